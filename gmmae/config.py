@@ -1,0 +1,236 @@
+"""The configuration: frozen dataclasses, every field declared once with its meaning and unit.
+
+The comment behind a field is its help text on the command line. Values are checked where they are declared, in
+`__post_init__`; rules between sections are checked in `Config`. Reading files and command lines is `gmmae.arguments`.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from gmmae.errors import InputError
+
+Arm = Literal["strong", "weak", "linear", "linear-warmup", "sqrt", "sqrt-warmup"]
+Loss = Literal["msle", "mse", "mae"]
+Covariance = Literal["partial", "paper"]
+Rho = Literal["sigmoid", "tanh"]
+Padding = Literal["VALID", "SAME"]
+Activation = Literal["relu", "leaky_relu", "elu", "gelu", "silu", "tanh"]
+
+
+class ConfigError(InputError):
+    """A configuration value that breaks its rule; the message names the key, the rule and the value."""
+
+
+def _require(holds: bool, key: str, rule: str, value: object) -> None:
+    if not holds:
+        raise ConfigError(f"{key} must be {rule}; got {value!r}")
+
+
+def _require_choice(key: str, value: object, literal: Any) -> None:
+    choices = get_args(literal)
+    _require(value in choices, key, "one of " + ", ".join(map(str, choices)), value)
+
+
+def _finite(*values: float) -> bool:
+    return all(math.isfinite(value) for value in values)
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    source: Literal["synthetic"] = "synthetic"  # where the nodules come from
+    ndim: Literal[1, 2, 3] = 3  # axes of a volume: 3, or its central slice (2) or central line (1)
+    size: int = 16  # samples along each axis
+    samples: int = 768  # synthetic: volumes made, training and validation together
+    validation: int | float = 256  # validation volumes: a count, or a fraction between 0 and 1
+    hu_window: tuple[float, float] = (-1000.0, 400.0)  # HU mapped to 0 and to 1; beyond is clipped
+    seed: int = 0  # of the synthetic volumes and of the split into training and validation
+
+    def __post_init__(self) -> None:
+        _require_choice("data.source", self.source, DataConfig.__annotations__["source"])
+        _require(self.ndim in (1, 2, 3), "data.ndim", "1, 2 or 3", self.ndim)
+        _require(self.size >= 4, "data.size", "at least 4", self.size)
+        _require(self.samples >= 2, "data.samples", "at least 2", self.samples)
+        _require(self.seed >= 0, "data.seed", "at least 0", self.seed)
+        fraction = isinstance(self.validation, float)
+        _require(
+            0 < self.validation < 1 if fraction else self.validation >= 1,
+            "data.validation",
+            "a count of at least 1 or a fraction between 0 and 1",
+            self.validation,
+        )
+        low, high = self.hu_window
+        _require(_finite(low, high) and low < high, "data.hu_window", "two increasing HU values", self.hu_window)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    filters: tuple[int, ...] = (32, 32, 32)  # filters of each convolution
+    kernels: tuple[int, ...] = (7, 5, 3)  # kernel edge of each convolution, in voxels
+    padding: Padding = "VALID"  # padding of the convolutions
+    activation: Activation = "relu"  # after each convolution and the latent layer
+    latent_dim: int = 128  # length of the latent vector
+    components: int = 50  # normal distributions in the mixture (K)
+    covariance: Covariance = "partial"  # partial: always positive definite; paper: Eq. 6 to the letter, may give NaN
+    rho: Rho = "sigmoid"  # range of the correlations: sigmoid (0, 1), tanh (-1, 1)
+    sigma_floor: float = 0.5  # smallest standard deviation, in voxels
+    rho_limit: float = 0.99  # largest absolute correlation
+
+    def __post_init__(self) -> None:
+        _require(bool(self.filters) and min(self.filters) >= 1, "model.filters", "one or more positive numbers", self.filters)
+        _require(
+            len(self.kernels) == len(self.filters) and min(self.kernels) >= 1,
+            "model.kernels",
+            f"{len(self.filters)} positive numbers, one for each of model.filters",
+            self.kernels,
+        )
+        _require_choice("model.padding", self.padding, Padding)
+        _require_choice("model.activation", self.activation, Activation)
+        _require_choice("model.covariance", self.covariance, Covariance)
+        _require_choice("model.rho", self.rho, Rho)
+        _require(self.latent_dim >= 1, "model.latent_dim", "at least 1", self.latent_dim)
+        _require(self.components >= 1, "model.components", "at least 1", self.components)
+        _require(_finite(self.sigma_floor) and self.sigma_floor >= 0, "model.sigma_floor", "at least 0", self.sigma_floor)
+        _require(0 < self.rho_limit <= 1, "model.rho_limit", "above 0 and at most 1", self.rho_limit)
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    learning_rate: float = 0.00105  # η of Adam for the base batch; the arm scales it
+    base_batch: int = 32  # global batch of one device; the arm scales it
+    warmup_epochs: int = 5  # length of the warmup in the -warmup arms, in epochs
+    decay_epochs: tuple[int, ...] = ()  # epochs after which the learning rate is multiplied by decay_factor
+    decay_factor: float = 0.1  # of the step decay
+    beta1: float = 0.9  # Adam's β1
+    beta2: float = 0.999  # Adam's β2
+    epsilon: float = 1e-8  # Adam's ε
+    clip_norm: float = 0.0  # clip the gradient to this global norm; 0 does not clip
+
+    def __post_init__(self) -> None:
+        _require(_finite(self.learning_rate) and self.learning_rate > 0, "optim.learning_rate", "positive", self.learning_rate)
+        _require(self.base_batch >= 1, "optim.base_batch", "at least 1", self.base_batch)
+        _require(self.warmup_epochs >= 0, "optim.warmup_epochs", "at least 0", self.warmup_epochs)
+        increasing = list(self.decay_epochs) == sorted(set(self.decay_epochs)) and all(e >= 1 for e in self.decay_epochs)
+        _require(increasing, "optim.decay_epochs", "increasing epochs from 1", self.decay_epochs)
+        _require(_finite(self.decay_factor) and self.decay_factor > 0, "optim.decay_factor", "positive", self.decay_factor)
+        _require(0 <= self.beta1 < 1, "optim.beta1", "at least 0 and below 1", self.beta1)
+        _require(0 <= self.beta2 < 1, "optim.beta2", "at least 0 and below 1", self.beta2)
+        _require(_finite(self.epsilon) and self.epsilon > 0, "optim.epsilon", "positive", self.epsilon)
+        _require(_finite(self.clip_norm) and self.clip_norm >= 0, "optim.clip_norm", "at least 0", self.clip_norm)
+
+
+@dataclass(frozen=True)
+class StopConfig:
+    target_loss: float = 0.0016384  # stop when the validation loss is at or below this; 0 never stops
+    max_epochs: int = 400  # stop after this many epochs
+    time_limit_s: float = 0.0  # stop at the first epoch that ends after this many seconds of total_s; 0 never stops
+    collapse_epochs: int = 0  # stop when the validation loss has not changed at all for this many epochs; 0 never stops
+
+    def __post_init__(self) -> None:
+        _require(_finite(self.target_loss) and self.target_loss >= 0, "stop.target_loss", "at least 0", self.target_loss)
+        _require(self.max_epochs >= 1, "stop.max_epochs", "at least 1", self.max_epochs)
+        _require(_finite(self.time_limit_s) and self.time_limit_s >= 0, "stop.time_limit_s", "at least 0", self.time_limit_s)
+        _require(self.collapse_epochs >= 0, "stop.collapse_epochs", "at least 0", self.collapse_epochs)
+
+
+@dataclass(frozen=True)
+class ParallelConfig:
+    devices: int = 0  # devices to train on; 0 takes all that JAX sees
+
+    def __post_init__(self) -> None:
+        _require(self.devices >= 0, "parallel.devices", "at least 0", self.devices)
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    every_epochs: int = 10  # epochs between checkpoints; one is always written when the run ends
+    keep: int = 2  # newest checkpoints kept
+
+    def __post_init__(self) -> None:
+        _require(self.every_epochs >= 1, "checkpoint.every_epochs", "at least 1", self.every_epochs)
+        _require(self.keep >= 1, "checkpoint.keep", "at least 1", self.keep)
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    tensorboard: bool = True  # write TensorBoard events under tb/
+    detail_epochs: int = 10  # epochs between TensorBoard's histograms and images
+    figure_epochs: tuple[int, ...] = (0, 4, 32, 256, 1024, 8192)  # epochs shown in figures/reconstructions.png, with the last one
+    figure_nodules: int = 4  # validation nodules shown in figures and images
+
+    def __post_init__(self) -> None:
+        _require(self.detail_epochs >= 1, "log.detail_epochs", "at least 1", self.detail_epochs)
+        _require(all(e >= 0 for e in self.figure_epochs), "log.figure_epochs", "epochs of at least 0", self.figure_epochs)
+        _require(self.figure_nodules >= 1, "log.figure_nodules", "at least 1", self.figure_nodules)
+
+
+@dataclass(frozen=True)
+class Config:
+    arm: Arm = "strong"  # scaling strategy: how global batch and learning rate follow the number of devices
+    seed: int = 0  # of the initial parameters and of the order of the samples
+    loss: Loss = "msle"  # what the density is compared by
+    workload: Literal["nodules"] = "nodules"  # model, data and loss, by name
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    stop: StopConfig = field(default_factory=StopConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    log: LogConfig = field(default_factory=LogConfig)
+
+    def __post_init__(self) -> None:
+        _require_choice("arm", self.arm, Arm)
+        _require(self.seed >= 0, "seed", "at least 0", self.seed)
+        _require_choice("loss", self.loss, Loss)
+        _require_choice("workload", self.workload, Config.__annotations__["workload"])
+        left = self.data.size - sum(kernel - 1 for kernel in self.model.kernels)
+        if self.model.padding == "VALID" and left < 1:
+            raise ConfigError(
+                f"model.kernels must leave at least 1 voxel of data.size = {self.data.size} under VALID padding; got "
+                f"{self.model.kernels}, which leaves {left}: use smaller kernels or model.padding = SAME"
+            )
+
+
+RESUMABLE = ("stop.max_epochs", "stop.time_limit_s", "checkpoint.", "log.")
+"""Keys, or prefixes of keys, that may differ when a run is resumed: they do not change what an epoch computes."""
+
+
+def flatten(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """All `section.field` keys of a configuration with their values, in the order of declaration.
+
+    >>> dict(flatten(Config()))["optim.base_batch"]
+    32
+    """
+    for item in dataclasses.fields(config):
+        value = getattr(config, item.name)
+        if dataclasses.is_dataclass(value):
+            yield from flatten(value, f"{prefix}{item.name}.")
+        else:
+            yield prefix + item.name, value
+
+
+def determining(config: Config) -> dict[str, Any]:
+    """The keys that determine what a run computes: all but `RESUMABLE`."""
+    return {key: value for key, value in flatten(config) if not key.startswith(RESUMABLE)}
+
+
+def run_id(config: Config) -> str:
+    """Twelve hexadecimal digits of a SHA-256 of what determines the run; equal for a run and its resumption."""
+    return hashlib.sha256(json.dumps(determining(config)).encode()).hexdigest()[:12]
+
+
+def to_toml(config: Config) -> str:
+    """The whole configuration as TOML text; reading it back gives an equal configuration."""
+    lines: list[str] = []
+    section = ""
+    for key, value in sorted(flatten(config), key=lambda item: "." in item[0]):
+        head, _, name = key.rpartition(".")
+        if head != section:
+            lines += ["", f"[{head}]"]
+            section = head
+        lines.append(f"{name} = {json.dumps(value, ensure_ascii=False)}")
+    return "\n".join(lines) + "\n"
