@@ -8,7 +8,7 @@ import difflib
 import io
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -21,12 +21,15 @@ T = TypeVar("T")
 
 _TYRO = (tyro.conf.FlagConversionOff,)
 
+FIXED_LENGTH = {"data.hu_window": 2}
+"""Lists that have one length only."""
+
 
 @dataclass(frozen=True)
 class TrainArguments:
     config: str = "quickstart"  # TOML file, or the name of one in configs/
     workdir: Path | None = None  # the run's folder; default: runs/ and the name of the TOML file
-    run: Annotated[Config, tyro.conf.arg(name="")] = Config()
+    run: Annotated[Config, tyro.conf.arg(name="")] = field(default_factory=Config)
 
 
 def parse_train(arguments: Sequence[str], prog: str) -> tuple[Config, Path]:
@@ -97,8 +100,10 @@ def _as_arguments(table: dict[str, Any]) -> list[str]:
         if key not in known:
             raise ConfigError(f"unknown key {key!r}{_suggest(key, known)}")
         many = isinstance(known[key], tuple)
-        if many != isinstance(value, list):
-            raise ConfigError(f"{key} must be {'a list' if many else 'a single value'}; got {value!r}")
+        pair = key in FIXED_LENGTH and isinstance(value, list) and len(value) != FIXED_LENGTH[key]
+        if many != isinstance(value, list) or pair:
+            rule = f"a list of {FIXED_LENGTH[key]}" if key in FIXED_LENGTH else "a list" if many else "a single value"
+            raise ConfigError(f"{key} must be {rule}; got {value!r}")
         arguments += [f"--{key.replace('_', '-')}", *map(str, value if many else [value])]
     return arguments
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 
 from gmmae.errors import InputError
@@ -87,6 +88,9 @@ class Checkpoints:
             )
             progress = Progress(**items["progress"])
             history = [Epoch(*row) for row in progress.history]
+            shapes = [jax.tree.map(np.shape, tree) for tree in ((items["state"], items["best"]), (like, like.params))]
+            if jax.tree.leaves(shapes[0]) != jax.tree.leaves(shapes[1]):
+                raise ValueError("its arrays have other shapes than the model's")
         except Exception as error:  # Orbax and TensorStore raise whatever the damage leads to
             reason = " ".join(str(error).split())[:200]
             raise CheckpointError(

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from gmmae.errors import InputError
 

@@ -3,6 +3,7 @@
 import signal
 import threading
 from types import FrameType
+from typing import Self
 
 from gmmae.stopping import SIGINT, SIGTERM
 
@@ -19,7 +20,7 @@ class Interrupts:
         self.reason: str | None = None
         self._before: dict[signal.Signals, object] = {}
 
-    def __enter__(self) -> "Interrupts":
+    def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._note) for number in _REASONS}
         return self

@@ -96,8 +96,10 @@ class _Run:
             if reason or len(self.history) % self.setup.config.checkpoint.every_epochs == 0:
                 self._save()
                 self._write_record(reason)
+        record = self._write_record(reason)
+        self.board.result(record)
         self.board.close()
-        return self._write_record(reason)
+        return record
 
     def _epoch(self, compiled: Programs) -> Sequence[float]:
         epoch, plan = len(self.history) + 1, self.setup.train_plan
@@ -109,7 +111,7 @@ class _Run:
             epoch=epoch,
             steps=epoch * plan.steps,
             samples=epoch * plan.samples,
-            lr=float(self.setup.schedule(epoch * plan.steps - 1)),
+            lr=np.asarray(self.setup.schedule(epoch * plan.steps - 1)).item(),
             train_loss=programs.mean_over_steps(step_losses, plan),
             val_loss=val_loss,
             **self.clock.read(),
@@ -128,7 +130,9 @@ class _Run:
 
     def _stop_reason(self, step_losses: Sequence[float]) -> str | None:
         losses = [row.val_loss for row in self.history]
-        return stopping.stop_reason(step_losses, losses, self.clock.read()["total_s"], **dataclasses.asdict(self.setup.config.stop))
+        return stopping.stop_reason(
+            step_losses, losses, self.clock.read()["total_s"], **dataclasses.asdict(self.setup.config.stop)
+        )
 
     def _save(self) -> None:
         with self.clock.section("checkpoint_s"):

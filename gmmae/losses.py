@@ -12,9 +12,7 @@ def _per_sample(values: Float[Array, "samples *volume"]) -> Float[Array, " sampl
     return values.mean(axis=tuple(range(1, values.ndim)))
 
 
-def msle(
-    prediction: Float[Array, "samples *volume"], target: Float[Array, "samples *volume"]
-) -> Float[Array, " samples"]:
+def msle(prediction: Float[Array, "samples *volume"], target: Float[Array, "samples *volume"]) -> Float[Array, " samples"]:
     """Mean squared logarithmic error, `mean((log(1 + M) - log(1 + x))²)` over the voxels: the paper's loss.
 
     Args:
@@ -27,16 +25,12 @@ def msle(
     return _per_sample(jnp.square(jnp.log1p(prediction) - jnp.log1p(target)))
 
 
-def mse(
-    prediction: Float[Array, "samples *volume"], target: Float[Array, "samples *volume"]
-) -> Float[Array, " samples"]:
+def mse(prediction: Float[Array, "samples *volume"], target: Float[Array, "samples *volume"]) -> Float[Array, " samples"]:
     """Mean squared error over the voxels."""
     return _per_sample(jnp.square(prediction - target))
 
 
-def mae(
-    prediction: Float[Array, "samples *volume"], target: Float[Array, "samples *volume"]
-) -> Float[Array, " samples"]:
+def mae(prediction: Float[Array, "samples *volume"], target: Float[Array, "samples *volume"]) -> Float[Array, " samples"]:
     """Mean absolute error over the voxels."""
     return _per_sample(jnp.abs(prediction - target))
 

@@ -14,7 +14,7 @@ polynomial form costs is rounding: the terms of the exponent cancel, so a relati
 
 import itertools
 import math
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,7 @@ class Mixture(NamedTuple):
     @classmethod
     def of(
         cls, weights: Float[Array, "*b k"], means: Float[Array, "*b k n"], covariances: Float[Array, "*b k n n"]
-    ) -> Self:
+    ) -> "Mixture":
         """The mixture of given weights α, means μ and covariance matrices Σ.
 
         A covariance that is not positive definite gives NaN, as the density is then undefined.

@@ -6,12 +6,13 @@ State and data set are replicated, an epoch's indices and weights are sharded, g
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
-from jax import lax
+from jax import Device, lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
@@ -23,10 +24,11 @@ pmean = partial(lax.pmean, axis_name=AXIS)
 """The mean over devices, for use inside a function given to `Devices.compile`."""
 
 
-class Devices(NamedTuple):
+@dataclass(frozen=True)
+class Devices:
     """The devices of a run, in order."""
 
-    devices: tuple[jax.Device, ...]
+    devices: tuple[Device, ...]
 
     @property
     def count(self) -> int:
@@ -52,7 +54,9 @@ class Devices(NamedTuple):
     def _sharding(self, spec: PartitionSpec) -> NamedSharding:
         return NamedSharding(Mesh(np.array(self.devices), (AXIS,)), spec)
 
-    def compile(self, function: Callable[..., Any], *args: Any, sharded: int, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
+    def compile(
+        self, function: Callable[..., Any], *args: Any, sharded: int, donate: tuple[int, ...] = ()
+    ) -> Callable[..., Any]:
         """Compiles `function` for all devices, ahead of time; its results must be equal on all of them.
 
         Args:

@@ -27,7 +27,9 @@ def draw(config: Config, record: Record, workdir: WorkDir) -> list[Path]:
     inputs, snapshots = _snapshots(workdir.snapshots, len(history))
     paths = [figures.reconstructions(inputs, snapshots, workdir.figures / "reconstructions.png", title=title)]
     if history:
-        columns = {name: np.array([getattr(row, name) for row in history]) for name in ("epoch", "train_loss", "val_loss", "lr")}
+        columns = {
+            name: np.array([getattr(row, name) for row in history]) for name in ("epoch", "train_loss", "val_loss", "lr")
+        }
         paths.append(
             figures.losses(
                 columns["epoch"],

@@ -103,5 +103,9 @@ def history_line(row: Epoch) -> str:
 def read_history(path: Path) -> list[Epoch]:
     """The rows of a `history.csv`."""
     with path.open(encoding="utf-8", newline="") as file:
-        rows = csv.DictReader(file)
-        return [Epoch(**{key: int(row[key]) if key in ("epoch", "steps", "samples") else float(row[key]) for key in Epoch._fields}) for row in rows]
+        return [_epoch(row) for row in csv.DictReader(file)]
+
+
+def _epoch(row: dict[str, str]) -> Epoch:
+    counts = {key: int(row[key]) for key in ("epoch", "steps", "samples")}
+    return Epoch(**counts, **{key: float(row[key]) for key in Epoch._fields if key not in counts})

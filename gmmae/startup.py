@@ -59,10 +59,12 @@ def facts(setup: Setup, record: Record, root: Path, done: int) -> dict[str, str]
         + (" (virtual: they share the processor, so times are no measure of scaling)" if record.oversubscribed else ""),
         "global batch": _batch_text(setup),
         "learning rate": _rate_text(setup, record),
-        "steps per epoch": f"{plan.steps}" + (f", the last of {plan.counts[-1]} samples" if plan.counts[-1] != plan.batch else ""),
+        "steps per epoch": f"{plan.steps}"
+        + (f", the last of {plan.counts[-1]} samples" if plan.counts[-1] != plan.batch else ""),
         "parameters": f"{record.parameters:,}",
         "data": f"{data.source}, {record.train_samples} training and {record.validation_samples} validation volumes of {shape}",
-        "stops at": (f"validation {config.loss} ≤ {stop.target_loss:g}, or " if stop.target_loss else "") + f"{stop.max_epochs} epochs",
+        "stops at": (f"validation {config.loss} ≤ {stop.target_loss:g}, or " if stop.target_loss else "")
+        + f"{stop.max_epochs} epochs",
     }
 
 

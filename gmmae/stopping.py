@@ -33,8 +33,8 @@ def stop_reason(
 ) -> str | None:
     """Why to stop after the epoch just done, or None to go on.
 
-    NaN or infinity in any loss is `diverged`, whatever else holds. `collapsed` is a validation loss that is the same, to the last
-    digit, after `collapse_epochs` further epochs: dead units, the constant ceiling of the paper's Fig. 3.
+    NaN or infinity in any loss is `diverged`, whatever else holds. `collapsed` is a validation loss that is the same, to the
+    last digit, after `collapse_epochs` further epochs: dead units, the constant ceiling of the paper's Fig. 3.
 
     Args:
       step_losses: training losses of the last epoch's steps.

@@ -7,6 +7,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from gmmae.records import Epoch
 
@@ -65,7 +66,7 @@ class Live:
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
         for name, value in facts.items():
-            table.add_row(name, value)
+            table.add_row(name, Text(value))
         self._console.print(table, highlight=False)
         self._progress.reset(self._task, total=max_epochs, completed=done, description="compiling")
         self._progress.start()

@@ -54,7 +54,9 @@ class WorkDir(NamedTuple):
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError) as error:
-            raise InputError(f"{self.record} must be a record of this program; got {error}: delete it or give another workdir") from error
+            raise InputError(
+                f"{self.record} must be a record of this program; got {error}: delete it or give another workdir"
+            ) from error
 
 
 def claim(config: Config, root: Path) -> WorkDir:
@@ -72,7 +74,9 @@ def claim(config: Config, root: Path) -> WorkDir:
         write_text(workdir.config, to_toml(config))
     except OSError as error:
         reason = error.strerror or error
-        raise InputError(f"workdir must be a folder that can be written; got {root} ({reason}): give another with --workdir") from error
+        raise InputError(
+            f"workdir must be a folder that can be written; got {root} ({reason}): give another with --workdir"
+        ) from error
     return workdir
 
 
@@ -87,7 +91,9 @@ def _require_same_run(config: Config, path: Path) -> None:
     if differing:
         shown = "; ".join(f"{key} was {saved.get(key, defaults[key])!r}, now {wanted[key]!r}" for key in differing[:3])
         more = f"; and {len(differing) - 3} more" if len(differing) > 3 else ""
-        raise InputError(f"workdir must hold a run of the same configuration; got {path.parent} where {shown}{more}: give another --workdir")
+        raise InputError(
+            f"workdir must hold a run of the same configuration; got {path.parent} where {shown}{more}: give another --workdir"
+        )
 
 
 def _flatten_toml(table: dict, prefix: str = ""):

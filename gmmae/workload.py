@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
@@ -57,7 +58,7 @@ def nodules(config: Config) -> Workload:
     loss = LOSSES[config.loss]
 
     def init(key: Array) -> Params:
-        return module.init(key, data.train.density[:1])
+        return module.init(key, jnp.asarray(data.train.density[:1]))
 
     def losses(params: Params, volumes: Array) -> Array:
         return loss(_density(module, params, volumes), volumes)

@@ -9,9 +9,10 @@ from jaxtyping import Float
 from tensorboardX import SummaryWriter
 from tensorboardX.summary import hparams
 
-from gmmae.records import Epoch
+from gmmae.records import Epoch, Record
 
 SCALARS = {"loss/train": "train_loss", "loss/validation": "val_loss", "optimiser/learning_rate": "lr"}
+RESULTS = {"result/time_to_target_s": "time_to_target_s", "result/epochs": "epochs", "result/best_val_loss": "best_val_loss"}
 TIMES = ("train_s", "eval_s", "total_s")
 
 
@@ -30,6 +31,7 @@ class Board(Protocol):
 
     def epoch(self, row: Epoch) -> None: ...
     def details(self, epoch: int, details: Details) -> None: ...
+    def result(self, record: Record) -> None: ...
     def close(self) -> None: ...
 
 
@@ -40,6 +42,9 @@ class NoBoard:
         pass
 
     def details(self, epoch: int, details: Details) -> None:
+        pass
+
+    def result(self, record: Record) -> None:
         pass
 
     def close(self) -> None:
@@ -56,19 +61,19 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path, parameters: Mapping[str, Any], after: int = 0):
-        self._writer = SummaryWriter(str(folder), purge_step=after + 1 if after else None)
+        self._writer = SummaryWriter(str(folder), purge_step=after + 1 if after else None, flush_secs=1)
         # SummaryWriter.add_hparams would open a run of its own, named by the time, for the same purpose.
         plain = {key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in parameters.items()}
-        for summary in hparams(plain, dict.fromkeys(SCALARS, 0.0)):
+        assert self._writer.file_writer is not None
+        for summary in hparams(plain, dict.fromkeys(SCALARS | RESULTS, 0.0)):
             self._writer.file_writer.add_summary(summary)
 
     def epoch(self, row: Epoch) -> None:
-        """The scalars of an epoch; they are on disk when this returns."""
+        """The scalars of an epoch; they are on disk about a second later."""
         for tag, name in SCALARS.items():
             self._writer.add_scalar(tag, getattr(row, name), row.epoch)
         for name in TIMES:
             self._writer.add_scalar(f"time/{name}", getattr(row, name), row.epoch)
-        self._writer.flush()
 
     def details(self, epoch: int, details: Details) -> None:
         """Histograms of α, μ, σ and ρ, and central slices of each shown nodule: input left, reconstruction right."""
@@ -78,7 +83,13 @@ class TensorBoard:
         for i, (volume, density) in enumerate(zip(details.inputs, details.density, strict=True)):
             if volume.ndim > 1:
                 self._writer.add_image(f"nodule_{i}/input_and_reconstruction", slices(volume, density), epoch, dataformats="HW")
-        self._writer.flush()
+
+    def result(self, record: Record) -> None:
+        """The outcome of a run, for the columns of the HParams tab; what the run did not reach is left out."""
+        for tag, name in RESULTS.items():
+            value = getattr(record, name)
+            if value is not None:
+                self._writer.add_scalar(tag, value, record.epochs)
 
     def close(self) -> None:
         self._writer.close()

@@ -299,7 +299,8 @@ def test_losses_writes_a_png(tmp_path, epochs):
     assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     picture = imread(path)
     assert picture.shape[:2] == (570, 960)
-    assert has_colour(picture, figures.BLUE) and has_colour(picture, figures.VERMILION)
+    assert has_colour(picture, figures.BLUE)
+    assert has_colour(picture, figures.VERMILION)
     assert [file.name for file in tmp_path.iterdir()] == ["losses.png"]
 
 

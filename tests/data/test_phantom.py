@@ -32,6 +32,7 @@ def test_a_given_category_is_drawn(category):
 
 def test_juxta_pleural_nodules_always_have_a_wall_that_cuts_them():
     for phantom in drawn(50, category="juxta-pleural"):
+        assert phantom.wall is not None
         assert phantom.wall.distance_mm < phantom.diameter_mm / 2
 
 

@@ -122,8 +122,8 @@ def test_a_scan_depends_on_seed_and_index_only(tmp_path):
     assert both[: len(one)] == one
     assert {row.seriesuid for row in both}.isdisjoint(row.seriesuid for row in other)
     uid = one[0].seriesuid
-    arrays = [sitk.GetArrayFromImage(read(tmp_path / name)[uid]) for name in ("both", "one")]
-    np.testing.assert_array_equal(*arrays)
+    both_made, one_made = [sitk.GetArrayFromImage(read(tmp_path / name)[uid]) for name in ("both", "one")]
+    np.testing.assert_array_equal(both_made, one_made)
 
 
 def test_series_uids_are_valid_and_unique(tmp_path):

@@ -1,0 +1,48 @@
+import numpy as np
+import pytest
+
+from gmmae.data.volumes import DataError, central_section, to_density, to_hu
+
+WINDOW = (-1000.0, 400.0)
+
+
+def cubes(ndim, samples=3, size=8):
+    return np.random.default_rng(ndim).integers(-1200, 700, (samples, *[size] * ndim)).astype(np.int16)
+
+
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+def test_a_density_integrates_to_one(ndim):
+    targets = to_density(cubes(ndim), WINDOW)
+    integral = targets.density.sum(axis=tuple(range(1, ndim + 1)), dtype=np.float64) * (2 / 8) ** ndim
+    np.testing.assert_allclose(integral, 1, rtol=1e-6)  # each voxel is rounded to float32
+    assert targets.density.min() == 0
+
+
+def test_mass_against_a_volume_worked_by_hand():
+    hu = np.array([[-1000, -300, 400, 2000]], np.int16)  # windowed to 0, 1/2, 1, 1; voxels of length 2/4
+    targets = to_density(hu, WINDOW)
+    np.testing.assert_allclose(targets.mass, [1.25])
+    np.testing.assert_allclose(targets.density, [[0, 0.4, 0.8, 0.8]], rtol=1e-7)
+
+
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+def test_to_hu_inverts_inside_the_window(ndim):
+    hu = cubes(ndim)
+    targets = to_density(hu, WINDOW)
+    back = to_hu(targets.density, targets.mass, WINDOW)
+    np.testing.assert_allclose(back, np.clip(hu, *WINDOW), atol=1e-3)  # float32 has 1e-7 of the window's 1400 HU, a few times
+
+
+def test_central_section_is_the_middle_slice_then_its_middle_line():
+    hu = cubes(3)
+    np.testing.assert_array_equal(central_section(hu, 3), hu)
+    np.testing.assert_array_equal(central_section(hu, 2), hu[:, 4])
+    np.testing.assert_array_equal(central_section(hu, 1), hu[:, 4, 4])
+
+
+def test_a_volume_without_mass_is_refused_by_its_number():
+    hu = cubes(3)
+    hu[1] = -1000
+    message = r"HU window's lower end, -1000; volume 1 has none: lower data\.hu_window"
+    with pytest.raises(DataError, match=message):
+        to_density(hu, WINDOW)

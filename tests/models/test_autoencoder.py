@@ -1,0 +1,84 @@
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gmmae.config import Config, DataConfig, ModelConfig
+from gmmae.mixture import density, grid
+from gmmae.models.autoencoder import MixtureAutoencoder
+from gmmae.models.encoder import Encoder, Heads
+from gmmae.workload import model
+
+
+def small(n, **changes) -> Any:
+    options = {"covariance": "partial", "rho": "sigmoid", "sigma_floor": 0.5, "rho_limit": 0.99} | changes
+    return MixtureAutoencoder(Encoder((3,), (3,), "VALID", "relu", 6), Heads(4, n), **options)
+
+
+def fitted(n, size=6, **changes):
+    """A small model, three volumes, and initial parameters."""
+    module = small(n, **changes)
+    volumes = jax.random.uniform(jax.random.key(n), (3, *[size] * n))
+    return module, volumes, jax.jit(module.init)(jax.random.key(0), volumes)
+
+
+def parameter_count(config):
+    shapes = jax.eval_shape(model(config).init, jax.random.key(0), jnp.zeros((1, *[config.data.size] * config.data.ndim)))
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+
+
+def test_the_default_model_has_the_parameters_worked_by_hand():
+    convolutions = (7**3 * 1 + 1) * 32 + (5**3 * 32 + 1) * 32 + (3**3 * 32 + 1) * 32  # 11,008 + 128,032 + 27,680
+    latent = (4**3 * 32 + 1) * 128  # 16 → 10 → 6 → 4 voxels an edge: 262,272
+    heads = (128 + 1) * 500  # K (n² + 3n + 2) / 2 = 500: 64,500
+    assert convolutions + latent + heads == 493_492
+    assert parameter_count(Config()) == 493_492
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_parameters_follow_the_number_of_axes(n):
+    config = Config(data=DataConfig(ndim=n), model=ModelConfig(filters=(4, 5), kernels=(3, 2), latent_dim=6, components=7))
+    expected = (3**n + 1) * 4 + (2**n * 4 + 1) * 5 + (13**n * 5 + 1) * 6 + (6 + 1) * 7 * (n**2 + 3 * n + 2) // 2
+    assert parameter_count(config) == expected
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_the_output_is_the_density_of_the_mixture_at_the_voxel_centres(n):
+    module, volumes, params = fitted(n)
+    output = jax.jit(module.apply)(params, volumes)
+    mixture = jax.jit(lambda p, v: module.apply(p, v, method=module.mixture))(params, volumes)
+    assert output.shape == volumes.shape
+    assert mixture.means.shape == (3, 4, n)
+    assert mixture.covariances.shape == (3, 4, n, n)
+    # The same float32 numbers, compiled apart: the exponent's rounding, see gmmae.mixture.
+    np.testing.assert_allclose(output.reshape(3, -1), density(mixture, grid(6, n)), rtol=1e-4)
+
+
+@pytest.mark.parametrize("size", [6, 12])
+def test_the_floor_of_sigma_is_given_in_voxels(size):
+    module, volumes, params = fitted(1, size, sigma_floor=0.75)
+    params["params"]["heads"]["sigma"]["bias"] -= 1e4  # all the way down
+    mixture = module.apply(params, volumes, method=module.mixture)
+    np.testing.assert_allclose(mixture.scale_tril, 0.75 * 2 / size, rtol=1e-6)  # float32
+
+
+def test_options_reach_the_mixture():
+    _, volumes, params = fitted(3)
+    params["params"]["heads"]["rho"]["bias"] -= 1e4
+    correlations = {}
+    for rho in ("sigmoid", "tanh"):
+        module = small(3, covariance="paper", rho=rho, rho_limit=0.25)
+        covariances = module.apply(params, volumes, method=module.mixture).covariances
+        correlations[rho] = covariances[..., 0, 1] / jnp.sqrt(covariances[..., 0, 0] * covariances[..., 1, 1])
+    np.testing.assert_allclose(correlations["sigmoid"], 0, atol=1e-6)
+    np.testing.assert_allclose(correlations["tanh"], -0.25, rtol=1e-5)  # float32
+
+
+def test_a_gradient_reaches_every_parameter():
+    module, volumes, params = fitted(3)
+    gradient = jax.jit(jax.grad(lambda p: jnp.square(module.apply(p, volumes) - volumes).mean()))(params)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(gradient):
+        assert jnp.isfinite(leaf).all(), path
+        assert jnp.abs(leaf).max() > 0, path

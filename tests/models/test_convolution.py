@@ -1,0 +1,73 @@
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from jax import lax
+
+from gmmae.models.convolution import Conv, convolve
+
+CASES = [(n, size, kernel) for n in (1, 2, 3) for size, kernel in [(5, 3), (6, 2), (5, 5), (4, 1)]]
+RTOL = 1e-12  # float64: sums of at most 375 terms of size one, in another order
+
+
+@pytest.fixture(autouse=True)
+def x64():
+    with jax.enable_x64(True):
+        yield
+
+
+def arrays(n, size, kernel, channels=3, features=4):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, *[size] * n, channels))
+    return jnp.asarray(x), jnp.asarray(rng.standard_normal((*[kernel] * n, channels, features)))
+
+
+def library(x, kernel):
+    axes = "012"[: x.ndim - 2]
+    numbers = (f"N{axes}C", f"{axes}IO", f"N{axes}C")
+    return lax.conv_general_dilated(x, kernel, (1,) * len(axes), "VALID", dimension_numbers=numbers)
+
+
+def assert_close(ours, theirs):
+    np.testing.assert_allclose(ours, theirs, rtol=RTOL, atol=RTOL * float(jnp.abs(theirs).max()))
+
+
+@pytest.mark.parametrize(("n", "size", "kernel"), CASES)
+def test_convolution_and_its_gradients_equal_the_librarys(n, size, kernel):
+    x, weights = arrays(n, size, kernel)
+
+    def value_and_gradients(function):
+        @jax.jit
+        def run(x, weights):
+            value, back = jax.vjp(function, x, weights)
+            return value, *back(jnp.sin(jnp.arange(value.size, dtype=value.dtype)).reshape(value.shape))
+
+        return run(x, weights)
+
+    for ours, theirs in zip(value_and_gradients(convolve), value_and_gradients(library), strict=True):
+        assert ours.shape == theirs.shape
+        assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("padding", ["VALID", "SAME"])
+@pytest.mark.parametrize(("n", "size", "kernel"), CASES)
+def test_layer_equals_flax(n, size, kernel, padding):
+    x, weights = arrays(n, size, kernel)
+    params = {"params": {"kernel": weights, "bias": jnp.arange(4.0)}}
+    ours = jax.jit(Conv(4, kernel, padding).apply)(params, x)
+    theirs = jax.jit(nn.Conv(4, (kernel,) * n, padding=padding, param_dtype=jnp.float64).apply)(params, x)
+    assert ours.shape == theirs.shape
+    assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_layer_starts_as_keras_does(n):
+    x, _ = arrays(n, 5, 3)
+    params: Any = Conv(40, 3, "VALID").init(jax.random.key(0), x)["params"]
+    assert params["kernel"].shape == (*[3] * n, 3, 40)
+    assert not params["bias"].any()
+    bound = np.sqrt(6 / (3**n * (3 + 40)))  # Glorot: √(6 / (fan in + fan out)), fans counted with the kernel's taps
+    assert 0.9 * bound < jnp.abs(params["kernel"]).max() <= bound  # of at least 360 uniform draws

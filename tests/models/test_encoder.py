@@ -1,0 +1,76 @@
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gmmae.models.encoder import ACTIVATIONS, Encoder, Heads
+
+
+def encoder(padding="VALID", activation="relu") -> Any:
+    return Encoder(filters=(4, 6), kernels=(3, 2), padding=padding, activation=activation, latent_dim=5)
+
+
+def shapes_of(tree):
+    return jax.tree.map(lambda leaf: leaf.shape, tree)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize(("padding", "left"), [("VALID", 5), ("SAME", 8)])  # 8 - 2 - 1 = 5
+def test_encoder_shapes(n, padding, left):
+    volumes = jnp.zeros((2, *[8] * n))
+    latent, variables = jax.eval_shape(lambda v: encoder(padding).init_with_output(jax.random.key(0), v), volumes)
+    assert latent.shape == (2, 5)
+    assert shapes_of(variables["params"]) == {
+        "Conv_0": {"kernel": (*[3] * n, 1, 4), "bias": (4,)},
+        "Conv_1": {"kernel": (*[2] * n, 4, 6), "bias": (6,)},
+        "Dense_0": {"kernel": (left**n * 6, 5), "bias": (5,)},
+    }
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_heads_shapes(n):
+    logits, variables = jax.eval_shape(lambda y: Heads(7, n).init_with_output(jax.random.key(0), y), jnp.zeros((2, 5)))
+    pairs = {1: 0, 2: 1, 3: 3}[n]
+    assert shapes_of(logits)._asdict() == {"alpha": (2, 7), "mu": (2, 7, n), "sigma": (2, 7, n), "rho": (2, 7, pairs)}
+    heads = {"alpha": 7, "mu": 7 * n, "sigma": 7 * n} | ({"rho": 7 * pairs} if pairs else {})
+    assert shapes_of(variables["params"]) == {name: {"kernel": (5, size), "bias": (size,)} for name, size in heads.items()}
+
+
+def test_biases_start_at_zero_and_kernels_within_glorots_bound():
+    key = jax.random.key(0)
+    params = (
+        jax.jit(encoder().init)(key, jnp.zeros((1, 8, 8)))["params"]
+        | jax.jit(Heads(50, 2).init)(key, jnp.zeros((1, 5)))["params"]
+    )
+    assert len(params) == 3 + 4
+    for name, layer in params.items():
+        assert not layer["bias"].any(), name
+        *taps, inputs, outputs = layer["kernel"].shape
+        bound = np.sqrt(6 / (np.prod(taps) * (inputs + outputs)))
+        # Of at least 36 uniform draws the largest is above 0.75 of the bound but for a chance of 0.75^36 = 3e-5.
+        assert 0.75 * bound < jnp.abs(layer["kernel"]).max() <= bound * (1 + 1e-6), name
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_the_activation_follows_every_layer(activation):
+    """One filter of one voxel is a product, so the latent is the activation applied twice; n = 1."""
+    module: Any = Encoder(filters=(1,), kernels=(1,), padding="VALID", activation=activation, latent_dim=4)
+    params = {
+        "Conv_0": {"kernel": -2 * jnp.ones((1, 1, 1)), "bias": jnp.ones(1)},
+        "Dense_0": {"kernel": -jnp.eye(4), "bias": jnp.ones(4)},
+    }
+    volumes = jnp.array([[-1.0, 0.0, 0.5, 2.0]])
+    activate = ACTIVATIONS[activation]
+    np.testing.assert_allclose(
+        module.apply({"params": params}, volumes), activate(1 - activate(1 - 2 * volumes)), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_each_volume_is_encoded_by_itself():
+    volumes = jax.random.normal(jax.random.key(0), (3, 8, 8))
+    module = encoder()
+    params = module.init(jax.random.key(1), volumes)
+    apply = jax.jit(module.apply)
+    np.testing.assert_allclose(apply(params, volumes)[1:2], apply(params, volumes[1:2]), rtol=1e-5, atol=1e-6)  # float32 sums

@@ -1,0 +1,69 @@
+"""A run that takes seconds: 8³ volumes, two small convolutions, four components."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gmmae.config import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    LogConfig,
+    ModelConfig,
+    OptimConfig,
+    ParallelConfig,
+    StopConfig,
+)
+from gmmae.records import Epoch
+
+SMALL = Config(
+    data=DataConfig(size=8, samples=28, validation=6),
+    model=ModelConfig(filters=(3, 3), kernels=(3, 3), latent_dim=8, components=4),
+    optim=OptimConfig(base_batch=8),
+    stop=StopConfig(target_loss=0.0, max_epochs=3),
+    parallel=ParallelConfig(devices=1),
+    checkpoint=CheckpointConfig(every_epochs=2),
+    log=LogConfig(tensorboard=False, figure_epochs=(0,), figure_nodules=2),
+)
+
+
+def small(**changes: Any) -> Config:
+    """`SMALL` with changes: `small(arm="weak", stop__max_epochs=5)`."""
+    config = SMALL
+    for key, value in changes.items():
+        section, _, name = key.rpartition("__")
+        if section:
+            name, value = section, dataclasses.replace(getattr(config, section), **{name: value})
+        config = dataclasses.replace(config, **{name: value})
+    return config
+
+
+class Recorder:
+    """A display that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.facts: Mapping[str, str] = {}
+        self.rows: list[Epoch] = []
+        self.lines: list[str] = []
+
+    def start(self, facts: Mapping[str, str], *, max_epochs: int, done: int) -> None:
+        self.facts = facts
+
+    def epoch(self, row: Epoch) -> None:
+        self.rows.append(row)
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+    def close(self) -> None:
+        pass
+
+
+def losses(rows: list[Epoch]) -> list[tuple[int, float, float]]:
+    """What must not depend on the clock."""
+    return [(row.epoch, row.train_loss, row.val_loss) for row in rows]
+
+
+def checkpoint_epochs(workdir: Path) -> list[int]:
+    return sorted(int(path.name) for path in (workdir / "checkpoints").iterdir())

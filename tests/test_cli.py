@@ -1,0 +1,118 @@
+"""The command line as a user meets it: exit codes, one-line errors, where things are."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gmmae import cli
+from gmmae.config import to_toml
+from tests.small import small
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def config_file(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(to_toml(small(stop__max_epochs=2)))
+    return path
+
+
+def train(*arguments: object) -> int:
+    return cli.guarded(cli.train, list(map(str, arguments)))
+
+
+def test_train_says_where_everything_is(tmp_path, config_file, capsys):
+    workdir = tmp_path / "run"
+    assert train("--config", config_file, "--workdir", workdir) == 0
+    printed = capsys.readouterr().out
+    for name in ("figures/reconstructions.png", "figures/losses.png", "record.json", "history.csv", "checkpoints"):
+        assert str(workdir / name) in printed
+        assert (workdir / name).exists()
+    assert "max_epochs after 2 epochs" in printed
+    assert "global batch     8 = 1 × 8 a device, no padding" in printed
+
+
+def test_default_workdir_is_named_by_the_config(tmp_path, config_file, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert train("--config", config_file) == 0
+    assert (tmp_path / "runs" / "small" / "record.json").is_file()
+
+
+@pytest.mark.parametrize(("rate", "reason"), [("1e30", "diverged"), ("10", "collapsed")], ids=["not a number", "dead units"])
+def test_failed_optimisation_is_exit_code_3_with_a_whole_record(tmp_path, config_file, rate, reason):
+    workdir = tmp_path / "run"
+    limits = ("--stop.collapse-epochs", 3, "--stop.max-epochs", 50)
+    assert train("--config", config_file, "--workdir", workdir, "--optim.learning-rate", rate, *limits) == 3
+    record = json.loads((workdir / "record.json").read_text())
+    assert record["stop_reason"] == reason
+    assert record["time_to_target_s"] is None
+    assert len((workdir / "history.csv").read_text().splitlines()) == record["epochs"] + 1
+    assert (workdir / "figures" / "losses.png").is_file()
+
+
+def bad_toml(tmp_path: Path) -> list[object]:
+    path = tmp_path / "bad.toml"
+    path.write_text("[data]\nsampels = 3\n")
+    return ["--config", path]
+
+
+def other_workdir(tmp_path: Path) -> list[object]:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.toml").write_text(to_toml(small(seed=7)))
+    return ["--workdir", tmp_path / "run"]
+
+
+def corrupt_checkpoint(tmp_path: Path) -> list[object]:
+    folder = tmp_path / "run" / "checkpoints" / "2"
+    (folder / "state").mkdir(parents=True)
+    (folder / "_CHECKPOINT_METADATA").write_text("{}")
+    return ["--workdir", tmp_path / "run"]
+
+
+BAD_INPUT = {
+    "unknown key": (bad_toml, "bad.toml: unknown key 'data.sampels'; did you mean 'data.samples'?"),
+    "negative rate": (lambda _: ["--optim.learning-rate", "-1"], "optim.learning_rate must be positive; got -1.0"),
+    "too many devices": (lambda _: ["--parallel.devices", "64"], "parallel.devices must be at most the number of devices"),
+    "more devices than samples": (
+        lambda _: ["--parallel.devices", "8", "--optim.base-batch", "4"],
+        "parallel.devices must be at most the samples in a step, 4; got 8",
+    ),
+    "unknown arm": (lambda _: ["--arm", "strnog"], "'strnog'"),
+    "another config": (other_workdir, "where seed was 7, now 0"),
+    "corrupt checkpoint": (corrupt_checkpoint, "checkpoints/2 must be readable"),
+    "read-only workdir": (lambda _: ["--workdir", "/proc/run"], "workdir must be a folder that can be written; got /proc/run"),
+    "no such config": (lambda _: ["--config", "quickstrat"], "--config must be a TOML file or one of"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD_INPUT.values(), ids=BAD_INPUT.keys())
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path, config_file, capsys, arguments, message):
+    given = arguments(tmp_path)
+    if "--config" not in given:
+        given = ["--config", config_file, *given]
+    if "--workdir" not in given:
+        given = [*given, "--workdir", tmp_path / "unused"]
+    assert train(*given) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_unknown_command(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["gmmae", "trian"])
+    assert cli.main() == 2
+    assert "must be one of train" in capsys.readouterr().err
+
+
+def test_script_and_installed_command_agree_on_help():
+    """In processes of their own: `train.py` starts, and help needs no JAX."""
+    helped = subprocess.run([sys.executable, ROOT / "train.py", "--help"], capture_output=True, text=True, check=True, cwd=ROOT)
+    for section in ("data", "model", "optim", "stop", "parallel", "checkpoint", "log"):
+        assert f"{section} options" in helped.stdout
+    probe = "import sys, gmmae.cli as c\ntry: c.train(['--help'])\nexcept SystemExit: pass\nassert 'jax' not in sys.modules"
+    subprocess.run([sys.executable, "-c", probe], check=True, capture_output=True, cwd=ROOT)

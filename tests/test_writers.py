@@ -1,0 +1,145 @@
+import time
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import plugin_data_pb2
+
+from gmmae.records import Epoch
+from gmmae.writers import SCALARS, TIMES, Details, NoBoard, TensorBoard, slices
+
+
+def row(epoch, loss=None):
+    loss = 0.1 / epoch if loss is None else loss
+    return Epoch(epoch, 18 * epoch, 574 * epoch, 0.001, 2 * loss, loss, 1.0, 2.0 * epoch, 0.5, 0.1, 4.0 * epoch)
+
+
+def details(n=3, nodules=2, components=5):
+    rng = np.random.default_rng(n)
+    inputs, density = rng.uniform(0, 1, (2, nodules, *[8] * n)).astype(np.float32)
+    factors = np.tril(rng.uniform(0.1, 0.2, (nodules, components, n, n))).astype(np.float32)
+    weights = rng.dirichlet(np.ones(components), nodules).astype(np.float32)
+    means = rng.uniform(-1, 1, (nodules, components, n)).astype(np.float32)
+    return Details(inputs, density, weights, means, factors @ factors.swapaxes(-1, -2))
+
+
+def read(folder):
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "images": 0, "histograms": 0})
+    return events.Reload()
+
+
+def write(folder, epochs, after=0, shown=(), parameters=None):
+    board = TensorBoard(folder, parameters or {"seed": 0}, after)
+    for epoch in epochs:
+        board.epoch(row(epoch))
+    for epoch, what in shown:
+        board.details(epoch, what)
+    board.close()
+
+
+def test_scalars_come_back(tmp_path):
+    write(tmp_path / "new" / "tb", [1, 2, 3])
+    events = read(tmp_path / "new" / "tb")
+    expected = SCALARS | {f"time/{name}": name for name in TIMES}
+    assert set(events.Tags()["scalars"]) == set(expected)
+    for tag, name in expected.items():
+        found = {event.step: event.value for event in events.Scalars(tag)}
+        assert found == pytest.approx({epoch: getattr(row(epoch), name) for epoch in (1, 2, 3)}, rel=1e-6)  # stored in float32
+
+
+def test_an_epoch_is_on_disk_before_the_board_is_closed(tmp_path):
+    board = TensorBoard(tmp_path, {})
+    board.epoch(row(1))
+    deadline = time.monotonic() + 30  # a second is promised; a busy machine may take longer
+    while "loss/validation" not in read(tmp_path).Tags()["scalars"] and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert [event.step for event in read(tmp_path).Scalars("loss/validation")] == [1]
+    board.close()
+
+
+def test_a_loss_that_is_not_finite_is_written_as_it_is(tmp_path):
+    board = TensorBoard(tmp_path, {})
+    board.epoch(row(1, np.nan))
+    board.epoch(row(2, np.inf))
+    board.close()
+    assert [str(event.value) for event in read(tmp_path).Scalars("loss/validation")] == ["nan", "inf"]
+
+
+def test_after_a_resume_no_epoch_is_there_twice(tmp_path):
+    write(tmp_path, [1, 2, 3, 4])
+    (file,) = tmp_path.iterdir()
+    file.rename(tmp_path / "events.out.tfevents.1000000000.host")  # files are named by the second; a resume takes longer
+    write(tmp_path, [3, 4, 5], after=2)  # the last checkpoint was after epoch 2
+    for tag in ("loss/train", "loss/validation"):
+        assert [event.step for event in read(tmp_path).Scalars(tag)] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_histograms_and_images_come_back(tmp_path, n):
+    write(tmp_path, [1], shown=[(1, details(n))])
+    events = read(tmp_path)
+    names = {"mixture/alpha", "mixture/mu", "mixture/sigma"} | ({"mixture/rho"} if n > 1 else set())
+    assert set(events.Tags()["histograms"]) == names
+    counts = {tag: events.Histograms(tag)[0].histogram_value.num for tag in names}
+    each = {"mixture/alpha": 1, "mixture/mu": n, "mixture/sigma": n, "mixture/rho": n * (n - 1) // 2}
+    assert counts == {tag: 2 * 5 * each[tag] for tag in names}  # nodules × components × numbers a component
+    images = [f"nodule_{i}/input_and_reconstruction" for i in range(2)] if n > 1 else []
+    assert sorted(events.Tags()["images"]) == images
+    for tag in images:
+        image = events.Images(tag)[0]
+        assert (image.height, image.width) == (8 * 8, 8 * (8 + 1 + 8))
+
+
+def test_sigma_and_rho_are_those_of_the_covariances(tmp_path):
+    sigma, rho = np.array([0.5, 0.25], np.float32), 0.6
+    covariance = np.outer(sigma, sigma) * np.array([[1, rho], [rho, 1]])
+    one = details(2, nodules=1, components=1)._replace(covariances=covariance[None, None].astype(np.float32))
+    write(tmp_path, [], shown=[(1, one)])
+    for name, values in (("sigma", sigma), ("rho", [rho])):
+        histogram = read(tmp_path).Histograms(f"mixture/{name}")[0].histogram_value
+        assert (histogram.min, histogram.max) == pytest.approx((min(values), max(values)), rel=1e-6)
+
+
+def test_a_mixture_with_nan_still_shows_what_is_finite(tmp_path):
+    broken = details(2)
+    broken.covariances[0, 0] = np.nan
+    write(tmp_path, [], shown=[(1, broken)])
+    assert set(read(tmp_path).Tags()["histograms"]) == {"mixture/alpha", "mixture/mu"}
+
+
+def test_hyperparameters_reach_their_tab(tmp_path):
+    parameters = {"arm": "linear", "seed": 3, "optim.learning_rate": 0.001, "log.tensorboard": True, "model.filters": (8, 16)}
+    write(tmp_path, [1], parameters=parameters)
+    events, plugin = read(tmp_path), getattr(plugin_data_pb2, "HParamsPluginData")  # noqa: B009 – protobuf makes it at import
+    contents = {
+        tag: plugin.FromString(events.SummaryMetadata(tag).plugin_data.content) for tag in events.PluginTagToContent("hparams")
+    }
+    started = contents["_hparams_/session_start_info"].session_start_info.hparams
+    found = {name: getattr(value, value.WhichOneof("kind")) for name, value in started.items()}
+    assert found == parameters | {"model.filters": "(8, 16)"}
+    experiment = contents["_hparams_/experiment"].experiment
+    assert {info.name.tag for info in experiment.metric_infos} == set(SCALARS)
+
+
+def test_slices_are_the_central_ones_side_by_side_on_the_inputs_scale():
+    volume = np.zeros((4, 2, 2), np.float32)
+    volume[2] = [[0, 4], [2, 4]]
+    density = np.zeros_like(volume)
+    density[2] = [[1, 8], [np.nan, -3]]
+    expected = [[0, 1, 1, 0.25, 1], [0.5, 1, 1, 0, 0]]  # input, a white line, reconstruction clipped to the input's range
+    np.testing.assert_array_equal(slices(volume, density, zoom=1), expected)
+    np.testing.assert_array_equal(slices(volume[2], density[2], zoom=1), expected)
+    np.testing.assert_array_equal(slices(volume, density, zoom=3)[1::3, 1::3], expected)
+
+
+def test_an_empty_slice_is_drawn_without_dividing_by_zero():
+    assert np.isfinite(slices(np.zeros((4, 4)), np.zeros((4, 4)))).all()
+
+
+def test_the_empty_board_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    board = NoBoard()
+    board.epoch(row(1))
+    board.details(1, details())
+    board.close()
+    assert list(tmp_path.iterdir()) == []
