@@ -159,14 +159,7 @@ class CheckpointConfig:
 class LogConfig:
     tensorboard: bool = True  # write TensorBoard events under tb/
     detail_epochs: int = 10  # epochs between TensorBoard's histograms and images
-    figure_epochs: tuple[int, ...] = (
-        0,
-        4,
-        32,
-        256,
-        1024,
-        8192,
-    )  # epochs shown in figures/reconstructions.png, with the last one
+    figure_epochs: tuple[int, ...] = (0, 4, 32, 256, 1024, 8192)  # epochs drawn in reconstructions.png, besides the last
     figure_nodules: int = 4  # validation nodules shown in figures and images
 
     def __post_init__(self) -> None:

@@ -28,7 +28,7 @@ pmean = partial(lax.pmean, axis_name=AXIS)
 class Devices:
     """The devices of a run, in order."""
 
-    devices: tuple[Device, ...]
+    devices: tuple[Device, ...]  # pyright: ignore[reportInvalidTypeForm]
 
     @property
     def count(self) -> int:

@@ -107,5 +107,5 @@ def read_history(path: Path) -> list[Epoch]:
 
 
 def _epoch(row: dict[str, str]) -> Epoch:
-    counts = {key: int(row[key]) for key in ("epoch", "steps", "samples")}
-    return Epoch(**counts, **{key: float(row[key]) for key in Epoch._fields if key not in counts})
+    numbers = (float(row[key]) for key in Epoch._fields[3:])
+    return Epoch(int(row["epoch"]), int(row["steps"]), int(row["samples"]), *numbers)

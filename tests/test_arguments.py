@@ -142,7 +142,7 @@ def one_line(call, *arguments):
         ('arm = "fast"', ["arm", "'fast'", "strong", "linear-warmup"]),
         ('[data]\nsize = "big"', ["data.size", "'big'"]),
         ("[data]\nsize = 16.5", ["data.size", "16.5"]),
-        ("[data]\nhu_window = [1]", ["data.hu-window", "2 values"]),
+        ("[data]\nhu_window = [1]", ["data.hu_window must be a list of 2; got [1]"]),
         ("[data]\nsize = 2", ["data.size must be at least 4; got 2"]),
         ("[optim]\nlearning_rate = -1", ["optim.learning_rate must be positive; got -1.0"]),
         ("[optim]\nlearning_rate = nan", ["optim.learning_rate must be positive; got nan"]),

@@ -5,8 +5,10 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
 
+from gmmae.loop import run
 from gmmae.records import Epoch
-from gmmae.writers import SCALARS, TIMES, Details, NoBoard, TensorBoard, slices
+from gmmae.writers import RESULTS, SCALARS, TIMES, Details, NoBoard, TensorBoard, slices
+from tests.small import Recorder, small
 
 
 def row(epoch, loss=None):
@@ -107,6 +109,16 @@ def test_a_mixture_with_nan_still_shows_what_is_finite(tmp_path):
     assert set(read(tmp_path).Tags()["histograms"]) == {"mixture/alpha", "mixture/mu"}
 
 
+def test_the_result_fills_its_columns_and_leaves_out_what_was_missed(tmp_path):
+    config = small(log__tensorboard=True)
+    record = run(config, tmp_path, Recorder())
+    events = read(tmp_path / "tb")
+    assert events.Scalars("result/epochs")[0].value == record.epochs
+    assert events.Scalars("result/best_val_loss")[0].value == pytest.approx(record.best_val_loss, rel=1e-6)
+    assert record.time_to_target_s is None
+    assert "result/time_to_target_s" not in events.Tags()["scalars"]
+
+
 def test_hyperparameters_reach_their_tab(tmp_path):
     parameters = {"arm": "linear", "seed": 3, "optim.learning_rate": 0.001, "log.tensorboard": True, "model.filters": (8, 16)}
     write(tmp_path, [1], parameters=parameters)
@@ -118,7 +130,7 @@ def test_hyperparameters_reach_their_tab(tmp_path):
     found = {name: getattr(value, value.WhichOneof("kind")) for name, value in started.items()}
     assert found == parameters | {"model.filters": "(8, 16)"}
     experiment = contents["_hparams_/experiment"].experiment
-    assert {info.name.tag for info in experiment.metric_infos} == set(SCALARS)
+    assert {info.name.tag for info in experiment.metric_infos} == set(SCALARS) | set(RESULTS)
 
 
 def test_slices_are_the_central_ones_side_by_side_on_the_inputs_scale():
