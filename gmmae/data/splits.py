@@ -1,0 +1,136 @@
+"""Training and validation: whole groups (patients or scans), stratified by category, deterministic in the seed.
+
+The order in which groups are tried comes from a hash of the seed and the group's name, so the split depends neither on the
+order of the rows nor on the version of a random generator.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int64
+
+from gmmae.data.volumes import DataError
+
+
+class Split(NamedTuple):
+    """Increasing indices of the training and of the validation samples; together every sample once."""
+
+    train: Int64[np.ndarray, " n_train"]
+    validation: Int64[np.ndarray, " n_validation"]
+
+
+def requested(samples: int, validation: int | float) -> int:
+    """The number of validation samples that `validation` asks for: itself, or a fraction of `samples`, rounded.
+
+    >>> requested(770, 0.25), requested(770, 196)
+    (192, 196)
+    """
+    if isinstance(validation, float):
+        return min(max(round(validation * samples), 1), max(samples - 1, 1))
+    return validation
+
+
+def report(split: Split, validation: int | float) -> str:
+    """One line on the sizes of a split; says so when whole groups could not give the number asked for.
+
+    >>> report(Split(np.arange(3), np.arange(3, 5)), 1)
+    '3 training and 2 validation samples; 1 for validation was asked, 2 is the nearest that whole groups give'
+    """
+    got = len(split.validation)
+    asked = requested(len(split.train) + got, validation)
+    line = f"{len(split.train)} training and {got} validation samples"
+    return line if got == asked else f"{line}; {asked} for validation was asked, {got} is the nearest that whole groups give"
+
+
+def split(groups: Sequence[str], categories: Sequence[str], validation: int | float, seed: int) -> Split:
+    """Divide samples into training and validation without dividing a group.
+
+    The number of validation samples is the one asked for wherever some choice of whole groups gives it, otherwise the nearest
+    that one gives (`report` says so). Each category's share of them is its share of all samples, as nearly as groups allow.
+
+    Args:
+      groups: the group of each sample.
+      categories: the category of each sample; equal strings throughout where none is known.
+      validation: number of validation samples, or a fraction between 0 and 1 of all.
+      seed: another seed, another split.
+
+    Raises:
+      DataError: fewer than two groups, or no sample left for training.
+    """
+    samples = len(groups)
+    if len(categories) != samples:
+        raise DataError(f"each sample needs a group and a category; got {samples} groups and {len(categories)} categories")
+    names = sorted(set(groups), key=lambda name: hashlib.sha256(f"{seed}:{name}".encode()).digest())
+    if len(names) < 2:
+        raise DataError(
+            f"a split needs at least 2 scans or patients, and never divides one; got {len(names)} with {samples} samples: "
+            "add scans, or give each sample its own group"
+        )
+    asked = requested(samples, validation)
+    if not 1 <= asked < samples:
+        raise DataError(f"data.validation must be between 1 and {samples - 1} of these {samples} samples; got {validation}")
+
+    rank = {name: i for i, name in enumerate(names)}
+    kinds = {kind: j for j, kind in enumerate(sorted(set(categories)))}
+    group_of = np.array([rank[group] for group in groups])
+    counts = np.zeros((len(names), len(kinds)), np.int64)
+    np.add.at(counts, (group_of, np.array([kinds[category] for category in categories])), 1)
+
+    chosen = _choose(counts, asked)
+    chosen = _swap_towards(_quota(counts.sum(0), int(counts[chosen].sum())), counts, chosen)
+    held_out = chosen[group_of]
+    return Split(np.flatnonzero(~held_out), np.flatnonzero(held_out))
+
+
+def _quota(available: np.ndarray, total: int) -> np.ndarray:
+    """`total` shared out in proportion to `available`, by largest remainder."""
+    shared = available * total
+    whole, rest = np.divmod(shared, available.sum())
+    whole[np.argsort(-rest, kind="stable")[: total - whole.sum()]] += 1
+    return whole
+
+
+def _choose(counts: np.ndarray, asked: int) -> np.ndarray:
+    """Take groups in their order while they fit their categories' quotas, never losing sight of the exact total.
+
+    `reach[i]` has bit t set when some of the groups from i on sum to t, so a group is skipped, or taken against its quota,
+    only when the total would otherwise be missed.
+    """
+    sizes = [int(size) for size in counts.sum(1)]
+    reach = [1]
+    for size in reversed(sizes):
+        reach.append(reach[-1] | reach[-1] << size)
+    reach.reverse()
+    total = min((t for t in range(1, sum(sizes)) if reach[0] >> t & 1), key=lambda t: (abs(t - asked), t))
+    left, room = total, _quota(counts.sum(0), total)
+    chosen = np.zeros(len(sizes), bool)
+    for i, size in enumerate(sizes):
+        can_take = left >= size and bool(reach[i + 1] >> (left - size) & 1)
+        can_skip = bool(reach[i + 1] >> left & 1)
+        if can_take and (not can_skip or bool((counts[i] <= room).all())):
+            chosen[i] = True
+            left -= size
+            room = room - counts[i]
+    assert left == 0
+    return chosen
+
+
+def _swap_towards(quota: np.ndarray, counts: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """Swap groups of equal size across the two sides while that brings the categories nearer to their quota."""
+    chosen = chosen.copy()
+    patterns, pattern_of = np.unique(counts, axis=0, return_inverse=True)
+    pattern_of = pattern_of.reshape(-1)
+    while True:
+        excess = counts[chosen].sum(0) - quota
+        inside = np.unique(pattern_of[chosen])
+        outside = np.unique(pattern_of[~chosen])
+        change = patterns[outside][None] - patterns[inside][:, None]
+        error = np.abs(excess + change).sum(-1)
+        error[change.sum(-1) != 0] = np.iinfo(np.int64).max
+        if error.min() >= np.abs(excess).sum():
+            return chosen
+        leaving, entering = np.unravel_index(np.argmin(error), error.shape)
+        chosen[np.flatnonzero(chosen & (pattern_of == inside[leaving]))[-1]] = False
+        chosen[np.flatnonzero(~chosen & (pattern_of == outside[entering]))[0]] = True

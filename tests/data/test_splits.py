@@ -1,0 +1,115 @@
+import itertools
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gmmae.data.splits import Split, report, requested, split
+from gmmae.data.volumes import DataError
+
+SAMPLES = st.lists(st.tuples(st.integers(0, 12), st.sampled_from("abc")), min_size=2, max_size=40)
+
+
+def reachable(sizes: list[int]) -> set[int]:
+    """Every sum of a choice of groups, by trying all choices."""
+    return {sum(c) for n in range(len(sizes) + 1) for c in itertools.combinations(sizes, n)}
+
+
+@settings(max_examples=60, deadline=None)
+@given(SAMPLES, st.integers(1, 39), st.integers(0, 3))
+def test_groups_stay_whole_and_the_count_is_the_nearest_possible(samples, asked, seed):
+    groups = [f"g{g}" for g, _ in samples]
+    if len(set(groups)) < 2 or asked >= len(samples):
+        return
+    train, validation = split(groups, [c for _, c in samples], asked, seed)
+    assert sorted([*train, *validation]) == list(range(len(samples)))
+    assert not {groups[i] for i in train} & {groups[i] for i in validation}
+    sums = reachable([groups.count(g) for g in set(groups)]) - {0, len(samples)}
+    assert abs(len(validation) - asked) == min(abs(t - asked) for t in sums)
+
+
+@settings(max_examples=30, deadline=None)
+@given(SAMPLES, st.randoms(use_true_random=False))
+def test_the_order_of_the_rows_does_not_matter(samples, random):
+    groups, categories = [f"g{g}" for g, _ in samples], [c for _, c in samples]
+    if len(set(groups)) < 2:
+        return
+    order = list(range(len(samples)))
+    random.shuffle(order)
+    here = split(groups, categories, 0.3, 7)
+    there = split([groups[i] for i in order], [categories[i] for i in order], 0.3, 7)
+    assert {groups[i] for i in here.validation} == {groups[order[i]] for i in there.validation}
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.sampled_from("abcd"), min_size=5, max_size=300), st.floats(0.05, 0.95))
+def test_single_samples_are_split_in_proportion_to_their_categories(categories, fraction):
+    names = [str(i) for i in range(len(categories))]
+    held_out = split(names, categories, fraction, 1).validation
+    assert len(held_out) == requested(len(names), fraction)
+    for kind in set(categories):
+        share = len(held_out) * categories.count(kind) / len(categories)
+        assert abs(sum(categories[i] == kind for i in held_out) - share) < 1
+
+
+def test_categories_are_balanced_over_groups_of_several():
+    rng = np.random.default_rng(0)
+    groups = [f"p{i}" for i in range(420) for _ in range(rng.integers(1, 5))]
+    categories = list(rng.choice(["solid", "part", "ground"], len(groups), p=[0.84, 0.08, 0.08]))
+    held_out = split(groups, categories, 256, 0).validation
+    assert len(held_out) == 256
+    for kind in set(categories):
+        # Whole groups: one sample of slack beyond rounding.
+        assert abs(sum(categories[i] == kind for i in held_out) - 256 * categories.count(kind) / len(groups)) < 2
+
+
+def test_the_seed_decides():
+    names = [str(i) for i in range(100)]
+    one, same, other = (set(split(names, [""] * 100, 25, seed).validation) for seed in (0, 0, 1))
+    assert one == same != other
+
+
+def test_another_process_with_another_hash_seed_gives_the_same_split():
+    code = "from gmmae.data.splits import split; print(list(map(int, split(list('abcdefghij'), list('xxxxxyyyyy'), 4, 3)[1])))"
+    runs = {subprocess.check_output([sys.executable, "-c", code], env={"PYTHONHASHSEED": s}).strip() for s in "12"}
+    assert len(runs) == 1
+
+
+def test_two_thousand_samples_take_less_than_a_second():
+    rng = np.random.default_rng(0)
+    groups = [str(g) for g in rng.integers(0, 900, 2000)]
+    start = time.perf_counter()
+    split(groups, list(rng.choice(list("abcd"), 2000)), 256, 0)
+    assert time.perf_counter() - start < 1
+
+
+def test_the_report_says_when_the_count_could_not_be_had():
+    pairs = ["a", "a", "b", "b", "c", "c"]
+    halves = split(pairs, [""] * 6, 3, 0)
+    assert len(halves.validation) == 2
+    assert report(halves, 3).endswith("3 for validation was asked, 2 is the nearest that whole groups give")
+    assert report(Split(np.arange(4), np.arange(4, 6)), 2) == "4 training and 2 validation samples"
+
+
+@pytest.mark.parametrize(
+    ("groups", "validation", "message"),
+    [
+        (["a", "a", "a"], 1, "at least 2 scans or patients, and never divides one; got 1 with 3 samples"),
+        ([], 1, "at least 2 scans"),
+        (["a", "b"], 2, "between 1 and 1 of these 2 samples; got 2"),
+        (["a", "b"], 256, "between 1 and 1 of these 2 samples; got 256"),
+    ],
+)
+def test_impossible_splits_are_refused_in_one_line(groups, validation, message):
+    with pytest.raises(DataError, match=message) as error:
+        split(groups, [""] * len(groups), validation, 0)
+    assert "\n" not in str(error.value)
+
+
+def test_groups_and_categories_must_match():
+    with pytest.raises(DataError, match="2 groups and 1 categories"):
+        split(["a", "b"], ["x"], 1, 0)
