@@ -68,7 +68,7 @@ def _tasks(root: Path, table: Table, csv: str) -> tuple[tuple[Task, ...], list[F
             for i, row in enumerate(rows):
                 mask = root / row.mask if row.mask else root / "masks" / Path(name).name
                 if row.mask and not mask.is_file():
-                    faults.append(Fault("missing", row.mask, f"there is no such mask; {csv} line {row.number} names it", 1))
+                    faults.append(Fault("nodule", row.mask, f"there is no such mask; {csv} line {row.number} names it", 1))
                     continue
                 items.append(_item(f"{name}_{i}" if len(rows) > 1 else name, row, csv, mask if mask.is_file() else None))
             if items:
