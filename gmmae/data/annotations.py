@@ -120,7 +120,7 @@ def _usable(
     duplicates = 0
     for number, cells in lines:
         try:
-            empty = [column for column in required if not cells[column]]
+            empty = [column for column in (file_column, *required) if not cells[column]]
             if empty:
                 raise DataError(f"{', '.join(empty)} must not be empty")
             row = _row(number, cells, config, file_column)

@@ -62,6 +62,16 @@ def check_data(path: Path, data: Path, voxels: int, voxel_bytes: int) -> bool:
     return False
 
 
+def check_gzip(path: Path) -> None:
+    """Whether a `.gz` decompresses at all; other files pass.
+
+    Raises:
+      DataError: it does not.
+    """
+    if path.suffix == ".gz":
+        _check_stream(path, 0, 0)
+
+
 def _meta_header(path: Path) -> dict[str, str]:
     """The fields of a MetaImage header; `ElementDataFile` is the last one."""
     fields: dict[str, str] = {}

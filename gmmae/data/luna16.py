@@ -25,7 +25,7 @@ def plan(config: DataConfig) -> Plan:
       DataError: no such folder, no scans, or a CSV that cannot be used.
     """
     root = Path(config.root)
-    if not root.is_dir():
+    if not config.root or not root.is_dir():
         raise DataError(f"data.root must be the folder of the .mhd scans when data.source is luna16; got {config.root!r}")
     found: dict[str, Path] = {}
     faults: list[Fault] = []

@@ -9,7 +9,7 @@ import SimpleITK as sitk
 from jaxtyping import Shaped
 
 from gmmae.data.geometry import Index, Volume, frame
-from gmmae.data.integrity import SUFFIXES, check_data, data_file
+from gmmae.data.integrity import SUFFIXES, check_data, check_gzip, data_file
 from gmmae.data.volumes import DataError, Point
 
 VOXEL_BYTES = {
@@ -48,6 +48,7 @@ def open_scan(path: Path) -> Volume:
             raise DataError(f"a volume must have 3 axes and 1 value a voxel; this one has {kind}")
         geometry = frame(reader.GetSpacing(), reader.GetOrigin(), reader.GetDirection())
     except RuntimeError as error:
+        check_gzip(path)
         raise DataError(f"the header cannot be read: {_reason(error)}") from error
     if not np.isfinite([*reader.GetSpacing(), *reader.GetOrigin(), *reader.GetDirection()]).all():
         raise DataError("spacing, origin and direction in the header must be finite numbers")
