@@ -22,6 +22,10 @@ from gmmae.data.extract import Extracted, Options, extract
 from gmmae.data.tasks import Task
 
 
+WORKER = "from gmmae.data.processes import serve; serve()"
+"""The program of a worker."""
+
+
 class WorkerError(RuntimeError):
     """A bug met in a worker process, with its traceback."""
 
@@ -102,7 +106,7 @@ class _Worker:
         # What a native library prints must not fill a pipe that nobody reads; `end` closes the file.
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115
         self.process = subprocess.Popen(
-            [sys.executable, "-c", "from gmmae.data.processes import serve; serve()"],
+            [sys.executable, "-c", WORKER],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
