@@ -46,7 +46,7 @@ def make(root: Path, scans: int, compressed: bool) -> None:
     """Scans of noise (the last bits of a CT do not compress) with bright balls at known places."""
     rng = np.random.default_rng(0)
     slab = rng.normal(-850, 25, (25, *SHAPE[1:])).astype(np.int16)
-    ball = (np.stack(np.indices((17, 17, 17))) - 8) ** 2
+    ball = (np.indices((17, 17, 17)) - 8) ** 2
     rows = []
     for i in range(scans):
         voxels = np.concatenate([np.roll(slab, 37 * (8 * i + k), 1 + k % 2) for k in range(SHAPE[0] // len(slab))])

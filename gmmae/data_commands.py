@@ -1,4 +1,4 @@
-"""What `gmmae data prepare` and `gmmae data inspect` do; each returns the text it has for the user."""
+"""What `gmmae data prepare`, `inspect` and `synth` do; each returns the text it has for the user."""
 
 import math
 from pathlib import Path
@@ -61,6 +61,44 @@ def inspect_data(config: DataConfig, which: str, out: Path) -> str:
     except OSError as error:
         raise DataError(f"the picture must go where files can be written; {out}: {error.strerror}") from error
     return "\n".join([*_facts(nodules, details, i), f"picture    {out}"])
+
+
+def synth_data(
+    root: Path, scans: int, nodules_per_scan: tuple[int, int], seed: int, slices: int, pixels: int, compressed: bool
+) -> str:
+    """Write a folder of synthetic scans in LUNA16's shape.
+
+    Args:
+      root: a folder that is empty or does not exist.
+      scans: how many.
+      nodules_per_scan: the fewest and the most.
+      seed: another seed, other scans.
+      slices: along z, 2.5 mm apart.
+      pixels: along x and y each; together they are 360 mm wide.
+      compressed: write `.zraw` rather than `.raw`.
+
+    Raises:
+      DataError: an argument is out of its range, or the folder cannot be written.
+    """
+    from gmmae.data.synthetic_scans import write_luna16_folder
+
+    if min(slices, pixels) < 1:
+        raise DataError(f"slices and pixels must be at least 1; got {slices} and {pixels}")
+    spacing_mm = (360 / pixels, 360 / pixels, 2.5)
+    shape = (slices, pixels, pixels)
+    try:
+        rows = write_luna16_folder(
+            root, scans, nodules_per_scan, seed, shape=shape, spacing_mm=spacing_mm, compressed=compressed
+        )
+    except OSError as error:
+        raise DataError(f"the folder for synthetic scans must be one that can be written; {root}: {error.strerror}") from error
+    size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
+    return "\n".join(
+        [
+            f"{scans} scans of {slices} × {pixels} × {pixels} voxels with {len(rows)} nodules, {size / 1e6:.0f} MB: {root}",
+            f"--data.source luna16 --data.root {root} uses them",
+        ]
+    )
 
 
 def _facts(nodules: Nodules, details: Details, i: int) -> list[str]:

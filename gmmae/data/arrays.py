@@ -6,12 +6,20 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Shaped
 
 from gmmae.data.volumes import DataError
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """A binary file, or a member of an archive."""
+
+    def read(self, count: int = -1, /) -> bytes: ...
+
 
 ARRAY_SUFFIXES = (".npy", ".npz")
 
@@ -62,7 +70,7 @@ def stream(path: Path, key: str, whole: bool = False) -> Iterator[Shaped[np.ndar
             yield _take(file, shape[1:], dtype, "C")
 
 
-def _take(file: IO[bytes], shape: tuple[int, ...], dtype: np.dtype, order: str) -> np.ndarray:
+def _take(file: Readable, shape: tuple[int, ...], dtype: np.dtype, order: str) -> np.ndarray:
     promised = math.prod(shape) * dtype.itemsize
     data = file.read(promised)
     if len(data) < promised:
@@ -70,7 +78,7 @@ def _take(file: IO[bytes], shape: tuple[int, ...], dtype: np.dtype, order: str) 
     return np.frombuffer(data, dtype).reshape(shape, order="F" if order == "F" else "C")
 
 
-def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
+def _header(file: Readable) -> tuple[tuple[int, ...], bool, np.dtype]:
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran_order, dtype = read(file)

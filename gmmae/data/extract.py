@@ -81,7 +81,7 @@ def _open(task: Task, options: Options, clock: "_Clock") -> Iterator[_Source]:
             yield _array_source(item, voxels, item.mask or inner, options, clock)
     else:
         volume = clock.timed(open_scan(task.file))
-        if volume.one_pass and len(task.items) > 1:
+        if volume.one_pass:
             cubes = [_place(item, volume, options) for item in task.items]
             volume = geometry.preload(volume, [cube for cube in cubes if cube is not None], options.size)
         for item in task.items:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
@@ -20,7 +20,6 @@ from typing import NamedTuple
 from gmmae.data.annotations import Fault
 from gmmae.data.extract import Extracted, Options, extract
 from gmmae.data.tasks import Task
-
 
 WORKER = "from gmmae.data.processes import serve; serve()"
 """The program of a worker."""
@@ -39,7 +38,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def extract_all(tasks: Sequence[Task], options: Options, workers: int) -> Iterator[Extracted]:
+def extract_all(tasks: Sequence[Task], options: Options, workers: int) -> Generator[Extracted, None, None]:
     """The results of all tasks, in the order in which they are finished.
 
     Args:
@@ -115,7 +114,8 @@ class _Worker:
 
     def ask(self, task: Task, options: Options) -> Extracted | _Failed | None:
         """The answer, or None when the process died over it."""
-        assert self.process.stdin is not None and self.process.stdout is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
         try:
             pickle.dump((task, options), self.process.stdin)
             self.process.stdin.flush()

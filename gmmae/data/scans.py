@@ -68,7 +68,7 @@ def open_scan(path: Path) -> Volume:
     return Volume(geometry, size, read, one_pass)
 
 
-def array_volume(voxels: Shaped[np.ndarray, "z y x"], spacing_mm: Point) -> Volume:
+def array_volume(voxels: Shaped[np.ndarray, "..."], spacing_mm: Point) -> Volume:
     """An array (which may be a memory map) as a `Volume` with this spacing, its first voxel at the world's origin.
 
     Raises:

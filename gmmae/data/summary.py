@@ -93,6 +93,6 @@ def _spread(values: Float[np.ndarray, " n"]) -> dict[str, float]:
     return {name: float(getattr(np, name)(values)) for name in ("min", "median", "mean", "max")}
 
 
-def _histogram(values: np.ndarray, edges: Sequence[float]) -> dict[str, list[float]]:
+def _histogram(values: np.ndarray, edges: Sequence[int | float]) -> dict[str, list[Any]]:
     """Counts of values in [edge, next edge); the last bin includes its upper edge."""
     return {"edges": list(edges), "counts": np.histogram(values, edges)[0].tolist()}

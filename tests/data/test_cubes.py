@@ -33,7 +33,8 @@ def test_the_same_volume_in_every_format_gives_the_same_cube(config, folder, blo
     write_csv(folder / "nodules.csv", [(f"one{suffix}", *POINT)], ("file", "coordX", "coordY", "coordZ"))
     nodules = load(config, QUIET.append)
     reference = load(reference_config(config, scan, write_scan, write_csv), QUIET.append)
-    assert nodules.names == (f"one{suffix}",) and nodules.groups == (f"one{suffix}",)
+    assert nodules.names == (f"one{suffix}",)
+    assert nodules.groups == (f"one{suffix}",)
     assert np.abs(nodules.hu.astype(int) - reference.hu).max() <= 1
     assert nodules.hu[0, 7:9, 7:9, 7:9].min() > 100
 
@@ -69,7 +70,8 @@ def test_arrays_that_are_cubes_already_are_taken_as_they_are(config, folder, wri
     write_csv(folder / "nodules.csv", rows, ("file", "patient", "category"))
     nodules = load(dataclasses.replace(config, edge="1.25x"), QUIET.append)
     np.testing.assert_array_equal(nodules.hu, voxels)
-    assert nodules.groups == ("P1", "P1", "P2") and nodules.categories == ("solid", "", "solid")
+    assert nodules.groups == ("P1", "P1", "P2")
+    assert nodules.categories == ("solid", "", "solid")
     assert nodules.masks is not None
     np.testing.assert_array_equal(nodules.masks, np.stack([0 * voxels[0], voxels[1] > 0, 0 * voxels[2]]))
 
@@ -96,7 +98,8 @@ def test_one_npz_of_larger_arrays_is_resampled(config, folder):
     nodules, details = load_prepared(prepared)
     np.testing.assert_array_equal(nodules.hu[0], volumes[0, 7:23, 12:28, 17:33])
     assert nodules.names == nodules.groups == ("all_00000",)
-    assert details.places == ("volumes[0]",) and details.edge_mm.tolist() == [16]
+    assert details.places == ("volumes[0]",)
+    assert details.edge_mm.tolist() == [16]
     assert [(f["kind"], f["place"]) for f in prepared.summary["faults"]] == [
         ("nodule", "all.npz (volumes[2])"),
         ("row", "all.npz volumes[1]"),
@@ -135,12 +138,14 @@ def test_masks_are_found_beside_their_volumes(config, folder, blob_scan, write_s
     write_csv(folder / "nodules.csv", rows, ("file", "coordX", "coordY", "coordZ", "mask"))
     prepared = prepare(config, QUIET.append)
     nodules, _ = load_prepared(prepared)
-    assert prepared.summary["masks"] == 2 and nodules.masks is not None
+    assert prepared.summary["masks"] == 2
+    assert nodules.masks is not None
     np.testing.assert_array_equal(nodules.masks[0], nodules.masks[1])
     assert not nodules.masks[2].any()
     # The mask's edge is the half height of the blob, up to a voxel of either grid.
     agreement = (nodules.masks[0] == (nodules.hu[0] > -300)).mean()
-    assert agreement > 0.97 and nodules.masks[0].sum() > 50
+    assert agreement > 0.97
+    assert nodules.masks[0].sum() > 50
 
 
 def test_each_broken_volume_is_a_fault_and_the_rest_goes_on(config, folder, blob_scan, write_scan, write_csv):
@@ -208,7 +213,7 @@ def test_an_unknown_diameter_is_said(config, folder, write_csv):
     np.save(folder / "a.npy", np.zeros((20, 20, 20), np.int16))
     write_csv(folder / "nodules.csv", [("a.npy",)], ("file",))
     with pytest.raises(
-        DataError, match="data.edge = 2x needs a column diameter_mm; there is none: give data.edge in mm, or whole"
+        DataError, match=r"data.edge = 2x needs a column diameter_mm; there is none: give data.edge in mm, or whole"
     ):
         prepare(dataclasses.replace(config, edge="2x"), QUIET.append)
 
@@ -217,7 +222,7 @@ def test_folders_without_what_is_needed(config, folder):
     with pytest.raises(DataError, match=r"nodules.csv is not there \(the folder holds nothing\)"):
         cubes.plan(config)
     for root in ("", str(folder / "gone"), str(folder / "gone.npz")):
-        with pytest.raises(DataError, match="must be a folder of volumes or one .npz when data.source is cubes"):
+        with pytest.raises(DataError, match=r"must be a folder of volumes or one .npz when data.source is cubes"):
             cubes.plan(dataclasses.replace(config, root=root))
 
 
@@ -226,7 +231,8 @@ def test_names_that_lead_out_of_the_folder_are_refused(config, folder, write_csv
     np.save(folder.parent / "x.npy", np.zeros((16, 16, 16)))
     write_csv(folder / "nodules.csv", [(name,)], ("file",))
     plan = cubes.plan(config)
-    assert plan.tasks == () and "must be a name inside data.root" in plan.faults[0].text
+    assert plan.tasks == ()
+    assert "must be a name inside data.root" in plan.faults[0].text
 
 
 def test_the_real_nodules(shared_data, tmp_path):
@@ -240,7 +246,8 @@ def test_the_real_nodules(shared_data, tmp_path):
     config = DataConfig(source="cubes", root=str(root), cache=str(tmp_path), fill="replicate", workers=1)
     prepared = prepare(config, QUIET.append)
     nodules, _ = load_prepared(prepared)
-    assert len(nodules.hu) == len(lines[1::12]) and not prepared.summary["faults"]
+    assert len(nodules.hu) == len(lines[1::12])
+    assert not prepared.summary["faults"]
     assert nodules.masks is not None
     # Readers drew the masks around what LUNA16's coordinates are the middle of.
     steps = (np.arange(16) + 0.5) / 16 - 0.5

@@ -63,7 +63,7 @@ def test_a_truncated_file_is_called_that_with_both_lengths(write, name):
 def test_one_missing_byte_is_noticed(write):
     path = write("scan.mhd", False)
     os.truncate(path.with_suffix(".raw"), BYTES - 1)
-    with pytest.raises(DataError, match=f"truncated .raw: the header promises {BYTES} bytes, scan.raw has {BYTES - 1}"):
+    with pytest.raises(DataError, match=rf"truncated .raw: the header promises {BYTES} bytes, scan.raw has {BYTES - 1}"):
         open_scan(path)
 
 
@@ -138,19 +138,19 @@ def test_what_is_wrong_with_a_header_is_said(write, old, new, message):
 
 def test_colour_is_refused(tmp_path):
     sitk.WriteImage(sitk.Image([4, 4, 4], sitk.sitkVectorUInt8, 3), str(tmp_path / "colour.mhd"))
-    with pytest.raises(DataError, match="this one has 3 axes and 3 values a voxel"):
+    with pytest.raises(DataError, match=r"this one has 3 axes and 3 values a voxel"):
         open_scan(tmp_path / "colour.mhd")
 
 
 def test_other_files_are_no_volumes(tmp_path):
-    with pytest.raises(DataError, match="there is no such file"):
+    with pytest.raises(DataError, match=r"there is no such file"):
         open_scan(tmp_path / "gone.mhd")
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(DataError, match=r"must end in \.mhd, \.mha, \.nii, \.nii\.gz, \.nrrd"):
         open_scan(tmp_path / "notes.txt")
     for name in ("empty.nii", "empty.nrrd", "empty.mhd", "empty.nii.gz"):
         (tmp_path / name).write_bytes(b"")
-        with pytest.raises(DataError, match="header"):
+        with pytest.raises(DataError, match=r"header"):
             open_scan(tmp_path / name)
 
 
@@ -168,4 +168,4 @@ def test_arrays_lie_at_the_origin_with_their_spacing():
 )
 def test_arrays_that_are_no_volume(voxels, message):
     with pytest.raises(DataError, match=message):
-        array_volume(voxels, (1, 1, 1))
+        array_volume(voxels, (1.0, 1.0, 1.0))

@@ -87,7 +87,8 @@ def test_every_bad_row_is_a_fault_and_the_rest_goes_on(luna_folder):
     assert texts["row annotations.csv line 16"] == "seriesuid must not be empty"
     assert texts["missing gone.mhd"] == "there is no such scan; annotations.csv lists 2 of its nodules"
     where = texts[f"nodule {os.path.join('subset0', 'a.mhd')} (annotations.csv line 11)"]
-    assert where.startswith("the point (510, -20, 30) mm lies") and where.endswith("mm outside the scan")
+    assert where.startswith("the point (510, -20, 30) mm lies")
+    assert where.endswith("mm outside the scan")
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -124,12 +125,12 @@ def test_refusing_stops_at_the_first_fault_before_reading_where_it_can(luna_fold
 def test_refusing_a_broken_scan_also_when_skipping_it_filled_the_cache(luna_folder):
     rows = [("a", 10, -20, 30, 8), ("a", 510, -20, 30, 8)]
     config = luna_folder("a", rows, on_error="refuse")
-    with pytest.raises(DataError, match="mm outside the scan: mend it"):
+    with pytest.raises(DataError, match=r"mm outside the scan: mend it"):
         prepare(config, QUIET.append)
     said = []
     assert len(load(luna_folder("a", rows), said.append).hu) == 1
     assert any(line.startswith("1 of 2 annotated nodules are left out; 1 faults, the first: ") for line in said)
-    with pytest.raises(DataError, match="mm outside the scan: mend it"):
+    with pytest.raises(DataError, match=r"mm outside the scan: mend it"):
         prepare(config, QUIET.append)
 
 
@@ -137,7 +138,8 @@ def test_a_scan_that_is_there_twice_is_reported(luna_folder, write_scan, blob_sc
     config = luna_folder("ab")
     write_scan(Path(config.root) / "subset7/a.mhd", blob_scan((10, -20, 30), np.eye(3), (1, 1, 1)))
     summary, found = faults(config)
-    assert summary["nodules"] == 2 and summary["lost"] == 0
+    assert summary["nodules"] == 2
+    assert summary["lost"] == 0
     assert found == [
         ("ambiguous", os.path.join("subset7", "a.mhd"), "is also in subset0, which is used: remove one of the two")
     ]
@@ -151,7 +153,8 @@ def test_nodules_at_the_border_are_padded_with_air_and_counted(luna_folder):
     # nodule, whose voxels lie 0.94, 2.81, 4.69, ... mm above its centre. Six of the sixteen layers are outside.
     assert details.filled.tolist() == [0, 6 / 16]
     assert prepared.summary["border_padded"] == 1
-    assert (nodules.hu[1, 10:] == -1000).all() and (nodules.hu[1, :10] > -1000).any((1, 2)).all()
+    assert (nodules.hu[1, 10:] == -1000).all()
+    assert (nodules.hu[1, :10] > -1000).any((1, 2)).all()
 
 
 @pytest.mark.parametrize(
@@ -170,22 +173,22 @@ def test_a_missing_column_is_named_and_those_there_listed(luna_folder, write_csv
 
 @pytest.mark.parametrize(("option", "name"), [("category_column", "kind"), ("group_column", "patient")])
 def test_a_column_that_was_asked_for_must_be_there(luna_folder, option, name):
-    with pytest.raises(DataError, match=f"must have the column {name}; it has seriesuid, "):
+    with pytest.raises(DataError, match=rf"must have the column {name}; it has seriesuid, "):
         luna16.plan(luna_folder("a", **{option: name}))
 
 
 def test_folders_without_what_is_needed(tmp_path, luna_folder):
-    with pytest.raises(DataError, match="data.root must be the folder of the .mhd scans.*; got ''"):
+    with pytest.raises(DataError, match=r"data.root must be the folder of the .mhd scans.*; got ''"):
         luna16.plan(DataConfig(source="luna16"))
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"must hold .mhd scans, in subset\*/ or directly; .*empty has none"):
         luna16.plan(DataConfig(source="luna16", root=str(tmp_path / "empty")))
     config = luna_folder("a")
     (Path(config.root) / "annotations.csv").write_bytes(b"")
-    with pytest.raises(DataError, match="it has none"):
+    with pytest.raises(DataError, match=r"it has none"):
         luna16.plan(config)
     (Path(config.root) / "annotations.csv").write_bytes(b"\xff\xfe\x00s\x00")
-    with pytest.raises(DataError, match="must be a CSV in UTF-8"):
+    with pytest.raises(DataError, match=r"must be a CSV in UTF-8"):
         luna16.plan(config)
     os.remove(Path(config.root) / "annotations.csv")
     with pytest.raises(DataError, match=r"data.csv must name the CSV of the nodules; .*annotations.csv is not there"):
@@ -197,7 +200,7 @@ def test_nothing_readable_is_an_error_even_when_skipping(luna_folder):
     with pytest.raises(DataError, match=r"must hold a nodule that can be read; 1 are listed, 1 faults: gone.mhd: there is no"):
         prepare(config, QUIET.append)
     config = luna_folder("a", [])
-    with pytest.raises(DataError, match="must hold a nodule that can be read; 0 are listed, 0 faults$"):
+    with pytest.raises(DataError, match=r"must hold a nodule that can be read; 0 are listed, 0 faults$"):
         prepare(config, QUIET.append)
 
 
@@ -213,7 +216,9 @@ def test_the_cropped_real_scan(shared_data, tmp_path):
     config = DataConfig(source="luna16", root=str(shared_data / "mini_luna16"), cache=str(tmp_path), workers=1)
     prepared = prepare(config, QUIET.append)
     nodules, details = load_prepared(prepared)
-    assert len(nodules.hu) == 2 and prepared.summary["faults"] == [] and (details.filled == 0).all()
+    assert len(nodules.hu) == 2
+    assert prepared.summary["faults"] == []
+    assert (details.filled == 0).all()
     # Tissue within half a diameter of the centre, lung beyond: the second is solid, the first a ring around a cavity.
     steps = (np.arange(16) + 0.5) / 16 - 0.5
     radius = 1.25 * np.sqrt((np.stack(np.meshgrid(steps, steps, steps)) ** 2).sum(0))

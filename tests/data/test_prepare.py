@@ -29,9 +29,12 @@ def test_the_summary_of_known_cubes():
     assert summary["border_padded"] == 2
     assert summary["filled_share"]["mean"] == pytest.approx(0.15)
     assert summary["filled_share"]["counts"] == [2, 0, 0, 1, 0, 0, 1]
-    assert summary["groups"] == 3 and summary["masks"] == 3
+    assert summary["groups"] == 3
+    assert summary["masks"] == 3
     counts = dict(zip(summary["hu"]["edges"], summary["hu"]["counts"], strict=False))
-    assert counts[-800] == 3 * 64 and counts[0] == 64 and sum(counts.values()) == 256
+    assert counts[-800] == 3 * 64
+    assert counts[0] == 64
+    assert sum(counts.values()) == 256
     text = lines(summary)
     assert text[0] == "4 nodules in 3 groups: 1 without category, 2 a, 1 b"
     assert "1 of them duplicates and 3 lost to faults: 1 bad rows, 1 missing scans" in text[1]
@@ -58,20 +61,21 @@ def test_cubes_become_targets_in_three_two_and_one_axes(luna_folder):
 
     nodules = load(luna_folder("ab"), QUIET.append)
     for ndim in (3, 2, 1):
-        targets = to_density(central_section(nodules.hu, ndim), (-1000, 400))
+        targets = to_density(central_section(nodules.hu, ndim), (-1000.0, 400.0))
         assert targets.density.shape == (2,) + (16,) * ndim
         np.testing.assert_allclose(targets.density.sum(tuple(range(1, ndim + 1))) * (2 / 16) ** ndim, 1, rtol=1e-5)
 
 
 def test_the_synthetic_source_has_nothing_to_prepare():
-    with pytest.raises(DataError, match="data.source must be one of luna16, cubes to be prepared; got synthetic"):
+    with pytest.raises(DataError, match=r"data.source must be one of luna16, cubes to be prepared; got synthetic"):
         prepare(DataConfig(), QUIET.append)
 
 
 def test_without_a_terminal_progress_is_a_line_at_the_end(luna_folder):
     said: list[str] = []
     prepare(luna_folder("abc"), said.append)
-    assert len(said) == 1 and said[0].startswith("3 of 3 scans read in ")
+    assert len(said) == 1
+    assert said[0].startswith("3 of 3 scans read in ")
 
 
 def test_long_work_says_a_line_now_and_then(monkeypatch):
@@ -91,8 +95,10 @@ def test_on_a_terminal_there_is_a_bar(monkeypatch, capsys):
     with Progress(2, "scans", said.append) as progress:
         progress.advance()
         progress.advance()
+        assert progress.bar is not None
         progress.bar.refresh()
-    assert said == [] and "2/2" in capsys.readouterr().err
+    assert said == []
+    assert "2/2" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

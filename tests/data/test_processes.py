@@ -25,7 +25,7 @@ def names(results):
     return sorted(cube.item.name for result in results for cube in result.cubes)
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2, 9])
+@pytest.mark.parametrize("workers", [0, 2])
 def test_any_number_of_workers_gives_the_same(tasks, workers):
     results = list(extract_all(tasks, OPTIONS, workers))
     assert names(results) == ["a_0", "b_0", "c_0", "d_0"]
@@ -42,13 +42,14 @@ def test_a_worker_that_dies_costs_its_scan_only(tasks, monkeypatch):
     results = list(extract_all(tasks, OPTIONS, 2))
     assert names(results) == ["a_0", "c_0", "d_0"]
     (fault,) = [fault for result in results for fault in result.faults]
-    assert (fault.kind, fault.lost) == ("unreadable", 1) and fault.place.endswith("b.mhd")
+    assert (fault.kind, fault.lost) == ("unreadable", 1)
+    assert fault.place.endswith("b.mhd")
     assert fault.text.startswith("the process reading it died (status 9, out of memory): too little memory")
 
 
 def test_a_bug_in_a_worker_is_raised_with_its_traceback(tasks, monkeypatch):
     monkeypatch.setattr(processes, "WORKER", PATCHED.format("1 / 0"))
-    with pytest.raises(WorkerError, match="ZeroDivisionError"):
+    with pytest.raises(WorkerError, match=r"ZeroDivisionError"):
         list(extract_all(tasks, OPTIONS, 2))
 
 
