@@ -82,6 +82,26 @@ def test_killed_before_each_of_its_steps_an_entry_is_whole_or_not_there(tmp_path
         steps += 1
 
 
+def test_everything_is_on_disk_before_the_name_that_vouches_for_it(tmp_path, monkeypatch):
+    events: list[str] = []
+    fsync, rename = os.fsync, Path.rename
+
+    def recorded_fsync(descriptor):
+        events.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        fsync(descriptor)
+
+    def recorded_rename(source, target):
+        events.append("rename")
+        return rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", recorded_fsync)
+    monkeypatch.setattr(Path, "rename", recorded_rename)
+    (tmp_path / "place").mkdir()
+    cache.obtain(tmp_path / "place", "entry", lambda folder: (folder / "a").write_text("whole") and None, QUIET.append)
+    folder = next(name for name in events if name.startswith(".entry-"))
+    assert events == ["a", cache.MANIFEST, folder, "rename", "place"]
+
+
 PREPARE = """
 import sys
 from gmmae.config import DataConfig
