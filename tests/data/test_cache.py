@@ -97,7 +97,11 @@ def test_everything_is_on_disk_before_the_name_that_vouches_for_it(tmp_path, mon
     monkeypatch.setattr(os, "fsync", recorded_fsync)
     monkeypatch.setattr(Path, "rename", recorded_rename)
     (tmp_path / "place").mkdir()
-    cache.obtain(tmp_path / "place", "entry", lambda folder: (folder / "a").write_text("whole") and None, QUIET.append)
+
+    def make(folder):
+        (folder / "a").write_text("whole")
+
+    cache.obtain(tmp_path / "place", "entry", make, QUIET.append)
     folder = next(name for name in events if name.startswith(".entry-"))
     assert events == ["a", cache.MANIFEST, folder, "rename", "place"]
 
