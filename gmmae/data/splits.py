@@ -13,9 +13,6 @@ from jaxtyping import Int64
 
 from gmmae.data.volumes import DataError
 
-Amount = int | float
-"""A number of samples, or a fraction of them between 0 and 1."""
-
 
 class Split(NamedTuple):
     """Increasing indices of the training and of the validation samples; together every sample once."""
@@ -24,7 +21,7 @@ class Split(NamedTuple):
     validation: Int64[np.ndarray, " n_validation"]
 
 
-def requested(samples: int, validation: Amount) -> int:
+def requested(samples: int, validation: int | float) -> int:
     """The number of validation samples that `validation` asks for: itself, or a fraction of `samples`, rounded.
 
     >>> requested(770, 0.25), requested(770, 196)
@@ -35,7 +32,7 @@ def requested(samples: int, validation: Amount) -> int:
     return validation
 
 
-def report(split: Split, validation: Amount) -> str:
+def report(split: Split, validation: int | float) -> str:
     """One line on the sizes of a split; says so when whole groups could not give the number asked for.
 
     >>> report(Split(np.arange(3), np.arange(3, 5)), 1)
@@ -47,7 +44,7 @@ def report(split: Split, validation: Amount) -> str:
     return line if got == asked else f"{line}; {asked} for validation was asked, {got} is the nearest that whole groups give"
 
 
-def split(groups: Sequence[str], categories: Sequence[str], validation: Amount, seed: int) -> Split:
+def split(groups: Sequence[str], categories: Sequence[str], validation: int | float, seed: int) -> Split:
     """Divide samples into training and validation without dividing a group.
 
     The number of validation samples is the one asked for wherever some choice of whole groups gives it, otherwise the nearest

@@ -1,0 +1,45 @@
+"""From a configuration to training and validation targets, whatever the source."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int64
+
+from gmmae.config import DataConfig
+from gmmae.data.splits import split
+from gmmae.data.synthetic import synthetic_nodules
+from gmmae.data.volumes import Nodules, Targets, central_section, to_density
+
+
+class Dataset(NamedTuple):
+    """Training and validation targets, and the nodules' positions in the source that they came from."""
+
+    train: Targets
+    validation: Targets
+    train_index: Int64[np.ndarray, " train"]
+    validation_index: Int64[np.ndarray, " validation"]
+
+
+def _synthetic(config: DataConfig) -> Nodules:
+    return synthetic_nodules(config.samples, config.size, config.seed)
+
+
+SOURCES: dict[str, Callable[[DataConfig], Nodules]] = {"synthetic": _synthetic}
+
+
+def load(config: DataConfig) -> Dataset:
+    """Loads the source, divides it by scan, and turns HU into densities.
+
+    Raises:
+      DataError: the data cannot be used, or cannot be divided as asked.
+    """
+    nodules = SOURCES[config.source](config)
+    train, validation = split(nodules.groups, nodules.categories, config.validation, config.seed)
+    targets = to_density(central_section(nodules.hu, config.ndim), config.hu_window)
+    return Dataset(
+        Targets(targets.density[train], targets.mass[train]),
+        Targets(targets.density[validation], targets.mass[validation]),
+        train,
+        validation,
+    )

@@ -1,0 +1,37 @@
+"""SIGTERM and SIGINT as a request to stop at the end of the epoch."""
+
+import signal
+import threading
+from types import FrameType
+
+from gmmae.stopping import SIGINT, SIGTERM
+
+_REASONS = {signal.SIGTERM: SIGTERM, signal.SIGINT: SIGINT}
+
+
+class Interrupts:
+    """While entered, the first SIGTERM or SIGINT sets `reason`; a second one acts as if it were not handled.
+
+    Outside the main thread, where Python cannot install handlers, nothing is changed and `reason` stays None.
+    """
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self._before: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> "Interrupts":
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in _REASONS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._restore()
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        self.reason = _REASONS[signal.Signals(number)]
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
+        self._before = {}

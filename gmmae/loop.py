@@ -1,0 +1,176 @@
+"""One run: from a configuration and a work directory to a record.
+
+The host's part of training. Each epoch is one dispatch for training and one for validation; between them the host keeps
+clocks, history, checkpoints and logs, and decides whether to stop.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from gmmae import programs, stopping
+from gmmae.checkpoint import Checkpoint, Checkpoints, Progress
+from gmmae.clock import Clock
+from gmmae.config import Config, StopConfig, determining
+from gmmae.interrupts import Interrupts
+from gmmae.programs import Programs, Setup
+from gmmae.records import Epoch, Record, history_line, to_json, write_history, write_text
+from gmmae.startup import facts, new_record
+from gmmae.step import TrainState
+from gmmae.terminal import Display
+from gmmae.workdir import WorkDir, claim
+from gmmae.writers import Board, NoBoard, TensorBoard
+
+
+def run(config: Config, root: Path, display: Display) -> Record:
+    """Trains to the end, or resumes what an earlier process left in the work directory.
+
+    Args:
+      config: the run.
+      root: its work directory; it may hold an earlier part of the same run, or its end.
+      display: where a person looks.
+
+    Returns:
+      The record, as it is in `record.json`; its `stop_reason` is never None.
+
+    Raises:
+      InputError: the configuration does not fit the machine, the data or the work directory.
+    """
+    workdir = claim(config, root)
+    record = workdir.read_record()
+    if record is not None and _finished(record, config.stop):
+        display.say(f"{root} holds a finished run: {record.stop_reason} after {record.epochs} epochs")
+        return record
+    setup = programs.prepare(config)
+    checkpoints = Checkpoints(workdir.checkpoints, config.checkpoint.keep)
+    try:
+        with Interrupts() as interrupts:
+            return _Run(setup, workdir, checkpoints, display).train(interrupts)
+    finally:
+        display.close()
+        checkpoints.close()
+
+
+def _finished(record: Record, stop: StopConfig) -> bool:
+    if record.stop_reason == stopping.MAX_EPOCHS:
+        return record.epochs >= stop.max_epochs
+    if record.stop_reason == stopping.TIME_LIMIT:
+        return 0 < stop.time_limit_s <= record.clocks["total_s"]
+    return record.stop_reason is not None and record.stop_reason not in stopping.INTERRUPTED
+
+
+class _Run:
+    """The state of the host's loop; restored from the newest checkpoint when it is made."""
+
+    def __init__(self, setup: Setup, workdir: WorkDir, checkpoints: Checkpoints, display: Display):
+        self.setup, self.workdir, self.checkpoints, self.display = setup, workdir, checkpoints, display
+        start = programs.initial_state(setup)
+        saved = checkpoints.restore(like=start)
+        self.clock = Clock(saved.progress.clocks if saved else None)
+        self.history = saved.progress.history if saved else []
+        self.best_epoch = saved.progress.best_epoch if saved else 0
+        self.best = saved.best if saved else start.params
+        self.state: TrainState = setup.devices.replicate(saved.state if saved else start)
+        self.record = new_record(setup, start)
+        self.board = self._board()
+        write_history(workdir.history, self.history)
+
+    def train(self, interrupts: Interrupts) -> Record:
+        stop, done = self.setup.config.stop, len(self.history)
+        words = facts(self.setup, self.record, self.workdir.root, done)
+        self.display.start(words, max_epochs=stop.max_epochs, done=done)
+        with self.clock.section("compile_s"):
+            compiled = programs.build(self.setup, self.state)
+        self._write_record(None)
+        if not done:
+            self._show(compiled, compiled.evaluate(self.state.params), last=False)
+        reason = self._stop_reason([row.train_loss for row in self.history[-1:]]) if done else None
+        while reason is None:
+            step_losses = self._epoch(compiled)
+            reason = self._stop_reason(step_losses) or interrupts.reason
+            self._show(compiled, self.history[-1].val_loss, last=reason is not None)
+            if reason or len(self.history) % self.setup.config.checkpoint.every_epochs == 0:
+                self._save()
+                self._write_record(reason)
+        self.board.close()
+        return self._write_record(reason)
+
+    def _epoch(self, compiled: Programs) -> Sequence[float]:
+        epoch, plan = len(self.history) + 1, self.setup.train_plan
+        with self.clock.section("train_s"):
+            self.state, step_losses = compiled.train(self.state, epoch)
+        with self.clock.section("eval_s"):
+            val_loss = compiled.evaluate(self.state.params)
+        row = Epoch(
+            epoch=epoch,
+            steps=epoch * plan.steps,
+            samples=epoch * plan.samples,
+            lr=float(self.setup.schedule(epoch * plan.steps - 1)),
+            train_loss=programs.mean_over_steps(step_losses, plan),
+            val_loss=val_loss,
+            **self.clock.read(),
+        )
+        if val_loss < self._best_loss():
+            self.best, self.best_epoch = jax.device_get(self.state.params), epoch
+        self.history.append(row)
+        with self.workdir.history.open("a", encoding="utf-8") as file:
+            file.write(history_line(row) + "\n")
+        self.board.epoch(row)
+        self.display.epoch(row)
+        return step_losses.tolist()
+
+    def _best_loss(self) -> float:
+        return self.history[self.best_epoch - 1].val_loss if self.best_epoch else math.inf
+
+    def _stop_reason(self, step_losses: Sequence[float]) -> str | None:
+        losses = [row.val_loss for row in self.history]
+        return stopping.stop_reason(step_losses, losses, self.clock.read()["total_s"], **dataclasses.asdict(self.setup.config.stop))
+
+    def _save(self) -> None:
+        with self.clock.section("checkpoint_s"):
+            progress = Progress(self.history, self.clock.read(), self.best_epoch)
+            self.checkpoints.save(Checkpoint(jax.device_get(self.state), self.best, progress))
+
+    def _write_record(self, reason: str | None) -> Record:
+        last = self.history[-1] if self.history else None
+        self.record = dataclasses.replace(
+            self.record,
+            stop_reason=reason,
+            epochs=len(self.history),
+            final_train_loss=last.train_loss if last else None,
+            final_val_loss=last.val_loss if last else None,
+            best_val_loss=self._best_loss() if self.best_epoch else None,
+            best_epoch=self.best_epoch or None,
+            time_to_target_s=last.train_s + last.eval_s if last and reason == stopping.TARGET_REACHED else None,
+            clocks=self.clock.read(),
+        )
+        write_text(self.workdir.record, to_json(self.record))
+        return self.record
+
+    def _board(self) -> Board:
+        if not self.setup.config.log.tensorboard:
+            return NoBoard()
+        parameters = determining(self.setup.config) | {
+            "devices": self.record.devices,
+            "global_batch": self.record.global_batch,
+            "peak_learning_rate": self.record.learning_rate,
+        }
+        return TensorBoard(self.workdir.tensorboard, parameters, after=len(self.history))
+
+    def _show(self, compiled: Programs, val_loss: float, *, last: bool) -> None:
+        epoch, log = len(self.history), self.setup.config.log
+        in_figure = last or epoch in log.figure_epochs
+        on_board = last or epoch % log.detail_epochs == 0
+        if not (in_figure or on_board):
+            return
+        details = compiled.describe(self.state.params)
+        if on_board:
+            self.board.details(epoch, details)
+        if in_figure:
+            np.savez_compressed(
+                self.workdir.snapshots / f"epoch_{epoch:06d}.npz", epoch=epoch, val_loss=val_loss, **details._asdict()
+            )

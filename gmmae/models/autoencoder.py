@@ -1,0 +1,40 @@
+"""The Gaussian-mixture autoencoder: a volume in, the mixture that describes it and that mixture's density out."""
+
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+from gmmae.mixture import Mixture, density, from_logits, grid
+from gmmae.models.encoder import Encoder, Heads
+
+
+class MixtureAutoencoder(nn.Module):
+    """Encoder, heads and the density layer ("DeepDensity" in the paper, Eq. 7), for volumes of n = 1, 2 or 3 axes.
+
+    Attributes:
+      encoder: maps volumes to latent vectors.
+      heads: map latent vectors to logits.
+      covariance, rho, rho_limit: as in `gmmae.mixture.from_logits`.
+      sigma_floor: smallest standard deviation, in voxels.
+    """
+
+    encoder: Encoder
+    heads: Heads
+    covariance: str
+    rho: str
+    sigma_floor: float
+    rho_limit: float
+
+    def __call__(self, volumes: Float[Array, "samples *volume"]) -> Float[Array, "samples *volume"]:
+        """The density M of each volume at its own voxel centres."""
+        points = grid(volumes.shape[-1], volumes.ndim - 1, volumes.dtype)
+        return density(self.mixture(volumes), points).reshape(volumes.shape)
+
+    def mixture(self, volumes: Float[Array, "samples *volume"]) -> Mixture:
+        """The mixture that describes each volume; its leading axis is the samples."""
+        return from_logits(
+            self.heads(self.encoder(volumes)),
+            covariance=self.covariance,
+            rho=self.rho,
+            sigma_floor=self.sigma_floor * 2 / volumes.shape[-1],
+            rho_limit=self.rho_limit,
+        )

@@ -1,0 +1,87 @@
+"""Devices: the only module that calls `pmap` or names its axis.
+
+State and data set are replicated, an epoch's indices and weights are sharded, gradients and losses are averaged by
+`lax.pmean`. `pmap` is in maintenance mode, and since JAX 0.10 it is `jit(shard_map)` underneath: with `in_axes` and
+`out_axes` None, replicated arrays go in and come out whole, without a leading device axis and without copies.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
+
+from gmmae.errors import InputError
+
+AXIS = "devices"
+
+pmean = partial(lax.pmean, axis_name=AXIS)
+"""The mean over devices, for use inside a function given to `Devices.compile`."""
+
+
+class Devices(NamedTuple):
+    """The devices of a run, in order."""
+
+    devices: tuple[jax.Device, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.devices)
+
+    @property
+    def kind(self) -> str:
+        return self.devices[0].device_kind
+
+    @property
+    def oversubscribed(self) -> bool:
+        """Whether devices share hardware: CPU devices of one process are virtual, so more than one is."""
+        return self.devices[0].platform == "cpu" and self.count > jax.process_count()
+
+    def replicate(self, tree: PyTree) -> PyTree:
+        """A copy of every array on every device."""
+        return jax.device_put(tree, self._sharding(PartitionSpec()))
+
+    def shard(self, tree: PyTree) -> PyTree:
+        """Arrays divided along their leading axis, one entry a device."""
+        return jax.device_put(tree, self._sharding(PartitionSpec(AXIS)))
+
+    def _sharding(self, spec: PartitionSpec) -> NamedSharding:
+        return NamedSharding(Mesh(np.array(self.devices), (AXIS,)), spec)
+
+    def compile(self, function: Callable[..., Any], *args: Any, sharded: int, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
+        """Compiles `function` for all devices, ahead of time; its results must be equal on all of them.
+
+        Args:
+          function: of one device's arguments; it averages with `pmean` whatever differs between devices.
+          args: example arguments, as `replicate` and `shard` return them.
+          sharded: how many arguments, the last ones, are divided over the devices; the others are replicated.
+          donate: positions of arguments whose memory the results may take over.
+
+        Returns:
+          The compiled function of the same arguments; it never compiles again, and refuses other shapes.
+        """
+        in_axes = (None,) * (len(args) - sharded) + (0,) * sharded
+        mapped = jax.pmap(
+            function, axis_name=AXIS, in_axes=in_axes, out_axes=None, devices=list(self.devices), donate_argnums=donate
+        )
+        return mapped.lower(*args).compile()
+
+
+def choose(count: int) -> Devices:
+    """The first `count` devices that JAX sees, or all of them for 0.
+
+    Raises:
+      InputError: there are fewer.
+    """
+    devices = jax.devices()
+    if count > len(devices):
+        way_out = f"set JAX_NUM_CPU_DEVICES={count} for virtual devices" if devices[0].platform == "cpu" else "use fewer"
+        raise InputError(
+            f"parallel.devices must be at most the number of devices that JAX sees, {len(devices)} ({devices[0].device_kind}); "
+            f"got {count}: {way_out}"
+        )
+    return Devices(tuple(devices[: count or None]))

@@ -1,0 +1,145 @@
+"""What a run computes: everything decided before the first epoch, and the compiled programs that follow from it."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+from jaxtyping import Float
+
+from gmmae import schedules
+from gmmae.config import Config
+from gmmae.data.batches import Plan, Shards, epoch_order, plan, shards
+from gmmae.parallel import Devices, choose, pmean
+from gmmae.step import Params, TrainState, adam, evaluate, train_epoch
+from gmmae.workload import WORKLOADS, Workload
+from gmmae.writers import Details
+
+EVAL_DEVICE_BATCH = 64
+"""Validation volumes of one device at a time: bounds memory, and changes no result beyond rounding."""
+
+
+class Setup(NamedTuple):
+    """What is decided before the first epoch."""
+
+    config: Config
+    workload: Workload
+    devices: Devices
+    train_plan: Plan
+    eval_plan: Plan
+    schedule: optax.Schedule
+    optimizer: optax.GradientTransformation
+
+
+class Programs(NamedTuple):
+    """Compiled functions, the data set on the devices filled in. None of them ever compiles again.
+
+    Attributes:
+      train: `(state, epoch) -> (state, mean loss of each step)`; takes over the state's memory.
+      evaluate: `params -> validation loss`.
+      describe: `params -> Details` of the shown validation volumes.
+    """
+
+    train: Callable[[TrainState, int], tuple[TrainState, Float[np.ndarray, " steps"]]]
+    evaluate: Callable[[Params], float]
+    describe: Callable[[Params], Details]
+
+
+def prepare(config: Config) -> Setup:
+    """Loads the data, chooses the devices and follows the arm's rules.
+
+    Raises:
+      InputError: the configuration does not fit the machine or the data.
+    """
+    optim = config.optim
+    devices = choose(config.parallel.devices)
+    workload = WORKLOADS[config.workload](config)
+    batch = schedules.global_batch(config.arm, devices.count, optim.base_batch)
+    train_plan = plan(len(workload.data.train.mass), batch, devices.count)
+    validation = len(workload.data.validation.mass)
+    eval_plan = Plan(validation, min(validation, EVAL_DEVICE_BATCH * devices.count), devices.count)
+    schedule = schedules.learning_rate(
+        config.arm,
+        devices.count,
+        optim.learning_rate,
+        train_plan.steps,
+        warmup_epochs=optim.warmup_epochs,
+        decay_epochs=optim.decay_epochs,
+        decay_factor=optim.decay_factor,
+    )
+    optimizer = adam(schedule, beta1=optim.beta1, beta2=optim.beta2, epsilon=optim.epsilon, clip_norm=optim.clip_norm)
+    return Setup(config, workload, devices, train_plan, eval_plan, schedule, optimizer)
+
+
+def initial_state(setup: Setup) -> TrainState:
+    """The state before the first epoch, on the host; it depends on the configuration's seed and model only."""
+
+    def init(key: jax.Array) -> TrainState:
+        params = setup.workload.init(key)
+        return TrainState(params, setup.optimizer.init(params))
+
+    return jax.device_get(jax.jit(init)(jax.random.key(setup.config.seed)))
+
+
+def parameter_count(params: Params) -> int:
+    """Numbers in all parameter arrays."""
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def build(setup: Setup, state: TrainState) -> Programs:
+    """Puts the data set on the devices and compiles the programs.
+
+    Args:
+      setup: from `prepare`.
+      state: a state on the devices, for its shapes.
+    """
+    train = _train_program(setup, state)
+    return Programs(train, _evaluate_program(setup, state.params), _describe_program(setup, state.params))
+
+
+def mean_over_steps(losses: Float[np.ndarray, " steps"], plan: Plan) -> float:
+    """The mean over all samples of an epoch from the means of its steps, in float64."""
+    return float(losses.astype(np.float64) @ plan.counts / plan.samples)
+
+
+def _train_program(setup: Setup, state: TrainState) -> Callable[[TrainState, int], tuple[TrainState, np.ndarray]]:
+    volumes = setup.devices.replicate(setup.workload.data.train.density)
+
+    def program(state: TrainState, volumes: Any, indices: Any, weights: Any) -> tuple[TrainState, Any]:
+        return train_epoch(state, volumes, indices, weights, losses=setup.workload.losses, optimizer=setup.optimizer, mean=pmean)
+
+    def samples(epoch: int) -> Shards:
+        order = epoch_order(setup.config.seed, epoch, setup.train_plan.samples)
+        return setup.devices.shard(shards(order, setup.train_plan))
+
+    compiled = setup.devices.compile(program, state, volumes, *samples(1), sharded=2, donate=(0,))
+
+    def train(state: TrainState, epoch: int) -> tuple[TrainState, np.ndarray]:
+        state, losses = jax.block_until_ready(compiled(state, volumes, *samples(epoch)))
+        return state, np.asarray(losses)
+
+    return train
+
+
+def _evaluate_program(setup: Setup, params: Params) -> Callable[[Params], float]:
+    volumes = setup.devices.replicate(setup.workload.data.validation.density)
+    samples = setup.devices.shard(shards(np.arange(setup.eval_plan.samples, dtype=np.int32), setup.eval_plan))
+
+    def program(params: Params, volumes: Any, indices: Any, weights: Any) -> Any:
+        return evaluate(params, volumes, indices, weights, losses=setup.workload.losses, mean=pmean)
+
+    compiled = setup.devices.compile(program, params, volumes, *samples, sharded=2)
+    return lambda params: mean_over_steps(np.asarray(compiled(params, volumes, *samples)), setup.eval_plan)
+
+
+def _describe_program(setup: Setup, params: Params) -> Callable[[Params], Details]:
+    shown = setup.workload.data.validation.density[: setup.config.log.figure_nodules]
+    compiled = jax.jit(setup.workload.describe).lower(jax.device_get(params), shown).compile()
+
+    def describe(params: Params) -> Details:
+        mixture, density = jax.device_get(compiled(jax.device_get(params), shown))
+        covariances = mixture.scale_tril @ mixture.scale_tril.swapaxes(-1, -2)
+        return Details(shown, density, np.exp(mixture.log_weights), mixture.means, covariances)
+
+    return describe

@@ -1,0 +1,107 @@
+"""What a run leaves behind for people and programs to compare: `record.json` and `history.csv`."""
+
+import csv
+import json
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+SCHEMA_VERSION = 1
+
+
+class Epoch(NamedTuple):
+    """One row of `history.csv`; steps, samples and clocks are totals since the beginning of the run."""
+
+    epoch: int  # counted from 1
+    steps: int
+    samples: int
+    lr: float  # at the epoch's last step
+    train_loss: float  # mean over the epoch's samples, each before its step's update
+    val_loss: float  # after the epoch, every validation sample counted once
+    compile_s: float
+    train_s: float
+    eval_s: float
+    checkpoint_s: float
+    total_s: float
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run. NaN and infinity are results; in JSON they are the strings "nan", "inf" and "-inf"."""
+
+    run_id: str  # hash of what determines the run
+    arm: str
+    seed: int
+    devices: int
+    processes: int
+    device_kind: str
+    oversubscribed: bool  # more devices than physical ones: the times are no measure of scaling
+    global_batch: int
+    device_batch: int
+    padding: int  # empty slots of all devices in a full step
+    steps_per_epoch: int
+    learning_rate: float  # after any warmup, before any decay
+    parameters: int
+    train_samples: int
+    validation_samples: int
+    target_loss: float
+    stop_reason: str | None = None  # None while the run goes on
+    epochs: int = 0
+    final_train_loss: float | None = None
+    final_val_loss: float | None = None
+    best_val_loss: float | None = None
+    best_epoch: int | None = None
+    time_to_target_s: float | None = None  # train_s + eval_s; None unless the target was reached
+    clocks: dict[str, float] = field(default_factory=dict)  # seconds by section
+    versions: dict[str, str] = field(default_factory=dict)
+    git_commit: str | None = None
+    schema_version: int = SCHEMA_VERSION
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file whole or not at all: a reader, or a crash, never sees half of it."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    os.replace(part, path)
+
+
+def to_json(record: Record) -> str:
+    """The record as strict JSON."""
+    plain = {key: _plain(value) for key, value in asdict(record).items()}
+    return json.dumps(plain, indent=2, allow_nan=False) + "\n"
+
+
+def from_json(text: str) -> Record:
+    """The record that `to_json` wrote. Keys of newer schema versions are ignored."""
+    data = json.loads(text)
+    known = {item.name: data[item.name] for item in fields(Record) if item.name in data}
+    return Record(**{key: _number(value) if key.endswith("_loss") else value for key, value in known.items()})
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _number(value: Any) -> Any:
+    return float(value) if isinstance(value, str) else value
+
+
+def write_history(path: Path, history: Iterable[Epoch]) -> None:
+    """Writes `history.csv` anew, as after a resume; the run then appends to it."""
+    lines = [",".join(Epoch._fields), *map(history_line, history)]
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def history_line(row: Epoch) -> str:
+    """One row, every float to the last digit."""
+    return ",".join(map(repr, row))
+
+
+def read_history(path: Path) -> list[Epoch]:
+    """The rows of a `history.csv`."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = csv.DictReader(file)
+        return [Epoch(**{key: int(row[key]) if key in ("epoch", "steps", "samples") else float(row[key]) for key in Epoch._fields}) for row in rows]

@@ -1,0 +1,59 @@
+"""When training stops, and why. Reasons are results: they go into the record as they are."""
+
+import math
+from collections.abc import Sequence
+
+TARGET_REACHED = "target_reached"
+MAX_EPOCHS = "max_epochs"
+TIME_LIMIT = "time_limit"
+DIVERGED = "diverged"
+COLLAPSED = "collapsed"
+SIGTERM = "sigterm"
+SIGINT = "sigint"
+
+EXIT_CODES = {TARGET_REACHED: 0, MAX_EPOCHS: 0, TIME_LIMIT: 0, DIVERGED: 3, COLLAPSED: 3, SIGTERM: 143, SIGINT: 130}
+"""The exit code of a run by its stop reason; bad input is 2."""
+
+EXTENDABLE = (MAX_EPOCHS, TIME_LIMIT)
+"""Limits of patience: a run that they stopped goes on when they are raised."""
+
+INTERRUPTED = (SIGTERM, SIGINT)
+"""A run that was stopped from outside; the same command resumes it."""
+
+
+def stop_reason(
+    step_losses: Sequence[float],
+    val_losses: Sequence[float],
+    total_s: float,
+    *,
+    target_loss: float = 0.0,
+    max_epochs: int,
+    time_limit_s: float = 0.0,
+    collapse_epochs: int = 0,
+) -> str | None:
+    """Why to stop after the epoch just done, or None to go on.
+
+    NaN or infinity in any loss is `diverged`, whatever else holds. `collapsed` is a validation loss that is the same, to the last
+    digit, after `collapse_epochs` further epochs: dead units, the constant ceiling of the paper's Fig. 3.
+
+    Args:
+      step_losses: training losses of the last epoch's steps.
+      val_losses: validation losses of all epochs so far.
+      total_s: seconds since the beginning of the run.
+      target_loss, time_limit_s, collapse_epochs: 0 switches the rule off.
+      max_epochs: epochs to train at most.
+
+    >>> stop_reason([0.1], [0.3, 0.2], 1.0, target_loss=0.2, max_epochs=9)
+    'target_reached'
+    """
+    if not all(math.isfinite(loss) for loss in (*step_losses, val_losses[-1])):
+        return DIVERGED
+    if target_loss and val_losses[-1] <= target_loss:
+        return TARGET_REACHED
+    if collapse_epochs and len(val_losses) > collapse_epochs and len(set(val_losses[-collapse_epochs - 1 :])) == 1:
+        return COLLAPSED
+    if len(val_losses) >= max_epochs:
+        return MAX_EPOCHS
+    if time_limit_s and total_s >= time_limit_s:
+        return TIME_LIMIT
+    return None

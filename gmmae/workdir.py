@@ -1,0 +1,98 @@
+"""A run's work directory: its files by name, and whose run it is."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+from gmmae.config import Config, determining, flatten, to_toml
+from gmmae.errors import InputError
+from gmmae.records import Record, from_json, write_text
+
+
+class WorkDir(NamedTuple):
+    """Paths below `root`; which of them exist depends on how far the run is."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.toml"
+
+    @property
+    def record(self) -> Path:
+        return self.root / "record.json"
+
+    @property
+    def history(self) -> Path:
+        return self.root / "history.csv"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.root / "tb"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def figures(self) -> Path:
+        return self.root / "figures"
+
+    @property
+    def snapshots(self) -> Path:
+        return self.figures / "snapshots"
+
+    def read_record(self) -> Record | None:
+        """The record, or None where none has been written.
+
+        Raises:
+          InputError: it is there and cannot be read.
+        """
+        try:
+            return from_json(self.record.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            raise InputError(f"{self.record} must be a record of this program; got {error}: delete it or give another workdir") from error
+
+
+def claim(config: Config, root: Path) -> WorkDir:
+    """Makes the work directory, or recognises it as this run's own, and writes `config.toml`.
+
+    Raises:
+      InputError: it cannot be written, or it belongs to a run with another configuration.
+    """
+    workdir = WorkDir(root)
+    try:
+        if workdir.config.exists():
+            _require_same_run(config, workdir.config)
+        for folder in (root, workdir.snapshots):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_text(workdir.config, to_toml(config))
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"workdir must be a folder that can be written; got {root} ({reason}): give another with --workdir") from error
+    return workdir
+
+
+def _require_same_run(config: Config, path: Path) -> None:
+    try:
+        saved = dict(_flatten_toml(tomllib.loads(path.read_text(encoding="utf-8"))))
+    except ValueError as error:
+        raise InputError(f"{path} must be TOML; got {error}: mend it or give another --workdir") from error
+    wanted = json.loads(json.dumps(determining(config)))
+    defaults = json.loads(json.dumps(dict(flatten(Config()))))
+    differing = [key for key, value in wanted.items() if saved.get(key, defaults[key]) != value]
+    if differing:
+        shown = "; ".join(f"{key} was {saved.get(key, defaults[key])!r}, now {wanted[key]!r}" for key in differing[:3])
+        more = f"; and {len(differing) - 3} more" if len(differing) > 3 else ""
+        raise InputError(f"workdir must hold a run of the same configuration; got {path.parent} where {shown}{more}: give another --workdir")
+
+
+def _flatten_toml(table: dict, prefix: str = ""):
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flatten_toml(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
