@@ -8,6 +8,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -40,18 +41,38 @@ def _finite(*values: float) -> bool:
     return all(math.isfinite(value) for value in values)
 
 
+EDGE = re.compile(r"(?P<number>\d+\.?\d*|\.\d+)(?P<unit>x|mm)|whole")
+"""What `data.edge` may say: a multiple of the diameter, millimetres, or the whole volume."""
+
+
 @dataclass(frozen=True)
 class DataConfig:
-    source: Literal["synthetic"] = "synthetic"  # where the nodules come from
+    source: Literal["synthetic", "luna16", "cubes"] = "synthetic"  # where the nodules come from
+    root: str = ""  # luna16, cubes: the folder of the scans or volumes; cubes: or one .npz file
+    csv: str = ""  # luna16, cubes: the CSV file, looked for in root; empty: annotations.csv (luna16), nodules.csv (cubes)
     ndim: Literal[1, 2, 3] = 3  # axes of a volume: 3, or its central slice (2) or central line (1)
     size: int = 16  # samples along each axis
     samples: int = 768  # synthetic: volumes made, training and validation together
     validation: int | float = 256  # validation volumes: a count, or a fraction between 0 and 1
     hu_window: tuple[float, float] = (-1000.0, 400.0)  # HU mapped to 0 and to 1; beyond is clipped
     seed: int = 0  # of the synthetic volumes and of the split into training and validation
+    edge: str = "1.25x"  # luna16, cubes: a cube's edge: "1.25x" the diameter, "20mm", or "whole" (the volume's longest edge)
+    fill: Literal["air", "replicate"] = "air"  # luna16, cubes: what lies outside the scan: -1000 HU, or its outermost voxels
+    category_column: str = "category"  # luna16, cubes: the CSV's column of nodule categories, where there is one
+    group_column: str = ""  # luna16, cubes: the column no split divides; empty: patient, group, scan or seriesuid
+    on_error: Literal["skip", "refuse"] = "skip"  # luna16, cubes: on a broken scan or row: leave it out and report it, or stop
+    workers: int = 0  # luna16, cubes: processes that read scans; 0 takes one a core
+    cache: str = ""  # luna16, cubes: folder of extracted cubes; empty: gmmae in $XDG_CACHE_HOME or ~/.cache
+    augment: bool = False  # training volumes are flipped and turned by 90 degrees at random
 
     def __post_init__(self) -> None:
         _require_choice("data.source", self.source, DataConfig.__annotations__["source"])
+        _require_choice("data.fill", self.fill, DataConfig.__annotations__["fill"])
+        _require_choice("data.on_error", self.on_error, DataConfig.__annotations__["on_error"])
+        edge = EDGE.fullmatch(self.edge)
+        sound_edge = edge is not None and (edge["number"] is None or float(edge["number"]) > 0)
+        _require(sound_edge, "data.edge", "a positive number followed by x or mm (1.25x, 20mm), or whole", self.edge)
+        _require(self.workers >= 0, "data.workers", "at least 0", self.workers)
         _require(self.ndim in (1, 2, 3), "data.ndim", "1, 2 or 3", self.ndim)
         _require(self.size >= 4, "data.size", "at least 4", self.size)
         _require(self.samples >= 2, "data.samples", "at least 2", self.samples)

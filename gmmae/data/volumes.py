@@ -10,6 +10,9 @@ from jaxtyping import Float32, Int16, Shaped
 
 from gmmae.errors import InputError
 
+Point = tuple[float, float, float]
+"""A place in the world, or a length along each of its axes: x, y, z in mm, LPS as in ITK."""
+
 
 class DataError(InputError):
     """Data that cannot be used; the message names the volume or file and its fault."""

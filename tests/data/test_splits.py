@@ -67,6 +67,14 @@ def test_categories_are_balanced_over_groups_of_several():
         assert abs(sum(categories[i] == kind for i in held_out) - 256 * categories.count(kind) / len(groups)) < 2
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_of_the_groups_that_give_the_count_those_with_the_right_categories_are_taken(seed):
+    # Of 7 samples at most 5 can be validated without dividing a group: r with p or with q. 3 a and 4 b in proportion are
+    # 2.14 a and 2.86 b of these, which q and r have exactly, after rounding, whichever group the seed tries first.
+    groups, categories = list("ppqqrrr"), list("abbbaab")
+    assert split(groups, categories, 6, seed).validation.tolist() == [2, 3, 4, 5, 6]
+
+
 def test_the_seed_decides():
     names = [str(i) for i in range(100)]
     one, same, other = (set(split(names, [""] * 100, 25, seed).validation) for seed in (0, 0, 1))

@@ -1,0 +1,90 @@
+import csv
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import SimpleITK as sitk
+
+from gmmae.config import DataConfig
+
+COLUMNS = ("seriesuid", "coordX", "coordY", "coordZ", "diameter_mm")
+
+
+class Scan(NamedTuple):
+    """A scan's voxels and affine, kept apart from what SimpleITK makes of them: world = origin + matrix @ (i, j, k)."""
+
+    voxels: np.ndarray
+    matrix: np.ndarray
+    origin: np.ndarray
+
+
+@pytest.fixture
+def blob_scan() -> Callable[..., Scan]:
+    """A scan of a Gaussian blob at a world point on a ramp, with any direction and spacing; the point is its 0.4 to 0.6."""
+
+    def make(point, direction, spacing, shape=(40, 50, 60), dtype=np.int16) -> Scan:
+        size = np.array(shape[::-1])
+        matrix = np.array(direction, float).reshape(3, 3) * np.array(spacing)
+        origin = np.array(point) - matrix @ (size * (0.4, 0.5, 0.6) + (0.13, 0.37, 0.71))
+        index = np.stack(np.meshgrid(*(np.arange(n) for n in shape), indexing="ij")[::-1], -1)
+        offset = index @ matrix.T + origin - point
+        voxels = -900 + 1200 * np.exp(-(offset**2).sum(-1) / (2 * 3.0**2)) + offset @ (1.0, 2.0, -1.5)
+        return Scan(np.rint(voxels).astype(dtype), matrix, origin)
+
+    return make
+
+
+@pytest.fixture
+def write_scan() -> Callable[..., Path]:
+    """Writes a `Scan` with SimpleITK, as any suffix it knows."""
+
+    def write(path: Path, scan: Scan, compressed: bool = False) -> Path:
+        spacing = np.linalg.norm(scan.matrix, axis=0)
+        image = sitk.GetImageFromArray(scan.voxels)
+        image.SetSpacing(spacing.tolist())
+        image.SetOrigin(scan.origin.tolist())
+        image.SetDirection((scan.matrix / spacing).ravel().tolist())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sitk.WriteImage(image, str(path), compressed)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def write_csv() -> Callable[..., Path]:
+    def write(path: Path, rows, columns=COLUMNS) -> Path:
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows([columns, *rows])
+        return path
+
+    return write
+
+
+@pytest.fixture
+def luna_folder(tmp_path, blob_scan, write_scan, write_csv) -> Callable[..., DataConfig]:
+    """A LUNA16 folder of sound scans `a`, `b`, …, one blob each at (10, -20, 30) mm, and the configuration that reads it."""
+
+    def make(scans: str = "ab", rows=None, compressed: bool = False, **options) -> DataConfig:
+        root = tmp_path / "luna"
+        for i, uid in enumerate(scans):
+            scan = blob_scan((10, -20, 30), np.eye(3), (0.7, 0.7, 1.25))
+            write_scan(root / f"subset{i % 2}" / f"{uid}.mhd", scan, compressed)
+        root.mkdir(exist_ok=True)
+        write_csv(root / "annotations.csv", [(uid, 10, -20, 30, 8) for uid in scans] if rows is None else rows)
+        options = {"cache": str(tmp_path / "cache"), "workers": 1, **options}
+        return DataConfig(source="luna16", root=str(root), **options)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real nodules, where they are: `$GMMAE_TEST_DATA`, or `shared/data` beside the project."""
+    place = Path(os.environ.get("GMMAE_TEST_DATA", Path(__file__).parents[3] / "shared" / "data"))
+    if not (place / "luna16_nodules").is_dir():
+        pytest.skip(f"real nodules are not in {place}; set GMMAE_TEST_DATA")
+    return place
