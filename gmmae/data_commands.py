@@ -50,7 +50,7 @@ def inspect_data(config: DataConfig, which: str, out: Path) -> str:
     Raises:
       DataError: no nodule, or several, of that name; or as `gmmae.data.prepare.load`.
     """
-    from gmmae.figures_contact import nodule_slices
+    from gmmae.figures.slices import nodule_slices
 
     nodules, details = load_prepared(prepare(config, say_on_stderr))
     i = _find(nodules, which)
@@ -141,7 +141,7 @@ def _contact_sheet(config: DataConfig, prepared: Prepared) -> Path:
     if low != DataConfig.hu_window[0] or high != DataConfig.hu_window[1]:
         path = path.with_stem(f"{path.stem}_{low:g}_{high:g}")
     if not path.exists():
-        from gmmae.figures_contact import contact_sheet
+        from gmmae.figures.slices import contact_sheet
 
         nodules, details = load_prepared(prepared)
         contact_sheet(path, nodules.hu, details.filled, config.hu_window)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gmmae import figures
 from gmmae.config import Config
-from gmmae.figures import Snapshot
+from gmmae.figures.curves import losses
+from gmmae.figures.mixtures import Snapshot, reconstructions
 from gmmae.records import Record, read_history
 from gmmae.workdir import WorkDir
 
@@ -25,13 +25,13 @@ def draw(config: Config, record: Record, workdir: WorkDir) -> list[Path]:
     title = f"{record.arm}, {record.devices} × {record.device_kind}, seed {record.seed}"
     history = read_history(workdir.history)
     inputs, snapshots = _snapshots(workdir.snapshots, len(history))
-    paths = [figures.reconstructions(inputs, snapshots, workdir.figures / "reconstructions.png", title=title)]
+    paths = [reconstructions(inputs, snapshots, workdir.figures / "reconstructions.png", title=title)]
     if history:
         columns = {
             name: np.array([getattr(row, name) for row in history]) for name in ("epoch", "train_loss", "val_loss", "lr")
         }
         paths.append(
-            figures.losses(
+            losses(
                 columns["epoch"],
                 columns["train_loss"],
                 columns["val_loss"],

@@ -2,7 +2,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from gmmae.figures_contact import contact_sheet, nodule_slices
+from gmmae.figures.slices import contact_sheet, nodule_slices
 
 WINDOW = (-1000.0, 400.0)
 ORANGE = np.array([0xE6, 0x9F, 0x00]) / 255

@@ -8,8 +8,10 @@ from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 from matplotlib.text import Text
 
-from gmmae import figures, rendering
-from gmmae.figures import CELL, DPI, FOOTING, GAP, INSET, MARGIN, OVERLAP, Snapshot
+from gmmae import rendering
+from gmmae.figures import canvas, curves, mixtures
+from gmmae.figures.canvas import DPI
+from gmmae.figures.mixtures import CELL, FOOTING, GAP, INSET, MARGIN, OVERLAP, Snapshot
 
 HALF = rendering.HALF_WIDTH
 
@@ -59,7 +61,7 @@ def drawn(monkeypatch):
         saved.append(figure)
         return Path(path)
 
-    monkeypatch.setattr(figures, "_save", keep)
+    monkeypatch.setattr(canvas, "save", keep)
     return saved
 
 
@@ -152,7 +154,7 @@ def test_domain_edges_leave_out_the_nearest_corner():
 @pytest.mark.parametrize("ndim", [1, 2, 3])
 def test_reconstructions_writes_a_png(tmp_path, ndim):
     inputs = np.stack([gaussian((0.0,) * ndim, 0.3, 8), gaussian((0.3,) * ndim, 0.3, 8)])
-    path = figures.reconstructions(inputs, [snapshot(inputs)], tmp_path / "new" / "figure.png", title="A title")
+    path = mixtures.reconstructions(inputs, [snapshot(inputs)], tmp_path / "new" / "figure.png", title="A title")
     assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     height, width, _ = imread(path).shape
     assert width == pytest.approx(DPI * (2 * CELL + 2 * GAP + 2 * MARGIN), abs=1)
@@ -163,7 +165,7 @@ def test_reconstructions_writes_a_png(tmp_path, ndim):
 def test_insets_are_the_central_slices_on_one_grey_scale(tmp_path):
     rng = np.random.default_rng(0)
     inputs, density = rng.uniform(0, 1, (2, 1, 4, 4, 4)).astype(np.float32)
-    picture = imread(figures.reconstructions(inputs, [snapshot(density)], tmp_path / "figure.png"))
+    picture = imread(mixtures.reconstructions(inputs, [snapshot(density)], tmp_path / "figure.png"))
     left = MARGIN + CELL + 2 * GAP
     centres = ((np.arange(4) + 0.5) / 4 * INSET * DPI).astype(int)
     for volume, offset in ((inputs[0], 0), (density[0], CELL - INSET)):
@@ -174,7 +176,7 @@ def test_insets_are_the_central_slices_on_one_grey_scale(tmp_path):
 
 def test_reconstructions_share_the_level_of_the_input(drawn):
     inputs = gaussian(sigma=0.4)[None]
-    figures.reconstructions(inputs, [snapshot(2 * inputs)], "unused")
+    mixtures.reconstructions(inputs, [snapshot(2 * inputs)], "unused")
     surfaces = [axes.images[0].get_array() for axes in drawn[0].axes if axes.get_xlim() == (-HALF, HALF)]
     areas = [(colours[..., 3] > 0).mean() * (2 * HALF) ** 2 for colours in surfaces]
     level = rendering.iso_level(inputs)
@@ -185,9 +187,9 @@ def test_reconstructions_share_the_level_of_the_input(drawn):
 @pytest.mark.parametrize(("factor", "says_nan"), [(np.nan, True), (0.01, False)])
 def test_a_density_without_a_surface_gives_an_empty_cell(tmp_path, factor, says_nan):
     inputs = gaussian(size=8)[None]
-    picture = imread(figures.reconstructions(inputs, [snapshot(factor * inputs)], tmp_path / "figure.png"))
+    picture = imread(mixtures.reconstructions(inputs, [snapshot(factor * inputs)], tmp_path / "figure.png"))
     cell = pixels_of(picture, MARGIN + CELL + 2 * GAP, FOOTING + INSET, CELL, CELL - OVERLAP)
-    assert has_colour(cell, figures.VERMILION) == says_nan
+    assert has_colour(cell, canvas.VERMILION) == says_nan
     if not says_nan:
         assert cell.min() > 0.75
 
@@ -195,14 +197,14 @@ def test_a_density_without_a_surface_gives_an_empty_cell(tmp_path, factor, says_
 @pytest.mark.parametrize("ndim", [1, 2])
 def test_nan_is_said_for_fewer_axes_too(drawn, ndim):
     inputs = gaussian((0.0,) * ndim, size=8)[None]
-    figures.reconstructions(inputs, [snapshot(inputs), snapshot(np.nan * inputs, mean=np.nan)], "unused")
+    mixtures.reconstructions(inputs, [snapshot(inputs), snapshot(np.nan * inputs, mean=np.nan)], "unused")
     assert [text.get_text() for axes in drawn[0].axes for text in axes.texts].count("NaN") == 1
 
 
 def test_two_axes_show_the_image_and_the_means_in_world_order(tmp_path):
     inputs = np.random.default_rng(1).uniform(0, 1, (1, 4, 4)).astype(np.float32)
     estimate = snapshot(inputs[:, ::-1].copy(), mean=np.array([0.5, -0.75]))  # x to the right, y down: upper right
-    picture = imread(figures.reconstructions(inputs, [estimate], tmp_path / "figure.png"))
+    picture = imread(mixtures.reconstructions(inputs, [estimate], tmp_path / "figure.png"))
     cells = [pixels_of(picture, left, FOOTING, CELL, CELL) for left in (MARGIN, MARGIN + CELL + 2 * GAP)]
     centres = ((np.arange(4) + 0.5) / 4 * CELL * DPI).astype(int)
     for cell, image, rows in ((cells[0], inputs[0], slice(None)), (cells[1], inputs[0, ::-1], slice(1, None))):
@@ -215,7 +217,7 @@ def test_two_axes_show_the_image_and_the_means_in_world_order(tmp_path):
 
 def test_one_axis_shows_density_and_components(drawn):
     inputs = gaussian((0.0,), size=8)[None]
-    figures.reconstructions(inputs, [snapshot(0.5 * inputs, mean=0.25)], "unused")
+    mixtures.reconstructions(inputs, [snapshot(0.5 * inputs, mean=0.25)], "unused")
     component, density = drawn[0].axes[1].lines
     np.testing.assert_allclose(density.get_ydata(), 0.5 * inputs[0])
     np.testing.assert_allclose(density.get_xdata(), grid(8, 1)[:, 0])
@@ -229,7 +231,7 @@ def test_texts_stay_inside_and_apart(drawn, monkeypatch, ndim, nodules, columns)
     monkeypatch.setattr(rendering, "surface", lambda volume, level: np.full((2, 2), np.nan, np.float32))
     inputs = np.stack([gaussian((0.0,) * ndim, size=4)] * nodules)
     title = "A title that a figure with one column cannot hold on a single line"
-    figures.reconstructions(inputs, [snapshot(inputs, 65536, 1.4e-4)] * columns, "unused", title=title)
+    mixtures.reconstructions(inputs, [snapshot(inputs, 65536, 1.4e-4)] * columns, "unused", title=title)
     assert_texts_fit(drawn[0])
 
 
@@ -258,7 +260,7 @@ def assert_texts_fit(figure):
 
 def test_headings_are_the_papers(drawn):
     inputs = gaussian((0.0,), size=4)[None]
-    figures.reconstructions(inputs, [snapshot(inputs, 32, 4.7e-3), snapshot(inputs, 64, math.nan)], "unused")
+    mixtures.reconstructions(inputs, [snapshot(inputs, 32, 4.7e-3), snapshot(inputs, 64, math.nan)], "unused")
     texts = [text.get_text() for text in drawn[0].texts]
     assert {"epoch = 32", r"loss = $4.7\times10^{-3}$", "epoch = 64", "loss = NaN"} <= set(texts)
 
@@ -267,15 +269,15 @@ def test_reconstructions_refuses_what_does_not_fit(tmp_path):
     inputs = gaussian((0.0, 0.0), size=4)[None]
     good, path = snapshot(inputs), tmp_path / "figure.png"
     with pytest.raises(ValueError, match="at least one snapshot"):
-        figures.reconstructions(inputs, [], path)
+        mixtures.reconstructions(inputs, [], path)
     with pytest.raises(ValueError, match=r"density at epoch 3 must have shape \(1, 4, 4\).*got \(1, 4\)"):
-        figures.reconstructions(inputs, [good._replace(density=inputs[:, 0])], path)
+        mixtures.reconstructions(inputs, [good._replace(density=inputs[:, 0])], path)
     with pytest.raises(ValueError, match=r"means at epoch 3 must have shape \(1, 1, 2\)"):
-        figures.reconstructions(inputs, [good._replace(means=good.means[..., :1])], path)
+        mixtures.reconstructions(inputs, [good._replace(means=good.means[..., :1])], path)
     with pytest.raises(ValueError, match=r"inputs must have shape.*got \(0, 4, 4\)"):
-        figures.reconstructions(inputs[:0], [good], path)
+        mixtures.reconstructions(inputs[:0], [good], path)
     with pytest.raises(ValueError, match="inputs must be finite"):
-        figures.reconstructions(inputs * np.nan, [good], path)
+        mixtures.reconstructions(inputs * np.nan, [good], path)
     assert not list(tmp_path.iterdir())
 
 
@@ -295,18 +297,18 @@ def labels(figure):
 
 @pytest.mark.parametrize("epochs", [1, 2, 400])
 def test_losses_writes_a_png(tmp_path, epochs):
-    path = figures.losses(*run_of(epochs), tmp_path / "losses.png", target=2e-3, title="A run")
+    path = curves.losses(*run_of(epochs), tmp_path / "losses.png", target=2e-3, title="A run")
     assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     picture = imread(path)
     assert picture.shape[:2] == (570, 960)
-    assert has_colour(picture, figures.BLUE)
-    assert has_colour(picture, figures.VERMILION)
+    assert has_colour(picture, canvas.BLUE)
+    assert has_colour(picture, canvas.VERMILION)
     assert [file.name for file in tmp_path.iterdir()] == ["losses.png"]
 
 
 def test_the_target_and_its_epoch_are_marked(drawn):
     epoch, train, val, rate = run_of(20)
-    figures.losses(epoch, train, val, rate, "unused", target=val[6])  # at the target counts as reached
+    curves.losses(epoch, train, val, rate, "unused", target=val[6])  # at the target counts as reached
     assert "reached at epoch 7" in labels(drawn[0])
     assert r"target $2.91\times10^{-3}$" in labels(drawn[0])  # 1.2 (0.001 + 0.01 / 7)
     assert drawn[0].axes[0].get_yscale() == "log"
@@ -315,34 +317,34 @@ def test_the_target_and_its_epoch_are_marked(drawn):
 
 
 def test_a_missed_target_is_not_marked_as_reached(drawn):
-    figures.losses(*run_of(20), "unused", target=1e-4)
+    curves.losses(*run_of(20), "unused", target=1e-4)
     assert not any("reached" in label for label in labels(drawn[0]))
 
 
 def test_the_epoch_where_the_loss_stops_being_finite_is_marked(drawn):
     epoch, train, val, rate = run_of(20)
     train[8:], val[9:] = np.inf, np.nan
-    figures.losses(epoch, train, val, rate, "unused")
+    curves.losses(epoch, train, val, rate, "unused")
     assert "not finite from epoch 9" in labels(drawn[0])
 
 
 def test_a_run_that_was_never_finite_can_be_drawn(drawn):
     epoch, train, val, rate = run_of(3)
-    figures.losses(epoch, train * np.nan, val * np.nan, rate, "unused")
+    curves.losses(epoch, train * np.nan, val * np.nan, rate, "unused")
     assert "not finite from epoch 1" in labels(drawn[0])
     assert_texts_fit(drawn[0])
 
 
 def test_a_loss_of_zero_gets_a_linear_axis(drawn):
     epoch, train, val, rate = run_of(3)
-    figures.losses(epoch, train * 0, val, rate, "unused")
+    curves.losses(epoch, train * 0, val, rate, "unused")
     assert drawn[0].axes[0].get_yscale() == "linear"
 
 
 def test_the_learning_rate_has_a_panel_only_if_it_varies(drawn):
     epoch, train, val, rate = run_of(10)
-    figures.losses(epoch, train, val, rate, "unused")
-    figures.losses(epoch, train, val, rate * np.minimum(epoch / 5, 1), "unused", warmup_epochs=5, target=2e-3, title="A run")
+    curves.losses(epoch, train, val, rate, "unused")
+    curves.losses(epoch, train, val, rate * np.minimum(epoch / 5, 1), "unused", warmup_epochs=5, target=2e-3, title="A run")
     assert [len(figure.axes) for figure in drawn] == [1, 2]
     np.testing.assert_allclose(drawn[1].axes[1].lines[0].get_ydata()[[0, 4, 9]], [2e-4, 1e-3, 1e-3])
     assert "warmup" in labels(drawn[1])
@@ -351,18 +353,18 @@ def test_the_learning_rate_has_a_panel_only_if_it_varies(drawn):
 
 def test_losses_refuses_a_run_without_epochs():
     with pytest.raises(ValueError, match="at least one epoch"):
-        figures.losses(*run_of(0), "unused")
+        curves.losses(*run_of(0), "unused")
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
-    path = figures.losses(*run_of(2), tmp_path / "losses.png")
+    path = curves.losses(*run_of(2), tmp_path / "losses.png")
     before = path.read_bytes()
 
     def fail(source, target):
         raise OSError("disk full")
 
-    monkeypatch.setattr(figures.os, "replace", fail)
+    monkeypatch.setattr(canvas.os, "replace", fail)
     with pytest.raises(OSError, match="disk full"):
-        figures.losses(*run_of(9), path)
+        curves.losses(*run_of(9), path)
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["losses.png"]

@@ -9,8 +9,9 @@ from jaxtyping import Float, Int16, Shaped
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-DPI = 150
-ORANGE = "#E69F00"
+from gmmae.figures import canvas
+from gmmae.figures.canvas import ORANGE
+
 PLANES = (("axial", "x", "y"), ("coronal", "x", "z"), ("sagittal", "y", "z"))
 """The central slice across z, y and x, with the axes that run to the right and (in the array's order) down or up."""
 
@@ -54,7 +55,7 @@ def contact_sheet(
     if filled.any():
         title += "; orange: partly outside the scan"
     figure.text(0.01, 1 - 0.3 / figure.get_figheight(), title, fontsize=8)
-    return _save(figure, path)
+    return canvas.save(figure, path)
 
 
 def nodule_slices(
@@ -92,17 +93,4 @@ def nodule_slices(
         axes.set_ylabel(f"{up} / mm", fontsize=7, labelpad=0)
         axes.tick_params(labelsize=6)
     figure.text(0.01, 0.93, title, fontsize=9)
-    return _save(figure, path)
-
-
-def _save(figure: Figure, path: str | os.PathLike[str]) -> Path:
-    """Write a PNG beside its final place, then move it there."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        figure.savefig(partial, format="png", dpi=DPI, facecolor="white")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-    return path
+    return canvas.save(figure, path)
