@@ -6,6 +6,7 @@ The values of a file pass through the same parser as the command line's, so type
 import contextlib
 import difflib
 import io
+import itertools
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 
 import tyro
 
-from gmmae.config import Config, ConfigError, flatten
+from gmmae.config import Config, ConfigError, DataConfig, flatten
 from gmmae.errors import InputError
 
 T = TypeVar("T")
@@ -39,11 +40,62 @@ def parse_train(arguments: Sequence[str], prog: str) -> tuple[Config, Path]:
       InputError: an unknown key or a bad value, on the command line or in the file.
       SystemExit: help was asked for, and has been printed.
     """
-    path = config_path(_config_argument(arguments))
+    path = config_path(_config_argument(arguments, TrainArguments.config) or "")
     defaults = TrainArguments(config=str(path), run=read_config(path))
     description = "Train a Gaussian-mixture autoencoder. The defaults shown are those of the TOML file."
     parsed = _parse(TrainArguments, defaults, arguments, prog, description)
     return parsed.run, parsed.workdir or Path("runs") / path.stem
+
+
+@dataclass(frozen=True)
+class PrepareArguments:
+    config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used
+    out: Path | None = None  # folder for copies of summary.json and contact_sheet.png
+    data: DataConfig = field(default_factory=DataConfig)
+
+
+@dataclass(frozen=True)
+class InspectArguments:
+    which: Annotated[
+        str, tyro.conf.Positional, tyro.conf.arg(metavar="NODULE")
+    ]  # the nodule's name, a part that only it has, or its number from 0
+    config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used
+    out: Path = Path("nodule.png")  # the picture to write
+    data: DataConfig = field(default_factory=DataConfig)
+
+
+@dataclass(frozen=True)
+class SynthArguments:
+    root: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]  # the folder to write; empty, or made
+    scans: int = 10  # scans to write
+    nodules: tuple[int, int] = (0, 3)  # the fewest and the most nodules in a scan
+    seed: int = 0  # another seed, other scans
+    slices: int = 120  # along z, 2.5 mm apart
+    pixels: int = 256  # along x and y each; together they are 360 mm wide
+    compressed: bool = False  # write .zraw rather than .raw
+
+
+def parse_prepare(arguments: Sequence[str], prog: str) -> PrepareArguments:
+    """The arguments of `data prepare`. Errors as `parse_train`."""
+    defaults = PrepareArguments(data=_data_section(arguments))
+    return _parse(PrepareArguments, defaults, arguments, prog, "Cut the nodules out of their scans, once, into the cache.")
+
+
+def parse_inspect(arguments: Sequence[str], prog: str) -> InspectArguments:
+    """The arguments of `data inspect`. Errors as `parse_train`."""
+    defaults = InspectArguments(tyro.MISSING, data=_data_section(arguments))
+    return _parse(InspectArguments, defaults, arguments, prog, "Show what is known of one nodule, and its central slices.")
+
+
+def parse_synth(arguments: Sequence[str], prog: str) -> SynthArguments:
+    """The arguments of `data synth`. Errors as `parse_train`."""
+    defaults = SynthArguments(tyro.MISSING)
+    return _parse(SynthArguments, defaults, arguments, prog, "Write a folder of synthetic scans in LUNA16's shape.")
+
+
+def _data_section(arguments: Sequence[str]) -> DataConfig:
+    name = _config_argument(arguments, default=None)
+    return read_config(config_path(name)).data if name else DataConfig()
 
 
 def config_path(name: str) -> Path:
@@ -79,9 +131,9 @@ def read_config(path: Path) -> Config:
         raise InputError(f"{path}: {error}") from error
 
 
-def _config_argument(arguments: Sequence[str]) -> str:
+def _config_argument(arguments: Sequence[str], default: str | None) -> str | None:
     """The value of `--config`, which decides on the defaults of all other arguments."""
-    name = TrainArguments.config
+    name = default
     for i, argument in enumerate(arguments):
         if argument == "--config":
             if i + 1 == len(arguments):
@@ -135,11 +187,14 @@ def _parse(kind: type[T], default: T, arguments: Sequence[str], prog: str, descr
 
 
 def _one_line(framed: str) -> str:
-    """The first paragraph of a message that tyro has drawn a frame around, and its suggestion if it makes one."""
-    lines = [line.strip("│╭╮╰╯─ \t") for line in framed.splitlines()]
-    body = lines[1:] if len(lines) > 1 else lines
-    end = body.index("") if "" in body else len(body)
-    text = " ".join(body[:end]).rstrip(".")
-    if "Perhaps you meant:" in body:
-        text += f"; did you mean {body[body.index('Perhaps you meant:') + 1].split()[0]}?"
+    """The first paragraph of a message that tyro has drawn a frame around, and its suggestion if it makes one.
+
+    Where standard error cannot show a frame, its rules are hyphens and its sides are missing.
+    """
+    lines = [line.strip("│ ") for line in framed.splitlines()]
+    title, *rest = [line if line.strip("─╭╮╰╯-") else "" for line in lines]
+    body = list(itertools.takewhile(bool, itertools.dropwhile(lambda line: not line, rest))) or [title]
+    text = " ".join(body).rstrip(".")
+    if "Perhaps you meant:" in rest:
+        text += f"; did you mean {rest[rest.index('Perhaps you meant:') + 1].split()[0]}?"
     return text[:1].lower() + text[1:]

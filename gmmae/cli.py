@@ -47,7 +47,51 @@ def _outcome(record) -> str:
     return f"{record.stop_reason} after {record.epochs} epochs: best validation loss {best}{reached}"
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"train": train}
+def data(arguments: Sequence[str], prog: str = "gmmae data") -> int:
+    """`data prepare`, `data inspect` and `data synth`. Returns the exit code."""
+    return _dispatch(DATA_COMMANDS, arguments, prog)
+
+
+def _prepare(arguments: Sequence[str], prog: str) -> int:
+    from gmmae.arguments import parse_prepare
+    from gmmae.data_commands import prepare_data
+
+    parsed = parse_prepare(arguments, prog)
+    print(prepare_data(parsed.data, parsed.out))
+    return 0
+
+
+def _inspect(arguments: Sequence[str], prog: str) -> int:
+    from gmmae.arguments import parse_inspect
+    from gmmae.data_commands import inspect_data
+
+    parsed = parse_inspect(arguments, prog)
+    print(inspect_data(parsed.data, parsed.which, parsed.out))
+    return 0
+
+
+def _synth(arguments: Sequence[str], prog: str) -> int:
+    from gmmae.arguments import parse_synth
+    from gmmae.data_commands import synth_data
+
+    p = parse_synth(arguments, prog)
+    print(synth_data(p.root, p.scans, p.nodules, p.seed, p.slices, p.pixels, p.compressed))
+    return 0
+
+
+Command = Callable[[Sequence[str], str], int]
+COMMANDS: dict[str, Command] = {"train": train, "data": data}
+DATA_COMMANDS: dict[str, Command] = {"prepare": _prepare, "inspect": _inspect, "synth": _synth}
+
+
+def _dispatch(commands: dict[str, Command], arguments: Sequence[str], prog: str) -> int:
+    name, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
+    if name in commands:
+        return commands[name](rest, f"{prog} {name}")
+    if name not in ("-h", "--help"):
+        raise InputError(f"the command after {prog!r} must be one of {', '.join(commands)}; got {name!r}")
+    print(f"usage: {prog} {{{','.join(commands)}}} ...\n\n`{prog} COMMAND --help` explains a command's options.")
+    return 0
 
 
 def guarded(command: Callable[..., int], *arguments: object) -> int:
@@ -61,11 +105,4 @@ def guarded(command: Callable[..., int], *arguments: object) -> int:
 
 def main() -> int:
     """Entry point of the installed command."""
-    name, arguments = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("--help", [])
-    if name in COMMANDS:
-        return guarded(COMMANDS[name], arguments)
-    print(f"usage: gmmae {{{','.join(COMMANDS)}}} ...\n\n`gmmae COMMAND --help` explains a command's options.")
-    if name in ("-h", "--help"):
-        return 0
-    print(f"error: the command must be one of {', '.join(COMMANDS)}; got {name!r}", file=sys.stderr)
-    return BAD_INPUT
+    return guarded(_dispatch, COMMANDS, sys.argv[1:], "gmmae")

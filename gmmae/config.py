@@ -216,7 +216,7 @@ class Config:
             )
 
 
-RESUMABLE = ("stop.max_epochs", "stop.time_limit_s", "checkpoint.", "log.")
+RESUMABLE = ("stop.max_epochs", "stop.time_limit_s", "checkpoint.", "log.", "data.workers", "data.cache", "data.on_error")
 """Keys, or prefixes of keys, that may differ when a run is resumed: they do not change what an epoch computes."""
 
 

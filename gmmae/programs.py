@@ -1,6 +1,7 @@
 """What a run computes: everything decided before the first epoch, and the compiled programs that follow from it."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -8,11 +9,11 @@ import numpy as np
 import optax
 from jaxtyping import Float
 
-from gmmae import schedules
+from gmmae import augment, schedules
 from gmmae.config import Config
-from gmmae.data.batches import Plan, Shards, epoch_order, plan, shards
+from gmmae.data.batches import Plan, epoch_order, plan, shards
 from gmmae.parallel import Devices, choose, pmean
-from gmmae.step import Params, TrainState, adam, evaluate, train_epoch
+from gmmae.step import Params, TrainState, adam, evaluate, take, train_epoch
 from gmmae.workload import WORKLOADS, Workload
 from gmmae.writers import Details
 
@@ -109,14 +110,16 @@ def mean_over_steps(losses: Float[np.ndarray, " steps"], plan: Plan) -> float:
 def _train_program(setup: Setup, state: TrainState) -> Callable[[TrainState, int], tuple[TrainState, np.ndarray]]:
     volumes = setup.devices.replicate(setup.workload.data.train.density)
 
-    def program(state: TrainState, volumes: Any, indices: Any, weights: Any) -> tuple[TrainState, Any]:
-        return train_epoch(
-            state, volumes, indices, weights, losses=setup.workload.losses, optimizer=setup.optimizer, mean=pmean
-        )
+    config = setup.config
+    step = {"losses": setup.workload.losses, "optimizer": setup.optimizer, "mean": pmean}
 
-    def samples(epoch: int) -> Shards:
-        order = epoch_order(setup.config.seed, epoch, setup.train_plan.samples)
-        return setup.devices.shard(shards(order, setup.train_plan))
+    def program(state: TrainState, volumes: Any, epoch: Any, indices: Any, weights: Any) -> tuple[TrainState, Any]:
+        gather = partial(augment.gather, epoch=epoch, seed=config.seed) if config.data.augment else take
+        return train_epoch(state, volumes, indices, weights, gather=gather, **step)
+
+    def samples(epoch: int) -> tuple[Any, Any, Any]:
+        order = epoch_order(config.seed, epoch, setup.train_plan.samples)
+        return setup.devices.replicate(np.int32(epoch)), *setup.devices.shard(shards(order, setup.train_plan))
 
     compiled = setup.devices.compile(program, state, volumes, *samples(1), sharded=2, donate=(0,))
 

@@ -17,6 +17,7 @@ from gmmae.losses import weighted_sum
 Params = PyTree
 Losses = Callable[[Params, Array], Array]
 Mean = Callable[[Any], Any]
+Gather = Callable[[Array, Array], Array]
 
 
 class TrainState(NamedTuple):
@@ -29,6 +30,11 @@ class TrainState(NamedTuple):
 def identity(tree: Any) -> Any:
     """The mean over one device."""
     return tree
+
+
+def take(volumes: Array, index: Array) -> Array:
+    """The volumes at `index`, as they are."""
+    return volumes[index]
 
 
 def adam(
@@ -75,6 +81,8 @@ def train_epoch(
     volumes: Float[Array, "samples *volume"],
     indices: Int[Array, "steps device_batch"],
     weights: Float[Array, "steps device_batch"],
+    *,
+    gather: Gather = take,
     **step: Any,
 ) -> tuple[TrainState, Float[Array, " steps"]]:
     """A scan of `train_step` over the epoch's steps; the data set stays on the device and is gathered from.
@@ -83,6 +91,7 @@ def train_epoch(
       state: equal on all devices.
       volumes: the whole training set.
       indices, weights: this device's part of `gmmae.data.batches.Shards`.
+      gather: `(volumes, index) -> samples`; where an augmentation comes in.
       step: the keyword arguments of `train_step`.
 
     Returns:
@@ -91,7 +100,7 @@ def train_epoch(
 
     def body(carry: TrainState, shard: tuple[Array, Array]) -> tuple[TrainState, Array]:
         index, weight = shard
-        return train_step(carry, volumes[index], weight, **step)
+        return train_step(carry, gather(volumes, index), weight, **step)
 
     return lax.scan(body, state, (indices, weights))
 

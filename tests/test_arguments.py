@@ -133,7 +133,7 @@ def one_line(call, *arguments):
         ("[optim]\nlerning-rate = 1", ["did you mean 'optim.learning_rate'?"]),
         ("[optimm]\nbase_batch = 1", ["unknown key 'optimm.base_batch'", "did you mean 'optim.base_batch'?"]),
         ("sed = 1", ["unknown key 'sed'; did you mean 'seed'?"]),
-        ("[data]\nqqqqqq = 1", ["unknown key 'data.qqqqqq'; valid keys: data.source, data.ndim, data.size"]),
+        ("[data]\nqqqqqq = 1", ["unknown key 'data.qqqqqq'; valid keys: data.source, data.root, data.csv"]),
         ("[qqqqqq]\nzzzzzz = 1", ["unknown key 'qqqqqq.zzzzzz'; valid keys: arm, seed"]),
         ("data = 3", ["unknown key 'data'"]),
         ("[optim]\ndecay_epochs = 3", ["optim.decay_epochs must be a list; got 3"]),

@@ -106,7 +106,7 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, config_file, capsys, ar
 def test_unknown_command(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["gmmae", "trian"])
     assert cli.main() == 2
-    assert "must be one of train" in capsys.readouterr().err
+    assert "must be one of train, data; got 'trian'" in capsys.readouterr().err
 
 
 def test_script_and_installed_command_agree_on_help():
@@ -116,3 +116,42 @@ def test_script_and_installed_command_agree_on_help():
         assert f"{section} options" in helped.stdout
     probe = "import sys, gmmae.cli as c\ntry: c.train(['--help'])\nexcept SystemExit: pass\nassert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", probe], check=True, capture_output=True, cwd=ROOT)
+
+
+def data(*arguments: object) -> int:
+    return cli.guarded(cli.data, list(map(str, arguments)))
+
+
+def test_data_commands_lead_from_scans_to_training(tmp_path, config_file, capsys):
+    """Write scans, cut the nodules, look at one, train on them: what the README's section on own data says."""
+    scans, cache = tmp_path / "scans", tmp_path / "cache"
+    size = ("--scans", 6, "--nodules", 2, 3, "--slices", 40, "--pixels", 96)
+    assert data("synth", scans, *size) == 0
+    source = ("--data.source", "luna16", "--data.root", scans, "--data.cache", cache, "--data.workers", 1)
+    assert data("prepare", *source, "--data.size", 8, "--out", tmp_path / "sheet") == 0
+    printed = capsys.readouterr().out
+    assert "extracted in" in printed
+    assert (tmp_path / "sheet" / "contact_sheet.png").is_file()
+    assert data("inspect", 0, *source, "--data.size", 8, "--out", tmp_path / "one.png") == 0
+    assert "diameter" in capsys.readouterr().out
+    assert (tmp_path / "one.png").is_file()
+    workdir = tmp_path / "run"
+    assert train("--config", config_file, "--workdir", workdir, *source, "--data.validation", 0.3) == 0
+    assert json.loads((workdir / "record.json").read_text())["train_samples"] > 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["prepare"], "data.source must be one of luna16, cubes"),
+        (["prepare", "--data.source", "luna16"], "data.root must be the folder of the .mhd scans"),
+        (["prepare", "--data.edge", "big"], "data.edge must be a positive number followed by x or mm"),
+        (["inspect", "--data.source", "cubes"], "which"),
+        (["cut"], "must be one of prepare, inspect, synth; got 'cut'"),
+    ],
+)
+def test_bad_data_commands(capsys, arguments, message):
+    assert data(*arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1

@@ -87,3 +87,15 @@ def test_choose_all_and_oversubscribed():
     assert choose(0).count == 8
     assert choose(2).oversubscribed
     assert not choose(1).oversubscribed
+
+
+def test_augmentation_does_not_depend_on_the_number_of_devices(one_device):
+    def run(devices):
+        setup = programs.prepare(small(parallel__devices=devices, data__augment=True))
+        state = setup.devices.replicate(programs.initial_state(setup))
+        return programs.build(setup, state).train(state, 1)[1]
+
+    augmented = run(1)
+    assert not np.allclose(augmented, one_device[0][: len(augmented)], rtol=1e-3)
+    # As above, over one epoch of three steps.
+    np.testing.assert_allclose(run(3), augmented, rtol=1e-5)

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from gmmae.config import DataConfig
+from gmmae.data import prepare
 from gmmae.data.splits import split
 from gmmae.data.synthetic import synthetic_nodules
 from gmmae.data.volumes import Nodules, Targets, central_section, to_density
@@ -25,7 +26,11 @@ def _synthetic(config: DataConfig) -> Nodules:
     return synthetic_nodules(config.samples, config.size, config.seed)
 
 
-SOURCES: dict[str, Callable[[DataConfig], Nodules]] = {"synthetic": _synthetic}
+SOURCES: dict[str, Callable[[DataConfig], Nodules]] = {
+    "synthetic": _synthetic,
+    "luna16": prepare.load,
+    "cubes": prepare.load,
+}
 
 
 def load(config: DataConfig) -> Dataset:
