@@ -17,14 +17,14 @@ class Fault(NamedTuple):
     """Something that cannot be used, and what it costs.
 
     Attributes:
-      kind: "row" (of the CSV), "missing" (no such scan), "unreadable" (the scan), "nodule" (one place in a sound scan) or
-        "ambiguous" (a scan that is there twice).
+      kind: "row" (of the CSV), "duplicate" (a row that repeats another exactly and is dropped), "missing" (no such scan),
+        "unreadable" (the scan), "nodule" (one place in a sound scan) or "ambiguous" (a scan that is there twice).
       place: the file, and the row if it is a CSV.
       text: what is wrong.
       lost: nodules that are missing because of it.
     """
 
-    kind: Literal["row", "missing", "unreadable", "nodule", "ambiguous"]
+    kind: Literal["row", "duplicate", "missing", "unreadable", "nodule", "ambiguous"]
     place: str
     text: str
     lost: int
@@ -59,11 +59,10 @@ class Row(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The usable rows of a CSV, its faults, and how many rows repeated an earlier one."""
+    """The usable rows of a CSV, and a fault for each of the others."""
 
     rows: list[Row]
     faults: list[Fault]
-    duplicates: int
 
 
 def read_table(path: Path, config: DataConfig, file_column: str, required: tuple[str, ...]) -> Table:
@@ -117,7 +116,6 @@ def _usable(
     rows: list[Row] = []
     faults: list[Fault] = []
     seen: dict[tuple[str, Point | None], Row] = {}
-    duplicates = 0
     for number, cells in lines:
         try:
             empty = [column for column in (file_column, *required) if not cells[column]]
@@ -131,11 +129,11 @@ def _usable(
         if earlier is row:
             rows.append(row)
         elif earlier._replace(number=number) == row:
-            duplicates += 1
+            faults.append(Fault("duplicate", f"{name} line {number}", f"repeats line {earlier.number}, which is kept", 0))
         else:
             text = f"names the place of line {earlier.number} again, but says something else of it: keep one of the two"
             faults.append(Fault("row", f"{name} line {number}", text, 1))
-    return Table(rows, faults, duplicates)
+    return Table(rows, faults)
 
 
 def _row(number: int, cells: dict[str, str], config: DataConfig, file_column: str) -> Row:

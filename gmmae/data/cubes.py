@@ -42,8 +42,7 @@ def plan(config: DataConfig) -> Plan:
     return Plan(
         tasks,
         (*table.faults, *faults),
-        len(table.rows) + len(table.faults) + table.duplicates,
-        table.duplicates,
+        len(table.rows) + len(table.faults),
         fingerprint(root, files),
         sha256(csv),
     )
@@ -128,4 +127,4 @@ def _plan_arrays(root: Path) -> Plan:
         group = name if groups is None else str(groups[i])
         category = "" if categories is None else str(categories[i])
         items.append(Item(name, place, group, category, None, diameter, spacing, i))
-    return Plan((Task(root, root.name, tuple(items)),), tuple(faults), samples, 0, fingerprint(root.parent, [root]), "")
+    return Plan((Task(root, root.name, tuple(items)),), tuple(faults), samples, fingerprint(root.parent, [root]), "")

@@ -52,8 +52,7 @@ def plan(config: DataConfig) -> Plan:
     return Plan(
         tuple(tasks),
         (*table.faults, *faults),
-        len(table.rows) + len(table.faults) + table.duplicates,
-        table.duplicates,
+        len(table.rows) + len(table.faults),
         fingerprint(root, [path for task in tasks for path in (task.file, _data(task.file))]),
         sha256(csv),
     )

@@ -45,7 +45,7 @@ def summarise(
     return {
         "annotations": plan.annotations,
         "nodules": len(hu),
-        "duplicates": plan.duplicates,
+        "duplicates": kinds["duplicate"],
         "lost": sum(fault.lost for fault in faults),
         "scans": len(plan.tasks),
         "groups": len(set(groups)),

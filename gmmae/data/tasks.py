@@ -50,7 +50,6 @@ class Plan(NamedTuple):
       tasks: what can be tried.
       faults: what cannot.
       annotations: rows or volumes listed, duplicates and faulty ones included.
-      duplicates: those that repeat another exactly; dropped.
       inputs: every file that determines the result, relative to the root; its size, and its time of change in ns.
       csv_sha256: of the CSV's bytes; empty where there is none.
     """
@@ -58,7 +57,6 @@ class Plan(NamedTuple):
     tasks: tuple[Task, ...]
     faults: tuple[Fault, ...]
     annotations: int
-    duplicates: int
     inputs: tuple[tuple[str, int, int], ...]
     csv_sha256: str
 

@@ -76,6 +76,7 @@ def test_every_bad_row_is_a_fault_and_the_rest_goes_on(luna_folder):
     }
     assert summary["bad_nodules"] == 1
     texts = {f"{kind} {place}": text for kind, place, text in found}
+    assert texts["duplicate annotations.csv line 3"] == "repeats line 2, which is kept"
     assert texts["row annotations.csv line 5"].startswith("names the place of line 2 again")
     assert texts["row annotations.csv line 6"] == "coordX must be a finite number; got nan"
     assert texts["row annotations.csv line 7"] == "coordY must not be empty"

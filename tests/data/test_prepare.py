@@ -19,7 +19,8 @@ def test_the_summary_of_known_cubes():
     hu = np.full((4, 4, 4, 4), -800, np.int16)
     hu[0] = 40
     faults = [Fault("missing", "gone.mhd", "there is\nno such scan", 2), Fault("row", "x.csv line 3", "no number", 1)]
-    plan = Plan((), (), 8, 1, (), "")
+    faults.append(Fault("duplicate", "x.csv line 5", "repeats line 4, which is kept", 0))
+    plan = Plan((), (), 8, (), "")
     summary = summarise(
         plan, faults, hu, np.array([0, 0.5, 0, 0.1]), np.array([4.0, np.nan, 6.0, 20.0]), ["a", "", "a", "b"], list("ppqr"), 3
     )
@@ -39,7 +40,8 @@ def test_the_summary_of_known_cubes():
     assert text[0] == "4 nodules in 3 groups: 1 without category, 2 a, 1 b"
     assert "1 of them duplicates and 3 lost to faults: 1 bad rows, 1 missing scans" in text[1]
     assert "2 nodules reach beyond their scan; filled share: mean 15.0%, largest 50.0%" in text[2]
-    assert text[-2:] == ["gone.mhd: there is no such scan", "x.csv line 3: no number"]
+    assert text[-3:-1] == ["gone.mhd: there is no such scan", "x.csv line 3: no number"]
+    assert text[-1] == "x.csv line 5: repeats line 4, which is kept"
     assert not any("\n" in line for line in text)
 
 
