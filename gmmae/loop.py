@@ -91,8 +91,9 @@ class _Run:
         reason = self._stop_reason([row.train_loss for row in self.history[-1:]]) if done else None
         while reason is None:
             step_losses = self._epoch(compiled)
-            reason = self._stop_reason(step_losses) or interrupts.reason
-            self._show(compiled, self.history[-1].val_loss, last=reason is not None)
+            end = self._stop_reason(step_losses)
+            self._show(compiled, self.history[-1].val_loss, last=end is not None)
+            reason = end or interrupts.reason
             if reason or len(self.history) % self.setup.config.checkpoint.every_epochs == 0:
                 self._save()
                 self._write_record(reason)

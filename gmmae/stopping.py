@@ -14,9 +14,6 @@ SIGINT = "sigint"
 EXIT_CODES = {TARGET_REACHED: 0, MAX_EPOCHS: 0, TIME_LIMIT: 0, DIVERGED: 3, COLLAPSED: 3, SIGTERM: 143, SIGINT: 130}
 """The exit code of a run by its stop reason; bad input is 2."""
 
-EXTENDABLE = (MAX_EPOCHS, TIME_LIMIT)
-"""Limits of patience: a run that they stopped goes on when they are raised."""
-
 INTERRUPTED = (SIGTERM, SIGINT)
 """A run that was stopped from outside; the same command resumes it."""
 

@@ -27,6 +27,10 @@ def final_state(config: Config, workdir):
     return saved
 
 
+def snapshots(workdir) -> list[str]:
+    return sorted(path.name for path in (workdir / "figures" / "snapshots").iterdir())
+
+
 def assert_same_bits(one, other):
     assert jax.tree.structure(one) == jax.tree.structure(other)
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
@@ -55,10 +59,7 @@ def test_record_and_history_are_complete(uninterrupted):
     assert record.best_val_loss == min(row.val_loss for row in history)
     assert record.final_val_loss == history[-1].val_loss
     assert checkpoint_epochs(workdir) == [4, 5]
-    assert sorted(path.name for path in (workdir / "figures" / "snapshots").iterdir()) == [
-        "epoch_000000.npz",
-        "epoch_000005.npz",
-    ]
+    assert snapshots(workdir) == ["epoch_000000.npz", "epoch_000005.npz"]
 
 
 def test_first_facts_name_batch_padding_and_rate(tmp_path):
@@ -124,6 +125,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, uninterrupted, n
     assert "resumed after epoch 3" in resumed.facts["run"]
     assert second.run_id == record.run_id
     assert losses(read_history(tmp_path / "history.csv")) == losses(display.rows)
+    assert snapshots(tmp_path) == snapshots(workdir)
     one, other = final_state(config, tmp_path), final_state(config, workdir)
     assert_same_bits((one.state, one.best), (other.state, other.best))
     assert one.progress.best_epoch == other.progress.best_epoch

@@ -75,4 +75,4 @@ def test_every_reason_has_its_exit_code():
     }
     found = {code: {reason for reason, its in stopping.EXIT_CODES.items() if its == code} for code in expected}
     assert found == expected
-    assert set(stopping.EXTENDABLE) | set(stopping.INTERRUPTED) < set(stopping.EXIT_CODES)
+    assert set(stopping.INTERRUPTED) < set(stopping.EXIT_CODES)
