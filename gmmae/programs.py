@@ -81,8 +81,9 @@ def initial_state(setup: Setup) -> TrainState:
         return TrainState(params, setup.optimizer.init(params))
 
     key = jax.random.key(setup.config.seed)
-    # It runs once, so it is compiled without optimisation: that takes a fifth of the time.
-    compiled = jax.jit(init).lower(key).compile(compiler_options={"xla_backend_optimization_level": "0"})
+    # It runs once, so on a CPU it is compiled without optimisation: that takes a fifth of the time.
+    options: dict[str, str | bool] | None = {"xla_backend_optimization_level": "0"} if jax.default_backend() == "cpu" else None
+    compiled = jax.jit(init).lower(key).compile(compiler_options=options)
     return jax.device_get(compiled(key))
 
 
