@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 
 import tyro
 
-from gmmae.config import Config, ConfigError, DataConfig, flatten
+from gmmae.config import Config, ConfigError, DataConfig, flatten, flatten_table
 from gmmae.errors import InputError
 
 T = TypeVar("T")
@@ -147,7 +147,7 @@ def _config_argument(arguments: Sequence[str], default: str | None) -> str | Non
 def _as_arguments(table: dict[str, Any]) -> list[str]:
     known = dict(flatten(Config()))
     arguments: list[str] = []
-    for key, value in _leaves(table):
+    for key, value in flatten_table(table):
         key = key.replace("-", "_")
         if key not in known:
             raise ConfigError(f"unknown key {key!r}{_suggest(key, known)}")
@@ -158,13 +158,6 @@ def _as_arguments(table: dict[str, Any]) -> list[str]:
             raise ConfigError(f"{key} must be {rule}; got {value!r}")
         arguments += [f"--{key.replace('_', '-')}", *map(str, value if many else [value])]
     return arguments
-
-
-def _leaves(table: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    pairs: list[tuple[str, Any]] = []
-    for key, value in table.items():
-        pairs += _leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
-    return pairs
 
 
 def _suggest(key: str, known: dict[str, Any]) -> str:

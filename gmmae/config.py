@@ -234,6 +234,19 @@ def flatten(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield prefix + item.name, value
 
 
+def flatten_table(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """As `flatten`, of a table read from TOML.
+
+    >>> dict(flatten_table({"seed": 1, "data": {"size": 8}}))
+    {'seed': 1, 'data.size': 8}
+    """
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from flatten_table(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
 def determining(config: Config) -> dict[str, Any]:
     """The keys that determine what a run computes: all but `RESUMABLE`."""
     return {key: value for key, value in flatten(config) if not key.startswith(RESUMABLE)}

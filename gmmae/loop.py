@@ -150,7 +150,7 @@ class _Run:
             final_val_loss=last.val_loss if last else None,
             best_val_loss=self._best_loss() if self.best_epoch else None,
             best_epoch=self.best_epoch or None,
-            time_to_target_s=last.train_s + last.eval_s if last and reason == stopping.TARGET_REACHED else None,
+            time_to_target_s=self.clock.to_loss_s if reason == stopping.TARGET_REACHED else None,
             clocks=self.clock.read(),
         )
         write_text(self.workdir.record, to_json(self.record))

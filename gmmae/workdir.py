@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
-from gmmae.config import Config, determining, flatten, to_toml
+from gmmae.config import Config, determining, flatten, flatten_table, to_toml
 from gmmae.errors import InputError
 from gmmae.records import Record, from_json, write_text
 
@@ -82,7 +82,7 @@ def claim(config: Config, root: Path) -> WorkDir:
 
 def _require_same_run(config: Config, path: Path) -> None:
     try:
-        saved = dict(_flatten_toml(tomllib.loads(path.read_text(encoding="utf-8"))))
+        saved = dict(flatten_table(tomllib.loads(path.read_text(encoding="utf-8"))))
     except ValueError as error:
         raise InputError(f"{path} must be TOML; got {error}: mend it or give another --workdir") from error
     wanted = json.loads(json.dumps(determining(config)))
@@ -94,11 +94,3 @@ def _require_same_run(config: Config, path: Path) -> None:
         raise InputError(
             f"workdir must hold a run of the same configuration; got {path.parent} where {shown}{more}: give another --workdir"
         )
-
-
-def _flatten_toml(table: dict, prefix: str = ""):
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _flatten_toml(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value

@@ -19,7 +19,7 @@ import numpy as np
 from gmmae.config import DataConfig
 from gmmae.data.annotations import Fault, Row, Table, read_table
 from gmmae.data.arrays import ARRAY_SUFFIXES, array_header, array_names, stream
-from gmmae.data.integrity import SUFFIXES, data_file
+from gmmae.data.integrity import SUFFIXES, data_file_or_header
 from gmmae.data.tasks import Item, Plan, Task, fingerprint, sha256
 from gmmae.data.volumes import DataError
 
@@ -38,7 +38,9 @@ def plan(config: DataConfig) -> Plan:
     csv = root / (config.csv or "nodules.csv")
     table = read_table(csv, config, "file", ())
     tasks, faults = _tasks(root, table, csv.name)
-    files = [path for task in tasks for path in (task.file, _data(task.file), *(i.mask for i in task.items if i.mask))]
+    files = [
+        path for task in tasks for path in (task.file, data_file_or_header(task.file), *(i.mask for i in task.items if i.mask))
+    ]
     return Plan(
         tasks,
         (*table.faults, *faults),
@@ -82,13 +84,6 @@ def _item(name: str, row: Row, csv: str, mask: Path | None) -> Item:
 
 def _find(root: Path, name: str) -> Path | None:
     return next((path for path in (root / name, root / "images" / name) if path.is_file()), None)
-
-
-def _data(path: Path) -> Path:
-    try:
-        return data_file(path)
-    except (DataError, OSError):
-        return path  # extraction reports it
 
 
 def _plan_arrays(root: Path) -> Plan:

@@ -34,6 +34,14 @@ def data_file(path: Path) -> Path:
     return data
 
 
+def data_file_or_header(path: Path) -> Path:
+    """As `data_file`, or the header itself where it cannot be read: extraction then reports the fault."""
+    try:
+        return data_file(path)
+    except (DataError, OSError):
+        return path
+
+
 def check_data(path: Path, data: Path, voxels: int, voxel_bytes: int) -> bool:
     """Compare the data with what the header promises.
 

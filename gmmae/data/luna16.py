@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gmmae.config import DataConfig
 from gmmae.data.annotations import COORDINATES, Fault, Row, read_table
-from gmmae.data.integrity import data_file
+from gmmae.data.integrity import data_file_or_header
 from gmmae.data.tasks import Item, Plan, Task, fingerprint, sha256
 from gmmae.data.volumes import DataError
 
@@ -53,17 +53,10 @@ def plan(config: DataConfig) -> Plan:
         tuple(tasks),
         (*table.faults, *faults),
         len(table.rows) + len(table.faults),
-        fingerprint(root, [path for task in tasks for path in (task.file, _data(task.file))]),
+        fingerprint(root, [path for task in tasks for path in (task.file, data_file_or_header(task.file))]),
         sha256(csv),
     )
 
 
 def _item(uid: str, index: int, row: Row, csv: str) -> Item:
     return Item(f"{uid}_{index}", f"{csv} line {row.number}", row.group or uid, row.category, row.centre_mm, row.diameter_mm)
-
-
-def _data(header: Path) -> Path:
-    try:
-        return data_file(header)
-    except (DataError, OSError):
-        return header  # extraction reports it
