@@ -20,6 +20,7 @@ Loss = Literal["msle", "mse", "mae"]
 Covariance = Literal["partial", "paper"]
 Rho = Literal["sigmoid", "tanh"]
 Padding = Literal["VALID", "SAME"]
+Precision = Literal["float32", "float64"]
 Activation = Literal["relu", "leaky_relu", "elu", "gelu", "silu", "tanh"]
 
 
@@ -160,10 +161,14 @@ class StopConfig:
 
 @dataclass(frozen=True)
 class ParallelConfig:
-    devices: int = 0  # devices to train on; 0 takes all that JAX sees
+    devices: int = 0  # devices to train on; 0 takes all that JAX sees, or one where virtual is given
+    virtual: int = 0  # devices that the arm reckons with though fewer compute their batch; 0: the devices themselves
+    micro_batch: int = 0  # most samples whose gradient a device computes at once, to bound memory; 0: its whole share
 
     def __post_init__(self) -> None:
         _require(self.devices >= 0, "parallel.devices", "at least 0", self.devices)
+        _require(self.virtual >= 0, "parallel.virtual", "at least 0", self.virtual)
+        _require(self.micro_batch >= 0, "parallel.micro_batch", "at least 0", self.micro_batch)
 
 
 @dataclass(frozen=True)
@@ -194,6 +199,7 @@ class Config:
     arm: Arm = "strong"  # scaling strategy: how global batch and learning rate follow the number of devices
     seed: int = 0  # of the initial parameters and of the order of the samples
     loss: Loss = "msle"  # what the density is compared by
+    precision: Precision = "float32"  # of parameters and arithmetic; float64 is for telling rounding from optimisation
     workload: Literal["nodules"] = "nodules"  # model, data and loss, by name
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -207,6 +213,7 @@ class Config:
         _require_choice("arm", self.arm, Arm)
         _require(self.seed >= 0, "seed", "at least 0", self.seed)
         _require_choice("loss", self.loss, Loss)
+        _require_choice("precision", self.precision, Precision)
         _require_choice("workload", self.workload, Config.__annotations__["workload"])
         left = self.data.size - sum(kernel - 1 for kernel in self.model.kernels)
         if self.model.padding == "VALID" and left < 1:

@@ -48,7 +48,7 @@ def run(config: Config, root: Path, display: Display) -> Record:
     setup = programs.prepare(config)
     checkpoints = Checkpoints(workdir.checkpoints, config.checkpoint.keep)
     try:
-        with Interrupts() as interrupts:
+        with Interrupts() as interrupts, programs.arithmetic(config):
             return _Run(setup, workdir, checkpoints, display).train(interrupts)
     finally:
         display.close()

@@ -1,6 +1,7 @@
 """What a run computes: everything decided before the first epoch, and the compiled programs that follow from it."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,11 +23,18 @@ EVAL_DEVICE_BATCH = 64
 
 
 class Setup(NamedTuple):
-    """What is decided before the first epoch."""
+    """What is decided before the first epoch.
+
+    Attributes:
+      devices: those that compute.
+      arm_plan: the batch as the arm's number of devices share it; where that number is virtual, `train_plan` is the same
+        batch as the devices that compute it share it.
+    """
 
     config: Config
     workload: Workload
     devices: Devices
+    arm_plan: Plan
     train_plan: Plan
     eval_plan: Plan
     schedule: optax.Schedule
@@ -53,16 +61,19 @@ def prepare(config: Config) -> Setup:
     Raises:
       InputError: the configuration does not fit the machine or the data.
     """
-    optim = config.optim
-    devices = choose(config.parallel.devices)
+    optim, parallel = config.optim, config.parallel
+    devices = choose(parallel.devices or min(parallel.virtual, 1))
+    count = parallel.virtual or devices.count
     workload = WORKLOADS[config.workload](config)
-    batch = schedules.global_batch(config.arm, devices.count, optim.base_batch)
-    train_plan = plan(len(workload.data.train.mass), batch, devices.count)
+    samples = len(workload.data.train.mass)
+    batch = schedules.global_batch(config.arm, count, optim.base_batch)
+    arm_plan = plan(samples, batch, count)
+    train_plan = plan(samples, batch, devices.count, parallel.micro_batch)
     validation = len(workload.data.validation.mass)
     eval_plan = Plan(validation, min(validation, EVAL_DEVICE_BATCH * devices.count), devices.count)
     schedule = schedules.learning_rate(
         config.arm,
-        devices.count,
+        count,
         optim.learning_rate,
         train_plan.steps,
         warmup_epochs=optim.warmup_epochs,
@@ -70,7 +81,12 @@ def prepare(config: Config) -> Setup:
         decay_factor=optim.decay_factor,
     )
     optimizer = adam(schedule, beta1=optim.beta1, beta2=optim.beta2, epsilon=optim.epsilon, clip_norm=optim.clip_norm)
-    return Setup(config, workload, devices, train_plan, eval_plan, schedule, optimizer)
+    return Setup(config, workload, devices, arm_plan, train_plan, eval_plan, schedule, optimizer)
+
+
+def arithmetic(config: Config) -> AbstractContextManager[object]:
+    """The context in which a run's arrays are made and its programs compiled: JAX drops float64 outside of it."""
+    return jax.enable_x64(config.precision == "float64")
 
 
 def initial_state(setup: Setup) -> TrainState:
@@ -80,11 +96,15 @@ def initial_state(setup: Setup) -> TrainState:
         params = setup.workload.init(key)
         return TrainState(params, setup.optimizer.init(params))
 
-    key = jax.random.key(setup.config.seed)
+    def cast(leaf: np.ndarray) -> np.ndarray:
+        return leaf.astype(setup.config.precision) if np.issubdtype(leaf.dtype, np.floating) else leaf
+
     # It runs once, so on a CPU it is compiled without optimisation: that takes a fifth of the time.
     options: dict[str, str | bool] | None = {"xla_backend_optimization_level": "0"} if jax.default_backend() == "cpu" else None
-    compiled = jax.jit(init).lower(key).compile(compiler_options=options)
-    return jax.device_get(compiled(key))
+    with jax.enable_x64(False):  # a run in float64 starts from the same numbers
+        key = jax.random.key(setup.config.seed)
+        compiled = jax.jit(init).lower(key).compile(compiler_options=options)
+        return jax.tree.map(cast, jax.device_get(compiled(key)))
 
 
 def parameter_count(params: Params) -> int:
@@ -109,10 +129,14 @@ def mean_over_steps(losses: Float[np.ndarray, " steps"], plan: Plan) -> float:
 
 
 def _train_program(setup: Setup, state: TrainState) -> Callable[[TrainState, int], tuple[TrainState, np.ndarray]]:
-    volumes = setup.devices.replicate(setup.workload.data.train.density)
-
     config = setup.config
-    step = {"losses": setup.workload.losses, "optimizer": setup.optimizer, "mean": pmean}
+    volumes = setup.devices.replicate(setup.workload.data.train.density.astype(config.precision))
+    step: dict[str, Any] = {
+        "losses": setup.workload.losses,
+        "optimizer": setup.optimizer,
+        "mean": pmean,
+        "micro_batches": setup.train_plan.micro_batches,
+    }
 
     def program(state: TrainState, volumes: Any, epoch: Any, indices: Any, weights: Any) -> tuple[TrainState, Any]:
         gather = partial(augment.gather, epoch=epoch, seed=config.seed) if config.data.augment else take
@@ -132,7 +156,7 @@ def _train_program(setup: Setup, state: TrainState) -> Callable[[TrainState, int
 
 
 def _evaluate_program(setup: Setup, params: Params) -> Callable[[Params], float]:
-    volumes = setup.devices.replicate(setup.workload.data.validation.density)
+    volumes = setup.devices.replicate(setup.workload.data.validation.density.astype(setup.config.precision))
     samples = setup.devices.shard(shards(np.arange(setup.eval_plan.samples, dtype=np.int32), setup.eval_plan))
 
     def program(params: Params, volumes: Any, indices: Any, weights: Any) -> Any:
@@ -143,7 +167,7 @@ def _evaluate_program(setup: Setup, params: Params) -> Callable[[Params], float]
 
 
 def _describe_program(setup: Setup, params: Params) -> Callable[[Params], Details]:
-    shown = setup.workload.data.validation.density[: setup.config.log.figure_nodules]
+    shown = setup.workload.data.validation.density[: setup.config.log.figure_nodules].astype(setup.config.precision)
     compiled = jax.jit(setup.workload.describe).lower(jax.device_get(params), shown).compile()
 
     def describe(params: Params) -> Details:

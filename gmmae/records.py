@@ -35,7 +35,7 @@ class Record:
     run_id: str  # hash of what determines the run
     arm: str
     seed: int
-    devices: int
+    devices: int  # the number that the arm reckons with
     processes: int
     device_kind: str
     oversubscribed: bool  # more devices than physical ones: the times are no measure of scaling
@@ -48,6 +48,7 @@ class Record:
     train_samples: int
     validation_samples: int
     target_loss: float
+    virtual: bool = False  # fewer devices computed the batch of `devices`: the same losses, but the times are theirs
     stop_reason: str | None = None  # None while the run goes on
     epochs: int = 0
     final_train_loss: float | None = None

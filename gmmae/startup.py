@@ -18,12 +18,13 @@ PACKAGES = ("gmmae", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "nump
 
 def new_record(setup: Setup, state: TrainState) -> Record:
     """The record of a run that has not begun."""
-    config, devices, plan = setup.config, setup.devices, setup.train_plan
+    config, devices, plan = setup.config, setup.devices, setup.arm_plan
     return Record(
         run_id=run_id(config),
         arm=config.arm,
         seed=config.seed,
-        devices=devices.count,
+        devices=plan.devices,
+        virtual=config.parallel.virtual > 0,
         processes=jax.process_count(),
         device_kind=devices.kind,
         oversubscribed=devices.oversubscribed,
@@ -31,7 +32,7 @@ def new_record(setup: Setup, state: TrainState) -> Record:
         device_batch=plan.device_batch,
         padding=plan.padding,
         steps_per_epoch=plan.steps,
-        learning_rate=peak_learning_rate(config.arm, devices.count, config.optim.learning_rate),
+        learning_rate=peak_learning_rate(config.arm, plan.devices, config.optim.learning_rate),
         parameters=parameter_count(state.params),
         train_samples=plan.samples,
         validation_samples=setup.eval_plan.samples,
@@ -49,14 +50,13 @@ def facts(setup: Setup, record: Record, root: Path, done: int) -> dict[str, str]
       root: its work directory.
       done: epochs that an earlier process has finished.
     """
-    config, plan, data = setup.config, setup.train_plan, setup.config.data
+    config, plan, data = setup.config, setup.arm_plan, setup.config.data
     shape = "×".join([str(data.size)] * data.ndim)
     stop = config.stop
     return {
         "run": f"{record.run_id} in {root}" + (f", resumed after epoch {done}" if done else ""),
         "arm": f"{config.arm}, seed {config.seed}",
-        "devices": f"{record.devices} × {record.device_kind}"
-        + (" (virtual: they share the processor, so times are no measure of scaling)" if record.oversubscribed else ""),
+        "devices": _devices_text(setup, record),
         "global batch": _batch_text(setup),
         "learning rate": _rate_text(setup, record),
         "steps per epoch": f"{plan.steps}"
@@ -68,9 +68,17 @@ def facts(setup: Setup, record: Record, root: Path, done: int) -> dict[str, str]
     }
 
 
+def _devices_text(setup: Setup, record: Record) -> str:
+    if record.virtual:
+        real = f"{setup.devices.count} × {record.device_kind}"
+        return f"{record.devices}, virtual: {real} computes their batch, so times are no measure of scaling"
+    shared = " (virtual: they share the processor, so times are no measure of scaling)" if record.oversubscribed else ""
+    return f"{record.devices} × {record.device_kind}{shared}"
+
+
 def _batch_text(setup: Setup) -> str:
-    plan = setup.train_plan
-    asked = arm(setup.config.arm).batch_factor(setup.devices.count) * setup.config.optim.base_batch
+    plan = setup.arm_plan
+    asked = arm(setup.config.arm).batch_factor(plan.devices) * setup.config.optim.base_batch
     clipped = f" (all training volumes; the arm asks for {asked})" if asked > plan.batch else ""
     padding = f", {plan.padding} of the slots padded" if plan.padding else ", no padding"
     return f"{plan.batch}{clipped} = {plan.devices} × {plan.device_batch} a device{padding}"

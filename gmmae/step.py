@@ -5,9 +5,11 @@ sequential algorithm. Weights come from `gmmae.data.batches`.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 from jax import lax
 from jaxtyping import Array, Float, Int, PyTree
@@ -53,6 +55,7 @@ def train_step(
     losses: Losses,
     optimizer: optax.GradientTransformation,
     mean: Mean = identity,
+    micro_batches: int = 1,
 ) -> tuple[TrainState, Float[Array, ""]]:
     """One synchronous data-parallel step (Eq. 2): local gradient of the weighted sum, mean over devices, update.
 
@@ -63,17 +66,33 @@ def train_step(
       losses: `(params, volumes) -> one loss a sample`.
       optimizer: an optax transformation.
       mean: the average over devices.
+      micro_batches: equal parts of the batch whose gradients are computed one after the other and added.
 
     Returns:
       The new state and the mean loss over the step's real samples of all devices, before the update.
     """
 
-    def objective(params: Params) -> Float[Array, ""]:
+    def objective(params: Params, volumes: Array, weights: Array) -> Float[Array, ""]:
         return weighted_sum(losses(params, volumes), weights)
 
-    loss, gradient = mean(jax.value_and_grad(objective)(state.params))
+    loss_and_gradient = partial(jax.value_and_grad(objective), state.params)
+    local = (
+        loss_and_gradient(volumes, weights) if micro_batches == 1 else _sum(loss_and_gradient, volumes, weights, micro_batches)
+    )
+    loss, gradient = mean(local)
     updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
     return TrainState(optax.apply_updates(state.params, updates), opt_state), loss
+
+
+def _sum(function: Callable[[Array, Array], Any], volumes: Array, weights: Array, parts: int) -> Any:
+    """The sum of a function's values at equal parts of a batch, one part in memory at a time."""
+    shares = (volumes.reshape(parts, -1, *volumes.shape[1:]), weights.reshape(parts, -1))
+    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(function, volumes, weights))
+
+    def add(total: Any, share: tuple[Array, Array]) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, total, function(*share)), None
+
+    return lax.scan(add, zero, shares)[0]
 
 
 def train_epoch(

@@ -21,11 +21,13 @@ class Plan(NamedTuple):
       samples: samples in an epoch.
       batch: samples in a full step; at most `samples`.
       devices: devices that share a step.
+      micro_batch: most samples that a device works on at once; 0 for its whole share.
     """
 
     samples: int
     batch: int
     devices: int
+    micro_batch: int = 0
 
     @property
     def steps(self) -> int:
@@ -33,9 +35,15 @@ class Plan(NamedTuple):
         return math.ceil(self.samples / self.batch)
 
     @property
+    def micro_batches(self) -> int:
+        """Parts, of equal size, into which a device divides its share of a step."""
+        share = math.ceil(self.batch / self.devices)
+        return math.ceil(share / (self.micro_batch or share))
+
+    @property
     def device_batch(self) -> int:
-        """Slots of one device in a step."""
-        return math.ceil(self.batch / self.devices)
+        """Slots of one device in a step, of all its micro-batches together."""
+        return math.ceil(self.batch / (self.devices * self.micro_batches)) * self.micro_batches
 
     @property
     def padding(self) -> int:
@@ -62,7 +70,7 @@ class Shards(NamedTuple):
     weights: Float32[np.ndarray, "devices steps device_batch"]
 
 
-def plan(samples: int, global_batch: int, devices: int) -> Plan:
+def plan(samples: int, global_batch: int, devices: int, micro_batch: int = 0) -> Plan:
     """The plan for a global batch; a batch larger than the data set is one step of the whole data set.
 
     Raises:
@@ -78,7 +86,7 @@ def plan(samples: int, global_batch: int, devices: int) -> Plan:
             f"parallel.devices must be at most the samples in a step, {batch}; got {devices}: use fewer devices or a larger "
             "optim.base_batch"
         )
-    return Plan(samples, batch, devices)
+    return Plan(samples, batch, devices, micro_batch)
 
 
 def epoch_order(seed: int, epoch: int, samples: int) -> Int32[np.ndarray, " samples"]:

@@ -1,0 +1,61 @@
+"""Virtual devices, micro-batches and float64: other ways to compute the same run."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from gmmae.loop import run
+from gmmae.records import Record
+from tests.small import Recorder, losses, small
+
+# silu: with ReLU two equal runs part once an input within rounding of zero falls on the other side (MEASUREMENT.md).
+SMOOTH = {"model__activation": "silu", "stop__max_epochs": 4}
+# Sums in another order: at most 3e-6 after 100 steps of the quickstart, see MEASUREMENT.md; here 16 steps or fewer.
+RTOL = 1e-5
+
+
+def trained(folder, **changes) -> tuple[Record, np.ndarray]:
+    display = Recorder()
+    record = run(small(**SMOOTH | changes), folder, display)
+    return record, np.array(losses(display.rows))
+
+
+@pytest.mark.parametrize("devices", [2, 4])
+@pytest.mark.parametrize("arm", ["strong", "weak", "linear", "linear-warmup"])
+def test_virtual_devices_have_the_losses_of_as_many_real_ones(tmp_path, arm, devices):
+    measured, real = trained(tmp_path / "real", arm=arm, parallel__devices=devices)
+    record, virtual = trained(tmp_path / "virtual", arm=arm, parallel__devices=0, parallel__virtual=devices)
+    np.testing.assert_allclose(virtual, real, rtol=RTOL)
+    assert len(set(real[:, 2])) == 4, "losses that do not change would say nothing"
+    assert (record.virtual, measured.virtual) == (True, False)
+    assert (record.oversubscribed, measured.oversubscribed) == (False, True)
+    for name in ("devices", "global_batch", "device_batch", "padding", "steps_per_epoch", "learning_rate"):
+        assert getattr(record, name) == getattr(measured, name), name
+
+
+@pytest.mark.parametrize("size", [1, 3, 5, 100])
+def test_micro_batches_change_no_loss(tmp_path, size):
+    _, whole = trained(tmp_path / "whole", arm="weak", parallel__virtual=2)
+    _, parts = trained(tmp_path / "parts", arm="weak", parallel__virtual=2, parallel__micro_batch=size)
+    np.testing.assert_allclose(parts, whole, rtol=RTOL)
+
+
+def test_float64_is_computed_in_float64_from_the_same_start(tmp_path):
+    _, single = trained(tmp_path / "single")
+    _, double = trained(tmp_path / "double", precision="float64")
+    assert not jax.config.read("jax_enable_x64")
+    assert np.abs(single / double - 1).max() < RTOL
+    assert not np.array_equal(single, double)
+    # The last digit of a float32 loss is a multiple of its spacing; that of a float64 mean is not.
+    assert any(float(np.float32(loss)) != loss for loss in double[:, 2])
+    with np.load(sorted((tmp_path / "double" / "figures" / "snapshots").iterdir())[0]) as snapshot:
+        assert snapshot["density"].dtype == np.float64
+
+
+def test_a_diverging_virtual_run_is_recorded_as_such(tmp_path):
+    record, _ = trained(tmp_path, arm="linear", parallel__virtual=3, optim__learning_rate=1e30, model__activation="relu")
+    assert record.stop_reason == "diverged"
+    assert record.final_train_loss is not None
+    assert not math.isfinite(record.final_train_loss + (record.final_val_loss or 0))
