@@ -11,16 +11,20 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import tyro
 
 from gmmae.config import Config, ConfigError, DataConfig, flatten, flatten_table
 from gmmae.errors import InputError
+from gmmae.grid import SweepConfig
 
 T = TypeVar("T")
 
 _TYRO = (tyro.conf.FlagConversionOff,)
+
+Switch = Annotated[bool, tyro.conf.FlagCreatePairsOff]
+"""True where its name is given."""
 
 FIXED_LENGTH = {"data.hu_window": 2}
 """Lists that have one length only."""
@@ -75,6 +79,45 @@ class SynthArguments:
     compressed: bool = False  # write .zraw rather than .raw
 
 
+@dataclass(frozen=True)
+class SweepArguments:
+    config: str = "sweep_quick"  # TOML file, or the name of one in configs/
+    workdir: Path | None = None  # the sweep's folder; default: runs/ and the name of the TOML file
+    dry_run: Switch = False  # print the grid, with batches, learning rates and steps, and end
+    retry: Switch = False  # compute crashed and timed-out cells again
+    sweep: Annotated[SweepConfig, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff] = field(default_factory=SweepConfig)
+
+
+class SweepRequest(NamedTuple):
+    """What `sweep` was asked for."""
+
+    config: SweepConfig
+    workdir: Path
+    dry_run: bool
+    retry: bool
+
+
+def parse_sweep(arguments: Sequence[str], prog: str) -> SweepRequest:
+    """The arguments of `sweep`. Errors as `parse_train`."""
+    path = config_path(_config_argument(arguments, SweepArguments.config) or "")
+    defaults = SweepArguments(config=str(path), sweep=read_sweep(path))
+    description = "Compare scaling strategies: arms × device counts × seeds, each cell in a process of its own, then a report."
+    parsed = _parse(SweepArguments, defaults, arguments, prog, description, markers=())
+    return SweepRequest(parsed.sweep, parsed.workdir or Path("runs") / path.stem, parsed.dry_run, parsed.retry)
+
+
+@dataclass(frozen=True)
+class ReportArguments:
+    root: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]  # the sweep's work directory
+    clusters: tuple[str, ...] = ()  # TOML files, or names of those in configs/clusters, projected to; default: the sweep's
+
+
+def parse_report(arguments: Sequence[str], prog: str) -> ReportArguments:
+    """The arguments of `report`. Errors as `parse_train`."""
+    defaults = ReportArguments(tyro.MISSING)
+    return _parse(ReportArguments, defaults, arguments, prog, "Write a sweep's tables, figures and verdict, finished or not.")
+
+
 def parse_prepare(arguments: Sequence[str], prog: str) -> PrepareArguments:
     """The arguments of `data prepare`. Errors as `parse_train`."""
     defaults = PrepareArguments(data=_data_section(arguments))
@@ -98,19 +141,20 @@ def _data_section(arguments: Sequence[str]) -> DataConfig:
     return read_config(config_path(name)).data if name else DataConfig()
 
 
-def config_path(name: str) -> Path:
-    """The TOML file of that path, or of that name in the project's `configs`.
+def config_path(name: str, below: str = "") -> Path:
+    """The TOML file of that path, or of that name in the project's `configs`, or in a folder below it.
 
     Raises:
       InputError: there is none.
     """
     package = Path(__file__).parent
-    folders = (package.parent / "configs", package / "configs")
+    folders = (package.parent / "configs" / below, package / "configs" / below)
     for path in (Path(name), *(folder / f"{name}.toml" for folder in folders)):
         if path.is_file():
             return path
     names = sorted({path.stem for folder in folders for path in folder.glob("*.toml")})
-    raise InputError(f"--config must be a TOML file or one of {', '.join(names)}; got {name!r}")
+    option = f"--{below}" if below else "--config"
+    raise InputError(f"{option} must be a TOML file or one of {', '.join(names)}; got {name!r}")
 
 
 def read_config(path: Path) -> Config:
@@ -119,14 +163,34 @@ def read_config(path: Path) -> Config:
     Raises:
       InputError: not TOML, an unknown key or a bad value; the message names the file.
     """
+    return _read(path, Config(), _table(path))
+
+
+def read_sweep(path: Path) -> SweepConfig:
+    """The sweep in a TOML file; its `run` begins with the training configuration that its key `base` names.
+
+    Raises:
+      InputError: as `read_config`.
+    """
+    table = _table(path)
+    base = table.pop("base", None)
+    if base is not None and not isinstance(base, str):
+        raise InputError(f"{path}: base must be a TOML file, or the name of one in configs/; got {base!r}")
+    return _read(path, SweepConfig(run=read_config(config_path(base)) if base else Config()), table)
+
+
+def _table(path: Path) -> dict[str, Any]:
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"--config must be a readable file; got {path} ({error.strerror})") from error
     except ValueError as error:
         raise InputError(f"{path} must be TOML: {error}") from error
+
+
+def _read(path: Path, default: T, table: dict[str, Any]) -> T:
     try:
-        return _parse(Config, Config(), _as_arguments(table), prog=str(path))
+        return _parse(type(default), default, _as_arguments(table, default), prog=str(path))
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
@@ -144,17 +208,17 @@ def _config_argument(arguments: Sequence[str], default: str | None) -> str | Non
     return name
 
 
-def _as_arguments(table: dict[str, Any]) -> list[str]:
-    known = dict(flatten(Config()))
+def _as_arguments(table: dict[str, Any], default: Any) -> list[str]:
+    known = dict(flatten(default))
     arguments: list[str] = []
     for key, value in flatten_table(table):
         key = key.replace("-", "_")
         if key not in known:
             raise ConfigError(f"unknown key {key!r}{_suggest(key, known)}")
         many = isinstance(known[key], tuple)
-        pair = key in FIXED_LENGTH and isinstance(value, list) and len(value) != FIXED_LENGTH[key]
-        if many != isinstance(value, list) or pair:
-            rule = f"a list of {FIXED_LENGTH[key]}" if key in FIXED_LENGTH else "a list" if many else "a single value"
+        length = FIXED_LENGTH.get(key.removeprefix("run."))
+        if many != isinstance(value, list) or (length and len(value) != length):
+            rule = f"a list of {length}" if length else "a list" if many else "a single value"
             raise ConfigError(f"{key} must be {rule}; got {value!r}")
         arguments += [f"--{key.replace('_', '-')}", *map(str, value if many else [value])]
     return arguments
@@ -167,12 +231,19 @@ def _suggest(key: str, known: dict[str, Any]) -> str:
     return f"; did you mean {near[0]!r}?" if near else f"; valid keys: {', '.join(siblings)}"
 
 
-def _parse(kind: type[T], default: T, arguments: Sequence[str], prog: str, description: str | None = None) -> T:
+def _parse(
+    kind: type[T],
+    default: T,
+    arguments: Sequence[str],
+    prog: str,
+    description: str | None = None,
+    markers: tuple[Any, ...] = _TYRO,
+) -> T:
     """tyro's parser, its framed message turned into one line."""
     message = io.StringIO()
     try:
         with contextlib.redirect_stderr(message):
-            return tyro.cli(kind, prog=prog, description=description, default=default, args=arguments, config=_TYRO)
+            return tyro.cli(kind, prog=prog, description=description, default=default, args=arguments, config=markers)
     except SystemExit as error:
         if not error.code:
             raise

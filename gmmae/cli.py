@@ -47,6 +47,56 @@ def _outcome(record) -> str:
     return f"{record.stop_reason} after {record.epochs} epochs: best validation loss {best}{reached}"
 
 
+def sweep(arguments: Sequence[str], prog: str = "gmmae sweep") -> int:
+    """Runs what is missing of a sweep, then writes its report. Returns the exit code."""
+    from gmmae.arguments import parse_sweep
+
+    asked = parse_sweep(arguments, prog)
+    from gmmae.sweep import dry_run, interrupted
+    from gmmae.sweep import sweep as run
+    from gmmae.sweep_display import grid_table, sweep_display
+
+    display = sweep_display()
+    if asked.dry_run:
+        from gmmae.data.sources import load
+
+        grid_table(dry_run(asked.config, len(load(asked.config.run.data).train.mass)))
+        return 0
+    clusters = _clusters(asked.config.clusters)
+    code = run(asked.config, asked.workdir, display, retry=asked.retry)
+    if not interrupted(code):
+        _report(asked.config, asked.workdir, clusters, display.say)
+    return code
+
+
+def report(arguments: Sequence[str], prog: str = "gmmae report") -> int:
+    """Writes the report of a sweep. Returns the exit code."""
+    from gmmae.arguments import parse_report, read_sweep
+    from gmmae.cells import SweepDir
+
+    asked = parse_report(arguments, prog)
+    place = SweepDir(asked.root).config
+    if not place.is_file():
+        raise InputError(f"FOLDER must be the work directory of a sweep; got {asked.root}, which has no {place.name}")
+    config = read_sweep(place)
+    _report(config, asked.root, _clusters(asked.clusters or config.clusters), print)
+    return 0
+
+
+def _report(config, root, clusters, say: Callable[[str], None]) -> None:
+    from gmmae.report import write
+
+    for path in write(config, root, clusters):
+        say(str(path))
+
+
+def _clusters(names: Sequence[str]) -> list:
+    from gmmae.arguments import config_path
+    from gmmae.scaling import read_cluster
+
+    return [read_cluster(config_path(name, "clusters")) for name in names]
+
+
 def data(arguments: Sequence[str], prog: str = "gmmae data") -> int:
     """`data prepare`, `data inspect` and `data synth`. Returns the exit code."""
     return _dispatch(DATA_COMMANDS, arguments, prog)
@@ -80,7 +130,7 @@ def _synth(arguments: Sequence[str], prog: str) -> int:
 
 
 Command = Callable[[Sequence[str], str], int]
-COMMANDS: dict[str, Command] = {"train": train, "data": data}
+COMMANDS: dict[str, Command] = {"train": train, "sweep": sweep, "report": report, "data": data}
 DATA_COMMANDS: dict[str, Command] = {"prepare": _prepare, "inspect": _inspect, "synth": _synth}
 
 

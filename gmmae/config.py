@@ -264,7 +264,7 @@ def run_id(config: Config) -> str:
     return hashlib.sha256(json.dumps(determining(config)).encode()).hexdigest()[:12]
 
 
-def to_toml(config: Config) -> str:
+def to_toml(config: Any) -> str:
     """The whole configuration as TOML text; reading it back gives an equal configuration."""
     lines: list[str] = []
     section = ""

@@ -119,8 +119,8 @@ def build(setup: Setup, state: TrainState) -> Programs:
       setup: from `prepare`.
       state: a state on the devices, for its shapes.
     """
-    train = _train_program(setup, state)
-    return Programs(train, _evaluate_program(setup, state.params), _describe_program(setup, state.params))
+    train = train_program(setup, state)
+    return Programs(train, evaluate_program(setup, state.params), _describe_program(setup, state.params))
 
 
 def mean_over_steps(losses: Float[np.ndarray, " steps"], plan: Plan) -> float:
@@ -128,7 +128,8 @@ def mean_over_steps(losses: Float[np.ndarray, " steps"], plan: Plan) -> float:
     return float(losses.astype(np.float64) @ plan.counts / plan.samples)
 
 
-def _train_program(setup: Setup, state: TrainState) -> Callable[[TrainState, int], tuple[TrainState, np.ndarray]]:
+def train_program(setup: Setup, state: TrainState) -> Callable[[TrainState, int], tuple[TrainState, np.ndarray]]:
+    """`Programs.train` alone."""
     config = setup.config
     volumes = setup.devices.replicate(setup.workload.data.train.density.astype(config.precision))
     step: dict[str, Any] = {
@@ -155,7 +156,8 @@ def _train_program(setup: Setup, state: TrainState) -> Callable[[TrainState, int
     return train
 
 
-def _evaluate_program(setup: Setup, params: Params) -> Callable[[Params], float]:
+def evaluate_program(setup: Setup, params: Params) -> Callable[[Params], float]:
+    """`Programs.evaluate` alone."""
     volumes = setup.devices.replicate(setup.workload.data.validation.density.astype(setup.config.precision))
     samples = setup.devices.shard(shards(np.arange(setup.eval_plan.samples, dtype=np.int32), setup.eval_plan))
 

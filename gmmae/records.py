@@ -71,13 +71,21 @@ def write_text(path: Path, text: str) -> None:
 
 def to_json(record: Record) -> str:
     """The record as strict JSON."""
-    plain = {key: _plain(value) for key, value in asdict(record).items()}
-    return json.dumps(plain, indent=2, allow_nan=False) + "\n"
+    return json.dumps(plain(record), indent=2, allow_nan=False) + "\n"
 
 
 def from_json(text: str) -> Record:
     """The record that `to_json` wrote. Keys of newer schema versions are ignored."""
-    data = json.loads(text)
+    return from_plain(json.loads(text))
+
+
+def plain(record: Record) -> dict[str, Any]:
+    """The record as a dictionary of what strict JSON can say."""
+    return {key: _plain(value) for key, value in asdict(record).items()}
+
+
+def from_plain(data: dict[str, Any]) -> Record:
+    """The record that `plain` made."""
     known = {item.name: data[item.name] for item in fields(Record) if item.name in data}
     return Record(**{key: _number(value) if key.endswith("_loss") else value for key, value in known.items()})
 

@@ -1,0 +1,140 @@
+"""A sweep's grid: arms × device counts × seeds, the configuration of each cell, and which cells share one optimisation path."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, get_args
+
+from gmmae import schedules
+from gmmae.config import Arm, Config, ConfigError, flatten
+
+Mode = Literal["virtual", "measured", "throughput"]
+
+
+def _require(holds: bool, key: str, rule: str, value: object) -> None:
+    if not holds:
+        raise ConfigError(f"{key} must be {rule}; got {value!r}")
+
+
+def _require_distinct(key: str, values: tuple[Any, ...], least: int) -> None:
+    sound = bool(values) and len(set(values)) == len(values) and all(value >= least for value in values)
+    _require(sound, key, f"one or more different numbers of at least {least}", values)
+
+
+@dataclass(frozen=True)
+class TimingConfig:
+    """How step times are measured: in throughput mode, and in virtual mode for the projection."""
+
+    device_batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32)  # throughput: samples a device, weak scaling
+    global_batches: tuple[int, ...] = (32,)  # throughput: samples a step of all devices together, strong scaling
+    warmup_steps: int = 3  # steps before the first timed one, at least
+    steps: int = 10  # steps in a timed block; one dispatch each block, awaited
+    blocks: int = 7  # timed blocks; median and quartiles are over blocks
+
+    def __post_init__(self) -> None:
+        _require_distinct("timing.device_batches", self.device_batches, 1)
+        _require_distinct("timing.global_batches", self.global_batches, 1)
+        _require(self.warmup_steps >= 0, "timing.warmup_steps", "at least 0", self.warmup_steps)
+        _require(self.steps >= 1, "timing.steps", "at least 1", self.steps)
+        _require(self.blocks >= 1, "timing.blocks", "at least 1", self.blocks)
+
+
+GRIDDED = ("arm", "seed", "parallel.devices", "parallel.virtual")
+"""Keys of a run that the grid sets."""
+
+
+@dataclass(frozen=True)
+class SweepConfig:
+    """What is compared, and how it is run."""
+
+    mode: Mode = "virtual"  # virtual: one device computes the batch of n; measured: on n devices; throughput: step times only
+    arms: tuple[Arm, ...] = ("strong", "weak", "linear-warmup", "linear")  # scaling strategies
+    devices: tuple[int, ...] = (1, 2, 4, 8)  # device counts
+    seeds: tuple[int, ...] = (0,)  # of initial parameters and order of samples
+    jobs: int = 1  # cells that run at the same time; more than 1 in virtual mode only
+    cell_time_limit_s: float = 0.0  # a cell that runs longer is ended and recorded as timed_out; 0: no limit
+    grace_s: float = 30.0  # from SIGTERM to SIGKILL
+    clusters: tuple[str, ...] = ("k80_1gbe",)  # virtual: TOML files, or names of those in configs/clusters, projected to
+    timing: TimingConfig = field(default_factory=TimingConfig)
+    run: Config = field(default_factory=Config)
+
+    def __post_init__(self) -> None:
+        _require(self.mode in get_args(Mode), "mode", f"one of {', '.join(get_args(Mode))}", self.mode)
+        sound = bool(self.arms) and len(set(self.arms)) == len(self.arms) and set(self.arms) <= set(get_args(Arm))
+        _require(sound, "arms", f"one or more, all different, of {', '.join(get_args(Arm))}", self.arms)
+        _require_distinct("devices", self.devices, 1)
+        _require_distinct("seeds", self.seeds, 0)
+        _require(self.jobs >= 1, "jobs", "at least 1", self.jobs)
+        if self.jobs > 1 and self.mode != "virtual":
+            raise ConfigError(
+                f"jobs must be 1 where times are measured, mode = {self.mode}; got {self.jobs}: use mode = virtual"
+            )
+        _require(0 <= self.cell_time_limit_s < float("inf"), "cell_time_limit_s", "at least 0", self.cell_time_limit_s)
+        _require(0 <= self.grace_s < float("inf"), "grace_s", "at least 0", self.grace_s)
+        _require(bool(self.clusters), "clusters", "at least one", self.clusters)
+        given, untouched = dict(flatten(self.run)), dict(flatten(Config()))
+        for key in GRIDDED:
+            if given[key] != untouched[key]:
+                raise ConfigError(
+                    f"run.{key} must be left to the sweep, which sets it for each cell; got {given[key]!r}: remove it"
+                )
+
+
+class Cell(NamedTuple):
+    """One point of the grid."""
+
+    arm: str
+    devices: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """As files and logs call it.
+
+        >>> Cell("linear-warmup", 8, 0).name
+        'linear-warmup-n8-seed0'
+        """
+        return f"{self.arm}-n{self.devices}-seed{self.seed}"
+
+
+def cells(config: SweepConfig) -> list[Cell]:
+    """The grid, seed by seed, each from few devices to many, so that a sweep that is cut short has whole seeds."""
+    return [Cell(arm, n, seed) for seed in config.seeds for n in sorted(config.devices) for arm in config.arms]
+
+
+def run_config(config: SweepConfig, cell: Cell) -> Config:
+    """The configuration of a cell's run.
+
+    Raises:
+      ConfigError: a rule between its parts is broken.
+    """
+    count = {"virtual": cell.devices} if config.mode == "virtual" else {"devices": cell.devices}
+    parallel = replace(config.run.parallel, **count)
+    return replace(config.run, arm=cell.arm, seed=cell.seed, parallel=parallel)
+
+
+def path_of(config: SweepConfig, cell: Cell) -> Cell:
+    """The first cell of the grid with the same optimisation path: in virtual mode it is computed once for all of them.
+
+    A path is decided by the seed, the global batch and the learning rates. Strong cells of a seed therefore share one
+    whatever their devices, and on one device all arms do. In measured mode, where times count, each cell is its own.
+    """
+    if config.mode != "virtual":
+        return cell
+    return next(other for other in cells(config) if _path(config, other) == _path(config, cell))
+
+
+def _path(config: SweepConfig, cell: Cell) -> tuple[Any, ...]:
+    optim = config.run.optim
+    batch = schedules.global_batch(cell.arm, cell.devices, optim.base_batch)
+    peak = schedules.peak_learning_rate(cell.arm, cell.devices, optim.learning_rate)
+    warmup = schedules.arm(cell.arm).warmup and optim.warmup_epochs > 0 and peak != optim.learning_rate
+    return cell.seed, batch, peak, warmup
+
+
+def paths(config: SweepConfig) -> Iterator[tuple[Cell, list[Cell]]]:
+    """Each path that has to be computed, by its first cell, with all cells that share it."""
+    grid = cells(config)
+    owners = {cell: path_of(config, cell) for cell in grid}
+    for cell in grid:
+        if owners[cell] == cell:
+            yield cell, [other for other in grid if owners[other] == cell]
