@@ -1,1 +1,1 @@
-"""Figures as PNG files; nothing else imports matplotlib. They are built as objects: no display, no global state."""
+"""Figures as PNG and SVG files; nothing else imports matplotlib. They are built as objects: no display, no global state."""

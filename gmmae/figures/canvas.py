@@ -2,13 +2,25 @@
 
 import math
 import os
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
+import matplotlib
+import numpy as np
+from jaxtyping import Float
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 DPI = 150
+WIDTH = 6.4
+"""Of a figure that stands alone, in inches."""
 # Okabe and Ito's colours, which stay apart for the colour-blind.
 BLUE, ORANGE, VERMILION, GREY = "#0072B2", "#E69F00", "#D55E00", "#666666"
+GREEN, PURPLE, SKY = "#009E73", "#CC79A7", "#56B4E9"
 
 
 def power_of_ten(value: float, digits: int = 1) -> str:
@@ -21,14 +33,99 @@ def power_of_ten(value: float, digits: int = 1) -> str:
     return rf"${mantissa}\times10^{{{int(exponent)}}}$"
 
 
+def plain(value: int | float, digits: int = 3) -> str:
+    """A positive number, with a power of ten only where it would be long without.
+
+    >>> plain(0.0016384), plain(20000)
+    ('0.00164', '20000')
+    """
+    return f"{float(f'{value:.{digits}g}'):g}" if 1e-4 <= value < 1e6 else power_of_ten(value)
+
+
+def finite(values: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    """The values with NaN, which matplotlib leaves out of a line, for infinity."""
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def blank(height: float, title: str, note: str) -> Figure:
+    """A figure of a journal's column, `height` inches high, with a title above and a small note below."""
+    figure = Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
+    if title:
+        figure.suptitle(textwrap.fill(title, 80), fontsize=10)
+    if note:
+        figure.supxlabel(textwrap.fill(note, 110), fontsize=7, color=GREY, x=0.01, ha="left")
+    return figure
+
+
+def dress(axes: Axes, x_label: str, y_label: str) -> None:
+    """Labels, and no frame but the two axes."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(which="both", labelsize=8)
+    axes.set_xlabel(x_label, fontsize=9)
+    axes.set_ylabel(y_label, fontsize=9)
+
+
+def legend_above(axes: Axes, handles: Sequence[Artist]) -> None:
+    """A legend that no data can reach, in as many columns as there is room for."""
+    lengths = [len(str(handle.get_label())) for handle in handles]
+    columns = min(4, len(handles))
+    # Inches: a handle with its gaps, and letters of 8 points. Columns are filled one after the other, as matplotlib does.
+    while columns > 1 and sum(0.5 + 0.065 * max(part) for part in np.array_split(lengths, columns)) > WIDTH - 0.7:
+        columns -= 1
+    columns = math.ceil(len(handles) / math.ceil(len(handles) / columns))  # as many rows, but even ones
+    style = {"frameon": False, "fontsize": 8, "borderaxespad": 0.3, "columnspacing": 1.2, "handlelength": 1.8}
+    axes.legend(handles=list(handles), loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, **style)
+
+
+def log_ticks(low: int | float, high: int | float) -> list[float]:
+    """Some eight round values at most in [low, high], for an axis that is logarithmic.
+
+    >>> log_ticks(90, 1100)
+    [100.0, 200.0, 300.0, 500.0, 700.0, 1000.0]
+    >>> log_ticks(1, 2)
+    [1.0, 1.2, 1.4, 1.6, 1.8, 2.0]
+    """
+    if high < 3 * low:
+        values = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high)
+        return [float(f"{value:.6g}") for value in values if low <= value <= high]
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks: list[float] = []
+    for digits in ((1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
+        ticks = [float(f"{digit}e{exponent}") for exponent in exponents for digit in digits]
+        ticks = [tick for tick in ticks if low <= tick <= high]
+        if len(ticks) <= 8:
+            return ticks
+    return ticks[:: math.ceil(len(ticks) / 8)]
+
+
+def log_axis(axes: Axes, which: Literal["x", "y"], ticks: Sequence[int | float], base: int = 10) -> None:
+    """Make an axis logarithmic, with plain numbers at the ticks and nowhere else."""
+    scale, axis = (axes.set_xscale, axes.xaxis) if which == "x" else (axes.set_yscale, axes.yaxis)
+    scale("log", base=base)
+    axis.set_ticks(ticks, labels=[plain(tick, 6) for tick in ticks])
+    axis.set_ticks([], minor=True)
+
+
 def save(figure: Figure, path: str | os.PathLike[str]) -> Path:
-    """Write a PNG beside its final place, then move it there."""
+    """Write an SVG if the path ends in .svg, else a PNG, beside its final place, then move it there.
+
+    Equal figures give equal bytes.
+    """
     path = Path(path)
+    kind = "svg" if path.suffix == ".svg" else "png"
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        figure.savefig(partial, format="png", dpi=DPI, facecolor="white")
+        # Text as outlines looks the same whatever fonts there are; with a salt, identifiers follow from the content alone.
+        with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": "gmmae"}):
+            figure.savefig(partial, format=kind, dpi=DPI, facecolor="white", metadata={"Date": None} if kind == "svg" else None)
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
     return path
+
+
+def save_both(figure: Figure, stem: str | os.PathLike[str]) -> tuple[Path, Path]:
+    """Write `stem`.png and `stem`.svg; returns their paths."""
+    stem = Path(stem)
+    return save(figure, stem.with_name(f"{stem.name}.png")), save(figure, stem.with_name(f"{stem.name}.svg"))

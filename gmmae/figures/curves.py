@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from gmmae.figures import canvas
-from gmmae.figures.canvas import BLUE, DPI, GREY, VERMILION, power_of_ten
+from gmmae.figures.canvas import BLUE, DPI, GREY, VERMILION, finite, power_of_ten
 
 
 def losses(
@@ -34,7 +34,7 @@ def losses(
       train_loss: mean training loss of each epoch; NaN and infinity are allowed.
       val_loss: validation loss after each epoch; NaN and infinity are allowed.
       learning_rate: of each epoch.
-      path: of the PNG file. Missing folders are made; an existing file is replaced in one step.
+      path: of the PNG or SVG file. Missing folders are made; an existing file is replaced in one step.
       target: validation loss to reach, if there is one.
       title: above the figure.
       warmup_epochs: shaded, from the start; none if 0.
@@ -53,7 +53,7 @@ def losses(
     panels = figure.subplots(2 if varies else 1, sharex=True, squeeze=False, height_ratios=(4, 1) if varies else (1,))[:, 0]
     _plot_losses(panels[0], epoch, train_loss, val_loss, target)
     if varies:
-        panels[1].plot(epoch, _finite(learning_rate), color=GREY, lw=1.2, drawstyle="steps-mid")
+        panels[1].plot(epoch, finite(learning_rate), color=GREY, lw=1.2, drawstyle="steps-mid")
         panels[1].set_ylabel("learning\nrate", fontsize=9)
         panels[1].set_ylim(bottom=0)
     span = (min(0, int(epoch[0])), int(epoch[-1]) + max(1, 0.02 * np.ptp(epoch)))
@@ -75,7 +75,7 @@ def _plot_losses(axes: Axes, epoch: np.ndarray, train_loss: np.ndarray, val_loss
     """Both losses, the target and where it is reached, and where a loss stops being finite."""
     for loss, label, colour in ((train_loss, "training", BLUE), (val_loss, "validation", VERMILION)):
         alone = np.isfinite(loss).sum() == 1
-        axes.plot(epoch, _finite(loss), color=colour, lw=1.4, marker="o" if alone else None, ms=5, label=label)
+        axes.plot(epoch, finite(loss), color=colour, lw=1.4, marker="o" if alone else None, ms=5, label=label)
     if target is not None:
         axes.axhline(target, color=GREY, ls="--", lw=1, label=f"target {power_of_ten(target, 2)}")
         reached = np.flatnonzero(val_loss <= target)
@@ -92,7 +92,3 @@ def _plot_losses(axes: Axes, epoch: np.ndarray, train_loss: np.ndarray, val_loss
     if len(drawn) and (drawn > 0).all():
         axes.set_yscale("log")
     axes.set_ylabel("loss", fontsize=9)
-
-
-def _finite(values: np.ndarray) -> np.ndarray:
-    return np.where(np.isfinite(values), values, np.nan)

@@ -70,7 +70,7 @@ def reconstructions(
     Args:
       inputs: volumes as densities over [-1, 1]^n, n = 1, 2 or 3; array axes z, y, x.
       snapshots: the columns, in the order of drawing; of the same nodules.
-      path: of the PNG file. Missing folders are made; an existing file is replaced in one step.
+      path: of the PNG or SVG file. Missing folders are made; an existing file is replaced in one step.
       title: above the figure.
 
     Returns:
