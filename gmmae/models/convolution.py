@@ -85,16 +85,40 @@ def _matmul_form(x: Array, kernel: Array) -> Array:
 
 
 def _matmul_gradients(x: Array, kernel: Array, g: Array) -> tuple[Array, Array]:
-    edge, spatial = kernel.shape[0], tuple(range(kernel.ndim - 2))
-    mirrored = jnp.flip(kernel, spatial).swapaxes(-1, -2)
-    to_x = _matmul_form(_pad(g, edge - 1, edge - 1), mirrored)
-
+    edge = kernel.shape[0]
     shifts = [jnp.pad(g, [(0, 0), (d, edge - 1 - d), *[(0, 0)] * (g.ndim - 2)]) for d in range(edge)]
     planes = jnp.stack(shifts, axis=-2)  # what each kernel plane saw, at the place where it saw it
     patches = _patches(x, edge)
     rows = tuple(range(patches.ndim - 1))
     to_planes = jnp.tensordot(patches, planes, axes=(rows, rows), precision=PRECISION)
-    return to_x, jnp.moveaxis(to_planes, 1, 0).reshape(kernel.shape)
+    return _input_gradient(kernel, g), jnp.moveaxis(to_planes, 1, 0).reshape(kernel.shape)
+
+
+def _input_gradient(kernel: Array, g: Array) -> Array:
+    """`to_x[p] = Σ_q g[p - q] kernel[q]`: a product over the filters and the kernel's last axis, shifted sums along the others.
+
+    Padding g along all axes and convolving it would have the same form as the forward pass, but several times its operations.
+    """
+    edge, last = kernel.shape[0], kernel.ndim - 3
+    padded = jnp.pad(g, [(0, 0)] * (last + 1) + [(edge - 1, edge - 1), (0, 0)])
+    size = g.shape[last + 1] + edge - 1
+    taps = [lax.slice_in_dim(padded, d, d + size, axis=last + 1) for d in reversed(range(edge))]
+    factors = jnp.moveaxis(kernel, (last, -1), (0, 1))  # (edge, filters, the other axes, channels)
+    columns = factors.reshape(edge * kernel.shape[-1], *factors.shape[2:])
+    spread = jnp.tensordot(jnp.concatenate(taps, axis=-1), columns, axes=1, precision=PRECISION)
+    for axis in reversed(range(last)):
+        spread = _shifted_sum(spread, axis + 1, spread.ndim - 2, edge)
+    return spread
+
+
+def _shifted_sum(parts: Array, axis: int, taps: int, edge: int) -> Array:
+    """`out[p] = Σ_d parts[p - d, tap d]` along an axis that becomes `edge` - 1 longer; the axis of the taps goes."""
+    pads = [(0, 0)] * (parts.ndim - 1)
+    shifted = [
+        jnp.pad(lax.index_in_dim(parts, d, taps, keepdims=False), [*pads[:axis], (d, edge - 1 - d), *pads[axis + 1 :]])
+        for d in range(edge)
+    ]
+    return sum(shifted[1:], start=shifted[0])
 
 
 def _patches(x: Array, edge: int) -> Array:
