@@ -172,6 +172,30 @@ class ParallelConfig:
 
 
 @dataclass(frozen=True)
+class DistributedConfig:
+    """Which processes train together. Nothing here enters a run's identity; most of it differs between its processes."""
+
+    auto: bool = True  # join the other tasks where srun or mpirun started several; False: this process trains alone
+    coordinator: str = ""  # by hand: host:port that process 0 listens on and all others reach; empty: as srun and mpirun say
+    num_processes: int = 0  # by hand: processes that train together; 0: as srun and mpirun say
+    process_id: int = -1  # by hand: of this process, from 0; -1: as srun and mpirun say
+    local_devices: tuple[int, ...] = ()  # GPUs of this process by number; empty: all, or shared out among a host's processes
+    start_timeout_s: float = 300.0  # longest wait for the other processes at the start
+    heartbeat_timeout_s: float = 30.0  # a process that has not been heard of for so long is lost, and all others end
+
+    def __post_init__(self) -> None:
+        host, _, port = self.coordinator.rpartition(":")
+        sound = bool(host) and port.isascii() and port.isdigit() and 0 < int(port) < 2**16
+        _require(not self.coordinator or sound, "distributed.coordinator", "host:port", self.coordinator)
+        _require(self.num_processes >= 0, "distributed.num_processes", "at least 0", self.num_processes)
+        _require(self.process_id >= -1, "distributed.process_id", "at least -1", self.process_id)
+        _require(all(i >= 0 for i in self.local_devices), "distributed.local_devices", "numbers from 0", self.local_devices)
+        for key in ("start_timeout_s", "heartbeat_timeout_s"):
+            value = getattr(self, key)
+            _require(_finite(value) and value >= 1, f"distributed.{key}", "at least 1", value)
+
+
+@dataclass(frozen=True)
 class CheckpointConfig:
     every_epochs: int = 10  # epochs between checkpoints; one is always written when the run ends
     keep: int = 2  # newest checkpoints kept
@@ -206,6 +230,7 @@ class Config:
     optim: OptimConfig = field(default_factory=OptimConfig)
     stop: StopConfig = field(default_factory=StopConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    distributed: DistributedConfig = field(default_factory=DistributedConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     log: LogConfig = field(default_factory=LogConfig)
 
@@ -223,7 +248,16 @@ class Config:
             )
 
 
-RESUMABLE = ("stop.max_epochs", "stop.time_limit_s", "checkpoint.", "log.", "data.workers", "data.cache", "data.on_error")
+RESUMABLE = (
+    "stop.max_epochs",
+    "stop.time_limit_s",
+    "distributed.",
+    "checkpoint.",
+    "log.",
+    "data.workers",
+    "data.cache",
+    "data.on_error",
+)
 """Keys, or prefixes of keys, that may differ when a run is resumed: they do not change what an epoch computes."""
 
 
@@ -255,8 +289,15 @@ def flatten_table(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 
 def determining(config: Config) -> dict[str, Any]:
-    """The keys that determine what a run computes: all but `RESUMABLE`."""
-    return {key: value for key, value in flatten(config) if not key.startswith(RESUMABLE)}
+    """The keys that determine what a run computes: all but `RESUMABLE`.
+
+    `parallel.devices` is one of them where global batch and learning rate follow it: not in the arm `strong`, and not where
+    `parallel.virtual` takes its place. Such a run may go on with another number of devices.
+    """
+    resumable = RESUMABLE
+    if config.arm == "strong" or config.parallel.virtual:
+        resumable += ("parallel.devices",)
+    return {key: value for key, value in flatten(config) if not key.startswith(resumable)}
 
 
 def run_id(config: Config) -> str:

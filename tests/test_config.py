@@ -56,6 +56,11 @@ BAD = [
     ("stop.max_epochs", 0, "at least 1"),
     ("stop.collapse_epochs", -1, "at least 0"),
     *[(f"parallel.{name}", -1, "at least 0") for name in ("devices", "virtual", "micro_batch")],
+    *[("distributed.coordinator", value, "host:port") for value in ("host", ":80", "host:", "host:0", "host:65536", "host:x")],
+    ("distributed.num_processes", -1, "at least 0"),
+    ("distributed.process_id", -2, "at least -1"),
+    ("distributed.local_devices", (0, -1), "numbers from 0"),
+    *[(f"distributed.{name}_timeout_s", value, "at least 1") for name in ("start", "heartbeat") for value in (0.5, NAN, INF)],
     ("checkpoint.every_epochs", 0, "at least 1"),
     ("checkpoint.keep", 0, "at least 1"),
     ("log.detail_epochs", 0, "at least 1"),
@@ -80,6 +85,7 @@ ANY_VALUE = {
     "data.group_column",
     "data.cache",
     "data.augment",
+    "distributed.auto",
 }
 """Paths, names and switches: nothing to refuse before they are used."""
 
@@ -179,6 +185,13 @@ OTHER = {
     "parallel.devices": 2,
     "parallel.virtual": 8,
     "parallel.micro_batch": 64,
+    "distributed.auto": False,
+    "distributed.coordinator": "host:1234",
+    "distributed.num_processes": 4,
+    "distributed.process_id": 3,
+    "distributed.local_devices": (0, 1),
+    "distributed.start_timeout_s": 60.0,
+    "distributed.heartbeat_timeout_s": 10.0,
     "checkpoint.every_epochs": 3,
     "checkpoint.keep": 1,
     "log.tensorboard": False,
@@ -193,6 +206,14 @@ MAY_DIFFER_ON_RESUME = {
     "data.cache",
     "stop.max_epochs",
     "stop.time_limit_s",
+    "parallel.devices",
+    "distributed.auto",
+    "distributed.coordinator",
+    "distributed.num_processes",
+    "distributed.process_id",
+    "distributed.local_devices",
+    "distributed.start_timeout_s",
+    "distributed.heartbeat_timeout_s",
     "checkpoint.every_epochs",
     "checkpoint.keep",
     "log.tensorboard",
@@ -211,6 +232,15 @@ def test_the_run_id_changes_with_what_determines_the_run_and_with_nothing_else(k
     other = changed(Config(), key, OTHER[key])
     assert (run_id(other) == run_id(Config())) == (key in MAY_DIFFER_ON_RESUME)
     assert (key in determining(other)) == (key not in MAY_DIFFER_ON_RESUME)
+
+
+@pytest.mark.parametrize("arm", ["weak", "linear", "linear-warmup", "sqrt", "sqrt-warmup"])
+def test_devices_determine_a_run_only_where_its_batch_follows_them(arm):
+    """With `virtual` the batch follows that number; on `strong`, above, it follows none."""
+    config = changed(Config(), "arm", arm)
+    assert run_id(changed(config, "parallel.devices", 2)) != run_id(config)
+    virtual = changed(config, "parallel.virtual", 8)
+    assert run_id(changed(virtual, "parallel.devices", 2)) == run_id(virtual)
 
 
 def test_the_run_id_is_twelve_hexadecimal_digits_and_the_same_in_every_process():
