@@ -4,21 +4,23 @@ A checkpoint holds everything that a resumed run needs to be the run that was ne
 clocks and history, and the parameters of the best epoch. It is written whole or not at all.
 """
 
+import itertools
 import logging
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from gmmae.errors import InputError
+from gmmae.errors import InputError, StorageError
 from gmmae.records import Epoch
 from gmmae.step import Params, TrainState
 
 
 class CheckpointError(InputError):
-    """A checkpoint that cannot be read."""
+    """A checkpoint that cannot be read, or that is another model's."""
 
 
 class Progress(NamedTuple):
@@ -40,65 +42,144 @@ class Checkpoint(NamedTuple):
 class Checkpoints:
     """The newest checkpoints of a run, in a folder of their own.
 
+    Of several processes the first one has this: all have the same state, so it saves for them. The others read what it has
+    chosen with `restore_epoch`.
+
     Args:
       folder: made when needed.
       keep: how many to keep.
     """
 
     def __init__(self, folder: Path, keep: int):
-        logging.getLogger("absl").setLevel(logging.WARNING)
         self._folder = folder
-        options = ocp.CheckpointManagerOptions(max_to_keep=keep, create=True, enable_async_checkpointing=False)
-        self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._manager = _manager(folder, max_to_keep=keep)
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Saves under the epoch's number; an epoch that is already saved is kept as it is."""
+        """Saves under the epoch's number; an epoch that is already saved is kept as it is.
+
+        Raises:
+          StorageError: it could not be written; the checkpoints before it are as they were.
+        """
         epoch = len(checkpoint.progress.history)
         if epoch in self._manager.all_steps():
             return
-        self._manager.save(
-            epoch,
-            args=ocp.args.Composite(
-                state=ocp.args.StandardSave(checkpoint.state),
-                best=ocp.args.StandardSave(checkpoint.best),
-                progress=ocp.args.JsonSave(checkpoint.progress._asdict()),
-            ),
-        )
+        try:
+            self._manager.save(
+                epoch,
+                args=ocp.args.Composite(
+                    state=ocp.args.StandardSave(checkpoint.state),
+                    best=ocp.args.StandardSave(checkpoint.best),
+                    progress=ocp.args.JsonSave(checkpoint.progress._asdict()),
+                ),
+            )
+        except Exception as error:  # Orbax and TensorStore raise whatever the file system leads to
+            raise StorageError(
+                f"the checkpoint of epoch {epoch} must be written to {self._folder}; that failed with {_reason(error)}: see to "
+                "space and permissions there, and run the same command again"
+            ) from error
 
-    def restore(self, like: TrainState) -> Checkpoint | None:
-        """The newest checkpoint, or None where there is none.
+    def restore(self, like: TrainState, say: Callable[[str], None]) -> Checkpoint | None:
+        """The newest checkpoint that can be read, or None where there is none at all.
+
+        One that cannot be read is moved aside, as `<epoch>.corrupt`, if there is an older one to go on from.
 
         Args:
           like: a state of the same shapes, on the host.
+          say: is told of every checkpoint that was moved aside.
 
         Raises:
-          CheckpointError: it cannot be read, or holds another model.
+          CheckpointError: none of them can be read, or they hold another model.
         """
-        epoch = self._manager.latest_step()
-        if epoch is None:
-            return None
-        try:
-            items = self._manager.restore(
-                epoch,
-                args=ocp.args.Composite(
-                    state=ocp.args.StandardRestore(like),
-                    best=ocp.args.StandardRestore(like.params),
-                    progress=ocp.args.JsonRestore(),
-                ),
-            )
-            progress = Progress(**items["progress"])
-            history = [Epoch(*row) for row in progress.history]
-            shapes = [jax.tree.map(np.shape, tree) for tree in ((items["state"], items["best"]), (like, like.params))]
-            if jax.tree.leaves(shapes[0]) != jax.tree.leaves(shapes[1]):
-                raise ValueError("its arrays have other shapes than the model's")
-        except Exception as error:  # Orbax and TensorStore raise whatever the damage leads to
-            reason = " ".join(str(error).split())[:200]
+        unreadable: list[tuple[int, Exception]] = []
+        for epoch in sorted(self._manager.all_steps(), reverse=True):
+            try:
+                found = _read(self._manager, self._folder, epoch, like)
+            except CheckpointError:
+                raise
+            except Exception as error:  # as above, whatever the damage leads to
+                unreadable.append((epoch, error))
+                continue
+            for bad, error in unreadable:
+                self._move_aside(bad, error, epoch, say)
+            return found
+        if unreadable:
+            epoch, error = unreadable[0]
             raise CheckpointError(
-                f"the checkpoint {self._folder / str(epoch)} must be readable; reading it failed with {type(error).__name__}: "
-                f"{reason}: delete that folder to go on from the one before it, or give another workdir"
+                f"the checkpoint {self._folder / str(epoch)} must be readable; reading it failed with {_reason(error)}, and "
+                "there is no older one: delete that folder to begin again, or give another workdir"
             ) from error
-        state = jax.tree.unflatten(jax.tree.structure(like), jax.tree.leaves(items["state"]))
-        return Checkpoint(state, items["best"], progress._replace(history=history))
+        return None
+
+    def _move_aside(self, epoch: int, error: Exception, back_to: int, say: Callable[[str], None]) -> None:
+        place = self._folder / str(epoch)
+        names = (f"{epoch}.corrupt{number}" for number in ("", *(f".{i}" for i in itertools.count(2))))
+        aside = next(path for name in names if not (path := self._folder / name).exists())
+        try:
+            place.rename(aside)
+        except OSError as problem:
+            raise StorageError(
+                f"the unreadable checkpoint {place} must be moved to {aside.name}; that failed with {_reason(problem)}: move "
+                "it yourself"
+            ) from problem
+        self._manager.reload()
+        say(f"{place} cannot be read ({_reason(error)}): moved to {aside.name}; going on from epoch {back_to}")
 
     def close(self) -> None:
         self._manager.close()
+
+
+def restore_epoch(folder: Path, epoch: int, like: TrainState) -> Checkpoint:
+    """The checkpoint of an epoch, which the first process has been able to read.
+
+    Raises:
+      CheckpointError: this process cannot.
+    """
+    try:
+        with _manager(folder) as manager:
+            return _read(manager, folder, epoch, like)
+    except CheckpointError:
+        raise
+    except Exception as error:
+        raise CheckpointError(
+            f"the checkpoint {folder / str(epoch)} must be readable by all processes; reading it failed with {_reason(error)}: "
+            "put the workdir on a file system that all hosts share"
+        ) from error
+
+
+def _manager(folder: Path, **options: Any) -> ocp.CheckpointManager:
+    """Orbax's manager, for which each of several processes is on its own: they neither save nor wait together."""
+    logging.getLogger("absl").setLevel(logging.WARNING)
+    if jax.process_count() > 1:
+        me = jax.process_index()
+        options["multiprocessing_options"] = ocp.options.MultiprocessingOptions(
+            primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"process_{me}"
+        )
+    asked = ocp.CheckpointManagerOptions(create=False, enable_async_checkpointing=False, **options)
+    return ocp.CheckpointManager(folder.absolute(), options=asked)
+
+
+def _read(manager: ocp.CheckpointManager, folder: Path, epoch: int, like: TrainState) -> Checkpoint:
+    items = manager.restore(
+        epoch,
+        args=ocp.args.Composite(
+            state=ocp.args.StandardRestore(like),
+            best=ocp.args.StandardRestore(like.params),
+            progress=ocp.args.JsonRestore(),
+        ),
+    )
+    progress = Progress(**items["progress"])
+    history = [Epoch(*row) for row in progress.history]
+    shapes = [jax.tree.map(np.shape, tree) for tree in ((items["state"], items["best"]), (like, like.params))]
+    if jax.tree.leaves(shapes[0]) != jax.tree.leaves(shapes[1]):
+        raise CheckpointError(
+            f"the checkpoint {folder / str(epoch)} must hold the model of this configuration; its arrays have other shapes: "
+            "give another workdir"
+        )
+    state = jax.tree.unflatten(jax.tree.structure(like), jax.tree.leaves(items["state"]))
+    return Checkpoint(state, items["best"], progress._replace(history=history))
+
+
+def _reason(error: Exception) -> str:
+    """An exception in one line of bounded length."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

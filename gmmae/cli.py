@@ -1,11 +1,11 @@
 """The command `gmmae` and its subcommands; `train.py` is its `train`."""
 
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 
 from gmmae.errors import InputError
-
-BAD_INPUT = 2
+from gmmae.errors import report as report_error
 
 
 def train(arguments: Sequence[str], prog: str = "gmmae train") -> int:
@@ -15,14 +15,19 @@ def train(arguments: Sequence[str], prog: str = "gmmae train") -> int:
     from gmmae.stopping import EXIT_CODES, INTERRUPTED
 
     config, root = parse_train(arguments, prog)
-    from gmmae.loop import run  # JAX is imported after the command line has been found to be right
+    from gmmae.distributed import joined
 
-    display = terminal.display()
-    record = run(config, root, display)
+    command = shlex.join([*prog.split(), *arguments])
+    with joined(config, command) as group:
+        from gmmae.loop import run  # JAX is imported after the command line has been found to be right
+
+        display = terminal.display() if group.primary else terminal.Silent()
+        record = run(config, root, display, group)
     assert record.stop_reason is not None
     display.say(_outcome(record))
     if record.stop_reason in INTERRUPTED:
-        display.say(f"checkpoint written; to resume: {prog} {' '.join(arguments)}")
+        display.say(f"checkpoint written; to resume: {command}")
+    if record.stop_reason in INTERRUPTED or not group.primary:
         return EXIT_CODES[record.stop_reason]
     from gmmae.pictures import draw
     from gmmae.workdir import WorkDir
@@ -145,12 +150,11 @@ def _dispatch(commands: dict[str, Command], arguments: Sequence[str], prog: str)
 
 
 def guarded(command: Callable[..., int], *arguments: object) -> int:
-    """Runs a command; an `InputError` becomes one line on standard error and exit code 2."""
+    """Runs a command; an `InputError` becomes one line on standard error and its exit code."""
     try:
         return command(*arguments)
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
+        return report_error(error)
 
 
 def main() -> int:

@@ -161,7 +161,7 @@ class StopConfig:
 
 @dataclass(frozen=True)
 class ParallelConfig:
-    devices: int = 0  # devices to train on; 0 takes all that JAX sees, or one where virtual is given
+    devices: int = 0  # devices to train on; 0: all of all processes, or one where virtual is given to one process
     virtual: int = 0  # devices that the arm reckons with though fewer compute their batch; 0: the devices themselves
     micro_batch: int = 0  # most samples whose gradient a device computes at once, to bound memory; 0: its whole share
 

@@ -7,52 +7,61 @@ clocks, history, checkpoints and logs, and decides whether to stop.
 import dataclasses
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import jax
 import numpy as np
 
-from gmmae import programs, stopping
-from gmmae.checkpoint import Checkpoint, Checkpoints, Progress
+from gmmae import agreement, programs, stopping
+from gmmae.checkpoint import Checkpoint, Checkpoints, Progress, restore_epoch
 from gmmae.clock import Clock
 from gmmae.config import Config, StopConfig, determining
 from gmmae.interrupts import Interrupts
+from gmmae.journal import Journal, NoJournal, WorkDirJournal
+from gmmae.peers import ALONE, Group
 from gmmae.programs import Programs, Setup
-from gmmae.records import Epoch, Record, history_line, to_json, write_history, write_text
-from gmmae.startup import facts, new_record
+from gmmae.records import Epoch, Record, from_plain, plain
+from gmmae.startup import facts, new_record, require_same_path
 from gmmae.step import TrainState
 from gmmae.terminal import Display
 from gmmae.workdir import WorkDir, claim
 from gmmae.writers import Board, NoBoard, TensorBoard
 
 
-def run(config: Config, root: Path, display: Display) -> Record:
+def run(config: Config, root: Path, display: Display, group: Group = ALONE) -> Record:
     """Trains to the end, or resumes what an earlier process left in the work directory.
 
     Args:
       config: the run.
       root: its work directory; it may hold an earlier part of the same run, or its end.
       display: where a person looks.
+      group: the processes that train together; only the first one writes.
 
     Returns:
       The record, as it is in `record.json`; its `stop_reason` is never None.
 
     Raises:
       InputError: the configuration does not fit the machine, the data or the work directory.
+      StorageError: the work directory cannot be written any more.
     """
-    workdir = claim(config, root)
-    record = workdir.read_record()
-    if record is not None and _finished(record, config.stop):
-        display.say(f"{root} holds a finished run: {record.stop_reason} after {record.epochs} epochs")
-        return record
-    setup = programs.prepare(config)
-    checkpoints = Checkpoints(workdir.checkpoints, config.checkpoint.keep)
-    try:
-        with Interrupts() as interrupts, programs.arithmetic(config):
-            return _Run(setup, workdir, checkpoints, display).train(interrupts)
-    finally:
-        display.close()
-        checkpoints.close()
+    with claim(config, root) if group.primary else nullcontext(WorkDir(root)) as workdir:
+        earlier = workdir.read_record() if group.primary else None
+        [said, *_] = group.gather(plain(earlier) if earlier is not None else None)
+        earlier = from_plain(said) if said is not None else None
+        if earlier is not None and _finished(earlier, config.stop):
+            display.say(f"{root} holds a finished run: {earlier.stop_reason} after {earlier.epochs} epochs")
+            return earlier
+        setup = programs.prepare(config)
+        agreement.require_same(group.gather(agreement.data(setup.workload.data)))
+        checkpoints = Checkpoints(workdir.checkpoints, config.checkpoint.keep) if group.primary else None
+        try:
+            with Interrupts() as interrupts, programs.arithmetic(config):
+                return _Run(setup, workdir, checkpoints, display, group, earlier).train(interrupts)
+        finally:
+            display.close()
+            if checkpoints:
+                checkpoints.close()
 
 
 def _finished(record: Record, stop: StopConfig) -> bool:
@@ -66,18 +75,33 @@ def _finished(record: Record, stop: StopConfig) -> bool:
 class _Run:
     """The state of the host's loop; restored from the newest checkpoint when it is made."""
 
-    def __init__(self, setup: Setup, workdir: WorkDir, checkpoints: Checkpoints, display: Display):
-        self.setup, self.workdir, self.checkpoints, self.display = setup, workdir, checkpoints, display
+    def __init__(
+        self,
+        setup: Setup,
+        workdir: WorkDir,
+        checkpoints: Checkpoints | None,
+        display: Display,
+        group: Group,
+        earlier: Record | None,
+    ):
+        self.setup, self.workdir, self.checkpoints, self.display, self.group = setup, workdir, checkpoints, display, group
         start = programs.initial_state(setup)
-        saved = checkpoints.restore(like=start)
+        self.record = new_record(setup, start)
+        require_same_path(earlier, self.record)
+        saved = self._restore(start)
         self.clock = Clock(saved.progress.clocks if saved else None)
         self.history = saved.progress.history if saved else []
         self.best_epoch = saved.progress.best_epoch if saved else 0
         self.best = saved.best if saved else start.params
         self.state: TrainState = setup.devices.replicate(saved.state if saved else start)
-        self.record = new_record(setup, start)
-        self.board = self._board()
-        write_history(workdir.history, self.history)
+        self.journal: Journal = WorkDirJournal(workdir, self._board()) if group.primary else NoJournal()
+        self.journal.begin(self.history)
+
+    def _restore(self, like: TrainState) -> Checkpoint | None:
+        """What the first process can read decides where all go on."""
+        found = self.checkpoints.restore(like, self.display.say) if self.checkpoints else None
+        [epoch, *_] = self.group.gather(len(found.progress.history) if found else None)
+        return found if self.checkpoints or epoch is None else restore_epoch(self.workdir.checkpoints, epoch, like)
 
     def train(self, interrupts: Interrupts) -> Record:
         stop, done = self.setup.config.stop, len(self.history)
@@ -88,19 +112,23 @@ class _Run:
         self._write_record(None)
         if not done:
             self._show(compiled, compiled.evaluate(self.state.params), last=False)
-        reason = self._stop_reason([row.train_loss for row in self.history[-1:]]) if done else None
+        reason, _ = self._agree(self._stop_reason([row.train_loss for row in self.history[-1:]]) if done else None, None)
         while reason is None:
             step_losses = self._epoch(compiled)
-            end = self._stop_reason(step_losses)
+            end, interrupt = self._agree(self._stop_reason(step_losses), interrupts.reason)
             self._show(compiled, self.history[-1].val_loss, last=end is not None)
-            reason = end or interrupts.reason
+            reason = end or interrupt
             if reason or len(self.history) % self.setup.config.checkpoint.every_epochs == 0:
                 self._save()
                 self._write_record(reason)
         record = self._write_record(reason)
-        self.board.result(record)
-        self.board.close()
+        self.journal.end(record)
         return record
+
+    def _agree(self, end: str | None, interrupt: str | None) -> tuple[str | None, str | None]:
+        """The end that the first process sees, by its clock, and the first interrupt of any process: the same for all."""
+        said = self.group.gather([end, interrupt])
+        return said[0][0], next((reason for _, reason in said if reason), None)
 
     def _epoch(self, compiled: Programs) -> Sequence[float]:
         epoch, plan = len(self.history) + 1, self.setup.train_plan
@@ -120,9 +148,7 @@ class _Run:
         if val_loss < self._best_loss():
             self.best, self.best_epoch = jax.device_get(self.state.params), epoch
         self.history.append(row)
-        with self.workdir.history.open("a", encoding="utf-8") as file:
-            file.write(history_line(row) + "\n")
-        self.board.epoch(row)
+        self.journal.epoch(row)
         self.display.epoch(row)
         return step_losses.tolist()
 
@@ -136,6 +162,8 @@ class _Run:
         )
 
     def _save(self) -> None:
+        if not self.checkpoints:
+            return
         with self.clock.section("checkpoint_s"):
             progress = Progress(self.history, self.clock.read(), self.best_epoch)
             self.checkpoints.save(Checkpoint(jax.device_get(self.state), self.best, progress))
@@ -153,7 +181,7 @@ class _Run:
             time_to_target_s=self.clock.to_loss_s if reason == stopping.TARGET_REACHED else None,
             clocks=self.clock.read(),
         )
-        write_text(self.workdir.record, to_json(self.record))
+        self.journal.record(self.record)
         return self.record
 
     def _board(self) -> Board:
@@ -170,12 +198,10 @@ class _Run:
         epoch, log = len(self.history), self.setup.config.log
         in_figure = last or epoch in log.figure_epochs
         on_board = last or epoch % log.detail_epochs == 0
-        if not (in_figure or on_board):
+        if not self.group.primary or not (in_figure or on_board):
             return
         details = compiled.describe(self.state.params)
         if on_board:
-            self.board.details(epoch, details)
+            self.journal.board_details(epoch, details)
         if in_figure:
-            np.savez_compressed(
-                self.workdir.snapshots / f"epoch_{epoch:06d}.npz", epoch=epoch, val_loss=val_loss, **details._asdict()
-            )
+            self.journal.snapshot(epoch, val_loss, details)

@@ -39,20 +39,32 @@ class Devices:
         return self.devices[0].device_kind
 
     @property
+    def processes(self) -> int:
+        return len({device.process_index for device in self.devices})
+
+    @property
     def oversubscribed(self) -> bool:
         """Whether devices share hardware: CPU devices of one process are virtual, so more than one is."""
-        return self.devices[0].platform == "cpu" and self.count > jax.process_count()
+        return self.devices[0].platform == "cpu" and self.count > self.processes
 
     def replicate(self, tree: PyTree) -> PyTree:
-        """A copy of every array on every device."""
-        return jax.device_put(tree, self._sharding(PartitionSpec()))
+        """A copy of every array on every device. Where several processes own them, each one gives the same arrays."""
+        return self._place(tree, PartitionSpec())
 
     def shard(self, tree: PyTree) -> PyTree:
-        """Arrays divided along their leading axis, one entry a device."""
-        return jax.device_put(tree, self._sharding(PartitionSpec(AXIS)))
+        """Arrays divided along their leading axis, one entry a device. Every process gives them whole."""
+        return self._place(tree, PartitionSpec(AXIS))
 
-    def _sharding(self, spec: PartitionSpec) -> NamedSharding:
-        return NamedSharding(Mesh(np.array(self.devices), (AXIS,)), spec)
+    def _place(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
+        sharding = NamedSharding(Mesh(np.array(self.devices), (AXIS,)), spec)
+        if sharding.is_fully_addressable:
+            return jax.device_put(tree, sharding)
+
+        def place(leaf: Any) -> jax.Array:
+            array = np.asarray(leaf)
+            return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
+
+        return jax.tree.map(place, tree)  # device_put would compare the arrays of all processes, over the network
 
     def compile(
         self, function: Callable[..., Any], *args: Any, sharded: int, donate: tuple[int, ...] = ()
@@ -76,10 +88,10 @@ class Devices:
 
 
 def choose(count: int) -> Devices:
-    """The first `count` devices that JAX sees, or all of them for 0.
+    """The first `count` devices of all processes, process by process, or all of them for 0.
 
     Raises:
-      InputError: there are fewer.
+      InputError: there are fewer, or some process would have none or only a part of its own.
     """
     devices = jax.devices()
     if count > len(devices):
@@ -87,5 +99,10 @@ def choose(count: int) -> Devices:
         raise InputError(
             f"parallel.devices must be at most the number of devices that JAX sees, {len(devices)} ({devices[0].device_kind}); "
             f"got {count}: {way_out}"
+        )
+    if jax.process_count() > 1 and 0 < count < len(devices):
+        raise InputError(
+            f"parallel.devices must be 0 or all devices of the {jax.process_count()} processes, {len(devices)}; got {count}: "
+            "start fewer processes, or let each of them see fewer devices"
         )
     return Devices(tuple(devices[: count or None]))

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from gmmae.errors import InputError
 from gmmae.launchers import Place
@@ -134,6 +134,26 @@ def _message(line: bytes) -> tuple[str, Any]:
             raise ValueError(f"{other!r} is no message")
 
 
+class Group(Protocol):
+    """The processes that train together."""
+
+    @property
+    def primary(self) -> bool: ...
+    def gather(self, word: Any) -> list[Any]: ...
+
+
+class Alone:
+    """A group of one."""
+
+    primary = True
+
+    def gather(self, word: Any) -> list[Any]:
+        return [word]
+
+
+ALONE = Alone()
+
+
 class Peers:
     """The link of this process, from when all have come together until `close`.
 
@@ -151,13 +171,18 @@ class Peers:
         self.me = identity(place)
         self._silence_s, self._on_lost = silence_s, on_lost
         self._changed = threading.Condition()
-        self._lost: str | None = None
+        self.lost: str | None = None
         self._ended = False
         deadline = time.monotonic() + start_timeout_s
         meet = _gather_all if place.process_id == 0 else _reach_first
         self._peers, self._everyone = meet(place, self.me, deadline, start_timeout_s, silence_s)
         self._thread = threading.Thread(target=self._watch, name="peers", daemon=True)
         self._thread.start()
+
+    @property
+    def primary(self) -> bool:
+        """Whether this is process 0, which alone writes and prints."""
+        return self.me.process_id == 0
 
     def gather(self, word: Any) -> list[Any]:
         """What each process says, in their order; every process has to call this as often as every other.
@@ -168,7 +193,7 @@ class Peers:
         Raises:
           PeerLost: one of them will not say anything any more.
         """
-        if self.me.process_id:
+        if not self.primary:
             self._peers[0].send("word", word)
             return self._take(self._peers)[0]
         words = [word, *self._take(self._peers)]
@@ -177,15 +202,15 @@ class Peers:
 
     def _take(self, peers: Iterable[_Peer]) -> list[Any]:
         with self._changed:
-            self._changed.wait_for(lambda: all(peer.words for peer in peers) or self._lost or any(p.ended for p in peers))
+            self._changed.wait_for(lambda: all(peer.words for peer in peers) or self.lost or any(p.ended for p in peers))
             if not all(peer.words for peer in peers):
-                raise PeerLost(self._lost or "another process has ended before this one")
+                raise PeerLost(self.lost or "another process has ended before this one")
             return [peer.words.pop(0) for peer in peers]
 
     def await_loss(self, timeout_s: float) -> None:
         """Waits until a loss is known, at most so long."""
         with self._changed:
-            self._changed.wait_for(lambda: self._lost, timeout_s)
+            self._changed.wait_for(lambda: self.lost, timeout_s)
 
     def fail(self, reason: str) -> None:
         """Tells the others that this process ends, and why: they end too."""
@@ -199,9 +224,9 @@ class Peers:
         for peer in self._peers:
             with contextlib.suppress(OSError):
                 peer.connection.shutdown(socket.SHUT_WR)
-        if self.me.process_id == 0:
+        if self.primary:
             with self._changed:
-                self._changed.wait_for(lambda: all(peer.ended for peer in self._peers) or self._lost, self._silence_s)
+                self._changed.wait_for(lambda: all(peer.ended for peer in self._peers) or self.lost, self._silence_s)
 
     def _tell(self, kind: str, value: Any = None) -> None:
         for peer in self._peers:
@@ -218,7 +243,7 @@ class Peers:
 
     def _keep_watch(self, selector: selectors.BaseSelector, interval_s: float) -> None:
         next_beat = 0.0
-        while selector.get_map() and not self._lost:
+        while selector.get_map() and not self.lost:
             # What lies there is read before silence is judged: this process itself may have been stopped for a while.
             for key, _ in selector.select(max(0.0, next_beat - time.monotonic())):
                 if not self._listen(key.data):
@@ -262,12 +287,12 @@ class Peers:
     def _give_up(self, process_id: int, text: str, silent: bool) -> None:
         if self._ended:
             return
-        if self.me.process_id == 0:
+        if self.primary:
             self._tell("lost", [process_id, text, silent])
         if silent:
             _end_for_good(self._everyone[process_id], self.me)
         with self._changed:
-            self._lost = text
+            self.lost = text
             self._changed.notify_all()
         self._on_lost(text)
 

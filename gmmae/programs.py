@@ -62,7 +62,8 @@ def prepare(config: Config) -> Setup:
       InputError: the configuration does not fit the machine or the data.
     """
     optim, parallel = config.optim, config.parallel
-    devices = choose(parallel.devices or min(parallel.virtual, 1))
+    one = parallel.virtual > 0 and jax.process_count() == 1
+    devices = choose(parallel.devices or int(one))
     count = parallel.virtual or devices.count
     workload = WORKLOADS[config.workload](config)
     samples = len(workload.data.train.mass)

@@ -1,19 +1,16 @@
 """What is known of a run before its first epoch: for the record, and in words for the person who started it."""
 
-import platform
-import subprocess
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import jax
 
 from gmmae.config import run_id
+from gmmae.errors import InputError
 from gmmae.programs import Setup, parameter_count
+from gmmae.provenance import git_commit, versions
 from gmmae.records import Record
 from gmmae.schedules import arm, peak_learning_rate
 from gmmae.step import TrainState
-
-PACKAGES = ("gmmae", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
 def new_record(setup: Setup, state: TrainState) -> Record:
@@ -39,6 +36,23 @@ def new_record(setup: Setup, state: TrainState) -> Record:
         target_loss=config.stop.target_loss,
         versions=versions(),
         git_commit=git_commit(),
+    )
+
+
+def require_same_path(earlier: Record | None, now: Record) -> None:
+    """Refuses to go on with a run on devices that would change what its steps compute.
+
+    An arm whose batch follows the number of devices may be asked for "all there are": the configuration is the same then.
+
+    Raises:
+      InputError: global batch or learning rate differ from the earlier part of the run.
+    """
+    if earlier is None or (earlier.global_batch, earlier.learning_rate) == (now.global_batch, now.learning_rate):
+        return
+    raise InputError(
+        f"a resumed run of arm {now.arm} must have the global batch that it began with, {earlier.global_batch} on "
+        f"{earlier.devices} devices; got {now.global_batch} on {now.devices}: use as many devices, or begin it with "
+        f"parallel.virtual = {earlier.devices}"
     )
 
 
@@ -92,29 +106,3 @@ def _rate_text(setup: Setup, record: Record) -> str:
     if optim.decay_epochs:
         text += f", × {optim.decay_factor:g} after epochs {', '.join(map(str, optim.decay_epochs))}"
     return text
-
-
-def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that decide on the numbers."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def git_commit() -> str | None:
-    """The commit of the checkout that this code runs from, `-dirty` behind it if changed; None outside a checkout."""
-    here = Path(__file__)
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(here.parent), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-
-    try:
-        git("ls-files", "--error-unmatch", here.name)
-        return git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
-    except (OSError, subprocess.SubprocessError):
-        return None

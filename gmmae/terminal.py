@@ -21,6 +21,22 @@ class Display(Protocol):
     def close(self) -> None: ...
 
 
+class Silent:
+    """Shows nothing: the display of every process but the first."""
+
+    def start(self, facts: Mapping[str, str], *, max_epochs: int, done: int) -> None:
+        pass
+
+    def epoch(self, row: Epoch) -> None:
+        pass
+
+    def say(self, line: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 class Plain:
     """One line an epoch, for log files."""
 

@@ -16,8 +16,8 @@ from gmmae.data.batches import Plan
 from gmmae.errors import InputError
 from gmmae.grid import TimingConfig
 from gmmae.programs import Setup
+from gmmae.provenance import git_commit, versions
 from gmmae.records import write_text
-from gmmae.startup import git_commit, versions
 
 
 class Timing(NamedTuple):

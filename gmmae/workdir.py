@@ -1,9 +1,14 @@
 """A run's work directory: its files by name, and whose run it is."""
 
+import fcntl
 import json
+import os
+import socket
 import tomllib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from gmmae.config import Config, determining, flatten, flatten_table, to_toml
 from gmmae.errors import InputError
@@ -18,6 +23,10 @@ class WorkDir(NamedTuple):
     @property
     def config(self) -> Path:
         return self.root / "config.toml"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / ".lock"
 
     @property
     def record(self) -> Path:
@@ -59,25 +68,44 @@ class WorkDir(NamedTuple):
             ) from error
 
 
-def claim(config: Config, root: Path) -> WorkDir:
-    """Makes the work directory, or recognises it as this run's own, and writes `config.toml`.
+@contextmanager
+def claim(config: Config, root: Path) -> Iterator[WorkDir]:
+    """Makes the work directory, or recognises it as this run's own, and writes `config.toml`; no other process may enter it.
 
     Raises:
-      InputError: it cannot be written, or it belongs to a run with another configuration.
+      InputError: it cannot be written, another process is in it, or it belongs to a run with another configuration.
     """
     workdir = WorkDir(root)
+    with ExitStack() as held:
+        try:
+            for folder in (root, workdir.snapshots):
+                folder.mkdir(parents=True, exist_ok=True)
+            _lock(held.enter_context(workdir.lock.open("a+", encoding="utf-8")), root)
+            if workdir.config.exists():
+                _require_same_run(config, workdir.config)
+            write_text(workdir.config, to_toml(config))
+        except OSError as error:
+            reason = error.strerror or error
+            raise InputError(
+                f"workdir must be a folder that can be written; got {root} ({reason}): give another with --workdir"
+            ) from error
+        yield workdir
+
+
+def _lock(file: IO[str], root: Path) -> None:
+    """Locks the file while it is open, and writes into it who has done so. The system unlocks it however the process ends."""
     try:
-        if workdir.config.exists():
-            _require_same_run(config, workdir.config)
-        for folder in (root, workdir.snapshots):
-            folder.mkdir(parents=True, exist_ok=True)
-        write_text(workdir.config, to_toml(config))
-    except OSError as error:
-        reason = error.strerror or error
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        holder = file.read().strip() or "another process"
         raise InputError(
-            f"workdir must be a folder that can be written; got {root} ({reason}): give another with --workdir"
-        ) from error
-    return workdir
+            f"workdir must be worked on by one run at a time; got {root}, which {holder} holds: wait for it, end it, or give "
+            "another with --workdir"
+        ) from None
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+    file.flush()
 
 
 def _require_same_run(config: Config, path: Path) -> None:

@@ -13,6 +13,7 @@ from gmmae.records import Epoch, Record
 
 SCALARS = {"loss/train": "train_loss", "loss/validation": "val_loss", "optimiser/learning_rate": "lr"}
 RESULTS = {"result/time_to_target_s": "time_to_target_s", "result/epochs": "epochs", "result/best_val_loss": "best_val_loss"}
+QUEUE = 10_000
 TIMES = ("train_s", "eval_s", "total_s")
 
 
@@ -61,7 +62,8 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path, parameters: Mapping[str, Any], after: int = 0):
-        self._writer = SummaryWriter(str(folder), purge_step=after + 1 if after else None, flush_secs=1)
+        # A queue that never fills: where the disk is full the thread that empties it ends, and a full one would wait for ever.
+        self._writer = SummaryWriter(str(folder), purge_step=after + 1 if after else None, flush_secs=1, max_queue=QUEUE)
         # SummaryWriter.add_hparams would open a run of its own, named by the time, for the same purpose.
         plain = {key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in parameters.items()}
         assert self._writer.file_writer is not None
@@ -69,11 +71,16 @@ class TensorBoard:
             self._writer.file_writer.add_summary(summary)
 
     def epoch(self, row: Epoch) -> None:
-        """The scalars of an epoch; they are on disk about a second later."""
+        """The scalars of an epoch; they are on disk about a second later.
+
+        Raises:
+          OSError: earlier ones cannot be written.
+        """
         for tag, name in SCALARS.items():
             self._writer.add_scalar(tag, getattr(row, name), row.epoch)
         for name in TIMES:
             self._writer.add_scalar(f"time/{name}", getattr(row, name), row.epoch)
+        self._writer.flush()  # of what has arrived so far: a full disk shows here, in the caller's thread
 
     def details(self, epoch: int, details: Details) -> None:
         """Histograms of α, μ, σ and ρ, and central slices of each shown nodule: input left, reconstruction right."""

@@ -22,7 +22,7 @@ def finish(config: Config, workdir) -> tuple[Record, Recorder]:
 
 def final_state(config: Config, workdir):
     setup = loop.programs.prepare(config)
-    saved = Checkpoints(workdir / "checkpoints", 2).restore(like=loop.programs.initial_state(setup))
+    saved = Checkpoints(workdir / "checkpoints", 2).restore(loop.programs.initial_state(setup), print)
     assert saved is not None
     return saved
 

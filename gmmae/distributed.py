@@ -1,0 +1,143 @@
+"""The beginning and the end of a run of several processes; the only module that calls `jax.distributed`.
+
+A process that ends in an error ends at once (`os._exit`): JAX's own way out waits for the others, which may be gone.
+"""
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import NoReturn
+
+from gmmae import agreement
+from gmmae.config import Config
+from gmmae.errors import LOST_PEER, InputError, report
+from gmmae.launchers import Place, find
+from gmmae.peers import ALONE, Group, PeerLost, Peers
+
+JAX_PATIENCE = 4
+"""JAX's heartbeat timeout in units of ours: its way of ending a process, in C++ and without our message, must come later."""
+
+
+@contextmanager
+def joined(config: Config, command: str) -> Iterator[Group]:
+    """The processes that train together, this one among them; no JAX may have run before.
+
+    Args:
+      config: of this process.
+      command: what resumes the run, for the message when another process is lost.
+
+    Raises:
+      InputError: this process trains alone and something is wrong. With others, the process ends with the message and the
+        code that the command line would have given; or with 75 if another one was lost.
+    """
+    asked = config.distributed
+    place = find(asked, os.environ)
+    if place is None:
+        yield ALONE
+        return
+    # What goes wrong up to here is raised: nobody is connected yet.
+    peers = Peers(place, asked.start_timeout_s, asked.heartbeat_timeout_s, partial(_end_without, command))
+    try:
+        if not peers.primary:
+            _be_silent()
+        agreement.require_same(peers.gather(agreement.program(config)))
+        _start_jax(place, peers, asked.start_timeout_s, asked.heartbeat_timeout_s)
+        yield peers
+        _stop_jax()
+    except BaseException as error:
+        _end(error, peers, asked.heartbeat_timeout_s)
+    peers.close()
+
+
+def _be_silent() -> None:
+    """Shuts standard output, where Gloo announces its connections from C++; errors go to standard error."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+
+
+def _start_jax(place: Place, peers: Peers, start_timeout_s: float, heartbeat_timeout_s: float) -> None:
+    """JAX's coordinator listens on a free port of process 0; the port of the link is taken."""
+    import jax
+
+    port = peers.gather(_free_port() if peers.primary else 0)[0]
+    host = f"[{place.host}]" if ":" in place.host else place.host
+    jax.distributed.initialize(
+        f"{host}:{port}",
+        place.processes,
+        place.process_id,
+        local_device_ids=list(place.local_devices),  # an empty list keeps all; None would keep one under srun and mpirun
+        initialization_timeout=round(start_timeout_s),
+        heartbeat_timeout_seconds=max(100, round(JAX_PATIENCE * heartbeat_timeout_s)),
+        shutdown_timeout_seconds=round(heartbeat_timeout_s),
+    )
+    if threading.current_thread() is threading.main_thread():
+        # JAX has put a handler of its own in place of Python's, which swallows SIGTERM.
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+    _delay_aborts()
+    jax.devices()  # meets the others once more, now that all are sure to be there
+
+
+def _delay_aborts() -> None:
+    """Gives the link's thread time for its message before JAX's C++ ends this process.
+
+    When process 0 dies, JAX sees it by a broken connection as the link does, and calls `abort` at once. A C function as the
+    handler of SIGABRT holds up the aborting thread alone: `sleep`, which takes the signal's number, 6, as seconds. Then the
+    process aborts as ever.
+    """
+    libc = ctypes.CDLL(None)
+    libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
+    libc.signal.restype = ctypes.c_void_p
+    libc.signal(signal.SIGABRT, ctypes.cast(libc.sleep, ctypes.c_void_p))
+
+
+def _stop_jax() -> None:
+    import jax
+
+    jax.distributed.shutdown()
+
+
+def _free_port() -> int:
+    with socket.create_server(("", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+def _end_without(command: str, text: str) -> None:
+    """The end of this process because another one is lost; called in the link's thread, whatever the main one waits for."""
+    print(f"error: {text}; to resume, start all processes again: {command}", file=sys.stderr, flush=True)
+    os._exit(LOST_PEER)
+
+
+def _end(error: BaseException, peers: Peers, heartbeat_timeout_s: float) -> NoReturn:
+    if isinstance(error, agreement.DisagreementError):
+        code = report(error)
+        peers.close()
+    elif isinstance(error, InputError):
+        code = report(error)
+        peers.fail(str(error))
+    else:
+        if _may_come_of_a_loss(error):
+            peers.await_loss(heartbeat_timeout_s + 5)
+            if peers.lost:
+                time.sleep(60)  # the link's thread is about to end this process
+        traceback.print_exception(error)
+        peers.fail(" ".join(f"{type(error).__name__}: {error}".split())[:200])
+        code = 130 if isinstance(error, KeyboardInterrupt) else 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _may_come_of_a_loss(error: BaseException) -> bool:
+    """A collective operation fails as soon as the connection to a killed process breaks, maybe before the link has seen it."""
+    import jax
+
+    return isinstance(error, PeerLost | jax.errors.JaxRuntimeError)
