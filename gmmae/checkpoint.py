@@ -113,7 +113,7 @@ class Checkpoints:
 
     def _move_aside(self, epoch: int, error: Exception, back_to: int, say: Callable[[str], None]) -> None:
         place = self._folder / str(epoch)
-        names = (f"{epoch}.corrupt{number}" for number in ("", *(f".{i}" for i in itertools.count(2))))
+        names = itertools.chain([f"{epoch}.corrupt"], (f"{epoch}.corrupt.{i}" for i in itertools.count(2)))
         aside = next(path for name in names if not (path := self._folder / name).exists())
         try:
             place.rename(aside)
