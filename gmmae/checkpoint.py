@@ -181,5 +181,6 @@ def _read(manager: ocp.CheckpointManager, folder: Path, epoch: int, like: TrainS
 
 
 def _reason(error: Exception) -> str:
-    """An exception in one line of bounded length."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    """An exception in one line of bounded length; its end, which names what the system said, is kept."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text if len(text) <= 300 else f'{text[:100]} … {text[-200:]}'}"

@@ -1,10 +1,11 @@
 """The command `gmmae` and its subcommands; `train.py` is its `train`."""
 
+import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
 
-from gmmae.errors import InputError
+from gmmae.errors import InputError, StorageError
 from gmmae.errors import report as report_error
 
 
@@ -153,6 +154,9 @@ def guarded(command: Callable[..., int], *arguments: object) -> int:
     """Runs a command; an `InputError` becomes one line on standard error and its exit code."""
     try:
         return command(*arguments)
+    except StorageError as error:
+        code = report_error(error)
+        os._exit(code)  # at its own end, TensorBoard's writer would try the failing disk again, and print how it fared
     except InputError as error:
         return report_error(error)
 

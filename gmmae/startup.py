@@ -50,9 +50,9 @@ def require_same_path(earlier: Record | None, now: Record) -> None:
     if earlier is None or (earlier.global_batch, earlier.learning_rate) == (now.global_batch, now.learning_rate):
         return
     raise InputError(
-        f"a resumed run of arm {now.arm} must have the global batch that it began with, {earlier.global_batch} on "
-        f"{earlier.devices} devices; got {now.global_batch} on {now.devices}: use as many devices, or begin it with "
-        f"parallel.virtual = {earlier.devices}"
+        f"a resumed run of arm {now.arm} must keep its global batch and learning rate, {earlier.global_batch} and "
+        f"{earlier.learning_rate:g} on {earlier.devices} devices; got {now.global_batch} and {now.learning_rate:g} on "
+        f"{now.devices}: use as many devices as before, or give another workdir"
     )
 
 

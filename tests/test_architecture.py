@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent / "gmmae"
 MODULES = {".".join(path.relative_to(ROOT.parent).with_suffix("").parts): path for path in sorted(ROOT.rglob("*.py"))}
 TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
 FOUNDATION = ["config", "records", "mixture", "losses", "schedules", "stopping", "clock", "scaling", "efficiency"]
-TOP = ["gmmae.loop", "gmmae.cli", "gmmae.pictures", "gmmae.sweep"]
+TOP = ["gmmae.loop", "gmmae.cli", "gmmae.distributed", "gmmae.pictures", "gmmae.sweep"]
 
 
 def imports(name):
@@ -74,6 +74,25 @@ def test_only_parallel_maps_over_devices_and_names_the_axis():
     words = {"pmap", "shard_map", "axis_name", "AXIS"}
     found = {name for name in MODULES if words & set(identifiers(name))}
     assert found == {"gmmae.parallel"}
+
+
+def test_only_distributed_starts_and_stops_jax_among_processes():
+    calls = {"initialize", "shutdown"}
+    found = {
+        name
+        for name in MODULES
+        for node in ast.walk(TREES[name])
+        if isinstance(node, ast.Attribute) and node.attr in calls and ast.unparse(node.value).endswith("distributed")
+    }
+    assert found == {"gmmae.distributed"}
+
+
+def test_the_link_between_processes_knows_no_jax():
+    reached, queue = set(), ["gmmae.peers"]
+    while queue:
+        reached.add(current := queue.pop())
+        queue += [target for target in own(current) if target in MODULES and target not in reached]
+    assert not {target.split(".")[0] for name in reached for target in imports(name)} & {"jax", "numpy", "flax"}
 
 
 @pytest.mark.parametrize(

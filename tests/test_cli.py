@@ -112,7 +112,7 @@ def test_unknown_command(monkeypatch, capsys):
 def test_script_and_installed_command_agree_on_help():
     """In processes of their own: `train.py` starts, and help needs no JAX."""
     helped = subprocess.run([sys.executable, ROOT / "train.py", "--help"], capture_output=True, text=True, check=True, cwd=ROOT)
-    for section in ("data", "model", "optim", "stop", "parallel", "checkpoint", "log"):
+    for section in ("data", "model", "optim", "stop", "parallel", "distributed", "checkpoint", "log"):
         assert f"{section} options" in helped.stdout
     probe = "import sys, gmmae.cli as c\ntry: c.train(['--help'])\nexcept SystemExit: pass\nassert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", probe], check=True, capture_output=True, cwd=ROOT)

@@ -1,5 +1,6 @@
 """Whole runs: their ends, their files, and what a resume must not change."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -11,7 +12,8 @@ import pytest
 from gmmae import loop, stopping
 from gmmae.checkpoint import Checkpoints
 from gmmae.config import Config
-from gmmae.records import Record, from_json, read_history
+from gmmae.errors import InputError
+from gmmae.records import Record, from_json, read_history, to_json
 from tests.small import Recorder, checkpoint_epochs, losses, small
 
 
@@ -130,6 +132,30 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, uninterrupted, n
     assert_same_bits((one.state, one.best), (other.state, other.best))
     assert one.progress.best_epoch == other.progress.best_epoch
     assert second.clocks["total_s"] > first.clocks["total_s"]
+
+
+def test_another_number_of_devices_goes_on_with_the_same_strong_run(tmp_path, uninterrupted):
+    _, _, _, display = uninterrupted
+    for devices, epochs in ((1, 2), (4, 4), (3, 5)):
+        record, _ = finish(small(parallel__devices=devices, stop__max_epochs=epochs), tmp_path)
+        assert (record.devices, record.epochs, record.run_id) == (devices, epochs, uninterrupted[2].run_id)
+    # Sums in another order, as in test_parallel.py.
+    np.testing.assert_allclose(losses(read_history(tmp_path / "history.csv")), losses(display.rows), rtol=2e-5)
+
+
+def test_an_arm_whose_batch_follows_the_devices_is_not_resumed_on_others(tmp_path):
+    """Asked for all devices, the configuration is the same on a machine that has fewer."""
+    config = small(arm="weak", parallel__devices=0, stop__max_epochs=1)
+    finish(config, tmp_path)
+    record = from_json((tmp_path / "record.json").read_text())
+    assert (record.devices, record.global_batch) == (8, 22)  # 64, but for the size of the training set
+    other = dataclasses.replace(record, devices=2, global_batch=16)
+    (tmp_path / "record.json").write_text(to_json(other))
+    with pytest.raises(
+        InputError,
+        match=r"arm weak must keep .*, 16 and 0\.00105 on 2 devices; got 22 and 0\.00105 on 8: use as many devices as before",
+    ):
+        finish(small(arm="weak", parallel__devices=0, stop__max_epochs=2), tmp_path)
 
 
 def test_killed_run_repeats_only_what_was_not_saved(tmp_path, uninterrupted):

@@ -1,5 +1,6 @@
 """The link between processes, with threads in their place; whole processes are in test_distributed.py."""
 
+import contextlib
 import json
 import socket
 import threading
@@ -9,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from gmmae.launchers import Place
-from gmmae.peers import PeerLost, Peers, PeersError, identity
+from gmmae.meeting import PeersError, identity
+from gmmae.peers import PeerLost, Peers
 
 SILENCE_S = 1.0
 
@@ -64,9 +66,11 @@ def test_everyone_hears_what_each_one_says_and_a_quiet_link_lives(port):
 
 
 def cut(node: Node) -> None:
-    """Its connections end, as when the process is killed."""
+    """Its connections end, as when the process is killed; its thread, which that would have ended too, is told to be quiet."""
+    node.link._ended = True
     for peer in node.link._peers:
-        peer.connection.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):
+            peer.socket.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.mark.parametrize("gone", [0, 2])
