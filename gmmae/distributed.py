@@ -51,6 +51,7 @@ def joined(config: Config, command: str) -> Iterator[Group]:
         agreement.require_same(peers.gather(agreement.program(config)))
         _start_jax(place, peers, asked.start_timeout_s, asked.heartbeat_timeout_s)
         yield peers
+        peers.gather(None)  # JAX waits for the others no longer than it would for a lost one
         _stop_jax()
     except BaseException as error:
         _end(error, peers, asked.heartbeat_timeout_s)

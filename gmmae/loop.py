@@ -121,6 +121,7 @@ class _Run:
             if reason or len(self.history) % self.setup.config.checkpoint.every_epochs == 0:
                 self._save()
                 self._write_record(reason)
+                self.group.gather(None)  # the others wait here: in a collective operation their patience is JAX's
         record = self._write_record(reason)
         self.journal.end(record)
         return record
