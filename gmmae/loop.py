@@ -15,14 +15,14 @@ import numpy as np
 from gmmae import programs, stopping
 from gmmae.checkpoint import Checkpoint, Checkpoints, Progress
 from gmmae.clock import Clock
-from gmmae.config import Config, StopConfig, determining
+from gmmae.config import Config, determining
 from gmmae.interrupts import Interrupts
 from gmmae.programs import Programs, Setup
 from gmmae.records import Epoch, Record, history_line, to_json, write_history, write_text
 from gmmae.startup import facts, new_record
 from gmmae.step import TrainState
 from gmmae.terminal import Display
-from gmmae.workdir import WorkDir, claim
+from gmmae.workdir import WorkDir, claim, finished
 from gmmae.writers import Board, NoBoard, TensorBoard
 
 
@@ -42,7 +42,7 @@ def run(config: Config, root: Path, display: Display) -> Record:
     """
     workdir = claim(config, root)
     record = workdir.read_record()
-    if record is not None and _finished(record, config.stop):
+    if record is not None and finished(record, config.stop):
         display.say(f"{root} holds a finished run: {record.stop_reason} after {record.epochs} epochs")
         return record
     setup = programs.prepare(config)
@@ -53,14 +53,6 @@ def run(config: Config, root: Path, display: Display) -> Record:
     finally:
         display.close()
         checkpoints.close()
-
-
-def _finished(record: Record, stop: StopConfig) -> bool:
-    if record.stop_reason == stopping.MAX_EPOCHS:
-        return record.epochs >= stop.max_epochs
-    if record.stop_reason == stopping.TIME_LIMIT:
-        return 0 < stop.time_limit_s <= record.clocks["total_s"]
-    return record.stop_reason is not None and record.stop_reason not in stopping.INTERRUPTED
 
 
 class _Run:

@@ -18,6 +18,19 @@ INTERRUPTED = (SIGTERM, SIGINT)
 """A run that was stopped from outside; the same command resumes it."""
 
 
+def finished(reason: str | None, epochs: int, total_s: float, *, max_epochs: int, time_limit_s: float) -> bool:
+    """Whether a run that stopped for this reason has nothing left to do under these limits, which may have been raised since.
+
+    >>> [finished("max_epochs", 10, 5.0, max_epochs=limit, time_limit_s=0) for limit in (10, 20)]
+    [True, False]
+    """
+    if reason == MAX_EPOCHS:
+        return epochs >= max_epochs
+    if reason == TIME_LIMIT:
+        return 0 < time_limit_s <= total_s
+    return reason is not None and reason not in INTERRUPTED
+
+
 def stop_reason(
     step_losses: Sequence[float],
     val_losses: Sequence[float],
