@@ -8,10 +8,20 @@ MAX_EPOCHS = "max_epochs"
 TIME_LIMIT = "time_limit"
 DIVERGED = "diverged"
 COLLAPSED = "collapsed"
+STALLED = "stalled"
 SIGTERM = "sigterm"
 SIGINT = "sigint"
 
-EXIT_CODES = {TARGET_REACHED: 0, MAX_EPOCHS: 0, TIME_LIMIT: 0, DIVERGED: 3, COLLAPSED: 3, SIGTERM: 143, SIGINT: 130}
+EXIT_CODES = {
+    TARGET_REACHED: 0,
+    MAX_EPOCHS: 0,
+    TIME_LIMIT: 0,
+    STALLED: 0,
+    DIVERGED: 3,
+    COLLAPSED: 3,
+    SIGTERM: 143,
+    SIGINT: 130,
+}
 """The exit code of a run by its stop reason; bad input is 2."""
 
 INTERRUPTED = (SIGTERM, SIGINT)
@@ -40,17 +50,19 @@ def stop_reason(
     max_epochs: int,
     time_limit_s: float = 0.0,
     collapse_epochs: int = 0,
+    patience_epochs: int = 0,
 ) -> str | None:
     """Why to stop after the epoch just done, or None to go on.
 
     NaN or infinity in any loss is `diverged`, whatever else holds. `collapsed` is a validation loss that is the same, to the
-    last digit, after `collapse_epochs` further epochs: dead units, the constant ceiling of the paper's Fig. 3.
+    last digit, after `collapse_epochs` further epochs: dead units, the constant ceiling of the paper's Fig. 3. `stalled` is a plateau that
+    is not constant: none of the last `patience_epochs` epochs was better than all before.
 
     Args:
       step_losses: training losses of the last epoch's steps.
       val_losses: validation losses of all epochs so far.
       total_s: seconds since the beginning of the run.
-      target_loss, time_limit_s, collapse_epochs: 0 switches the rule off.
+      target_loss, time_limit_s, collapse_epochs, patience_epochs: 0 switches the rule off.
       max_epochs: epochs to train at most.
 
     >>> stop_reason([0.1], [0.3, 0.2], 1.0, target_loss=0.2, max_epochs=9)
@@ -62,6 +74,9 @@ def stop_reason(
         return TARGET_REACHED
     if collapse_epochs and len(val_losses) > collapse_epochs and len(set(val_losses[-collapse_epochs - 1 :])) == 1:
         return COLLAPSED
+    patient = not patience_epochs or len(val_losses) <= patience_epochs
+    if not patient and min(val_losses[:-patience_epochs]) <= min(val_losses[-patience_epochs:]):
+        return STALLED
     if len(val_losses) >= max_epochs:
         return MAX_EPOCHS
     if time_limit_s and total_s >= time_limit_s:

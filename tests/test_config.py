@@ -55,6 +55,7 @@ BAD = [
     *[(f"stop.{name}", value, "at least 0") for name in ("target_loss", "time_limit_s") for value in (-1.0, NAN, INF)],
     ("stop.max_epochs", 0, "at least 1"),
     ("stop.collapse_epochs", -1, "at least 0"),
+    ("stop.patience_epochs", -1, "at least 0"),
     *[(f"parallel.{name}", -1, "at least 0") for name in ("devices", "virtual", "micro_batch")],
     ("checkpoint.every_epochs", 0, "at least 1"),
     ("checkpoint.keep", 0, "at least 1"),
@@ -176,6 +177,7 @@ OTHER = {
     "stop.max_epochs": 7,
     "stop.time_limit_s": 60.0,
     "stop.collapse_epochs": 5,
+    "stop.patience_epochs": 7,
     "parallel.devices": 2,
     "parallel.virtual": 8,
     "parallel.micro_batch": 64,
@@ -188,6 +190,7 @@ OTHER = {
 }
 ONLY_ONE_CHOICE = {"workload"}
 MAY_DIFFER_ON_RESUME = {
+    "stop.patience_epochs",
     "data.on_error",
     "data.workers",
     "data.cache",

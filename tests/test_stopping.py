@@ -38,6 +38,11 @@ def reason(changes: dict[str, Any]) -> str | None:
         ({"val_losses": [0.2, 0.2]}, "collapsed"),
         ({"val_losses": [0.2, 0.2 + 1e-12]}, None),
         ({"val_losses": [0.2, 0.2], "collapse_epochs": 0}, None),
+        ({"val_losses": [0.2, 0.21, 0.22], "patience_epochs": 2}, "stalled"),
+        ({"val_losses": [0.2, 0.21, 0.2], "patience_epochs": 2}, "stalled"),  # as good is no better
+        ({"val_losses": [0.2, 0.21, 0.19], "patience_epochs": 2}, None),
+        ({"val_losses": [0.2, 0.19, 0.2], "patience_epochs": 2}, None),  # the best is one epoch old
+        ({"val_losses": [0.2, 0.21], "patience_epochs": 2}, None),  # one further epoch, not two
         ({"val_losses": [0.3, 0.2, 0.2], "collapse_epochs": 2}, None),
         ({"val_losses": [0.3, 0.2, 0.2, 0.2], "collapse_epochs": 2}, "collapsed"),
         ({"val_losses": [0.2, 0.2], "collapse_epochs": 2}, None),  # one further epoch, not two
