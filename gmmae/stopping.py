@@ -55,8 +55,8 @@ def stop_reason(
     """Why to stop after the epoch just done, or None to go on.
 
     NaN or infinity in any loss is `diverged`, whatever else holds. `collapsed` is a validation loss that is the same, to the
-    last digit, after `collapse_epochs` further epochs: dead units, the constant ceiling of the paper's Fig. 3. `stalled` is a plateau that
-    is not constant: none of the last `patience_epochs` epochs was better than all before.
+    last digit, after `collapse_epochs` further epochs: dead units, the constant ceiling of the paper's Fig. 3. `stalled` is a
+    plateau that is not constant: none of the last `patience_epochs` epochs was better than all before.
 
     Args:
       step_losses: training losses of the last epoch's steps.

@@ -73,7 +73,7 @@ def test_the_result_comes_before_the_limits():
 
 def test_every_reason_has_its_exit_code():
     expected = {
-        0: {"target_reached", "max_epochs", "time_limit"},
+        0: {"target_reached", "max_epochs", "time_limit", "stalled"},
         3: {"diverged", "collapsed"},
         143: {"sigterm"},
         130: {"sigint"},
