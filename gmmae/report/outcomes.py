@@ -7,8 +7,8 @@ from gmmae.report.results import Run
 
 EXPLAINED = (
     "Diverged: NaN or infinity in a loss. Collapsed: stuck, the validation loss no longer changes at all. Stalled: it "
-    "did not get better any more. Out of epochs: the most epochs were trained. The number is the last validation loss, the best in "
-    "parentheses."
+    "did not get better any more. Out of epochs: the most epochs were trained. The number is the last validation loss, "
+    "the best in parentheses."
 )
 
 
