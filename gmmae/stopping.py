@@ -51,12 +51,14 @@ def stop_reason(
     time_limit_s: float = 0.0,
     collapse_epochs: int = 0,
     patience_epochs: int = 0,
+    patience_gain: float = 0.01,
 ) -> str | None:
     """Why to stop after the epoch just done, or None to go on.
 
     NaN or infinity in any loss is `diverged`, whatever else holds. `collapsed` is a validation loss that is the same, to the
     last digit, after `collapse_epochs` further epochs: dead units, the constant ceiling of the paper's Fig. 3. `stalled` is a
-    plateau that is not constant: none of the last `patience_epochs` epochs was better than all before.
+    plateau that is not constant: the best of the last `patience_epochs` epochs is not better than the best before
+    by the share `patience_gain`.
 
     Args:
       step_losses: training losses of the last epoch's steps.
@@ -64,6 +66,7 @@ def stop_reason(
       total_s: seconds since the beginning of the run.
       target_loss, time_limit_s, collapse_epochs, patience_epochs: 0 switches the rule off.
       max_epochs: epochs to train at most.
+      patience_gain: a share of the loss, 0 to 1.
 
     >>> stop_reason([0.1], [0.3, 0.2], 1.0, target_loss=0.2, max_epochs=9)
     'target_reached'
@@ -75,7 +78,7 @@ def stop_reason(
     if collapse_epochs and len(val_losses) > collapse_epochs and len(set(val_losses[-collapse_epochs - 1 :])) == 1:
         return COLLAPSED
     patient = not patience_epochs or len(val_losses) <= patience_epochs
-    if not patient and min(val_losses[:-patience_epochs]) <= min(val_losses[-patience_epochs:]):
+    if not patient and min(val_losses[-patience_epochs:]) >= (1 - patience_gain) * min(val_losses[:-patience_epochs]):
         return STALLED
     if len(val_losses) >= max_epochs:
         return MAX_EPOCHS

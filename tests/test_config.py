@@ -56,6 +56,7 @@ BAD = [
     ("stop.max_epochs", 0, "at least 1"),
     ("stop.collapse_epochs", -1, "at least 0"),
     ("stop.patience_epochs", -1, "at least 0"),
+    *[("stop.patience_gain", value, "at least 0 and below 1") for value in (-0.1, 1.0, NAN)],
     *[(f"parallel.{name}", -1, "at least 0") for name in ("devices", "virtual", "micro_batch")],
     ("checkpoint.every_epochs", 0, "at least 1"),
     ("checkpoint.keep", 0, "at least 1"),
@@ -178,6 +179,7 @@ OTHER = {
     "stop.time_limit_s": 60.0,
     "stop.collapse_epochs": 5,
     "stop.patience_epochs": 7,
+    "stop.patience_gain": 0.02,
     "parallel.devices": 2,
     "parallel.virtual": 8,
     "parallel.micro_batch": 64,
@@ -191,6 +193,7 @@ OTHER = {
 ONLY_ONE_CHOICE = {"workload"}
 MAY_DIFFER_ON_RESUME = {
     "stop.patience_epochs",
+    "stop.patience_gain",
     "data.on_error",
     "data.workers",
     "data.cache",
