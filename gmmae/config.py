@@ -159,7 +159,7 @@ class StopConfig:
         _require(self.max_epochs >= 1, "stop.max_epochs", "at least 1", self.max_epochs)
         _require(_finite(self.time_limit_s) and self.time_limit_s >= 0, "stop.time_limit_s", "at least 0", self.time_limit_s)
         _require(self.collapse_epochs >= 0, "stop.collapse_epochs", "at least 0", self.collapse_epochs)
-        _require(self.patience_epochs >= 0, "stop.patience_", "at least 0", self.patience_epochs)
+        _require(self.patience_epochs >= 0, "stop.patience_epochs", "at least 0", self.patience_epochs)
         _require(0 <= self.patience_gain < 1, "stop.patience_gain", "at least 0 and below 1", self.patience_gain)
 
 
@@ -230,7 +230,7 @@ class Config:
 RESUMABLE = (
     "stop.max_epochs",
     "stop.time_limit_s",
-    "stop.patience_epochs",
+    "stop.patience_",
     "checkpoint.",
     "log.",
     "data.workers",
