@@ -1,12 +1,15 @@
-# `make train` and `make test` need nothing but Python 3.11 or later: each sets up $(VENV) when it is missing or out of date.
+# `make train`, `make sweep` and `make test` need nothing but Python 3.11 or later: each sets up $(VENV) when it is missing or out of date.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test lint format
+.PHONY: train sweep test lint format
 
 train: $(VENV)/ready
 	$(BIN)/python train.py --workdir runs/quickstart
+
+sweep: $(VENV)/ready
+	$(BIN)/python sweep.py --config sweep_quick --workdir runs/sweep_quick
 
 test: $(VENV)/ready
 	$(BIN)/python -m pytest

@@ -176,7 +176,11 @@ def read_sweep(path: Path) -> SweepConfig:
     base = table.pop("base", None)
     if base is not None and not isinstance(base, str):
         raise InputError(f"{path}: base must be a TOML file, or the name of one in configs/; got {base!r}")
-    return _read(path, SweepConfig(run=read_config(config_path(base)) if base else Config()), table)
+    try:
+        run = read_config(config_path(base)) if base else Config()
+    except InputError as error:
+        raise InputError(f"{path}: base: {error}") from error
+    return _read(path, SweepConfig(run=run), table)
 
 
 def _table(path: Path) -> dict[str, Any]:

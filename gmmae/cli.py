@@ -69,7 +69,8 @@ def sweep(arguments: Sequence[str], prog: str = "gmmae sweep") -> int:
         grid_table(dry_run(asked.config, len(load(asked.config.run.data).train.mass)))
         return 0
     clusters = _clusters(asked.config.clusters)
-    code = run(asked.config, asked.workdir, display, retry=asked.retry)
+    references = {cluster.reference_batch for cluster in clusters}
+    code = run(asked.config, asked.workdir, display, retry=asked.retry, reference_batches=references)
     if not interrupted(code):
         _report(asked.config, asked.workdir, clusters, display.say)
     return code
@@ -90,7 +91,7 @@ def report(arguments: Sequence[str], prog: str = "gmmae report") -> int:
 
 
 def _report(config, root, clusters, say: Callable[[str], None]) -> None:
-    from gmmae.report import write
+    from gmmae.report.page import write
 
     for path in write(config, root, clusters):
         say(str(path))

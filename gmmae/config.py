@@ -151,12 +151,16 @@ class StopConfig:
     max_epochs: int = 400  # stop after this many epochs
     time_limit_s: float = 0.0  # stop at the first epoch that ends after this many seconds of total_s; 0 never stops
     collapse_epochs: int = 0  # stop when the validation loss has not changed at all for this many epochs; 0 never stops
+    patience_epochs: int = 0  # stop when the best validation loss has not improved in this many epochs; 0 never stops
+    patience_gain: float = 0.01  # the smallest improvement that counts there, as a share of the loss
 
     def __post_init__(self) -> None:
         _require(_finite(self.target_loss) and self.target_loss >= 0, "stop.target_loss", "at least 0", self.target_loss)
         _require(self.max_epochs >= 1, "stop.max_epochs", "at least 1", self.max_epochs)
         _require(_finite(self.time_limit_s) and self.time_limit_s >= 0, "stop.time_limit_s", "at least 0", self.time_limit_s)
         _require(self.collapse_epochs >= 0, "stop.collapse_epochs", "at least 0", self.collapse_epochs)
+        _require(self.patience_epochs >= 0, "stop.patience_epochs", "at least 0", self.patience_epochs)
+        _require(0 <= self.patience_gain < 1, "stop.patience_gain", "at least 0 and below 1", self.patience_gain)
 
 
 @dataclass(frozen=True)
@@ -251,6 +255,7 @@ class Config:
 RESUMABLE = (
     "stop.max_epochs",
     "stop.time_limit_s",
+    "stop.patience_",
     "distributed.",
     "checkpoint.",
     "log.",

@@ -200,7 +200,7 @@ def _checked(level: int) -> int:
 
 _STYLE = """
 :root { color-scheme: light dark; }
-body { font: 1rem/1.55 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem; }
+body { font: 1rem/1.55 system-ui, sans-serif; max-width: 56rem; margin: 2rem auto; padding: 0 1rem; }
 h1, h2, h3, h4, h5, h6 { line-height: 1.25; margin: 2em 0 0.5em; }
 h1 { margin-top: 0; }
 code { font-family: ui-monospace, monospace; font-size: 0.9em; overflow-wrap: anywhere; }
@@ -213,5 +213,5 @@ figure.table figcaption { font-weight: 600; margin-bottom: 0.5em; }
 img { display: block; max-width: 100%; height: auto; margin: 0 auto 0.5em; background: white; }
 table { border-collapse: collapse; border-block: 1.5px solid; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.3em 0.8em; text-align: left; border-bottom: 1px solid #8886; }
-.number { text-align: right; }
+.number { text-align: right; white-space: nowrap; }
 """

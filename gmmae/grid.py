@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, get_args
 
-from gmmae import schedules
 from gmmae.config import Arm, Config, ConfigError, flatten
 
 Mode = Literal["virtual", "measured", "throughput"]
@@ -124,6 +123,8 @@ def path_of(config: SweepConfig, cell: Cell) -> Cell:
 
 
 def _path(config: SweepConfig, cell: Cell) -> tuple[Any, ...]:
+    from gmmae import schedules  # needs JAX, which a command line is read without
+
     optim = config.run.optim
     batch = schedules.global_batch(cell.arm, cell.devices, optim.base_batch)
     peak = schedules.peak_learning_rate(cell.arm, cell.devices, optim.learning_rate)

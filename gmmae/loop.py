@@ -16,7 +16,7 @@ import numpy as np
 from gmmae import agreement, programs, stopping
 from gmmae.checkpoint import Checkpoint, Checkpoints, Progress, restore_epoch
 from gmmae.clock import Clock
-from gmmae.config import Config, StopConfig, determining
+from gmmae.config import Config, determining
 from gmmae.interrupts import Interrupts
 from gmmae.journal import Journal, NoJournal, WorkDirJournal
 from gmmae.peers import ALONE, Group
@@ -25,7 +25,7 @@ from gmmae.records import Epoch, Record, from_plain, plain
 from gmmae.startup import facts, new_record, require_same_path
 from gmmae.step import TrainState
 from gmmae.terminal import Display
-from gmmae.workdir import WorkDir, claim
+from gmmae.workdir import WorkDir, claim, finished
 from gmmae.writers import Board, NoBoard, TensorBoard
 
 
@@ -49,7 +49,7 @@ def run(config: Config, root: Path, display: Display, group: Group = ALONE) -> R
         earlier = workdir.read_record() if group.primary else None
         [said, *_] = group.gather(plain(earlier) if earlier is not None else None)
         earlier = from_plain(said) if said is not None else None
-        if earlier is not None and _finished(earlier, config.stop):
+        if earlier is not None and finished(earlier, config.stop):
             display.say(f"{root} holds a finished run: {earlier.stop_reason} after {earlier.epochs} epochs")
             return earlier
         setup = programs.prepare(config)
@@ -62,14 +62,6 @@ def run(config: Config, root: Path, display: Display, group: Group = ALONE) -> R
             display.close()
             if checkpoints:
                 checkpoints.close()
-
-
-def _finished(record: Record, stop: StopConfig) -> bool:
-    if record.stop_reason == stopping.MAX_EPOCHS:
-        return record.epochs >= stop.max_epochs
-    if record.stop_reason == stopping.TIME_LIMIT:
-        return 0 < stop.time_limit_s <= record.clocks["total_s"]
-    return record.stop_reason is not None and record.stop_reason not in stopping.INTERRUPTED
 
 
 class _Run:

@@ -24,7 +24,7 @@ def draw(config: Config, record: Record, workdir: WorkDir) -> list[Path]:
     """
     title = f"{record.arm}, {record.devices} × {record.device_kind}, seed {record.seed}"
     history = read_history(workdir.history)
-    inputs, snapshots = _snapshots(workdir.snapshots, len(history))
+    inputs, snapshots = read_snapshots(workdir.snapshots, len(history))
     paths = [reconstructions(inputs, snapshots, workdir.figures / "reconstructions.png", title=title)]
     if history:
         columns = {
@@ -44,8 +44,8 @@ def draw(config: Config, record: Record, workdir: WorkDir) -> list[Path]:
     return paths
 
 
-def _snapshots(folder: Path, epochs: int) -> tuple[np.ndarray, list[Snapshot]]:
-    """The shown volumes and their reconstructions up to the last epoch, thinned out evenly."""
+def read_snapshots(folder: Path, epochs: int) -> tuple[np.ndarray, list[Snapshot]]:
+    """The shown volumes and their reconstructions up to the last epoch, thinned out evenly; none where there are none."""
     paths = [path for path in sorted(folder.glob("epoch_*.npz")) if int(path.stem.rpartition("_")[2]) <= epochs]
     if len(paths) > MOST_SNAPSHOTS:
         paths = [paths[math.floor(i)] for i in np.linspace(0, len(paths) - 1, MOST_SNAPSHOTS)]

@@ -8,14 +8,37 @@ MAX_EPOCHS = "max_epochs"
 TIME_LIMIT = "time_limit"
 DIVERGED = "diverged"
 COLLAPSED = "collapsed"
+STALLED = "stalled"
 SIGTERM = "sigterm"
 SIGINT = "sigint"
 
-EXIT_CODES = {TARGET_REACHED: 0, MAX_EPOCHS: 0, TIME_LIMIT: 0, DIVERGED: 3, COLLAPSED: 3, SIGTERM: 143, SIGINT: 130}
+EXIT_CODES = {
+    TARGET_REACHED: 0,
+    MAX_EPOCHS: 0,
+    TIME_LIMIT: 0,
+    STALLED: 0,
+    DIVERGED: 3,
+    COLLAPSED: 3,
+    SIGTERM: 143,
+    SIGINT: 130,
+}
 """The exit code of a run by its stop reason; bad input is 2."""
 
 INTERRUPTED = (SIGTERM, SIGINT)
 """A run that was stopped from outside; the same command resumes it."""
+
+
+def finished(reason: str | None, epochs: int, total_s: float, *, max_epochs: int, time_limit_s: float) -> bool:
+    """Whether a run that stopped for this reason has nothing left to do under these limits, which may have been raised since.
+
+    >>> [finished("max_epochs", 10, 5.0, max_epochs=limit, time_limit_s=0) for limit in (10, 20)]
+    [True, False]
+    """
+    if reason == MAX_EPOCHS:
+        return epochs >= max_epochs
+    if reason == TIME_LIMIT:
+        return 0 < time_limit_s <= total_s
+    return reason is not None and reason not in INTERRUPTED
 
 
 def stop_reason(
@@ -27,18 +50,23 @@ def stop_reason(
     max_epochs: int,
     time_limit_s: float = 0.0,
     collapse_epochs: int = 0,
+    patience_epochs: int = 0,
+    patience_gain: float = 0.01,
 ) -> str | None:
     """Why to stop after the epoch just done, or None to go on.
 
     NaN or infinity in any loss is `diverged`, whatever else holds. `collapsed` is a validation loss that is the same, to the
-    last digit, after `collapse_epochs` further epochs: dead units, the constant ceiling of the paper's Fig. 3.
+    last digit, after `collapse_epochs` further epochs: dead units, the constant ceiling of the paper's Fig. 3. `stalled` is a
+    plateau that is not constant: the best of the last `patience_epochs` epochs is not better than the best before
+    by the share `patience_gain`.
 
     Args:
       step_losses: training losses of the last epoch's steps.
       val_losses: validation losses of all epochs so far.
       total_s: seconds since the beginning of the run.
-      target_loss, time_limit_s, collapse_epochs: 0 switches the rule off.
+      target_loss, time_limit_s, collapse_epochs, patience_epochs: 0 switches the rule off.
       max_epochs: epochs to train at most.
+      patience_gain: a share of the loss, 0 to 1.
 
     >>> stop_reason([0.1], [0.3, 0.2], 1.0, target_loss=0.2, max_epochs=9)
     'target_reached'
@@ -49,6 +77,9 @@ def stop_reason(
         return TARGET_REACHED
     if collapse_epochs and len(val_losses) > collapse_epochs and len(set(val_losses[-collapse_epochs - 1 :])) == 1:
         return COLLAPSED
+    patient = not patience_epochs or len(val_losses) <= patience_epochs
+    if not patient and min(val_losses[-patience_epochs:]) >= (1 - patience_gain) * min(val_losses[:-patience_epochs]):
+        return STALLED
     if len(val_losses) >= max_epochs:
         return MAX_EPOCHS
     if time_limit_s and total_s >= time_limit_s:

@@ -63,7 +63,7 @@ class TimeLeft:
 def duration(seconds: float) -> str:
     """Seconds in words.
 
-    >>> duration(59.4), duration(150), duration(7800)
+    >>> duration(59.4), duration(170), duration(7800)
     ('59 s', '3 min', '2.2 h')
     """
     if seconds < 90:
@@ -80,7 +80,7 @@ class PlainSweep:
 
     def start(self, config: SweepConfig, done: Mapping[Cell, str], jobs: int) -> None:
         self._left.start(jobs, config.jobs)
-        self.say(f"{len(done)} cells are done, {jobs} runs to compute")
+        self.say(f"cells done: {len(done)}, runs to compute: {jobs}")
 
     def started(self, name: str) -> None:
         self.say(f"{name} started")
@@ -90,7 +90,7 @@ class PlainSweep:
 
     def ended(self, name: str, cells: Mapping[Cell, str], seconds: float) -> None:
         self._left.count(seconds)
-        others = f" (and {len(cells) - 1} cells with it)" if len(cells) > 1 else ""
+        others = f" (and {len(cells) - 1} more with it)" if len(cells) > 1 else ""
         text = next(iter(cells.values()))
         self.say(f"{name} {text}, {duration(seconds)}{others}; {self._left.done} of {self._left.total}{self._left.text()}")
 
@@ -165,7 +165,9 @@ def grid_table(rows: Sequence[tuple[str, ...]], console: Console | None = None) 
     for row in rows[1:]:
         table.add_row(*row)
     console = console or Console()
-    console.print(table, width=None if console.is_terminal else 120)
+    if not console.is_terminal:
+        console.width = 120  # in a file or a pipe it would be 80, and names would be cut
+    console.print(table)
 
 
 def sweep_display(console: Console | None = None) -> SweepDisplay:

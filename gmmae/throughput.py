@@ -19,6 +19,9 @@ from gmmae.programs import Setup
 from gmmae.provenance import git_commit, versions
 from gmmae.records import write_text
 
+TRAINING, VALIDATION = "training", "validation"
+"""What is timed, as the keys of `Timings.failed` call it: "training of 32"."""
+
 
 class Timing(NamedTuple):
     """Seconds of one training step, or of one pass over some validation samples: quartiles over blocks."""
@@ -40,8 +43,14 @@ class Timings(NamedTuple):
     train: list[Timing]
     validation: list[Timing]
     failed: dict[str, str]
+    timing: dict[str, int]  # the settings that they were measured with
     versions: dict[str, str]
     git_commit: str | None
+
+
+def settings(timing: TimingConfig) -> dict[str, int]:
+    """What of a timing's settings decides on the numbers."""
+    return {"warmup_steps": timing.warmup_steps, "steps": timing.steps, "blocks": timing.blocks}
 
 
 def measure(config: Config, batches: Sequence[int], validation: Sequence[int], timing: TimingConfig) -> Timings:
@@ -54,10 +63,15 @@ def measure(config: Config, batches: Sequence[int], validation: Sequence[int], t
       timing: warm-up steps, and how often.
     """
     setup = programs.prepare(config)
+    with programs.arithmetic(config):
+        return _measure(setup, batches, validation, timing)
+
+
+def _measure(setup: Setup, batches: Sequence[int], validation: Sequence[int], timing: TimingConfig) -> Timings:
     state = programs.initial_state(setup)
     failed: dict[str, str] = {}
-    trains = _attempt(failed, "training", batches, lambda batch: _train_block(setup, state, batch, timing))
-    passes = _attempt(failed, "validation", validation, lambda count: _validation_block(setup, state, count))
+    trains = _attempt(failed, TRAINING, batches, lambda batch: _train_block(setup, state, batch, timing))
+    passes = _attempt(failed, VALIDATION, validation, lambda count: _validation_block(setup, state, count))
     seconds: dict[Callable[[], float], list[float]] = {block: [] for block in (*trains.values(), *passes.values())}
     for _ in range(timing.blocks):
         for block, measured in seconds.items():
@@ -71,6 +85,7 @@ def measure(config: Config, batches: Sequence[int], validation: Sequence[int], t
         train=[_timing(batch, n, seconds[block]) for batch, block in trains.items()],
         validation=[_timing(count, n, seconds[block]) for count, block in passes.items()],
         failed=failed,
+        timing=settings(timing),
         versions=versions(),
         git_commit=git_commit(),
     )

@@ -10,7 +10,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from gmmae.config import Config, determining, flatten, flatten_table, to_toml
+from gmmae import stopping
+from gmmae.config import Config, StopConfig, determining, flatten, flatten_table, to_toml
 from gmmae.errors import InputError
 from gmmae.records import Record, from_json, write_text
 
@@ -66,6 +67,13 @@ class WorkDir(NamedTuple):
             raise InputError(
                 f"{self.record} must be a record of this program; got {error}: delete it or give another workdir"
             ) from error
+
+
+def finished(record: Record, stop: StopConfig) -> bool:
+    """Whether a run has nothing left to do under these limits."""
+    total_s = record.clocks.get("total_s", 0.0)
+    limits = {"max_epochs": stop.max_epochs, "time_limit_s": stop.time_limit_s}
+    return stopping.finished(record.stop_reason, record.epochs, total_s, **limits)
 
 
 @contextmanager

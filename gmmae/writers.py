@@ -1,5 +1,6 @@
 """TensorBoard: scalars, histograms of the mixture's parameters, images of central slices, and HParams, in one run."""
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -14,7 +15,7 @@ from gmmae.records import Epoch, Record
 SCALARS = {"loss/train": "train_loss", "loss/validation": "val_loss", "optimiser/learning_rate": "lr"}
 RESULTS = {"result/time_to_target_s": "time_to_target_s", "result/epochs": "epochs", "result/best_val_loss": "best_val_loss"}
 QUEUE = 10_000
-TIMES = ("train_s", "eval_s", "total_s")
+TIMES = {f"time/{name}": name for name in ("train_s", "eval_s", "total_s")}
 
 
 class Details(NamedTuple):
@@ -59,15 +60,27 @@ class TensorBoard:
       folder: made when needed.
       parameters: the run's hyperparameters by name, for the HParams tab.
       after: the last epoch that is already written; events of later epochs, from before a crash, are purged.
+      times: tags of an epoch's clocks, each with its field of `Epoch`.
+      results: tags of the outcome, each with its field of `Record`.
     """
 
-    def __init__(self, folder: Path, parameters: Mapping[str, Any], after: int = 0):
+    def __init__(
+        self,
+        folder: Path,
+        parameters: Mapping[str, Any],
+        after: int = 0,
+        times: Mapping[str, str] = TIMES,
+        results: Mapping[str, str] = RESULTS,
+    ):
+        self._epoch_tags, self._result_tags = {**SCALARS, **times}, results
         # A queue that never fills: where the disk is full the thread that empties it ends, and a full one would wait for ever.
         self._writer = SummaryWriter(str(folder), purge_step=after + 1 if after else None, flush_secs=1, max_queue=QUEUE)
         # SummaryWriter.add_hparams would open a run of its own, named by the time, for the same purpose.
         plain = {key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in parameters.items()}
+        # A warning for each NaN: here they are results, and the record says so.
+        logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)
         assert self._writer.file_writer is not None
-        for summary in hparams(plain, dict.fromkeys(SCALARS | RESULTS, 0.0)):
+        for summary in hparams(plain, dict.fromkeys([*SCALARS, *results], 0.0)):
             self._writer.file_writer.add_summary(summary)
 
     def epoch(self, row: Epoch) -> None:
@@ -76,10 +89,8 @@ class TensorBoard:
         Raises:
           OSError: earlier ones cannot be written.
         """
-        for tag, name in SCALARS.items():
+        for tag, name in self._epoch_tags.items():
             self._writer.add_scalar(tag, getattr(row, name), row.epoch)
-        for name in TIMES:
-            self._writer.add_scalar(f"time/{name}", getattr(row, name), row.epoch)
         self._writer.flush()  # of what has arrived so far: a full disk shows here, in the caller's thread
 
     def details(self, epoch: int, details: Details) -> None:
@@ -93,7 +104,7 @@ class TensorBoard:
 
     def result(self, record: Record) -> None:
         """The outcome of a run, for the columns of the HParams tab; what the run did not reach is left out."""
-        for tag, name in RESULTS.items():
+        for tag, name in self._result_tags.items():
             value = getattr(record, name)
             if value is not None:
                 self._writer.add_scalar(tag, value, record.epochs)

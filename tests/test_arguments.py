@@ -3,9 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from gmmae.arguments import config_path, parse_train, read_config
+from gmmae.arguments import config_path, parse_report, parse_sweep, parse_train, read_config, read_sweep
 from gmmae.config import Config
 from gmmae.errors import InputError
+from gmmae.grid import SweepConfig
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 
@@ -186,3 +187,148 @@ def test_a_file_that_is_no_text_and_a_folder_are_refused(tmp_path):
     assert f"{path} must be TOML" in one_line(read_config, path)
     assert "must be a readable file" in one_line(read_config, tmp_path)
     assert "must be a readable file" in one_line(read_config, tmp_path / "missing.toml")
+
+
+# Sweeps
+
+
+def sweep(*arguments):
+    return parse_sweep(arguments, "gmmae sweep")
+
+
+@pytest.fixture
+def base(tmp_path):
+    """A training configuration for sweeps to begin with."""
+    path = tmp_path / "base.toml"
+    path.write_text("[optim]\nbase_batch = 8\nwarmup_epochs = 3\n[stop]\nmax_epochs = 9\n[data]\nsamples = 100", "utf-8")
+    return path
+
+
+def test_command_line_over_sweep_file_over_base_file_over_defaults(toml, base):
+    path = toml(f"base = '{base}'\ndevices = [1, 3]\n[run.optim]\nwarmup_epochs = 4\n[run.stop]\nmax_epochs = 10")
+    config = sweep("--config", str(path), "--run.stop.max-epochs", "11", "--seeds", "2", "1").config
+    assert (config.run.stop.max_epochs, config.seeds) == (11, (2, 1))  # command line
+    assert (config.run.optim.warmup_epochs, config.devices) == (4, (1, 3))  # sweep file
+    assert (config.run.optim.base_batch, config.run.data.samples) == (8, 100)  # base file
+    assert (config.run.optim.learning_rate, config.arms) == (Config().optim.learning_rate, SweepConfig().arms)  # defaults
+
+
+def test_a_base_may_be_named_and_may_be_missing(toml):
+    assert read_sweep(toml('base = "quickstart"')).run == read_config(CONFIGS / "quickstart.toml")
+    assert read_sweep(toml("")) == SweepConfig()
+
+
+def test_values_of_every_kind_are_read_for_a_sweep(toml):
+    lines = [
+        'mode = "throughput"',
+        'arms = ["sqrt", "weak"]',
+        "grace_s = 2",
+        "[timing]",
+        "steps = 3",
+        "device_batches = [1, 5]",
+    ]
+    config = read_sweep(toml("\n".join([*lines, "[run.model]", "filters = [4]", "kernels = [3]"])))
+    assert (config.mode, config.arms, config.grace_s) == ("throughput", ("sqrt", "weak"), 2.0)
+    assert (config.timing.steps, config.timing.device_batches, config.run.model.filters) == (3, (1, 5), (4,))
+
+
+@pytest.mark.parametrize("given", [(), ("--dry-run",), ("--retry",), ("--retry", "--dry-run")])
+def test_switches_are_on_where_they_are_named(toml, given):
+    asked = sweep("--config", str(toml("")), *given)
+    assert (asked.dry_run, asked.retry) == ("--dry-run" in given, "--retry" in given)
+    assert asked.workdir == Path("runs/mine")
+
+
+def test_a_boolean_key_of_a_run_takes_its_value_in_a_sweep_too(toml):
+    asked = sweep("--config", str(toml("[run.log]\ntensorboard = false")), "--run.data.augment", "True", "--workdir", "here")
+    assert (asked.config.run.log.tensorboard, asked.config.run.data.augment) == (False, True)
+    assert asked.workdir == Path("here")
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("sweep*.toml")), ids=lambda path: path.stem)
+def test_every_sweep_in_configs_is_read_by_path_and_by_name(path):
+    assert sweep("--config", path.stem) == (read_sweep(path), Path("runs") / path.stem, False, False)
+    assert sweep("--config", str(path)).config == read_sweep(path)
+
+
+def test_the_quick_sweep_is_the_default():
+    assert sweep() == sweep("--config", "sweep_quick")
+
+
+def test_the_help_of_a_sweep_names_its_options(toml, capsys):
+    with pytest.raises(SystemExit) as caught:
+        sweep("--config", str(toml("grace_s = 12.5")), "--help")
+    assert caught.value.code in (0, None)
+    shown = capsys.readouterr().out
+    for part in ("--dry-run", "--retry", "--arms", "--timing.device-batches", "--run.optim.learning-rate", "12.5"):
+        assert part in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("divices = [1]", ["unknown key 'divices'; did you mean 'devices'?"]),
+        ("[run.optim]\nlerning_rate = 1", ["did you mean 'run.optim.learning_rate'?"]),
+        ("[timing]\nqqqqqq = 1", ["unknown key 'timing.qqqqqq'; valid keys: timing.device_batches, "]),
+        ("devices = 4", ["devices must be a list; got 4"]),
+        ("jobs = [1]", ["jobs must be a single value; got [1]"]),
+        ("[run.data]\nhu_window = [1]", ["run.data.hu_window must be a list of 2; got [1]"]),
+        ("devices = [2, 2]", ["devices must be one or more different numbers of at least 1; got (2, 2)"]),
+        ('mode = "fast"', ["mode", "'fast'", "virtual", "throughput"]),
+        ('arms = ["strong", "fast"]', ["arms", "'fast'"]),
+        ("[run]\nseed = 3", ["run.seed must be left to the sweep, which sets it for each cell; got 3: remove it"]),
+        ("[run.data]\nsize = 2", ["data.size must be at least 4; got 2"]),
+        ("base = 3", ["base must be a TOML file, or the name of one in configs/; got 3"]),
+        ('base = ["quickstart"]', ["base must be a TOML file, or the name of one in configs/; got ['quickstart']"]),
+        ("a b c", ["must be TOML", "line 1"]),
+    ],
+)
+def test_an_error_in_a_sweeps_file_names_the_file_the_key_and_what_is_allowed(toml, text, parts):
+    path = toml(text)
+    message = one_line(read_sweep, path)
+    for part in (str(path), *parts):
+        assert part in message
+    assert one_line(sweep, "--config", str(path)) == message
+
+
+def test_an_error_in_the_base_names_the_base(toml, tmp_path):
+    (tmp_path / "base.toml").write_text("sed = 1")
+    path = toml(f"base = '{tmp_path / 'base.toml'}'")
+    assert one_line(read_sweep, path) == f"{path}: base: {tmp_path / 'base.toml'}: unknown key 'sed'; did you mean 'seed'?"
+    assert "'nowhere'" in one_line(read_sweep, toml('base = "nowhere"'))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--run.optim.lerning-rate", "1"], ["did you mean --run.optim.learning-rate?"]),
+        (["--jobs", "many"], ["--jobs", "'many'"]),
+        (["--jobs", "2", "--mode", "measured"], ["jobs must be 1 where times are measured, mode = measured; got 2"]),
+        (["--run.arm", "weak"], ["run.arm must be left to the sweep"]),
+        (["extra"], ["extra"]),
+    ],
+)
+def test_an_error_on_the_command_line_of_a_sweep_is_one_line(arguments, parts):
+    message = one_line(sweep, *arguments)
+    for part in parts:
+        assert part in message
+
+
+def report(*arguments):
+    return parse_report(arguments, "gmmae report")
+
+
+def test_a_report_takes_a_folder_and_clusters():
+    assert (report("here").root, report("here").clusters) == (Path("here"), ())
+    assert report("here", "--clusters", "pcie", "mine.toml").clusters == ("pcie", "mine.toml")
+
+
+@pytest.mark.parametrize(("arguments", "part"), [([], "FOLDER"), (["here", "--clustres", "pcie"], "--clustres")])
+def test_an_error_on_the_command_line_of_a_report_is_one_line(arguments, part):
+    assert part.lower() in one_line(report, *arguments).lower()
+
+
+def test_a_cluster_is_a_file_or_named_in_configs():
+    assert config_path("pcie", "clusters").samefile(CONFIGS / "clusters" / "pcie.toml")
+    with pytest.raises(InputError, match=r"^--clusters must be a TOML file or one of ethernet_100g, .*pcie; got 'k81'$"):
+        config_path("k81", "clusters")

@@ -4,11 +4,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from gmmae import cli
+from gmmae import sweep as engine
 from gmmae.config import to_toml
+from gmmae.grid import SweepConfig
 from tests.small import small
 
 ROOT = Path(__file__).parent.parent
@@ -106,7 +109,7 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, config_file, capsys, ar
 def test_unknown_command(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["gmmae", "trian"])
     assert cli.main() == 2
-    assert "must be one of train, data; got 'trian'" in capsys.readouterr().err
+    assert "must be one of train, sweep, report, data; got 'trian'" in capsys.readouterr().err
 
 
 def test_script_and_installed_command_agree_on_help():
@@ -114,8 +117,10 @@ def test_script_and_installed_command_agree_on_help():
     helped = subprocess.run([sys.executable, ROOT / "train.py", "--help"], capture_output=True, text=True, check=True, cwd=ROOT)
     for section in ("data", "model", "optim", "stop", "parallel", "distributed", "checkpoint", "log"):
         assert f"{section} options" in helped.stdout
-    probe = "import sys, gmmae.cli as c\ntry: c.train(['--help'])\nexcept SystemExit: pass\nassert 'jax' not in sys.modules"
-    subprocess.run([sys.executable, "-c", probe], check=True, capture_output=True, cwd=ROOT)
+    for command in ("train", "sweep", "report"):
+        call = f"import sys, gmmae.cli as c\ntry: c.{command}(['--help'])\nexcept SystemExit: pass"
+        probe = f"{call}\nassert 'jax' not in sys.modules"
+        subprocess.run([sys.executable, "-c", probe], check=True, capture_output=True, cwd=ROOT)
 
 
 def data(*arguments: object) -> int:
@@ -155,3 +160,90 @@ def test_bad_data_commands(capsys, arguments, message):
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+@pytest.fixture
+def sweep_file(tmp_path):
+    """28 volumes, 22 of them for training, and a base batch of 8."""
+    path = tmp_path / "tiny.toml"
+    path.write_text(to_toml(SweepConfig(arms=("strong", "weak"), devices=(1, 3), run=small(parallel__devices=0))))
+    return path
+
+
+def sweep(*arguments: object) -> int:
+    return cli.guarded(cli.sweep, list(map(str, arguments)))
+
+
+def test_a_dry_run_prints_the_grid_and_leaves_nothing(tmp_path, sweep_file, capsys, monkeypatch):
+    """On 3 devices: 8 = 3 × 3 - 1 in 3 steps of the 22 volumes; weak asks for 24 and gets all 22 = 3 × 8 - 2 in one."""
+    monkeypatch.chdir(tmp_path)
+    assert sweep("--config", sweep_file, "--dry-run") == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split() == ["cell", "batch", "a", "device", "padded", "learning", "rate", "steps/epoch", "same", "path", "as"]
+    assert [row.split() for row in rows] == [
+        ["strong-n1-seed0", "8", "8", "0", "0.00105", "3"],
+        ["weak-n1-seed0", "8", "8", "0", "0.00105", "3", "strong-n1-seed0"],
+        ["strong-n3-seed0", "8", "3", "1", "0.00105", "3", "strong-n1-seed0"],
+        ["weak-n3-seed0", "22", "8", "2", "0.00105", "1"],
+    ]
+    assert not (tmp_path / "runs").exists()
+
+
+BAD_SWEEPS = {
+    "devices": (["--dry-run", "--devices", "9"], "parallel.devices must be at most the samples in a step, 8; got 9"),
+    "cluster": (["--clusters", "k81"], "--clusters must be a TOML file or one of ethernet_100g, "),
+    "option": (["--retyr"], "--retyr"),
+    "workdir": (["--workdir", "/proc/sweep"], "workdir must be a folder that can be written; got /proc/sweep"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD_SWEEPS.values(), ids=BAD_SWEEPS.keys())
+def test_a_bad_sweep_is_one_line_and_exit_code_2(sweep_file, capsys, arguments, message):
+    assert sweep("--config", sweep_file, *arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(("code", "reported"), [(0, True), (4, True), (143, False), (130, False)])
+def test_a_sweep_is_followed_by_its_report_unless_it_was_interrupted(tmp_path, sweep_file, monkeypatch, capsys, code, reported):
+    ran, written = [], []
+    monkeypatch.setattr(engine, "sweep", lambda *given, **options: ran.append((given, options)) or code)
+
+    def write(config, root, clusters):
+        written.append((config, root, [cluster.name for cluster in clusters]))
+        return [root / "report" / "report.md"]
+
+    monkeypatch.setitem(sys.modules, "gmmae.report.page", SimpleNamespace(write=write))
+    assert sweep("--config", sweep_file, "--workdir", tmp_path / "here", "--retry", "--clusters", "pcie", "k80_1gbe") == code
+    [((config, root, _), options)] = ran
+    assert (config.devices, root, options) == ((1, 3), tmp_path / "here", {"retry": True, "reference_batches": {32}})
+    assert len(written) == reported
+    if reported:
+        assert written[0][:2] == (config, root)
+        assert len(written[0][2]) == 2
+        assert str(root / "report" / "report.md") in capsys.readouterr().out.replace("\n", "")
+
+
+def test_a_report_needs_the_folder_of_a_sweep(tmp_path, capsys):
+    assert cli.guarded(cli.report, [str(tmp_path)]) == 2
+    message = f"error: FOLDER must be the work directory of a sweep; got {tmp_path}, which has no sweep.toml\n"
+    assert capsys.readouterr().err == message
+
+
+def test_a_report_is_of_the_sweep_in_the_folder(tmp_path, sweep_file, monkeypatch, capsys):
+    """The saved clusters unless others are given."""
+    root = tmp_path / "sweep"
+    root.mkdir()
+    sweep_file.rename(root / "sweep.toml")
+    written = []
+    module = SimpleNamespace(write=lambda *given: written.append(given) or [root / "report.md"])
+    monkeypatch.setitem(sys.modules, "gmmae.report.page", module)
+    assert cli.guarded(cli.report, [str(root)]) == 0
+    assert cli.guarded(cli.report, [str(root), "--clusters", "pcie", "h200_nvlink"]) == 0
+    assert capsys.readouterr().out.splitlines() == [str(root / "report.md")] * 2
+    assert [(config.devices, place, len(clusters)) for config, place, clusters in written] == [
+        ((1, 3), root, 1),
+        ((1, 3), root, 2),
+    ]

@@ -55,6 +55,8 @@ BAD = [
     *[(f"stop.{name}", value, "at least 0") for name in ("target_loss", "time_limit_s") for value in (-1.0, NAN, INF)],
     ("stop.max_epochs", 0, "at least 1"),
     ("stop.collapse_epochs", -1, "at least 0"),
+    ("stop.patience_epochs", -1, "at least 0"),
+    *[("stop.patience_gain", value, "at least 0 and below 1") for value in (-0.1, 1.0, NAN)],
     *[(f"parallel.{name}", -1, "at least 0") for name in ("devices", "virtual", "micro_batch")],
     *[("distributed.coordinator", value, "host:port") for value in ("host", ":80", "host:", "host:0", "host:65536", "host:x")],
     ("distributed.num_processes", -1, "at least 0"),
@@ -182,6 +184,8 @@ OTHER = {
     "stop.max_epochs": 7,
     "stop.time_limit_s": 60.0,
     "stop.collapse_epochs": 5,
+    "stop.patience_epochs": 7,
+    "stop.patience_gain": 0.02,
     "parallel.devices": 2,
     "parallel.virtual": 8,
     "parallel.micro_batch": 64,
@@ -201,6 +205,8 @@ OTHER = {
 }
 ONLY_ONE_CHOICE = {"workload"}
 MAY_DIFFER_ON_RESUME = {
+    "stop.patience_epochs",
+    "stop.patience_gain",
     "data.on_error",
     "data.workers",
     "data.cache",

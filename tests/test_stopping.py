@@ -38,6 +38,13 @@ def reason(changes: dict[str, Any]) -> str | None:
         ({"val_losses": [0.2, 0.2]}, "collapsed"),
         ({"val_losses": [0.2, 0.2 + 1e-12]}, None),
         ({"val_losses": [0.2, 0.2], "collapse_epochs": 0}, None),
+        ({"val_losses": [0.2, 0.21, 0.22], "patience_epochs": 2}, "stalled"),
+        ({"val_losses": [0.2, 0.21, 0.2], "patience_epochs": 2}, "stalled"),  # as good is no better
+        ({"val_losses": [0.2, 0.21, 0.199], "patience_epochs": 2}, "stalled"),  # half a per cent
+        ({"val_losses": [0.2, 0.21, 0.199], "patience_epochs": 2, "patience_gain": 0.001}, None),
+        ({"val_losses": [0.2, 0.21, 0.19], "patience_epochs": 2}, None),
+        ({"val_losses": [0.2, 0.19, 0.2], "patience_epochs": 2}, None),  # the best is one epoch old
+        ({"val_losses": [0.2, 0.21], "patience_epochs": 2}, None),  # one further epoch, not two
         ({"val_losses": [0.3, 0.2, 0.2], "collapse_epochs": 2}, None),
         ({"val_losses": [0.3, 0.2, 0.2, 0.2], "collapse_epochs": 2}, "collapsed"),
         ({"val_losses": [0.2, 0.2], "collapse_epochs": 2}, None),  # one further epoch, not two
@@ -68,7 +75,7 @@ def test_the_result_comes_before_the_limits():
 
 def test_every_reason_has_its_exit_code():
     expected = {
-        0: {"target_reached", "max_epochs", "time_limit"},
+        0: {"target_reached", "max_epochs", "time_limit", "stalled"},
         3: {"diverged", "collapsed"},
         143: {"sigterm"},
         130: {"sigint"},

@@ -77,6 +77,7 @@ def warmup_course(
     target: float | None,
     inset_epochs: int,
     epoch_s: float,
+    x_label: str = "time (s)",
     note: str = "",
 ) -> tuple[Path, Path]:
     """Draw the losses of one run over time, with an inset that shows its first epochs against their number.
@@ -98,7 +99,7 @@ def warmup_course(
 
     Source: Fig. 3 of the paper.
     """
-    return canvas.save_both(_draw_warmup_course(course, title, target, inset_epochs, epoch_s, note), stem)
+    return canvas.save_both(_draw_warmup_course(course, title, target, inset_epochs, epoch_s, note, x_label), stem)
 
 
 def _draw_losses_by_devices(courses: Sequence[Course], title: str, target: float | None, x_label: str, note: str) -> Figure:
@@ -131,12 +132,12 @@ def _draw_losses_by_devices(courses: Sequence[Course], title: str, target: float
 
 
 def _draw_warmup_course(
-    course: Course, title: str, target: float | None, inset_epochs: int, epoch_s: float, note: str
+    course: Course, title: str, target: float | None, inset_epochs: int, epoch_s: float, note: str, x_label: str = "time (s)"
 ) -> Figure:
     _check([course])
     figure = canvas.blank(4.0, title, note)
     axes = figure.subplots()
-    canvas.dress(axes, "time (s)", "loss")
+    canvas.dress(axes, x_label, "loss")
     handles: list[Artist] = [*_plot_both(axes, course, course.time_s), *_plot_target(axes, target)]
     handles += _marks(_mark_target(axes, course, target, VERMILION), _mark_end(axes, course))
     _scale(axes, [course], target)

@@ -1,0 +1,1 @@
+"""From a sweep's work directory to its report."""

@@ -1,0 +1,158 @@
+"""The figures of a report of trained cells, the paper's Fig. 1 to 5: each with its caption, or why it is missing."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from gmmae import schedules, tables
+from gmmae.document import Block, Figure, Paragraph
+from gmmae.efficiency import Interval
+from gmmae.figures import comparison, courses, mixtures
+from gmmae.figures.comparison import Series
+from gmmae.figures.courses import Course
+from gmmae.pictures import read_snapshots
+from gmmae.report.outcomes import listed
+from gmmae.report.results import LABELS, Results, Run
+
+PAPER_WARMUP_DEVICES = 8
+"""Of the paper's Fig. 3."""
+
+
+def nodules(results: Results, folder: Path) -> Block:
+    """Fig. 1: nodules and their reconstructions, from the strong run on the fewest devices that left snapshots."""
+    for n in results.counts:
+        for run in results.group("strong", n):
+            inputs, snapshots = read_snapshots(results.folder.run(run.path).snapshots, run.record.epochs)
+            if snapshots:
+                title = f"Strong scaling on {_on(n)}, seed {run.cell.seed}"
+                png, svg = (
+                    mixtures.reconstructions(inputs, snapshots, folder / f"figure_1.{kind}", title=title)
+                    for kind in ("png", "svg")
+                )
+                text = (
+                    f"Fig. 1. (a) Validation nodules. (b) What the autoencoder makes of them after "
+                    f"{listed(snapshot.epoch for snapshot in snapshots)} epochs, as mixtures of normal distributions; the loss "
+                    f"is that of all validation volumes. {title}."
+                )
+                return Figure("Fig. 1", text, png, svg)
+    return Paragraph("Fig. 1 is left out: no strong run has left snapshots of its reconstructions.")
+
+
+def time_to_target(results: Results, folder: Path) -> Block:
+    """Fig. 2: time to the target by devices and arm."""
+    series = [found for arm in results.config.arms if (found := _series(results, arm))]
+    if not series:
+        return Paragraph(f"Fig. 2 is left out: there are no times to the target. {results.clock.note}")
+    title = "Time to the target validation loss"
+    png, svg = comparison.time_to_target(
+        series, folder / "figure_2", title=results.clock.titled(title), y_label=_time_label(results, "time to target")
+    )
+    text = (
+        f"Fig. 2. {title}. The target is {results.config.run.stop.target_loss:g}. Strong scaling keeps the global batch at "
+        f"{results.config.run.optim.base_batch}; the other strategies let it grow with the devices. Points are medians over "
+        "seeds, bars 95 % bootstrap intervals (from 3 seeds on). A missing point is a median run that missed the target; "
+        "numbers above the axes, if any, count the seeds that reached it. Dashed: T1 / n."
+    )
+    return Figure("Fig. 2", results.clock.captioned(text), png, svg)
+
+
+def _series(results: Results, arm: str) -> Series | None:
+    found = [(n, summary) for n in results.counts if (summary := results.seconds(arm, n))]
+    if not found:
+        return None
+    intervals = [summary.interval or Interval(math.nan, math.nan) for _, summary in found]
+    return Series(
+        LABELS[arm],
+        tuple(n for n, _ in found),
+        tuple(summary.median for _, summary in found),
+        tuple(interval.low for interval in intervals),
+        tuple(interval.high for interval in intervals),
+        tuple(summary.reached for _, summary in found),
+        tuple(summary.runs for _, summary in found),
+    )
+
+
+def warmup(results: Results, folder: Path) -> Block:
+    """Fig. 3: a run with warmup; the paper's, on 8 devices, if it is there."""
+    run = _warmup_run(results)
+    if run is None:
+        return Paragraph("Fig. 3 is left out: no run of the linear rule with warmup has left a history.")
+    course, epochs = _course(results, run), results.config.run.optim.warmup_epochs
+    on = f"on {_on(run.cell.devices)}, seed {run.cell.seed}"
+    ending = "reached the target" if run.reached else f"ended as {run.outcome.replace('_', ' ')}"
+    text = (
+        f"Fig. 3. Losses under the linear rule with {epochs} epochs of warmup {on}; the learning rate goes from "
+        f"{results.config.run.optim.learning_rate:g} to {run.record.learning_rate:g}. The run {ending} after "
+        f"{run.record.epochs} epochs, at a validation loss of {tables.loss(float(course.val_loss[-1]))}. {_whose(run)}"
+    )
+    title = results.clock.titled(f"Linear rule with warmup {on}")
+    target = results.config.run.stop.target_loss or None
+    if run.epoch is None:
+        files = courses.losses_by_devices([course], folder / "figure_3", title=title, target=target, x_label="epoch")
+    else:
+        text += f" The inset enlarges the first {epochs} epochs, where there are more." if epochs else ""
+        files = courses.warmup_course(
+            course,
+            folder / "figure_3",
+            title=title,
+            target=target,
+            inset_epochs=epochs,
+            epoch_s=run.epoch.total_s,
+            x_label=_time_label(results, "time"),
+        )
+    return Figure("Fig. 3", results.clock.captioned(text), *files)
+
+
+def _warmup_run(results: Results) -> Run | None:
+    """On the paper's 8 devices, else on the fewest where one missed the target, else on the most."""
+    runs = [run for n in results.counts for run in results.group("linear-warmup", n) if results.history(run)]
+    papers = [run for run in runs if run.cell.devices == PAPER_WARMUP_DEVICES]
+    missed = [run for run in runs if not run.reached]
+    return (papers or missed or sorted(runs, key=lambda run: -run.cell.devices) or [None])[0]
+
+
+def losses(results: Results, arm: str, number: int, folder: Path) -> Block:
+    """Fig. 4 and 5: the losses of an arm by devices, of the first seed that has any."""
+    name, of = f"Fig. {number}", f"{LABELS[arm][0].lower()}{LABELS[arm][1:]}"
+    found = [run for n in results.counts for run in results.group(arm, n) if results.history(run)]
+    if not found:
+        return Paragraph(f"{name} is left out: no run of {of} has left a history.")
+    seeds = [seed for seed in results.config.seeds if any(run.cell.seed == seed for run in found)]
+    runs = [run for run in found if run.cell.seed == seeds[0]]
+    title = f"Losses under {of}, seed {seeds[0]}"
+    files = courses.losses_by_devices(
+        [_course(results, run) for run in runs],
+        folder / f"figure_{number}",
+        title=results.clock.titled(title),
+        target=results.config.run.stop.target_loss or None,
+        x_label="epoch" if results.clock.kind == "unknown" else _time_label(results, "time"),
+    )
+    text = f"{name}. {title}: on {listed(run.cell.devices for run in runs)} devices, against time on a logarithmic axis."
+    if results.clock.kind == "unknown":
+        text = text.replace("against time", "against epochs")
+    if len(runs) > 1 and len({run.path for run in runs}) == 1:
+        text += " One optimisation path, computed once per seed: the curves differ in time only."
+    elif schedules.arm(arm).batch_factor(2) > 1:
+        text += " The global batch grows with the devices, so an epoch has fewer steps."
+    return Figure(name, results.clock.captioned(text), *files)
+
+
+def _course(results: Results, run: Run) -> Course:
+    history = results.history(run)
+    elapsed = [float(row.epoch) if run.epoch is None else results.elapsed_s(run, row) for row in history]
+    train, validation = (np.array([getattr(row, name) for row in history]) for name in ("train_loss", "val_loss"))
+    return Course(_on(run.cell.devices), np.array(elapsed), train, validation)
+
+
+def _whose(run: Run) -> str:
+    """Which cell has computed a run, where it was another."""
+    return "" if run.path == run.cell.name else f"Computed as `{run.path}`."
+
+
+def _on(devices: int) -> str:
+    return "1 device" if devices == 1 else f"{devices} devices"
+
+
+def _time_label(results: Results, what: str) -> str:
+    return f"projected {what} (s)" if results.clock.kind == "projected" else f"{what} (s)"

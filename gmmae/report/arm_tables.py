@@ -1,0 +1,214 @@
+"""The tables of a report of trained cells: the paper's Tables I and II beside ours, outcomes, clusters, and where time goes."""
+
+import csv
+import io
+import math
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from gmmae import schedules, tables
+from gmmae.efficiency import PAPER_TABLE_I, PAPER_TABLE_II, Efficiency, Interval
+from gmmae.grid import cells
+from gmmae.report import outcomes
+from gmmae.report.outcomes import misses, reached, span
+from gmmae.report.results import Results
+from gmmae.report.verdict import comparisons, ratio
+from gmmae.tables import Table
+
+NONE = "–"
+EXPLAINED = (
+    "Efficiency: T1 / (n Tn) · 100 %, T the median time to the target over seeds. NaN: the median run missed the target. "
+    "Intervals: 95 %, bootstrap over seeds. –: not computed, or not in the paper."
+)
+
+
+def strong_efficiency(results: Results) -> Table | None:
+    """Table I; None where the sweep has no strong cell with times."""
+    rows = []
+    for n in results.counts:
+        runs, found = results.group("strong", n), results.efficiency("strong", n)
+        ours = _percents(found) if found else (NONE, NONE)
+        rows.append((str(n), *ours, reached(runs) if runs else NONE, _paper_percent(PAPER_TABLE_I, n)))
+    columns = ("devices", "efficiency (%)", "interval (%)", "reached", "paper (%)")
+    title = results.clock.titled("Table I. Efficiency of strong scaling")
+    note = ("The strong cells of a seed are one optimisation path, so their efficiencies do not scatter over seeds.",)
+    notes = (*_notes(results), *(note if results.config.mode == "virtual" else ()))
+    return Table("table_1", title, columns, tuple(rows), notes) if _any(rows, 1) else None
+
+
+def other_efficiencies(results: Results, arms: Sequence[str], name: str, title: str) -> Table | None:
+    """Table II, or the same for arms that the paper has not; None where none of the arms has times."""
+    rows = []
+    for n in results.counts:
+        row = [str(n)]
+        for arm in arms:
+            found = results.efficiency(arm, n)
+            row.append(f"{tables.percent(found.percent)} ({reached(results.group(arm, n), '/')})" if found else NONE)
+            row += [_paper_percent(PAPER_TABLE_II[arm], n)] if arm in PAPER_TABLE_II else []
+        rows.append(tuple(row))
+    columns = ["devices"]
+    for arm in arms:
+        columns += [f"{arm} (%)"] + (["paper (%)"] if arm in PAPER_TABLE_II else [])
+    notes = ("In parentheses: seeds that reached the target.", *_notes(results))
+    shown = any(results.efficiency(arm, n) for arm in arms for n in results.counts)
+    return Table(name, results.clock.titled(title), tuple(columns), tuple(rows), notes) if shown else None
+
+
+def endings(results: Results) -> Table | None:
+    """Table III: how the runs of each arm ended; None where nothing is computed."""
+    rows, clipped = [], False
+    base = results.config.run.optim.base_batch
+    for arm in results.config.arms:
+        for n in results.counts:
+            runs = results.group(arm, n)
+            if not runs:
+                continue
+            clipped |= runs[0].record.global_batch < schedules.global_batch(arm, n, base)
+            epochs = [run.record.epochs for run in runs if run.reached]
+            text = (
+                f"{median(epochs):g}" + (f" ({span(epochs, '{:g}'.format)})" if len(set(epochs)) > 1 else "")
+                if epochs
+                else NONE
+            )
+            record = runs[0].record
+            told = "; ".join(how for how, _ in misses(runs)) or NONE
+            batch = (str(record.global_batch), f"{record.learning_rate:g}")
+            rows.append((arm, str(n), *batch, reached(runs), text, told))
+    columns = ("arm", "devices", "batch", "learning rate", "reached", "epochs", "misses")
+    notes = ["Epochs: median and range of the seeds that reached the target. Crashed and timed-out processes are not counted."]
+    notes += [outcomes.EXPLAINED]
+    notes += ["A batch that the arm wants larger than the training set is the training set."] if clipped else []
+    return Table("table_3", "Table III. How the runs ended", columns, tuple(rows), tuple(notes)) if rows else None
+
+
+def clusters(by_cluster: Sequence[Results]) -> Table | None:
+    """Table IV: strong scaling projected to each cluster; None for fewer than two clusters with times."""
+    known = [results for results in by_cluster if results.clock.kind == "projected"]
+    if len(known) < 2:
+        return None
+    rows = []
+    for n in known[0].counts:
+        row = [str(n)]
+        for results in known:
+            time, found = results.seconds("strong", n), results.efficiency("strong", n)
+            row += [tables.seconds(time.median) if time else NONE, tables.percent(found.percent) if found else NONE]
+        rows.append(tuple(row))
+    columns = ["devices"]
+    for results in known:
+        name = results.clock.short.removeprefix("projected to ")
+        columns += [f"{name}: time (s)", "efficiency (%)"]
+    title = "Table IV. Time to the target and efficiency of strong scaling on other clusters, projected"
+    notes = tuple(results.clock.note for results in known)
+    return Table("table_4", title, tuple(columns), tuple(rows), notes) if _any(rows, 1) else None
+
+
+def epoch_times(results: Results) -> Table | None:
+    """Where an epoch's time goes, for strong and weak scaling; None without times."""
+    rows = []
+    for arm in ("strong", "weak"):
+        for n in results.counts:
+            known = [run for run in results.group(arm, n) if run.epoch is not None]
+            if not known:
+                continue
+            run = known[0]
+            assert run.epoch is not None
+            reduce_s = run.epoch.all_reduce_s
+            parts = (run.epoch.compute_s, reduce_s, run.epoch.validation_s, run.epoch.total_s)
+            texts = (NONE if part is None else tables.seconds(part) for part in parts)
+            rows.append((arm, str(n), str(run.record.steps_per_epoch), str(run.record.device_batch), *texts))
+    columns = ("arm", "devices", "steps", "device batch", "compute (s)", "all-reduce (s)", "validation (s)", "epoch (s)")
+    notes = ("Compute: all training steps of an epoch; where measured, with the all-reduce in it. Of the first seed.",)
+    title = results.clock.titled("Table V. What an epoch's time is spent on")
+    return Table("table_5", title, columns, tuple(rows), (*notes, *results.clock.notes)) if rows else None
+
+
+def step_times(results: Results) -> Table | None:
+    """The measured step times that projections rest on; None without them."""
+    if not results.timings:
+        return None
+    timings = results.timings[0]
+    rows = tuple(
+        (what, str(row.samples), *(f"{1e3 * value:.4g}" for value in (row.median_s, row.low_s, row.high_s)))
+        for what, measured in (("training step", timings.train), ("validation pass", timings.validation))
+        for row in sorted(measured)
+    )
+    columns = ("what", "samples", "median (ms)", "first quartile (ms)", "third quartile (ms)")
+    title = f"Table VI. Times measured on one device ({timings.device_kind})"
+    return Table("table_6", title, columns, rows, tuple(f"{what}: {why}" for what, why in timings.failed.items()))
+
+
+def times_to_target(results: Results) -> Table | None:
+    """Median times of every arm, the numbers behind Fig. 2; None without times."""
+    rows = []
+    for arm in results.config.arms:
+        for n in results.counts:
+            found, share = results.seconds(arm, n), results.efficiency(arm, n)
+            if found:
+                times = (tables.seconds(found.median), _interval(found.interval, tables.seconds))
+                percents = _percents(share) if share else (NONE, NONE)
+                rows.append((arm, str(n), f"{found.reached} of {found.runs}", *times, *percents))
+    columns = ("arm", "devices", "reached", "time (s)", "interval (s)", "efficiency (%)", "interval (%)")
+    title = results.clock.titled("Table VII. Time to the target")
+    return Table("table_7", title, columns, tuple(rows), _notes(results)) if rows else None
+
+
+def paired(results: Results) -> Table | None:
+    """Strong scaling against the others, seed by seed; None where they have no seeds in common."""
+    rows = []
+    for arm, n, found in comparisons(results):
+        p_value = NONE if found.p_value is None else f"{found.p_value:.3g}"
+        counts = (str(found.pairs), str(found.slower), str(found.faster), str(found.ties))
+        rows.append((arm, str(n), *counts, ratio(found.ratio), _interval(found.interval, ratio), p_value))
+    columns = ("against", "devices", "seeds", "strong faster", "other faster", "ties", "ratio", "interval", "p")
+    notes = (
+        "Ratio: the other's time over strong scaling's, median over seeds, with a 95 % bootstrap interval; ∞: only the other "
+        "missed the target. p: two-sided sign test, not corrected for the number of comparisons.",
+        *results.clock.notes,
+    )
+    title = results.clock.titled("Table VIII. Strong scaling against the others, seed by seed")
+    return Table("table_8", title, columns, tuple(rows), notes) if rows else None
+
+
+def cells_csv(results: Results) -> str:
+    """One row for each computed cell, failed processes included; empty where there is no value."""
+    columns = ("arm", "devices", "seed", "mode", "outcome", "epochs", "global_batch", "device_batch", "learning_rate")
+    losses = ("final_train_loss", "final_val_loss", "best_val_loss", "best_epoch")
+    rows = {}
+    for run in results.runs:
+        known = math.isfinite(run.time_s)
+        row = {name: getattr(run.record, name) for name in (*columns[5:], *losses)}
+        row |= {"outcome": run.outcome, "path": run.path, "time_to_target_s": run.time_s if known else ""}
+        rows[run.cell] = row | {"projected": known and results.clock.kind == "projected"}
+    for record in results.failed:
+        rows[record.cell] = {"outcome": record.outcome, "path": record.path, "projected": False}
+    names = (*columns, *losses, "time_to_target_s", "projected", "path")
+    file = io.StringIO()
+    writer = csv.DictWriter(file, names, lineterminator="\n")
+    writer.writeheader()
+    for cell in cells(results.config):
+        if cell in rows:
+            writer.writerow(cell._asdict() | {"mode": results.config.mode} | rows[cell])
+    return file.getvalue()
+
+
+def _notes(results: Results) -> tuple[str, ...]:
+    return (EXPLAINED, *results.clock.notes)
+
+
+def _percents(found: Efficiency) -> tuple[str, str]:
+    """An efficiency and its interval; no interval where the median run missed and there is no efficiency."""
+    interval = None if math.isnan(found.percent) else found.interval
+    return tables.percent(found.percent), _interval(interval, tables.percent)
+
+
+def _interval(interval: Interval | None, number: Callable[[float], str]) -> str:
+    """A dash also where both bounds are infinite: nearly all resamples missed the target."""
+    return tables.interval_text(None if interval and math.isinf(interval.low) else interval, number)
+
+
+def _paper_percent(table: dict[int, float], devices: int) -> str:
+    return tables.percent(table[devices]) if devices in table else NONE
+
+
+def _any(rows: Sequence[tuple[str, ...]], place: int) -> bool:
+    return any(row[place] != NONE for row in rows)

@@ -1,0 +1,67 @@
+"""How runs ended, in words: numbers of seeds, kinds of misses, and the losses where they stood."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from gmmae import stopping, tables
+from gmmae.report.results import Run
+
+EXPLAINED = (
+    "Diverged: NaN or infinity in a loss. Collapsed: stuck, the validation loss no longer changes at all. Stalled: it "
+    "did not get better any more. Out of epochs: the most epochs were trained. The number is the last validation loss, "
+    "the best in parentheses."
+)
+
+
+def listed(items: Iterable[object]) -> str:
+    """Items with commas, and "and" before the last.
+
+    >>> listed([1]), listed([1, 2, 4])
+    ('1', '1, 2 and 4')
+    """
+    *first, last = map(str, items)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def span(values: Sequence[float], text: Callable[[float], str]) -> str:
+    """The smallest and the largest value, or the only one; NaN and infinity are the largest.
+
+    >>> span([3.0, 1.0, 3.0], "{:g}".format), span([2.0], "{:g}".format)
+    ('1 to 3', '2')
+    """
+    ordered = sorted(values, key=lambda value: (value != value, value))
+    low, high = text(ordered[0]), text(ordered[-1])
+    return low if low == high else f"{low} to {high}"
+
+
+def reached(runs: Sequence[Run], between: str = " of ") -> str:
+    """How many reached the target: "2 of 3"."""
+    return f"{sum(run.reached for run in runs)}{between}{len(runs)}"
+
+
+def misses(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
+    """The runs that missed the target, by how: a text for each kind, and the runs that it describes."""
+    kinds: dict[str, list[Run]] = {}
+    for run in runs:
+        if not run.reached:
+            kinds.setdefault(run.outcome, []).append(run)
+    return [(_how(kind, members), members) for kind, members in sorted(kinds.items())]
+
+
+def _how(kind: str, runs: Sequence[Run]) -> str:
+    records, times = [run.record for run in runs], f"{len(runs)}×"
+    epochs = span([record.epochs for record in records], "{:g}".format)
+    last = _losses([record.final_val_loss for record in records])
+    best = _losses([record.best_val_loss for record in records])
+    match kind:
+        case stopping.DIVERGED:
+            return f"diverged {times} in epoch {epochs}"
+        case stopping.COLLAPSED:
+            return f"collapsed {times} at {last}"
+        case stopping.MAX_EPOCHS:
+            return f"out of epochs {times} at {last} (best {best})"
+    return f"{kind.replace('_', ' ')} {times} after {epochs} epochs at {last} (best {best})"
+
+
+def _losses(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return span(known, tables.loss) if known else "unknown"

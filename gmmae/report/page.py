@@ -1,0 +1,131 @@
+"""The report of a sweep, finished or not: Markdown, one HTML file, tables, figures and TensorBoard, made anew each time."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gmmae import document, tables
+from gmmae.document import Block, Heading, Paragraph
+from gmmae.efficiency import PAPER_TABLE_II
+from gmmae.grid import SweepConfig
+from gmmae.records import write_text
+from gmmae.report import arm_figures, arm_tables, board, results, throughput_page
+from gmmae.report.folders import rebuilt
+from gmmae.report.results import Results
+from gmmae.report.verdict import verdict
+from gmmae.scaling import Cluster
+from gmmae.tables import Table
+
+MODES = {
+    "virtual": "virtual: one device computes the batch of n devices exactly, and times on n devices are projected",
+    "measured": "measured: each cell ran on its number of devices",
+    "throughput": "throughput: step times only, nothing is trained to a target",
+}
+
+
+def write(config: SweepConfig, root: Path, clusters: Sequence[Cluster]) -> list[Path]:
+    """Writes the report under `report` in the sweep's folder, and the comparison of its cells under `tb`.
+
+    Args:
+      config: of the sweep.
+      root: its work directory; any of what a sweep makes may be missing.
+      clusters: that virtual cells are projected to; the first that they can be is that of all tables and figures but one.
+
+    Returns:
+      The HTML page, the Markdown page, and the folder for TensorBoard if any cell has a history.
+
+    Raises:
+      InputError: a file of the sweep cannot be read, or the report cannot be written.
+    """
+    by_cluster = [results.read(config, root, cluster) for cluster in clusters or [None]]
+    by_cluster.sort(key=lambda found: found.clock.kind == "unknown")
+    first = by_cluster[0]
+    place = first.folder.report
+    with rebuilt(place) as folder:
+        (folder / "figures").mkdir()
+        _save(_title(first), _blocks(by_cluster, folder / "figures"), folder)
+        if config.mode != "throughput":
+            write_text(folder / "cells.csv", arm_tables.cells_csv(first))
+    shown = board.write(first)
+    return [place / "report.html", place / "report.md", *([shown] if shown else [])]
+
+
+def _save(title: str, blocks: Sequence[Block], folder: Path) -> None:
+    (folder / "tables").mkdir()
+    for table in (block for block in blocks if isinstance(block, Table)):
+        for ending, text in (("csv", tables.csv_text), ("tex", tables.latex), ("md", tables.markdown)):
+            write_text(folder / "tables" / f"{table.name}.{ending}", text(table))
+    write_text(folder / "report.md", document.markdown(blocks, folder))
+    write_text(folder / "report.html", document.html(title, blocks))
+
+
+def _title(found: Results) -> str:
+    short = f", {found.clock.short}" if found.clock.short else ""
+    return f"Scaling strategies compared: {found.folder.root.resolve().name}{short}"
+
+
+def _blocks(by_cluster: Sequence[Results], figures: Path) -> list[Block]:
+    found = by_cluster[0]
+    head = [Heading(_title(found), 1), Paragraph(_provenance(found))]
+    if found.config.mode == "throughput":
+        return [*head, *throughput_page.blocks(found, figures)]
+    done = len(found.runs) + len(found.failed)
+    if done < found.total:
+        head.append(Paragraph(f"**{done} of {found.total} cells are computed.** The rest is missing from what follows."))
+    body = [Heading("Verdict", 2), *verdict(found)]
+    if not found.runs:
+        return [*head, *body]
+    if found.clock.note:
+        whole = " Each step of an epoch counts as a full one, the last too." if found.clock.kind == "projected" else ""
+        body.append(Paragraph(f"**Times**: {found.clock.note}{whole}"))
+        body += [Paragraph(other.clock.note) for other in by_cluster[1:] if other.clock.kind != found.clock.kind]
+    return [*head, *body, *_tables(by_cluster), *_figures(found, figures)]
+
+
+def _tables(by_cluster: Sequence[Results]) -> list[Block]:
+    found = by_cluster[0]
+    papers = [arm for arm in PAPER_TABLE_II if arm in found.config.arms]
+    others = [arm for arm in found.config.arms if arm != "strong" and arm not in PAPER_TABLE_II]
+    weak = "Table II. Efficiency of the other strategies"
+    return [
+        Heading("Tables", 2),
+        *_present(
+            arm_tables.strong_efficiency(found),
+            arm_tables.other_efficiencies(found, papers, "table_2", weak),
+            arm_tables.other_efficiencies(found, others, "table_2b", f"{weak}, not in the paper"),
+            arm_tables.endings(found),
+            arm_tables.clusters(by_cluster),
+            arm_tables.epoch_times(found),
+            arm_tables.step_times(found),
+            arm_tables.times_to_target(found),
+            arm_tables.paired(found),
+        ),
+    ]
+
+
+def _figures(found: Results, folder: Path) -> list[Block]:
+    return [
+        Heading("Figures", 2),
+        arm_figures.nodules(found, folder),
+        arm_figures.time_to_target(found, folder),
+        arm_figures.warmup(found, folder),
+        arm_figures.losses(found, "strong", 4, folder),
+        arm_figures.losses(found, "weak", 5, folder),
+    ]
+
+
+def _present(*made: Table | None) -> list[Table]:
+    return [table for table in made if table is not None]
+
+
+def _provenance(found: Results) -> str:
+    """What was run, on what, by which versions."""
+    sources = [(run.record.device_kind, run.record.versions, run.record.git_commit) for run in found.runs]
+    sources += [(timings.device_kind, timings.versions, timings.git_commit) for timings in found.timings]
+    kinds = sorted({kind for kind, _, _ in sources})
+    versions = sorted({f"{name} {version}" for _, used, _ in sources for name, version in used.items()})
+    commits = sorted({commit for _, _, commit in sources if commit})
+    parts = [f"Mode {MODES[found.config.mode]}"]
+    parts += [f"device: {', '.join(kinds)}"] if kinds else []
+    parts += [f"versions: {', '.join(versions)}"] if versions else []
+    parts += [f"commit: {', '.join(commits)}"] if commits else []
+    return ". ".join(part[0].upper() + part[1:] for part in parts) + "."

@@ -1,0 +1,191 @@
+"""A sweep's answer in words: who reached the target, who was the fastest, how sure that is, and what the paper found.
+
+Every number is taken from the results; where they say nothing, so does the verdict.
+"""
+
+import math
+from collections.abc import Iterable
+
+from gmmae import efficiency, tables
+from gmmae.document import Block, Bullets, Paragraph
+from gmmae.efficiency import PAPER_TABLE_I, PAPER_TABLE_II, Comparison
+from gmmae.report.outcomes import EXPLAINED, listed, misses
+from gmmae.report.results import LABELS, Results
+
+PAPER: dict[str, dict[int, float]] = {"strong": PAPER_TABLE_I, **PAPER_TABLE_II}
+PAPER_TARGET = 0.0016384
+CONVINCING = 0.05
+"""A sign test whose p is below is called significant."""
+
+
+def verdict(results: Results) -> list[Block]:
+    """The blocks at the top of a report."""
+    blocks: list[Block] = []
+    if results.runs:
+        arms = [arm for arm in results.config.arms if any(results.group(arm, n) for n in results.counts)]
+        items = [_arm(results, arm) for arm in arms] + _fastest(results) + _against(results) + _paper(results)
+        blocks.append(Bullets(tuple(items)))
+        if any(not run.reached for run in results.runs):
+            blocks.append(Paragraph(EXPLAINED))
+        blocks.append(Paragraph(_caution(results)))
+    else:
+        blocks.append(Paragraph("No cell is computed yet."))
+    if results.failed:
+        told = "; ".join(
+            f"`{record.cell.name}` {record.outcome}: {record.message or 'nothing said'}" for record in results.failed
+        )
+        blocks.append(Paragraph(f"**Failed processes**, which say nothing of the optimisation and count nowhere: {told}"))
+    return blocks
+
+
+def _arm(results: Results, arm: str) -> str:
+    counts: dict[tuple[int, int], list[int]] = {}
+    missing = []
+    for n in results.counts:
+        runs = results.group(arm, n)
+        if runs:
+            counts.setdefault((sum(run.reached for run in runs), len(runs)), []).append(n)
+        else:
+            missing.append(n)
+    parts = [f"on {_devices(ns)} by {k} of {_seeds(m)}" for (k, m), ns in counts.items()]
+    text = f"**{LABELS[arm]}**: the target was reached " + ", ".join(parts) + "."
+    told = [
+        f"{how} on {_devices(sorted({run.cell.devices for run in runs}))}"
+        for how, runs in misses([run for n in results.counts for run in results.group(arm, n)])
+    ]
+    if told:
+        text += f" Misses: {'; '.join(told)}."
+    return text + (f" Nothing computed on {_devices(missing)}." if missing else "")
+
+
+def _fastest(results: Results) -> list[str]:
+    if results.clock.kind == "unknown":
+        return ["**Fastest**: unknown, since there are no times on these devices."]
+    winners: dict[str, list[int]] = {}
+    for n in results.counts:
+        summaries = {arm: results.seconds(arm, n) for arm in results.config.arms}
+        medians = {arm: found.median for arm, found in summaries.items() if found}
+        finite = {arm: time for arm, time in medians.items() if math.isfinite(time)}
+        if len(medians) < 2:
+            continue
+        first = [arm for arm, time in finite.items() if time == min(finite.values())]
+        winner = "no arm, since no median run reached the target" if not first else "all arms alike"
+        if first and len(first) < len(medians):
+            winner = listed(LABELS[arm] for arm in first)
+        winners.setdefault(winner, []).append(n)
+    parts = [f"{winner} on {_devices(ns)}" for winner, ns in winners.items()]
+    clock = f" ({results.clock.short})" if results.clock.short else ""
+    return [f"**Fastest** by the median time to the target{clock}: {'; '.join(parts)}."] if parts else []
+
+
+def comparisons(results: Results) -> Iterable[tuple[str, int, Comparison]]:
+    """Each other arm against strong scaling on each number of devices above one, where they have seeds in common.
+
+    The comparison's base is strong scaling: its ratio is the other arm's time over strong scaling's.
+    """
+    if results.clock.kind == "unknown":
+        return
+    for arm in results.config.arms:
+        for n in results.counts:
+            base, other = results.times("strong", n), results.times(arm, n)
+            if arm != "strong" and n > 1 and base.keys() & other.keys():
+                yield arm, n, efficiency.paired(base, other)
+
+
+def ratio(value: float) -> str:
+    """A quotient of times with two decimals.
+
+    >>> ratio(1.234), ratio(math.inf)
+    ('1.23', '∞')
+    """
+    return f"{value:.2f}" if math.isfinite(value) else "∞"
+
+
+def _against(results: Results) -> list[str]:
+    items = []
+    found = list(comparisons(results))
+    for arm in dict.fromkeys(arm for arm, _, _ in found):
+        wins: dict[tuple[int, int], list[int]] = {}
+        ratios, convincing = [], []
+        for _, n, one in (entry for entry in found if entry[0] == arm):
+            wins.setdefault((one.slower, one.pairs), []).append(n)
+            ratios.append(f"{ratio(one.ratio)} on {n}")
+            if one.p_value is not None and one.p_value < CONVINCING:
+                convincing.append(n)
+        parts = [f"in {k} of {_seeds(m)} on {_devices(ns)}" for (k, m), ns in wins.items()]
+        where = f"on {_devices(convincing)}" if convincing else "nowhere"
+        sure = f"significant (sign test, p < {CONVINCING:g}) {where}"
+        items.append(
+            f"**Strong scaling against {LABELS[arm]}**: strong scaling was the faster {', '.join(parts)}; the other's time "
+            f"over its own is {', '.join(ratios)}; {sure}."
+        )
+    return items
+
+
+def _paper(results: Results) -> list[str]:
+    agree, differing, lines = 0, [], []
+    for arm in (arm for arm in results.config.arms if arm in PAPER):
+        gaps = {}
+        for n in (n for n in results.counts if n > 1 and n in PAPER[arm]):
+            runs = results.group(arm, n)
+            if not runs:
+                continue
+            here, there = sum(run.reached for run in runs), PAPER[arm][n]
+            if (2 * here > len(runs)) == math.isfinite(there):
+                agree += 1
+            else:
+                paper = "the paper's run did" if math.isfinite(there) else "the paper's run did not"
+                differing.append(f"{LABELS[arm]} on {n} (reached by {here} of {_seeds(len(runs))}; {paper})")
+            ours = results.efficiency(arm, n)
+            if ours and math.isfinite(ours.percent) and math.isfinite(there):
+                gaps[n] = (ours.percent, there)
+        if gaps:
+            lines.append(_gap(LABELS[arm], gaps))
+    total = agree + len(differing)
+    if not total:
+        return []
+    text = f"**The paper**: on more than one device, {agree} of {total} pairs of arm and number of devices agree with Tables I "
+    text += "and II on whether the target was reached (here: by more than half of the seeds)"
+    text += f"; other than there: {'; '.join(differing)}." if differing else "."
+    return [" ".join([text, *lines, _setting(results)])]
+
+
+def _gap(label: str, gaps: dict[int, tuple[float, float]]) -> str:
+    differences = {n: ours - paper for n, (ours, paper) in gaps.items()}
+    worst = max(differences, key=lambda n: abs(differences[n]))
+    ours, paper = gaps[worst]
+    return (
+        f"{label}: the efficiency differs most on {worst} devices, {tables.percent(ours)} % here and {tables.percent(paper)} % "
+        f"in the paper, and by {sum(map(abs, differences.values())) / len(differences):.1f} percentage points on average."
+    )
+
+
+def _setting(results: Results) -> str:
+    run = results.config.run
+    target = f"with the paper's target of {PAPER_TARGET:g}"
+    if run.stop.target_loss != PAPER_TARGET:
+        target = f"with a target of {run.stop.target_loss:g} where the paper's is {PAPER_TARGET:g}"
+    measured = "measured, " if results.clock.kind == "measured" and results.clock.short else ""
+    times = f"times {measured}{results.clock.short or results.clock.kind}"
+    return f"The paper's runs: one each, LUNA16, K80 GPUs. Here: data source {run.data.source}, {target}, {times}."
+
+
+def _caution(results: Results) -> str:
+    seeds = max(len(results.group(arm, n)) for arm in results.config.arms for n in results.counts)
+    if seeds == 1:
+        return "**Caution**: one seed is an example, not a comparison."
+    least = math.ceil(1 - math.log2(CONVINCING))
+    if seeds < least:
+        return (
+            f"**Caution**: {seeds} seeds are few. A sign test needs {least} pairs that all agree for p < {CONVINCING:g}, "
+            "and intervals from so few runs promise more than they keep."
+        )
+    return f"Medians and intervals are over up to {seeds} seeds; a miss counts as an infinite time."
+
+
+def _devices(counts: list[int]) -> str:
+    return "1 device" if counts == [1] else f"{listed(counts)} devices"
+
+
+def _seeds(count: int) -> str:
+    return "1 seed" if count == 1 else f"{count} seeds"

@@ -1,0 +1,131 @@
+import csv
+import io
+from dataclasses import replace
+
+import pytest
+
+from gmmae import tables
+from gmmae.grid import Cell
+from gmmae.report import arm_tables, results
+from gmmae.tables import Table
+from tests import sweeps
+from tests.sweeps import FLAT, GRID, PASSES, STEPS
+
+
+@pytest.fixture
+def projected(tmp_path):
+    sweeps.small(tmp_path)
+    sweeps.add_step_times(tmp_path, 1, STEPS, PASSES)
+    return results.read(GRID, tmp_path, FLAT)
+
+
+def there(table: Table | None) -> Table:
+    assert table is not None
+    return table
+
+
+def made(found):
+    """Every table of a report of trained cells."""
+    others = arm_tables.other_efficiencies(found, ["weak", "linear-warmup", "linear"], "table_2", "Table II")
+    one_each = (
+        arm_tables.strong_efficiency,
+        arm_tables.endings,
+        arm_tables.epoch_times,
+        arm_tables.step_times,
+        arm_tables.times_to_target,
+        arm_tables.paired,
+    )
+    return [others, arm_tables.clusters([found, found]), *(make(found) for make in one_each)]
+
+
+def test_table_1_stands_beside_the_papers(projected):
+    # 100 / (2 · 218) and 100 / (4 · 277); one path a seed, and here equal seeds, leave the bootstrap nothing to vary.
+    assert there(arm_tables.strong_efficiency(projected)).rows == (
+        ("1", "100.00", "100.00 to 100.00", "3 of 3", "100.00"),
+        ("2", "22.94", "22.94 to 22.94", "3 of 3", "105.17"),
+        ("4", "9.03", "9.03 to 9.03", "3 of 3", "86.81"),
+    )
+
+
+def test_table_2_has_nan_where_the_median_run_missed(projected):
+    table = there(arm_tables.other_efficiencies(projected, ["weak", "linear-warmup", "linear"], "table_2", "Table II"))
+    # Weak: 100 / (2 · 520).
+    assert table.rows[1] == ("2", "9.62 (3/3)", "96.96", "NaN (1/3)", "84.95", "NaN (0/3)", "NaN")
+    assert table.columns[1:3] == ("weak (%)", "paper (%)")
+
+
+def test_arms_and_devices_that_the_paper_has_not_have_no_column_and_a_dash(tmp_path):
+    config = replace(GRID, arms=("strong", "sqrt"), devices=(1, 3), seeds=(0,))
+    sweeps.add_step_times(tmp_path, 1, STEPS, PASSES)
+    for cell in (Cell("strong", 1, 0), Cell("strong", 3, 0), Cell("sqrt", 1, 0)):
+        sweeps.reach(config, tmp_path, cell, 10)
+    found = results.read(config, tmp_path, FLAT)
+    assert there(arm_tables.strong_efficiency(found)).rows[1][-1] == "–"
+    table = there(arm_tables.other_efficiencies(found, ["sqrt"], "table_2b", "Table II"))
+    assert table.columns == ("devices", "sqrt (%)")
+    assert table.rows == (("1", "100.00 (1/1)"), ("3", "–"))
+
+
+def test_table_3_says_how_runs_ended(projected):
+    rows = {row[:2]: row[2:] for row in there(arm_tables.endings(projected)).rows}
+    assert rows["weak", "4"] == ("128", "0.00105", "3 of 3", "80", "–")
+    assert rows["linear", "2"] == ("64", "0.0021", "0 of 3", "–", "collapsed 3× at 0.01480 to 0.01680")
+    assert rows["linear-warmup", "4"] == ("128", "0.0042", "0 of 1", "–", "out of epochs 1× at 0.002000 (best 0.002000)")
+
+
+def test_a_batch_cut_to_the_training_set_is_told(tmp_path):
+    config = replace(GRID, arms=("weak",), devices=(32,), seeds=(0, 1))
+    for seed, epochs in ((0, 10), (1, 20)):
+        sweeps.reach(config, tmp_path, Cell("weak", 32, seed), epochs)
+    table = there(arm_tables.endings(results.read(config, tmp_path, None)))
+    assert table.rows == (("weak", "32", "512", "0.00105", "2 of 2", "15 (10 to 20)", "–"),)
+    assert "A batch that the arm wants larger than the training set is the training set." in table.notes
+
+
+def test_table_4_compares_clusters_that_can_be_projected_to(projected, tmp_path):
+    fast = results.read(GRID, tmp_path, replace(FLAT, name="Fast", reference_step_s=0.25))
+    table = there(arm_tables.clusters([projected, fast]))
+    # Twice as fast in all but the 16 s of all-reduce: 16 + 0.5 · 5.8 = 18.9 s an epoch on 2 devices, 5 s on one.
+    assert table.columns == ("devices", "Flat: time (s)", "efficiency (%)", "Fast: time (s)", "efficiency (%)")
+    assert table.rows[1] == ("2", "218", "22.94", "189", "13.23")
+    assert arm_tables.clusters([projected]) is None
+    assert arm_tables.clusters([projected, results.read(GRID, tmp_path, None)]) is None
+
+
+def test_an_epoch_is_shown_in_its_parts(projected):
+    rows = {row[:2]: row[2:] for row in there(arm_tables.epoch_times(projected)).rows}
+    assert rows["strong", "2"] == ("16", "16", "4.80", "16.0", "1.00", "21.8")
+    assert rows["weak", "4"] == ("4", "32", "2.00", "6.00", "0.500", "8.50")
+
+
+def test_misses_have_no_interval_and_mixed_seeds_one_that_is_open(projected):
+    rows = {row[:2]: row[2:] for row in there(arm_tables.times_to_target(projected)).rows}
+    assert rows["linear", "2"] == ("0 of 3", "not reached", "–", "NaN", "–")
+    assert rows["linear-warmup", "2"][:3] == ("1 of 3", "not reached", "130 to not reached")
+
+
+def test_projected_tables_say_so_and_every_table_can_be_written(projected):
+    for table in map(there, made(projected)):
+        assert tables.latex(table)
+        assert tables.csv_text(table)
+        if table.name not in ("table_3", "table_6"):  # how runs ended, and what has been measured
+            assert "projected" in table.title
+            assert any("α = 0 µs" in note for note in table.notes), table.name
+
+
+def test_without_times_the_tables_of_times_are_left_out(tmp_path):
+    found = results.read(sweeps.small(tmp_path), tmp_path, FLAT)
+    assert [table.name for table in made(found) if table is not None] == ["table_3"]
+
+
+def test_cells_csv_has_a_row_for_each_computed_cell(projected):
+    rows = list(csv.DictReader(io.StringIO(arm_tables.cells_csv(projected))))
+    assert len(rows) == 35  # of 36, one has no record
+    by_cell = {(row["arm"], row["devices"], row["seed"]): row for row in rows}
+    strong = by_cell["strong", "2", "0"]
+    assert float(strong["time_to_target_s"]) == pytest.approx(218)
+    assert (strong["projected"], strong["path"], strong["device_batch"]) == ("True", "strong-n1-seed0", "16")
+    missed = by_cell["linear", "4", "0"]
+    assert (missed["outcome"], missed["time_to_target_s"], missed["final_val_loss"]) == ("diverged", "", "nan")
+    crashed = by_cell["linear-warmup", "4", "1"]
+    assert (crashed["outcome"], crashed["epochs"], crashed["mode"]) == ("crashed", "", "virtual")

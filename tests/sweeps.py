@@ -1,0 +1,152 @@
+"""Sweeps as files, made by hand: records, histories and step times as `gmmae sweep` leaves them, without training."""
+
+import math
+from pathlib import Path
+
+from gmmae import schedules, stopping, throughput
+from gmmae.cells import CRASHED, FAILED, CellRecord, SweepDir
+from gmmae.data.batches import plan
+from gmmae.grid import Cell, SweepConfig, path_of
+from gmmae.records import Epoch, Record, write_history
+from gmmae.scaling import Cluster
+from gmmae.throughput import Timing, Timings
+
+TRAIN, VALIDATION, PARAMETERS, TARGET = 512, 256, 490_000, 0.0016384
+
+
+def run_record(config: SweepConfig, cell: Cell, outcome: str, epochs: int, loss: float, **changes) -> Record:
+    """The record of a cell that ended with a validation loss; training takes 2 s an epoch and validation 0.5 s."""
+    optim = config.run.optim
+    share = plan(TRAIN, schedules.global_batch(cell.arm, cell.devices, optim.base_batch), cell.devices)
+    values = {
+        "run_id": "0123456789ab",
+        "arm": cell.arm,
+        "seed": cell.seed,
+        "devices": cell.devices,
+        "processes": 1,
+        "device_kind": "cpu",
+        "oversubscribed": False,
+        "global_batch": share.batch,
+        "device_batch": share.device_batch,
+        "padding": share.padding,
+        "steps_per_epoch": share.steps,
+        "learning_rate": schedules.peak_learning_rate(cell.arm, cell.devices, optim.learning_rate),
+        "parameters": PARAMETERS,
+        "train_samples": TRAIN,
+        "validation_samples": VALIDATION,
+        "target_loss": TARGET,
+        "virtual": config.mode == "virtual",
+        "stop_reason": outcome,
+        "epochs": epochs,
+        "final_train_loss": loss,
+        "final_val_loss": loss,
+        "best_val_loss": loss if math.isfinite(loss) else 0.004,
+        "best_epoch": epochs,
+        "time_to_target_s": 2.5 * epochs if outcome == stopping.TARGET_REACHED else None,
+        "clocks": {"train_s": 2.0 * epochs, "eval_s": 0.5 * epochs, "total_s": 3.0 * epochs},
+        "versions": {"jax": "0.10.2", "python": "3.11.9"},
+        "git_commit": "8d988e1",
+    }
+    return Record(**values | changes)
+
+
+def history(record: Record) -> list[Epoch]:
+    """Losses that fall from 0.0075 by a power of the epoch to the record's final one; only the last may be without a number."""
+    assert record.final_val_loss is not None
+    power = 0.0
+    if record.epochs > 1 and math.isfinite(record.final_val_loss):
+        power = math.log(record.final_val_loss / 0.0075) / math.log(record.epochs)
+    rows = []
+    for epoch in range(1, record.epochs + 1):
+        loss = record.final_val_loss if epoch == record.epochs else 0.0075 * epoch**power
+        samples = epoch * record.train_samples
+        clocks = (1.0, 2.0 * epoch, 0.5 * epoch, 0.1, 3.0 * epoch)
+        rows.append(Epoch(epoch, epoch * record.steps_per_epoch, samples, record.learning_rate, 0.9 * loss, loss, *clocks))
+    return rows
+
+
+def add(
+    config: SweepConfig, root: Path, cell: Cell, outcome: str, epochs: int = 0, loss: float = TARGET, **changes
+) -> CellRecord:
+    """Writes a cell's record and, unless its process failed, the history of the path that computed it."""
+    folder = SweepDir(root)
+    folder.records.mkdir(parents=True, exist_ok=True)
+    path = path_of(config, cell).name
+    if outcome in FAILED:
+        written = CellRecord(*cell, config.mode, outcome, path, None, "ended by SIGKILL: out of memory")
+    else:
+        record = run_record(config, cell, outcome, epochs, loss, **changes)
+        written = CellRecord(*cell, config.mode, outcome, path, record)
+        workdir = folder.run(path)
+        workdir.root.mkdir(parents=True, exist_ok=True)
+        write_history(workdir.history, history(record))
+    folder.write(written)
+    return written
+
+
+def reach(config: SweepConfig, root: Path, cell: Cell, epochs: int) -> CellRecord:
+    """A cell that reached the target."""
+    return add(config, root, cell, stopping.TARGET_REACHED, epochs)
+
+
+def timing(samples: int, devices: int, median_s: float) -> Timing:
+    """A time whose quartiles lie 10 % about its median."""
+    return Timing(samples, math.ceil(samples / devices), median_s, 0.9 * median_s, 1.1 * median_s)
+
+
+def add_step_times(
+    root: Path, devices: int, train: dict[int, float], validation: dict[int, float] | None = None, **changes
+) -> Timings:
+    """Writes step times by samples."""
+    path = SweepDir(root).step_times(devices)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    timings = Timings(
+        devices=devices,
+        device_kind="cpu",
+        oversubscribed=False,
+        parameters=PARAMETERS,
+        train=[timing(samples, devices, time_s) for samples, time_s in train.items()],
+        validation=[timing(samples, devices, time_s) for samples, time_s in (validation or {}).items()],
+        failed={},
+        timing={"warmup_steps": 3, "steps": 10, "blocks": 7},
+        versions={"jax": "0.10.2"},
+        git_commit="8d988e1",
+    )._replace(**changes)
+    throughput.write(path, timings)
+    return timings
+
+
+FLAT = Cluster("Flat", "a device", 8, 0.0, 4.0 * PARAMETERS, 0.0, 4.0 * PARAMETERS, collective="ring")
+"""A gradient in float32 passes a link in 1 s, so the ring takes 2 (n - 1) / n seconds: 1 s on 2 devices, 1.5 s on 4."""
+
+STEPS = {8: 0.2, 16: 0.3, 32: 0.5}
+PASSES = {64: 0.5, 128: 1.0, 256: 2.0}
+GRID = SweepConfig(devices=(1, 2, 4), seeds=(0, 1, 2))
+
+
+def small(root: Path, config: SweepConfig = GRID) -> SweepConfig:
+    """A sweep that is nearly done; with `STEPS`, `PASSES` and `FLAT` an epoch takes these seconds.
+
+    | devices | strong | weak and the linear rule |
+    |---|---|---|
+    | 1 | 16 · 0.5 + 2 = 10 | the same |
+    | 2 | 16 (0.3 + 1) + 1 = 21.8 | 8 (0.5 + 1) + 1 = 13 |
+    | 4 | 16 (0.2 + 1.5) + 0.5 = 27.7 | 4 (0.5 + 1.5) + 0.5 = 8.5 |
+
+    Strong reaches the target in 10 epochs, weak in 20 n on n > 1 devices. The linear rule collapses on 2 and diverges on 4.
+    With warmup one seed of three reaches it on 2 devices, in 10 epochs, and one on 4 runs out of epochs; a process crashed.
+    """
+    for seed in config.seeds:
+        for n in config.devices:
+            reach(config, root, Cell("strong", n, seed), 10)
+            reach(config, root, Cell("weak", n, seed), 10 if n == 1 else 20 * n)
+        for arm in ("linear-warmup", "linear"):
+            reach(config, root, Cell(arm, 1, seed), 10)
+        add(config, root, Cell("linear", 2, seed), stopping.COLLAPSED, 12, 0.0148 + 0.001 * seed)
+        add(config, root, Cell("linear", 4, seed), stopping.DIVERGED, 1, math.nan)
+    reach(config, root, Cell("linear-warmup", 2, 0), 10)
+    add(config, root, Cell("linear-warmup", 2, 1), stopping.COLLAPSED, 12, 0.0148)
+    add(config, root, Cell("linear-warmup", 2, 2), stopping.COLLAPSED, 12, 0.0148)
+    add(config, root, Cell("linear-warmup", 4, 0), stopping.MAX_EPOCHS, 30, 0.002)
+    add(config, root, Cell("linear-warmup", 4, 1), CRASHED)
+    return config
