@@ -28,14 +28,15 @@ class ConfigError(InputError):
     """A configuration value that breaks its rule; the message names the key, the rule and the value."""
 
 
-def _require(holds: bool, key: str, rule: str, value: object) -> None:
+def require(holds: bool, key: str, rule: str, value: object) -> None:
+    """Raises ConfigError unless the rule holds."""
     if not holds:
         raise ConfigError(f"{key} must be {rule}; got {value!r}")
 
 
 def _require_choice(key: str, value: object, literal: Any) -> None:
     choices = get_args(literal)
-    _require(value in choices, key, "one of " + ", ".join(map(str, choices)), value)
+    require(value in choices, key, "one of " + ", ".join(map(str, choices)), value)
 
 
 def _finite(*values: float) -> bool:
@@ -72,21 +73,21 @@ class DataConfig:
         _require_choice("data.on_error", self.on_error, DataConfig.__annotations__["on_error"])
         edge = EDGE.fullmatch(self.edge)
         sound_edge = edge is not None and (edge["number"] is None or float(edge["number"]) > 0)
-        _require(sound_edge, "data.edge", "a positive number followed by x or mm (1.25x, 20mm), or whole", self.edge)
-        _require(self.workers >= 0, "data.workers", "at least 0", self.workers)
-        _require(self.ndim in (1, 2, 3), "data.ndim", "1, 2 or 3", self.ndim)
-        _require(self.size >= 4, "data.size", "at least 4", self.size)
-        _require(self.samples >= 2, "data.samples", "at least 2", self.samples)
-        _require(self.seed >= 0, "data.seed", "at least 0", self.seed)
+        require(sound_edge, "data.edge", "a positive number followed by x or mm (1.25x, 20mm), or whole", self.edge)
+        require(self.workers >= 0, "data.workers", "at least 0", self.workers)
+        require(self.ndim in (1, 2, 3), "data.ndim", "1, 2 or 3", self.ndim)
+        require(self.size >= 4, "data.size", "at least 4", self.size)
+        require(self.samples >= 2, "data.samples", "at least 2", self.samples)
+        require(self.seed >= 0, "data.seed", "at least 0", self.seed)
         fraction = isinstance(self.validation, float)
-        _require(
+        require(
             0 < self.validation < 1 if fraction else self.validation >= 1,
             "data.validation",
             "a count of at least 1 or a fraction between 0 and 1",
             self.validation,
         )
         low, high = self.hu_window
-        _require(_finite(low, high) and low < high, "data.hu_window", "two increasing HU values", self.hu_window)
+        require(_finite(low, high) and low < high, "data.hu_window", "two increasing HU values", self.hu_window)
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,8 @@ class ModelConfig:
     rho_limit: float = 0.99  # largest absolute correlation
 
     def __post_init__(self) -> None:
-        _require(bool(self.filters) and min(self.filters) >= 1, "model.filters", "one or more positive numbers", self.filters)
-        _require(
+        require(bool(self.filters) and min(self.filters) >= 1, "model.filters", "one or more positive numbers", self.filters)
+        require(
             len(self.kernels) == len(self.filters) and min(self.kernels) >= 1,
             "model.kernels",
             f"{len(self.filters)} positive numbers, one for each of model.filters",
@@ -114,10 +115,10 @@ class ModelConfig:
         _require_choice("model.activation", self.activation, Activation)
         _require_choice("model.covariance", self.covariance, Covariance)
         _require_choice("model.rho", self.rho, Rho)
-        _require(self.latent_dim >= 1, "model.latent_dim", "at least 1", self.latent_dim)
-        _require(self.components >= 1, "model.components", "at least 1", self.components)
-        _require(_finite(self.sigma_floor) and self.sigma_floor >= 0, "model.sigma_floor", "at least 0", self.sigma_floor)
-        _require(0 < self.rho_limit <= 1, "model.rho_limit", "above 0 and at most 1", self.rho_limit)
+        require(self.latent_dim >= 1, "model.latent_dim", "at least 1", self.latent_dim)
+        require(self.components >= 1, "model.components", "at least 1", self.components)
+        require(_finite(self.sigma_floor) and self.sigma_floor >= 0, "model.sigma_floor", "at least 0", self.sigma_floor)
+        require(0 < self.rho_limit <= 1, "model.rho_limit", "above 0 and at most 1", self.rho_limit)
 
 
 @dataclass(frozen=True)
@@ -133,16 +134,16 @@ class OptimConfig:
     clip_norm: float = 0.0  # clip the gradient to this global norm; 0 does not clip
 
     def __post_init__(self) -> None:
-        _require(_finite(self.learning_rate) and self.learning_rate > 0, "optim.learning_rate", "positive", self.learning_rate)
-        _require(self.base_batch >= 1, "optim.base_batch", "at least 1", self.base_batch)
-        _require(self.warmup_epochs >= 0, "optim.warmup_epochs", "at least 0", self.warmup_epochs)
+        require(_finite(self.learning_rate) and self.learning_rate > 0, "optim.learning_rate", "positive", self.learning_rate)
+        require(self.base_batch >= 1, "optim.base_batch", "at least 1", self.base_batch)
+        require(self.warmup_epochs >= 0, "optim.warmup_epochs", "at least 0", self.warmup_epochs)
         increasing = list(self.decay_epochs) == sorted(set(self.decay_epochs)) and all(e >= 1 for e in self.decay_epochs)
-        _require(increasing, "optim.decay_epochs", "increasing epochs from 1", self.decay_epochs)
-        _require(_finite(self.decay_factor) and self.decay_factor > 0, "optim.decay_factor", "positive", self.decay_factor)
-        _require(0 <= self.beta1 < 1, "optim.beta1", "at least 0 and below 1", self.beta1)
-        _require(0 <= self.beta2 < 1, "optim.beta2", "at least 0 and below 1", self.beta2)
-        _require(_finite(self.epsilon) and self.epsilon > 0, "optim.epsilon", "positive", self.epsilon)
-        _require(_finite(self.clip_norm) and self.clip_norm >= 0, "optim.clip_norm", "at least 0", self.clip_norm)
+        require(increasing, "optim.decay_epochs", "increasing epochs from 1", self.decay_epochs)
+        require(_finite(self.decay_factor) and self.decay_factor > 0, "optim.decay_factor", "positive", self.decay_factor)
+        require(0 <= self.beta1 < 1, "optim.beta1", "at least 0 and below 1", self.beta1)
+        require(0 <= self.beta2 < 1, "optim.beta2", "at least 0 and below 1", self.beta2)
+        require(_finite(self.epsilon) and self.epsilon > 0, "optim.epsilon", "positive", self.epsilon)
+        require(_finite(self.clip_norm) and self.clip_norm >= 0, "optim.clip_norm", "at least 0", self.clip_norm)
 
 
 @dataclass(frozen=True)
@@ -155,12 +156,12 @@ class StopConfig:
     patience_gain: float = 0.01  # the smallest improvement that counts there, as a share of the loss
 
     def __post_init__(self) -> None:
-        _require(_finite(self.target_loss) and self.target_loss >= 0, "stop.target_loss", "at least 0", self.target_loss)
-        _require(self.max_epochs >= 1, "stop.max_epochs", "at least 1", self.max_epochs)
-        _require(_finite(self.time_limit_s) and self.time_limit_s >= 0, "stop.time_limit_s", "at least 0", self.time_limit_s)
-        _require(self.collapse_epochs >= 0, "stop.collapse_epochs", "at least 0", self.collapse_epochs)
-        _require(self.patience_epochs >= 0, "stop.patience_epochs", "at least 0", self.patience_epochs)
-        _require(0 <= self.patience_gain < 1, "stop.patience_gain", "at least 0 and below 1", self.patience_gain)
+        require(_finite(self.target_loss) and self.target_loss >= 0, "stop.target_loss", "at least 0", self.target_loss)
+        require(self.max_epochs >= 1, "stop.max_epochs", "at least 1", self.max_epochs)
+        require(_finite(self.time_limit_s) and self.time_limit_s >= 0, "stop.time_limit_s", "at least 0", self.time_limit_s)
+        require(self.collapse_epochs >= 0, "stop.collapse_epochs", "at least 0", self.collapse_epochs)
+        require(self.patience_epochs >= 0, "stop.patience_epochs", "at least 0", self.patience_epochs)
+        require(0 <= self.patience_gain < 1, "stop.patience_gain", "at least 0 and below 1", self.patience_gain)
 
 
 @dataclass(frozen=True)
@@ -170,9 +171,9 @@ class ParallelConfig:
     micro_batch: int = 0  # most samples whose gradient a device computes at once, to bound memory; 0: its whole share
 
     def __post_init__(self) -> None:
-        _require(self.devices >= 0, "parallel.devices", "at least 0", self.devices)
-        _require(self.virtual >= 0, "parallel.virtual", "at least 0", self.virtual)
-        _require(self.micro_batch >= 0, "parallel.micro_batch", "at least 0", self.micro_batch)
+        require(self.devices >= 0, "parallel.devices", "at least 0", self.devices)
+        require(self.virtual >= 0, "parallel.virtual", "at least 0", self.virtual)
+        require(self.micro_batch >= 0, "parallel.micro_batch", "at least 0", self.micro_batch)
 
 
 @dataclass(frozen=True)
@@ -190,13 +191,13 @@ class DistributedConfig:
     def __post_init__(self) -> None:
         host, _, port = self.coordinator.rpartition(":")
         sound = bool(host) and port.isascii() and port.isdigit() and 0 < int(port) < 2**16
-        _require(not self.coordinator or sound, "distributed.coordinator", "host:port", self.coordinator)
-        _require(self.num_processes >= 0, "distributed.num_processes", "at least 0", self.num_processes)
-        _require(self.process_id >= -1, "distributed.process_id", "at least -1", self.process_id)
-        _require(all(i >= 0 for i in self.local_devices), "distributed.local_devices", "numbers from 0", self.local_devices)
+        require(not self.coordinator or sound, "distributed.coordinator", "host:port", self.coordinator)
+        require(self.num_processes >= 0, "distributed.num_processes", "at least 0", self.num_processes)
+        require(self.process_id >= -1, "distributed.process_id", "at least -1", self.process_id)
+        require(all(i >= 0 for i in self.local_devices), "distributed.local_devices", "numbers from 0", self.local_devices)
         for key in ("start_timeout_s", "heartbeat_timeout_s"):
             value = getattr(self, key)
-            _require(_finite(value) and value >= 1, f"distributed.{key}", "at least 1", value)
+            require(_finite(value) and value >= 1, f"distributed.{key}", "at least 1", value)
 
 
 @dataclass(frozen=True)
@@ -205,8 +206,8 @@ class CheckpointConfig:
     keep: int = 2  # newest checkpoints kept
 
     def __post_init__(self) -> None:
-        _require(self.every_epochs >= 1, "checkpoint.every_epochs", "at least 1", self.every_epochs)
-        _require(self.keep >= 1, "checkpoint.keep", "at least 1", self.keep)
+        require(self.every_epochs >= 1, "checkpoint.every_epochs", "at least 1", self.every_epochs)
+        require(self.keep >= 1, "checkpoint.keep", "at least 1", self.keep)
 
 
 @dataclass(frozen=True)
@@ -217,9 +218,9 @@ class LogConfig:
     figure_nodules: int = 4  # validation nodules shown in figures and images
 
     def __post_init__(self) -> None:
-        _require(self.detail_epochs >= 1, "log.detail_epochs", "at least 1", self.detail_epochs)
-        _require(all(e >= 0 for e in self.figure_epochs), "log.figure_epochs", "epochs of at least 0", self.figure_epochs)
-        _require(self.figure_nodules >= 1, "log.figure_nodules", "at least 1", self.figure_nodules)
+        require(self.detail_epochs >= 1, "log.detail_epochs", "at least 1", self.detail_epochs)
+        require(all(e >= 0 for e in self.figure_epochs), "log.figure_epochs", "epochs of at least 0", self.figure_epochs)
+        require(self.figure_nodules >= 1, "log.figure_nodules", "at least 1", self.figure_nodules)
 
 
 @dataclass(frozen=True)
@@ -240,7 +241,7 @@ class Config:
 
     def __post_init__(self) -> None:
         _require_choice("arm", self.arm, Arm)
-        _require(self.seed >= 0, "seed", "at least 0", self.seed)
+        require(self.seed >= 0, "seed", "at least 0", self.seed)
         _require_choice("loss", self.loss, Loss)
         _require_choice("precision", self.precision, Precision)
         _require_choice("workload", self.workload, Config.__annotations__["workload"])

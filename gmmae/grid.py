@@ -4,19 +4,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, get_args
 
-from gmmae.config import Arm, Config, ConfigError, flatten
+from gmmae.config import Arm, Config, ConfigError, flatten, require
 
 Mode = Literal["virtual", "measured", "throughput"]
 
 
-def _require(holds: bool, key: str, rule: str, value: object) -> None:
-    if not holds:
-        raise ConfigError(f"{key} must be {rule}; got {value!r}")
-
-
 def _require_distinct(key: str, values: tuple[Any, ...], least: int) -> None:
     sound = bool(values) and len(set(values)) == len(values) and all(value >= least for value in values)
-    _require(sound, key, f"one or more different numbers of at least {least}", values)
+    require(sound, key, f"one or more different numbers of at least {least}", values)
 
 
 @dataclass(frozen=True)
@@ -32,9 +27,9 @@ class TimingConfig:
     def __post_init__(self) -> None:
         _require_distinct("timing.device_batches", self.device_batches, 1)
         _require_distinct("timing.global_batches", self.global_batches, 1)
-        _require(self.warmup_steps >= 0, "timing.warmup_steps", "at least 0", self.warmup_steps)
-        _require(self.steps >= 1, "timing.steps", "at least 1", self.steps)
-        _require(self.blocks >= 1, "timing.blocks", "at least 1", self.blocks)
+        require(self.warmup_steps >= 0, "timing.warmup_steps", "at least 0", self.warmup_steps)
+        require(self.steps >= 1, "timing.steps", "at least 1", self.steps)
+        require(self.blocks >= 1, "timing.blocks", "at least 1", self.blocks)
 
 
 GRIDDED = ("arm", "seed", "parallel.devices", "parallel.virtual")
@@ -57,19 +52,19 @@ class SweepConfig:
     run: Config = field(default_factory=Config)
 
     def __post_init__(self) -> None:
-        _require(self.mode in get_args(Mode), "mode", f"one of {', '.join(get_args(Mode))}", self.mode)
+        require(self.mode in get_args(Mode), "mode", f"one of {', '.join(get_args(Mode))}", self.mode)
         sound = bool(self.arms) and len(set(self.arms)) == len(self.arms) and set(self.arms) <= set(get_args(Arm))
-        _require(sound, "arms", f"one or more, all different, of {', '.join(get_args(Arm))}", self.arms)
+        require(sound, "arms", f"one or more, all different, of {', '.join(get_args(Arm))}", self.arms)
         _require_distinct("devices", self.devices, 1)
         _require_distinct("seeds", self.seeds, 0)
-        _require(self.jobs >= 1, "jobs", "at least 1", self.jobs)
+        require(self.jobs >= 1, "jobs", "at least 1", self.jobs)
         if self.jobs > 1 and self.mode != "virtual":
             raise ConfigError(
                 f"jobs must be 1 where times are measured, mode = {self.mode}; got {self.jobs}: use mode = virtual"
             )
-        _require(0 <= self.cell_time_limit_s < float("inf"), "cell_time_limit_s", "at least 0", self.cell_time_limit_s)
-        _require(0 <= self.grace_s < float("inf"), "grace_s", "at least 0", self.grace_s)
-        _require(bool(self.clusters), "clusters", "at least one", self.clusters)
+        require(0 <= self.cell_time_limit_s < float("inf"), "cell_time_limit_s", "at least 0", self.cell_time_limit_s)
+        require(0 <= self.grace_s < float("inf"), "grace_s", "at least 0", self.grace_s)
+        require(bool(self.clusters), "clusters", "at least one", self.clusters)
         given, untouched = dict(flatten(self.run)), dict(flatten(Config()))
         for key in GRIDDED:
             if given[key] != untouched[key]:

@@ -7,7 +7,7 @@ from typing import Self
 
 from gmmae.stopping import SIGINT, SIGTERM
 
-_REASONS = {signal.SIGTERM: SIGTERM, signal.SIGINT: SIGINT}
+REASONS = {signal.SIGTERM: SIGTERM, signal.SIGINT: SIGINT}
 
 
 class Interrupts:
@@ -22,14 +22,14 @@ class Interrupts:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in _REASONS}
+            self._before = {number: signal.signal(number, self._note) for number in REASONS}
         return self
 
     def __exit__(self, *_: object) -> None:
         self._restore()
 
     def _note(self, number: int, _: FrameType | None) -> None:
-        self.reason = _REASONS[signal.Signals(number)]
+        self.reason = REASONS[signal.Signals(number)]
         self._restore()
 
     def _restore(self) -> None:

@@ -17,15 +17,14 @@ from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from gmmae.errors import InputError
-from gmmae.stopping import SIGINT, SIGTERM
+from gmmae.interrupts import REASONS, Interrupts
 
 NOT_STARTED = 127
 """The return code of a job that could not be started, as in a shell."""
 
-_REASONS = {signal.SIGTERM: SIGTERM, signal.SIGINT: SIGINT}
 _TAIL_BYTES = 16384
 _LINE_LENGTH = 300
 
@@ -324,26 +323,16 @@ def _start(job: Job, started: float, events: "SimpleQueue[_Child | None]") -> _C
     return child
 
 
-class _Signals:
+class _Signals(Interrupts):
     """While entered, the first SIGTERM or SIGINT sets `reason`, and each one puts None into the queue.
 
-    Not `gmmae.interrupts`, whose second signal acts as if unhandled: this process would die before its jobs.
+    Unlike its base's, a second signal is handled too: this process would die before its jobs.
     """
 
     def __init__(self, events: "SimpleQueue[_Child | None]") -> None:
-        self.reason: str | None = None
+        super().__init__()
         self._events = events
-        self._before: dict[signal.Signals, object] = {}
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in _REASONS}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
 
     def _note(self, number: int, _: FrameType | None) -> None:
-        self.reason = self.reason or _REASONS[signal.Signals(number)]
+        self.reason = self.reason or REASONS[signal.Signals(number)]
         self._events.put(None)  # a SimpleQueue may be put into amid its own methods

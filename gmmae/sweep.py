@@ -5,7 +5,6 @@ process has ended; a cell without one is computed again by the next call, and re
 """
 
 import fcntl
-import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,7 +20,7 @@ from gmmae.records import read_history, write_text
 from gmmae.supervisor import Ended, Job, describe, last_lines, supervise
 from gmmae.sweep_display import SweepDisplay, cell_text
 from gmmae.sweep_jobs import training_job
-from gmmae.workdir import finished
+from gmmae.workdir import differences, finished
 
 CELLS_FAILED = 4
 """Exit code of a sweep with crashed or timed-out cells; diverged and collapsed ones are results, and no failure."""
@@ -195,17 +194,13 @@ def _claimed(config: SweepConfig, folder: SweepDir) -> Iterator[None]:
 
 def _require_same_sweep(config: SweepConfig, folder: SweepDir) -> None:
     """The grid may grow; what a cell computes, and how, may not change."""
-    defaults = json.loads(json.dumps(dict(flatten(SweepConfig()))))
-    saved = defaults | dict(flatten_table(read_toml(folder.config)))
-    wanted = {key: value for key, value in flatten(config) if key == "mode" or key.startswith("run.")}
-    differing = [
-        f"{key} was {saved.get(key)!r}, now {value!r}"
-        for key, value in json.loads(json.dumps(wanted)).items()
-        if saved.get(key) != value and not key.removeprefix("run.").startswith(RESUMABLE)
-    ]
-    if differing:
-        more = f"; and {len(differing) - 3} more" if len(differing) > 3 else ""
+    saved = dict(flatten(SweepConfig())) | dict(flatten_table(read_toml(folder.config)))
+    wanted = {
+        key: value
+        for key, value in flatten(config)
+        if key == "mode" or (key.startswith("run.") and not key.removeprefix("run.").startswith(RESUMABLE))
+    }
+    if changes := differences(saved, wanted):
         raise InputError(
-            f"workdir must hold a sweep of the same runs; got {folder.root} where {'; '.join(differing[:3])}{more}: "
-            "give another --workdir"
+            f"workdir must hold a sweep of the same runs; got {folder.root} where {changes}: give another --workdir"
         )

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from gmmae import stopping
 from gmmae.config import Config, StopConfig, determining, flatten, flatten_table, to_toml
@@ -121,12 +121,19 @@ def _require_same_run(config: Config, path: Path) -> None:
         saved = dict(flatten_table(tomllib.loads(path.read_text(encoding="utf-8"))))
     except ValueError as error:
         raise InputError(f"{path} must be TOML; got {error}: mend it or give another --workdir") from error
-    wanted = json.loads(json.dumps(determining(config)))
-    defaults = json.loads(json.dumps(dict(flatten(Config()))))
-    differing = [key for key, value in wanted.items() if saved.get(key, defaults[key]) != value]
-    if differing:
-        shown = "; ".join(f"{key} was {saved.get(key, defaults[key])!r}, now {wanted[key]!r}" for key in differing[:3])
-        more = f"; and {len(differing) - 3} more" if len(differing) > 3 else ""
+    if changes := differences(dict(flatten(Config())) | saved, determining(config)):
         raise InputError(
-            f"workdir must hold a run of the same configuration; got {path.parent} where {shown}{more}: give another --workdir"
+            f"workdir must hold a run of the same configuration; got {path.parent} where {changes}: give another --workdir"
         )
+
+
+def differences(saved: dict[str, Any], wanted: dict[str, Any]) -> str:
+    """What a saved configuration has otherwise than is wanted, in words; empty where nothing is.
+
+    >>> differences({"seed": 0, "devices": [1, 2]}, {"seed": 3, "devices": (1, 2)})
+    'seed was 0, now 3'
+    """
+    saved, wanted = (json.loads(json.dumps(values)) for values in (saved, wanted))  # tuples are lists, as in TOML
+    changes = [f"{key} was {saved[key]!r}, now {value!r}" for key, value in wanted.items() if saved[key] != value]
+    more = f"; and {len(changes) - 3} more" if len(changes) > 3 else ""
+    return "; ".join(changes[:3]) + more
