@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from gmmae import environment
 from gmmae.cli import guarded
 from gmmae.supervisor import die_with_parent
 
@@ -22,7 +23,9 @@ def train(config: str, root: str) -> int:
     from gmmae.stopping import EXIT_CODES
     from gmmae.terminal import Plain
 
-    record = run(read_config(Path(config)), Path(root), Plain(Console()))
+    asked = read_config(Path(config))
+    environment.prepare(asked.parallel)
+    record = run(asked, Path(root), Plain(Console()))
     assert record.stop_reason is not None
     return EXIT_CODES[record.stop_reason]
 
@@ -33,8 +36,9 @@ def time(config: str, request: str, out: str) -> int:
     from gmmae.grid import TimingConfig
     from gmmae.throughput import measure, write
 
-    asked = json.loads(Path(request).read_text(encoding="utf-8"))
-    write(Path(out), measure(read_config(Path(config)), asked["batches"], asked["validation"], TimingConfig(**asked["timing"])))
+    timed, asked = read_config(Path(config)), json.loads(Path(request).read_text(encoding="utf-8"))
+    environment.prepare(timed.parallel)
+    write(Path(out), measure(timed, asked["batches"], asked["validation"], TimingConfig(**asked["timing"])))
     return 0
 
 

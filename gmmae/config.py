@@ -21,6 +21,7 @@ Covariance = Literal["partial", "paper"]
 Rho = Literal["sigmoid", "tanh"]
 Padding = Literal["VALID", "SAME"]
 Precision = Literal["float32", "float64"]
+Reduction = Literal["pmean", "exact"]
 Activation = Literal["relu", "leaky_relu", "elu", "gelu", "silu", "tanh"]
 
 
@@ -169,11 +170,15 @@ class ParallelConfig:
     devices: int = 0  # devices to train on; 0: all of all processes, or one where virtual is given to one process
     virtual: int = 0  # devices that the arm reckons with though fewer compute their batch; 0: the devices themselves
     micro_batch: int = 0  # most samples whose gradient a device computes at once, to bound memory; 0: its whole share
+    reduction: Reduction = "pmean"  # pmean: sums in any order; exact: the same bits on any number of devices
+    shards: int = 32  # exact: fixed parts of a batch that the devices share; the most devices, a power of two
 
     def __post_init__(self) -> None:
         require(self.devices >= 0, "parallel.devices", "at least 0", self.devices)
         require(self.virtual >= 0, "parallel.virtual", "at least 0", self.virtual)
         require(self.micro_batch >= 0, "parallel.micro_batch", "at least 0", self.micro_batch)
+        _require_choice("parallel.reduction", self.reduction, Reduction)
+        require(self.shards.bit_count() == 1 and self.shards > 0, "parallel.shards", "a power of two", self.shards)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import NoReturn
 
-from gmmae import agreement
+from gmmae import agreement, environment
 from gmmae.config import Config
 from gmmae.errors import LOST_PEER, InputError, report
 from gmmae.launchers import Place, find
@@ -38,6 +38,7 @@ def joined(config: Config, command: str) -> Iterator[Group]:
       InputError: this process trains alone and something is wrong. With others, the process ends with the message and the
         code that the command line would have given; or with 75 if another one was lost.
     """
+    environment.prepare(config.parallel)
     asked = config.distributed
     place = find(asked, os.environ)
     if place is None:

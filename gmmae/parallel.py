@@ -1,27 +1,70 @@
 """Devices: the only module that calls `pmap` or names its axis.
 
-State and data set are replicated, an epoch's indices and weights are sharded, gradients and losses are averaged by
-`lax.pmean`. `pmap` is in maintenance mode, and since JAX 0.10 it is `jit(shard_map)` underneath: with `in_axes` and
+State and data set are replicated, an epoch's indices and weights are sharded, gradients and losses are averaged, by `pmean` or
+exactly. `pmap` is in maintenance mode, and since JAX 0.10 it is `jit(shard_map)` underneath: with `in_axes` and
 `out_axes` None, replicated arrays go in and come out whole, without a leading device axis and without copies.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Device, lax
+from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import PyTree
+from jaxtyping import Array, Float, Int, Int32, PyTree
 
 from gmmae.errors import InputError
+from gmmae.reduction import OfBatch, in_parts, repeat, tree_sum
 
 AXIS = "devices"
 
-pmean = partial(lax.pmean, axis_name=AXIS)
-"""The mean over devices, for use inside a function given to `Devices.compile`."""
+
+def pmean(function: OfBatch, samples: Array, weights: Array, *, parts: int = 1) -> Any:
+    """The mean over devices of a function's value at the samples of each, added in whatever order is fast.
+
+    This and `exact_mean` are for use inside a function given to `Devices.compile`.
+    """
+    return lax.pmean(in_parts(function, samples, weights, parts=parts), AXIS)
+
+
+def exact_mean(
+    function: OfBatch,
+    samples: Int[Array, "shards shard_batch"],
+    weights: Float[Array, "shards shard_batch"],
+    *,
+    part: Int[Array, "2"],
+) -> Any:
+    """The mean over shards of a function's value at each, with the same bits on any number of devices.
+
+    One binary tree over the shards in their order: each device adds those of its part; then devices that are 1, 2, 4, … apart
+    exchange their sums. `a + b` is `b + a` to the last bit, so all devices end with the same.
+
+    Args:
+      function: of one shard.
+      samples, weights: all shards, a power of two, on every device.
+      part: this device's first shard and number of shards, from `parts`.
+    """
+    first, count = part
+    shards, devices = len(samples), lax.axis_size(AXIS)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(function, samples[0], weights[0]))
+    _, unravel = ravel_pytree(zeros)
+
+    def term(shard: Int[Array, ""]) -> Float[Array, " size"]:
+        return ravel_pytree(function(*(lax.dynamic_index_in_dim(x, shard, keepdims=False) for x in (samples, weights))))[0]
+
+    def across(total: Float[Array, " size"]) -> Float[Array, " size"]:
+        for level in range(devices.bit_length() - 1):
+            total += lax.ppermute(total, AXIS, [(i, i ^ 1 << level) for i in range(devices)])
+        return total
+
+    total = tree_sum(term, first, count, shards)
+    if devices > 1:
+        total = repeat(across, total, jnp.minimum(count, 1))  # once, but the compiler does not know
+    return unravel(total / shards)
 
 
 @dataclass(frozen=True)
@@ -39,13 +82,17 @@ class Devices:
         return self.devices[0].device_kind
 
     @property
+    def platform(self) -> str:
+        return self.devices[0].platform
+
+    @property
     def processes(self) -> int:
         return len({device.process_index for device in self.devices})
 
     @property
     def oversubscribed(self) -> bool:
         """Whether devices share hardware: CPU devices of one process are virtual, so more than one is."""
-        return self.devices[0].platform == "cpu" and self.count > self.processes
+        return self.platform == "cpu" and self.count > self.processes
 
     def replicate(self, tree: PyTree) -> PyTree:
         """A copy of every array on every device. Where several processes own them, each one gives the same arrays."""
@@ -66,13 +113,18 @@ class Devices:
 
         return jax.tree.map(place, tree)  # device_put would compare the arrays of all processes, over the network
 
+    def parts(self, shards: int) -> Int32[np.ndarray, "devices 2"]:
+        """For `exact_mean`: the first shard and the number of shards of each device."""
+        share = shards // self.count
+        return np.array([(i * share, share) for i in range(self.count)], np.int32)
+
     def compile(
         self, function: Callable[..., Any], *args: Any, sharded: int, donate: tuple[int, ...] = ()
     ) -> Callable[..., Any]:
         """Compiles `function` for all devices, ahead of time; its results must be equal on all of them.
 
         Args:
-          function: of one device's arguments; it averages with `pmean` whatever differs between devices.
+          function: of one device's arguments; it averages with `pmean` or `exact_mean` whatever differs between devices.
           args: example arguments, as `replicate` and `shard` return them.
           sharded: how many arguments, the last ones, are divided over the devices; the others are replicated.
           donate: positions of arguments whose memory the results may take over.

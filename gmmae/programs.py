@@ -11,10 +11,12 @@ import optax
 from jaxtyping import Float
 
 from gmmae import augment, schedules
-from gmmae.config import Config
+from gmmae.config import Config, ParallelConfig
 from gmmae.data.batches import Plan, epoch_order, plan, shards
-from gmmae.parallel import Devices, choose, pmean
-from gmmae.step import Params, TrainState, adam, evaluate, take, train_epoch
+from gmmae.environment import require_prepared
+from gmmae.errors import InputError
+from gmmae.parallel import Devices, choose, exact_mean, pmean
+from gmmae.step import Average, Params, TrainState, adam, evaluate, take, train_epoch
 from gmmae.workload import WORKLOADS, Workload
 from gmmae.writers import Details
 
@@ -29,6 +31,7 @@ class Setup(NamedTuple):
       devices: those that compute.
       arm_plan: the batch as the arm's number of devices share it; where that number is virtual, `train_plan` is the same
         batch as the devices that compute it share it.
+      train_plan, eval_plan: for `parallel.reduction = exact`, their devices are its shards.
     """
 
     config: Config
@@ -69,9 +72,13 @@ def prepare(config: Config) -> Setup:
     samples = len(workload.data.train.mass)
     batch = schedules.global_batch(config.arm, count, optim.base_batch)
     arm_plan = plan(samples, batch, count)
-    train_plan = plan(samples, batch, devices.count, parallel.micro_batch)
+    if parallel.reduction == "exact":
+        _require_exact(parallel, devices)
+        sharers, train_plan = parallel.shards, Plan(samples, arm_plan.batch, parallel.shards)
+    else:
+        sharers, train_plan = devices.count, plan(samples, batch, devices.count, parallel.micro_batch)
     validation = len(workload.data.validation.mass)
-    eval_plan = Plan(validation, min(validation, EVAL_DEVICE_BATCH * devices.count), devices.count)
+    eval_plan = Plan(validation, min(validation, EVAL_DEVICE_BATCH * sharers), sharers)
     schedule = schedules.learning_rate(
         config.arm,
         count,
@@ -83,6 +90,20 @@ def prepare(config: Config) -> Setup:
     )
     optimizer = adam(schedule, beta1=optim.beta1, beta2=optim.beta2, epsilon=optim.epsilon, clip_norm=optim.clip_norm)
     return Setup(config, workload, devices, arm_plan, train_plan, eval_plan, schedule, optimizer)
+
+
+def _require_exact(parallel: ParallelConfig, devices: Devices) -> None:
+    if parallel.shards % devices.count:
+        raise InputError(
+            f"parallel.devices must divide parallel.shards, {parallel.shards}, where parallel.reduction is exact; got "
+            f"{devices.count}: use a power of two of devices, or parallel.reduction = pmean"
+        )
+    if parallel.micro_batch:
+        raise InputError(
+            f"parallel.micro_batch must be 0 where parallel.reduction is exact; got {parallel.micro_batch}: a larger "
+            "parallel.shards bounds memory"
+        )
+    require_prepared(parallel, jax.local_device_count() if devices.platform == "cpu" else 0)
 
 
 def arithmetic(config: Config) -> AbstractContextManager[object]:
@@ -136,19 +157,18 @@ def train_program(setup: Setup, state: TrainState) -> Callable[[TrainState, int]
     step: dict[str, Any] = {
         "losses": setup.workload.losses,
         "optimizer": setup.optimizer,
-        "mean": pmean,
-        "micro_batches": setup.train_plan.micro_batches,
     }
 
-    def program(state: TrainState, volumes: Any, epoch: Any, indices: Any, weights: Any) -> tuple[TrainState, Any]:
+    def program(state: TrainState, volumes: Any, epoch: Any, indices: Any, weights: Any, part: Any) -> tuple[TrainState, Any]:
         gather = partial(augment.gather, epoch=epoch, seed=config.seed) if config.data.augment else take
-        return train_epoch(state, volumes, indices, weights, gather=gather, **step)
+        average = _average(setup, setup.train_plan, part)
+        return train_epoch(state, volumes, indices, weights, gather=gather, average=average, **step)
 
-    def samples(epoch: int) -> tuple[Any, Any, Any]:
+    def samples(epoch: int) -> tuple[Any, ...]:
         order = epoch_order(config.seed, epoch, setup.train_plan.samples)
-        return setup.devices.replicate(np.int32(epoch)), *setup.devices.shard(shards(order, setup.train_plan))
+        return setup.devices.replicate(np.int32(epoch)), *_deal(setup, order, setup.train_plan)
 
-    compiled = setup.devices.compile(program, state, volumes, *samples(1), sharded=2, donate=(0,))
+    compiled = setup.devices.compile(program, state, volumes, *samples(1), sharded=3, donate=(0,))
 
     def train(state: TrainState, epoch: int) -> tuple[TrainState, np.ndarray]:
         state, losses = jax.block_until_ready(compiled(state, volumes, *samples(epoch)))
@@ -160,13 +180,31 @@ def train_program(setup: Setup, state: TrainState) -> Callable[[TrainState, int]
 def evaluate_program(setup: Setup, params: Params) -> Callable[[Params], float]:
     """`Programs.evaluate` alone."""
     volumes = setup.devices.replicate(setup.workload.data.validation.density.astype(setup.config.precision))
-    samples = setup.devices.shard(shards(np.arange(setup.eval_plan.samples, dtype=np.int32), setup.eval_plan))
+    samples = _deal(setup, np.arange(setup.eval_plan.samples, dtype=np.int32), setup.eval_plan)
 
-    def program(params: Params, volumes: Any, indices: Any, weights: Any) -> Any:
-        return evaluate(params, volumes, indices, weights, losses=setup.workload.losses, mean=pmean)
+    def program(params: Params, volumes: Any, indices: Any, weights: Any, part: Any) -> Any:
+        average = _average(setup, setup.eval_plan, part)
+        return evaluate(params, volumes, indices, weights, losses=setup.workload.losses, average=average)
 
-    compiled = setup.devices.compile(program, params, volumes, *samples, sharded=2)
+    compiled = setup.devices.compile(program, params, volumes, *samples, sharded=3)
     return lambda params: mean_over_steps(np.asarray(compiled(params, volumes, *samples)), setup.eval_plan)
+
+
+def _deal(setup: Setup, order: np.ndarray, plan: Plan) -> tuple[Any, Any, Any]:
+    """Indices, weights and part of each device, on the devices. Where shards are fixed, every device has all of them."""
+    indices, weights = shards(order, plan)
+    n = setup.devices.count
+    if _exact(setup):
+        indices, weights = (np.broadcast_to(x.swapaxes(0, 1), (n, plan.steps, *x.shape[::2])) for x in (indices, weights))
+    return setup.devices.shard((indices, weights, setup.devices.parts(plan.devices)))
+
+
+def _average(setup: Setup, plan: Plan, part: Any) -> Average:
+    return partial(exact_mean, part=part) if _exact(setup) else partial(pmean, parts=plan.micro_batches)
+
+
+def _exact(setup: Setup) -> bool:
+    return setup.config.parallel.reduction == "exact"
 
 
 def _describe_program(setup: Setup, params: Params) -> Callable[[Params], Details]:

@@ -107,7 +107,7 @@ def _train_block(setup: Setup, start: Any, batch: int, timing: TimingConfig) -> 
     """A function that trains for a block of steps and returns the seconds of one; compiled and warm."""
     data = setup.workload.data
     volumes = data.train.density
-    block = Plan(timing.steps * batch, batch, setup.devices.count, setup.config.parallel.micro_batch)
+    block = setup.train_plan._replace(samples=timing.steps * batch, batch=batch)
     if setup.devices.count > batch:
         raise InputError(f"a batch must have at least one sample for each of {setup.devices.count} devices; got {batch}")
     repeated = data.train._replace(density=np.resize(volumes, (max(len(volumes), block.samples), *volumes.shape[1:])))
@@ -126,8 +126,8 @@ def _train_block(setup: Setup, start: Any, batch: int, timing: TimingConfig) -> 
 
 
 def _validation_block(setup: Setup, start: Any, count: int) -> Callable[[], float]:
-    devices = setup.devices.count
-    sized = setup._replace(eval_plan=Plan(count, min(count, programs.EVAL_DEVICE_BATCH * devices), devices))
+    sharers = setup.eval_plan.devices
+    sized = setup._replace(eval_plan=Plan(count, min(count, programs.EVAL_DEVICE_BATCH * sharers), sharers))
     params = setup.devices.replicate(start.params)
     evaluate = programs.evaluate_program(sized, params)
 
