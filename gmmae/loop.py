@@ -22,7 +22,7 @@ from gmmae.journal import Journal, NoJournal, WorkDirJournal
 from gmmae.peers import ALONE, Group
 from gmmae.programs import Programs, Setup
 from gmmae.records import Epoch, Record, from_plain, plain
-from gmmae.startup import facts, new_record, require_same_path
+from gmmae.startup import doubts, facts, new_record, require_same_path
 from gmmae.step import TrainState
 from gmmae.terminal import Display
 from gmmae.workdir import WorkDir, claim, finished
@@ -80,6 +80,8 @@ class _Run:
         start = programs.initial_state(setup)
         self.record = new_record(setup, start)
         require_same_path(earlier, self.record)
+        for line in doubts(setup.config, earlier, self.record):
+            display.say(line)
         saved = self._restore(start)
         self.clock = Clock(saved.progress.clocks if saved else None)
         self.history = saved.progress.history if saved else []

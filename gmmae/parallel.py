@@ -119,7 +119,12 @@ class Devices:
         return np.array([(i * share, share) for i in range(self.count)], np.int32)
 
     def compile(
-        self, function: Callable[..., Any], *args: Any, sharded: int, donate: tuple[int, ...] = ()
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        sharded: int,
+        donate: tuple[int, ...] = (),
+        deterministic: bool = False,
     ) -> Callable[..., Any]:
         """Compiles `function` for all devices, ahead of time; its results must be equal on all of them.
 
@@ -128,6 +133,7 @@ class Devices:
           args: example arguments, as `replicate` and `shard` return them.
           sharded: how many arguments, the last ones, are divided over the devices; the others are replicated.
           donate: positions of arguments whose memory the results may take over.
+          deterministic: asks for the same bits from every compilation and run; a GPU may choose between algorithms otherwise.
 
         Returns:
           The compiled function of the same arguments; it never compiles again, and refuses other shapes.
@@ -136,7 +142,8 @@ class Devices:
         mapped = jax.pmap(
             function, axis_name=AXIS, in_axes=in_axes, out_axes=None, devices=list(self.devices), donate_argnums=donate
         )
-        return mapped.lower(*args).compile()
+        options: dict[str, str | bool] | None = {"xla_gpu_deterministic_ops": True} if deterministic else None
+        return mapped.lower(*args).compile(compiler_options=options)
 
 
 def choose(count: int) -> Devices:

@@ -168,7 +168,8 @@ def train_program(setup: Setup, state: TrainState) -> Callable[[TrainState, int]
         order = epoch_order(config.seed, epoch, setup.train_plan.samples)
         return setup.devices.replicate(np.int32(epoch)), *_deal(setup, order, setup.train_plan)
 
-    compiled = setup.devices.compile(program, state, volumes, *samples(1), sharded=3, donate=(0,))
+    exact = _exact(setup)
+    compiled = setup.devices.compile(program, state, volumes, *samples(1), sharded=3, donate=(0,), deterministic=exact)
 
     def train(state: TrainState, epoch: int) -> tuple[TrainState, np.ndarray]:
         state, losses = jax.block_until_ready(compiled(state, volumes, *samples(epoch)))
@@ -186,7 +187,7 @@ def evaluate_program(setup: Setup, params: Params) -> Callable[[Params], float]:
         average = _average(setup, setup.eval_plan, part)
         return evaluate(params, volumes, indices, weights, losses=setup.workload.losses, average=average)
 
-    compiled = setup.devices.compile(program, params, volumes, *samples, sharded=3)
+    compiled = setup.devices.compile(program, params, volumes, *samples, sharded=3, deterministic=_exact(setup))
     return lambda params: mean_over_steps(np.asarray(compiled(params, volumes, *samples)), setup.eval_plan)
 
 

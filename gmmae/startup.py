@@ -4,7 +4,7 @@ from pathlib import Path
 
 import jax
 
-from gmmae.config import run_id
+from gmmae.config import Config, run_id
 from gmmae.errors import InputError
 from gmmae.programs import Setup, parameter_count
 from gmmae.provenance import git_commit, versions
@@ -56,6 +56,16 @@ def require_same_path(earlier: Record | None, now: Record) -> None:
     )
 
 
+def doubts(config: Config, earlier: Record | None, now: Record) -> list[str]:
+    """Lines that say why a resumed run with the exact reduction may not have the bits of one that nobody interrupted."""
+    if earlier is None or config.parallel.reduction != "exact":
+        return []
+    found = {"the device": (earlier.device_kind, now.device_kind)}
+    found |= {name: (earlier.versions.get(name, "missing"), version) for name, version in now.versions.items()}
+    differing = [f"{name} was {was} and is {now}" for name, (was, now) in found.items() if was != now]
+    return [f"warning: bits may differ from those of one run throughout: {', '.join(differing)}"] if differing else []
+
+
 def facts(setup: Setup, record: Record, root: Path, done: int) -> dict[str, str]:
     """The start-up table: names and values in words.
 
@@ -72,6 +82,7 @@ def facts(setup: Setup, record: Record, root: Path, done: int) -> dict[str, str]
         "arm": f"{config.arm}, seed {config.seed}",
         "devices": _devices_text(setup, record),
         "global batch": _batch_text(setup),
+        **_reduction_text(setup),
         "learning rate": _rate_text(setup, record),
         "steps per epoch": f"{plan.steps}"
         + (f", the last of {plan.counts[-1]} samples" if plan.counts[-1] != plan.batch else ""),
@@ -96,6 +107,12 @@ def _batch_text(setup: Setup) -> str:
     clipped = f" (all training volumes; the arm asks for {asked})" if asked > plan.batch else ""
     padding = f", {plan.padding} of the slots padded" if plan.padding else ", no padding"
     return f"{plan.batch}{clipped} = {plan.devices} × {plan.device_batch} a device{padding}"
+
+
+def _reduction_text(setup: Setup) -> dict[str, str]:
+    plan = setup.train_plan
+    exact = f"exact: {plan.devices} shards of {plan.device_batch}, added in one order on any number of devices"
+    return {"reduction": exact} if setup.config.parallel.reduction == "exact" else {}
 
 
 def _rate_text(setup: Setup, record: Record) -> str:

@@ -1,10 +1,11 @@
-"""Eight virtual CPU devices for every test, decided before JAX is first used."""
+"""Eight virtual CPU devices and eight threads for every test, decided before JAX is first used."""
 
 import os
 from collections.abc import Iterator
 
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("PJRT_NPROC", "8")  # as gmmae.environment sets it for exact reductions of eight shards
 
 import jax
 import pytest

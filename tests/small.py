@@ -1,10 +1,16 @@
 """A run that takes seconds: 8³ volumes, two small convolutions, four components."""
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
+
+from gmmae import programs
+from gmmae.checkpoint import Checkpoints
 from gmmae.config import (
     CheckpointConfig,
     Config,
@@ -15,7 +21,7 @@ from gmmae.config import (
     ParallelConfig,
     StopConfig,
 )
-from gmmae.records import Epoch
+from gmmae.records import Epoch, read_history
 
 SMALL = Config(
     data=DataConfig(size=8, samples=28, validation=6),
@@ -63,6 +69,17 @@ class Recorder:
 def losses(rows: list[Epoch]) -> list[tuple[int, float, float]]:
     """What must not depend on the clock."""
     return [(row.epoch, row.train_loss, row.val_loss) for row in rows]
+
+
+def fingerprint(config: Config, workdir: Path) -> str:
+    """SHA-256 of all that must not depend on devices: the last checkpoint's arrays, and every loss of the history."""
+    like = programs.initial_state(programs.prepare(dataclasses.replace(config, parallel=ParallelConfig(devices=1))))
+    saved = Checkpoints(workdir / "checkpoints", 2).restore(like, print)
+    assert saved is not None
+    digest = hashlib.sha256(repr((losses(read_history(workdir / "history.csv")), saved.progress.best_epoch)).encode())
+    for leaf in jax.tree.leaves((saved.state, saved.best)):
+        digest.update(np.asarray(leaf).tobytes())
+    return digest.hexdigest()
 
 
 def checkpoint_epochs(workdir: Path) -> list[int]:

@@ -58,6 +58,8 @@ BAD = [
     ("stop.patience_epochs", -1, "at least 0"),
     *[("stop.patience_gain", value, "at least 0 and below 1") for value in (-0.1, 1.0, NAN)],
     *[(f"parallel.{name}", -1, "at least 0") for name in ("devices", "virtual", "micro_batch")],
+    ("parallel.reduction", "psum", "one of pmean, exact"),
+    *[("parallel.shards", value, "a power of two") for value in (0, -8, 3, 12)],
     *[("distributed.coordinator", value, "host:port") for value in ("host", ":80", "host:", "host:0", "host:65536", "host:x")],
     ("distributed.num_processes", -1, "at least 0"),
     ("distributed.process_id", -2, "at least -1"),
@@ -119,6 +121,7 @@ EDGES = [
     ("optim.decay_epochs", (1, 2)),
     ("stop.target_loss", 0.0),
     ("stop.max_epochs", 1),
+    ("parallel.shards", 1),
     ("log.figure_epochs", ()),
 ]
 
@@ -189,6 +192,8 @@ OTHER = {
     "parallel.devices": 2,
     "parallel.virtual": 8,
     "parallel.micro_batch": 64,
+    "parallel.reduction": "exact",
+    "parallel.shards": 8,
     "distributed.auto": False,
     "distributed.coordinator": "host:1234",
     "distributed.num_processes": 4,

@@ -17,7 +17,7 @@ import pytest
 from gmmae.config import Config, to_toml
 from gmmae.loop import run
 from gmmae.records import Epoch, read_history
-from tests.small import Recorder, losses, small
+from tests.small import Recorder, fingerprint, losses, small
 
 ROOT = Path(__file__).parent.parent
 SILENCE_S = 4.0
@@ -121,6 +121,15 @@ def test_two_processes_are_one_run(tmp_path, pair):
     assert (record["devices"], record["processes"], record["device_batch"], record["stop_reason"]) == (4, 2, 2, "max_epochs")
     assert len(list((tmp_path / "two" / "tb").iterdir())) == 1
     assert "max_epochs after 5 epochs" in out
+
+
+def test_two_processes_have_the_bits_of_one_device_with_the_exact_reduction(tmp_path, pair):
+    exact = {"parallel__reduction": "exact", "parallel__shards": 8, "stop__max_epochs": 20}
+    config = small(parallel__devices=1, **exact)
+    alone(config, tmp_path / "one")
+    ended = list(map(finish, pair.start(small(parallel__devices=4, **exact), tmp_path / "two")))
+    assert [(code, error) for code, _, error in ended] == [(0, ""), (0, "")]
+    assert fingerprint(config, tmp_path / "two") == fingerprint(config, tmp_path / "one")
 
 
 def endless(**changes) -> Config:

@@ -10,7 +10,8 @@ from gmmae import programs
 from gmmae.data.batches import epoch_order, shards
 from gmmae.errors import InputError
 from gmmae.parallel import AXIS, choose, pmean
-from gmmae.step import identity, train_epoch
+from gmmae.reduction import in_parts
+from gmmae.step import train_epoch
 from tests.small import small
 
 EPOCHS = 3
@@ -44,12 +45,12 @@ def test_strong_scaling_equals_one_device(devices, one_device):
     assert one_device[1][-1] < 0.98 * one_device[1][0], "training must have had an effect"
 
 
-def replicas_after_an_epoch(mean):
+def replicas_after_an_epoch(average):
     """The parameters on each of 4 devices, seen through a sharded output: a replicated one would show the first only."""
     setup = programs.prepare(small(parallel__devices=4))
     state = setup.devices.replicate(programs.initial_state(setup))
     samples = setup.devices.shard(shards(epoch_order(0, 1, setup.train_plan.samples), setup.train_plan))
-    epoch = partial(train_epoch, losses=setup.workload.losses, optimizer=setup.optimizer, mean=mean)
+    epoch = partial(train_epoch, losses=setup.workload.losses, optimizer=setup.optimizer, average=average)
     mapped = jax.pmap(epoch, axis_name=AXIS, in_axes=(None, None, 0, 0), devices=list(setup.devices.devices))
     return jax.device_get(mapped(state, setup.workload.data.train.density, *samples)[0].params)
 
@@ -62,7 +63,7 @@ def test_all_replicas_are_equal_after_an_epoch():
 
 def test_without_the_mean_replicas_differ():
     """What the test above would find, if the mean were missing."""
-    leaves = jax.tree.leaves(replicas_after_an_epoch(identity))
+    leaves = jax.tree.leaves(replicas_after_an_epoch(in_parts))
     assert any((leaf[1] != leaf[0]).any() for leaf in leaves)
 
 

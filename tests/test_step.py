@@ -10,7 +10,7 @@ import pytest
 
 from gmmae import programs
 from gmmae.data.batches import epoch_order, plan, shards
-from gmmae.step import TrainState, adam, evaluate, identity, train_epoch, train_step
+from gmmae.step import TrainState, adam, evaluate, train_epoch, train_step
 from tests.small import small
 
 # One step differs by the order of float32 sums: a few units in the last place of the gradient, which Adam, dividing by its
@@ -76,7 +76,7 @@ def test_evaluation_counts_every_sample_once(setup):
     partial_last = plan(samples=6, global_batch=4, devices=1)
     samples = shards(np.arange(6, dtype=np.int32), partial_last)
     indices, weights = jnp.asarray(samples.indices[0]), jnp.asarray(samples.weights[0])
-    steps = jax.jit(partial(evaluate, losses=setup.workload.losses, mean=identity))(params, volumes, indices, weights)
+    steps = jax.jit(partial(evaluate, losses=setup.workload.losses))(params, volumes, indices, weights)
     expected = float(np.asarray(jax.jit(setup.workload.losses)(params, volumes), np.float64).mean())
     assert programs.mean_over_steps(np.asarray(steps), partial_last) == pytest.approx(expected, rel=1e-6)
 

@@ -1,0 +1,187 @@
+"""The exact reduction on 1 to 32 devices: equal bits, how far `pmean` drifts beside it, and what it costs.
+
+python benchmarks/exactness.py                              # quickstart, batch 32, to its target on 1, 2, 4, 8, 16, 32 devices
+python benchmarks/exactness.py --epochs 2 --devices 1 2 4   # its beginning
+python benchmarks/exactness.py --cost --devices 1 2         # seconds a step beside pmean's, for 8 and 32 shards
+python benchmarks/exactness.py --groups 1 2 4               # on one device, a GPU too: the tree in 1, 2 and 4 parts, twice each
+
+Each number of devices and reduction has a process of its own; on a CPU the devices are virtual.
+"""
+
+import argparse
+import dataclasses
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from gmmae import environment, programs
+from gmmae.arguments import config_path, read_config
+from gmmae.config import Config, ParallelConfig
+from gmmae.data.batches import epoch_order, shards
+from gmmae.reduction import repeat, tree_sum
+from gmmae.step import train_epoch
+
+PAIRS = 15
+
+
+def configuration(devices: int, reduction: str, count: int) -> Config:
+    """Quickstart with the default's batch of 32, which 32 devices can share; read before JAX starts."""
+    quickstart = read_config(config_path("quickstart"))
+    parallel = ParallelConfig(devices=devices, reduction="exact" if reduction == "exact" else "pmean", shards=count)
+    environment.prepare(parallel)
+    return dataclasses.replace(quickstart, parallel=parallel, optim=dataclasses.replace(quickstart.optim, base_batch=32))
+
+
+def sha(tree) -> str:
+    leaves = map(np.asarray, jax.tree.leaves(jax.device_get(tree)))
+    return hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest()
+
+
+def train(devices: int, reduction: str, count: int, epochs: int, out: Path) -> None:
+    """One run, in this process; keeps the parameters after epochs 1, 2, 4, 8, … and the last."""
+    config = configuration(devices, reduction, count)
+    setup = programs.prepare(config)
+    state = setup.devices.replicate(programs.initial_state(setup))
+    compiled = programs.build(setup, state)
+    losses, kept, epoch = [], {}, 0
+    for epoch in range(1, (epochs or config.stop.max_epochs) + 1):
+        state, steps = compiled.train(state, epoch)
+        losses += [steps.astype(np.float64), np.float64(compiled.evaluate(state.params))]
+        reached = losses[-1] <= config.stop.target_loss
+        if epoch.bit_count() == 1 or reached or epoch == epochs:
+            kept[str(epoch)] = np.asarray(ravel_pytree(jax.device_get(state.params))[0], np.float64)
+        if reached:
+            break
+    np.savez(out, row=np.array([sha(state), sha(losses), str(epoch), f"{losses[-1]:.9g}"]), **kept)
+
+
+def compare(devices: list[int], count: int, epochs: int) -> None:
+    """The tables of equal bits and of drift, a row each as soon as it is known."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = {}
+        for reduction in ("exact", "pmean"):
+            print(
+                f"\n| {reduction}, devices | parameters and Adam's state | losses | epochs | validation loss |\n"
+                + "|---" * 5
+                + "|"
+            )
+            for n in devices:
+                out = Path(folder) / f"{reduction}_{n}.npz"
+                words = ["--train", reduction, str(out), "--devices", str(n), "--shards", str(count), "--epochs", str(epochs)]
+                environ = {**os.environ, "JAX_NUM_CPU_DEVICES": str(n)}
+                subprocess.run([sys.executable, __file__, *words], check=True, env=environ)
+                found[reduction, n] = np.load(out)
+                state, losses, last, loss = found[reduction, n]["row"]
+                print(f"| {n} | `{state[:12]}` | `{losses[:12]}` | {last} | {loss} |", flush=True)
+        print("\nRelative distance of the parameters from those on one device, by epoch:\n")
+        one = {reduction: found[reduction, devices[0]] for reduction in ("exact", "pmean")}
+        marks = [key for key in one["pmean"].files if key != "row"]
+        print("| reduction, devices | " + " | ".join(marks) + " |\n" + "|---" * (len(marks) + 1) + "|")
+        for (reduction, n), run in found.items():
+            apart = [_distance(run, one[reduction], mark) for mark in marks]
+            print(f"| {reduction}, {n} | " + " | ".join(apart) + " |")
+
+
+def _distance(run, one, mark: str) -> str:
+    if mark not in run.files or mark not in one.files:
+        return ""
+    return f"{np.linalg.norm(run[mark] - one[mark]) / np.linalg.norm(one[mark]):.0e}"
+
+
+def cost(devices: list[int]) -> None:
+    """Seconds of a step, the reductions in turns in one process; quartiles over epochs of a few steps."""
+    threads = os.environ.get(environment.THREADS, "as cores")  # what follows comes too late to change them
+    os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(max(devices)))
+    jax.devices()
+    print("| devices | threads | reduction | s a step, median (quartiles) | over pmean |\n" + "|---" * 5 + "|")
+    for n in devices:
+        epochs = {}
+        for name, count in (("pmean", 32), ("exact, 8 shards", 8), ("exact, 32 shards", 32)):
+            config = configuration(n, name[:5], count)
+            config = dataclasses.replace(config, data=dataclasses.replace(config.data, samples=256 + config.data.validation))
+            setup = programs.prepare(config)
+            state = setup.devices.replicate(programs.initial_state(setup))
+            epochs[name] = [programs.train_program(setup, state), state, setup.train_plan.steps]
+        seconds = {name: [] for name in epochs}
+        for turn in range(PAIRS + 1):
+            for name, (program, state, steps) in epochs.items():
+                began = time.perf_counter()
+                epochs[name][1], _ = program(state, 1)
+                seconds[name] += [(time.perf_counter() - began) / steps] * (turn > 0)  # the first one is warm-up
+        for name, measured in seconds.items():
+            low, median, high = np.quantile(measured, (0.25, 0.5, 0.75))
+            ratio = median / np.median(seconds["pmean"])
+            print(f"| {n} | {threads} | {name} | {median:.4f} ({low:.4f}, {high:.4f}) | {ratio:.2f} |", flush=True)
+
+
+def in_groups(function, samples, weights, *, part, groups: int):
+    """`parallel.exact_mean` of `groups` devices, one after the other on one device."""
+    first, count = part
+    terms = partial(_term, function, samples, weights)
+    like = ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function, samples[0], weights[0])))
+    totals = jnp.stack([tree_sum(terms, first + group * count, count, len(samples)) for group in range(groups)])
+
+    def across(totals):
+        for level in range(groups.bit_length() - 1):
+            totals += totals[np.arange(groups) ^ 1 << level]
+        return totals
+
+    return like[1](repeat(across, totals, jnp.minimum(count, 1))[0] / len(samples))
+
+
+def _term(function, samples, weights, shard):
+    return ravel_pytree(function(samples[shard], weights[shard]))[0]
+
+
+def groups(counts: list[int], count: int, epochs: int) -> None:
+    """On one device: the bits after some epochs when the shards are taken in groups, as more devices would, two runs each."""
+    config = configuration(1, "exact", count)
+    setup = programs.prepare(config)
+    start, volumes = programs.initial_state(setup), jnp.asarray(setup.workload.data.train.density)
+    print(f"{setup.devices.kind}, jax {jax.__version__}\n\n| parts | run | parameters and Adam's state |\n|---|---|---|")
+    for parts in counts:
+
+        def program(state, indices, weights, part, parts=parts):
+            average = partial(in_groups, part=part, groups=parts)
+            losses, optimizer = setup.workload.losses, setup.optimizer
+            return train_epoch(state, volumes, indices, weights, losses=losses, optimizer=optimizer, average=average)[0]
+
+        for attempt in (1, 2):
+            state, compiled = start, jax.jit(program, compiler_options={"xla_gpu_deterministic_ops": True})
+            for epoch in range(1, (epochs or 2) + 1):
+                dealt = shards(epoch_order(config.seed, epoch, setup.train_plan.samples), setup.train_plan)
+                state = compiled(state, *(x.swapaxes(0, 1) for x in dealt), np.array([0, count // parts], np.int32))
+            print(f"| {parts} | {attempt} | `{sha(state)[:12]}` |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--devices", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32])
+    parser.add_argument("--epochs", type=int, default=0, help="0: to the target")
+    parser.add_argument("--shards", type=int, default=32)
+    parser.add_argument("--cost", action="store_true")
+    parser.add_argument("--groups", type=int, nargs="+")
+    parser.add_argument("--train", nargs=2, metavar=("REDUCTION", "OUT"), help="one run; used by this script itself")
+    asked = parser.parse_args()
+    if asked.train:
+        train(asked.devices[0], asked.train[0], asked.shards, asked.epochs, Path(asked.train[1]))
+    elif asked.cost:
+        cost(asked.devices)
+    elif asked.groups:
+        groups(asked.groups, asked.shards, asked.epochs)
+    else:
+        compare(asked.devices, asked.shards, asked.epochs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""The exact reduction: the same bits on any number of devices. Two processes are in test_distributed.py.
+
+All devices here are of one process whose eight threads stand in conftest.py, as many as the shards.
+"""
+
+import dataclasses
+import hashlib
+
+import jax
+import numpy as np
+import pytest
+
+from gmmae import programs
+from gmmae.config import Config
+from gmmae.environment import THREADS
+from gmmae.errors import InputError
+from gmmae.loop import run
+from gmmae.records import from_json, to_json
+from tests.small import Recorder, fingerprint, small
+
+EXACT = {"parallel__reduction": "exact", "parallel__shards": 8}
+EPOCHS = 20
+
+
+@pytest.fixture(autouse=True)
+def threads(monkeypatch):
+    monkeypatch.setenv(THREADS, "8")  # what an error test of another module may have left
+
+
+def finish(config: Config, workdir) -> Recorder:
+    display = Recorder()
+    run(config, workdir, display)
+    return display
+
+
+# 22 samples. In batches of 8 a shard is one sample, and the last batch leaves two of eight empty. In batches of 20 it has three
+# slots: every step leaves one shard empty and a third of another; the last batch, of 2, fills two thirds of one.
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"optim__base_batch": 20, "data__augment": True, "optim__clip_norm": 1.0}],
+    ids=["one sample a shard", "padding, augmentation, clipping"],
+)
+def test_twenty_epochs_have_the_same_bits_on_1_2_4_and_8_devices(tmp_path, changes):
+    found = {}
+    for devices in (1, 2, 4, 8):
+        config = small(parallel__devices=devices, stop__max_epochs=EPOCHS, **EXACT, **changes)
+        rows = finish(config, tmp_path / str(devices)).rows
+        assert len({row.val_loss for row in rows}) == EPOCHS, "losses that do not change would say nothing"
+        found[devices] = fingerprint(config, tmp_path / str(devices))
+    assert set(found.values()) == {found[1]}, found
+
+
+def test_a_run_that_changes_its_devices_has_the_bits_of_one_that_does_not(tmp_path):
+    for devices, epochs in ((8, 5), (2, 8), (1, 12)):
+        config = small(parallel__devices=devices, stop__max_epochs=epochs, **EXACT)
+        assert not finish(config, tmp_path / "elastic").lines
+    finish(config, tmp_path / "one")
+    assert fingerprint(config, tmp_path / "elastic") == fingerprint(config, tmp_path / "one")
+
+
+def test_virtual_devices_have_the_bits_of_as_many_real_ones(tmp_path):
+    finish(real := small(arm="weak", parallel__devices=2, **EXACT), tmp_path / "real")
+    finish(small(arm="weak", parallel__devices=1, parallel__virtual=2, **EXACT), tmp_path / "virtual")
+    assert fingerprint(real, tmp_path / "virtual") == fingerprint(real, tmp_path / "real")
+
+
+def test_the_exact_mean_is_the_mean(tmp_path):
+    """In float64: as the default reduction up to rounding."""
+    exact = finish(small(precision="float64", model__activation="silu", **EXACT), tmp_path / "exact").rows
+    fast = finish(small(precision="float64", model__activation="silu"), tmp_path / "fast").rows
+    losses = [[(row.train_loss, row.val_loss) for row in rows] for rows in (exact, fast)]
+    np.testing.assert_allclose(*losses, rtol=1e-9)
+
+
+def test_more_shards_than_samples_are_padded(tmp_path):
+    found = set()
+    for devices in (1, 4):
+        config = small(optim__base_batch=4, parallel__devices=devices, stop__max_epochs=2, **EXACT)
+        finish(config, tmp_path / str(devices))
+        found.add(fingerprint(config, tmp_path / str(devices)))
+    assert len(found) == 1
+
+
+def state_after_an_epoch(**changes) -> str:
+    setup = programs.prepare(small(**changes))
+    state = setup.devices.replicate(programs.initial_state(setup))
+    state, _ = programs.train_program(setup, state)(state, 1)
+    return hashlib.sha256(b"".join(leaf.tobytes() for leaf in jax.tree.leaves(jax.device_get(state)))).hexdigest()
+
+
+def test_other_reductions_have_other_bits(monkeypatch):
+    """What the tests above would find, if sums were added in another order."""
+    assert state_after_an_epoch(**EXACT) != state_after_an_epoch()
+    eight = state_after_an_epoch(**EXACT)
+    monkeypatch.setenv(THREADS, "16")
+    assert eight != state_after_an_epoch(**EXACT | {"parallel__shards": 16})
+
+
+def test_the_first_facts_name_the_shards(tmp_path):
+    facts = finish(small(stop__max_epochs=1, **EXACT), tmp_path).facts
+    assert facts["reduction"] == "exact: 8 shards of 1, added in one order on any number of devices"
+    assert "reduction" not in finish(small(stop__max_epochs=1), tmp_path / "fast").facts
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"parallel__devices": 3}, r"parallel.devices must divide parallel.shards, 8, .*; got 3: use a power of two"),
+        ({"parallel__devices": 8, "parallel__shards": 4}, r"must divide parallel.shards, 4, .*; got 8"),
+        ({"parallel__micro_batch": 2}, r"parallel.micro_batch must be 0 .*; got 2: a larger parallel.shards bounds memory"),
+    ],
+)
+def test_what_cannot_be_exact_is_refused(changes, message):
+    with pytest.raises(InputError, match=message):
+        programs.prepare(small(**EXACT | changes))
+
+
+def test_too_few_threads_are_refused(monkeypatch):
+    monkeypatch.setenv(THREADS, "2")
+    with pytest.raises(InputError, match=r"needs PJRT_NPROC = parallel.shards = 8 "):
+        programs.prepare(small(**EXACT))
+
+
+def test_going_on_with_other_versions_or_another_device_is_warned_of(tmp_path):
+    config = small(stop__max_epochs=1, **EXACT)
+    finish(config, tmp_path)
+    place = tmp_path / "record.json"
+    record = from_json(place.read_text())
+    other = dataclasses.replace(record, device_kind="abacus", versions=record.versions | {"jax": "0.1"})
+    place.write_text(to_json(other))
+    [line] = finish(small(stop__max_epochs=2, **EXACT), tmp_path).lines
+    assert line == (
+        "warning: bits may differ from those of one run throughout: the device was abacus and is cpu, jax was 0.1 and is "
+        f"{jax.__version__}"
+    )
