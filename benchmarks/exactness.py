@@ -31,7 +31,7 @@ from gmmae.data.batches import epoch_order, shards
 from gmmae.reduction import repeat, tree_sum
 from gmmae.step import train_epoch
 
-PAIRS = 15
+TURNS = 11
 
 
 def configuration(devices: int, reduction: str, count: int) -> Config:
@@ -101,19 +101,19 @@ def _distance(run, one, mark: str) -> str:
 def cost(devices: list[int]) -> None:
     """Seconds of a step, the reductions in turns in one process; quartiles over epochs of a few steps."""
     threads = os.environ.get(environment.THREADS, "as cores")  # what follows comes too late to change them
-    os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(max(devices)))
+    jax.config.update("jax_num_cpu_devices", max(devices))
     jax.devices()
     print("| devices | threads | reduction | s a step, median (quartiles) | over pmean |\n" + "|---" * 5 + "|")
     for n in devices:
         epochs = {}
         for name, count in (("pmean", 32), ("exact, 8 shards", 8), ("exact, 32 shards", 32)):
             config = configuration(n, name[:5], count)
-            config = dataclasses.replace(config, data=dataclasses.replace(config.data, samples=256 + config.data.validation))
+            config = dataclasses.replace(config, data=dataclasses.replace(config.data, samples=128 + config.data.validation))
             setup = programs.prepare(config)
             state = setup.devices.replicate(programs.initial_state(setup))
             epochs[name] = [programs.train_program(setup, state), state, setup.train_plan.steps]
         seconds = {name: [] for name in epochs}
-        for turn in range(PAIRS + 1):
+        for turn in range(TURNS + 1):
             for name, (program, state, steps) in epochs.items():
                 began = time.perf_counter()
                 epochs[name][1], _ = program(state, 1)
