@@ -166,7 +166,7 @@ def train_program(setup: Setup, state: TrainState) -> Callable[[TrainState, int]
 
     def samples(epoch: int) -> tuple[Any, ...]:
         order = epoch_order(config.seed, epoch, setup.train_plan.samples)
-        return setup.devices.replicate(np.int32(epoch)), *_deal(setup, order, setup.train_plan)
+        return setup.devices.replicate(np.int32(epoch)), *deal(setup, order, setup.train_plan)
 
     exact = _exact(setup)
     compiled = setup.devices.compile(program, state, volumes, *samples(1), sharded=3, donate=(0,), deterministic=exact)
@@ -181,7 +181,7 @@ def train_program(setup: Setup, state: TrainState) -> Callable[[TrainState, int]
 def evaluate_program(setup: Setup, params: Params) -> Callable[[Params], float]:
     """`Programs.evaluate` alone."""
     volumes = setup.devices.replicate(setup.workload.data.validation.density.astype(setup.config.precision))
-    samples = _deal(setup, np.arange(setup.eval_plan.samples, dtype=np.int32), setup.eval_plan)
+    samples = deal(setup, np.arange(setup.eval_plan.samples, dtype=np.int32), setup.eval_plan)
 
     def program(params: Params, volumes: Any, indices: Any, weights: Any, part: Any) -> Any:
         average = _average(setup, setup.eval_plan, part)
@@ -191,7 +191,7 @@ def evaluate_program(setup: Setup, params: Params) -> Callable[[Params], float]:
     return lambda params: mean_over_steps(np.asarray(compiled(params, volumes, *samples)), setup.eval_plan)
 
 
-def _deal(setup: Setup, order: np.ndarray, plan: Plan) -> tuple[Any, Any, Any]:
+def deal(setup: Setup, order: np.ndarray, plan: Plan) -> tuple[Any, Any, Any]:
     """Indices, weights and part of each device, on the devices. Where shards are fixed, every device has all of them."""
     indices, weights = shards(order, plan)
     n = setup.devices.count

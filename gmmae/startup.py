@@ -110,9 +110,13 @@ def _batch_text(setup: Setup) -> str:
 
 
 def _reduction_text(setup: Setup) -> dict[str, str]:
+    if setup.config.parallel.reduction != "exact":
+        return {}
     plan = setup.train_plan
-    exact = f"exact: {plan.devices} shards of {plan.device_batch}, added in one order on any number of devices"
-    return {"reduction": exact} if setup.config.parallel.reduction == "exact" else {}
+    padding = f", {plan.padding} of the slots padded" if plan.padding else ""
+    return {
+        "reduction": f"exact: {plan.devices} shards of {plan.device_batch}{padding}; the same bits on any number of devices"
+    }
 
 
 def _rate_text(setup: Setup, record: Record) -> str:

@@ -4,6 +4,7 @@ All devices here are of one process whose eight threads stand in conftest.py, as
 """
 
 import dataclasses
+from functools import partial
 
 import jax
 import numpy as np
@@ -11,10 +12,13 @@ import pytest
 
 from gmmae import programs
 from gmmae.config import Config
+from gmmae.data.batches import epoch_order
 from gmmae.environment import THREADS
 from gmmae.errors import InputError
 from gmmae.loop import run
+from gmmae.parallel import AXIS, exact_mean
 from gmmae.records import from_json, to_json
+from gmmae.step import train_epoch
 from tests.small import Recorder, fingerprint, small
 
 EXACT = {"parallel__reduction": "exact", "parallel__shards": 8}
@@ -63,6 +67,23 @@ def test_virtual_devices_have_the_bits_of_as_many_real_ones(tmp_path):
     assert fingerprint(real, tmp_path / "virtual") == fingerprint(real, tmp_path / "real")
 
 
+def test_all_replicas_are_equal_after_an_epoch():
+    """Seen through a sharded output: a replicated one would show the first only."""
+    setup = programs.prepare(small(parallel__devices=4, **EXACT))
+
+    def program(state, volumes, indices, weights, part):
+        step = {"losses": setup.workload.losses, "optimizer": setup.optimizer, "average": partial(exact_mean, part=part)}
+        return train_epoch(state, volumes, indices, weights, **step)[0].params
+
+    mapped = jax.pmap(program, axis_name=AXIS, in_axes=(None, None, 0, 0, 0), devices=list(setup.devices.devices))
+    samples = programs.deal(setup, epoch_order(0, 1, setup.train_plan.samples), setup.train_plan)
+    start = programs.initial_state(setup)
+    params = jax.device_get(mapped(start, setup.workload.data.train.density, *samples))
+    for leaf, before in zip(jax.tree.leaves(params), jax.tree.leaves(start.params), strict=True):
+        assert all(replica.tobytes() == leaf[0].tobytes() for replica in leaf)
+        assert (leaf[0] != before).any()
+
+
 def after_an_epoch(**changes) -> list[np.ndarray]:
     """The parameters' and the optimiser's arrays."""
     setup = programs.prepare(small(**changes))
@@ -107,7 +128,7 @@ def test_too_few_threads_are_refused(monkeypatch):
 
 def test_going_on_with_other_versions_or_another_device_is_warned_of(tmp_path):
     config = small(stop__max_epochs=1, **EXACT)
-    assert finish(config, tmp_path).facts["reduction"] == "exact: 8 shards of 1, added in one order on any number of devices"
+    assert finish(config, tmp_path).facts["reduction"] == "exact: 8 shards of 1; the same bits on any number of devices"
     place = tmp_path / "record.json"
     record = from_json(place.read_text())
     other = dataclasses.replace(record, device_kind="abacus", versions=record.versions | {"jax": "0.1"})
