@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT as a request to stop at the end of the epoch."""
+"""SIGTERM, SIGUSR1 and SIGINT as a request to stop at the end of the epoch."""
 
 import signal
 import threading
@@ -7,11 +7,12 @@ from typing import Self
 
 from gmmae.stopping import SIGINT, SIGTERM
 
-REASONS = {signal.SIGTERM: SIGTERM, signal.SIGINT: SIGINT}
+REASONS = {signal.SIGTERM: SIGTERM, signal.SIGUSR1: SIGTERM, signal.SIGINT: SIGINT}
+"""SIGUSR1 is what mpirun passes on: at SIGTERM it kills."""
 
 
 class Interrupts:
-    """While entered, the first SIGTERM or SIGINT sets `reason`; a second one acts as if it were not handled.
+    """While entered, the first of these signals sets `reason`; a second one acts as if it were not handled.
 
     Outside the main thread, where Python cannot install handlers, nothing is changed and `reason` stays None.
     """
