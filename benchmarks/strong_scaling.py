@@ -2,8 +2,8 @@
 
 python benchmarks/strong_scaling.py [--rounds 3] [--epochs 6] [--to-target]
 
-Each process is pinned to a core of its own; two speak over Gloo. What the second core does not bring is divided into three parts by two more
-kinds of runs: half the batch on one core alone, and the same twice at once on both cores, without a word between them.
+Each process is pinned to a core of its own; two speak over Gloo. What the second core does not bring is divided into three parts by
+two more kinds of runs: half the batch on one core alone, and the same twice at once on both cores, without a word between them.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from gmmae.arguments import config_path, read_config
 from gmmae.records import read_history
 
 ROOT = Path(__file__).parent.parent
@@ -32,14 +33,15 @@ class Kind(NamedTuple):
     """What runs at the same time, each on a core of its own."""
 
     name: str
-    batches: tuple[int, ...]  # of one process each
-    together: bool = False
+    processes: int
+    share: float = 1.0  # of the configuration's batch
+    together: bool = False  # whether the processes are one run
 
 
-ONE = Kind("one core", (32,))
-TWO = Kind("two cores", (32, 32), together=True)
-HALF = Kind("half the batch, one core", (16,))
-HALVES = Kind("half the batch, on each core by itself", (16, 16))
+ONE = Kind("one core", 1)
+TWO = Kind("two cores", 2, together=True)
+HALF = Kind("half the batch, one core", 1, share=0.5)
+HALVES = Kind("half the batch, on each core by itself", 2, share=0.5)
 
 
 def main() -> None:
@@ -103,11 +105,12 @@ def step_s(places: Sequence[Path]) -> float:
 
 def train(kind: Kind, config: str, folder: Path, cores: Sequence[int], options: Sequence[str]) -> list[Path]:
     """Runs one kind; gives the work directories that were written."""
-    places = [folder / ("run" if kind.together else str(i)) for i in range(len(kind.batches))]
+    batch = round(kind.share * read_config(config_path(config)).optim.base_batch)
+    places = [folder / ("run" if kind.together else str(i)) for i in range(kind.processes)]
     with socket.create_server(("127.0.0.1", 0)) as probe:
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     processes = []
-    for i, (batch, place) in enumerate(zip(kind.batches, places, strict=True)):
+    for i, place in enumerate(places):
         words = ["--config", config, "--workdir", str(place), "--optim.base-batch", str(batch), "--log.tensorboard", "False"]
         words += ["--checkpoint.every-epochs", "1000000", *options]
         if kind.together:
