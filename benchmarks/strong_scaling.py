@@ -2,8 +2,8 @@
 
 python benchmarks/strong_scaling.py [--rounds 3] [--epochs 6] [--to-target]
 
-Each process is pinned to a core of its own; two speak over Gloo. What the second core does not bring is divided into three parts by
-two more kinds of runs: half the batch on one core alone, and the same twice at once on both cores, without a word between them.
+Each process is pinned to a core of its own; two speak over Gloo. What the second core does not bring is divided into parts by
+two more kinds of runs: half the batch on one core alone, and the same on both cores at once, without a word between them.
 """
 
 import argparse
