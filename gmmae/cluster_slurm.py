@@ -45,7 +45,7 @@ class Slurm:
         self._folder = folder
         self._timed = timed
         self._kept = folder / "submitted.json"
-        self._states: dict[str, str] = {}
+        self._states: dict[str, str] | None = None
         self._asked = -math.inf
 
     def submit(self, waiting: deque[Job], current: list[Submitted]) -> None:
@@ -91,9 +91,10 @@ class Slurm:
         if ended := self.result(each):
             return ended
         if time.monotonic() >= self._asked + ASK_S:
-            self._states = _states() or self._states
+            answer = _states()
+            self._states = self._states if answer is None else answer
             self._asked = time.monotonic()
-        if not self._states:
+        if self._states is None:
             return None
         state = self._states.get(each.handle.job_id, GONE)
         each.runs = state == "RUNNING"
