@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from gmmae.cluster_jobs import run_jobs
 from gmmae.config import to_toml
 from gmmae.errors import InputError
 from gmmae.grid import Cell, SlurmConfig, SweepConfig, TimingConfig, cells
+from gmmae.records import read_history
 from gmmae.supervisor import Ended, Job, describe
 from tests.small import small
 
@@ -110,41 +112,85 @@ def once(calls: Calls, name: str, event: str, *command: str) -> None:
     calls.disturb = disturb
 
 
-def sweep(config: SweepConfig, root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+@contextmanager
+def begun(config: SweepConfig, root: Path) -> Iterator[subprocess.Popen[str]]:
+    """The command in a process of its own, which is killed when it is left running."""
     file = root.with_suffix(".toml")
     file.write_text(to_toml(config))
-    command = [sys.executable, "sweep.py", "--config", str(file), "--workdir", str(root), "--executor", "slurm", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LONG_S, check=False)
+    command = [sys.executable, "sweep.py", "--config", str(file), "--workdir", str(root), "--executor", "slurm"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def sweep(config: SweepConfig, root: Path) -> tuple[int, str]:
+    with begun(config, root) as process:
+        printed, _ = process.communicate(timeout=LONG_S)
+    return process.returncode, printed
 
 
 def test_a_sweep_of_real_runs(tmp_path):
     config = SweepConfig(arms=("strong", "weak"), devices=(1, 2), timing=TIMING, run=RUN)
     root = tmp_path / "sweep"
-    done = sweep(config, root)
-    assert done.returncode == 0, done.stderr
-    assert "4 cells: 4 max_epochs" in done.stdout
+    code, printed = sweep(config, root)
+    assert code == 0, printed
+    assert "4 cells: 4 max_epochs" in printed
     assert {record.outcome for record in SweepDir(root).read_all(cells(config))} == {"max_epochs"}
     assert (SweepDir(root).report / "report.html").exists()
     assert SweepDir(root).step_times(1).exists()
-    again = sweep(config, root)
-    assert again.stdout.splitlines()[0] == "cells done: 4, runs to compute: 0"
+    _, printed = sweep(config, root)
+    assert printed.splitlines()[0] == "cells done: 4, runs to compute: 0"
 
 
 def test_a_cell_and_step_times_on_two_nodes(tmp_path):
     """As with one GPU a node; this Slurm has none to ask for."""
     asked = SlurmConfig(devices_per_node=1, extra=("gpus_per_node=",))
     config = SweepConfig(mode="measured", arms=("weak",), devices=(2,), slurm=asked, run=RUN)
-    done = sweep(config, tmp_path / "measured")
-    assert done.returncode == 0, done.stdout + done.stderr
+    code, printed = sweep(config, tmp_path / "measured")
+    assert code == 0, printed
     found = SweepDir(tmp_path / "measured").read(Cell("weak", 2, 0))
     assert found is not None
     assert found.record is not None
     assert (found.record.devices, found.record.processes, found.record.epochs) == (2, 2, 2)
     timing = TimingConfig(device_batches=(2,), global_batches=(4,), warmup_steps=1, steps=2, blocks=2)
     config = SweepConfig(mode="throughput", devices=(2,), slurm=asked, timing=timing, run=RUN)
-    done = sweep(config, tmp_path / "throughput")
-    assert done.returncode == 0, done.stdout + done.stderr
+    code, printed = sweep(config, tmp_path / "throughput")
+    assert code == 0, printed
     assert json.loads(SweepDir(tmp_path / "throughput").step_times(2).read_text())["devices"] == 2
+
+
+def epochs(root: Path) -> list[int]:
+    try:
+        return [row.epoch for row in read_history(root / "runs/weak-n2-seed0/history.csv")]
+    except (FileNotFoundError, TypeError, ValueError):  # not there, or in the middle of a line
+        return []
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_preempted_run_goes_on_from_its_checkpoint(tmp_path, nodes):
+    """Only the checkpoint that is written on being told to end can save the epochs before: the next would be after the end."""
+    root, last = tmp_path / "sweep", 20
+    asked = SlurmConfig(devices_per_node=2 // nodes, extra=("gpus_per_node=",))
+    run = small(parallel__devices=0, data__samples=4000, stop__max_epochs=last, checkpoint__every_epochs=1000)
+    config = SweepConfig(mode="measured", arms=("weak",), devices=(2,), slurm=asked, run=run)
+    with begun(config, root) as process:
+        deadline = time.monotonic() + LONG_S
+        while not epochs(root):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        numbers = json.loads((root / "jobs/slurm/submitted.json").read_text())
+        done = subprocess.run(["scancel", "--signal=USR2", numbers["weak-n2-seed0"]], check=False)
+        printed, _ = process.communicate(timeout=LONG_S)
+    assert (done.returncode, process.returncode) == (0, 0), printed
+    found = SweepDir(root).read(Cell("weak", 2, 0))
+    assert found is not None
+    assert found.record is not None
+    assert (found.outcome, found.record.epochs, found.record.processes) == ("max_epochs", last, nodes)
+    assert epochs(root) == list(range(1, last + 1))
+    assert f"{root / 'runs/weak-n2-seed0'}, resumed after epoch " in (root / "runs/weak-n2-seed0/log.txt").read_text()
 
 
 def test_a_preempted_job_is_requeued_and_goes_on(tmp_path):
