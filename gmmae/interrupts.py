@@ -14,8 +14,8 @@ REASONS = {signal.SIGTERM: SIGTERM, signal.SIGUSR1: SIGTERM, signal.SIGINT: SIGI
 class Interrupts:
     """While entered, the first of these signals sets `reason`; SIGINT after that acts as if it were not handled.
 
-    The others do not: Slurm sends SIGTERM to all processes of a job, and their parents pass it on, so one request may come twice.
-    Who will not wait sends SIGKILL.
+    The others do not: Slurm sends SIGTERM to all processes of a job, and their parents pass it on, so one request may come
+    twice. Who will not wait sends SIGKILL.
 
     Outside the main thread, where Python cannot install handlers, nothing is changed and `reason` stays None.
     """
