@@ -87,12 +87,12 @@ class WorkDirJournal:
 
 
 @contextmanager
-def storage(root: Path) -> Iterator[None]:
-    """Within it, an error of the system is a `StorageError` about the work directory."""
+def storage(place: Path) -> Iterator[None]:
+    """Within it, an error of the system is a `StorageError` about the work directory, and about that place in it."""
     try:
         yield
     except OSError as error:
         raise StorageError(
-            f"workdir must stay a folder that can be written; writing {error.filename or root} failed "
+            f"workdir must stay a folder that can be written; writing {error.filename or place} failed "
             f"({error.strerror or error}): see to it, and run the same command again to go on from the last checkpoint"
         ) from error

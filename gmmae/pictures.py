@@ -26,7 +26,7 @@ def draw(config: Config, record: Record, workdir: WorkDir) -> list[Path]:
     Raises:
       StorageError: the work directory cannot be written.
     """
-    with storage(workdir.root):
+    with storage(workdir.figures):
         return _draw(config, record, workdir)
 
 
