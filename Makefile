@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: train sweep test lint format
+.PHONY: train sweep test test-cluster lint format
 
 train: $(VENV)/ready
 	$(BIN)/python train.py --workdir runs/quickstart
@@ -13,6 +13,11 @@ sweep: $(VENV)/ready
 
 test: $(VENV)/ready
 	$(BIN)/python -m pytest
+
+# Installs Slurm, Open MPI and ssh from Debian where they are missing.
+test-cluster: $(VENV)/ready
+	tests/cluster/install.sh
+	GMMAE_TEST_CLUSTER=1 $(BIN)/python -m pytest tests/cluster
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .

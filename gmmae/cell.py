@@ -1,17 +1,22 @@
 """The program of a sweep's subprocess: one run, or the step times on one number of devices.
 
+Where a cluster's job has several tasks, each is such a process, and they work together; the first one alone writes and prints.
+
 python -m gmmae.cell train CONFIG.toml WORKDIR
 python -m gmmae.cell time CONFIG.toml TIMING.json OUT.json
 """
 
 import json
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gmmae import environment
 from gmmae.cli import guarded
 from gmmae.supervisor import die_with_parent
+
+RESUME = "the sweep's command does it"
+"""What is said of how to go on when another task is lost."""
 
 
 def train(config: str, root: str) -> int:
@@ -19,13 +24,15 @@ def train(config: str, root: str) -> int:
     from rich.console import Console
 
     from gmmae.arguments import read_config
-    from gmmae.loop import run
+    from gmmae.distributed import joined
     from gmmae.stopping import EXIT_CODES
-    from gmmae.terminal import Plain
+    from gmmae.terminal import Plain, Silent
 
     asked = read_config(Path(config))
-    environment.prepare(asked.parallel)
-    record = run(asked, Path(root), Plain(Console()))
+    with joined(asked, RESUME) as group:
+        from gmmae.loop import run
+
+        record = run(asked, Path(root), Plain(Console()) if group.primary else Silent(), group)
     assert record.stop_reason is not None
     return EXIT_CODES[record.stop_reason]
 
@@ -33,12 +40,16 @@ def train(config: str, root: str) -> int:
 def time(config: str, request: str, out: str) -> int:
     """Measures the step times that a JSON file asks for. Returns the exit code."""
     from gmmae.arguments import read_config
+    from gmmae.distributed import joined
     from gmmae.grid import TimingConfig
-    from gmmae.throughput import measure, write
 
-    timed, asked = read_config(Path(config)), json.loads(Path(request).read_text(encoding="utf-8"))
-    environment.prepare(timed.parallel)
-    write(Path(out), measure(timed, asked["batches"], asked["validation"], TimingConfig(**asked["timing"])))
+    asked, on = json.loads(Path(request).read_text(encoding="utf-8")), read_config(Path(config))
+    with joined(on, RESUME) as group:
+        from gmmae.throughput import measure, write
+
+        measured = measure(on, asked["batches"], asked["validation"], TimingConfig(**asked["timing"]))
+    if group.primary:
+        write(Path(out), measured)
     return 0
 
 
@@ -49,4 +60,6 @@ def main(arguments: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     die_with_parent()
+    # Slurm may send it to all processes of a job; it is meant for the one that started this, which sends SIGTERM then.
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     sys.exit(main(sys.argv[1:]))

@@ -70,6 +70,11 @@ class SweepDir(NamedTuple):
     def compiled(self) -> Path:
         return self.root / "compiled"
 
+    @property
+    def jobs(self) -> Path:
+        """What submitit writes."""
+        return self.root / "jobs"
+
     def run(self, name: str) -> WorkDir:
         """The work directory of a path."""
         return WorkDir(self.root / "runs" / name)

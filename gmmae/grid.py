@@ -1,5 +1,6 @@
 """A sweep's grid: arms × device counts × seeds, the configuration of each cell, and which cells share one optimisation path."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, get_args
@@ -7,6 +8,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from gmmae.config import Arm, Config, ConfigError, flatten, require
 
 Mode = Literal["virtual", "measured", "throughput"]
+Executor = Literal["processes", "local", "slurm"]
 
 
 def _require_distinct(key: str, values: tuple[Any, ...], least: int) -> None:
@@ -32,6 +34,49 @@ class TimingConfig:
         require(self.blocks >= 1, "timing.blocks", "at least 1", self.blocks)
 
 
+@dataclass(frozen=True)
+class SlurmConfig:
+    """What Slurm is asked for, for each job of a sweep; what is empty or 0 is left to the cluster."""
+
+    partition: str = ""  # where jobs run
+    account: str = ""  # who is charged
+    qos: str = ""  # quality of service
+    time_min: int = 60  # of a job; a longer cell is requeued, and goes on from its checkpoint
+    timeouts: int = 100  # times that a cell may reach time_min and go on
+    devices_per_node: int = 0  # GPUs of a node; cells with more get several nodes; 0: one node, and no GPUs are asked for
+    cpus_per_task: int = 0  # cores of a node's process
+    mem_gb: int = 0  # memory of a node
+    at_once: int = 0  # cells on the same number of devices that may run at the same time; 0: all
+    setup: tuple[str, ...] = ()  # shell lines before a job's program, such as "module load cuda"
+    extra: tuple[str, ...] = ()  # other options of sbatch: key=value, key, or "key=" to take away one that is set here
+
+    def __post_init__(self) -> None:
+        for key in ("partition", "account", "qos"):
+            value = getattr(self, key)
+            require(len(value.split()) <= 1 and value == value.strip(), f"slurm.{key}", "a name without spaces", value)
+        for key, least in {
+            "time_min": 1,
+            "timeouts": 0,
+            "devices_per_node": 0,
+            "cpus_per_task": 0,
+            "mem_gb": 0,
+            "at_once": 0,
+        }.items():
+            require(getattr(self, key) >= least, f"slurm.{key}", f"at least {least}", getattr(self, key))
+        require(all(line.strip() for line in self.setup), "slurm.setup", "lines that are not empty", self.setup)
+        sound = all(re.fullmatch(r"[a-z][a-z_-]*(=.*)?", option) for option in self.extra)
+        require(sound, "slurm.extra", "options of sbatch as key=value, without leading hyphens", self.extra)
+
+    def nodes(self, devices: int) -> int:
+        """The fewest nodes whose devices are enough, and that can share them evenly.
+
+        >>> [SlurmConfig(devices_per_node=4).nodes(n) for n in (1, 4, 6, 8, 32)], SlurmConfig().nodes(8)
+        ([1, 1, 2, 2, 8], 1)
+        """
+        most = self.devices_per_node or devices
+        return next(n for n in range(1, devices + 1) if devices % n == 0 and devices // n <= most)
+
+
 GRIDDED = ("arm", "seed", "parallel.devices", "parallel.virtual")
 """Keys of a run that the grid sets."""
 
@@ -44,11 +89,13 @@ class SweepConfig:
     arms: tuple[Arm, ...] = ("strong", "weak", "linear-warmup", "linear")  # scaling strategies
     devices: tuple[int, ...] = (1, 2, 4, 8)  # device counts
     seeds: tuple[int, ...] = (0,)  # of initial parameters and order of samples
-    jobs: int = 1  # cells that run at the same time; more than 1 in virtual mode only
+    executor: Executor = "processes"  # who runs the cells: this host's processes, the same through submitit, or Slurm's jobs
+    jobs: int = 1  # processes, local: cells that run at the same time; more than 1 in virtual mode only
     cell_time_limit_s: float = 0.0  # a cell that runs longer is ended and recorded as timed_out; 0: no limit
     grace_s: float = 30.0  # from SIGTERM to SIGKILL
     clusters: tuple[str, ...] = ("k80_1gbe",)  # virtual: TOML files, or names of those in configs/clusters, projected to
     timing: TimingConfig = field(default_factory=TimingConfig)
+    slurm: SlurmConfig = field(default_factory=SlurmConfig)
     run: Config = field(default_factory=Config)
 
     def __post_init__(self) -> None:
@@ -57,6 +104,7 @@ class SweepConfig:
         require(sound, "arms", f"one or more, all different, of {', '.join(get_args(Arm))}", self.arms)
         _require_distinct("devices", self.devices, 1)
         _require_distinct("seeds", self.seeds, 0)
+        require(self.executor in get_args(Executor), "executor", f"one of {', '.join(get_args(Executor))}", self.executor)
         require(self.jobs >= 1, "jobs", "at least 1", self.jobs)
         if self.jobs > 1 and self.mode != "virtual":
             raise ConfigError(
@@ -71,6 +119,10 @@ class SweepConfig:
                 raise ConfigError(
                     f"run.{key} must be left to the sweep, which sets it for each cell; got {given[key]!r}: remove it"
                 )
+
+    def side_by_side(self, jobs: int) -> int:
+        """How many of some jobs may run at the same time."""
+        return self.jobs if self.executor != "slurm" else self.slurm.at_once or max(jobs, 1)
 
 
 class Cell(NamedTuple):

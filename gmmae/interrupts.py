@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT as a request to stop at the end of the epoch."""
+"""SIGTERM, SIGUSR1 and SIGINT as a request to stop at the end of the epoch."""
 
 import signal
 import threading
@@ -7,11 +7,15 @@ from typing import Self
 
 from gmmae.stopping import SIGINT, SIGTERM
 
-REASONS = {signal.SIGTERM: SIGTERM, signal.SIGINT: SIGINT}
+REASONS = {signal.SIGTERM: SIGTERM, signal.SIGUSR1: SIGTERM, signal.SIGINT: SIGINT}
+"""SIGUSR1 is what mpirun passes on: at SIGTERM it kills."""
 
 
 class Interrupts:
-    """While entered, the first SIGTERM or SIGINT sets `reason`; a second one acts as if it were not handled.
+    """While entered, the first of these signals sets `reason`; SIGINT after that acts as if it were not handled.
+
+    The others do not: Slurm sends SIGTERM to all processes of a job, and their parents pass it on, so one request may come
+    twice. Who will not wait sends SIGKILL.
 
     Outside the main thread, where Python cannot install handlers, nothing is changed and `reason` stays None.
     """
@@ -26,13 +30,9 @@ class Interrupts:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._restore()
-
-    def _note(self, number: int, _: FrameType | None) -> None:
-        self.reason = REASONS[signal.Signals(number)]
-        self._restore()
-
-    def _restore(self) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
-        self._before = {}
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        self.reason = self.reason or REASONS[signal.Signals(number)]
+        signal.signal(signal.SIGINT, self._before[signal.SIGINT])  # pyright: ignore[reportArgumentType]

@@ -1,7 +1,8 @@
 """Everything that a run writes while it goes on, besides its checkpoints: history, record, snapshots and the board."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -81,12 +82,17 @@ class WorkDirJournal:
             self._board.result(record)
             self._board.close()
 
-    @contextmanager
-    def _storage(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise StorageError(
-                f"workdir must stay a folder that can be written; writing {error.filename or self._workdir.root} failed "
-                f"({error.strerror or error}): see to it, and run the same command again to go on from the last checkpoint"
-            ) from error
+    def _storage(self) -> AbstractContextManager[None]:
+        return storage(self._workdir.root)
+
+
+@contextmanager
+def storage(place: Path) -> Iterator[None]:
+    """Within it, an error of the system is a `StorageError` about the work directory, and about that place in it."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"workdir must stay a folder that can be written; writing {error.filename or place} failed "
+            f"({error.strerror or error}): see to it, and run the same command again to go on from the last checkpoint"
+        ) from error

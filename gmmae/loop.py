@@ -103,6 +103,8 @@ class _Run:
         self.display.start(words, max_epochs=stop.max_epochs, done=done)
         with self.clock.section("compile_s"):
             compiled = programs.build(self.setup, self.state)
+        # Gloo's first operation waits 30 s, and a cache of compiled programs serves process 0 alone.
+        self.group.gather(None)
         self._write_record(None)
         if not done:
             self._show(compiled, compiled.evaluate(self.state.params), last=False)

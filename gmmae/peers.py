@@ -15,11 +15,16 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+from gmmae.deadline import Deadline
 from gmmae.launchers import Place
 from gmmae.meeting import Connection, Identity, born, identity, meet
 
 BEATS = 10
 """In the time after which a silent process is lost."""
+
+
+LATE = 2
+"""A process that has been stopped for so many times that long is killed, wherever it is."""
 
 
 class PeerLost(Exception):
@@ -65,7 +70,14 @@ class Peers:
         self._changed = threading.Condition()
         self.lost: str | None = None
         self._ended = False
-        self._peers, self._everyone = meet(place, self.me, start_timeout_s, silence_s)
+        self._deadline = Deadline()  # for this process itself being stopped
+        self._deadline.put_off(start_timeout_s + LATE * silence_s)
+        try:
+            self._peers, self._everyone = meet(place, self.me, start_timeout_s, silence_s)
+        except BaseException:
+            self._deadline.put_off(0)
+            raise
+        self._deadline.put_off(LATE * silence_s)
         self._thread = threading.Thread(target=self._watch, name="peers", daemon=True)
         self._thread.start()
 
@@ -128,6 +140,7 @@ class Peers:
             for peer in self._peers:
                 selector.register(peer.socket, selectors.EVENT_READ, peer)
             self._keep_watch(selector, interval_s)
+        self._deadline.put_off(0)
         for peer in self._peers:
             peer.socket.close()
 
@@ -142,6 +155,7 @@ class Peers:
             now = time.monotonic()
             if now >= next_beat:
                 self._tell("beat")
+                self._deadline.put_off(LATE * self._silence_s)
                 next_beat = now + interval_s
             for peer in self._peers:
                 if not peer.ended and now - peer.heard > self._silence_s:

@@ -8,6 +8,7 @@ import numpy as np
 from gmmae.config import Config
 from gmmae.figures.curves import losses
 from gmmae.figures.mixtures import Snapshot, reconstructions
+from gmmae.journal import storage
 from gmmae.records import Record, read_history
 from gmmae.workdir import WorkDir
 
@@ -21,7 +22,15 @@ def draw(config: Config, record: Record, workdir: WorkDir) -> list[Path]:
     Args:
       config, record: of the run.
       workdir: with its history and snapshots.
+
+    Raises:
+      StorageError: the work directory cannot be written.
     """
+    with storage(workdir.figures):
+        return _draw(config, record, workdir)
+
+
+def _draw(config: Config, record: Record, workdir: WorkDir) -> list[Path]:
     title = f"{record.arm}, {record.devices} × {record.device_kind}, seed {record.seed}"
     history = read_history(workdir.history)
     inputs, snapshots = read_snapshots(workdir.snapshots, len(history))

@@ -37,6 +37,7 @@ class Job(NamedTuple):
     log: Path  # standard output and error are appended; folders are made
     environment: Mapping[str, str]  # added to the supervisor's own
     time_limit_s: float  # 0: none
+    devices: int = 1  # that its program computes on
 
 
 class Ended(NamedTuple):
@@ -48,7 +49,7 @@ class Ended(NamedTuple):
     seconds: float
     interrupted: bool = False  # it was told to end because the supervisor was
     time_limit_s: float = 0.0
-    error: str = ""  # why it could not be started
+    error: str = ""  # in words, where the return code does not tell: it could not be started, or nobody saw its end
 
 
 def describe(ended: Ended) -> str:
@@ -60,7 +61,7 @@ def describe(ended: Ended) -> str:
     'killed after its time limit of 60 s'
     """
     if ended.error:
-        return f"could not be started: {ended.error}"
+        return ended.error
     if ended.timed_out:
         return f"killed after its time limit of {ended.time_limit_s:.10g} s"
     if ended.returncode >= 0:
@@ -246,7 +247,15 @@ class _Children:
         try:
             self.running.append(_start(job, started, self.events))
         except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: no more threads
-            return Ended(job.name, NOT_STARTED, False, time.monotonic() - started, False, job.time_limit_s, str(error))
+            return Ended(
+                job.name,
+                NOT_STARTED,
+                False,
+                time.monotonic() - started,
+                False,
+                job.time_limit_s,
+                f"could not be started: {error}",
+            )
         return None
 
     def next_end(self, until: float) -> tuple[Job, Ended] | None:

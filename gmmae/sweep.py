@@ -1,7 +1,8 @@
 """A sweep: each cell of the grid in a subprocess of its own, what is finished left alone, what fails recorded and left behind.
 
-Files are in `gmmae.cells`, the grid in `gmmae.grid`, processes in `gmmae.supervisor`. The record of a cell is written when its
-process has ended; a cell without one is computed again by the next call, and resumes from its run's checkpoint.
+Files are in `gmmae.cells`, the grid in `gmmae.grid`, processes in `gmmae.supervisor` or `gmmae.cluster_jobs`. The record of a
+cell is written when its process has ended; a cell without one is computed again by the next call, and resumes from its run's
+checkpoint.
 """
 
 import fcntl
@@ -17,9 +18,9 @@ from gmmae.data.batches import plan
 from gmmae.errors import InputError
 from gmmae.grid import Cell, SweepConfig, cells, paths
 from gmmae.records import read_history, write_text
-from gmmae.supervisor import Ended, Job, describe, last_lines, supervise
+from gmmae.supervisor import Ended, Job, describe, last_lines
 from gmmae.sweep_display import SweepDisplay, cell_text
-from gmmae.sweep_jobs import training_job
+from gmmae.sweep_jobs import execute, training_job
 from gmmae.workdir import differences, finished
 
 CELLS_FAILED = 4
@@ -103,10 +104,12 @@ def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, retry: 
         display.tick(texts)
 
     with display:
-        return supervise(
+        return execute(
+            config,
+            folder,
             jobs,
             at_once=config.jobs,
-            grace_s=config.grace_s,
+            timed=config.mode != "virtual",
             on_start=lambda job: display.started(job.name),
             on_end=on_end,
             on_tick=on_tick,

@@ -79,7 +79,7 @@ class PlainSweep:
         self._left = TimeLeft()
 
     def start(self, config: SweepConfig, done: Mapping[Cell, str], jobs: int) -> None:
-        self._left.start(jobs, config.jobs)
+        self._left.start(jobs, config.side_by_side(jobs))
         self.say(f"cells done: {len(done)}, runs to compute: {jobs}")
 
     def started(self, name: str) -> None:
@@ -114,7 +114,7 @@ class LiveSweep(PlainSweep):
         self._began = time.monotonic()
 
     def start(self, config: SweepConfig, done: Mapping[Cell, str], jobs: int) -> None:
-        self._left.start(jobs, config.jobs)
+        self._left.start(jobs, config.side_by_side(jobs))
         self._config = config
         self._states = dict(done)
 

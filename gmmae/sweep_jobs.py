@@ -1,21 +1,49 @@
-"""The processes of a sweep: their commands, environments and inputs."""
+"""The jobs of a sweep: their commands, environments and inputs, and who runs them."""
 
 import json
 import os
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from gmmae.cells import SweepDir
+from gmmae.cluster_jobs import run_jobs
 from gmmae.config import to_toml
 from gmmae.grid import Cell, SweepConfig, run_config
 from gmmae.records import write_text
-from gmmae.supervisor import Job
+from gmmae.supervisor import Ended, Job, supervise
 
 Request = dict[str, list[int]]
 """What a process is to time: `batches` of a training step, and sample counts of a `validation` pass."""
 
 PROGRAM = (sys.executable, "-m", "gmmae.cell")
 """What a cell's process runs; its arguments follow."""
+
+
+def execute(
+    config: SweepConfig,
+    folder: SweepDir,
+    jobs: Sequence[Job],
+    *,
+    at_once: int,
+    timed: bool,
+    on_start: Callable[[Job], None],
+    on_end: Callable[[Job, Ended], None],
+    on_tick: Callable[[Sequence[tuple[Job, float]]], None] = lambda _: None,
+) -> str | None:
+    """Runs the jobs with the sweep's executor; arguments and result as of `supervise` and `run_jobs`."""
+    if config.executor == "processes":
+        return supervise(jobs, at_once=at_once, grace_s=config.grace_s, on_start=on_start, on_end=on_end, on_tick=on_tick)
+    return run_jobs(
+        jobs,
+        config=config,
+        folder=folder.jobs,
+        at_once=at_once,
+        timed=timed,
+        on_start=on_start,
+        on_end=on_end,
+        on_tick=on_tick,
+    )
 
 
 def training_job(config: SweepConfig, folder: SweepDir, owner: Cell) -> Job:
@@ -28,14 +56,16 @@ def training_job(config: SweepConfig, folder: SweepDir, owner: Cell) -> Job:
 
 
 def _job(config: SweepConfig, folder: SweepDir, name: str, arguments: tuple[str, ...], devices: int) -> Job:
+    count = 1 if config.mode == "virtual" else devices
+    nodes = config.slurm.nodes(count) if config.executor == "slurm" else 1
     environment = {
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         # Only CPUs heed it; a machine with accelerators has the devices that it has.
-        "JAX_NUM_CPU_DEVICES": str(1 if config.mode == "virtual" else devices),
+        "JAX_NUM_CPU_DEVICES": str(count // nodes),
         # Cells differ in few programs: seeds share all of theirs.
         "JAX_COMPILATION_CACHE_DIR": os.environ.get("JAX_COMPILATION_CACHE_DIR", str(folder.compiled.absolute())),
     }
-    return Job(name, (*PROGRAM, *arguments), folder.log(name), environment, config.cell_time_limit_s)
+    return Job(name, (*PROGRAM, *arguments), folder.log(name), environment, config.cell_time_limit_s, count)
 
 
 def timing_job(config: SweepConfig, folder: SweepDir, devices: int, request: Request) -> Job:

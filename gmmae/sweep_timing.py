@@ -7,9 +7,9 @@ from pathlib import Path
 from gmmae import throughput
 from gmmae.cells import CellRecord, SweepDir
 from gmmae.grid import SweepConfig, TimingConfig
-from gmmae.supervisor import describe, last_lines, supervise
+from gmmae.supervisor import describe, last_lines
 from gmmae.sweep_display import SweepDisplay
-from gmmae.sweep_jobs import Request, timing_job
+from gmmae.sweep_jobs import Request, execute, timing_job
 
 
 def requests(config: SweepConfig, records: Sequence[CellRecord], reference_batches: Collection[int]) -> dict[int, Request]:
@@ -40,11 +40,13 @@ def _throughput_request(config: SweepConfig, devices: int) -> Request:
 
 
 def measure(config: SweepConfig, folder: SweepDir, display: SweepDisplay, wanted: dict[int, Request]) -> str | None:
-    """Measures the step times that are not there yet, one number of devices after the other; why it was interrupted, if so."""
-    return supervise(
+    """Measures the step times that are not there yet, each on a host that does nothing else; why it was interrupted, if so."""
+    return execute(
+        config,
+        folder,
         [timing_job(config, folder, n, wanted[n]) for n in _missing(config, folder, wanted)],
         at_once=1,
-        grace_s=config.grace_s,
+        timed=True,
         on_start=lambda job: display.say(f"{job.name}: measuring step times"),
         on_end=lambda job, ended: display.say(f"{job.name}: {describe(ended)}, {ended.seconds:.0f} s"),
     )

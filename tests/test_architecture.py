@@ -107,6 +107,7 @@ def test_the_link_between_processes_knows_no_jax():
         ("SimpleITK", ["gmmae.figures", "gmmae.data"]),
         ("tensorboardX", ["gmmae.writers"]),
         ("orbax", ["gmmae.checkpoint"]),
+        ("submitit", ["gmmae.cluster_host", "gmmae.cluster_task"]),
         ("tyro", ["gmmae.arguments"]),
         ("rich", ["gmmae.terminal", "gmmae.data", "gmmae.sweep_display", "gmmae.cell"]),
     ],
@@ -138,7 +139,7 @@ def test_imports_have_no_cycle():
 
 
 def test_the_step_and_what_is_below_load_in_an_environment_without_the_rest():
-    heavy = {"tyro", "rich", "matplotlib", "SimpleITK", "orbax", "tensorboardX"}
+    heavy = {"submitit", "tyro", "rich", "matplotlib", "SimpleITK", "orbax", "tensorboardX"}
     # SciPy is allowed only because JAX loads parts of it.
     program = (
         "import sys, jax, flax.linen, optax\n"

@@ -11,6 +11,7 @@ import pytest
 from gmmae import cell, loop, stopping, throughput
 from gmmae.config import to_toml
 from gmmae.grid import TimingConfig
+from gmmae.peers import ALONE
 from gmmae.terminal import Plain
 from tests.small import small
 from tests.test_cells import RECORD
@@ -36,8 +37,8 @@ def test_the_exit_code_of_a_run_is_that_of_its_stop_reason(monkeypatch, tmp_path
 
     monkeypatch.setattr(loop, "run", run)
     assert cell.main(["train", str(toml), str(tmp_path / "run")]) == stopping.EXIT_CODES[reason]
-    [(config, root, display)] = given
-    assert (config, root, type(display)) == (CONFIG, tmp_path / "run", Plain)
+    [(config, root, display, group)] = given
+    assert (config, root, type(display), group) == (CONFIG, tmp_path / "run", Plain, ALONE)
 
 
 def test_step_times_are_measured_as_asked_and_written(monkeypatch, tmp_path, toml):

@@ -204,6 +204,20 @@ def test_a_process_that_does_not_come_is_an_error_of_one_line(tmp_path, pair):
     assert re.fullmatch(r"error: all 2 processes must start within .*, 1 s; got no connection from process 1 at .*\n", error)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="POSIX timers")
+def test_a_process_that_is_stopped_before_it_has_met_the_others_is_killed(tmp_path, pair):
+    """Nobody else knows of it; the bound is start_timeout_s and twice heartbeat_timeout_s."""
+    [first] = pair.start(small(), tmp_path / "run", ids=[0], **{"start-timeout-s": 2})
+    deadline = time.monotonic() + START_S
+    while not Path(f"/proc/{first.pid}/timers").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    stopped(first)
+    start = time.monotonic()
+    assert first.wait(60) == -signal.SIGKILL
+    assert time.monotonic() - start < 2 + 2 * SILENCE_S + 1
+
+
 def test_processes_that_differ_all_say_so(tmp_path, pair):
     port = 0
     with socket.create_server(("127.0.0.1", 0)) as probe:

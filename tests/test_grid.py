@@ -6,7 +6,7 @@ import pytest
 
 from gmmae.arguments import read_sweep
 from gmmae.config import Config, ConfigError, OptimConfig, ParallelConfig, flatten, to_toml
-from gmmae.grid import GRIDDED, Cell, SweepConfig, cells, path_of, paths, run_config
+from gmmae.grid import GRIDDED, Cell, SlurmConfig, SweepConfig, cells, path_of, paths, run_config
 
 NAN, INF = math.nan, math.inf
 NUMBERS = "one or more different numbers of at least"
@@ -18,6 +18,7 @@ BAD: list[tuple[str, Any, str]] = [
     ],
     *[("devices", value, f"{NUMBERS} 1") for value in ((), (2, 2), (0, 1))],
     *[("seeds", value, f"{NUMBERS} 0") for value in ((), (3, 3), (-1,))],
+    ("executor", "lsf", "one of processes, local, slurm"),
     ("jobs", 0, "at least 1"),
     *[(key, value, "at least 0") for key in ("cell_time_limit_s", "grace_s") for value in (-1.0, NAN, INF)],
     ("clusters", (), "at least one"),
@@ -25,14 +26,20 @@ BAD: list[tuple[str, Any, str]] = [
     ("timing.warmup_steps", -1, "at least 0"),
     ("timing.steps", 0, "at least 1"),
     ("timing.blocks", 0, "at least 1"),
+    *[(f"slurm.{key}", value, "a name without spaces") for key in ("partition", "account", "qos") for value in ("a b", " a")],
+    ("slurm.time_min", 0, "at least 1"),
+    *[(f"slurm.{key}", -1, "at least 0") for key in ("timeouts", "devices_per_node", "cpus_per_task", "mem_gb", "at_once")],
+    ("slurm.setup", ("module load cuda", " "), "lines that are not empty"),
+    *[("slurm.extra", (option,), "options of sbatch as key=value") for option in ("--gres=gpu", "=3", "two words", "")],
 ]
 
 
 def changed(key: str, value: Any) -> SweepConfig:
     config = SweepConfig()
-    if key.startswith("timing."):
-        return dataclasses.replace(config, timing=dataclasses.replace(config.timing, **{key.removeprefix("timing."): value}))
-    return dataclasses.replace(config, **{key: value})
+    section, _, name = key.rpartition(".")
+    if section:
+        name, value = section, dataclasses.replace(getattr(config, section), **{name: value})
+    return dataclasses.replace(config, **{name: value})
 
 
 @pytest.mark.parametrize(("key", "value", "rule"), BAD, ids=[f"{key}={value}" for key, value, _ in BAD])
@@ -52,7 +59,16 @@ def test_every_key_of_the_sweep_has_a_bad_value_above():
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("timing.warmup_steps", 0), ("grace_s", 0.0), ("seeds", (0,)), ("devices", (1,)), ("jobs", 2)]
+    ("key", "value"),
+    [
+        ("timing.warmup_steps", 0),
+        ("grace_s", 0.0),
+        ("seeds", (0,)),
+        ("devices", (1,)),
+        ("jobs", 2),
+        ("slurm.time_min", 1),
+        ("slurm.extra", ("exclude=node[1,2]", "exclusive=", "no-kill", "gres=gpu:a100:2")),
+    ],
 )
 def test_what_a_rule_just_allows_is_taken(key, value):
     assert dict(flatten(changed(key, value)))[key] == value
@@ -62,6 +78,13 @@ def test_what_a_rule_just_allows_is_taken(key, value):
 def test_where_times_are_measured_one_job_runs_at_a_time(mode):
     with pytest.raises(ConfigError, match=rf"^jobs must be 1 .* mode = {mode}; got 2: use mode = virtual$"):
         SweepConfig(mode=mode, jobs=2)
+
+
+def test_nodes_share_a_cells_devices_evenly():
+    """Of 4 GPUs each: 8 need two; 6 go in threes; 9 in threes; 5 and 7 are divided by nothing else."""
+    slurm = SlurmConfig(devices_per_node=4)
+    assert {n: slurm.nodes(n) for n in (1, 4, 5, 6, 7, 8, 9)} == {1: 1, 4: 1, 5: 5, 6: 2, 7: 7, 8: 2, 9: 3}
+    assert SlurmConfig().nodes(9) == 1
 
 
 GIVEN = {
@@ -85,7 +108,14 @@ def test_all_that_the_grid_sets_is_refused():
 
 def test_toml_read_back_is_equal(tmp_path):
     config = SweepConfig(
-        arms=("sqrt", "weak"), devices=(4, 1), seeds=(2, 0), jobs=3, grace_s=0.5, run=Config(optim=OptimConfig(base_batch=8))
+        arms=("sqrt", "weak"),
+        devices=(4, 1),
+        seeds=(2, 0),
+        jobs=3,
+        grace_s=0.5,
+        run=Config(optim=OptimConfig(base_batch=8)),
+        executor="local",
+        slurm=SlurmConfig(setup=("module load cuda", 'echo "$HOSTNAME"'), extra=("gres=gpu:1",)),
     )
     path = tmp_path / "sweep.toml"
     path.write_text(to_toml(config), encoding="utf-8")

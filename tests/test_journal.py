@@ -12,6 +12,8 @@ import pytest
 from gmmae import loop
 from gmmae.config import to_toml
 from gmmae.errors import StorageError
+from gmmae.pictures import draw
+from gmmae.workdir import WorkDir
 from tests.small import Recorder, losses, small
 
 ROOT = Path(__file__).parent.parent
@@ -82,3 +84,12 @@ def test_a_full_disk_is_one_line_and_the_last_checkpoint_is_good(tmp_path):
     assert record["stop_reason"] == "time_limit"
     assert record["epochs"] > 1
     assert "resumed after epoch" in said["out2"]
+
+
+def test_figures_that_cannot_be_written_are_one_line(tmp_path):
+    config = small(stop__max_epochs=1)
+    record = loop.run(config, tmp_path, Recorder())
+    (tmp_path / "figures" / "losses.png").mkdir()
+    with pytest.raises(StorageError, match=r"writing .*figures.* failed \(Is a directory\)") as caught:
+        draw(config, record, WorkDir(tmp_path))
+    assert "\n" not in str(caught.value)

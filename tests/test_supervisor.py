@@ -432,7 +432,7 @@ def test_in_another_thread_jobs_run_without_handlers(tmp_path):
         (Ended("a", -9, True, 61.0, time_limit_s=60.0), "killed after its time limit of 60 s"),
         (Ended("a", 0, True, 61.0, time_limit_s=0.5), "killed after its time limit of 0.5 s"),
         (Ended("a", -15, False, 1.0, interrupted=True), "interrupted, killed by SIGTERM"),
-        (Ended("a", NOT_STARTED, False, 0.0, error="no such thing"), "could not be started: no such thing"),
+        (Ended("a", NOT_STARTED, False, 0.0, error="nobody knows"), "nobody knows"),
         (Ended("a", NOT_STARTED, False, 0.0), "exit code 127"),  # a shell's own
     ],
 )

@@ -1,0 +1,135 @@
+"""Measured strong scaling: one process on one core against two on two cores, by step time and by time to the target.
+
+python benchmarks/strong_scaling.py [--rounds 3] [--epochs 6] [--to-target]
+
+Each process is pinned to a core of its own; two speak over Gloo. What the second core does not bring is divided into parts by
+two more kinds of runs: half the batch on one core alone, and the same on both cores at once, without a word between them.
+"""
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from gmmae.arguments import config_path, read_config
+from gmmae.records import read_history
+
+ROOT = Path(__file__).parent.parent
+WARM = 1
+"""First epochs that are not counted."""
+
+
+class Kind(NamedTuple):
+    """What runs at the same time, each on a core of its own."""
+
+    name: str
+    processes: int
+    share: float = 1.0  # of the configuration's batch
+    together: bool = False  # whether the processes are one run
+
+
+ONE = Kind("one core", 1)
+TWO = Kind("two cores", 2, together=True)
+HALF = Kind("half the batch, one core", 1, share=0.5)
+HALVES = Kind("half the batch, on each core by itself", 2, share=0.5)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", default="quickstart")
+    parser.add_argument("--rounds", type=int, default=3, help="times that all kinds of runs are timed, one after the other")
+    parser.add_argument("--epochs", type=int, default=6, help="epochs of each, the first one not counted")
+    parser.add_argument("--to-target", action="store_true", help="also run to the target, once on one and once on two cores")
+    asked = parser.parse_args()
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        parser.error(f"two cores must be there; got {len(cores)}")
+    print(f"jax {jax.__version__}, Python {sys.version.split()[0]}, cores {cores[:2]}, {asked.config}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        steps_table(asked.config, Path(folder), cores, asked.rounds, asked.epochs)
+        if asked.to_target:
+            target_table(asked.config, Path(folder), cores)
+
+
+def steps_table(config: str, folder: Path, cores: Sequence[int], rounds: int, epochs: int) -> None:
+    """Step times in turns, so that other work on the machine meets all kinds alike."""
+    limits = ("--stop.target-loss", "0", "--stop.max-epochs", str(epochs))
+    times: dict[Kind, list[float]] = {kind: [] for kind in (ONE, TWO, HALF, HALVES)}
+    for i in range(rounds):
+        for kind, found in times.items():
+            found.append(step_s(train(kind, config, folder / f"{i}-{kind.name}", cores, limits)))
+    one, two, half, halves = (1000 * statistics.median(found) for found in times.values())
+    print("\n| runs | step, ms | least, most |\n|---|---|---|")
+    for kind, found in times.items():
+        print(f"| {kind.name} | {1000 * statistics.median(found):.1f} | {1000 * min(found):.1f}, {1000 * max(found):.1f} |")
+    pairs = [first / (2 * second) for first, second in zip(times[ONE], times[TWO], strict=True)]
+    print(f"\nefficiency {100 * statistics.median(pairs):.1f} % ({100 * min(pairs):.1f} to {100 * max(pairs):.1f})")
+    print("\n| a step on two cores | ms |\n|---|---|")
+    print(f"| half of a step on one core | {one / 2:.1f} |")
+    print(f"| half the batch takes more than half the time | {half - one / 2:+.1f} |")
+    print(f"| two cores at work share caches, memory, clock rate | {halves - half:+.1f} |")
+    print(f"| all-reduce, and waiting for the slower one | {two - halves:+.1f} |")
+    print(f"| measured | {two:.1f} |", flush=True)
+
+
+def target_table(config: str, folder: Path, cores: Sequence[int]) -> None:
+    print("\n| runs | epochs | validation loss | time to target, s |\n|---|---|---|---|")
+    times = []
+    for kind in (ONE, TWO):
+        [place, *_] = train(kind, config, folder / f"target-{kind.name}", cores, ())
+        record = json.loads((place / "record.json").read_text())
+        times.append(record["time_to_target_s"] or float("inf"))
+        print(f"| {kind.name} | {record['epochs']} | {record['final_val_loss']:.6f} | {times[-1]:.1f} |", flush=True)
+    print(f"\nefficiency by time to target {100 * times[0] / (2 * times[1]):.1f} %")
+
+
+def step_s(places: Sequence[Path]) -> float:
+    """Seconds a step, the median over epochs, of the slowest process."""
+    medians = []
+    for place in places:
+        rows = read_history(place / "history.csv")
+        steps = rows[1].steps - rows[0].steps
+        medians.append(float(np.median(np.diff([row.train_s for row in rows])[WARM - 1 :])) / steps)
+    return max(medians)
+
+
+def train(kind: Kind, config: str, folder: Path, cores: Sequence[int], options: Sequence[str]) -> list[Path]:
+    """Runs one kind; gives the work directories that were written."""
+    batch = round(kind.share * read_config(config_path(config)).optim.base_batch)
+    places = [folder / ("run" if kind.together else str(i)) for i in range(kind.processes)]
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    processes = []
+    for i, place in enumerate(places):
+        words = ["--config", config, "--workdir", str(place), "--optim.base-batch", str(batch), "--log.tensorboard", "False"]
+        words += ["--checkpoint.every-epochs", "1000000", *options]
+        if kind.together:
+            words += [
+                "--distributed.coordinator",
+                address,
+                "--distributed.num-processes",
+                "2",
+                "--distributed.process-id",
+                str(i),
+            ]
+        command = ["taskset", "--cpu-list", str(cores[i]), sys.executable, "train.py", *words]
+        processes.append(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True))
+    for process in processes:
+        _, error = process.communicate()
+        if process.returncode:
+            raise SystemExit(f"{' '.join(map(str, process.args))} ended with {process.returncode}: {error}")
+    return places[:1] if kind.together else places
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Launchers on this machine. `make test-cluster` installs them; where one is missing its tests are skipped with the reason."""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import slurm as slurm_daemons
+from tests.cluster import ssh as ssh_server
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def _require(missing: list[str]) -> None:
+    """Skips, unless `make test-cluster` has promised that everything is there."""
+    if missing:
+        text = f"{', '.join(missing)} must be installed: make test-cluster does that"
+        (pytest.fail if os.environ.get("GMMAE_TEST_CLUSTER") else pytest.skip)(text)
+
+
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory) -> Path:
+    """Compiled programs that all runs share."""
+    return tmp_path_factory.mktemp("compiled")
+
+
+@pytest.fixture
+def environment(compiled, monkeypatch) -> None:
+    """What launched processes inherit: this Python, and two virtual devices each."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("PYTHON", sys.executable)
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "2")
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(compiled))
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+
+
+@pytest.fixture(scope="session")
+def _slurm(tmp_path_factory) -> Iterator[dict[str, str]]:
+    _require(slurm_daemons.missing())
+    with slurm_daemons.running(tmp_path_factory.mktemp("slurm")) as variables:
+        yield variables
+
+
+@pytest.fixture
+def slurm(_slurm, environment, monkeypatch) -> None:
+    """A Slurm of two nodes, whose commands are on the path and find it."""
+    for name, value in _slurm.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def open_mpi(environment, monkeypatch) -> None:
+    """Open MPI, told that this may be root and that there are few cores."""
+    _require([name for name in ("mpirun",) if not shutil.which(name)])
+    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe"):
+        monkeypatch.setenv(name, "1")
+
+
+@pytest.fixture
+def ssh(environment, tmp_path_factory, monkeypatch) -> Iterator[None]:
+    """A server that the command in $SSH reaches on every name of this machine."""
+    _require(ssh_server.missing())
+    with ssh_server.running(tmp_path_factory.mktemp("ssh")) as command:
+        monkeypatch.setenv("SSH", command)
+        yield

@@ -1,0 +1,174 @@
+"""The launch files under the real srun, sbatch, mpirun and ssh: what runs compute there, how they end, and how they go on."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gmmae.config import Config, to_toml
+from gmmae.loop import run
+from gmmae.records import Epoch, read_history
+from tests.small import Recorder, losses, small
+
+LONG_S = 200.0
+"""More than any of these takes on a busy machine."""
+
+LAUNCHERS = {
+    "srun": ("slurm", ["srun", "--nodes", "1", "--ntasks", "2", sys.executable, "train.py"]),
+    "srun-two-nodes": ("slurm", ["srun", "--nodes", "2", "--ntasks", "2", sys.executable, "train.py"]),
+    "mpirun": ("open_mpi", ["launch/mpirun.sh", "-np", "2", "--"]),
+    "ssh": ("ssh", ["launch/hosts.sh", "127.0.0.1,localhost", "--"]),
+}
+"""The fixture, and the words before the options of train.py."""
+
+
+@pytest.fixture(params=LAUNCHERS)
+def launcher(request) -> list[str]:
+    """Starts two processes of two devices. A test may name some launchers only."""
+    fixture, words = LAUNCHERS[request.param]
+    request.getfixturevalue(fixture)
+    return words
+
+
+def options(config: Config, workdir: Path) -> list[str]:
+    """Options of train.py; the configuration is in a file beside the work directory."""
+    file = workdir.with_suffix(".toml")
+    file.write_text(to_toml(config))
+    return ["--config", str(file), "--workdir", str(workdir)]
+
+
+def long_run(**changes) -> Config:
+    """Ends only when it is told to."""
+    return small(parallel__devices=0, data__samples=400, stop__max_epochs=100_000, checkpoint__every_epochs=1, **changes)
+
+
+def rows(workdir: Path) -> list[Epoch]:
+    try:
+        return read_history(workdir / "history.csv")
+    except (FileNotFoundError, TypeError, ValueError):  # not there, or in the middle of a line
+        return []
+
+
+def record(workdir: Path) -> dict:
+    return json.loads((workdir / "record.json").read_text())
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LONG_S
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_launched_processes_are_one_run(tmp_path, launcher):
+    config = small(parallel__devices=4, stop__max_epochs=5, log__tensorboard=True)
+    workdir = tmp_path / "run"
+    done = subprocess.run([*launcher, *options(config, workdir)], capture_output=True, text=True, timeout=LONG_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("max_epochs after 5 epochs") == 1
+    alone = Recorder()
+    run(config, tmp_path / "alone", alone)
+    # The same mean of 4 gradients, added up in another order: measured 1e-7.
+    np.testing.assert_allclose(losses(rows(workdir)), losses(alone.rows), rtol=1e-5)
+    assert [row.epoch for row in rows(workdir)] == [1, 2, 3, 4, 5]
+    assert (record(workdir)["devices"], record(workdir)["processes"]) == (4, 2)
+    assert len(list((workdir / "tb").iterdir())) == 1
+
+
+# srun itself kills at once; Slurm's way to send SIGTERM is tested with sbatch.
+@pytest.mark.parametrize("launcher", ["mpirun", "ssh"], indirect=True)
+def test_sigterm_to_the_launcher_ends_the_run_with_a_checkpoint(tmp_path, launcher):
+    workdir = tmp_path / "run"
+    process = subprocess.Popen([*launcher, *options(long_run(), workdir)], stdout=subprocess.PIPE, text=True)
+    wait_until(lambda: len(rows(workdir)) >= 2)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=LONG_S)
+    assert process.returncode == 143
+    assert "checkpoint written; to resume" in out
+    assert record(workdir)["stop_reason"] == "sigterm"
+    assert (workdir / "checkpoints" / str(len(rows(workdir)))).is_dir()
+
+
+def test_a_run_that_fails_ends_the_launcher_with_its_code(tmp_path, launcher):
+    (tmp_path / "file").touch()
+    done = subprocess.run(
+        [*launcher, *options(small(), tmp_path / "run"), "--workdir", str(tmp_path / "file")],
+        capture_output=True,
+        text=True,
+        timeout=LONG_S,
+        check=False,
+    )
+    assert done.returncode in (2, 75)  # srun and mpirun report whoever ended first
+    assert "error: workdir must be a folder that can be written" in done.stderr
+
+
+class Batch:
+    """A job of `launch/slurm.sbatch`."""
+
+    def __init__(self, tmp_path: Path, before: list[str], after: list[str]):
+        self.log = tmp_path / "job-%a.log" if "--array" in before else tmp_path / "job.log"
+        command = ["sbatch", "--parsable", "--output", str(self.log), *before, "launch/slurm.sbatch", *after]
+        self.id = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    def state(self) -> str:
+        """As Slurm calls it: PENDING, RUNNING, COMPLETED ..."""
+        shown = subprocess.run(["scontrol", "show", "job", self.id], capture_output=True, text=True, check=True).stdout
+        return shown.partition("JobState=")[2].split()[0]
+
+    def wait(self) -> str:
+        wait_until(lambda: self.state() not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"))
+        return self.state()
+
+    def restarts(self) -> int:
+        return self.log.read_text().count("queued again")
+
+
+def has_no_gap(workdir: Path) -> bool:
+    return [row.epoch for row in rows(workdir)] == list(range(1, len(rows(workdir)) + 1))
+
+
+def test_a_job_at_its_time_limit_goes_on_until_it_is_finished(tmp_path, slurm):
+    """The run's own limit counts over restarts; at a minute a job, less the notice, it takes two or three."""
+    workdir = tmp_path / "run"
+    config = long_run(stop__time_limit_s=50.0)
+    job = Batch(tmp_path, ["--nodes", "2", "--time", "1", "--signal", "TERM@35"], options(config, workdir))
+    assert job.wait() == "COMPLETED", job.log.read_text()
+    assert job.restarts() >= 1
+    assert record(workdir)["stop_reason"] == "time_limit"
+    assert has_no_gap(workdir)
+
+
+def test_a_job_that_slurm_queues_again_goes_on_and_a_cancelled_one_does_not(tmp_path, slurm):
+    workdir = tmp_path / "run"
+    job = Batch(tmp_path, ["--nodes", "2"], options(long_run(), workdir))
+    wait_until(lambda: len(rows(workdir)) >= 2)
+    subprocess.run(["scontrol", "requeue", job.id], check=True)
+    wait_until(lambda: "resumed after epoch" in job.log.read_text())
+    wait_until(lambda: has_no_gap(workdir) and record(workdir)["stop_reason"] is None)
+    subprocess.run(["scancel", job.id], check=True)
+    assert job.wait() == "CANCELLED"
+    wait_until(lambda: record(workdir)["stop_reason"] == "sigterm")
+    assert job.restarts() == 0
+    assert has_no_gap(workdir)
+
+
+def test_a_job_that_fails_is_not_queued_again(tmp_path, slurm):
+    job = Batch(tmp_path, [], ["--stop.max-epochs", "0"])
+    assert job.wait() == "FAILED"
+    assert "error: stop.max_epochs must be at least 1; got 0" in job.log.read_text()
+    assert job.restarts() == 0
+
+
+def test_an_array_gives_each_job_its_number(tmp_path, slurm):
+    after = options(small(parallel__devices=0, stop__max_epochs=1), tmp_path / "run")
+    job = Batch(tmp_path, ["--array", "3,5"], [*after, "--seed", "%a", "--workdir", f"{tmp_path}/run_%a"])
+    wait_until(lambda: all((tmp_path / f"run_{i}" / "record.json").exists() for i in (3, 5)))
+    wait_until(lambda: all(record(tmp_path / f"run_{i}")["stop_reason"] == "max_epochs" for i in (3, 5)))
+    assert [record(tmp_path / f"run_{i}")["seed"] for i in (3, 5)] == [3, 5]
+    assert job.wait() == "COMPLETED"

@@ -1,0 +1,256 @@
+"""The faults: what strikes, when, how the processes may end, and what a person does before giving the same command again."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.faults.runs import SILENCE_S, START_S, Run
+
+MARGIN_S, ASKED_MARGIN_S, STARTING_S = 4.0, 16.0, 40.0
+"""More than the heartbeat's timeout until no process is left: after the loss of a process; where the end comes after an epoch
+and a checkpoint; and where these come after the rest of the start, all on a machine with much other work."""
+ROOM_BYTES = 24 * 1024
+"""Room for rows and records, and none for a checkpoint."""
+FILLING_S = 0.5
+DISK_BYTES = 4 * 2**20
+
+Ending = Mapping[int, tuple[int, str]]
+"""By rank, the exit code, and a pattern of the one line that says why; `{lost}` in it is the pid of the other process."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault, and how a run has to bear it.
+
+    Attributes:
+      kind, moment: what and when; `moment` is a key of `MOMENTS`, or words.
+      rank: the process that is meant, for the moment.
+      strike: does it.
+      endings: the ways in which both may end; none: the fault ends nothing.
+      mend: what has to be done before the same command; says what was found.
+      bound_s: from the fault, or the start of the last process, until no process is left.
+      options: more of `train.py`'s.
+      disk: the work directory is a disk of its own, of `DISK_BYTES`; needs the right to mount.
+      second: processes of a second run on the same work directory, which is the fault.
+    """
+
+    kind: str
+    moment: str
+    rank: int
+    strike: Callable[[Run], None]
+    endings: tuple[Ending, ...] = ()
+    mend: Callable[[Run], str] = lambda run: ""
+    bound_s: float = SILENCE_S + MARGIN_S
+    options: tuple[str, ...] = ()
+    disk: bool = False
+    second: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}, {self.moment}"
+
+
+RESUME = r"to resume, start all processes again: python train\.py .*--distributed\.process-id"
+WRITTEN = r"checkpoint written; to resume: python train\.py .*--distributed\.process-id 0"
+
+
+def lost(rank: int, code: int) -> Ending:
+    """A process is gone, and the other one says so."""
+    return {rank: (code, ""), 1 - rank: (75, rf"error: process {rank} \(.*, pid {{lost}}\) has .*; {RESUME} {1 - rank}\b")}
+
+
+def asked(code: int) -> Ending:
+    """Both end after the same epoch."""
+    return {0: (code, WRITTEN), 1: (code, "")}
+
+
+def unmet(rank: int, code: int) -> Ending:
+    """The other process waits in vain for this one."""
+    return {rank: (code, ""), 1 - rank: (2, r"error: .*distributed\.start_timeout_s, ")}
+
+
+UNWRITTEN: Ending = {
+    0: (74, r"error: (the checkpoint of epoch \d+ must be written|workdir must stay a folder).*same command again"),
+    1: (75, rf"error: process 0 \(.*\) has ended: .*; {RESUME} 1\b"),
+}
+UNDRAWN: Ending = {0: (74, r"error: .*figures.*same command again"), 1: (0, "")}
+"""The run itself has ended well."""
+
+
+def signalled(number: signal.Signals, rank: int, moment: str) -> Fault:
+    """One process gets a signal."""
+    how = -signal.SIGKILL if number == signal.SIGSTOP else -number
+    endings = [lost(rank, how)]
+    bound_s = SILENCE_S + MARGIN_S
+    if number in (signal.SIGTERM, signal.SIGINT):
+        ends_alone = moment not in ("an epoch", "a checkpoint")
+        bound_s = SILENCE_S + ASKED_MARGIN_S + STARTING_S * ends_alone
+        endings = [lost(rank, how)] * ends_alone + [asked(128 + number)]
+    if moment.startswith(("before", "while")):
+        endings.append(unmet(rank, how))
+        bound_s += START_S
+    return Fault(
+        f"{number.name} of process {rank}", moment, rank, lambda run: run.send(number, rank), tuple(endings), bound_s=bound_s
+    )
+
+
+def both(number: signal.Signals, moment: str) -> Fault:
+    """Both processes get a signal at once."""
+    killed = number == signal.SIGKILL
+    endings = ({0: (-number, ""), 1: (-number, "")} if killed else asked(128 + number),)
+    bound_s = SILENCE_S + (MARGIN_S if killed else ASKED_MARGIN_S)
+    return Fault(f"{number.name} of both", moment, 0, lambda run: run.send(number, 0, 1), endings, bound_s=bound_s)
+
+
+def fill(run: Run, leave_bytes: int = 0) -> None:
+    """Fills the disk of a work directory, and for a while also what is given back, as by the removal of an old checkpoint."""
+    until = time.monotonic() + FILLING_S
+    with (run.workdir / "filler").open("wb") as file:
+        size = 0
+        while time.monotonic() < until:
+            if (left := _free_bytes(run.workdir) - leave_bytes) > 0:
+                with contextlib.suppress(OSError):  # the run was faster
+                    os.posix_fallocate(file.fileno(), 0, size + left)
+                    size += left
+
+
+def _free_bytes(place: Path) -> int:
+    found = os.statvfs(place)
+    return found.f_bavail * found.f_frsize
+
+
+def make_room(run: Run) -> str:
+    (run.workdir / "filler").unlink()
+    return ""
+
+
+def full(what: str, moment: str, leave_bytes: int, *options: str, ending: Ending = UNWRITTEN) -> Fault:
+    """The disk is full, but for some bytes."""
+
+    def strike(run: Run) -> None:
+        fill(run, leave_bytes)
+
+    bound_s = SILENCE_S + ASKED_MARGIN_S
+    return Fault(f"disk full {what}", moment, 0, strike, (ending,), make_room, bound_s, options, disk=True)
+
+
+def mount(*words: object) -> None:
+    subprocess.run(["mount", *map(str, words)], check=True, capture_output=True)
+
+
+def mount_disk(run: Run) -> None:
+    """Makes the work directory a small disk."""
+    run.workdir.mkdir()
+    mount("-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", run.workdir)
+
+
+def unmount(place: Path) -> None:
+    subprocess.run(["umount", "--lazy", str(place)], check=True, capture_output=True)
+
+
+def make_read_only(run: Run) -> None:
+    """Mounts the work directory over itself, read-only: what is open, as the lock, keeps a mount from being made read-only."""
+    mount("--bind", run.workdir, run.workdir)
+    mount("-o", "remount,ro,bind", run.workdir)
+
+
+def make_writable(run: Run) -> str:
+    unmount(run.workdir)
+    return ""
+
+
+def read_only(moment: str) -> Fault:
+    bound_s = SILENCE_S + ASKED_MARGIN_S
+    return Fault("read-only work directory", moment, 0, make_read_only, (UNWRITTEN,), make_writable, bound_s, disk=True)
+
+
+def take_away(run: Run) -> None:
+    run.workdir.rename(run.folder / "away")
+
+
+def bring_back(run: Run) -> str:
+    note = ""
+    if run.workdir.exists():
+        found = ", ".join(sorted(str(path.relative_to(run.workdir)) for path in run.workdir.rglob("*"))[:5])
+        note = f"in its place there was a new folder with {found or 'nothing'}"
+        shutil.rmtree(run.workdir)
+    (run.folder / "away").rename(run.workdir)
+    return note
+
+
+def vanished(moment: str) -> Fault:
+    bound_s = SILENCE_S + ASKED_MARGIN_S
+    return Fault("work directory moved away", moment, 0, take_away, (UNWRITTEN,), bring_back, bound_s)
+
+
+def newest(run: Run) -> Path:
+    """The newest checkpoint of a run that has been stopped."""
+    return max((run.workdir / "checkpoints").iterdir(), key=lambda path: int(path.name))
+
+
+def damage(run: Run, pattern: str, share: float) -> None:
+    """Truncates the largest file of the newest checkpoint that matches."""
+    file = max(newest(run).glob(pattern), key=lambda path: path.stat().st_size)
+    os.truncate(file, int(file.stat().st_size * share))
+
+
+def truncated(what: str, pattern: str, share: float) -> Fault:
+    how = "emptied" if share == 0 else "cut to half"
+    return Fault(f"newest checkpoint: {what} {how}", STOPPED, 0, lambda run: damage(run, pattern, share))
+
+
+def removed(item: str) -> Fault:
+    return Fault(f"newest checkpoint: {item} removed", STOPPED, 0, lambda run: shutil.rmtree(newest(run) / item))
+
+
+STOPPED = "between two runs"
+BESIDE = "while the first goes on"
+DAMAGED = {
+    "array data": "state/**/d/*",
+    "array metadata": "state/_METADATA",
+    "progress": "progress/metadata",
+    "commit marker": "commit_success.txt",
+    "checkpoint metadata": "_CHECKPOINT_METADATA",
+}
+AGAIN = 2
+"""How often signals strike an epoch and a checkpoint, each time at another moment of them."""
+
+
+def matrix() -> Iterator[Fault]:
+    """All faults."""
+    for number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM):
+        for rank in (0, 1):
+            for moment in ("before the other process is there", "JAX's start and compilation"):
+                yield signalled(number, rank, moment)
+            for moment in ("an epoch", "a checkpoint"):
+                for _ in range(AGAIN if number != signal.SIGTERM else 1):
+                    yield signalled(number, rank, moment)
+    for rank in (0, 1):
+        yield signalled(signal.SIGKILL, rank, "before they have met")
+        yield signalled(signal.SIGINT, rank, ("an epoch", "a checkpoint")[rank])
+    for number in (signal.SIGKILL, signal.SIGSTOP):
+        yield signalled(number, 0, "while it waits for the other process")
+    for moment in ("an epoch", "a checkpoint"):
+        yield both(signal.SIGKILL, moment)
+    yield both(signal.SIGTERM, "an epoch")
+    yield full("but for some rows", "the first epoch", ROOM_BYTES)
+    yield full("but for some rows", "an epoch", ROOM_BYTES)
+    yield full("to the last byte", "a checkpoint", 0)
+    yield full("to the last byte", "end of a page of the history", 0, "--checkpoint.every-epochs", "10")
+    yield full("to the last byte", "the figures", 0, ending=UNDRAWN)
+    for moment in ("an epoch", "a checkpoint"):
+        yield read_only(moment)
+        yield vanished(moment)
+    for what, pattern in DAMAGED.items():
+        yield truncated(what, pattern, 0.0)
+        if what in ("array data", "array metadata", "progress"):
+            yield truncated(what, pattern, 0.5)
+    yield removed("state")
+    for processes in (2, 1):
+        yield Fault(f"second run, of {processes}", BESIDE, 0, lambda run: None, second=processes)

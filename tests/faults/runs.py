@@ -1,0 +1,220 @@
+"""A run of two processes of two virtual devices each, as a person starts it: start, watch, signal, wait, compare."""
+
+import contextlib
+import functools
+import hashlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from gmmae import programs
+from gmmae.checkpoint import restore_epoch
+from gmmae.config import to_toml
+from gmmae.records import read_history
+from gmmae.step import TrainState
+from tests.small import small
+
+ROOT = Path(__file__).parent.parent.parent
+EPOCHS, EVERY = 30, 2
+SILENCE_S, START_S = 4.0, 20.0
+"""`distributed.heartbeat_timeout_s` and `distributed.start_timeout_s` of every run."""
+PATIENCE_S = 240.0
+"""For what has no bound of its own: that a moment comes, that an undisturbed run ends. Much, on a busy machine."""
+CONFIG = small(parallel__devices=0, stop__max_epochs=EPOCHS, checkpoint__every_epochs=EVERY)
+
+
+class Run:
+    """One work directory and the commands on it.
+
+    Args:
+      folder: made for this run; everything of it is inside.
+      compiled: JAX's cache of compiled programs.
+      options: more of `train.py`'s.
+    """
+
+    def __init__(self, folder: Path, compiled: Path, options: Iterable[object] = ()):
+        self.folder, self.compiled, self.options = folder, compiled, tuple(map(str, options))
+        self.workdir = folder / "work"
+        folder.mkdir(parents=True)
+        self.config = folder / "config.toml"
+        self.config.write_text(to_toml(CONFIG), encoding="utf-8")
+        self.port = free_port()
+        self.processes: dict[int, subprocess.Popen] = {}
+        self.logs: dict[int, Path] = {}
+        self.everyone: list[subprocess.Popen] = []
+
+    def command(self, rank: int, port: int | None = None) -> list[str]:
+        place = {
+            "coordinator": f"127.0.0.1:{port or self.port}",
+            "num-processes": 2,
+            "process-id": rank,
+            "start-timeout-s": START_S,
+            "heartbeat-timeout-s": SILENCE_S,
+        }
+        words = [str(word) for key, value in place.items() for word in (f"--distributed.{key}", value)]
+        return ["--config", str(self.config), "--workdir", str(self.workdir), *words, *self.options]
+
+    def start(self, *ranks: int) -> None:
+        """Starts these processes, always by the same command."""
+        for rank in ranks:
+            self.processes[rank], self.logs[rank] = self.launch(self.command(rank))
+
+    def launch(self, arguments: list[str]) -> tuple[subprocess.Popen, Path]:
+        """A process of `train.py`, and the file without its ending that it writes to: `.out`, `.err`."""
+        log = self.folder / f"process_{len(self.everyone)}"
+        environment = os.environ | {
+            "JAX_NUM_CPU_DEVICES": "2",
+            "JAX_PLATFORMS": "cpu",
+            "JAX_COMPILATION_CACHE_DIR": str(self.compiled),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        }
+        with log.with_suffix(".out").open("wb") as out, log.with_suffix(".err").open("wb") as err:
+            command = [sys.executable, "train.py", *arguments]
+            self.everyone.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, stderr=err))
+        return self.everyone[-1], log
+
+    def send(self, number: signal.Signals, *ranks: int) -> None:
+        for rank in ranks:
+            os.kill(self.processes[rank].pid, number)
+
+    def finish(self, timeout_s: float) -> list[int | None]:
+        """The exit codes by rank; None for a process that has not ended in time."""
+        deadline = time.monotonic() + timeout_s
+        while any(process.poll() is None for process in self.processes.values()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return [process.poll() for _, process in sorted(self.processes.items())]
+
+    def end(self) -> None:
+        """Kills what a failed check has left."""
+        for pid in processes_of(self.workdir):
+            os.kill(pid, signal.SIGKILL)
+        for process in self.everyone:
+            process.kill()
+            process.wait()
+
+    def met(self) -> bool:
+        """Whether process 1 is connected to process 0."""
+        return self._socket("01")
+
+    def listens(self) -> bool:
+        """Whether process 0 waits for process 1."""
+        return self._socket("0A")
+
+    def _socket(self, state: str) -> bool:
+        """Whether the coordinator's port is in this state of Linux's table."""
+        lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        return any(line[1].endswith(f":{self.port:04X}") and line[3] == state for line in lines)
+
+    def epochs(self) -> int:
+        """Rows in `history.csv`."""
+        try:
+            return max(0, (self.workdir / "history.csv").read_bytes().count(b"\n") - 1)
+        except OSError:
+            return 0
+
+    def saving(self) -> bool:
+        """Whether Orbax is at it: its temporary folder is there."""
+        try:
+            return any("orbax-checkpoint-tmp" in name for name in os.listdir(self.workdir / "checkpoints"))
+        except OSError:
+            return False
+
+    def said(self, rank: int) -> list[str]:
+        """What a process said for people: its own error line, or how it ended."""
+        return said(self.logs[rank])
+
+    def errors(self) -> str:
+        """The ends of what the processes wrote to standard error."""
+        texts = [log.with_suffix(".err").read_text()[-3000:] for _, log in sorted(self.logs.items())]
+        return "\n----\n".join(texts)
+
+    def wait_until(self, condition: Callable[[], bool], tick_s: float = 0.0005) -> None:
+        """Waits until a condition holds of a run that goes on."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            if any(process.poll() is not None for process in self.processes.values()):
+                raise MissedError(f"a process had ended before the moment came: {self.said(0)} {self.errors()}")
+            if time.monotonic() > deadline:
+                raise MissedError("the moment did not come")
+            time.sleep(tick_s)
+
+
+def said(log: Path) -> list[str]:
+    """The lines of a process's output that are its last words."""
+    lines = (log.with_suffix(".out").read_text() + log.with_suffix(".err").read_text()).splitlines()
+    return [line for line in lines if line.startswith(("error: ", "checkpoint written; "))]
+
+
+class MissedError(Exception):
+    """The moment for a fault has not been met: nothing can be said."""
+
+
+def free_port() -> int:
+    """A port that stays free between two runs: the system takes none of these for its own connections."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
+def processes_of(workdir: Path) -> list[int]:
+    """Processes, other than this one, whose command line names a work directory."""
+    return [pid for pid in _pids() if pid != os.getpid() and str(workdir).encode() in _command_line(pid)]
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def final_state(workdir: Path) -> dict[str, str]:
+    """SHA-256 of each part of a finished run: parameters, optimiser state, best parameters, and the history's losses."""
+    like = _like()
+    saved = restore_epoch(workdir / "checkpoints", EPOCHS, like)
+    rows = read_history(workdir / "history.csv")
+    losses = np.array([(row.train_loss, row.val_loss) for row in rows])
+    parts = {"parameters": saved.state.params, "optimiser": saved.state.opt_state, "best": saved.best, "losses": losses}
+    return {name: digest(tree) for name, tree in parts.items()}
+
+
+@functools.cache
+def _like() -> TrainState:
+    return programs.initial_state(programs.prepare(CONFIG))
+
+
+def digest(tree: Any) -> str:
+    """SHA-256 over the arrays of a pytree with their places, types and shapes."""
+    hashed = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        array = np.asarray(leaf)
+        hashed.update(f"{jax.tree_util.keystr(path)} {array.dtype} {array.shape}\n".encode() + array.tobytes())
+    return hashed.hexdigest()
+
+
+def history_faults(epochs: list[int], wanted: int = EPOCHS) -> list[str]:
+    """What is wrong with the epochs of a `history.csv`, in words.
+
+    >>> history_faults([1, 2, 2, 4], 4)
+    ['history.csv lacks epochs 3', 'history.csv repeats epochs 2']
+    """
+    missing = [epoch for epoch in range(1, wanted + 1) if epoch not in epochs]
+    repeated = sorted({epoch for epoch in epochs if epochs.count(epoch) > 1})
+    words = {"lacks": missing, "repeats": repeated, "has unknown": [epoch for epoch in epochs if epoch > wanted]}
+    found = [f"history.csv {how} epochs {', '.join(map(str, which))}" for how, which in words.items() if which]
+    return found or ([] if epochs == sorted(epochs) else ["history.csv is out of order"])

@@ -1,0 +1,25 @@
+import os
+import signal
+
+import pytest
+
+from gmmae.interrupts import Interrupts
+
+
+def test_the_first_signal_is_the_reason_and_sigterm_may_come_again():
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    with Interrupts() as interrupts:
+        assert interrupts.reason is None
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert interrupts.reason == "sigterm"
+    assert before == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+
+
+@pytest.mark.parametrize(("number", "reason"), [(signal.SIGTERM, "sigterm"), (signal.SIGINT, "sigint")])
+def test_sigint_after_a_signal_acts_as_ever(number, reason):
+    with Interrupts() as interrupts:
+        os.kill(os.getpid(), number)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        assert interrupts.reason == reason
