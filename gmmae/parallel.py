@@ -28,7 +28,12 @@ def pmean(function: OfBatch, samples: Array, weights: Array, *, parts: int = 1) 
 
     This and `exact_mean` are for use inside a function given to `Devices.compile`.
     """
-    return lax.pmean(in_parts(function, samples, weights, parts=parts), AXIS)
+    mean = in_parts(function, samples, weights, parts=parts)
+    if lax.axis_size(AXIS) == 1:
+        return mean
+    # One operation for all arrays: each one is a meeting of all devices, which takes longer than its bytes do.
+    vector, unravel = ravel_pytree(mean)
+    return unravel(lax.pmean(vector, AXIS))
 
 
 def exact_mean(
