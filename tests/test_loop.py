@@ -113,7 +113,10 @@ class Interrupting(Recorder):
             os.kill(os.getpid(), self._number)
 
 
-@pytest.mark.parametrize(("number", "reason", "code"), [(signal.SIGTERM, "sigterm", 143), (signal.SIGINT, "sigint", 130)])
+@pytest.mark.parametrize(
+    ("number", "reason", "code"),
+    [(signal.SIGTERM, "sigterm", 143), (signal.SIGUSR1, "sigterm", 143), (signal.SIGINT, "sigint", 130)],
+)
 def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, uninterrupted, number, reason, code):
     config, workdir, record, display = uninterrupted
     before = signal.getsignal(number)
