@@ -1,5 +1,8 @@
+"""Signals to this process."""
+
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -16,7 +19,18 @@ def test_the_first_signal_is_the_reason_and_sigterm_may_come_again():
     assert before == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
 
 
-@pytest.mark.parametrize(("number", "reason"), [(signal.SIGTERM, "sigterm"), (signal.SIGINT, "sigint")])
+@pytest.fixture
+def _handled() -> Iterator[None]:
+    """Python's own handler of SIGINT, which is not there where the tests were started in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_handled")
+@pytest.mark.parametrize(
+    ("number", "reason"), [(signal.SIGTERM, "sigterm"), (signal.SIGUSR1, "sigterm"), (signal.SIGINT, "sigint")]
+)
 def test_sigint_after_a_signal_acts_as_ever(number, reason):
     with Interrupts() as interrupts:
         os.kill(os.getpid(), number)
