@@ -95,6 +95,8 @@ def signalled(number: signal.Signals, rank: int, moment: str) -> Fault:
     if moment.startswith(("before", "while")):
         endings.append(unmet(rank, how))
         bound_s += START_S
+        if number == signal.SIGSTOP:  # nobody knows of it: its own deadline is twice the heartbeat's timeout
+            bound_s += SILENCE_S
     return Fault(
         f"{number.name} of process {rank}", moment, rank, lambda run: run.send(number, rank), tuple(endings), bound_s=bound_s
     )

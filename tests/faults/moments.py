@@ -14,9 +14,10 @@ Moment = Callable[[Run, Random, int], Callable[[], bool]]
 
 
 def alone(run: Run, rng: Random, rank: int) -> Callable[[], bool]:
-    """One process only is there; the other is started after the fault."""
+    """One process only is there, with its deadline set; the other is started after the fault."""
     run.start(rank)
-    time.sleep(rng.uniform(0.05, 2.0))
+    run.wait_until(lambda: run.has_deadline(rank), 0.002)
+    time.sleep(rng.uniform(0.0, 2.0))
     return lambda: True
 
 

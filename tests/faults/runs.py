@@ -83,6 +83,10 @@ class Run:
             self.everyone.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, stderr=err))
         return self.everyone[-1], log
 
+    def has_deadline(self, rank: int) -> bool:
+        """Whether a process has told the kernel when to kill it: one that is stopped before that stays stopped."""
+        return bool(Path(f"/proc/{self.processes[rank].pid}/timers").read_text())
+
     def send(self, number: signal.Signals, *ranks: int) -> None:
         for rank in ranks:
             os.kill(self.processes[rank].pid, number)
