@@ -1,5 +1,6 @@
 """Eight virtual CPU devices and eight threads for every test, decided before JAX is first used."""
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -18,3 +19,11 @@ def compile_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     yield
     jax.config.update("jax_compilation_cache_dir", None)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_programs() -> Iterator[None]:
+    """Drops a module's compiled programs: each takes memory mappings, of which a process may have 65530, and then crashes."""
+    yield
+    jax.clear_caches()
+    gc.collect()
