@@ -215,7 +215,7 @@ def _at_once(coefficients: Float[Array, "*b k monomials"], monomials: Float[Arra
 
 
 def _one_by_one(coefficients: Float[Array, "*b k monomials"], monomials: Float[Array, "monomials points"]) -> Array:
-    """Mixture by mixture, computed again for the gradient: the exponentials of one stay in the cache, those of a batch do not."""
+    """Mixture by mixture, and again for the gradient: the exponentials of one stay in the cache, those of a batch do not."""
     batch = coefficients.reshape(-1, *coefficients.shape[-2:])
     densities = lax.map(jax.checkpoint(lambda mixture: _at_once(mixture, monomials)), batch)
     return densities.reshape(*coefficients.shape[:-2], -1)

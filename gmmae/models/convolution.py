@@ -1,10 +1,14 @@
 """Convolutions without stride, in the form that is fast on the device at hand.
 
-On a CPU, XLA computes 3-D convolutions and above all their gradients slowly, and inside a `while` loop, such as the scan of an
-epoch, its gradients fall back to a form that is several times slower still. So there a convolution is one large matrix product:
-patches are laid side by side along every axis but the first, one product gives the contributions of all kernel planes
-along the first axis, and shifted sums put these together. The gradients have the same form (no scatter, no transposed
-convolution). On other devices the library's convolution is used. The two agree to rounding.
+On a CPU, XLA computes 3-D convolutions and above all their gradients slowly, and inside a `while` loop, such as the scan of
+an epoch, its gradients fall back to a form that is several times slower still. So there a convolution is made of matrix
+products, in one of three forms that agree to rounding, each with a rule for its gradients (no scatter, no transposed
+convolution). Two are products of spectra (`gmmae.models.spectral`). In the direct one patches are laid side by side along
+every axis but the first, one product gives the contributions of all kernel planes along the first axis, and shifted sums put
+these together. On other devices the library's convolution is used.
+
+The axes of the volume come first, then the samples: XLA chooses the layout in memory by itself on a GPU, and on a CPU all
+forms then work on contiguous memory.
 """
 
 import itertools
@@ -57,7 +61,7 @@ def convolve(
       x: any number of volumes; their axes first, then the samples.
       kernel: the same edge k along every axis; the result is k - 1 smaller along each.
     """
-    return lax.platform_dependent(x, kernel, cpu=_form(x, kernel).apply, default=_library_form)
+    return lax.platform_dependent(x, kernel, cpu=form_of(x, kernel).apply, default=_library_form)
 
 
 def _forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
@@ -65,13 +69,15 @@ def _forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
 
 
 def _backward(saved: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
-    return lax.platform_dependent(*saved, g, cpu=_form(*saved).gradients, default=_library_gradients)
+    return lax.platform_dependent(*saved, g, cpu=form_of(*saved).gradients, default=_library_gradients)
 
 
 convolve.defvjp(_forward, _backward)
 
 
-class _Form(NamedTuple):
+class Form(NamedTuple):
+    """A way to compute a convolution: `(x, kernel) -> out` and `(x, kernel, gradient of out) -> gradients of x and kernel`."""
+
     apply: Callable[[Array, Array], Array]
     gradients: Callable[[Array, Array, Array], tuple[Array, Array]]
 
@@ -143,12 +149,17 @@ def _pad(x: Array, before: int, after: int) -> Array:
     return jnp.pad(x, [*[(before, after)] * (x.ndim - 2), (0, 0), (0, 0)])
 
 
-def _form(x: Array, kernel: Array) -> _Form:
-    """The fastest on a CPU of two cores (MEASUREMENT.md). Few samples do not pay for the kernel's transforms."""
+FORMS = {
+    "direct": Form(_direct, _direct_gradients),
+    "first axis": Form(spectral.first_axis, spectral.first_axis_gradients),
+    "every axis": Form(spectral.every_axis, spectral.every_axis_gradients),
+}
+"""What computes a convolution on a CPU."""
+
+
+def form_of(x: Array, kernel: Array) -> Form:
+    """The one of `FORMS` that is fastest on a CPU: few samples do not pay for the transforms of the kernel (MEASUREMENT.md)."""
     *edges, channels, _ = kernel.shape
-    samples = x.shape[-2]
     if channels == 1:
-        return _Form(spectral.first_axis, spectral.first_axis_gradients)
-    if samples * math.prod(edges) >= 1000:
-        return _Form(spectral.every_axis, spectral.every_axis_gradients)
-    return _Form(_direct, _direct_gradients)
+        return FORMS["first axis"]
+    return FORMS["every axis" if x.shape[-2] * math.prod(edges) >= 1000 else "direct"]

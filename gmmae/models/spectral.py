@@ -1,24 +1,24 @@
 """Convolutions as products of spectra, by discrete Fourier transforms that are matrix products.
 
-A circular cross-correlation is a product of spectra, and one whose period is the volume's size is wrong only where the kernel would reach
-over the edge, so without padding it is exact. Volumes of the sizes at hand (6 to 32) need no fast transform: along one axis it is a
-product with a small matrix. `every_axis` transforms all axes: a tenth of the operations of the sum over the kernel's taps, where there are
-several channels. `first_axis` transforms one, and adds the taps along the others: for one channel, whose full
-spectrum would be mostly transforms of the result.
+A circular cross-correlation is a product of spectra, and one whose period is the volume's size is wrong only where the kernel
+would reach over the edge, so without padding it is exact. Volumes of the sizes at hand (6 to 32) need no fast transform:
+along one axis it is a product with a small matrix. `every_axis` transforms all axes: a tenth of the operations of the sum
+over the kernel's taps, where there are several channels. `first_axis` transforms one, and adds the taps along the others: for
+one channel, whose full spectrum would be mostly transforms of the result.
 
-Arrays are laid out `*volume samples channels`, so that a transform along any axis multiplies a matrix from the left and moves nothing.
-The gradients are convolutions of the same kind: with `out = x ★ k`, and hats for spectra, `out^ = x^ conj(k^)`,
+Arrays are laid out `*volume samples channels`, so that a transform along any axis multiplies a matrix from the left and moves
+nothing. The gradients are convolutions of the same kind: with `out = x ★ k`, and hats for spectra, `out^ = x^ conj(k^)`,
 `to_x^ = g^ k^` and `to_k^ = x^ conj(g^)`.
 """
 
 import itertools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Float64
 
 PRECISION = lax.Precision.HIGHEST
 
@@ -73,7 +73,7 @@ def _valid(x: Array, kernel: Array) -> tuple[int, ...]:
 
 
 def _patches(x: Array, kernel: Array) -> Float[Array, "frequencies taps rows"]:
-    """What the kernel reaches along every axis but the first, at each frequency along the first; first real, then imaginary parts."""
+    """What the kernel reaches along all axes but the first, at each frequency along the first; real parts, then imaginary."""
     channels_first = jnp.moveaxis(x, -1, 1)
     spectrum = _spectrum(channels_first.reshape(len(x), x.shape[-1], -1), x.shape[:1])
     parts = [part.reshape(len(part), *channels_first.shape[1:]) for part in spectrum]
@@ -85,50 +85,50 @@ def _patches(x: Array, kernel: Array) -> Float[Array, "frequencies taps rows"]:
 
 
 def _spectrum(x: Array, period: tuple[int, ...]) -> Spectrum:
-    """The discrete Fourier transform along the leading axes, zeros appended up to `period`. The last of them keeps half its frequencies."""
+    """The discrete Fourier transform along the leading axes, zeros up to `period` appended; half of it along the last axis."""
     *volume, rows, columns = x.shape
-    last = len(volume) - 1
-    for axis in reversed(range(last + 1)):
-        wave = _wave(period[axis], volume[axis], half=axis == last)
-        matrix = np.concatenate([wave.real, wave.imag]) if axis == last else _of_parts(wave)
-        x = x.reshape(math.prod(volume[:axis]), matrix.shape[1], -1)
-        if axis:
-            x = _from_left(matrix, x)
-    real, imag = (_from_left(part, x).reshape(-1, rows, columns) for part in np.split(matrix, 2))
-    return Spectrum(real, imag)
+    matrices = [
+        _transform(p, points, axis == len(volume) - 1) for axis, (p, points) in enumerate(zip(period, volume, strict=True))
+    ]
+    for axis in reversed(range(1, len(volume))):
+        x = _from_left(matrices[axis], x.reshape(math.prod(volume[:axis]), matrices[axis].shape[1], -1))
+    x = x.reshape(1, matrices[0].shape[1], -1)
+    return Spectrum(*(_from_left(half, x).reshape(-1, rows, columns) for half in np.split(matrices[0], 2)))
 
 
 def _from_spectrum(spectrum: Spectrum, period: tuple[int, ...], volume: tuple[int, ...]) -> Array:
     """The inverse of `_spectrum`, as much of it as `volume` says."""
     *_, rows, columns = spectrum.real.shape
-    last = len(volume) - 1
-    x: Any = None
-    for axis in range(last + 1):
-        wave = _wave(period[axis], volume[axis], half=axis == last) / period[axis]
-        if axis == last:  # the other half of the frequencies are the conjugates
-            twice = np.where(np.isin(np.arange(len(wave)) * 2, (0, period[axis])), 1, 2)[:, None]
-            matrix = np.concatenate([wave.real * twice, wave.imag * twice]).T
-        else:
-            matrix = _of_parts(wave).T
-        if axis:
-            x = _from_left(matrix, x.reshape(math.prod(volume[:axis]), matrix.shape[1], -1))
-        else:
-            halves = np.split(matrix, 2, axis=1)
-            x = sum(_from_left(half, part.reshape(1, half.shape[1], -1)) for half, part in zip(halves, spectrum, strict=True))
+    matrices = [
+        _inverse(p, points, axis == len(volume) - 1) for axis, (p, points) in enumerate(zip(period, volume, strict=True))
+    ]
+    real, imag = (
+        _from_left(half, part.reshape(1, half.shape[1], -1))
+        for half, part in zip(np.split(matrices[0], 2, axis=1), spectrum, strict=True)
+    )
+    x = real + imag
+    for axis in range(1, len(volume)):
+        x = _from_left(matrices[axis], x.reshape(math.prod(volume[:axis]), matrices[axis].shape[1], -1))
     return x.reshape(*volume, rows, columns)
 
 
-def _wave(period: int, points: int, *, half: bool) -> np.ndarray:
-    """`exp(-2πi f p / period)`, frequencies by points; the first half of the frequencies determines a real signal."""
-    frequencies = np.arange(period // 2 + 1 if half else period)
-    return np.exp(-2j * np.pi * (np.outer(frequencies, np.arange(points)) % period) / period)
+def _transform(period: int, points: int, last: bool) -> Float64[np.ndarray, "frequencies points"]:
+    """The matrix of `exp(-2πi f p / period)` for real numbers: its rows are (part, frequency).
+
+    Its columns are the points of the last axis, where data are real and half the frequencies determine it, else (point, part).
+    """
+    angle = 2 * np.pi * (np.outer(np.arange(period // 2 + 1 if last else period), np.arange(points)) % period) / period
+    real, imag = np.cos(angle), -np.sin(angle)
+    if last:
+        return np.concatenate([real, imag])
+    return np.stack([np.stack([real, -imag], axis=-1), np.stack([imag, real], axis=-1)]).reshape(2 * period, 2 * points)
 
 
-def _of_parts(matrix: np.ndarray) -> np.ndarray:
-    """A complex matrix as a real one: its rows are (part, row), its columns (column, part)."""
-    real, imag = matrix.real, matrix.imag
-    blocks = np.stack([np.stack([real, -imag], axis=-1), np.stack([imag, real], axis=-1)])
-    return blocks.reshape(2 * len(matrix), -1)
+def _inverse(period: int, points: int, last: bool) -> Float64[np.ndarray, "points frequencies"]:
+    """Of `_transform`. On the last axis a frequency also stands for its conjugate, where that is another one."""
+    frequencies = np.arange(period // 2 + 1)
+    count = np.tile(np.where(frequencies * 2 % period == 0, 1, 2), 2) if last else 1
+    return _transform(period, points, last).T * count / period
 
 
 def _from_left(matrix: np.ndarray, x: Float[Array, "lead size rest"]) -> Float[Array, "lead out rest"]:
