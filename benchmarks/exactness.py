@@ -1,9 +1,10 @@
 """The exact reduction on 1 to 32 devices: equal bits, how far `pmean` drifts beside it, and what it costs.
 
-python benchmarks/exactness.py                              # quickstart, batch 32, to its target on 1, 2, 4, 8, 16, 32 devices
+python benchmarks/exactness.py --out drift.png              # quickstart, batch 32, to its target on 1, 2, 4, 8, 16, 32 devices
 python benchmarks/exactness.py --epochs 2 --devices 1 2 4   # its beginning
 python benchmarks/exactness.py --cost --devices 1 2         # seconds a step beside pmean's, for 8 and 32 shards
 python benchmarks/exactness.py --groups 1 2 4               # on one device, a GPU too: the tree in 1, 2 and 4 parts, twice each
+python benchmarks/exactness.py --together 1 2 4 8           # several shards' gradients at a time: their bits, and their time
 
 Each number of devices and reduction has a process of its own; on a CPU the devices are virtual.
 """
@@ -22,12 +23,15 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from gmmae import environment, programs
 from gmmae.arguments import config_path, read_config
 from gmmae.config import Config, ParallelConfig
 from gmmae.data.batches import epoch_order, shards
+from gmmae.figures import canvas
+from gmmae.losses import weighted_sum
 from gmmae.reduction import repeat, tree_sum
 from gmmae.step import train_epoch
 
@@ -48,27 +52,25 @@ def sha(tree) -> str:
 
 
 def train(devices: int, reduction: str, count: int, epochs: int, out: Path) -> None:
-    """One run, in this process; keeps the parameters after epochs 1, 2, 4, 8, … and the last."""
+    """One run, in this process; keeps the parameters after every epoch."""
     config = configuration(devices, reduction, count)
     setup = programs.prepare(config)
     state = setup.devices.replicate(programs.initial_state(setup))
     compiled = programs.build(setup, state)
-    losses, kept, epoch = [], {}, 0
+    losses, kept, epoch = [], [], 0
     for epoch in range(1, (epochs or config.stop.max_epochs) + 1):
         state, steps = compiled.train(state, epoch)
         losses += [steps.astype(np.float64), np.float64(compiled.evaluate(state.params))]
-        reached = losses[-1] <= config.stop.target_loss
-        if epoch.bit_count() == 1 or reached or epoch == epochs:
-            kept[str(epoch)] = np.asarray(ravel_pytree(jax.device_get(state.params))[0], np.float64)
-        if reached:
+        kept.append(np.asarray(ravel_pytree(jax.device_get(state.params))[0]))
+        if losses[-1] <= config.stop.target_loss:
             break
-    np.savez(out, row=np.array([sha(state), sha(losses), str(epoch), f"{losses[-1]:.9g}"]), **kept)
+    np.savez(out, row=np.array([sha(state), sha(losses), str(epoch), f"{losses[-1]:.9g}"]), params=kept)
 
 
-def compare(devices: list[int], count: int, epochs: int) -> None:
-    """The tables of equal bits and of drift, a row each as soon as it is known."""
+def compare(devices: list[int], count: int, epochs: int, figure: Path | None) -> None:
+    """The tables of equal bits and of drift, a row each as soon as it is known, and the figure of the drift."""
+    found = {}
     with tempfile.TemporaryDirectory() as folder:
-        found = {}
         for reduction in ("exact", "pmean"):
             print(
                 f"\n| {reduction}, devices | parameters and Adam's state | losses | epochs | validation loss |\n"
@@ -83,19 +85,41 @@ def compare(devices: list[int], count: int, epochs: int) -> None:
                 found[reduction, n] = np.load(out)
                 state, losses, last, loss = found[reduction, n]["row"]
                 print(f"| {n} | `{state[:12]}` | `{losses[:12]}` | {last} | {loss} |", flush=True)
-        print("\nRelative distance of the parameters from those on one device, by epoch:\n")
-        one = {reduction: found[reduction, devices[0]] for reduction in ("exact", "pmean")}
-        marks = [key for key in one["pmean"].files if key != "row"]
-        print("| reduction, devices | " + " | ".join(marks) + " |\n" + "|---" * (len(marks) + 1) + "|")
-        for (reduction, n), run in found.items():
-            apart = [_distance(run, one[reduction], mark) for mark in marks]
-            print(f"| {reduction}, {n} | " + " | ".join(apart) + " |")
+    drift = {}
+    for (reduction, n), run in found.items():
+        one = found[reduction, devices[0]]["params"].astype(np.float64)
+        epochs = min(len(one), len(run["params"]))
+        distance = np.linalg.norm(run["params"][:epochs] - one[:epochs], axis=1)
+        drift[reduction, n] = distance / np.linalg.norm(one[:epochs], axis=1)
+    longest = max(map(len, drift.values()))
+    marks = [epoch for epoch in range(1, longest + 1) if epoch.bit_count() == 1 or epoch == longest]
+    print(f"\nRelative distance of the parameters from those on {devices[0]} device, by epoch:\n")
+    print("| reduction, devices | " + " | ".join(map(str, marks)) + " |\n" + "|---" * (len(marks) + 1) + "|")
+    for (reduction, n), distance in drift.items():
+        cells = [f"{distance[mark - 1]:.0e}" if mark <= len(distance) else "" for mark in marks]
+        print(f"| {reduction}, {n} | " + " | ".join(cells) + " |")
+    if figure:
+        print(f"\nwrote {draw(drift, figure)}")
 
 
-def _distance(run, one, mark: str) -> str:
-    if mark not in run.files or mark not in one.files:
-        return ""
-    return f"{np.linalg.norm(run[mark] - one[mark]) / np.linalg.norm(one[mark]):.0e}"
+def draw(drift: dict[tuple[str, int], np.ndarray], path: Path) -> Path:
+    """The distances from the run on one device, by epoch. Zero has no place on a logarithmic axis: it stands at the bottom."""
+    picture = canvas.blank(3.4, "", "")
+    axes = picture.subplots()
+    apart = {key: line for key, line in drift.items() if line.any()}
+    least = 10 ** np.floor(np.log10(min((line[line > 0].min() for line in apart.values()), default=1e-8)))
+    colours = (canvas.BLUE, canvas.ORANGE, canvas.GREEN, canvas.VERMILION, canvas.PURPLE, canvas.SKY)
+    for ((_, n), line), colour in zip(apart.items(), colours, strict=False):
+        axes.plot(
+            np.arange(1, len(line) + 1), np.maximum(line, least / 10), color=colour, label=f"pmean, {n} devices", linewidth=1.2
+        )
+    equal = [str(n) for (reduction, n), line in drift.items() if reduction == "exact" and not line.any()]
+    length = max(len(line) for (reduction, _), line in drift.items() if reduction == "exact")
+    axes.plot([1, length], [least / 10] * 2, color="black", linewidth=3, label=f"exact, {', '.join(equal)} devices: 0")
+    axes.set_yscale("log")
+    canvas.dress(axes, "epoch", "relative distance of the parameters\nfrom those on one device")
+    axes.legend(fontsize=8, frameon=False)
+    return canvas.save(picture, path)
 
 
 def cost(devices: list[int]) -> None:
@@ -164,6 +188,48 @@ def groups(counts: list[int], count: int, epochs: int) -> None:
             print(f"| {parts} | {attempt} | `{sha(state)[:12]}` |", flush=True)
 
 
+def together(counts: list[int], count: int) -> None:
+    """The shards' gradients, some at a time by `vmap`, against one at a time: how many bits differ, and the time for all."""
+    config = configuration(1, "exact", count)
+    setup = programs.prepare(config)
+    params, volumes = programs.initial_state(setup).params, jnp.asarray(setup.workload.data.train.density)
+    dealt = shards(epoch_order(config.seed, 1, setup.train_plan.samples), setup.train_plan)
+    indices, weights = (jnp.asarray(x[:, 0]) for x in dealt)
+
+    def gradient(params, index, weight):
+        losses = setup.workload.losses
+        return ravel_pytree(jax.value_and_grad(lambda params: weighted_sum(losses(params, volumes[index]), weight))(params))[0]
+
+    def program(some: int):
+        def step(params, times, indices, weights):
+            def body(carry):
+                i, found = carry
+                share = [lax.dynamic_slice_in_dim(x, i * some, some) for x in (indices, weights)]
+                values = (
+                    jax.vmap(partial(gradient, params))(*share) if some > 1 else gradient(params, *(x[0] for x in share))[None]
+                )
+                return i + 1, lax.dynamic_update_slice_in_dim(found, values, i * some, 0)
+
+            nothing = jnp.zeros((count, 1 + programs.parameter_count(params)))
+            return lax.while_loop(lambda carry: carry[0] < times, body, (jnp.int32(0), nothing))[1]
+
+        return jax.jit(step)
+
+    compiled = {some: program(some) for some in counts}
+    found = {some: np.asarray(step(params, count // some, indices, weights)) for some, step in compiled.items()}
+    seconds = {some: [] for some in counts}
+    for _ in range(TURNS):
+        for some, step in compiled.items():
+            began = time.perf_counter()
+            jax.block_until_ready(step(params, count // some, indices, weights))
+            seconds[some].append(time.perf_counter() - began)
+    print(f"{setup.devices.kind}, jax {jax.__version__}, {count} shards\n")
+    print("| shards at a time | numbers with other bits | ms, median (quartiles) |\n|---|---|---|")
+    for some, measured in seconds.items():
+        low, median, high = 1e3 * np.quantile(measured, (0.25, 0.5, 0.75))
+        print(f"| {some} | {np.mean(found[some] != found[counts[0]]):.1%} | {median:.1f} ({low:.1f}, {high:.1f}) |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--devices", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32])
@@ -171,6 +237,8 @@ def main() -> None:
     parser.add_argument("--shards", type=int, default=32)
     parser.add_argument("--cost", action="store_true")
     parser.add_argument("--groups", type=int, nargs="+")
+    parser.add_argument("--together", type=int, nargs="+")
+    parser.add_argument("--out", type=Path, metavar="PNG", help="where the figure of the drift goes")
     parser.add_argument("--train", nargs=2, metavar=("REDUCTION", "OUT"), help="one run; used by this script itself")
     asked = parser.parse_args()
     if asked.train:
@@ -179,8 +247,10 @@ def main() -> None:
         cost(asked.devices)
     elif asked.groups:
         groups(asked.groups, asked.shards, asked.epochs)
+    elif asked.together:
+        together(asked.together, asked.shards)
     else:
-        compare(asked.devices, asked.shards, asked.epochs)
+        compare(asked.devices, asked.shards, asked.epochs, asked.out)
 
 
 if __name__ == "__main__":
