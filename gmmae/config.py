@@ -20,7 +20,7 @@ Loss = Literal["msle", "mse", "mae"]
 Covariance = Literal["partial", "paper"]
 Rho = Literal["sigmoid", "tanh"]
 Padding = Literal["VALID", "SAME"]
-Precision = Literal["float32", "float64"]
+Precision = Literal["float32", "tf32", "float64"]
 Reduction = Literal["pmean", "exact"]
 Activation = Literal["relu", "leaky_relu", "elu", "gelu", "silu", "tanh"]
 
@@ -233,7 +233,7 @@ class Config:
     arm: Arm = "strong"  # scaling strategy: how global batch and learning rate follow the number of devices
     seed: int = 0  # of the initial parameters and of the order of the samples
     loss: Loss = "msle"  # what the density is compared by
-    precision: Precision = "float32"  # of parameters and arithmetic; float64 is for telling rounding from optimisation
+    precision: Precision = "float32"  # of all numbers; tf32 for products of convolutions and dense layers; float64 for checks
     workload: Literal["nodules"] = "nodules"  # model, data and loss, by name
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -243,6 +243,11 @@ class Config:
     distributed: DistributedConfig = field(default_factory=DistributedConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     log: LogConfig = field(default_factory=LogConfig)
+
+    @property
+    def dtype(self) -> str:
+        """Of parameters, data and sums."""
+        return "float64" if self.precision == "float64" else "float32"
 
     def __post_init__(self) -> None:
         _require_choice("arm", self.arm, Arm)

@@ -119,7 +119,7 @@ def initial_state(setup: Setup) -> TrainState:
         return TrainState(params, setup.optimizer.init(params))
 
     def cast(leaf: np.ndarray) -> np.ndarray:
-        return leaf.astype(setup.config.precision) if np.issubdtype(leaf.dtype, np.floating) else leaf
+        return leaf.astype(setup.config.dtype) if np.issubdtype(leaf.dtype, np.floating) else leaf
 
     # It runs once, so on a CPU it is compiled without optimisation: that takes a fifth of the time.
     options: dict[str, str | bool] | None = {"xla_backend_optimization_level": "0"} if jax.default_backend() == "cpu" else None
@@ -153,7 +153,7 @@ def mean_over_steps(losses: Float[np.ndarray, " steps"], plan: Plan) -> float:
 def train_program(setup: Setup, state: TrainState) -> Callable[[TrainState, int], tuple[TrainState, np.ndarray]]:
     """`Programs.train` alone."""
     config = setup.config
-    volumes = setup.devices.replicate(setup.workload.data.train.density.astype(config.precision))
+    volumes = setup.devices.replicate(setup.workload.data.train.density.astype(config.dtype))
     step: dict[str, Any] = {
         "losses": setup.workload.losses,
         "optimizer": setup.optimizer,
@@ -180,7 +180,7 @@ def train_program(setup: Setup, state: TrainState) -> Callable[[TrainState, int]
 
 def evaluate_program(setup: Setup, params: Params) -> Callable[[Params], float]:
     """`Programs.evaluate` alone."""
-    volumes = setup.devices.replicate(setup.workload.data.validation.density.astype(setup.config.precision))
+    volumes = setup.devices.replicate(setup.workload.data.validation.density.astype(setup.config.dtype))
     samples = deal(setup, np.arange(setup.eval_plan.samples, dtype=np.int32), setup.eval_plan)
 
     def program(params: Params, volumes: Any, indices: Any, weights: Any, part: Any) -> Any:
@@ -209,7 +209,7 @@ def _exact(setup: Setup) -> bool:
 
 
 def _describe_program(setup: Setup, params: Params) -> Callable[[Params], Details]:
-    shown = setup.workload.data.validation.density[: setup.config.log.figure_nodules].astype(setup.config.precision)
+    shown = setup.workload.data.validation.density[: setup.config.log.figure_nodules].astype(setup.config.dtype)
     compiled = jax.jit(setup.workload.describe).lower(jax.device_get(params), shown).compile()
 
     def describe(params: Params) -> Details:

@@ -43,8 +43,10 @@ class Workload(NamedTuple):
 def model(config: Config) -> MixtureAutoencoder:
     """The autoencoder that a configuration asks for."""
     c = config.model
-    encoder = Encoder(c.filters, c.kernels, c.padding, c.activation, c.latent_dim)
-    return MixtureAutoencoder(encoder, Heads(c.components, config.data.ndim), c.covariance, c.rho, c.sigma_floor, c.rho_limit)
+    tf32 = config.precision == "tf32"
+    encoder = Encoder(c.filters, c.kernels, c.padding, c.activation, c.latent_dim, tf32)
+    heads = Heads(c.components, config.data.ndim, tf32)
+    return MixtureAutoencoder(encoder, heads, c.covariance, c.rho, c.sigma_floor, c.rho_limit)
 
 
 def nodules(config: Config) -> Workload:

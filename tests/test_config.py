@@ -16,7 +16,7 @@ BAD = [
     ("arm", "fast", "one of strong, weak, linear"),
     ("seed", -1, "at least 0"),
     ("loss", "huber", "one of msle, mse, mae"),
-    ("precision", "bfloat16", "one of float32, float64"),
+    ("precision", "bfloat16", "one of float32, tf32, float64"),
     ("workload", "cells", "one of nodules"),
     ("data.source", "web", "one of synthetic"),
     *[("data.ndim", value, "1, 2 or 3") for value in (0, 4)],

@@ -14,6 +14,7 @@ forms then work on contiguous memory.
 import itertools
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -23,9 +24,8 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from gmmae.models import spectral
-
-# Full precision: a GPU would otherwise compute in TF32.
-PRECISION = lax.Precision.HIGHEST
+from gmmae.models.products import operands, precision
+from gmmae.models.spectral import PRECISION
 
 
 class Conv(nn.Module):
@@ -35,11 +35,13 @@ class Conv(nn.Module):
       features: filters.
       kernel: kernel edge, samples.
       padding: `VALID` or `SAME`.
+      tf32: as in `gmmae.models.products`.
     """
 
     features: int
     kernel: int
     padding: str
+    tf32: bool = False
 
     @nn.compact
     def __call__(self, x: Float[Array, "*volume samples channels"]) -> Float[Array, "*out samples features"]:
@@ -48,31 +50,41 @@ class Conv(nn.Module):
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
         if self.padding == "SAME":
             x = _pad(x, (self.kernel - 1) // 2, self.kernel // 2)
-        return convolve(x, kernel) + bias
+        return convolve(x, kernel, self.tf32) + bias
 
 
-@jax.custom_vjp
 def convolve(
-    x: Float[Array, "*volume samples channels"], kernel: Float[Array, "*edge channels features"]
+    x: Float[Array, "*volume samples channels"], kernel: Float[Array, "*edge channels features"], tf32: bool = False
 ) -> Float[Array, "*out samples features"]:
     """Cross-correlation without padding: `out[p] = Σ_q x[p + q] kernel[q]`, for 1, 2 or 3 axes.
 
     Args:
       x: any number of volumes; their axes first, then the samples.
       kernel: the same edge k along every axis; the result is k - 1 smaller along each.
+      tf32: as in `gmmae.models.products`.
     """
-    return lax.platform_dependent(x, kernel, cpu=form_of(x, kernel).apply, default=_library_form)
+    out: Array = _convolve(x, kernel, tf32)
+    return out
 
 
-def _forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
-    return convolve(x, kernel), (x, kernel)
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _convolve(x: Array, kernel: Array, tf32: bool) -> Array:
+    x, kernel = operands(x, kernel, tf32=tf32)
+    return lax.platform_dependent(x, kernel, cpu=form_of(x, kernel).apply, default=partial(_library_form, tf32=tf32))
 
 
-def _backward(saved: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
-    return lax.platform_dependent(*saved, g, cpu=form_of(*saved).gradients, default=_library_gradients)
+def _forward(x: Array, kernel: Array, tf32: bool) -> tuple[Array, tuple[Array, Array]]:
+    return _convolve(x, kernel, tf32), (x, kernel)
 
 
-convolve.defvjp(_forward, _backward)
+def _backward(tf32: bool, saved: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
+    x, kernel, g = operands(*saved, g, tf32=tf32)
+    return lax.platform_dependent(
+        x, kernel, g, cpu=form_of(x, kernel).gradients, default=partial(_library_gradients, tf32=tf32)
+    )
+
+
+_convolve.defvjp(_forward, _backward)
 
 
 class Form(NamedTuple):
@@ -82,14 +94,15 @@ class Form(NamedTuple):
     gradients: Callable[[Array, Array, Array], tuple[Array, Array]]
 
 
-def _library_form(x: Array, kernel: Array) -> Array:
+def _library_form(x: Array, kernel: Array, *, tf32: bool) -> Array:
     axes = "012"[: x.ndim - 2]
     numbers = (f"{axes}NC", f"{axes}IO", f"{axes}NC")
-    return lax.conv_general_dilated(x, kernel, (1,) * len(axes), "VALID", dimension_numbers=numbers, precision=PRECISION)
+    one = (1,) * len(axes)
+    return lax.conv_general_dilated(x, kernel, one, "VALID", dimension_numbers=numbers, precision=precision(tf32))
 
 
-def _library_gradients(x: Array, kernel: Array, g: Array) -> tuple[Array, Array]:
-    return jax.vjp(_library_form, x, kernel)[1](g)
+def _library_gradients(x: Array, kernel: Array, g: Array, *, tf32: bool) -> tuple[Array, Array]:
+    return jax.vjp(partial(_library_form, tf32=tf32), x, kernel)[1](g)
 
 
 def _direct(x: Array, kernel: Array) -> Array:

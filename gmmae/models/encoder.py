@@ -1,6 +1,7 @@
 """The convolutional encoder of volumes and the four dense heads that read a mixture off its latent vector (Eq. 9 to 13)."""
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,8 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from gmmae.mixture import Logits, head_sizes
-from gmmae.models.convolution import PRECISION, Conv
+from gmmae.models.convolution import Conv
+from gmmae.models.products import dense_product
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
@@ -22,6 +24,10 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 _KERNEL_INIT = nn.initializers.glorot_uniform()  # Keras' default, which the paper's stack used
 
 
+def _dense(features: int, tf32: bool, name: str | None = None) -> nn.Dense:
+    return nn.Dense(features, kernel_init=_KERNEL_INIT, dot_general=partial(dense_product, tf32=tf32), name=name)
+
+
 class Encoder(nn.Module):
     """Convolutions, flattening and one dense layer: `y = Φ(W₀ x + b₀)` (Eq. 9) with convolutions before it.
 
@@ -31,6 +37,7 @@ class Encoder(nn.Module):
       padding: `VALID` or `SAME`.
       activation: a name of `ACTIVATIONS`, after every layer.
       latent_dim: length of y.
+      tf32: as in `gmmae.models.products`.
     """
 
     filters: tuple[int, ...]
@@ -38,15 +45,16 @@ class Encoder(nn.Module):
     padding: str
     activation: str
     latent_dim: int
+    tf32: bool = False
 
     @nn.compact
     def __call__(self, volumes: Float[Array, "samples *volume"]) -> Float[Array, "samples latent"]:
         activate = ACTIVATIONS[self.activation]
         x = jnp.moveaxis(volumes, 0, -1)[..., None]
         for filters, kernel in zip(self.filters, self.kernels, strict=True):
-            x = activate(Conv(filters, kernel, self.padding)(x))
+            x = activate(Conv(filters, kernel, self.padding, self.tf32)(x))
         x = jnp.moveaxis(x, -2, 0).reshape(len(volumes), -1)
-        return activate(nn.Dense(self.latent_dim, kernel_init=_KERNEL_INIT, precision=PRECISION)(x))
+        return activate(_dense(self.latent_dim, self.tf32)(x))
 
 
 class Heads(nn.Module):
@@ -55,18 +63,17 @@ class Heads(nn.Module):
     Attributes:
       components: K.
       ndim: n, the axes of a volume.
+      tf32: as in `gmmae.models.products`.
     """
 
     components: int
     ndim: int
+    tf32: bool = False
 
     @nn.compact
     def __call__(self, latent: Float[Array, "samples latent"]) -> Logits:
         outputs = {}
         for name, size in head_sizes(self.components, self.ndim).items():
-            if size:
-                values = nn.Dense(size, kernel_init=_KERNEL_INIT, precision=PRECISION, name=name)(latent)
-            else:
-                values = jnp.zeros((len(latent), 0), latent.dtype)
+            values = _dense(size, self.tf32, name)(latent) if size else jnp.zeros((len(latent), 0), latent.dtype)
             outputs[name] = values if name == "alpha" else values.reshape(len(latent), self.components, -1)
         return Logits(**outputs)

@@ -166,7 +166,7 @@ def _clock(
     if cluster is None or not timings:
         missing = "no cluster is given" if cluster is None else "step times have not been measured yet"
         return _no_clock(missing), [None] * len(records)
-    projection = Projection(cluster, timings[0], GRADIENT_BYTES[config.run.precision])
+    projection = Projection(cluster, timings[0], GRADIENT_BYTES[config.run.dtype])
     try:
         epochs: list[EpochTime | None] = [projection.epoch(record) for record in records]
         return Clock("projected", f"projected to {cluster.name}", projection.assumptions()), epochs

@@ -1,0 +1,58 @@
+"""Products of float32 numbers at full precision or in TF32, which a GPU's matrix units compute several times as fast.
+
+TF32 (NVIDIA A100 and later) rounds the operands to 10 bits after the point, multiplies them exactly and adds in float32. A CPU
+has no such units: there the operands are rounded alike, so what TF32 does to a training can be seen without a GPU, though not
+its speed. Gradients are products too, and treated alike.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+
+def precision(tf32: bool) -> lax.Precision:
+    """For a product whose operands went through `operands`."""
+    return lax.Precision.DEFAULT if tf32 else lax.Precision.HIGHEST
+
+
+def operands(*arrays: Array, tf32: bool) -> tuple[Array, ...]:
+    """The factors of a product, rounded where that product would not round them itself."""
+    if not tf32:
+        return arrays
+    return lax.platform_dependent(*arrays, cpu=_rounded, default=_as_they_are)
+
+
+def _rounded(*arrays: Array) -> tuple[Array, ...]:
+    return tuple(lax.reduce_precision(array, exponent_bits=8, mantissa_bits=10) for array in arrays)
+
+
+def _as_they_are(*arrays: Array) -> tuple[Array, ...]:
+    return arrays
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def matmul(x: Float[Array, "rows inner"], y: Float[Array, "inner columns"], tf32: bool) -> Float[Array, "rows columns"]:
+    """`x y`, at full precision or in TF32, and its gradients likewise."""
+    return jnp.matmul(*operands(x, y, tf32=tf32), precision=precision(tf32))
+
+
+def _forward(x: Array, y: Array, tf32: bool) -> tuple[Array, tuple[Array, Array]]:
+    return matmul(x, y, tf32), (x, y)
+
+
+def _backward(tf32: bool, saved: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
+    x, y, g = operands(*saved, g, tf32=tf32)
+    return jnp.matmul(g, y.T, precision=precision(tf32)), jnp.matmul(x.T, g, precision=precision(tf32))
+
+
+matmul.defvjp(_forward, _backward)
+
+
+def dense_product(x: Array, kernel: Array, dimensions: Any, *, tf32: bool, **_: Any) -> Array:
+    """`matmul` as `flax.linen.Dense` asks for it: `dot_general = partial(dense_product, tf32=tf32)`."""
+    assert dimensions == (((x.ndim - 1,), (0,)), ((), ()))
+    return matmul(x, kernel, tf32)
