@@ -1,7 +1,7 @@
 """Compiled programs kept from one process to the next, by JAX's persistent cache in a folder of the user's.
 
-One folder serves all hosts: in JAX's key of an entry are its own version, the program, the kind of the GPU or the features of the
-CPU, and the compiler's options, among which is the number of threads that share an operation of a CPU.
+One folder serves all hosts: in JAX's key of an entry are its own version, the program, the kind of the GPU or the features of
+the CPU, and the compiler's options, among which is the number of threads that share an operation of a CPU.
 """
 
 import os

@@ -57,7 +57,7 @@ def test_none_in_an_empty_folder(tmp_path, state):
     assert Checkpoints(tmp_path, keep=1).restore(state, print) is None
 
 
-ITEMS = ["state", "best", "progress"]
+ITEMS = ["arrays", "progress"]
 
 
 def damage(folder, item):
