@@ -6,7 +6,7 @@ clocks and history, and the parameters of the best epoch. It is written whole or
 
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,7 +71,7 @@ class Checkpoints:
             self._manager.save(
                 epoch,
                 args=ocp.args.Composite(
-                    arrays=ocp.args.StandardSave(_arrays(checkpoint.state, checkpoint.best, np.array(history, np.float64))),
+                    arrays=ocp.args.StandardSave(_arrays(checkpoint.state, checkpoint.best, _table(history))),
                     progress=ocp.args.JsonSave(progress),
                 ),
             )
@@ -164,6 +164,11 @@ def _manager(folder: Path, **options: Any) -> ocp.CheckpointManager:
 def _arrays(state: TrainState, best: Params, history: Float64[np.ndarray, "epochs columns"]) -> dict[str, Any]:
     """Orbax's item of all arrays. As JSON, a history of 65 000 epochs took three times as long as all the rest."""
     return {"state": state, "best": best, "history": history}
+
+
+def _table(history: Sequence[Epoch]) -> Float64[np.ndarray, "epochs columns"]:
+    """The rows as an array; `np.array` would take four times as long."""
+    return np.fromiter(itertools.chain.from_iterable(history), np.float64).reshape(len(history), -1)
 
 
 def _read(manager: ocp.CheckpointManager, folder: Path, epoch: int, like: TrainState) -> Checkpoint:
