@@ -61,7 +61,7 @@ def keep(asked: str, environ: MutableMapping[str, str] = os.environ) -> None:
 def _bound(folder: Path, limit_bytes: int) -> None:
     """Deletes the oldest entries of a folder that has outgrown its limit, and nothing that JAX has not written.
 
-    JAX can do so itself, but locks the folder for every access then, and 0.10 writes no more once an entry lacks its time stamp.
+    JAX can do so itself, but locks the folder for every access then, and 0.10 writes no more once an entry has no time stamp.
     """
     found = []
     for path in folder.iterdir():
