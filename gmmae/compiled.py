@@ -21,7 +21,7 @@ LIMIT_BYTES = 2**30
 """Of the folder, when a process begins; a program takes from some ten kilobytes to a few megabytes."""
 
 _ENTRY = re.compile(r".+-[0-9a-f]{64}-cache")
-_TROUBLE = r"Error (?:reading|writing) persistent compilation cache entry for '(?P<program>[^']+)'"
+_TROUBLE = r"Error (?P<what>reading|writing) persistent compilation cache entry for '(?P<program>[^']+)'"
 
 
 def user_cache() -> Path:
@@ -89,7 +89,7 @@ def mended() -> Iterator[None]:
     for warning in caught:
         text = " ".join(str(warning.message).split())
         if trouble := re.match(_TROUBLE, text):
-            _say(f"{text[:300]}: compiled anew")
+            _say(f"{text[:300]}: {'compiled anew' if trouble['what'] == 'reading' else 'not kept'}")
             _forget(trouble["program"])
         else:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)

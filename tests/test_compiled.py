@@ -166,6 +166,19 @@ def test_a_damaged_entry_is_one_line_and_replaced_in_the_next_process(tmp_path, 
     assert capsys.readouterr().err == ""
 
 
+def test_a_program_that_cannot_be_written_is_one_line(capsys):
+    """JAX's warning as it was on a full disk."""
+    with mended():
+        warnings.warn(
+            "Error writing persistent compilation cache entry for 'jit_init': OSError: [Errno 28] No space left on device",
+            stacklevel=1,
+        )
+    assert capsys.readouterr().err == (
+        "warning: Error writing persistent compilation cache entry for 'jit_init': OSError: [Errno 28] No space left on device"
+        ": not kept\n"
+    )
+
+
 def test_other_warnings_go_on_their_way():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
