@@ -1,4 +1,4 @@
-"""The CPU's matrix-product form of a convolution against XLA's own, in the scan of an epoch, alternating in one run.
+"""The CPU's forms of a convolution against XLA's own, in the scan of an epoch, in turns in one run.
 
 python benchmarks/convolution.py
 """
@@ -12,10 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gmmae.models.convolution import convolve
+from gmmae.models.convolution import FORMS, Form, form_of
 
-BATCH, STEPS, ROUNDS = 32, 3, 5
+STEPS, ROUNDS = 3, 5
 LAYERS = ((16, 7, 1, 32), (10, 5, 32, 32), (6, 3, 32, 32))  # size, kernel edge, channels, filters of the default model
+BATCHES = (1, 4, 32)
+
+Layer = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def library(x: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -23,7 +26,24 @@ def library(x: jax.Array, kernel: jax.Array) -> jax.Array:
     return jax.lax.conv_general_dilated(x, kernel, (1, 1, 1), "VALID", dimension_numbers=("NDHWC", "DHWIO", "NDHWC"))
 
 
-def epoch(convolution: Callable[[jax.Array, jax.Array], jax.Array], first: bool) -> Callable[..., tuple[jax.Array, jax.Array]]:
+def of_form(form: Form) -> Layer:
+    """A convolution in one form, with that form's gradients."""
+
+    @jax.custom_vjp
+    def convolve(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        return form.apply(x, kernel)
+
+    def forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        return convolve(x, kernel), (x, kernel)
+
+    def backward(saved: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return form.gradients(*saved, g)
+
+    convolve.defvjp(forward, backward)
+    return convolve
+
+
+def epoch(convolution: Layer, first: bool) -> Callable[..., tuple[jax.Array, jax.Array]]:
     """A scan of gradient steps; the first layer of a network needs no gradient of its input."""
 
     def loss(x: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -32,7 +52,7 @@ def epoch(convolution: Callable[[jax.Array, jax.Array], jax.Array], first: bool)
     def step(carry: tuple[jax.Array, jax.Array], _: None) -> tuple[tuple[jax.Array, jax.Array], None]:
         x, kernel = carry
         to_x, to_kernel = jax.grad(loss, argnums=(0, 1))(x, kernel)
-        return (x if first else x - 1e-3 * to_x, kernel - 1e-3 * to_kernel), None
+        return (x if first else x - to_x, kernel - to_kernel), None
 
     return jax.jit(lambda x, kernel: jax.lax.scan(step, (x, kernel), None, length=STEPS)[0])
 
@@ -46,22 +66,40 @@ def seconds(function: Callable[..., object], *arguments: jax.Array) -> float:
 
 def main() -> None:
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, jax {jax.__version__}")
-    print("| layer | XLA, s a step | matrix products, s a step | ratio (least, most) | largest relative difference |")
-    print("|---|---|---|---|---|")
+    print(
+        "| layer | batch | XLA, ms a step | "
+        + " | ".join(f"{name}, ms" for name in FORMS)
+        + " | chosen: XLA over it (least, most) "
+        "| largest relative difference |"
+    )
+    print("|---" * (6 + len(FORMS)) + "|")
     for size, edge, channels, filters in LAYERS:
-        draw = np.random.default_rng(0).standard_normal
-        x = jnp.asarray(draw((BATCH, size, size, size, channels)), jnp.float32)
-        kernel = jnp.asarray(draw((edge, edge, edge, channels, filters)), jnp.float32)
-        theirs, ours = (epoch(form, first=channels == 1) for form in (library, convolve))
-        expected, got = theirs(x, kernel), ours(x, kernel)
-        error = max(float(jnp.abs(a - b).max() / jnp.abs(a).max()) for a, b in zip(expected, got, strict=True))
-        pairs = np.array([(seconds(theirs, x, kernel), seconds(ours, x, kernel)) for _ in range(ROUNDS)])
-        ratios = pairs[:, 0] / pairs[:, 1]
-        median = np.median(pairs, axis=0)
-        print(
-            f"| {size}³×{channels}, {edge}³, {filters} filters | {median[0]:.4f} | {median[1]:.4f} "
-            f"| {np.median(ratios):.1f} ({ratios.min():.1f}, {ratios.max():.1f}) | {error:.0e} |"
-        )
+        for batch in BATCHES:
+            row(size, edge, channels, filters, batch)
+
+
+def row(size: int, edge: int, channels: int, filters: int, batch: int) -> None:
+    """One line of the table."""
+    draw = np.random.default_rng(0).standard_normal
+    x = jnp.asarray(draw((size, size, size, batch, channels)), jnp.float32)
+    kernel = jnp.asarray(draw((edge, edge, edge, channels, filters)), jnp.float32)
+    first = channels == 1
+    programs = {"XLA": (epoch(library, first), jnp.moveaxis(x, 3, 0))}
+    programs |= {name: (epoch(of_form(form), first), x) for name, form in FORMS.items() if first or name != "first axis"}
+    expected = programs["XLA"][0](programs["XLA"][1], kernel)[1]
+    error = 0.0
+    for program, start in programs.values():
+        error = max(error, float(jnp.abs(program(start, kernel)[1] - expected).max() / jnp.abs(expected - kernel).max()))
+    turns = [{name: seconds(program, start, kernel) for name, (program, start) in programs.items()} for _ in range(ROUNDS)]
+    median = {name: f"{1e3 * np.median([turn[name] for turn in turns]):.2f}" for name in programs}
+    chosen = next(name for name, form in FORMS.items() if form == form_of(x, kernel))
+    ratios = np.array([turn["XLA"] / turn[chosen] for turn in turns])
+    print(
+        f"| {size}³×{channels}, {edge}³, {filters} filters | {batch} | "
+        + " | ".join(median.get(name, "") for name in ("XLA", *FORMS))
+        + f" | {chosen}: {np.median(ratios):.1f} ({ratios.min():.1f}, {ratios.max():.1f}) | {error:.0e} |",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -178,9 +178,11 @@ def _tril_inverse(factor: Float[Array, "*b n n"]) -> Float[Array, "*b n n"]:
     return jnp.stack([jnp.stack(row, axis=-1) for row in inverse], axis=-2)
 
 
-def _exponents(mixture: Mixture, points: Float[Array, "points n"]) -> Float[Array, "*b k points"]:
+def _polynomials(
+    coefficients: Float[Array, "*b k monomials"], monomials: Float[Array, "monomials points"]
+) -> Float[Array, "*b k points"]:
     # Full precision: the terms cancel, and TF32 on a GPU would leave errors of several per cent in the density.
-    return jnp.matmul(_coefficients(mixture), _monomials(points), precision=lax.Precision.HIGHEST)
+    return jnp.matmul(coefficients, monomials, precision=lax.Precision.HIGHEST)
 
 
 def log_density(mixture: Mixture, points: Float[Array, "points n"]) -> Float[Array, "*b points"]:
@@ -190,7 +192,7 @@ def log_density(mixture: Mixture, points: Float[Array, "points n"]) -> Float[Arr
       mixture: one mixture or a batch.
       points: world coordinates x, y, z on the domain [-1, 1]^n, as from `grid`.
     """
-    return jax.nn.logsumexp(_exponents(mixture, points), axis=-2)
+    return jax.nn.logsumexp(_polynomials(_coefficients(mixture), _monomials(points)), axis=-2)
 
 
 def density(mixture: Mixture, points: Float[Array, "points n"]) -> Float[Array, "*b points"]:
@@ -205,4 +207,15 @@ def density(mixture: Mixture, points: Float[Array, "points n"]) -> Float[Array, 
     >>> round(float(mass), 4)
     1.0
     """
-    return jnp.exp(_exponents(mixture, points)).sum(axis=-2)
+    return lax.platform_dependent(_coefficients(mixture), _monomials(points), cpu=_one_by_one, default=_at_once)
+
+
+def _at_once(coefficients: Float[Array, "*b k monomials"], monomials: Float[Array, "monomials points"]) -> Array:
+    return jnp.exp(_polynomials(coefficients, monomials)).sum(axis=-2)
+
+
+def _one_by_one(coefficients: Float[Array, "*b k monomials"], monomials: Float[Array, "monomials points"]) -> Array:
+    """Mixture by mixture, and again for the gradient: the exponentials of one stay in the cache, those of a batch do not."""
+    batch = coefficients.reshape(-1, *coefficients.shape[-2:])
+    densities = lax.map(jax.checkpoint(lambda mixture: _at_once(mixture, monomials)), batch)
+    return densities.reshape(*coefficients.shape[:-2], -1)

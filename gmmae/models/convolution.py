@@ -1,19 +1,28 @@
 """Convolutions without stride, in the form that is fast on the device at hand.
 
-On a CPU, XLA computes 3-D convolutions and above all their gradients slowly, and inside a `while` loop, such as the scan of an
-epoch, its gradients fall back to a form that is several times slower still. So there a convolution is one large matrix product:
-patches are laid side by side along every axis but the first, one product gives the contributions of all kernel planes
-along the first axis, and shifted sums put these together. The gradients have the same form (no scatter, no transposed
-convolution). On other devices the library's convolution is used. The two agree to rounding.
+On a CPU, XLA computes 3-D convolutions and above all their gradients slowly, and inside a `while` loop, such as the scan of
+an epoch, its gradients fall back to a form that is several times slower still. So there a convolution is made of matrix
+products, in one of three forms that agree to rounding, each with a rule for its gradients (no scatter, no transposed
+convolution). Two are products of spectra (`gmmae.models.spectral`). In the direct one patches are laid side by side along
+every axis but the first, one product gives the contributions of all kernel planes along the first axis, and shifted sums put
+these together. On other devices the library's convolution is used.
+
+The axes of the volume come first, then the samples: XLA chooses the layout in memory by itself on a GPU, and on a CPU all
+forms then work on contiguous memory.
 """
 
 import itertools
+import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
 from jaxtyping import Array, Float
+
+from gmmae.models import spectral
 
 # Full precision: a GPU would otherwise compute in TF32.
 PRECISION = lax.Precision.HIGHEST
@@ -33,7 +42,7 @@ class Conv(nn.Module):
     padding: str
 
     @nn.compact
-    def __call__(self, x: Float[Array, "samples *volume channels"]) -> Float[Array, "samples *out features"]:
+    def __call__(self, x: Float[Array, "*volume samples channels"]) -> Float[Array, "*out samples features"]:
         ndim = x.ndim - 2
         kernel = self.param("kernel", nn.initializers.glorot_uniform(), (self.kernel,) * ndim + (x.shape[-1], self.features))
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
@@ -44,15 +53,15 @@ class Conv(nn.Module):
 
 @jax.custom_vjp
 def convolve(
-    x: Float[Array, "samples *volume channels"], kernel: Float[Array, "*edge channels features"]
-) -> Float[Array, "samples *out features"]:
+    x: Float[Array, "*volume samples channels"], kernel: Float[Array, "*edge channels features"]
+) -> Float[Array, "*out samples features"]:
     """Cross-correlation without padding: `out[p] = Σ_q x[p + q] kernel[q]`, for 1, 2 or 3 axes.
 
     Args:
-      x: any number of volumes, channels last.
+      x: any number of volumes; their axes first, then the samples.
       kernel: the same edge k along every axis; the result is k - 1 smaller along each.
     """
-    return lax.platform_dependent(x, kernel, cpu=_matmul_form, default=_library_form)
+    return lax.platform_dependent(x, kernel, cpu=form_of(x, kernel).apply, default=_library_form)
 
 
 def _forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
@@ -60,15 +69,22 @@ def _forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
 
 
 def _backward(saved: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
-    return lax.platform_dependent(*saved, g, cpu=_matmul_gradients, default=_library_gradients)
+    return lax.platform_dependent(*saved, g, cpu=form_of(*saved).gradients, default=_library_gradients)
 
 
 convolve.defvjp(_forward, _backward)
 
 
+class Form(NamedTuple):
+    """A way to compute a convolution: `(x, kernel) -> out` and `(x, kernel, gradient of out) -> gradients of x and kernel`."""
+
+    apply: Callable[[Array, Array], Array]
+    gradients: Callable[[Array, Array, Array], tuple[Array, Array]]
+
+
 def _library_form(x: Array, kernel: Array) -> Array:
     axes = "012"[: x.ndim - 2]
-    numbers = (f"N{axes}C", f"{axes}IO", f"N{axes}C")
+    numbers = (f"{axes}NC", f"{axes}IO", f"{axes}NC")
     return lax.conv_general_dilated(x, kernel, (1,) * len(axes), "VALID", dimension_numbers=numbers, precision=PRECISION)
 
 
@@ -76,17 +92,17 @@ def _library_gradients(x: Array, kernel: Array, g: Array) -> tuple[Array, Array]
     return jax.vjp(_library_form, x, kernel)[1](g)
 
 
-def _matmul_form(x: Array, kernel: Array) -> Array:
+def _direct(x: Array, kernel: Array) -> Array:
     edge, features = kernel.shape[0], kernel.shape[-1]
-    out = x.shape[1] - edge + 1
+    out = x.shape[0] - edge + 1
     planes = jnp.moveaxis(kernel.reshape(edge, -1, features), 0, 1)  # (taps of a plane, planes, features)
     parts = jnp.tensordot(_patches(x, edge), planes, axes=1, precision=PRECISION)
-    return sum((parts[:, d : d + out, ..., d, :] for d in range(1, edge)), start=parts[:, :out, ..., 0, :])
+    return sum((parts[d : d + out, ..., d, :] for d in range(1, edge)), start=parts[:out, ..., 0, :])
 
 
-def _matmul_gradients(x: Array, kernel: Array, g: Array) -> tuple[Array, Array]:
+def _direct_gradients(x: Array, kernel: Array, g: Array) -> tuple[Array, Array]:
     edge = kernel.shape[0]
-    shifts = [jnp.pad(g, [(0, 0), (d, edge - 1 - d), *[(0, 0)] * (g.ndim - 2)]) for d in range(edge)]
+    shifts = [jnp.pad(g, [(d, edge - 1 - d), *[(0, 0)] * (g.ndim - 1)]) for d in range(edge)]
     planes = jnp.stack(shifts, axis=-2)  # what each kernel plane saw, at the place where it saw it
     patches = _patches(x, edge)
     rows = tuple(range(patches.ndim - 1))
@@ -100,14 +116,14 @@ def _input_gradient(kernel: Array, g: Array) -> Array:
     Padding g along all axes and convolving it would have the same form as the forward pass, but several times its operations.
     """
     edge, last = kernel.shape[0], kernel.ndim - 3
-    padded = jnp.pad(g, [(0, 0)] * (last + 1) + [(edge - 1, edge - 1), (0, 0)])
-    size = g.shape[last + 1] + edge - 1
-    taps = [lax.slice_in_dim(padded, d, d + size, axis=last + 1) for d in reversed(range(edge))]
+    padded = jnp.pad(g, [(0, 0)] * last + [(edge - 1, edge - 1), (0, 0), (0, 0)])
+    size = g.shape[last] + edge - 1
+    taps = [lax.slice_in_dim(padded, d, d + size, axis=last) for d in reversed(range(edge))]
     factors = jnp.moveaxis(kernel, (last, -1), (0, 1))  # (edge, filters, the other axes, channels)
     columns = factors.reshape(edge * kernel.shape[-1], *factors.shape[2:])
     spread = jnp.tensordot(jnp.concatenate(taps, axis=-1), columns, axes=1, precision=PRECISION)
     for axis in reversed(range(last)):
-        spread = _shifted_sum(spread, axis + 1, spread.ndim - 2, edge)
+        spread = _shifted_sum(spread, axis, spread.ndim - 2, edge)
     return spread
 
 
@@ -123,11 +139,27 @@ def _shifted_sum(parts: Array, axis: int, taps: int, edge: int) -> Array:
 
 def _patches(x: Array, edge: int) -> Array:
     """The kernel's reach along every axis but the first, laid side by side as channels."""
-    spans = [range(size - edge + 1) for size in x.shape[2:-1]]
+    spans = [range(size - edge + 1) for size in x.shape[1:-2]]
     corners = itertools.product(range(edge), repeat=len(spans))
     windows = [tuple(slice(at, at + len(span)) for at, span in zip(corner, spans, strict=True)) for corner in corners]
-    return jnp.concatenate([x[(slice(None), slice(None), *window)] for window in windows], axis=-1)
+    return jnp.concatenate([x[(slice(None), *window)] for window in windows], axis=-1)
 
 
 def _pad(x: Array, before: int, after: int) -> Array:
-    return jnp.pad(x, [(0, 0), *[(before, after)] * (x.ndim - 2), (0, 0)])
+    return jnp.pad(x, [*[(before, after)] * (x.ndim - 2), (0, 0), (0, 0)])
+
+
+FORMS = {
+    "direct": Form(_direct, _direct_gradients),
+    "first axis": Form(spectral.first_axis, spectral.first_axis_gradients),
+    "every axis": Form(spectral.every_axis, spectral.every_axis_gradients),
+}
+"""What computes a convolution on a CPU."""
+
+
+def form_of(x: Array, kernel: Array) -> Form:
+    """The one of `FORMS` that is fastest on a CPU: few samples do not pay for the transforms of the kernel (MEASUREMENT.md)."""
+    *edges, channels, _ = kernel.shape
+    if channels == 1:
+        return FORMS["first axis"]
+    return FORMS["every axis" if x.shape[-2] * math.prod(edges) >= 1000 else "direct"]

@@ -42,10 +42,10 @@ class Encoder(nn.Module):
     @nn.compact
     def __call__(self, volumes: Float[Array, "samples *volume"]) -> Float[Array, "samples latent"]:
         activate = ACTIVATIONS[self.activation]
-        x = volumes[..., None]
+        x = jnp.moveaxis(volumes, 0, -1)[..., None]
         for filters, kernel in zip(self.filters, self.kernels, strict=True):
             x = activate(Conv(filters, kernel, self.padding)(x))
-        x = x.reshape(len(x), -1)
+        x = jnp.moveaxis(x, -2, 0).reshape(len(volumes), -1)
         return activate(nn.Dense(self.latent_dim, kernel_init=_KERNEL_INIT, precision=PRECISION)(x))
 
 

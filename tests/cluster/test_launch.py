@@ -122,7 +122,7 @@ class Batch:
         return shown.partition("JobState=")[2].split()[0]
 
     def wait(self) -> str:
-        wait_until(lambda: self.state() not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"))
+        wait_until(lambda: self.state() in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"))
         return self.state()
 
     def restarts(self) -> int:

@@ -7,7 +7,7 @@ import pytest
 from flax import linen as nn
 from jax import lax
 
-from gmmae.models.convolution import Conv, convolve
+from gmmae.models.convolution import FORMS, Conv, convolve, form_of
 
 CASES = [(n, size, kernel) for n in (1, 2, 3) for size, kernel in [(5, 3), (6, 2), (5, 5), (4, 1)]]
 RTOL = 1e-12  # float64: sums of at most 375 terms of size one, in another order
@@ -19,15 +19,15 @@ def x64():
         yield
 
 
-def arrays(n, size, kernel, channels=3, features=4):
+def arrays(n, size, kernel, channels=3, features=4, samples=2):
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((2, *[size] * n, channels))
+    x = rng.standard_normal((*[size] * n, samples, channels))
     return jnp.asarray(x), jnp.asarray(rng.standard_normal((*[kernel] * n, channels, features)))
 
 
 def library(x, kernel):
     axes = "012"[: x.ndim - 2]
-    numbers = (f"N{axes}C", f"{axes}IO", f"N{axes}C")
+    numbers = (f"{axes}NC", f"{axes}IO", f"{axes}NC")
     return lax.conv_general_dilated(x, kernel, (1,) * len(axes), "VALID", dimension_numbers=numbers)
 
 
@@ -35,20 +35,35 @@ def assert_close(ours, theirs):
     np.testing.assert_allclose(ours, theirs, rtol=RTOL, atol=RTOL * float(jnp.abs(theirs).max()))
 
 
+def value_and_gradients(function, x, weights):
+    @jax.jit
+    def run(x, weights):
+        value, back = jax.vjp(function, x, weights)
+        return value, *back(jnp.sin(jnp.arange(value.size, dtype=value.dtype)).reshape(value.shape))
+
+    return run(x, weights)
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("n", "size", "kernel"), CASES)
-def test_convolution_and_its_gradients_equal_the_librarys(n, size, kernel):
+def test_every_form_and_its_gradients_equal_the_librarys(n, size, kernel, form):
     x, weights = arrays(n, size, kernel)
-
-    def value_and_gradients(function):
-        @jax.jit
-        def run(x, weights):
-            value, back = jax.vjp(function, x, weights)
-            return value, *back(jnp.sin(jnp.arange(value.size, dtype=value.dtype)).reshape(value.shape))
-
-        return run(x, weights)
-
-    for ours, theirs in zip(value_and_gradients(convolve), value_and_gradients(library), strict=True):
+    expected = value_and_gradients(library, x, weights)
+    value, *gradients = expected
+    g = jnp.sin(jnp.arange(value.size, dtype=value.dtype)).reshape(value.shape)
+    got = (jax.jit(FORMS[form].apply)(x, weights), *jax.jit(FORMS[form].gradients)(x, weights, g))
+    for ours, theirs in zip(got, expected, strict=True):
         assert ours.shape == theirs.shape
+        assert_close(ours, theirs)
+    assert all(gradient.any() for gradient in gradients)
+
+
+# One sample of three channels is convolved tap by tap, 40 in spectra along every axis, one channel in spectra along the first.
+@pytest.mark.parametrize(("channels", "samples", "form"), [(3, 1, "direct"), (3, 40, "every axis"), (1, 2, "first axis")])
+def test_the_form_follows_samples_and_channels(channels, samples, form):
+    x, weights = arrays(3, 6, 3, channels, samples=samples)
+    assert form_of(x, weights) == FORMS[form]
+    for ours, theirs in zip(value_and_gradients(convolve, x, weights), value_and_gradients(library, x, weights), strict=True):
         assert_close(ours, theirs)
 
 
@@ -57,8 +72,9 @@ def test_convolution_and_its_gradients_equal_the_librarys(n, size, kernel):
 def test_layer_equals_flax(n, size, kernel, padding):
     x, weights = arrays(n, size, kernel)
     params = {"params": {"kernel": weights, "bias": jnp.arange(4.0)}}
-    ours = jax.jit(Conv(4, kernel, padding).apply)(params, x)
-    theirs = jax.jit(nn.Conv(4, (kernel,) * n, padding=padding, param_dtype=jnp.float64).apply)(params, x)
+    ours = jnp.moveaxis(jax.jit(Conv(4, kernel, padding).apply)(params, x), -2, 0)
+    reference = nn.Conv(4, (kernel,) * n, padding=padding, param_dtype=jnp.float64)
+    theirs = jax.jit(reference.apply)(params, jnp.moveaxis(x, -2, 0))
     assert ours.shape == theirs.shape
     assert_close(ours, theirs)
 
