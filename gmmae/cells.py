@@ -67,10 +67,6 @@ class SweepDir(NamedTuple):
         return self.root / ".lock"
 
     @property
-    def compiled(self) -> Path:
-        return self.root / "compiled"
-
-    @property
     def jobs(self) -> Path:
         """What submitit writes."""
         return self.root / "jobs"

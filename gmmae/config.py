@@ -65,7 +65,7 @@ class DataConfig:
     group_column: str = ""  # luna16, cubes: the column no split divides; empty: patient, group, scan or seriesuid
     on_error: Literal["skip", "refuse"] = "skip"  # luna16, cubes: on a broken scan or row: leave it out and report it, or stop
     workers: int = 0  # luna16, cubes: processes that read scans; 0 takes one a core
-    cache: str = ""  # luna16, cubes: folder of extracted cubes; empty: gmmae in $XDG_CACHE_HOME or ~/.cache
+    cache: str = ""  # luna16, cubes: folder of extracted cubes; empty: gmmae in the user's cache folder
     augment: bool = False  # training volumes are flipped and turned by 90 degrees at random
 
     def __post_init__(self) -> None:
@@ -235,6 +235,7 @@ class Config:
     loss: Loss = "msle"  # what the density is compared by
     precision: Precision = "float32"  # of all numbers; tf32 for products of convolutions and dense layers; float64 for checks
     workload: Literal["nodules"] = "nodules"  # model, data and loss, by name
+    compilation_cache: str = "on"  # keep compiled programs for later starts: on (in the user's cache folder), off, or a folder
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
@@ -255,6 +256,8 @@ class Config:
         _require_choice("loss", self.loss, Loss)
         _require_choice("precision", self.precision, Precision)
         _require_choice("workload", self.workload, Config.__annotations__["workload"])
+        place = self.compilation_cache
+        require(place in ("on", "off") or "/" in place, "compilation_cache", "on, off, or a path with a / in it", place)
         left = self.data.size - sum(kernel - 1 for kernel in self.model.kernels)
         if self.model.padding == "VALID" and left < 1:
             raise ConfigError(
@@ -264,6 +267,7 @@ class Config:
 
 
 RESUMABLE = (
+    "compilation_cache",
     "stop.max_epochs",
     "stop.time_limit_s",
     "stop.patience_",

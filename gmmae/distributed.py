@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import NoReturn
 
-from gmmae import agreement, environment
+from gmmae import agreement, compiled, environment
 from gmmae.config import Config
 from gmmae.errors import LOST_PEER, InputError, report
 from gmmae.launchers import Place, find
@@ -39,6 +39,7 @@ def joined(config: Config, command: str) -> Iterator[Group]:
         code that the command line would have given; or with 75 if another one was lost.
     """
     environment.prepare(config.parallel)
+    compiled.keep(config.compilation_cache)
     asked = config.distributed
     place = find(asked, os.environ)
     if place is None:

@@ -84,7 +84,11 @@ class _Run:
             display.say(line)
         saved = self._restore(start)
         self.clock = Clock(saved.progress.clocks if saved else None)
-        self.history = saved.progress.history if saved else []
+        self.history: list[Epoch] = []
+        self.val_losses: list[float] = []
+        self.lowest: list[float] = []  # of them, up to each epoch
+        for row in saved.progress.history if saved else []:
+            self._remember(row)
         self.best_epoch = saved.progress.best_epoch if saved else 0
         self.best = saved.best if saved else start.params
         self.state: TrainState = setup.devices.replicate(saved.state if saved else start)
@@ -144,19 +148,22 @@ class _Run:
         )
         if val_loss < self._best_loss():
             self.best, self.best_epoch = jax.device_get(self.state.params), epoch
-        self.history.append(row)
+        self._remember(row)
         self.journal.epoch(row)
         self.display.epoch(row)
         return step_losses.tolist()
+
+    def _remember(self, row: Epoch) -> None:
+        self.history.append(row)
+        self.val_losses.append(row.val_loss)
+        self.lowest.append(min([row.val_loss, *self.lowest[-1:]]))
 
     def _best_loss(self) -> float:
         return self.history[self.best_epoch - 1].val_loss if self.best_epoch else math.inf
 
     def _stop_reason(self, step_losses: Sequence[float]) -> str | None:
-        losses = [row.val_loss for row in self.history]
-        return stopping.stop_reason(
-            step_losses, losses, self.clock.read()["total_s"], **dataclasses.asdict(self.setup.config.stop)
-        )
+        stop = dataclasses.asdict(self.setup.config.stop)
+        return stopping.stop_reason(step_losses, self.val_losses, self.lowest, self.clock.read()["total_s"], **stop)
 
     def _save(self) -> None:
         if not self.checkpoints:

@@ -11,6 +11,7 @@ import optax
 from jaxtyping import Float
 
 from gmmae import augment, schedules
+from gmmae.compiled import mended
 from gmmae.config import Config, ParallelConfig
 from gmmae.data.batches import Plan, epoch_order, plan, shards
 from gmmae.environment import require_prepared
@@ -111,6 +112,7 @@ def arithmetic(config: Config) -> AbstractContextManager[object]:
     return jax.enable_x64(config.precision == "float64")
 
 
+@mended()
 def initial_state(setup: Setup) -> TrainState:
     """The state before the first epoch, on the host; it depends on the configuration's seed and model only."""
 
@@ -150,6 +152,7 @@ def mean_over_steps(losses: Float[np.ndarray, " steps"], plan: Plan) -> float:
     return float(losses.astype(np.float64) @ plan.counts / plan.samples)
 
 
+@mended()
 def train_program(setup: Setup, state: TrainState) -> Callable[[TrainState, int], tuple[TrainState, np.ndarray]]:
     """`Programs.train` alone."""
     config = setup.config
@@ -178,6 +181,7 @@ def train_program(setup: Setup, state: TrainState) -> Callable[[TrainState, int]
     return train
 
 
+@mended()
 def evaluate_program(setup: Setup, params: Params) -> Callable[[Params], float]:
     """`Programs.evaluate` alone."""
     volumes = setup.devices.replicate(setup.workload.data.validation.density.astype(setup.config.dtype))
@@ -208,6 +212,7 @@ def _exact(setup: Setup) -> bool:
     return setup.config.parallel.reduction == "exact"
 
 
+@mended()
 def _describe_program(setup: Setup, params: Params) -> Callable[[Params], Details]:
     shown = setup.workload.data.validation.density[: setup.config.log.figure_nodules].astype(setup.config.dtype)
     compiled = jax.jit(setup.workload.describe).lower(jax.device_get(params), shown).compile()

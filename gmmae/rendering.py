@@ -94,13 +94,21 @@ def surface(
     depths = math.ceil(2 * math.sqrt(3) * per_unit / STEP) + 1  # along the cube's diagonal
     steps = np.array([-pixel * per_unit, pixel * per_unit, STEP])  # of row, column, depth
     turn = basis[:, [1, 0, 2]] * steps
-    first = turn @ -(np.array([pixels, pixels, depths]) - 1) / 2
-    rays = ndimage.affine_transform(
-        fine, turn, centre + first, (pixels, pixels, depths), order=1, mode="constant", cval=float(fine[0, 0, 0])
-    )
+    every = np.array([pixels, pixels, depths])
+    origin = centre - turn @ (every - 1) / 2  # of the first sample of the ray of the picture's corner
+    brightness = np.full((pixels, pixels), np.nan, np.float32)
+    above = np.argwhere(fine > level)
+    if not len(above):
+        return brightness
+    # Only these samples may be above the level: most of the picture is empty.
+    corners = np.array(list(itertools.product(*zip(above.min(0) - 1, above.max(0) + 1, strict=True))))
+    seen = np.linalg.solve(turn, (corners - origin).T)
+    begin = np.clip(np.floor(seen.min(1)).astype(int) - 1, 0, every)
+    end = np.clip(np.ceil(seen.max(1)).astype(int) + 2, begin, every)
+    origin += turn @ begin
+    rays = ndimage.affine_transform(fine, turn, origin, tuple(end - begin), order=1, mode="constant", cval=float(fine[0, 0, 0]))
     inside = rays > level
     hit = np.argwhere(inside.any(-1))
-    brightness = np.full((pixels, pixels), np.nan, np.float32)
     if not len(hit):
         return brightness
     row, column = hit.T
@@ -108,14 +116,14 @@ def surface(
     low, high = rays[row, column, after - 1], rays[row, column, after]
     depth = after - np.clip((high - level) / np.maximum(high - low, np.finfo(np.float32).tiny), 0, 1)
 
-    at = (centre + first)[:, None] + turn @ np.stack([row, column, depth])
+    at = origin[:, None] + turn @ np.stack([row, column, depth])
     smooth = ndimage.gaussian_filter(fine, 1.0)
     gradient = np.stack([ndimage.map_coordinates(axis, at, order=1, mode="nearest") for axis in np.gradient(smooth)])
     normal = -basis.T @ gradient  # right, up, away; it points out of what is dense
     normal /= np.maximum(np.linalg.norm(normal, axis=0), 1e-30)
     lambert = np.clip(_LIGHT / np.linalg.norm(_LIGHT) @ normal, 0, 1)
-    cue = 1 - 0.35 * np.clip(0.5 + (depth / (depths - 1) - 0.5) * math.sqrt(3), 0, 1)
-    brightness[row, column] = (0.22 + 0.78 * lambert) * cue
+    cue = 1 - 0.35 * np.clip(0.5 + ((depth + begin[2]) / (depths - 1) - 0.5) * math.sqrt(3), 0, 1)
+    brightness[row + begin[0], column + begin[1]] = (0.22 + 0.78 * lambert) * cue
     return brightness
 
 

@@ -44,6 +44,7 @@ def finished(reason: str | None, epochs: int, total_s: float, *, max_epochs: int
 def stop_reason(
     step_losses: Sequence[float],
     val_losses: Sequence[float],
+    lowest: Sequence[float],
     total_s: float,
     *,
     target_loss: float = 0.0,
@@ -63,12 +64,13 @@ def stop_reason(
     Args:
       step_losses: training losses of the last epoch's steps.
       val_losses: validation losses of all epochs so far.
+      lowest: the lowest of them up to each epoch, so that no rule walks through all epochs.
       total_s: seconds since the beginning of the run.
       target_loss, time_limit_s, collapse_epochs, patience_epochs: 0 switches the rule off.
       max_epochs: epochs to train at most.
       patience_gain: a share of the loss, 0 to 1.
 
-    >>> stop_reason([0.1], [0.3, 0.2], 1.0, target_loss=0.2, max_epochs=9)
+    >>> stop_reason([0.1], [0.3, 0.2], [0.3, 0.2], 1.0, target_loss=0.2, max_epochs=9)
     'target_reached'
     """
     if not all(math.isfinite(loss) for loss in (*step_losses, val_losses[-1])):
@@ -78,7 +80,7 @@ def stop_reason(
     if collapse_epochs and len(val_losses) > collapse_epochs and len(set(val_losses[-collapse_epochs - 1 :])) == 1:
         return COLLAPSED
     patient = not patience_epochs or len(val_losses) <= patience_epochs
-    if not patient and min(val_losses[-patience_epochs:]) >= (1 - patience_gain) * min(val_losses[:-patience_epochs]):
+    if not patient and min(val_losses[-patience_epochs:]) >= (1 - patience_gain) * lowest[-patience_epochs - 1]:
         return STALLED
     if len(val_losses) >= max_epochs:
         return MAX_EPOCHS

@@ -62,8 +62,6 @@ def _job(config: SweepConfig, folder: SweepDir, name: str, arguments: tuple[str,
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         # Only CPUs heed it; a machine with accelerators has the devices that it has.
         "JAX_NUM_CPU_DEVICES": str(count // nodes),
-        # Cells differ in few programs: seeds share all of theirs.
-        "JAX_COMPILATION_CACHE_DIR": os.environ.get("JAX_COMPILATION_CACHE_DIR", str(folder.compiled.absolute())),
     }
     return Job(name, (*PROGRAM, *arguments), folder.log(name), environment, config.cell_time_limit_s, count)
 

@@ -54,7 +54,7 @@ class Plain:
         self.say(f"epoch {row.epoch}/{self._max_epochs}  {losses_text(row)}  lr {row.lr:.3g}  {row.total_s:.1f} s")
 
     def say(self, line: str) -> None:
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        print(line, file=self._console.file, flush=True)  # not through rich, which takes as long as a short epoch
 
     def close(self) -> None:
         pass

@@ -1,6 +1,7 @@
 """TensorBoard: scalars, histograms of the mixture's parameters, images of central slices, and HParams, in one run."""
 
 import logging
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -15,6 +16,8 @@ from gmmae.records import Epoch, Record
 SCALARS = {"loss/train": "train_loss", "loss/validation": "val_loss", "optimiser/learning_rate": "lr"}
 RESULTS = {"result/time_to_target_s": "time_to_target_s", "result/epochs": "epochs", "result/best_val_loss": "best_val_loss"}
 QUEUE = 10_000
+FLUSH_S = 1
+"""Between two times that what has been written is made sure to be on the disk."""
 TIMES = {f"time/{name}": name for name in ("train_s", "eval_s", "total_s")}
 
 
@@ -74,7 +77,8 @@ class TensorBoard:
     ):
         self._epoch_tags, self._result_tags = {**SCALARS, **times}, results
         # A queue that never fills: where the disk is full the thread that empties it ends, and a full one would wait for ever.
-        self._writer = SummaryWriter(str(folder), purge_step=after + 1 if after else None, flush_secs=1, max_queue=QUEUE)
+        self._writer = SummaryWriter(str(folder), purge_step=after + 1 if after else None, flush_secs=FLUSH_S, max_queue=QUEUE)
+        self._next_flush = 0.0
         # SummaryWriter.add_hparams would open a run of its own, named by the time, for the same purpose.
         plain = {key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in parameters.items()}
         # A warning for each NaN: here they are results, and the record says so.
@@ -91,7 +95,9 @@ class TensorBoard:
         """
         for tag, name in self._epoch_tags.items():
             self._writer.add_scalar(tag, getattr(row, name), row.epoch)
-        self._writer.flush()  # of what has arrived so far: a full disk shows here, in the caller's thread
+        if time.monotonic() >= self._next_flush:  # it waits for the disk, longer than a short epoch takes
+            self._writer.flush()  # of what has arrived so far: a full disk shows here, in the caller's thread
+            self._next_flush = time.monotonic() + FLUSH_S
 
     def details(self, epoch: int, details: Details) -> None:
         """Histograms of α, μ, σ and ρ, and central slices of each shown nodule: input left, reconstruction right."""

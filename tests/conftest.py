@@ -2,23 +2,25 @@
 
 import gc
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("PJRT_NPROC", "8")  # as gmmae.environment sets it for exact reductions of eight shards
+# Programs that several tests compile alike, in subprocesses too, are kept for the session, and never in the user's folder.
+os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="gmmae_compiled_")
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 
 import jax
 import pytest
 
 
 @pytest.fixture(scope="session", autouse=True)
-def compile_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Programs that several tests compile alike are taken from a cache that lives as long as the session."""
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+def delete_compiled() -> Iterator[None]:
     yield
-    jax.config.update("jax_compilation_cache_dir", None)
+    shutil.rmtree(os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 
 @pytest.fixture(scope="module", autouse=True)

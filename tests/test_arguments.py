@@ -100,7 +100,7 @@ def test_help_exits_with_0_and_names_every_section(toml, capsys):
     shown = capsys.readouterr().out
     assert "train.py" in shown
     for section in dataclasses.fields(Config):
-        assert f"--{section.name}" in shown
+        assert f"--{section.name.replace('_', '-')}" in shown
     for option in (
         "--workdir",
         "--config",

@@ -68,6 +68,7 @@ BAD = [
     ("checkpoint.every_epochs", 0, "at least 1"),
     ("checkpoint.keep", 0, "at least 1"),
     ("log.detail_epochs", 0, "at least 1"),
+    *[("compilation_cache", value, "on, off, or a path with a / in it") for value in ("", "False", "folder")],
     ("log.figure_epochs", (0, -4), "at least 0"),
     ("log.figure_nodules", 0, "at least 1"),
 ]
@@ -203,6 +204,7 @@ OTHER = {
     "distributed.heartbeat_timeout_s": 10.0,
     "checkpoint.every_epochs": 3,
     "checkpoint.keep": 1,
+    "compilation_cache": "./compiled",
     "log.tensorboard": False,
     "log.detail_epochs": 2,
     "log.figure_epochs": (1, 2),
@@ -227,6 +229,7 @@ MAY_DIFFER_ON_RESUME = {
     "distributed.heartbeat_timeout_s",
     "checkpoint.every_epochs",
     "checkpoint.keep",
+    "compilation_cache",
     "log.tensorboard",
     "log.detail_epochs",
     "log.figure_epochs",

@@ -1,3 +1,4 @@
+import itertools
 import math
 from typing import Any
 
@@ -18,7 +19,8 @@ GOES_ON: dict[str, Any] = {
 
 
 def reason(changes: dict[str, Any]) -> str | None:
-    return stop_reason(**{**GOES_ON, **changes})
+    values = {**GOES_ON, **changes}
+    return stop_reason(**values, lowest=list(itertools.accumulate(values["val_losses"], min)))
 
 
 @pytest.mark.parametrize(

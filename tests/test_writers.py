@@ -1,10 +1,13 @@
+import itertools
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
 
+from gmmae import writers
 from gmmae.loop import run
 from gmmae.records import Epoch
 from gmmae.writers import RESULTS, SCALARS, TIMES, Details, NoBoard, TensorBoard, slices
@@ -57,6 +60,20 @@ def test_an_epoch_is_on_disk_before_the_board_is_closed(tmp_path):
         time.sleep(0.2)
     assert [event.step for event in read(tmp_path).Scalars("loss/validation")] == [1]
     board.close()
+
+
+def test_short_epochs_do_not_wait_for_the_disk_each(tmp_path, monkeypatch):
+    flushed, now = [], itertools.count()
+    monkeypatch.setattr(writers, "FLUSH_S", 20)
+    monkeypatch.setattr(writers, "time", SimpleNamespace(monotonic=lambda: next(now)))  # read at an epoch and after a flush
+    board = TensorBoard(tmp_path, {})
+    with monkeypatch.context() as patched:
+        patched.setattr(writers.SummaryWriter, "flush", lambda _: flushed.append(epoch))
+        for epoch in range(1, 101):
+            board.epoch(row(epoch))
+    board.close()
+    assert flushed == [1, 21, 41, 61, 81]
+    assert [event.step for event in read(tmp_path).Scalars("loss/validation")] == list(range(1, 101))
 
 
 def test_a_loss_that_is_not_finite_is_written_as_it_is(tmp_path):

@@ -20,11 +20,6 @@ from gmmae.data.volumes import DataError
 MANIFEST = "manifest.json"
 
 
-def default_place() -> Path:
-    """`gmmae` in $XDG_CACHE_HOME, or in ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gmmae"
-
-
 def key(determining: Any) -> str:
     """Twenty hexadecimal digits of a SHA-256 of anything that JSON can say.
 

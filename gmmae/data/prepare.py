@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from gmmae.compiled import user_cache
 from gmmae.config import DataConfig
 from gmmae.data import cache, cubes, luna16
 from gmmae.data.annotations import Fault
@@ -102,7 +103,7 @@ def prepare(config: DataConfig, say: Say = say_on_stderr) -> Prepared:
     plan = SOURCES[config.source](config)
     if config.on_error == "refuse":
         _refuse(plan.faults)
-    place = Path(config.cache) if config.cache else cache.default_place()
+    place = Path(config.cache) if config.cache else user_cache()
     folder, from_cache = cache.obtain(place, _key(config, plan), lambda folder: _make(folder, config, plan, say), say)
     summary = json.loads((folder / SUMMARY).read_text())
     if config.on_error == "refuse":

@@ -214,14 +214,6 @@ def test_several_processes_at_once_make_one_entry(luna_folder, tmp_path):
     assert sum("4 of 4 scans read" in text for text in said) == 1
 
 
-def test_the_default_place(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache.default_place() == tmp_path / "gmmae"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache.default_place() == tmp_path / ".cache" / "gmmae"
-
-
 def test_a_place_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=r"data.cache must be a folder that can be written and locked; .*file"):

@@ -1,0 +1,94 @@
+"""Training steps of several seeds together on one device, by vmap, against one seed after the other and `lax.map`, in turns.
+
+python benchmarks/seeds.py [--config quickstart] [--batches 8 32] [--seeds 1 2 4 8] [--steps 4] [--rounds 5]
+
+Each seed has its own parameters, optimiser state and order of samples. Together is faster where the ratio is above 1.
+"""
+
+import argparse
+import dataclasses
+import os
+import platform
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gmmae import programs
+from gmmae.arguments import config_path, read_config
+from gmmae.config import Config
+from gmmae.data.batches import Plan, epoch_order, shards
+from gmmae.step import TrainState, train_epoch
+
+
+def seeds_of(config: Config, count: int, batch: int, steps: int) -> tuple[Callable[..., Any], list[tuple[Any, ...]]]:
+    """A function of one seed that trains it for some steps, and its arguments for each seed."""
+    setup = programs.prepare(dataclasses.replace(config, parallel=dataclasses.replace(config.parallel, devices=1)))
+    volumes = jnp.asarray(setup.workload.data.train.density)
+    plan = Plan(steps * batch, batch, devices=1)
+    arguments = []
+    for seed in range(count):
+        start = programs.initial_state(setup._replace(config=dataclasses.replace(setup.config, seed=seed)))
+        order = epoch_order(seed, 1, setup.train_plan.samples)
+        indices, weights = (x[0] for x in shards(np.resize(order, plan.samples), plan))
+        arguments.append(jax.device_put((start, indices, weights)))
+
+    def train(state: TrainState, indices: jax.Array, weights: jax.Array) -> Any:
+        return train_epoch(state, volumes, indices, weights, losses=setup.workload.losses, optimizer=setup.optimizer)
+
+    return train, arguments
+
+
+def ways(train: Callable[..., Any], arguments: list[tuple[Any, ...]]) -> dict[str, Callable[[], Any]]:
+    """The same work in three ways, compiled and tried out."""
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *arguments)
+    alone = jax.jit(train).lower(*arguments[0]).compile()
+    together = jax.jit(jax.vmap(train)).lower(*stacked).compile()
+    mapped = jax.jit(partial(jax.lax.map, lambda seed: train(*seed))).lower(stacked).compile()
+    found = {
+        "one after the other": lambda: [jax.block_until_ready(alone(*seed)) for seed in arguments],
+        "together": lambda: jax.block_until_ready(together(*stacked)),
+        "lax.map": lambda: jax.block_until_ready(mapped(stacked)),
+    }
+    expected = np.stack([losses for _, losses in found["one after the other"]()])
+    for name in ("together", "lax.map"):
+        # The same sums in another order; after some steps they differ by more than rounding.
+        np.testing.assert_allclose(found[name]()[1], expected, rtol=1e-2, err_msg=name)
+    return found
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", default="quickstart")
+    parser.add_argument("--batches", type=int, nargs="+", default=[8, 32])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--steps", type=int, default=4, help="training steps between two looks at the clock")
+    parser.add_argument("--rounds", type=int, default=5, help="times that each way has its turn")
+    asked = parser.parse_args()
+    config = read_config(config_path(asked.config))
+    print(f"{jax.devices()[0].device_kind}, {os.cpu_count()} cores, Python {platform.python_version()}, jax {jax.__version__}")
+    print(f"{asked.config}, {asked.steps} steps, {asked.rounds} rounds; seconds a step and seed, medians; ratios (least, most)")
+    print("| batch | seeds | one after the other | together | lax.map | other / together | other / lax.map |")
+    print("|---|---|---|---|---|---|---|")
+    for batch in asked.batches:
+        for count in asked.seeds:
+            work = ways(*seeds_of(config, count, batch, asked.steps))
+            turns = np.array([[seconds(way) for way in work.values()] for _ in range(asked.rounds)])
+            each = np.median(turns, axis=0) / (asked.steps * count)
+            ratios = turns[:, :1] / turns[:, 1:]
+            words = [f"{np.median(r):.2f} ({r.min():.2f}, {r.max():.2f})" for r in ratios.T]
+            print(f"| {batch} | {count} | {' | '.join(f'{s:.4f}' for s in each)} | {' | '.join(words)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
