@@ -172,12 +172,16 @@ class ParallelConfig:
     micro_batch: int = 0  # most samples whose gradient a device computes at once, to bound memory; 0: its whole share
     reduction: Reduction = "pmean"  # pmean: sums in any order; exact: the same bits on any number of devices
     shards: int = 32  # exact: fixed parts of a batch that the devices share; the most devices, a power of two
+    epochs_per_dispatch: int = (
+        1  # most epochs in one program where nothing needs the host in between; for short epochs on a GPU
+    )
 
     def __post_init__(self) -> None:
         require(self.devices >= 0, "parallel.devices", "at least 0", self.devices)
         require(self.virtual >= 0, "parallel.virtual", "at least 0", self.virtual)
         require(self.micro_batch >= 0, "parallel.micro_batch", "at least 0", self.micro_batch)
         _require_choice("parallel.reduction", self.reduction, Reduction)
+        require(self.epochs_per_dispatch >= 1, "parallel.epochs_per_dispatch", "at least 1", self.epochs_per_dispatch)
         require(self.shards.bit_count() == 1 and self.shards > 0, "parallel.shards", "a power of two", self.shards)
 
 
@@ -271,6 +275,7 @@ RESUMABLE = (
     "stop.max_epochs",
     "stop.time_limit_s",
     "stop.patience_",
+    "parallel.epochs_per_dispatch",
     "distributed.",
     "checkpoint.",
     "log.",

@@ -6,7 +6,7 @@ clocks, history, checkpoints and logs, and decides whether to stop.
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from gmmae import agreement, programs, stopping
+from gmmae.blocks import TrainBlock, block_program
 from gmmae.checkpoint import Checkpoint, Checkpoints, Progress, restore_epoch
 from gmmae.clock import Clock
 from gmmae.config import Config, determining
@@ -94,6 +95,7 @@ class _Run:
         self.state: TrainState = setup.devices.replicate(saved.state if saved else start)
         self.journal: Journal = WorkDirJournal(workdir, self._board()) if group.primary else NoJournal()
         self.journal.begin(self.history)
+        self.block: TrainBlock | None = None
 
     def _restore(self, like: TrainState) -> Checkpoint | None:
         """What the first process can read decides where all go on."""
@@ -107,6 +109,8 @@ class _Run:
         self.display.start(words, max_epochs=stop.max_epochs, done=done)
         with self.clock.section("compile_s"):
             compiled = programs.build(self.setup, self.state)
+            if self.setup.config.parallel.epochs_per_dispatch > 1:
+                self.block = block_program(self.setup, self.state)
         # Gloo's first operation waits 30 s, and a cache of compiled programs serves process 0 alone.
         self.group.gather(None)
         self._write_record(None)
@@ -114,7 +118,7 @@ class _Run:
             self._show(compiled, compiled.evaluate(self.state.params), last=False)
         reason, _ = self._agree(self._stop_reason([row.train_loss for row in self.history[-1:]]) if done else None, None)
         while reason is None:
-            step_losses = self._epoch(compiled)
+            step_losses = self._advance(compiled)
             end, interrupt = self._agree(self._stop_reason(step_losses), interrupts.reason)
             self._show(compiled, self.history[-1].val_loss, last=end is not None)
             reason = end or interrupt
@@ -131,12 +135,30 @@ class _Run:
         said = self.group.gather([end, interrupt])
         return said[0][0], next((reason for _, reason in said if reason), None)
 
-    def _epoch(self, compiled: Programs) -> Sequence[float]:
-        epoch, plan = len(self.history) + 1, self.setup.train_plan
+    def _advance(self, compiled: Programs) -> Sequence[float]:
+        """One epoch, or several in one program; the losses of the last one's steps."""
+        if self.block is None:
+            with self.clock.section("train_s"):
+                self.state, step_losses = compiled.train(self.state, len(self.history) + 1)
+            with self.clock.section("eval_s"):
+                val_loss = compiled.evaluate(self.state.params)
+            if val_loss < self._best_loss():
+                self.best, self.best_epoch = jax.device_get(self.state.params), len(self.history) + 1
+            self._row(step_losses, val_loss, self.clock.read())
+            return step_losses.tolist()
+        epochs = range(len(self.history) + 1, len(self.history) + 1 + self._free_epochs())
+        before = self.clock.read()
         with self.clock.section("train_s"):
-            self.state, step_losses = compiled.train(self.state, epoch)
-        with self.clock.section("eval_s"):
-            val_loss = compiled.evaluate(self.state.params)
+            block = self.block(self.state, self.best, self._best_loss(), epochs)
+        self.state, self.best, self.best_epoch = block.state, block.best, block.best_epoch or self.best_epoch
+        after, count = self.clock.read(), len(block.val_losses)
+        for done, (step_losses, val_loss) in enumerate(zip(block.step_losses, block.val_losses, strict=True), start=1):
+            clocks = {key: before[key] + (after[key] - before[key]) * done / count for key in after}
+            self._row(step_losses, val_loss, clocks)
+        return block.step_losses[-1].tolist()
+
+    def _row(self, step_losses: np.ndarray, val_loss: float, clocks: Mapping[str, float]) -> None:
+        epoch, plan = len(self.history) + 1, self.setup.train_plan
         row = Epoch(
             epoch=epoch,
             steps=epoch * plan.steps,
@@ -144,14 +166,20 @@ class _Run:
             lr=np.asarray(self.setup.schedule(epoch * plan.steps - 1)).item(),
             train_loss=programs.mean_over_steps(step_losses, plan),
             val_loss=val_loss,
-            **self.clock.read(),
+            **clocks,
         )
-        if val_loss < self._best_loss():
-            self.best, self.best_epoch = jax.device_get(self.state.params), epoch
         self._remember(row)
         self.journal.epoch(row)
         self.display.epoch(row)
-        return step_losses.tolist()
+
+    def _free_epochs(self) -> int:
+        """Epochs until the host has something to do: a checkpoint, a picture, or a rule for which it looks at each loss."""
+        config, done = self.setup.config, len(self.history)
+        if config.stop.collapse_epochs or config.stop.patience_epochs:
+            return 1
+        next_figure = [epoch - done for epoch in config.log.figure_epochs if epoch > done]
+        regular = [every - done % every for every in (config.checkpoint.every_epochs, config.log.detail_epochs)]
+        return min(config.parallel.epochs_per_dispatch, config.stop.max_epochs - done, *regular, *next_figure)
 
     def _remember(self, row: Epoch) -> None:
         self.history.append(row)
@@ -170,7 +198,8 @@ class _Run:
             return
         with self.clock.section("checkpoint_s"):
             progress = Progress(self.history, self.clock.read(), self.best_epoch)
-            self.checkpoints.save(Checkpoint(jax.device_get(self.state), self.best, progress))
+            state, best = jax.device_get((self.state, self.best))
+            self.checkpoints.save(Checkpoint(state, best, progress))
 
     def _write_record(self, reason: str | None) -> Record:
         last = self.history[-1] if self.history else None

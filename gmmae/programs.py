@@ -14,6 +14,7 @@ from gmmae import augment, schedules
 from gmmae.compiled import mended
 from gmmae.config import Config, ParallelConfig
 from gmmae.data.batches import Plan, epoch_order, plan, shards
+from gmmae.data.volumes import Targets
 from gmmae.environment import require_prepared
 from gmmae.errors import InputError
 from gmmae.parallel import Devices, choose, exact_mean, pmean
@@ -155,23 +156,14 @@ def mean_over_steps(losses: Float[np.ndarray, " steps"], plan: Plan) -> float:
 @mended()
 def train_program(setup: Setup, state: TrainState) -> Callable[[TrainState, int], tuple[TrainState, np.ndarray]]:
     """`Programs.train` alone."""
-    config = setup.config
-    volumes = setup.devices.replicate(setup.workload.data.train.density.astype(config.dtype))
-    step: dict[str, Any] = {
-        "losses": setup.workload.losses,
-        "optimizer": setup.optimizer,
-    }
-
-    def program(state: TrainState, volumes: Any, epoch: Any, indices: Any, weights: Any, part: Any) -> tuple[TrainState, Any]:
-        gather = partial(augment.gather, epoch=epoch, seed=config.seed) if config.data.augment else take
-        average = _average(setup, setup.train_plan, part)
-        return train_epoch(state, volumes, indices, weights, gather=gather, average=average, **step)
+    volumes = data_set(setup, setup.workload.data.train)
 
     def samples(epoch: int) -> tuple[Any, ...]:
-        order = epoch_order(config.seed, epoch, setup.train_plan.samples)
+        order = epoch_order(setup.config.seed, epoch, setup.train_plan.samples)
         return setup.devices.replicate(np.int32(epoch)), *deal(setup, order, setup.train_plan)
 
-    exact = _exact(setup)
+    exact = setup.config.parallel.reduction == "exact"
+    program = partial(an_epoch, setup)
     compiled = setup.devices.compile(program, state, volumes, *samples(1), sharded=3, donate=(0,), deterministic=exact)
 
     def train(state: TrainState, epoch: int) -> tuple[TrainState, np.ndarray]:
@@ -184,32 +176,50 @@ def train_program(setup: Setup, state: TrainState) -> Callable[[TrainState, int]
 @mended()
 def evaluate_program(setup: Setup, params: Params) -> Callable[[Params], float]:
     """`Programs.evaluate` alone."""
-    volumes = setup.devices.replicate(setup.workload.data.validation.density.astype(setup.config.dtype))
-    samples = deal(setup, np.arange(setup.eval_plan.samples, dtype=np.int32), setup.eval_plan)
-
-    def program(params: Params, volumes: Any, indices: Any, weights: Any, part: Any) -> Any:
-        average = _average(setup, setup.eval_plan, part)
-        return evaluate(params, volumes, indices, weights, losses=setup.workload.losses, average=average)
-
-    compiled = setup.devices.compile(program, params, volumes, *samples, sharded=3, deterministic=_exact(setup))
+    volumes, samples = data_set(setup, setup.workload.data.validation), held_out(setup)
+    exact = setup.config.parallel.reduction == "exact"
+    compiled = setup.devices.compile(partial(a_validation, setup), params, volumes, *samples, sharded=3, deterministic=exact)
     return lambda params: mean_over_steps(np.asarray(compiled(params, volumes, *samples)), setup.eval_plan)
+
+
+def an_epoch(
+    setup: Setup, state: TrainState, volumes: Any, epoch: Any, indices: Any, weights: Any, part: Any
+) -> tuple[TrainState, Any]:
+    """One device's part of an epoch: the new state and the mean loss of each step. The last three are from `deal`."""
+    config = setup.config
+    gather = partial(augment.gather, epoch=epoch, seed=config.seed) if config.data.augment else take
+    step: dict[str, Any] = {"losses": setup.workload.losses, "optimizer": setup.optimizer}
+    return train_epoch(state, volumes, indices, weights, gather=gather, average=_average(setup, setup.train_plan, part), **step)
+
+
+def a_validation(setup: Setup, params: Params, volumes: Any, indices: Any, weights: Any, part: Any) -> Any:
+    """One device's part of a validation: the mean loss of each step."""
+    average = _average(setup, setup.eval_plan, part)
+    return evaluate(params, volumes, indices, weights, losses=setup.workload.losses, average=average)
+
+
+def data_set(setup: Setup, targets: Targets) -> Any:
+    """All volumes, on every device."""
+    return setup.devices.replicate(targets.density.astype(setup.config.dtype))
+
+
+def held_out(setup: Setup) -> tuple[Any, Any, Any]:
+    """What `deal` makes of all validation volumes."""
+    return deal(setup, np.arange(setup.eval_plan.samples, dtype=np.int32), setup.eval_plan)
 
 
 def deal(setup: Setup, order: np.ndarray, plan: Plan) -> tuple[Any, Any, Any]:
     """Indices, weights and part of each device, on the devices. Where shards are fixed, every device has all of them."""
     indices, weights = shards(order, plan)
     n = setup.devices.count
-    if _exact(setup):
+    if setup.config.parallel.reduction == "exact":
         indices, weights = (np.broadcast_to(x.swapaxes(0, 1), (n, plan.steps, *x.shape[::2])) for x in (indices, weights))
     return setup.devices.shard((indices, weights, setup.devices.parts(plan.devices)))
 
 
 def _average(setup: Setup, plan: Plan, part: Any) -> Average:
-    return partial(exact_mean, part=part) if _exact(setup) else partial(pmean, parts=plan.micro_batches)
-
-
-def _exact(setup: Setup) -> bool:
-    return setup.config.parallel.reduction == "exact"
+    exact = setup.config.parallel.reduction == "exact"
+    return partial(exact_mean, part=part) if exact else partial(pmean, parts=plan.micro_batches)
 
 
 @mended()
