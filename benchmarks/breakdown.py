@@ -1,5 +1,10 @@
-"""The parts of our training step, each in a scan of its own, in turns with the whole step and with a large matrix product."""
+"""The parts of our training step, each in a scan of its own, in turns with the whole step and with a large matrix product.
 
+python -m benchmarks.breakdown prints one line of JSON.
+"""
+
+import argparse
+import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -55,15 +60,15 @@ def parts(config: Config) -> dict[str, Timed]:
         timed[f"convolution {i + 1}"] = _layer(layer, (batch, edge, edge, edge, channels), to_input=i > 0)
         edge, channels = edge - kernel + 1, filters
     latent = nn.Dense(model.latent_dim, precision=PRECISION)
-    dense = nn.Sequential([latent, activate, Heads(model.components, 3), lambda logits: jnp.concatenate(_columns(logits), 1)])
+    dense = nn.Sequential([latent, activate, Heads(model.components, 3), _columns])
     timed["dense"] = _layer(dense, (batch, edge**3 * channels), to_input=True)
     timed["density and loss"] = _density(config)
     timed["optimiser"] = _optimiser(config)
     return timed
 
 
-def _columns(logits: Logits) -> list[jax.Array]:
-    return [x.reshape(len(x), -1) for x in logits]
+def _columns(*logits: jax.Array) -> jax.Array:
+    return jnp.concatenate([x.reshape(len(x), -1) for x in logits], axis=1)
 
 
 def _draw(*shape: int) -> jax.Array:
@@ -155,7 +160,14 @@ def table(found: dict[str, Any]) -> Table:
     rest = seconds[WHOLE].median - sum(seconds[part].median for part in found["flops"])
     share = f"{100 * rest / seconds[WHOLE].median:.1f}"
     rows.insert(-1, ("the rest: step less its parts", f"{1000 * rest:.3g}", share, "", "", ""))
-    columns = ("part", "ms, median (quartiles)", "share of the step, %", "GFLOP", "GFLOP/s", f"of the {EDGE}² product's rate, %")
+    columns = (
+        "part",
+        "ms, median (quartiles)",
+        "share of the step, %",
+        "GFLOP",
+        "GFLOP/s",
+        f"of the {EDGE}² product's rate, %",
+    )
     notes = (f"The {EDGE}² product in float32: {rate / 1e9:.0f} GFLOP/s. FLOPs by formula (benchmarks/flops.py).",)
     return Table("breakdown", f"One step, {found['config']}, batch {found['batch']}", columns, tuple(rows), notes)
 
@@ -171,3 +183,15 @@ def _row(part: str, seconds: Spread, step_s: float, count: int, rate: float) -> 
         f"{speed / 1e9:.3g}",
         f"{100 * speed / rate:.1f}",
     )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--config", default="paper")
+    parser.add_argument("--turns", type=int, default=7)
+    asked = parser.parse_args()
+    print(json.dumps(measure(asked.config, asked.turns)))
+
+
+if __name__ == "__main__":
+    main()

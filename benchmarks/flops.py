@@ -1,7 +1,7 @@
 """Floating-point operations of a training step by formula: what the mathematics needs, not what an implementation spends.
 
-A product and its addition count two. Gradients cost as much as the forward pass for the parameters, and again for the input; the
-first convolution needs none of its input.
+A product and its addition count two. Gradients cost as much as the forward pass for the parameters, and again for the input;
+the first convolution needs none of its input.
 """
 
 from gmmae.config import Config
@@ -22,7 +22,7 @@ def convolution(batch: int, out: int, kernel: int, channels: int, filters: int) 
 
 
 def of_step(config: Config) -> dict[str, int]:
-    """Operations of each part of a training step, by the parts' names in `breakdown`; VALID convolutions in three dimensions."""
+    """Operations of each part of a training step, by the names in `breakdown`; VALID convolutions in three dimensions."""
     model, batch, size = config.model, config.optim.base_batch, config.data.size
     channels = (1, *model.filters)
     found, edge = {}, size

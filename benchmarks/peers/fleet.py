@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.child import ROOT
 from benchmarks.peers.roster import ROSTER
 
-ROOT = Path(__file__).parent.parent.parent
 IDLE_S = 1.0
 """How long the idle processes are watched."""
 

@@ -8,7 +8,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras  # pyright: ignore[reportMissingImports]
 import numpy as np
-import tensorflow as tf  # pyright: ignore[reportMissingImports]
+import tensorflow as tf  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
 from keras import ops  # pyright: ignore[reportMissingImports]
 
 from benchmarks.peers.problem import HEADS, Arrays, Problem
@@ -94,7 +94,9 @@ class KerasPeer:
     def _variables(self) -> dict[str, Any]:
         """The trainable variables by our names."""
         layers = [layer for layer in self.model.layers if layer.weights]
-        return {f"{layer.name.replace('_', '/', 1)}/{variable.name}": variable for layer in layers for variable in layer.weights}
+        return {
+            f"{layer.name.replace('_', '/', 1)}/{variable.name}": variable for layer in layers for variable in layer.weights
+        }
 
     def reset(self) -> None:
         p = self.problem

@@ -1,15 +1,19 @@
 """Ours as a peer: the programs that `train.py` runs; and the problem that it hands to the others."""
 
 import dataclasses
+import json
 import os
+import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from flax import traverse_util
 
+from benchmarks.peers import problem
 from benchmarks.peers.problem import Arrays, Problem
 from benchmarks.peers.roster import Place
 from gmmae import programs
@@ -70,7 +74,9 @@ def problem_of(**source: Any) -> Problem:
 
 def flat(params: Any) -> Arrays:
     """Parameters, or their gradients, by name."""
-    return {name.removeprefix("params/"): np.asarray(leaf) for name, leaf in traverse_util.flatten_dict(params, sep="/").items()}
+    return {
+        name.removeprefix("params/"): np.asarray(leaf) for name, leaf in traverse_util.flatten_dict(params, sep="/").items()
+    }
 
 
 class Ours:
@@ -136,7 +142,19 @@ class Ours:
         return partial(devices.compile(program, vector, ones, sharded=1), vector, ones)
 
 
-def start(problem: Problem, place: Place) -> Ours:
+def start(known: Problem, place: Place) -> Ours:
     if place.processes > 1:
         jax.distributed.initialize(f"127.0.0.1:{place.port}", place.processes, place.rank)
-    return Ours(configuration(**problem.source))
+    return Ours(configuration(**known.source))
+
+
+def main() -> None:
+    """`python -m benchmarks.peers.ours SOURCE FOLDER` puts a problem into a folder and says what machine JAX sees."""
+    source, folder = sys.argv[1:]
+    made = problem_of(**json.loads(source))
+    problem.write(Path(folder), made)
+    print(json.dumps({"platform": jax.default_backend(), "kind": jax.devices()[0].device_kind, "batch": made.batch}))
+
+
+if __name__ == "__main__":
+    main()

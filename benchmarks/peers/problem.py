@@ -71,12 +71,17 @@ class Problem(NamedTuple):
 _ARRAYS = ("train", "validation", "params")
 
 
+def write_arrays(path: Path, arrays: Arrays) -> None:
+    """Arrays by name, whatever the names."""
+    np.savez(path, **arrays)  # pyright: ignore[reportArgumentType]
+
+
 def write(folder: Path, problem: Problem) -> None:
     """Puts a problem into a folder."""
     plain = {key: value for key, value in problem._asdict().items() if key not in _ARRAYS}
     (folder / "problem.json").write_text(json.dumps(plain), encoding="utf-8")
     np.savez(folder / "data.npz", train=problem.train, validation=problem.validation)
-    np.savez(folder / "params.npz", **problem.params)
+    write_arrays(folder / "params.npz", problem.params)
 
 
 def read(folder: Path) -> Problem:
