@@ -64,8 +64,9 @@ class Worker:
             assert process.stdout
             line = process.stdout.readline()
             if not line:
-                tail = errors.read_text()[-3000:]
-                raise SystemExit(f"{self.title} ended with {process.wait()}:\n{tail}")
+                code = process.wait()
+                self.close()
+                raise SystemExit(f"{self.title} ended with {code}:\n{errors.read_text()[-3000:]}")
             answers.append(json.loads(line))
         return answers[0] | {"seconds": max(answer.get("seconds", 0.0) for answer in answers)}
 
@@ -75,6 +76,7 @@ class Worker:
         return sum(int(field[11]) + int(field[12]) for field in fields) / os.sysconf("SC_CLK_TCK")
 
     def close(self) -> None:
+        """Ends the processes: a worker does when there are no more commands."""
         for process in self.processes:
             assert process.stdin
             process.stdin.close()
@@ -84,6 +86,8 @@ class Worker:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            assert process.stdout
+            process.stdout.close()
 
 
 @contextmanager

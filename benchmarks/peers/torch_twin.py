@@ -11,6 +11,7 @@ from torch import distributed, nn  # pyright: ignore[reportMissingImports]
 from benchmarks.peers.problem import HEADS, Arrays, Problem
 from benchmarks.peers.quadratic import coefficients
 from benchmarks.peers.roster import Place
+from benchmarks.peers.torch_layout import from_ours, to_ours
 
 EVAL_BATCH = 64  # as gmmae.programs.EVAL_DEVICE_BATCH
 
@@ -53,39 +54,6 @@ class Twin(nn.Module):
 
 def head_sizes(problem: Problem) -> dict[str, int]:
     return {name: (1 if name == "alpha" else 3) * problem.components for name in HEADS}
-
-
-def from_ours(params: Arrays, problem: Problem) -> Arrays:
-    """Our parameters by the twin's names: kernels features first, and the flattened volume channels first."""
-    converted = {}
-    for name, value in params.items():
-        part, layer, kind = name.split("/")
-        place = f"heads.{layer}" if part == "heads" else layer.replace("Conv_", "convolutions.").replace("Dense_0", "dense")
-        if kind == "kernel":
-            if layer == "Dense_0":
-                value = value.reshape(*_flattened(problem), -1).transpose(3, 0, 1, 2, 4).reshape(value.shape)
-            value = np.moveaxis(value, (-1, -2), (0, 1))
-        converted[f"{place}.{'weight' if kind == 'kernel' else 'bias'}"] = np.ascontiguousarray(value)
-    return converted
-
-
-def to_ours(params: Arrays, problem: Problem) -> Arrays:
-    """The inverse of `from_ours`."""
-    converted = {}
-    for name, value in params.items():
-        *place, kind = name.split(".")
-        if kind == "weight":
-            value = np.moveaxis(value, (0, 1), (-1, -2))
-        if place == ["dense"] and kind == "weight":
-            z, y, x, channels = _flattened(problem)
-            value = value.reshape(channels, z, y, x, -1).transpose(1, 2, 3, 0, 4).reshape(value.shape)
-        ours = {"convolutions": "encoder/Conv_", "dense": "encoder/Dense_0", "heads": "heads/"}[place[0]] + "".join(place[1:])
-        converted[f"{ours}/{'kernel' if kind == 'weight' else 'bias'}"] = np.ascontiguousarray(value)
-    return converted
-
-
-def _flattened(problem: Problem) -> tuple[int, int, int, int]:
-    return (*[problem.edges[-1]] * 3, problem.filters[-1])  # pyright: ignore[reportReturnType]
 
 
 class TorchPeer:
@@ -149,10 +117,12 @@ class TorchPeer:
 
     @torch.no_grad()
     def evaluate(self) -> float:
-        parts = self.validation.split(EVAL_BATCH)
-        model = self.twin if self.place.processes > 1 else self.loss
-        losses = torch.stack([model(part).clone() * len(part) for part in parts])
-        return float(losses.double().sum()) / len(self.validation)
+        model = self.twin if self.place.processes > 1 else self.loss  # DDP's forward pass would prepare a backward one
+        parts = self.validation.chunk(self.place.processes)[self.place.rank].split(EVAL_BATCH)
+        total = torch.stack([model(part).clone() * len(part) for part in parts]).double().sum()
+        if self.place.processes > 1:
+            distributed.all_reduce(total)
+        return float(total) / len(self.validation)
 
     def gradient(self) -> Arrays:
         self.twin.zero_grad()
