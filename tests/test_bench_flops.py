@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks import flops
 from gmmae import programs
-from gmmae.config import Config, DataConfig, ModelConfig, OptimConfig
+from gmmae.config import Config, DataConfig, ModelConfig, OptimConfig, ParallelConfig
 from tests.small import small
 
 # One 2³ kernel with 3 filters on 5³ volumes: 4³ outputs, 192 numbers flattened; 2 latent numbers; 1 component.
@@ -13,6 +13,7 @@ TINY = Config(
     data=DataConfig(size=5, samples=4, validation=1),
     model=ModelConfig(filters=(3,), kernels=(2,), latent_dim=2, components=1),
     optim=OptimConfig(base_batch=7),
+    parallel=ParallelConfig(devices=1),
 )
 
 
@@ -30,7 +31,7 @@ def test_a_second_convolution_needs_its_input_s_gradient_too():
 
 
 def test_the_optimiser_s_parameters_are_the_model_s():
-    setup = programs.prepare(TINY.__class__(data=TINY.data, model=TINY.model, optim=OptimConfig(base_batch=3)))
+    setup = programs.prepare(TINY)
     counted = flops.of_step(TINY)["optimiser"] / flops.ADAM
     assert counted == programs.parameter_count(programs.initial_state(setup).params)
 
