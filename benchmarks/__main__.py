@@ -23,8 +23,10 @@ from gmmae.provenance import git_commit, versions
 from gmmae.records import write_text
 from gmmae.tables import Table, markdown
 
-SAMPLES, VALIDATION = 330, 128
-"""Of the timed epochs: ten full steps of 32 and a partial one."""
+SAMPLES, VALIDATION = {"cpu": 330, "gpu": 2100}, 128
+"""Of the timed epochs: ten or 65 full steps of 32 and a partial one."""
+STEPS = {"cpu": 4, "gpu": 65}
+"""Of a timed block."""
 
 Section = tuple[dict[str, Any], list[Table]]
 
@@ -34,8 +36,9 @@ class Bench:
 
     def __init__(self, asked: argparse.Namespace, folder: Path):
         self.asked, self.folder = asked, folder
-        machine = self.problem(asked.config, SAMPLES, VALIDATION, asked.precision)
+        machine = self.problem(asked.config, SAMPLES["cpu"], VALIDATION, asked.precision)
         self.platform, self.kind, self.batch = machine["platform"], machine["kind"], machine["batch"]
+        self.samples = SAMPLES[self.platform]
         self.path = asked.out / f"{slug(hardware(self.platform, self.kind))}.json"
         self.sections: dict[str, Any] = json.loads(self.path.read_text()) if self.path.exists() else {}
 
@@ -50,17 +53,21 @@ class Bench:
         print(*lines, sep="\n", flush=True)
         if self.asked.peers:
             found = [name for name in found if name == names[0] or name in self.asked.peers]
+        self.problem(self.asked.config, self.samples, VALIDATION, self.asked.precision)
         with fleet(found, self.folder) as workers:
-            agreement = compare.agreement(workers, self.folder, SAMPLES)
+            agreement = compare.agreement(workers, self.folder, self.samples)
             print(markdown(compare.agreement_table(agreement, self.asked.precision)), flush=True)
             if wrong := compare.disagreeing(agreement):
                 raise SystemExit("\n".join(wrong))
-            steps = 4 if self.platform == "cpu" else SAMPLES // self.batch
-            asked = self.asked
             times = compare.timings(
-                workers, batch=self.batch, steps=steps, samples=SAMPLES, turns=asked.turns, epochs=asked.epochs
+                workers,
+                batch=self.batch,
+                steps=min(STEPS[self.platform], self.samples // self.batch),
+                samples=self.samples,
+                turns=self.asked.turns,
+                epochs=self.asked.epochs,
             )
-        return {"agreement": agreement, "precision": asked.precision, **times}, compare.timing_tables(times)
+        return {"agreement": agreement, "precision": self.asked.precision, **times}, compare.timing_tables(times)
 
 
 def peers(bench: Bench) -> Section:

@@ -93,12 +93,18 @@ def growth(config: str, turns: int) -> dict[str, dict[str, Any]]:
 
 def devices(config: str, turns: int) -> dict[str, Any]:
     """Seconds a step with the same share of the batch on each of more virtual devices, which share the cores."""
+    import jax
+
     from benchmarks.peers.ours import configuration
     from gmmae.config import ParallelConfig
 
     base = configuration(config, STEPS * DEVICE_BATCH * max(DEVICES), 8)
     base = dataclasses.replace(base, arm="weak", optim=dataclasses.replace(base.optim, base_batch=DEVICE_BATCH))
-    sized = {n: (dataclasses.replace(base, parallel=ParallelConfig(devices=n)), n * DEVICE_BATCH) for n in DEVICES}
+    sized = {
+        n: (dataclasses.replace(base, parallel=ParallelConfig(devices=n)), n * DEVICE_BATCH)
+        for n in DEVICES
+        if n <= jax.device_count()
+    }
     return {str(n): {"seconds": values} for n, values in _in_turns(sized, turns).items()}
 
 
@@ -135,7 +141,8 @@ def tables(found: dict[str, Any]) -> list[Table]:
             speed = f"{count / spread(row['seconds']).median / 1e9:.3g}" if count else ""
             rows.append((names.get(kind, kind), size, spread(row["seconds"]).text(scale=1000), speed, ""))
         against = [value**3 for value in sizes] if kind == "size" else sizes
-        rows[-1] = (*rows[-1][:-1], f"{exponent(against, medians):.2f}")
+        if len(sizes) > 1:
+            rows[-1] = (*rows[-1][:-1], f"{exponent(against, medians):.2f}")
     columns = ("grows", "value", "step, ms, median (quartiles)", "GFLOP/s", "time grows with the power")
     notes = ("The power is that of the value, for S that of the voxels S³; 1 is linear. Virtual devices share the cores.",)
     return [

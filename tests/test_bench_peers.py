@@ -184,12 +184,13 @@ def test_disagreement_is_named_and_nan_is_one():
 
 def test_times_are_shown_beside_ours():
     found = {"idle": {"ours": 0.0, "torch": 0.5}, "step": {"ours": [0.1, 0.2, 0.1], "torch": [0.05, 0.1, 0.05]}}
+    found["facts"] = {"ours": {"device": "NVIDIA H200"}, "torch": {"device": "cpu"}}
     [table] = compare.timing_tables(found)
     assert table.rows == (
         ("gmmae", "100 (100 to 150)", "1 (1 to 1)", "3"),
         ("PyTorch, eager", "50 (50 to 75)", "0.5 (0.5 to 0.5)", "3"),
     )
-    assert table.notes == ("While idle, of a core: PyTorch, eager 50 %.",)
+    assert table.notes == ("While idle, of a core: PyTorch, eager 50 %.", "PyTorch, eager ran on cpu, ours on NVIDIA H200.")
 
 
 def test_the_fastest_torch_runs_to_the_target():

@@ -114,6 +114,9 @@ def timing_tables(found: dict[str, Any]) -> list[Table]:
         columns = ("peer", "ms, median (quartiles)", "times ours, by turns (quartiles)", "turns")
         busy = [f"{ROSTER[name].title} {100 * share:.0f} %" for name, share in found["idle"].items() if share > 0.05]
         notes = (f"While idle, of a core: {', '.join(busy)}.",) if busy else ()
+        devices = {name: of["device"] for name, of in found["facts"].items()}
+        own = next(iter(devices.values()))
+        notes += tuple(f"{ROSTER[name].title} ran on {of}, ours on {own}." for name, of in devices.items() if of != own)
         tables.append(Table(what, title, columns, rows, notes))
     return tables
 
