@@ -34,8 +34,9 @@ def ours(config: str) -> dict[str, Any]:
         subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
         wall_s = time.perf_counter() - began
         record = json.loads((workdir / "record.json").read_text())
-    to_target_s = math.inf if record["time_to_target_s"] is None else record["time_to_target_s"]
-    return _run("train.py", record["epochs"], record["final_val_loss"], to_target_s, wall_s)
+    spent_s = record["clocks"]["train_s"] + record["clocks"]["eval_s"]
+    reached = record["time_to_target_s"] is not None
+    return _run("train.py", record["epochs"], record["final_val_loss"], spent_s, reached, wall_s)
 
 
 def peer(name: str, folder: Path) -> dict[str, Any]:
@@ -49,18 +50,19 @@ def peer(name: str, folder: Path) -> dict[str, Any]:
     epochs = said["epoch_s"]
     # Frameworks that compile when they first run do so in the first epoch.
     compile_s = max(0.0, epochs[0] - median(epochs[1:] or epochs))
-    to_target_s = sum(epochs) - compile_s if said["reached"] else math.inf
-    return _run(ROSTER[name].title, len(epochs), said["val_loss"], to_target_s, time.perf_counter() - began)
+    spent_s = sum(epochs) - compile_s
+    return _run(ROSTER[name].title, len(epochs), said["val_loss"], spent_s, said["reached"], time.perf_counter() - began)
 
 
-def _run(title: str, epochs: int, val_loss: float, to_target_s: float, wall_s: float) -> dict[str, Any]:
+def _run(title: str, epochs: int, val_loss: float, spent_s: float, reached: bool, wall_s: float) -> dict[str, Any]:
+    """What became of a run; `to_target_s` is None where it missed."""
     return {
         "title": title,
         "epochs": epochs,
         "val_loss": val_loss,
-        "to_target_s": to_target_s,
+        "to_target_s": spent_s if reached else None,
+        "epoch_s": spent_s / epochs,
         "wall_s": wall_s,
-        "epoch_s": to_target_s / epochs,
     }
 
 
@@ -71,19 +73,22 @@ def table(found: dict[str, Any]) -> Table:
             run["title"],
             str(run["epochs"]),
             f"{run['val_loss']:.6f}",
-            seconds(run["to_target_s"]),
+            seconds(math.inf if run["to_target_s"] is None else run["to_target_s"]),
             seconds(run["epoch_s"]),
             seconds(run["wall_s"]),
         )
         for run in found["runs"]
     )
     ours, theirs = found["runs"][::2], found["runs"][1::2]
-    ratios = {
-        key: median(b[key] for b in theirs) / median(a[key] for a in ours) for key in ("to_target_s", "epoch_s", "wall_s")
-    }
+    words = {"to_target_s": "to the target", "epoch_s": "an epoch", "wall_s": "wall"}
+    ratios = [f"{word} {_ratio(theirs, ours, key)}" for key, word in words.items()]
     notes = (
-        f"Twin over ours: to the target {ratios['to_target_s']:.2f}, an epoch {ratios['epoch_s']:.2f}, "
-        f"wall {ratios['wall_s']:.2f}.",
+        f"Twin over ours, medians: {', '.join(ratios)}.",
         "Epochs may differ: rounding parts the paths (MEASUREMENT.md).",
     )
     return Table("target", f"Time to the target, {found['config']}", columns, rows, notes)
+
+
+def _ratio(theirs: list[dict[str, Any]], ours: list[dict[str, Any]], key: str) -> str:
+    above, below = ([run[key] for run in runs] for runs in (theirs, ours))
+    return "unknown, a run missed" if None in above + below else f"{median(above) / median(below):.2f}"
