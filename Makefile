@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: train sweep test test-cluster lint format
+.PHONY: train sweep test test-cluster bench lint format
 
 train: $(VENV)/ready
 	$(BIN)/python train.py --workdir runs/quickstart
@@ -19,6 +19,10 @@ test-cluster: $(VENV)/ready
 	tests/cluster/install.sh
 	GMMAE_TEST_CLUSTER=1 $(BIN)/python -m pytest tests/cluster
 
+# Against PyTorch and Keras, which it installs; `make bench BENCH="--parts peers --turns 3"` for a part.
+bench: $(VENV)/bench
+	$(BIN)/python -m benchmarks $(BENCH)
+
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -31,4 +35,8 @@ format: $(VENV)/ready
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	touch $@
+
+$(VENV)/bench: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	touch $@

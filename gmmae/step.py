@@ -4,10 +4,12 @@
 sequential algorithm. Weights come from `gmmae.data.batches`.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 from jax import lax
 from jaxtyping import Array, Float, Int, PyTree
@@ -37,8 +39,25 @@ def adam(
     learning_rate: optax.Schedule, *, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, clip_norm: float = 0.0
 ) -> optax.GradientTransformation:
     """Adam (Kingma and Ba, arXiv:1412.6980) on a schedule, after clipping by global norm where `clip_norm` is positive."""
-    update = optax.adam(learning_rate, b1=beta1, b2=beta2, eps=epsilon)
+    update = optax.chain(_scale_by_adam(beta1, beta2, epsilon), optax.scale_by_learning_rate(learning_rate))
     return optax.chain(optax.clip_by_global_norm(clip_norm), update) if clip_norm else update
+
+
+def _scale_by_adam(beta1: float, beta2: float, epsilon: float) -> optax.GradientTransformation:
+    """optax's, but for `1 - βᵗ`, which cancels in float32: its first steps are 1e-5 off, and losses after them 1e-4."""
+    moments = optax.scale_by_adam(beta1, beta2, epsilon)
+    logs = [math.log(beta) if beta else -math.inf for beta in (beta1, beta2)]
+
+    def update(
+        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, optax.OptState]:
+        _, state = moments.update(updates, state, params)
+        assert isinstance(state, optax.ScaleByAdamState)
+        first, second = (-jnp.expm1(state.count * log) for log in logs)
+        scaled = jax.tree.map(lambda m, v: m / first / (jnp.sqrt(v / second) + epsilon), state.mu, state.nu)
+        return scaled, state
+
+    return optax.GradientTransformation(moments.init, update)
 
 
 def train_step(

@@ -1,0 +1,170 @@
+"""Ours against the same model in other frameworks, where our step's time goes, what it costs, and time to the target.
+
+python -m benchmarks [--parts peers processes breakdown cost target] [--config paper] [--turns 7]
+
+`make bench`. Peers that are not installed are left out, with a line. Each part prints its tables and replaces its section of
+`results/bench/<hardware>.json`; the exit code is 1 where a peer does not compute what ours does.
+"""
+
+import argparse
+import json
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.child import ROOT, ask
+from benchmarks.peers import compare, roster
+from benchmarks.peers.fleet import fleet
+from gmmae.provenance import git_commit, versions
+from gmmae.records import write_text
+from gmmae.tables import Table, markdown
+
+SAMPLES, VALIDATION = {"cpu": 330, "gpu": 2100}, 128
+"""Of the timed epochs: ten or 65 full steps of 32 and a partial one."""
+STEPS = {"cpu": 4, "gpu": 65}
+"""Of a timed block."""
+
+Section = tuple[dict[str, Any], list[Table]]
+
+
+class Bench:
+    """What the parts share: the options, the machine, and what earlier parts found."""
+
+    def __init__(self, asked: argparse.Namespace, folder: Path):
+        self.asked, self.folder = asked, folder
+        machine = self.problem(asked.config, SAMPLES["cpu"], VALIDATION, asked.precision)
+        self.platform, self.kind, self.batch = machine["platform"], machine["kind"], machine["batch"]
+        self.samples = SAMPLES[self.platform]
+        self.path = asked.out / f"{slug(hardware(self.platform, self.kind))}.json"
+        self.sections: dict[str, Any] = json.loads(self.path.read_text()) if self.path.exists() else {}
+
+    def problem(self, config: str, samples: int, validation: int, precision: str) -> dict[str, Any]:
+        """Puts a problem into the folder, in a process of its own: this one stays without JAX's threads."""
+        source = {"name": config, "samples": samples, "validation": validation, "precision": precision}
+        return ask("benchmarks.peers.ours", json.dumps(source), str(self.folder))
+
+    def compared(self, names: tuple[str, ...]) -> Section:
+        """Agreement, then times, of peers that run side by side but work one at a time."""
+        found, lines = roster.available(names, self.platform)
+        print(*lines, sep="\n", flush=True)
+        if self.asked.peers:
+            found = [name for name in found if name == names[0] or name in self.asked.peers]
+        self.problem(self.asked.config, self.samples, VALIDATION, self.asked.precision)
+        with fleet(found, self.folder) as workers:
+            agreement = compare.agreement(workers, self.folder, self.samples)
+            print(markdown(compare.agreement_table(agreement, self.asked.precision)), flush=True)
+            if wrong := compare.disagreeing(agreement):
+                raise SystemExit("\n".join(wrong))
+            times = compare.timings(
+                workers,
+                batch=self.batch,
+                steps=min(STEPS[self.platform], self.samples // self.batch),
+                samples=self.samples,
+                turns=self.asked.turns,
+                epochs=self.asked.epochs,
+            )
+        return {"agreement": agreement, "precision": self.asked.precision, **times}, compare.timing_tables(times)
+
+
+def peers(bench: Bench) -> Section:
+    return bench.compared(roster.ALONE)
+
+
+def processes(bench: Bench) -> Section:
+    if (cores := len(os.sched_getaffinity(0))) < 2 or bench.platform != "cpu":
+        print(f"two processes: left out, they need two cores and no GPU; got {cores} and {bench.kind}")
+        return {}, []
+    return bench.compared(roster.TOGETHER)
+
+
+def breakdown(bench: Bench) -> Section:
+    found = ask("benchmarks.breakdown", "--config", bench.asked.config, "--turns", str(bench.asked.turns))
+    from benchmarks.breakdown import table  # brings JAX, whose threads sleep from here on
+
+    return found, [table(found)]
+
+
+def cost(bench: Bench) -> Section:
+    from benchmarks import cost
+
+    found = cost.measure(bench.asked.config, min(3, bench.asked.turns))
+    return found, cost.tables(found)
+
+
+def target(bench: Bench) -> Section:
+    from benchmarks import target
+
+    asked = bench.asked
+    [twin], lines = roster.available((asked.twin or compare.fastest_twin(bench.sections.get("peers", {})),), bench.platform)
+    print(*lines, sep="\n", flush=True)
+    bench.problem(asked.target_config, 0, 0, "float32")
+    found = target.measure(asked.target_config, twin, bench.folder, asked.rounds)
+    return found, [target.table(found)]
+
+
+PARTS: dict[str, Callable[[Bench], Section]] = {
+    "peers": peers,
+    "processes": processes,
+    "breakdown": breakdown,
+    "cost": cost,
+    "target": target,
+}
+
+
+def hardware(platform: str, kind: str) -> str:
+    """What measured: the GPU, or the processor and its cores."""
+    if platform != "cpu":
+        return kind
+    names = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    return f"{names[0] if names else 'cpu'} {len(os.sched_getaffinity(0))} cores"
+
+
+def slug(text: str) -> str:
+    """A file name.
+
+    >>> slug("Intel(R) Xeon(R) Processor 2 cores")
+    'intel-r-xeon-r-processor-2-cores'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--config", default="paper", help="of all parts but the target")
+    parser.add_argument("--target-config", default="quickstart")
+    parser.add_argument("--twin", choices=list(roster.ROSTER), help="in the part target; default: PyTorch's fastest")
+    parser.add_argument("--peers", nargs="+", choices=list(roster.ROSTER), help="besides ours; default: all that are installed")
+    parser.add_argument("--precision", choices=["float32", "float64"], default="float32", help="of the comparison with peers")
+    parser.add_argument("--turns", type=int, default=7, help="how often steps are timed")
+    parser.add_argument("--epochs", type=int, default=3, help="how often epochs are timed")
+    parser.add_argument("--rounds", type=int, default=1, help="pairs of runs to the target")
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "bench")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(asked, Path(folder))
+        print(f"{hardware(bench.platform, bench.kind)}; {', '.join(f'{k} {v}' for k, v in versions().items())}\n", flush=True)
+        for part in asked.parts:
+            began, load = time.perf_counter(), os.getloadavg()[0]
+            section, tables = PARTS[part](bench)
+            print(*map(markdown, tables), sep="\n", flush=True)
+            about = {
+                "seconds": time.perf_counter() - began,
+                "load_before": load,
+                "commit": git_commit(),
+                "versions": versions(),
+            }
+            bench.sections[part] = {"about": about, **section}
+            bench.path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(bench.path, json.dumps(bench.sections, indent=1) + "\n")
+            print(f"{part}: {about['seconds']:.0f} s, load before {load:.1f}; {bench.path}\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()

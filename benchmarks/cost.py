@@ -1,0 +1,175 @@
+"""What our step costs besides its time: compilation, memory; and how its time grows with batch, K, S and devices.
+
+python -m benchmarks.cost compile|memory|growth|devices [options], each in a process of its own; prints one line of JSON.
+"""
+
+import argparse
+import dataclasses
+import itertools
+import json
+import resource
+import time
+from typing import Any
+
+from benchmarks.child import ask
+from benchmarks.spread import exponent, spread
+from gmmae.tables import Table
+
+GROWTH = {"batch": (8, 16, 32, 64, 128), "components": (25, 50, 100, 200), "size": (14, 16, 20, 24)}
+DEVICES, DEVICE_BATCH = (1, 2, 4, 8), 8
+MEMORY = (("batch 32", 0, 0), ("32 virtual devices, batch 1024", 32, 0), ("the same, micro-batches of 32", 32, 32))
+STEPS = 2
+
+
+def measure(config: str, turns: int) -> dict[str, Any]:
+    """All of it, one process after the other."""
+    options = ("--config", config, "--turns", str(turns))
+    memory = {
+        name: ask("benchmarks.cost", "memory", "--virtual", str(virtual), "--micro", str(micro), *options)
+        for name, virtual, micro in MEMORY
+    }
+    return {
+        "compile": ask("benchmarks.cost", "compile", *options),
+        "memory": memory,
+        "growth": ask("benchmarks.cost", "growth", *options),
+        "devices": ask("benchmarks.cost", "devices", *options, devices=max(DEVICES)),
+    }
+
+
+def compile_times(config: str) -> dict[str, float]:
+    """Seconds from the start of Python to a warm epoch, by what they go to."""
+    marks = [time.perf_counter()]
+    from benchmarks.peers.ours import Ours, configuration
+
+    marks.append(time.perf_counter())
+    ours = Ours(configuration(config, 330, 128))
+    marks.append(time.perf_counter())
+    ours.train(330, 1)
+    marks.append(time.perf_counter())
+    ours.evaluate()
+    marks.append(time.perf_counter())
+    ours.train(330, 2)
+    marks.append(time.perf_counter())
+    ours.evaluate()
+    marks.append(time.perf_counter())
+    imports, setup, first, first_eval, second, second_eval = (b - a for a, b in itertools.pairwise(marks))
+    return {"imports": imports, "data and start": setup, "epoch": first - second, "validation": first_eval - second_eval}
+
+
+def peak_memory(config: str, virtual: int, micro: int) -> dict[str, float]:
+    """Most bytes that an epoch and a validation took, of this process and, where there is one, of the GPU."""
+    import jax
+
+    from benchmarks.peers.ours import Ours, configuration
+    from gmmae.config import ParallelConfig
+
+    parallel = ParallelConfig(virtual=virtual, micro_batch=micro)
+    ours = Ours(dataclasses.replace(configuration(config, 1024, 256), arm="weak", parallel=parallel))
+    ours.train(1024, 1)
+    ours.evaluate()
+    found: dict[str, float] = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    statistics = jax.devices()[0].memory_stats() or {}
+    return found | ({"device": statistics["peak_bytes_in_use"]} if "peak_bytes_in_use" in statistics else {})
+
+
+def growth(config: str, turns: int) -> dict[str, dict[str, Any]]:
+    """Seconds a step for each size of each kind, in turns."""
+    from benchmarks import flops
+    from benchmarks.peers.ours import configuration
+
+    sized = {}
+    for kind, values in GROWTH.items():
+        for value in values:
+            base = configuration(config, STEPS * max(GROWTH["batch"]), 2)
+            section, field = {"batch": ("optim", "base_batch")}.get(kind, ("data" if kind == "size" else "model", kind))
+            changed = dataclasses.replace(getattr(base, section), **{field: value})
+            sized[kind, value] = dataclasses.replace(base, **{section: changed})
+    seconds = _in_turns({key: (value, value.optim.base_batch) for key, value in sized.items()}, turns)
+    return {
+        kind: {str(v): {"seconds": seconds[kind, v], "flops": sum(flops.of_step(sized[kind, v]).values())} for v in values}
+        for kind, values in GROWTH.items()
+    }
+
+
+def devices(config: str, turns: int) -> dict[str, Any]:
+    """Seconds a step with the same share of the batch on each of more virtual devices, which share the cores."""
+    import jax
+
+    from benchmarks.peers.ours import configuration
+    from gmmae.config import ParallelConfig
+
+    base = configuration(config, STEPS * DEVICE_BATCH * max(DEVICES), 8)
+    base = dataclasses.replace(base, arm="weak", optim=dataclasses.replace(base.optim, base_batch=DEVICE_BATCH))
+    sized = {
+        n: (dataclasses.replace(base, parallel=ParallelConfig(devices=n)), n * DEVICE_BATCH)
+        for n in DEVICES
+        if n <= jax.device_count()
+    }
+    return {str(n): {"seconds": values} for n, values in _in_turns(sized, turns).items()}
+
+
+def _in_turns(sized: dict[Any, tuple[Any, int]], turns: int) -> dict[Any, list[float]]:
+    from benchmarks.peers.ours import Ours
+
+    peers = {key: (Ours(config), STEPS * batch) for key, (config, batch) in sized.items()}
+    for peer, samples in peers.values():
+        peer.train(samples, 1)
+    seconds: dict[Any, list[float]] = {key: [] for key in peers}
+    for _ in range(turns):
+        for key, (peer, samples) in peers.items():
+            began = time.perf_counter()
+            peer.train(samples, 1)
+            seconds[key].append((time.perf_counter() - began) / STEPS)
+    return seconds
+
+
+def tables(found: dict[str, Any]) -> list[Table]:
+    """Compilation and memory; growth."""
+    once = [(f"compile: {name}", f"{value:.1f} s") for name, value in found["compile"].items()]
+    once += [
+        (f"peak memory: {name}, {place}", f"{value / 1e9:.2f} GB")
+        for name, of in found["memory"].items()
+        for place, value in of.items()
+    ]
+    rows = []
+    for kind, of in [*found["growth"].items(), (f"devices of {DEVICE_BATCH} samples", found["devices"])]:
+        sizes = [float(size) for size in of]
+        medians = [spread(row["seconds"]).median for row in of.values()]
+        work = [row.get("flops") for row in of.values()]
+        names = {"components": "K", "size": "S"}
+        for size, row, count in zip(of, of.values(), work, strict=True):
+            speed = f"{count / spread(row['seconds']).median / 1e9:.3g}" if count else ""
+            rows.append((names.get(kind, kind), size, spread(row["seconds"]).text(scale=1000), speed, ""))
+        against = [value**3 for value in sizes] if kind == "size" else sizes
+        if len(sizes) > 1:
+            rows[-1] = (*rows[-1][:-1], f"{exponent(against, medians):.2f}")
+    columns = ("grows", "value", "step, ms, median (quartiles)", "GFLOP/s", "time grows with the power")
+    notes = ("The power is that of the value, for S that of the voxels S³; 1 is linear. Virtual devices share the cores.",)
+    return [
+        Table("once", "Compilation and memory", ("what", "value"), tuple(once)),
+        Table("growth", "How the step's time grows", columns, tuple(rows), notes),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=["compile", "memory", "growth", "devices"])
+    parser.add_argument("--config", default="paper")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--virtual", type=int, default=0)
+    parser.add_argument("--micro", type=int, default=0)
+    asked = parser.parse_args()
+    match asked.what:
+        case "compile":
+            found: dict[str, Any] = compile_times(asked.config)
+        case "memory":
+            found = peak_memory(asked.config, asked.virtual, asked.micro)
+        case "growth":
+            found = growth(asked.config, asked.turns)
+        case _:
+            found = devices(asked.config, asked.turns)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Floating-point operations of a training step by formula: what the mathematics needs, not what an implementation spends.
+
+A product and its addition count two. Gradients cost as much as the forward pass for the parameters, and again for the input;
+the first convolution needs none of its input.
+"""
+
+from gmmae.config import Config
+
+ADAM = 14
+"""Operations a parameter: two moments (3 and 4), their corrections (2), root, sum, quotient, rate, update."""
+ELEMENT = 3
+"""Operations a component and voxel besides the matrix products: exponential, its sum, the gradient's product with it."""
+
+
+def convolution(batch: int, out: int, kernel: int, channels: int, filters: int) -> int:
+    """Forward, for volumes of out³ after a kernel of kernel³.
+
+    >>> convolution(batch=1, out=2, kernel=3, channels=1, filters=1)
+    432
+    """
+    return 2 * batch * out**3 * kernel**3 * channels * filters
+
+
+def of_step(config: Config) -> dict[str, int]:
+    """Operations of each part of a training step, by the names in `breakdown`; VALID convolutions in three dimensions."""
+    model, batch, size = config.model, config.optim.base_batch, config.data.size
+    channels = (1, *model.filters)
+    found, edge = {}, size
+    parameters = 0
+    for i, kernel in enumerate(model.kernels):
+        edge -= kernel - 1
+        found[f"convolution {i + 1}"] = (3 if i else 2) * convolution(batch, edge, kernel, channels[i], channels[i + 1])
+        parameters += channels[i + 1] * (kernel**3 * channels[i] + 1)
+    flat, numbers = edge**3 * channels[-1], 10 * model.components
+    found["dense"] = 3 * 2 * batch * model.latent_dim * (flat + numbers)
+    parameters += model.latent_dim * (flat + 1) + numbers * (model.latent_dim + 1)
+    found["density and loss"] = batch * model.components * size**3 * (2 * 2 * 10 + ELEMENT)
+    found["optimiser"] = ADAM * parameters
+    return found

@@ -1,0 +1,127 @@
+"""First whether the peers compute the same, then how long they take, in turns."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.peers.fleet import Worker, idle_shares
+from benchmarks.peers.roster import ROSTER
+from benchmarks.spread import array_distance, distance, ratios, spread
+from gmmae.tables import Table
+
+TOLERANCE = 1e-4
+"""Largest relative difference from ours, of any loss and of any array of the first gradient."""
+CHECKED = 20
+"""Steps whose losses must agree."""
+SLOW = 6
+"""A peer that takes so many times our step is timed in one turn only."""
+REDUCTIONS = 20
+
+
+def agreement(workers: Sequence[Worker], folder: Path, samples: int) -> dict[str, dict[str, float]]:
+    """How far the gradient of the first step and the losses of the first `CHECKED` are from ours, the first worker's."""
+    found = {}
+    wanted: tuple[dict[str, np.ndarray], list[float]] | None = None
+    for worker in workers:
+        gradient = {}
+        if len(worker.processes) == 1:
+            path = folder / f"{worker.name}.gradient.npz"
+            worker.ask("gradient", path=str(path))
+            gradient = dict(np.load(path))
+        losses, epoch = [], 0
+        while len(losses) < CHECKED:
+            epoch += 1
+            losses += worker.ask("losses", samples=samples, epoch=epoch)["losses"]
+        wanted = wanted or (gradient, losses)
+        found[worker.name] = {"losses": distance(losses[:CHECKED], wanted[1][:CHECKED])}
+        if gradient:
+            found[worker.name]["gradient"] = array_distance(gradient, wanted[0])
+    return found
+
+
+def disagreeing(found: dict[str, dict[str, float]]) -> list[str]:
+    """A line for each peer that is further from ours than `TOLERANCE`; NaN is."""
+    return [
+        f"{ROSTER[name].title}: {what} differ from ours by {value:.1e}, more than {TOLERANCE:g}"
+        for name, distances in found.items()
+        for what, value in distances.items()
+        if not value <= TOLERANCE
+    ]
+
+
+def agreement_table(found: dict[str, dict[str, float]], precision: str) -> Table:
+    rows = [
+        (ROSTER[name].title, *(f"{of[key]:.0e}" if key in of else "" for key in ("gradient", "losses")))
+        for name, of in list(found.items())[1:]
+    ]
+    columns = ("peer", "gradient, first step", f"losses, {CHECKED} steps")
+    return Table("agreement", f"Largest relative difference from ours, {precision}", columns, tuple(rows))
+
+
+def timings(workers: Sequence[Worker], *, batch: int, steps: int, samples: int, turns: int, epochs: int) -> dict[str, Any]:
+    """Seconds of a step and of an epoch (training and validation), by turns; the order of the peers rotates.
+
+    Args:
+      workers: ours first.
+      batch: samples in a step.
+      steps: in a timed block.
+      samples: in an epoch.
+      turns, epochs: how often a block and an epoch are timed.
+    """
+    warm = {}
+    for worker in workers:
+        for _ in range(2):
+            warm[worker.name] = worker.ask("train", samples=steps * batch, epoch=1)["seconds"]
+        worker.ask("train", samples=samples, epoch=1)
+        worker.ask("evaluate")
+    idle = idle_shares(list(workers))
+    limit = SLOW * warm[workers[0].name]
+    found: dict[str, Any] = {"idle": idle, "step": {w.name: [] for w in workers}, "epoch": {w.name: [] for w in workers}}
+    for turn in range(max(turns, epochs)):
+        for worker in (*workers[turn % len(workers) :], *workers[: turn % len(workers)]):
+            if turn and warm[worker.name] > limit:
+                continue
+            if turn < turns:
+                taken = worker.ask("train", samples=steps * batch, epoch=turn + 1)["seconds"]
+                found["step"][worker.name].append(taken / steps)
+            if turn < epochs:
+                taken = [worker.ask("train", samples=samples, epoch=turn + 1), worker.ask("evaluate")]
+                found["epoch"][worker.name].append(sum(answer["seconds"] for answer in taken))
+    if len(workers[0].processes) > 1:
+        reductions = {w.name: [w.ask("reduction", times=REDUCTIONS)["seconds"] for _ in range(turns + 1)] for w in workers}
+        found["reduction"] = {name: [value / REDUCTIONS for value in values[1:]] for name, values in reductions.items()}
+    return found | {"facts": {worker.name: worker.ask("facts") for worker in workers}}
+
+
+def timing_tables(found: dict[str, Any]) -> list[Table]:
+    """A table for each that was timed: milliseconds with quartiles, and ratios to ours by turns."""
+    titles = {
+        "step": "A training step",
+        "epoch": "An epoch: training and validation",
+        "reduction": "An all-reduce of the gradient",
+    }
+    tables = []
+    for what, title in titles.items():
+        if what not in found:
+            continue
+        [ours, *_] = found[what].values()
+        rows = tuple(
+            (ROSTER[name].title, spread(of).text(scale=1000), ratios(of, ours).text(), str(len(of)))
+            for name, of in found[what].items()
+        )
+        columns = ("peer", "ms, median (quartiles)", "times ours, by turns (quartiles)", "turns")
+        busy = [f"{ROSTER[name].title} {100 * share:.0f} %" for name, share in found["idle"].items() if share > 0.05]
+        notes = (f"While idle, of a core: {', '.join(busy)}.",) if busy else ()
+        devices = {name: of["device"] for name, of in found["facts"].items()}
+        own = next(iter(devices.values()))
+        notes += tuple(f"{ROSTER[name].title} ran on {of}, ours on {own}." for name, of in devices.items() if of != own)
+        tables.append(Table(what, title, columns, rows, notes))
+    return tables
+
+
+def fastest_twin(found: dict[str, Any]) -> str:
+    """The PyTorch peer with the fastest step; eager where none was timed."""
+    steps = {name: spread(of).median for name, of in found.get("step", {}).items() if ROSTER[name].package == "torch"}
+    return min(steps, key=lambda name: steps[name]) if steps else "torch"

@@ -1,0 +1,110 @@
+"""The peers' processes, seen from the one that measures: frameworks never share a process, and one works at a time."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.child import ROOT
+from benchmarks.peers.roster import ROSTER
+
+IDLE_S = 1.0
+"""How long the idle processes are watched."""
+
+
+class Worker:
+    """One peer: a process, or several that train together."""
+
+    def __init__(self, name: str, folder: Path):
+        self.name, self.title = name, ROSTER[name].title
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        count = ROSTER[name].processes
+        # A framework that takes all of a GPU's memory at once would leave none to the others.
+        environ = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "PYTHONPATH": str(ROOT)}
+        if count > 1:
+            environ["OMP_NUM_THREADS"] = "1"
+        self.processes, self.errors = [], []
+        self.began = time.perf_counter()
+        for rank in range(count):
+            words = [name, str(folder), "--rank", str(rank), "--processes", str(count), "--port", str(port)]
+            self.errors.append(folder / f"{name}.{rank}.err")
+            with self.errors[-1].open("w") as errors:
+                self.processes.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", "benchmarks.peers.worker", *words],
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        stderr=errors,
+                        text=True,
+                        cwd=ROOT,
+                        env=environ,
+                    )
+                )
+        self._answers()
+        self.start_s = time.perf_counter() - self.began
+
+    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+        """Sends a command to all processes; the first one's answer, with the seconds of the slowest."""
+        for process in self.processes:
+            assert process.stdin
+            process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
+            process.stdin.flush()
+        return self._answers()
+
+    def _answers(self) -> dict[str, Any]:
+        answers = []
+        for process, errors in zip(self.processes, self.errors, strict=True):
+            assert process.stdout
+            line = process.stdout.readline()
+            if not line:
+                code = process.wait()
+                self.close()
+                raise SystemExit(f"{self.title} ended with {code}:\n{errors.read_text()[-3000:]}")
+            answers.append(json.loads(line))
+        return answers[0] | {"seconds": max(answer.get("seconds", 0.0) for answer in answers)}
+
+    def cpu_s(self) -> float:
+        """Processor time so far."""
+        fields = [Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split() for process in self.processes]
+        return sum(int(field[11]) + int(field[12]) for field in fields) / os.sysconf("SC_CLK_TCK")
+
+    def close(self) -> None:
+        """Ends the processes: a worker does when there are no more commands."""
+        for process in self.processes:
+            assert process.stdin
+            process.stdin.close()
+        for process in self.processes:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            assert process.stdout
+            process.stdout.close()
+
+
+@contextmanager
+def fleet(names: list[str], folder: Path) -> Iterator[list[Worker]]:
+    """Starts the peers one after the other, and ends them all."""
+    workers: list[Worker] = []
+    try:
+        for name in names:
+            workers.append(Worker(name, folder))
+        yield workers
+    finally:
+        for worker in workers:
+            worker.close()
+
+
+def idle_shares(workers: list[Worker]) -> dict[str, float]:
+    """The part of a core that each one uses while nobody asks anything: a pool that spins would slow the others."""
+    before = [worker.cpu_s() for worker in workers]
+    time.sleep(IDLE_S)
+    return {worker.name: (worker.cpu_s() - start) / IDLE_S for worker, start in zip(workers, before, strict=True)}

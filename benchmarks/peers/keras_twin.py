@@ -1,0 +1,142 @@
+"""The same autoencoder in Keras 3 on TensorFlow, the paper's stack: layers, `compile`, `fit`."""
+
+import math
+import os
+from typing import Any
+
+os.environ["KERAS_BACKEND"] = "tensorflow"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras  # pyright: ignore[reportMissingImports]
+import numpy as np
+import tensorflow as tf  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
+from keras import ops  # pyright: ignore[reportMissingImports]
+
+from benchmarks.peers.problem import HEADS, Arrays, Problem
+from benchmarks.peers.quadratic import coefficients
+from benchmarks.peers.roster import Place
+
+EVAL_BATCH = 64  # as gmmae.programs.EVAL_DEVICE_BATCH
+
+
+class Density(keras.layers.Layer):
+    """The four heads' numbers in, the density of a volume out."""
+
+    def __init__(self, problem: Problem):
+        super().__init__()
+        self.problem = problem
+        self.monomials = ops.convert_to_tensor(problem.monomials())
+
+    def call(self, alpha, mu, sigma, rho):
+        p = self.problem
+        mu, sigma, rho = (ops.reshape(x, (-1, p.components, 3)) for x in (mu, sigma, rho))
+        squash = {"sigmoid": ops.sigmoid, "tanh": ops.tanh}[p.rho]
+        terms = coefficients(
+            ops.log_softmax(alpha, axis=-1),
+            ops.unstack(ops.tanh(mu), axis=-1),
+            ops.unstack(p.sigma_floor + (1 - p.sigma_floor) * ops.sigmoid(sigma), axis=-1),
+            ops.unstack(p.rho_limit * squash(rho), axis=-1),
+            sqrt=ops.sqrt,
+            log=ops.log,
+        )
+        density = ops.sum(ops.exp(ops.matmul(ops.stack(terms, axis=-1), self.monomials)), axis=1)
+        return ops.reshape(density, (-1, p.size, p.size, p.size))
+
+
+def twin(problem: Problem) -> Any:
+    """The model; its layers have our names, with `_` for `/`."""
+    volume = keras.Input((problem.size,) * 3)
+    x = ops.expand_dims(volume, -1)
+    for i, (filters, kernel) in enumerate(zip(problem.filters, problem.kernels, strict=True)):
+        x = keras.layers.Conv3D(filters, kernel, activation="relu", name=f"encoder_Conv_{i}")(x)
+    latent = keras.layers.Dense(problem.latent_dim, activation="relu", name="encoder_Dense_0")(keras.layers.Flatten()(x))
+    sizes = {name: (1 if name == "alpha" else 3) * problem.components for name in HEADS}
+    raw = [keras.layers.Dense(size, name=f"heads_{name}")(latent) for name, size in sizes.items()]
+    return keras.Model(volume, Density(problem)(*raw))
+
+
+def msle(target, predicted):
+    """The mean squared logarithmic error of each volume."""
+    return ops.mean(ops.square(ops.log1p(predicted) - ops.log1p(target)), axis=(1, 2, 3))
+
+
+class Adam(keras.optimizers.Adam):
+    """Keras' Adam, but for two roundings that would make the losses of 20 steps differ by more than rounding does.
+
+    Keras adds ε before it corrects the bias of the second moment, which makes ε thirty times larger in the first step; most
+    weights' gradients are so small there that the second loss would differ by 3 %. And it computes `1 - βᵗ` in float32, which
+    cancels (`gmmae.step`).
+    """
+
+    def update_step(self, gradient, variable, learning_rate):
+        step = ops.cast(self.iterations + 1, variable.dtype)
+        betas = [float(self.beta_1), float(self.beta_2)]
+        first, second = (-ops.expm1(step * math.log(beta)) for beta in betas)
+        first_rounded, second_rounded = (1 - ops.power(ops.cast(beta, variable.dtype), step) for beta in betas)
+        correction = ops.sqrt(second / second_rounded) * first_rounded / first
+        given, self.epsilon = self.epsilon, self.epsilon * ops.sqrt(second)
+        super().update_step(gradient, variable, learning_rate * correction)
+        self.epsilon = given
+
+
+class KerasPeer:
+    """A `roster.Peer`; `jit` is Keras' `jit_compile`."""
+
+    def __init__(self, problem: Problem, jit: bool):
+        self.problem, self.jit = problem, jit
+        tf.config.experimental.enable_tensor_float_32_execution(False)
+        keras.config.set_floatx(problem.precision)
+        self.volumes, self.validation = (x.astype(problem.precision) for x in (problem.train, problem.validation))
+        self.model = twin(problem)
+        self.reset()
+
+    def facts(self) -> dict[str, Any]:
+        devices = tf.config.list_physical_devices("GPU")
+        kind = tf.config.experimental.get_device_details(devices[0])["device_name"] if devices else "cpu"
+        versions = {"keras": keras.__version__, "tensorflow": tf.__version__}
+        return {"versions": versions, "device": kind, "threads": len(os.sched_getaffinity(0))}
+
+    def _variables(self) -> dict[str, Any]:
+        """The trainable variables by our names."""
+        layers = [layer for layer in self.model.layers if layer.weights]
+        return {
+            f"{layer.name.replace('_', '/', 1)}/{variable.name}": variable for layer in layers for variable in layer.weights
+        }
+
+    def reset(self) -> None:
+        p = self.problem
+        for name, variable in self._variables().items():
+            variable.assign(p.params[name].astype(p.precision))
+        adam = Adam(p.learning_rate, p.beta1, p.beta2, p.epsilon)
+        self.model.compile(optimizer=adam, loss=msle, jit_compile=self.jit)
+
+    def train(self, samples: int, epoch: int) -> None:
+        order = np.concatenate(self.problem.batches(samples, epoch))
+        x = self.volumes[order]
+        self.model.fit(x, x, batch_size=self.problem.batch, shuffle=False, verbose=0)
+
+    def losses(self, samples: int, epoch: int) -> np.ndarray:
+        found = []
+        for index in self.problem.batches(samples, epoch):
+            self.model.reset_metrics()  # Keras gives the mean since the last reset
+            found.append(float(self.model.train_on_batch(self.volumes[index], self.volumes[index])))
+        return np.array(found)
+
+    def evaluate(self) -> float:
+        return float(self.model.evaluate(self.validation, self.validation, batch_size=EVAL_BATCH, verbose=0))
+
+    def gradient(self) -> Arrays:
+        [first, *_] = self.problem.batches(len(self.volumes), 1)
+        x = ops.convert_to_tensor(self.volumes[first])
+        variables = self._variables()
+        with tf.GradientTape() as tape:
+            loss = ops.mean(msle(x, self.model(x, training=True)))
+        gradients = tape.gradient(loss, [variable.value for variable in variables.values()])
+        return {name: np.asarray(value) for name, value in zip(variables, gradients, strict=True)}
+
+    def reduction(self, times: int) -> None:
+        raise NotImplementedError("Keras is timed in one process")
+
+
+def start(problem: Problem, place: Place, jit: bool) -> KerasPeer:
+    return KerasPeer(problem, jit)

@@ -1,0 +1,160 @@
+"""Ours as a peer: the programs that `train.py` runs; and the problem that it hands to the others."""
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import traverse_util
+
+from benchmarks.peers import problem
+from benchmarks.peers.problem import Arrays, Problem
+from benchmarks.peers.roster import Place
+from gmmae import programs
+from gmmae.arguments import config_path, read_config
+from gmmae.config import Config
+from gmmae.data.batches import plan
+from gmmae.errors import InputError
+from gmmae.parallel import pmean
+from gmmae.provenance import versions
+
+
+def configuration(name: str, samples: int = 0, validation: int = 0, precision: str = "float32") -> Config:
+    """A file of `configs/` on one device or all that the processes have; `samples` training volumes where given."""
+    config = read_config(config_path(name))
+    data = dataclasses.replace(config.data, samples=samples + validation, validation=validation) if samples else config.data
+    return dataclasses.replace(config, data=data, precision=precision)
+
+
+def problem_of(**source: Any) -> Problem:
+    """The problem of a configuration, with its initial parameters; arguments as of `configuration`.
+
+    Raises:
+      InputError: the twins do not have what it asks for.
+    """
+    config = configuration(**source)
+    model, optim = config.model, config.optim
+    has = (config.arm, config.loss, config.data.ndim, config.data.augment, optim.clip_norm, optim.decay_epochs)
+    has += (model.covariance, model.padding, model.activation)
+    wanted = ("strong", "msle", 3, False, 0.0, (), "partial", "VALID", "relu")
+    if has != wanted:
+        raise InputError(f"the twins have arm, loss, axes, … {wanted}; got {has}: choose another configuration")
+    setup = programs.prepare(config)
+    params = programs.initial_state(setup).params
+    return Problem(
+        size=config.data.size,
+        filters=model.filters,
+        kernels=model.kernels,
+        latent_dim=model.latent_dim,
+        components=model.components,
+        rho=model.rho,
+        sigma_floor=model.sigma_floor * 2 / config.data.size,
+        rho_limit=model.rho_limit,
+        batch=optim.base_batch,
+        seed=config.seed,
+        learning_rate=optim.learning_rate,
+        beta1=optim.beta1,
+        beta2=optim.beta2,
+        epsilon=optim.epsilon,
+        target_loss=config.stop.target_loss,
+        max_epochs=config.stop.max_epochs,
+        precision=config.precision,
+        train=setup.workload.data.train.density,
+        validation=setup.workload.data.validation.density,
+        params=flat(params),
+        source=source,
+    )
+
+
+def flat(params: Any) -> Arrays:
+    """Parameters, or their gradients, by name."""
+    return {
+        name.removeprefix("params/"): np.asarray(leaf) for name, leaf in traverse_util.flatten_dict(params, sep="/").items()
+    }
+
+
+class Ours:
+    """A `roster.Peer`."""
+
+    def __init__(self, config: Config):
+        self.setup = programs.prepare(config)
+        self.start = programs.initial_state(self.setup)
+        self.trains: dict[int, Any] = {}
+        self.evaluates: Callable[[Any], float] | None = None
+        self.reduce: Callable[[], Any] | None = None
+        self.reset()
+
+    def facts(self) -> dict[str, Any]:
+        return {"versions": versions(), "device": self.setup.devices.kind, "threads": len(os.sched_getaffinity(0))}
+
+    def reset(self) -> None:
+        with self._arithmetic():
+            self.state = self.setup.devices.replicate(self.start)
+
+    def _arithmetic(self) -> Any:
+        return programs.arithmetic(self.setup.config)
+
+    def train(self, samples: int, epoch: int) -> None:
+        self.losses(samples, epoch)
+
+    def losses(self, samples: int, epoch: int) -> np.ndarray:
+        with self._arithmetic():
+            if samples not in self.trains:
+                count, batch = self.setup.devices.count, self.setup.train_plan.batch
+                sized = self.setup._replace(train_plan=plan(samples, batch, count, self.setup.train_plan.micro_batch))
+                self.trains[samples] = programs.train_program(sized, self.state)
+            self.state, losses = self.trains[samples](self.state, epoch)
+        return losses
+
+    def evaluate(self) -> float:
+        with self._arithmetic():
+            self.evaluates = self.evaluates or programs.evaluate_program(self.setup, self.state.params)
+            return self.evaluates(self.state.params)
+
+    def gradient(self) -> Arrays:
+        with self._arithmetic():
+            volumes = self.setup.workload.data.train.density.astype(self.setup.config.precision)
+            order = programs.epoch_order(self.setup.config.seed, 1, len(volumes))[: self.setup.train_plan.batch]
+            losses = self.setup.workload.losses
+            gradient = jax.jit(jax.grad(lambda params, x: losses(params, x).mean()))
+            return flat(gradient(jax.device_get(self.state.params), volumes[order]))
+
+    def reduction(self, times: int) -> None:
+        if self.reduce is None:
+            self.reduce = self._reduction(times)
+        jax.block_until_ready(self.reduce())
+
+    def _reduction(self, times: int) -> Callable[[], Any]:
+        """`times` means of the gradient's size over the processes, one after the other."""
+        devices = self.setup.devices
+        vector = devices.replicate(np.zeros(programs.parameter_count(self.start.params), np.float32))
+        ones = devices.shard(np.ones((devices.count, 1), np.float32))
+
+        def program(vector: Any, ones: Any) -> Any:
+            return jax.lax.fori_loop(0, times, lambda _, x: pmean(lambda *_: x + ones, ones, ones), vector)
+
+        return partial(devices.compile(program, vector, ones, sharded=1), vector, ones)
+
+
+def start(known: Problem, place: Place) -> Ours:
+    if place.processes > 1:
+        jax.distributed.initialize(f"127.0.0.1:{place.port}", place.processes, place.rank)
+    return Ours(configuration(**known.source))
+
+
+def main() -> None:
+    """`python -m benchmarks.peers.ours SOURCE FOLDER` puts a problem into a folder and says what machine JAX sees."""
+    source, folder = sys.argv[1:]
+    made = problem_of(**json.loads(source))
+    problem.write(Path(folder), made)
+    print(json.dumps({"platform": jax.default_backend(), "kind": jax.devices()[0].device_kind, "batch": made.batch}))
+
+
+if __name__ == "__main__":
+    main()

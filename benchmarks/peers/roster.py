@@ -1,0 +1,97 @@
+"""The peers by name, and what a worker asks of one."""
+
+import importlib.util
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from benchmarks.peers.problem import Arrays, Problem
+
+
+class Place(NamedTuple):
+    """One of the processes that train together, each with a core of its own; alone, a process has all cores."""
+
+    rank: int = 0
+    processes: int = 1
+    port: int = 0
+
+
+class Peer(Protocol):
+    """A framework that holds a problem, ready to train."""
+
+    def facts(self) -> dict[str, Any]:
+        """Versions, threads and device."""
+        ...
+
+    def reset(self) -> None:
+        """Back to the initial parameters and optimiser state."""
+        ...
+
+    def train(self, samples: int, epoch: int) -> None:
+        """An epoch over the first `samples` volumes, in the way that is usual and fast; returns when it is done."""
+        ...
+
+    def losses(self, samples: int, epoch: int) -> np.ndarray:
+        """The same, with the loss of each step."""
+        ...
+
+    def evaluate(self) -> float:
+        """The validation loss."""
+        ...
+
+    def gradient(self) -> Arrays:
+        """Of the first step's loss at the current parameters, by our names and in our shapes."""
+        ...
+
+    def reduction(self, times: int) -> None:
+        """The gradient's mean over the processes, so many times."""
+        ...
+
+
+class Entry(NamedTuple):
+    """How to start a peer: `benchmarks.peers.<module>.start(problem, place, **options)`."""
+
+    title: str
+    package: str  # that must be installed
+    module: str
+    options: dict[str, Any] = {}  # noqa: RUF012
+    processes: int = 1
+    platforms: tuple[str, ...] = ("cpu", "gpu")
+
+
+CPU, GPU = ("cpu",), ("gpu",)
+
+ROSTER = {
+    "ours": Entry("gmmae", "jax", "ours"),
+    "torch": Entry("PyTorch, eager", "torch", "torch_twin", {"mode": ""}),
+    "torch-compile": Entry("PyTorch, torch.compile", "torch", "torch_twin", {"mode": "default"}),
+    "torch-graphs": Entry("PyTorch, torch.compile, CUDA graphs", "torch", "torch_twin", {"mode": "reduce-overhead"}, 1, GPU),
+    "keras": Entry("Keras on TensorFlow", "tensorflow", "keras_twin", {"jit": False}, 1, CPU),
+    "keras-xla": Entry("Keras on TensorFlow, XLA", "tensorflow", "keras_twin", {"jit": True}, 1, CPU),
+    "ours-2": Entry("gmmae, two processes", "jax", "ours", {}, 2, CPU),
+    "torch-ddp": Entry("PyTorch DDP, eager, two processes", "torch", "torch_twin", {"mode": ""}, 2, CPU),
+    "torch-ddp-compile": Entry("PyTorch DDP, torch.compile, two processes", "torch", "torch_twin", {"mode": "default"}, 2, CPU),
+}
+ALONE = tuple(name for name, entry in ROSTER.items() if entry.processes == 1)
+TOGETHER = tuple(name for name, entry in ROSTER.items() if entry.processes == 2)
+
+
+def available(names: tuple[str, ...], platform: str) -> tuple[list[str], list[str]]:
+    """Those that can run here, and a line for each that cannot."""
+    found, lines = [], []
+    for name in names:
+        entry = ROSTER[name]
+        if platform not in entry.platforms:
+            lines.append(f"{entry.title}: left out, it is for {entry.platforms[0]}")
+        elif importlib.util.find_spec(entry.package) is None:
+            lines.append(f"{entry.title}: left out, {entry.package} is not installed (pip install '.[bench]')")
+        else:
+            found.append(name)
+    return found, lines
+
+
+def load(name: str, problem: Problem, place: Place) -> Peer:
+    """Starts a peer in this process."""
+    entry = ROSTER[name]
+    module = importlib.import_module(f"benchmarks.peers.{entry.module}")
+    return module.start(problem, place, **entry.options)

@@ -1,0 +1,141 @@
+"""The same autoencoder in PyTorch, as a PyTorch user would write it: `Conv3d` channels first, fused Adam, `torch.compile`."""
+
+import os
+from typing import Any
+
+import numpy as np
+import torch  # pyright: ignore[reportMissingImports]
+import torch.nn.functional as F  # pyright: ignore[reportMissingImports]
+from torch import distributed, nn  # pyright: ignore[reportMissingImports]
+
+from benchmarks.peers.problem import HEADS, Arrays, Problem
+from benchmarks.peers.quadratic import coefficients
+from benchmarks.peers.roster import Place
+from benchmarks.peers.torch_layout import from_ours, to_ours
+
+EVAL_BATCH = 64  # as gmmae.programs.EVAL_DEVICE_BATCH
+
+
+class Twin(nn.Module):
+    """Volumes (n, z, y, x) in, their mean loss out: the loss is inside so that compilation and DDP see all of a step."""
+
+    def __init__(self, problem: Problem):
+        super().__init__()
+        channels = (1, *problem.filters)
+        layers = zip(channels[:-1], channels[1:], problem.kernels, strict=True)
+        self.convolutions = nn.ModuleList([nn.Conv3d(*layer) for layer in layers])
+        self.dense = nn.Linear(channels[-1] * problem.edges[-1] ** 3, problem.latent_dim)
+        self.heads = nn.ModuleDict({name: nn.Linear(problem.latent_dim, size) for name, size in head_sizes(problem).items()})
+        self.register_buffer("monomials", torch.from_numpy(problem.monomials()))
+        self.floor, self.limit, self.components = problem.sigma_floor, problem.rho_limit, problem.components
+        self.squash = {"sigmoid": torch.sigmoid, "tanh": torch.tanh}[problem.rho]
+
+    def forward(self, volumes):
+        predicted = self.density(volumes)
+        return (torch.log1p(predicted) - torch.log1p(volumes)).square().mean()
+
+    def density(self, volumes):
+        x = volumes.unsqueeze(1)
+        for convolution in self.convolutions:
+            x = F.relu(convolution(x))
+        latent = F.relu(self.dense(x.flatten(1)))
+        raw = {name: head(latent) for name, head in self.heads.items()}
+        mu, sigma, rho = (raw[name].unflatten(1, (self.components, 3)) for name in HEADS[1:])
+        terms = coefficients(
+            F.log_softmax(raw["alpha"], dim=-1),
+            torch.tanh(mu).unbind(-1),
+            (self.floor + (1 - self.floor) * torch.sigmoid(sigma)).unbind(-1),
+            (self.limit * self.squash(rho)).unbind(-1),
+            sqrt=torch.sqrt,
+            log=torch.log,
+        )
+        return torch.exp(torch.stack(terms, dim=-1) @ self.monomials).sum(dim=1).view_as(volumes)
+
+
+def head_sizes(problem: Problem) -> dict[str, int]:
+    return {name: (1 if name == "alpha" else 3) * problem.components for name in HEADS}
+
+
+class TorchPeer:
+    """A `roster.Peer`; `mode` is that of `torch.compile`, or empty for eager."""
+
+    def __init__(self, problem: Problem, place: Place, mode: str):
+        self.problem, self.place, self.mode = problem, place, mode
+        # Full precision, as ours: convolutions would otherwise be computed in TF32 on a GPU.
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = False
+        self.device = torch.device("cuda" if torch.cuda.is_available() and place.processes == 1 else "cpu")
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        if place.processes > 1:
+            address = f"tcp://127.0.0.1:{place.port}"
+            distributed.init_process_group("gloo", init_method=address, rank=place.rank, world_size=place.processes)
+        self.twin = Twin(problem).to(self.device, getattr(torch, problem.precision))
+        self.volumes, self.validation = (self._put(x) for x in (problem.train, problem.validation))
+        self.reset()
+        parallel = nn.parallel.DistributedDataParallel(self.twin, gradient_as_bucket_view=True) if place.processes > 1 else None
+        self.loss = parallel or self.twin
+        if mode:
+            self.loss = torch.compile(self.loss, mode=mode, dynamic=False)
+
+    def _put(self, array: np.ndarray):
+        return torch.from_numpy(array.astype(self.problem.precision)).to(self.device)
+
+    def facts(self) -> dict[str, Any]:
+        kind = torch.cuda.get_device_name() if self.device.type == "cuda" else "cpu"
+        return {"versions": {"torch": torch.__version__}, "device": kind, "threads": torch.get_num_threads()}
+
+    def reset(self) -> None:
+        state = {name: self._put(value) for name, value in from_ours(self.problem.params, self.problem).items()}
+        self.twin.load_state_dict(state, strict=False)
+        p = self.problem
+        self.optimizer = torch.optim.Adam(
+            self.twin.parameters(), lr=p.learning_rate, betas=(p.beta1, p.beta2), eps=p.epsilon, fused=True
+        )
+
+    def train(self, samples: int, epoch: int) -> None:
+        self.losses(samples, epoch)
+
+    def losses(self, samples: int, epoch: int) -> np.ndarray:
+        batches = [self._share(batch) for batch in self.problem.batches(samples, epoch)]
+        found = torch.empty(len(batches), device=self.device, dtype=self.volumes.dtype)
+        for step, index in enumerate(batches):
+            if self.mode == "reduce-overhead":
+                torch.compiler.cudagraph_mark_step_begin()
+            self.optimizer.zero_grad(set_to_none=True)
+            loss = self.loss(self.volumes[index])
+            loss.backward()
+            self.optimizer.step()
+            found[step] = loss.detach()
+        if self.place.processes > 1:
+            distributed.all_reduce(found)
+            found /= self.place.processes
+        return found.cpu().numpy()  # waits for the device
+
+    def _share(self, batch: np.ndarray):
+        """This process's run of a step's samples, as in ours; all have equally many here."""
+        return torch.from_numpy(np.split(batch, self.place.processes)[self.place.rank]).to(self.device)
+
+    @torch.no_grad()
+    def evaluate(self) -> float:
+        model = self.twin if self.place.processes > 1 else self.loss  # DDP's forward pass would prepare a backward one
+        parts = self.validation.chunk(self.place.processes)[self.place.rank].split(EVAL_BATCH)
+        total = torch.stack([model(part).clone() * len(part) for part in parts]).double().sum()
+        if self.place.processes > 1:
+            distributed.all_reduce(total)
+        return float(total) / len(self.validation)
+
+    def gradient(self) -> Arrays:
+        self.twin.zero_grad()
+        [first, *_] = self.problem.batches(len(self.volumes), 1)
+        self.loss(self.volumes[torch.from_numpy(first).to(self.device)]).backward()
+        found = {name: value.grad.cpu().numpy() for name, value in self.twin.named_parameters()}
+        return to_ours(found, self.problem)
+
+    def reduction(self, times: int) -> None:
+        vector = torch.zeros(sum(value.numel() for value in self.twin.parameters()))
+        for _ in range(times):
+            distributed.all_reduce(vector)
+
+
+def start(problem: Problem, place: Place, mode: str) -> TorchPeer:
+    return TorchPeer(problem, place, mode)

@@ -1,0 +1,80 @@
+"""The process of one peer: reads commands as lines of JSON, answers each with a line.
+
+Commands: `facts`, `reset`, `train`, `losses`, `evaluate`, `gradient`, `reduction`, `target`; answers have `seconds`.
+"""
+
+import argparse
+import json
+import math
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.peers import problem, roster
+from benchmarks.peers.roster import Peer, Place
+
+
+def answer(peer: Peer, known: problem.Problem, do: str, **asked: Any) -> dict[str, Any]:
+    """What the peer says to one command, without the time."""
+    match do:
+        case "facts":
+            return peer.facts()
+        case "reset":
+            peer.reset()
+        case "train":
+            peer.train(asked["samples"], asked["epoch"])
+        case "losses":
+            return {"losses": np.asarray(peer.losses(asked["samples"], asked["epoch"]), np.float64).tolist()}
+        case "evaluate":
+            return {"loss": peer.evaluate()}
+        case "gradient":
+            problem.write_arrays(asked["path"], peer.gradient())
+        case "reduction":
+            peer.reduction(asked["times"])
+        case "target":
+            return to_target(peer, known)
+        case _:
+            raise ValueError(f"a command must be one that this module's first lines name; got {do!r}")
+    return {}
+
+
+def to_target(peer: Peer, known: problem.Problem) -> dict[str, Any]:
+    """Trains until the validation loss is at or below the target, as `train.py` does, with the seconds of each epoch."""
+    epochs: list[float] = []
+    loss = math.inf
+    while loss > known.target_loss and len(epochs) < known.max_epochs:  # NaN ends it too
+        began = time.perf_counter()
+        peer.train(len(known.train), len(epochs) + 1)
+        loss = peer.evaluate()
+        epochs.append(time.perf_counter() - began)
+    return {"epoch_s": epochs, "val_loss": loss, "reached": loss <= known.target_loss}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("name")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rank", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--port", type=int, default=0)
+    asked = parser.parse_args()
+    if asked.processes > 1:  # before any framework counts the cores
+        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[asked.rank]})
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # frameworks print
+    known = problem.read(asked.folder)
+    peer = roster.load(asked.name, known, Place(asked.rank, asked.processes, asked.port))
+    print(json.dumps({"ready": True}), file=answers)
+    for line in sys.stdin:
+        began = time.perf_counter()
+        said = answer(peer, known, **json.loads(line))
+        print(json.dumps({"seconds": time.perf_counter() - began, **said}), file=answers)
+    os._exit(0)  # frameworks of several processes would wait for one another
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Medians with their spread, ratios by turns, and growth: the statistics of the benchmarks."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Spread(NamedTuple):
+    """Median and quartiles."""
+
+    median: float
+    low: float
+    high: float
+
+    def text(self, digits: int = 3, scale: float = 1.0) -> str:
+        """As a table's cell.
+
+        >>> Spread(0.25, 0.125, 0.5).text(digits=3, scale=1000)
+        '250 (125 to 500)'
+        """
+        median, low, high = (f"{scale * value:.{digits}g}" for value in self)
+        return f"{median} ({low} to {high})"
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Of some measurements.
+
+    >>> spread([3, 1, 2])
+    Spread(median=2.0, low=1.5, high=2.5)
+    """
+    low, median, high = (float(q) for q in np.quantile(values, (0.25, 0.5, 0.75)))
+    return Spread(median, low, high)
+
+
+def ratios(theirs: Sequence[float], ours: Sequence[float]) -> Spread:
+    """How many times longer they take, by turns, so that a slow moment of the machine hits both sides of a ratio.
+
+    A peer may have been given fewer turns: the first ones.
+
+    >>> ratios([2, 6], [1, 2, 9]).median
+    2.5
+    """
+    return spread([a / b for a, b in zip(theirs, ours, strict=False)])
+
+
+def distance(found: Sequence[float] | np.ndarray, wanted: Sequence[float] | np.ndarray) -> float:
+    """The largest relative difference of any number; NaN where one is not finite.
+
+    >>> distance([1.0, 2.2], [1.0, 2.0])
+    0.10000000000000009
+    """
+    return float(np.abs(np.asarray(found) / np.asarray(wanted) - 1).max())
+
+
+def array_distance(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> float:
+    """The largest distance of any array, relative to its norm."""
+    if found.keys() != wanted.keys():
+        raise ValueError(f"arrays must be the same on both sides; got {sorted(found.keys() ^ wanted.keys())} on one only")
+    return float(max(np.linalg.norm(found[name] - wanted[name]) / np.linalg.norm(wanted[name]) for name in wanted))
+
+
+def exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
+    """p of the least-squares fit `seconds ~ sizes^p`: 1 is linear.
+
+    >>> round(exponent([1, 2, 4], [1, 4, 16]), 6)
+    2.0
+    """
+    slope, _ = np.polyfit([math.log(size) for size in sizes], [math.log(value) for value in seconds], 1)
+    return float(slope)

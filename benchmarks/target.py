@@ -1,0 +1,94 @@
+"""Time to the target loss end to end: `train.py` against a twin, with the same data, start, order of samples and rule to stop.
+
+Two clocks: training and validation, without compilation; and the wall, from the start of Python to its end. Ours writes its
+checkpoints, TensorBoard events and figures meanwhile and makes its data; the twin reads the data and writes nothing.
+"""
+
+import json
+import math
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.child import ROOT
+from benchmarks.peers.fleet import Worker
+from benchmarks.peers.roster import ROSTER
+from gmmae.tables import Table, seconds
+
+
+def measure(config: str, twin: str, folder: Path, rounds: int) -> dict[str, Any]:
+    """Runs of ours and the twin, one after the other."""
+    return {"config": config, "twin": twin, "runs": [run for _ in range(rounds) for run in (ours(config), peer(twin, folder))]}
+
+
+def ours(config: str) -> dict[str, Any]:
+    """One run of `train.py`."""
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        workdir = Path(folder) / "run"
+        command = [sys.executable, "train.py", "--config", config, "--workdir", str(workdir), "--parallel.devices", "1"]
+        subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+        wall_s = time.perf_counter() - began
+        record = json.loads((workdir / "record.json").read_text())
+    spent_s = record["clocks"]["train_s"] + record["clocks"]["eval_s"]
+    reached = record["time_to_target_s"] is not None
+    return _run("train.py", record["epochs"], record["final_val_loss"], spent_s, reached, wall_s)
+
+
+def peer(name: str, folder: Path) -> dict[str, Any]:
+    """One run of a twin, its problem in the folder."""
+    began = time.perf_counter()
+    worker = Worker(name, folder)
+    try:
+        said = worker.ask("target")
+    finally:
+        worker.close()
+    epochs = said["epoch_s"]
+    # Frameworks that compile when they first run do so in the first epoch.
+    compile_s = max(0.0, epochs[0] - median(epochs[1:] or epochs))
+    spent_s = sum(epochs) - compile_s
+    return _run(ROSTER[name].title, len(epochs), said["val_loss"], spent_s, said["reached"], time.perf_counter() - began)
+
+
+def _run(title: str, epochs: int, val_loss: float, spent_s: float, reached: bool, wall_s: float) -> dict[str, Any]:
+    """What became of a run; `to_target_s` is None where it missed."""
+    return {
+        "title": title,
+        "epochs": epochs,
+        "val_loss": val_loss,
+        "to_target_s": spent_s if reached else None,
+        "epoch_s": spent_s / epochs,
+        "wall_s": wall_s,
+    }
+
+
+def table(found: dict[str, Any]) -> Table:
+    columns = ("run", "epochs", "validation loss", "training and validation, s", "an epoch, s", "wall, s")
+    rows = tuple(
+        (
+            run["title"],
+            str(run["epochs"]),
+            f"{run['val_loss']:.6f}",
+            seconds(math.inf if run["to_target_s"] is None else run["to_target_s"]),
+            seconds(run["epoch_s"]),
+            seconds(run["wall_s"]),
+        )
+        for run in found["runs"]
+    )
+    ours, theirs = found["runs"][::2], found["runs"][1::2]
+    words = {"to_target_s": "to the target", "epoch_s": "an epoch", "wall_s": "wall"}
+    ratios = [f"{word} {_ratio(theirs, ours, key)}" for key, word in words.items()]
+    notes = (
+        f"Twin over ours, medians: {', '.join(ratios)}.",
+        "Epochs may differ: rounding parts the paths (MEASUREMENT.md).",
+    )
+    return Table("target", f"Time to the target, {found['config']}", columns, rows, notes)
+
+
+def _ratio(theirs: list[dict[str, Any]], ours: list[dict[str, Any]], key: str) -> str:
+    above, below = ([run[key] for run in runs] for runs in (theirs, ours))
+    return "unknown, a run missed" if None in above + below else f"{median(above) / median(below):.2f}"

@@ -1,0 +1,209 @@
+"""The twins compute what ours does: converted parameters, losses, gradients; and what the comparison makes of answers."""
+
+import doctest
+import importlib
+import importlib.util
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks.peers import compare, ours, problem, roster, torch_layout
+from benchmarks.peers.fleet import fleet, idle_shares
+from benchmarks.peers.quadratic import coefficients
+from benchmarks.peers.roster import Place
+from benchmarks.peers.worker import answer, to_target
+from benchmarks.spread import array_distance, distance
+from gmmae import mixture
+from gmmae.config import to_toml
+from gmmae.errors import InputError
+from tests.small import small
+
+SAMPLES, VALIDATION = 22, 6  # three steps of 8, 8 and 6
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("problem")
+    (place / "small.toml").write_text(to_toml(small()), encoding="utf-8")
+    source = {"name": str(place / "small.toml"), "samples": SAMPLES, "validation": VALIDATION}
+    problem.write(place, ours.problem_of(**source))
+    return place
+
+
+@pytest.fixture(scope="module")
+def known(folder):
+    return problem.read(folder)
+
+
+@pytest.fixture(scope="module")
+def own(known):
+    peer = ours.start(known, Place())
+    gradient = peer.gradient()
+    return peer.losses(SAMPLES, 1), peer.evaluate(), gradient
+
+
+@pytest.mark.parametrize("module", ["spread", "flops", "__main__", "peers.problem", "peers.roster"])
+def test_the_examples_in_docstrings(module):
+    assert doctest.testmod(importlib.import_module(f"benchmarks.{module}")).failed == 0
+
+
+def test_a_problem_comes_back_from_disk_as_it_was(folder, known):
+    made = ours.problem_of(**known.source)
+    assert known._replace(train=0, validation=0, params=0) == made._replace(train=0, validation=0, params=0)
+    np.testing.assert_array_equal(known.train, made.train)
+    np.testing.assert_array_equal(known.validation, made.validation)
+    assert known.params.keys() == made.params.keys()
+    assert all(np.array_equal(known.params[name], made.params[name]) for name in made.params)
+
+
+def test_a_problem_that_the_twins_do_not_have_is_refused(tmp_path):
+    path = tmp_path / "silu.toml"
+    path.write_text(to_toml(small(model__activation="silu")), encoding="utf-8")
+    with pytest.raises(InputError, match=r"the twins have arm.*'relu'.*got .*'silu'.*choose another configuration"):
+        ours.problem_of(name=str(path))
+
+
+def test_batches_are_the_epoch_s_order_in_runs(known):
+    batches = known.batches(SAMPLES, 2)
+    assert [len(batch) for batch in batches] == [8, 8, 6]
+    assert sorted(np.concatenate(batches)) == list(range(SAMPLES))
+
+
+def test_monomials_are_those_of_our_density(known):
+    expected = mixture._monomials(mixture.grid(known.size, 3))
+    np.testing.assert_allclose(known.monomials(), expected, atol=1e-7)
+
+
+@pytest.mark.parametrize("rho", ["sigmoid", "tanh"])
+def test_coefficients_are_those_of_our_density(rho):
+    draw = np.random.default_rng(0).standard_normal
+    with jax.enable_x64(True):
+        logits = mixture.Logits(*(jnp.asarray(draw(shape)) for shape in ((5, 4), (5, 4, 3), (5, 4, 3), (5, 4, 3))))
+        expected = mixture._coefficients(mixture.from_logits(logits, rho=rho, sigma_floor=0.1, rho_limit=0.9))
+        log_weights = jax.nn.log_softmax(logits.alpha)
+        squash = {"sigmoid": jax.nn.sigmoid, "tanh": jnp.tanh}[rho]
+        sigma, partial = 0.1 + 0.9 * jax.nn.sigmoid(logits.sigma), 0.9 * squash(logits.rho)
+    means, sigma, partial = (list(np.moveaxis(np.asarray(x), -1, 0)) for x in (np.tanh(logits.mu), sigma, partial))
+    found = coefficients(np.asarray(log_weights), means, sigma, partial, sqrt=np.sqrt, log=np.log)
+    np.testing.assert_allclose(np.stack(found, axis=-1), expected, rtol=1e-9, atol=1e-9)  # float64
+
+
+def test_torch_s_layout_has_features_first_and_comes_back(known):
+    theirs = torch_layout.from_ours(known.params, known)
+    shapes = {name: value.shape for name, value in theirs.items()}
+    assert shapes["convolutions.1.weight"] == (3, 3, 3, 3, 3)
+    assert shapes["dense.weight"] == (8, 3 * 4**3)  # 8³ → 6³ → 4³, three filters
+    assert shapes["heads.mu.weight"] == (12, 8)
+    assert shapes["heads.mu.bias"] == (12,)
+    back = torch_layout.to_ours(theirs, known)
+    assert back.keys() == known.params.keys()
+    assert all(np.array_equal(back[name], known.params[name]) for name in back)
+
+
+def test_torch_flattens_channels_first(known):
+    # The weight from place (z, y, x) = (0, 0, 1) and filter 2 to latent 5: ours counts filters fastest, torch slowest.
+    theirs = torch_layout.from_ours(known.params, known)
+    assert theirs["dense.weight"][5, 2 * 64 + 1] == known.params["encoder/Dense_0/kernel"][1 * 3 + 2, 5]
+
+
+def test_ours_in_a_process_of_its_own_answers_as_here(folder, known, own):
+    with fleet(["ours"], folder) as [worker]:
+        said = worker.ask("losses", samples=SAMPLES, epoch=1)
+        np.testing.assert_allclose(said["losses"], own[0], rtol=1e-6)  # as many threads as devices here: another order of sums
+        assert said["seconds"] > 0
+        assert worker.ask("evaluate")["loss"] == pytest.approx(own[1], rel=1e-5)
+        assert worker.ask("facts")["versions"]["jax"] == jax.__version__
+        assert set(idle_shares([worker])) == {"ours"}
+        assert compare.agreement([worker], folder, SAMPLES)["ours"] == {"losses": 0.0, "gradient": 0.0}
+        times = compare.timings([worker], batch=8, steps=2, samples=SAMPLES, turns=3, epochs=2)
+    assert [len(times[what]["ours"]) for what in ("step", "epoch")] == [3, 2]
+    assert all(process.returncode == 0 for process in worker.processes)
+
+
+def test_a_process_that_fails_shows_what_it_said(tmp_path):
+    with pytest.raises(SystemExit, match=r"(?s)gmmae ended with 1:.*problem\.json"), fleet(["ours"], tmp_path):
+        pass
+
+
+def test_an_unknown_command_is_refused(known):
+    with pytest.raises(ValueError, match=r"a command must be one .* got 'sing'"):
+        answer(ours.start(known, Place()), known, "sing")
+
+
+@pytest.mark.parametrize(("name", "package"), [("torch", "torch"), ("keras", "tensorflow")])
+def test_a_twin_agrees_with_ours(name, package, known, own):
+    pytest.importorskip(package)
+    peer = roster.load(name, known, Place())
+    assert array_distance(peer.gradient(), own[2]) < 1e-4
+    assert distance(peer.losses(SAMPLES, 1), own[0]) < 1e-4
+    assert peer.evaluate() == pytest.approx(own[1], rel=1e-4)
+    peer.reset()
+    peer.train(SAMPLES, 1)
+    assert peer.evaluate() == pytest.approx(own[1], rel=1e-4)
+
+
+class Falling:
+    """A peer whose validation loss halves with each epoch, from 1."""
+
+    def __init__(self):
+        self.loss, self.trained = 1.0, []
+
+    def train(self, samples, epoch):
+        self.trained.append((samples, epoch))
+        self.loss /= 2
+
+    def evaluate(self):
+        return self.loss
+
+
+def test_a_twin_stops_at_the_first_epoch_at_the_target(known):
+    peer = Falling()
+    said = to_target(peer, known._replace(target_loss=0.125, max_epochs=9))  # pyright: ignore[reportArgumentType]
+    assert (said["reached"], said["val_loss"], len(said["epoch_s"])) == (True, 0.125, 3)
+    assert peer.trained == [(SAMPLES, 1), (SAMPLES, 2), (SAMPLES, 3)]
+
+
+@pytest.mark.parametrize(("loss", "epochs"), [(1.0, 4), (math.nan, 1)])
+def test_a_twin_that_misses_says_so(known, loss, epochs):
+    peer = Falling()
+    peer.loss = loss
+    said = to_target(peer, known._replace(target_loss=0.01, max_epochs=4))  # pyright: ignore[reportArgumentType]
+    assert (said["reached"], len(said["epoch_s"])) == (False, epochs)
+
+
+def test_disagreement_is_named_and_nan_is_one():
+    found = {"ours": {"losses": 0.0}, "torch": {"losses": 2e-4, "gradient": 1e-5}, "keras": {"losses": math.nan}}
+    assert compare.disagreeing(found) == [
+        "PyTorch, eager: losses differ from ours by 2.0e-04, more than 0.0001",
+        "Keras on TensorFlow: losses differ from ours by nan, more than 0.0001",
+    ]
+
+
+def test_times_are_shown_beside_ours():
+    found = {"idle": {"ours": 0.0, "torch": 0.5}, "step": {"ours": [0.1, 0.2, 0.1], "torch": [0.05, 0.1, 0.05]}}
+    found["facts"] = {"ours": {"device": "NVIDIA H200"}, "torch": {"device": "cpu"}}
+    [table] = compare.timing_tables(found)
+    assert table.rows == (
+        ("gmmae", "100 (100 to 150)", "1 (1 to 1)", "3"),
+        ("PyTorch, eager", "50 (50 to 75)", "0.5 (0.5 to 0.5)", "3"),
+    )
+    assert table.notes == ("While idle, of a core: PyTorch, eager 50 %.", "PyTorch, eager ran on cpu, ours on NVIDIA H200.")
+
+
+def test_the_fastest_torch_runs_to_the_target():
+    steps = {"ours": [0.01], "torch": [0.2], "torch-compile": [0.1], "keras": [0.05]}
+    assert compare.fastest_twin({"step": steps}) == "torch-compile"
+    assert compare.fastest_twin({}) == "torch"
+
+
+def test_what_is_missing_is_left_out_with_a_line(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else object())
+    found, lines = roster.available(("ours", "torch", "torch-graphs"), "cpu")
+    assert found == ["ours"]
+    assert lines == [
+        "PyTorch, eager: left out, torch is not installed (pip install '.[bench]')",
+        "PyTorch, torch.compile, CUDA graphs: left out, it is for gpu",
+    ]

@@ -1,0 +1,53 @@
+"""What the benchmarks' tables say of numbers made up here."""
+
+import pytest
+
+from benchmarks import breakdown, cost, target
+from benchmarks.child import ask
+
+
+def test_a_part_s_rate_is_its_operations_over_its_time():
+    # The product 2 · 2048³ in 0.1 s: 171.8 GFLOP/s. Of a step of 1 s, 1e9 operations in 0.25 s: 4 GFLOP/s, 2.3 % of that.
+    seconds = {"convolution 1": [0.25], "optimiser": [0.5], breakdown.WHOLE: [1.0], breakdown.PRODUCT: [0.1]}
+    found = {"config": "c", "batch": 3, "flops": {"convolution 1": 10**9, "optimiser": 10**8}, "seconds": seconds}
+    table = breakdown.table(found)
+    assert table.rows[0] == ("convolution 1", "250 (250 to 250)", "25.0", "1", "4", "2.3")
+    assert table.rows[-2][:3] == ("the rest: step less its parts", "250", "25.0")
+    assert table.rows[-1][:4] == ("step", "1e+03 (1e+03 to 1e+03)", "100.0", "1.1")
+    assert table.notes[0].startswith("The 2048² product in float32: 172 GFLOP/s.")
+
+
+def test_growth_is_a_power_of_the_value_and_for_the_edge_of_the_voxels():
+    grown = {
+        "batch": {"1": {"seconds": [0.1], "flops": 10**8}, "2": {"seconds": [0.2], "flops": 2 * 10**8}},
+        "size": {"1": {"seconds": [0.1], "flops": 10**8}, "2": {"seconds": [0.8], "flops": 10**9}},
+    }
+    found = {"compile": {"epoch": 1.25}, "memory": {"m": {"host": 2.5e9}}, "growth": grown, "devices": {}}
+    found["devices"] = {"1": {"seconds": [0.1]}, "4": {"seconds": [0.2]}}
+    once, growth = cost.tables(found)
+    assert once.rows == (("compile: epoch", "1.2 s"), ("peak memory: m, host", "2.50 GB"))
+    assert [row[-1] for row in growth.rows] == ["", "1.00", "", "1.00", "", "0.50"]
+    assert growth.rows[0] == ("batch", "1", "100 (100 to 100)", "1", "")
+
+
+def run(title, epochs, spent_s, wall_s, *, reached=True):
+    return target._run(title, epochs, 0.001, spent_s, reached, wall_s)
+
+
+def test_ratios_to_the_target_are_the_twin_s_over_ours():
+    found = {"config": "c", "runs": [run("train.py", 10, 20.0, 40.0), run("twin", 20, 60.0, 60.0)]}
+    table = target.table(found)
+    assert table.rows[1] == ("twin", "20", "0.001000", "60.0", "3.00", "60.0")
+    assert table.notes[0] == "Twin over ours, medians: to the target 3.00, an epoch 1.50, wall 1.50."
+
+
+def test_a_missed_target_is_not_a_number_of_seconds():
+    found = {"config": "c", "runs": [run("train.py", 10, 20.0, 40.0), run("twin", 20, 60.0, 60.0, reached=False)]}
+    table = target.table(found)
+    assert table.rows[1][3:5] == ("not reached", "3.00")
+    assert table.notes[0] == "Twin over ours, medians: to the target unknown, a run missed, an epoch 1.50, wall 1.50."
+
+
+def test_a_child_that_fails_ends_the_benchmark():
+    with pytest.raises(SystemExit, match=r"benchmarks\.cost sing ended with 2"):
+        ask("benchmarks.cost", "sing")
