@@ -172,9 +172,7 @@ class ParallelConfig:
     micro_batch: int = 0  # most samples whose gradient a device computes at once, to bound memory; 0: its whole share
     reduction: Reduction = "pmean"  # pmean: sums in any order; exact: the same bits on any number of devices
     shards: int = 32  # exact: fixed parts of a batch that the devices share; the most devices, a power of two
-    epochs_per_dispatch: int = (
-        1  # most epochs in one program where nothing needs the host in between; for short epochs on a GPU
-    )
+    epochs_per_dispatch: int = 1  # most epochs in one program, where the host has nothing to do in between; for GPUs
 
     def __post_init__(self) -> None:
         require(self.devices >= 0, "parallel.devices", "at least 0", self.devices)
