@@ -13,7 +13,8 @@ nothing. The gradients are convolutions of the same kind: with `out = x ★ k`, 
 
 import itertools
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from functools import cache
 
 import jax.numpy as jnp
 import numpy as np
@@ -22,49 +23,48 @@ from jaxtyping import Array, Float, Float64
 
 PRECISION = lax.Precision.HIGHEST
 
-
-class Spectrum(NamedTuple):
-    """Real and imaginary part, kept apart because products of complex matrices are slow."""
-
-    real: Float[Array, "frequencies rows columns"]
-    imag: Float[Array, "frequencies rows columns"]
+Spectrum = Float[Array, "frequencies rows columns"]
+"""Rows are (part, sample) where it has both parts: first the real parts of all samples, then the imaginary ones."""
 
 
 def every_axis(x: Array, kernel: Array) -> Array:
     """`out[p] = Σ_q x[p + q] kernel[q]`: shapes as in `gmmae.models.convolution.convolve`."""
     period = x.shape[:-2]
-    product = _times("fnc,fco->fno", _spectrum(x, period), _spectrum(kernel, period), conjugate=True)
-    return _from_spectrum(product, period, _valid(x, kernel))
+    [of_x], (real, imag) = _spectrum(x, period, "both"), _spectrum(kernel, period, "real", "imaginary")
+    product = _plus_i_times(_product("fnc,fco->fno", of_x, real), _product("fnc,fco->fno", of_x, imag), -1)
+    return _from_spectrum([product], period, _valid(x, kernel), (x.shape[-2], kernel.shape[-1]))
 
 
 def every_axis_gradients(x: Array, kernel: Array, g: Array) -> tuple[Array, Array]:
     """Of `every_axis`. The spectra of x and kernel are those of the forward pass, and XLA computes them once."""
     period = x.shape[:-2]
-    spectrum = _spectrum(g, period)
-    to_x = _times("fno,fco->fnc", spectrum, _spectrum(kernel, period), conjugate=False)
-    to_kernel = _times("fnc,fno->fco", _spectrum(x, period), spectrum, conjugate=True)
-    return _from_spectrum(to_x, period, period), _from_spectrum(to_kernel, period, kernel.shape[:-2])
+    [of_x], (real, imag) = _spectrum(x, period, "both"), _spectrum(kernel, period, "real", "imaginary")
+    of_g, of_ig = _spectrum(g, period, "both", "both times i")
+    to_x = _plus_i_times(_product("fno,fco->fnc", of_g, real), _product("fno,fco->fnc", of_g, imag), 1)
+    to_kernel = [_product("fnc,fno->fco", of_x, factor) for factor in (of_g, of_ig)]
+    return (
+        _from_spectrum([to_x], period, period, x.shape[-2:]),
+        _from_spectrum(to_kernel, period, kernel.shape[:-2], kernel.shape[-2:]),
+    )
 
 
 def first_axis(x: Array, kernel: Array) -> Array:
     """`out[p] = Σ_q x[p + q] kernel[q]`: shapes as in `gmmae.models.convolution.convolve`."""
-    period, features = x.shape[:1], kernel.shape[-1]
-    taps = _spectrum(kernel.reshape(len(kernel), -1, features), period)
-    to_real = jnp.concatenate([taps.real, taps.imag], axis=1)
-    to_imag = jnp.concatenate([-taps.imag, taps.real], axis=1)
-    product = Spectrum(*(_product("ftr,fto->fro", _patches(x, kernel), to) for to in (to_real, to_imag)))
-    out = _valid(x, kernel)
-    return _from_spectrum(product, period, out[:1]).reshape(*out, -1, features)
+    period, out, features = x.shape[:1], _valid(x, kernel), kernel.shape[-1]
+    real, imag = _spectrum(kernel.reshape(len(kernel), -1, features), period, "real", "imaginary")
+    factors = (jnp.concatenate([real, imag], axis=1), jnp.concatenate([-imag, real], axis=1))
+    product = [_product("ftr,fto->fro", _patches(x, kernel), factor) for factor in factors]
+    return _from_spectrum(product, period, out[:1], (-1, features)).reshape(*out, -1, features)
 
 
 def first_axis_gradients(x: Array, kernel: Array, g: Array) -> tuple[Array, Array]:
     """Of `first_axis`. That of x is taken along every axis; where x is data, nobody asks for it."""
     period, features = x.shape[:1], kernel.shape[-1]
-    seen = _spectrum(g.reshape(len(g), -1, features), period)
     patches = _patches(x, kernel)
-    by_real, by_imag = (jnp.split(_product("ftr,fro->fto", patches, part), 2, axis=1) for part in seen)
-    product = Spectrum(by_real[0] + by_imag[1], by_real[1] - by_imag[0])
-    to_kernel = _from_spectrum(product, period, kernel.shape[:1]).reshape(kernel.shape)
+    factors = _spectrum(g.reshape(len(g), -1, features), period, "real", "imaginary")
+    by_real, by_imag = (jnp.split(_product("ftr,fro->fto", patches, factor), 2, axis=1) for factor in factors)
+    product = [by_real[0] + by_imag[1], by_real[1] - by_imag[0]]
+    to_kernel = _from_spectrum(product, period, kernel.shape[:1], (-1, features)).reshape(kernel.shape)
     return every_axis_gradients(x, kernel, g)[0], to_kernel
 
 
@@ -75,73 +75,90 @@ def _valid(x: Array, kernel: Array) -> tuple[int, ...]:
 def _patches(x: Array, kernel: Array) -> Float[Array, "frequencies taps rows"]:
     """What the kernel reaches along all axes but the first, at each frequency along the first; real parts, then imaginary."""
     channels_first = jnp.moveaxis(x, -1, 1)
-    spectrum = _spectrum(channels_first.reshape(len(x), x.shape[-1], -1), x.shape[:1])
-    parts = [part.reshape(len(part), *channels_first.shape[1:]) for part in spectrum]
+    parts = _spectrum(channels_first.reshape(len(x), x.shape[-1], -1), x.shape[:1], "real", "imaginary")
     out = _valid(x, kernel)[1:]
-    corners = list(itertools.product(*(range(edge) for edge in kernel.shape[1:-2])))
+    corners = itertools.product(*(range(edge) for edge in kernel.shape[1:-2]))
     windows = [tuple(slice(at, at + size) for at, size in zip(corner, out, strict=True)) for corner in corners]
-    taps = jnp.stack([part[(slice(None), slice(None), *window)] for part in parts for window in windows], axis=1)
+    volumes = [part.reshape(len(part), *channels_first.shape[1:]) for part in parts]
+    taps = jnp.stack([part[(slice(None), slice(None), *window)] for part in volumes for window in windows], axis=1)
     return taps.reshape(len(taps), -1, math.prod(out) * x.shape[-2])
 
 
-def _spectrum(x: Array, period: tuple[int, ...]) -> Spectrum:
-    """The discrete Fourier transform along the leading axes, zeros up to `period` appended; half of it along the last axis."""
-    *volume, rows, columns = x.shape
-    matrices = [
-        _transform(p, points, axis == len(volume) - 1) for axis, (p, points) in enumerate(zip(period, volume, strict=True))
-    ]
-    for axis in reversed(range(1, len(volume))):
-        x = _from_left(matrices[axis], x.reshape(math.prod(volume[:axis]), matrices[axis].shape[1], -1))
-    x = x.reshape(1, matrices[0].shape[1], -1)
-    return Spectrum(*(_from_left(half, x).reshape(-1, rows, columns) for half in np.split(matrices[0], 2)))
+def _spectrum(x: Array, period: tuple[int, ...], *parts: str) -> list[Spectrum]:
+    """The discrete Fourier transform along the leading axes, zeros up to `period` appended; half of it along the first.
 
-
-def _from_spectrum(spectrum: Spectrum, period: tuple[int, ...], volume: tuple[int, ...]) -> Array:
-    """The inverse of `_spectrum`, as much of it as `volume` says."""
-    *_, rows, columns = spectrum.real.shape
-    matrices = [
-        _inverse(p, points, axis == len(volume) - 1) for axis, (p, points) in enumerate(zip(period, volume, strict=True))
-    ]
-    real, imag = (
-        _from_left(half, part.reshape(1, half.shape[1], -1))
-        for half, part in zip(np.split(matrices[0], 2, axis=1), spectrum, strict=True)
-    )
-    x = real + imag
-    for axis in range(1, len(volume)):
-        x = _from_left(matrices[axis], x.reshape(math.prod(volume[:axis]), matrices[axis].shape[1], -1))
-    return x.reshape(*volume, rows, columns)
-
-
-def _transform(period: int, points: int, last: bool) -> Float64[np.ndarray, "frequencies points"]:
-    """The matrix of `exp(-2πi f p / period)` for real numbers: its rows are (part, frequency).
-
-    Its columns are the points of the last axis, where data are real and half the frequencies determine it, else (point, part).
+    Args:
+      parts: what of it is wanted, as `_matrix` calls it.
     """
-    angle = 2 * np.pi * (np.outer(np.arange(period // 2 + 1 if last else period), np.arange(points)) % period) / period
-    real, imag = np.cos(angle), -np.sin(angle)
-    if last:
-        return np.concatenate([real, imag])
-    return np.stack([np.stack([real, -imag], axis=-1), np.stack([imag, real], axis=-1)]).reshape(2 * period, 2 * points)
+    *volume, _, columns = x.shape
+    frequencies = _frequencies(period)
+    last = len(volume) - 1
+    for axis in range(last):
+        x = _from_left("both", period, volume, axis, x)
+    found = [_from_left(part, period, volume, last, x) for part in parts]
+    return [each.reshape(math.prod(frequencies), -1, columns) for each in found]
 
 
-def _inverse(period: int, points: int, last: bool) -> Float64[np.ndarray, "points frequencies"]:
-    """Of `_transform`. On the last axis a frequency also stands for its conjugate, where that is another one."""
-    frequencies = np.arange(period // 2 + 1)
-    count = np.tile(np.where(frequencies * 2 % period == 0, 1, 2), 2) if last else 1
-    return _transform(period, points, last).T * count / period
+def _from_spectrum(parts: list[Spectrum], period: tuple[int, ...], volume: tuple[int, ...], shape: tuple[int, ...]) -> Array:
+    """The inverse of `_spectrum`, as much of it as `volume` says, of one array with both parts or of one for each."""
+    names = ["inverse"] if len(parts) == 1 else ["inverse of real", "inverse of imaginary"]
+    last = len(volume) - 1
+    x = sum(_from_left(name, period, volume, last, part) for name, part in zip(names, parts, strict=True))
+    for axis in reversed(range(last)):
+        x = _from_left("inverse", period, volume, axis, jnp.asarray(x))
+    return jnp.asarray(x).reshape(*volume, *shape)
 
 
-def _from_left(matrix: np.ndarray, x: Float[Array, "lead size rest"]) -> Float[Array, "lead out rest"]:
+def _frequencies(period: tuple[int, ...]) -> tuple[int, ...]:
+    return (period[0] // 2 + 1, *period[1:])
+
+
+def _from_left(name: str, period: tuple[int, ...], volume: Sequence[int], axis: int, x: Array) -> Float[Array, "lead out rest"]:
+    """A matrix of `_matrix` times an axis of x; the axes before it are in frequencies, those after it in points."""
     # One matrix an entry of the leading axis: XLA would otherwise move that axis to the end, and back.
-    each = np.broadcast_to(matrix.astype(x.dtype), (len(x), *matrix.shape))
-    return jnp.matmul(each, x, precision=PRECISION)
+    matrices = _matrices(name, period[axis], volume[axis], axis == 0, math.prod(_frequencies(period)[:axis]), str(x.dtype))
+    return jnp.matmul(matrices, x.reshape(len(matrices), matrices.shape[-1], -1), precision=PRECISION)
+
+
+# Kept, because XLA sees that two results are the same only where the constants are the same object.
+@cache
+def _matrices(
+    name: str, period: int, points: int, first: bool, copies: int, dtype: str
+) -> Float[np.ndarray, "copies rows columns"]:
+    matrix = _matrix(name, period, points, first).astype(dtype)
+    return np.ascontiguousarray(np.broadcast_to(matrix, (copies, *matrix.shape)))
+
+
+def _matrix(name: str, period: int, points: int, first: bool) -> Float64[np.ndarray, "rows columns"]:
+    """A matrix of `exp(-2πi f p / period)` in real numbers.
+
+    Its rows are (frequency, part), or frequency where one part is asked for; its columns the points of the first axis, where
+    data are real and half the frequencies determine them, else (part, point). The inverse is its transpose, scaled; along the
+    first axis a frequency then stands for its conjugate too, where that is another one.
+    """
+    frequencies = np.arange(period // 2 + 1 if first else period)
+    angle = 2 * np.pi * (np.outer(frequencies, np.arange(points)) % period) / period
+    real, imag = np.cos(angle), -np.sin(angle)
+    if not first:
+        real, imag = np.concatenate([real, -imag], axis=1), np.concatenate([imag, real], axis=1)
+    count = np.where(frequencies * 2 % period == 0, 1, 2) if first else np.ones(period)
+    scaled_real, scaled_imag = (part.T * count / period for part in (real, imag))
+    return {
+        "both": np.stack([real, imag], axis=1).reshape(-1, real.shape[1]),
+        "both times i": np.stack([-imag, real], axis=1).reshape(-1, real.shape[1]),
+        "real": real,
+        "imaginary": imag,
+        "inverse": np.stack([scaled_real, scaled_imag], axis=2).reshape(len(scaled_real), -1),
+        "inverse of real": scaled_real,
+        "inverse of imaginary": scaled_imag,
+    }[name]
 
 
 def _product(subscripts: str, a: Array, b: Array) -> Array:
     return jnp.einsum(subscripts, a, b, precision=PRECISION)
 
 
-def _times(subscripts: str, a: Spectrum, b: Spectrum, *, conjugate: bool) -> Spectrum:
-    """The products of complex matrices, a frequency each; with `conjugate`, of b's conjugate."""
-    rr, ii, ri, ir = (_product(subscripts, p, q) for p, q in ((a[0], b[0]), (a[1], b[1]), (a[0], b[1]), (a[1], b[0])))
-    return Spectrum(rr + ii, ir - ri) if conjugate else Spectrum(rr - ii, ir + ri)
+def _plus_i_times(a: Spectrum, b: Spectrum, sign: int) -> Spectrum:
+    """`a + sign i b` of spectra with both parts."""
+    real, imag = jnp.split(b, 2, axis=1)
+    return a + jnp.concatenate([-sign * imag, sign * real], axis=1)
