@@ -23,8 +23,9 @@ from gmmae import programs
 from gmmae.config import Config
 from gmmae.losses import msle
 from gmmae.mixture import Logits, density, from_logits, grid
-from gmmae.models.convolution import PRECISION, Conv
+from gmmae.models.convolution import Conv
 from gmmae.models.encoder import ACTIVATIONS, Heads
+from gmmae.models.spectral import PRECISION
 from gmmae.tables import Table
 
 STEPS = 4
@@ -57,7 +58,7 @@ def parts(config: Config) -> dict[str, Timed]:
     edge, channels = size, 1
     for i, (filters, kernel) in enumerate(zip(model.filters, model.kernels, strict=True)):
         layer = nn.Sequential([Conv(filters, kernel, model.padding), activate])
-        timed[f"convolution {i + 1}"] = _layer(layer, (batch, edge, edge, edge, channels), to_input=i > 0)
+        timed[f"convolution {i + 1}"] = _layer(layer, (edge, edge, edge, batch, channels), to_input=i > 0)
         edge, channels = edge - kernel + 1, filters
     latent = nn.Dense(model.latent_dim, precision=PRECISION)
     dense = nn.Sequential([latent, activate, Heads(model.components, 3), _columns])

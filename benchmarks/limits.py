@@ -1,0 +1,178 @@
+"""How near a device's limits training comes: steps at many batches against the floor, and long runs of short epochs.
+
+python -m benchmarks.limits                                     # on a GPU: batches 1 to 1024, 2000 epochs of paper.toml
+python -m benchmarks.limits --batches 8 32 --epochs 5 --dispatch 1 5
+
+The floor of a step is the largest of its operations over the rate of a large matrix product, its bytes over the rate of a large
+copy, and its launches over the rate of empty ones. The rates are measured in the same process, operations and bytes are counted
+by formula, launches in XLA's program.
+"""
+
+import argparse
+import dataclasses
+import json
+import re
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import flops
+from benchmarks.spread import spread
+from gmmae import programs
+from gmmae.arguments import config_path, read_config
+from gmmae.blocks import block_program
+from gmmae.config import Config
+from gmmae.provenance import versions
+from gmmae.tables import Table, markdown
+
+PAPER_EPOCHS = 65_536
+STEPS, TURNS = 8, 7
+EDGE, COPY = {"cpu": 2048, "gpu": 8192}, {"cpu": 1 << 25, "gpu": 1 << 28}
+
+
+def seconds(run: Any, *arguments: Any) -> list[float]:
+    """Of each of some calls, after one for warming up."""
+    jax.block_until_ready(run(*arguments))
+    found = []
+    for _ in range(TURNS):
+        began = time.perf_counter()
+        jax.block_until_ready(run(*arguments))
+        found.append(time.perf_counter() - began)
+    return found
+
+
+def rates() -> dict[str, float]:
+    """Operations, bytes and launches a second that the device reaches at best."""
+    platform = jax.default_backend()
+    a, x = jnp.ones((EDGE[platform],) * 2), jnp.ones(COPY[platform])
+    product = jax.jit(lambda a: jnp.matmul(a, a, precision="highest"))
+    many = jax.jit(lambda x: jax.lax.fori_loop(0, 1000, lambda i, x: jnp.sin(x) + i, x))
+    return {
+        "flops": 2 * EDGE[platform] ** 3 / min(seconds(product, a)),
+        "bytes": 8 * COPY[platform] / min(seconds(jax.jit(lambda x: x + 1), x)),
+        "launches": 1000 / min(seconds(many, jnp.ones(8))),
+    }
+
+
+def steps(config: Config, batch: int, best: dict[str, float]) -> dict[str, Any]:
+    """Seconds of a step, and what it cannot be below."""
+    optim = dataclasses.replace(config.optim, base_batch=batch)
+    data = dataclasses.replace(config.data, samples=batch * STEPS + 2, validation=2)
+    config = dataclasses.replace(config, optim=optim, data=data, stop=dataclasses.replace(config.stop, target_loss=0.0))
+    setup = programs.prepare(config)
+    state = setup.devices.replicate(programs.initial_state(setup))
+    dealt = programs.deal(setup, np.arange(batch * STEPS, dtype=np.int32), setup.train_plan)
+    given = (programs.data_set(setup, setup.workload.data.train), setup.devices.replicate(np.int32(1)), *dealt)
+    compiled: Any = setup.devices.compile(partial(programs.an_epoch, setup), state, *given, sharded=3)
+    measured = [value / STEPS for value in seconds(compiled, state, *given)]
+    launches = launched(compiled.as_text())
+    floor = {
+        "flops": sum(flops.of_step(config).values()) / best["flops"],
+        "bytes": least_bytes(config, programs.parameter_count(state.params)) / best["bytes"],
+        "launches": launches / best["launches"],
+    }
+    return {"batch": batch, "seconds": measured, "launches": launches, "floor": floor}
+
+
+def least_bytes(config: Config, parameters: int) -> int:
+    """Bytes that a step moves: four arrays of parameters read and three written, activations written once and read twice."""
+    model, batch, edge = config.model, config.optim.base_batch, config.data.size
+    activations = 2 * batch * edge**3  # the volumes and their densities
+    for filters, kernel in zip(model.filters, model.kernels, strict=True):
+        edge -= kernel - 1
+        activations += batch * filters * edge**3
+    return 4 * (7 * parameters + 3 * activations)
+
+
+def launched(program: str) -> int:
+    """Operations in the body of XLA's largest computation, the scan's step; those that move or name data only are left out."""
+    bodies = re.findall(r"^%?\S*(?:body|region)\S* .*?\{$(.*?)^\}", program, flags=re.MULTILINE | re.DOTALL)
+    idle = r"\b(parameter|constant|tuple|get-tuple-element|bitcast)\("
+    return max((sum(" = " in line and not re.search(idle, line) for line in body.splitlines()) for body in bodies), default=0)
+
+
+def epochs(config: Config, count: int, dispatch: int) -> dict[str, Any]:
+    """Epochs a second with validation, so many in a dispatch, as `loop` runs them but for its files."""
+    parallel = dataclasses.replace(config.parallel, epochs_per_dispatch=dispatch)
+    config = dataclasses.replace(config, parallel=parallel, stop=dataclasses.replace(config.stop, target_loss=0.0))
+    setup = programs.prepare(config)
+    state = setup.devices.replicate(programs.initial_state(setup))
+    best = jax.tree.map(jnp.copy, state.params)
+    run, done = block_program(setup, state), 0
+    block = run(state, best, float("inf"), range(1, 1 + dispatch))
+    began = time.perf_counter()
+    while done < count:
+        block = run(block.state, block.best, min(block.val_losses), range(1 + done, 1 + done + dispatch))
+        done += len(block.val_losses)
+        if len(block.val_losses) < dispatch:
+            raise SystemExit(f"the loss is not finite after {done} epochs")
+    spent = time.perf_counter() - began
+    return {"epochs": done, "a dispatch": dispatch, "steps": setup.train_plan.steps, "epochs_per_s": done / spent}
+
+
+def tables(found: dict[str, Any]) -> list[Table]:
+    rows = []
+    for row in found["steps"]:
+        time_s = spread(row["seconds"])
+        least = max(row["floor"], key=row["floor"].get)
+        floor_us = f"{1e6 * row['floor'][least]:.3g} ({least})"
+        ratio = f"{time_s.median / row['floor'][least]:.2f}"
+        rows.append((str(row["batch"]), time_s.text(scale=1e6), f"{row['batch'] / time_s.median:.4g}", floor_us, ratio))
+    columns = ("batch", "step, µs, median (quartiles)", "samples a second", "floor, µs (of what)", "over the floor")
+    long = [
+        (
+            str(run["epochs"]),
+            str(run["a dispatch"]),
+            f"{run['epochs_per_s']:.4g}",
+            f"{PAPER_EPOCHS / run['epochs_per_s'] / 3600:.2f}",
+        )
+        for run in found["epochs"]
+    ]
+    notes = (f"Projected: {PAPER_EPOCHS} epochs at the measured rate, without checkpoints and logs.",)
+    return [
+        Table("steps", f"A training step, {found['config']}", columns, tuple(rows)),
+        Table(
+            "epochs",
+            "Epochs",
+            ("measured", "a dispatch", "epochs a second", f"{PAPER_EPOCHS} epochs, h, projected"),
+            tuple(long),
+            notes,
+        ),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", default="paper")
+    parser.add_argument("--precision", default="float32", choices=["float32", "tf32"])
+    parser.add_argument("--batches", type=int, nargs="+", default=[2**i for i in range(11)])
+    parser.add_argument("--epochs", type=int, default=2000)
+    parser.add_argument("--dispatch", type=int, nargs="+", default=[1, 10, 100])
+    parser.add_argument("--out", type=Path, help="a JSON file to write")
+    asked = parser.parse_args()
+    config = dataclasses.replace(read_config(config_path(asked.config)), precision=asked.precision)
+    best = rates()
+    found = {
+        "device": jax.devices()[0].device_kind,
+        "versions": versions(),
+        "config": asked.config,
+        "precision": asked.precision,
+        "rates": best,
+        "steps": [steps(config, batch, best) for batch in asked.batches],
+        "epochs": [epochs(config, asked.epochs, dispatch) for dispatch in asked.dispatch],
+    }
+    print(f"{found['device']}; " + ", ".join(f"{name} {version}" for name, version in found["versions"].items()))
+    print("; ".join(f"{name} {value:.3g} a second" for name, value in best.items()) + "\n")
+    for table in tables(found):
+        print(markdown(table), flush=True)
+    if asked.out:
+        asked.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
