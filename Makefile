@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 
 .PHONY: train sweep test test-cluster bench lint format
 
+# On a CPU a virtual device a core: each computes its share of the batch in one thread. GPUs are used as they are.
+train: export JAX_NUM_CPU_DEVICES ?= $(shell $(PYTHON) -c "import os; print(min(4, os.cpu_count() or 1))")
 train: $(VENV)/ready
 	$(BIN)/python train.py --workdir runs/quickstart
 

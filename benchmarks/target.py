@@ -6,6 +6,7 @@ checkpoints, TensorBoard events and figures meanwhile and makes its data; the tw
 
 import json
 import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -30,8 +31,9 @@ def ours(config: str) -> dict[str, Any]:
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         workdir = Path(folder) / "run"
-        command = [sys.executable, "train.py", "--config", config, "--workdir", str(workdir), "--parallel.devices", "1"]
-        subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+        command = [sys.executable, "train.py", "--config", config, "--workdir", str(workdir)]
+        environ = {**os.environ, "JAX_NUM_CPU_DEVICES": str(len(os.sched_getaffinity(0)))}  # as `make train`
+        subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=True, env=environ)
         wall_s = time.perf_counter() - began
         record = json.loads((workdir / "record.json").read_text())
     spent_s = record["clocks"]["train_s"] + record["clocks"]["eval_s"]
