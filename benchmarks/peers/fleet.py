@@ -29,7 +29,7 @@ class Worker:
         # A framework that takes all of a GPU's memory at once would leave none to the others.
         environ = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "PYTHONPATH": str(ROOT)}
         # Ours on a CPU: a device a core, as `make train` has it. The others divide each operation among as many threads.
-        environ["JAX_NUM_CPU_DEVICES"] = str(len(os.sched_getaffinity(0)) if processes == 1 else 1)
+        environ["JAX_NUM_CPU_DEVICES"] = str(len(os.sched_getaffinity(0)) if count == 1 else 1)
         if count > 1:
             environ["OMP_NUM_THREADS"] = "1"
         self.processes, self.errors = [], []
