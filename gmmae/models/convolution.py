@@ -175,4 +175,4 @@ def form_of(x: Array, kernel: Array) -> Form:
     *edges, channels, _ = kernel.shape
     if channels == 1:
         return FORMS["first axis"]
-    return FORMS["every axis" if x.shape[-2] * math.prod(edges) >= 1000 else "direct"]
+    return FORMS["every axis" if x.shape[-2] * math.prod(edges) >= 500 else "direct"]
