@@ -1,7 +1,8 @@
 """Compiled programs kept from one process to the next, by JAX's persistent cache in a folder of the user's.
 
 One folder serves all hosts: in JAX's key of an entry are its own version, the program, the kind of the GPU or the features of
-the CPU, and the compiler's options, among which is the number of threads that share an operation of a CPU.
+the CPU, and the compiler's options. The number of threads that share an operation of a CPU is in the key of JAX 0.10 but not of
+0.12, so where it is fixed, because bits depend on it, it has a folder of its own.
 """
 
 import os
@@ -12,6 +13,8 @@ import warnings
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from gmmae.environment import THREADS
 
 PLACE = "JAX_COMPILATION_CACHE_DIR"
 LEAST_S = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
@@ -47,6 +50,7 @@ def keep(asked: str, environ: MutableMapping[str, str] = os.environ) -> None:
         return
     try:
         folder = user_cache() / "compiled" if asked == "on" else Path(asked).expanduser()
+        folder /= f"threads_{environ[THREADS]}" if THREADS in environ else ""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is in it will be executed
         with tempfile.TemporaryFile(dir=folder):
             pass
