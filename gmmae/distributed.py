@@ -115,7 +115,9 @@ def _free_port() -> int:
 
 def _end_without(command: str, text: str) -> None:
     """The end of this process because another one is lost; called in the link's thread, whatever the main one waits for."""
-    print(f"error: {text}; to resume, start all processes again: {command}", file=sys.stderr, flush=True)
+    # In one piece: JAX writes there from threads of its own.
+    sys.stderr.write(f"error: {text}; to resume, start all processes again: {command}\n")
+    sys.stderr.flush()
     os._exit(LOST_PEER)
 
 
