@@ -16,7 +16,8 @@ from gmmae.loop import run
 from gmmae.records import Epoch, read_history
 from tests.small import Recorder, losses, small
 
-LONG_S = 200.0
+LONG_S = 600.0
+"""More than ten restarts of a job take on a busy machine."""
 """More than any of these takes on a busy machine."""
 
 LAUNCHERS = {
