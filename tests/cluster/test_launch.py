@@ -17,8 +17,7 @@ from gmmae.records import Epoch, read_history
 from tests.small import Recorder, losses, small
 
 LONG_S = 600.0
-"""More than ten restarts of a job take on a busy machine."""
-"""More than any of these takes on a busy machine."""
+"""More than any of these takes on a busy machine, ten restarts of a job too."""
 
 LAUNCHERS = {
     "srun": ("slurm", ["srun", "--nodes", "1", "--ntasks", "2", sys.executable, "train.py"]),
