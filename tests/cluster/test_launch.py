@@ -137,7 +137,7 @@ def test_a_job_at_its_time_limit_goes_on_until_it_is_finished(tmp_path, slurm):
     """The run's own limit counts over restarts; at a minute a job, less the notice, it takes two or three."""
     workdir = tmp_path / "run"
     config = long_run(stop__time_limit_s=50.0)
-    job = Batch(tmp_path, ["--nodes", "2", "--time", "1", "--signal", "TERM@35"], options(config, workdir))
+    job = Batch(tmp_path, ["--nodes", "2", "--time", "1", "--signal", "TERM@20"], options(config, workdir))
     assert job.wait() == "COMPLETED", job.log.read_text()
     assert job.restarts() >= 1
     assert record(workdir)["stop_reason"] == "time_limit"
