@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Iterator
@@ -71,6 +70,8 @@ def _start_jax(place: Place, peers: Peers, start_timeout_s: float, heartbeat_tim
     """JAX's coordinator listens on a free port of process 0; the port of the link is taken."""
     import jax
 
+    # A signal is the run's to handle (`interrupts`): JAX's service would swallow SIGTERM, and speak on standard error.
+    jax.config.update("jax_enable_preemption_service", False)
     port = peers.gather(_free_port() if peers.primary else 0)[0]
     host = f"[{place.host}]" if ":" in place.host else place.host
     jax.distributed.initialize(
@@ -82,9 +83,6 @@ def _start_jax(place: Place, peers: Peers, start_timeout_s: float, heartbeat_tim
         heartbeat_timeout_seconds=max(100, round(JAX_PATIENCE * heartbeat_timeout_s)),
         shutdown_timeout_seconds=round(heartbeat_timeout_s),
     )
-    if threading.current_thread() is threading.main_thread():
-        # JAX has put a handler of its own in place of Python's, which swallows SIGTERM.
-        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
     _delay_aborts()
     jax.devices()  # meets the others once more, now that all are sure to be there
 
