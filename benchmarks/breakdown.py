@@ -25,7 +25,7 @@ from gmmae.losses import msle
 from gmmae.mixture import Logits, density, from_logits, grid
 from gmmae.models.convolution import Conv
 from gmmae.models.encoder import ACTIVATIONS, Heads
-from gmmae.models.spectral import PRECISION
+from gmmae.models.products import FULL
 from gmmae.tables import Table
 
 STEPS = 4
@@ -60,7 +60,7 @@ def parts(config: Config) -> dict[str, Timed]:
         layer = nn.Sequential([Conv(filters, kernel, model.padding), activate])
         timed[f"convolution {i + 1}"] = _layer(layer, (edge, edge, edge, batch, channels), to_input=i > 0)
         edge, channels = edge - kernel + 1, filters
-    latent = nn.Dense(model.latent_dim, precision=PRECISION)
+    latent = nn.Dense(model.latent_dim, precision=FULL)
     dense = nn.Sequential([latent, activate, Heads(model.components, 3), _columns])
     timed["dense"] = _layer(dense, (batch, edge**3 * channels), to_input=True)
     timed["density and loss"] = _density(config)
@@ -142,7 +142,7 @@ def whole(config: Config) -> Timed:
 def product() -> Timed:
     """Seconds of a large matrix product in the same arithmetic."""
     a = _draw(EDGE, EDGE)
-    compiled = jax.jit(lambda a: jnp.matmul(a, a, precision=PRECISION)).lower(a).compile()
+    compiled = jax.jit(lambda a: jnp.matmul(a, a, precision=FULL)).lower(a).compile()
 
     def run() -> float:
         began = time.perf_counter()

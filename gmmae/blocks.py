@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from gmmae.compiled import mended
 from gmmae.data.batches import epoch_order
-from gmmae.programs import Setup, a_validation, an_epoch, data_set, deal, held_out, mean_over_steps
+from gmmae.programs import Setup, a_validation, an_epoch, data_set, hands, held_out, mean_over_steps
 from gmmae.step import Params, TrainState
 
 
@@ -86,19 +86,20 @@ def block_program(setup: Setup, state: TrainState) -> TrainBlock:
     validation = held_out(setup)
 
     def arguments(state: TrainState, best: Params, best_loss: float, epochs: range) -> tuple[Any, ...]:
-        samples = [deal(setup, epoch_order(config.seed, epoch, setup.train_plan.samples), setup.train_plan) for epoch in epochs]
+        plan = setup.train_plan
+        samples = [hands(setup, epoch_order(config.seed, epoch, plan.samples), plan) for epoch in epochs]
         samples += [samples[-1]] * (most - len(epochs))  # never reached
-        each = ([x[i] for x in samples] for i in (0, 1))
-        dealt = devices.shard((*(np.stack(x, axis=1) for x in each), samples[0][2]))
+        each = (np.stack(x, axis=1) for x in zip(*samples, strict=True))
+        dealt = devices.shard((*each, devices.parts(plan.devices)))
         scalars = devices.replicate((np.asarray(best_loss, config.dtype), np.array([epochs.start, len(epochs)], np.int32)))
         return state, best, scalars[0], volumes, scalars[1], *validation, *dealt
 
     example = arguments(state, state.params, 0.0, range(1, 1 + most))
-    compiled = devices.compile(program, *example, sharded=6, donate=(0, 1), deterministic=config.parallel.reduction == "exact")
+    compiled = devices.compile(program, *example, sharded=6, donate=(0, 1), deterministic=config.parallel.exact)
 
     def run(state: TrainState, best: Params, best_loss: float, epochs: range) -> Block:
         state, best, best_epoch, done, step_losses, val_losses = jax.block_until_ready(
-            compiled(*arguments(state, devices.replicate(best), best_loss, epochs))
+            compiled(*arguments(state, best, best_loss, epochs))
         )
         losses = [mean_over_steps(row, setup.eval_plan) for row in np.asarray(val_losses)[: int(done)]]
         return Block(state, best, int(best_epoch), np.asarray(step_losses)[: int(done)], losses)

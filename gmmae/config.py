@@ -182,6 +182,10 @@ class ParallelConfig:
         require(self.epochs_per_dispatch >= 1, "parallel.epochs_per_dispatch", "at least 1", self.epochs_per_dispatch)
         require(self.shards.bit_count() == 1 and self.shards > 0, "parallel.shards", "a power of two", self.shards)
 
+    @property
+    def exact(self) -> bool:
+        return self.reduction == "exact"
+
 
 @dataclass(frozen=True)
 class DistributedConfig:

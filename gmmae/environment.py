@@ -15,7 +15,7 @@ def prepare(parallel: ParallelConfig) -> None:
     On a CPU, XLA divides long sums of a matrix product among the threads, so the bits depend on their number. Unless fixed, it
     follows the cores of the machine, a launcher's binding, and the number of devices.
     """
-    if parallel.reduction == "exact":
+    if parallel.exact:
         os.environ[THREADS] = str(parallel.shards)
 
 

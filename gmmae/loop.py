@@ -111,6 +111,7 @@ class _Run:
             compiled = programs.build(self.setup, self.state)
             if self.setup.config.parallel.epochs_per_dispatch > 1:
                 self.block = block_program(self.setup, self.state)
+                self.best = self.setup.devices.replicate(self.best)
         # Gloo's first operation waits 30 s, and a cache of compiled programs serves process 0 alone.
         self.group.gather(None)
         self._write_record(None)

@@ -74,7 +74,7 @@ def prepare(config: Config) -> Setup:
     samples = len(workload.data.train.mass)
     batch = schedules.global_batch(config.arm, count, optim.base_batch)
     arm_plan = plan(samples, batch, count)
-    if parallel.reduction == "exact":
+    if parallel.exact:
         _require_exact(parallel, devices)
         sharers, train_plan = parallel.shards, Plan(samples, arm_plan.batch, parallel.shards)
     else:
@@ -162,9 +162,8 @@ def train_program(setup: Setup, state: TrainState) -> Callable[[TrainState, int]
         order = epoch_order(setup.config.seed, epoch, setup.train_plan.samples)
         return setup.devices.replicate(np.int32(epoch)), *deal(setup, order, setup.train_plan)
 
-    exact = setup.config.parallel.reduction == "exact"
-    program = partial(an_epoch, setup)
-    compiled = setup.devices.compile(program, state, volumes, *samples(1), sharded=3, donate=(0,), deterministic=exact)
+    program, deterministic = partial(an_epoch, setup), setup.config.parallel.exact
+    compiled = setup.devices.compile(program, state, volumes, *samples(1), sharded=3, donate=(0,), deterministic=deterministic)
 
     def train(state: TrainState, epoch: int) -> tuple[TrainState, np.ndarray]:
         state, losses = jax.block_until_ready(compiled(state, volumes, *samples(epoch)))
@@ -177,8 +176,8 @@ def train_program(setup: Setup, state: TrainState) -> Callable[[TrainState, int]
 def evaluate_program(setup: Setup, params: Params) -> Callable[[Params], float]:
     """`Programs.evaluate` alone."""
     volumes, samples = data_set(setup, setup.workload.data.validation), held_out(setup)
-    exact = setup.config.parallel.reduction == "exact"
-    compiled = setup.devices.compile(partial(a_validation, setup), params, volumes, *samples, sharded=3, deterministic=exact)
+    program = partial(a_validation, setup)
+    compiled = setup.devices.compile(program, params, volumes, *samples, sharded=3, deterministic=setup.config.parallel.exact)
     return lambda params: mean_over_steps(np.asarray(compiled(params, volumes, *samples)), setup.eval_plan)
 
 
@@ -209,17 +208,22 @@ def held_out(setup: Setup) -> tuple[Any, Any, Any]:
 
 
 def deal(setup: Setup, order: np.ndarray, plan: Plan) -> tuple[Any, Any, Any]:
-    """Indices, weights and part of each device, on the devices. Where shards are fixed, every device has all of them."""
+    """Indices, weights and part of each device, on the devices."""
+    return setup.devices.shard((*hands(setup, order, plan), setup.devices.parts(plan.devices)))
+
+
+def hands(setup: Setup, order: np.ndarray, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+    """Indices and weights, on the host, one entry a device. Where shards are fixed, every device has all of them."""
     indices, weights = shards(order, plan)
+    if not setup.config.parallel.exact:
+        return indices, weights
     n = setup.devices.count
-    if setup.config.parallel.reduction == "exact":
-        indices, weights = (np.broadcast_to(x.swapaxes(0, 1), (n, plan.steps, *x.shape[::2])) for x in (indices, weights))
-    return setup.devices.shard((indices, weights, setup.devices.parts(plan.devices)))
+    indices, weights = (np.broadcast_to(x.swapaxes(0, 1), (n, plan.steps, *x.shape[::2])) for x in (indices, weights))
+    return indices, weights
 
 
 def _average(setup: Setup, plan: Plan, part: Any) -> Average:
-    exact = setup.config.parallel.reduction == "exact"
-    return partial(exact_mean, part=part) if exact else partial(pmean, parts=plan.micro_batches)
+    return partial(exact_mean, part=part) if setup.config.parallel.exact else partial(pmean, parts=plan.micro_batches)
 
 
 @mended()

@@ -58,7 +58,7 @@ def require_same_path(earlier: Record | None, now: Record) -> None:
 
 def doubts(config: Config, earlier: Record | None, now: Record) -> list[str]:
     """Lines that say why a resumed run with the exact reduction may not have the bits of one that nobody interrupted."""
-    if earlier is None or config.parallel.reduction != "exact":
+    if earlier is None or not config.parallel.exact:
         return []
     found = {"the device": (earlier.device_kind, now.device_kind)}
     found |= {name: (earlier.versions.get(name, "missing"), version) for name, version in now.versions.items()}
@@ -110,7 +110,7 @@ def _batch_text(setup: Setup) -> str:
 
 
 def _reduction_text(setup: Setup) -> dict[str, str]:
-    if setup.config.parallel.reduction != "exact":
+    if not setup.config.parallel.exact:
         return {}
     plan = setup.train_plan
     padding = f", {plan.padding} of the slots padded" if plan.padding else ""

@@ -11,7 +11,6 @@ The axes of the volume come first, then the samples: XLA chooses the layout in m
 forms then work on contiguous memory.
 """
 
-import itertools
 import math
 from collections.abc import Callable
 from functools import partial
@@ -24,8 +23,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from gmmae.models import spectral
-from gmmae.models.products import operands, precision
-from gmmae.models.spectral import PRECISION
+from gmmae.models.products import FULL, operands, precision
 
 
 class Conv(nn.Module):
@@ -109,7 +107,7 @@ def _direct(x: Array, kernel: Array) -> Array:
     edge, features = kernel.shape[0], kernel.shape[-1]
     out = x.shape[0] - edge + 1
     planes = jnp.moveaxis(kernel.reshape(edge, -1, features), 0, 1)  # (taps of a plane, planes, features)
-    parts = jnp.tensordot(_patches(x, edge), planes, axes=1, precision=PRECISION)
+    parts = jnp.tensordot(_patches(x, edge), planes, axes=1, precision=FULL)
     return sum((parts[d : d + out, ..., d, :] for d in range(1, edge)), start=parts[:out, ..., 0, :])
 
 
@@ -119,7 +117,7 @@ def _direct_gradients(x: Array, kernel: Array, g: Array) -> tuple[Array, Array]:
     planes = jnp.stack(shifts, axis=-2)  # what each kernel plane saw, at the place where it saw it
     patches = _patches(x, edge)
     rows = tuple(range(patches.ndim - 1))
-    to_planes = jnp.tensordot(patches, planes, axes=(rows, rows), precision=PRECISION)
+    to_planes = jnp.tensordot(patches, planes, axes=(rows, rows), precision=FULL)
     return _input_gradient(kernel, g), jnp.moveaxis(to_planes, 1, 0).reshape(kernel.shape)
 
 
@@ -134,7 +132,7 @@ def _input_gradient(kernel: Array, g: Array) -> Array:
     taps = [lax.slice_in_dim(padded, d, d + size, axis=last) for d in reversed(range(edge))]
     factors = jnp.moveaxis(kernel, (last, -1), (0, 1))  # (edge, filters, the other axes, channels)
     columns = factors.reshape(edge * kernel.shape[-1], *factors.shape[2:])
-    spread = jnp.tensordot(jnp.concatenate(taps, axis=-1), columns, axes=1, precision=PRECISION)
+    spread = jnp.tensordot(jnp.concatenate(taps, axis=-1), columns, axes=1, precision=FULL)
     for axis in reversed(range(last)):
         spread = _shifted_sum(spread, axis, spread.ndim - 2, edge)
     return spread
@@ -152,10 +150,9 @@ def _shifted_sum(parts: Array, axis: int, taps: int, edge: int) -> Array:
 
 def _patches(x: Array, edge: int) -> Array:
     """The kernel's reach along every axis but the first, laid side by side as channels."""
-    spans = [range(size - edge + 1) for size in x.shape[1:-2]]
-    corners = itertools.product(range(edge), repeat=len(spans))
-    windows = [tuple(slice(at, at + len(span)) for at, span in zip(corner, spans, strict=True)) for corner in corners]
-    return jnp.concatenate([x[(slice(None), *window)] for window in windows], axis=-1)
+    volume = x.shape[1:-2]
+    seen = spectral.windows(volume, [edge] * len(volume))
+    return jnp.concatenate([x[(slice(None), *window)] for window in seen], axis=-1)
 
 
 def _pad(x: Array, before: int, after: int) -> Array:

@@ -13,10 +13,13 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+FULL = lax.Precision.HIGHEST
+"""For products in float32: a GPU may otherwise choose TF32."""
+
 
 def precision(tf32: bool) -> lax.Precision:
     """For a product whose operands went through `operands`."""
-    return lax.Precision.DEFAULT if tf32 else lax.Precision.HIGHEST
+    return lax.Precision.DEFAULT if tf32 else FULL
 
 
 def operands(*arrays: Array, tf32: bool) -> tuple[Array, ...]:

@@ -18,10 +18,9 @@ from functools import cache
 
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Float, Float64
 
-PRECISION = lax.Precision.HIGHEST
+from gmmae.models.products import FULL
 
 Spectrum = Float[Array, "frequencies rows columns"]
 """Rows are (part, sample) where it has both parts: first the real parts of all samples, then the imaginary ones."""
@@ -68,6 +67,13 @@ def first_axis_gradients(x: Array, kernel: Array, g: Array) -> tuple[Array, Arra
     return every_axis_gradients(x, kernel, g)[0], to_kernel
 
 
+def windows(volume: Sequence[int], edges: Sequence[int]) -> list[tuple[slice, ...]]:
+    """What each tap of a kernel sees of a volume without padding, along as many axes as are given."""
+    corners = itertools.product(*(range(edge) for edge in edges))
+    reach = [size - edge + 1 for size, edge in zip(volume, edges, strict=True)]
+    return [tuple(slice(at, at + size) for at, size in zip(corner, reach, strict=True)) for corner in corners]
+
+
 def _valid(x: Array, kernel: Array) -> tuple[int, ...]:
     return tuple(size - edge + 1 for size, edge in zip(x.shape[:-2], kernel.shape[:-2], strict=True))
 
@@ -76,12 +82,10 @@ def _patches(x: Array, kernel: Array) -> Float[Array, "frequencies taps rows"]:
     """What the kernel reaches along all axes but the first, at each frequency along the first; real parts, then imaginary."""
     channels_first = jnp.moveaxis(x, -1, 1)
     parts = _spectrum(channels_first.reshape(len(x), x.shape[-1], -1), x.shape[:1], "real", "imaginary")
-    out = _valid(x, kernel)[1:]
-    corners = itertools.product(*(range(edge) for edge in kernel.shape[1:-2]))
-    windows = [tuple(slice(at, at + size) for at, size in zip(corner, out, strict=True)) for corner in corners]
     volumes = [part.reshape(len(part), *channels_first.shape[1:]) for part in parts]
-    taps = jnp.stack([part[(slice(None), slice(None), *window)] for part in volumes for window in windows], axis=1)
-    return taps.reshape(len(taps), -1, math.prod(out) * x.shape[-2])
+    seen = windows(x.shape[1:-2], kernel.shape[1:-2])
+    taps = jnp.stack([part[(slice(None), slice(None), *window)] for part in volumes for window in seen], axis=1)
+    return taps.reshape(len(taps), -1, math.prod(_valid(x, kernel)[1:]) * x.shape[-2])
 
 
 def _spectrum(x: Array, period: tuple[int, ...], *parts: str) -> list[Spectrum]:
@@ -117,7 +121,7 @@ def _from_left(name: str, period: tuple[int, ...], volume: Sequence[int], axis: 
     """A matrix of `_matrix` times an axis of x; the axes before it are in frequencies, those after it in points."""
     # One matrix an entry of the leading axis: XLA would otherwise move that axis to the end, and back.
     matrices = _matrices(name, period[axis], volume[axis], axis == 0, math.prod(_frequencies(period)[:axis]), str(x.dtype))
-    return jnp.matmul(matrices, x.reshape(len(matrices), matrices.shape[-1], -1), precision=PRECISION)
+    return jnp.matmul(matrices, x.reshape(len(matrices), matrices.shape[-1], -1), precision=FULL)
 
 
 # Kept, because XLA sees that two results are the same only where the constants are the same object.
@@ -155,7 +159,7 @@ def _matrix(name: str, period: int, points: int, first: bool) -> Float64[np.ndar
 
 
 def _product(subscripts: str, a: Array, b: Array) -> Array:
-    return jnp.einsum(subscripts, a, b, precision=PRECISION)
+    return jnp.einsum(subscripts, a, b, precision=FULL)
 
 
 def _plus_i_times(a: Spectrum, b: Spectrum, sign: int) -> Spectrum:
