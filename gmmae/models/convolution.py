@@ -11,6 +11,7 @@ The axes of the volume come first, then the samples: XLA chooses the layout in m
 forms then work on contiguous memory.
 """
 
+import itertools
 import math
 from collections.abc import Callable
 from functools import partial
@@ -150,9 +151,10 @@ def _shifted_sum(parts: Array, axis: int, taps: int, edge: int) -> Array:
 
 def _patches(x: Array, edge: int) -> Array:
     """The kernel's reach along every axis but the first, laid side by side as channels."""
-    volume = x.shape[1:-2]
-    seen = spectral.windows(volume, [edge] * len(volume))
-    return jnp.concatenate([x[(slice(None), *window)] for window in seen], axis=-1)
+    seen = [range(size - edge + 1) for size in x.shape[1:-2]]
+    corners = itertools.product(range(edge), repeat=len(seen))
+    windows = [tuple(slice(at, at + len(span)) for at, span in zip(corner, seen, strict=True)) for corner in corners]
+    return jnp.concatenate([x[(slice(None), *window)] for window in windows], axis=-1)
 
 
 def _pad(x: Array, before: int, after: int) -> Array:
@@ -172,4 +174,4 @@ def form_of(x: Array, kernel: Array) -> Form:
     *edges, channels, _ = kernel.shape
     if channels == 1:
         return FORMS["first axis"]
-    return FORMS["every axis" if x.shape[-2] * math.prod(edges) >= 500 else "direct"]
+    return FORMS["every axis" if x.shape[-2] * math.prod(edges) >= 200 else "direct"]
