@@ -1,166 +1,163 @@
-"""The parts of our training step, each in a scan of its own, in turns with the whole step and with a large matrix product.
+"""Where a step's time goes, from XLA's own trace of an epoch, in turns with an untraced epoch and a large matrix product.
 
-python -m benchmarks.breakdown prints one line of JSON.
+python -m benchmarks.breakdown prints one line of JSON. On a CPU it measures one core, with the share of the batch that it has
+where every core is a device, as in `make train`; operations then follow one another, and their times add up to the step's.
 """
 
 import argparse
+import dataclasses
 import json
+import os
+import re
+import tempfile
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-from flax import linen as nn
-from jax import lax
 
 from benchmarks import flops
-from benchmarks.peers.ours import Ours, configuration
+from benchmarks.peers.ours import configuration
 from benchmarks.spread import Spread, spread
 from gmmae import programs
 from gmmae.config import Config
-from gmmae.losses import msle
-from gmmae.mixture import Logits, density, from_logits, grid
-from gmmae.models.convolution import Conv
-from gmmae.models.encoder import ACTIVATIONS, Heads
+from gmmae.data.batches import epoch_order
 from gmmae.models.products import FULL
 from gmmae.tables import Table
 
-STEPS = 4
-"""Steps of a scan, as many for each part as for the whole."""
+STEPS = 8
+"""Of an epoch."""
 EDGE = 2048
 """Of the large matrix product."""
-WHOLE, PRODUCT = "step", "product"
+STEP, PRODUCT = "step", "product"
+OTHER = "gathering and copies"
+
+PARTS = {
+    r"Conv_0": "convolution 1",
+    r"Conv_1": "convolution 2",
+    r"Conv_2": "convolution 3",
+    r"Dense_|/heads/": "dense",
+    r"/encoder/": "activations",
+    r"density|MixtureAutoencoder|loss": "density and loss",
+    r"optimiser": "optimiser",
+    r"reduction": "reduction",
+}
+"""By what the name of an operation has in it: Flax's modules and the scopes of `gmmae`; the first that fits."""
 
 Timed = Callable[[], float]
 
 
+class Event(NamedTuple):
+    """An operation in a trace, in nanoseconds."""
+
+    name: str
+    start: float
+    duration: float
+
+
 def measure(name: str, turns: int) -> dict[str, Any]:
-    """Seconds of a step's parts, of the step and of the large product, by turns."""
+    """Seconds of a step, of what XLA did in it, and of the large product, by turns."""
     config = configuration(name, 330, 128)
-    timed = {**parts(config), WHOLE: whole(config), PRODUCT: product()}
-    for run in timed.values():
-        run()
-    seconds: dict[str, list[float]] = {part: [] for part in timed}
+    cores = _on_one_core()
+    share = max(1, config.optim.base_batch // min(4, cores))
+    data = dataclasses.replace(config.data, samples=STEPS * share + 128)
+    config = dataclasses.replace(config, data=data, optim=dataclasses.replace(config.optim, base_batch=share))
+    epoch, parts = epoch_program(config)
+    product = large_product()
+    seconds: dict[str, list[float]] = {}
     for _ in range(turns):
-        for part, run in timed.items():
-            seconds[part].append(run())
-    return {"config": name, "batch": config.optim.base_batch, "flops": flops.of_step(config), "seconds": seconds}
+        once = {STEP: _seconds(epoch) / STEPS, PRODUCT: _seconds(product)}
+        for operation, spent in own_seconds(trace(epoch)):
+            part = parts.get(operation, OTHER)
+            once[part] = once.get(part, 0.0) + spent / STEPS
+        for part, spent in once.items():
+            seconds.setdefault(part, []).append(spent)
+    return {"config": name, "batch": share, "flops": flops.of_step(config), "seconds": seconds}
 
 
-def parts(config: Config) -> dict[str, Timed]:
-    """Seconds a step of each part: forward and gradients."""
-    model, batch, size = config.model, config.optim.base_batch, config.data.size
-    activate = ACTIVATIONS[model.activation]
-    timed: dict[str, Timed] = {}
-    edge, channels = size, 1
-    for i, (filters, kernel) in enumerate(zip(model.filters, model.kernels, strict=True)):
-        layer = nn.Sequential([Conv(filters, kernel, model.padding), activate])
-        timed[f"convolution {i + 1}"] = _layer(layer, (edge, edge, edge, batch, channels), to_input=i > 0)
-        edge, channels = edge - kernel + 1, filters
-    latent = nn.Dense(model.latent_dim, precision=FULL)
-    dense = nn.Sequential([latent, activate, Heads(model.components, 3), _columns])
-    timed["dense"] = _layer(dense, (batch, edge**3 * channels), to_input=True)
-    timed["density and loss"] = _density(config)
-    timed["optimiser"] = _optimiser(config)
-    return timed
+def _on_one_core() -> int:
+    """Leaves this process one core, before JAX counts them, and returns how many there were; does nothing for a GPU."""
+    if os.environ.get("JAX_PLATFORMS", "") != "cpu" and any(Path("/dev").glob("nvidia[0-9]*")):
+        return 1
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(cores)})
+    return len(cores)
 
 
-def _columns(*logits: jax.Array) -> jax.Array:
-    return jnp.concatenate([x.reshape(len(x), -1) for x in logits], axis=1)
-
-
-def _draw(*shape: int) -> jax.Array:
-    return jnp.asarray(np.random.default_rng(0).standard_normal(shape), jnp.float32)
-
-
-def _timed(step: Callable[[Any, Any], Any], carry: Any, inputs: Any) -> Timed:
-    """Seconds of one step of a scan. Inputs differ from step to step, so nothing can be moved out of the loop."""
-    compiled = jax.jit(lambda carry, inputs: lax.scan(step, carry, inputs)).lower(carry, inputs).compile()
-
-    def run() -> float:
-        began = time.perf_counter()
-        jax.block_until_ready(compiled(carry, inputs))
-        return (time.perf_counter() - began) / STEPS
-
-    return run
-
-
-def _layer(layer: nn.Module, shape: tuple[int, ...], *, to_input: bool) -> Timed:
-    inputs = jnp.maximum(_draw(STEPS, *shape), 0)
-    params = layer.init(jax.random.key(0), inputs[0])
-
-    def step(params: Any, x: jax.Array) -> tuple[Any, jax.Array]:
-        value, pull = jax.vjp(layer.apply, params, x) if to_input else jax.vjp(lambda p: layer.apply(p, x), params)
-        to_params, *rest = pull(value)  # the value as its own gradient: neither can be left out
-        return jax.tree.map(lambda p, g: p - 1e-9 * g, params, to_params), sum((jnp.abs(g).sum() for g in rest), jnp.zeros(()))
-
-    return _timed(step, params, inputs)
-
-
-def _density(config: Config) -> Timed:
-    model, batch, size = config.model, config.optim.base_batch, config.data.size
-    points, k = grid(size, 3), model.components
-    target = jnp.abs(_draw(batch, size**3))
-
-    def loss(numbers: jax.Array) -> jax.Array:
-        alpha, *rest = jnp.split(numbers, [k, 4 * k, 7 * k], axis=1)
-        logits = Logits(alpha, *(x.reshape(batch, k, 3) for x in rest))
-        floor = model.sigma_floor * 2 / size
-        mixture = from_logits(logits, covariance=model.covariance, rho=model.rho, sigma_floor=floor, rho_limit=model.rho_limit)
-        return msle(density(mixture, points), target).mean()
-
-    return _timed(lambda carry, x: (carry, jax.value_and_grad(loss)(x)), 0.0, _draw(STEPS, batch, 10 * k))
-
-
-def _optimiser(config: Config) -> Timed:
+def epoch_program(config: Config) -> tuple[Callable[[], Any], dict[str, str]]:
+    """A call that computes an epoch as `train.py` does, and the part that each of its operations belongs to."""
     setup = programs.prepare(config)
-    state = jax.device_put(programs.initial_state(setup))
-
-    def step(state: Any, scale: jax.Array) -> tuple[Any, None]:
-        gradient = jax.tree.map(lambda p: scale * p, state.params)
-        updates, opt_state = setup.optimizer.update(gradient, state.opt_state, state.params)
-        return state._replace(params=optax.apply_updates(state.params, updates), opt_state=opt_state), None
-
-    return _timed(step, state, jnp.linspace(0.1, 0.2, STEPS))
-
-
-def whole(config: Config) -> Timed:
-    """Seconds of a training step, as `train.py` computes it."""
-    ours, samples = Ours(config), STEPS * config.optim.base_batch
-
-    def run() -> float:
-        began = time.perf_counter()
-        ours.train(samples, 1)
-        return (time.perf_counter() - began) / STEPS
-
-    return run
+    devices, plan = setup.devices, setup.train_plan
+    state = devices.replicate(programs.initial_state(setup))
+    volumes = programs.data_set(setup, setup.workload.data.train)
+    samples = programs.deal(setup, epoch_order(config.seed, 1, plan.samples), plan)
+    arguments = (state, volumes, devices.replicate(np.int32(1)), *samples)
+    compiled = devices.compile(partial(programs.an_epoch, setup), *arguments, sharded=3)
+    jax.block_until_ready(compiled(*arguments))
+    return lambda: compiled(*arguments), dict(parts_of(compiled.as_text() or ""))
 
 
-def product() -> Timed:
-    """Seconds of a large matrix product in the same arithmetic."""
-    a = _draw(EDGE, EDGE)
-    compiled = jax.jit(lambda a: jnp.matmul(a, a, precision=FULL)).lower(a).compile()
+def parts_of(program: str) -> Iterator[tuple[str, str]]:
+    """Each operation of a compiled program's text, and its part."""
+    for operation, path in re.findall(r'^ *(?:ROOT )?%?([\w.-]+) = .*metadata={[^}]*op_name="([^"]*)"', program, re.MULTILINE):
+        yield operation, next((part for pattern, part in PARTS.items() if re.search(pattern, path)), OTHER)
 
-    def run() -> float:
-        began = time.perf_counter()
-        jax.block_until_ready(compiled(a))
-        return time.perf_counter() - began
 
-    return run
+def large_product() -> Callable[[], Any]:
+    """A call of a large matrix product in float32."""
+    a = jnp.asarray(np.random.default_rng(0).standard_normal((EDGE, EDGE)), jnp.float32)
+    compiled = jax.jit(partial(jnp.matmul, precision=FULL)).lower(a, a).compile()
+    jax.block_until_ready(compiled(a, a))
+    return lambda: compiled(a, a)
+
+
+def _seconds(run: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    jax.block_until_ready(run())
+    return time.perf_counter() - began
+
+
+def trace(run: Callable[[], Any]) -> list[list[Event]]:
+    """What XLA records of its operations while something runs, thread by thread, or stream by stream."""
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder, profiler_options=options):
+            jax.block_until_ready(run())
+        [file] = Path(folder).glob("**/*.xplane.pb")
+        planes = jax.profiler.ProfileData.from_file(str(file)).planes
+        lines = [list(line.events) for plane in planes for line in plane.lines]
+    found = [[(dict(event.stats).get("hlo_op"), event.start_ns, event.duration_ns) for event in line] for line in lines]
+    return [[Event(str(name), *times) for name, *times in line if name] for line in found]
+
+
+def own_seconds(lines: Iterable[Iterable[Event]]) -> Iterator[tuple[str, float]]:
+    """The time of each operation less that of the operations within it, such as those of a loop."""
+    for line in lines:
+        within: list[tuple[float, str]] = []
+        for event in sorted(line, key=lambda event: (event.start, -event.duration)):
+            while within and within[-1][0] <= event.start:
+                within.pop()
+            if within:
+                yield within[-1][1], -event.duration / 1e9
+            yield event.name, event.duration / 1e9
+            within.append((event.start + event.duration, event.name))
 
 
 def table(found: dict[str, Any]) -> Table:
     """The parts with their share of the step, their rate, and that rate's share of the large product's."""
     seconds = {part: spread(values) for part, values in found["seconds"].items()}
-    counted = found["flops"] | {WHOLE: sum(found["flops"].values())}
-    rate = 2 * EDGE**3 / seconds[PRODUCT].median
-    rows = [_row(part, seconds[part], seconds[WHOLE].median, counted[part], rate) for part in counted]
-    rest = seconds[WHOLE].median - sum(seconds[part].median for part in found["flops"])
-    share = f"{100 * rest / seconds[WHOLE].median:.1f}"
-    rows.insert(-1, ("the rest: step less its parts", f"{1000 * rest:.3g}", share, "", "", ""))
+    step, product = seconds.pop(STEP), seconds.pop(PRODUCT)
+    rate = 2 * EDGE**3 / product.median
+    order = list(dict.fromkeys((*PARTS.values(), OTHER)))
+    rows = [_row(part, seconds[part], step.median, found["flops"].get(part), rate) for part in order if part in seconds]
+    rest = step.median - sum(each.median for each in seconds.values())
+    rows.append(("between operations", f"{1000 * rest:.3g}", f"{100 * rest / step.median:.1f}", "", "", ""))
+    rows.append(_row(STEP, step, step.median, sum(found["flops"].values()), rate))
     columns = (
         "part",
         "ms, median (quartiles)",
@@ -170,20 +167,15 @@ def table(found: dict[str, Any]) -> Table:
         f"of the {EDGE}² product's rate, %",
     )
     notes = (f"The {EDGE}² product in float32: {rate / 1e9:.0f} GFLOP/s. FLOPs by formula (benchmarks/flops.py).",)
-    return Table("breakdown", f"One step, {found['config']}, batch {found['batch']}", columns, tuple(rows), notes)
+    return Table("breakdown", f"One device's step, {found['config']}, batch {found['batch']}", columns, tuple(rows), notes)
 
 
-def _row(part: str, seconds: Spread, step_s: float, count: int, rate: float) -> tuple[str, ...]:
+def _row(part: str, seconds: Spread, step_s: float, count: int | None, rate: float) -> tuple[str, ...]:
+    times = (part, seconds.text(scale=1000), f"{100 * seconds.median / step_s:.1f}")
+    if count is None:
+        return *times, "", "", ""
     speed = count / seconds.median
-    share = 100 * seconds.median / step_s
-    return (
-        part,
-        seconds.text(scale=1000),
-        f"{share:.1f}",
-        f"{count / 1e9:.3g}",
-        f"{speed / 1e9:.3g}",
-        f"{100 * speed / rate:.1f}",
-    )
+    return *times, f"{count / 1e9:.3g}", f"{speed / 1e9:.3g}", f"{100 * speed / rate:.1f}"
 
 
 def main() -> None:

@@ -32,8 +32,9 @@ def pmean(function: OfBatch, samples: Array, weights: Array, *, parts: int = 1) 
     if lax.axis_size(AXIS) == 1:
         return mean
     # One operation for all arrays: each one is a meeting of all devices, which takes longer than its bytes do.
-    vector, unravel = ravel_pytree(mean)
-    return unravel(lax.pmean(vector, AXIS))
+    with jax.named_scope("reduction"):
+        vector, unravel = ravel_pytree(mean)
+        return unravel(lax.pmean(vector, AXIS))
 
 
 def exact_mean(
@@ -130,7 +131,7 @@ class Devices:
         sharded: int,
         donate: tuple[int, ...] = (),
         deterministic: bool = False,
-    ) -> Callable[..., Any]:
+    ) -> jax.stages.Compiled:
         """Compiles `function` for all devices, ahead of time; its results must be equal on all of them.
 
         Args:

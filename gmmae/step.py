@@ -87,8 +87,9 @@ def train_step(
         return jax.value_and_grad(lambda params: weighted_sum(losses(params, samples), weights))(state.params)
 
     loss, gradient = average(loss_and_gradient, samples, weights)
-    updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
-    return TrainState(optax.apply_updates(state.params, updates), opt_state), loss
+    with jax.named_scope("optimiser"):
+        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
+        return TrainState(optax.apply_updates(state.params, updates), opt_state), loss
 
 
 def train_epoch(

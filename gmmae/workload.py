@@ -63,7 +63,9 @@ def nodules(config: Config) -> Workload:
         return module.init(key, jnp.asarray(data.train.density[:1]))
 
     def losses(params: Params, volumes: Array) -> Array:
-        return loss(_density(module, params, volumes), volumes)
+        density = _density(module, params, volumes)
+        with jax.named_scope("loss"):
+            return loss(density, volumes)
 
     def describe(params: Params, volumes: Array) -> Description:
         mixture = module.apply(params, volumes, method=module.mixture)

@@ -4,17 +4,35 @@ import pytest
 
 from benchmarks import breakdown, cost, target
 from benchmarks.child import ask
+from tests.small import small
 
 
 def test_a_part_s_rate_is_its_operations_over_its_time():
     # The product 2 · 2048³ in 0.1 s: 171.8 GFLOP/s. Of a step of 1 s, 1e9 operations in 0.25 s: 4 GFLOP/s, 2.3 % of that.
-    seconds = {"convolution 1": [0.25], "optimiser": [0.5], breakdown.WHOLE: [1.0], breakdown.PRODUCT: [0.1]}
+    seconds = {"optimiser": [0.5], "convolution 1": [0.25], breakdown.STEP: [1.0], breakdown.PRODUCT: [0.1]}
     found = {"config": "c", "batch": 3, "flops": {"convolution 1": 10**9, "optimiser": 10**8}, "seconds": seconds}
     table = breakdown.table(found)
     assert table.rows[0] == ("convolution 1", "250 (250 to 250)", "25.0", "1", "4", "2.3")
-    assert table.rows[-2][:3] == ("the rest: step less its parts", "250", "25.0")
+    assert table.rows[-2][:3] == ("between operations", "250", "25.0")
     assert table.rows[-1][:4] == ("step", "1e+03 (1e+03 to 1e+03)", "100.0", "1.1")
     assert table.notes[0].startswith("The 2048² product in float32: 172 GFLOP/s.")
+
+
+def test_an_operation_s_own_time_is_without_those_within_it():
+    # A loop of 10 s with two operations of 3 and 4 s, the second of which has one of 1 s; then the first again.
+    events = [("loop", 0, 10), ("a", 1, 3), ("b", 5, 4), ("c", 6, 1), ("a", 10, 2)]
+    line = [breakdown.Event(name, start * 1e9, duration * 1e9) for name, start, duration in reversed(events)]
+    own = {name: 0.0 for name, _, _ in events}
+    for name, spent in breakdown.own_seconds([line, []]):
+        own[name] += spent
+    assert own == {"loop": 3, "a": 5, "b": 3, "c": 1}
+
+
+def test_every_part_of_a_step_is_found_in_the_compiled_program():
+    _, alone = breakdown.epoch_program(small())
+    _, together = breakdown.epoch_program(small(parallel__devices=2))
+    assert set(alone.values()) == {*breakdown.PARTS.values(), breakdown.OTHER} - {"reduction", "convolution 3"}
+    assert set(together.values()) == {*alone.values(), "reduction"}
 
 
 def test_growth_is_a_power_of_the_value_and_for_the_edge_of_the_voxels():
