@@ -33,7 +33,7 @@ STEPS = 8
 """Of an epoch."""
 EDGE = 2048
 """Of the large matrix product."""
-STEP, PRODUCT = "step", "product"
+STEP, TRACED, PRODUCT = "step", "step, traced", "product"
 OTHER = "gathering and copies"
 
 PARTS = {
@@ -71,7 +71,9 @@ def measure(name: str, turns: int) -> dict[str, Any]:
     seconds: dict[str, list[float]] = {}
     for _ in range(turns):
         once = {STEP: _seconds(epoch) / STEPS, PRODUCT: _seconds(product)}
-        for operation, spent in own_seconds(trace(epoch)):
+        traced_s, lines = trace(epoch)
+        once[TRACED] = traced_s / STEPS
+        for operation, spent in own_seconds(lines):
             part = parts.get(operation, OTHER)
             once[part] = once.get(part, 0.0) + spent / STEPS
         for part, spent in once.items():
@@ -121,18 +123,18 @@ def _seconds(run: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
-def trace(run: Callable[[], Any]) -> list[list[Event]]:
-    """What XLA records of its operations while something runs, thread by thread, or stream by stream."""
+def trace(run: Callable[[], Any]) -> tuple[float, list[list[Event]]]:
+    """Seconds that something runs, and what XLA records of its operations, thread by thread, or stream by stream."""
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder, profiler_options=options):
-            jax.block_until_ready(run())
+            seconds = _seconds(run)
         [file] = Path(folder).glob("**/*.xplane.pb")
         planes = jax.profiler.ProfileData.from_file(str(file)).planes
         lines = [list(line.events) for plane in planes for line in plane.lines]
     found = [[(dict(event.stats).get("hlo_op"), event.start_ns, event.duration_ns) for event in line] for line in lines]
-    return [[Event(str(name), *times) for name, *times in line if name] for line in found]
+    return seconds, [[Event(str(name), *times) for name, *times in line if name] for line in found]
 
 
 def own_seconds(lines: Iterable[Iterable[Event]]) -> Iterator[tuple[str, float]]:
@@ -151,13 +153,15 @@ def own_seconds(lines: Iterable[Iterable[Event]]) -> Iterator[tuple[str, float]]
 def table(found: dict[str, Any]) -> Table:
     """The parts with their share of the step, their rate, and that rate's share of the large product's."""
     seconds = {part: spread(values) for part, values in found["seconds"].items()}
-    step, product = seconds.pop(STEP), seconds.pop(PRODUCT)
+    step, traced, product = seconds.pop(STEP), seconds.pop(TRACED), seconds.pop(PRODUCT)
     rate = 2 * EDGE**3 / product.median
     order = list(dict.fromkeys((*PARTS.values(), OTHER)))
-    rows = [_row(part, seconds[part], step.median, found["flops"].get(part), rate) for part in order if part in seconds]
-    rest = step.median - sum(each.median for each in seconds.values())
-    rows.append(("between operations", f"{1000 * rest:.3g}", f"{100 * rest / step.median:.1f}", "", "", ""))
-    rows.append(_row(STEP, step, step.median, sum(found["flops"].values()), rate))
+    rows = [_row(part, seconds[part], traced.median, found["flops"].get(part), rate) for part in order if part in seconds]
+    rest = traced.median - sum(each.median for each in seconds.values())
+    rows.append(("between operations", f"{1000 * rest:.3g}", f"{100 * rest / traced.median:.1f}", "", "", ""))
+    rows += [
+        _row(name, each, traced.median, sum(found["flops"].values()), rate) for name, each in ((TRACED, traced), (STEP, step))
+    ]
     columns = (
         "part",
         "ms, median (quartiles)",

@@ -9,12 +9,14 @@ from tests.small import small
 
 def test_a_part_s_rate_is_its_operations_over_its_time():
     # The product 2 · 2048³ in 0.1 s: 171.8 GFLOP/s. Of a step of 1 s, 1e9 operations in 0.25 s: 4 GFLOP/s, 2.3 % of that.
-    seconds = {"optimiser": [0.5], "convolution 1": [0.25], breakdown.STEP: [1.0], breakdown.PRODUCT: [0.1]}
+    seconds = {"optimiser": [0.5], "convolution 1": [0.25], breakdown.PRODUCT: [0.1]}
+    seconds |= {breakdown.TRACED: [1.0], breakdown.STEP: [0.9]}
     found = {"config": "c", "batch": 3, "flops": {"convolution 1": 10**9, "optimiser": 10**8}, "seconds": seconds}
     table = breakdown.table(found)
     assert table.rows[0] == ("convolution 1", "250 (250 to 250)", "25.0", "1", "4", "2.3")
-    assert table.rows[-2][:3] == ("between operations", "250", "25.0")
-    assert table.rows[-1][:4] == ("step", "1e+03 (1e+03 to 1e+03)", "100.0", "1.1")
+    assert table.rows[-3][:3] == ("between operations", "250", "25.0")
+    assert table.rows[-2][:4] == ("step, traced", "1e+03 (1e+03 to 1e+03)", "100.0", "1.1")
+    assert table.rows[-1][:3] == ("step", "900 (900 to 900)", "90.0")
     assert table.notes[0].startswith("The 2048² product in float32: 172 GFLOP/s.")
 
 
