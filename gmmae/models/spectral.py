@@ -50,9 +50,10 @@ def every_axis_gradients(x: Array, kernel: Array, g: Array) -> tuple[Array, Arra
     period = x.shape[:-2]
     of_x, of_kernel, of_g = _to("data", x, period), _to("kernel", kernel, period), _to("result", g.mT, period)
     to_x, to_kernel = jnp.matmul(of_kernel, of_g, precision=FULL), jnp.matmul(of_g, of_x, precision=FULL)
+    edges, (samples, channels), features = kernel.shape[:-2], x.shape[-2:], kernel.shape[-1]
     return (
-        _from("data", to_x, period, (*period, *x.shape[:-3:-1])).mT,
-        _from("kernel", to_kernel, period, (*kernel.shape[:-2], *kernel.shape[:-3:-1])).mT,
+        _from("data", to_x, period, (*period, channels, samples)).mT,
+        _from("kernel", to_kernel, period, (*edges, features, channels)).mT,
     )
 
 
