@@ -5,7 +5,6 @@ where every core is a device, as in `make train`; operations then follow one ano
 """
 
 import argparse
-import dataclasses
 import json
 import os
 import re
@@ -21,11 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import flops
+from benchmarks.epoch import compiled_epoch, of_batches
 from benchmarks.peers.ours import configuration
 from benchmarks.spread import Spread, spread
-from gmmae import programs
 from gmmae.config import Config
-from gmmae.data.batches import epoch_order
 from gmmae.models.products import FULL
 from gmmae.tables import Table
 
@@ -48,8 +46,6 @@ PARTS = {
 }
 """By what the name of an operation has in it: Flax's modules and the scopes of `gmmae`; the first that fits."""
 
-Timed = Callable[[], float]
-
 
 class Event(NamedTuple):
     """An operation in a trace, in nanoseconds."""
@@ -61,11 +57,9 @@ class Event(NamedTuple):
 
 def measure(name: str, turns: int) -> dict[str, Any]:
     """Seconds of a step, of what XLA did in it, and of the large product, by turns."""
-    config = configuration(name, 330, 128)
-    cores = _on_one_core()
+    config, cores = configuration(name), _on_one_core()
     share = max(1, config.optim.base_batch // min(4, cores))
-    data = dataclasses.replace(config.data, samples=STEPS * share + 128)
-    config = dataclasses.replace(config, data=data, optim=dataclasses.replace(config.optim, base_batch=share))
+    config = of_batches(config, share, STEPS)
     epoch, parts = epoch_program(config)
     product = large_product()
     seconds: dict[str, list[float]] = {}
@@ -92,13 +86,7 @@ def _on_one_core() -> int:
 
 def epoch_program(config: Config) -> tuple[Callable[[], Any], dict[str, str]]:
     """A call that computes an epoch as `train.py` does, and the part that each of its operations belongs to."""
-    setup = programs.prepare(config)
-    devices, plan = setup.devices, setup.train_plan
-    state = devices.replicate(programs.initial_state(setup))
-    volumes = programs.data_set(setup, setup.workload.data.train)
-    samples = programs.deal(setup, epoch_order(config.seed, 1, plan.samples), plan)
-    arguments = (state, volumes, devices.replicate(np.int32(1)), *samples)
-    compiled = devices.compile(partial(programs.an_epoch, setup), *arguments, sharded=3)
+    compiled, arguments = compiled_epoch(config)
     jax.block_until_ready(compiled(*arguments))
     return lambda: compiled(*arguments), dict(parts_of(compiled.as_text() or ""))
 

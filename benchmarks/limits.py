@@ -13,15 +13,14 @@ import dataclasses
 import json
 import re
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from benchmarks import flops
+from benchmarks.epoch import compiled_epoch, of_batches
 from benchmarks.spread import spread
 from gmmae import programs
 from gmmae.arguments import config_path, read_config
@@ -61,16 +60,10 @@ def rates() -> dict[str, float]:
 
 def steps(config: Config, batch: int, best: dict[str, float]) -> dict[str, Any]:
     """Seconds of a step, and what it cannot be below."""
-    optim = dataclasses.replace(config.optim, base_batch=batch)
-    data = dataclasses.replace(config.data, samples=batch * STEPS + 2, validation=2)
-    config = dataclasses.replace(config, optim=optim, data=data, stop=dataclasses.replace(config.stop, target_loss=0.0))
-    setup = programs.prepare(config)
-    state = setup.devices.replicate(programs.initial_state(setup))
-    dealt = programs.deal(setup, np.arange(batch * STEPS, dtype=np.int32), setup.train_plan)
-    given = (programs.data_set(setup, setup.workload.data.train), setup.devices.replicate(np.int32(1)), *dealt)
-    compiled: Any = setup.devices.compile(partial(programs.an_epoch, setup), state, *given, sharded=3)
+    config = of_batches(config, batch, STEPS)
+    compiled, (state, *given) = compiled_epoch(config)
     measured = [value / STEPS for value in seconds(compiled, state, *given)]
-    launches = launched(compiled.as_text())
+    launches = launched(compiled.as_text() or "")
     floor = {
         "flops": sum(flops.of_step(config).values()) / best["flops"],
         "bytes": least_bytes(config, programs.parameter_count(state.params)) / best["bytes"],
