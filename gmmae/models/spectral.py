@@ -14,7 +14,7 @@ nothing. The signal is real, so half the frequencies along its first axis determ
 """
 
 import math
-from functools import cache
+from functools import cache, partial
 from typing import Literal
 
 import jax.numpy as jnp
@@ -34,11 +34,13 @@ _FACTORS: dict[Role, list[list[int]]] = {
 }
 """What the last stage makes of a real and an imaginary part: (factor, part)."""
 
+_product = partial(jnp.matmul, precision=FULL)
+
 
 def every_axis(x: Array, kernel: Array) -> Array:
     """`out[p] = Σ_q x[p + q] kernel[q]`: shapes as in `gmmae.models.convolution.convolve`."""
     period = x.shape[:-2]
-    product = jnp.matmul(_to("data", x, period), _to("kernel", kernel, period), precision=FULL)
+    product = _product(_to("data", x, period), _to("kernel", kernel, period))
     return _from("result", product, period, (*_valid(x, kernel), x.shape[-2], kernel.shape[-1]))
 
 
@@ -49,7 +51,7 @@ def every_axis_gradients(x: Array, kernel: Array, g: Array) -> tuple[Array, Arra
     """
     period = x.shape[:-2]
     of_x, of_kernel, of_g = _to("data", x, period), _to("kernel", kernel, period), _to("result", g.mT, period)
-    to_x, to_kernel = jnp.matmul(of_kernel, of_g, precision=FULL), jnp.matmul(of_g, of_x, precision=FULL)
+    to_x, to_kernel = _product(of_kernel, of_g), _product(of_g, of_x)
     edges, (samples, channels), features = kernel.shape[:-2], x.shape[-2:], kernel.shape[-1]
     return (
         _from("data", to_x, period, (*period, channels, samples)).mT,
@@ -61,7 +63,7 @@ def first_axis(x: Array, kernel: Array) -> Array:
     """`out[p] = Σ_q x[p + q] kernel[q]`: shapes as in `gmmae.models.convolution.convolve`."""
     factor = _to("kernel", kernel.reshape(len(kernel), -1, kernel.shape[-1]), x.shape[:1])
     # The larger factor on the right, untransposed; the smaller result is put in order.
-    product = jnp.matmul(factor.mT, _patches(x, kernel), precision=FULL)
+    product = _product(factor.mT, _patches(x, kernel))
     first, *others = _valid(x, kernel)
     out = _from("result", product, x.shape[:1], (first, kernel.shape[-1], *others, x.shape[-2]))
     return jnp.moveaxis(out, 1, -1)
@@ -70,7 +72,7 @@ def first_axis(x: Array, kernel: Array) -> Array:
 def first_axis_gradients(x: Array, kernel: Array, g: Array) -> tuple[Array, Array]:
     """Of `first_axis`. That of x is taken along every axis; where x is data, nobody asks for it."""
     of_g = _to("result", g.reshape(len(g), -1, g.shape[-1]), x.shape[:1])
-    product = jnp.matmul(_patches(x, kernel), of_g, precision=FULL)
+    product = _product(_patches(x, kernel), of_g)
     return every_axis_gradients(x, kernel, g)[0], _from("kernel", product, x.shape[:1], kernel.shape)
 
 
@@ -102,8 +104,8 @@ def _to(role: Role, x: Array, period: tuple[int, ...]) -> Float[Array, "factors 
     """D, E or R times x, along its leading axes."""
     *volume, rows, columns = x.shape
     for axis, points in enumerate(volume):
-        matrices = _matrices(role, period, points, axis, len(volume), str(x.dtype))
-        x = jnp.matmul(matrices, x.reshape(len(matrices), matrices.shape[-1], -1), precision=FULL)
+        matrices = _matrices(role, period, points, axis, str(x.dtype))
+        x = _product(matrices, x.reshape(len(matrices), matrices.shape[-1], -1))
     return x.reshape(-1, rows, columns)
 
 
@@ -111,18 +113,18 @@ def _from(role: Role, x: Array, period: tuple[int, ...], shape: tuple[int, ...])
     """Dᵀ, Eᵀ or Rᵀ times x; its axes first in `shape`."""
     volume = shape[: len(period)]
     for axis, points in reversed(list(enumerate(volume))):
-        matrices = _matrices(role, period, points, axis, len(volume), str(x.dtype)).swapaxes(1, 2)
-        x = jnp.matmul(matrices, x.reshape(len(matrices), matrices.shape[-1], -1), precision=FULL)
+        matrices = _matrices(role, period, points, axis, str(x.dtype)).swapaxes(1, 2)
+        x = _product(matrices, x.reshape(len(matrices), matrices.shape[-1], -1))
     return x.reshape(shape)
 
 
 # Kept, because XLA sees that two results are the same only where the constants are the same object.
 @cache
 def _matrices(
-    role: Role, period: tuple[int, ...], points: int, axis: int, ndim: int, dtype: str
+    role: Role, period: tuple[int, ...], points: int, axis: int, dtype: str
 ) -> Float[np.ndarray, "copies rows columns"]:
     """That of one axis, once for each frequency along the axes before it: XLA would else move these to the end, and back."""
-    matrix = _matrix(role, period[axis], points, first=axis == 0, last=axis == ndim - 1).astype(dtype)
+    matrix = _matrix(role, period[axis], points, first=axis == 0, last=axis == len(period) - 1).astype(dtype)
     copies = math.prod([period[0] // 2 + 1, *period[1:]][:axis])
     return np.ascontiguousarray(np.broadcast_to(matrix, (copies, *matrix.shape)))
 
