@@ -3,8 +3,8 @@
 A run that missed the target took infinitely long: it counts in every median and every resample and is never left out.
 
 The intervals are percentile bootstraps (Efron 1979) without interpolation, so a bound is the value of some resample, and
-infinity where enough runs missed. They are as good as the runs are many: the range of m runs holds the true median with
-probability 1 - 2 · 2^-m, which is 75 % for 3 runs, and no interval from fewer than 6 runs can keep a promise of 95 %.
+infinity where enough runs missed. They are as good as the runs are many (`most_coverage`): no interval from fewer than 6
+runs can keep a promise of 95 %, so a text that shows one says from how many runs it is.
 """
 
 import math
@@ -80,6 +80,16 @@ def median(times: Collection[float]) -> float:
     (20.0, inf)
     """
     return float(_medians(_checked(times)))
+
+
+def most_coverage(runs: int) -> float:
+    """The largest probability with which an interval between two of m runs can hold the true median: 1 - 2 · 2^-m, that of
+    their whole range, for runs that are independent of each other.
+
+    >>> most_coverage(3), most_coverage(5), most_coverage(6)
+    (0.75, 0.9375, 0.96875)
+    """
+    return 1 - 2.0 ** (1 - runs)
 
 
 def summary(times: Sequence[float], level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0) -> Summary:

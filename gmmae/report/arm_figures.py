@@ -12,7 +12,7 @@ from gmmae.figures import comparison, courses, mixtures
 from gmmae.figures.comparison import Series
 from gmmae.figures.courses import Course
 from gmmae.pictures import read_snapshots
-from gmmae.report.outcomes import listed
+from gmmae.report.outcomes import intervals_explained, listed
 from gmmae.report.results import LABELS, Results, Run
 
 PAPER_WARMUP_DEVICES = 8
@@ -51,8 +51,8 @@ def time_to_target(results: Results, folder: Path) -> Block:
     text = (
         f"Fig. 2. {title}. The target is {results.config.run.stop.target_loss:g}. Strong scaling keeps the global batch at "
         f"{results.config.run.optim.base_batch}; the other strategies let it grow with the devices. Points are medians over "
-        "seeds, bars 95 % bootstrap intervals (from 3 seeds on). A missing point is a median run that missed the target; "
-        "numbers above the axes, if any, count the seeds that reached it. Dashed: T1 / n."
+        "seeds, a miss counted as infinite, so a missing point is a median run that missed the target; numbers above the axes, "
+        f"if any, count the seeds that reached it. {intervals_explained(results)} Dashed: T1 / n."
     )
     return Figure("Fig. 2", results.clock.captioned(text), png, svg)
 

@@ -4,21 +4,24 @@ import csv
 import io
 import math
 from collections.abc import Callable, Sequence
-from statistics import median
 
 from gmmae import schedules, tables
 from gmmae.efficiency import PAPER_TABLE_I, PAPER_TABLE_II, Efficiency, Interval
 from gmmae.grid import cells
 from gmmae.report import outcomes
-from gmmae.report.outcomes import misses, reached, span
+from gmmae.report.outcomes import epochs_text, intervals_explained, misses, reached
 from gmmae.report.results import Results
 from gmmae.report.verdict import comparisons, ratio
 from gmmae.tables import Table
 
 NONE = "–"
 EXPLAINED = (
-    "Efficiency: T1 / (n Tn) · 100 %, T the median time to the target over seeds. NaN: the median run missed the target. "
-    "Intervals: 95 %, bootstrap over seeds. –: not computed, or not in the paper."
+    "Efficiency: T1 / (n Tn) · 100 %, T the median time to the target over seeds, a miss counted as infinite. NaN: the median "
+    "run missed the target. –: not computed, or not in the paper."
+)
+SHARED = (
+    "The strong cells of a seed are one optimisation path, computed once for all numbers of devices: by construction they take the "
+    "same epochs, and their efficiencies do not scatter over seeds."
 )
 
 
@@ -31,8 +34,7 @@ def strong_efficiency(results: Results) -> Table | None:
         rows.append((str(n), *ours, reached(runs) if runs else NONE, _paper_percent(PAPER_TABLE_I, n)))
     columns = ("devices", "efficiency (%)", "interval (%)", "reached", "paper (%)")
     title = results.clock.titled("Table I. Efficiency of strong scaling")
-    note = ("The strong cells of a seed are one optimisation path, so their efficiencies do not scatter over seeds.",)
-    notes = (*_notes(results), *(note if results.config.mode == "virtual" else ()))
+    notes = (intervals_explained(results), *_notes(results), *_shared(results))
     return Table("table_1", title, columns, tuple(rows), notes) if _any(rows, 1) else None
 
 
@@ -64,19 +66,17 @@ def endings(results: Results) -> Table | None:
             if not runs:
                 continue
             clipped |= runs[0].record.global_batch < schedules.global_batch(arm, n, base)
-            epochs = [run.record.epochs for run in runs if run.reached]
-            text = (
-                f"{median(epochs):g}" + (f" ({span(epochs, '{:g}'.format)})" if len(set(epochs)) > 1 else "")
-                if epochs
-                else NONE
-            )
             record = runs[0].record
             told = "; ".join(how for how, _ in misses(runs)) or NONE
             batch = (str(record.global_batch), f"{record.learning_rate:g}")
-            rows.append((arm, str(n), *batch, reached(runs), text, told))
+            rows.append((arm, str(n), *batch, reached(runs), epochs_text(runs), told))
     columns = ("arm", "devices", "batch", "learning rate", "reached", "epochs", "misses")
-    notes = ["Epochs: median and range of the seeds that reached the target. Crashed and timed-out processes are not counted."]
-    notes += [outcomes.EXPLAINED]
+    notes = [
+        "Epochs: to the target, median and range over seeds; a miss counts as infinite. Crashed and timed-out processes are not "
+        "counted.",
+        outcomes.EXPLAINED,
+        *_shared(results),
+    ]
     notes += ["A batch that the arm wants larger than the training set is the training set."] if clipped else []
     return Table("table_3", "Table III. How the runs ended", columns, tuple(rows), tuple(notes)) if rows else None
 
@@ -149,7 +149,8 @@ def times_to_target(results: Results) -> Table | None:
                 rows.append((arm, str(n), f"{found.reached} of {found.runs}", *times, *percents))
     columns = ("arm", "devices", "reached", "time (s)", "interval (s)", "efficiency (%)", "interval (%)")
     title = results.clock.titled("Table VII. Time to the target")
-    return Table("table_7", title, columns, tuple(rows), _notes(results)) if rows else None
+    notes = (intervals_explained(results), *_notes(results), *_shared(results))
+    return Table("table_7", title, columns, tuple(rows), notes) if rows else None
 
 
 def paired(results: Results) -> Table | None:
@@ -161,8 +162,9 @@ def paired(results: Results) -> Table | None:
         rows.append((arm, str(n), *counts, ratio(found.ratio), _interval(found.interval, ratio), p_value))
     columns = ("against", "devices", "seeds", "strong faster", "other faster", "ties", "ratio", "interval", "p")
     notes = (
-        "Ratio: the other's time over strong scaling's, median over seeds, with a 95 % bootstrap interval; ∞: only the other "
-        "missed the target. p: two-sided sign test, not corrected for the number of comparisons.",
+        "Ratio: the other's time over strong scaling's, median over seeds; ∞: only the other missed the target. p: two-sided "
+        "sign test, not corrected for the number of comparisons.",
+        intervals_explained(results),
         *results.clock.notes,
     )
     title = results.clock.titled("Table VIII. Strong scaling against the others, seed by seed")
@@ -189,6 +191,11 @@ def cells_csv(results: Results) -> str:
         if cell in rows:
             writer.writerow(cell._asdict() | {"mode": results.config.mode} | rows[cell])
     return file.getvalue()
+
+
+def _shared(results: Results) -> tuple[str, ...]:
+    """Where the strong cells are one run by construction."""
+    return (SHARED,) if results.config.mode == "virtual" and "strong" in results.config.arms else ()
 
 
 def _notes(results: Results) -> tuple[str, ...]:

@@ -1,15 +1,47 @@
 """How runs ended, in words: numbers of seeds, kinds of misses, and the losses where they stood."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 
-from gmmae import stopping, tables
-from gmmae.report.results import Run
+from gmmae import efficiency, stopping, tables
+from gmmae.report.results import Results, Run
 
 EXPLAINED = (
     "Diverged: NaN or infinity in a loss. Collapsed: stuck, the validation loss no longer changes at all. Stalled: it "
     "did not get better any more. Out of epochs: the most epochs were trained. The number is the last validation loss, "
     "the best in parentheses."
 )
+
+
+LEVEL = 0.95
+"""The share of the bootstrap's resamples between the bounds of an interval."""
+
+
+def intervals_explained(results: Results) -> str:
+    """What the intervals of a report are, and what they are not where they rest on few seeds."""
+    groups = (len(results.group(arm, n)) for arm in results.config.arms for n in results.counts)
+    seeds = min((size for size in groups if size >= efficiency.LEAST_RUNS), default=None)
+    if seeds is None:
+        return f"No intervals: they need {efficiency.LEAST_RUNS} seeds."
+    text = "Intervals: the percentiles 2.5 and 97.5 of a bootstrap over seeds"
+    most = efficiency.most_coverage(seeds)
+    if most >= LEVEL:
+        return f"{text}."
+    return (
+        f"{text}; from {seeds} seeds they hold the true median with a probability of at most {100 * most:.3g} %, so they are no "
+        f"{100 * LEVEL:g} % confidence intervals."
+    )
+
+
+def epochs_text(runs: Sequence[Run]) -> str:
+    """Median and range of the epochs to the target; a miss counts as infinitely many and is never left out."""
+    epochs = [float(run.record.epochs) if run.reached else math.inf for run in runs]
+
+    def number(value: float) -> str:
+        return f"{value:g}" if math.isfinite(value) else "not reached"
+
+    middle = number(efficiency.median(epochs))
+    return f"{middle} ({span(epochs, number)})" if len(set(epochs)) > 1 else middle
 
 
 def listed(items: Iterable[object]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from gmmae import efficiency, tables
 from gmmae.document import Block, Bullets, Paragraph
 from gmmae.efficiency import PAPER_TABLE_I, PAPER_TABLE_II, Comparison
-from gmmae.report.outcomes import EXPLAINED, listed, misses
+from gmmae.report.outcomes import EXPLAINED, LEVEL, listed, misses
 from gmmae.report.results import LABELS, Results
 
 PAPER: dict[str, dict[int, float]] = {"strong": PAPER_TABLE_I, **PAPER_TABLE_II}
@@ -178,7 +178,7 @@ def _caution(results: Results) -> str:
     if seeds < least:
         return (
             f"**Caution**: {seeds} seeds are few. A sign test needs {least} pairs that all agree for p < {CONVINCING:g}, "
-            "and intervals from so few runs promise more than they keep."
+            f"and no interval from fewer than {least} runs can hold the median with a probability of {100 * LEVEL:g} %."
         )
     return f"Medians and intervals are over up to {seeds} seeds; a miss counts as an infinite time."
 

@@ -69,8 +69,43 @@ def test_arms_and_devices_that_the_paper_has_not_have_no_column_and_a_dash(tmp_p
 def test_table_3_says_how_runs_ended(projected):
     rows = {row[:2]: row[2:] for row in there(arm_tables.endings(projected)).rows}
     assert rows["weak", "4"] == ("128", "0.00105", "3 of 3", "80", "–")
-    assert rows["linear", "2"] == ("64", "0.0021", "0 of 3", "–", "collapsed 3× at 0.01480 to 0.01680")
-    assert rows["linear-warmup", "4"] == ("128", "0.0042", "0 of 1", "–", "out of epochs 1× at 0.002000 (best 0.002000)")
+    assert rows["linear", "2"] == ("64", "0.0021", "0 of 3", "not reached", "collapsed 3× at 0.01480 to 0.01680")
+    assert rows["linear-warmup", "4"] == ("128", "0.0042", "0 of 1", "not reached", "out of epochs 1× at 0.002000 (best 0.002000)")
+
+
+def test_epochs_of_the_seeds_that_missed_count_as_infinite(projected):
+    rows = {row[:2]: row[2:] for row in there(arm_tables.endings(projected)).rows}
+    assert rows["linear-warmup", "2"][2:4] == ("1 of 3", "not reached (10 to not reached)")
+
+
+def test_strong_cells_that_are_one_run_are_called_so(projected, tmp_path):
+    for made in (arm_tables.strong_efficiency, arm_tables.endings, arm_tables.times_to_target):
+        assert arm_tables.SHARED in there(made(projected)).notes
+    measured = replace(GRID, mode="measured", devices=(1, 2))
+    for n in (1, 2):
+        sweeps.add(measured, tmp_path / "measured", Cell("strong", n, 0), "target_reached", 10)
+    assert arm_tables.SHARED not in there(arm_tables.endings(results.read(measured, tmp_path / "measured", None))).notes
+
+
+@pytest.mark.parametrize(
+    ("seeds", "expected"),
+    [
+        (2, "No intervals: they need 3 seeds."),
+        (3, "from 3 seeds they hold the true median with a probability of at most 75 %, so they are no 95 % confidence intervals"),
+        (5, "of at most 93.8 %"),
+        (6, "Intervals: the percentiles 2.5 and 97.5 of a bootstrap over seeds."),
+    ],
+)
+def test_an_interval_is_called_what_its_seeds_make_it(tmp_path, seeds, expected):
+    config = replace(GRID, arms=("strong", "weak"), devices=(1, 2), seeds=tuple(range(seeds)))
+    sweeps.add_step_times(tmp_path, 1, STEPS, PASSES)
+    for seed in config.seeds:
+        for arm in config.arms:
+            for n in config.devices:
+                sweeps.reach(config, tmp_path, Cell(arm, n, seed), 10 + seed)
+    found = results.read(config, tmp_path, FLAT)
+    for made in (arm_tables.strong_efficiency, arm_tables.times_to_target, arm_tables.paired):
+        assert any(expected in note for note in there(made(found)).notes)
 
 
 def test_a_batch_cut_to_the_training_set_is_told(tmp_path):
