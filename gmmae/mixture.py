@@ -8,8 +8,8 @@ exponential and one sum.
 
 Why it is finite. Components are held by the Cholesky factor of their covariance, and `from_logits` keeps standard deviations
 above a floor and correlations below a limit, so that no finite logits give an infinite or undefined density. What the
-polynomial form costs is rounding: the terms of the exponent cancel, so a relative error of about
-`eps · |x - μ|² / (σ² (1 - ρ²))` remains, which the same floor and limit bound.
+polynomial form costs is rounding: the terms of the exponent are those of x and of μ, not of their difference, and cancel, so a
+relative error of up to about `eps · (|x|² + |μ|²) / (σ² (1 - ρ²))` remains, at x = μ too. The same floor and limit bound it.
 """
 
 import itertools

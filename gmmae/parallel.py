@@ -1,7 +1,7 @@
 """Devices: the only module that calls `pmap` or names its axis.
 
 State and data set are replicated, an epoch's indices and weights are sharded, gradients and losses are averaged, by `pmean` or
-exactly. `pmap` is in maintenance mode, and since JAX 0.10 it is `jit(shard_map)` underneath: with `in_axes` and
+exactly. `pmap` is in maintenance mode, and since JAX 0.8 it is `jit(shard_map)` underneath: with `in_axes` and
 `out_axes` None, replicated arrays go in and come out whole, without a leading device axis and without copies.
 """
 

@@ -86,6 +86,23 @@ def test_density_equals_scipy_for_a_hundred_random_mixtures(n, seed):
     assert share > 0.9
 
 
+@pytest.mark.parametrize(
+    ("sigma", "rho", "size"), [(0.0625, 0.0, 0.9), (0.0625, 0.9, 0.5), (0.0625, 0.99, 0.9), (0.25, 0.0, 0.9)]
+)
+def test_rounding_follows_the_size_of_the_coordinates_not_their_distance_from_the_mean(sigma, rho, size):
+    rng = np.random.default_rng(0)
+    means = rng.uniform(-1, 1, (20, 3))
+    means = (size * means / np.abs(means).max(axis=1, keepdims=True)).astype(np.float32)
+    factor = sigma * np.linalg.cholesky(np.array([[1, rho, 0], [rho, 1, 0], [0, 0, 1.0]])).astype(np.float32)
+    one = Mixture(jnp.zeros(1), jnp.zeros((1, 3)), jnp.asarray(factor)[None])
+    at_mean = jnp.stack([density(one._replace(means=jnp.asarray(mean)[None]), jnp.asarray(mean)[None])[0] for mean in means])
+    reference = 1 / (np.prod(np.diag(factor.astype(np.float64))) * (2 * np.pi) ** 1.5)
+    worst = np.abs(np.asarray(at_mean, np.float64) / reference - 1).max()
+    eps = np.finfo(np.float32).eps
+    assert worst < eps * 2 * (means**2).sum(axis=1).max() / (sigma**2 * (1 - rho**2))
+    assert worst > 4 * eps  # the rounding of a sum in the coordinates' distance would be about 1 eps: it is zero here
+
+
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_a_narrow_inner_mixture_has_mass_one(x64, n):
     """On 16 samples an axis, h = 1/8. The sum differs from the integral by terms of exp(-2π² gᵀΣg / h²) over integer g
