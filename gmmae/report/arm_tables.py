@@ -20,8 +20,8 @@ EXPLAINED = (
     "run missed the target. –: not computed, or not in the paper."
 )
 SHARED = (
-    "The strong cells of a seed are one optimisation path, computed once for all numbers of devices: by construction they take the "
-    "same epochs, and their efficiencies do not scatter over seeds."
+    "The strong cells of a seed are one optimisation path, computed once for all numbers of devices: by construction they take "
+    "the same epochs, and their efficiencies do not scatter over seeds."
 )
 
 
@@ -72,8 +72,8 @@ def endings(results: Results) -> Table | None:
             rows.append((arm, str(n), *batch, reached(runs), epochs_text(runs), told))
     columns = ("arm", "devices", "batch", "learning rate", "reached", "epochs", "misses")
     notes = [
-        "Epochs: to the target, median and range over seeds; a miss counts as infinite. Crashed and timed-out processes are not "
-        "counted.",
+        "Epochs: to the target, median and range over seeds; a miss counts as infinite. Crashed and timed-out processes are "
+        "not counted.",
         outcomes.EXPLAINED,
         *_shared(results),
     ]

@@ -28,8 +28,8 @@ def intervals_explained(results: Results) -> str:
     if most >= LEVEL:
         return f"{text}."
     return (
-        f"{text}; from {seeds} seeds they hold the true median with a probability of at most {100 * most:.3g} %, so they are no "
-        f"{100 * LEVEL:g} % confidence intervals."
+        f"{text}; from {seeds} seeds they hold the true median with a probability of at most {100 * most:.3g} %, so they are "
+        f"no {100 * LEVEL:g} % confidence intervals."
     )
 
 

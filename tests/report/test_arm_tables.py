@@ -70,7 +70,8 @@ def test_table_3_says_how_runs_ended(projected):
     rows = {row[:2]: row[2:] for row in there(arm_tables.endings(projected)).rows}
     assert rows["weak", "4"] == ("128", "0.00105", "3 of 3", "80", "–")
     assert rows["linear", "2"] == ("64", "0.0021", "0 of 3", "not reached", "collapsed 3× at 0.01480 to 0.01680")
-    assert rows["linear-warmup", "4"] == ("128", "0.0042", "0 of 1", "not reached", "out of epochs 1× at 0.002000 (best 0.002000)")
+    out_of_epochs = "out of epochs 1× at 0.002000 (best 0.002000)"
+    assert rows["linear-warmup", "4"] == ("128", "0.0042", "0 of 1", "not reached", out_of_epochs)
 
 
 def test_epochs_of_the_seeds_that_missed_count_as_infinite(projected):
@@ -91,7 +92,7 @@ def test_strong_cells_that_are_one_run_are_called_so(projected, tmp_path):
     ("seeds", "expected"),
     [
         (2, "No intervals: they need 3 seeds."),
-        (3, "from 3 seeds they hold the true median with a probability of at most 75 %, so they are no 95 % confidence intervals"),
+        (3, "hold the true median with a probability of at most 75 %, so they are no 95 % confidence intervals"),
         (5, "of at most 93.8 %"),
         (6, "Intervals: the percentiles 2.5 and 97.5 of a bootstrap over seeds."),
     ],
