@@ -2,11 +2,11 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# What is installed: also what JAX needs for the GPU of this host, if there is one.
+EXTRAS ?= $(shell $(PYTHON) gmmae/nvidia.py test)
 
 .PHONY: train sweep test test-cluster bench lint format
 
-# On a CPU a virtual device a core: each computes its share of the batch in one thread. GPUs are used as they are.
-train: export JAX_NUM_CPU_DEVICES ?= $(shell $(PYTHON) -c "import os; print(min(4, os.cpu_count() or 1))")
 train: $(VENV)/ready
 	$(BIN)/python train.py --workdir runs/quickstart
 
@@ -36,7 +36,7 @@ format: $(VENV)/ready
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	touch $@
 
 $(VENV)/bench: $(VENV)/ready

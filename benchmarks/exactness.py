@@ -42,7 +42,7 @@ def configuration(devices: int, reduction: str, count: int) -> Config:
     """Quickstart with the default's batch of 32, which 32 devices can share; read before JAX starts."""
     quickstart = read_config(config_path("quickstart"))
     parallel = ParallelConfig(devices=devices, reduction="exact" if reduction == "exact" else "pmean", shards=count)
-    environment.prepare(parallel)
+    environment.prepare(Config(parallel=parallel))
     return dataclasses.replace(quickstart, parallel=parallel, optim=dataclasses.replace(quickstart.optim, base_batch=32))
 
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 
-from gmmae.config import Config, determining
+from gmmae.config import Config, determining, flatten
 from gmmae.data.sources import Dataset
 from gmmae.data.volumes import Targets
 from gmmae.errors import InputError
@@ -22,8 +22,9 @@ class DisagreementError(InputError):
 
 
 def program(config: Config) -> dict[str, str]:
-    """By name, what has to be equal before JAX starts: what determines the run, the devices, versions and sources."""
-    keys = determining(config) | {"parallel.devices": config.parallel.devices}
+    """By name, what has to be equal before JAX starts: what determines the run, when it ends, devices, versions and sources."""
+    ends = {key: value for key, value in flatten(config) if key.startswith("stop.")}
+    keys = determining(config) | ends | {"parallel.devices": config.parallel.devices}
     return {key: json.dumps(value) for key, value in keys.items()} | versions() | {"the sources of gmmae": source_hash()}
 
 

@@ -21,18 +21,16 @@ RESUME = "the sweep's command does it"
 
 def train(config: str, root: str) -> int:
     """Trains as `train.py` does, in plain lines and without the figures. Returns the exit code."""
-    from rich.console import Console
-
     from gmmae.arguments import read_config
     from gmmae.distributed import joined
     from gmmae.stopping import EXIT_CODES
-    from gmmae.terminal import Plain, Silent
+    from gmmae.terminal import Plain, Silent, standard_output
 
     asked = read_config(Path(config))
     with joined(asked, RESUME) as group:
         from gmmae.loop import run
 
-        record = run(asked, Path(root), Plain(Console()) if group.primary else Silent(), group)
+        record = run(asked, Path(root), Plain(standard_output()) if group.primary else Silent(), group)
     assert record.stop_reason is not None
     return EXIT_CODES[record.stop_reason]
 

@@ -32,11 +32,6 @@ class Clock:
         finally:
             self._spent[name] += self._now() - start
 
-    @property
-    def to_loss_s(self) -> float:
-        """Training and evaluation: the seconds that count as time to a target loss."""
-        return self._spent["train_s"] + self._spent["eval_s"]
-
     def read(self) -> dict[str, float]:
         """All sections and `total_s`."""
         return {**self._spent, "total_s": self._now() - self._start}

@@ -33,7 +33,8 @@ def run_jobs(
     """Submit the jobs, and return when all have ended.
 
     SIGTERM or SIGINT to this process cancels the jobs, and they write checkpoints; SIGINT after that ends the waiting for them.
-    If this process is killed, local jobs end with it. Slurm's go on, and the next call takes them over.
+    If this process is killed, local jobs end with it. Slurm's go on, and the next call takes them over; so it is where a
+    closed terminal ends this process by SIGHUP.
 
     Args:
       jobs: the programs.
@@ -51,7 +52,7 @@ def run_jobs(
     """
     if not jobs:
         return None
-    with Interrupts() as signals, contextlib.ExitStack() as stack:
+    with Interrupts(hangup=config.executor != "slurm") as signals, contextlib.ExitStack() as stack:
         if config.executor == "slurm":
             host: Host = Slurm(config, folder / "slurm", timed)
         else:

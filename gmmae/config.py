@@ -167,7 +167,7 @@ class StopConfig:
 
 @dataclass(frozen=True)
 class ParallelConfig:
-    devices: int = 0  # devices to train on; 0: all of all processes, or one where virtual is given to one process
+    devices: int = 0  # devices to train on; 0: all of all processes, or, with virtual in one process, one GPU or all of a CPU
     virtual: int = 0  # devices that the arm reckons with though fewer compute their batch; 0: the devices themselves
     micro_batch: int = 0  # most samples whose gradient a device computes at once, to bound memory; 0: its whole share
     reduction: Reduction = "pmean"  # pmean: sums in any order; exact: the same bits on any number of devices
@@ -252,6 +252,11 @@ class Config:
     log: LogConfig = field(default_factory=LogConfig)
 
     @property
+    def any_devices(self) -> bool:
+        """Whether batch and learning rate are the same on any number of devices."""
+        return self.arm == "strong" or self.parallel.virtual > 0
+
+    @property
     def dtype(self) -> str:
         """Of parameters, data and sums."""
         return "float64" if self.precision == "float64" else "float32"
@@ -274,9 +279,7 @@ class Config:
 
 RESUMABLE = (
     "compilation_cache",
-    "stop.max_epochs",
-    "stop.time_limit_s",
-    "stop.patience_",
+    "stop.",
     "parallel.epochs_per_dispatch",
     "distributed.",
     "checkpoint.",
@@ -322,7 +325,7 @@ def determining(config: Config) -> dict[str, Any]:
     `parallel.virtual` takes its place. Such a run may go on with another number of devices.
     """
     resumable = RESUMABLE
-    if config.arm == "strong" or config.parallel.virtual:
+    if config.any_devices:
         resumable += ("parallel.devices",)
     return {key: value for key, value in flatten(config) if not key.startswith(resumable)}
 

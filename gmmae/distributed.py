@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NoReturn
 
@@ -37,10 +37,10 @@ def joined(config: Config, command: str) -> Iterator[Group]:
       InputError: this process trains alone and something is wrong. With others, the process ends with the message and the
         code that the command line would have given; or with 75 if another one was lost.
     """
-    environment.prepare(config.parallel)
-    compiled.keep(config.compilation_cache)
     asked = config.distributed
     place = find(asked, os.environ)
+    environment.prepare(config, alone=place is None)
+    compiled.keep(config.compilation_cache)
     if place is None:
         yield ALONE
         return
@@ -113,9 +113,10 @@ def _free_port() -> int:
 
 def _end_without(command: str, text: str) -> None:
     """The end of this process because another one is lost; called in the link's thread, whatever the main one waits for."""
-    # In one piece: JAX writes there from threads of its own.
-    sys.stderr.write(f"error: {text}; to resume, start all processes again: {command}\n")
-    sys.stderr.flush()
+    with suppress(OSError):  # the terminal may be closed
+        # In one piece: JAX writes there from threads of its own.
+        sys.stderr.write(f"error: {text}; to resume, start all processes again: {command}\n")
+        sys.stderr.flush()
     os._exit(LOST_PEER)
 
 

@@ -6,6 +6,7 @@ and keeps its traceback.
 """
 
 import sys
+from contextlib import suppress
 
 
 class InputError(Exception):
@@ -26,5 +27,6 @@ LOST_PEER = 75
 
 def report(error: InputError) -> int:
     """Prints an error as one line on standard error; returns the exit code."""
-    print(f"error: {error}", file=sys.stderr, flush=True)
+    with suppress(OSError):  # the terminal may be closed; the exit code says it too
+        print(f"error: {error}", file=sys.stderr, flush=True)
     return error.exit_code

@@ -1,13 +1,13 @@
-"""SIGTERM, SIGUSR1 and SIGINT as a request to stop at the end of the epoch."""
+"""SIGTERM, SIGUSR1, SIGINT and SIGHUP as a request to stop at the end of the epoch."""
 
 import signal
 import threading
 from types import FrameType
 from typing import Self
 
-from gmmae.stopping import SIGINT, SIGTERM
+from gmmae.stopping import SIGHUP, SIGINT, SIGTERM
 
-REASONS = {signal.SIGTERM: SIGTERM, signal.SIGUSR1: SIGTERM, signal.SIGINT: SIGINT}
+REASONS = {signal.SIGTERM: SIGTERM, signal.SIGUSR1: SIGTERM, signal.SIGINT: SIGINT, signal.SIGHUP: SIGHUP}
 """SIGUSR1 is what mpirun passes on: at SIGTERM it kills."""
 
 
@@ -17,16 +17,21 @@ class Interrupts:
     The others do not: Slurm sends SIGTERM to all processes of a job, and their parents pass it on, so one request may come
     twice. Who will not wait sends SIGKILL.
 
+    SIGHUP, which a closed terminal sends, stays ignored where it is: nohup asks for that.
+
     Outside the main thread, where Python cannot install handlers, nothing is changed and `reason` stays None.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, hangup: bool = True) -> None:
+        """With `hangup` False SIGHUP is left as it is."""
         self.reason: str | None = None
+        self._hangup = hangup and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
         self._before: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in REASONS}
+            handled = [number for number in REASONS if number != signal.SIGHUP or self._hangup]
+            self._before = {number: signal.signal(number, self._note) for number in handled}
         return self
 
     def __exit__(self, *_: object) -> None:

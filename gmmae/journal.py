@@ -53,9 +53,11 @@ class WorkDirJournal:
         self._workdir, self._board = workdir, board
 
     def begin(self, history: Sequence[Epoch]) -> None:
-        """Writes the history anew: rows that no checkpoint has are dropped."""
+        """Writes the history anew: rows that no checkpoint has are dropped. The board takes up its last row again."""
         with self._storage():
             write_history(self._workdir.history, history)
+            for row in history[-1:]:
+                self._board.epoch(row)
 
     def epoch(self, row: Epoch) -> None:
         with self._storage():

@@ -26,7 +26,7 @@ from gmmae.records import Epoch, Record, from_plain, plain
 from gmmae.startup import doubts, facts, new_record, require_same_path
 from gmmae.step import TrainState
 from gmmae.terminal import Display
-from gmmae.workdir import WorkDir, claim, finished
+from gmmae.workdir import WorkDir, begin, claim, finished
 from gmmae.writers import Board, NoBoard, TensorBoard
 
 
@@ -47,10 +47,11 @@ def run(config: Config, root: Path, display: Display, group: Group = ALONE) -> R
       StorageError: the work directory cannot be written any more.
     """
     with claim(config, root) if group.primary else nullcontext(WorkDir(root)) as workdir:
-        earlier = workdir.read_record() if group.primary else None
-        [said, *_] = group.gather(plain(earlier) if earlier is not None else None)
-        earlier = from_plain(said) if said is not None else None
-        if earlier is not None and finished(earlier, config.stop):
+        earlier = workdir.read_record() if group.primary and workdir.begun else None
+        ended = earlier is not None and finished(earlier, config.stop, workdir.read_rows())
+        [(record, ended), *_] = group.gather((plain(earlier) if earlier is not None else None, ended))
+        earlier = from_plain(record) if record is not None else None
+        if earlier is not None and ended:
             display.say(f"{root} holds a finished run: {earlier.stop_reason} after {earlier.epochs} epochs")
             return earlier
         setup = programs.prepare(config)
@@ -93,9 +94,9 @@ class _Run:
         self.best_epoch = saved.progress.best_epoch if saved else 0
         self.best = saved.best if saved else start.params
         self.state: TrainState = setup.devices.replicate(saved.state if saved else start)
-        self.journal: Journal = WorkDirJournal(workdir, self._board()) if group.primary else NoJournal()
-        self.journal.begin(self.history)
+        self.journal: Journal = NoJournal()
         self.block: TrainBlock | None = None
+        self.epoch_s: float | None = None  # of the last dispatch
 
     def _restore(self, like: TrainState) -> Checkpoint | None:
         """What the first process can read decides where all go on."""
@@ -114,10 +115,12 @@ class _Run:
                 self.best = self.setup.devices.replicate(self.best)
         # Gloo's first operation waits 30 s, and a cache of compiled programs serves process 0 alone.
         self.group.gather(None)
-        self._write_record(None)
-        if not done:
-            self._show(compiled, compiled.evaluate(self.state.params), last=False)
+        val_loss = self.history[-1].val_loss if done else compiled.evaluate(self.state.params)
+        self._begin()
         reason, _ = self._agree(self._stop_reason([row.train_loss for row in self.history[-1:]]) if done else None, None)
+        self._show(compiled, val_loss, last=reason is not None)
+        if reason == stopping.TARGET_REACHED and (row := self._row_at_target()):
+            self.display.say(f"validation loss {row.val_loss:g} reached after epoch {row.epoch} of the {done} done before")
         while reason is None:
             step_losses = self._advance(compiled)
             end, interrupt = self._agree(self._stop_reason(step_losses), interrupts.reason)
@@ -130,6 +133,14 @@ class _Run:
         record = self._write_record(reason)
         self.journal.end(record)
         return record
+
+    def _begin(self) -> None:
+        """The first thing that is written, so that a start that fails leaves the work directory as it was."""
+        if self.group.primary:
+            begin(self.setup.config, self.workdir)
+            self.journal = WorkDirJournal(self.workdir, self._board())
+        self.journal.begin(self.history)
+        self._write_record(None)
 
     def _agree(self, end: str | None, interrupt: str | None) -> tuple[str | None, str | None]:
         """The end that the first process sees, by its clock, and the first interrupt of any process: the same for all."""
@@ -147,12 +158,13 @@ class _Run:
                 self.best, self.best_epoch = jax.device_get(self.state.params), len(self.history) + 1
             self._row(step_losses, val_loss, self.clock.read())
             return step_losses.tolist()
-        epochs = range(len(self.history) + 1, len(self.history) + 1 + self._free_epochs())
         before = self.clock.read()
+        epochs = range(len(self.history) + 1, len(self.history) + 1 + self._free_epochs(before["total_s"]))
         with self.clock.section("train_s"):
             block = self.block(self.state, self.best, self._best_loss(), epochs)
         self.state, self.best, self.best_epoch = block.state, block.best, block.best_epoch or self.best_epoch
         after, count = self.clock.read(), len(block.val_losses)
+        self.epoch_s = (after["total_s"] - before["total_s"]) / count
         for done, (step_losses, val_loss) in enumerate(zip(block.step_losses, block.val_losses, strict=True), start=1):
             clocks = {key: before[key] + (after[key] - before[key]) * done / count for key in after}
             self._row(step_losses, val_loss, clocks)
@@ -173,19 +185,28 @@ class _Run:
         self.journal.epoch(row)
         self.display.epoch(row)
 
-    def _free_epochs(self) -> int:
+    def _free_epochs(self, total_s: float) -> int:
         """Epochs until the host has something to do: a checkpoint, a picture, or a rule for which it looks at each loss."""
         config, done = self.setup.config, len(self.history)
         if config.stop.collapse_epochs or config.stop.patience_epochs:
             return 1
         next_figure = [epoch - done for epoch in config.log.figure_epochs if epoch > done]
         regular = [every - done % every for every in (config.checkpoint.every_epochs, config.log.detail_epochs)]
-        return min(config.parallel.epochs_per_dispatch, config.stop.max_epochs - done, *regular, *next_figure)
+        count = min(config.parallel.epochs_per_dispatch, config.stop.max_epochs - done, *regular, *next_figure)
+        if config.stop.time_limit_s:
+            count = min(count, stopping.epochs_in_time(self.epoch_s, total_s, config.stop.time_limit_s))
+            [count, *_] = self.group.gather(count)  # the first process's clock decides
+        return count
 
     def _remember(self, row: Epoch) -> None:
         self.history.append(row)
         self.val_losses.append(row.val_loss)
-        self.lowest.append(min([row.val_loss, *self.lowest[-1:]]))
+        self.lowest.append(min([*self.lowest[-1:], row.val_loss]))  # in this order NaN is never the lowest but as the first
+
+    def _row_at_target(self) -> Epoch | None:
+        """The first epoch that has reached the target."""
+        target = self.setup.config.stop.target_loss
+        return next((row for row in self.history if row.val_loss <= target), None)
 
     def _best_loss(self) -> float:
         return self.history[self.best_epoch - 1].val_loss if self.best_epoch else math.inf
@@ -204,6 +225,7 @@ class _Run:
 
     def _write_record(self, reason: str | None) -> Record:
         last = self.history[-1] if self.history else None
+        at_target = self._row_at_target() if reason == stopping.TARGET_REACHED else None
         self.record = dataclasses.replace(
             self.record,
             stop_reason=reason,
@@ -212,7 +234,8 @@ class _Run:
             final_val_loss=last.val_loss if last else None,
             best_val_loss=self._best_loss() if self.best_epoch else None,
             best_epoch=self.best_epoch or None,
-            time_to_target_s=self.clock.to_loss_s if reason == stopping.TARGET_REACHED else None,
+            target_epoch=at_target.epoch if at_target else None,
+            time_to_target_s=at_target.train_s + at_target.eval_s if at_target else None,
             clocks=self.clock.read(),
         )
         self.journal.record(self.record)
@@ -222,11 +245,12 @@ class _Run:
         if not self.setup.config.log.tensorboard:
             return NoBoard()
         parameters = determining(self.setup.config) | {
+            "stop.target_loss": self.record.target_loss,
             "devices": self.record.devices,
             "global_batch": self.record.global_batch,
             "peak_learning_rate": self.record.learning_rate,
         }
-        return TensorBoard(self.workdir.tensorboard, parameters, after=len(self.history))
+        return TensorBoard(self.workdir.tensorboard, parameters, start=len(self.history))
 
     def _show(self, compiled: Programs, val_loss: float, *, last: bool) -> None:
         epoch, log = len(self.history), self.setup.config.log

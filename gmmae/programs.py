@@ -67,7 +67,7 @@ def prepare(config: Config) -> Setup:
       InputError: the configuration does not fit the machine or the data.
     """
     optim, parallel = config.optim, config.parallel
-    one = parallel.virtual > 0 and jax.process_count() == 1
+    one = parallel.virtual > 0 and jax.process_count() == 1 and jax.default_backend() != "cpu"
     devices = choose(parallel.devices or int(one))
     count = parallel.virtual or devices.count
     workload = WORKLOADS[config.workload](config)

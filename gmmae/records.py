@@ -38,7 +38,7 @@ class Record:
     devices: int  # the number that the arm reckons with
     processes: int
     device_kind: str
-    oversubscribed: bool  # more devices than physical ones: the times are no measure of scaling
+    oversubscribed: bool  # several devices of one CPU, which also one could use all of: the times are no measure of scaling
     global_batch: int
     device_batch: int
     padding: int  # empty slots of all devices in a full step
@@ -55,7 +55,8 @@ class Record:
     final_val_loss: float | None = None
     best_val_loss: float | None = None
     best_epoch: int | None = None
-    time_to_target_s: float | None = None  # train_s + eval_s; None unless the target was reached
+    target_epoch: int | None = None  # the first to reach the target; before `epochs` where the target was raised since
+    time_to_target_s: float | None = None  # train_s + eval_s after that epoch; None unless the target was reached
     clocks: dict[str, float] = field(default_factory=dict)  # seconds by section
     versions: dict[str, str] = field(default_factory=dict)
     git_commit: str | None = None

@@ -1,10 +1,13 @@
 """What is known of a run before its first epoch: for the record, and in words for the person who started it."""
 
+import os
 from pathlib import Path
 
 import jax
 
+from gmmae import nvidia
 from gmmae.config import Config, run_id
+from gmmae.environment import cores
 from gmmae.errors import InputError
 from gmmae.programs import Setup, parameter_count
 from gmmae.provenance import git_commit, versions
@@ -81,6 +84,7 @@ def facts(setup: Setup, record: Record, root: Path, done: int) -> dict[str, str]
         "run": f"{record.run_id} in {root}" + (f", resumed after epoch {done}" if done else ""),
         "arm": f"{config.arm}, seed {config.seed}",
         "devices": _devices_text(setup, record),
+        **_gpu_text(setup),
         "global batch": _batch_text(setup),
         **_reduction_text(setup),
         "learning rate": _rate_text(setup, record),
@@ -94,11 +98,19 @@ def facts(setup: Setup, record: Record, root: Path, done: int) -> dict[str, str]
 
 
 def _devices_text(setup: Setup, record: Record) -> str:
+    count = setup.devices.count
+    real = f"{count} × {record.device_kind}"
+    a_core = record.oversubscribed and record.processes == 1 and count <= cores()
     if record.virtual:
-        real = f"{setup.devices.count} × {record.device_kind}"
-        return f"{record.devices}, virtual: {real} computes their batch, so times are no measure of scaling"
+        real += ", one a core," if a_core else ""
+        return f"{record.devices}, virtual: {real} compute{'s' * (count == 1)} their batch, so times are no measure of scaling"
     shared = " (virtual: they share the processor, so times are no measure of scaling)" if record.oversubscribed else ""
-    return f"{record.devices} × {record.device_kind}{shared}"
+    return f"{real}, one a core" if a_core else f"{real}{shared}"
+
+
+def _gpu_text(setup: Setup) -> dict[str, str]:
+    line = nvidia.unused(setup.devices.platform, os.environ)
+    return {"GPU": line} if line else {}
 
 
 def _batch_text(setup: Setup) -> str:

@@ -11,6 +11,7 @@ COLLAPSED = "collapsed"
 STALLED = "stalled"
 SIGTERM = "sigterm"
 SIGINT = "sigint"
+SIGHUP = "sighup"
 
 EXIT_CODES = {
     TARGET_REACHED: 0,
@@ -21,15 +22,18 @@ EXIT_CODES = {
     COLLAPSED: 3,
     SIGTERM: 143,
     SIGINT: 130,
+    SIGHUP: 129,
 }
 """The exit code of a run by its stop reason; bad input is 2."""
 
-INTERRUPTED = (SIGTERM, SIGINT)
+INTERRUPTED = (SIGTERM, SIGINT, SIGHUP)
 """A run that was stopped from outside; the same command resumes it."""
 
 
 def finished(reason: str | None, epochs: int, total_s: float, *, max_epochs: int, time_limit_s: float) -> bool:
     """Whether a run that stopped for this reason has nothing left to do under these limits, which may have been raised since.
+
+    The other rules are taken to be those that the run had.
 
     >>> [finished("max_epochs", 10, 5.0, max_epochs=limit, time_limit_s=0) for limit in (10, 20)]
     [True, False]
@@ -56,7 +60,8 @@ def stop_reason(
 ) -> str | None:
     """Why to stop after the epoch just done, or None to go on.
 
-    NaN or infinity in any loss is `diverged`, whatever else holds. `collapsed` is a validation loss that is the same, to the
+    A target that an epoch before this one has reached, because it was raised since, comes first. NaN or infinity in any loss is
+    `diverged`, whatever else holds. `collapsed` is a validation loss that is the same, to the
     last digit, after `collapse_epochs` further epochs: dead units, the constant ceiling of the paper's Fig. 3. `stalled` is a
     plateau that is not constant: the best of the last `patience_epochs` epochs is not better than the best before
     by the share `patience_gain`.
@@ -73,6 +78,8 @@ def stop_reason(
     >>> stop_reason([0.1], [0.3, 0.2], [0.3, 0.2], 1.0, target_loss=0.2, max_epochs=9)
     'target_reached'
     """
+    if target_loss and min(lowest[-2:-1], default=math.inf) <= target_loss:
+        return TARGET_REACHED
     if not all(math.isfinite(loss) for loss in (*step_losses, val_losses[-1])):
         return DIVERGED
     if target_loss and val_losses[-1] <= target_loss:
@@ -87,3 +94,12 @@ def stop_reason(
     if time_limit_s and total_s >= time_limit_s:
         return TIME_LIMIT
     return None
+
+
+def epochs_in_time(epoch_s: float | None, total_s: float, time_limit_s: float) -> int:
+    """Epochs after which at most one more passes the time limit; 1 where the seconds that an epoch takes are not known.
+
+    >>> [epochs_in_time(epoch_s, 5.0, 10.0) for epoch_s in (None, 2.0, 30.0)]
+    [1, 2, 1]
+    """
+    return max(1, int((time_limit_s - total_s) / epoch_s)) if epoch_s else 1

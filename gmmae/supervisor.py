@@ -106,9 +106,9 @@ def supervise(
     SIGCONT follows, so that a stopped job can still end well. What is left of a job's process group when the job has ended,
     however it did, is killed.
 
-    SIGTERM or SIGINT to this process ends all running jobs in the same way, and no further one starts; a second signal brings
-    SIGKILL at once. The handlers stand while this function runs, and only if it runs in the main thread. An exception of a
-    callback, KeyboardInterrupt too, is raised again once all jobs have been ended likewise.
+    SIGTERM, SIGINT or SIGHUP to this process ends all running jobs in the same way, and no further one starts; a second signal
+    brings SIGKILL at once. The handlers stand while this function runs, and only if it runs in the main thread. An exception
+    of a callback, KeyboardInterrupt too, is raised again once all jobs have been ended likewise.
 
     Args:
       jobs: the programs.
@@ -333,7 +333,7 @@ def _start(job: Job, started: float, events: "SimpleQueue[_Child | None]") -> _C
 
 
 class _Signals(Interrupts):
-    """While entered, the first SIGTERM or SIGINT sets `reason`, and each one puts None into the queue.
+    """While entered, the first signal of `REASONS` sets `reason`, and each one puts None into the queue.
 
     Unlike its base's, a second signal is handled too: this process would die before its jobs.
     """

@@ -23,6 +23,9 @@ from gmmae.sweep_display import SweepDisplay, cell_text
 from gmmae.sweep_jobs import execute, training_job
 from gmmae.workdir import differences, finished
 
+FIXED = ("mode", "run.stop.target_loss", "run.stop.collapse_epochs")
+"""Keys that a sweep may not change, beside those that no run may: they decide how its finished cells ended."""
+
 CELLS_FAILED = 4
 """Exit code of a sweep with crashed or timed-out cells; diverged and collapsed ones are results, and no failure."""
 
@@ -40,7 +43,7 @@ def sweep(
       reference_batches: of the clusters that times are projected to; their steps are timed too.
 
     Returns:
-      The exit code: 0, `CELLS_FAILED`, or 143 and 130 when interrupted.
+      The exit code: 0, `CELLS_FAILED`, or 143, 130 and 129 when interrupted.
 
     Raises:
       InputError: the work directory cannot be written, belongs to another sweep, or another process works on it.
@@ -201,7 +204,7 @@ def _require_same_sweep(config: SweepConfig, folder: SweepDir) -> None:
     wanted = {
         key: value
         for key, value in flatten(config)
-        if key == "mode" or (key.startswith("run.") and not key.removeprefix("run.").startswith(RESUMABLE))
+        if key in FIXED or (key.startswith("run.") and not key.removeprefix("run.").startswith(RESUMABLE))
     }
     if changes := differences(saved, wanted):
         raise InputError(

@@ -12,6 +12,7 @@ from rich.text import Text
 from gmmae import stopping
 from gmmae.cells import CRASHED, TIMED_OUT, CellRecord
 from gmmae.grid import Cell, SweepConfig
+from gmmae.terminal import standard_output
 
 COLOURS = {"reached": "green", "starting": "cyan", "epoch": "cyan", "waiting": "dim", "interrupted": "yellow"}
 
@@ -172,5 +173,5 @@ def grid_table(rows: Sequence[tuple[str, ...]], console: Console | None = None) 
 
 def sweep_display(console: Console | None = None) -> SweepDisplay:
     """The display that fits standard output: live on a terminal, plain elsewhere."""
-    console = console or Console()
+    console = console or standard_output()
     return LiveSweep(console) if console.is_terminal else PlainSweep(console)

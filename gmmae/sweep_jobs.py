@@ -9,6 +9,7 @@ from dataclasses import asdict
 from gmmae.cells import SweepDir
 from gmmae.cluster_jobs import run_jobs
 from gmmae.config import to_toml
+from gmmae.environment import CPU_DEVICES, device_a_core
 from gmmae.grid import Cell, SweepConfig, run_config
 from gmmae.records import write_text
 from gmmae.supervisor import Ended, Job, supervise
@@ -51,8 +52,13 @@ def training_job(config: SweepConfig, folder: SweepDir, owner: Cell) -> Job:
     workdir = folder.run(owner.name)
     workdir.root.mkdir(parents=True, exist_ok=True)
     wanted = workdir.root / "cell.toml"
-    write_text(wanted, to_toml(run_config(config, owner)))
-    return _job(config, folder, owner.name, ("train", str(wanted), str(workdir.root)), owner.devices)
+    run = run_config(config, owner)
+    write_text(wanted, to_toml(run))
+    job = _job(config, folder, owner.name, ("train", str(wanted), str(workdir.root)), owner.devices)
+    if config.mode != "virtual" or config.executor == "slurm":
+        return job
+    # No times are taken from the run, so it may use what the cells beside it leave.
+    return job._replace(environment={**job.environment, CPU_DEVICES: str(device_a_core(run, config.jobs))})
 
 
 def _job(config: SweepConfig, folder: SweepDir, name: str, arguments: tuple[str, ...], devices: int) -> Job:
@@ -61,7 +67,7 @@ def _job(config: SweepConfig, folder: SweepDir, name: str, arguments: tuple[str,
     environment = {
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         # Only CPUs heed it; a machine with accelerators has the devices that it has.
-        "JAX_NUM_CPU_DEVICES": str(count // nodes),
+        CPU_DEVICES: str(count // nodes),
     }
     return Job(name, (*PROGRAM, *arguments), folder.log(name), environment, config.cell_time_limit_s, count)
 

@@ -1,19 +1,21 @@
 """A run's work directory: its files by name, and whose run it is."""
 
+import dataclasses
 import fcntl
+import itertools
 import json
 import os
 import socket
 import tomllib
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from gmmae import stopping
 from gmmae.config import Config, StopConfig, determining, flatten, flatten_table, to_toml
 from gmmae.errors import InputError
-from gmmae.records import Record, from_json, write_text
+from gmmae.records import Epoch, Record, from_json, read_history, write_text
 
 
 class WorkDir(NamedTuple):
@@ -68,36 +70,94 @@ class WorkDir(NamedTuple):
                 f"{self.record} must be a record of this program; got {error}: delete it or give another workdir"
             ) from error
 
+    def read_rows(self) -> list[Epoch]:
+        """The rows of the history; none where it is not there, or cannot be read."""
+        try:
+            return read_history(self.history)
+        except (OSError, ValueError, TypeError, KeyError):
+            return []
 
-def finished(record: Record, stop: StopConfig) -> bool:
-    """Whether a run has nothing left to do under these limits."""
-    total_s = record.clocks.get("total_s", 0.0)
-    limits = {"max_epochs": stop.max_epochs, "time_limit_s": stop.time_limit_s}
-    return stopping.finished(record.stop_reason, record.epochs, total_s, **limits)
+    @property
+    def begun(self) -> bool:
+        """Whether a run has done something here that would be lost."""
+        rows = len(self.history.read_bytes().splitlines()[:2]) - 1 if self.history.is_file() else 0  # below the head
+        return rows > 0 or (self.checkpoints.is_dir() and any(self.checkpoints.iterdir()))
+
+
+def finished(record: Record, stop: StopConfig, history: Sequence[Epoch] = ()) -> bool:
+    """Whether a run has nothing left to do under these rules.
+
+    Args:
+      record: of the run.
+      stop: the rules, which may have changed since.
+      history: of the run, by which all of them are judged again; without it only the limits of epochs and time are.
+    """
+    reason, total_s = record.stop_reason, record.clocks.get("total_s", 0.0)
+    if reason is None or reason in stopping.INTERRUPTED or not record.epochs or len(history) != record.epochs:
+        limits = {"max_epochs": stop.max_epochs, "time_limit_s": stop.time_limit_s}
+        return stopping.finished(reason, record.epochs, total_s, **limits)
+    losses = [row.val_loss for row in history]
+    lowest = list(itertools.accumulate(losses, min))
+    now = stopping.stop_reason([history[-1].train_loss], losses, lowest, total_s, **dataclasses.asdict(stop))
+    return now == reason
 
 
 @contextmanager
 def claim(config: Config, root: Path) -> Iterator[WorkDir]:
-    """Makes the work directory, or recognises it as this run's own, and writes `config.toml`; no other process may enter it.
+    """Makes the work directory, or recognises it as this run's own; no other process may enter it.
+
+    A start that fails before `begin` takes away again what it has made.
 
     Raises:
       InputError: it cannot be written, another process is in it, or it belongs to a run with another configuration.
     """
     workdir = WorkDir(root)
+    new = [path for path in (workdir.checkpoints, root, *root.parents) if not path.exists()]
     with ExitStack() as held:
-        try:
-            for folder in (root, workdir.snapshots):
-                folder.mkdir(parents=True, exist_ok=True)
+        held.callback(_remove_empty, new)
+        with _writable(root):
+            root.mkdir(parents=True, exist_ok=True)
+            new_lock = not workdir.lock.exists()
             _lock(held.enter_context(workdir.lock.open("a+", encoding="utf-8")), root)
-            if workdir.config.exists():
-                _require_same_run(config, workdir.config)
-            write_text(workdir.config, to_toml(config))
-        except OSError as error:
-            reason = error.strerror or error
-            raise InputError(
-                f"workdir must be a folder that can be written; got {root} ({reason}): give another with --workdir"
-            ) from error
+        if new_lock:
+            held.callback(_remove_lock, workdir)
+        if workdir.config.exists() and workdir.begun:
+            _require_same_run(config, workdir.config)
         yield workdir
+
+
+def begin(config: Config, workdir: WorkDir) -> None:
+    """Makes a claimed work directory the run's own: its start has succeeded.
+
+    Raises:
+      InputError: it cannot be written.
+    """
+    with _writable(workdir.root):
+        workdir.snapshots.mkdir(parents=True, exist_ok=True)
+        write_text(workdir.config, to_toml(config))
+
+
+@contextmanager
+def _writable(root: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"workdir must be a folder that can be written; got {root} ({error.strerror or error}): give another with --workdir"
+        ) from error
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    """Removes the folders, in their order, that hold nothing."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def _remove_lock(workdir: WorkDir) -> None:
+    """Removes the lock, while it is held, of a work directory in which no run has begun."""
+    if not workdir.config.exists():
+        workdir.lock.unlink(missing_ok=True)
 
 
 def _lock(file: IO[str], root: Path) -> None:

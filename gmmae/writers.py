@@ -62,7 +62,8 @@ class TensorBoard:
     Args:
       folder: made when needed.
       parameters: the run's hyperparameters by name, for the HParams tab.
-      after: the last epoch that is already written; events of later epochs, from before a crash, are purged.
+      start: the epoch to go on from. Whatever an earlier process has written of it and of later ones is purged, so all of
+        that has to come again.
       times: tags of an epoch's clocks, each with its field of `Epoch`.
       results: tags of the outcome, each with its field of `Record`.
     """
@@ -71,13 +72,13 @@ class TensorBoard:
         self,
         folder: Path,
         parameters: Mapping[str, Any],
-        after: int = 0,
+        start: int = 0,
         times: Mapping[str, str] = TIMES,
         results: Mapping[str, str] = RESULTS,
     ):
         self._epoch_tags, self._result_tags = {**SCALARS, **times}, results
         # A queue that never fills: where the disk is full the thread that empties it ends, and a full one would wait for ever.
-        self._writer = SummaryWriter(str(folder), purge_step=after + 1 if after else None, flush_secs=FLUSH_S, max_queue=QUEUE)
+        self._writer = SummaryWriter(str(folder), purge_step=start, flush_secs=FLUSH_S, max_queue=QUEUE)
         self._next_flush = 0.0
         # SummaryWriter.add_hparams would open a run of its own, named by the time, for the same purpose.
         plain = {key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in parameters.items()}

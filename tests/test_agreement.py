@@ -36,7 +36,15 @@ def test_many_differences_are_cut_short():
 
 def test_what_is_compared():
     words = agreement.program(small())
-    assert {"jax", "jaxlib", "gmmae", "the sources of gmmae", "optim.base_batch", "parallel.devices"} <= set(words)
+    assert {
+        "jax",
+        "jaxlib",
+        "gmmae",
+        "the sources of gmmae",
+        "optim.base_batch",
+        "stop.target_loss",
+        "parallel.devices",
+    } <= set(words)
     assert not {key for key in words if key.startswith(("distributed.", "log.", "checkpoint."))}
     assert agreement.program(small(parallel__devices=2))["parallel.devices"] == "2"
 

@@ -1,10 +1,13 @@
 """Several epochs in one program: the same history, ends, checkpoints and pictures as epoch by epoch."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from gmmae import loop, stopping
 from gmmae.checkpoint import Checkpoints
+from gmmae.clock import Clock
 from gmmae.config import Config
 from gmmae.records import read_history
 from tests.small import Recorder, checkpoint_epochs, losses, small
@@ -103,3 +106,28 @@ def test_a_run_goes_on_with_another_number_of_epochs_a_dispatch(tmp_path):
     assert [row.epoch for row in rest] == [4, 5, 6]
     _, whole = finish(small(stop__max_epochs=6), tmp_path / "one")
     assert_same_course(read_history(tmp_path / "two" / "history.csv"), whole)
+
+
+@pytest.mark.parametrize("seconds", [1.0, 0.3, 7.0])
+def test_the_time_limit_is_overshot_by_one_epoch_at_most(tmp_path, monkeypatch, seconds):
+    """By a clock that stands still but for `seconds` an epoch."""
+    now, dispatched = [0.0], []
+    make = loop.block_program
+
+    def timed(setup, state):
+        block = make(setup, state)
+
+        def run(state, best, best_loss, epochs):
+            dispatched.append(len(epochs))
+            now[0] += seconds * len(epochs)
+            return block(state, best, best_loss, epochs)
+
+        return run
+
+    monkeypatch.setattr(loop, "Clock", partial(Clock, now=lambda: now[0]))
+    monkeypatch.setattr(loop, "block_program", timed)
+    few = {"parallel__epochs_per_dispatch": 5, "checkpoint__every_epochs": 50, "log__detail_epochs": 50, "stop__max_epochs": 99}
+    record, _ = finish(small(**few, stop__time_limit_s=6.5), tmp_path)
+    assert record.stop_reason == "time_limit"
+    assert 6.5 <= record.clocks["total_s"] < 6.5 + seconds
+    assert max(dispatched) == (5 if seconds < 1.1 else 1)

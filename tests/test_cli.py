@@ -64,7 +64,7 @@ def bad_toml(tmp_path: Path) -> list[object]:
 
 
 def other_workdir(tmp_path: Path) -> list[object]:
-    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoints" / "2").mkdir(parents=True)
     (tmp_path / "run" / "config.toml").write_text(to_toml(small(seed=7)))
     return ["--workdir", tmp_path / "run"]
 

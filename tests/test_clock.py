@@ -25,7 +25,6 @@ def test_sections_add_up_apart_and_the_total_counts_what_is_between():
         spend(clock, hand, section, seconds)
     hand.at += 4
     assert clock.read() == {"compile_s": 8, "train_s": 3, "eval_s": 0.5, "checkpoint_s": 0.25, "total_s": 15.75}
-    assert clock.to_loss_s == 3.5
 
 
 def test_a_resumed_clock_goes_on_from_what_was_saved():

@@ -214,6 +214,8 @@ OTHER = {
 }
 ONLY_ONE_CHOICE = {"workload"}
 MAY_DIFFER_ON_RESUME = {
+    "stop.target_loss",
+    "stop.collapse_epochs",
     "stop.patience_epochs",
     "stop.patience_gain",
     "data.on_error",

@@ -138,17 +138,19 @@ def endless(**changes) -> Config:
     return small(parallel__devices=0, stop__max_epochs=100_000, checkpoint__every_epochs=1, **changes)
 
 
-@pytest.mark.parametrize("one", [0, 1])
-def test_sigterm_of_one_saves_and_ends_all_after_the_same_epoch_and_resumes(tmp_path, pair, one):
+@pytest.mark.parametrize(
+    ("one", "number", "code_of_all", "reason"), [(0, signal.SIGTERM, 143, "sigterm"), (1, signal.SIGHUP, 129, "sighup")]
+)
+def test_a_signal_to_one_saves_and_ends_all_after_the_same_epoch_and_resumes(tmp_path, pair, one, number, code_of_all, reason):
     workdir = tmp_path / "run"
     processes = pair.start(endless(), workdir)
     wait_for_epochs(workdir, 2)
-    processes[one].send_signal(signal.SIGTERM)
+    processes[one].send_signal(number)
     (code, out, error), other = map(finish, processes)
-    assert (code, error) == (143, "")
-    assert other == (143, "", "")
+    assert (code, error) == (code_of_all, "")
+    assert other == (code_of_all, "", "")
     done = len(rows(workdir))
-    assert f"sigterm after {done} epochs" in out
+    assert f"{reason} after {done} epochs" in out
     assert "checkpoint written; to resume: python train.py --config" in out
     assert (workdir / "checkpoints" / str(done)).is_dir()
     if one == 0:  # strong scaling: another number of devices goes on with the same run

@@ -29,7 +29,8 @@ def _handled() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_handled")
 @pytest.mark.parametrize(
-    ("number", "reason"), [(signal.SIGTERM, "sigterm"), (signal.SIGUSR1, "sigterm"), (signal.SIGINT, "sigint")]
+    ("number", "reason"),
+    [(signal.SIGTERM, "sigterm"), (signal.SIGUSR1, "sigterm"), (signal.SIGINT, "sigint"), (signal.SIGHUP, "sighup")],
 )
 def test_sigint_after_a_signal_acts_as_ever(number, reason):
     with Interrupts() as interrupts:
@@ -37,3 +38,19 @@ def test_sigint_after_a_signal_acts_as_ever(number, reason):
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
         assert interrupts.reason == reason
+
+
+@pytest.fixture
+def _ignored() -> Iterator[None]:
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("_ignored")
+def test_sighup_stays_ignored():
+    with Interrupts() as interrupts:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert interrupts.reason is None
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from gmmae import loop, stopping
+from gmmae import loop, startup, stopping
 from gmmae.checkpoint import Checkpoints
 from gmmae.config import Config
 from gmmae.errors import InputError
@@ -64,14 +64,26 @@ def test_record_and_history_are_complete(uninterrupted):
     assert snapshots(workdir) == ["epoch_000000.npz", "epoch_000005.npz"]
 
 
-def test_first_facts_name_batch_padding_and_rate(tmp_path):
+@pytest.mark.parametrize(
+    ("cores", "devices"),
+    [(3, "3 × cpu, one a core"), (2, "3 × cpu (virtual: they share the processor, so times are no measure of scaling)")],
+)
+def test_first_facts_name_devices_batch_padding_and_rate(tmp_path, monkeypatch, cores, devices):
+    monkeypatch.setattr(startup, "cores", lambda: cores)
     _, display = finish(small(arm="linear-warmup", parallel__devices=3, stop__max_epochs=1), tmp_path)
     assert (
         display.facts["global batch"]
         == "22 (all training volumes; the arm asks for 24) = 3 × 8 a device, 2 of the slots padded"
     )
     assert display.facts["learning rate"] == "0.00105 → 0.00315 in 5 epochs"
-    assert display.facts["devices"].startswith("3 × cpu (virtual")
+    assert display.facts["devices"] == devices
+    assert "GPU" not in display.facts
+
+
+def test_a_gpu_that_is_not_used_is_on_the_start_table(tmp_path, monkeypatch):
+    monkeypatch.setattr(startup.nvidia, "unused", lambda platform, _: f"not used by {platform}")
+    _, display = finish(small(stop__max_epochs=1), tmp_path)
+    assert display.facts["GPU"] == "not used by cpu"
 
 
 def test_target_reached(tmp_path, uninterrupted):
@@ -115,7 +127,12 @@ class Interrupting(Recorder):
 
 @pytest.mark.parametrize(
     ("number", "reason", "code"),
-    [(signal.SIGTERM, "sigterm", 143), (signal.SIGUSR1, "sigterm", 143), (signal.SIGINT, "sigint", 130)],
+    [
+        (signal.SIGTERM, "sigterm", 143),
+        (signal.SIGUSR1, "sigterm", 143),
+        (signal.SIGINT, "sigint", 130),
+        (signal.SIGHUP, "sighup", 129),
+    ],
 )
 def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, uninterrupted, number, reason, code):
     config, workdir, record, display = uninterrupted
@@ -161,17 +178,21 @@ def test_an_arm_whose_batch_follows_the_devices_is_not_resumed_on_others(tmp_pat
         finish(small(arm="weak", parallel__devices=0, stop__max_epochs=2), tmp_path)
 
 
+class Killed(Recorder):
+    def __init__(self, at: int):
+        super().__init__()
+        self._at = at
+
+    def epoch(self, row):
+        if row.epoch == self._at:
+            raise MemoryError
+
+
 def test_killed_run_repeats_only_what_was_not_saved(tmp_path, uninterrupted):
     """As after kill -9 in epoch 4: the history has a row that no checkpoint has, and there is no final record."""
     config, _, _, display = uninterrupted
-
-    class Killed(Recorder):
-        def epoch(self, row):
-            if row.epoch == 3:
-                raise MemoryError
-
     with pytest.raises(MemoryError):
-        loop.run(config, tmp_path, Killed())
+        loop.run(config, tmp_path, Killed(at=3))
     assert len(read_history(tmp_path / "history.csv")) == 3
     assert checkpoint_epochs(tmp_path) == [2]
     finish(config, tmp_path)
@@ -186,6 +207,64 @@ def test_finished_run_says_so_and_longer_one_goes_on(tmp_path, uninterrupted):
     assert again.epochs == 2
     _, longer = finish(uninterrupted[0], tmp_path)
     assert losses(longer.rows) == losses(uninterrupted[3].rows)[2:]
+
+
+def test_a_lower_target_goes_on(tmp_path, uninterrupted):
+    rows = uninterrupted[3].rows
+    finish(small(stop__max_epochs=5, stop__target_loss=rows[1].val_loss), tmp_path)
+    record, display = finish(small(stop__max_epochs=5, stop__target_loss=rows[3].val_loss), tmp_path)
+    assert (record.stop_reason, record.epochs, record.target_epoch) == ("target_reached", 4, 4)
+    assert losses(display.rows) == losses(rows)[2:4]
+    off, display = finish(uninterrupted[0], tmp_path)  # 0: no target
+    assert (off.stop_reason, off.epochs, off.target_epoch, off.time_to_target_s) == ("max_epochs", 5, None, None)
+
+
+@pytest.mark.parametrize("before", ["max_epochs", "sigterm", "killed", "diverged"])
+def test_a_target_that_an_earlier_epoch_had_reached_ends_the_run_and_says_so(tmp_path, uninterrupted, before):
+    rows = uninterrupted[3].rows
+    # Epoch 4 then has steps that overflow.
+    changes = {"optim__decay_epochs": (3,), "optim__decay_factor": 1e35} if before == "diverged" else {}
+    config, again = (small(stop__max_epochs=5, stop__target_loss=target, **changes) for target in (0.0, rows[2].val_loss))
+    if before == "killed":
+        with pytest.raises(MemoryError):
+            loop.run(config, tmp_path, Killed(at=5))
+    elif before == "sigterm":
+        loop.run(config, tmp_path, Interrupting(signal.SIGTERM, at=4))
+    else:
+        limit = {"max_epochs": 4, "diverged": 5}[before]
+        record, _ = finish(small(stop__max_epochs=limit, **changes), tmp_path)
+        assert (record.stop_reason, record.epochs) == (before, 4)
+    record, display = finish(again, tmp_path)
+    assert display.rows == []
+    assert (record.stop_reason, record.epochs, record.target_epoch) == ("target_reached", 4, 3)
+    third = read_history(tmp_path / "history.csv")[2]
+    assert record.time_to_target_s == third.train_s + third.eval_s
+    assert f"validation loss {rows[2].val_loss:g} reached after epoch 3 of the 4 done before" in display.lines
+    assert from_json((tmp_path / "record.json").read_text()) == record
+    same, display = finish(again, tmp_path)
+    assert same == record
+    assert display.lines == [f"{tmp_path} holds a finished run: target_reached after 4 epochs"]
+
+
+@pytest.mark.parametrize(
+    ("ended", "reason", "released"),
+    [
+        ({"stop__collapse_epochs": 3}, "collapsed", {"stop__collapse_epochs": 0}),
+        ({"stop__collapse_epochs": 3}, "collapsed", {"stop__collapse_epochs": 6}),
+        ({"stop__patience_epochs": 3}, "stalled", {"stop__patience_epochs": 0}),
+    ],
+)
+def test_a_plateau_goes_on_where_its_rule_has_been_changed(tmp_path, ended, reason, released):
+    """Units that are all off never change again."""
+    flat = {"optim__learning_rate": 10.0, "stop__max_epochs": 12}
+    record, _ = finish(small(**flat, **ended), tmp_path)
+    assert record.stop_reason == reason
+    assert finish(small(**flat, **ended), tmp_path)[1].lines == [
+        f"{tmp_path} holds a finished run: {reason} after {record.epochs} epochs"
+    ]
+    longer, display = finish(small(**flat, **ended | released), tmp_path)
+    assert display.rows[0].epoch == record.epochs + 1
+    assert longer.epochs > record.epochs
 
 
 def test_time_limit(tmp_path):

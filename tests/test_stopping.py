@@ -30,7 +30,7 @@ def reason(changes: dict[str, Any]) -> str | None:
         ({"target_loss": 0.2}, "target_reached"),  # at the target
         ({"target_loss": 0.21}, "target_reached"),
         ({"target_loss": 0.199}, None),
-        ({"target_loss": 0.3, "val_losses": [0.3, 0.31]}, None),  # only the last epoch's counts
+        ({"target_loss": 0.3, "val_losses": [0.3, 0.31]}, "target_reached"),  # raised after the first epoch
         ({"target_loss": 0.0, "val_losses": [0.1, 0.0]}, None),  # switched off
         ({"max_epochs": 2}, "max_epochs"),
         ({"max_epochs": 1}, "max_epochs"),  # lowered on a resume
@@ -68,6 +68,13 @@ def test_nan_or_infinity_in_any_loss_diverges_whatever_else_holds(value, where):
     assert reason({"target_loss": 0.25, "max_epochs": 2, "total_s": 60.0} | changes) == "diverged"
 
 
+def test_a_target_that_an_earlier_epoch_had_reached_comes_first():
+    """It was raised since."""
+    later = {"val_losses": [0.2, 0.3], "target_loss": 0.2, "max_epochs": 2}
+    assert reason(later) == reason(later | {"step_losses": [math.nan]}) == "target_reached"
+    assert reason(later | {"target_loss": 0.0}) == "max_epochs"
+
+
 def test_the_result_comes_before_the_limits():
     at_once = {"val_losses": [0.2, 0.2], "max_epochs": 2, "total_s": 60.0}
     assert reason(at_once | {"target_loss": 0.2}) == "target_reached"
@@ -81,6 +88,7 @@ def test_every_reason_has_its_exit_code():
         3: {"diverged", "collapsed"},
         143: {"sigterm"},
         130: {"sigint"},
+        129: {"sighup"},
     }
     found = {code: {reason for reason, its in stopping.EXIT_CODES.items() if its == code} for code in expected}
     assert found == expected

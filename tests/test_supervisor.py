@@ -316,7 +316,9 @@ def told(process):
     return [json.loads(line) for line in output.splitlines()]
 
 
-@pytest.mark.parametrize(("number", "reason"), [(signal.SIGTERM, "sigterm"), (signal.SIGINT, "sigint")])
+@pytest.mark.parametrize(
+    ("number", "reason"), [(signal.SIGTERM, "sigterm"), (signal.SIGINT, "sigint"), (signal.SIGHUP, "sighup")]
+)
 def test_a_signal_to_the_supervisor_ends_all_and_starts_no_more(tmp_path, number, reason):
     locks = {name: tmp_path / f"{name}.lock" for name in ("polite", "deaf", "never")}
     sources = {"polite": POLITE, "deaf": DEAF, "never": HOLD}

@@ -16,7 +16,7 @@ from typing import Self
 import pytest
 from rich.console import Console
 
-from gmmae import loop, stopping, sweep_jobs, sweep_timing, throughput
+from gmmae import environment, loop, stopping, sweep_jobs, sweep_timing, throughput
 from gmmae import sweep as engine
 from gmmae.cells import CRASHED, TIMED_OUT, CellRecord, SweepDir
 from gmmae.config import Config, StopConfig, to_toml
@@ -453,9 +453,13 @@ def test_measured_cells_run_each_on_its_own_devices_and_need_no_further_step_tim
     assert not any(record.record.virtual for record in fake.records().values() if record.record)
 
 
-@pytest.mark.parametrize(("mode", "count"), [("measured", "4"), ("virtual", "1")])
-def test_a_process_sees_as_many_cpu_devices_as_it_computes_on(fake, mode, count):
-    config = grid(mode=mode, jobs=1)
+@pytest.mark.parametrize(("mode", "jobs", "count"), [("measured", 1, "4"), ("virtual", 1, "3"), ("virtual", 2, "1")])
+def test_a_process_sees_as_many_cpu_devices_as_it_computes_on(fake, monkeypatch, mode, jobs, count):
+    """Virtual cells side by side share the cores; step times are still measured on one device."""
+    monkeypatch.setattr(environment, "cores", lambda: 3)
+    config = grid(mode=mode, jobs=jobs)
+    timed = sweep_jobs.timing_job(config, SweepDir(fake.root), 1, {"batches": [8], "validation": []})
+    assert timed.environment["JAX_NUM_CPU_DEVICES"] == "1"
     job = sweep_jobs.training_job(config, SweepDir(fake.root), Cell("weak", 4, 0))
     assert job.environment["JAX_NUM_CPU_DEVICES"] == count
     assert str(ROOT) in job.environment["PYTHONPATH"].split(os.pathsep)
@@ -630,7 +634,7 @@ def test_a_read_only_work_directory_is_refused(tmp_path):
 # Interruptions
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_an_interrupted_sweep_ends_its_cells_and_the_next_call_completes_it(fake, undisturbed, number, code):
     fake.wish({"weak-n2-seed0": "hang"})
 
@@ -760,7 +764,9 @@ def test_a_sweep_of_real_runs_has_the_results_of_each_run_alone(whole, tmp_path)
     assert printed.splitlines()[0] == "cells done: 0, runs to compute: 2"
     assert "4 cells: 4 max_epochs" in printed
     for cell in cells(config):
-        alone = loop.run(run_config(config, cell), tmp_path / cell.name, Recorder())
+        run = run_config(config, cell)
+        run = dataclasses.replace(run, parallel=dataclasses.replace(run.parallel, devices=environment.device_a_core(run)))
+        alone = loop.run(run, tmp_path / cell.name, Recorder())
         found = folder.read(cell)
         assert found is not None
         assert found.record is not None

@@ -26,7 +26,7 @@ def trained(folder, **changes) -> tuple[Record, np.ndarray]:
 @pytest.mark.parametrize("arm", ["strong", "weak", "linear", "linear-warmup"])
 def test_virtual_devices_have_the_losses_of_as_many_real_ones(tmp_path, arm, devices):
     measured, real = trained(tmp_path / "real", arm=arm, parallel__devices=devices)
-    record, virtual = trained(tmp_path / "virtual", arm=arm, parallel__devices=0, parallel__virtual=devices)
+    record, virtual = trained(tmp_path / "virtual", arm=arm, parallel__devices=1, parallel__virtual=devices)
     np.testing.assert_allclose(virtual, real, rtol=RTOL)
     assert len(set(real[:, 2])) == 4, "losses that do not change would say nothing"
     assert (record.virtual, measured.virtual) == (True, False)

@@ -8,14 +8,18 @@ from pathlib import Path
 import pytest
 
 from gmmae.errors import InputError
-from gmmae.workdir import WorkDir, claim
+from gmmae.records import Epoch, write_history
+from gmmae.workdir import WorkDir, begin, claim
 from tests.small import small
 
 ROOT = Path(__file__).parent.parent
 
 
 def claimed(config, root) -> WorkDir:
+    """As by a run that was ended after its first epoch."""
     with claim(config, root) as workdir:
+        begin(config, workdir)
+        write_history(workdir.history, [Epoch(1, 3, 22, 1e-3, 0.5, 0.5, 1.0, 1.0, 1.0, 1.0, 1.0)])
         return workdir
 
 
@@ -73,7 +77,7 @@ def test_many_differences_are_cut_short(tmp_path):
 
 
 def test_broken_config(tmp_path):
-    (tmp_path / "config.toml").write_text("seed = = 1")
+    claimed(small(), tmp_path).config.write_text("seed = = 1")
     with pytest.raises(InputError, match=r"config.toml must be TOML"):
         claimed(small(), tmp_path)
 

@@ -1,5 +1,8 @@
 import itertools
+import os
+import signal
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,7 +10,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
 
-from gmmae import writers
+from gmmae import stopping, writers
 from gmmae.loop import run
 from gmmae.records import Epoch
 from gmmae.writers import RESULTS, SCALARS, TIMES, Details, NoBoard, TensorBoard, slices
@@ -33,8 +36,8 @@ def read(folder):
     return events.Reload()
 
 
-def write(folder, epochs, after=0, shown=(), parameters=None):
-    board = TensorBoard(folder, parameters or {"seed": 0}, after)
+def write(folder, epochs, start=0, shown=(), parameters=None):
+    board = TensorBoard(folder, parameters or {"seed": 0}, start)
     for epoch in epochs:
         board.epoch(row(epoch))
     for epoch, what in shown:
@@ -88,7 +91,7 @@ def test_after_a_resume_no_epoch_is_there_twice(tmp_path):
     write(tmp_path, [1, 2, 3, 4])
     (file,) = tmp_path.iterdir()
     file.rename(tmp_path / "events.out.tfevents.1000000000.host")  # files are named by the second; a resume takes longer
-    write(tmp_path, [3, 4, 5], after=2)  # the last checkpoint was after epoch 2
+    write(tmp_path, [2, 3, 4, 5], start=2)  # the last checkpoint was after epoch 2
     for tag in ("loss/train", "loss/validation"):
         assert [event.step for event in read(tmp_path).Scalars(tag)] == [1, 2, 3, 4, 5]
 
@@ -172,3 +175,86 @@ def test_the_empty_board_writes_nothing(tmp_path, monkeypatch):
     board.details(1, details())
     board.close()
     assert list(tmp_path.iterdir()) == []
+
+
+class Killed(Recorder):
+    """Ends the process's run amid an epoch, as kill -9 would: no checkpoint, no closing of logs."""
+
+    def __init__(self, at):
+        super().__init__()
+        self._at = at
+
+    def epoch(self, row):
+        super().epoch(row)
+        if row.epoch == self._at:
+            raise MemoryError
+
+
+class Interrupted(Recorder):
+    def epoch(self, row):
+        super().epoch(row)
+        if row.epoch == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def kill(at):
+    def start(config, workdir):
+        with pytest.raises(MemoryError):
+            run(config, workdir, Killed(at))
+
+    return start
+
+
+def interrupt(config, workdir):
+    assert run(config, workdir, Interrupted()).stop_reason == stopping.SIGTERM
+
+
+def end_early(config, workdir):
+    assert run(replace(config, stop=replace(config.stop, max_epochs=3)), workdir, Recorder()).epochs == 3
+
+
+STARTS = {
+    "killed before the first checkpoint": [kill(3)],
+    "killed twice before it": [kill(2), kill(3)],
+    "killed after a checkpoint": [kill(5)],
+    "killed in the epoch after one": [kill(6), kill(5)],
+    "interrupted": [interrupt],
+    "ended, and now goes on": [end_early],
+    "interrupted, ended at once, and now goes on": [interrupt, end_early],
+}
+
+
+def steps(folder):
+    """The steps of every tag, in the order in which TensorBoard has them."""
+    events = read(folder)
+    kinds = {"scalars": events.Scalars, "histograms": events.Histograms, "images": events.Images}
+    return {tag: [event.step for event in of(tag)] for kind, of in kinds.items() for tag in events.Tags()[kind]}
+
+
+@pytest.mark.parametrize("starts", STARTS.values(), ids=STARTS.keys())
+def test_whatever_ended_the_runs_before_the_board_is_that_of_one_run(tmp_path, monkeypatch, starts):
+    monkeypatch.setattr(writers, "FLUSH_S", 0)  # so that a killed run leaves all that it has shown
+    config = small(log__tensorboard=True, log__detail_epochs=2, checkpoint__every_epochs=4, stop__max_epochs=7)
+    run(config, tmp_path / "whole", Recorder())
+    for i, start in enumerate(starts):
+        start(config, tmp_path / "parts")
+        [file] = (tmp_path / "parts" / "tb").glob("*[!x]")
+        file.rename(file.with_name(f"events.out.tfevents.100000000{i}.x"))  # named by the second; a start takes longer
+    run(config, tmp_path / "parts", Recorder())
+    whole = steps(tmp_path / "whole" / "tb")
+    assert whole["loss/validation"] == list(range(1, 8))
+    assert whole["mixture/mu"] == [0, 2, 4, 6, 7]
+    assert steps(tmp_path / "parts" / "tb") == whole
+
+
+def test_a_run_that_ends_at_once_keeps_its_last_details(tmp_path):
+    """The target was raised to what an earlier epoch had; epoch 3 is in no series of details but as the last one."""
+    config = small(log__tensorboard=True, log__detail_epochs=2)
+    run(config, tmp_path, display := Recorder())
+    losses = [row.val_loss for row in display.rows]
+    [file] = (tmp_path / "tb").iterdir()
+    file.rename(file.with_name("events.out.tfevents.1000000000.x"))
+    raised = replace(config, stop=replace(config.stop, target_loss=losses[1]))
+    assert run(raised, tmp_path, Recorder()).stop_reason == stopping.TARGET_REACHED
+    found = steps(tmp_path / "tb")
+    assert (found["loss/validation"], found["mixture/mu"], found["result/epochs"]) == ([1, 2, 3], [0, 2, 3], [3])

@@ -1,0 +1,121 @@
+"""A terminal that is closed under a run: SIGHUP, and nobody there who could read what it says."""
+
+import errno
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from gmmae.config import to_toml
+from gmmae.terminal import Outlasting
+from tests.small import small
+
+ROOT = Path(__file__).parent.parent
+START_S = 120.0
+
+ON_A_TERMINAL = """
+import fcntl, os, signal, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # this process leads its session: SIGHUP is sent to it
+if sys.argv[1] == "nohup":
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+os.execv(sys.executable, [sys.executable, "train.py", *sys.argv[2:]])
+"""
+
+
+class Terminal(NamedTuple):
+    """A run without end on a terminal."""
+
+    process: subprocess.Popen
+    master: int
+    workdir: Path
+
+    def epochs(self) -> int:
+        with suppress(FileNotFoundError):
+            return (self.workdir / "history.csv").read_text().count("\n") - 1
+        return 0
+
+    def wait_for(self, epochs: int) -> None:
+        deadline = time.monotonic() + START_S
+        while self.epochs() < epochs:
+            assert self.process.poll() is None, "the run has ended"
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def terminal(request, tmp_path) -> Iterator[Terminal]:
+    file, workdir = tmp_path / "endless.toml", tmp_path / "run"
+    file.write_text(to_toml(small(stop__max_epochs=1_000_000, checkpoint__every_epochs=1_000_000)))
+    master, slave = pty.openpty()
+    command = [sys.executable, "-c", ON_A_TERMINAL, request.param, "--config", file, "--workdir", workdir]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+    os.close(slave)
+    run = Terminal(process, master, workdir)
+    threading.Thread(target=read_all, args=(master,), daemon=True).start()  # as a terminal does
+    yield run
+    process.kill()
+    process.wait()
+
+
+def read_all(master: int) -> None:
+    with suppress(OSError):
+        while os.read(master, 65536):
+            pass
+
+
+def outcome(run: Terminal) -> tuple[int, str, list[str]]:
+    code = run.process.wait(START_S)
+    record = json.loads((run.workdir / "record.json").read_text())
+    assert record["epochs"] == run.epochs()
+    return code, record["stop_reason"], [path.name for path in (run.workdir / "checkpoints").iterdir()]
+
+
+@pytest.mark.parametrize("terminal", ["as ever"], indirect=True)
+def test_a_closed_terminal_ends_a_run_with_a_checkpoint(terminal):
+    terminal.wait_for(2)
+    os.close(terminal.master)
+    assert outcome(terminal) == (129, "sighup", [str(terminal.epochs())])
+
+
+@pytest.mark.parametrize("terminal", ["nohup"], indirect=True)
+def test_under_nohup_a_run_outlasts_its_terminal(terminal):
+    terminal.wait_for(2)
+    os.close(terminal.master)
+    terminal.wait_for(terminal.epochs() + 20)
+    terminal.process.send_signal(signal.SIGTERM)
+    assert outcome(terminal) == (143, "sigterm", [str(terminal.epochs())])
+
+
+def test_a_stream_that_nobody_reads_is_silent():
+    reader, writer = os.pipe()
+    with open(writer, "w") as stream:
+        out = Outlasting(stream)
+        assert out.write("read\n") == 5
+        out.flush()
+        assert os.read(reader, 10) == b"read\n"
+        os.close(reader)
+        for _ in range(2):
+            out.write("nobody\n")
+            out.flush()
+        assert out.fileno() == writer
+
+
+class Full(io.StringIO):
+    def write(self, _: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_other_errors_of_a_stream_are_raised():
+    with pytest.raises(OSError, match="No space left"):
+        Outlasting(Full()).write("all")

@@ -1,0 +1,117 @@
+"""A start that fails leaves the work directory as it was, so that the corrected command is not refused there."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from gmmae import loop, programs
+from gmmae.errors import InputError
+from tests.small import Recorder, small
+
+ROOT = Path(__file__).parent.parent
+
+
+def tree(folder: Path) -> dict[str, bytes | None]:
+    """Every file with its content and every folder; who locked a work directory last may have changed."""
+    found = {str(path.relative_to(folder)): path for path in folder.rglob("*")}
+    return {name: path.read_bytes() if path.is_file() and path.name != ".lock" else None for name, path in found.items()}
+
+
+def memory_runs_out(*_: object, **__: object) -> Any:
+    raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes.")
+
+
+def at_compilation(monkeypatch) -> None:
+    monkeypatch.setattr(programs, "build", memory_runs_out)
+
+
+def at_the_block(monkeypatch) -> None:
+    monkeypatch.setattr(loop, "block_program", memory_runs_out)
+
+
+def at_the_first_validation(monkeypatch) -> None:
+    monkeypatch.setattr(programs, "evaluate_program", lambda *_: memory_runs_out)
+
+
+def interrupted(monkeypatch) -> None:
+    def interrupt(*_: object) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(programs, "build", interrupt)
+
+
+FAILURES = {
+    "too many devices": ({"parallel__devices": 64}, None, InputError),
+    "devices that do not divide the shards": (
+        {"parallel__devices": 3, "parallel__reduction": "exact", "parallel__shards": 8},
+        None,
+        InputError,
+    ),
+    "no such data": ({"data__source": "luna16", "data__root": "/no/such/folder"}, None, InputError),
+    "too few data": ({"data__samples": 6}, None, InputError),
+    "more devices than samples": ({"parallel__devices": 8, "optim__base_batch": 4}, None, InputError),
+    "memory, compiling": ({}, at_compilation, jax.errors.JaxRuntimeError),
+    "memory, compiling a block": ({"parallel__epochs_per_dispatch": 2}, at_the_block, jax.errors.JaxRuntimeError),
+    "memory, at the first validation": ({"log__tensorboard": True}, at_the_first_validation, jax.errors.JaxRuntimeError),
+    "Ctrl-C": ({}, interrupted, KeyboardInterrupt),
+}
+
+
+@pytest.mark.parametrize(("changes", "arrange", "error"), FAILURES.values(), ids=FAILURES.keys())
+def test_a_start_that_fails_leaves_nothing_behind(tmp_path, monkeypatch, changes, arrange, error):
+    if arrange:
+        arrange(monkeypatch)
+    with pytest.raises(error):
+        loop.run(small(**changes), tmp_path / "some" / "runs" / "one", Recorder())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("files", [[], ["cell.toml"]], ids=["empty", "with other files"])
+def test_a_folder_that_was_there_stays_as_it_was(tmp_path, files):
+    for name in files:
+        (tmp_path / name).write_text("seed = 0")
+    with pytest.raises(InputError):
+        loop.run(small(parallel__devices=64), tmp_path, Recorder())
+    assert [path.name for path in tmp_path.iterdir()] == files
+
+
+def test_the_corrected_command_is_not_refused(tmp_path):
+    with pytest.raises(InputError, match="at most the number of devices"):
+        loop.run(small(parallel__devices=64, seed=1), tmp_path / "run", Recorder())
+    assert loop.run(small(seed=2), tmp_path / "run", Recorder()).epochs == 3
+
+
+def test_a_resumption_that_fails_changes_nothing(tmp_path, monkeypatch):
+    loop.run(small(), tmp_path, Recorder())
+    before = tree(tmp_path)
+    with monkeypatch.context() as patched:
+        at_compilation(patched)
+        with pytest.raises(jax.errors.JaxRuntimeError):
+            loop.run(small(stop__max_epochs=9, log__tensorboard=True), tmp_path, Recorder())
+    assert tree(tmp_path) == before
+    assert loop.run(small(stop__max_epochs=4), tmp_path, Recorder()).epochs == 4
+
+
+KILLED_IN_THE_FIRST_EPOCH = """
+import os, signal, sys
+from pathlib import Path
+from gmmae import loop
+from tests.small import Recorder, small
+loop._Run._advance = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # as Linux does where memory runs out
+loop.run(small(optim__base_batch=16), Path(sys.argv[1]), Recorder())
+"""
+
+
+def test_a_run_without_an_epoch_gives_way_to_another_configuration(tmp_path):
+    command = [sys.executable, "-c", KILLED_IN_THE_FIRST_EPOCH, tmp_path]
+    assert subprocess.run(command, cwd=ROOT, check=False, timeout=120).returncode == -signal.SIGKILL
+    assert (tmp_path / "config.toml").is_file()
+    record = loop.run(small(optim__base_batch=8), tmp_path, Recorder())
+    assert (record.global_batch, record.epochs) == (8, 3)
+    with pytest.raises(InputError, match=r"where optim\.base_batch was 8, now 16"):
+        loop.run(small(optim__base_batch=16), tmp_path, Recorder())
