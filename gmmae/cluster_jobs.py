@@ -61,8 +61,7 @@ def run_jobs(
         try:
             while (waiting or current) and signals.reason is None:
                 host.submit(waiting, current)
-                for each in list(current):
-                    ended = host.look(each)
+                for each, ended in zip(list(current), host.look(current), strict=True):
                     if math.isnan(each.began) and (ended or each.runs):
                         each.began = time.monotonic()
                         on_start(each.job)

@@ -56,7 +56,10 @@ class Local:
             os.close(before)
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
-    def look(self, each: Submitted) -> Ended | None:
+    def look(self, current: Sequence[Submitted]) -> list[Ended | None]:
+        return [self._end_of(each) for each in current]
+
+    def _end_of(self, each: Submitted) -> Ended | None:
         if each.handle.get_info()["jobState"] == "RUNNING":
             return None
         return self.result(each) or without_result(each, "killed")
@@ -67,7 +70,7 @@ class Local:
     def end(self, current: Sequence[Submitted]) -> None:
         until = time.monotonic() + self._grace_s + 5
         with contextlib.suppress(KeyboardInterrupt):
-            while (running := [each for each in current if self.look(each) is None]) and time.monotonic() < until:
+            while (running := [each for each in current if self._end_of(each) is None]) and time.monotonic() < until:
                 for each in running:  # again and again: a task that is just starting does not hear it
                     os.kill(int(each.handle.job_id), signal.SIGTERM)
                 time.sleep(self.tick_s)

@@ -1,5 +1,8 @@
 """A sweep's jobs in Slurm, through submitit. Which are submitted is kept in a file, so that another sweep can take them over.
 
+Before a job is submitted the file has its name in Slurm, which no other job has, and after that its number: whenever a sweep is
+killed, the next one finds what it had submitted.
+
 A job that has ended leaves its result; one that leaves none is missed in `squeue`'s list. `sacct`, which submitit asks, is not
 on every cluster.
 """
@@ -7,13 +10,16 @@ on every cluster.
 import contextlib
 import json
 import math
+import os
+import re
 import subprocess
 import time
+import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gmmae.cluster_host import Submitted, importable, load_submitit, result_of, task, without_result
 from gmmae.errors import InputError
@@ -30,8 +36,21 @@ GONE = "GONE"
 OVER = frozenset(["BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", GONE])
 """States of jobs that will not run any more; one that was preempted may."""
 
-ASK_S = 5.0
-"""Seconds between two questions to Slurm."""
+LOOK_S = 5.0
+"""Seconds between two looks at all jobs: one question to Slurm, and one list of the folder of results."""
+
+NAME = "gmmae-"
+"""How the names of jobs in Slurm begin; numbers do not."""
+
+ARRAY = 1001
+"""Slurm's own limit of an array, where the cluster does not say another."""
+
+
+class Listed(NamedTuple):
+    """This user's jobs as Slurm has them, those that ended in the last minutes too."""
+
+    states: dict[str, str]  # by number, such as 7, or 7_2 in an array
+    numbers: dict[str, str]  # by name, with the place in an array: gmmae-1f_2
 
 
 class Slurm:
@@ -46,7 +65,7 @@ class Slurm:
         self._timed = timed
         self._kept = folder / "submitted.json"
         self._states: dict[str, str] | None = None
-        self._asked = -math.inf
+        self._looked = -math.inf
 
     def submit(self, waiting: deque[Job], current: list[Submitted]) -> None:
         if not waiting:
@@ -55,27 +74,64 @@ class Slurm:
         current += taken.values()
         fresh = sorted((job for job in waiting if job.name not in taken), key=lambda job: job.devices)
         waiting.clear()
+        most = _largest_array() if len(fresh) > 1 else 1
         for devices, group in groupby(fresh, key=lambda job: job.devices):
-            current += self._submit(devices, list(group))
+            before = ""
+            for part in _parts(list(group), most):
+                submitted = self._submit(devices, part, before)
+                before = submitted[0].handle.job_id.partition("_")[0]
+                current += submitted
 
-    def _earlier(self, jobs: Iterable[Job]) -> Iterator[Submitted]:
+    def _earlier(self, jobs: Iterable[Job]) -> list[Submitted]:
         """Jobs of a sweep that was killed: those that Slurm still has, and those that came to an end of their own."""
         known = self._read()
-        states = _states() if known else None
+        if not known:
+            return []
+        listed = _listed()
+        if listed is None and any(number.startswith(NAME) for number in known.values()):
+            raise InputError(
+                f"squeue must answer where {self._kept} has jobs whose numbers are not known; got no answer: try again later"
+            )
+        known = {name: listed.numbers.get(number, number) if listed else number for name, number in known.items()}
+        self._refresh()
+        found: list[Submitted] = []
         for job in jobs:
-            if job.name in known:
-                each = Submitted(job, self._submitit.SlurmJob(folder=self._folder, job_id=known[job.name]))
-                ended = self.result(each)
-                lives = states is None or states.get(known[job.name], GONE) not in OVER
-                if lives if ended is None else not ended.interrupted:
-                    yield each
+            number = known.get(job.name, NAME)
+            if number.startswith(NAME):  # it never came to be submitted
+                continue
+            each = Submitted(job, self._submitit.SlurmJob(folder=self._folder, job_id=number))
+            ended = self.result(each)
+            lives = listed is None or listed.states.get(number, GONE) not in OVER
+            if lives if ended is None else not ended.interrupted:
+                found.append(each)
+        self._write(known)
+        for each in found:
+            self._leave_program(each)
+        return found
 
-    def _submit(self, devices: int, jobs: list[Job]) -> list[Submitted]:
+    def _leave_program(self, each: Submitted) -> None:
+        """Writes what a job is to run, where a sweep was killed before submitit had done so; the job waits a minute for it."""
+        place = each.handle.paths.submitted_pickle
+        if place.exists():
+            return
+        program = self._submitit.helpers.DelayedSubmission(task(each.job, self._config.grace_s, local=False))
+        program.set_timeout(self._config.slurm.time_min, self._config.slurm.timeouts)
+        unfinished = place.with_suffix(".part")
+        program.dump(unfinished)
+        unfinished.replace(place)
+
+    def _submit(self, devices: int, jobs: list[Job], before: str) -> list[Submitted]:
+        """Submits an array, or a job alone; where few may run at once, not before an earlier part of the same has ended."""
         grace_s, slurm = self._config.grace_s, self._config.slurm
         tasks = [task(job, grace_s, local=False) for job in jobs]
+        name = f"{NAME}{uuid.uuid4().hex[:12]}"
+        asked = parameters(slurm, devices, len(jobs), self._timed, grace_s) | {"job_name": name}
+        if before and slurm.at_once:
+            asked["dependency"] = f"afterany:{before}"
         try:
             executor = self._submitit.SlurmExecutor(self._folder, max_num_timeout=slurm.timeouts)
-            executor.update_parameters(**parameters(slurm, devices, len(jobs), self._timed, grace_s))
+            executor.update_parameters(**asked)
+            self._keep(jobs, [f"{name}_{i}" for i in range(len(jobs))] if len(jobs) > 1 else [name])
             with importable():
                 handles = executor.submit_array(tasks)
         except (OSError, RuntimeError, ValueError) as error:
@@ -83,17 +139,23 @@ class Slurm:
             raise InputError(
                 f"executor = slurm must be able to submit jobs; got {said!r}: mend the section slurm, or use another executor"
             ) from None
-        submitted = [Submitted(job, handle) for job, handle in zip(jobs, handles, strict=True)]
-        self._write(self._read() | {each.job.name: each.handle.job_id for each in submitted})
-        return submitted
+        self._keep(jobs, [handle.job_id for handle in handles])
+        return [Submitted(job, handle) for job, handle in zip(jobs, handles, strict=True)]
 
-    def look(self, each: Submitted) -> Ended | None:
-        if ended := self.result(each):
+    def look(self, current: Sequence[Submitted]) -> list[Ended | None]:
+        now = time.monotonic()
+        if now < self._looked + LOOK_S:
+            return [None] * len(current)
+        listed = _listed()
+        self._states = listed.states if listed else self._states
+        self._looked = time.monotonic()
+        self._refresh()
+        left = set(os.listdir(self._folder))
+        return [self._end_of(each, left) for each in current]
+
+    def _end_of(self, each: Submitted, left: set[str]) -> Ended | None:
+        if each.handle.paths.result_pickle.name in left and (ended := self.result(each)):
             return ended
-        if time.monotonic() >= self._asked + ASK_S:
-            answer = _states()
-            self._states = self._states if answer is None else answer
-            self._asked = time.monotonic()
         if self._states is None:
             return None
         state = self._states.get(each.handle.job_id, GONE)
@@ -107,10 +169,11 @@ class Slurm:
         return None
 
     def result(self, each: Submitted) -> Ended | None:
-        place = each.handle.paths.folder
-        with contextlib.suppress(OSError):
-            place.chmod(place.stat().st_mode)  # makes NFS look again
         return result_of(each)
+
+    def _refresh(self) -> None:
+        with contextlib.suppress(OSError):
+            self._folder.chmod(self._folder.stat().st_mode)  # makes NFS look again
 
     def end(self, current: Sequence[Submitted]) -> None:
         if not current:
@@ -119,15 +182,19 @@ class Slurm:
             subprocess.run(["scancel", *(each.handle.job_id for each in current)], capture_output=True, check=False)
             until = time.monotonic() + self._config.grace_s + 60
             while time.monotonic() < until:
-                states = _states()
-                if states is not None and all(states.get(each.handle.job_id, GONE) in OVER for each in current):
+                listed = _listed()
+                if listed and all(listed.states.get(each.handle.job_id, GONE) in OVER for each in current):
                     break
                 time.sleep(self.tick_s)
+        self._refresh()
         self.forget(current)
 
     def forget(self, gone: Iterable[Submitted]) -> None:
         names = {each.job.name for each in gone}
         self._write({name: job_id for name, job_id in self._read().items() if name not in names})
+
+    def _keep(self, jobs: Sequence[Job], numbers: Sequence[str]) -> None:
+        self._write(self._read() | {job.name: number for job, number in zip(jobs, numbers, strict=True)})
 
     def _read(self) -> dict[str, str]:
         try:
@@ -144,14 +211,35 @@ class Slurm:
         write_text(self._kept, json.dumps(submitted, indent=2) + "\n")
 
 
-def _states() -> dict[str, str] | None:
-    """The states of this user's jobs, those that ended in the last minutes too; None where Slurm does not answer."""
-    command = ("squeue", "--me", "--array", "--noheader", "--states=all", "--format=%i %T")
+def _listed() -> Listed | None:
+    """None where Slurm does not answer."""
+    asked = _answer("squeue", "--me", "--array", "--noheader", "--states=all", "--format=%i %T %j")
+    if asked is None:
+        return None
+    lines = [line.split(maxsplit=2) for line in asked.splitlines()]
+    states = {number: state for number, state, *_ in lines}
+    numbers = {
+        name + "".join(number.partition("_")[1:]): number for number, _, name in (line for line in lines if len(line) == 3)
+    }
+    return Listed(states, numbers)
+
+
+def _largest_array() -> int:
+    """The most jobs that the cluster takes in one array."""
+    said = re.search(r"^MaxArraySize\s*=\s*(\d+)", _answer("scontrol", "show", "config") or "", re.MULTILINE)
+    return max(1, int(said[1])) if said else ARRAY
+
+
+def _parts(jobs: Sequence[Job], most: int) -> Iterator[list[Job]]:
+    return (list(jobs[i : i + most]) for i in range(0, len(jobs), most))
+
+
+def _answer(*command: str) -> str | None:
+    """What one of Slurm's commands prints; None if it fails."""
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    return dict(line.split() for line in asked.stdout.splitlines())
 
 
 def parameters(slurm: SlurmConfig, devices: int, jobs: int, timed: bool, grace_s: float) -> dict[str, Any]:
@@ -166,7 +254,6 @@ def parameters(slurm: SlurmConfig, devices: int, jobs: int, timed: bool, grace_s
     """
     nodes = slurm.nodes(devices)
     ours: dict[str, Any] = {
-        "job_name": "gmmae",
         "partition": slurm.partition,
         "account": slurm.account,
         "qos": slurm.qos,

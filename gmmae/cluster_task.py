@@ -3,6 +3,7 @@
 This is pickled, and imported where the job runs: standard library only, but for submitit.
 """
 
+import math
 import os
 import signal
 import subprocess
@@ -12,6 +13,9 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
+from gmmae.errors import LOST_PEER
+from gmmae.exit_codes import again, of_run
+from gmmae.stopping import EXIT_CODES, SIGTERM
 from gmmae.supervisor import Ended, Job, die_with_parent, supervise
 
 TOLD_S = 0.5
@@ -32,6 +36,8 @@ class ClusterTask:
     - SIGTERM, because the job is cancelled: the call returns. Because it is preempted: it waits for what follows, SIGUSR2 or
       Slurm's own requeueing, which a job that had returned would not get.
 
+    Where no signal has come, the program's exit code decides by the table of `exit_codes`: after a loss the job is requeued.
+
     Args:
       job: with absolute paths.
       grace_s: seconds from SIGTERM to SIGKILL.
@@ -39,14 +45,18 @@ class ClusterTask:
       local: under submitit's local executor: die with the sweep, whose pipe is then the standard input, and see the GPUs that
         the sweep sees.
       spent_s: seconds of earlier calls, which count for the time limit.
+      ends: the exit codes of earlier calls' programs.
     """
 
-    def __init__(self, job: Job, grace_s: float, cwd: str, local: bool, spent_s: float = 0.0) -> None:
+    def __init__(
+        self, job: Job, grace_s: float, cwd: str, local: bool, spent_s: float = 0.0, ends: tuple[int, ...] = ()
+    ) -> None:
         self.job = job
         self.grace_s = grace_s
         self.cwd = cwd
         self.local = local
         self.spent_s = spent_s
+        self.ends = ends
         self._visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         self._told: set[int] = set()
         self._ended: Ended | None = None
@@ -69,20 +79,34 @@ class ClusterTask:
                 tick_s=TOLD_S,
             )
         self.spent_s += time.monotonic() - began
-        if self._ended is not None:
+        if not self._goes_on():
+            assert self._ended is not None
             return self._ended._replace(seconds=self.spent_s, time_limit_s=self.job.time_limit_s)
-        if not self.local and signal.SIGUSR2 not in self._told and _runs_on():
-            while signal.SIGUSR2 not in self._told:
-                time.sleep(TOLD_S)
-        if signal.SIGUSR2 in self._told:
-            self._requeue(signal.SIGUSR2, None)  # exits, but in tasks other than the first
+        if not self.local:
+            if self._told == {signal.SIGTERM} and _runs_on():
+                while signal.SIGUSR2 not in self._told:
+                    time.sleep(TOLD_S)
+            if self._told != {signal.SIGTERM}:
+                self._requeue(signal.SIGUSR2, None)  # exits, but in tasks other than the first
         return Ended(self.job.name, -signal.SIGTERM, False, self.spent_s, interrupted=True)
 
     def checkpoint(self) -> Any:
         """What submitit runs when it has requeued the job: the same again, whose program goes on from its own checkpoint."""
         from submitit.helpers import DelayedSubmission
 
-        return DelayedSubmission(ClusterTask(self.job, self.grace_s, self.cwd, self.local, self.spent_s))
+        return DelayedSubmission(ClusterTask(self.job, self.grace_s, self.cwd, self.local, self.spent_s, self.ends))
+
+    def _goes_on(self) -> bool:
+        """Whether the program is to be started again; keeps the code with which it has ended."""
+        ended = self._ended
+        if ended is not None and (ended.timed_out or ended.interrupted or ended.error):
+            return False
+        code = -signal.SIGTERM if ended is None else ended.returncode
+        processes = int(os.environ.get("SLURM_STEP_NUM_TASKS", 1))
+        self.ends += (of_run([code if code >= 0 else 128 - code], processes),)
+        if self._told:
+            return self.ends[-1] in (EXIT_CODES[SIGTERM], LOST_PEER)
+        return not self.local and again(self.ends, math.inf)  # submitit counts the time limits
 
     def _remaining(self) -> Job:
         limit = self.job.time_limit_s
@@ -113,7 +137,10 @@ class ClusterTask:
 
 def _runs_on() -> bool:
     """Whether Slurm still counts this job as running: it is then not being cancelled."""
-    command = ("squeue", "--noheader", f"--jobs={os.environ.get('SLURM_JOB_ID')}", "--format=%T")
+    job = os.environ.get("SLURM_JOB_ID")
+    if array := os.environ.get("SLURM_ARRAY_JOB_ID"):  # a number alone may mean the whole array
+        job = f"{array}_{os.environ.get('SLURM_ARRAY_TASK_ID')}"
+    command = ("squeue", "--noheader", f"--jobs={job}", "--format=%T")
     try:
         asked = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):

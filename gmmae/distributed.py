@@ -17,12 +17,13 @@ from typing import NoReturn
 
 from gmmae import agreement, compiled, environment
 from gmmae.config import Config
-from gmmae.errors import LOST_PEER, InputError, report
+from gmmae.errors import InputError, report
 from gmmae.launchers import Place, find
 from gmmae.peers import ALONE, Group, PeerLost, Peers
 
-JAX_PATIENCE = 4
-"""JAX's heartbeat timeout in units of ours: its way of ending a process, in C++ and without our message, must come later."""
+JAX_PATIENCE_S = 7 * 24 * 3600
+"""JAX's heartbeat timeout, a week: the link notices losses, and names them. JAX's clock goes on while all processes are
+suspended, and it would abort them, in C++ and without our message, when they are continued."""
 
 
 @contextmanager
@@ -35,7 +36,8 @@ def joined(config: Config, command: str) -> Iterator[Group]:
 
     Raises:
       InputError: this process trains alone and something is wrong. With others, the process ends with the message and the
-        code that the command line would have given; or with 75 if another one was lost.
+        code that the command line would have given; all of them with the code of the first that failed, or with 75 if one was
+        lost.
     """
     asked = config.distributed
     place = find(asked, os.environ)
@@ -80,7 +82,7 @@ def _start_jax(place: Place, peers: Peers, start_timeout_s: float, heartbeat_tim
         place.process_id,
         local_device_ids=list(place.local_devices),  # an empty list keeps all; None would keep one under srun and mpirun
         initialization_timeout=round(start_timeout_s),
-        heartbeat_timeout_seconds=max(100, round(JAX_PATIENCE * heartbeat_timeout_s)),
+        heartbeat_timeout_seconds=JAX_PATIENCE_S,
         shutdown_timeout_seconds=round(heartbeat_timeout_s),
     )
     _delay_aborts()
@@ -111,13 +113,13 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _end_without(command: str, text: str) -> None:
+def _end_without(command: str, text: str, code: int) -> None:
     """The end of this process because another one is lost; called in the link's thread, whatever the main one waits for."""
     with suppress(OSError):  # the terminal may be closed
         # In one piece: JAX writes there from threads of its own.
         sys.stderr.write(f"error: {text}; to resume, start all processes again: {command}\n")
         sys.stderr.flush()
-    os._exit(LOST_PEER)
+    os._exit(code)
 
 
 def _end(error: BaseException, peers: Peers, heartbeat_timeout_s: float) -> NoReturn:
@@ -126,15 +128,15 @@ def _end(error: BaseException, peers: Peers, heartbeat_timeout_s: float) -> NoRe
         peers.close()
     elif isinstance(error, InputError):
         code = report(error)
-        peers.fail(str(error))
+        peers.fail(str(error), code)
     else:
         if _may_come_of_a_loss(error):
             peers.await_loss(heartbeat_timeout_s + 5)
             if peers.lost:
                 time.sleep(60)  # the link's thread is about to end this process
         traceback.print_exception(error)
-        peers.fail(" ".join(f"{type(error).__name__}: {error}".split())[:200])
         code = 130 if isinstance(error, KeyboardInterrupt) else 1
+        peers.fail(" ".join(f"{type(error).__name__}: {error}".split())[:200], code)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -64,7 +64,6 @@ class Connection:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = connected
         self.identity: Identity | None = None
-        self.heard = time.monotonic()
         self.ended = False
         self.words: list[Any] = []
         self._rest = b""
@@ -109,7 +108,6 @@ class Connection:
         data = self.socket.recv(most)
         if not data:
             raise ConnectionError("the connection was closed")
-        self.heard = time.monotonic()
         return data
 
 
@@ -177,7 +175,6 @@ def _gather_all(
     peers = [came[i] for i in range(1, place.processes)]
     everyone = [me, *(peer.identity for peer in peers if peer.identity)]
     for peer in peers:
-        peer.heard = time.monotonic()
         peer.send("everyone", everyone)
     return peers, everyone
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from gmmae.deadline import Deadline
+from gmmae.errors import LOST_PEER
 from gmmae.launchers import Place
 from gmmae.meeting import Connection, Identity, born, identity, meet
 
@@ -58,24 +59,23 @@ class Peers:
       place: which process of how many this is.
       start_timeout_s: how long to wait until all are there.
       silence_s: a process that has not been heard of for so long is lost.
-      on_lost: called, in a thread of the link, with a text that says who is lost and how.
+      on_lost: called, in a thread of the link, with a text that says who is lost and how, and the exit code for it.
 
     Raises:
       PeersError: some process is missing, or two of them contradict each other.
     """
 
-    def __init__(self, place: Place, start_timeout_s: float, silence_s: float, on_lost: Callable[[str], None]):
+    def __init__(self, place: Place, start_timeout_s: float, silence_s: float, on_lost: Callable[[str, int], None]):
         self.me = identity(place)
         self._silence_s, self._on_lost = silence_s, on_lost
         self._changed = threading.Condition()
         self.lost: str | None = None
         self._ended = False
-        self._deadline = Deadline()  # for this process itself being stopped
-        self._deadline.put_off(start_timeout_s + LATE * silence_s)
+        self._deadline = Deadline(start_timeout_s + LATE * silence_s)  # for this process itself being stopped
         try:
             self._peers, self._everyone = meet(place, self.me, start_timeout_s, silence_s)
         except BaseException:
-            self._deadline.put_off(0)
+            self._deadline.close()
             raise
         self._deadline.put_off(LATE * silence_s)
         self._thread = threading.Thread(target=self._watch, name="peers", daemon=True)
@@ -114,10 +114,10 @@ class Peers:
         with self._changed:
             self._changed.wait_for(lambda: self.lost, timeout_s)
 
-    def fail(self, reason: str) -> None:
-        """Tells the others that this process ends, and why: they end too."""
+    def fail(self, reason: str, code: int) -> None:
+        """Tells the others that this process ends, why, and with which exit code: they end with the same."""
         self._ended = True
-        self._tell("lost", [self.me.process_id, f"{self.me} has ended: {reason}", False])
+        self._tell("lost", [self.me.process_id, f"{self.me} has ended: {reason}", False, code])
 
     def close(self) -> None:
         """Ends the link in agreement: nobody is lost hereafter. Process 0 waits until the others have done so too."""
@@ -140,25 +140,32 @@ class Peers:
             for peer in self._peers:
                 selector.register(peer.socket, selectors.EVENT_READ, peer)
             self._keep_watch(selector, interval_s)
-        self._deadline.put_off(0)
+        self._deadline.close()
         for peer in self._peers:
             peer.socket.close()
 
     def _keep_watch(self, selector: selectors.BaseSelector, interval_s: float) -> None:
-        next_beat = 0.0
+        # Seconds in which this thread ran. They stand still while this process is stopped: the others may be stopped with it
+        # (`scontrol suspend`), and when all go on each has its time again to be heard.
+        running_s, next_beat_s, before = 0.0, 0.0, time.monotonic()
+        heard_s = dict.fromkeys(self._peers, 0.0)
         while selector.get_map() and not self.lost:
+            ready = selector.select(max(0.0, next_beat_s - running_s))
+            now = time.monotonic()
+            running_s += min(now - before, 2 * interval_s)
+            before = now
             # What lies there is read before silence is judged: this process itself may have been stopped for a while.
-            for key, _ in selector.select(max(0.0, next_beat - time.monotonic())):
+            for key, _ in ready:
+                heard_s[key.data] = running_s
                 if not self._listen(key.data):
                     selector.unregister(key.fileobj)
                     key.data.socket.close()
-            now = time.monotonic()
-            if now >= next_beat:
+            if running_s >= next_beat_s:
                 self._tell("beat")
                 self._deadline.put_off(LATE * self._silence_s)
-                next_beat = now + interval_s
+                next_beat_s = running_s + interval_s
             for peer in self._peers:
-                if not peer.ended and now - peer.heard > self._silence_s:
+                if not peer.ended and running_s - heard_s[peer] > self._silence_s:
                     how = f"has been silent for {self._silence_s:g} s: it is stopped, or its host cannot be reached"
                     self._lose(peer, how, silent=True)
 
@@ -188,17 +195,17 @@ class Peers:
         peer.ended = True
         self._give_up(peer.identity.process_id, f"{peer.identity} {how}", silent)
 
-    def _give_up(self, process_id: int, text: str, silent: bool) -> None:
+    def _give_up(self, process_id: int, text: str, silent: bool, code: int = LOST_PEER) -> None:
         if self._ended:
             return
         if self.primary:
-            self._tell("lost", [process_id, text, silent])
+            self._tell("lost", [process_id, text, silent, code])
         if silent:
             _end_for_good(self._everyone[process_id], self.me)
         with self._changed:
             self.lost = text
             self._changed.notify_all()
-        self._on_lost(text)
+        self._on_lost(text, code)
 
 
 def _end_for_good(lost: Identity, me: Identity) -> None:

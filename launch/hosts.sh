@@ -34,13 +34,11 @@ for i in "${!hosts[@]}"; do
 done
 trap end TERM INT
 
-# The first code that is not 0, but rather one that says what was wrong than 75, which says that another process ended.
-code=0
+codes=()
 for pid in "${pids[@]}"; do
     wait "$pid"
     while kill -0 "$pid" 2>/dev/null; do wait "$pid"; done # a trapped signal ends `wait` too
     wait "$pid"
-    status=$?
-    if [ $status -ne 0 ] && { [ $code -eq 0 ] || [ $code -eq 75 ]; }; then code=$status; fi
+    codes+=($?)
 done
-exit $code
+"${PYTHON:-.venv/bin/python}" -m gmmae.exit_codes run "${#hosts[@]}" "${codes[@]}"

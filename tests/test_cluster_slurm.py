@@ -3,7 +3,11 @@
 import json
 import os
 import pickle
+import signal
+import subprocess
 import sys
+from itertools import islice
+from pathlib import Path
 
 import pytest
 from submitit.slurm.slurm import _make_sbatch_string
@@ -25,6 +29,7 @@ def options(slurm: SlurmConfig, devices: int, jobs: int = 3, *, timed: bool = Fa
     return {key: value for key, value in found.items() if key not in ("error", "output", "open-mode", "wckey", "job-name")}
 
 
+ROOT = Path(__file__).parent.parent
 LEAST = {"time": "60", "nodes": "1", "ntasks-per-node": "1", "array": "0-2%3", "requeue": "", "signal": "USR2@120"}
 
 
@@ -74,7 +79,7 @@ def commands(tmp_path, monkeypatch):
 def run(tmp_path, monkeypatch):
     """Runs one job; how it ended."""
     monkeypatch.setattr(cluster_slurm, "LATE_S", 0.5)
-    monkeypatch.setattr(cluster_slurm, "ASK_S", 0.1)
+    monkeypatch.setattr(cluster_slurm, "LOOK_S", 0.1)
 
     def run():
         ended = []
@@ -169,3 +174,150 @@ def test_a_broken_list_of_submitted_jobs_is_refused(commands, run, tmp_path):
         InputError, match=r"submitted\.json must say which jobs are submitted; got .*: look for them with squeue"
     ):
         run()
+
+
+# Many jobs, and sweeps that are killed
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from tests.test_cluster_slurm import jobs, sweep
+sweep(Path(sys.argv[1]), jobs(Path(sys.argv[1]), 3))
+"""
+# Takes a job as Slurm does, and writes down what was asked for: a file for each array, whose number it gives.
+SBATCH = """
+number=5; while [ -e "{folder}/$number.sh" ]; do number=$((number + 1)); done
+while IFS= read -r line; do echo "$line"; done < "$1" > "{folder}/$number.sh"
+{then}
+echo Submitted batch job $number
+"""
+
+
+def jobs(folder, count) -> list[Job]:
+    return [Job(f"cell{i}", (sys.executable, "-c", ""), folder / f"{i}.log", {}, 0.0) for i in range(count)]
+
+
+def sweep(folder, wanted, on_tick=lambda _: None, **slurm) -> dict[str, Ended]:
+    ended = {}
+    run_jobs(
+        wanted,
+        config=SweepConfig(executor="slurm", slurm=SlurmConfig(**slurm), grace_s=1.0),
+        folder=folder / "jobs",
+        at_once=1,
+        timed=False,
+        on_start=lambda job: None,
+        on_end=lambda job, end: ended.update({job.name: end}),
+        on_tick=on_tick,
+    )
+    return ended
+
+
+def asked(folder, option: str) -> list[str]:
+    """The values of an option in what was submitted, in that order; empty where it was not given."""
+    texts = [path.read_text() for path in sorted(folder.glob("[0-9]*.sh"), key=lambda path: int(path.stem))]
+    return [text.partition(f"#SBATCH --{option}=")[2].partition("\n")[0].strip("'") for text in texts]
+
+
+def succeed(folder, *numbers: str) -> None:
+    for number in numbers:
+        (folder / "jobs/slurm" / f"{number}_0_result.pkl").write_bytes(pickle.dumps(("success", Ended("a", 0, False, 1.0))))
+
+
+@pytest.mark.parametrize("count", [3, 1])
+def test_jobs_of_a_sweep_that_is_killed_while_it_submits_are_taken_over(commands, tmp_path, monkeypatch, count):
+    """Slurm has them, but has not said their number yet."""
+    monkeypatch.setattr(cluster_slurm, "LOOK_S", 0.1)
+    commands(srun="", sbatch=SBATCH.format(folder=tmp_path, then="kill -9 $PPID"), squeue="")
+    driver = DRIVER.replace(", 3)", f", {count})")
+    done = subprocess.run([sys.executable, "-c", driver, tmp_path], env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False)
+    assert done.returncode == -signal.SIGKILL
+    [name] = asked(tmp_path, "job-name")
+    numbers = [f"5_{i}" for i in range(count)] if count > 1 else ["5"]
+    commands(
+        sbatch="exit 1",
+        squeue="; ".join(["echo 4_0 PENDING gmmae-other", *(f"echo {number} PENDING {name}" for number in numbers)]),
+    )
+    begun = []
+
+    def on_tick(_):
+        if not begun:
+            known = json.loads((tmp_path / "jobs/slurm/submitted.json").read_text())
+            assert known == {f"cell{i}": number for i, number in enumerate(numbers)}
+            for i, number in enumerate(numbers):  # they can run: the killed sweep had not left them their programs
+                program = pickle.loads((tmp_path / "jobs/slurm" / f"{number}_submitted.pkl").read_bytes())
+                assert (program.function.job.name, program._timeout_countdown) == (f"cell{i}", 100)
+            succeed(tmp_path, *numbers)
+            begun.append(True)
+
+    ended = sweep(tmp_path, jobs(tmp_path, count), on_tick)
+    assert {name: end.returncode for name, end in ended.items()} == {f"cell{i}": 0 for i in range(count)}
+
+
+def left_by_name(folder) -> None:
+    (folder / "jobs/slurm").mkdir(parents=True)
+    (folder / "jobs/slurm/submitted.json").write_text('{"cell0": "gmmae-0123"}')
+
+
+def test_a_job_that_never_came_to_be_submitted_is_submitted(commands, tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster_slurm, "LOOK_S", 0.1)
+    left_by_name(tmp_path)
+    commands(srun="", sbatch=SBATCH.format(folder=tmp_path, then=""), squeue="echo 3 RUNNING gmmae-4567")
+    assert sweep(tmp_path, jobs(tmp_path, 1), lambda _: succeed(tmp_path, "5"))["cell0"].returncode == 0
+
+
+def test_nothing_is_submitted_where_it_is_not_known_what_is(commands, tmp_path):
+    left_by_name(tmp_path)
+    commands(srun="", sbatch=SBATCH.format(folder=tmp_path, then=""), squeue="exit 1")
+    with pytest.raises(InputError, match=r"squeue must answer where .*submitted\.json has jobs .*; got no answer: try again"):
+        sweep(tmp_path, jobs(tmp_path, 1))
+    assert asked(tmp_path, "job-name") == []
+
+
+def some_end(folder, numbers):
+    """To be called at each tick: some of the jobs leave their results."""
+    waiting = iter(numbers)
+    return lambda _: succeed(folder, *islice(waiting, 4))
+
+
+@pytest.mark.parametrize(
+    ("says", "arrays"),
+    [
+        ("echo 'MaxArraySize            = 3'", ["0-2%{}", "0-2%{}", ""]),
+        ("echo 'MaxArraySize            = 0'", [""] * 7),
+        ("exit 1", ["0-6%{}"]),
+    ],
+)
+@pytest.mark.parametrize("at_once", [0, 2])
+def test_arrays_are_divided_at_the_clusters_limit(commands, tmp_path, monkeypatch, says, arrays, at_once):
+    """And with `at_once`, which holds for all of them, one begins when the one before has ended."""
+    monkeypatch.setattr(cluster_slurm, "LOOK_S", 0.1)
+    commands(srun="", sbatch=SBATCH.format(folder=tmp_path, then=""), squeue="", scontrol=says)
+    sizes = [int(text[2]) + 1 if text else 1 for text in arrays]
+    numbers = [f"{5 + i}_{j}" if size > 1 else f"{5 + i}" for i, size in enumerate(sizes) for j in range(size)]
+    ended = sweep(tmp_path, jobs(tmp_path, 7), some_end(tmp_path, numbers), at_once=at_once)
+    assert asked(tmp_path, "array") == [text.format(at_once or size) for text, size in zip(arrays, sizes, strict=True)]
+    assert asked(tmp_path, "dependency") == ["", *(f"afterany:{5 + i}" if at_once else "" for i in range(len(arrays) - 1))]
+    assert sorted(ended) == [f"cell{i}" for i in range(7)]
+    assert len(set(asked(tmp_path, "job-name"))) == len(arrays)
+
+
+def test_all_jobs_are_looked_at_together(commands, tmp_path, monkeypatch):
+    """What is waited for costs nothing: no file is opened but the results that are there."""
+    opened, read = [], Path.read_bytes
+    monkeypatch.setattr(cluster_slurm, "LOOK_S", 0.5)
+    monkeypatch.setattr(cluster_slurm.Slurm, "tick_s", 0.1)
+    monkeypatch.setattr(Path, "read_bytes", lambda path: (opened.append(path.name), read(path))[1])
+    calls = tmp_path / "calls"
+    waits = "; ".join(f"echo 5_{i} PENDING" for i in range(20))
+    commands(srun="", sbatch=SBATCH.format(folder=tmp_path, then=""), squeue=f"echo >> {calls}; {waits}", scontrol="exit 1")
+    ticks = []
+
+    def on_tick(_):
+        ticks.append(len(calls.read_text().splitlines()) if calls.exists() else 0)
+        if ticks[-1] == 3:
+            succeed(tmp_path, *(f"5_{i}" for i in range(20)))
+
+    assert len(sweep(tmp_path, jobs(tmp_path, 20), on_tick)) == 20
+    assert len(ticks) > 2 * ticks[-1]  # Slurm is not asked at each tick
+    assert sorted(opened) == sorted(f"5_{i}_0_result.pkl" for i in range(20))

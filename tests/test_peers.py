@@ -6,9 +6,11 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
+from gmmae import peers
 from gmmae.launchers import Place
 from gmmae.meeting import PeersError, identity
 from gmmae.peers import PeerLost, Peers
@@ -27,7 +29,12 @@ class Node:
 
     def __init__(self, place: Place, start_timeout_s: float = 10.0):
         self.lost: list[str] = []
-        self.link = Peers(place, start_timeout_s, SILENCE_S, self.lost.append)
+        self.codes: list[int] = []
+        self.link = Peers(place, start_timeout_s, SILENCE_S, self.note)
+
+    def note(self, text: str, code: int) -> None:
+        self.lost.append(text)
+        self.codes.append(code)
 
     def wait_for_loss(self) -> str:
         self.link.await_loss(5 * SILENCE_S)
@@ -82,16 +89,19 @@ def test_an_ended_process_is_named_to_all_others_at_once(port, gone):
         if node is not nodes[gone]:
             assert f"process {gone} (" in node.wait_for_loss()
             assert "has ended without a word" in node.lost[0]
+            assert node.codes == [75]
     assert time.monotonic() - start < SILENCE_S
     with pytest.raises(PeerLost, match="has ended without a word"):
         nodes[1].link.gather("anyone?")
 
 
-def test_a_failure_is_told_with_its_reason(port):
+def test_a_failure_is_told_with_its_reason_and_its_exit_code(port):
+    """All then end with that code, so that a launcher, which has the highest of them, has it too."""
     nodes = joined(port, 3)
-    nodes[1].link.fail("data.root must exist")
+    nodes[1].link.fail("data.root must exist", 2)
     for node in (nodes[0], nodes[2]):
         assert node.wait_for_loss().endswith("has ended: data.root must exist")
+        assert node.codes == [2]
     assert nodes[1].lost == []
 
 
@@ -105,6 +115,18 @@ def test_silence_is_a_loss(port):
             assert "process 1 (" in text
             assert "has been silent for 1 s: it is stopped, or its host cannot be reached" in text
             assert SILENCE_S <= time.monotonic() - start < 2 * SILENCE_S
+
+
+def test_time_in_which_this_process_was_stopped_is_no_silence(port, monkeypatch):
+    """As after `scontrol suspend`: by the clock a minute has gone by when the thread goes on."""
+    nodes = joined(port, 2)
+    clock, ahead_s = time.monotonic, 0.0
+    monkeypatch.setattr(peers, "time", SimpleNamespace(monotonic=lambda: clock() + ahead_s))
+    ahead_s = 60.0
+    time.sleep(2 * SILENCE_S)
+    assert together(nodes, lambda node: node.link.gather("still here")) == [["still here"] * 2] * 2
+    assert [node.lost for node in nodes] == [[], []]
+    close(nodes)
 
 
 def connection(port: int) -> socket.socket:

@@ -1,6 +1,7 @@
 """The launch files under the real srun, sbatch, mpirun and ssh: what runs compute there, how they end, and how they go on."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -104,7 +105,7 @@ def test_a_run_that_fails_ends_the_launcher_with_its_code(tmp_path, launcher):
         timeout=LONG_S,
         check=False,
     )
-    assert done.returncode in (2, 75)  # srun and mpirun report whoever ended first
+    assert done.returncode == 2
     assert "error: workdir must be a folder that can be written" in done.stderr
 
 
@@ -175,3 +176,46 @@ def test_an_array_gives_each_job_its_number(tmp_path, slurm):
     wait_until(lambda: all(record(tmp_path / f"run_{i}")["stop_reason"] == "max_epochs" for i in (3, 5)))
     assert [record(tmp_path / f"run_{i}")["seed"] for i in (3, 5)] == [3, 5]
     assert job.wait() == "COMPLETED"
+
+
+def processes_of(workdir: Path) -> list[int]:
+    """Those of a run, by their command lines."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (place / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"train.py" in words and str(workdir).encode() in words and b"python" in words[0]:
+            found.append(int(place.name))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "ssh"], indirect=True)
+def test_a_killed_process_is_a_loss_by_the_launchers_code(tmp_path, launcher):
+    workdir = tmp_path / "run"
+    process = subprocess.Popen([*launcher, *options(long_run(), workdir)])
+    wait_until(lambda: len(rows(workdir)) >= 2)
+    os.kill(processes_of(workdir)[-1], signal.SIGKILL)
+    assert process.wait(LONG_S) == 75
+
+
+def test_a_job_that_loses_a_process_goes_on_and_one_that_is_suspended_lives(tmp_path, slurm):
+    """Suspended for longer than twice the time after which a silent process is lost."""
+    workdir = tmp_path / "run"
+    config = long_run(distributed__heartbeat_timeout_s=4.0)
+    job = Batch(tmp_path, ["--nodes", "2"], options(config, workdir))
+    wait_until(lambda: len(rows(workdir)) >= 2)
+    os.kill(processes_of(workdir)[-1], signal.SIGKILL)
+    wait_until(lambda: "code 75: queued again" in job.log.read_text())
+    wait_until(lambda: "resumed after epoch" in job.log.read_text() and job.state() == "RUNNING")
+    subprocess.run(["scontrol", "suspend", job.id], check=True)
+    wait_until(lambda: job.state() == "SUSPENDED")
+    before = len(rows(workdir))
+    time.sleep(15.0)
+    subprocess.run(["scontrol", "resume", job.id], check=True)
+    wait_until(lambda: len(rows(workdir)) >= before + 2)
+    subprocess.run(["scancel", job.id], check=True)
+    assert job.wait() == "CANCELLED"
+    assert job.restarts() == 1
+    assert has_no_gap(workdir)

@@ -77,7 +77,7 @@ def unmet(rank: int, code: int) -> Ending:
 
 UNWRITTEN: Ending = {
     0: (74, r"error: (the checkpoint of epoch \d+ must be written|workdir must stay a folder).*same command again"),
-    1: (75, rf"error: process 0 \(.*\) has ended: .*; {RESUME} 1\b"),
+    1: (74, rf"error: process 0 \(.*\) has ended: .*; {RESUME} 1\b"),
 }
 UNDRAWN: Ending = {0: (74, r"error: .*figures.*same command again"), 1: (0, "")}
 """The run itself has ended well."""

@@ -84,8 +84,8 @@ class Run:
         return self.everyone[-1], log
 
     def has_deadline(self, rank: int) -> bool:
-        """Whether a process has told the kernel when to kill it: one that is stopped before that stays stopped."""
-        return bool(Path(f"/proc/{self.processes[rank].pid}/timers").read_text())
+        """Whether a process has the child that kills it when it is stopped: one that is stopped before that stays stopped."""
+        return has_deadline(self.processes[rank].pid)
 
     def send(self, number: signal.Signals, *ranks: int) -> None:
         for rank in ranks:
@@ -174,6 +174,11 @@ def free_port() -> int:
 def processes_of(workdir: Path) -> list[int]:
     """Processes, other than this one, whose command line names a work directory."""
     return [pid for pid in _pids() if pid != os.getpid() and str(workdir).encode() in _command_line(pid)]
+
+
+def has_deadline(pid: int) -> bool:
+    """Whether the child of a process is there that `gmmae.deadline` starts."""
+    return any(f"deadline.py\0{pid}\0".encode() in _command_line(child) for child in _pids())
 
 
 def _pids() -> list[int]:
