@@ -1,15 +1,17 @@
 """The faults: what strikes, when, how the processes may end, and what a person does before giving the same command again."""
 
 import contextlib
+import ctypes
 import os
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.faults import damages
+from tests.faults.damages import DAMAGES, UnmatchedError
 from tests.faults.runs import SILENCE_S, START_S, Run
 
 MARGIN_S, ASKED_MARGIN_S, STARTING_S = 4.0, 16.0, 40.0
@@ -18,7 +20,10 @@ and a checkpoint; and where these come after the rest of the start, all on a mac
 ROOM_BYTES = 24 * 1024
 """Room for rows and records, and none for a checkpoint."""
 FILLING_S = 0.5
-DISK_BYTES = 4 * 2**20
+DISK_BYTES = 8 * 2**20
+LIBC = ctypes.CDLL(None, use_errno=True)
+MS_RDONLY, MS_REMOUNT, MS_BIND, MNT_DETACH = 1, 32, 4096, 2
+"""Of `sys/mount.h`."""
 
 Ending = Mapping[int, tuple[int, str]]
 """By rank, the exit code, and a pattern of the one line that says why; `{lost}` in it is the pid of the other process."""
@@ -31,12 +36,13 @@ class Fault:
     Attributes:
       kind, moment: what and when; `moment` is a key of `MOMENTS`, or words.
       rank: the process that is meant, for the moment.
-      strike: does it.
+      strike: does it, at once.
+      hold: keeps it up for a while.
       endings: the ways in which both may end; none: the fault ends nothing.
       mend: what has to be done before the same command; says what was found.
       bound_s: from the fault, or the start of the last process, until no process is left.
       options: more of `train.py`'s.
-      disk: the work directory is a disk of its own, of `DISK_BYTES`; needs the right to mount.
+      disk: the work directory is on a disk of its own, of `DISK_BYTES`; needs the right to mount.
       second: processes of a second run on the same work directory, which is the fault.
     """
 
@@ -45,6 +51,7 @@ class Fault:
     rank: int
     strike: Callable[[Run], None]
     endings: tuple[Ending, ...] = ()
+    hold: Callable[[Run], None] = lambda run: None
     mend: Callable[[Run], str] = lambda run: ""
     bound_s: float = SILENCE_S + MARGIN_S
     options: tuple[str, ...] = ()
@@ -110,16 +117,18 @@ def both(number: signal.Signals, moment: str) -> Fault:
     return Fault(f"{number.name} of both", moment, 0, lambda run: run.send(number, 0, 1), endings, bound_s=bound_s)
 
 
-def fill(run: Run, leave_bytes: int = 0) -> None:
-    """Fills the disk of a work directory, and for a while also what is given back, as by the removal of an old checkpoint."""
+def fill(run: Run, leave_bytes: int) -> None:
+    """Fills the disk of a work directory."""
+    with (run.disk / "filler").open("ab") as file, contextlib.suppress(OSError):  # the run was faster
+        if (left := _free_bytes(run.disk) - leave_bytes) > 0:
+            os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size + left)
+
+
+def keep_full(run: Run, leave_bytes: int) -> None:
+    """Fills what is given back too, as by the removal of an old checkpoint."""
     until = time.monotonic() + FILLING_S
-    with (run.workdir / "filler").open("wb") as file:
-        size = 0
-        while time.monotonic() < until:
-            if (left := _free_bytes(run.workdir) - leave_bytes) > 0:
-                with contextlib.suppress(OSError):  # the run was faster
-                    os.posix_fallocate(file.fileno(), 0, size + left)
-                    size += left
+    while time.monotonic() < until:
+        fill(run, leave_bytes)
 
 
 def _free_bytes(place: Path) -> int:
@@ -128,38 +137,47 @@ def _free_bytes(place: Path) -> int:
 
 
 def make_room(run: Run) -> str:
-    (run.workdir / "filler").unlink()
+    (run.disk / "filler").unlink()
     return ""
 
 
 def full(what: str, moment: str, leave_bytes: int, *options: str, ending: Ending = UNWRITTEN) -> Fault:
     """The disk is full, but for some bytes."""
+    return Fault(
+        f"disk full {what}",
+        moment,
+        0,
+        lambda run: fill(run, leave_bytes),
+        (ending,),
+        lambda run: keep_full(run, leave_bytes),
+        make_room,
+        SILENCE_S + ASKED_MARGIN_S,
+        options,
+        disk=True,
+    )
 
-    def strike(run: Run) -> None:
-        fill(run, leave_bytes)
 
-    bound_s = SILENCE_S + ASKED_MARGIN_S
-    return Fault(f"disk full {what}", moment, 0, strike, (ending,), make_room, bound_s, options, disk=True)
-
-
-def mount(*words: object) -> None:
-    subprocess.run(["mount", *map(str, words)], check=True, capture_output=True)
+def _call(name: str, place: Path, *arguments: object) -> None:
+    """A system call about mounts: at once, where the command would take longer than an epoch."""
+    if getattr(LIBC, name)(*arguments) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(place))
 
 
 def mount_disk(run: Run) -> None:
-    """Makes the work directory a small disk."""
-    run.workdir.mkdir()
-    mount("-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", run.workdir)
+    """Puts the work directory on a small disk."""
+    _call("mount", run.disk, b"tmpfs", bytes(run.disk), b"tmpfs", 0, f"size={DISK_BYTES}".encode())
 
 
 def unmount(place: Path) -> None:
-    subprocess.run(["umount", "--lazy", str(place)], check=True, capture_output=True)
+    _call("umount2", place, bytes(place), MNT_DETACH)
 
 
 def make_read_only(run: Run) -> None:
     """Mounts the work directory over itself, read-only: what is open, as the lock, keeps a mount from being made read-only."""
-    mount("--bind", run.workdir, run.workdir)
-    mount("-o", "remount,ro,bind", run.workdir)
+    place = bytes(run.workdir)
+    _call("mount", run.workdir, place, place, None, MS_BIND, None)
+    _call("mount", run.workdir, place, place, None, MS_BIND | MS_REMOUNT | MS_RDONLY, None)
 
 
 def make_writable(run: Run) -> str:
@@ -169,11 +187,13 @@ def make_writable(run: Run) -> str:
 
 def read_only(moment: str) -> Fault:
     bound_s = SILENCE_S + ASKED_MARGIN_S
-    return Fault("read-only work directory", moment, 0, make_read_only, (UNWRITTEN,), make_writable, bound_s, disk=True)
+    return Fault(
+        "read-only work directory", moment, 0, make_read_only, (UNWRITTEN,), mend=make_writable, bound_s=bound_s, disk=True
+    )
 
 
 def take_away(run: Run) -> None:
-    run.workdir.rename(run.folder / "away")
+    run.workdir.rename(run.disk / "away")
 
 
 def bring_back(run: Run) -> str:
@@ -182,44 +202,36 @@ def bring_back(run: Run) -> str:
         found = ", ".join(sorted(str(path.relative_to(run.workdir)) for path in run.workdir.rglob("*"))[:5])
         note = f"in its place there was a new folder with {found or 'nothing'}"
         shutil.rmtree(run.workdir)
-    (run.folder / "away").rename(run.workdir)
+    (run.disk / "away").rename(run.workdir)
     return note
 
 
 def vanished(moment: str) -> Fault:
     bound_s = SILENCE_S + ASKED_MARGIN_S
-    return Fault("work directory moved away", moment, 0, take_away, (UNWRITTEN,), bring_back, bound_s)
+    return Fault("work directory moved away", moment, 0, take_away, (UNWRITTEN,), mend=bring_back, bound_s=bound_s)
 
 
-def newest(run: Run) -> Path:
-    """The newest checkpoint of a run that has been stopped."""
-    return max((run.workdir / "checkpoints").iterdir(), key=lambda path: int(path.name))
+def damage(run: Run, name: str, epoch: int) -> None:
+    damages.apply(name, run.workdir / "checkpoints" / str(epoch))
+    run.spoilt.add(epoch)
 
 
-def damage(run: Run, pattern: str, share: float) -> None:
-    """Truncates the largest file of the newest checkpoint that matches."""
-    file = max(newest(run).glob(pattern), key=lambda path: path.stat().st_size)
-    os.truncate(file, int(file.stat().st_size * share))
+def damaged(name: str) -> Fault:
+    """The newest checkpoint of a run that has been stopped is damaged."""
+    return Fault(f"checkpoint damaged: {name}", STOPPED, 0, lambda run: damage(run, name, run.checkpoints()[-1]))
 
 
-def truncated(what: str, pattern: str, share: float) -> Fault:
-    how = "emptied" if share == 0 else "cut to half"
-    return Fault(f"newest checkpoint: {what} {how}", STOPPED, 0, lambda run: damage(run, pattern, share))
-
-
-def removed(item: str) -> Fault:
-    return Fault(f"newest checkpoint: {item} removed", STOPPED, 0, lambda run: shutil.rmtree(newest(run) / item))
+def damage_many(run: Run) -> None:
+    """Each damage once, from the newest checkpoint on; an older one is left as it is."""
+    epochs = run.checkpoints()
+    if len(epochs) <= len(DAMAGES):
+        raise UnmatchedError(f"there must be more checkpoints than the {len(DAMAGES)} damages; got {epochs}")
+    for name, epoch in zip(DAMAGES, reversed(epochs), strict=False):
+        damage(run, name, epoch)
 
 
 STOPPED = "between two runs"
 BESIDE = "while the first goes on"
-DAMAGED = {
-    "array data": "state/**/d/*",
-    "array metadata": "state/_METADATA",
-    "progress": "progress/metadata",
-    "commit marker": "commit_success.txt",
-    "checkpoint metadata": "_CHECKPOINT_METADATA",
-}
 AGAIN = 2
 """How often signals strike an epoch and a checkpoint, each time at another moment of them."""
 
@@ -249,10 +261,28 @@ def matrix() -> Iterator[Fault]:
     for moment in ("an epoch", "a checkpoint"):
         yield read_only(moment)
         yield vanished(moment)
-    for what, pattern in DAMAGED.items():
-        yield truncated(what, pattern, 0.0)
-        if what in ("array data", "array metadata", "progress"):
-            yield truncated(what, pattern, 0.5)
-    yield removed("state")
+    for name in DAMAGES:
+        yield damaged(name)
+    yield Fault("checkpoint damaged: many, each in another way", STOPPED, 0, damage_many)
     for processes in (2, 1):
         yield Fault(f"second run, of {processes}", BESIDE, 0, lambda run: None, second=processes)
+
+
+QUICK = (
+    "SIGKILL of process 1, an epoch",
+    "SIGSTOP of process 0, a checkpoint",
+    "SIGINT of process 1, a checkpoint",
+    "disk full but for some rows, an epoch",
+    "read-only work directory, a checkpoint",
+    "work directory moved away, an epoch",
+    "SIGTERM of both, an epoch",
+    "checkpoint damaged: many, each in another way, between two runs",
+    "second run, of 1, while the first goes on",
+)
+"""Every kind of fault once, in the order in which they strike one run."""
+
+
+def quick() -> list[Fault]:
+    """The faults of `QUICK`."""
+    by_name = {fault.name: fault for fault in matrix()}
+    return [by_name[name] for name in QUICK]
