@@ -1,17 +1,12 @@
 """The faults: what strikes, when, how the processes may end, and what a person does before giving the same command again."""
 
-import contextlib
-import ctypes
-import os
-import shutil
 import signal
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from tests.faults import damages
 from tests.faults.damages import DAMAGES, UnmatchedError
+from tests.faults.disks import bring_back, fill, keep_full, make_read_only, make_room, make_writable, take_away
 from tests.faults.runs import SILENCE_S, START_S, Run
 
 MARGIN_S, ASKED_MARGIN_S, STARTING_S = 4.0, 16.0, 40.0
@@ -19,11 +14,6 @@ MARGIN_S, ASKED_MARGIN_S, STARTING_S = 4.0, 16.0, 40.0
 and a checkpoint; and where these come after the rest of the start, all on a machine with much other work."""
 ROOM_BYTES = 24 * 1024
 """Room for rows and records, and none for a checkpoint."""
-FILLING_S = 0.5
-DISK_BYTES = 8 * 2**20
-LIBC = ctypes.CDLL(None, use_errno=True)
-MS_RDONLY, MS_REMOUNT, MS_BIND, MNT_DETACH = 1, 32, 4096, 2
-"""Of `sys/mount.h`."""
 
 Ending = Mapping[int, tuple[int, str]]
 """By rank, the exit code, and a pattern of the one line that says why; `{lost}` in it is the pid of the other process."""
@@ -42,7 +32,7 @@ class Fault:
       mend: what has to be done before the same command; says what was found.
       bound_s: from the fault, or the start of the last process, until no process is left.
       options: more of `train.py`'s.
-      disk: the work directory is on a disk of its own, of `DISK_BYTES`; needs the right to mount.
+      disk: the work directory is on a disk of its own, of `disks.DISK_BYTES`; needs the right to mount.
       second: processes of a second run on the same work directory, which is the fault.
     """
 
@@ -117,30 +107,6 @@ def both(number: signal.Signals, moment: str) -> Fault:
     return Fault(f"{number.name} of both", moment, 0, lambda run: run.send(number, 0, 1), endings, bound_s=bound_s)
 
 
-def fill(run: Run, leave_bytes: int) -> None:
-    """Fills the disk of a work directory."""
-    with (run.disk / "filler").open("ab") as file, contextlib.suppress(OSError):  # the run was faster
-        if (left := _free_bytes(run.disk) - leave_bytes) > 0:
-            os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size + left)
-
-
-def keep_full(run: Run, leave_bytes: int) -> None:
-    """Fills what is given back too, as by the removal of an old checkpoint."""
-    until = time.monotonic() + FILLING_S
-    while time.monotonic() < until:
-        fill(run, leave_bytes)
-
-
-def _free_bytes(place: Path) -> int:
-    found = os.statvfs(place)
-    return found.f_bavail * found.f_frsize
-
-
-def make_room(run: Run) -> str:
-    (run.disk / "filler").unlink()
-    return ""
-
-
 def full(what: str, moment: str, leave_bytes: int, *options: str, ending: Ending = UNWRITTEN) -> Fault:
     """The disk is full, but for some bytes."""
     return Fault(
@@ -157,53 +123,11 @@ def full(what: str, moment: str, leave_bytes: int, *options: str, ending: Ending
     )
 
 
-def _call(name: str, place: Path, *arguments: object) -> None:
-    """A system call about mounts: at once, where the command would take longer than an epoch."""
-    if getattr(LIBC, name)(*arguments) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(place))
-
-
-def mount_disk(run: Run) -> None:
-    """Puts the work directory on a small disk."""
-    _call("mount", run.disk, b"tmpfs", bytes(run.disk), b"tmpfs", 0, f"size={DISK_BYTES}".encode())
-
-
-def unmount(place: Path) -> None:
-    _call("umount2", place, bytes(place), MNT_DETACH)
-
-
-def make_read_only(run: Run) -> None:
-    """Mounts the work directory over itself, read-only: what is open, as the lock, keeps a mount from being made read-only."""
-    place = bytes(run.workdir)
-    _call("mount", run.workdir, place, place, None, MS_BIND, None)
-    _call("mount", run.workdir, place, place, None, MS_BIND | MS_REMOUNT | MS_RDONLY, None)
-
-
-def make_writable(run: Run) -> str:
-    unmount(run.workdir)
-    return ""
-
-
 def read_only(moment: str) -> Fault:
     bound_s = SILENCE_S + ASKED_MARGIN_S
     return Fault(
         "read-only work directory", moment, 0, make_read_only, (UNWRITTEN,), mend=make_writable, bound_s=bound_s, disk=True
     )
-
-
-def take_away(run: Run) -> None:
-    run.workdir.rename(run.disk / "away")
-
-
-def bring_back(run: Run) -> str:
-    note = ""
-    if run.workdir.exists():
-        found = ", ".join(sorted(str(path.relative_to(run.workdir)) for path in run.workdir.rglob("*"))[:5])
-        note = f"in its place there was a new folder with {found or 'nothing'}"
-        shutil.rmtree(run.workdir)
-    (run.disk / "away").rename(run.workdir)
-    return note
 
 
 def vanished(moment: str) -> Fault:

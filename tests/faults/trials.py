@@ -15,7 +15,8 @@ from typing import Any
 
 from gmmae.records import read_history
 from tests.faults.damages import DAMAGES, UnmatchedError
-from tests.faults.faults import BESIDE, STOPPED, Ending, Fault, mount_disk, unmount
+from tests.faults.disks import mount_disk, unmount
+from tests.faults.faults import BESIDE, STOPPED, Ending, Fault
 from tests.faults.moments import MOMENTS
 from tests.faults.runs import PATIENCE_S, START_S, MissedError, Run, final_state, history_faults, processes_of, said
 
