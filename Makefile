@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # What is installed: also what JAX needs for the GPU of this host, if there is one.
 EXTRAS ?= $(shell $(PYTHON) gmmae/nvidia.py test)
 
-.PHONY: train sweep test test-cluster bench lint format
+.PHONY: train sweep test test-cluster test-faults test-faults-quick bench lint format
 
 train: $(VENV)/ready
 	$(BIN)/python train.py --workdir runs/quickstart
@@ -20,6 +20,14 @@ test: $(VENV)/ready
 test-cluster: $(VENV)/ready
 	tests/cluster/install.sh
 	GMMAE_TEST_CLUSTER=1 $(BIN)/python -m pytest tests/cluster
+
+# Kills, stops, full disks, damaged checkpoints: all faults, each in a run of its own, and a table in runs/faults_3.
+test-faults: $(VENV)/ready
+	$(BIN)/python -m tests.faults --seed 3
+
+# Every kind of fault once, in a row on one run.
+test-faults-quick: $(VENV)/ready
+	$(BIN)/python -m tests.faults --seed 3 --quick
 
 # Against PyTorch and Keras, which it installs; `make bench BENCH="--parts peers --turns 3"` for a part.
 bench: $(VENV)/bench

@@ -1,8 +1,9 @@
 """Injects faults into runs of two processes, and prints a table of how they were borne: `python -m tests.faults --help`.
 
 The undisturbed run and every disturbed one share the configuration, the programs and this machine. A fault is survived if all
-processes are gone within its bound, the one that is left says why and what to do, the same command then finishes the run with
-the bits of the undisturbed one, and no process is left. The exit code is 0 only if all were survived.
+processes are gone within its bound, the one that is left says why and what to do, the same command then goes on from the newest
+checkpoint that is whole and finishes the run with the bits of the undisturbed one, and no process is left. The exit code is 0
+if all were survived, 1 if not, and 2 if the injector itself found nothing to strike.
 """
 
 import argparse
@@ -13,54 +14,101 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-from tests.faults.faults import STOPPED, matrix
+from tests.faults.chain import in_a_row
+from tests.faults.faults import STOPPED, Fault, matrix, quick
 from tests.faults.table import line, summary, table
 from tests.faults.trials import Bench, Trial
 
+Numbered = Sequence[tuple[int, Fault]]
+
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", default="", metavar="PATTERN", help="faults whose 'kind, moment' has this regular expression")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments (default: 0)")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="one line of JSON a fault, as it goes")
-    parser.add_argument("--jobs", type=int, default=1, help="faults at a time (default: 1)")
-    parser.add_argument("--list", action="store_true", help="names the faults and ends")
-    asked = parser.parse_args()
-    faults = [(i, fault) for i, fault in enumerate(matrix(), 1) if re.search(asked.only, fault.name)]
+    asked = _arguments()
+    faults = [
+        (i, fault) for i, fault in enumerate(quick() if asked.quick else matrix(), 1) if re.search(asked.only, fault.name)
+    ]
     if asked.list or not faults:
         print("\n".join(f"{i:3} {fault.name}" for i, fault in faults) or f"no fault has {asked.only!r} in its name")
         return 0 if faults else 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left behind
-    trials: dict[int, Trial] = {}
+    folder: Path = asked.out or Path("runs") / f"faults{'_quick' * asked.quick}_{asked.seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    seen = folder / "trials.jsonl"
+    trials = earlier(seen, faults) if asked.resume else {}
+    if not asked.resume:
+        seen.write_text("")
+    start = time.monotonic()
+    left = [(i, fault) for i, fault in faults if i not in trials]
+    for i, trial in _tried(left, asked.quick, asked.seed, asked.jobs) if left else ():
+        trials[i] = trial
+        print(line(i, trial), flush=True)
+        with seen.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"number": i} | trial.plain()) + "\n")
+    tried = [trial for _, trial in sorted(trials.items())]
+    if len(tried) < len(faults):
+        print(f"{len(faults) - len(tried)} faults have not been tried")
+    text = f"{table(tried)}\n\n{summary(tried, time.monotonic() - start)}\n"
+    (folder / "table.md").write_text(text, encoding="utf-8")
+    print(f"\n{text}\n{seen}  {folder / 'table.md'}")
+    return exit_code(tried, len(faults))
+
+
+def exit_code(tried: Sequence[Trial], wanted: int) -> int:
+    """What a call ends with that was to try so many faults."""
+    if any(trial.unmatched for trial in tried):
+        return 2
+    return int(len(tried) < wanted or any(trial.complaints for trial in tried))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="every kind of fault once, in a row on one run")
+    parser.add_argument("--only", default="", metavar="PATTERN", help="faults whose 'kind, moment' has this regular expression")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments (default: 0)")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="trials.jsonl, a line a fault as it goes, and table.md")
+    parser.add_argument("--resume", action="store_true", help="keeps what trials.jsonl has, and tries the rest")
+    parser.add_argument("--jobs", type=int, default=2, help="faults at a time (default: 2: many only wait)")
+    parser.add_argument("--list", action="store_true", help="names the faults and ends")
+    return parser.parse_args()
+
+
+def earlier(seen: Path, faults: Numbered) -> dict[int, Trial]:
+    """The trials of a call that was cut off, whatever came of them."""
+    lines = [json.loads(text) for text in seen.read_text(encoding="utf-8").splitlines()] if seen.exists() else []
+    found = {plain["number"]: Trial.of(plain) for plain in lines}
+    names = {i: (fault.kind, fault.moment) for i, fault in faults}
+    return {i: trial for i, trial in found.items() if names.get(i) == (trial.kind, trial.moment)}
+
+
+def _tried(faults: Numbered, in_one_run: bool, seed: int, jobs: int) -> Iterator[tuple[int, Trial]]:
+    """The trials as they end."""
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="faults_") as folder:
         bench = Bench(Path(folder))
         bench.wanted = bench.undisturbed()
+        print(f"undisturbed: {time.monotonic() - start:.0f} s", flush=True)
+        if in_one_run:
+            yield from zip((i for i, _ in faults), in_a_row(bench, [fault for _, fault in faults], str(seed)), strict=False)
+            return
         if bench.undisturbed() != bench.wanted:
             raise SystemExit("two undisturbed runs must have the same bits; they have not: nothing can be compared")
-        print(f"undisturbed, twice, with the same bits: {time.monotonic() - start:.0f} s", flush=True)
         if any(fault.moment == STOPPED for _, fault in faults):
             bench.stop_one()
-        with ThreadPoolExecutor(asked.jobs) as pool:
-            started = {pool.submit(bench.trial, fault, f"{asked.seed} {i}"): i for i, fault in faults}
+        if any(fault.scans for _, fault in faults):
+            bench.write_scans()
+        with ThreadPoolExecutor(jobs) as pool:
+            started = {pool.submit(bench.trial, fault, f"{seed} {i}"): i for i, fault in faults}
             try:
                 for future in as_completed(started):
-                    i, trial = started[future], future.result()
-                    trials[i] = trial
-                    print(line(i, trial), flush=True)
-                    if asked.out:
-                        with asked.out.open("a", encoding="utf-8") as file:
-                            file.write(json.dumps({"number": i} | trial.plain()) + "\n")
+                    yield started[future], future.result()
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
-    tried = [trial for _, trial in sorted(trials.items())]
-    print(f"\n{table(tried)}\n\n{summary(tried, time.monotonic() - start)}")
-    return int(any(trial.complaints for trial in tried))
 
 
 if __name__ == "__main__":

@@ -1,24 +1,23 @@
 """The faults: what strikes, when, how the processes may end, and what a person does before giving the same command again."""
 
-import contextlib
 import os
-import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from tests.faults.runs import SILENCE_S, START_S, Run
+from tests.faults import damages
+from tests.faults.damages import DAMAGES, UnmatchedError
+from tests.faults.disks import bring_back, fill, keep_full, make_read_only, make_room, make_writable, take_away
+from tests.faults.runs import PATIENCE_S, SILENCE_S, START_S, Run
 
 MARGIN_S, ASKED_MARGIN_S, STARTING_S = 4.0, 16.0, 40.0
 """More than the heartbeat's timeout until no process is left: after the loss of a process; where the end comes after an epoch
 and a checkpoint; and where these come after the rest of the start, all on a machine with much other work."""
+PAUSE_S = 3 * SILENCE_S
+"""Longer than a process that is stopped alone is left alive."""
 ROOM_BYTES = 24 * 1024
 """Room for rows and records, and none for a checkpoint."""
-FILLING_S = 0.5
-DISK_BYTES = 4 * 2**20
 
 Ending = Mapping[int, tuple[int, str]]
 """By rank, the exit code, and a pattern of the one line that says why; `{lost}` in it is the pid of the other process."""
@@ -31,12 +30,14 @@ class Fault:
     Attributes:
       kind, moment: what and when; `moment` is a key of `MOMENTS`, or words.
       rank: the process that is meant, for the moment.
-      strike: does it.
+      strike: does it, at once.
+      hold: keeps it up for a while.
       endings: the ways in which both may end; none: the fault ends nothing.
       mend: what has to be done before the same command; says what was found.
       bound_s: from the fault, or the start of the last process, until no process is left.
       options: more of `train.py`'s.
-      disk: the work directory is a disk of its own, of `DISK_BYTES`; needs the right to mount.
+      disk: the work directory is on a disk of its own, of `disks.DISK_BYTES`; needs the right to mount.
+      scans: the data are cubes that the run extracts from scans.
       second: processes of a second run on the same work directory, which is the fault.
     """
 
@@ -45,10 +46,12 @@ class Fault:
     rank: int
     strike: Callable[[Run], None]
     endings: tuple[Ending, ...] = ()
+    hold: Callable[[Run], None] = lambda run: None
     mend: Callable[[Run], str] = lambda run: ""
     bound_s: float = SILENCE_S + MARGIN_S
     options: tuple[str, ...] = ()
     disk: bool = False
+    scans: bool = False
     second: int = 0
 
     @property
@@ -88,7 +91,7 @@ def signalled(number: signal.Signals, rank: int, moment: str) -> Fault:
     how = -signal.SIGKILL if number == signal.SIGSTOP else -number
     endings = [lost(rank, how)]
     bound_s = SILENCE_S + MARGIN_S
-    if number in (signal.SIGTERM, signal.SIGINT):
+    if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         ends_alone = moment not in ("an epoch", "a checkpoint")
         bound_s = SILENCE_S + ASKED_MARGIN_S + STARTING_S * ends_alone
         endings = [lost(rank, how)] * ends_alone + [asked(128 + number)]
@@ -110,116 +113,86 @@ def both(number: signal.Signals, moment: str) -> Fault:
     return Fault(f"{number.name} of both", moment, 0, lambda run: run.send(number, 0, 1), endings, bound_s=bound_s)
 
 
-def fill(run: Run, leave_bytes: int = 0) -> None:
-    """Fills the disk of a work directory, and for a while also what is given back, as by the removal of an old checkpoint."""
-    until = time.monotonic() + FILLING_S
-    with (run.workdir / "filler").open("wb") as file:
-        size = 0
-        while time.monotonic() < until:
-            if (left := _free_bytes(run.workdir) - leave_bytes) > 0:
-                with contextlib.suppress(OSError):  # the run was faster
-                    os.posix_fallocate(file.fileno(), 0, size + left)
-                    size += left
+def worker_killed() -> Fault:
+    """A worker that extracts cubes is killed: its scan is read again, and the run goes on to its end."""
+    return Fault(
+        "SIGKILL of an extraction worker",
+        "the extraction",
+        0,
+        lambda run: os.kill(run.children()[0], signal.SIGKILL),
+        ({0: (0, ""), 1: (0, "")},),
+        bound_s=PATIENCE_S,
+        scans=True,
+    )
 
 
-def _free_bytes(place: Path) -> int:
-    found = os.statvfs(place)
-    return found.f_bavail * found.f_frsize
+def go_on_later(run: Run) -> None:
+    time.sleep(PAUSE_S)
+    run.send(signal.SIGCONT, *(rank for rank, process in run.processes.items() if process.poll() is None))
 
 
-def make_room(run: Run) -> str:
-    (run.workdir / "filler").unlink()
-    return ""
+def paused(moment: str) -> Fault:
+    """All processes are stopped together for a while, as by `scontrol suspend`, and then go on to their end."""
+    return Fault(
+        f"SIGSTOP of both, and SIGCONT after {PAUSE_S:g} s",
+        moment,
+        0,
+        lambda run: run.send(signal.SIGSTOP, 0, 1),
+        ({0: (0, ""), 1: (0, "")},),
+        go_on_later,
+        bound_s=PATIENCE_S,
+    )
 
 
 def full(what: str, moment: str, leave_bytes: int, *options: str, ending: Ending = UNWRITTEN) -> Fault:
     """The disk is full, but for some bytes."""
-
-    def strike(run: Run) -> None:
-        fill(run, leave_bytes)
-
-    bound_s = SILENCE_S + ASKED_MARGIN_S
-    return Fault(f"disk full {what}", moment, 0, strike, (ending,), make_room, bound_s, options, disk=True)
-
-
-def mount(*words: object) -> None:
-    subprocess.run(["mount", *map(str, words)], check=True, capture_output=True)
-
-
-def mount_disk(run: Run) -> None:
-    """Makes the work directory a small disk."""
-    run.workdir.mkdir()
-    mount("-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", run.workdir)
-
-
-def unmount(place: Path) -> None:
-    subprocess.run(["umount", "--lazy", str(place)], check=True, capture_output=True)
-
-
-def make_read_only(run: Run) -> None:
-    """Mounts the work directory over itself, read-only: what is open, as the lock, keeps a mount from being made read-only."""
-    mount("--bind", run.workdir, run.workdir)
-    mount("-o", "remount,ro,bind", run.workdir)
-
-
-def make_writable(run: Run) -> str:
-    unmount(run.workdir)
-    return ""
+    return Fault(
+        f"disk full {what}",
+        moment,
+        0,
+        lambda run: fill(run, leave_bytes),
+        (ending,),
+        lambda run: keep_full(run, leave_bytes),
+        make_room,
+        SILENCE_S + ASKED_MARGIN_S,
+        options,
+        disk=True,
+    )
 
 
 def read_only(moment: str) -> Fault:
     bound_s = SILENCE_S + ASKED_MARGIN_S
-    return Fault("read-only work directory", moment, 0, make_read_only, (UNWRITTEN,), make_writable, bound_s, disk=True)
-
-
-def take_away(run: Run) -> None:
-    run.workdir.rename(run.folder / "away")
-
-
-def bring_back(run: Run) -> str:
-    note = ""
-    if run.workdir.exists():
-        found = ", ".join(sorted(str(path.relative_to(run.workdir)) for path in run.workdir.rglob("*"))[:5])
-        note = f"in its place there was a new folder with {found or 'nothing'}"
-        shutil.rmtree(run.workdir)
-    (run.folder / "away").rename(run.workdir)
-    return note
+    return Fault(
+        "read-only work directory", moment, 0, make_read_only, (UNWRITTEN,), mend=make_writable, bound_s=bound_s, disk=True
+    )
 
 
 def vanished(moment: str) -> Fault:
     bound_s = SILENCE_S + ASKED_MARGIN_S
-    return Fault("work directory moved away", moment, 0, take_away, (UNWRITTEN,), bring_back, bound_s)
+    return Fault("work directory moved away", moment, 0, take_away, (UNWRITTEN,), mend=bring_back, bound_s=bound_s)
 
 
-def newest(run: Run) -> Path:
-    """The newest checkpoint of a run that has been stopped."""
-    return max((run.workdir / "checkpoints").iterdir(), key=lambda path: int(path.name))
+def damage(run: Run, name: str, epoch: int) -> None:
+    damages.apply(name, run.workdir / "checkpoints" / str(epoch))
+    run.spoilt.add(epoch)
 
 
-def damage(run: Run, pattern: str, share: float) -> None:
-    """Truncates the largest file of the newest checkpoint that matches."""
-    file = max(newest(run).glob(pattern), key=lambda path: path.stat().st_size)
-    os.truncate(file, int(file.stat().st_size * share))
+def damaged(name: str) -> Fault:
+    """The newest checkpoint of a run that has been stopped is damaged."""
+    return Fault(f"checkpoint damaged: {name}", STOPPED, 0, lambda run: damage(run, name, run.checkpoints()[-1]))
 
 
-def truncated(what: str, pattern: str, share: float) -> Fault:
-    how = "emptied" if share == 0 else "cut to half"
-    return Fault(f"newest checkpoint: {what} {how}", STOPPED, 0, lambda run: damage(run, pattern, share))
-
-
-def removed(item: str) -> Fault:
-    return Fault(f"newest checkpoint: {item} removed", STOPPED, 0, lambda run: shutil.rmtree(newest(run) / item))
+def damage_many(run: Run) -> None:
+    """Each damage once, from the newest checkpoint on; an older one is left as it is."""
+    epochs = run.checkpoints()
+    if len(epochs) <= len(DAMAGES):
+        raise UnmatchedError(f"there must be more checkpoints than the {len(DAMAGES)} damages; got {epochs}")
+    for name, epoch in zip(DAMAGES, reversed(epochs), strict=False):
+        damage(run, name, epoch)
 
 
 STOPPED = "between two runs"
 BESIDE = "while the first goes on"
-DAMAGED = {
-    "array data": "state/**/d/*",
-    "array metadata": "state/_METADATA",
-    "progress": "progress/metadata",
-    "commit marker": "commit_success.txt",
-    "checkpoint metadata": "_CHECKPOINT_METADATA",
-}
 AGAIN = 2
 """How often signals strike an epoch and a checkpoint, each time at another moment of them."""
 
@@ -236,11 +209,15 @@ def matrix() -> Iterator[Fault]:
     for rank in (0, 1):
         yield signalled(signal.SIGKILL, rank, "before they have met")
         yield signalled(signal.SIGINT, rank, ("an epoch", "a checkpoint")[rank])
+        yield signalled(signal.SIGHUP, rank, ("a checkpoint", "an epoch")[rank])
     for number in (signal.SIGKILL, signal.SIGSTOP):
         yield signalled(number, 0, "while it waits for the other process")
     for moment in ("an epoch", "a checkpoint"):
         yield both(signal.SIGKILL, moment)
     yield both(signal.SIGTERM, "an epoch")
+    for moment in ("an epoch", "a checkpoint"):
+        yield paused(moment)
+    yield worker_killed()
     yield full("but for some rows", "the first epoch", ROOM_BYTES)
     yield full("but for some rows", "an epoch", ROOM_BYTES)
     yield full("to the last byte", "a checkpoint", 0)
@@ -249,10 +226,29 @@ def matrix() -> Iterator[Fault]:
     for moment in ("an epoch", "a checkpoint"):
         yield read_only(moment)
         yield vanished(moment)
-    for what, pattern in DAMAGED.items():
-        yield truncated(what, pattern, 0.0)
-        if what in ("array data", "array metadata", "progress"):
-            yield truncated(what, pattern, 0.5)
-    yield removed("state")
+    for name in DAMAGES:
+        yield damaged(name)
+    yield Fault("checkpoint damaged: many, each in another way", STOPPED, 0, damage_many)
     for processes in (2, 1):
         yield Fault(f"second run, of {processes}", BESIDE, 0, lambda run: None, second=processes)
+
+
+QUICK = (
+    "SIGKILL of process 1, an epoch",
+    "SIGSTOP of process 0, a checkpoint",
+    "SIGINT of process 1, a checkpoint",
+    "SIGHUP of process 0, a checkpoint",
+    "disk full but for some rows, an epoch",
+    "read-only work directory, a checkpoint",
+    "work directory moved away, an epoch",
+    "SIGTERM of both, an epoch",
+    "checkpoint damaged: many, each in another way, between two runs",
+    "second run, of 1, while the first goes on",
+)
+"""Every kind of fault once, in the order in which they strike one run."""
+
+
+def quick() -> list[Fault]:
+    """The faults of `QUICK`."""
+    by_name = {fault.name: fault for fault in matrix()}
+    return [by_name[name] for name in QUICK]

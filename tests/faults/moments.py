@@ -45,13 +45,7 @@ def starting(run: Run, rng: Random, rank: int) -> Callable[[], bool]:
 
 def epoch(run: Run, rng: Random, rank: int) -> Callable[[], bool]:
     """Training or validation, no checkpoint being written."""
-    run.start(0, 1)
-    return _epoch(run, rng)
-
-
-def _epoch(run: Run, rng: Random) -> Callable[[], bool]:
-    after = rng.randint(3, 12)
-    run.wait_until(lambda: run.epochs() >= after)
+    _go_on(run, rng)
     time.sleep(rng.uniform(0.0, 0.08))
     run.wait_until(lambda: not run.saving())
     return lambda: run.epochs() < EPOCHS and not run.saving()
@@ -59,9 +53,7 @@ def _epoch(run: Run, rng: Random) -> Callable[[], bool]:
 
 def checkpoint(run: Run, rng: Random, rank: int) -> Callable[[], bool]:
     """Orbax's temporary folder is there."""
-    run.start(0, 1)
-    after = rng.randint(EVERY + 1, 12)
-    run.wait_until(lambda: run.epochs() >= after)
+    _go_on(run, rng)
     wait_s = rng.uniform(0.0, 0.1)
     while True:
         run.wait_until(lambda: not run.saving())
@@ -70,6 +62,14 @@ def checkpoint(run: Run, rng: Random, rank: int) -> Callable[[], bool]:
         if run.saving():
             return run.saving
         wait_s /= 2
+
+
+def _go_on(run: Run, rng: Random) -> None:
+    """A new run has its first checkpoint afterwards; one that has been struck before, new epochs."""
+    done = run.epochs()
+    after = done + rng.randint(1, 2) if done else rng.randint(EVERY + 1, 12)
+    run.start(0, 1)
+    run.wait_until(lambda: run.epochs() >= after)
 
 
 def first_epoch(run: Run, rng: Random, rank: int) -> Callable[[], bool]:
@@ -85,6 +85,13 @@ def last_row_of_a_page(run: Run, rng: Random, rank: int) -> Callable[[], bool]:
     history = run.workdir / "history.csv"
     run.wait_until(lambda: history.exists() and history.stat().st_size > 4096 - 320)
     return lambda: history.stat().st_size < 4096 and not run.saving()
+
+
+def extraction(run: Run, rng: Random, rank: int) -> Callable[[], bool]:
+    """Workers read scans."""
+    run.start(0, 1)
+    run.wait_until(lambda: len(run.children()) > 0)
+    return lambda: len(run.children()) > 0
 
 
 def figures(run: Run, rng: Random, rank: int) -> Callable[[], bool]:
@@ -104,4 +111,5 @@ MOMENTS: dict[str, Moment] = {
     "the first epoch": first_epoch,
     "end of a page of the history": last_row_of_a_page,
     "the figures": figures,
+    "the extraction": extraction,
 }

@@ -19,7 +19,7 @@ import numpy as np
 
 from gmmae import programs
 from gmmae.checkpoint import restore_epoch
-from gmmae.config import to_toml
+from gmmae.config import ModelConfig, to_toml
 from gmmae.records import read_history
 from gmmae.step import TrainState
 from tests.small import small
@@ -30,7 +30,15 @@ SILENCE_S, START_S = 4.0, 20.0
 """`distributed.heartbeat_timeout_s` and `distributed.start_timeout_s` of every run."""
 PATIENCE_S = 240.0
 """For what has no bound of its own: that a moment comes, that an undisturbed run ends. Much, on a busy machine."""
-CONFIG = small(parallel__devices=0, stop__max_epochs=EPOCHS, checkpoint__every_epochs=EVERY)
+CONFIG = small(
+    parallel__devices=0,
+    stop__max_epochs=EPOCHS,
+    checkpoint__every_epochs=EVERY,
+    # What follows makes a run cheap: most of its time is starting, tracing and drawing.
+    data__ndim=2,
+    model=ModelConfig(filters=(3,), kernels=(3,), latent_dim=8, components=2),
+    log__figure_nodules=1,
+)
 
 
 class Run:
@@ -40,12 +48,18 @@ class Run:
       folder: made for this run; everything of it is inside.
       compiled: JAX's cache of compiled programs.
       options: more of `train.py`'s.
+
+    Attributes:
+      workdir: in a folder of its own, `disk`, on which a small disk can be mounted.
+      spoilt: epochs whose checkpoints have been damaged since the processes were last started.
     """
 
     def __init__(self, folder: Path, compiled: Path, options: Iterable[object] = ()):
         self.folder, self.compiled, self.options = folder, compiled, tuple(map(str, options))
-        self.workdir = folder / "work"
-        folder.mkdir(parents=True)
+        self.disk = folder / "disk"
+        self.workdir = self.disk / "work"
+        self.disk.mkdir(parents=True)
+        self.spoilt: set[int] = set()
         self.config = folder / "config.toml"
         self.config.write_text(to_toml(CONFIG), encoding="utf-8")
         self.port = free_port()
@@ -65,9 +79,10 @@ class Run:
         return ["--config", str(self.config), "--workdir", str(self.workdir), *words, *self.options]
 
     def start(self, *ranks: int) -> None:
-        """Starts these processes, always by the same command."""
+        """Starts those of these processes that do not run, always by the same command."""
         for rank in ranks:
-            self.processes[rank], self.logs[rank] = self.launch(self.command(rank))
+            if rank not in self.processes or self.processes[rank].poll() is not None:
+                self.processes[rank], self.logs[rank] = self.launch(self.command(rank))
 
     def launch(self, arguments: list[str]) -> tuple[subprocess.Popen, Path]:
         """A process of `train.py`, and the file without its ending that it writes to: `.out`, `.err`."""
@@ -106,6 +121,11 @@ class Run:
             process.kill()
             process.wait()
 
+    def children(self) -> list[int]:
+        """Processes that this run's processes have started."""
+        own = {process.pid for process in self.processes.values()}
+        return [pid for pid in _pids() if _parent(pid) in own]
+
     def met(self) -> bool:
         """Whether process 1 is connected to process 0."""
         return self._socket("01")
@@ -119,12 +139,34 @@ class Run:
         lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
         return any(line[1].endswith(f":{self.port:04X}") and line[3] == state for line in lines)
 
+    def holds_workdir(self) -> bool:
+        """Whether process 0 has locked the work directory: it has put its name into the lock."""
+        try:
+            return (self.workdir / ".lock").read_text().startswith(f"process {self.processes[0].pid} ")
+        except OSError:
+            return False
+
     def epochs(self) -> int:
         """Rows in `history.csv`."""
         try:
             return max(0, (self.workdir / "history.csv").read_bytes().count(b"\n") - 1)
         except OSError:
             return 0
+
+    def checkpoints(self) -> list[int]:
+        """The epochs of the checkpoints that are whole, the oldest first, as far as their names say."""
+        try:
+            return sorted(int(name) for name in os.listdir(self.workdir / "checkpoints") if name.isdigit())
+        except OSError:
+            return []
+
+    def newest_whole(self) -> int:
+        """The epoch after which the run has to go on; 0 where there is no checkpoint to go on from."""
+        return max(set(self.checkpoints()) - self.spoilt, default=0)
+
+    def set_aside(self) -> set[int]:
+        """The epochs of the checkpoints that could not be read."""
+        return {int(path.name.partition(".")[0]) for path in (self.workdir / "checkpoints").glob("*.corrupt*")}
 
     def saving(self) -> bool:
         """Whether Orbax is at it: its temporary folder is there."""
@@ -183,6 +225,13 @@ def has_deadline(pid: int) -> bool:
 
 def _pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def _command_line(pid: int) -> bytes:

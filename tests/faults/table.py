@@ -17,8 +17,14 @@ def line(number: int, trial: Trial) -> str:
     more += f"\n    - {len(trial.missed)} attempts before" if trial.missed else ""
     return (
         f"{number:3} {trial.kind}, {trial.moment}: {how}; moment {'hit' if trial.hit else 'MISSED'}{gone}; codes "
-        f"{_codes(trial)}; at epoch {trial.epochs}, resumed after {trial.resumed_after}; {trial.wall_s:.0f} s{more}"
+        f"{_codes(trial)}; struck at epoch {trial.epochs}, went on after epoch {_went_on(trial)}; {trial.wall_s:.0f} s{more}"
     )
+
+
+def _went_on(trial: Trial) -> str:
+    """After which epoch, and what was set aside for that."""
+    aside = ", ".join(map(str, reversed(trial.set_aside)))
+    return ("–" if trial.resumed_after is None else str(trial.resumed_after)) + (f" ({aside} set aside)" if aside else "")
 
 
 def _codes(trial: Trial) -> str:
@@ -28,18 +34,20 @@ def _codes(trial: Trial) -> str:
 def table(trials: Sequence[Trial]) -> str:
     """Kinds and moments, each with all its trials."""
     rows = [
-        "| fault | moment | trials | moment hit | survived | longest until no process was left, s | bound, s | exit codes |"
+        "| fault | moment | trials | moment hit | survived | longest until no process was left, s | bound, s | exit codes | "
+        "went on after epoch |"
     ]
-    rows.append("|---|---|---|---|---|---|---|---|")
+    rows.append("|---|---|---|---|---|---|---|---|---|")
     tried = [trial for trial in trials if not trial.skipped]
     for kind, moment in dict.fromkeys((trial.kind, trial.moment) for trial in tried):
         same = [trial for trial in tried if (trial.kind, trial.moment) == (kind, moment)]
         gone = [trial.gone_s for trial in same if trial.gone_s is not None]
         hit, survived = sum(trial.hit for trial in same), sum(not trial.complaints for trial in same)
         codes = "; ".join(dict.fromkeys(map(_codes, same)))
+        went_on = "; ".join(dict.fromkeys(map(_went_on, same)))
         longest = "–" if not gone else f"{max(gone):.1f}" if len(gone) == len(same) else "left"
         bound = f"{same[0].bound_s:g}" if gone else "–"
-        rows.append(f"| {kind} | {moment} | {len(same)} | {hit} | {survived} | {longest} | {bound} | {codes} |")
+        rows.append(f"| {kind} | {moment} | {len(same)} | {hit} | {survived} | {longest} | {bound} | {codes} | {went_on} |")
     return "\n".join(rows)
 
 
@@ -48,7 +56,10 @@ def summary(trials: Sequence[Trial], wall_s: float) -> str:
     skipped = [trial for trial in trials if trial.skipped]
     survived = sum(not trial.complaints for trial in trials) - len(skipped)
     reasons = f" ({skipped[0].skipped})" if skipped else ""
+    unmatched = sum(trial.unmatched for trial in trials) or "none"
+    missed = sum(not trial.hit for trial in trials if not trial.skipped) or "none"
     return (
-        f"{survived} of {len(trials) - len(skipped)} faults survived, {len(skipped)} skipped{reasons}; {wall_s / 60:.0f} min; "
+        f"{survived} of {len(trials) - len(skipped)} faults survived, {unmatched} matched nothing, {missed} missed "
+        f"its moment, {len(skipped)} skipped{reasons}; {wall_s / 60:.1f} min; "
         f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, jax {jax.__version__}"
     )

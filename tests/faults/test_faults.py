@@ -1,6 +1,8 @@
 """What judges the faults, on made-up runs: the real ones take `python -m tests.faults`."""
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -8,11 +10,12 @@ import sys
 import numpy as np
 import pytest
 
-from tests.faults.faults import BESIDE, STOPPED, asked, lost, matrix, unmet
+from tests.faults.__main__ import earlier, exit_code
+from tests.faults.faults import BESIDE, STOPPED, asked, lost, matrix, quick, unmet
 from tests.faults.moments import MOMENTS
-from tests.faults.runs import digest, history_faults, processes_of
+from tests.faults.runs import ROOT, Run, digest, history_faults, processes_of
 from tests.faults.table import summary, table
-from tests.faults.trials import Trial, fits
+from tests.faults.trials import Trial, fits, look_back
 
 LINE = (
     "error: process 1 (host, pid 12) has been silent for 4 s: it is stopped, or its host cannot be reached; to resume, start "
@@ -27,6 +30,58 @@ def test_there_are_enough_faults_and_every_moment_is_known():
     signals = {f"{name} of process {rank}" for name in ("SIGKILL", "SIGSTOP", "SIGTERM") for rank in (0, 1)}
     for moment in ("before the other process is there", "JAX's start and compilation", "an epoch", "a checkpoint"):
         assert signals <= {fault.kind for fault in faults if fault.moment == moment}
+
+
+def kind_of(name: str) -> str:
+    return re.split(" of | to | but |:|,", name)[0]
+
+
+def test_the_quick_part_has_every_kind_of_fault_once():
+    in_one_run = {kind_of(fault.name) for fault in matrix() if not fault.scans}
+    assert sorted(kind_of(fault.name) for fault in quick()) == sorted(in_one_run)
+
+
+@pytest.mark.parametrize(
+    ("out", "spoilt", "complaints"),
+    [
+        ("resumed after epoch 4", set(), []),
+        ("resumed after epoch 2", set(), ["the run went on after epoch 2, not after 4"]),
+        ("", set(), ["the run went on after epoch 0, not after 4"]),
+        ("w holds a finished run: max_epochs after 4 epochs", set(), []),
+        ("w/6 cannot be read (x): moved to 6.corrupt; going on from epoch 4\nresumed after epoch 4", {6}, []),
+        ("resumed after epoch 4", {6}, ["damaged: [6], set aside: {6}, said to be: []"]),
+    ],
+)
+def test_where_a_run_goes_on_is_looked_at(tmp_path, out, spoilt, complaints):
+    run = Run(tmp_path / "run", tmp_path / "compiled")
+    (run.workdir / "checkpoints" / "6.corrupt").mkdir(parents=True)
+    run.spoilt, run.logs = spoilt, {0: tmp_path / "log"}
+    (tmp_path / "log.out").write_text(out)
+    trial = Trial("any", "any", checkpoint=4)
+    look_back(run, trial)
+    assert trial.complaints == complaints
+    assert run.spoilt == set()
+
+
+PROMISED = {
+    "SIGTERM, ": "SIGTERM|SIGINT|SIGHUP",
+    "a process is killed": "SIGKILL of process",
+    "a process is stopped": "SIGSTOP of process",
+    "full disk, ": "disk full|read-only work directory|work directory moved away",
+}
+"""How a row of README's table begins, and the faults that it speaks of."""
+
+
+@pytest.mark.parametrize("row", PROMISED)
+def test_the_exit_codes_are_those_that_the_readme_promises(row):
+    [line] = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith(f"| {row}")]
+    promised = {int(code) for code in re.findall(r"\d+", line.split("|")[-2])}
+    faults = [
+        fault for fault in matrix() if re.match(PROMISED[row], fault.kind) and fault.moment in ("an epoch", "a checkpoint")
+    ]
+    firsts = {next(code for _, (code, _) in sorted(ending.items()) if code > 0) for fault in faults for ending in fault.endings}
+    assert firsts
+    assert firsts <= promised
 
 
 @pytest.mark.parametrize(("name", "values", "kind"), [("a", [1, 3], "f4"), ("a", [1, 2], "f8"), ("b", [1, 2], "f4")])
@@ -70,9 +125,30 @@ def test_the_processes_of_a_work_directory_are_found(tmp_path):
 
 def test_the_table_counts_what_was_survived():
     trials = [
-        Trial("SIGKILL of process 1", "an epoch", True, 4, 8.0, 0.2, [75, -9]),
-        Trial("SIGKILL of process 1", "an epoch", True, 4, 8.0, 9.1, [75, -9], complaints=["late"]),
+        Trial("SIGKILL of process 1", "an epoch", True, 4, 8.0, 0.2, [75, -9], resumed_after=4),
+        Trial("SIGKILL of process 1", "an epoch", False, 4, 8.0, 9.1, [75, -9], resumed_after=2, complaints=["late"]),
         Trial("disk full", "an epoch", skipped="no right to mount"),
+        Trial("checkpoint damaged", "between two runs", True, resumed_after=4, set_aside=[5, 6]),
     ]
-    assert table(trials).splitlines()[2:] == ["| SIGKILL of process 1 | an epoch | 2 | 2 | 1 | 9.1 | 8 | 75, -9 |"]
-    assert summary(trials, 60.0).startswith("1 of 2 faults survived, 1 skipped (no right to mount); 1 min; ")
+    assert table(trials).splitlines()[2:] == [
+        "| SIGKILL of process 1 | an epoch | 2 | 1 | 1 | 9.1 | 8 | 75, -9 | 4; 2 |",
+        "| checkpoint damaged | between two runs | 1 | 1 | 1 | – | – | – | 4 (6, 5 set aside) |",
+    ]
+    assert summary(trials, 60.0).startswith(
+        "2 of 3 faults survived, none matched nothing, 1 missed its moment, 1 skipped (no right to mount); 1.0 min; "
+    )
+
+
+def test_the_exit_code_is_0_only_if_all_were_tried_and_survived():
+    well, ill = Trial("a", "b", True), Trial("a", "b", True, complaints=["late"])
+    assert [exit_code([well], 1), exit_code([well, ill], 2), exit_code([well], 2)] == [0, 1, 1]
+
+
+def test_a_call_that_was_cut_off_is_gone_on_with(tmp_path):
+    faults = list(enumerate(quick(), 1))
+    trial = Trial(faults[1][1].kind, faults[1][1].moment, True, codes=[75, -9], complaints=["late"])
+    renamed = Trial("another kind", faults[2][1].moment, True)
+    lines = [json.dumps({"number": i} | some.plain()) for i, some in ((2, trial), (3, renamed))]
+    (tmp_path / "trials.jsonl").write_text("\n".join(lines) + "\n")
+    assert earlier(tmp_path / "trials.jsonl", faults) == {2: trial}
+    assert earlier(tmp_path / "none.jsonl", faults) == {}

@@ -5,22 +5,28 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from gmmae.records import read_history
-from tests.faults.faults import BESIDE, STOPPED, Ending, Fault, mount_disk, unmount
+from tests.faults.damages import DAMAGES, UnmatchedError
+from tests.faults.disks import mount_disk, unmount
+from tests.faults.faults import BESIDE, STOPPED, Ending, Fault
 from tests.faults.moments import MOMENTS
-from tests.faults.runs import PATIENCE_S, START_S, MissedError, Run, final_state, history_faults, processes_of, said
+from tests.faults.runs import PATIENCE_S, ROOT, START_S, MissedError, Run, final_state, history_faults, processes_of, said
 
 GRACE_S = 20.0
 """After the bound, to learn how late the end was."""
 ATTEMPTS = 3
+SCANS = ("--scans", "6", "--nodules", "3", "3", "--slices", "40", "--pixels", "64")
+"""Of `gmmae data synth`."""
+MANY_CHECKPOINTS = ("--checkpoint.every-epochs", "1", "--checkpoint.keep", "40")
 
 
 @dataclass
@@ -35,16 +41,29 @@ class Trial:
     gone_s: float | None = None  # until no process was left
     codes: Sequence[int | None] = ()
     said: list[list[str]] = field(default_factory=list)
-    resumed_after: int = 0
+    checkpoint: int = 0  # the newest one that the fault has left whole
+    resumed_after: int | None = None  # the epoch; None where another fault came before that
+    set_aside: list[int] = field(default_factory=list)
+    unmatched: bool = False  # the injector found nothing to strike
     complaints: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     wall_s: float = 0.0
     skipped: str = ""
-    missed: list[str] = field(default_factory=list)  # earlier attempts, whose moment did not come
+    missed: list[str] = field(default_factory=list)  # why earlier attempts were given up
     errors: str = ""
 
     def plain(self) -> dict[str, Any]:
         return {"survived": not self.complaints and not self.skipped} | asdict(self)
+
+    @classmethod
+    def of(cls, plain: dict[str, Any]) -> "Trial":
+        """The trial that `plain` was made of."""
+        return cls(**{name.name: plain[name.name] for name in fields(cls)})
+
+    def failed(self, error: Exception) -> None:
+        """A trial that fails is a finding, and the next one goes on."""
+        self.unmatched = isinstance(error, UnmatchedError)
+        self.complaints.append(f"{type(error).__name__}: {error}")
 
 
 class Bench:
@@ -54,17 +73,28 @@ class Bench:
         self.folder, self.compiled = folder, folder / "compiled"
         self._names = (f"run_{i}" for i in itertools.count(1))
         self.wanted: dict[str, str] = {}
+        self.wanted_of_scans: dict[str, str] = {}
         self.stopped: Path | None = None
         self._lock = threading.Lock()
 
-    def run(self, options: Sequence[str] = ()) -> Run:
+    def run(self, options: Sequence[str] = (), scans: bool = False) -> Run:
         with self._lock:
-            return Run(self.folder / next(self._names), self.compiled, options)
+            folder = self.folder / next(self._names)
+        if scans:
+            data = {"source": "luna16", "root": self.folder / "scans", "cache": folder / "cache", "workers": 2}
+            options = [*options, *(str(word) for key, value in data.items() for word in (f"--data.{key}", value))]
+        return Run(folder, self.compiled, options)
 
-    def undisturbed(self) -> dict[str, str]:
+    def write_scans(self) -> None:
+        """Writes the scans for the faults that need them, and trains on them without a fault."""
+        write = "import sys; from gmmae.cli import main; sys.exit(main())"
+        subprocess.run([sys.executable, "-c", write, "data", "synth", self.folder / "scans", *SCANS], cwd=ROOT, check=True)
+        self.wanted_of_scans = self.undisturbed(scans=True)
+
+    def undisturbed(self, scans: bool = False) -> dict[str, str]:
         """The state at the end of a run without a fault."""
         for _ in range(ATTEMPTS):
-            run = self.run()
+            run = self.run(scans=scans)
             try:
                 run.start(0, 1)
                 codes = run.finish(PATIENCE_S)
@@ -76,10 +106,11 @@ class Bench:
         raise SystemExit("there is no undisturbed run to compare with")
 
     def stop_one(self) -> None:
-        """Makes the run that SIGTERM has ended, on copies of which checkpoints are damaged."""
-        run = self.run()
+        """Makes the run that SIGTERM has ended, on copies of which checkpoints are damaged: it has one more than damages."""
+        run = self.run(MANY_CHECKPOINTS)
         try:
-            MOMENTS["an epoch"](run, Random(0), 0)
+            run.start(0, 1)
+            run.wait_until(lambda: run.epochs() > len(DAMAGES))
             run.send(signal.SIGTERM, 0)
             run.finish(PATIENCE_S)
         finally:
@@ -93,52 +124,78 @@ class Bench:
         trial = Trial(fault.kind, fault.moment)
         for attempt in range(ATTEMPTS):
             trial = Trial(fault.kind, fault.moment, bound_s=fault.bound_s, missed=missed)
-            run = self.run(fault.options)
+            run = self.run(fault.options, fault.scans)
             try:
                 self._try(fault, Random(f"{seed} {attempt}"), run, trial)
-                break
             except MissedError as error:
-                trial.complaints.append("not tried: its moment did not come")
                 missed.append(str(error))
-            except Exception as error:  # a trial that fails is a finding, and the next one goes on
-                trial.complaints.append(f"{type(error).__name__}: {error}")
-                break
+                continue
+            except Exception as error:
+                trial.failed(error)
             finally:
-                run.end()
-                while run.workdir.is_mount():
-                    unmount(run.workdir)
+                clear(run)
+            if trial.hit or trial.skipped or trial.complaints:
+                break
+            missed.append("struck beside its moment")
+        if not (trial.hit or trial.skipped or trial.complaints):
+            trial.complaints.append(f"its moment was missed in all of {ATTEMPTS} attempts")
         trial.wall_s = time.monotonic() - start
         return trial
 
     def _try(self, fault: Fault, rng: Random, run: Run, trial: Trial) -> None:
-        if fault.disk:
-            try:
-                mount_disk(run)
-            except (OSError, subprocess.CalledProcessError) as error:
-                trial.skipped = f"mounting is not possible ({error})"
-                return
+        if fault.disk and (reason := no_disk(run)):
+            trial.skipped = reason
+            return
         if fault.moment == STOPPED:
             assert self.stopped is not None
             shutil.copytree(self.stopped, run.workdir)
-            fault.strike(run)
-            trial.hit = True
-        elif fault.moment == BESIDE:
-            _beside(fault, run, trial)
-        else:
-            _strike(fault, rng, run, trial)
-        if note := fault.mend(run):
-            trial.notes.append(note)
-        codes = run.finish(PATIENCE_S) if fault.moment == BESIDE else _again(run, trial)
-        _compare(run, codes, self.wanted, trial)
+        befall(fault, rng, run, trial)
+        codes = run.finish(PATIENCE_S) if fault.moment == BESIDE else again(run, trial)
+        compare(run, codes, self.wanted_of_scans if fault.scans else self.wanted, trial)
+
+
+def no_disk(run: Run) -> str:
+    """Puts the run on a small disk; why not, where that is not possible."""
+    try:
+        mount_disk(run)
+    except OSError as error:
+        return f"mounting is not possible ({error})"
+    return ""
+
+
+def clear(run: Run) -> None:
+    """Leaves nothing of a run that goes on, or that is mounted."""
+    run.end()
+    for place in (run.workdir, run.disk):
+        while place.is_mount():
+            unmount(place)
+
+
+def befall(fault: Fault, rng: Random, run: Run, trial: Trial) -> None:
+    """The fault, and all that a person does about it before the same command."""
+    if fault.moment == STOPPED:
+        fault.strike(run)
+        trial.hit = True
+    elif fault.moment == BESIDE:
+        _beside(fault, run, trial)
+    else:
+        _strike(fault, rng, run, trial)
+    if note := fault.mend(run):
+        trial.notes.append(note)
+    before, trial.checkpoint = trial.checkpoint, run.newest_whole()
+    if trial.checkpoint < before:
+        trial.complaints.append(f"the checkpoint of epoch {before} is lost")
 
 
 def _strike(fault: Fault, rng: Random, run: Run, trial: Trial) -> None:
     """Does it at its moment, and looks how the processes end."""
     true_now = MOMENTS[fault.moment](run, rng, fault.rank)
     trial.epochs = run.epochs()
+    trial.checkpoint = run.newest_whole()
     before = true_now()
     fault.strike(run)
     trial.hit = before and (true_now() or not run.workdir.exists())
+    fault.hold(run)
     run.start(*({0, 1} - run.processes.keys()))
     start = time.monotonic()
     trial.codes = run.finish(fault.bound_s + GRACE_S)
@@ -152,6 +209,8 @@ def _strike(fault: Fault, rng: Random, run: Run, trial: Trial) -> None:
     if not any(fits(ending, trial.codes, trial.said, pids) for ending in fault.endings):
         trial.complaints.append(f"exit codes {trial.codes} and words {trial.said} are none of those expected")
         trial.errors = run.errors()
+    if any("checkpoint written" in words for words in trial.said[0]) and run.checkpoints()[-1:] != [run.epochs()]:
+        trial.complaints.append(f"after epoch {run.epochs()} a checkpoint is said to be written; there are {run.checkpoints()}")
 
 
 def fits(ending: Ending, codes: Sequence[int | None], words: Sequence[Sequence[str]], pids: Sequence[int]) -> bool:
@@ -163,31 +222,48 @@ def fits(ending: Ending, codes: Sequence[int | None], words: Sequence[Sequence[s
     return True
 
 
-def _again(run: Run, trial: Trial) -> list[int | None]:
+def again(run: Run, trial: Trial) -> list[int | None]:
     """The same command; where a process that is stopped is in its way, once more after that one has gone on."""
     left = [process for process in run.everyone if process.poll() is None]
+    if left:
+        run.processes.clear()
     run.start(0, 1)
     codes = run.finish(PATIENCE_S)
-    if not left:
-        return codes
-    trial.notes.append(f"beside the process that is left the same command ends with {codes} {run.said(0)} {run.said(1)}")
-    for process in left:
-        process.send_signal(signal.SIGCONT)
-        try:
-            trial.notes.append(f"when it is continued it ends with {process.wait(START_S + GRACE_S)}")
-        except subprocess.TimeoutExpired:
-            trial.complaints.append("when it is continued it does not end")
-            process.kill()
-    if codes != [0, 0]:
-        run.start(0, 1)
-        codes = run.finish(PATIENCE_S)
+    if left:
+        trial.notes.append(f"beside the process that is left the same command ends with {codes} {run.said(0)} {run.said(1)}")
+        for process in left:
+            process.send_signal(signal.SIGCONT)
+            try:
+                trial.notes.append(f"when it is continued it ends with {process.wait(START_S + GRACE_S)}")
+            except subprocess.TimeoutExpired:
+                trial.complaints.append("when it is continued it does not end")
+                process.kill()
+        if codes != [0, 0]:
+            trial.checkpoint = run.newest_whole()
+            run.start(0, 1)
+            codes = run.finish(PATIENCE_S)
+    look_back(run, trial)
     return codes
+
+
+def look_back(run: Run, trial: Trial) -> None:
+    """Whether the processes that were started after the fault went on from where they had to, and what they set aside."""
+    out = run.logs[0].with_suffix(".out").read_text()
+    found = re.search(r"resumed after epoch (\d+)|holds a finished run: \w+ after (\d+) epochs", out)
+    trial.resumed_after = int(found[1] or found[2]) if found else 0
+    if trial.resumed_after != trial.checkpoint:
+        trial.complaints.append(f"the run went on after epoch {trial.resumed_after}, not after {trial.checkpoint}")
+    lines = [line for line in out.splitlines() if "cannot be read" in line]
+    trial.set_aside = sorted(int(epoch) for line in lines for epoch in re.findall(r"moved to (\d+)\.corrupt", line))
+    if trial.set_aside != sorted(run.spoilt) or not run.spoilt <= run.set_aside():
+        trial.complaints.append(f"damaged: {sorted(run.spoilt)}, set aside: {run.set_aside()}, said to be: {trial.set_aside}")
+    run.spoilt.clear()
 
 
 def _beside(fault: Fault, run: Run, trial: Trial) -> None:
     """A second run on the work directory of one that goes on."""
     run.start(0, 1)
-    run.wait_until((run.workdir / "config.toml").exists)
+    run.wait_until(run.holds_workdir)
     port = run.port
     second = Run(run.folder / "second", run.compiled)
     start = time.monotonic()
@@ -207,7 +283,7 @@ def _beside(fault: Fault, run: Run, trial: Trial) -> None:
     trial.epochs = run.epochs()
 
 
-def _compare(run: Run, codes: Sequence[int | None], wanted: dict[str, str], trial: Trial) -> None:
+def compare(run: Run, codes: Sequence[int | None], wanted: dict[str, str], trial: Trial) -> None:
     """Whether the run has ended as an undisturbed one has, and nothing is left of it."""
     if codes != [0, 0]:
         trial.complaints.append(f"the same command ended with {codes}: {run.said(0)} {run.said(1)}")
@@ -219,9 +295,5 @@ def _compare(run: Run, codes: Sequence[int | None], wanted: dict[str, str], tria
         got = final_state(run.workdir)
         trial.complaints += [f"other bits in {name}" for name in wanted if got[name] != wanted[name]]
         trial.complaints += history_faults([row.epoch for row in read_history(run.workdir / "history.csv")])
-    out = run.logs[0].with_suffix(".out").read_text()
-    if found := re.search(r"resumed after epoch (\d+)", out):
-        trial.resumed_after = int(found[1])
-    trial.notes += [line.partition("checkpoints/")[2] for line in out.splitlines() if "cannot be read" in line]
     if left := processes_of(run.workdir):
         trial.complaints.append(f"processes {left} are left")

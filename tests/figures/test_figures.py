@@ -250,6 +250,7 @@ def assert_texts_fit(figure):
     renderer = FigureCanvasAgg(figure).get_renderer()
     figure.draw(renderer)
     texts = drawn_texts(figure)
+    assert texts
     boxes = [text.get_window_extent(renderer) for text in texts]
     for i, (box, text) in enumerate(zip(boxes, texts, strict=True)):
         inside = box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1

@@ -77,10 +77,9 @@ def test_without_one_device_there_are_times_and_no_efficiency(tmp_path):
 def test_oversubscribed_devices_and_failures_are_told(tmp_path):
     found = measured(tmp_path, (1, 2), oversubscribed=True, failed={"training of 64": "out of memory"})
     blocks = throughput_page.blocks(found, tmp_path)
-    for table in of(Table, blocks):
-        assert "no measure of scaling" in table.title
-    for figure in of(Figure, blocks):
-        assert "no measure of scaling" in figure.caption
+    titles = [table.title for table in of(Table, blocks)] + [figure.caption for figure in of(Figure, blocks)]
+    assert len(titles) > len(of(Table, blocks)) > 0
+    assert all("no measure of scaling" in title for title in titles)
     assert "2 devices, training of 64: out of memory" in of(Bullets, blocks)[0].items
 
 
