@@ -55,6 +55,7 @@ def parse_train(arguments: Sequence[str], prog: str) -> tuple[Config, Path]:
 class PrepareArguments:
     config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used
     out: Path | None = None  # folder for copies of summary.json and contact_sheet.png
+    refresh: Switch = False  # throw away what the cache has of these data, and extract anew
     data: DataConfig = field(default_factory=DataConfig)
 
 
