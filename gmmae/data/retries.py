@@ -42,7 +42,7 @@ def read_all(
     """
     failures: dict[Task, tuple[str, ...]] = {}
     left, most = list(tasks), max(IN_A_ROW, workers)
-    for pause_s in (0.0, *PAUSES_S):
+    for repetitions, pause_s in enumerate((0.0, *PAUSES_S)):
         time.sleep(pause_s)
         failed: list[Task] = []
         row = tried = 0
@@ -61,8 +61,8 @@ def read_all(
         if not failed:
             return
         left, workers = failed, min(workers, 1)
-        if pause_s != PAUSES_S[-1]:
-            say(f"{len(left)} scans will be read again, one at a time; the first: {_line(left[0], failures)}")
+        if repetitions < len(PAUSES_S):
+            say(f"scans that are read again, one at a time: {len(left)}; the first: {_line(left[0], failures)}")
     raise _error(left, failures, 0, say)
 
 

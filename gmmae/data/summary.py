@@ -86,7 +86,7 @@ def lines(summary: dict[str, Any]) -> list[str]:
             f"mean {diameter['mean']:.1f}"
         )
     if summary["repeated"]:
-        text.append(f"{len(summary['repeated'])} readings failed and were repeated; the first: {summary['repeated'][0]}")
+        text.append(f"readings that failed and were repeated: {len(summary['repeated'])}; the first: {summary['repeated'][0]}")
     faults = [Fault(**fault).line() for fault in summary["faults"]]
     if len(faults) > FAULT_LINES:
         faults[FAULT_LINES:] = [f"and {len(faults) - FAULT_LINES} more, in summary.json"]

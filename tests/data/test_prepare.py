@@ -51,7 +51,7 @@ def test_the_summary_of_known_cubes():
     assert text[1].startswith("the groups of 1 nodules are scans or volumes, because no patient is named there: a patient with")
     assert "1 of them duplicates and 3 lost to faults: 1 bad rows, 1 missing scans" in text[2]
     assert "2 nodules reach beyond their scan; filled share: mean 15.0%, largest 50.0%" in text[3]
-    assert text[-4] == "1 readings failed and were repeated; the first: c.mhd: it was not read within 5 s"
+    assert text[-4] == "readings that failed and were repeated: 1; the first: c.mhd: it was not read within 5 s"
     assert text[-3:-1] == ["gone.mhd: there is no such scan", "x.csv line 3: no number"]
     assert text[-1] == "x.csv line 5: repeats line 4, which is kept"
     assert not any("\n" in line for line in text)

@@ -24,7 +24,8 @@ def tasks(luna_folder):
 
 
 def extracted(tasks, workers, limit_s=0.0):
-    return [result for _, result in extract_all(tasks, OPTIONS, workers, limit_s)]
+    results = [result for _, result in extract_all(tasks, OPTIONS, workers, limit_s)]
+    return [result for result in results if isinstance(result, Extracted)]
 
 
 def names(results):
