@@ -1,18 +1,16 @@
 """A run's work directory: its files by name, and whose run it is."""
 
 import dataclasses
-import fcntl
 import itertools
 import json
-import os
-import socket
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from gmmae import stopping
+from gmmae import locks, stopping
 from gmmae.config import Config, StopConfig, determining, flatten, flatten_table, to_toml
 from gmmae.errors import InputError
 from gmmae.records import Epoch, Record, from_json, read_history, write_text
@@ -118,7 +116,7 @@ def claim(config: Config, root: Path) -> Iterator[WorkDir]:
         with _writable(root):
             root.mkdir(parents=True, exist_ok=True)
             new_lock = not workdir.lock.exists()
-            _lock(held.enter_context(workdir.lock.open("a+", encoding="utf-8")), root)
+            held.enter_context(locks.held(workdir.lock, partial(_refuse, root)))
         if new_lock:
             held.callback(_remove_lock, workdir)
         if workdir.config.exists() and workdir.begun:
@@ -160,20 +158,11 @@ def _remove_lock(workdir: WorkDir) -> None:
         workdir.lock.unlink(missing_ok=True)
 
 
-def _lock(file: IO[str], root: Path) -> None:
-    """Locks the file while it is open, and writes into it who has done so. The system unlocks it however the process ends."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.seek(0)
-        holder = file.read().strip() or "another process"
-        raise InputError(
-            f"workdir must be worked on by one run at a time; got {root}, which {holder} holds: wait for it, end it, or give "
-            "another with --workdir"
-        ) from None
-    file.truncate(0)
-    file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-    file.flush()
+def _refuse(root: Path, holder: str) -> None:
+    raise InputError(
+        f"workdir must be worked on by one run at a time; got {root}, which {holder} holds: wait for it, end it, or give "
+        "another with --workdir"
+    )
 
 
 def _require_same_run(config: Config, path: Path) -> None:
