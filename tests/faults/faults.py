@@ -85,7 +85,7 @@ def signalled(number: signal.Signals, rank: int, moment: str) -> Fault:
     how = -signal.SIGKILL if number == signal.SIGSTOP else -number
     endings = [lost(rank, how)]
     bound_s = SILENCE_S + MARGIN_S
-    if number in (signal.SIGTERM, signal.SIGINT):
+    if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         ends_alone = moment not in ("an epoch", "a checkpoint")
         bound_s = SILENCE_S + ASKED_MARGIN_S + STARTING_S * ends_alone
         endings = [lost(rank, how)] * ends_alone + [asked(128 + number)]
@@ -172,6 +172,7 @@ def matrix() -> Iterator[Fault]:
     for rank in (0, 1):
         yield signalled(signal.SIGKILL, rank, "before they have met")
         yield signalled(signal.SIGINT, rank, ("an epoch", "a checkpoint")[rank])
+        yield signalled(signal.SIGHUP, rank, ("a checkpoint", "an epoch")[rank])
     for number in (signal.SIGKILL, signal.SIGSTOP):
         yield signalled(number, 0, "while it waits for the other process")
     for moment in ("an epoch", "a checkpoint"):
@@ -196,6 +197,7 @@ QUICK = (
     "SIGKILL of process 1, an epoch",
     "SIGSTOP of process 0, a checkpoint",
     "SIGINT of process 1, a checkpoint",
+    "SIGHUP of process 0, a checkpoint",
     "disk full but for some rows, an epoch",
     "read-only work directory, a checkpoint",
     "work directory moved away, an epoch",

@@ -63,7 +63,7 @@ def test_where_a_run_goes_on_is_looked_at(tmp_path, out, spoilt, complaints):
 
 
 PROMISED = {
-    "SIGTERM, ": "SIGTERM|SIGINT",
+    "SIGTERM, ": "SIGTERM|SIGINT|SIGHUP",
     "a process is killed": "SIGKILL of process",
     "a process is stopped": "SIGSTOP of process",
     "full disk, ": "disk full|read-only work directory|work directory moved away",
