@@ -1,17 +1,20 @@
 """The faults: what strikes, when, how the processes may end, and what a person does before giving the same command again."""
 
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tests.faults import damages
 from tests.faults.damages import DAMAGES, UnmatchedError
 from tests.faults.disks import bring_back, fill, keep_full, make_read_only, make_room, make_writable, take_away
-from tests.faults.runs import SILENCE_S, START_S, Run
+from tests.faults.runs import PATIENCE_S, SILENCE_S, START_S, Run
 
 MARGIN_S, ASKED_MARGIN_S, STARTING_S = 4.0, 16.0, 40.0
 """More than the heartbeat's timeout until no process is left: after the loss of a process; where the end comes after an epoch
 and a checkpoint; and where these come after the rest of the start, all on a machine with much other work."""
+PAUSE_S = 3 * SILENCE_S
+"""Longer than a process that is stopped alone is left alive."""
 ROOM_BYTES = 24 * 1024
 """Room for rows and records, and none for a checkpoint."""
 
@@ -107,6 +110,24 @@ def both(number: signal.Signals, moment: str) -> Fault:
     return Fault(f"{number.name} of both", moment, 0, lambda run: run.send(number, 0, 1), endings, bound_s=bound_s)
 
 
+def go_on_later(run: Run) -> None:
+    time.sleep(PAUSE_S)
+    run.send(signal.SIGCONT, *(rank for rank, process in run.processes.items() if process.poll() is None))
+
+
+def paused(moment: str) -> Fault:
+    """All processes are stopped together for a while, as by `scontrol suspend`, and then go on to their end."""
+    return Fault(
+        f"SIGSTOP of both, and SIGCONT after {PAUSE_S:g} s",
+        moment,
+        0,
+        lambda run: run.send(signal.SIGSTOP, 0, 1),
+        ({0: (0, ""), 1: (0, "")},),
+        go_on_later,
+        bound_s=PATIENCE_S,
+    )
+
+
 def full(what: str, moment: str, leave_bytes: int, *options: str, ending: Ending = UNWRITTEN) -> Fault:
     """The disk is full, but for some bytes."""
     return Fault(
@@ -178,6 +199,8 @@ def matrix() -> Iterator[Fault]:
     for moment in ("an epoch", "a checkpoint"):
         yield both(signal.SIGKILL, moment)
     yield both(signal.SIGTERM, "an epoch")
+    for moment in ("an epoch", "a checkpoint"):
+        yield paused(moment)
     yield full("but for some rows", "the first epoch", ROOM_BYTES)
     yield full("but for some rows", "an epoch", ROOM_BYTES)
     yield full("to the last byte", "a checkpoint", 0)
