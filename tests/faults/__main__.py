@@ -101,6 +101,8 @@ def _tried(faults: Numbered, in_one_run: bool, seed: int, jobs: int) -> Iterator
             raise SystemExit("two undisturbed runs must have the same bits; they have not: nothing can be compared")
         if any(fault.moment == STOPPED for _, fault in faults):
             bench.stop_one()
+        if any(fault.scans for _, fault in faults):
+            bench.write_scans()
         with ThreadPoolExecutor(jobs) as pool:
             started = {pool.submit(bench.trial, fault, f"{seed} {i}"): i for i, fault in faults}
             try:

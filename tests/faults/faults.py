@@ -1,5 +1,6 @@
 """The faults: what strikes, when, how the processes may end, and what a person does before giving the same command again."""
 
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -36,6 +37,7 @@ class Fault:
       bound_s: from the fault, or the start of the last process, until no process is left.
       options: more of `train.py`'s.
       disk: the work directory is on a disk of its own, of `disks.DISK_BYTES`; needs the right to mount.
+      scans: the data are cubes that the run extracts from scans.
       second: processes of a second run on the same work directory, which is the fault.
     """
 
@@ -49,6 +51,7 @@ class Fault:
     bound_s: float = SILENCE_S + MARGIN_S
     options: tuple[str, ...] = ()
     disk: bool = False
+    scans: bool = False
     second: int = 0
 
     @property
@@ -108,6 +111,19 @@ def both(number: signal.Signals, moment: str) -> Fault:
     endings = ({0: (-number, ""), 1: (-number, "")} if killed else asked(128 + number),)
     bound_s = SILENCE_S + (MARGIN_S if killed else ASKED_MARGIN_S)
     return Fault(f"{number.name} of both", moment, 0, lambda run: run.send(number, 0, 1), endings, bound_s=bound_s)
+
+
+def worker_killed() -> Fault:
+    """A worker that extracts cubes is killed: its scan is read again, and the run goes on to its end."""
+    return Fault(
+        "SIGKILL of an extraction worker",
+        "the extraction",
+        0,
+        lambda run: os.kill(run.children()[0], signal.SIGKILL),
+        ({0: (0, ""), 1: (0, "")},),
+        bound_s=PATIENCE_S,
+        scans=True,
+    )
 
 
 def go_on_later(run: Run) -> None:
@@ -201,6 +217,7 @@ def matrix() -> Iterator[Fault]:
     yield both(signal.SIGTERM, "an epoch")
     for moment in ("an epoch", "a checkpoint"):
         yield paused(moment)
+    yield worker_killed()
     yield full("but for some rows", "the first epoch", ROOM_BYTES)
     yield full("but for some rows", "an epoch", ROOM_BYTES)
     yield full("to the last byte", "a checkpoint", 0)

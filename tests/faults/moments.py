@@ -87,6 +87,13 @@ def last_row_of_a_page(run: Run, rng: Random, rank: int) -> Callable[[], bool]:
     return lambda: history.stat().st_size < 4096 and not run.saving()
 
 
+def extraction(run: Run, rng: Random, rank: int) -> Callable[[], bool]:
+    """Workers read scans."""
+    run.start(0, 1)
+    run.wait_until(lambda: len(run.children()) > 0)
+    return lambda: len(run.children()) > 0
+
+
 def figures(run: Run, rng: Random, rank: int) -> Callable[[], bool]:
     """The run has ended, and process 1 with it; process 0 draws the figures."""
     run.start(0, 1)
@@ -104,4 +111,5 @@ MOMENTS: dict[str, Moment] = {
     "the first epoch": first_epoch,
     "end of a page of the history": last_row_of_a_page,
     "the figures": figures,
+    "the extraction": extraction,
 }

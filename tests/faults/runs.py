@@ -121,6 +121,11 @@ class Run:
             process.kill()
             process.wait()
 
+    def children(self) -> list[int]:
+        """Processes that this run's processes have started."""
+        own = {process.pid for process in self.processes.values()}
+        return [pid for pid in _pids() if _parent(pid) in own]
+
     def met(self) -> bool:
         """Whether process 1 is connected to process 0."""
         return self._socket("01")
@@ -215,6 +220,13 @@ def processes_of(workdir: Path) -> list[int]:
 
 def _pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def _command_line(pid: int) -> bytes:

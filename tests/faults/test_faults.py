@@ -37,7 +37,8 @@ def kind_of(name: str) -> str:
 
 
 def test_the_quick_part_has_every_kind_of_fault_once():
-    assert sorted(kind_of(fault.name) for fault in quick()) == sorted({kind_of(fault.name) for fault in matrix()})
+    in_one_run = {kind_of(fault.name) for fault in matrix() if not fault.scans}
+    assert sorted(kind_of(fault.name) for fault in quick()) == sorted(in_one_run)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -18,11 +19,13 @@ from tests.faults.damages import DAMAGES, UnmatchedError
 from tests.faults.disks import mount_disk, unmount
 from tests.faults.faults import BESIDE, STOPPED, Ending, Fault
 from tests.faults.moments import MOMENTS
-from tests.faults.runs import PATIENCE_S, START_S, MissedError, Run, final_state, history_faults, processes_of, said
+from tests.faults.runs import PATIENCE_S, ROOT, START_S, MissedError, Run, final_state, history_faults, processes_of, said
 
 GRACE_S = 20.0
 """After the bound, to learn how late the end was."""
 ATTEMPTS = 3
+SCANS = ("--scans", "6", "--nodules", "3", "3", "--slices", "40", "--pixels", "64")
+"""Of `gmmae data synth`."""
 MANY_CHECKPOINTS = ("--checkpoint.every-epochs", "1", "--checkpoint.keep", "40")
 
 
@@ -70,17 +73,28 @@ class Bench:
         self.folder, self.compiled = folder, folder / "compiled"
         self._names = (f"run_{i}" for i in itertools.count(1))
         self.wanted: dict[str, str] = {}
+        self.wanted_of_scans: dict[str, str] = {}
         self.stopped: Path | None = None
         self._lock = threading.Lock()
 
-    def run(self, options: Sequence[str] = ()) -> Run:
+    def run(self, options: Sequence[str] = (), scans: bool = False) -> Run:
         with self._lock:
-            return Run(self.folder / next(self._names), self.compiled, options)
+            folder = self.folder / next(self._names)
+        if scans:
+            data = {"source": "luna16", "root": self.folder / "scans", "cache": folder / "cache", "workers": 2}
+            options = [*options, *(str(word) for key, value in data.items() for word in (f"--data.{key}", value))]
+        return Run(folder, self.compiled, options)
 
-    def undisturbed(self) -> dict[str, str]:
+    def write_scans(self) -> None:
+        """Writes the scans for the faults that need them, and trains on them without a fault."""
+        write = "import sys; from gmmae.cli import main; sys.exit(main())"
+        subprocess.run([sys.executable, "-c", write, "data", "synth", self.folder / "scans", *SCANS], cwd=ROOT, check=True)
+        self.wanted_of_scans = self.undisturbed(scans=True)
+
+    def undisturbed(self, scans: bool = False) -> dict[str, str]:
         """The state at the end of a run without a fault."""
         for _ in range(ATTEMPTS):
-            run = self.run()
+            run = self.run(scans=scans)
             try:
                 run.start(0, 1)
                 codes = run.finish(PATIENCE_S)
@@ -110,7 +124,7 @@ class Bench:
         trial = Trial(fault.kind, fault.moment)
         for attempt in range(ATTEMPTS):
             trial = Trial(fault.kind, fault.moment, bound_s=fault.bound_s, missed=missed)
-            run = self.run(fault.options)
+            run = self.run(fault.options, fault.scans)
             try:
                 self._try(fault, Random(f"{seed} {attempt}"), run, trial)
             except MissedError as error:
@@ -137,7 +151,7 @@ class Bench:
             shutil.copytree(self.stopped, run.workdir)
         befall(fault, rng, run, trial)
         codes = run.finish(PATIENCE_S) if fault.moment == BESIDE else again(run, trial)
-        compare(run, codes, self.wanted, trial)
+        compare(run, codes, self.wanted_of_scans if fault.scans else self.wanted, trial)
 
 
 def no_disk(run: Run) -> str:
