@@ -37,6 +37,7 @@ def main() -> int:
         print("\n".join(f"{i:3} {fault.name}" for i, fault in faults) or f"no fault has {asked.only!r} in its name")
         return 0 if faults else 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left behind
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup the processes would be born deaf to it
     folder: Path = asked.out or Path("runs") / f"faults{'_quick' * asked.quick}_{asked.seed}"
     folder.mkdir(parents=True, exist_ok=True)
     seen = folder / "trials.jsonl"
