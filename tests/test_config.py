@@ -222,6 +222,7 @@ MAY_DIFFER_ON_RESUME = {
     "stop.patience_gain",
     "data.on_error",
     "data.workers",
+    "data.scan_time_limit_s",
     "data.cache",
     "stop.max_epochs",
     "stop.time_limit_s",

@@ -119,7 +119,7 @@ def worker_killed() -> Fault:
         "SIGKILL of an extraction worker",
         "the extraction",
         0,
-        lambda run: os.kill(run.children()[0], signal.SIGKILL),
+        lambda run: os.kill(run.workers()[0], signal.SIGKILL),
         ({0: (0, ""), 1: (0, "")},),
         bound_s=PATIENCE_S,
         scans=True,
@@ -128,7 +128,7 @@ def worker_killed() -> Fault:
 
 def go_on_later(run: Run) -> None:
     time.sleep(PAUSE_S)
-    run.send(signal.SIGCONT, *(rank for rank, process in run.processes.items() if process.poll() is None))
+    run.send_job(signal.SIGCONT)
 
 
 def paused(moment: str) -> Fault:
@@ -137,7 +137,7 @@ def paused(moment: str) -> Fault:
         f"SIGSTOP of both, and SIGCONT after {PAUSE_S:g} s",
         moment,
         0,
-        lambda run: run.send(signal.SIGSTOP, 0, 1),
+        lambda run: run.send_job(signal.SIGSTOP),
         ({0: (0, ""), 1: (0, "")},),
         go_on_later,
         bound_s=PATIENCE_S,

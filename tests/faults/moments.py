@@ -90,8 +90,8 @@ def last_row_of_a_page(run: Run, rng: Random, rank: int) -> Callable[[], bool]:
 def extraction(run: Run, rng: Random, rank: int) -> Callable[[], bool]:
     """Workers read scans."""
     run.start(0, 1)
-    run.wait_until(lambda: len(run.children()) > 0)
-    return lambda: len(run.children()) > 0
+    run.wait_until(lambda: len(run.workers()) > 0)
+    return lambda: len(run.workers()) > 0
 
 
 def figures(run: Run, rng: Random, rank: int) -> Callable[[], bool]:

@@ -106,6 +106,12 @@ class Run:
         for rank in ranks:
             os.kill(self.processes[rank].pid, number)
 
+    def send_job(self, number: signal.Signals) -> None:
+        """As a scheduler sends it: to all processes that still run, and to those that they have started."""
+        for pid in [*self.children(), *(process.pid for process in self.processes.values() if process.poll() is None)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
     def finish(self, timeout_s: float) -> list[int | None]:
         """The exit codes by rank; None for a process that has not ended in time."""
         deadline = time.monotonic() + timeout_s
@@ -120,6 +126,10 @@ class Run:
         for process in self.everyone:
             process.kill()
             process.wait()
+
+    def workers(self) -> list[int]:
+        """Processes that extract cubes for this run's processes."""
+        return [pid for pid in self.children() if b"deadline.py" not in _command_line(pid)]
 
     def children(self) -> list[int]:
         """Processes that this run's processes have started."""
