@@ -165,7 +165,7 @@ OTHER = {
     "data.ndim": 2,
     "data.size": 20,
     "data.samples": 100,
-    "data.validation": 0.25,
+    "data.validation": 0.5,
     "data.hu_window": (-1200.0, 300.5),
     "data.seed": 1,
     "model.filters": (8, 16, 8),
