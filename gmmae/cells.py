@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from gmmae.arms import wanted_batch
 from gmmae.data.batches import plan
 from gmmae.errors import InputError
 from gmmae.grid import Cell
@@ -115,7 +116,14 @@ def on_devices(record: Record, cell: Cell) -> Record:
     if (record.arm, record.devices) == (cell.arm, cell.devices):
         return record
     shared = plan(record.train_samples, record.global_batch, cell.devices)
-    return replace(record, arm=cell.arm, devices=cell.devices, device_batch=shared.device_batch, padding=shared.padding)
+    return replace(
+        record,
+        arm=cell.arm,
+        devices=cell.devices,
+        wanted_batch=wanted_batch(cell.arm, cell.devices, record.base_batch),
+        device_batch=shared.device_batch,
+        padding=shared.padding,
+    )
 
 
 def read_toml(path: Path) -> dict[str, object]:

@@ -58,19 +58,22 @@ def sweep(arguments: Sequence[str], prog: str = "gmmae sweep") -> int:
     from gmmae.arguments import parse_sweep
 
     asked = parse_sweep(arguments, prog)
-    from gmmae.sweep import dry_run, interrupted
-    from gmmae.sweep import sweep as run
+    clusters = _clusters(asked.config.clusters)
+    from gmmae.data.sources import training_samples
     from gmmae.sweep_display import grid_table, sweep_display
 
-    display = sweep_display()
+    samples = training_samples(asked.config.run.data) if asked.dry_run or asked.config.mode == "virtual" else 0
     if asked.dry_run:
-        from gmmae.data.sources import load
+        from gmmae.sweep_plan import dry_run
 
-        grid_table(dry_run(asked.config, len(load(asked.config.run.data).train.mass)))
+        print(grid_table(dry_run(asked.config, samples)))
         return 0
-    clusters = _clusters(asked.config.clusters)
+    from gmmae.sweep import interrupted
+    from gmmae.sweep import sweep as run
+
+    display = sweep_display()
     references = {cluster.reference_batch for cluster in clusters}
-    code = run(asked.config, asked.workdir, display, retry=asked.retry, reference_batches=references)
+    code = run(asked.config, asked.workdir, display, samples=samples, retry=asked.retry, reference_batches=references)
     if not interrupted(code):
         _report(asked.config, asked.workdir, clusters, display.say)
     return code

@@ -8,7 +8,7 @@ import math
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from gmmae.cluster_host import Host, Submitted
@@ -29,6 +29,7 @@ def run_jobs(
     on_start: Callable[[Job], None],
     on_end: Callable[[Job, Ended], None],
     on_tick: Callable[[Sequence[tuple[Job, float]]], None] = lambda _: None,
+    places: Sequence[Mapping[str, str]] = (),
 ) -> str | None:
     """Submit the jobs, and return when all have ended.
 
@@ -56,7 +57,7 @@ def run_jobs(
         if config.executor == "slurm":
             host: Host = Slurm(config, folder / "slurm", timed)
         else:
-            host = stack.enter_context(Local(config, folder / "local", at_once))
+            host = stack.enter_context(Local(config, folder / "local", at_once, places))
         waiting, current = deque(jobs), list[Submitted]()
         try:
             while (waiting or current) and signals.reason is None:

@@ -6,11 +6,12 @@ import shutil
 import signal
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 from gmmae.cluster_host import Submitted, importable, load_submitit, result_of, task, without_result
+from gmmae.gpus import least_used
 from gmmae.grid import SweepConfig
 from gmmae.supervisor import Ended, Job
 
@@ -20,9 +21,10 @@ class Local:
 
     tick_s = 0.5
 
-    def __init__(self, config: SweepConfig, folder: Path, at_once: int) -> None:
+    def __init__(self, config: SweepConfig, folder: Path, at_once: int, places: Sequence[Mapping[str, str]]) -> None:
         self._grace_s = config.grace_s
         self._at_once = at_once
+        self._places = places
         shutil.rmtree(folder, ignore_errors=True)  # jobs are called by their process's number, which comes again
         self._executor = load_submitit().LocalExecutor(folder)
         # submitit wants a limit; a cell's own is the task's business.
@@ -39,6 +41,8 @@ class Local:
     def submit(self, waiting: deque[Job], current: list[Submitted]) -> None:
         while waiting and len(current) < self._at_once:
             job = waiting.popleft()
+            place = least_used(self._places, [each.job.environment for each in current])
+            job = job._replace(environment={**job.environment, **place})
             job.log.parent.mkdir(parents=True, exist_ok=True)
             with importable(), self._bound():
                 current.append(Submitted(job, self._executor.submit(task(job, self._grace_s, local=True)), runs=True))

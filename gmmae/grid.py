@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, get_args
 
+from gmmae import arms
 from gmmae.config import Arm, Config, ConfigError, flatten, require
 
 Mode = Literal["virtual", "measured", "throughput"]
@@ -90,8 +91,9 @@ class SweepConfig:
     devices: tuple[int, ...] = (1, 2, 4, 8)  # device counts
     seeds: tuple[int, ...] = (0,)  # of initial parameters and order of samples
     executor: Executor = "processes"  # who runs the cells: this host's processes, the same through submitit, or Slurm's jobs
-    jobs: int = 1  # processes, local: cells that run at the same time; more than 1 in virtual mode only
+    jobs: int = 1  # processes, local: cells that run at the same time, on a GPU each; more than 1 in virtual mode only
     cell_time_limit_s: float = 0.0  # a cell that runs longer is ended and recorded as timed_out; 0: no limit
+    keep_checkpoints: bool = False  # keep those of cells that have ended by themselves, to train them further
     grace_s: float = 30.0  # from SIGTERM to SIGKILL
     clusters: tuple[str, ...] = ("k80_1gbe",)  # virtual: TOML files, or names of those in configs/clusters, projected to
     timing: TimingConfig = field(default_factory=TimingConfig)
@@ -158,31 +160,24 @@ def run_config(config: SweepConfig, cell: Cell) -> Config:
     return replace(config.run, arm=cell.arm, seed=cell.seed, parallel=parallel)
 
 
-def path_of(config: SweepConfig, cell: Cell) -> Cell:
-    """The first cell of the grid with the same optimisation path: in virtual mode it is computed once for all of them.
+def paths(config: SweepConfig, samples: int) -> Iterator[tuple[Cell, list[Cell]]]:
+    """Each optimisation path that has to be computed, by its first cell, with all cells that share it.
 
-    A path is decided by the seed, the global batch and the learning rates. Strong cells of a seed therefore share one
-    whatever their devices, and on one device all arms do. In measured mode, where times count, each cell is its own.
+    A path is decided by the seed, the global batch and the learning rates. In virtual mode strong cells of a seed therefore
+    share one whatever their devices, on one device all arms do, and so do cells whose batch is clipped to the training set.
+    In measured mode, where times count, each cell is its own.
+
+    Args:
+      config: the sweep.
+      samples: in the training set; of no consequence where each cell is its own.
     """
-    if config.mode != "virtual":
-        return cell
-    return next(other for other in cells(config) if _path(config, other) == _path(config, cell))
+    shared: dict[Any, list[Cell]] = {}
+    for cell in cells(config):
+        shared.setdefault(_path(config, cell, samples) if config.mode == "virtual" else cell, []).append(cell)
+    for members in shared.values():
+        yield members[0], members
 
 
-def _path(config: SweepConfig, cell: Cell) -> tuple[Any, ...]:
-    from gmmae import schedules  # needs JAX, which a command line is read without
-
-    optim = config.run.optim
-    batch = schedules.global_batch(cell.arm, cell.devices, optim.base_batch)
-    peak = schedules.peak_learning_rate(cell.arm, cell.devices, optim.learning_rate)
-    warmup = schedules.arm(cell.arm).warmup and optim.warmup_epochs > 0 and peak != optim.learning_rate
-    return cell.seed, batch, peak, warmup
-
-
-def paths(config: SweepConfig) -> Iterator[tuple[Cell, list[Cell]]]:
-    """Each path that has to be computed, by its first cell, with all cells that share it."""
-    grid = cells(config)
-    owners = {cell: path_of(config, cell) for cell in grid}
-    for cell in grid:
-        if owners[cell] == cell:
-            yield cell, [other for other in grid if owners[other] == cell]
+def _path(config: SweepConfig, cell: Cell, samples: int) -> tuple[int, int, arms.Rates]:
+    strategy = arms.follow(cell.arm, config.run.optim, cell.devices, samples)
+    return cell.seed, strategy.global_batch, strategy.rates

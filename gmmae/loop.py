@@ -23,7 +23,7 @@ from gmmae.journal import Journal, NoJournal, WorkDirJournal
 from gmmae.peers import ALONE, Group
 from gmmae.programs import Programs, Setup
 from gmmae.records import Epoch, Record, from_plain, plain
-from gmmae.startup import doubts, facts, new_record, require_same_path
+from gmmae.startup import doubts, facts, new_record, require_checkpoint, require_same_path
 from gmmae.step import TrainState
 from gmmae.terminal import Display
 from gmmae.workdir import WorkDir, begin, claim, finished
@@ -85,6 +85,7 @@ class _Run:
         for line in doubts(setup.config, earlier, self.record):
             display.say(line)
         saved = self._restore(start)
+        require_checkpoint(earlier, saved is not None, workdir.checkpoints)
         self.clock = Clock(saved.progress.clocks if saved else None)
         self.history: list[Epoch] = []
         self.val_losses: list[float] = []

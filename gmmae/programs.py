@@ -10,7 +10,7 @@ import numpy as np
 import optax
 from jaxtyping import Float
 
-from gmmae import augment, schedules
+from gmmae import arms, augment, schedules
 from gmmae.compiled import mended
 from gmmae.config import Config, ParallelConfig
 from gmmae.data.batches import Plan, epoch_order, plan, shards
@@ -31,6 +31,7 @@ class Setup(NamedTuple):
 
     Attributes:
       devices: those that compute.
+      strategy: the global batch and the learning rate that follow from the arm, the devices and the training samples.
       arm_plan: the batch as the arm's number of devices share it; where that number is virtual, `train_plan` is the same
         batch as the devices that compute it share it.
       train_plan, eval_plan: for `parallel.reduction = exact`, their devices are its shards.
@@ -39,6 +40,7 @@ class Setup(NamedTuple):
     config: Config
     workload: Workload
     devices: Devices
+    strategy: arms.Strategy
     arm_plan: Plan
     train_plan: Plan
     eval_plan: Plan
@@ -72,26 +74,18 @@ def prepare(config: Config) -> Setup:
     count = parallel.virtual or devices.count
     workload = WORKLOADS[config.workload](config)
     samples = len(workload.data.train.mass)
-    batch = schedules.global_batch(config.arm, count, optim.base_batch)
-    arm_plan = plan(samples, batch, count)
+    strategy = arms.follow(config.arm, optim, count, samples)
+    arm_plan = plan(samples, strategy.global_batch, count)
     if parallel.exact:
         _require_exact(parallel, devices)
         sharers, train_plan = parallel.shards, Plan(samples, arm_plan.batch, parallel.shards)
     else:
-        sharers, train_plan = devices.count, plan(samples, batch, devices.count, parallel.micro_batch)
+        sharers, train_plan = devices.count, plan(samples, arm_plan.batch, devices.count, parallel.micro_batch)
     validation = len(workload.data.validation.mass)
     eval_plan = Plan(validation, min(validation, EVAL_DEVICE_BATCH * sharers), sharers)
-    schedule = schedules.learning_rate(
-        config.arm,
-        count,
-        optim.learning_rate,
-        train_plan.steps,
-        warmup_epochs=optim.warmup_epochs,
-        decay_epochs=optim.decay_epochs,
-        decay_factor=optim.decay_factor,
-    )
+    schedule = schedules.learning_rate(strategy.rates, train_plan.steps)
     optimizer = adam(schedule, beta1=optim.beta1, beta2=optim.beta2, epsilon=optim.epsilon, clip_norm=optim.clip_norm)
-    return Setup(config, workload, devices, arm_plan, train_plan, eval_plan, schedule, optimizer)
+    return Setup(config, workload, devices, strategy, arm_plan, train_plan, eval_plan, schedule, optimizer)
 
 
 def _require_exact(parallel: ParallelConfig, devices: Devices) -> None:

@@ -48,6 +48,8 @@ class Record:
     train_samples: int
     validation_samples: int
     target_loss: float
+    base_batch: int = 0  # global batch of one device; 0: written by a version that kept neither this nor the next
+    wanted_batch: int = 0  # that the arm asks for: more than `global_batch` where that is clipped to the training set
     virtual: bool = False  # fewer devices computed the batch of `devices`: the same losses, but the times are theirs
     stop_reason: str | None = None  # None while the run goes on
     epochs: int = 0
@@ -61,6 +63,11 @@ class Record:
     versions: dict[str, str] = field(default_factory=dict)
     git_commit: str | None = None
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def clipped(self) -> bool:
+        """The global batch is the whole training set, because the arm asks for more."""
+        return self.wanted_batch > self.global_batch
 
 
 def write_text(path: Path, text: str) -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 import jax
 
 from gmmae import nvidia
+from gmmae.arms import rate_text
 from gmmae.config import Config, run_id
 from gmmae.environment import cores
 from gmmae.errors import InputError
 from gmmae.programs import Setup, parameter_count
 from gmmae.provenance import git_commit, versions
 from gmmae.records import Record
-from gmmae.schedules import arm, peak_learning_rate
 from gmmae.step import TrainState
 
 
@@ -28,11 +28,13 @@ def new_record(setup: Setup, state: TrainState) -> Record:
         processes=jax.process_count(),
         device_kind=devices.kind,
         oversubscribed=devices.oversubscribed,
+        base_batch=config.optim.base_batch,
+        wanted_batch=setup.strategy.wanted_batch,
         global_batch=plan.batch,
         device_batch=plan.device_batch,
         padding=plan.padding,
         steps_per_epoch=plan.steps,
-        learning_rate=peak_learning_rate(config.arm, plan.devices, config.optim.learning_rate),
+        learning_rate=setup.strategy.rates.peak,
         parameters=parameter_count(state.params),
         train_samples=plan.samples,
         validation_samples=setup.eval_plan.samples,
@@ -52,11 +54,31 @@ def require_same_path(earlier: Record | None, now: Record) -> None:
     """
     if earlier is None or (earlier.global_batch, earlier.learning_rate) == (now.global_batch, now.learning_rate):
         return
+    mend = "use as many devices as before, or" if earlier.devices != now.devices else "another version's rule chose them:"
     raise InputError(
         f"a resumed run of arm {now.arm} must keep its global batch and learning rate, {earlier.global_batch} and "
         f"{earlier.learning_rate:g} on {earlier.devices} devices; got {now.global_batch} and {now.learning_rate:g} on "
-        f"{now.devices}: use as many devices as before, or give another workdir"
+        f"{now.devices}: {mend} give another workdir"
     )
+
+
+def require_checkpoint(earlier: Record | None, found: bool, folder: Path) -> None:
+    """Refuses to begin again in silence what was asked to go on.
+
+    Args:
+      earlier: the record of the run so far.
+      found: a checkpoint has been read.
+      folder: where they are.
+
+    Raises:
+      InputError: the run has epochs behind it, and no checkpoint.
+    """
+    if earlier is not None and earlier.epochs and not found:
+        raise InputError(
+            f"workdir must hold a checkpoint for its run to go on after epoch {earlier.epochs}; got none in {folder} (a sweep "
+            "removes those of finished cells unless keep_checkpoints is true): give another workdir, or delete this one to "
+            "begin again"
+        )
 
 
 def doubts(config: Config, earlier: Record | None, now: Record) -> list[str]:
@@ -87,7 +109,7 @@ def facts(setup: Setup, record: Record, root: Path, done: int) -> dict[str, str]
         **_gpu_text(setup),
         "global batch": _batch_text(setup),
         **_reduction_text(setup),
-        "learning rate": _rate_text(setup, record),
+        "learning rate": rate_text(setup.strategy.rates, config.optim.learning_rate),
         "steps per epoch": f"{plan.steps}"
         + (f", the last of {plan.counts[-1]} samples" if plan.counts[-1] != plan.batch else ""),
         "parameters": f"{record.parameters:,}",
@@ -115,10 +137,8 @@ def _gpu_text(setup: Setup) -> dict[str, str]:
 
 def _batch_text(setup: Setup) -> str:
     plan = setup.arm_plan
-    asked = arm(setup.config.arm).batch_factor(plan.devices) * setup.config.optim.base_batch
-    clipped = f" (all training volumes; the arm asks for {asked})" if asked > plan.batch else ""
     padding = f", {plan.padding} of the slots padded" if plan.padding else ", no padding"
-    return f"{plan.batch}{clipped} = {plan.devices} × {plan.device_batch} a device{padding}"
+    return f"{setup.strategy.batch_text()} = {plan.devices} × {plan.device_batch} a device{padding}"
 
 
 def _reduction_text(setup: Setup) -> dict[str, str]:
@@ -129,13 +149,3 @@ def _reduction_text(setup: Setup) -> dict[str, str]:
     return {
         "reduction": f"exact: {plan.devices} shards of {plan.device_batch}{padding}; the same bits on any number of devices"
     }
-
-
-def _rate_text(setup: Setup, record: Record) -> str:
-    optim = setup.config.optim
-    text = f"{record.learning_rate:g}"
-    if arm(setup.config.arm).warmup and optim.warmup_epochs:
-        text = f"{optim.learning_rate:g} → {text} in {optim.warmup_epochs} epochs"
-    if optim.decay_epochs:
-        text += f", × {optim.decay_factor:g} after epochs {', '.join(map(str, optim.decay_epochs))}"
-    return text

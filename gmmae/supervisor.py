@@ -20,6 +20,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from gmmae.errors import InputError
+from gmmae.gpus import least_used
 from gmmae.interrupts import REASONS, Interrupts
 
 NOT_STARTED = 127
@@ -97,6 +98,7 @@ def supervise(
     on_start: Callable[[Job], None],
     on_end: Callable[[Job, Ended], None],
     on_tick: Callable[[Sequence[tuple[Job, float]]], None] = lambda _: None,
+    places: Sequence[Mapping[str, str]] = (),
     tick_s: float = 0.5,
 ) -> str | None:
     """Run the jobs in their order, and return when all have ended.
@@ -117,6 +119,7 @@ def supervise(
       on_start: called before a job starts, in the calling thread like the others.
       on_end: called once for every job for which `on_start` was called.
       on_tick: called with the running jobs and the seconds since each one's start.
+      places: environments, such as that of a GPU; a job is started with the one that the fewest running jobs have.
       tick_s: seconds between two ticks, about; a signal that the system gave to another thread waits for one.
 
     Returns:
@@ -127,7 +130,7 @@ def supervise(
     """
     _check(jobs, at_once, grace_s, tick_s)
     waiting = deque(jobs)
-    children = _Children(grace_s)
+    children = _Children(grace_s, places)
     with _Signals(children.events) as signals:
         try:
             next_tick = time.monotonic() + tick_s
@@ -235,8 +238,9 @@ class _Child:
 class _Children:
     """The running jobs, and the queue of what happens: a child that ended, or None for a signal to this process."""
 
-    def __init__(self, grace_s: float) -> None:
+    def __init__(self, grace_s: float, places: Sequence[Mapping[str, str]]) -> None:
         self.grace_s = grace_s
+        self.places = places
         self.running: list[_Child] = []
         self.events: SimpleQueue[_Child | None] = SimpleQueue()
         self.ending = False
@@ -244,8 +248,9 @@ class _Children:
     def start(self, job: Job) -> Ended | None:
         """Start a job; how it ended if it could not be started."""
         started = time.monotonic()
+        place = least_used(self.places, [child.job.environment for child in self.running])
         try:
-            self.running.append(_start(job, started, self.events))
+            self.running.append(_start(job._replace(environment={**job.environment, **place}), started, self.events))
         except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: no more threads
             return Ended(
                 job.name,

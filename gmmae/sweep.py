@@ -2,26 +2,26 @@
 
 Files are in `gmmae.cells`, the grid in `gmmae.grid`, processes in `gmmae.supervisor` or `gmmae.cluster_jobs`. The record of a
 cell is written when its process has ended; a cell without one is computed again by the next call, and resumes from its run's
-checkpoint.
+checkpoint. When the records of a path's cells are written, its checkpoints are removed, unless they are to be kept.
 """
 
+import shutil
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-from gmmae import locks, schedules, stopping, sweep_timing
+from gmmae import arms, locks, stopping, sweep_timing
 from gmmae.cells import CRASHED, FAILED, TIMED_OUT, CellRecord, SweepDir, on_devices, read_toml
 from gmmae.config import RESUMABLE, StopConfig, flatten, flatten_table, to_toml
-from gmmae.data.batches import plan
 from gmmae.errors import InputError
 from gmmae.grid import Cell, SweepConfig, cells, paths
 from gmmae.records import read_history, write_text
 from gmmae.supervisor import Ended, Job, describe, last_lines
 from gmmae.sweep_display import SweepDisplay, cell_text
 from gmmae.sweep_jobs import execute, training_job
-from gmmae.workdir import differences, finished
+from gmmae.workdir import WorkDir, differences, finished
 
 FIXED = ("mode", "run.stop.target_loss", "run.stop.collapse_epochs")
 """Keys that a sweep may not change, beside those that no run may: they decide how its finished cells ended."""
@@ -31,7 +31,13 @@ CELLS_FAILED = 4
 
 
 def sweep(
-    config: SweepConfig, root: Path, display: SweepDisplay, *, retry: bool = False, reference_batches: Collection[int] = ()
+    config: SweepConfig,
+    root: Path,
+    display: SweepDisplay,
+    *,
+    samples: int,
+    retry: bool = False,
+    reference_batches: Collection[int] = (),
 ) -> int:
     """Computes what is missing of a sweep.
 
@@ -39,6 +45,7 @@ def sweep(
       config: the grid; it, and the limits of its runs, may have grown since an earlier call on the same work directory.
       root: its work directory.
       display: where a person looks.
+      samples: in the training set; used in virtual mode only.
       retry: compute crashed and timed-out cells again.
       reference_batches: of the clusters that times are projected to; their steps are timed too.
 
@@ -46,12 +53,13 @@ def sweep(
       The exit code: 0, `CELLS_FAILED`, or 143, 130 and 129 when interrupted.
 
     Raises:
-      InputError: the work directory cannot be written, belongs to another sweep, or another process works on it.
+      InputError: the work directory cannot be written, belongs to another sweep, or another process works on it; or it holds
+        a cell with a batch or a learning rate that its arm does not have now.
     """
     folder = SweepDir(root)
     grid = cells(config) if config.mode != "throughput" else []
     with _claimed(config, folder):
-        reason = _train(config, folder, display, retry) if grid else None
+        reason = _train(config, folder, display, samples, retry) if grid else None
         records = list(folder.read_all(grid))
         wanted = sweep_timing.requests(config, records, reference_batches)
         reason = reason or sweep_timing.measure(config, folder, display, wanted)
@@ -84,12 +92,20 @@ def summary(records: Sequence[CellRecord], total: int) -> str:
     return "\n".join(lines)
 
 
-def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, retry: bool) -> str | None:
+def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples: int, retry: bool) -> str | None:
     """Runs every path that some cell still needs; the reason why it was interrupted, if it was."""
-    shared = {owner.name: members for owner, members in paths(config)}
+    wanted = dict(paths(config, samples))
+    shared = {owner.name: members for owner, members in wanted.items()}
     found = {record.cell: record for record in folder.read_all(cells(config))}
+    for record in found.values():
+        _require_same_strategy(config, folder, record)
     kept = {cell: record for cell, record in found.items() if _stands(record, config.run.stop, retry)}
-    pending = [owner for owner, members in paths(config) if any(member not in kept for member in members)]
+    pending = [owner for owner, members in wanted.items() if any(member not in kept for member in members)]
+    _remove_checkpoints(config, folder, kept.values())
+    for owner in pending:
+        if _cannot_go_on(folder.run(owner.name), config.run.stop):
+            display.say(f"{owner.name} begins again: its checkpoints were removed when it had ended, see keep_checkpoints")
+            shutil.rmtree(folder.run(owner.name).root)
     jobs = [training_job(config, folder, owner) for owner in pending]
     display.start(config, {cell: cell_text(record) for cell, record in kept.items()}, len(jobs))
 
@@ -100,6 +116,7 @@ def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, retry: 
         written = [_cell_record(config, folder, cell, job, ended) for cell in shared[job.name]]
         for record in written:
             folder.write(record)
+        _remove_checkpoints(config, folder, written)
         display.ended(job.name, {record.cell: cell_text(record) for record in written}, ended.seconds)
 
     def on_tick(running: Sequence[tuple[Job, float]]) -> None:
@@ -126,6 +143,39 @@ def _stands(record: CellRecord, stop: StopConfig, retry: bool) -> bool:
     return finished(record.record, stop)
 
 
+def _require_same_strategy(config: SweepConfig, folder: SweepDir, found: CellRecord) -> None:
+    """Earlier versions let the learning rate of a clipped batch follow the devices: such cells must not stand beside others."""
+    run = found.record
+    if run is None:
+        return
+    strategy = arms.follow(found.arm, config.run.optim, found.devices, run.train_samples)
+    if (run.global_batch, run.learning_rate) != (strategy.global_batch, strategy.rates.peak):
+        raise InputError(
+            f"{folder.record(found.cell)} must have its arm's batch and learning rate, {strategy.global_batch} and "
+            f"{strategy.rates.peak:g}; got {run.global_batch} and {run.learning_rate:g}, by another version's rule: delete it "
+            f"and {folder.run(found.path).root}, or give another --workdir"
+        )
+
+
+def _remove_checkpoints(config: SweepConfig, folder: SweepDir, written: Iterable[CellRecord]) -> None:
+    """Of the runs that have ended by themselves, and whose cells' records say so."""
+    if config.keep_checkpoints:
+        return
+    for name in {record.path for record in written if record.outcome not in FAILED}:
+        shutil.rmtree(folder.run(name).checkpoints, ignore_errors=True)  # what stays is the next call's to remove
+
+
+def _cannot_go_on(run: WorkDir, stop: StopConfig) -> bool:
+    """Whether a run has epochs behind it, is to be trained further, and has no checkpoint to do so from."""
+    try:
+        record = run.read_record()
+    except InputError:  # its process will say what is wrong with it
+        return False
+    if record is None or not record.epochs or finished(record, stop):
+        return False
+    return not run.checkpoints.is_dir() or not any(run.checkpoints.iterdir())
+
+
 def _cell_record(config: SweepConfig, folder: SweepDir, cell: Cell, job: Job, ended: Ended) -> CellRecord:
     try:
         record = folder.run(job.name).read_record()
@@ -145,33 +195,6 @@ def _course_text(folder: SweepDir, name: str) -> str:
     except (OSError, IndexError, ValueError, KeyError, TypeError):  # not there yet, or its last line half written
         return "starting"
     return f"epoch {last.epoch}: {last.val_loss:.4g}"
-
-
-def dry_run(config: SweepConfig, samples: int) -> list[tuple[str, ...]]:
-    """The grid with what follows from it: a row of texts for each cell, the first row the column names.
-
-    Args:
-      config: the sweep.
-      samples: training volumes.
-
-    Raises:
-      InputError: a cell cannot be run.
-    """
-    rows: list[tuple[str, ...]] = [("cell", "batch", "a device", "padded", "learning rate", "steps/epoch", "same path as")]
-    for owner, members in paths(config):
-        for cell in members:
-            rows.append(_row(config, cell, owner, samples))
-    return rows
-
-
-def _row(config: SweepConfig, cell: Cell, owner: Cell, samples: int) -> tuple[str, ...]:
-    optim = config.run.optim
-    share = plan(samples, schedules.global_batch(cell.arm, cell.devices, optim.base_batch), cell.devices)
-    peak = schedules.peak_learning_rate(cell.arm, cell.devices, optim.learning_rate)
-    warm = schedules.arm(cell.arm).warmup and optim.warmup_epochs
-    rate = f"{optim.learning_rate:g} → {peak:g}" if warm else f"{peak:g}"
-    numbers = (f"{share.batch}", f"{share.device_batch}", f"{share.padding}", rate, f"{share.steps}")
-    return (cell.name, *numbers, "" if owner == cell else owner.name)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from gmmae.cells import SweepDir
 from gmmae.cluster_jobs import run_jobs
 from gmmae.config import to_toml
 from gmmae.environment import CPU_DEVICES, device_a_core
+from gmmae.gpus import places
 from gmmae.grid import Cell, SweepConfig, run_config
 from gmmae.records import write_text
 from gmmae.supervisor import Ended, Job, supervise
@@ -33,8 +34,11 @@ def execute(
     on_tick: Callable[[Sequence[tuple[Job, float]]], None] = lambda _: None,
 ) -> str | None:
     """Runs the jobs with the sweep's executor; arguments and result as of `supervise` and `run_jobs`."""
+    here = places(at_once) if at_once > 1 and config.executor != "slurm" else []
     if config.executor == "processes":
-        return supervise(jobs, at_once=at_once, grace_s=config.grace_s, on_start=on_start, on_end=on_end, on_tick=on_tick)
+        return supervise(
+            jobs, at_once=at_once, grace_s=config.grace_s, on_start=on_start, on_end=on_end, on_tick=on_tick, places=here
+        )
     return run_jobs(
         jobs,
         config=config,
@@ -44,6 +48,7 @@ def execute(
         on_start=on_start,
         on_end=on_end,
         on_tick=on_tick,
+        places=here,
     )
 
 

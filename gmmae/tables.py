@@ -221,7 +221,7 @@ _LATEX = {
     **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"},
     # After the end of a row, LaTeX takes these for an argument of it.
     **{"[": "{[}", "]": "{]}", "*": "{*}"},
-    **{"–": r"\textendash{}", "—": r"\textemdash{}", "…": r"\dots{}", "§": r"\S{}"},
+    **{"†": r"\dag{}", "–": r"\textendash{}", "—": r"\textemdash{}", "…": r"\dots{}", "§": r"\S{}"},
     **{"‘": "`", "’": "'", "“": r"\textquotedblleft{}", "”": r"\textquotedblright{}"},
     **{sign: rf"\({command}\)" for sign, command in _MATH.items()},
 }

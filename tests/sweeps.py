@@ -3,10 +3,10 @@
 import math
 from pathlib import Path
 
-from gmmae import schedules, stopping, throughput
+from gmmae import arms, stopping, throughput
 from gmmae.cells import CRASHED, FAILED, CellRecord, SweepDir
 from gmmae.data.batches import plan
-from gmmae.grid import Cell, SweepConfig, path_of
+from gmmae.grid import Cell, SweepConfig, paths
 from gmmae.records import Epoch, Record, write_history
 from gmmae.scaling import Cluster
 from gmmae.throughput import Timing, Timings
@@ -16,8 +16,8 @@ TRAIN, VALIDATION, PARAMETERS, TARGET = 512, 256, 490_000, 0.0016384
 
 def run_record(config: SweepConfig, cell: Cell, outcome: str, epochs: int, loss: float, **changes) -> Record:
     """The record of a cell that ended with a validation loss; training takes 2 s an epoch and validation 0.5 s."""
-    optim = config.run.optim
-    share = plan(TRAIN, schedules.global_batch(cell.arm, cell.devices, optim.base_batch), cell.devices)
+    strategy = arms.follow(cell.arm, config.run.optim, cell.devices, TRAIN)
+    share = plan(TRAIN, strategy.global_batch, cell.devices)
     values = {
         "run_id": "0123456789ab",
         "arm": cell.arm,
@@ -26,11 +26,13 @@ def run_record(config: SweepConfig, cell: Cell, outcome: str, epochs: int, loss:
         "processes": 1,
         "device_kind": "cpu",
         "oversubscribed": False,
+        "base_batch": config.run.optim.base_batch,
+        "wanted_batch": strategy.wanted_batch,
         "global_batch": share.batch,
         "device_batch": share.device_batch,
         "padding": share.padding,
         "steps_per_epoch": share.steps,
-        "learning_rate": schedules.peak_learning_rate(cell.arm, cell.devices, optim.learning_rate),
+        "learning_rate": strategy.rates.peak,
         "parameters": PARAMETERS,
         "train_samples": TRAIN,
         "validation_samples": VALIDATION,
@@ -71,7 +73,7 @@ def add(
     """Writes a cell's record and, unless its process failed, the history of the path that computed it."""
     folder = SweepDir(root)
     folder.records.mkdir(parents=True, exist_ok=True)
-    path = path_of(config, cell).name
+    path = next(owner.name for owner, members in paths(config, TRAIN) if cell in members)
     if outcome in FAILED:
         written = CellRecord(*cell, config.mode, outcome, path, None, "ended by SIGKILL: out of memory")
     else:

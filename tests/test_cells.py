@@ -16,7 +16,7 @@ RECORD = Record(
     global_batch=32, device_batch=32, padding=0, steps_per_epoch=20, learning_rate=0.001, parameters=1234,
     train_samples=640, validation_samples=128, target_loss=0.001, virtual=True, stop_reason="target_reached", epochs=3,
     final_train_loss=0.002, final_val_loss=0.0009, best_val_loss=0.0009, best_epoch=3, time_to_target_s=4.5,
-    clocks={"train_s": 4.0, "eval_s": 0.5}, versions={"jax": "0"},
+    clocks={"train_s": 4.0, "eval_s": 0.5}, versions={"jax": "0"}, base_batch=32, wanted_batch=32,
 )  # fmt: skip
 
 
@@ -105,6 +105,16 @@ def test_a_shared_path_is_divided_by_the_cells_devices(devices, device_batch, pa
 def test_the_owner_of_a_path_keeps_its_record_and_another_arm_its_name():
     assert on_devices(RECORD, Cell("strong", 1, 0)) is RECORD
     assert on_devices(RECORD, Cell("linear", 1, 0)) == dataclasses.replace(RECORD, arm="linear")
+
+
+def test_the_batch_that_a_cell_asked_for_is_its_own():
+    """Cells that share a path because they are clipped to 400 samples."""
+    record = dataclasses.replace(
+        RECORD, arm="linear", devices=16, global_batch=400, device_batch=25, wanted_batch=512, train_samples=400
+    )
+    shown = on_devices(record, Cell("linear", 32, 0))
+    assert (shown.wanted_batch, shown.global_batch, shown.device_batch, shown.clipped) == (1024, 400, 13, True)
+    assert not RECORD.clipped
 
 
 def test_a_batch_that_does_not_reach_all_devices_is_refused():

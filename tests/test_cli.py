@@ -186,7 +186,7 @@ def test_a_dry_run_prints_the_grid_and_leaves_nothing(tmp_path, sweep_file, caps
         ["strong-n1-seed0", "8", "8", "0", "0.00105", "3"],
         ["weak-n1-seed0", "8", "8", "0", "0.00105", "3", "strong-n1-seed0"],
         ["strong-n3-seed0", "8", "3", "1", "0.00105", "3", "strong-n1-seed0"],
-        ["weak-n3-seed0", "22", "8", "2", "0.00105", "1"],
+        ["weak-n3-seed0", "22", "(clipped", "from", "24)", "8", "2", "0.00105", "1"],
     ]
     assert not (tmp_path / "runs").exists()
 
@@ -220,7 +220,8 @@ def test_a_sweep_is_followed_by_its_report_unless_it_was_interrupted(tmp_path, s
     monkeypatch.setitem(sys.modules, "gmmae.report.page", SimpleNamespace(write=write))
     assert sweep("--config", sweep_file, "--workdir", tmp_path / "here", "--retry", "--clusters", "pcie", "k80_1gbe") == code
     [((config, root, _), options)] = ran
-    assert (config.devices, root, options) == ((1, 3), tmp_path / "here", {"retry": True, "reference_batches": {32}})
+    assert (config.devices, root) == ((1, 3), tmp_path / "here")
+    assert options == {"samples": 22, "retry": True, "reference_batches": {32}}
     assert len(written) == reported
     if reported:
         assert written[0][:2] == (config, root)

@@ -22,8 +22,9 @@ from gmmae.cells import CRASHED, TIMED_OUT, CellRecord, SweepDir
 from gmmae.config import Config, StopConfig, to_toml
 from gmmae.errors import InputError
 from gmmae.grid import Cell, SweepConfig, TimingConfig, cells, run_config
-from gmmae.sweep import CELLS_FAILED, dry_run, summary
+from gmmae.sweep import CELLS_FAILED, summary
 from gmmae.sweep_display import PlainSweep
+from gmmae.sweep_plan import COLUMNS, dry_run
 from tests.small import Recorder, small
 from tests.test_cells import RECORD, cell_record
 
@@ -51,11 +52,15 @@ def note(event):
 
 def write_record(reason, loss, epochs):
     batch = 32 if arm == "strong" else 32 * n
+    rate = 0.00105 * (n if arm == "linear" else 1)
+    if wish == "clipped":  # as before the rate followed the batch
+        batch = min(batch, 640)
     clocks = {"train_s": time.time(), "total_s": time.time()}
     write_text(out / "record.json", to_json(Record(
         run_id="0", arm=arm, seed=int(seed), devices=n, processes=1, device_kind="fake", oversubscribed=False,
-        global_batch=batch, device_batch=batch // n, padding=0, steps_per_epoch=20, learning_rate=0.001, parameters=1,
-        train_samples=640, validation_samples=128, target_loss=0.0, virtual="virtual = 0" not in config, stop_reason=reason,
+        global_batch=batch, device_batch=batch // n, padding=0, steps_per_epoch=20, learning_rate=rate, parameters=1,
+        base_batch=32, wanted_batch=batch, train_samples=640,
+        validation_samples=128, target_loss=0.0, virtual="virtual = 0" not in config, stop_reason=reason,
         epochs=epochs, final_train_loss=loss, final_val_loss=loss, clocks=clocks,
     )))
 
@@ -87,6 +92,9 @@ if what == "time":
     sys.exit()
 held = (out / "held").open("w")
 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+(out / "gpu").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
+while wish == "meet" and len(list(out.parent.glob("weak-*/gpu"))) < 2:
+    time.sleep(0.01)
 arm, n, seed = re.fullmatch(r"([a-z-]+)-n(\d+)-seed(\d+)", name).groups()
 n = int(n)
 rows = read_history(out / "history.csv") if (out / "history.csv").exists() else []
@@ -104,6 +112,7 @@ for epoch in range(len(rows) + 1, 5):
         loss = float("nan")
     rows.append(Epoch(epoch, 20 * epoch, 640 * epoch, 0.001, loss, loss, 0.0, 0.0, 0.0, 0.0, 0.0))
     write_history(out / "history.csv", rows)
+    (out / "checkpoints" / str(epoch)).mkdir(parents=True)
     write_record(None, loss, epoch)
     if loss != loss:
         break
@@ -178,7 +187,7 @@ class Fake:
         watch = display or Watch()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sweep_jobs, "PROGRAM", (sys.executable, "-S", str(self.script)))
-            return engine.sweep(config, self.root, watch, **options), watch
+            return engine.sweep(config, self.root, watch, samples=640, **options), watch
 
     def start(self, config: SweepConfig) -> subprocess.Popen[str]:
         """The same in a process of its own."""
@@ -208,7 +217,7 @@ from gmmae import sweep as engine, sweep_jobs
 from gmmae.arguments import read_sweep
 from gmmae.sweep_display import PlainSweep
 sweep_jobs.PROGRAM = (sys.executable, "-S", sys.argv[1])
-sys.exit(engine.sweep(read_sweep(Path(sys.argv[2])), Path(sys.argv[3]), PlainSweep(Console())))
+sys.exit(engine.sweep(read_sweep(Path(sys.argv[2])), Path(sys.argv[3]), PlainSweep(Console()), samples=640))
 """
 
 
@@ -410,7 +419,7 @@ def test_a_batch_that_does_not_reach_the_devices_of_one_cell_is_that_cells_failu
 
 def test_a_program_that_cannot_be_started_is_a_crash(tmp_path, monkeypatch):
     monkeypatch.setattr(sweep_jobs, "PROGRAM", (str(tmp_path / "nowhere"),))
-    assert engine.sweep(grid(devices=(1,)), tmp_path / "sweep", Watch()) == CELLS_FAILED
+    assert engine.sweep(grid(devices=(1,)), tmp_path / "sweep", Watch(), samples=640) == CELLS_FAILED
     record = SweepDir(tmp_path / "sweep").read(Cell("weak", 1, 0))
     assert record is not None
     assert record.message.startswith("could not be started: ")
@@ -530,6 +539,105 @@ def test_a_batch_that_did_not_fit_is_not_tried_again_but_a_validation_of_that_si
     assert not sweep_timing._measured(path, {"batches": [32], "validation": []}, slower), "other settings, other times"
 
 
+# Checkpoints
+
+
+def checkpoints(fake: Fake) -> list[str]:
+    return sorted(path.parent.name for path in fake.root.glob("runs/*/checkpoints") if any(path.iterdir()))
+
+
+def test_the_checkpoints_of_cells_that_ended_by_themselves_are_removed(fake):
+    fake.wish({"weak-n2-seed0": "diverge", "linear-n2-seed0": "lie"})
+    fake.sweep(grid(devices=(1, 2)))
+    ends = {name: record.outcome for name, record in fake.records().items()}
+    assert (ends["weak-n1-seed0"], ends["weak-n2-seed0"], ends["linear-n2-seed0"]) == ("max_epochs", "diverged", CRASHED)
+    assert checkpoints(fake) == ["linear-n2-seed0"]
+
+
+def test_checkpoints_stay_where_they_are_to_be_kept(fake):
+    fake.sweep(grid(devices=(1,), keep_checkpoints=True))
+    assert checkpoints(fake) == ["weak-n1-seed0"]
+    fake.sweep(grid(devices=(1,)))
+    assert checkpoints(fake) == []
+
+
+def test_checkpoints_that_a_killed_sweep_had_no_time_to_remove_are_removed_by_the_next_call(fake, monkeypatch):
+    """Killed between a cell's record and the removal."""
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_remove_checkpoints", lambda *_: None)
+        fake.sweep(grid(devices=(1,)))
+    assert checkpoints(fake) == ["weak-n1-seed0"]
+    fake.forget()
+    assert fake.sweep(grid(devices=(1,)))[0] == 0
+    assert (checkpoints(fake), fake.events("start")) == ([], [])
+
+
+def test_a_raised_limit_begins_again_without_checkpoints_and_says_so(fake):
+    config = grid(arms=("weak",), devices=(2,))
+    fake.sweep(config)
+    (SweepDir(fake.root).run("weak-n2-seed0").root / "trace").touch()
+    code, watch = fake.sweep(dataclasses.replace(config, run=Config(stop=StopConfig(max_epochs=5))))
+    assert code == 0
+    assert watch.lines[0] == (
+        "weak-n2-seed0 begins again: its checkpoints were removed when it had ended, see keep_checkpoints"
+    )
+    assert not (SweepDir(fake.root).run("weak-n2-seed0").root / "trace").exists()
+
+
+def test_a_raised_limit_goes_on_from_checkpoints_that_were_kept(fake):
+    config = grid(arms=("weak",), devices=(2,), keep_checkpoints=True)
+    fake.sweep(config)
+    (SweepDir(fake.root).run("weak-n2-seed0").root / "trace").touch()
+    _, watch = fake.sweep(dataclasses.replace(config, run=Config(stop=StopConfig(max_epochs=5))))
+    assert not any("begins again" in line for line in watch.lines)
+    assert (SweepDir(fake.root).run("weak-n2-seed0").root / "trace").exists()
+
+
+def test_a_cell_of_another_versions_rule_is_refused(fake):
+    """A batch of 640 on 32 devices, but 32 times the rate, where 640 / 32 = 20."""
+    config = grid(arms=("linear",), devices=(32,))
+    fake.wish({"linear-n32-seed0": "clipped"})
+    fake.sweep(config)
+    path = SweepDir(fake.root).record(Cell("linear", 32, 0))
+    with pytest.raises(InputError) as caught:
+        fake.sweep(config)
+    message = str(caught.value)
+    assert message.startswith(f"{path} must have its arm's batch and learning rate, 640 and 0.021; got 640 and 0.0336, ")
+    assert str(SweepDir(fake.root).run("linear-n32-seed0").root) in message
+
+
+# GPUs
+
+
+NVIDIA_SMI = """#!/bin/sh
+echo "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-aaa)"
+echo "GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-bbb)"
+"""
+
+
+@pytest.mark.parametrize("executor", ["processes", "local"])
+def test_cells_side_by_side_have_a_gpu_each(fake, tmp_path, monkeypatch, executor):
+    """Two of two GPUs at first; then each cell has the one that the cell before it on that GPU has left."""
+    if executor == "local":
+        pytest.importorskip("submitit")
+    (tmp_path / "nvidia-smi").write_text(NVIDIA_SMI)
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    fake.wish({"weak-n2-seed0": "meet", "weak-n4-seed0": "meet"})
+    assert fake.sweep(grid(executor=executor, arms=("weak",), devices=(2, 4)))[0] == 0
+    assert sorted(path.read_text() for path in fake.root.glob("runs/weak-*/gpu")) == ["GPU-aaa", "GPU-bbb"]
+
+
+def test_a_cell_alone_sees_all_gpus(fake, tmp_path, monkeypatch):
+    (tmp_path / "nvidia-smi").write_text(NVIDIA_SMI)
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert fake.sweep(grid(jobs=1, arms=("weak",), devices=(2,)))[0] == 0
+    assert [path.read_text() for path in fake.root.glob("runs/weak-*/gpu")] == ["all"]
+
+
 # The work directory
 
 
@@ -539,7 +647,7 @@ def test_a_second_sweep_on_the_same_work_directory_is_refused_while_the_first_ru
 
         def started(self, name):
             with pytest.raises(InputError) as caught:
-                engine.sweep(grid(devices=(1,)), fake.root, Watch())
+                engine.sweep(grid(devices=(1,)), fake.root, Watch(), samples=640)
             self.error = str(caught.value)
 
     code, second = fake.sweep(grid(devices=(1,)), display=Second())
@@ -570,7 +678,7 @@ OTHERS = {
 def test_the_work_directory_of_another_sweep_is_refused_and_left_as_it_is(claimed, config, part):
     before = (claimed / "sweep.toml").read_text()
     with pytest.raises(InputError) as caught:
-        engine.sweep(config, claimed, Watch())
+        engine.sweep(config, claimed, Watch(), samples=640)
     message = str(caught.value)
     assert message.startswith(f"workdir must hold a sweep of the same runs; got {claimed} where ")
     assert part in message
@@ -582,7 +690,7 @@ def test_the_work_directory_of_another_sweep_is_refused_and_left_as_it_is(claime
 def test_a_broken_saved_configuration_is_refused(claimed):
     (claimed / "sweep.toml").write_text("a b")
     with pytest.raises(InputError, match=r"sweep\.toml must be TOML"):
-        engine.sweep(grid(), claimed, Watch())
+        engine.sweep(grid(), claimed, Watch(), samples=640)
 
 
 def test_a_larger_grid_computes_what_is_new_only(fake):
@@ -618,7 +726,7 @@ def test_a_work_directory_that_cannot_be_written_is_refused(tmp_path, place):
     (tmp_path / "file").write_text("")
     root = Path(place.format(file=tmp_path / "file"))
     with pytest.raises(InputError) as caught:
-        engine.sweep(grid(), root, Watch())
+        engine.sweep(grid(), root, Watch(), samples=640)
     message = str(caught.value)
     assert message.startswith(f"workdir must be a folder that can be written; got {root} (")
     assert message.endswith("): give another with --workdir")
@@ -628,7 +736,7 @@ def test_a_work_directory_that_cannot_be_written_is_refused(tmp_path, place):
 def test_a_read_only_work_directory_is_refused(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(InputError, match=r"got .* \(Permission denied\)"):
-        engine.sweep(grid(), tmp_path / "sweep", Watch())
+        engine.sweep(grid(), tmp_path / "sweep", Watch(), samples=640)
 
 
 # Interruptions
@@ -702,30 +810,33 @@ def test_a_sweeping_process_killed_twice_loses_and_repeats_nothing(fake, undistu
 # What follows from a grid
 
 
-HEAD = ("cell", "batch", "a device", "padded", "learning rate", "steps/epoch", "same path as")
-
-
 def test_the_grids_numbers_before_anything_is_run():
     """640 samples. Strong on 5: 32 = 5 × 7 - 3, 20 steps. Linear with warmup on 5: 160 = 5 × 32, 4 steps, 5 × 0.001."""
     run = dataclasses.replace(Config(), optim=dataclasses.replace(Config().optim, learning_rate=0.001))
     head, *rows = dry_run(SweepConfig(arms=("strong", "weak", "linear-warmup"), devices=(1, 5), run=run), 640)
-    assert head == HEAD
+    assert head == COLUMNS
     assert rows == [
         ("strong-n1-seed0", "32", "32", "0", "0.001", "20", ""),
         ("weak-n1-seed0", "32", "32", "0", "0.001", "20", "strong-n1-seed0"),
-        ("linear-warmup-n1-seed0", "32", "32", "0", "0.001 → 0.001", "20", "strong-n1-seed0"),
+        ("linear-warmup-n1-seed0", "32", "32", "0", "0.001", "20", "strong-n1-seed0"),
         ("strong-n5-seed0", "32", "7", "3", "0.001", "20", "strong-n1-seed0"),
         ("weak-n5-seed0", "160", "32", "0", "0.001", "4", ""),
-        ("linear-warmup-n5-seed0", "160", "32", "0", "0.001 → 0.005", "4", ""),
+        ("linear-warmup-n5-seed0", "160", "32", "0", "0.001 → 0.005 = 5 η in 5 epochs", "4", ""),
     ]
 
 
 def test_a_data_set_smaller_than_the_batch_is_one_step_of_all_of_it():
     """100 of the 128 samples that weak asks for on 4: 25 a device. 100 on 3 are 34 a device with 2 empty slots."""
     _, *rows = dry_run(SweepConfig(arms=("weak",), devices=(3, 4)), 100)
-    assert [row[1:4] + row[5:6] for row in rows] == [("96", "32", "0", "2"), ("100", "25", "0", "1")]
+    assert [row[1:4] + row[5:6] for row in rows] == [("96", "32", "0", "2"), ("100 (clipped from 128)", "25", "0", "1")]
     _, *rows = dry_run(SweepConfig(arms=("weak",), devices=(3,)), 88)
-    assert rows[0][1:4] == ("88", "30", "2")
+    assert rows[0][1:4] == ("88 (clipped from 96)", "30", "2")
+
+
+def test_the_linear_arm_on_32_devices_with_574_samples():
+    """A batch of 574 rather than 1024, and 574 / 32 = 17.94 times the rate, rather than 32 times."""
+    _, row = dry_run(SweepConfig(arms=("linear",), devices=(32,)), 574)
+    assert row == ("linear-n32-seed0", "574 (clipped from 1024)", "18", "2", "0.0188344 = 17.94 η", "1", "")
 
 
 @pytest.mark.parametrize(("arm", "samples", "batch"), [("strong", 640, 32), ("weak", 10, 10)])
@@ -748,7 +859,7 @@ def whole(tmp_path_factory):
     out = Console(file=io.StringIO(), force_terminal=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")  # the second run then compiles half as much
-        code = engine.sweep(config, root, PlainSweep(out))
+        code = engine.sweep(config, root, PlainSweep(out), samples=22)
     printed = out.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
     return config, SweepDir(root), code, printed
 
@@ -794,7 +905,7 @@ def test_a_sweep_of_real_runs_measures_the_step_times_of_its_projection(whole):
 def test_a_measured_cell_runs_on_its_devices(tmp_path, whole):
     _, folder, _, _ = whole
     config = SweepConfig(mode="measured", arms=("weak",), devices=(2,), run=RUN)
-    assert engine.sweep(config, tmp_path / "sweep", Watch()) == 0
+    assert engine.sweep(config, tmp_path / "sweep", Watch(), samples=22) == 0
     found, virtual = (place.read(Cell("weak", 2, 0)) for place in (SweepDir(tmp_path / "sweep"), folder))
     assert found is not None
     assert virtual is not None

@@ -33,6 +33,20 @@ SOURCES: dict[str, Callable[[DataConfig], Nodules]] = {
 }
 
 
+def training_samples(config: DataConfig) -> int:
+    """How many training samples `load` gives, without making synthetic nodules, each of which is its own group.
+
+    Raises:
+      DataError: as `load`.
+    """
+    if config.source == "synthetic":
+        groups, categories = [str(number) for number in range(config.samples)], [""] * config.samples
+    else:
+        nodules = SOURCES[config.source](config)
+        groups, categories = nodules.groups, nodules.categories
+    return len(split(groups, categories, config.validation, config.seed).train)
+
+
 def load(config: DataConfig) -> Dataset:
     """Loads the source, divides it by patient (by scan where none is named), and turns HU into densities.
 

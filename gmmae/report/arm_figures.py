@@ -1,17 +1,20 @@
 """The figures of a report of trained cells, the paper's Fig. 1 to 5: each with its caption, or why it is missing."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from gmmae import schedules, tables
+from gmmae import tables
+from gmmae.arms import ARMS
 from gmmae.document import Block, Figure, Paragraph
 from gmmae.efficiency import Interval
 from gmmae.figures import comparison, courses, mixtures
 from gmmae.figures.comparison import Series
 from gmmae.figures.courses import Course
 from gmmae.pictures import read_snapshots
+from gmmae.report import clipping
 from gmmae.report.outcomes import intervals_explained, listed
 from gmmae.report.results import LABELS, Results, Run
 
@@ -54,7 +57,7 @@ def time_to_target(results: Results, folder: Path) -> Block:
         "seeds, a miss counted as infinite, so a missing point is a median run that missed the target; numbers above the axes, "
         f"if any, count the seeds that reached it. {intervals_explained(results)} Dashed: T1 / n."
     )
-    return Figure("Fig. 2", results.clock.captioned(text), png, svg)
+    return Figure("Fig. 2", _captioned(results, text, results.runs), png, svg)
 
 
 def _series(results: Results, arm: str) -> Series | None:
@@ -63,7 +66,7 @@ def _series(results: Results, arm: str) -> Series | None:
         return None
     intervals = [summary.interval or Interval(math.nan, math.nan) for _, summary in found]
     return Series(
-        LABELS[arm],
+        LABELS[arm] + clipping.mark(run for run in results.runs if run.cell.arm == arm),
         tuple(n for n, _ in found),
         tuple(summary.median for _, summary in found),
         tuple(interval.low for interval in intervals),
@@ -79,7 +82,7 @@ def warmup(results: Results, folder: Path) -> Block:
     if run is None:
         return Paragraph("Fig. 3 is left out: no run of the linear rule with warmup has left a history.")
     course, epochs = _course(results, run), results.config.run.optim.warmup_epochs
-    on = f"on {_on(run.cell.devices)}, seed {run.cell.seed}"
+    on = f"on {_on(run.cell.devices)}{clipping.mark([run])}, seed {run.cell.seed}"
     ending = "reached the target" if run.reached else f"ended as {run.outcome.replace('_', ' ')}"
     text = (
         f"Fig. 3. Losses under the linear rule with {epochs} epochs of warmup {on}; the learning rate goes from "
@@ -101,7 +104,7 @@ def warmup(results: Results, folder: Path) -> Block:
             epoch_s=run.epoch.total_s,
             x_label=_time_label(results, "time"),
         )
-    return Figure("Fig. 3", results.clock.captioned(text), *files)
+    return Figure("Fig. 3", _captioned(results, text, [run]), *files)
 
 
 def _warmup_run(results: Results) -> Run | None:
@@ -133,16 +136,20 @@ def losses(results: Results, arm: str, number: int, folder: Path) -> Block:
         text = text.replace("against time", "against epochs")
     if len(runs) > 1 and len({run.path for run in runs}) == 1:
         text += " One optimisation path, computed once per seed: the curves differ in time only."
-    elif schedules.arm(arm).batch_factor(2) > 1:
+    elif ARMS[arm].grows:
         text += " The global batch grows with the devices, so an epoch has fewer steps."
-    return Figure(name, results.clock.captioned(text), *files)
+    return Figure(name, _captioned(results, text, runs), *files)
 
 
 def _course(results: Results, run: Run) -> Course:
     history = results.history(run)
     elapsed = [float(row.epoch) if run.epoch is None else results.elapsed_s(run, row) for row in history]
     train, validation = (np.array([getattr(row, name) for row in history]) for name in ("train_loss", "val_loss"))
-    return Course(_on(run.cell.devices), np.array(elapsed), train, validation)
+    return Course(_on(run.cell.devices) + clipping.mark([run]), np.array(elapsed), train, validation)
+
+
+def _captioned(results: Results, text: str, runs: Sequence[Run]) -> str:
+    return results.clock.captioned(" ".join([text.strip(), *clipping.notes(runs)]))
 
 
 def _whose(run: Run) -> str:

@@ -5,12 +5,12 @@ import io
 import math
 from collections.abc import Callable, Sequence
 
-from gmmae import schedules, tables
+from gmmae import tables
 from gmmae.efficiency import PAPER_TABLE_I, PAPER_TABLE_II, Efficiency, Interval
 from gmmae.grid import cells
-from gmmae.report import outcomes
+from gmmae.report import clipping, outcomes
 from gmmae.report.outcomes import epochs_text, intervals_explained, misses, reached
-from gmmae.report.results import Results
+from gmmae.report.results import Results, Run
 from gmmae.report.verdict import comparisons, ratio
 from gmmae.tables import Table
 
@@ -31,10 +31,10 @@ def strong_efficiency(results: Results) -> Table | None:
     for n in results.counts:
         runs, found = results.group("strong", n), results.efficiency("strong", n)
         ours = _percents(found) if found else (NONE, NONE)
-        rows.append((str(n), *ours, reached(runs) if runs else NONE, _paper_percent(PAPER_TABLE_I, n)))
+        rows.append((_devices(runs, n), *ours, reached(runs) if runs else NONE, _paper_percent(PAPER_TABLE_I, n)))
     columns = ("devices", "efficiency (%)", "interval (%)", "reached", "paper (%)")
     title = results.clock.titled("Table I. Efficiency of strong scaling")
-    notes = (intervals_explained(results), *_notes(results), *_shared(results))
+    notes = (intervals_explained(results), *_notes(results, ["strong"]), *_shared(results))
     return Table("table_1", title, columns, tuple(rows), notes) if _any(rows, 1) else None
 
 
@@ -44,40 +44,38 @@ def other_efficiencies(results: Results, arms: Sequence[str], name: str, title: 
     for n in results.counts:
         row = [str(n)]
         for arm in arms:
-            found = results.efficiency(arm, n)
-            row.append(f"{tables.percent(found.percent)} ({reached(results.group(arm, n), '/')})" if found else NONE)
+            found, runs = results.efficiency(arm, n), results.group(arm, n)
+            row.append(f"{tables.percent(found.percent)}{clipping.mark(runs)} ({reached(runs, '/')})" if found else NONE)
             row += [_paper_percent(PAPER_TABLE_II[arm], n)] if arm in PAPER_TABLE_II else []
         rows.append(tuple(row))
     columns = ["devices"]
     for arm in arms:
         columns += [f"{arm} (%)"] + (["paper (%)"] if arm in PAPER_TABLE_II else [])
-    notes = ("In parentheses: seeds that reached the target.", *_notes(results))
+    notes = ("In parentheses: seeds that reached the target.", *_notes(results, arms))
     shown = any(results.efficiency(arm, n) for arm in arms for n in results.counts)
     return Table(name, results.clock.titled(title), tuple(columns), tuple(rows), notes) if shown else None
 
 
 def endings(results: Results) -> Table | None:
     """Table III: how the runs of each arm ended; None where nothing is computed."""
-    rows, clipped = [], False
-    base = results.config.run.optim.base_batch
+    rows = []
     for arm in results.config.arms:
         for n in results.counts:
             runs = results.group(arm, n)
             if not runs:
                 continue
-            clipped |= runs[0].record.global_batch < schedules.global_batch(arm, n, base)
             record = runs[0].record
             told = "; ".join(how for how, _ in misses(runs)) or NONE
             batch = (str(record.global_batch), f"{record.learning_rate:g}")
-            rows.append((arm, str(n), *batch, reached(runs), epochs_text(runs), told))
+            rows.append((arm, _devices(runs, n), *batch, reached(runs), epochs_text(runs), told))
     columns = ("arm", "devices", "batch", "learning rate", "reached", "epochs", "misses")
     notes = [
         "Epochs: to the target, median and range over seeds; a miss counts as infinite. Crashed and timed-out processes are "
         "not counted.",
         outcomes.EXPLAINED,
         *_shared(results),
+        *clipping.notes(results.runs),
     ]
-    notes += ["A batch that the arm wants larger than the training set is the training set."] if clipped else []
     return Table("table_3", "Table III. How the runs ended", columns, tuple(rows), tuple(notes)) if rows else None
 
 
@@ -88,7 +86,7 @@ def clusters(by_cluster: Sequence[Results]) -> Table | None:
         return None
     rows = []
     for n in known[0].counts:
-        row = [str(n)]
+        row = [_devices(known[0].group("strong", n), n)]
         for results in known:
             time, found = results.seconds("strong", n), results.efficiency("strong", n)
             row += [tables.seconds(time.median) if time else NONE, tables.percent(found.percent) if found else NONE]
@@ -98,7 +96,7 @@ def clusters(by_cluster: Sequence[Results]) -> Table | None:
         name = results.clock.short.removeprefix("projected to ")
         columns += [f"{name}: time (s)", "efficiency (%)"]
     title = "Table IV. Time to the target and efficiency of strong scaling on other clusters, projected"
-    notes = tuple(results.clock.note for results in known)
+    notes = (*(results.clock.note for results in known), *_clipped(known[0], ["strong"]))
     return Table("table_4", title, tuple(columns), tuple(rows), notes) if _any(rows, 1) else None
 
 
@@ -115,11 +113,13 @@ def epoch_times(results: Results) -> Table | None:
             reduce_s = run.epoch.all_reduce_s
             parts = (run.epoch.compute_s, reduce_s, run.epoch.validation_s, run.epoch.total_s)
             texts = (NONE if part is None else tables.seconds(part) for part in parts)
-            rows.append((arm, str(n), str(run.record.steps_per_epoch), str(run.record.device_batch), *texts))
+            steps = (str(run.record.steps_per_epoch), str(run.record.device_batch))
+            rows.append((arm, _devices(known, n), *steps, *texts))
     columns = ("arm", "devices", "steps", "device batch", "compute (s)", "all-reduce (s)", "validation (s)", "epoch (s)")
     notes = ("Compute: all training steps of an epoch; where measured, with the all-reduce in it. Of the first seed.",)
     title = results.clock.titled("Table V. What an epoch's time is spent on")
-    return Table("table_5", title, columns, tuple(rows), (*notes, *results.clock.notes)) if rows else None
+    notes += (*results.clock.notes, *_clipped(results, ["strong", "weak"]))
+    return Table("table_5", title, columns, tuple(rows), notes) if rows else None
 
 
 def step_times(results: Results) -> Table | None:
@@ -146,10 +146,11 @@ def times_to_target(results: Results) -> Table | None:
             if found:
                 times = (tables.seconds(found.median), _interval(found.interval, tables.seconds))
                 percents = _percents(share) if share else (NONE, NONE)
-                rows.append((arm, str(n), f"{found.reached} of {found.runs}", *times, *percents))
+                devices = _devices(results.group(arm, n), n)
+                rows.append((arm, devices, f"{found.reached} of {found.runs}", *times, *percents))
     columns = ("arm", "devices", "reached", "time (s)", "interval (s)", "efficiency (%)", "interval (%)")
     title = results.clock.titled("Table VII. Time to the target")
-    notes = (intervals_explained(results), *_notes(results), *_shared(results))
+    notes = (intervals_explained(results), *_notes(results, results.config.arms), *_shared(results))
     return Table("table_7", title, columns, tuple(rows), notes) if rows else None
 
 
@@ -159,13 +160,16 @@ def paired(results: Results) -> Table | None:
     for arm, n, found in comparisons(results):
         p_value = NONE if found.p_value is None else f"{found.p_value:.3g}"
         counts = (str(found.pairs), str(found.slower), str(found.faster), str(found.ties))
-        rows.append((arm, str(n), *counts, ratio(found.ratio), _interval(found.interval, ratio), p_value))
+        rows.append(
+            (arm, _devices(results.group(arm, n), n), *counts, ratio(found.ratio), _interval(found.interval, ratio), p_value)
+        )
     columns = ("against", "devices", "seeds", "strong faster", "other faster", "ties", "ratio", "interval", "p")
     notes = (
         "Ratio: the other's time over strong scaling's, median over seeds; ∞: only the other missed the target. p: two-sided "
         "sign test, not corrected for the number of comparisons.",
         intervals_explained(results),
         *results.clock.notes,
+        *_clipped(results, results.config.arms),
     )
     title = results.clock.titled("Table VIII. Strong scaling against the others, seed by seed")
     return Table("table_8", title, columns, tuple(rows), notes) if rows else None
@@ -173,7 +177,8 @@ def paired(results: Results) -> Table | None:
 
 def cells_csv(results: Results) -> str:
     """One row for each computed cell, failed processes included; empty where there is no value."""
-    columns = ("arm", "devices", "seed", "mode", "outcome", "epochs", "global_batch", "device_batch", "learning_rate")
+    columns = ("arm", "devices", "seed", "mode", "outcome", "epochs", "wanted_batch", "global_batch", "device_batch")
+    columns += ("learning_rate",)
     losses = ("final_train_loss", "final_val_loss", "best_val_loss", "best_epoch")
     rows = {}
     for run in results.runs:
@@ -198,8 +203,17 @@ def _shared(results: Results) -> tuple[str, ...]:
     return (SHARED,) if results.config.mode == "virtual" and "strong" in results.config.arms else ()
 
 
-def _notes(results: Results) -> tuple[str, ...]:
-    return (EXPLAINED, *results.clock.notes)
+def _notes(results: Results, arms: Sequence[str]) -> tuple[str, ...]:
+    return (EXPLAINED, *results.clock.notes, *_clipped(results, arms))
+
+
+def _clipped(results: Results, arms: Sequence[str]) -> tuple[str, ...]:
+    return clipping.notes(run for run in results.runs if run.cell.arm in arms)
+
+
+def _devices(runs: Sequence[Run], count: int) -> str:
+    """A number of devices, marked where the batch of its runs is clipped."""
+    return f"{count}{clipping.mark(runs)}"
 
 
 def _percents(found: Efficiency) -> tuple[str, str]:

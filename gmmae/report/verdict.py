@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from gmmae import efficiency, tables
 from gmmae.document import Block, Bullets, Paragraph
 from gmmae.efficiency import PAPER_TABLE_I, PAPER_TABLE_II, Comparison
+from gmmae.report import clipping
 from gmmae.report.outcomes import EXPLAINED, LEVEL, listed, misses
 from gmmae.report.results import LABELS, Results
 
@@ -27,6 +28,7 @@ def verdict(results: Results) -> list[Block]:
         blocks.append(Bullets(tuple(items)))
         if any(not run.reached for run in results.runs):
             blocks.append(Paragraph(EXPLAINED))
+        blocks += _clipped(results)
         blocks.append(Paragraph(_caution(results)))
     else:
         blocks.append(Paragraph("No cell is computed yet."))
@@ -56,6 +58,14 @@ def _arm(results: Results, arm: str) -> str:
     if told:
         text += f" Misses: {'; '.join(told)}."
     return text + (f" Nothing computed on {_devices(missing)}." if missing else "")
+
+
+def _clipped(results: Results) -> list[Block]:
+    parts = []
+    for arm in results.config.arms:
+        counts = [n for n in results.counts if clipping.mark(results.group(arm, n))]
+        parts += [f"{LABELS[arm]} on {_devices(counts)}"] if counts else []
+    return [Paragraph(f"**Clipped batches**: {'; '.join(parts)}. {' '.join(clipping.notes(results.runs))}")] if parts else []
 
 
 def _fastest(results: Results) -> list[str]:

@@ -134,3 +134,30 @@ def test_figure_1_shows_a_strong_runs_snapshots(tmp_path):
     assert "Strong scaling on 2 devices, seed 0" in figure.caption
     assert figure.png.exists()
     assert figure.svg.exists()
+
+
+def caption_of(block) -> str:
+    assert isinstance(block, Figure)
+    return block.caption
+
+
+def test_figures_mark_the_cells_whose_batch_is_clipped_and_explain_the_mark(tmp_path, drawn):
+    """Of 512 samples 32 devices ask for 1024."""
+    config = replace(GRID, arms=("strong", "weak", "linear-warmup"), devices=(1, 32), seeds=(0,))
+    sweeps.add_step_times(tmp_path, 1, {1: 0.1, 16: 0.3, 32: 0.5}, {8: 0.1, 256: 2.0})
+    for arm in config.arms:
+        for n in config.devices:
+            sweeps.reach(config, tmp_path, Cell(arm, n, 0), 20)
+    found = results.read(config, tmp_path, FLAT)
+    explained = "† Batch clipped to the 512 training samples; where the rate follows the batch, k = 512 / 32 = 16."
+
+    figure = arm_figures.time_to_target(found, tmp_path)
+    assert [series.label for series in drawn["what"]] == ["Strong scaling", "Weak scaling†", "Linear rule + warmup†"]
+    assert explained in caption_of(figure)
+    figure = arm_figures.losses(found, "weak", 5, tmp_path)
+    assert [course.label for course in drawn["what"]] == ["1 device", "32 devices†"]
+    assert explained in caption_of(figure)
+    figure = arm_figures.warmup(found, tmp_path)
+    assert "on 32 devices†" in drawn["title"]
+    assert explained in caption_of(figure)
+    assert "†" not in caption_of(arm_figures.losses(found, "strong", 4, tmp_path))

@@ -114,8 +114,39 @@ def test_a_batch_cut_to_the_training_set_is_told(tmp_path):
     for seed, epochs in ((0, 10), (1, 20)):
         sweeps.reach(config, tmp_path, Cell("weak", 32, seed), epochs)
     table = there(arm_tables.endings(results.read(config, tmp_path, None)))
-    assert table.rows == (("weak", "32", "512", "0.00105", "2 of 2", "15 (10 to 20)", "–"),)
-    assert "A batch that the arm wants larger than the training set is the training set." in table.notes
+    assert table.rows == (("weak", "32†", "512", "0.00105", "2 of 2", "15 (10 to 20)", "–"),)
+    assert table.notes[-1] == CLIPPED
+
+
+CLIPPED = "† Batch clipped to the 512 training samples; where the rate follows the batch, k = 512 / 32 = 16."
+
+
+def test_every_table_marks_the_cells_whose_batch_is_clipped_and_no_other(tmp_path):
+    """Of 512 samples weak gets what it asks for on 16 devices, and half of it on 32."""
+    config = replace(GRID, arms=("strong", "weak"), devices=(1, 16, 32), seeds=(0,))
+    sweeps.add_step_times(tmp_path, 1, {1: 0.1, 2: 0.1, 16: 0.3, 32: 0.5}, {8: 0.1, 16: 0.2, 256: 2.0})
+    for n in config.devices:
+        sweeps.reach(config, tmp_path, Cell("strong", n, 0), 10)
+        sweeps.reach(config, tmp_path, Cell("weak", n, 0), 20)
+    found = results.read(config, tmp_path, FLAT)
+    strong = there(arm_tables.strong_efficiency(found))
+    assert [row[0] for row in strong.rows] == ["1", "16", "32"]
+    assert CLIPPED not in strong.notes
+    weak = there(arm_tables.other_efficiencies(found, ["weak"], "table_2", "Table II"))
+    assert ["†" in row[1] for row in weak.rows] == [False, False, True]
+    assert weak.notes[-1] == CLIPPED
+    for make in (arm_tables.endings, arm_tables.epoch_times, arm_tables.times_to_target, arm_tables.paired):
+        table = there(make(found))
+        assert {row[:2] for row in table.rows if "†" in row[1]} == {("weak", "32†")}, table.name
+        assert table.notes[-1] == CLIPPED
+        for text in (tables.markdown(table), tables.html(table)):
+            assert CLIPPED.replace("=", "=") in text
+            assert "32†" in text
+        assert r"32\dag{}" in tables.latex(table)
+        assert "32†" in tables.csv_text(table)
+    rows = list(csv.DictReader(io.StringIO(arm_tables.cells_csv(found))))
+    assert [row["wanted_batch"] for row in rows if row["arm"] == "weak"] == ["32", "512", "1024"]
+    assert [row["global_batch"] for row in rows if row["arm"] == "weak"] == ["32", "512", "512"]
 
 
 def test_table_4_compares_clusters_that_can_be_projected_to(projected, tmp_path):

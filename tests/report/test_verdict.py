@@ -104,3 +104,17 @@ def test_failed_processes_are_named(projected):
 
 def test_nothing_is_said_of_nothing(tmp_path):
     assert verdict(results.read(GRID, tmp_path, FLAT)) == [Paragraph("No cell is computed yet.")]
+
+
+def test_cells_whose_batch_is_clipped_are_named(tmp_path):
+    """Of 512 samples 32 devices ask for 1024."""
+    config = replace(GRID, arms=("strong", "weak"), devices=(1, 32), seeds=(0,))
+    for arm in config.arms:
+        for n in config.devices:
+            sweeps.reach(config, tmp_path, Cell(arm, n, 0), 20)
+    told = said(results.read(config, tmp_path, FLAT))
+    assert told["Clipped batches"].startswith("**Clipped batches**: Weak scaling on 32 devices. † Batch clipped to the 512 ")
+
+
+def test_without_a_clipped_batch_nothing_is_said_of_it(projected):
+    assert "Clipped batches" not in said(projected)
