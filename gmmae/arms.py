@@ -163,7 +163,7 @@ def follow(name: str, optim: OptimConfig, devices: int, samples: int) -> Strateg
 
     >>> follow("linear", OptimConfig(learning_rate=0.001, base_batch=32), 32, 574)[:2]
     (1024, 574)
-    >>> follow("linear", OptimConfig(learning_rate=0.001, base_batch=32), 32, 574).rates.peak  # 574 / 32 = 17.9375
+    >>> round(follow("linear", OptimConfig(learning_rate=0.001, base_batch=32), 32, 574).rates.peak, 9)  # 574 / 32 = 17.9375
     0.0179375
     """
     wanted = wanted_batch(name, devices, optim.base_batch)
