@@ -5,13 +5,13 @@ cell is written when its process has ended; a cell without one is computed again
 checkpoint.
 """
 
-import fcntl
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
-from gmmae import schedules, stopping, sweep_timing
+from gmmae import locks, schedules, stopping, sweep_timing
 from gmmae.cells import CRASHED, FAILED, TIMED_OUT, CellRecord, SweepDir, on_devices, read_toml
 from gmmae.config import RESUMABLE, StopConfig, flatten, flatten_table, to_toml
 from gmmae.data.batches import plan
@@ -177,22 +177,23 @@ def _claimed(config: SweepConfig, folder: SweepDir) -> Iterator[None]:
     with ExitStack() as held:
         try:
             folder.records.mkdir(parents=True, exist_ok=True)
-            lock = held.enter_context(folder.lock.open("w"))
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.enter_context(locks.held(folder.lock, partial(_refuse, folder)))
             if folder.config.exists():
                 _require_same_sweep(config, folder)
             write_text(folder.config, to_toml(config))
-        except BlockingIOError:
-            raise InputError(
-                f"workdir must be worked on by one sweep at a time; got {folder.root}, which another process holds: "
-                "wait for it, end it, or give another with --workdir"
-            ) from None
         except OSError as error:
             raise InputError(
                 f"workdir must be a folder that can be written; got {folder.root} ({error.strerror or error}): "
                 "give another with --workdir"
             ) from error
         yield
+
+
+def _refuse(folder: SweepDir, holder: str) -> None:
+    raise InputError(
+        f"workdir must be worked on by one sweep at a time; got {folder.root}, which {holder} holds: wait for it, end it, or "
+        "give another with --workdir"
+    )
 
 
 def _require_same_sweep(config: SweepConfig, folder: SweepDir) -> None:

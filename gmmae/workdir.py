@@ -1,16 +1,14 @@
 """A run's work directory: its files by name, and whose run it is."""
 
-import fcntl
 import json
-import os
-import socket
 import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from gmmae import stopping
+from gmmae import locks, stopping
 from gmmae.config import Config, StopConfig, determining, flatten, flatten_table, to_toml
 from gmmae.errors import InputError
 from gmmae.records import Record, from_json, write_text
@@ -88,7 +86,7 @@ def claim(config: Config, root: Path) -> Iterator[WorkDir]:
         try:
             for folder in (root, workdir.snapshots):
                 folder.mkdir(parents=True, exist_ok=True)
-            _lock(held.enter_context(workdir.lock.open("a+", encoding="utf-8")), root)
+            held.enter_context(locks.held(workdir.lock, partial(_refuse, root)))
             if workdir.config.exists():
                 _require_same_run(config, workdir.config)
             write_text(workdir.config, to_toml(config))
@@ -100,20 +98,11 @@ def claim(config: Config, root: Path) -> Iterator[WorkDir]:
         yield workdir
 
 
-def _lock(file: IO[str], root: Path) -> None:
-    """Locks the file while it is open, and writes into it who has done so. The system unlocks it however the process ends."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.seek(0)
-        holder = file.read().strip() or "another process"
-        raise InputError(
-            f"workdir must be worked on by one run at a time; got {root}, which {holder} holds: wait for it, end it, or give "
-            "another with --workdir"
-        ) from None
-    file.truncate(0)
-    file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-    file.flush()
+def _refuse(root: Path, holder: str) -> None:
+    raise InputError(
+        f"workdir must be worked on by one run at a time; got {root}, which {holder} holds: wait for it, end it, or give "
+        "another with --workdir"
+    )
 
 
 def _require_same_run(config: Config, path: Path) -> None:

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent / "gmmae"
 MODULES = {".".join(path.relative_to(ROOT.parent).with_suffix("").parts): path for path in sorted(ROOT.rglob("*.py"))}
 TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
 FOUNDATION = ["config", "records", "mixture", "losses", "schedules", "stopping", "clock"]
-FOUNDATION += ["scaling", "fits", "efficiency", "tables", "report.folders"]
+FOUNDATION += ["scaling", "fits", "efficiency", "tables", "locks", "report.folders"]
 TOP = [
     f"gmmae.{name}" for name in ("loop", "cli", "cell", "distributed", "pictures", "sweep", "report.arm_figures", "report.page")
 ]

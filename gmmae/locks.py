@@ -1,0 +1,138 @@
+"""One process at a time, on one host or on several that share a file system; without knowing how that was mounted.
+
+Two means, because neither is enough alone:
+
+- `flock` is exact among the processes of one kernel, which frees it however its holder ends. Where a file system locks for all
+  hosts it is exact among these too. But under NFS with `nolock`, or Lustre with `localflock`, every host gets its own lock, and
+  where there is no lock service `flock` fails (ENOLCK, ENOTSUP). The file is opened for writing, which NFS asks of a locker.
+- An owner file beside the lock names its holder. It is created exclusively, which is atomic on NFS too, and touched every
+  `BEAT_S` seconds. A process that has the `flock` and finds the owner file of its own kernel knows that the owner is dead.
+  Otherwise it looks for `SILENCE_S` seconds: a file that changes has a living holder, one that does not is taken over. No
+  clock is compared with another host's.
+
+What this does not hold against: a holder suspended for `SILENCE_S` while another host asks, where hosts do not see each other's
+`flock`; and two hosts that take over from the same dead holder within the same milliseconds there.
+"""
+
+import errno
+import fcntl
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+BEAT_S = 5.0
+SILENCE_S = 30.0
+LOOK_EVERY_S = 0.5
+UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+@contextmanager
+def held(path: Path, busy: Callable[[str], None]) -> Iterator[None]:
+    """Holds the lock while the context is entered.
+
+    Args:
+      path: the lock's file, made where it is not there; the owner file is beside it.
+      busy: is told once who holds the lock. If it returns, the holder's end is awaited; if it raises, so does this.
+
+    Raises:
+      OSError: the files cannot be written.
+    """
+    owner = path.with_name(f"{path.name}.owner")
+    with path.open("a") as file:
+        exact = _flock(file, lambda: busy(_holder(owner)))
+        _own(owner, exact, busy)
+        done = threading.Event()
+        threading.Thread(target=_beat, args=(owner, done), daemon=True).start()
+        try:
+            yield
+        finally:
+            done.set()
+            with suppress(OSError):
+                if _read(owner) == _this_process():
+                    owner.unlink()
+
+
+def _flock(file: IO[str], blocked: Callable[[], None]) -> bool:
+    """Whether the file system has this lock at all; if so, it is held now."""
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            blocked()
+            fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+        return False
+    return True
+
+
+def _own(owner: Path, exact: bool, busy: Callable[[str], None]) -> None:
+    """Creates the owner file, after whoever holds it has ended."""
+    told = False
+    while True:
+        try:
+            with owner.open("x", encoding="utf-8") as file:
+                file.write(_this_process())
+            return
+        except FileExistsError:
+            left_by_the_dead = exact and _read(owner).endswith(_kernel())
+        if left_by_the_dead or _silent(owner):
+            owner.unlink(missing_ok=True)
+        elif owner.exists() and not told:
+            told = True
+            busy(_holder(owner))
+
+
+def _silent(owner: Path) -> bool:
+    """Whether nobody touches the owner file while we look; returns at the first sign of life, or when the file goes."""
+    first, end = _stamp(owner), time.monotonic() + SILENCE_S
+    while time.monotonic() < end:
+        time.sleep(LOOK_EVERY_S)
+        if _stamp(owner) != first:
+            return False
+    return first is not None
+
+
+def _stamp(owner: Path) -> tuple[int, int] | None:
+    """Changes with every beat. The file is opened, because NFS asks its server then; `stat` alone may be a minute old."""
+    try:
+        with owner.open("rb") as file:
+            stat = os.fstat(file.fileno())
+    except FileNotFoundError:
+        return None
+    return stat.st_ino, stat.st_mtime_ns
+
+
+def _beat(owner: Path, done: threading.Event) -> None:
+    while not done.wait(BEAT_S):
+        with suppress(OSError):
+            os.utime(owner)
+
+
+def _this_process() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}\n{_kernel()}"
+
+
+def _holder(owner: Path) -> str:
+    return _read(owner).partition("\n")[0] or "another process"
+
+
+def _read(owner: Path) -> str:
+    try:
+        return owner.read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def _kernel() -> str:
+    """What the processes among which `flock` always works have in common; containers of a host may differ in its name."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return socket.gethostname()
