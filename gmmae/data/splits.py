@@ -1,4 +1,7 @@
-"""Training and validation: whole groups (patients or scans), stratified by category, deterministic in the seed.
+"""Training and validation: whole groups, stratified by category, deterministic in the seed.
+
+A group is a patient where the data name one, and otherwise a scan, or a volume on its own: a patient with several of these may
+then be on both sides.
 
 The order in which groups are tried comes from a hash of the seed and the group's name, so the split depends neither on the
 order of the rows nor on the version of a random generator.
@@ -65,12 +68,15 @@ def split(groups: Sequence[str], categories: Sequence[str], validation: int | fl
     names = sorted(set(groups), key=lambda name: hashlib.sha256(f"{seed}:{name}".encode()).digest())
     if len(names) < 2:
         raise DataError(
-            f"a split needs at least 2 scans or patients, and never divides one; got {len(names)} with {samples} samples: "
-            "add scans, or give each sample its own group"
+            f"a split needs at least 2 groups (patients where they are named, otherwise scans), because it divides none; got "
+            f"{len(names)} with {samples} samples: add scans, or name smaller groups with data.group_column"
         )
     asked = requested(samples, validation)
     if not 1 <= asked < samples:
-        raise DataError(f"data.validation must be between 1 and {samples - 1} of these {samples} samples; got {validation}")
+        raise DataError(
+            f"data.validation must be between 1 and {samples - 1} of these {samples} samples; got {validation}: give a smaller "
+            "count, or a fraction such as 0.25"
+        )
 
     rank = {name: i for i, name in enumerate(names)}
     kinds = {kind: j for j, kind in enumerate(sorted(set(categories)))}

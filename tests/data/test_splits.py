@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gmmae.arguments import config_path, read_config
+from gmmae.config import DataConfig
 from gmmae.data.splits import Split, report, requested, split
 from gmmae.data.volumes import DataError
 
@@ -106,16 +108,34 @@ def test_the_report_says_when_the_count_could_not_be_had():
 @pytest.mark.parametrize(
     ("groups", "validation", "message"),
     [
-        (["a", "a", "a"], 1, "at least 2 scans or patients, and never divides one; got 1 with 3 samples"),
-        ([], 1, "at least 2 scans"),
+        (
+            ["a", "a", "a"],
+            1,
+            r"at least 2 groups \(patients where they are named, otherwise scans\), .* got 1 with 3",
+        ),
+        ([], 1, "at least 2 groups"),
         (["a", "b"], 2, "between 1 and 1 of these 2 samples; got 2"),
-        (["a", "b"], 256, "between 1 and 1 of these 2 samples; got 256"),
+        (["a", "b"], 256, "between 1 and 1 of these 2 samples; got 256: give a smaller count, or a fraction such as 0.25"),
     ],
 )
 def test_impossible_splits_are_refused_in_one_line(groups, validation, message):
     with pytest.raises(DataError, match=message) as error:
         split(groups, [""] * len(groups), validation, 0)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("samples", [2, 3, 5, 40])
+def test_a_small_set_is_split_without_an_option(samples):
+    names = [str(i) for i in range(samples)]
+    train, validation = split(names, [""] * samples, DataConfig().validation, 0)
+    assert len(validation) == max(round(samples / 4), 1)
+    assert len(train) == samples - len(validation)
+
+
+@pytest.mark.parametrize(("name", "validation"), [("quickstart", 128), ("paper", 256)])
+def test_the_configurations_keep_the_splits_of_their_figures(name, validation):
+    data = read_config(config_path(name)).data
+    assert requested(data.samples, data.validation) == validation
 
 
 def test_groups_and_categories_must_match():
