@@ -55,7 +55,8 @@ def parse_train(arguments: Sequence[str], prog: str) -> tuple[Config, Path]:
 class PrepareArguments:
     config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used
     out: Path | None = None  # folder for copies of summary.json and contact_sheet.png
-    data: DataConfig = field(default_factory=DataConfig)
+    refresh: Switch = False  # throw away what the cache has of these data, and extract anew
+    data: Annotated[DataConfig, tyro.conf.FlagConversionOff] = field(default_factory=DataConfig)
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,8 @@ def parse_report(arguments: Sequence[str], prog: str) -> ReportArguments:
 def parse_prepare(arguments: Sequence[str], prog: str) -> PrepareArguments:
     """The arguments of `data prepare`. Errors as `parse_train`."""
     defaults = PrepareArguments(data=_data_section(arguments))
-    return _parse(PrepareArguments, defaults, arguments, prog, "Cut the nodules out of their scans, once, into the cache.")
+    description = "Cut the nodules out of their scans, once, into the cache."
+    return _parse(PrepareArguments, defaults, arguments, prog, description, markers=())
 
 
 def parse_inspect(arguments: Sequence[str], prog: str) -> InspectArguments:

@@ -114,7 +114,7 @@ def _prepare(arguments: Sequence[str], prog: str) -> int:
     from gmmae.data_commands import prepare_data
 
     parsed = parse_prepare(arguments, prog)
-    print(prepare_data(parsed.data, parsed.out))
+    print(prepare_data(parsed.data, parsed.out, parsed.refresh))
     return 0
 
 
@@ -152,7 +152,7 @@ def _dispatch(commands: dict[str, Command], arguments: Sequence[str], prog: str)
 
 
 def guarded(command: Callable[..., int], *arguments: object) -> int:
-    """Runs a command; an `InputError` becomes one line on standard error and its exit code."""
+    """Runs a command; an `InputError`, or Ctrl-C, becomes one line on standard error and its exit code."""
     try:
         return command(*arguments)
     except StorageError as error:
@@ -160,6 +160,9 @@ def guarded(command: Callable[..., int], *arguments: object) -> int:
         os._exit(code)  # at its own end, TensorBoard's writer would try the failing disk again, and print how it fared
     except InputError as error:
         return report_error(error)
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on where it was", file=sys.stderr, flush=True)
+        return 130
 
 
 def main() -> int:

@@ -56,15 +56,16 @@ class DataConfig:
     ndim: Literal[1, 2, 3] = 3  # axes of a volume: 3, or its central slice (2) or central line (1)
     size: int = 16  # samples along each axis
     samples: int = 768  # synthetic: volumes made, training and validation together
-    validation: int | float = 256  # validation volumes: a count, or a fraction between 0 and 1
+    validation: int | float = 0.25  # validation volumes: a fraction between 0 and 1, or a count
     hu_window: tuple[float, float] = (-1000.0, 400.0)  # HU mapped to 0 and to 1; beyond is clipped
     seed: int = 0  # of the synthetic volumes and of the split into training and validation
     edge: str = "1.25x"  # luna16, cubes: a cube's edge: "1.25x" the diameter, "20mm", or "whole" (the volume's longest edge)
     fill: Literal["air", "replicate"] = "air"  # luna16, cubes: what lies outside the scan: -1000 HU, or its outermost voxels
     category_column: str = "category"  # luna16, cubes: the CSV's column of nodule categories, where there is one
-    group_column: str = ""  # luna16, cubes: the column no split divides; empty: patient, group, scan or seriesuid
+    group_column: str = ""  # luna16, cubes: the column no split divides; empty: patient or group, otherwise the scan
     on_error: Literal["skip", "refuse"] = "skip"  # luna16, cubes: on a broken scan or row: leave it out and report it, or stop
     workers: int = 0  # luna16, cubes: processes that read scans; 0 takes one a core
+    scan_time_limit_s: float = 300.0  # luna16, cubes: longest time to read a volume, then its process is killed; 0: no limit
     cache: str = ""  # luna16, cubes: folder of extracted cubes; empty: gmmae in the user's cache folder
     augment: bool = False  # training volumes are flipped and turned by 90 degrees at random
 
@@ -76,6 +77,8 @@ class DataConfig:
         sound_edge = edge is not None and (edge["number"] is None or float(edge["number"]) > 0)
         require(sound_edge, "data.edge", "a positive number followed by x or mm (1.25x, 20mm), or whole", self.edge)
         require(self.workers >= 0, "data.workers", "at least 0", self.workers)
+        limit_s = self.scan_time_limit_s
+        require(_finite(limit_s) and limit_s >= 0, "data.scan_time_limit_s", "at least 0", limit_s)
         require(self.ndim in (1, 2, 3), "data.ndim", "1, 2 or 3", self.ndim)
         require(self.size >= 4, "data.size", "at least 4", self.size)
         require(self.samples >= 2, "data.samples", "at least 2", self.samples)
@@ -282,6 +285,7 @@ RESUMABLE = (
     "checkpoint.",
     "log.",
     "data.workers",
+    "data.scan_time_limit_s",
     "data.cache",
     "data.on_error",
 )

@@ -11,17 +11,18 @@ from gmmae.data.volumes import DataError, Nodules
 CONTACT_SHEET = "contact_sheet.png"
 
 
-def prepare_data(config: DataConfig, out: Path | None = None) -> str:
+def prepare_data(config: DataConfig, out: Path | None = None, refresh: bool = False) -> str:
     """Extract all nodules, or find them in the cache; the summary in lines, and where the files are.
 
     Args:
       config: the data section.
       out: a folder that gets copies of summary.json and contact_sheet.png; None leaves them in the cache only.
+      refresh: extract anew what the cache has.
 
     Raises:
       DataError: as `gmmae.data.prepare.load`.
     """
-    prepared = prepare(config, say_on_stderr)
+    prepared = prepare(config, say_on_stderr, refresh)
     sheet = _contact_sheet(config, prepared)
     places = [prepared.folder / SUMMARY, sheet]
     if out is not None:

@@ -137,6 +137,8 @@ def test_data_commands_lead_from_scans_to_training(tmp_path, config_file, capsys
     printed = capsys.readouterr().out
     assert "extracted in" in printed
     assert (tmp_path / "sheet" / "contact_sheet.png").is_file()
+    assert data("prepare", *source, "--data.size", 8, "--refresh") == 0
+    assert "extracted in" in capsys.readouterr().out
     assert data("inspect", 0, *source, "--data.size", 8, "--out", tmp_path / "one.png") == 0
     assert "diameter" in capsys.readouterr().out
     assert (tmp_path / "one.png").is_file()
@@ -247,3 +249,11 @@ def test_a_report_is_of_the_sweep_in_the_folder(tmp_path, sweep_file, monkeypatc
         ((1, 3), root, 1),
         ((1, 3), root, 2),
     ]
+
+
+def test_ctrl_c_ends_in_one_line(capsys):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    assert cli.guarded(interrupted) == 130
+    assert capsys.readouterr().err == "interrupted; the same command goes on where it was\n"

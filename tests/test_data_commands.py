@@ -15,7 +15,9 @@ def config(tmp_path):
     volumes = rng.integers(-1000, 400, (3, 16, 16, 16)).astype(np.int16)
     names = ["first", "second", "second_too"]
     np.savez(tmp_path / "all.npz", volumes=volumes, masks=volumes > 300, names=names, diameter_mm=[5.0, 6.0, 7.0])
-    return DataConfig(source="cubes", root=str(tmp_path / "all.npz"), cache=str(tmp_path / "cache"))
+    return DataConfig(
+        source="cubes", root=str(tmp_path / "all.npz"), cache=str(tmp_path / "cache"), workers=1, scan_time_limit_s=0.0
+    )
 
 
 def is_png(path):

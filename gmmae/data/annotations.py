@@ -2,7 +2,7 @@
 
 import csv
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -10,6 +10,8 @@ from gmmae.config import DataConfig
 from gmmae.data.volumes import DataError, Point
 
 GROUP_COLUMNS = ("patient", "group", "scan", "seriesuid")
+SCAN_COLUMNS = ("scan", "seriesuid")
+"""Those of them that name no more than the scan."""
 COORDINATES = ("coordX", "coordY", "coordZ")
 
 
@@ -34,6 +36,13 @@ class Fault(NamedTuple):
         return " ".join(f"{self.place}: {self.text}".split())
 
 
+def refuse(faults: Sequence[Fault]) -> None:
+    """Raises DataError with the first fault, if there is one."""
+    if len(faults) > 0:
+        more = f", the first of {len(faults)} faults" if len(faults) > 1 else ""
+        raise DataError(f"{faults[0].line()}{more}: mend it, or set data.on_error = skip to leave such nodules out")
+
+
 class Row(NamedTuple):
     """One nodule of a CSV.
 
@@ -44,6 +53,7 @@ class Row(NamedTuple):
       diameter_mm: or None where not given.
       spacing_mm: of an array without geometry, or None where not given.
       group: what a split does not divide; empty where not given.
+      group_column: the column that gives it; empty where it names no more than the scan.
       category: empty where not given.
       mask: name of a mask file; empty where not given.
     """
@@ -54,6 +64,7 @@ class Row(NamedTuple):
     diameter_mm: float | None
     spacing_mm: Point | None
     group: str
+    group_column: str
     category: str
     mask: str
 
@@ -146,6 +157,7 @@ def _row(number: int, cells: dict[str, str], config: DataConfig, file_column: st
     if spacing is not None and min(spacing) <= 0:
         raise DataError(f"spacingX, spacingY, spacingZ must be positive; got {spacing}")
     group_columns = (config.group_column,) if config.group_column else GROUP_COLUMNS
+    group_column = next((c for c in group_columns if cells.get(c)), "")
     mask = cells.get("mask", "")
     if mask:
         _require_inside("mask", mask)
@@ -155,7 +167,8 @@ def _row(number: int, cells: dict[str, str], config: DataConfig, file_column: st
         _point(cells, COORDINATES),
         diameter,
         spacing,
-        next((cells[c] for c in group_columns if cells.get(c)), ""),
+        cells.get(group_column, ""),
+        "" if group_column in SCAN_COLUMNS else group_column,
         cells.get(config.category_column, ""),
         mask,
     )

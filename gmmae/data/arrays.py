@@ -1,5 +1,6 @@
 """Arrays in `.npy` and `.npz` files, read piece by piece and never unpickled."""
 
+import errno
 import math
 import zipfile
 import zlib
@@ -29,6 +30,7 @@ def open_array(path: Path, key: str = "volume") -> Shaped[np.ndarray, "..."]:
 
     Raises:
       DataError: truncated, damaged, or holding Python objects.
+      OSError: the system failed, not the file.
     """
     if path.suffix == ".npz":
         names = array_names(path)
@@ -92,4 +94,7 @@ def _faults(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+        # Decoders raise OSError too, without a number, and a broken archive leads to places that cannot be (EINVAL).
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise
         raise DataError(f"{path.name} cannot be read as arrays: {error}") from error

@@ -4,20 +4,23 @@ An entry is written into a temporary folder, flushed to disk and renamed; it car
 time works on an entry, the others wait for it, so that every process of a distributed run may simply ask.
 """
 
-import fcntl
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from gmmae import locks
 from gmmae.data.tasks import sha256
 from gmmae.data.volumes import DataError
 
 MANIFEST = "manifest.json"
+STALE_S = 30 * 24 * 3600.0
+"""Age after which what a killed process left of another entry is removed."""
 
 
 def key(determining: Any) -> str:
@@ -38,7 +41,9 @@ def whole(entry: Path) -> bool:
         return False
 
 
-def obtain(place: Path, name: str, make: Callable[[Path], None], say: Callable[[str], None]) -> tuple[Path, bool]:
+def obtain(
+    place: Path, name: str, make: Callable[[Path], None], say: Callable[[str], None], refresh: bool = False
+) -> tuple[Path, bool]:
     """The entry `name`, made first when it is not there whole.
 
     Args:
@@ -46,6 +51,7 @@ def obtain(place: Path, name: str, make: Callable[[Path], None], say: Callable[[
       name: the entry's `key`.
       make: writes the entry's files into the folder it is given.
       say: takes a line for the user, when another process is waited for.
+      refresh: throw away the entry that is there.
 
     Returns:
       The entry's folder, and whether it was there already.
@@ -54,13 +60,13 @@ def obtain(place: Path, name: str, make: Callable[[Path], None], say: Callable[[
       DataError: the folder cannot be written or locked.
     """
     entry = place / name
-    if whole(entry):
+    if not refresh and whole(entry):
         return entry, True
     try:
         place.mkdir(parents=True, exist_ok=True)
-        with _locked(place / f"{name}.lock", lambda: say(f"waiting for another process that prepares {entry}")):
+        with locks.held(place / f"{name}.lock", lambda holder: say(f"waiting for {holder}, which prepares {entry}")):
             _remove_stale(place, name)
-            if whole(entry):
+            if not refresh and whole(entry):
                 return entry, True
             shutil.rmtree(entry, ignore_errors=True)
             temporary = place / f".{name}-{os.getpid()}"
@@ -98,28 +104,13 @@ def _flush(path: Path) -> None:
 
 
 def _remove_stale(place: Path, name: str) -> None:
-    """Temporary folders of killed processes: ours, since we hold the lock, and those whose lock is free."""
+    """Temporary folders of killed processes: those of this entry, since we hold its lock, and old ones of others."""
     for folder in place.glob(".*-*"):
-        owner = folder.name[1:].partition("-")[0]
-        if owner == name:
-            shutil.rmtree(folder, ignore_errors=True)
-        else:
-            with suppress(BlockingIOError, OSError), (place / f"{owner}.lock").open("r") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(OSError):
+            if folder.name[1:].partition("-")[0] == name or old(folder):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-@contextmanager
-def _locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
-    """Hold a lock that the system frees when its holder dies."""
-    with path.open("a") as lock:
-        _acquire(lock, waiting)
-        yield
-
-
-def _acquire(lock: IO[str], waiting: Callable[[], None]) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        waiting()
-        fcntl.flock(lock, fcntl.LOCK_EX)
+def old(path: Path) -> bool:
+    """Whether nobody has written here for `STALE_S`."""
+    return time.time() - path.stat().st_mtime > STALE_S

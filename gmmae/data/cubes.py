@@ -19,8 +19,8 @@ import numpy as np
 from gmmae.config import DataConfig
 from gmmae.data.annotations import Fault, Row, Table, read_table
 from gmmae.data.arrays import ARRAY_SUFFIXES, array_header, array_names, stream
-from gmmae.data.integrity import SUFFIXES, data_file_or_header
-from gmmae.data.tasks import Item, Plan, Task, fingerprint, sha256
+from gmmae.data.integrity import SUFFIXES
+from gmmae.data.tasks import Item, Plan, Task, fingerprint, sha256, task
 from gmmae.data.volumes import DataError
 
 
@@ -38,14 +38,11 @@ def plan(config: DataConfig) -> Plan:
     csv = root / (config.csv or "nodules.csv")
     table = read_table(csv, config, "file", ())
     tasks, faults = _tasks(root, table, csv.name)
-    files = [
-        path for task in tasks for path in (task.file, data_file_or_header(task.file), *(i.mask for i in task.items if i.mask))
-    ]
     return Plan(
         tasks,
         (*table.faults, *faults),
         len(table.rows) + len(table.faults),
-        fingerprint(root, files),
+        fingerprint(root, tasks),
         sha256(csv),
     )
 
@@ -73,13 +70,15 @@ def _tasks(root: Path, table: Table, csv: str) -> tuple[tuple[Task, ...], list[F
                     continue
                 items.append(_item(f"{name}_{i}" if len(rows) > 1 else name, row, csv, mask if mask.is_file() else None))
             if items:
-                tasks.append(Task(path, name, tuple(items)))
+                tasks.append(task(path, name, tuple(items)))
     return tuple(tasks), faults
 
 
 def _item(name: str, row: Row, csv: str, mask: Path | None) -> Item:
     place = f"{csv} line {row.number}"
-    return Item(name, place, row.group or row.file, row.category, row.centre_mm, row.diameter_mm, row.spacing_mm, mask=mask)
+    group = row.group or row.file
+    known = (row.category, row.centre_mm, row.diameter_mm, row.spacing_mm)
+    return Item(name, place, group, *known, mask=mask, group_column=row.group_column)
 
 
 def _find(root: Path, name: str) -> Path | None:
@@ -121,5 +120,7 @@ def _plan_arrays(root: Path) -> Plan:
             continue
         group = name if groups is None else str(groups[i])
         category = "" if categories is None else str(categories[i])
-        items.append(Item(name, place, group, category, None, diameter, spacing, i))
-    return Plan((Task(root, root.name, tuple(items)),), tuple(faults), samples, fingerprint(root.parent, [root]), "")
+        column_name = "" if groups is None else "groups"
+        items.append(Item(name, place, group, category, None, diameter, spacing, i, group_column=column_name))
+    tasks = (task(root, root.name, tuple(items)),) if items else ()
+    return Plan(tasks, tuple(faults), samples, fingerprint(root.parent, tasks), "")

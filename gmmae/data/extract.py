@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int16, UInt8
 
 from gmmae.data import geometry
 from gmmae.data.annotations import Fault
 from gmmae.data.arrays import ARRAY_SUFFIXES, array_names, open_array, stream
+from gmmae.data.extracted import Cube, Extracted, Transient
 from gmmae.data.geometry import Fill, Index, Volume
 from gmmae.data.scans import array_volume, open_scan
-from gmmae.data.tasks import Item, Task
+from gmmae.data.tasks import Item, Task, stamps
 from gmmae.data.volumes import DataError, Point
 
 
@@ -26,26 +26,6 @@ class Options(NamedTuple):
     fill: Fill
 
 
-class Cube(NamedTuple):
-    """A nodule, cut: its item, the cube in HU, where it was cut, and the share of voxels outside the scan."""
-
-    item: Item
-    hu: Int16[np.ndarray, "size size size"]
-    mask: UInt8[np.ndarray, "size size size"] | None
-    centre_mm: Point
-    edge_mm: float
-    filled: float
-
-
-class Extracted(NamedTuple):
-    """What came of a task, and the seconds it took; `read_s` is the part spent on opening, checking and reading the scan."""
-
-    cubes: tuple[Cube, ...]
-    faults: tuple[Fault, ...]
-    read_s: float
-    total_s: float
-
-
 class _Source(NamedTuple):
     item: Item
     volume: Volume
@@ -53,8 +33,12 @@ class _Source(NamedTuple):
     edge_mm: float | None = None  # of an array that already is the cube; otherwise `data.edge` decides
 
 
-def extract(task: Task, options: Options) -> Extracted:
-    """Cut all nodules of one scan; what cannot be read becomes a fault that names the file."""
+def extract(task: Task, options: Options) -> Extracted | Transient:
+    """Cut all nodules of one scan; what is broken becomes a fault that names the file.
+
+    An error of the system (a disk, a network, too little memory) is no fault of the scan, and neither is what was found in
+    files that are not those that were listed: replaced, still being copied, or away for a moment.
+    """
     clock = _Clock()
     cubes: list[Cube] = []
     faults: list[Fault] = []
@@ -64,9 +48,13 @@ def extract(task: Task, options: Options) -> Extracted:
                 cubes.append(_cut(source, options))
             except DataError as error:
                 faults.append(Fault("nodule", f"{task.label} ({source.item.place})", str(error), 1))
-    except (DataError, OSError, MemoryError) as error:
+    except DataError as error:
         left = len(task.items) - len(cubes) - len(faults)
-        faults.append(Fault("unreadable", task.label, str(error) or type(error).__name__, left))
+        faults.append(Fault("unreadable", task.label, str(error), left))
+    except (OSError, MemoryError) as error:
+        return Transient(" ".join(str(error).split()) or type(error).__name__)
+    if stamps([stamp.path for stamp in task.stamps]) != task.stamps:
+        return Transient("its files have changed, or have gone, since they were listed")
     return Extracted(tuple(cubes), tuple(faults), clock.read_s, time.perf_counter() - clock.start)
 
 

@@ -80,6 +80,17 @@ def check_gzip(path: Path) -> None:
         _check_stream(path, 0, 0)
 
 
+def read_through(path: Path) -> None:
+    """Read all bytes of a file and keep none.
+
+    Raises:
+      OSError: the file is not there, or the disk or the network fails.
+    """
+    with path.open("rb") as file:
+        while file.read(CHUNK_BYTES):
+            pass
+
+
 def _meta_header(path: Path) -> dict[str, str]:
     """The fields of a MetaImage header; `ElementDataFile` is the last one."""
     fields: dict[str, str] = {}

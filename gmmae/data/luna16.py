@@ -11,8 +11,7 @@ from pathlib import Path
 
 from gmmae.config import DataConfig
 from gmmae.data.annotations import COORDINATES, Fault, Row, read_table
-from gmmae.data.integrity import data_file_or_header
-from gmmae.data.tasks import Item, Plan, Task, fingerprint, sha256
+from gmmae.data.tasks import Item, Plan, Task, fingerprint, sha256, task
 from gmmae.data.volumes import DataError
 
 COLUMNS = (*COORDINATES, "diameter_mm")
@@ -45,7 +44,7 @@ def plan(config: DataConfig) -> Plan:
     for uid, rows in sorted(by_scan.items()):
         if uid in found:
             items = tuple(_item(uid, i, row, csv.name) for i, row in enumerate(rows))
-            tasks.append(Task(found[uid], str(found[uid].relative_to(root)), items))
+            tasks.append(task(found[uid], str(found[uid].relative_to(root)), items))
         else:
             text = f"there is no such scan; {csv.name} lists {len(rows)} of its nodules"
             faults.append(Fault("missing", f"{uid}.mhd", text, len(rows)))
@@ -53,10 +52,12 @@ def plan(config: DataConfig) -> Plan:
         tuple(tasks),
         (*table.faults, *faults),
         len(table.rows) + len(table.faults),
-        fingerprint(root, [path for task in tasks for path in (task.file, data_file_or_header(task.file))]),
+        fingerprint(root, tasks),
         sha256(csv),
     )
 
 
 def _item(uid: str, index: int, row: Row, csv: str) -> Item:
-    return Item(f"{uid}_{index}", f"{csv} line {row.number}", row.group or uid, row.category, row.centre_mm, row.diameter_mm)
+    name, place = f"{uid}_{index}", f"{csv} line {row.number}"
+    group = row.group or uid
+    return Item(name, place, group, row.category, row.centre_mm, row.diameter_mm, group_column=row.group_column)

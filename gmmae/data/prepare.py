@@ -13,19 +13,21 @@ from jaxtyping import Float
 from gmmae.compiled import user_cache
 from gmmae.config import DataConfig
 from gmmae.data import cache, cubes, luna16
-from gmmae.data.annotations import Fault
-from gmmae.data.progress import Progress
+from gmmae.data.annotations import Fault, refuse
+from gmmae.data.extracted import Reading
+from gmmae.data.progress import Say
 from gmmae.data.summary import summarise
 from gmmae.data.tasks import Plan
-from gmmae.data.volumes import DataError, Nodules
+from gmmae.data.volumes import DataError, Nodules, TransientError
 
-VERSION = 1
-"""Raised whenever the same files and options would give other cubes."""
+VERSION = 2
+"""Raised whenever the same files and options would give other cubes, or an entry another meaning.
+
+2: an entry holds every nodule that its files have. Before, a killed process or a disk's error could cost some, for good.
+"""
 
 SOURCES: dict[str, Callable[[DataConfig], Plan]] = {"luna16": luna16.plan, "cubes": cubes.plan}
-ARRAYS, SUMMARY = "nodules.npz", "summary.json"
-
-Say = Callable[[str], None]
+ARRAYS, SUMMARY, PARTS = "nodules.npz", "summary.json", ".parts"
 
 
 class Prepared(NamedTuple):
@@ -61,6 +63,7 @@ def load(config: DataConfig, say: Say = say_on_stderr) -> Nodules:
 
     Raises:
       DataError: nothing can be used, or something cannot and `data.on_error` is "refuse".
+      TransientError: some scan could not be read for a reason that may pass; what was read is kept, but not as an entry.
     """
     prepared = prepare(config, say)
     faults = prepared.summary["faults"]
@@ -92,22 +95,46 @@ def load_prepared(prepared: Prepared) -> tuple[Nodules, Details]:
     return nodules, details
 
 
-def prepare(config: DataConfig, say: Say = say_on_stderr) -> Prepared:
+def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False) -> Prepared:
     """The cache entry of these data, made when it is not there.
+
+    Args:
+      config: the data section.
+      say: takes lines for the user.
+      refresh: throw away what is there, also of an extraction that was interrupted.
 
     Raises:
       DataError: as `load`.
     """
     if config.source not in SOURCES:
         raise DataError(f"data.source must be one of {', '.join(SOURCES)} to be prepared; got {config.source}")
-    plan = SOURCES[config.source](config)
+    try:
+        plan = SOURCES[config.source](config)
+    except OSError as error:
+        raise TransientError(f"data.root must be a folder that can be read; got {error}: try the same command again") from error
     if config.on_error == "refuse":
-        _refuse(plan.faults)
+        refuse(plan.faults)
     place = Path(config.cache) if config.cache else user_cache()
-    folder, from_cache = cache.obtain(place, _key(config, plan), lambda folder: _make(folder, config, plan, say), say)
+    kept = place / PARTS
+
+    def make(folder: Path) -> None:
+        # SimpleITK is only needed here, and costs half a second to import.
+        from gmmae.data import reading
+
+        start = time.perf_counter()
+        if refresh:
+            reading.forget(config, plan, VERSION, kept)
+        readings = reading.read(config, plan, VERSION, kept, say)
+        _make(folder, config, plan, readings, time.perf_counter() - start)
+
+    folder, from_cache = cache.obtain(place, _key(config, plan), make, say, refresh)
+    if not from_cache:
+        from gmmae.data import reading
+
+        reading.forget(config, plan, VERSION, kept)
     summary = json.loads((folder / SUMMARY).read_text())
     if config.on_error == "refuse":
-        _refuse([Fault(**fault) for fault in summary["faults"]])
+        refuse([Fault(**fault) for fault in summary["faults"]])
     return Prepared(folder, summary, from_cache)
 
 
@@ -117,30 +144,10 @@ def _key(config: DataConfig, plan: Plan) -> str:
     return cache.key([VERSION, options, plan.csv_sha256, plan.inputs, plan.faults])
 
 
-def _refuse(faults: Sequence[Fault]) -> None:
-    if len(faults) > 0:
-        more = f", the first of {len(faults)} faults" if len(faults) > 1 else ""
-        raise DataError(f"{faults[0].line()}{more}: mend it, or set data.on_error = skip to leave such nodules out")
-
-
-def _make(folder: Path, config: DataConfig, plan: Plan, say: Say) -> None:
-    """Extract every nodule of a plan into `folder`."""
-    # SimpleITK is only needed here, and costs half a second to import.
-    from gmmae.data.extract import Cube, Options
-    from gmmae.data.processes import extract_all
-
-    start = time.perf_counter()
-    found: list[Cube] = []
-    faults = list(plan.faults)
-    read_s = busy_s = 0.0
-    with Progress(len(plan.tasks), "scans", say) as progress:
-        for result in extract_all(plan.tasks, Options(config.size, config.edge, config.fill), config.workers):
-            found += result.cubes
-            faults += result.faults
-            read_s, busy_s = read_s + result.read_s, busy_s + result.total_s
-            if config.on_error == "refuse":
-                _refuse(result.faults)
-            progress.advance()
+def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Reading], elapsed_s: float) -> None:
+    """Write what all scans of a plan gave into `folder`."""
+    found = [cube for reading in readings for cube in reading.result.cubes]
+    faults = [*plan.faults, *(fault for reading in readings for fault in reading.result.faults)]
     if not found:
         why = "".join(f": {fault.line()}" for fault in faults[:1])
         raise DataError(f"data must hold a nodule that can be read; {plan.annotations} are listed, {len(faults)} faults{why}")
@@ -174,9 +181,11 @@ def _make(folder: Path, config: DataConfig, plan: Plan, say: Say) -> None:
         arrays["categories"].tolist(),
         arrays["groups"].tolist(),
         sum(mask is not None for mask in masks),
+        sum(not cube.item.group_column for cube in found),
     )
-    elapsed = time.perf_counter() - start
-    summary["seconds"] = {"total_s": elapsed, "read_share": read_s / busy_s if busy_s else 0.0}
+    summary["repeated"] = sorted(f"{reading.task.label}: {text}" for reading in readings for text in reading.failures)
+    read_s, busy_s = (sum(getattr(reading.result, name) for reading in readings) for name in ("read_s", "total_s"))
+    summary["seconds"] = {"total_s": elapsed_s, "read_share": read_s / busy_s if busy_s else 0.0}
     summary["determining"] = {
         "version": VERSION,
         **{name: getattr(config, name) for name in ("source", "size", "edge", "fill", "category_column", "group_column")},

@@ -11,11 +11,14 @@ from rich.progress import Progress as Bar
 
 LINE_EVERY_S = 10.0
 
+Say = Callable[[str], None]
+"""Takes a line for the user."""
+
 
 class Progress:
     """A context that counts `total` things; `advance` is called after each."""
 
-    def __init__(self, total: int, what: str, say: Callable[[str], None]) -> None:
+    def __init__(self, total: int, what: str, say: Say) -> None:
         self.total, self.what, self.say = total, what, say
         self.done = 0
         self.start = self.said = time.monotonic()

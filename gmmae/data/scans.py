@@ -2,14 +2,16 @@
 
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import SimpleITK as sitk
 from jaxtyping import Shaped
 
 from gmmae.data.geometry import Index, Volume, frame
-from gmmae.data.integrity import SUFFIXES, check_data, check_gzip, data_file
+from gmmae.data.integrity import SUFFIXES, check_data, check_gzip, data_file, read_through
 from gmmae.data.volumes import DataError, Point
 
 VOXEL_BYTES = {
@@ -25,12 +27,15 @@ VOXEL_BYTES = {
     sitk.sitkFloat64: 8,
 }
 
+T = TypeVar("T")
+
 
 def open_scan(path: Path) -> Volume:
     """A volume file as a `Volume`: its header is read, its data checked as far as that takes no memory.
 
     Raises:
       DataError: the file, or the data file its header names, is missing, truncated, damaged or no 3-D scalar volume.
+      OSError, MemoryError: the system failed, not the file.
     """
     if not path.is_file():
         raise DataError("there is no such file")
@@ -42,7 +47,7 @@ def open_scan(path: Path) -> Volume:
     reader = sitk.ImageFileReader()
     reader.SetFileName(str(path))
     try:
-        reader.ReadImageInformation()
+        _ask_itk(reader.ReadImageInformation, path, data)
         if reader.GetDimension() != 3 or reader.GetNumberOfComponents() != 1:
             kind = f"{reader.GetDimension()} axes and {reader.GetNumberOfComponents()} values a voxel"
             raise DataError(f"a volume must have 3 axes and 1 value a voxel; this one has {kind}")
@@ -61,7 +66,7 @@ def open_scan(path: Path) -> Volume:
         reader.SetExtractIndex(start)
         reader.SetExtractSize(shape)
         try:
-            return reader.Execute()
+            return _ask_itk(reader.Execute, path, data)
         except RuntimeError as error:
             raise DataError(f"the voxels cannot be read: {_reason(error)}") from error
 
@@ -92,6 +97,22 @@ def array_volume(voxels: Shaped[np.ndarray, "..."], spacing_mm: Point) -> Volume
         return image
 
     return Volume(geometry, (x, y, z), read)
+
+
+def _ask_itk(call: Callable[[], T], *files: Path) -> T:
+    """What ITK answers, asked a second time when it fails.
+
+    It has the same error for a broken file and for a disk that failed for a moment. So the files are read through first, which
+    raises the disk's own error if it still fails; what ITK then says again is true of the file.
+    """
+    try:
+        return call()
+    except RuntimeError as error:
+        if "Failed to allocate memory" in str(error):
+            raise MemoryError("ITK had too little memory") from error
+        for file in files:
+            read_through(file)
+        return call()
 
 
 def _reason(error: RuntimeError) -> str:

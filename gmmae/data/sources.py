@@ -34,7 +34,7 @@ SOURCES: dict[str, Callable[[DataConfig], Nodules]] = {
 
 
 def load(config: DataConfig) -> Dataset:
-    """Loads the source, divides it by scan, and turns HU into densities.
+    """Loads the source, divides it by patient (by scan where none is named), and turns HU into densities.
 
     Raises:
       DataError: the data cannot be used, or cannot be divided as asked.

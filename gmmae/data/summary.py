@@ -26,6 +26,7 @@ def summarise(
     categories: Sequence[str],
     groups: Sequence[str],
     masks: int,
+    by_scan: int,
 ) -> dict[str, Any]:
     """Counts and statistics; `annotations = nodules + duplicates + lost` always holds.
 
@@ -38,6 +39,7 @@ def summarise(
       categories: empty strings where not known.
       groups: of each cube.
       masks: cubes that have one.
+      by_scan: cubes whose group is only their scan, or volume: no patient is named.
     """
     kinds = Counter(fault.kind for fault in faults)
     known = diameter_mm[np.isfinite(diameter_mm)]
@@ -49,6 +51,7 @@ def summarise(
         "lost": sum(fault.lost for fault in faults),
         "scans": len(plan.tasks),
         "groups": len(set(groups)),
+        "grouped_by_scan": by_scan,
         "bad_rows": kinds["row"],
         "missing_scans": kinds["missing"],
         "unreadable_scans": kinds["unreadable"],
@@ -69,6 +72,7 @@ def lines(summary: dict[str, Any]) -> list[str]:
     kinds = ", ".join(f"{count} {name or 'without category'}" for name, count in summary["categories"].items())
     text = [
         f"{summary['nodules']} nodules in {summary['groups']} groups: {kinds}",
+        *_grouping(summary),
         f"{summary['annotations']} annotations, {summary['duplicates']} of them duplicates and {summary['lost']} lost to "
         f"faults: {summary['bad_rows']} bad rows, {summary['missing_scans']} missing scans, "
         f"{summary['unreadable_scans']} unreadable scans, {summary['bad_nodules']} bad places in sound scans",
@@ -81,10 +85,21 @@ def lines(summary: dict[str, Any]) -> list[str]:
             f"diameters: {diameter['min']:.1f} to {diameter['max']:.1f} mm, median {diameter['median']:.1f}, "
             f"mean {diameter['mean']:.1f}"
         )
+    if summary["repeated"]:
+        text.append(f"readings that failed and were repeated: {len(summary['repeated'])}; the first: {summary['repeated'][0]}")
     faults = [Fault(**fault).line() for fault in summary["faults"]]
     if len(faults) > FAULT_LINES:
         faults[FAULT_LINES:] = [f"and {len(faults) - FAULT_LINES} more, in summary.json"]
     return text + faults
+
+
+def _grouping(summary: dict[str, Any]) -> list[str]:
+    """Where a patient may be on both sides of the split."""
+    by_scan, nodules = summary["grouped_by_scan"], summary["nodules"]
+    if not by_scan:
+        return []
+    whose = "each group is a scan or volume" if by_scan == nodules else f"the groups of {by_scan} nodules are scans or volumes"
+    return [f"{whose}, because no patient is named there: a patient with several may be in both training and validation"]
 
 
 def _spread(values: Float[np.ndarray, " n"]) -> dict[str, float]:

@@ -18,13 +18,19 @@ class DataError(InputError):
     """Data that cannot be used; the message names the volume or file and its fault."""
 
 
+class TransientError(DataError):
+    """Data that could not be read for a reason that may pass: the same command may succeed later."""
+
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h
+
+
 class Nodules(NamedTuple):
     """Nodule cubes in Hounsfield units, with what is known of each.
 
     Attributes:
       hu: the cubes, HU, axes z, y, x.
       names: one for each cube, unique.
-      groups: the scan (or patient) that each cube comes from; a split never divides a group.
+      groups: the patient that each cube comes from where one is named, otherwise the scan; a split never divides a group.
       categories: the class of each nodule, or an empty string where none is known.
       masks: the nodule's voxels, where known.
     """

@@ -17,7 +17,14 @@ POINT = (12.3, -45.6, 78.9)
 @pytest.fixture
 def config(tmp_path):
     (tmp_path / "cubes").mkdir()
-    return DataConfig(source="cubes", root=str(tmp_path / "cubes"), cache=str(tmp_path / "cache"), workers=1, edge="20mm")
+    return DataConfig(
+        source="cubes",
+        root=str(tmp_path / "cubes"),
+        cache=str(tmp_path / "cache"),
+        edge="20mm",
+        workers=1,
+        scan_time_limit_s=0.0,
+    )
 
 
 @pytest.fixture
@@ -243,7 +250,7 @@ def test_the_real_nodules(shared_data, tmp_path):
         (root / name).symlink_to(shared_data / "luna16_nodules" / name)
     lines = (shared_data / "luna16_nodules" / "nodules.csv").read_text().splitlines(True)
     (root / "nodules.csv").write_text("".join([lines[0], *lines[1::12]]))
-    config = DataConfig(source="cubes", root=str(root), cache=str(tmp_path), fill="replicate", workers=1)
+    config = DataConfig(source="cubes", root=str(root), cache=str(tmp_path), fill="replicate", workers=1, scan_time_limit_s=0.0)
     prepared = prepare(config, QUIET.append)
     nodules, _ = load_prepared(prepared)
     assert len(nodules.hu) == len(lines[1::12])

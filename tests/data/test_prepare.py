@@ -1,5 +1,6 @@
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,8 +23,17 @@ def test_the_summary_of_known_cubes():
     faults.append(Fault("duplicate", "x.csv line 5", "repeats line 4, which is kept", 0))
     plan = Plan((), (), 8, (), "")
     summary = summarise(
-        plan, faults, hu, np.array([0, 0.5, 0, 0.1]), np.array([4.0, np.nan, 6.0, 20.0]), ["a", "", "a", "b"], list("ppqr"), 3
+        plan,
+        faults,
+        hu,
+        np.array([0, 0.5, 0, 0.1]),
+        np.array([4.0, np.nan, 6.0, 20.0]),
+        ["a", "", "a", "b"],
+        list("ppqr"),
+        3,
+        1,
     )
+    summary["repeated"] = ["c.mhd: it was not read within 5 s"]
     assert summary["annotations"] == summary["nodules"] + summary["duplicates"] + summary["lost"] == 8
     assert summary["categories"] == {"": 1, "a": 2, "b": 1}
     assert summary["diameter_mm"] == {"min": 4, "median": 6, "mean": 10, "max": 20}
@@ -38,8 +48,10 @@ def test_the_summary_of_known_cubes():
     assert sum(counts.values()) == 256
     text = lines(summary)
     assert text[0] == "4 nodules in 3 groups: 1 without category, 2 a, 1 b"
-    assert "1 of them duplicates and 3 lost to faults: 1 bad rows, 1 missing scans" in text[1]
-    assert "2 nodules reach beyond their scan; filled share: mean 15.0%, largest 50.0%" in text[2]
+    assert text[1].startswith("the groups of 1 nodules are scans or volumes, because no patient is named there: a patient with")
+    assert "1 of them duplicates and 3 lost to faults: 1 bad rows, 1 missing scans" in text[2]
+    assert "2 nodules reach beyond their scan; filled share: mean 15.0%, largest 50.0%" in text[3]
+    assert text[-4] == "readings that failed and were repeated: 1; the first: c.mhd: it was not read within 5 s"
     assert text[-3:-1] == ["gone.mhd: there is no such scan", "x.csv line 3: no number"]
     assert text[-1] == "x.csv line 5: repeats line 4, which is kept"
     assert not any("\n" in line for line in text)
@@ -66,6 +78,18 @@ def test_cubes_become_targets_in_three_two_and_one_axes(luna_folder):
         targets = to_density(central_section(nodules.hu, ndim), (-1000.0, 400.0))
         assert targets.density.shape == (2,) + (16,) * ndim
         np.testing.assert_allclose(targets.density.sum(tuple(range(1, ndim + 1))) * (2 / 16) ** ndim, 1, rtol=1e-5)
+
+
+def test_the_summary_says_where_groups_are_only_scans(luna_folder, write_csv):
+    config = luna_folder("ab")
+    summary = prepare(config, QUIET.append).summary
+    assert lines(summary)[1].startswith("each group is a scan or volume, because no patient is named there: a patient with")
+    rows = [(uid, 10, -20, 30, 8, "P1") for uid in "ab"]
+    columns = ("seriesuid", "coordX", "coordY", "coordZ", "diameter_mm", "patient")
+    write_csv(Path(config.root) / "annotations.csv", rows, columns)
+    known = prepare(config, QUIET.append).summary
+    assert (known["groups"], known["grouped_by_scan"]) == (1, 0)
+    assert not any("no patient is named" in line for line in lines(known))
 
 
 def test_the_synthetic_source_has_nothing_to_prepare():

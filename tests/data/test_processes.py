@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +9,13 @@ import pytest
 
 from gmmae.data import luna16, processes
 from gmmae.data.extract import Options
+from gmmae.data.extracted import Extracted, Transient
 from gmmae.data.prepare import load
 from gmmae.data.processes import WorkerError, extract_all
-from gmmae.data.tasks import Task
 
 OPTIONS = Options(16, "1.25x", "air")
 PATCHED = "import os, sys, gmmae.data.processes as p; real = p.extract; p.extract = lambda t, o: {}; p.serve()"
+DIES_OVER_B = "(print('out of memory', file=sys.stderr, flush=True), os._exit(9)) if t.label.endswith('b.mhd') else real(t, o)"
 
 
 @pytest.fixture
@@ -21,15 +23,24 @@ def tasks(luna_folder):
     return luna16.plan(luna_folder("abcd")).tasks
 
 
+def extracted(tasks, workers, limit_s=0.0):
+    results = [result for _, result in extract_all(tasks, OPTIONS, workers, limit_s)]
+    return [result for result in results if isinstance(result, Extracted)]
+
+
 def names(results):
-    return sorted(cube.item.name for result in results for cube in result.cubes)
+    return sorted(cube.item.name for result in results if isinstance(result, Extracted) for cube in result.cubes)
+
+
+def transients(answers):
+    return {task.label.rpartition("/")[2]: result.text for task, result in answers if isinstance(result, Transient)}
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_any_number_of_workers_gives_the_same(tasks, workers):
-    results = list(extract_all(tasks, OPTIONS, workers))
+    results = extracted(tasks, workers)
     assert names(results) == ["a_0", "b_0", "c_0", "d_0"]
-    alone = {cube.item.name: cube for result in extract_all(tasks, OPTIONS, 1) for cube in result.cubes}
+    alone = {cube.item.name: cube for result in extracted(tasks, 1) for cube in result.cubes}
     for result in results:
         for cube in result.cubes:
             np.testing.assert_array_equal(cube.hu, alone[cube.item.name].hu)
@@ -37,41 +48,65 @@ def test_any_number_of_workers_gives_the_same(tasks, workers):
 
 
 def test_a_worker_that_dies_costs_its_scan_only(tasks, monkeypatch):
-    died = "(print('out of memory', file=sys.stderr, flush=True), os._exit(9)) if t.label.endswith('b.mhd') else real(t, o)"
-    monkeypatch.setattr(processes, "WORKER", PATCHED.format(died))
-    results = list(extract_all(tasks, OPTIONS, 2))
-    assert names(results) == ["a_0", "c_0", "d_0"]
-    (fault,) = [fault for result in results for fault in result.faults]
-    assert (fault.kind, fault.lost) == ("unreadable", 1)
-    assert fault.place.endswith("b.mhd")
-    assert fault.text.startswith("the process reading it died (status 9, out of memory): too little memory")
+    monkeypatch.setattr(processes, "WORKER", PATCHED.format(DIES_OVER_B))
+    answers = list(extract_all(tasks, OPTIONS, 2, 0.0))
+    assert names(result for _, result in answers) == ["a_0", "c_0", "d_0"]
+    (text,) = transients(answers).values()
+    assert list(transients(answers)) == ["b.mhd"]
+    assert text.startswith("the process reading it died (status 9, out of memory): killed, too little memory")
+
+
+def test_a_decoder_that_hangs_is_killed_and_costs_its_scan_only(tasks, monkeypatch):
+    hangs = "__import__('time').sleep(600) if t.label.endswith('b.mhd') else real(t, o)"
+    monkeypatch.setattr(processes, "WORKER", PATCHED.format(hangs))
+    began = time.monotonic()
+    answers = list(extract_all(tasks, OPTIONS, 2, 2.0))
+    assert time.monotonic() - began < 60
+    assert names(result for _, result in answers) == ["a_0", "c_0", "d_0"]
+    assert transients(answers) == {"b.mhd": "it was not read within 2 s (data.scan_time_limit_s is for each volume)"}
+    assert not workers_left()
 
 
 def test_a_bug_in_a_worker_is_raised_with_its_traceback(tasks, monkeypatch):
     monkeypatch.setattr(processes, "WORKER", PATCHED.format("1 / 0"))
     with pytest.raises(WorkerError, match=r"ZeroDivisionError"):
-        list(extract_all(tasks, OPTIONS, 2))
+        extracted(tasks, 2)
 
 
-def test_a_worker_that_cannot_start_is_a_fault_with_its_reason(tasks, monkeypatch):
+def test_a_worker_that_cannot_start_says_why(tasks, monkeypatch):
     monkeypatch.setattr(processes, "WORKER", "import a_module_that_is_not_there")
-    results = list(extract_all(tasks, OPTIONS, 2))
-    assert all("No module named 'a_module_that_is_not_there'" in result.faults[0].text for result in results)
-    assert len(results) == 4
+    found = transients(extract_all(tasks, OPTIONS, 2, 0.0))
+    assert all("No module named 'a_module_that_is_not_there'" in text for text in found.values())
+    assert len(found) == 4
 
 
 def test_what_a_library_prints_does_not_get_between_the_answers(tasks, monkeypatch):
     monkeypatch.setattr(processes, "WORKER", PATCHED.format("(os.write(1, b'MetaImage: warning'), real(t, o))[1]"))
-    assert len(names(extract_all(tasks, OPTIONS, 2))) == 4
+    assert len(names(extracted(tasks, 2))) == 4
 
 
 def test_stopping_early_leaves_no_process(tasks):
-    many = tuple(Task(task.file, f"{i}", task.items) for i in range(20) for task in tasks)
-    results = extract_all(many, OPTIONS, 2)
+    many = tuple(task._replace(label=f"{i}") for i in range(20) for task in tasks)
+    results = extract_all(many, OPTIONS, 2, 0.0)
     next(results)
     results.close()
+    assert not workers_left()
+
+
+def test_stopping_does_not_wait_for_a_decoder_that_hangs(tasks, monkeypatch):
+    hangs = "__import__('time').sleep(600) if t.label.endswith('b.mhd') else real(t, o)"
+    monkeypatch.setattr(processes, "WORKER", PATCHED.format(hangs))
+    results = extract_all(tasks[:2], OPTIONS, 2, 0.0)
+    next(results)
+    began = time.monotonic()
+    results.close()
+    assert time.monotonic() - began < 60
+    assert not workers_left()
+
+
+def workers_left():
     children = subprocess.run(["ps", "--ppid", str(os.getpid()), "-o", "args="], capture_output=True, text=True).stdout
-    assert "gmmae.data.processes" not in children
+    return "gmmae.data.processes" in children
 
 
 def test_a_script_without_a_main_guard_may_load_data(luna_folder, tmp_path):
