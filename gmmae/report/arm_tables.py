@@ -34,7 +34,7 @@ def strong_efficiency(results: Results) -> Table | None:
         rows.append((_devices(runs, n), *ours, reached(runs) if runs else NONE, _paper_percent(PAPER_TABLE_I, n)))
     columns = ("devices", "efficiency (%)", "interval (%)", "reached", "paper (%)")
     title = results.clock.titled("Table I. Efficiency of strong scaling")
-    notes = (intervals_explained(results), *_notes(results, ["strong"]), *_shared(results))
+    notes = (intervals_explained(results), *_shared(results), *_notes(results, ["strong"]))
     return Table("table_1", title, columns, tuple(rows), notes) if _any(rows, 1) else None
 
 
@@ -150,7 +150,7 @@ def times_to_target(results: Results) -> Table | None:
                 rows.append((arm, devices, f"{found.reached} of {found.runs}", *times, *percents))
     columns = ("arm", "devices", "reached", "time (s)", "interval (s)", "efficiency (%)", "interval (%)")
     title = results.clock.titled("Table VII. Time to the target")
-    notes = (intervals_explained(results), *_notes(results, results.config.arms), *_shared(results))
+    notes = (intervals_explained(results), *_shared(results), *_notes(results, results.config.arms))
     return Table("table_7", title, columns, tuple(rows), notes) if rows else None
 
 
