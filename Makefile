@@ -25,7 +25,7 @@ test-cluster: $(VENV)/ready
 test-faults: $(VENV)/ready
 	$(BIN)/python -m tests.faults --seed 3
 
-# Every kind of fault once, in a row on one run.
+# The cheap part: every way to go on once, in a row on one run.
 test-faults-quick: $(VENV)/ready
 	$(BIN)/python -m tests.faults --seed 3 --quick
 
