@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -653,8 +654,8 @@ def test_a_second_sweep_on_the_same_work_directory_is_refused_while_the_first_ru
     code, second = fake.sweep(grid(devices=(1,)), display=Second())
     assert code == 0
     assert second.error == (
-        f"workdir must be worked on by one sweep at a time; got {fake.root}, which another process holds: "
-        "wait for it, end it, or give another with --workdir"
+        f"workdir must be worked on by one sweep at a time; got {fake.root}, which process "
+        f"{os.getpid()} on {socket.gethostname()} holds: wait for it, end it, or give another with --workdir"
     )
 
 
