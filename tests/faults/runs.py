@@ -150,9 +150,9 @@ class Run:
         return any(line[1].endswith(f":{self.port:04X}") and line[3] == state for line in lines)
 
     def holds_workdir(self) -> bool:
-        """Whether process 0 has locked the work directory: it has put its name into the lock."""
+        """Whether process 0 has locked the work directory: it has put its name beside the lock."""
         try:
-            return (self.workdir / ".lock").read_text().startswith(f"process {self.processes[0].pid} ")
+            return (self.workdir / ".lock.owner").read_text().startswith(f"process {self.processes[0].pid} ")
         except OSError:
             return False
 
