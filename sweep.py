@@ -2,7 +2,7 @@
 
 import sys
 
-from gmmae.cli import guarded, sweep
+from gmmae.commands.cli import guarded, sweep
 
 if __name__ == "__main__":
     sys.exit(guarded(sweep, sys.argv[1:], "python sweep.py"))

@@ -2,7 +2,7 @@
 
 import sys
 
-from gmmae.cli import guarded, train
+from gmmae.commands.cli import guarded, train
 
 if __name__ == "__main__":
     sys.exit(guarded(train, sys.argv[1:], "python train.py"))

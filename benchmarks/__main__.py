@@ -19,9 +19,9 @@ from typing import Any
 from benchmarks.child import ROOT, ask
 from benchmarks.peers import compare, roster
 from benchmarks.peers.fleet import fleet
-from gmmae.provenance import git_commit, versions
-from gmmae.records import write_text
-from gmmae.tables import Table, markdown
+from gmmae.base.provenance import git_commit, versions
+from gmmae.base.records import write_text
+from gmmae.report.tables import Table, markdown
 
 SAMPLES, VALIDATION = {"cpu": 330, "gpu": 2100}, 128
 """Of the timed epochs: ten or 65 full steps of 32 and a partial one."""

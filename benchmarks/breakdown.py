@@ -23,9 +23,9 @@ from benchmarks import flops
 from benchmarks.epoch import compiled_epoch, of_batches
 from benchmarks.peers.ours import configuration
 from benchmarks.spread import Spread, spread
-from gmmae.config import Config
+from gmmae.base.config import Config
 from gmmae.models.products import FULL
-from gmmae.tables import Table
+from gmmae.report.tables import Table
 
 STEPS = 8
 """Of an epoch."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.child import ask
 from benchmarks.spread import exponent, spread
-from gmmae.tables import Table
+from gmmae.report.tables import Table
 
 GROWTH = {"batch": (8, 16, 32, 64, 128), "components": (25, 50, 100, 200), "size": (14, 16, 20, 24)}
 DEVICES, DEVICE_BATCH = (1, 2, 4, 8), 8
@@ -61,7 +61,7 @@ def peak_memory(config: str, virtual: int, micro: int) -> dict[str, float]:
     import jax
 
     from benchmarks.peers.ours import Ours, configuration
-    from gmmae.config import ParallelConfig
+    from gmmae.base.config import ParallelConfig
 
     parallel = ParallelConfig(virtual=virtual, micro_batch=micro)
     ours = Ours(dataclasses.replace(configuration(config, 1024, 256), arm="weak", parallel=parallel))
@@ -96,7 +96,7 @@ def devices(config: str, turns: int) -> dict[str, Any]:
     import jax
 
     from benchmarks.peers.ours import configuration
-    from gmmae.config import ParallelConfig
+    from gmmae.base.config import ParallelConfig
 
     base = configuration(config, STEPS * DEVICE_BATCH * max(DEVICES), 8)
     base = dataclasses.replace(base, arm="weak", optim=dataclasses.replace(base.optim, base_batch=DEVICE_BATCH))

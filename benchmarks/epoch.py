@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from gmmae import programs
-from gmmae.config import Config
+from gmmae.base.config import Config
+from gmmae.training import programs
 
 
 def of_batches(config: Config, batch: int, steps: int) -> Config:

@@ -8,9 +8,9 @@ import dataclasses
 import jax
 import numpy as np
 
-from gmmae import programs
-from gmmae.arguments import config_path, read_config
-from gmmae.config import Config, ParallelConfig
+from gmmae.base.config import Config, ParallelConfig
+from gmmae.commands.arguments import config_path, read_config
+from gmmae.training import programs
 
 EPOCHS, COUNTS = 10, (2, 3, 8)
 

@@ -26,14 +26,15 @@ import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from gmmae import environment, programs
-from gmmae.arguments import config_path, read_config
-from gmmae.config import Config, ParallelConfig
+from gmmae.base import environment
+from gmmae.base.config import Config, ParallelConfig
+from gmmae.commands.arguments import config_path, read_config
 from gmmae.data.batches import epoch_order, shards
 from gmmae.figures import canvas
-from gmmae.losses import weighted_sum
-from gmmae.reduction import repeat, tree_sum
-from gmmae.step import train_epoch
+from gmmae.models.losses import weighted_sum
+from gmmae.training import programs
+from gmmae.training.reduction import repeat, tree_sum
+from gmmae.training.step import train_epoch
 
 TURNS = 11
 

@@ -4,7 +4,7 @@ A product and its addition count two. Gradients cost as much as the forward pass
 the first convolution needs none of its input.
 """
 
-from gmmae.config import Config
+from gmmae.base.config import Config
 
 ADAM = 14
 """Operations a parameter: two moments (3 and 4), their corrections (2), root, sum, quotient, rate, update."""

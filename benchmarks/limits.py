@@ -22,12 +22,12 @@ import jax.numpy as jnp
 from benchmarks import flops
 from benchmarks.epoch import compiled_epoch, of_batches
 from benchmarks.spread import spread
-from gmmae import programs
-from gmmae.arguments import config_path, read_config
-from gmmae.blocks import block_program
-from gmmae.config import Config
-from gmmae.provenance import versions
-from gmmae.tables import Table, markdown
+from gmmae.base.config import Config
+from gmmae.base.provenance import versions
+from gmmae.commands.arguments import config_path, read_config
+from gmmae.report.tables import Table, markdown
+from gmmae.training import programs
+from gmmae.training.blocks import block_program
 
 PAPER_EPOCHS = 65_536
 STEPS, TURNS = 8, 7

@@ -3,9 +3,9 @@
     python benchmarks/prepare.py [--folder DIR] [--scans 40] [--workers 2] [--compressed] [--keep]
 
 Makes 40 scans of 512 × 512 × 200 int16 (105 MB each) with 3 annotated nodules each in DIR (default: a temporary folder; it
-needs 4.2 GB, or 2.2 GB compressed), drops them from the page cache, runs `gmmae.data.prepare.load` in a fresh process, then
-again in another. Memory is the sum of the resident sizes of that process and its workers, sampled every 10 ms; pages they
-share count several times, so it is an upper bound.
+needs 4.2 GB, or 2.2 GB compressed), drops them from the page cache, runs
+`gmmae.data.extraction.prepare.load` in a fresh process, then again in another. Memory is the sum of the resident sizes of that
+process and its workers, sampled every 10 ms; pages they share count several times, so it is an upper bound.
 
 Measured on 2 cores of a shared CPU machine: see MEASUREMENT.md.
 """
@@ -31,8 +31,8 @@ NODULES = 3
 LOAD = """
 import json, sys, time
 start = time.perf_counter()
-from gmmae.config import DataConfig
-from gmmae.data.prepare import load, prepare
+from gmmae.base.config import DataConfig
+from gmmae.data.extraction.prepare import load, prepare
 config = DataConfig(source="luna16", root=sys.argv[1], cache=sys.argv[2], workers=int(sys.argv[3]))
 imported = time.perf_counter()
 nodules = load(config)

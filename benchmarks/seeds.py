@@ -18,11 +18,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gmmae import programs
-from gmmae.arguments import config_path, read_config
-from gmmae.config import Config
+from gmmae.base.config import Config
+from gmmae.commands.arguments import config_path, read_config
 from gmmae.data.batches import Plan, epoch_order, shards
-from gmmae.step import TrainState, train_epoch
+from gmmae.training import programs
+from gmmae.training.step import TrainState, train_epoch
 
 
 def seeds_of(config: Config, count: int, batch: int, steps: int) -> tuple[Callable[..., Any], list[tuple[Any, ...]]]:

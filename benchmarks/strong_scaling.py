@@ -21,8 +21,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from gmmae.arguments import config_path, read_config
-from gmmae.records import read_history
+from gmmae.base.records import read_history
+from gmmae.commands.arguments import config_path, read_config
 
 ROOT = Path(__file__).parent.parent
 WARM = 1

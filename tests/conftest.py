@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ.setdefault("PJRT_NPROC", "8")  # as gmmae.environment sets it for exact reductions of eight shards
+os.environ.setdefault("PJRT_NPROC", "8")  # as gmmae.base.environment sets it for exact reductions of eight shards
 # Programs that several tests compile alike, in subprocesses too, are kept for the session, and never in the user's folder.
 os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="gmmae_compiled_")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"

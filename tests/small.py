@@ -9,9 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gmmae import programs
-from gmmae.checkpoint import Checkpoints
-from gmmae.config import (
+from gmmae.base.config import (
     CheckpointConfig,
     Config,
     DataConfig,
@@ -21,7 +19,9 @@ from gmmae.config import (
     ParallelConfig,
     StopConfig,
 )
-from gmmae.records import Epoch, read_history
+from gmmae.base.records import Epoch, read_history
+from gmmae.training import programs
+from gmmae.training.checkpoint import Checkpoints
 
 SMALL = Config(
     data=DataConfig(size=8, samples=28, validation=6),

@@ -3,13 +3,14 @@
 import math
 from pathlib import Path
 
-from gmmae import arms, stopping, throughput
-from gmmae.cells import CRASHED, FAILED, CellRecord, SweepDir
+from gmmae.analysis.scaling import Cluster
+from gmmae.base import arms, stopping
+from gmmae.base.records import Epoch, Record, write_history
 from gmmae.data.batches import plan
-from gmmae.grid import Cell, SweepConfig, paths
-from gmmae.records import Epoch, Record, write_history
-from gmmae.scaling import Cluster
-from gmmae.throughput import Timing, Timings
+from gmmae.sweep import throughput
+from gmmae.sweep.cells import CRASHED, FAILED, CellRecord, SweepDir
+from gmmae.sweep.grid import Cell, SweepConfig, paths
+from gmmae.sweep.throughput import Timing, Timings
 
 TRAIN, VALIDATION, PARAMETERS, TARGET = 512, 256, 490_000, 0.0016384
 

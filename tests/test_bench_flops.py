@@ -4,8 +4,8 @@ import jax
 import pytest
 
 from benchmarks import flops
-from gmmae import programs
-from gmmae.config import Config, DataConfig, ModelConfig, OptimConfig, ParallelConfig
+from gmmae.base.config import Config, DataConfig, ModelConfig, OptimConfig, ParallelConfig
+from gmmae.training import programs
 from tests.small import small
 
 # One 2³ kernel with 3 filters on 5³ volumes: 4³ outputs, 192 numbers flattened; 2 latent numbers; 1 component.

@@ -16,9 +16,9 @@ from benchmarks.peers.quadratic import coefficients
 from benchmarks.peers.roster import Place
 from benchmarks.peers.worker import answer, to_target
 from benchmarks.spread import array_distance, distance
-from gmmae import mixture
-from gmmae.config import to_toml
-from gmmae.errors import InputError
+from gmmae.base.config import to_toml
+from gmmae.base.errors import InputError
+from gmmae.models import mixture
 from tests.small import small
 
 SAMPLES, VALIDATION = 22, 6  # three steps of 8, 8 and 6

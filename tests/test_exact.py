@@ -10,15 +10,15 @@ import jax
 import numpy as np
 import pytest
 
-from gmmae import programs
-from gmmae.config import Config
+from gmmae.base.config import Config
+from gmmae.base.environment import THREADS
+from gmmae.base.errors import InputError
+from gmmae.base.records import from_json, to_json
 from gmmae.data.batches import epoch_order
-from gmmae.environment import THREADS
-from gmmae.errors import InputError
-from gmmae.loop import run
-from gmmae.parallel import AXIS, exact_mean
-from gmmae.records import from_json, to_json
-from gmmae.step import train_epoch
+from gmmae.training import programs
+from gmmae.training.loop import run
+from gmmae.training.parallel import AXIS, exact_mean
+from gmmae.training.step import train_epoch
 from tests.small import Recorder, fingerprint, small
 
 EXACT = {"parallel__reduction": "exact", "parallel__shards": 8}

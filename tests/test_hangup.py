@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import pytest
 
-from gmmae.config import to_toml
-from gmmae.terminal import Outlasting
+from gmmae.base.config import to_toml
+from gmmae.training.terminal import Outlasting
 from tests.small import small
 
 ROOT = Path(__file__).parent.parent

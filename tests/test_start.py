@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import pytest
 
-from gmmae import loop, programs
-from gmmae.errors import InputError
+from gmmae.base.errors import InputError
+from gmmae.training import loop, programs
 from tests.small import Recorder, small
 
 ROOT = Path(__file__).parent.parent
@@ -100,7 +100,7 @@ def test_a_resumption_that_fails_changes_nothing(tmp_path, monkeypatch):
 KILLED_IN_THE_FIRST_EPOCH = """
 import os, signal, sys
 from pathlib import Path
-from gmmae import loop
+from gmmae.training import loop
 from tests.small import Recorder, small
 loop._Run._advance = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # as Linux does where memory runs out
 loop.run(small(optim__base_batch=16), Path(sys.argv[1]), Recorder())

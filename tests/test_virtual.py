@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from gmmae.loop import run
-from gmmae.records import Record
+from gmmae.base.records import Record
+from gmmae.training.loop import run
 from tests.small import Recorder, losses, small
 
 # silu: with ReLU two equal runs part once an input within rounding of zero falls on the other side (MEASUREMENT.md).

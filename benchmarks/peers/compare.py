@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.peers.fleet import Worker, idle_shares
 from benchmarks.peers.roster import ROSTER
 from benchmarks.spread import array_distance, distance, ratios, spread
-from gmmae.tables import Table
+from gmmae.report.tables import Table
 
 TOLERANCE = 1e-4
 """Largest relative difference from ours, of any loss and of any array of the first gradient."""

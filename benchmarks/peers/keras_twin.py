@@ -16,7 +16,7 @@ from benchmarks.peers.problem import HEADS, Arrays, Problem
 from benchmarks.peers.quadratic import coefficients
 from benchmarks.peers.roster import Place
 
-EVAL_BATCH = 64  # as gmmae.programs.EVAL_DEVICE_BATCH
+EVAL_BATCH = 64  # as gmmae.training.programs.EVAL_DEVICE_BATCH
 
 
 class Density(keras.layers.Layer):
@@ -65,7 +65,7 @@ class Adam(keras.optimizers.Adam):
 
     Keras adds ε before it corrects the bias of the second moment, which makes ε thirty times larger in the first step; most
     weights' gradients are so small there that the second loss would differ by 3 %. And it computes `1 - βᵗ` in float32, which
-    cancels (`gmmae.step`).
+    cancels (`gmmae.training.step`).
     """
 
     def update_step(self, gradient, variable, learning_rate):

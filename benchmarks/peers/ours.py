@@ -16,13 +16,13 @@ from flax import traverse_util
 from benchmarks.peers import problem
 from benchmarks.peers.problem import Arrays, Problem
 from benchmarks.peers.roster import Place
-from gmmae import programs
-from gmmae.arguments import config_path, read_config
-from gmmae.config import Config
+from gmmae.base.config import Config
+from gmmae.base.errors import InputError
+from gmmae.base.provenance import versions
+from gmmae.commands.arguments import config_path, read_config
 from gmmae.data.batches import plan
-from gmmae.errors import InputError
-from gmmae.parallel import pmean
-from gmmae.provenance import versions
+from gmmae.training import programs
+from gmmae.training.parallel import pmean
 
 
 def configuration(name: str, samples: int = 0, validation: int = 0, precision: str = "float32") -> Config:

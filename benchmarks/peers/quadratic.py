@@ -1,4 +1,4 @@
-"""The exponent of each component as a polynomial in x, for any framework's arrays: the twins' half of `gmmae.mixture`.
+"""The exponent of each component as a polynomial in x, for any framework's arrays: the twins' half of `gmmae.models.mixture`.
 
 Written out for three dimensions, operators only, so that all twins compute the same as our density and by the same algorithm.
 """

@@ -13,7 +13,7 @@ from benchmarks.peers.quadratic import coefficients
 from benchmarks.peers.roster import Place
 from benchmarks.peers.torch_layout import from_ours, to_ours
 
-EVAL_BATCH = 64  # as gmmae.programs.EVAL_DEVICE_BATCH
+EVAL_BATCH = 64  # as gmmae.training.programs.EVAL_DEVICE_BATCH
 
 
 class Twin(nn.Module):

@@ -1,0 +1,1 @@
+"""Samples: from whatever source to training and validation volumes, and who gets which in an epoch."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float32, Int32
 
-from gmmae.errors import InputError
+from gmmae.base.errors import InputError
 
 
 class Plan(NamedTuple):

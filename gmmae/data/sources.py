@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int64
 
-from gmmae.config import DataConfig
-from gmmae.data import prepare
+from gmmae.base.config import DataConfig
+from gmmae.data.extraction import prepare
 from gmmae.data.splits import split
-from gmmae.data.synthetic import synthetic_nodules
+from gmmae.data.synthetic.volumes import synthetic_nodules
 from gmmae.data.volumes import Nodules, Targets, central_section, to_density
 
 

@@ -1,6 +1,7 @@
 """What every data source returns, and the way from Hounsfield units to densities and back.
 
-Array axes are z, y, x. A volume has `size` samples along each axis; voxel centres lie on [-1, 1] (see `gmmae.mixture.grid`).
+Array axes are z, y, x. A volume has `size` samples along each axis; voxel centres lie on [-1, 1]
+(see `gmmae.models.mixture.grid`).
 """
 
 from typing import NamedTuple
@@ -8,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float32, Int16, Shaped
 
-from gmmae.errors import InputError
+from gmmae.base.errors import InputError
 
 Point = tuple[float, float, float]
 """A place in the world, or a length along each of its axes: x, y, z in mm, LPS as in ITK."""

@@ -1,1 +1,1 @@
-"""Figures as PNG and SVG files; nothing else imports matplotlib. They are built as objects: no display, no global state."""
+"""PNG and SVG files from plain arrays: the only place of matplotlib."""

@@ -13,8 +13,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from gmmae import rendering
-from gmmae.figures import canvas
+from gmmae.figures import canvas, rendering
 from gmmae.figures.canvas import BLUE, DPI, GREY, ORANGE, VERMILION, power_of_ten
 
 SURFACE = LinearSegmentedColormap.from_list("surface", ["#1b2333", "#4f6d8c", "#b9cfda", "#fbfaf2"])

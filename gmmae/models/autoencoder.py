@@ -3,8 +3,8 @@
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from gmmae.mixture import Mixture, density, from_logits, grid
 from gmmae.models.encoder import Encoder, Heads
+from gmmae.models.mixture import Mixture, density, from_logits, grid
 
 
 class MixtureAutoencoder(nn.Module):
@@ -13,7 +13,7 @@ class MixtureAutoencoder(nn.Module):
     Attributes:
       encoder: maps volumes to latent vectors.
       heads: map latent vectors to logits.
-      covariance, rho, rho_limit: as in `gmmae.mixture.from_logits`.
+      covariance, rho, rho_limit: as in `gmmae.models.mixture.from_logits`.
       sigma_floor: smallest standard deviation, in voxels.
     """
 

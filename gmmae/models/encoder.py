@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from gmmae.mixture import Logits, head_sizes
 from gmmae.models.convolution import Conv
+from gmmae.models.mixture import Logits, head_sizes
 from gmmae.models.products import dense_product
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {

@@ -1,1 +1,1 @@
-"""From a sweep's work directory to its report."""
+"""From a sweep's files to one page: tables, figures, and the answer in words."""

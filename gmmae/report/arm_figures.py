@@ -6,17 +6,16 @@ from pathlib import Path
 
 import numpy as np
 
-from gmmae import tables
-from gmmae.arms import ARMS
-from gmmae.document import Block, Figure, Paragraph
-from gmmae.efficiency import Interval
+from gmmae.analysis.efficiency import Interval
+from gmmae.base.arms import ARMS
 from gmmae.figures import comparison, courses, mixtures
 from gmmae.figures.comparison import Series
 from gmmae.figures.courses import Course
-from gmmae.pictures import read_snapshots
-from gmmae.report import clipping
+from gmmae.report import clipping, tables
+from gmmae.report.document import Block, Figure, Paragraph
 from gmmae.report.outcomes import intervals_explained, listed
 from gmmae.report.results import LABELS, Results, Run
+from gmmae.training.pictures import read_snapshots
 
 PAPER_WARMUP_DEVICES = 8
 """Of the paper's Fig. 3."""

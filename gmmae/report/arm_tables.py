@@ -5,14 +5,13 @@ import io
 import math
 from collections.abc import Callable, Sequence
 
-from gmmae import tables
-from gmmae.efficiency import PAPER_TABLE_I, PAPER_TABLE_II, Efficiency, Interval
-from gmmae.grid import cells
-from gmmae.report import clipping, outcomes
+from gmmae.analysis.efficiency import PAPER_TABLE_I, PAPER_TABLE_II, Efficiency, Interval
+from gmmae.report import clipping, outcomes, tables
 from gmmae.report.outcomes import epochs_text, intervals_explained, misses, reached
 from gmmae.report.results import Results, Run
+from gmmae.report.tables import Table
 from gmmae.report.verdict import comparisons, ratio
-from gmmae.tables import Table
+from gmmae.sweep.grid import cells
 
 NONE = "–"
 EXPLAINED = (

@@ -4,10 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gmmae.records import Epoch
+from gmmae.base.records import Epoch
 from gmmae.report.folders import rebuilt
 from gmmae.report.results import Results, Run
-from gmmae.writers import RESULTS, TIMES, TensorBoard
+from gmmae.training.writers import RESULTS, TIMES, TensorBoard
 
 PROJECTED_TIMES = {"time/projected_s": "total_s"}
 PROJECTED_RESULTS = {"result/projected_time_to_target_s": "time_to_target_s"} | {

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gmmae.errors import InputError
+from gmmae.base.errors import InputError
 
 
 @contextmanager

@@ -3,7 +3,9 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from gmmae import efficiency, stopping, tables
+from gmmae.analysis import efficiency
+from gmmae.base import stopping
+from gmmae.report import tables
 from gmmae.report.results import Results, Run
 
 EXPLAINED = (

@@ -3,17 +3,16 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from gmmae import document, tables
-from gmmae.document import Block, Heading, Paragraph
-from gmmae.efficiency import PAPER_TABLE_II
-from gmmae.grid import SweepConfig
-from gmmae.records import write_text
-from gmmae.report import arm_figures, arm_tables, board, results, throughput_page
+from gmmae.analysis.efficiency import PAPER_TABLE_II
+from gmmae.analysis.scaling import Cluster
+from gmmae.base.records import write_text
+from gmmae.report import arm_figures, arm_tables, board, document, results, tables, throughput_page
+from gmmae.report.document import Block, Heading, Paragraph
 from gmmae.report.folders import rebuilt
 from gmmae.report.results import Results
+from gmmae.report.tables import Table
 from gmmae.report.verdict import verdict
-from gmmae.scaling import Cluster
-from gmmae.tables import Table
+from gmmae.sweep.grid import SweepConfig
 
 MODES = {
     "virtual": "virtual: one device computes the batch of n devices exactly, and times on n devices are projected",

@@ -2,18 +2,18 @@
 
     epoch = steps · (scaled compute + all-reduce) + scaled validation of ⌈V / n⌉ samples
 
-The scale and the all-reduce are those of `gmmae.scaling`.
+The scale and the all-reduce are those of `gmmae.analysis.scaling`.
 """
 
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gmmae import scaling
-from gmmae.errors import InputError
-from gmmae.records import Record
-from gmmae.scaling import Cluster, StepTimes
-from gmmae.throughput import Timing, Timings
+from gmmae.analysis import scaling
+from gmmae.analysis.scaling import Cluster, StepTimes
+from gmmae.base.errors import InputError
+from gmmae.base.records import Record
+from gmmae.sweep.throughput import Timing, Timings
 
 GRADIENT_BYTES = {"float32": 4, "float64": 8}
 """Of each parameter."""

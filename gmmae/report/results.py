@@ -9,15 +9,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from gmmae import efficiency, stopping, throughput
-from gmmae.cells import FAILED, CellRecord, SweepDir
-from gmmae.efficiency import Efficiency, Summary
-from gmmae.errors import InputError
-from gmmae.grid import Cell, SweepConfig, cells
-from gmmae.records import Epoch, Record, read_history
+from gmmae.analysis import efficiency
+from gmmae.analysis.efficiency import Efficiency, Summary
+from gmmae.analysis.scaling import Cluster
+from gmmae.base import stopping
+from gmmae.base.errors import InputError
+from gmmae.base.records import Epoch, Record, read_history
 from gmmae.report.projection import GRADIENT_BYTES, EpochTime, Projection
-from gmmae.scaling import Cluster
-from gmmae.throughput import Timings
+from gmmae.sweep import throughput
+from gmmae.sweep.cells import FAILED, CellRecord, SweepDir
+from gmmae.sweep.grid import Cell, SweepConfig, cells
+from gmmae.sweep.throughput import Timings
 
 LABELS = {
     "strong": "Strong scaling",

@@ -10,14 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from gmmae import efficiency, fits, tables
-from gmmae.document import Block, Bullets, Figure, Heading, Paragraph
-from gmmae.errors import InputError
+from gmmae.analysis import efficiency, fits
+from gmmae.base.errors import InputError
 from gmmae.figures import comparison
 from gmmae.figures.comparison import Measured
+from gmmae.report import tables
+from gmmae.report.document import Block, Bullets, Figure, Heading, Paragraph
 from gmmae.report.results import Results
-from gmmae.tables import Table
-from gmmae.throughput import Timing
+from gmmae.report.tables import Table
+from gmmae.sweep.throughput import Timing
 
 FEWEST_COUNTS = 4
 """Numbers of devices from which on the law of three parameters is fitted to one median each."""

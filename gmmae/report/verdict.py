@@ -6,10 +6,10 @@ Every number is taken from the results; where they say nothing, so does the verd
 import math
 from collections.abc import Iterable
 
-from gmmae import efficiency, tables
-from gmmae.document import Block, Bullets, Paragraph
-from gmmae.efficiency import PAPER_TABLE_I, PAPER_TABLE_II, Comparison
-from gmmae.report import clipping
+from gmmae.analysis import efficiency
+from gmmae.analysis.efficiency import PAPER_TABLE_I, PAPER_TABLE_II, Comparison
+from gmmae.report import clipping, tables
+from gmmae.report.document import Block, Bullets, Paragraph
 from gmmae.report.outcomes import EXPLAINED, LEVEL, listed, misses
 from gmmae.report.results import LABELS, Results
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gmmae.config import Config, to_toml
-from gmmae.loop import run
-from gmmae.records import Epoch, read_history
+from gmmae.base.config import Config, to_toml
+from gmmae.base.records import Epoch, read_history
+from gmmae.training.loop import run
 from tests.small import Recorder, losses, small
 
 LONG_S = 600.0

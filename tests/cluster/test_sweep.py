@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from gmmae.cells import SweepDir
-from gmmae.cluster_jobs import run_jobs
-from gmmae.config import to_toml
-from gmmae.errors import InputError
-from gmmae.grid import Cell, SlurmConfig, SweepConfig, TimingConfig, cells
-from gmmae.records import read_history
-from gmmae.supervisor import Ended, Job, describe
+from gmmae.base.config import to_toml
+from gmmae.base.errors import InputError
+from gmmae.base.records import read_history
+from gmmae.processes.supervisor import Ended, Job, describe
+from gmmae.sweep.cells import SweepDir
+from gmmae.sweep.cluster.jobs import run_jobs
+from gmmae.sweep.grid import Cell, SlurmConfig, SweepConfig, TimingConfig, cells
 from tests.small import small
 
 pytestmark = pytest.mark.usefixtures("slurm")

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gmmae.base.errors import InputError
 from gmmae.data.batches import epoch_order, plan, shards
-from gmmae.errors import InputError
 
 
 @st.composite

@@ -1,6 +1,6 @@
 import pytest
 
-from gmmae.config import DataConfig
+from gmmae.base.config import DataConfig
 from gmmae.data import sources
 from gmmae.data.volumes import DataError
 

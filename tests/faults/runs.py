@@ -17,11 +17,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from gmmae import programs
-from gmmae.checkpoint import restore_epoch
-from gmmae.config import ModelConfig, to_toml
-from gmmae.records import read_history
-from gmmae.step import TrainState
+from gmmae.base.config import ModelConfig, to_toml
+from gmmae.base.records import read_history
+from gmmae.training import programs
+from gmmae.training.checkpoint import restore_epoch
+from gmmae.training.step import TrainState
 from tests.small import small
 
 ROOT = Path(__file__).parent.parent.parent
@@ -229,7 +229,7 @@ def processes_of(workdir: Path) -> list[int]:
 
 
 def has_deadline(pid: int) -> bool:
-    """Whether the child of a process is there that `gmmae.deadline` starts."""
+    """Whether the child of a process is there that `gmmae.processes.deadline` starts."""
     return any(f"deadline.py\0{pid}\0".encode() in _command_line(child) for child in _pids())
 
 

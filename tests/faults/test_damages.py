@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gmmae import programs
-from gmmae.checkpoint import Checkpoint, Checkpoints, Progress
-from gmmae.records import Epoch
+from gmmae.base.records import Epoch
+from gmmae.training import programs
+from gmmae.training.checkpoint import Checkpoint, Checkpoints, Progress
 from tests.faults import damages
 from tests.faults.__main__ import exit_code
 from tests.faults.damages import DAMAGES, UnmatchedError

@@ -8,8 +8,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 from matplotlib.text import Text
 
-from gmmae import rendering
-from gmmae.figures import canvas, curves, mixtures
+from gmmae.figures import canvas, curves, mixtures, rendering
 from gmmae.figures.canvas import DPI
 from gmmae.figures.mixtures import CELL, FOOTING, GAP, INSET, MARGIN, OVERLAP, Snapshot
 

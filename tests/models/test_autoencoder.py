@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gmmae.config import Config, DataConfig, ModelConfig
-from gmmae.mixture import density, grid
+from gmmae.base.config import Config, DataConfig, ModelConfig
 from gmmae.models.autoencoder import MixtureAutoencoder
 from gmmae.models.encoder import Encoder, Heads
-from gmmae.workload import model
+from gmmae.models.mixture import density, grid
+from gmmae.workloads.nodules import model
 
 
 def small(n, **changes) -> Any:
@@ -52,7 +52,7 @@ def test_the_output_is_the_density_of_the_mixture_at_the_voxel_centres(n):
     assert output.shape == volumes.shape
     assert mixture.means.shape == (3, 4, n)
     assert mixture.covariances.shape == (3, 4, n, n)
-    # The same float32 numbers, compiled apart: the exponent's rounding, see gmmae.mixture.
+    # The same float32 numbers, compiled apart: the exponent's rounding, see gmmae.models.mixture.
     np.testing.assert_allclose(output.reshape(3, -1), density(mixture, grid(6, n)), rtol=1e-4)
 
 

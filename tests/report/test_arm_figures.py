@@ -3,9 +3,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gmmae.document import Figure, Paragraph
-from gmmae.grid import Cell
 from gmmae.report import arm_figures, results
+from gmmae.report.document import Figure, Paragraph
+from gmmae.sweep.grid import Cell
 from tests import sweeps
 from tests.sweeps import FLAT, GRID, PASSES, STEPS
 

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from gmmae import tables
-from gmmae.grid import Cell
-from gmmae.report import arm_tables, results
-from gmmae.tables import Table
+from gmmae.report import arm_tables, results, tables
+from gmmae.report.tables import Table
+from gmmae.sweep.grid import Cell
 from tests import sweeps
 from tests.sweeps import FLAT, GRID, PASSES, STEPS
 

@@ -4,8 +4,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
 
-from gmmae.grid import Cell
 from gmmae.report import board, results
+from gmmae.sweep.grid import Cell
 from tests import sweeps
 from tests.sweeps import FLAT, GRID, PASSES, STEPS
 

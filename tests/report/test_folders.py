@@ -1,6 +1,6 @@
 import pytest
 
-from gmmae.errors import InputError
+from gmmae.base.errors import InputError
 from gmmae.report.folders import rebuilt
 
 

@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from gmmae.errors import InputError
-from gmmae.grid import Cell, SweepConfig
+from gmmae.base.errors import InputError
 from gmmae.report import page
+from gmmae.sweep.grid import Cell, SweepConfig
 from tests import sweeps
 from tests.sweeps import FLAT, GRID, PASSES, STEPS
 

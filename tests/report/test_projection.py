@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from gmmae.errors import InputError
-from gmmae.grid import Cell
+from gmmae.base.errors import InputError
 from gmmae.report.projection import EpochTime, Projection
+from gmmae.sweep.grid import Cell
 from tests import sweeps
 from tests.sweeps import FLAT, GRID, PASSES, STEPS
 

@@ -3,10 +3,10 @@ from dataclasses import replace
 
 import pytest
 
-from gmmae.cells import SweepDir
-from gmmae.errors import InputError
-from gmmae.grid import Cell
+from gmmae.base.errors import InputError
 from gmmae.report import results
+from gmmae.sweep.cells import SweepDir
+from gmmae.sweep.grid import Cell
 from tests import sweeps
 from tests.sweeps import FLAT, GRID, PASSES, STEPS
 

@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from gmmae.document import Bullets, Figure, Paragraph
-from gmmae.grid import SweepConfig, TimingConfig
 from gmmae.report import results, throughput_page
-from gmmae.tables import Table
+from gmmae.report.document import Bullets, Figure, Paragraph
+from gmmae.report.tables import Table
+from gmmae.sweep.grid import SweepConfig, TimingConfig
 from tests import sweeps
 
 CONFIG = SweepConfig(mode="throughput", devices=(1, 2, 4, 8), timing=TimingConfig(device_batches=(16,), global_batches=(32,)))

@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from gmmae.document import Bullets, Paragraph
-from gmmae.grid import Cell
 from gmmae.report import results
+from gmmae.report.document import Bullets, Paragraph
 from gmmae.report.verdict import comparisons, verdict
+from gmmae.sweep.grid import Cell
 from tests import sweeps
 from tests.sweeps import FLAT, GRID, PASSES, STEPS
 

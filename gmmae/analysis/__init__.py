@@ -1,0 +1,1 @@
+"""What follows from numbers alone: scaling laws, their fits, efficiencies over seeds."""

@@ -1,0 +1,1 @@
+"""The command line: one function a subcommand, exit codes, one-line errors."""

@@ -1,0 +1,270 @@
+"""Configurations from TOML files and command lines: command line over file over defaults.
+
+The values of a file pass through the same parser as the command line's, so types, choices and errors are declared once.
+"""
+
+import contextlib
+import difflib
+import io
+import itertools
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+import tyro
+
+from gmmae.base.config import Config, ConfigError, DataConfig, flatten, flatten_table
+from gmmae.base.errors import InputError
+from gmmae.sweep.grid import SweepConfig
+
+T = TypeVar("T")
+
+_TYRO = (tyro.conf.FlagConversionOff,)
+
+Switch = Annotated[bool, tyro.conf.FlagCreatePairsOff]
+"""True where its name is given."""
+
+FIXED_LENGTH = {"data.hu_window": 2}
+"""Lists that have one length only."""
+
+
+@dataclass(frozen=True)
+class TrainArguments:
+    config: str = "quickstart"  # TOML file, or the name of one in configs/
+    workdir: Path | None = None  # the run's folder; default: runs/ and the name of the TOML file
+    run: Annotated[Config, tyro.conf.arg(name="")] = field(default_factory=Config)
+
+
+def parse_train(arguments: Sequence[str], prog: str) -> tuple[Config, Path]:
+    """The configuration and the work directory of `train`.
+
+    Raises:
+      InputError: an unknown key or a bad value, on the command line or in the file.
+      SystemExit: help was asked for, and has been printed.
+    """
+    path = config_path(_config_argument(arguments, TrainArguments.config) or "")
+    defaults = TrainArguments(config=str(path), run=read_config(path))
+    description = "Train a Gaussian-mixture autoencoder. The defaults shown are those of the TOML file."
+    parsed = _parse(TrainArguments, defaults, arguments, prog, description)
+    return parsed.run, parsed.workdir or Path("runs") / path.stem
+
+
+@dataclass(frozen=True)
+class PrepareArguments:
+    config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used
+    out: Path | None = None  # folder for copies of summary.json and contact_sheet.png
+    refresh: Switch = False  # throw away what the cache has of these data, and extract anew
+    data: Annotated[DataConfig, tyro.conf.FlagConversionOff] = field(default_factory=DataConfig)
+
+
+@dataclass(frozen=True)
+class InspectArguments:
+    which: Annotated[
+        str, tyro.conf.Positional, tyro.conf.arg(metavar="NODULE")
+    ]  # the nodule's name, a part that only it has, or its number from 0
+    config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used
+    out: Path = Path("nodule.png")  # the picture to write
+    data: DataConfig = field(default_factory=DataConfig)
+
+
+@dataclass(frozen=True)
+class SynthArguments:
+    root: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]  # the folder to write; empty, or made
+    scans: int = 10  # scans to write
+    nodules: tuple[int, int] = (0, 3)  # the fewest and the most nodules in a scan
+    seed: int = 0  # another seed, other scans
+    slices: int = 120  # along z, 2.5 mm apart
+    pixels: int = 256  # along x and y each; together they are 360 mm wide
+    compressed: bool = False  # write .zraw rather than .raw
+
+
+@dataclass(frozen=True)
+class SweepArguments:
+    config: str = "sweep_quick"  # TOML file, or the name of one in configs/
+    workdir: Path | None = None  # the sweep's folder; default: runs/ and the name of the TOML file
+    dry_run: Switch = False  # print the grid, with batches, learning rates and steps, and end
+    retry: Switch = False  # compute crashed and timed-out cells again
+    sweep: Annotated[SweepConfig, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff] = field(default_factory=SweepConfig)
+
+
+class SweepRequest(NamedTuple):
+    """What `sweep` was asked for."""
+
+    config: SweepConfig
+    workdir: Path
+    dry_run: bool
+    retry: bool
+
+
+def parse_sweep(arguments: Sequence[str], prog: str) -> SweepRequest:
+    """The arguments of `sweep`. Errors as `parse_train`."""
+    path = config_path(_config_argument(arguments, SweepArguments.config) or "")
+    defaults = SweepArguments(config=str(path), sweep=read_sweep(path))
+    description = "Compare scaling strategies: arms × device counts × seeds, each cell in a process of its own, then a report."
+    parsed = _parse(SweepArguments, defaults, arguments, prog, description, markers=())
+    return SweepRequest(parsed.sweep, parsed.workdir or Path("runs") / path.stem, parsed.dry_run, parsed.retry)
+
+
+@dataclass(frozen=True)
+class ReportArguments:
+    root: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]  # the sweep's work directory
+    clusters: tuple[str, ...] = ()  # TOML files, or names of those in configs/clusters, projected to; default: the sweep's
+
+
+def parse_report(arguments: Sequence[str], prog: str) -> ReportArguments:
+    """The arguments of `report`. Errors as `parse_train`."""
+    defaults = ReportArguments(tyro.MISSING)
+    return _parse(ReportArguments, defaults, arguments, prog, "Write a sweep's tables, figures and verdict, finished or not.")
+
+
+def parse_prepare(arguments: Sequence[str], prog: str) -> PrepareArguments:
+    """The arguments of `data prepare`. Errors as `parse_train`."""
+    defaults = PrepareArguments(data=_data_section(arguments))
+    description = "Cut the nodules out of their scans, once, into the cache."
+    return _parse(PrepareArguments, defaults, arguments, prog, description, markers=())
+
+
+def parse_inspect(arguments: Sequence[str], prog: str) -> InspectArguments:
+    """The arguments of `data inspect`. Errors as `parse_train`."""
+    defaults = InspectArguments(tyro.MISSING, data=_data_section(arguments))
+    return _parse(InspectArguments, defaults, arguments, prog, "Show what is known of one nodule, and its central slices.")
+
+
+def parse_synth(arguments: Sequence[str], prog: str) -> SynthArguments:
+    """The arguments of `data synth`. Errors as `parse_train`."""
+    defaults = SynthArguments(tyro.MISSING)
+    return _parse(SynthArguments, defaults, arguments, prog, "Write a folder of synthetic scans in LUNA16's shape.")
+
+
+def _data_section(arguments: Sequence[str]) -> DataConfig:
+    name = _config_argument(arguments, default=None)
+    return read_config(config_path(name)).data if name else DataConfig()
+
+
+def config_path(name: str, below: str = "") -> Path:
+    """The TOML file of that path, or of that name in the project's `configs`, or in a folder below it.
+
+    Raises:
+      InputError: there is none.
+    """
+    package = Path(__file__).parents[1]
+    folders = (package.parent / "configs" / below, package / "configs" / below)
+    for path in (Path(name), *(folder / f"{name}.toml" for folder in folders)):
+        if path.is_file():
+            return path
+    names = sorted({path.stem for folder in folders for path in folder.glob("*.toml")})
+    option = f"--{below}" if below else "--config"
+    raise InputError(f"{option} must be a TOML file or one of {', '.join(names)}; got {name!r}")
+
+
+def read_config(path: Path) -> Config:
+    """The configuration in a TOML file; keys that it does not name have their defaults.
+
+    Raises:
+      InputError: not TOML, an unknown key or a bad value; the message names the file.
+    """
+    return _read(path, Config(), _table(path))
+
+
+def read_sweep(path: Path) -> SweepConfig:
+    """The sweep in a TOML file; its `run` begins with the training configuration that its key `base` names.
+
+    Raises:
+      InputError: as `read_config`.
+    """
+    table = _table(path)
+    base = table.pop("base", None)
+    if base is not None and not isinstance(base, str):
+        raise InputError(f"{path}: base must be a TOML file, or the name of one in configs/; got {base!r}")
+    try:
+        run = read_config(config_path(base)) if base else Config()
+    except InputError as error:
+        raise InputError(f"{path}: base: {error}") from error
+    return _read(path, SweepConfig(run=run), table)
+
+
+def _table(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"--config must be a readable file; got {path} ({error.strerror})") from error
+    except ValueError as error:
+        raise InputError(f"{path} must be TOML: {error}") from error
+
+
+def _read(path: Path, default: T, table: dict[str, Any]) -> T:
+    try:
+        return _parse(type(default), default, _as_arguments(table, default), prog=str(path))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _config_argument(arguments: Sequence[str], default: str | None) -> str | None:
+    """The value of `--config`, which decides on the defaults of all other arguments."""
+    name = default
+    for i, argument in enumerate(arguments):
+        if argument == "--config":
+            if i + 1 == len(arguments):
+                raise InputError("--config must be followed by a TOML file")
+            name = arguments[i + 1]
+        elif argument.startswith("--config="):
+            name = argument.partition("=")[2]
+    return name
+
+
+def _as_arguments(table: dict[str, Any], default: Any) -> list[str]:
+    known = dict(flatten(default))
+    arguments: list[str] = []
+    for key, value in flatten_table(table):
+        key = key.replace("-", "_")
+        if key not in known:
+            raise ConfigError(f"unknown key {key!r}{_suggest(key, known)}")
+        many = isinstance(known[key], tuple)
+        length = FIXED_LENGTH.get(key.removeprefix("run."))
+        if many != isinstance(value, list) or (length and len(value) != length):
+            rule = f"a list of {length}" if length else "a list" if many else "a single value"
+            raise ConfigError(f"{key} must be {rule}; got {value!r}")
+        arguments += [f"--{key.replace('_', '-')}", *map(str, value if many else [value])]
+    return arguments
+
+
+def _suggest(key: str, known: dict[str, Any]) -> str:
+    near = difflib.get_close_matches(key, known, n=1)
+    section = key.rpartition(".")[0]
+    siblings = [name for name in known if name.rpartition(".")[0] == section] or list(known)
+    return f"; did you mean {near[0]!r}?" if near else f"; valid keys: {', '.join(siblings)}"
+
+
+def _parse(
+    kind: type[T],
+    default: T,
+    arguments: Sequence[str],
+    prog: str,
+    description: str | None = None,
+    markers: tuple[Any, ...] = _TYRO,
+) -> T:
+    """tyro's parser, its framed message turned into one line."""
+    message = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(message):
+            return tyro.cli(kind, prog=prog, description=description, default=default, args=arguments, config=markers)
+    except SystemExit as error:
+        if not error.code:
+            raise
+        raise InputError(_one_line(message.getvalue())) from None
+
+
+def _one_line(framed: str) -> str:
+    """The first paragraph of a message that tyro has drawn a frame around, and its suggestion if it makes one.
+
+    Where standard error cannot show a frame, its rules are hyphens and its sides are missing.
+    """
+    lines = [line.strip("│ ") for line in framed.splitlines()]
+    title, *rest = [line if line.strip("─╭╮╰╯-") else "" for line in lines]
+    body = list(itertools.takewhile(bool, itertools.dropwhile(lambda line: not line, rest))) or [title]
+    text = " ".join(body).rstrip(".")
+    if "Perhaps you meant:" in rest:
+        text += f"; did you mean {rest[rest.index('Perhaps you meant:') + 1].split()[0]}?"
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,173 @@
+"""The command `gmmae` and its subcommands; `train.py` is its `train`."""
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+
+from gmmae.base.errors import InputError, StorageError
+from gmmae.base.errors import report as report_error
+
+
+def train(arguments: Sequence[str], prog: str = "gmmae train") -> int:
+    """Trains, draws the figures, and says where everything is. Returns the exit code."""
+    from gmmae.base.stopping import EXIT_CODES, INTERRUPTED
+    from gmmae.commands.arguments import parse_train
+    from gmmae.training import terminal
+
+    config, root = parse_train(arguments, prog)
+    from gmmae.processes.distributed import joined
+
+    command = shlex.join([*prog.split(), *arguments])
+    with joined(config, command) as group:
+        from gmmae.training.loop import run  # JAX is imported after the command line has been found to be right
+
+        display = terminal.display() if group.primary else terminal.Silent()
+        record = run(config, root, display, group)
+    assert record.stop_reason is not None
+    display.say(_outcome(record))
+    if record.stop_reason in INTERRUPTED:
+        display.say(f"checkpoint written; to resume: {command}")
+    if record.stop_reason in INTERRUPTED or not group.primary:
+        return EXIT_CODES[record.stop_reason]
+    from gmmae.base.workdir import WorkDir
+    from gmmae.training.pictures import draw
+
+    workdir = WorkDir(root)
+    places = {
+        "figures": "  ".join(map(str, draw(config, record, workdir))),
+        "record": str(workdir.record),
+        "history": str(workdir.history),
+        "checkpoint": str(workdir.checkpoints),
+    }
+    if config.log.tensorboard:
+        places["logs"] = f"tensorboard --logdir {workdir.tensorboard}"
+    for name, place in places.items():
+        display.say(f"{name:<10}  {place}")
+    return EXIT_CODES[record.stop_reason]
+
+
+def _outcome(record) -> str:
+    reached = f", time to target {record.time_to_target_s:.1f} s" if record.time_to_target_s is not None else ""
+    best = f"{record.best_val_loss:.4g} at epoch {record.best_epoch}" if record.best_epoch else "never finite"
+    return f"{record.stop_reason} after {record.epochs} epochs: best validation loss {best}{reached}"
+
+
+def sweep(arguments: Sequence[str], prog: str = "gmmae sweep") -> int:
+    """Runs what is missing of a sweep, then writes its report. Returns the exit code."""
+    from gmmae.commands.arguments import parse_sweep
+
+    asked = parse_sweep(arguments, prog)
+    clusters = _clusters(asked.config.clusters)
+    from gmmae.data.sources import training_samples
+    from gmmae.sweep.display import grid_table, sweep_display
+
+    samples = training_samples(asked.config.run.data) if asked.dry_run or asked.config.mode == "virtual" else 0
+    if asked.dry_run:
+        from gmmae.sweep.plan import dry_run
+
+        print(grid_table(dry_run(asked.config, samples)))
+        return 0
+    from gmmae.sweep.engine import interrupted
+    from gmmae.sweep.engine import sweep as run
+
+    display = sweep_display()
+    references = {cluster.reference_batch for cluster in clusters}
+    code = run(asked.config, asked.workdir, display, samples=samples, retry=asked.retry, reference_batches=references)
+    if not interrupted(code):
+        _report(asked.config, asked.workdir, clusters, display.say)
+    return code
+
+
+def report(arguments: Sequence[str], prog: str = "gmmae report") -> int:
+    """Writes the report of a sweep. Returns the exit code."""
+    from gmmae.commands.arguments import parse_report, read_sweep
+    from gmmae.sweep.cells import SweepDir
+
+    asked = parse_report(arguments, prog)
+    place = SweepDir(asked.root).config
+    if not place.is_file():
+        raise InputError(f"FOLDER must be the work directory of a sweep; got {asked.root}, which has no {place.name}")
+    config = read_sweep(place)
+    _report(config, asked.root, _clusters(asked.clusters or config.clusters), print)
+    return 0
+
+
+def _report(config, root, clusters, say: Callable[[str], None]) -> None:
+    from gmmae.report.page import write
+
+    for path in write(config, root, clusters):
+        say(str(path))
+
+
+def _clusters(names: Sequence[str]) -> list:
+    from gmmae.analysis.scaling import read_cluster
+    from gmmae.commands.arguments import config_path
+
+    return [read_cluster(config_path(name, "clusters")) for name in names]
+
+
+def data(arguments: Sequence[str], prog: str = "gmmae data") -> int:
+    """`data prepare`, `data inspect` and `data synth`. Returns the exit code."""
+    return _dispatch(DATA_COMMANDS, arguments, prog)
+
+
+def _prepare(arguments: Sequence[str], prog: str) -> int:
+    from gmmae.commands.arguments import parse_prepare
+    from gmmae.commands.data import prepare_data
+
+    parsed = parse_prepare(arguments, prog)
+    print(prepare_data(parsed.data, parsed.out, parsed.refresh))
+    return 0
+
+
+def _inspect(arguments: Sequence[str], prog: str) -> int:
+    from gmmae.commands.arguments import parse_inspect
+    from gmmae.commands.data import inspect_data
+
+    parsed = parse_inspect(arguments, prog)
+    print(inspect_data(parsed.data, parsed.which, parsed.out))
+    return 0
+
+
+def _synth(arguments: Sequence[str], prog: str) -> int:
+    from gmmae.commands.arguments import parse_synth
+    from gmmae.commands.data import synth_data
+
+    p = parse_synth(arguments, prog)
+    print(synth_data(p.root, p.scans, p.nodules, p.seed, p.slices, p.pixels, p.compressed))
+    return 0
+
+
+Command = Callable[[Sequence[str], str], int]
+COMMANDS: dict[str, Command] = {"train": train, "sweep": sweep, "report": report, "data": data}
+DATA_COMMANDS: dict[str, Command] = {"prepare": _prepare, "inspect": _inspect, "synth": _synth}
+
+
+def _dispatch(commands: dict[str, Command], arguments: Sequence[str], prog: str) -> int:
+    name, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
+    if name in commands:
+        return commands[name](rest, f"{prog} {name}")
+    if name not in ("-h", "--help"):
+        raise InputError(f"the command after {prog!r} must be one of {', '.join(commands)}; got {name!r}")
+    print(f"usage: {prog} {{{','.join(commands)}}} ...\n\n`{prog} COMMAND --help` explains a command's options.")
+    return 0
+
+
+def guarded(command: Callable[..., int], *arguments: object) -> int:
+    """Runs a command; an `InputError`, or Ctrl-C, becomes one line on standard error and its exit code."""
+    try:
+        return command(*arguments)
+    except StorageError as error:
+        code = report_error(error)
+        os._exit(code)  # at its own end, TensorBoard's writer would try the failing disk again, and print how it fared
+    except InputError as error:
+        return report_error(error)
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on where it was", file=sys.stderr, flush=True)
+        return 130
+
+
+def main() -> int:
+    """Entry point of the installed command."""
+    return guarded(_dispatch, COMMANDS, sys.argv[1:], "gmmae")

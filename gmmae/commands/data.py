@@ -1,0 +1,149 @@
+"""What `gmmae data prepare`, `inspect` and `synth` do; each returns the text it has for the user."""
+
+import math
+from pathlib import Path
+
+from gmmae.base.config import DataConfig
+from gmmae.data.extraction.prepare import SUMMARY, Details, Prepared, load_prepared, prepare, say_on_stderr
+from gmmae.data.extraction.summary import lines
+from gmmae.data.volumes import DataError, Nodules
+
+CONTACT_SHEET = "contact_sheet.png"
+
+
+def prepare_data(config: DataConfig, out: Path | None = None, refresh: bool = False) -> str:
+    """Extract all nodules, or find them in the cache; the summary in lines, and where the files are.
+
+    Args:
+      config: the data section.
+      out: a folder that gets copies of summary.json and contact_sheet.png; None leaves them in the cache only.
+      refresh: extract anew what the cache has.
+
+    Raises:
+      DataError: as `gmmae.data.extraction.prepare.load`.
+    """
+    prepared = prepare(config, say_on_stderr, refresh)
+    sheet = _contact_sheet(config, prepared)
+    places = [prepared.folder / SUMMARY, sheet]
+    if out is not None:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            for i, place in enumerate(places):
+                places[i] = out / place.name
+                places[i].write_bytes(place.read_bytes())
+        except OSError as error:
+            raise DataError(f"the folder for the summary must be one that can be written; {out}: {error.strerror}") from error
+    seconds = prepared.summary["seconds"]
+    how = "found in the cache" if prepared.from_cache else f"extracted in {seconds['total_s']:.1f} s"
+    if not prepared.from_cache:
+        how += f", {seconds['read_share']:.0%} of it reading"
+    return "\n".join([*lines(prepared.summary), f"{how}: {prepared.folder}", *map(str, places)])
+
+
+def inspect_data(config: DataConfig, which: str, out: Path) -> str:
+    """What is known of one nodule, and a picture of its central slices.
+
+    Args:
+      config: the data section.
+      which: the nodule's name, a part of it that no other name has, or its number from 0.
+      out: the PNG to write.
+
+    Raises:
+      DataError: no nodule, or several, of that name; or as `gmmae.data.extraction.prepare.load`.
+    """
+    from gmmae.figures.slices import nodule_slices
+
+    nodules, details = load_prepared(prepare(config, say_on_stderr))
+    i = _find(nodules, which)
+    mask = None if nodules.masks is None else nodules.masks[i]
+    name = nodules.names[i]
+    try:
+        nodule_slices(out, nodules.hu[i], mask, config.hu_window, float(details.edge_mm[i]), f"{name} {nodules.categories[i]}")
+    except OSError as error:
+        raise DataError(f"the picture must go where files can be written; {out}: {error.strerror}") from error
+    return "\n".join([*_facts(nodules, details, i), f"picture    {out}"])
+
+
+def synth_data(
+    root: Path, scans: int, nodules_per_scan: tuple[int, int], seed: int, slices: int, pixels: int, compressed: bool
+) -> str:
+    """Write a folder of synthetic scans in LUNA16's shape.
+
+    Args:
+      root: a folder that is empty or does not exist.
+      scans: how many.
+      nodules_per_scan: the fewest and the most.
+      seed: another seed, other scans.
+      slices: along z, 2.5 mm apart.
+      pixels: along x and y each; together they are 360 mm wide.
+      compressed: write `.zraw` rather than `.raw`.
+
+    Raises:
+      DataError: an argument is out of its range, or the folder cannot be written.
+    """
+    from gmmae.data.synthetic.scans import write_luna16_folder
+
+    if min(slices, pixels) < 1:
+        raise DataError(f"slices and pixels must be at least 1; got {slices} and {pixels}")
+    spacing_mm = (360 / pixels, 360 / pixels, 2.5)
+    shape = (slices, pixels, pixels)
+    try:
+        rows = write_luna16_folder(
+            root, scans, nodules_per_scan, seed, shape=shape, spacing_mm=spacing_mm, compressed=compressed
+        )
+    except OSError as error:
+        raise DataError(f"the folder for synthetic scans must be one that can be written; {root}: {error.strerror}") from error
+    size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
+    return "\n".join(
+        [
+            f"{scans} scans of {slices} × {pixels} × {pixels} voxels with {len(rows)} nodules, {size / 1e6:.0f} MB: {root}",
+            f"--data.source luna16 --data.root {root} uses them",
+        ]
+    )
+
+
+def _facts(nodules: Nodules, details: Details, i: int) -> list[str]:
+    hu, diameter = nodules.hu[i], float(details.diameter_mm[i])
+    facts = {
+        "nodule": f"{i}  {nodules.names[i]}",
+        "group": nodules.groups[i],
+        "category": nodules.categories[i] or "none given",
+        "from": details.places[i],
+        "centre": "({:.2f}, {:.2f}, {:.2f}) mm, world x, y, z".format(*details.centre_mm[i]),
+        "diameter": "none given" if math.isnan(diameter) else f"{diameter:.2f} mm",
+        "cube": f"{hu.shape[0]} voxels, {details.edge_mm[i]:.2f} mm along each axis",
+        "filled": f"{details.filled[i]:.1%} of the voxels lie outside the scan",
+        "HU": f"{hu.min()} to {hu.max()}, mean {hu.mean():.0f}, centre {hu[(hu.shape[0] // 2,) * 3]}",
+    }
+    if nodules.masks is not None:
+        facts["mask"] = f"{int(nodules.masks[i].sum())} voxels"
+    return [f"{name:<10} {value}" for name, value in facts.items()]
+
+
+def _find(nodules: Nodules, which: str) -> int:
+    if which.isdecimal() and str(int(which)) == which and int(which) < len(nodules.names):
+        return int(which)
+    if which in nodules.names:
+        return nodules.names.index(which)
+    matches = [i for i, name in enumerate(nodules.names) if which in name]
+    if len(matches) == 1:
+        return matches[0]
+    some = ", ".join(nodules.names[i] for i in matches[:4]) or "none"
+    raise DataError(
+        f"a nodule is a number below {len(nodules.names)}, its name, or a part that only it has; {which!r} is in "
+        f"{len(matches)} names: {some}"
+    )
+
+
+def _contact_sheet(config: DataConfig, prepared: Prepared) -> Path:
+    """Drawn when first asked for: it is no part of what the cache vouches for, and depends on the HU window."""
+    low, high = config.hu_window
+    path = prepared.folder / CONTACT_SHEET
+    if low != DataConfig.hu_window[0] or high != DataConfig.hu_window[1]:
+        path = path.with_stem(f"{path.stem}_{low:g}_{high:g}")
+    if not path.exists():
+        from gmmae.figures.slices import contact_sheet
+
+        nodules, details = load_prepared(prepared)
+        contact_sheet(path, nodules.hu, details.filled, config.hu_window)
+    return path

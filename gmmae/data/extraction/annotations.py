@@ -1,0 +1,205 @@
+"""Reading the CSV that says where the nodules are: rows that can be used, and a fault for each that cannot."""
+
+import csv
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from gmmae.base.config import DataConfig
+from gmmae.data.volumes import DataError, Point
+
+GROUP_COLUMNS = ("patient", "group", "scan", "seriesuid")
+SCAN_COLUMNS = ("scan", "seriesuid")
+"""Those of them that name no more than the scan."""
+COORDINATES = ("coordX", "coordY", "coordZ")
+
+
+class Fault(NamedTuple):
+    """Something that cannot be used, and what it costs.
+
+    Attributes:
+      kind: "row" (of the CSV), "duplicate" (a row that repeats another exactly and is dropped), "missing" (no such scan),
+        "unreadable" (the scan), "nodule" (one place in a sound scan) or "ambiguous" (a scan that is there twice).
+      place: the file, and the row if it is a CSV.
+      text: what is wrong.
+      lost: nodules that are missing because of it.
+    """
+
+    kind: Literal["row", "duplicate", "missing", "unreadable", "nodule", "ambiguous"]
+    place: str
+    text: str
+    lost: int
+
+    def line(self) -> str:
+        """The fault in one line."""
+        return " ".join(f"{self.place}: {self.text}".split())
+
+
+def refuse(faults: Sequence[Fault]) -> None:
+    """Raises DataError with the first fault, if there is one."""
+    if len(faults) > 0:
+        more = f", the first of {len(faults)} faults" if len(faults) > 1 else ""
+        raise DataError(f"{faults[0].line()}{more}: mend it, or set data.on_error = skip to leave such nodules out")
+
+
+class Row(NamedTuple):
+    """One nodule of a CSV.
+
+    Attributes:
+      number: the line in the file; the header is line 1.
+      file: the scan: a seriesuid, or the name of a file.
+      centre_mm: world point, or None for the middle of the volume.
+      diameter_mm: or None where not given.
+      spacing_mm: of an array without geometry, or None where not given.
+      group: what a split does not divide; empty where not given.
+      group_column: the column that gives it; empty where it names no more than the scan.
+      category: empty where not given.
+      mask: name of a mask file; empty where not given.
+    """
+
+    number: int
+    file: str
+    centre_mm: Point | None
+    diameter_mm: float | None
+    spacing_mm: Point | None
+    group: str
+    group_column: str
+    category: str
+    mask: str
+
+
+class Table(NamedTuple):
+    """The usable rows of a CSV, and a fault for each of the others."""
+
+    rows: list[Row]
+    faults: list[Fault]
+
+
+def read_table(path: Path, config: DataConfig, file_column: str, required: tuple[str, ...]) -> Table:
+    """The nodules of a CSV.
+
+    Args:
+      path: the CSV.
+      config: names the columns of category and group.
+      file_column: the column that names the scan.
+      required: other columns that must be there.
+
+    Raises:
+      DataError: the file is missing, no CSV, or lacks a column.
+    """
+    if not path.is_file():
+        there = sorted(p.name for p in path.parent.glob("*"))[:8] if path.parent.is_dir() else []
+        raise DataError(
+            f"data.csv must name the CSV of the nodules; {path} is not there (the folder holds {', '.join(there) or 'nothing'})"
+        )
+    try:
+        lines = list(_records(path))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: must be a CSV in UTF-8; {error}") from error
+    columns = list(lines[0][1]) if lines else []
+    chosen = [c for c in (config.group_column,) if c]
+    if config.category_column != DataConfig.category_column:
+        chosen.append(config.category_column)
+    missing = [c for c in (file_column, *required, *chosen) if c not in columns]
+    if missing:
+        raise DataError(f"{path}: must have the column {', '.join(missing)}; it has {', '.join(columns) or 'none'}")
+    return _usable(path.name, lines[1:], config, file_column, required)
+
+
+def _records(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """The header as its own record, then each row that is not blank; with line numbers."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file, strict=True)
+        columns: list[str] = []
+        for values in reader:
+            cells = [value.strip() for value in values]
+            if not any(cells):
+                continue
+            if not columns:
+                columns = cells
+            yield reader.line_num, dict(zip(columns, cells + [""] * len(columns), strict=False))
+
+
+def _usable(
+    name: str, lines: list[tuple[int, dict[str, str]]], config: DataConfig, file_column: str, required: tuple[str, ...]
+) -> Table:
+    rows: list[Row] = []
+    faults: list[Fault] = []
+    seen: dict[tuple[str, Point | None], Row] = {}
+    for number, cells in lines:
+        try:
+            empty = [column for column in (file_column, *required) if not cells[column]]
+            if empty:
+                raise DataError(f"{', '.join(empty)} must not be empty")
+            row = _row(number, cells, config, file_column)
+        except DataError as error:
+            faults.append(Fault("row", f"{name} line {number}", str(error), 1))
+            continue
+        earlier = seen.setdefault((row.file, row.centre_mm), row)
+        if earlier is row:
+            rows.append(row)
+        elif earlier._replace(number=number) == row:
+            faults.append(Fault("duplicate", f"{name} line {number}", f"repeats line {earlier.number}, which is kept", 0))
+        else:
+            text = f"names the place of line {earlier.number} again, but says something else of it: keep one of the two"
+            faults.append(Fault("row", f"{name} line {number}", text, 1))
+    return Table(rows, faults)
+
+
+def _row(number: int, cells: dict[str, str], config: DataConfig, file_column: str) -> Row:
+    file = cells[file_column]
+    _require_inside(file_column, file)
+    diameter = _number(cells, "diameter_mm")
+    if diameter is not None and diameter <= 0:
+        raise DataError(f"diameter_mm must be positive; got {cells['diameter_mm']}")
+    spacing = _point(cells, ("spacingX", "spacingY", "spacingZ"))
+    if spacing is not None and min(spacing) <= 0:
+        raise DataError(f"spacingX, spacingY, spacingZ must be positive; got {spacing}")
+    group_columns = (config.group_column,) if config.group_column else GROUP_COLUMNS
+    group_column = next((c for c in group_columns if cells.get(c)), "")
+    mask = cells.get("mask", "")
+    if mask:
+        _require_inside("mask", mask)
+    return Row(
+        number,
+        file,
+        _point(cells, COORDINATES),
+        diameter,
+        spacing,
+        cells.get(group_column, ""),
+        "" if group_column in SCAN_COLUMNS else group_column,
+        cells.get(config.category_column, ""),
+        mask,
+    )
+
+
+def _point(cells: dict[str, str], columns: tuple[str, str, str]) -> Point | None:
+    """The three numbers, or None where the CSV has none of the columns or all three are empty."""
+    numbers = [_number(cells, column) for column in columns]
+    x, y, z = numbers
+    if x is None and y is None and z is None:
+        return None
+    if x is None or y is None or z is None:
+        raise DataError(f"{', '.join(columns)} must all be given; got {', '.join(cells.get(c, '') or '-' for c in columns)}")
+    return (x, y, z)
+
+
+def _number(cells: dict[str, str], column: str) -> float | None:
+    text = cells.get(column, "")
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise DataError(f"{column} must be a finite number; got {text}")
+    return value
+
+
+def _require_inside(column: str, name: str) -> None:
+    """A name from a CSV may not lead out of the data's folder."""
+    parts = name.replace("\\", "/").split("/")
+    if not name or ".." in parts or name.startswith(("/", "\\")) or ":" in name or "\0" in name:
+        raise DataError(f"{column} must be a name inside data.root; got {name!r}")

@@ -1,0 +1,116 @@
+"""A folder of finished results, each named by a hash of what determines it, each either whole or not there.
+
+An entry is written into a temporary folder, flushed to disk and renamed; it carries the hash of its arrays. One process at a
+time works on an entry, the others wait for it, so that every process of a distributed run may simply ask.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gmmae.base import locks
+from gmmae.data.extraction.tasks import sha256
+from gmmae.data.volumes import DataError
+
+MANIFEST = "manifest.json"
+STALE_S = 30 * 24 * 3600.0
+"""Age after which what a killed process left of another entry is removed."""
+
+
+def key(determining: Any) -> str:
+    """Twenty hexadecimal digits of a SHA-256 of anything that JSON can say.
+
+    >>> key({"size": 16}) == key({"size": 16}) != key({"size": 32})
+    True
+    """
+    return hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest()[:20]
+
+
+def whole(entry: Path) -> bool:
+    """Whether an entry is there with all its files, their bytes as written."""
+    try:
+        hashes = json.loads((entry / MANIFEST).read_text())
+        return all(sha256(entry / name) == digest for name, digest in hashes.items())
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def obtain(
+    place: Path, name: str, make: Callable[[Path], None], say: Callable[[str], None], refresh: bool = False
+) -> tuple[Path, bool]:
+    """The entry `name`, made first when it is not there whole.
+
+    Args:
+      place: the cache's folder.
+      name: the entry's `key`.
+      make: writes the entry's files into the folder it is given.
+      say: takes a line for the user, when another process is waited for.
+      refresh: throw away the entry that is there.
+
+    Returns:
+      The entry's folder, and whether it was there already.
+
+    Raises:
+      DataError: the folder cannot be written or locked.
+    """
+    entry = place / name
+    if not refresh and whole(entry):
+        return entry, True
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with locks.held(place / f"{name}.lock", lambda holder: say(f"waiting for {holder}, which prepares {entry}")):
+            _remove_stale(place, name)
+            if not refresh and whole(entry):
+                return entry, True
+            shutil.rmtree(entry, ignore_errors=True)
+            temporary = place / f".{name}-{os.getpid()}"
+            temporary.mkdir()
+            try:
+                make(temporary)
+                _seal(temporary)
+                temporary.rename(entry)
+                _flush(place)
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
+    except OSError as error:
+        raise DataError(
+            f"data.cache must be a folder that can be written and locked; {place}: {error.strerror or error}"
+        ) from error
+    return entry, False
+
+
+def _seal(folder: Path) -> None:
+    """Flush every file, then the manifest of their hashes, then the folder."""
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    for path in files:
+        _flush(path)
+    (folder / MANIFEST).write_text(json.dumps({path.name: sha256(path) for path in files}))
+    _flush(folder / MANIFEST)
+    _flush(folder)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove_stale(place: Path, name: str) -> None:
+    """Temporary folders of killed processes: those of this entry, since we hold its lock, and old ones of others."""
+    for folder in place.glob(".*-*"):
+        with suppress(OSError):
+            if folder.name[1:].partition("-")[0] == name or old(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def old(path: Path) -> bool:
+    """Whether nobody has written here for `STALE_S`."""
+    return time.time() - path.stat().st_mtime > STALE_S

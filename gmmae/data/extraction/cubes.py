@@ -1,0 +1,126 @@
+"""Volumes that somebody has already cut: a folder of files with a CSV, or one `.npz` of arrays.
+
+Folder: a CSV (`nodules.csv`, or `data.csv`) with the column `file`, and where there are any `coordX, coordY, coordZ` (world
+mm; otherwise the volume's middle is the nodule's), `diameter_mm`, `category`, `patient` (or another group), `mask`, and for
+arrays, which carry no geometry, `spacingX, spacingY, spacingZ` (mm; otherwise 1). Files are looked for in the folder itself and
+in `images/`, masks under their column's name or under the volume's own name in `masks/`.
+
+One file: `volumes [N, z, y, x]`, and where there are any `masks`, `groups [N]`, `categories [N]`, `names [N]`,
+`diameter_mm [N]`, `spacing_mm [N, 3]` (x, y, z).
+
+An array of data.size voxels along each axis, without a spacing, is taken as it is.
+"""
+
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+
+from gmmae.base.config import DataConfig
+from gmmae.data.extraction.annotations import Fault, Row, Table, read_table
+from gmmae.data.extraction.arrays import ARRAY_SUFFIXES, array_header, array_names, stream
+from gmmae.data.extraction.integrity import SUFFIXES
+from gmmae.data.extraction.tasks import Item, Plan, Task, fingerprint, sha256, task
+from gmmae.data.volumes import DataError
+
+
+def plan(config: DataConfig) -> Plan:
+    """What a folder of volumes, or one `.npz`, has to extract.
+
+    Raises:
+      DataError: no such folder or file, a CSV that cannot be used, or arrays that do not belong together.
+    """
+    root = Path(config.root)
+    if root.suffix == ".npz" and root.is_file():
+        return _plan_arrays(root)
+    if not config.root or not root.is_dir():
+        raise DataError(f"data.root must be a folder of volumes or one .npz when data.source is cubes; got {config.root!r}")
+    csv = root / (config.csv or "nodules.csv")
+    table = read_table(csv, config, "file", ())
+    tasks, faults = _tasks(root, table, csv.name)
+    return Plan(
+        tasks,
+        (*table.faults, *faults),
+        len(table.rows) + len(table.faults),
+        fingerprint(root, tasks),
+        sha256(csv),
+    )
+
+
+def _tasks(root: Path, table: Table, csv: str) -> tuple[tuple[Task, ...], list[Fault]]:
+    by_file: dict[str, list[Row]] = defaultdict(list)
+    for row in table.rows:
+        by_file[row.file].append(row)
+    tasks: list[Task] = []
+    faults: list[Fault] = []
+    for name, rows in sorted(by_file.items()):
+        path = _find(root, name)
+        if path is None:
+            text = f"there is no such file, in {root.name} or its images/; {csv} lists it"
+            faults.append(Fault("missing", name, text, len(rows)))
+        elif not name.endswith((*SUFFIXES, *ARRAY_SUFFIXES)):
+            text = f"a volume must end in {', '.join((*ARRAY_SUFFIXES, *SUFFIXES))}"
+            faults.append(Fault("unreadable", name, text, len(rows)))
+        else:
+            items: list[Item] = []
+            for i, row in enumerate(rows):
+                mask = root / row.mask if row.mask else root / "masks" / Path(name).name
+                if row.mask and not mask.is_file():
+                    faults.append(Fault("nodule", row.mask, f"there is no such mask; {csv} line {row.number} names it", 1))
+                    continue
+                items.append(_item(f"{name}_{i}" if len(rows) > 1 else name, row, csv, mask if mask.is_file() else None))
+            if items:
+                tasks.append(task(path, name, tuple(items)))
+    return tuple(tasks), faults
+
+
+def _item(name: str, row: Row, csv: str, mask: Path | None) -> Item:
+    place = f"{csv} line {row.number}"
+    group = row.group or row.file
+    known = (row.category, row.centre_mm, row.diameter_mm, row.spacing_mm)
+    return Item(name, place, group, *known, mask=mask, group_column=row.group_column)
+
+
+def _find(root: Path, name: str) -> Path | None:
+    return next((path for path in (root / name, root / "images" / name) if path.is_file()), None)
+
+
+def _plan_arrays(root: Path) -> Plan:
+    shape, _ = array_header(root, "volumes")
+    samples = shape[0] if len(shape) == 4 else 0
+    if samples < 1:
+        raise DataError(f"{root}: volumes must have the axes N, z, y, x; got the shape {shape}")
+    keys = array_names(root)
+    if "masks" in keys and array_header(root, "masks")[0] != shape:
+        raise DataError(f"{root}: masks must have the shape of volumes, {shape}; got {array_header(root, 'masks')[0]}")
+
+    def column(key: str, *axes: int) -> np.ndarray | None:
+        if key not in keys:
+            return None
+        values = next(stream(root, key, whole=True))
+        if values.shape != (samples, *axes):
+            raise DataError(f"{root}: {key} must have the shape {(samples, *axes)}, as volumes has; got {values.shape}")
+        return values
+
+    names, groups, categories = column("names"), column("groups"), column("categories")
+    diameter_mm, spacing_mm = column("diameter_mm"), column("spacing_mm", 3)
+    if names is not None and len(set(names.tolist())) < samples:
+        raise DataError(f"{root}: names must differ from each other; {samples - len(set(names.tolist()))} are repeated")
+    items: list[Item] = []
+    faults: list[Fault] = []
+    for i in range(samples):
+        name = f"{root.stem}_{i:05d}" if names is None else str(names[i])
+        diameter = None if diameter_mm is None else float(diameter_mm[i])
+        spacing = None if spacing_mm is None else (float(spacing_mm[i, 0]), float(spacing_mm[i, 1]), float(spacing_mm[i, 2]))
+        place = f"volumes[{i}]"
+        sizes = [v for v in (diameter, *(spacing or ())) if v is not None]
+        if not all(np.isfinite(v) and v > 0 for v in sizes):
+            text = f"diameter_mm and spacing_mm must be positive; got {', '.join(f'{v:g}' for v in sizes)}"
+            faults.append(Fault("row", f"{root.name} {place}", text, 1))
+            continue
+        group = name if groups is None else str(groups[i])
+        category = "" if categories is None else str(categories[i])
+        column_name = "" if groups is None else "groups"
+        items.append(Item(name, place, group, category, None, diameter, spacing, i, group_column=column_name))
+    tasks = (task(root, root.name, tuple(items)),) if items else ()
+    return Plan(tasks, tuple(faults), samples, fingerprint(root.parent, tasks), "")

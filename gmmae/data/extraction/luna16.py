@@ -1,0 +1,63 @@
+"""A folder shaped like LUNA16: `.mhd` scans with `.raw` or `.zraw`, and a CSV of nodules in world mm.
+
+The CSV has the columns `seriesuid, coordX, coordY, coordZ, diameter_mm` (LUNA16's `annotations.csv`, or any other with them).
+Scans are found as `subset*/seriesuid.mhd` or `seriesuid.mhd`; the CSV only ever chooses among the scans found.
+
+Source: Setio et al. 2017, https://luna16.grand-challenge.org/Data/.
+"""
+
+from collections import defaultdict
+from pathlib import Path
+
+from gmmae.base.config import DataConfig
+from gmmae.data.extraction.annotations import COORDINATES, Fault, Row, read_table
+from gmmae.data.extraction.tasks import Item, Plan, Task, fingerprint, sha256, task
+from gmmae.data.volumes import DataError
+
+COLUMNS = (*COORDINATES, "diameter_mm")
+
+
+def plan(config: DataConfig) -> Plan:
+    """What a LUNA16 folder has to extract; no scan is opened beyond its header.
+
+    Raises:
+      DataError: no such folder, no scans, or a CSV that cannot be used.
+    """
+    root = Path(config.root)
+    if not config.root or not root.is_dir():
+        raise DataError(f"data.root must be the folder of the .mhd scans when data.source is luna16; got {config.root!r}")
+    found: dict[str, Path] = {}
+    faults: list[Fault] = []
+    for path in sorted([*root.glob("*.mhd"), *root.glob("subset*/*.mhd")]):
+        first = found.setdefault(path.stem, path)
+        if first is not path:
+            text = f"is also in {first.parent.name}, which is used: remove one of the two"
+            faults.append(Fault("ambiguous", str(path.relative_to(root)), text, 0))
+    if not found:
+        raise DataError(f"data.root must hold .mhd scans, in subset*/ or directly; {root} has none")
+    csv = root / (config.csv or "annotations.csv")
+    table = read_table(csv, config, "seriesuid", COLUMNS)
+    by_scan: dict[str, list[Row]] = defaultdict(list)
+    for row in table.rows:
+        by_scan[row.file].append(row)
+    tasks: list[Task] = []
+    for uid, rows in sorted(by_scan.items()):
+        if uid in found:
+            items = tuple(_item(uid, i, row, csv.name) for i, row in enumerate(rows))
+            tasks.append(task(found[uid], str(found[uid].relative_to(root)), items))
+        else:
+            text = f"there is no such scan; {csv.name} lists {len(rows)} of its nodules"
+            faults.append(Fault("missing", f"{uid}.mhd", text, len(rows)))
+    return Plan(
+        tuple(tasks),
+        (*table.faults, *faults),
+        len(table.rows) + len(table.faults),
+        fingerprint(root, tasks),
+        sha256(csv),
+    )
+
+
+def _item(uid: str, index: int, row: Row, csv: str) -> Item:
+    name, place = f"{uid}_{index}", f"{csv} line {row.number}"
+    group = row.group or uid
+    return Item(name, place, group, row.category, row.centre_mm, row.diameter_mm, group_column=row.group_column)

@@ -1,0 +1,194 @@
+"""From a folder of scans or volumes to `Nodules`: extracted once, kept in the cache, loaded in a moment."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from gmmae.base.compiled import user_cache
+from gmmae.base.config import DataConfig
+from gmmae.data.extraction import cache, cubes, luna16
+from gmmae.data.extraction.annotations import Fault, refuse
+from gmmae.data.extraction.extracted import Reading
+from gmmae.data.extraction.progress import Say
+from gmmae.data.extraction.summary import summarise
+from gmmae.data.extraction.tasks import Plan
+from gmmae.data.volumes import DataError, Nodules, TransientError
+
+VERSION = 2
+"""Raised whenever the same files and options would give other cubes, or an entry another meaning.
+
+2: an entry holds every nodule that its files have. Before, a killed process or a disk's error could cost some, for good.
+"""
+
+SOURCES: dict[str, Callable[[DataConfig], Plan]] = {"luna16": luna16.plan, "cubes": cubes.plan}
+ARRAYS, SUMMARY, PARTS = "nodules.npz", "summary.json", ".parts"
+
+
+class Prepared(NamedTuple):
+    """An entry of the cache: its folder, the summary of its extraction, and whether it was there already."""
+
+    folder: Path
+    summary: dict[str, Any]
+    from_cache: bool
+
+
+class Details(NamedTuple):
+    """What is known of each nodule besides `Nodules`: where it was cut (x, y, z in mm), how wide, how much was filled.
+
+    `places` says where the user finds it (the CSV and its line); diameters are NaN where not known.
+    """
+
+    places: tuple[str, ...]
+    centre_mm: Float[np.ndarray, "samples 3"]
+    edge_mm: Float[np.ndarray, " samples"]
+    diameter_mm: Float[np.ndarray, " samples"]
+    filled: Float[np.ndarray, " samples"]
+
+
+def say_on_stderr(line: str) -> None:
+    """The default way to tell the user something."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def load(config: DataConfig, say: Say = say_on_stderr) -> Nodules:
+    """The nodules that `config` describes: from the cache, or extracted into it first.
+
+    Faults that were skipped are said, also when the cubes come from the cache.
+
+    Raises:
+      DataError: nothing can be used, or something cannot and `data.on_error` is "refuse".
+      TransientError: some scan could not be read for a reason that may pass; what was read is kept, but not as an entry.
+    """
+    prepared = prepare(config, say)
+    faults = prepared.summary["faults"]
+    if faults:
+        say(
+            f"{prepared.summary['lost']} of {prepared.summary['annotations']} annotated nodules are left out; {len(faults)} "
+            f"faults, the first: {Fault(**faults[0]).line()} (all: {prepared.folder / SUMMARY})"
+        )
+    return load_prepared(prepared)[0]
+
+
+def load_prepared(prepared: Prepared) -> tuple[Nodules, Details]:
+    """The arrays of a cache entry."""
+    with np.load(prepared.folder / ARRAYS, allow_pickle=False) as arrays:
+        nodules = Nodules(
+            arrays["hu"],
+            tuple(arrays["names"].tolist()),
+            tuple(arrays["groups"].tolist()),
+            tuple(arrays["categories"].tolist()),
+            arrays.get("masks"),
+        )
+        details = Details(
+            tuple(arrays["places"].tolist()),
+            arrays["centre_mm"],
+            arrays["edge_mm"],
+            arrays["diameter_mm"],
+            arrays["filled"],
+        )
+    return nodules, details
+
+
+def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False) -> Prepared:
+    """The cache entry of these data, made when it is not there.
+
+    Args:
+      config: the data section.
+      say: takes lines for the user.
+      refresh: throw away what is there, also of an extraction that was interrupted.
+
+    Raises:
+      DataError: as `load`.
+    """
+    if config.source not in SOURCES:
+        raise DataError(f"data.source must be one of {', '.join(SOURCES)} to be prepared; got {config.source}")
+    try:
+        plan = SOURCES[config.source](config)
+    except OSError as error:
+        raise TransientError(f"data.root must be a folder that can be read; got {error}: try the same command again") from error
+    if config.on_error == "refuse":
+        refuse(plan.faults)
+    place = Path(config.cache) if config.cache else user_cache()
+    kept = place / PARTS
+
+    def make(folder: Path) -> None:
+        # SimpleITK is only needed here, and costs half a second to import.
+        from gmmae.data.extraction import reading
+
+        start = time.perf_counter()
+        if refresh:
+            reading.forget(config, plan, VERSION, kept)
+        readings = reading.read(config, plan, VERSION, kept, say)
+        _make(folder, config, plan, readings, time.perf_counter() - start)
+
+    folder, from_cache = cache.obtain(place, _key(config, plan), make, say, refresh)
+    if not from_cache:
+        from gmmae.data.extraction import reading
+
+        reading.forget(config, plan, VERSION, kept)
+    summary = json.loads((folder / SUMMARY).read_text())
+    if config.on_error == "refuse":
+        refuse([Fault(**fault) for fault in summary["faults"]])
+    return Prepared(folder, summary, from_cache)
+
+
+def _key(config: DataConfig, plan: Plan) -> str:
+    """Everything that decides what the cubes are; where the folder lies, and who reads it how fast, does not."""
+    options = [config.source, config.size, config.edge, config.fill, config.category_column, config.group_column]
+    return cache.key([VERSION, options, plan.csv_sha256, plan.inputs, plan.faults])
+
+
+def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Reading], elapsed_s: float) -> None:
+    """Write what all scans of a plan gave into `folder`."""
+    found = [cube for reading in readings for cube in reading.result.cubes]
+    faults = [*plan.faults, *(fault for reading in readings for fault in reading.result.faults)]
+    if not found:
+        why = "".join(f": {fault.line()}" for fault in faults[:1])
+        raise DataError(f"data must hold a nodule that can be read; {plan.annotations} are listed, {len(faults)} faults{why}")
+    # Workers finish in any order; the result must not depend on it.
+    found.sort(key=lambda cube: cube.item.name)
+    faults.sort(key=lambda fault: (fault.place, fault.text))
+    hu = np.stack([cube.hu for cube in found])
+    filled = np.array([cube.filled for cube in found])
+    diameter_mm = np.array([np.nan if cube.item.diameter_mm is None else cube.item.diameter_mm for cube in found])
+    arrays: dict[str, np.ndarray] = {
+        "hu": hu,
+        "names": np.array([cube.item.name for cube in found]),
+        "groups": np.array([cube.item.group for cube in found]),
+        "categories": np.array([cube.item.category for cube in found]),
+        "places": np.array([cube.item.place for cube in found]),
+        "centre_mm": np.array([cube.centre_mm for cube in found]),
+        "edge_mm": np.array([cube.edge_mm for cube in found]),
+        "diameter_mm": diameter_mm,
+        "filled": filled,
+    }
+    masks = [cube.mask for cube in found]
+    if any(mask is not None for mask in masks):
+        arrays["masks"] = np.stack([np.zeros(hu.shape[1:], np.uint8) if mask is None else mask for mask in masks])
+    np.savez(folder / ARRAYS, allow_pickle=False, **arrays)
+    summary = summarise(
+        plan,
+        faults,
+        hu,
+        filled,
+        diameter_mm,
+        arrays["categories"].tolist(),
+        arrays["groups"].tolist(),
+        sum(mask is not None for mask in masks),
+        sum(not cube.item.group_column for cube in found),
+    )
+    summary["repeated"] = sorted(f"{reading.task.label}: {text}" for reading in readings for text in reading.failures)
+    read_s, busy_s = (sum(getattr(reading.result, name) for reading in readings) for name in ("read_s", "total_s"))
+    summary["seconds"] = {"total_s": elapsed_s, "read_share": read_s / busy_s if busy_s else 0.0}
+    summary["determining"] = {
+        "version": VERSION,
+        **{name: getattr(config, name) for name in ("source", "size", "edge", "fill", "category_column", "group_column")},
+        "root": str(Path(config.root).resolve()),
+    }
+    (folder / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n")

@@ -1,0 +1,210 @@
+"""Tasks shared out over worker processes that crash alone.
+
+Not `multiprocessing`: its spawned workers import the caller's main module again, and with that jax; and one worker killed for
+memory, or crashing in a decoder, would break the whole pool. Each worker here is a fresh interpreter that runs `serve`: it is
+sent pickled tasks on its standard input, answers on its standard output, and ends with its parent. One that does not answer in
+time is killed.
+"""
+
+import math
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Generator, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple
+
+from gmmae.data.extraction.extract import Options, extract
+from gmmae.data.extraction.extracted import Extracted, Transient
+from gmmae.data.extraction.tasks import Task
+
+WORKER = "from gmmae.data.extraction.processes import serve; serve()"
+"""The program of a worker."""
+
+START_LIMIT_S = 120.0
+"""Longest wait for a worker to import what it needs."""
+
+LOOK_EVERY_S = 0.2
+"""How often a thread that waits for a worker looks whether it should stop."""
+
+KILLED_WITHIN_S = 5.0
+"""Longest wait for a killed process: one that waits for a dead network disk cannot be killed, and is left behind."""
+
+
+class WorkerError(RuntimeError):
+    """A bug met in a worker process, with its traceback."""
+
+
+class _Failed(NamedTuple):
+    traceback: str
+
+
+def cores() -> int:
+    """The number of cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+Answer = tuple[Task, Extracted | Transient]
+
+
+def extract_all(tasks: Sequence[Task], options: Options, workers: int, limit_s: float) -> Generator[Answer, None, None]:
+    """All tasks with their results, in the order in which they are finished.
+
+    Args:
+      tasks: one for each scan.
+      options: how cubes are cut.
+      workers: processes; 0 does the work in this one, without a limit.
+      limit_s: longest time for a volume, or 0.
+
+    Raises:
+      WorkerError: a bug; broken data give faults in the results instead.
+    """
+    if workers == 0:
+        yield from ((task, extract(task, options)) for task in tasks)
+        return
+    waiting: SimpleQueue[Task] = SimpleQueue()
+    done: SimpleQueue[Answer | BaseException] = SimpleQueue()
+    for task in tasks:
+        waiting.put(task)
+    stop = threading.Event()
+    threads = [
+        threading.Thread(target=_drive, args=(waiting, done, options, limit_s, stop), daemon=True)
+        for _ in range(min(workers, len(tasks)))
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in tasks:
+            result = done.get()
+            if isinstance(result, BaseException):
+                raise result
+            yield result
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def _drive(
+    waiting: "SimpleQueue[Task]",
+    done: "SimpleQueue[Answer | BaseException]",
+    options: Options,
+    limit_s: float,
+    stop: threading.Event,
+) -> None:
+    """One thread for one worker process, which is started again when it has ended."""
+    worker: _Worker | None = None
+    try:
+        while not stop.is_set():
+            try:
+                task = waiting.get_nowait()
+            except Empty:
+                break
+            try:
+                worker = worker or _Worker(stop)
+            except OSError as error:
+                done.put((task, Transient(f"no process could be started to read it: {error}")))
+                continue
+            answer = worker.ask(task, options, limit_s * task.volumes)
+            if answer is None:
+                answer, worker = Transient(worker.end()), None
+            done.put(WorkerError(answer.traceback) if isinstance(answer, _Failed) else (task, answer))
+    except BaseException as error:
+        done.put(error)
+    finally:
+        if worker is not None:
+            worker.end()
+
+
+class _Worker:
+    """A process that answers one task at a time."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self.stop = stop
+        self.started = False
+        self.late = ""  # what did not happen in time, after which the process was killed
+        # What a native library prints must not fill a pipe that nobody reads; `end` closes the file.
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", WORKER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+        )
+
+    def ask(self, task: Task, options: Options, limit_s: float) -> Extracted | Transient | _Failed | None:
+        """The answer, or None when the process ended over it, took longer than the limit, or is not wanted any more."""
+        assert self.process.stdin is not None
+        try:
+            if not self.started:
+                self.started = self._answer(START_LIMIT_S, "the process to read it did not start")
+            if not self.started:
+                return None
+            pickle.dump((task, options, limit_s), self.process.stdin)
+            self.process.stdin.flush()
+            return self._answer(limit_s, "it was not read")
+        except (EOFError, BrokenPipeError, pickle.UnpicklingError):
+            return None
+
+    def _answer(self, limit_s: float, otherwise: str) -> Any:
+        """The next thing the process writes; None, and the process is killed, when it does not come in time."""
+        assert self.process.stdout is not None
+        answers = select.poll()
+        answers.register(self.process.stdout, select.POLLIN)
+        end = time.monotonic() + limit_s if limit_s else math.inf
+        while not answers.poll(1000 * LOOK_EVERY_S):
+            if self.stop.is_set() or time.monotonic() > end:
+                self.late = f"{otherwise} within {limit_s:g} s"
+                self.process.kill()
+                return None
+        return pickle.load(self.process.stdout)
+
+    def end(self) -> str:
+        """Close the process; how it ended."""
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
+        try:
+            status = self.process.wait(KILLED_WITHIN_S if self.late else None)
+        except subprocess.TimeoutExpired:
+            status = None
+        self.errors.seek(0)
+        last = self.errors.read().decode(errors="replace").strip().rpartition("\n")[2]
+        self.errors.close()
+        if self.late:
+            return f"{self.late} (data.scan_time_limit_s is for each volume)"
+        how = f"status {status}" + (f", {last}" if last else "")
+        return f"the process reading it died ({how}): killed, too little memory, or a file that breaks its decoder"
+
+
+def serve() -> None:
+    """A worker's loop: until its parent closes the pipe, or dies."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    # What native libraries print goes to standard error, so that it cannot get between the answers.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    pickle.dump(True, answers)
+    answers.flush()
+    while True:
+        try:
+            task, options, limit_s = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        # The parent kills a worker that takes too long. Where the parent has died meanwhile, the kernel does.
+        signal.alarm(math.ceil(limit_s) + 5 if limit_s else 0)
+        try:
+            answer: Extracted | Transient | _Failed = extract(task, options)
+        except Exception:
+            answer = _Failed(traceback.format_exc())
+        signal.alarm(0)
+        pickle.dump(answer, answers)
+        answers.flush()

@@ -1,0 +1,113 @@
+"""What there is to extract: one task for each scan, found by a source, carried out by `gmmae.data.extraction.extract`."""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from gmmae.data.extraction.annotations import Fault
+from gmmae.data.extraction.integrity import data_file_or_header
+from gmmae.data.volumes import Point
+
+
+class Item(NamedTuple):
+    """One nodule in a scan.
+
+    Attributes:
+      name: unique in the data set.
+      place: where the user finds it: the CSV and its line, or the array and its index.
+      group: what a split does not divide.
+      group_column: the column that names a group larger than a scan or volume; empty where the group is one of these.
+      category: empty where not known.
+      centre_mm: world point, or None for the middle of the volume.
+      diameter_mm: or None where not known.
+      spacing_mm: of an array without geometry, or None where not given.
+      part: index of the volume in a file of several, otherwise None.
+      mask: a file with the nodule's voxels, or None.
+    """
+
+    name: str
+    place: str
+    group: str
+    category: str
+    centre_mm: Point | None
+    diameter_mm: float | None
+    spacing_mm: Point | None = None
+    part: int | None = None
+    mask: Path | None = None
+    group_column: str = ""
+
+
+class Stamp(NamedTuple):
+    """A file as it was found: its size, and its time of change in ns; both -1 where there is none."""
+
+    path: Path
+    size: int
+    mtime_ns: int
+
+
+class Task(NamedTuple):
+    """A scan, its name in messages, the nodules to cut from it, and all files that are read for them."""
+
+    file: Path
+    label: str
+    items: tuple[Item, ...]
+    stamps: tuple[Stamp, ...]
+
+    @property
+    def volumes(self) -> int:
+        """How many volumes are read: the scan, or the parts of a file of several."""
+        return 1 if self.items[0].part is None else len(self.items)
+
+
+def task(file: Path, label: str, items: tuple[Item, ...]) -> Task:
+    """A task, its files as they are now."""
+    masks = [item.mask for item in items if item.mask is not None]
+    return Task(file, label, items, stamps([path for named in (file, *masks) for path in (named, data_file_or_header(named))]))
+
+
+class Plan(NamedTuple):
+    """All that a source found.
+
+    Attributes:
+      tasks: what can be tried.
+      faults: what cannot.
+      annotations: rows or volumes listed, duplicates and faulty ones included.
+      inputs: every file that determines the result, relative to the root; its size, and its time of change in ns.
+      csv_sha256: of the CSV's bytes; empty where there is none.
+    """
+
+    tasks: tuple[Task, ...]
+    faults: tuple[Fault, ...]
+    annotations: int
+    inputs: tuple[tuple[str, int, int], ...]
+    csv_sha256: str
+
+
+def stamps(paths: Iterable[Path]) -> tuple[Stamp, ...]:
+    """The files as they are now, each once, in order."""
+    return tuple(_stamp(path) for path in sorted(set(paths)))
+
+
+def _stamp(path: Path) -> Stamp:
+    try:
+        stat = path.stat()
+    except OSError:
+        return Stamp(path, -1, -1)
+    return Stamp(path, stat.st_size, stat.st_mtime_ns)
+
+
+def fingerprint(root: Path, tasks: Iterable[Task]) -> tuple[tuple[str, int, int], ...]:
+    """The files of all tasks: name relative to the root, size and time of change."""
+    found = {stamp for task in tasks for stamp in task.stamps}
+    return tuple(sorted((_relative(root, stamp.path), stamp.size, stamp.mtime_ns) for stamp in found))
+
+
+def _relative(root: Path, path: Path) -> str:
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

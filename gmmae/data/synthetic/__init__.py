@@ -1,0 +1,1 @@
+"""Nodules that the program makes itself, as cubes or inside whole scans."""

@@ -1,0 +1,146 @@
+"""How CT sees a phantom: nodules, vessels and chest wall painted into lung tissue, in any field of view.
+
+Partial volume comes from the signed distance to each surface, divided by the width of the scanner's point-spread function
+there, so nothing is supersampled. All vectors are in array order, z, y, x, in mm from the nodule's centre.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float64
+
+from gmmae.data.synthetic.phantom import Phantom, Tube, Vector, Wall
+
+Grid = Float64[np.ndarray, "z y x"]
+Axes = tuple[Float64[np.ndarray, "z 1 1"], Float64[np.ndarray, "1 y 1"], Float64[np.ndarray, "1 1 x"]]
+
+
+class Field(NamedTuple):
+    """Where voxels lie: offsets from the nodule's centre along each axis, mm, and the scanner's blur (a standard
+    deviation along z, y, x, mm)."""
+
+    z_mm: Float64[np.ndarray, " z"]
+    y_mm: Float64[np.ndarray, " y"]
+    x_mm: Float64[np.ndarray, " x"]
+    blur_mm: Vector
+
+
+def blur_of(spacing_mm: Float64[np.ndarray, "3"] | tuple[float, float, float]) -> Vector:
+    """The blur of a scan, mm: a Gaussian of 0.5 mm (optics and kernel), one voxel's box, one linear interpolation."""
+    return np.sqrt(0.25 + np.square(spacing_mm) / 6)
+
+
+def interpolate(
+    lattice: Float64[np.ndarray, "a b c"],
+    z: Float64[np.ndarray, " z"],
+    y: Float64[np.ndarray, " y"],
+    x: Float64[np.ndarray, " x"],
+) -> Float64[np.ndarray, "z y x"]:
+    """Trilinear interpolation of a lattice at all of z × y × x (in lattice steps); its edge values go on for ever."""
+    for axis, position in enumerate((z, y, x)):
+        position = np.clip(position, 0, lattice.shape[axis] - 1)
+        lower = np.minimum(position.astype(int), lattice.shape[axis] - 2)
+        weight = (position - lower).reshape([-1 if a == axis else 1 for a in range(3)])
+        low, high = lattice.take(lower, axis), lattice.take(lower + 1, axis)
+        lattice = low + weight * (high - low)
+    return lattice
+
+
+def _axes(field: Field) -> Axes:
+    return field.z_mm[:, None, None], field.y_mm[None, :, None], field.x_mm[None, None, :]
+
+
+def _dot(vector: Vector, axes: Axes) -> Grid:
+    return vector[0] * axes[0] + vector[1] * axes[1] + vector[2] * axes[2]
+
+
+def _cover(distance_mm: Grid, blur_mm: Grid | float) -> Grid:
+    """The share of each voxel inside a surface, by its signed distance: a smoothstep with a Gaussian edge's slope."""
+    t = np.clip(0.5 - distance_mm / (1.5 * math.sqrt(2 * math.pi) * blur_mm), 0, 1)
+    return t * t * (3 - 2 * t)
+
+
+def _brighten(hu: Grid, cover: Grid, value: Grid | float) -> Grid:
+    """Mix `value` in where it is denser than what is there: tissues in a lung add, they do not dig holes."""
+    return hu + cover * np.maximum(value - hu, 0)
+
+
+def paint_tube(tube: Tube, field: Field, hu: Grid) -> Grid:
+    """`hu` with a vessel painted in; the distance to its axis is taken where the axis' straight form is nearest."""
+    axes = _axes(field)
+    t = np.clip(_dot(tube.along, axes) - tube.along @ tube.start_mm, 0, tube.length_mm)
+    squared = np.zeros_like(hu)
+    for axis, start, along, bend in zip(axes, tube.start_mm, tube.along, tube.bend, strict=True):
+        squared += np.square(axis - (start + t * (along + t * bend)))
+    radius = tube.radius_mm * (1 - (1 - tube.taper) / tube.length_mm * t)
+    # Across its axis a thin tube keeps the share of a disc that a Gaussian of this variance leaves at the centre.
+    variance = float(np.square(field.blur_mm) @ (1 - np.square(tube.along))) / 2
+    kept = 1 - math.exp(-(tube.radius_mm**2) / (2 * variance))
+    return _brighten(hu, kept * _cover(np.sqrt(squared) - radius, math.sqrt(variance)), tube.hu)
+
+
+def _wall_distance(wall: Wall, field: Field) -> Grid:
+    """Signed distance to the chest wall, mm, negative inside it."""
+    axes = _axes(field)
+    depth = _dot(wall.normal, axes)
+    squared = np.square(axes[0]) + np.square(axes[1]) + np.square(axes[2])
+    return wall.distance_mm - wall.curvature / 2 * (squared - np.square(depth)) - depth
+
+
+def _radius(phantom: Phantom, axes: Axes, norm: Grid, relief: Grid) -> Grid:
+    """Distance of the nodule's surface from its centre along each voxel's ray, mm."""
+    rho = np.sqrt(sum(np.square(_dot(row, axes)) for row in phantom.axes))
+    rise = 1 + phantom.roughness * relief
+    for bumps, squarings in ((phantom.lobes, 2), (phantom.spicules, 5)):  # cos⁴ is a lobe, cos³² a spicule
+        for bump in bumps:
+            height = math.sqrt(bump @ bump)
+            cosine = np.maximum(_dot(bump / height, axes), 0) / norm
+            for _ in range(squarings):
+                cosine = cosine * cosine
+            rise += height * cosine
+    return rise * norm / rho
+
+
+def paint(phantom: Phantom, field: Field, tissue: Grid) -> tuple[Grid, Bool[np.ndarray, "z y x"]]:
+    """Paint a phantom into lung tissue, as a scanner with the field's blur shows it, without noise.
+
+    A ball of radius R under a Gaussian blur of standard deviation s keeps `erf(R/√2s) - √(2/π) (R/s) exp(-R²/2s²)` of its
+    contrast (its recovery coefficient: Kessler, Ellis, Eden, J. Comput. Assist. Tomogr. 8, 1984); R and s are
+    geometric means here.
+
+    Args:
+      phantom: the nodule, its vessels and its wall.
+      field: the voxels' offsets from the nodule's centre, mm, and the scanner's blur, mm.
+      tissue: what is there already, HU; it is left as it is.
+
+    Returns:
+      HU, not rounded, and the nodule's voxels (those on the lung's side of the phantom's wall).
+    """
+    axes = _axes(field._replace(x_mm=field.x_mm + 1e-6))  # the very centre has no direction: look a nanometre aside
+    squares = [np.square(axis) for axis in axes]
+    norm = np.sqrt(squares[0] + squares[1] + squares[2])
+    lattice = [3.5 + offsets * (4 / phantom.diameter_mm) for offsets in field[:3]]
+    relief = interpolate(phantom.relief, *lattice)
+    distance = norm - _radius(phantom, axes, norm, relief)
+    blur = np.sqrt(_dot(np.square(field.blur_mm), (squares[0], squares[1], squares[2]))) / norm
+
+    core_axes = tuple(axis - offset for axis, offset in zip(axes, phantom.core_mm, strict=True))
+    core_norm = np.sqrt(np.square(core_axes[0]) + np.square(core_axes[1]) + np.square(core_axes[2]))
+    core = _cover(core_norm - phantom.core_radius * (norm - distance), float(field.blur_mm.mean()))
+    inside = phantom.shell_hu + phantom.texture_hu * relief
+    inside += core * (phantom.core_hu - phantom.shell_hu)
+
+    ratio = float(np.prod(field.blur_mm) * abs(np.linalg.det(phantom.axes))) ** (-1 / 3)
+    kept = math.erf(ratio / math.sqrt(2)) - math.sqrt(2 / math.pi) * ratio * math.exp(-(ratio**2) / 2)
+
+    hu = _brighten(tissue, kept * _cover(distance, blur), inside)
+    mask = distance < 0
+    for tube in phantom.tubes:
+        hu = paint_tube(tube, field, hu)
+    if phantom.wall is not None:
+        to_wall = _wall_distance(phantom.wall, field)
+        wall_blur = math.sqrt(float(np.square(field.blur_mm) @ np.square(phantom.wall.normal)))
+        hu = _brighten(hu, _cover(to_wall, wall_blur), phantom.wall.hu)
+        mask &= to_wall > 0
+    return hu, mask

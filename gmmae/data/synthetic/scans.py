@@ -1,0 +1,274 @@
+"""A folder of synthetic chest CT scans in the shape of LUNA16's, with annotations that are exact.
+
+Scans are painted along their own axes, and SimpleITK takes the nodules' indices to world coordinates. The chest is two
+ellipsoidal lungs in an elliptic cylinder of soft tissue; nodules and vessels are painted in small regions only.
+"""
+
+import csv
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import SimpleITK as sitk
+from jaxtyping import Int16
+
+from gmmae.data.synthetic.painting import Field, blur_of, paint, paint_tube
+from gmmae.data.synthetic.phantom import DIAMETER_MM, Phantom, Tube, Vector, draw_phantom, random_directions, random_tube
+from gmmae.data.volumes import DataError
+
+Volume = Int16[np.ndarray, "z y x"]
+
+BODY = np.array([0.42, 0.47])
+LUNG = np.array([0.46, 0.33, 0.18])
+LUNG_CENTRES = np.array([[0.5, 0.5, 0.27], [0.5, 0.5, 0.73]])
+"""Semi-axes and centres as fractions of the scan's edges: of the body along y, x, of a lung along z, y, x."""
+
+SOFT_TISSUE_HU = 40.0
+AIR_HU = -1000.0
+VESSELS_PER_LITRE = 20
+NOISE_EDGE = 128
+
+
+class Annotation(NamedTuple):
+    """One row of `annotations.csv`: world coordinates x, y, z in mm (ITK's LPS)."""
+
+    seriesuid: str
+    world_mm: tuple[float, float, float]
+    diameter_mm: float
+    category: str
+
+
+class Frame(NamedTuple):
+    """A scan's grid along its own axes: voxels and mm per voxel, in array order z, y, x."""
+
+    shape: tuple[int, int, int]
+    spacing_mm: Vector
+
+    @property
+    def edges_mm(self) -> Vector:
+        return np.array(self.shape) * self.spacing_mm
+
+    def region(self, centre_mm: Vector, lower_mm: Vector, upper_mm: Vector) -> tuple[tuple[slice, ...], Field]:
+        """The voxels between two offsets from a centre, and where they lie as seen from it."""
+        first = np.clip(np.floor((centre_mm + lower_mm) / self.spacing_mm), 0, self.shape).astype(int)
+        last = np.clip(np.ceil((centre_mm + upper_mm) / self.spacing_mm) + 1, first, self.shape).astype(int)
+        z_mm, y_mm, x_mm = (
+            np.arange(start, stop) * step - middle
+            for start, stop, step, middle in zip(first, last, self.spacing_mm, centre_mm, strict=True)
+        )
+        return tuple(map(slice, first, last)), Field(z_mm, y_mm, x_mm, blur_of(self.spacing_mm))
+
+
+def _chest(rng: np.random.Generator, frame: Frame) -> Volume:
+    """Air, body and empty lungs, without noise; lungs get denser towards the back, as in a patient who lies on it."""
+    z, y, x = ((np.arange(n) + 0.5) / n for n in frame.shape)
+    body = np.square((y[:, None] - 0.5) / BODY[0]) + np.square((x - 0.5) / BODY[1])
+    outer = np.where(body < 1, SOFT_TISSUE_HU, AIR_HU)
+    across = np.square((y[:, None] - 0.5) / LUNG[1])
+    squared = np.minimum(*(across + np.square((x - centre[2]) / LUNG[2]) for centre in LUNG_CENTRES))
+    lung = rng.uniform(-890, -830) + rng.uniform(0, 60) * (y[:, None] - 0.5)
+    softness = float((LUNG * frame.edges_mm).min() / 2.0)
+    volume = np.empty(frame.shape, np.int16)
+    for index, height in enumerate(np.square((z - 0.5) / LUNG[0])):
+        cover = np.clip(0.5 - (np.sqrt(squared + height) - 1) * softness, 0, 1)
+        volume[index] = np.rint(outer + cover * (lung - outer))
+    return volume
+
+
+def _add_noise(rng: np.random.Generator, volume: Volume) -> None:
+    """Noise of 15 to 35 HU, correlated over two pixels: each slice takes a shifted copy of one of a few tiles."""
+    tiles = rng.standard_normal((4, NOISE_EDGE, NOISE_EDGE))
+    tiles = (tiles + np.roll(tiles, 1, 1) + np.roll(tiles, 1, 2) + np.roll(tiles, (1, 1), (1, 2))) / 2
+    tiles = np.rint(tiles * rng.uniform(15, 35)).astype(np.int16)
+    repeats = [-(-n // NOISE_EDGE) for n in volume.shape[1:]]
+    for plane in volume:
+        tile = np.roll(tiles[rng.integers(4)], rng.integers(NOISE_EDGE, size=2), (0, 1))
+        plane += np.tile(tile, repeats)[: plane.shape[0], : plane.shape[1]]
+        np.clip(plane, -1024, 3071, out=plane)
+
+
+def _paint_tube(volume: Volume, frame: Frame, centre_mm: Vector, tube: Tube) -> None:
+    """A parabola lies in the convex hull of its three Bézier points, which bounds the region."""
+    reach = tube.along * tube.length_mm
+    points = tube.start_mm + np.stack([0 * reach, reach / 2, reach + tube.bend * tube.length_mm**2])
+    margin = tube.radius_mm + 3
+    region, field = frame.region(centre_mm, points.min(0) - margin, points.max(0) + margin)
+    volume[region] = np.rint(paint_tube(tube, field, volume[region].astype(np.float64)))
+
+
+def _paint_nodule(volume: Volume, frame: Frame, centre_mm: Vector, phantom: Phantom) -> None:
+    reach = np.full(3, 1.2 * phantom.diameter_mm + 3)
+    region, field = frame.region(centre_mm, -reach, reach)
+    painted, _ = paint(phantom._replace(tubes=()), field, volume[region].astype(np.float64))
+    volume[region] = np.rint(painted)
+    for tube in phantom.tubes:
+        _paint_tube(volume, frame, centre_mm, tube)
+
+
+def _centre(rng: np.random.Generator, frame: Frame, phantom: Phantom) -> Vector:
+    """Anywhere in a lung; for juxta-pleural nodules a quarter diameter off its surface, away from apex and base."""
+    semi_mm = LUNG * frame.edges_mm
+    lung = LUNG_CENTRES[rng.integers(2)] * frame.edges_mm
+    if phantom.category == "juxta-pleural":
+        outward = random_directions(rng, 1)[0]
+        outward[0] *= 0.5
+        outward /= math.sqrt(outward @ outward)
+        normal = outward / semi_mm
+        return lung + semi_mm * outward - 0.25 * phantom.diameter_mm * normal / math.sqrt(normal @ normal)
+    inner = 1 - 0.65 * phantom.diameter_mm / float(semi_mm.min())
+    return lung + semi_mm * random_directions(rng, 1)[0] * (inner * np.cbrt(rng.uniform()))
+
+
+def _place(rng: np.random.Generator, frame: Frame, count: int) -> list[tuple[Phantom, Vector]]:
+    """Nodules that do not touch: each has a hundred tries to find its place."""
+    largest_mm = min(DIAMETER_MM[1], 0.8 * float((LUNG * frame.edges_mm).min()))
+    placed: list[tuple[Phantom, Vector]] = []
+    for _ in range(count):
+        phantom = draw_phantom(rng, largest_mm=largest_mm)._replace(wall=None)
+        for _ in range(100):
+            centre_mm = _centre(rng, frame, phantom)
+            gaps = (math.dist(centre_mm, other) - 0.75 * (phantom.diameter_mm + p.diameter_mm) for p, other in placed)
+            if all(gap > 2 for gap in gaps):
+                placed.append((phantom, centre_mm))
+                break
+        else:
+            raise DataError(
+                f"a scan must have room for its nodules; got {count} in {frame.shape} voxels of {frame.spacing_mm.tolist()} mm "
+                "(z, y, x): lower nodules_per_scan or enlarge shape"
+            )
+    return placed
+
+
+def synthetic_scan(rng: np.random.Generator, frame: Frame, count: int) -> tuple[Volume, list[tuple[Phantom, Vector]]]:
+    """One chest scan with `count` nodules.
+
+    Args:
+      rng: where all randomness comes from.
+      frame: the scan's grid.
+      count: nodules in it.
+
+    Returns:
+      HU, axes z, y, x; and each nodule with its centre, mm from the centre of voxel (0, 0, 0) along z, y, x.
+
+    Raises:
+      DataError: the nodules do not fit.
+    """
+    nodules = _place(rng, frame, count)
+    volume = _chest(rng, frame)
+    litres = 2 * 4 / 3 * math.pi * float(np.prod(LUNG * frame.edges_mm)) / 1e6
+    for _ in range(round(VESSELS_PER_LITRE * litres)):
+        lung = LUNG_CENTRES[rng.integers(2)] * frame.edges_mm
+        start_mm = lung + LUNG * frame.edges_mm * random_directions(rng, 1)[0] * (0.8 * np.cbrt(rng.uniform()))
+        along = random_directions(rng, 1)[0]
+        _paint_tube(volume, frame, start_mm, random_tube(rng, np.zeros(3), along, rng.uniform(10, 50), rng.lognormal(0, 0.4)))
+    for phantom, centre_mm in nodules:
+        _paint_nodule(volume, frame, centre_mm, phantom)
+    _add_noise(rng, volume)
+    return volume, nodules
+
+
+def _require(holds: bool, name: str, rule: str, value: object) -> None:
+    if not holds:
+        raise DataError(f"{name} must be {rule} for synthetic scans; got {value!r}")
+
+
+def _scans(
+    seed: int, scans: int, nodules_per_scan: tuple[int, int], frame: Frame, direction: Sequence[float]
+) -> Iterator[tuple[str, sitk.Image, list[Annotation]]]:
+    """Series UID, image and annotations of each scan, one at a time; scan i depends on its seed and i only."""
+    for index in range(scans):
+        rng = np.random.default_rng([seed, index])
+        seriesuid = f"2.25.{int.from_bytes(rng.bytes(15))}"  # DICOM's root for UIDs made of random bits
+        origin = rng.uniform((-250, -250, -400), (-150, -150, -100))
+        volume, nodules = synthetic_scan(rng, frame, int(rng.integers(*nodules_per_scan, endpoint=True)))
+        image = sitk.GetImageFromArray(volume)
+        image.SetSpacing(frame.spacing_mm[::-1].tolist())
+        image.SetOrigin(origin.tolist())
+        image.SetDirection(list(direction))
+        rows = [
+            Annotation(
+                seriesuid,
+                image.TransformContinuousIndexToPhysicalPoint((centre_mm / frame.spacing_mm)[::-1].tolist()),
+                phantom.diameter_mm,
+                phantom.category,
+            )
+            for phantom, centre_mm in nodules
+        ]
+        yield seriesuid, image, rows
+
+
+def write_luna16_folder(
+    root: Path,
+    scans: int,
+    nodules_per_scan: tuple[int, int],
+    seed: int,
+    *,
+    shape: tuple[int, int, int] = (120, 256, 256),
+    spacing_mm: tuple[float, float, float] = (1.4, 1.4, 2.5),
+    direction: Sequence[float] = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0),
+    compressed: bool = False,
+    subsets: int = 10,
+    categories: bool = True,
+) -> list[Annotation]:
+    """Write scans as `subset0/<seriesuid>.mhd` with `.raw` or `.zraw` beside them, and `annotations.csv`.
+
+    Scan i goes to subset i modulo `subsets`, and depends on `seed`, i and the geometry only. Annotations are the exact centres
+    and the diameters that the nodules were drawn with. Scans without nodules have no row.
+
+    Args:
+      root: a folder that is empty or does not exist.
+      scans: how many, at least 1.
+      nodules_per_scan: the fewest and the most; the number is drawn uniformly.
+      seed: at least 0.
+      shape: voxels along z, y, x.
+      spacing_mm: mm per voxel along x, y, z, in ITK's order. A lung's shortest half-axis must be at least 5 mm.
+      direction: ITK's direction cosines, row by row, orthonormal.
+      compressed: write `.zraw` rather than `.raw`.
+      subsets: folders to spread the scans over.
+      categories: add a `category` column to `annotations.csv`, which LUNA16's own has not.
+
+    Returns:
+      The annotations, in the order of the file.
+
+    Raises:
+      DataError: an argument is out of its range, the folder is not empty, or nodules do not fit into a scan.
+
+    Source: LUNA16's layout, Setio et al. 2017, doi 10.1016/j.media.2017.06.015.
+    """
+    _require(scans >= 1, "scans", "at least 1", scans)
+    _require(
+        0 <= nodules_per_scan[0] <= nodules_per_scan[1], "nodules_per_scan", "two counts, 0 ≤ fewest ≤ most", nodules_per_scan
+    )
+    _require(seed >= 0, "seed", "at least 0", seed)
+    _require(len(shape) == 3 and min(shape) >= 1, "shape", "three positive numbers of voxels (z, y, x)", shape)
+    positive = len(spacing_mm) == 3 and all(math.isfinite(mm) and mm > 0 for mm in spacing_mm)
+    _require(positive, "spacing_mm", "three positive lengths (x, y, z)", spacing_mm)
+    cosines = np.array(direction, float)
+    orthonormal = cosines.shape == (9,) and np.allclose(cosines.reshape(3, 3) @ cosines.reshape(3, 3).T, np.eye(3), atol=1e-6)
+    _require(orthonormal, "direction", "nine cosines of an orthonormal matrix, row by row", tuple(direction))
+    _require(subsets >= 1, "subsets", "at least 1", subsets)
+    frame = Frame(shape, np.array(spacing_mm[::-1], float))
+    half_axis_mm = float((LUNG * frame.edges_mm).min())
+    if half_axis_mm < 5:
+        raise DataError(
+            f"a lung's shortest half-axis must be at least 5 mm; got {half_axis_mm:.3g} mm from shape {shape} and spacing_mm "
+            f"{spacing_mm}: enlarge either"
+        )
+    root = Path(root)
+    if root.exists() and (not root.is_dir() or any(root.iterdir())):
+        raise DataError(f"the folder for synthetic scans must be empty or not exist; got {root}: name another or empty it")
+
+    annotations: list[Annotation] = []
+    for index, (seriesuid, image, rows) in enumerate(_scans(seed, scans, nodules_per_scan, frame, direction)):
+        folder = root / f"subset{index % subsets}"
+        folder.mkdir(parents=True, exist_ok=True)
+        sitk.WriteImage(image, folder / f"{seriesuid}.mhd", compressed)
+        annotations += rows
+    with (root / "annotations.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["seriesuid", "coordX", "coordY", "coordZ", "diameter_mm", *(["category"] if categories else [])])
+        for row in annotations:
+            writer.writerow([row.seriesuid, *row.world_mm, row.diameter_mm, *([row.category] if categories else [])])
+    return annotations

@@ -1,0 +1,1 @@
+"""Several processes and hosts that train together, and processes that are watched from outside."""

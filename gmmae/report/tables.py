@@ -1,0 +1,235 @@
+"""A table of text cells, and the same table as Markdown, CSV, LaTeX and HTML.
+
+Cells hold numbers as they are to be read; the functions at the end of the module write them. Every format escapes what it
+would otherwise interpret, so a cell shows what it holds.
+"""
+
+import csv
+import io
+import math
+import re
+import unicodedata
+from collections.abc import Callable
+from html import escape
+from typing import NamedTuple
+
+
+class Table(NamedTuple):
+    """A table. The writers raise ValueError for a row whose length is not that of the columns."""
+
+    name: str  # file stem and LaTeX label, "table_1"
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+def markdown(table: Table) -> str:
+    """GitHub's Markdown: the title as a bold line, the table, the notes as paragraphs.
+
+    >>> print(markdown(Table("t", "Two", ("arm", "GPUs"), (("strong", "8"),))), end="")
+    **Two**
+    <BLANKLINE>
+    | arm | GPUs |
+    | --- | ---: |
+    | strong | 8 |
+    """
+    header, *rows = (_markdown_row(tuple(map(markdown_text, row))) for row in _lines(table))
+    rule = _markdown_row(tuple("---:" if numeric else "---" for numeric in _numeric(table)))
+    notes = (markdown_start(markdown_text(note)) for note in table.notes)
+    blocks = [f"**{markdown_text(table.title)}**", "\n".join([header, rule, *rows]), *notes]
+    return "\n\n".join(blocks) + "\n"
+
+
+def csv_text(table: Table) -> str:
+    """Comma-separated values: the columns and rows as shown, without title and notes."""
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows(_lines(table))
+    return file.getvalue()
+
+
+def latex(table: Table) -> str:
+    """A LaTeX `table` environment for pdfLaTeX, which needs the package booktabs; its label is `tab:` and the name.
+
+    Raises:
+      ValueError: also a character that pdfLaTeX has no command for here.
+    """
+    header, *rows = (" & ".join(map(latex_text, row)) + r" \\" for row in _lines(table))
+    alignment = "".join("r" if numeric else "l" for numeric in _numeric(table))
+    label = re.sub(r"[^A-Za-z0-9-]+", "-", table.name)
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"  \centering",
+            rf"  \caption{{{latex_text(table.title)}}}",
+            rf"  \label{{tab:{label}}}",
+            rf"  \begin{{tabular}}{{{alignment}}}",
+            r"    \toprule",
+            f"    {header}",
+            r"    \midrule",
+            *(f"    {row}" for row in rows),
+            r"    \bottomrule",
+            r"  \end{tabular}",
+            *(rf"  \par\smallskip{{\footnotesize {latex_text(note)}\par}}" for note in table.notes),
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def html(table: Table) -> str:
+    """An HTML `figure` with a caption above the table and the notes below; cells of numeric columns have the class `number`."""
+    header, *rows = _lines(table)
+    numeric = _numeric(table)
+    return "\n".join(
+        [
+            '<figure class="table">',
+            f"<figcaption>{escape(table.title)}</figcaption>",
+            "<table>",
+            f"<thead>{_html_row('th', header, numeric)}</thead>",
+            "<tbody>",
+            *(_html_row("td", row, numeric) for row in rows),
+            "</tbody>",
+            "</table>",
+            *(f'<p class="note">{escape(note)}</p>' for note in table.notes),
+            "</figure>",
+            "",
+        ]
+    )
+
+
+def markdown_text(text: str) -> str:
+    r"""Text on one line that Markdown shows as it is, in a table too.
+
+    >>> print(markdown_text("a|b <c> time_s"))
+    a\|b \<c\> time\_s
+    """
+    return re.sub(r"([\\`*_\[\]<>&|~#$])", r"\\\1", re.sub(r"\s+", " ", text))
+
+
+def markdown_start(text: str) -> str:
+    r"""Keeps what begins a paragraph of Markdown, such as "1." or "-", from opening a list.
+
+    >>> print(markdown_start("1. Infinite times count."))
+    1\. Infinite times count.
+    """
+    return re.sub(r"^(\d*)([-+=.)])", r"\1\\\2", text)
+
+
+def latex_text(text: str) -> str:
+    r"""Text on one line that pdfLaTeX shows as it is.
+
+    Raises:
+      ValueError: a character that is neither ASCII, nor a Latin letter, nor in the list.
+
+    >>> print(latex_text("η ≤ 5 %"))
+    \(\eta\) \(\le\) 5 \%
+    """
+    # LaTeX would join two hyphens into a dash.
+    return re.sub(r"-(?=-)", "-{}", "".join(map(_latex_character, " ".join(text.split()))))
+
+
+def percent(value: float) -> str:
+    """A percentage with two decimals, without its sign, as in the paper's tables.
+
+    >>> percent(105.171), percent(math.nan), percent(math.inf)
+    ('105.17', 'NaN', '∞')
+    """
+    return f"{value:.2f}" if math.isfinite(value) else _no_number(value)
+
+
+def seconds(value: float) -> str:
+    """A time to target with three significant digits, without its unit; infinity is a target that was missed.
+
+    >>> seconds(12345.6), seconds(9.996), seconds(0.01234), seconds(math.inf)
+    ('12300', '10.0', '0.0123', 'not reached')
+    """
+    return "not reached" if value == math.inf else _significant(value, 3)
+
+
+def loss(value: float) -> str:
+    """A loss with four significant digits.
+
+    >>> loss(0.0016384), loss(2.5e-7), loss(math.nan), loss(math.inf)
+    ('0.001638', '2.500e-07', 'NaN', '∞')
+    """
+    return _significant(value, 4)
+
+
+def interval_text(interval: tuple[float, float] | None, number: Callable[[float], str]) -> str:
+    """Both bounds of an interval, or a dash for none.
+
+    >>> interval_text((98.2, math.inf), percent), interval_text((1.5, math.inf), seconds), interval_text(None, percent)
+    ('98.20 to ∞', '1.50 to not reached', '–')
+    """
+    return "–" if interval is None else f"{number(interval[0])} to {number(interval[1])}"
+
+
+def _significant(value: float, digits: int) -> str:
+    """Rounded to significant digits; with an exponent outside 0.0001 to a million."""
+    if not math.isfinite(value):
+        return _no_number(value)
+    scientific = f"{value:.{digits - 1}e}"
+    exponent = int(scientific.partition("e")[2])
+    if not -4 <= exponent < 6:
+        return scientific
+    return f"{float(scientific):.{max(0, digits - 1 - exponent)}f}"
+
+
+def _no_number(value: float) -> str:
+    return "NaN" if math.isnan(value) else "∞" if value > 0 else "-∞"
+
+
+_NUMBER = re.compile(r"[-−+±<>≤≥≈~]*\s*(\d|NaN|∞|not reached)|–?$")
+
+
+def _numeric(table: Table) -> list[bool]:
+    """Which columns hold only cells that begin like a number, or are empty."""
+    return [all(_NUMBER.match(row[place]) for row in table.rows) for place in range(len(table.columns))]
+
+
+def _lines(table: Table) -> list[tuple[str, ...]]:
+    """The columns and the rows, of equal length."""
+    for row in table.rows:
+        if len(row) != len(table.columns):
+            raise ValueError(f"each row of {table.name} must have {len(table.columns)} cells; got {len(row)}: {row!r}")
+    return [table.columns, *table.rows]
+
+
+def _markdown_row(cells: tuple[str, ...]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _html_row(tag: str, cells: tuple[str, ...], numeric: list[bool]) -> str:
+    opened = (f'<{tag} class="number">' if right else f"<{tag}>" for right in numeric)
+    return f"<tr>{''.join(f'{start}{escape(cell)}</{tag}>' for start, cell in zip(opened, cells, strict=True))}</tr>"
+
+
+_MATH = {
+    **{chr(code): rf"\{unicodedata.name(chr(code)).split()[-1].lower()}" for code in range(ord("α"), ord("ω") + 1)},
+    **{letter: rf"\{unicodedata.name(letter).split()[-1].title()}" for letter in "ΓΔΘΞΠΣΥΦΨΩ"},
+    **{"ο": "o", "ς": r"\varsigma", "λ": r"\lambda", "Λ": r"\Lambda", "µ": r"\mu"},
+    **{"×": r"\times", "·": r"\cdot", "±": r"\pm", "−": "-", "÷": r"\div", "√": r"\surd", "∞": r"\infty"},
+    **{"≤": r"\le", "≥": r"\ge", "≈": r"\approx", "≠": r"\ne", "→": r"\to", "←": r"\leftarrow", "∑": r"\sum", "°": r"^\circ"},
+    **{"²": "^2", "³": "^3", "¹": "^1", "⁻": "^-", "₁": "_1", "₂": "_2", "∈": r"\in", "∝": r"\propto", "∂": r"\partial"},
+}
+
+_LATEX = {
+    **{sign: rf"\{sign}" for sign in "%&#_${}"},
+    **{"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "`": r"\textasciigrave{}"},
+    # In LaTeX's default font encoding these three are other glyphs.
+    **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"},
+    # After the end of a row, LaTeX takes these for an argument of it.
+    **{"[": "{[}", "]": "{]}", "*": "{*}"},
+    **{"†": r"\dag{}", "–": r"\textendash{}", "—": r"\textemdash{}", "…": r"\dots{}", "§": r"\S{}"},
+    **{"‘": "`", "’": "'", "“": r"\textquotedblleft{}", "”": r"\textquotedblright{}"},
+    **{sign: rf"\({command}\)" for sign, command in _MATH.items()},
+}
+
+
+def _latex_character(character: str) -> str:
+    if character in _LATEX:
+        return _LATEX[character]
+    if character.isascii() or "À" <= character <= "ž":  # Latin letters; LaTeX reads UTF-8
+        return character
+    raise ValueError(f"no LaTeX for {character!r} ({unicodedata.name(character, 'unnamed')}): add it to gmmae.report.tables")

@@ -1,0 +1,1 @@
+"""The same cells as a cluster's jobs, through submitit."""

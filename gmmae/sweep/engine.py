@@ -1,0 +1,238 @@
+"""A sweep: each cell of the grid in a subprocess of its own, what is finished left alone, what fails recorded and left behind.
+
+Files are in `gmmae.sweep.cells`, the grid in `gmmae.sweep.grid`, processes in `gmmae.processes.supervisor` or
+`gmmae.sweep.cluster.jobs`. The record of a cell is written when its process has ended; a cell without one is computed again by
+the next call, and resumes from its run's checkpoint. When the records of a path's cells are written, its checkpoints are
+removed, unless they are to be kept.
+"""
+
+import shutil
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+from gmmae.base import arms, locks, stopping
+from gmmae.base.config import RESUMABLE, StopConfig, flatten, flatten_table, to_toml
+from gmmae.base.errors import InputError
+from gmmae.base.records import read_history, write_text
+from gmmae.base.workdir import WorkDir, differences, finished
+from gmmae.processes.supervisor import Ended, Job, describe, last_lines
+from gmmae.sweep import timing as sweep_timing
+from gmmae.sweep.cells import CRASHED, FAILED, TIMED_OUT, CellRecord, SweepDir, on_devices, read_toml
+from gmmae.sweep.display import SweepDisplay, cell_text
+from gmmae.sweep.grid import Cell, SweepConfig, cells, paths
+from gmmae.sweep.jobs import execute, training_job
+
+FIXED = ("mode", "run.stop.target_loss", "run.stop.collapse_epochs")
+"""Keys that a sweep may not change, beside those that no run may: they decide how its finished cells ended."""
+
+CELLS_FAILED = 4
+"""Exit code of a sweep with crashed or timed-out cells; diverged and collapsed ones are results, and no failure."""
+
+
+def sweep(
+    config: SweepConfig,
+    root: Path,
+    display: SweepDisplay,
+    *,
+    samples: int,
+    retry: bool = False,
+    reference_batches: Collection[int] = (),
+) -> int:
+    """Computes what is missing of a sweep.
+
+    Args:
+      config: the grid; it, and the limits of its runs, may have grown since an earlier call on the same work directory.
+      root: its work directory.
+      display: where a person looks.
+      samples: in the training set; used in virtual mode only.
+      retry: compute crashed and timed-out cells again.
+      reference_batches: of the clusters that times are projected to; their steps are timed too.
+
+    Returns:
+      The exit code: 0, `CELLS_FAILED`, or 143, 130 and 129 when interrupted.
+
+    Raises:
+      InputError: the work directory cannot be written, belongs to another sweep, or another process works on it; or it holds
+        a cell with a batch or a learning rate that its arm does not have now.
+    """
+    folder = SweepDir(root)
+    grid = cells(config) if config.mode != "throughput" else []
+    with _claimed(config, folder):
+        reason = _train(config, folder, display, samples, retry) if grid else None
+        records = list(folder.read_all(grid))
+        wanted = sweep_timing.requests(config, records, reference_batches)
+        reason = reason or sweep_timing.measure(config, folder, display, wanted)
+        if grid:
+            display.say(summary(records, len(grid)))
+        if reason:
+            display.say("the same command goes on where it stopped")
+            return stopping.EXIT_CODES[reason]
+        untimed = sweep_timing.failures(config, folder, wanted)
+        for line in untimed:
+            display.say(line)
+        failed = any(record.outcome in FAILED for record in records)
+        if failed:
+            display.say("--retry computes crashed and timed-out cells again")
+        return CELLS_FAILED if failed or untimed else 0
+
+
+def interrupted(code: int) -> bool:
+    """Whether an exit code says that the sweep was stopped from outside."""
+    return code in (stopping.EXIT_CODES[reason] for reason in stopping.INTERRUPTED)
+
+
+def summary(records: Sequence[CellRecord], total: int) -> str:
+    """How many cells ended how, and the failed ones by name."""
+    counts = Counter(record.outcome for record in records)
+    parts = [f"{count} {outcome}" for outcome, count in counts.most_common()]
+    missing = total - len(records)
+    lines = [f"{total} cell{'s' * (total > 1)}: " + ", ".join(parts + ([f"{missing} not computed"] if missing else []))]
+    lines += [f"  {record.cell.name} {record.outcome}: {record.message}" for record in records if record.outcome in FAILED]
+    return "\n".join(lines)
+
+
+def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples: int, retry: bool) -> str | None:
+    """Runs every path that some cell still needs; the reason why it was interrupted, if it was."""
+    wanted = dict(paths(config, samples))
+    shared = {owner.name: members for owner, members in wanted.items()}
+    found = {record.cell: record for record in folder.read_all(cells(config))}
+    for record in found.values():
+        _require_same_strategy(config, folder, record)
+    kept = {cell: record for cell, record in found.items() if _stands(record, config.run.stop, retry)}
+    pending = [owner for owner, members in wanted.items() if any(member not in kept for member in members)]
+    _remove_checkpoints(config, folder, kept.values())
+    for owner in pending:
+        if _cannot_go_on(folder.run(owner.name), config.run.stop):
+            display.say(f"{owner.name} begins again: its checkpoints were removed when it had ended, see keep_checkpoints")
+            shutil.rmtree(folder.run(owner.name).root)
+    jobs = [training_job(config, folder, owner) for owner in pending]
+    display.start(config, {cell: cell_text(record) for cell, record in kept.items()}, len(jobs))
+
+    def on_end(job: Job, ended: Ended) -> None:
+        if ended.interrupted:
+            display.ended(job.name, dict.fromkeys(shared[job.name], "interrupted"), ended.seconds)
+            return
+        written = [_cell_record(config, folder, cell, job, ended) for cell in shared[job.name]]
+        for record in written:
+            folder.write(record)
+        _remove_checkpoints(config, folder, written)
+        display.ended(job.name, {record.cell: cell_text(record) for record in written}, ended.seconds)
+
+    def on_tick(running: Sequence[tuple[Job, float]]) -> None:
+        texts = {cell: _course_text(folder, job.name) for job, _ in running for cell in shared[job.name]}
+        display.tick(texts)
+
+    with display:
+        return execute(
+            config,
+            folder,
+            jobs,
+            at_once=config.jobs,
+            timed=config.mode != "virtual",
+            on_start=lambda job: display.started(job.name),
+            on_end=on_end,
+            on_tick=on_tick,
+        )
+
+
+def _stands(record: CellRecord, stop: StopConfig, retry: bool) -> bool:
+    """Whether a cell need not be computed again."""
+    if record.outcome in FAILED or record.record is None:
+        return not retry
+    return finished(record.record, stop)
+
+
+def _require_same_strategy(config: SweepConfig, folder: SweepDir, found: CellRecord) -> None:
+    """Earlier versions let the learning rate of a clipped batch follow the devices: such cells must not stand beside others."""
+    run = found.record
+    if run is None:
+        return
+    strategy = arms.follow(found.arm, config.run.optim, found.devices, run.train_samples)
+    if (run.global_batch, run.learning_rate) != (strategy.global_batch, strategy.rates.peak):
+        raise InputError(
+            f"{folder.record(found.cell)} must have its arm's batch and learning rate, {strategy.global_batch} and "
+            f"{strategy.rates.peak:g}; got {run.global_batch} and {run.learning_rate:g}, by another version's rule: delete it "
+            f"and {folder.run(found.path).root}, or give another --workdir"
+        )
+
+
+def _remove_checkpoints(config: SweepConfig, folder: SweepDir, written: Iterable[CellRecord]) -> None:
+    """Of the runs that have ended by themselves, and whose cells' records say so."""
+    if config.keep_checkpoints:
+        return
+    for name in {record.path for record in written if record.outcome not in FAILED}:
+        shutil.rmtree(folder.run(name).checkpoints, ignore_errors=True)  # what stays is the next call's to remove
+
+
+def _cannot_go_on(run: WorkDir, stop: StopConfig) -> bool:
+    """Whether a run has epochs behind it, is to be trained further, and has no checkpoint to do so from."""
+    try:
+        record = run.read_record()
+    except InputError:  # its process will say what is wrong with it
+        return False
+    if record is None or not record.epochs or finished(record, stop):
+        return False
+    return not run.checkpoints.is_dir() or not any(run.checkpoints.iterdir())
+
+
+def _cell_record(config: SweepConfig, folder: SweepDir, cell: Cell, job: Job, ended: Ended) -> CellRecord:
+    try:
+        record = folder.run(job.name).read_record()
+        shown = None if record is None else on_devices(record, cell)
+    except InputError as error:  # not a record, or a batch with fewer samples than the cell has devices
+        return CellRecord(cell.arm, cell.devices, cell.seed, config.mode, CRASHED, job.name, None, str(error))
+    outcome, message = (record.stop_reason if record else None) or CRASHED, ""
+    if ended.timed_out or ended.returncode != stopping.EXIT_CODES.get(outcome) or outcome in stopping.INTERRUPTED:
+        outcome = TIMED_OUT if ended.timed_out else CRASHED
+        message = f"{describe(ended)}: {last_lines(job.log) or 'nothing said'} ({job.log})"
+    return CellRecord(cell.arm, cell.devices, cell.seed, config.mode, outcome, job.name, shown, message)
+
+
+def _course_text(folder: SweepDir, name: str) -> str:
+    try:
+        last = read_history(folder.run(name).history)[-1]
+    except (OSError, IndexError, ValueError, KeyError, TypeError):  # not there yet, or its last line half written
+        return "starting"
+    return f"epoch {last.epoch}: {last.val_loss:.4g}"
+
+
+@contextmanager
+def _claimed(config: SweepConfig, folder: SweepDir) -> Iterator[None]:
+    """The work directory made or recognised, written to by no other process in the meantime."""
+    with ExitStack() as held:
+        try:
+            folder.records.mkdir(parents=True, exist_ok=True)
+            held.enter_context(locks.held(folder.lock, partial(_refuse, folder)))
+            if folder.config.exists():
+                _require_same_sweep(config, folder)
+            write_text(folder.config, to_toml(config))
+        except OSError as error:
+            raise InputError(
+                f"workdir must be a folder that can be written; got {folder.root} ({error.strerror or error}): "
+                "give another with --workdir"
+            ) from error
+        yield
+
+
+def _refuse(folder: SweepDir, holder: str) -> None:
+    raise InputError(
+        f"workdir must be worked on by one sweep at a time; got {folder.root}, which {holder} holds: wait for it, end it, or "
+        "give another with --workdir"
+    )
+
+
+def _require_same_sweep(config: SweepConfig, folder: SweepDir) -> None:
+    """The grid may grow; what a cell computes, and how, may not change."""
+    saved = dict(flatten(SweepConfig())) | dict(flatten_table(read_toml(folder.config)))
+    wanted = {
+        key: value
+        for key, value in flatten(config)
+        if key in FIXED or (key.startswith("run.") and not key.removeprefix("run.").startswith(RESUMABLE))
+    }
+    if changes := differences(saved, wanted):
+        raise InputError(
+            f"workdir must hold a sweep of the same runs; got {folder.root} where {changes}: give another --workdir"
+        )

@@ -1,0 +1,167 @@
+"""Step times: samples a second over the batch, with compilation and warm-up steps left out and every timed block awaited."""
+
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from gmmae.base.config import Config
+from gmmae.base.errors import InputError
+from gmmae.base.provenance import git_commit, versions
+from gmmae.base.records import write_text
+from gmmae.data.batches import Plan
+from gmmae.sweep.grid import TimingConfig
+from gmmae.training import programs
+from gmmae.training.programs import Setup
+
+TRAINING, VALIDATION = "training", "validation"
+"""What is timed, as the keys of `Timings.failed` call it: "training of 32"."""
+
+
+class Timing(NamedTuple):
+    """Seconds of one training step, or of one pass over some validation samples: quartiles over blocks."""
+
+    samples: int  # of all devices together
+    device_batch: int
+    median_s: float
+    low_s: float  # first quartile
+    high_s: float  # third quartile
+
+
+class Timings(NamedTuple):
+    """What one process measured on a number of devices. Batches that did not fit are in `failed`, with the reason."""
+
+    devices: int
+    device_kind: str
+    oversubscribed: bool
+    parameters: int
+    train: list[Timing]
+    validation: list[Timing]
+    failed: dict[str, str]
+    timing: dict[str, int]  # the settings that they were measured with
+    versions: dict[str, str]
+    git_commit: str | None
+
+
+def settings(timing: TimingConfig) -> dict[str, int]:
+    """What of a timing's settings decides on the numbers."""
+    return {"warmup_steps": timing.warmup_steps, "steps": timing.steps, "blocks": timing.blocks}
+
+
+def measure(config: Config, batches: Sequence[int], validation: Sequence[int], timing: TimingConfig) -> Timings:
+    """Times training steps and validation on the configuration's devices, in turns, so that a slow moment hits all alike.
+
+    Args:
+      config: model, data and `parallel.devices`.
+      batches: global batches; the training volumes are repeated where they are fewer.
+      validation: sample counts of a validation pass, at most the validation volumes.
+      timing: warm-up steps, and how often.
+    """
+    setup = programs.prepare(config)
+    with programs.arithmetic(config):
+        return _measure(setup, batches, validation, timing)
+
+
+def _measure(setup: Setup, batches: Sequence[int], validation: Sequence[int], timing: TimingConfig) -> Timings:
+    state = programs.initial_state(setup)
+    failed: dict[str, str] = {}
+    trains = _attempt(failed, TRAINING, batches, lambda batch: _train_block(setup, state, batch, timing))
+    passes = _attempt(failed, VALIDATION, validation, lambda count: _validation_block(setup, state, count))
+    seconds: dict[Callable[[], float], list[float]] = {block: [] for block in (*trains.values(), *passes.values())}
+    for _ in range(timing.blocks):
+        for block, measured in seconds.items():
+            measured.append(block())
+    n = setup.devices.count
+    return Timings(
+        devices=n,
+        device_kind=setup.devices.kind,
+        oversubscribed=setup.devices.oversubscribed,
+        parameters=programs.parameter_count(state.params),
+        train=[_timing(batch, n, seconds[block]) for batch, block in trains.items()],
+        validation=[_timing(count, n, seconds[block]) for count, block in passes.items()],
+        failed=failed,
+        timing=settings(timing),
+        versions=versions(),
+        git_commit=git_commit(),
+    )
+
+
+def _attempt(
+    failed: dict[str, str], what: str, counts: Sequence[int], make: Callable[[int], Callable[[], float]]
+) -> dict[int, Callable[[], float]]:
+    made = {}
+    for count in counts:
+        try:
+            made[count] = make(count)
+        except (jax.errors.JaxRuntimeError, InputError) as error:  # out of memory; fewer samples than devices
+            failed[f"{what} of {count}"] = " ".join(str(error).split())[:200]
+    return made
+
+
+def _train_block(setup: Setup, start: Any, batch: int, timing: TimingConfig) -> Callable[[], float]:
+    """A function that trains for a block of steps and returns the seconds of one; compiled and warm."""
+    data = setup.workload.data
+    volumes = data.train.density
+    block = setup.train_plan._replace(samples=timing.steps * batch, batch=batch)
+    if setup.devices.count > batch:
+        raise InputError(f"a batch must have at least one sample for each of {setup.devices.count} devices; got {batch}")
+    repeated = data.train._replace(density=np.resize(volumes, (max(len(volumes), block.samples), *volumes.shape[1:])))
+    sized = setup._replace(train_plan=block, workload=setup.workload._replace(data=data._replace(train=repeated)))
+    held = [setup.devices.replicate(start)]  # each block takes over the memory of the one before
+    train = programs.train_program(sized, held[0])
+
+    def run() -> float:
+        began = time.perf_counter()
+        held[0], _ = train(held[0], 1)
+        return (time.perf_counter() - began) / timing.steps
+
+    for _ in range(max(1, math.ceil(timing.warmup_steps / timing.steps))):
+        run()
+    return run
+
+
+def _validation_block(setup: Setup, start: Any, count: int) -> Callable[[], float]:
+    sharers = setup.eval_plan.devices
+    sized = setup._replace(eval_plan=Plan(count, min(count, programs.EVAL_DEVICE_BATCH * sharers), sharers))
+    params = setup.devices.replicate(start.params)
+    evaluate = programs.evaluate_program(sized, params)
+
+    def run() -> float:
+        began = time.perf_counter()
+        evaluate(params)
+        return time.perf_counter() - began
+
+    run()
+    return run
+
+
+def _timing(samples: int, devices: int, seconds: Sequence[float]) -> Timing:
+    low, median, high = (float(q) for q in np.quantile(seconds, (0.25, 0.5, 0.75)))
+    return Timing(samples, math.ceil(samples / devices), median, low, high)
+
+
+def write(path: Path, timings: Timings) -> None:
+    """Writes the timings as JSON, whole or not at all."""
+    rows = {name: [row._asdict() for row in getattr(timings, name)] for name in ("train", "validation")}
+    write_text(path, json.dumps(timings._asdict() | rows, indent=2) + "\n")
+
+
+def read(path: Path) -> Timings | None:
+    """The timings that `write` wrote, or None where there are none.
+
+    Raises:
+      InputError: they are there and cannot be read.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        rows = {name: [Timing(**row) for row in data[name]] for name in ("train", "validation")}
+        return Timings(**data | rows)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{path} must be step times; got {error!r}: delete it, and the sweep measures them again") from error

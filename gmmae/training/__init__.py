@@ -1,0 +1,1 @@
+"""One run: from a configuration and a workload to a record, on any number of devices."""

@@ -1,0 +1,197 @@
+"""Checkpoints with Orbax: the state to go on from, the best parameters so far, and the run's progress.
+
+A checkpoint holds everything that a resumed run needs to be the run that was never interrupted: parameters and optimiser state,
+clocks and history, and the parameters of the best epoch. It is written whole or not at all.
+"""
+
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from jaxtyping import Float64
+
+from gmmae.base.errors import InputError, StorageError
+from gmmae.base.records import Epoch
+from gmmae.training.step import Params, TrainState
+
+
+class CheckpointError(InputError):
+    """A checkpoint that cannot be read, or that is another model's."""
+
+
+class Progress(NamedTuple):
+    """Everything but the parameters and the optimiser: how far the run is."""
+
+    history: list[Epoch]
+    clocks: dict[str, float]
+    best_epoch: int
+
+
+class Checkpoint(NamedTuple):
+    """What is saved; arrays are on the host."""
+
+    state: TrainState
+    best: Params
+    progress: Progress
+
+
+class Checkpoints:
+    """The newest checkpoints of a run, in a folder of their own.
+
+    Of several processes the first one has this: all have the same state, so it saves for them. The others read what it has
+    chosen with `restore_epoch`.
+
+    Args:
+      folder: made when needed.
+      keep: how many to keep.
+    """
+
+    def __init__(self, folder: Path, keep: int):
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._manager = _manager(folder, max_to_keep=keep)
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Saves under the epoch's number; an epoch that is already saved is kept as it is.
+
+        Raises:
+          StorageError: it could not be written; the checkpoints before it are as they were.
+        """
+        progress = checkpoint.progress._asdict()
+        history = progress.pop("history")
+        epoch = len(history)
+        if epoch in self._manager.all_steps():
+            return
+        try:
+            self._manager.save(
+                epoch,
+                args=ocp.args.Composite(
+                    arrays=ocp.args.StandardSave(_arrays(checkpoint.state, checkpoint.best, _table(history))),
+                    progress=ocp.args.JsonSave(progress),
+                ),
+            )
+        except Exception as error:  # Orbax and TensorStore raise whatever the file system leads to
+            raise StorageError(
+                f"the checkpoint of epoch {epoch} must be written to {self._folder}; that failed with {_reason(error)}: see to "
+                "space and permissions there, and run the same command again"
+            ) from error
+
+    def restore(self, like: TrainState, say: Callable[[str], None]) -> Checkpoint | None:
+        """The newest checkpoint that can be read, or None where there is none at all.
+
+        One that cannot be read is moved aside, as `<epoch>.corrupt`, if there is an older one to go on from.
+
+        Args:
+          like: a state of the same shapes, on the host.
+          say: is told of every checkpoint that was moved aside.
+
+        Raises:
+          CheckpointError: none of them can be read, or they hold another model.
+        """
+        unreadable: list[tuple[int, Exception]] = []
+        for epoch in sorted(self._manager.all_steps(), reverse=True):
+            try:
+                found = _read(self._manager, self._folder, epoch, like)
+            except CheckpointError:
+                raise
+            except Exception as error:  # as above, whatever the damage leads to
+                unreadable.append((epoch, error))
+                continue
+            for bad, error in unreadable:
+                self._move_aside(bad, error, epoch, say)
+            return found
+        if unreadable:
+            epoch, error = unreadable[0]
+            raise CheckpointError(
+                f"the checkpoint {self._folder / str(epoch)} must be readable; reading it failed with {_reason(error)}, and "
+                "there is no older one: delete that folder to begin again, or give another workdir"
+            ) from error
+        return None
+
+    def _move_aside(self, epoch: int, error: Exception, back_to: int, say: Callable[[str], None]) -> None:
+        place = self._folder / str(epoch)
+        names = itertools.chain([f"{epoch}.corrupt"], (f"{epoch}.corrupt.{i}" for i in itertools.count(2)))
+        aside = next(path for name in names if not (path := self._folder / name).exists())
+        try:
+            place.rename(aside)
+        except OSError as problem:
+            raise StorageError(
+                f"the unreadable checkpoint {place} must be moved to {aside.name}; that failed with {_reason(problem)}: move "
+                "it yourself"
+            ) from problem
+        self._manager.reload()
+        say(f"{place} cannot be read ({_reason(error)}): moved to {aside.name}; going on from epoch {back_to}")
+
+    def close(self) -> None:
+        self._manager.close()
+
+
+def restore_epoch(folder: Path, epoch: int, like: TrainState) -> Checkpoint:
+    """The checkpoint of an epoch, which the first process has been able to read.
+
+    Raises:
+      CheckpointError: this process cannot.
+    """
+    try:
+        with _manager(folder) as manager:
+            return _read(manager, folder, epoch, like)
+    except CheckpointError:
+        raise
+    except Exception as error:
+        raise CheckpointError(
+            f"the checkpoint {folder / str(epoch)} must be readable by all processes; reading it failed with {_reason(error)}: "
+            "put the workdir on a file system that all hosts share"
+        ) from error
+
+
+def _manager(folder: Path, **options: Any) -> ocp.CheckpointManager:
+    """Orbax's manager, for which each of several processes is on its own: they neither save nor wait together."""
+    logging.getLogger("absl").setLevel(logging.WARNING)
+    if jax.process_count() > 1:
+        me = jax.process_index()
+        options["multiprocessing_options"] = ocp.options.MultiprocessingOptions(
+            primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"process_{me}"
+        )
+    asked = ocp.CheckpointManagerOptions(create=False, enable_async_checkpointing=False, **options)
+    return ocp.CheckpointManager(folder.absolute(), options=asked)
+
+
+def _arrays(state: TrainState, best: Params, history: Float64[np.ndarray, "epochs columns"]) -> dict[str, Any]:
+    """Orbax's item of all arrays. As JSON, a history of 65 000 epochs took three times as long as all the rest."""
+    return {"state": state, "best": best, "history": history}
+
+
+def _table(history: Sequence[Epoch]) -> Float64[np.ndarray, "epochs columns"]:
+    """The rows as an array; `np.array` would take four times as long."""
+    return np.fromiter(itertools.chain.from_iterable(history), np.float64).reshape(len(history), -1)
+
+
+def _read(manager: ocp.CheckpointManager, folder: Path, epoch: int, like: TrainState) -> Checkpoint:
+    items = manager.restore(
+        epoch,
+        args=ocp.args.Composite(
+            arrays=ocp.args.StandardRestore(_arrays(like, like.params, np.zeros((epoch, len(Epoch._fields))))),
+            progress=ocp.args.JsonRestore(),
+        ),
+    )
+    arrays = items["arrays"]
+    history = [Epoch(*map(int, row[:3]), *row[3:]) for row in arrays["history"].tolist()]
+    shapes = [jax.tree.map(np.shape, tree) for tree in ((arrays["state"], arrays["best"]), (like, like.params))]
+    if jax.tree.leaves(shapes[0]) != jax.tree.leaves(shapes[1]):
+        raise CheckpointError(
+            f"the checkpoint {folder / str(epoch)} must hold the model of this configuration; its arrays have other shapes: "
+            "give another workdir"
+        )
+    state = jax.tree.unflatten(jax.tree.structure(like), jax.tree.leaves(arrays["state"]))
+    return Checkpoint(state, arrays["best"], Progress(history, **items["progress"]))
+
+
+def _reason(error: Exception) -> str:
+    """An exception in one line of bounded length; its end, which names what the system said, is kept."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text if len(text) <= 300 else f'{text[:100]} … {text[-200:]}'}"

@@ -1,0 +1,268 @@
+"""One run: from a configuration and a work directory to a record.
+
+The host's part of training. Each epoch is one dispatch for training and one for validation; between them the host keeps
+clocks, history, checkpoints and logs, and decides whether to stop.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from gmmae.base import stopping
+from gmmae.base.clock import Clock
+from gmmae.base.config import Config, determining
+from gmmae.base.interrupts import Interrupts
+from gmmae.base.records import Epoch, Record, from_plain, plain
+from gmmae.base.workdir import WorkDir, begin, claim, finished
+from gmmae.processes import agreement
+from gmmae.processes.peers import ALONE, Group
+from gmmae.training import programs
+from gmmae.training.blocks import TrainBlock, block_program
+from gmmae.training.checkpoint import Checkpoint, Checkpoints, Progress, restore_epoch
+from gmmae.training.journal import Journal, NoJournal, WorkDirJournal
+from gmmae.training.programs import Programs, Setup
+from gmmae.training.startup import doubts, facts, new_record, require_checkpoint, require_same_path
+from gmmae.training.step import TrainState
+from gmmae.training.terminal import Display
+from gmmae.training.writers import Board, NoBoard, TensorBoard
+
+
+def run(config: Config, root: Path, display: Display, group: Group = ALONE) -> Record:
+    """Trains to the end, or resumes what an earlier process left in the work directory.
+
+    Args:
+      config: the run.
+      root: its work directory; it may hold an earlier part of the same run, or its end.
+      display: where a person looks.
+      group: the processes that train together; only the first one writes.
+
+    Returns:
+      The record, as it is in `record.json`; its `stop_reason` is never None.
+
+    Raises:
+      InputError: the configuration does not fit the machine, the data or the work directory.
+      StorageError: the work directory cannot be written any more.
+    """
+    with claim(config, root) if group.primary else nullcontext(WorkDir(root)) as workdir:
+        earlier = workdir.read_record() if group.primary and workdir.begun else None
+        ended = earlier is not None and finished(earlier, config.stop, workdir.read_rows())
+        [(record, ended), *_] = group.gather((plain(earlier) if earlier is not None else None, ended))
+        earlier = from_plain(record) if record is not None else None
+        if earlier is not None and ended:
+            display.say(f"{root} holds a finished run: {earlier.stop_reason} after {earlier.epochs} epochs")
+            return earlier
+        setup = programs.prepare(config)
+        agreement.require_same(group.gather(agreement.data(setup.workload.data)))
+        checkpoints = Checkpoints(workdir.checkpoints, config.checkpoint.keep) if group.primary else None
+        try:
+            with Interrupts() as interrupts, programs.arithmetic(config):
+                return _Run(setup, workdir, checkpoints, display, group, earlier).train(interrupts)
+        finally:
+            display.close()
+            if checkpoints:
+                checkpoints.close()
+
+
+class _Run:
+    """The state of the host's loop; restored from the newest checkpoint when it is made."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        workdir: WorkDir,
+        checkpoints: Checkpoints | None,
+        display: Display,
+        group: Group,
+        earlier: Record | None,
+    ):
+        self.setup, self.workdir, self.checkpoints, self.display, self.group = setup, workdir, checkpoints, display, group
+        start = programs.initial_state(setup)
+        self.record = new_record(setup, start)
+        require_same_path(earlier, self.record)
+        for line in doubts(setup.config, earlier, self.record):
+            display.say(line)
+        saved = self._restore(start)
+        require_checkpoint(earlier, saved is not None, workdir.checkpoints)
+        self.clock = Clock(saved.progress.clocks if saved else None)
+        self.history: list[Epoch] = []
+        self.val_losses: list[float] = []
+        self.lowest: list[float] = []  # of them, up to each epoch
+        for row in saved.progress.history if saved else []:
+            self._remember(row)
+        self.best_epoch = saved.progress.best_epoch if saved else 0
+        self.best = saved.best if saved else start.params
+        self.state: TrainState = setup.devices.replicate(saved.state if saved else start)
+        self.journal: Journal = NoJournal()
+        self.block: TrainBlock | None = None
+        self.epoch_s: float | None = None  # of the last dispatch
+
+    def _restore(self, like: TrainState) -> Checkpoint | None:
+        """What the first process can read decides where all go on."""
+        found = self.checkpoints.restore(like, self.display.say) if self.checkpoints else None
+        [epoch, *_] = self.group.gather(len(found.progress.history) if found else None)
+        return found if self.checkpoints or epoch is None else restore_epoch(self.workdir.checkpoints, epoch, like)
+
+    def train(self, interrupts: Interrupts) -> Record:
+        stop, done = self.setup.config.stop, len(self.history)
+        words = facts(self.setup, self.record, self.workdir.root, done)
+        self.display.start(words, max_epochs=stop.max_epochs, done=done)
+        with self.clock.section("compile_s"):
+            compiled = programs.build(self.setup, self.state)
+            if self.setup.config.parallel.epochs_per_dispatch > 1:
+                self.block = block_program(self.setup, self.state)
+                self.best = self.setup.devices.replicate(self.best)
+        # Gloo's first operation waits 30 s, and a cache of compiled programs serves process 0 alone.
+        self.group.gather(None)
+        val_loss = self.history[-1].val_loss if done else compiled.evaluate(self.state.params)
+        self._begin()
+        reason, _ = self._agree(self._stop_reason([row.train_loss for row in self.history[-1:]]) if done else None, None)
+        self._show(compiled, val_loss, last=reason is not None)
+        if reason == stopping.TARGET_REACHED and (row := self._row_at_target()):
+            self.display.say(f"validation loss {row.val_loss:g} reached after epoch {row.epoch} of the {done} done before")
+        while reason is None:
+            step_losses = self._advance(compiled)
+            end, interrupt = self._agree(self._stop_reason(step_losses), interrupts.reason)
+            self._show(compiled, self.history[-1].val_loss, last=end is not None)
+            reason = end or interrupt
+            if reason or len(self.history) % self.setup.config.checkpoint.every_epochs == 0:
+                self._save()
+                self._write_record(reason)
+                self.group.gather(None)  # the others wait here: in a collective operation their patience is JAX's
+        record = self._write_record(reason)
+        self.journal.end(record)
+        return record
+
+    def _begin(self) -> None:
+        """The first thing that is written, so that a start that fails leaves the work directory as it was."""
+        if self.group.primary:
+            begin(self.setup.config, self.workdir)
+            self.journal = WorkDirJournal(self.workdir, self._board())
+        self.journal.begin(self.history)
+        self._write_record(None)
+
+    def _agree(self, end: str | None, interrupt: str | None) -> tuple[str | None, str | None]:
+        """The end that the first process sees, by its clock, and the first interrupt of any process: the same for all."""
+        said = self.group.gather([end, interrupt])
+        return said[0][0], next((reason for _, reason in said if reason), None)
+
+    def _advance(self, compiled: Programs) -> Sequence[float]:
+        """One epoch, or several in one program; the losses of the last one's steps."""
+        if self.block is None:
+            with self.clock.section("train_s"):
+                self.state, step_losses = compiled.train(self.state, len(self.history) + 1)
+            with self.clock.section("eval_s"):
+                val_loss = compiled.evaluate(self.state.params)
+            if val_loss < self._best_loss():
+                self.best, self.best_epoch = jax.device_get(self.state.params), len(self.history) + 1
+            self._row(step_losses, val_loss, self.clock.read())
+            return step_losses.tolist()
+        before = self.clock.read()
+        epochs = range(len(self.history) + 1, len(self.history) + 1 + self._free_epochs(before["total_s"]))
+        with self.clock.section("train_s"):
+            block = self.block(self.state, self.best, self._best_loss(), epochs)
+        self.state, self.best, self.best_epoch = block.state, block.best, block.best_epoch or self.best_epoch
+        after, count = self.clock.read(), len(block.val_losses)
+        self.epoch_s = (after["total_s"] - before["total_s"]) / count
+        for done, (step_losses, val_loss) in enumerate(zip(block.step_losses, block.val_losses, strict=True), start=1):
+            clocks = {key: before[key] + (after[key] - before[key]) * done / count for key in after}
+            self._row(step_losses, val_loss, clocks)
+        return block.step_losses[-1].tolist()
+
+    def _row(self, step_losses: np.ndarray, val_loss: float, clocks: Mapping[str, float]) -> None:
+        epoch, plan = len(self.history) + 1, self.setup.train_plan
+        row = Epoch(
+            epoch=epoch,
+            steps=epoch * plan.steps,
+            samples=epoch * plan.samples,
+            lr=np.asarray(self.setup.schedule(epoch * plan.steps - 1)).item(),
+            train_loss=programs.mean_over_steps(step_losses, plan),
+            val_loss=val_loss,
+            **clocks,
+        )
+        self._remember(row)
+        self.journal.epoch(row)
+        self.display.epoch(row)
+
+    def _free_epochs(self, total_s: float) -> int:
+        """Epochs until the host has something to do: a checkpoint, a picture, or a rule for which it looks at each loss."""
+        config, done = self.setup.config, len(self.history)
+        if config.stop.collapse_epochs or config.stop.patience_epochs:
+            return 1
+        next_figure = [epoch - done for epoch in config.log.figure_epochs if epoch > done]
+        regular = [every - done % every for every in (config.checkpoint.every_epochs, config.log.detail_epochs)]
+        count = min(config.parallel.epochs_per_dispatch, config.stop.max_epochs - done, *regular, *next_figure)
+        if config.stop.time_limit_s:
+            count = min(count, stopping.epochs_in_time(self.epoch_s, total_s, config.stop.time_limit_s))
+            [count, *_] = self.group.gather(count)  # the first process's clock decides
+        return count
+
+    def _remember(self, row: Epoch) -> None:
+        self.history.append(row)
+        self.val_losses.append(row.val_loss)
+        self.lowest.append(min([*self.lowest[-1:], row.val_loss]))  # in this order NaN is never the lowest but as the first
+
+    def _row_at_target(self) -> Epoch | None:
+        """The first epoch that has reached the target."""
+        target = self.setup.config.stop.target_loss
+        return next((row for row in self.history if row.val_loss <= target), None)
+
+    def _best_loss(self) -> float:
+        return self.history[self.best_epoch - 1].val_loss if self.best_epoch else math.inf
+
+    def _stop_reason(self, step_losses: Sequence[float]) -> str | None:
+        stop = dataclasses.asdict(self.setup.config.stop)
+        return stopping.stop_reason(step_losses, self.val_losses, self.lowest, self.clock.read()["total_s"], **stop)
+
+    def _save(self) -> None:
+        if not self.checkpoints:
+            return
+        with self.clock.section("checkpoint_s"):
+            progress = Progress(self.history, self.clock.read(), self.best_epoch)
+            state, best = jax.device_get((self.state, self.best))
+            self.checkpoints.save(Checkpoint(state, best, progress))
+
+    def _write_record(self, reason: str | None) -> Record:
+        last = self.history[-1] if self.history else None
+        at_target = self._row_at_target() if reason == stopping.TARGET_REACHED else None
+        self.record = dataclasses.replace(
+            self.record,
+            stop_reason=reason,
+            epochs=len(self.history),
+            final_train_loss=last.train_loss if last else None,
+            final_val_loss=last.val_loss if last else None,
+            best_val_loss=self._best_loss() if self.best_epoch else None,
+            best_epoch=self.best_epoch or None,
+            target_epoch=at_target.epoch if at_target else None,
+            time_to_target_s=at_target.train_s + at_target.eval_s if at_target else None,
+            clocks=self.clock.read(),
+        )
+        self.journal.record(self.record)
+        return self.record
+
+    def _board(self) -> Board:
+        if not self.setup.config.log.tensorboard:
+            return NoBoard()
+        parameters = determining(self.setup.config) | {
+            "stop.target_loss": self.record.target_loss,
+            "devices": self.record.devices,
+            "global_batch": self.record.global_batch,
+            "peak_learning_rate": self.record.learning_rate,
+        }
+        return TensorBoard(self.workdir.tensorboard, parameters, start=len(self.history))
+
+    def _show(self, compiled: Programs, val_loss: float, *, last: bool) -> None:
+        epoch, log = len(self.history), self.setup.config.log
+        in_figure = last or epoch in log.figure_epochs
+        on_board = last or epoch % log.detail_epochs == 0
+        if not self.group.primary or not (in_figure or on_board):
+            return
+        details = compiled.describe(self.state.params)
+        if on_board:
+            self.journal.board_details(epoch, details)
+        if in_figure:
+            self.journal.snapshot(epoch, val_loss, details)

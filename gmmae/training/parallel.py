@@ -1,0 +1,173 @@
+"""Devices: the only module that calls `pmap` or names its axis.
+
+State and data set are replicated, an epoch's indices and weights are sharded, gradients and losses are averaged, by `pmean` or
+exactly. `pmap` is in maintenance mode, and since JAX 0.8 it is `jit(shard_map)` underneath: with `in_axes` and
+`out_axes` None, replicated arrays go in and come out whole, without a leading device axis and without copies.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Device, lax
+from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, Int, Int32, PyTree
+
+from gmmae.base.errors import InputError
+from gmmae.training.reduction import OfBatch, in_parts, repeat, tree_sum
+
+AXIS = "devices"
+
+
+def pmean(function: OfBatch, samples: Array, weights: Array, *, parts: int = 1) -> Any:
+    """The mean over devices of a function's value at the samples of each, added in whatever order is fast.
+
+    This and `exact_mean` are for use inside a function given to `Devices.compile`.
+    """
+    mean = in_parts(function, samples, weights, parts=parts)
+    if lax.axis_size(AXIS) == 1:
+        return mean
+    # One operation for all arrays: each one is a meeting of all devices, which takes longer than its bytes do.
+    with jax.named_scope("reduction"):
+        vector, unravel = ravel_pytree(mean)
+        return unravel(lax.pmean(vector, AXIS))
+
+
+def exact_mean(
+    function: OfBatch,
+    samples: Int[Array, "shards shard_batch"],
+    weights: Float[Array, "shards shard_batch"],
+    *,
+    part: Int[Array, "2"],
+) -> Any:
+    """The mean over shards of a function's value at each, with the same bits on any number of devices.
+
+    One binary tree over the shards in their order: each device adds those of its part; then devices that are 1, 2, 4, … apart
+    exchange their sums. `a + b` is `b + a` to the last bit, so all devices end with the same.
+
+    Args:
+      function: of one shard.
+      samples, weights: all shards, a power of two, on every device.
+      part: this device's first shard and number of shards, from `parts`.
+    """
+    first, count = part
+    shards, devices = len(samples), lax.axis_size(AXIS)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(function, samples[0], weights[0]))
+    _, unravel = ravel_pytree(zeros)
+
+    def term(shard: Int[Array, ""]) -> Float[Array, " size"]:
+        return ravel_pytree(function(*(lax.dynamic_index_in_dim(x, shard, keepdims=False) for x in (samples, weights))))[0]
+
+    def across(total: Float[Array, " size"]) -> Float[Array, " size"]:
+        for level in range(devices.bit_length() - 1):
+            total += lax.ppermute(total, AXIS, [(i, i ^ 1 << level) for i in range(devices)])
+        return total
+
+    total = tree_sum(term, first, count, shards)
+    if devices > 1:
+        total = repeat(across, total, jnp.minimum(count, 1))  # once, but the compiler does not know
+    return unravel(total / shards)
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The devices of a run, in order."""
+
+    devices: tuple[Device, ...]  # pyright: ignore[reportInvalidTypeForm]
+
+    @property
+    def count(self) -> int:
+        return len(self.devices)
+
+    @property
+    def kind(self) -> str:
+        return self.devices[0].device_kind
+
+    @property
+    def platform(self) -> str:
+        return self.devices[0].platform
+
+    @property
+    def processes(self) -> int:
+        return len({device.process_index for device in self.devices})
+
+    @property
+    def oversubscribed(self) -> bool:
+        """Whether devices share hardware: CPU devices of one process are virtual, so more than one is."""
+        return self.platform == "cpu" and self.count > self.processes
+
+    def replicate(self, tree: PyTree) -> PyTree:
+        """A copy of every array on every device. Where several processes own them, each one gives the same arrays."""
+        return self._place(tree, PartitionSpec())
+
+    def shard(self, tree: PyTree) -> PyTree:
+        """Arrays divided along their leading axis, one entry a device. Every process gives them whole."""
+        return self._place(tree, PartitionSpec(AXIS))
+
+    def _place(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
+        sharding = NamedSharding(Mesh(np.array(self.devices), (AXIS,)), spec)
+        if sharding.is_fully_addressable:
+            return jax.device_put(tree, sharding)
+
+        def place(leaf: Any) -> jax.Array:
+            array = np.asarray(leaf)
+            return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
+
+        return jax.tree.map(place, tree)  # device_put would compare the arrays of all processes, over the network
+
+    def parts(self, shards: int) -> Int32[np.ndarray, "devices 2"]:
+        """For `exact_mean`: the first shard and the number of shards of each device."""
+        share = shards // self.count
+        return np.array([(i * share, share) for i in range(self.count)], np.int32)
+
+    def compile(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        sharded: int,
+        donate: tuple[int, ...] = (),
+        deterministic: bool = False,
+    ) -> jax.stages.Compiled:
+        """Compiles `function` for all devices, ahead of time; its results must be equal on all of them.
+
+        Args:
+          function: of one device's arguments; it averages with `pmean` or `exact_mean` whatever differs between devices.
+          args: example arguments, as `replicate` and `shard` return them.
+          sharded: how many arguments, the last ones, are divided over the devices; the others are replicated.
+          donate: positions of arguments whose memory the results may take over.
+          deterministic: asks for the same bits from every compilation and run; a GPU may choose between algorithms otherwise.
+
+        Returns:
+          The compiled function of the same arguments; it never compiles again, and refuses other shapes.
+        """
+        in_axes = (None,) * (len(args) - sharded) + (0,) * sharded
+        mapped = jax.pmap(
+            function, axis_name=AXIS, in_axes=in_axes, out_axes=None, devices=list(self.devices), donate_argnums=donate
+        )
+        options: dict[str, str | bool] | None = {"xla_gpu_deterministic_ops": True} if deterministic else None
+        return mapped.lower(*args).compile(compiler_options=options)
+
+
+def choose(count: int) -> Devices:
+    """The first `count` devices of all processes, process by process, or all of them for 0.
+
+    Raises:
+      InputError: there are fewer, or some process would have none or only a part of its own.
+    """
+    devices = jax.devices()
+    if count > len(devices):
+        way_out = f"set JAX_NUM_CPU_DEVICES={count} for virtual devices" if devices[0].platform == "cpu" else "use fewer"
+        raise InputError(
+            f"parallel.devices must be at most the number of devices that JAX sees, {len(devices)} ({devices[0].device_kind}); "
+            f"got {count}: {way_out}"
+        )
+    if jax.process_count() > 1 and 0 < count < len(devices):
+        raise InputError(
+            f"parallel.devices must be 0 or all devices of the {jax.process_count()} processes, {len(devices)}; got {count}: "
+            "start fewer processes, or let each of them see fewer devices"
+        )
+    return Devices(tuple(devices[: count or None]))

@@ -1,0 +1,159 @@
+"""What a person sees of a run: a table at the start, a progress bar on a terminal, plain lines elsewhere."""
+
+import errno
+import math
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol, TextIO, cast
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from gmmae.base.records import Epoch
+
+
+class Display(Protocol):
+    """Shows the course of one run."""
+
+    def start(self, facts: Mapping[str, str], *, max_epochs: int, done: int) -> None: ...
+    def epoch(self, row: Epoch) -> None: ...
+    def say(self, line: str) -> None: ...
+    def close(self) -> None: ...
+
+
+class Silent:
+    """Shows nothing: the display of every process but the first."""
+
+    def start(self, facts: Mapping[str, str], *, max_epochs: int, done: int) -> None:
+        pass
+
+    def epoch(self, row: Epoch) -> None:
+        pass
+
+    def say(self, line: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Plain:
+    """One line an epoch, for log files."""
+
+    def __init__(self, console: Console):
+        self._console = console
+        self._max_epochs = 0
+
+    def start(self, facts: Mapping[str, str], *, max_epochs: int, done: int) -> None:
+        self._max_epochs = max_epochs
+        width = max(map(len, facts))
+        for name, value in facts.items():
+            self.say(f"{name:<{width}}  {value}")
+
+    def epoch(self, row: Epoch) -> None:
+        self.say(f"epoch {row.epoch}/{self._max_epochs}  {losses_text(row)}  lr {row.lr:.3g}  {row.total_s:.1f} s")
+
+    def say(self, line: str) -> None:
+        print(line, file=self._console.file, flush=True)  # not through rich, which takes as long as a short epoch
+
+    def close(self) -> None:
+        pass
+
+
+class Live:
+    """A table and a progress bar, for terminals."""
+
+    def __init__(self, console: Console):
+        self._console = console
+        self._progress = Progress(
+            TextColumn("epoch {task.completed}/{task.total}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.description}"),
+            TimeElapsedColumn(),
+            TextColumn("at most"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("left"),
+            console=console,
+        )
+        self._task = self._progress.add_task("", total=None, start=False)
+
+    def start(self, facts: Mapping[str, str], *, max_epochs: int, done: int) -> None:
+        table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, value in facts.items():
+            table.add_row(name, Text(value))
+        self._console.print(table, highlight=False)
+        self._progress.reset(self._task, total=max_epochs, completed=done, description="compiling")
+        self._progress.start()
+
+    def epoch(self, row: Epoch) -> None:
+        self._progress.update(self._task, completed=row.epoch, description=losses_text(row))
+
+    def say(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        self._progress.stop()
+
+
+def losses_text(row: Epoch) -> str:
+    """The losses of an epoch, short.
+
+    >>> losses_text(Epoch(1, 1, 32, 0.1, 0.0123456, float("nan"), 0, 0, 0, 0, 0))
+    'train 0.01235  validation nan'
+    """
+    return f"train {_short(row.train_loss)}  validation {_short(row.val_loss)}"
+
+
+def _short(loss: float) -> str:
+    return f"{loss:.4g}" if math.isfinite(loss) else str(loss)
+
+
+class Outlasting:
+    """A text stream that is silent once nobody can read it any more: its terminal was closed, or the reader of its pipe ended.
+
+    A run must not die of that, least of all before the checkpoint that SIGHUP asks for.
+    """
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with self._silent_once_gone():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._silent_once_gone():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @contextmanager
+    def _silent_once_gone(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.EIO, errno.EPIPE):
+                raise
+            # The descriptor itself, because Python writes what it still holds for it when it exits.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+
+
+def standard_output() -> Console:
+    """Standard output, as long as somebody can read it."""
+    return Console(file=cast(TextIO, Outlasting(sys.stdout)))
+
+
+def display(console: Console | None = None) -> Display:
+    """The display that fits standard output: live on a terminal, plain elsewhere."""
+    console = console or standard_output()
+    return Live(console) if console.is_terminal else Plain(console)

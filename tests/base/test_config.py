@@ -1,0 +1,307 @@
+import ast
+import dataclasses
+import math
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from gmmae.base import config as module
+from gmmae.base.config import Config, ConfigError, determining, flatten, run_id, to_toml
+from gmmae.commands.arguments import read_config
+
+NAN, INF = math.nan, math.inf
+BAD = [
+    ("arm", "fast", "one of strong, weak, linear"),
+    ("seed", -1, "at least 0"),
+    ("loss", "huber", "one of msle, mse, mae"),
+    ("precision", "bfloat16", "one of float32, tf32, float64"),
+    ("workload", "cells", "one of nodules"),
+    ("data.source", "web", "one of synthetic"),
+    *[("data.ndim", value, "1, 2 or 3") for value in (0, 4)],
+    *[("data.edge", value, "a positive number followed by x or mm") for value in ("", "1.25", "0x", "-1mm", "20 mm", "nanx")],
+    ("data.fill", "water", "one of air, replicate"),
+    ("data.on_error", "ask", "one of skip, refuse"),
+    ("data.workers", -1, "at least 0"),
+    *[("data.scan_time_limit_s", value, "at least 0") for value in (-1.0, NAN, INF)],
+    ("data.size", 3, "at least 4"),
+    ("data.samples", 1, "at least 2"),
+    ("data.seed", -1, "at least 0"),
+    *[("data.validation", value, "a count of at least 1 or a fraction") for value in (0, -1, 0.0, 1.0, -0.5, NAN)],
+    *[
+        ("data.hu_window", value, "two increasing HU values")
+        for value in ((400.0, -1000.0), (0.0, 0.0), (-INF, 0.0), (0.0, NAN))
+    ],
+    *[("model.filters", value, "positive numbers") for value in ((), (8, 0, 8))],
+    *[("model.kernels", value, "3 positive numbers, one for each of model.filters") for value in ((), (3, 3), (3, 3, 0))],
+    ("model.padding", "FULL", "one of VALID, SAME"),
+    ("model.activation", "step", "one of relu, leaky_relu"),
+    ("model.covariance", "full", "one of partial, paper"),
+    ("model.rho", "sin", "one of sigmoid, tanh"),
+    ("model.latent_dim", 0, "at least 1"),
+    ("model.components", 0, "at least 1"),
+    *[("model.sigma_floor", value, "at least 0") for value in (-0.1, NAN, INF)],
+    *[("model.rho_limit", value, "above 0 and at most 1") for value in (0.0, 1.01, NAN)],
+    *[
+        (f"optim.{name}", value, "positive")
+        for name in ("learning_rate", "decay_factor", "epsilon")
+        for value in (0.0, -1.0, NAN, INF)
+    ],
+    ("optim.base_batch", 0, "at least 1"),
+    ("optim.warmup_epochs", -1, "at least 0"),
+    *[("optim.decay_epochs", value, "increasing epochs from 1") for value in ((3, 2), (2, 2), (0, 2))],
+    *[(f"optim.{name}", value, "at least 0 and below 1") for name in ("beta1", "beta2") for value in (-0.1, 1.0, NAN)],
+    *[("optim.clip_norm", value, "at least 0") for value in (-1.0, NAN, INF)],
+    *[(f"stop.{name}", value, "at least 0") for name in ("target_loss", "time_limit_s") for value in (-1.0, NAN, INF)],
+    ("stop.max_epochs", 0, "at least 1"),
+    ("stop.collapse_epochs", -1, "at least 0"),
+    ("stop.patience_epochs", -1, "at least 0"),
+    *[("stop.patience_gain", value, "at least 0 and below 1") for value in (-0.1, 1.0, NAN)],
+    *[(f"parallel.{name}", -1, "at least 0") for name in ("devices", "virtual", "micro_batch")],
+    ("parallel.epochs_per_dispatch", 0, "at least 1"),
+    ("parallel.reduction", "psum", "one of pmean, exact"),
+    *[("parallel.shards", value, "a power of two") for value in (0, -8, 3, 12)],
+    *[("distributed.coordinator", value, "host:port") for value in ("host", ":80", "host:", "host:0", "host:65536", "host:x")],
+    ("distributed.num_processes", -1, "at least 0"),
+    ("distributed.process_id", -2, "at least -1"),
+    ("distributed.local_devices", (0, -1), "numbers from 0"),
+    *[(f"distributed.{name}_timeout_s", value, "at least 1") for name in ("start", "heartbeat") for value in (0.5, NAN, INF)],
+    ("checkpoint.every_epochs", 0, "at least 1"),
+    ("checkpoint.keep", 0, "at least 1"),
+    ("log.detail_epochs", 0, "at least 1"),
+    *[("compilation_cache", value, "on, off, or a path with a / in it") for value in ("", "False", "folder")],
+    ("log.figure_epochs", (0, -4), "at least 0"),
+    ("log.figure_nodules", 0, "at least 1"),
+]
+
+
+def changed(config, key, value):
+    """The configuration with one `section.field` changed."""
+    section, _, name = key.rpartition(".")
+    if not section:
+        return dataclasses.replace(config, **{name: value})
+    return dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **{name: value})})
+
+
+ANY_VALUE = {
+    "log.tensorboard",
+    "data.root",
+    "data.csv",
+    "data.category_column",
+    "data.group_column",
+    "data.cache",
+    "data.augment",
+    "distributed.auto",
+}
+"""Paths, names and switches: nothing to refuse before they are used."""
+
+
+@pytest.mark.parametrize(("key", "value", "rule"), BAD, ids=[f"{key}={value}" for key, value, _ in BAD])
+def test_a_bad_value_is_refused_by_key_rule_and_value(key, value, rule):
+    with pytest.raises(ConfigError) as caught:
+        changed(Config(), key, value)
+    message = str(caught.value)
+    assert message.startswith(f"{key} must be ")
+    assert rule in message
+    assert message.endswith(f"; got {value!r}")
+    assert "\n" not in message
+
+
+def test_every_key_with_a_rule_has_a_bad_value_above():
+    assert {key for key, _ in flatten(Config())} - {key for key, _, _ in BAD} == {*ANY_VALUE}
+
+
+EDGES = [
+    ("data.validation", 1),
+    ("data.validation", 0.001),
+    ("data.samples", 2),
+    ("model.rho_limit", 1.0),
+    ("model.sigma_floor", 0.0),
+    ("model.kernels", (7, 5, 6)),  # 16 - 6 - 4 - 5 = 1 voxel
+    ("optim.beta1", 0.0),
+    ("optim.warmup_epochs", 0),
+    ("optim.decay_epochs", (1, 2)),
+    ("stop.target_loss", 0.0),
+    ("stop.max_epochs", 1),
+    ("parallel.shards", 1),
+    ("log.figure_epochs", ()),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), EDGES)
+def test_what_a_rule_just_allows_is_taken(key, value):
+    assert dict(flatten(changed(Config(), key, value)))[key] == value
+
+
+def test_kernels_that_leave_no_voxel_are_refused_with_the_way_out():
+    message = (
+        r"model\.kernels must leave at least 1 voxel of data\.size = 16 under VALID padding; got \(7, 5, 7\), which leaves 0"
+    )
+    with pytest.raises(ConfigError, match=message + ".*model.padding = SAME"):
+        changed(Config(), "model.kernels", (7, 5, 7))
+    same = changed(changed(Config(), "model.padding", "SAME"), "model.kernels", (7, 5, 7))
+    assert same.model.kernels == (7, 5, 7)
+
+
+# A value that every key may take and that is not its default.
+OTHER = {
+    "arm": "linear-warmup",
+    "seed": 3,
+    "loss": "mae",
+    "precision": "float64",
+    "data.source": "cubes",
+    "data.root": "scans",
+    "data.csv": "other.csv",
+    "data.edge": "20mm",
+    "data.fill": "replicate",
+    "data.category_column": "kind",
+    "data.group_column": "hospital",
+    "data.on_error": "refuse",
+    "data.workers": 3,
+    "data.scan_time_limit_s": 12.5,
+    "data.cache": "cubes",
+    "data.augment": True,
+    "data.ndim": 2,
+    "data.size": 20,
+    "data.samples": 100,
+    "data.validation": 0.5,
+    "data.hu_window": (-1200.0, 300.5),
+    "data.seed": 1,
+    "model.filters": (8, 16, 8),
+    "model.kernels": (3, 3, 2),
+    "model.padding": "SAME",
+    "model.activation": "gelu",
+    "model.latent_dim": 64,
+    "model.components": 10,
+    "model.covariance": "paper",
+    "model.rho": "tanh",
+    "model.sigma_floor": 0.25,
+    "model.rho_limit": 0.9,
+    "optim.learning_rate": 1 / 3,
+    "optim.base_batch": 16,
+    "optim.warmup_epochs": 10,
+    "optim.decay_epochs": (30, 60),
+    "optim.decay_factor": 0.2,
+    "optim.beta1": 0.8,
+    "optim.beta2": 0.99,
+    "optim.epsilon": 1e-7,
+    "optim.clip_norm": 1.0,
+    "stop.target_loss": 1e-3,
+    "stop.max_epochs": 7,
+    "stop.time_limit_s": 60.0,
+    "stop.collapse_epochs": 5,
+    "stop.patience_epochs": 7,
+    "stop.patience_gain": 0.02,
+    "parallel.devices": 2,
+    "parallel.virtual": 8,
+    "parallel.micro_batch": 64,
+    "parallel.reduction": "exact",
+    "parallel.shards": 8,
+    "parallel.epochs_per_dispatch": 4,
+    "distributed.auto": False,
+    "distributed.coordinator": "host:1234",
+    "distributed.num_processes": 4,
+    "distributed.process_id": 3,
+    "distributed.local_devices": (0, 1),
+    "distributed.start_timeout_s": 60.0,
+    "distributed.heartbeat_timeout_s": 10.0,
+    "checkpoint.every_epochs": 3,
+    "checkpoint.keep": 1,
+    "compilation_cache": "./compiled",
+    "log.tensorboard": False,
+    "log.detail_epochs": 2,
+    "log.figure_epochs": (1, 2),
+    "log.figure_nodules": 2,
+}
+ONLY_ONE_CHOICE = {"workload"}
+MAY_DIFFER_ON_RESUME = {
+    "stop.target_loss",
+    "stop.collapse_epochs",
+    "stop.patience_epochs",
+    "stop.patience_gain",
+    "data.on_error",
+    "data.workers",
+    "data.scan_time_limit_s",
+    "data.cache",
+    "stop.max_epochs",
+    "stop.time_limit_s",
+    "parallel.devices",
+    "parallel.epochs_per_dispatch",
+    "distributed.auto",
+    "distributed.coordinator",
+    "distributed.num_processes",
+    "distributed.process_id",
+    "distributed.local_devices",
+    "distributed.start_timeout_s",
+    "distributed.heartbeat_timeout_s",
+    "checkpoint.every_epochs",
+    "checkpoint.keep",
+    "compilation_cache",
+    "log.tensorboard",
+    "log.detail_epochs",
+    "log.figure_epochs",
+    "log.figure_nodules",
+}
+
+
+def test_another_value_is_known_for_every_key():
+    assert set(OTHER) | ONLY_ONE_CHOICE == {key for key, _ in flatten(Config())}
+
+
+@pytest.mark.parametrize("key", OTHER)
+def test_the_run_id_changes_with_what_determines_the_run_and_with_nothing_else(key):
+    other = changed(Config(), key, OTHER[key])
+    assert (run_id(other) == run_id(Config())) == (key in MAY_DIFFER_ON_RESUME)
+    assert (key in determining(other)) == (key not in MAY_DIFFER_ON_RESUME)
+
+
+@pytest.mark.parametrize("arm", ["weak", "linear", "linear-warmup", "sqrt", "sqrt-warmup"])
+def test_devices_determine_a_run_only_where_its_batch_follows_them(arm):
+    """With `virtual` the batch follows that number; on `strong`, above, it follows none."""
+    config = changed(Config(), "arm", arm)
+    assert run_id(changed(config, "parallel.devices", 2)) != run_id(config)
+    virtual = changed(config, "parallel.virtual", 8)
+    assert run_id(changed(virtual, "parallel.devices", 2)) == run_id(virtual)
+
+
+def test_the_run_id_is_twelve_hexadecimal_digits_and_the_same_in_every_process():
+    assert re.fullmatch("[0-9a-f]{12}", run_id(Config()))
+    assert run_id(Config()) == run_id(Config())
+
+
+def all_changed():
+    config = Config()
+    for key in sorted(OTHER, key=lambda key: key != "model.padding"):  # SAME first: then any kernels fit
+        config = changed(config, key, OTHER[key])
+    return config
+
+
+@pytest.mark.parametrize("config", [Config(), all_changed()], ids=["defaults", "all changed"])
+def test_toml_read_back_is_equal(config, tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text(to_toml(config), encoding="utf-8")
+    assert read_config(path) == config
+    table = tomllib.loads(to_toml(config))
+    assert table["optim"]["learning_rate"] == config.optim.learning_rate
+    assert len(set(flatten(config))) == len(to_toml(config).split(" = ")) - 1  # every key once
+
+
+def test_every_field_explains_itself():
+    """The comment behind a field is its help on the command line."""
+    source = Path(module.__file__).read_text(encoding="utf-8")
+    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+    fields = [node for owner in classes for node in owner.body if isinstance(node, ast.AnnAssign)]
+    lines = [source.splitlines()[node.lineno - 1] for node in fields]
+    values = [line for line in lines if "default_factory" not in line]
+    assert len(values) == len(list(flatten(Config())))
+    assert [line for line in values if "  # " not in line] == []
+
+
+@pytest.mark.parametrize(
+    "owner", [Config, *(type(value) for value in vars(Config()).values() if dataclasses.is_dataclass(value))]
+)
+def test_configurations_are_frozen(owner):
+    name = dataclasses.fields(owner)[0].name
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(owner(), name, None)

@@ -1,0 +1,334 @@
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from gmmae.base.config import Config
+from gmmae.base.errors import InputError
+from gmmae.commands.arguments import config_path, parse_report, parse_sweep, parse_train, read_config, read_sweep
+from gmmae.sweep.grid import SweepConfig
+
+CONFIGS = Path(__file__).parent.parent.parent / "configs"
+
+
+@pytest.fixture
+def toml(tmp_path):
+    """Writes a TOML file and returns its path."""
+
+    def write(text):
+        path = tmp_path / "mine.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def train(*arguments):
+    return parse_train(arguments, "train.py")
+
+
+# Precedence
+
+
+def test_the_command_line_wins_over_the_file_and_the_file_over_the_defaults(toml):
+    path = toml("seed = 5\n[optim]\nbase_batch = 16\nwarmup_epochs = 10\n[model]\nfilters = [8, 8, 8]")
+    config, _ = train("--config", str(path), "--optim.base-batch", "8", "--data.validation", "0.25")
+    assert config.optim.base_batch == 8  # command line over file
+    assert (config.seed, config.optim.warmup_epochs, config.model.filters) == (5, 10, (8, 8, 8))  # file over defaults
+    assert config.data.validation == 0.25  # command line over defaults
+    assert config.optim.learning_rate == Config().optim.learning_rate
+
+
+def test_a_value_on_the_command_line_may_mend_the_file(toml):
+    path = toml("[data]\nsize = 24\n[model]\nkernels = [9, 9, 7]")  # leaves 24 - 8 - 8 - 6 = 2 voxels
+    config, _ = train("--config", str(path), "--model.kernels", "3", "3", "3")
+    assert (config.data.size, config.model.kernels) == (24, (3, 3, 3))
+
+
+@pytest.mark.parametrize("spelling", [["--config", "{}"], ["--config={}"]])
+def test_the_file_can_be_given_in_two_ways(toml, spelling):
+    path = toml("seed = 5")
+    assert train(*(part.format(path) for part in spelling))[0].seed == 5
+
+
+@pytest.mark.parametrize("key", ["max-epochs", "max_epochs"])
+def test_hyphens_and_underscores_are_one(toml, key):
+    assert read_config(toml(f"[stop]\n{key} = 7")) == dataclasses.replace(
+        Config(), stop=dataclasses.replace(Config().stop, max_epochs=7)
+    )
+    assert train(f"--stop.{key}", "7")[0].stop.max_epochs == 7
+
+
+def test_values_of_every_kind_are_read(toml):
+    lines = ["[data]", "validation = 0.5", "hu_window = [-1200, 300]", "[log]", "tensorboard = false", "figure_epochs = []"]
+    config = read_config(toml("\n".join([*lines, "[optim]", "epsilon = 1e-7"])))
+    assert (config.data.validation, config.data.hu_window) == (0.5, (-1200.0, 300.0))
+    assert (config.log.tensorboard, config.log.figure_epochs, config.optim.epsilon) == (False, (), 1e-7)
+    assert isinstance(read_config(toml("[data]\nvalidation = 100")).data.validation, int)  # a count stays a count
+
+
+def test_an_empty_file_is_the_defaults(toml):
+    assert read_config(toml("")) == Config()
+
+
+def test_the_work_directory_is_named_after_the_file_unless_given(toml):
+    path = toml("")
+    assert train("--config", str(path))[1] == Path("runs/mine")
+    assert train("--config", str(path), "--workdir", "here/there")[1] == Path("here/there")
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
+def test_every_file_in_configs_is_read_by_path_and_by_name(path):
+    if path.stem.startswith("sweep"):
+        pytest.skip("a sweep's file is no run's")
+    assert config_path(path.stem).samefile(path)
+    assert train("--config", path.stem) == (read_config(path), Path("runs") / path.stem)
+
+
+def test_quickstart_is_the_default():
+    assert train() == train("--config", "quickstart")
+
+
+# Help
+
+
+def test_help_exits_with_0_and_names_every_section(toml, capsys):
+    path = toml("[optim]\nlearning_rate = 0.0123")
+    with pytest.raises(SystemExit) as caught:
+        train("--config", str(path), "--help")
+    assert caught.value.code in (0, None)
+    shown = capsys.readouterr().out
+    assert "train.py" in shown
+    for section in dataclasses.fields(Config):
+        assert f"--{section.name.replace('_', '-')}" in shown
+    for option in (
+        "--workdir",
+        "--config",
+        "--data.hu-window",
+        "--optim.learning-rate",
+        "--stop.target-loss",
+        "--log.tensorboard",
+    ):
+        assert option in shown
+    assert "0.0123" in shown  # the defaults shown are the file's
+    assert "in voxels" in shown  # a unit
+
+
+# Errors
+
+
+def one_line(call, *arguments):
+    with pytest.raises(InputError) as caught:
+        call(*arguments)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert not set(message) & set("│╭╮╰╯─")
+    assert message[0] == message[0].lower() or message.startswith("--")
+    return message
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("[optim]\nlerning_rate = 1", ["unknown key 'optim.lerning_rate'; did you mean 'optim.learning_rate'?"]),
+        ("[optim]\nlerning-rate = 1", ["did you mean 'optim.learning_rate'?"]),
+        ("[optimm]\nbase_batch = 1", ["unknown key 'optimm.base_batch'", "did you mean 'optim.base_batch'?"]),
+        ("sed = 1", ["unknown key 'sed'; did you mean 'seed'?"]),
+        ("[data]\nqqqqqq = 1", ["unknown key 'data.qqqqqq'; valid keys: data.source, data.root, data.csv"]),
+        ("[qqqqqq]\nzzzzzz = 1", ["unknown key 'qqqqqq.zzzzzz'; valid keys: arm, seed"]),
+        ("data = 3", ["unknown key 'data'"]),
+        ("[optim]\ndecay_epochs = 3", ["optim.decay_epochs must be a list; got 3"]),
+        ("[data]\nsize = [16]", ["data.size must be a single value; got [16]"]),
+        ("arm = ['strong']", ["arm must be a single value; got ['strong']"]),
+        ('arm = "fast"', ["arm", "'fast'", "strong", "linear-warmup"]),
+        ('[data]\nsize = "big"', ["data.size", "'big'"]),
+        ("[data]\nsize = 16.5", ["data.size", "16.5"]),
+        ("[data]\nhu_window = [1]", ["data.hu_window must be a list of 2; got [1]"]),
+        ("[data]\nsize = 2", ["data.size must be at least 4; got 2"]),
+        ("[optim]\nlearning_rate = -1", ["optim.learning_rate must be positive; got -1.0"]),
+        ("[optim]\nlearning_rate = nan", ["optim.learning_rate must be positive; got nan"]),
+        ("a b c", ["must be TOML", "line 1"]),
+    ],
+)
+def test_an_error_in_a_file_names_the_file_the_key_and_what_is_allowed(toml, text, parts):
+    path = toml(text)
+    message = one_line(read_config, path)
+    for part in (str(path), *parts):
+        assert part in message
+    assert one_line(train, "--config", str(path)) == message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--arm", "fast"], ["--arm", "'fast'", "strong", "sqrt-warmup"]),
+        (["--data.size", "big"], ["--data.size", "'big'"]),
+        (["--stop.max-epochs", "1.5"], ["--stop.max-epochs", "'1.5'"]),
+        (["--data.size"], ["--data.size", "missing value"]),
+        (["--data.size", "2"], ["data.size must be at least 4; got 2"]),
+        (["--optim.lerning-rate", "1"], ["--optim.lerning-rate", "did you mean --optim.learning-rate?"]),
+        (["--zzz", "1"], ["--zzz"]),
+        (["extra"], ["extra"]),
+        (["--config"], ["--config must be followed by a TOML file"]),
+        (["--config", "nowhere"], ["--config must be a TOML file or one of", "quickstart", "'nowhere'"]),
+    ],
+)
+@pytest.mark.parametrize("columns", ["40", "200"])
+def test_an_error_on_the_command_line_is_one_line(monkeypatch, arguments, parts, columns):
+    monkeypatch.setenv("COLUMNS", columns)  # the parser draws its frame to the terminal's width
+    message = one_line(train, *arguments)
+    for part in parts:
+        assert part in message
+
+
+def test_a_file_that_is_no_text_and_a_folder_are_refused(tmp_path):
+    path = tmp_path / "binary.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    assert f"{path} must be TOML" in one_line(read_config, path)
+    assert "must be a readable file" in one_line(read_config, tmp_path)
+    assert "must be a readable file" in one_line(read_config, tmp_path / "missing.toml")
+
+
+# Sweeps
+
+
+def sweep(*arguments):
+    return parse_sweep(arguments, "gmmae sweep")
+
+
+@pytest.fixture
+def base(tmp_path):
+    """A training configuration for sweeps to begin with."""
+    path = tmp_path / "base.toml"
+    path.write_text("[optim]\nbase_batch = 8\nwarmup_epochs = 3\n[stop]\nmax_epochs = 9\n[data]\nsamples = 100", "utf-8")
+    return path
+
+
+def test_command_line_over_sweep_file_over_base_file_over_defaults(toml, base):
+    path = toml(f"base = '{base}'\ndevices = [1, 3]\n[run.optim]\nwarmup_epochs = 4\n[run.stop]\nmax_epochs = 10")
+    config = sweep("--config", str(path), "--run.stop.max-epochs", "11", "--seeds", "2", "1").config
+    assert (config.run.stop.max_epochs, config.seeds) == (11, (2, 1))  # command line
+    assert (config.run.optim.warmup_epochs, config.devices) == (4, (1, 3))  # sweep file
+    assert (config.run.optim.base_batch, config.run.data.samples) == (8, 100)  # base file
+    assert (config.run.optim.learning_rate, config.arms) == (Config().optim.learning_rate, SweepConfig().arms)  # defaults
+
+
+def test_a_base_may_be_named_and_may_be_missing(toml):
+    assert read_sweep(toml('base = "quickstart"')).run == read_config(CONFIGS / "quickstart.toml")
+    assert read_sweep(toml("")) == SweepConfig()
+
+
+def test_values_of_every_kind_are_read_for_a_sweep(toml):
+    lines = [
+        'mode = "throughput"',
+        'arms = ["sqrt", "weak"]',
+        "grace_s = 2",
+        "[timing]",
+        "steps = 3",
+        "device_batches = [1, 5]",
+    ]
+    config = read_sweep(toml("\n".join([*lines, "[run.model]", "filters = [4]", "kernels = [3]"])))
+    assert (config.mode, config.arms, config.grace_s) == ("throughput", ("sqrt", "weak"), 2.0)
+    assert (config.timing.steps, config.timing.device_batches, config.run.model.filters) == (3, (1, 5), (4,))
+
+
+@pytest.mark.parametrize("given", [(), ("--dry-run",), ("--retry",), ("--retry", "--dry-run")])
+def test_switches_are_on_where_they_are_named(toml, given):
+    asked = sweep("--config", str(toml("")), *given)
+    assert (asked.dry_run, asked.retry) == ("--dry-run" in given, "--retry" in given)
+    assert asked.workdir == Path("runs/mine")
+
+
+def test_a_boolean_key_of_a_run_takes_its_value_in_a_sweep_too(toml):
+    asked = sweep("--config", str(toml("[run.log]\ntensorboard = false")), "--run.data.augment", "True", "--workdir", "here")
+    assert (asked.config.run.log.tensorboard, asked.config.run.data.augment) == (False, True)
+    assert asked.workdir == Path("here")
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("sweep*.toml")), ids=lambda path: path.stem)
+def test_every_sweep_in_configs_is_read_by_path_and_by_name(path):
+    assert sweep("--config", path.stem) == (read_sweep(path), Path("runs") / path.stem, False, False)
+    assert sweep("--config", str(path)).config == read_sweep(path)
+
+
+def test_the_quick_sweep_is_the_default():
+    assert sweep() == sweep("--config", "sweep_quick")
+
+
+def test_the_help_of_a_sweep_names_its_options(toml, capsys):
+    with pytest.raises(SystemExit) as caught:
+        sweep("--config", str(toml("grace_s = 12.5")), "--help")
+    assert caught.value.code in (0, None)
+    shown = capsys.readouterr().out
+    for part in ("--dry-run", "--retry", "--arms", "--timing.device-batches", "--run.optim.learning-rate", "12.5"):
+        assert part in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("divices = [1]", ["unknown key 'divices'; did you mean 'devices'?"]),
+        ("[run.optim]\nlerning_rate = 1", ["did you mean 'run.optim.learning_rate'?"]),
+        ("[timing]\nqqqqqq = 1", ["unknown key 'timing.qqqqqq'; valid keys: timing.device_batches, "]),
+        ("devices = 4", ["devices must be a list; got 4"]),
+        ("jobs = [1]", ["jobs must be a single value; got [1]"]),
+        ("[run.data]\nhu_window = [1]", ["run.data.hu_window must be a list of 2; got [1]"]),
+        ("devices = [2, 2]", ["devices must be one or more different numbers of at least 1; got (2, 2)"]),
+        ('mode = "fast"', ["mode", "'fast'", "virtual", "throughput"]),
+        ('arms = ["strong", "fast"]', ["arms", "'fast'"]),
+        ("[run]\nseed = 3", ["run.seed must be left to the sweep, which sets it for each cell; got 3: remove it"]),
+        ("[run.data]\nsize = 2", ["data.size must be at least 4; got 2"]),
+        ("base = 3", ["base must be a TOML file, or the name of one in configs/; got 3"]),
+        ('base = ["quickstart"]', ["base must be a TOML file, or the name of one in configs/; got ['quickstart']"]),
+        ("a b c", ["must be TOML", "line 1"]),
+    ],
+)
+def test_an_error_in_a_sweeps_file_names_the_file_the_key_and_what_is_allowed(toml, text, parts):
+    path = toml(text)
+    message = one_line(read_sweep, path)
+    for part in (str(path), *parts):
+        assert part in message
+    assert one_line(sweep, "--config", str(path)) == message
+
+
+def test_an_error_in_the_base_names_the_base(toml, tmp_path):
+    (tmp_path / "base.toml").write_text("sed = 1")
+    path = toml(f"base = '{tmp_path / 'base.toml'}'")
+    assert one_line(read_sweep, path) == f"{path}: base: {tmp_path / 'base.toml'}: unknown key 'sed'; did you mean 'seed'?"
+    assert "'nowhere'" in one_line(read_sweep, toml('base = "nowhere"'))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--run.optim.lerning-rate", "1"], ["did you mean --run.optim.learning-rate?"]),
+        (["--jobs", "many"], ["--jobs", "'many'"]),
+        (["--jobs", "2", "--mode", "measured"], ["jobs must be 1 where times are measured, mode = measured; got 2"]),
+        (["--run.arm", "weak"], ["run.arm must be left to the sweep"]),
+        (["extra"], ["extra"]),
+    ],
+)
+def test_an_error_on_the_command_line_of_a_sweep_is_one_line(arguments, parts):
+    message = one_line(sweep, *arguments)
+    for part in parts:
+        assert part in message
+
+
+def report(*arguments):
+    return parse_report(arguments, "gmmae report")
+
+
+def test_a_report_takes_a_folder_and_clusters():
+    assert (report("here").root, report("here").clusters) == (Path("here"), ())
+    assert report("here", "--clusters", "pcie", "mine.toml").clusters == ("pcie", "mine.toml")
+
+
+@pytest.mark.parametrize(("arguments", "part"), [([], "FOLDER"), (["here", "--clustres", "pcie"], "--clustres")])
+def test_an_error_on_the_command_line_of_a_report_is_one_line(arguments, part):
+    assert part.lower() in one_line(report, *arguments).lower()
+
+
+def test_a_cluster_is_a_file_or_named_in_configs():
+    assert config_path("pcie", "clusters").samefile(CONFIGS / "clusters" / "pcie.toml")
+    with pytest.raises(InputError, match=r"^--clusters must be a TOML file or one of ethernet_100g, .*pcie; got 'k81'$"):
+        config_path("k81", "clusters")

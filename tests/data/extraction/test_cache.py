@@ -1,0 +1,246 @@
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gmmae.data.extraction import cache
+from gmmae.data.extraction.prepare import load, prepare
+from gmmae.data.volumes import DataError
+
+QUIET: list[str] = []
+
+KILLED_AT_ITS_NTH_STEP = """
+import os, signal, sys
+from pathlib import Path
+from gmmae.data.extraction import cache
+
+place, steps = Path(sys.argv[1]), int(sys.argv[2])
+
+def step(*_):
+    global steps
+    if steps == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    steps -= 1
+
+def make(folder):
+    for name in "ab":
+        with (folder / name).open("w") as file:
+            step()
+            file.write("half")
+            file.flush()
+            step()
+            file.write("whole")
+
+# Every call to the system that a crash could come before.
+for module, name in ((os, "fsync"), (os, "mkdir"), (os, "rename")):
+    def patched(*arguments, _call=getattr(module, name), **options):
+        step()
+        return _call(*arguments, **options)
+    setattr(module, name, patched)
+cache.obtain(place, "entry", make, print)
+print("done")
+"""
+
+
+def run_killed(place, steps):
+    return subprocess.run(
+        [sys.executable, "-c", KILLED_AT_ITS_NTH_STEP, str(place), str(steps)], capture_output=True, text=True
+    )
+
+
+def test_killed_before_each_of_its_steps_an_entry_is_whole_or_not_there(tmp_path):
+    steps = 0
+    while True:
+        place = tmp_path / str(steps)
+        place.mkdir()
+        ended = run_killed(place, steps)
+        entry = place / "entry"
+        if ended.returncode == 0:
+            assert steps > 8
+            return
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+        assert cache.whole(entry) == entry.exists()
+        made = []
+
+        def make(folder, made=made):
+            made.append(folder)
+            for name in "ab":
+                (folder / name).write_text("halfwhole")
+
+        whole = entry.exists()
+        assert cache.obtain(place, "entry", make, QUIET.append) == (entry, whole)
+        assert len(made) == (not whole)
+        # One killed between its two last steps leaves its name; who needs the lock next sees that it is dead.
+        assert {path.name for path in place.iterdir()} - {"entry.lock.owner"} == {"entry", "entry.lock"}
+        assert whole or not (place / "entry.lock.owner").exists()
+        assert (entry / "a").read_text() == (entry / "b").read_text() == "halfwhole"
+        steps += 1
+
+
+def test_everything_is_on_disk_before_the_name_that_vouches_for_it(tmp_path, monkeypatch):
+    events: list[str] = []
+    fsync, rename = os.fsync, Path.rename
+
+    def recorded_fsync(descriptor):
+        events.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        fsync(descriptor)
+
+    def recorded_rename(source, target):
+        events.append("rename")
+        return rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", recorded_fsync)
+    monkeypatch.setattr(Path, "rename", recorded_rename)
+    (tmp_path / "place").mkdir()
+
+    def make(folder):
+        (folder / "a").write_text("whole")
+
+    cache.obtain(tmp_path / "place", "entry", make, QUIET.append)
+    folder = next(name for name in events if name.startswith(".entry-"))
+    assert events == ["a", cache.MANIFEST, folder, "rename", "place"]
+
+
+PREPARE = """
+import sys
+from gmmae.base.config import DataConfig
+from gmmae.data.extraction.prepare import prepare
+prepare(DataConfig(source="luna16", root=sys.argv[1], cache=sys.argv[2], workers=int(sys.argv[3])))
+"""
+
+
+def test_ten_kills_at_random_moments_of_prepare(luna_folder, tmp_path):
+    config = luna_folder("abcdefgh", compressed=True)
+    reference = load(config, QUIET.append)
+    place = tmp_path / "killed"
+
+    def start(workers):
+        command = [sys.executable, "-c", PREPARE, config.root, str(place), str(workers)]
+        return subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
+
+    begun = time.monotonic()
+    assert start(2).wait() == 0
+    took = time.monotonic() - begun
+    moments = np.random.default_rng(0).uniform(0.2, 1.0, 10) * took
+    groups: list[int] = []
+    for i, moment in enumerate(moments):
+        for entry in place.iterdir():
+            if entry.is_dir():
+                entry.rename(tmp_path / f"old-{time.monotonic_ns()}")
+        process = start(1 + i % 2)
+        time.sleep(moment)
+        process.kill()
+        process.wait()
+        entries = [entry for entry in place.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
+        assert all(cache.whole(entry) for entry in entries)
+        groups.append(process.pid)
+        again = load(dataclasses.replace(config, cache=str(place)), QUIET.append)
+        np.testing.assert_array_equal(again.hu, reference.hu)
+        assert not [entry for entry in place.iterdir() if entry.name.startswith(".")]
+    for group in groups:
+        wait_until_gone(group)
+
+
+def wait_until_gone(group):
+    """Workers end with their parent, however it ended."""
+    for _ in range(100):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"processes of group {group} have outlived their parent")
+
+
+def test_a_damaged_entry_is_made_again(luna_folder):
+    config = luna_folder("ab")
+    first = prepare(config, QUIET.append)
+    assert not first.from_cache
+    assert prepare(config, QUIET.append).from_cache
+    arrays = first.folder / "nodules.npz"
+    content = bytearray(arrays.read_bytes())
+    content[2000] ^= 1
+    arrays.write_bytes(content)
+    assert not cache.whole(first.folder)
+    assert not prepare(config, QUIET.append).from_cache
+    os.remove(first.folder / cache.MANIFEST)
+    assert not prepare(config, QUIET.append).from_cache
+    assert prepare(config, QUIET.append).from_cache
+
+
+def test_what_determines_the_cubes_names_the_entry(luna_folder):
+    config = luna_folder("ab")
+    first = prepare(config, QUIET.append)
+    for option in ({"edge": "2x"}, {"fill": "replicate"}, {"size": 8}, {"group_column": "seriesuid"}):
+        assert prepare(dataclasses.replace(config, **option), QUIET.append).folder != first.folder
+    for option in (
+        {"workers": 2, "scan_time_limit_s": 9.0},
+        {"hu_window": (-1200.0, 600.0)},
+        {"validation": 1},
+        {"ndim": 2},
+        {"on_error": "refuse"},
+    ):
+        assert prepare(dataclasses.replace(config, **option), QUIET.append) == first._replace(from_cache=True)
+    csv, raw = Path(config.root) / "annotations.csv", Path(config.root) / "subset0/a.raw"
+    os.utime(csv, (1, 1))  # its content counts, not its time
+    assert prepare(config, QUIET.append).from_cache
+    os.utime(raw, (1, 1))
+    assert not prepare(config, QUIET.append).from_cache
+    csv.write_text(csv.read_text().replace("8\n", "9\n").replace("8\r", "9\r"))
+    assert not prepare(config, QUIET.append).from_cache
+
+
+def test_a_moved_folder_is_known_again(luna_folder, tmp_path):
+    config = luna_folder("ab")
+    first = prepare(config, QUIET.append)
+    os.rename(config.root, tmp_path / "moved")
+    assert prepare(dataclasses.replace(config, root=str(tmp_path / "moved")), QUIET.append) == first._replace(from_cache=True)
+
+
+def test_a_scan_that_arrives_later_is_extracted(luna_folder, blob_scan, write_scan):
+    rows = [("a", 10, -20, 30, 8), ("late", 10, -20, 30, 8)]
+    config = luna_folder("a", rows)
+    assert len(load(config, QUIET.append).hu) == 1
+    write_scan(Path(config.root) / "late.mhd", blob_scan((10, -20, 30), np.eye(3), (1, 1, 1)))
+    assert len(load(config, QUIET.append).hu) == 2
+
+
+def test_several_processes_at_once_make_one_entry(luna_folder, tmp_path):
+    config = luna_folder("abcd")
+    place = tmp_path / "together"
+    command = [sys.executable, "-c", PREPARE, config.root, str(place), "1"]
+    processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    said = [process.communicate()[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert sum("4 of 4 scans read" in text for text in said) == 1
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"data.cache must be a folder that can be written and locked; .*file"):
+        cache.obtain(tmp_path / "file", "entry", lambda folder: None, QUIET.append)
+
+
+def test_folders_of_other_entries_are_removed_when_they_are_old(tmp_path):
+    for name in ("dead", "alive"):
+        (tmp_path / f".{name}-1").mkdir()
+    long_ago = time.time() - cache.STALE_S - 60
+    os.utime(tmp_path / ".dead-1", (long_ago, long_ago))
+    cache.obtain(tmp_path, "entry", lambda folder: None, QUIET.append)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".alive-1", "entry", "entry.lock"]
+
+
+def test_refreshing_throws_the_entry_away(luna_folder):
+    config = luna_folder("ab")
+    first = prepare(config, QUIET.append)
+    (first.folder / "mark").touch()
+    assert prepare(config, QUIET.append).from_cache
+    assert not prepare(config, QUIET.append, refresh=True).from_cache
+    assert not (first.folder / "mark").exists()
+    assert prepare(config, QUIET.append).from_cache

@@ -1,0 +1,203 @@
+import itertools
+
+import numpy as np
+import pytest
+import SimpleITK as sitk
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.ndimage import map_coordinates
+from scipy.spatial.transform import Rotation
+
+from gmmae.data.extraction.geometry import cut, cut_mask, edge_mm, frame, image_volume, preload
+from gmmae.data.extraction.scans import open_scan
+from gmmae.data.volumes import DataError
+
+POINT = (12.3, -45.6, 78.9)
+DIRECTIONS = {
+    "identity": np.eye(3),
+    "two axes flipped": np.diag([-1.0, -1.0, 1.0]),
+    "rotated": Rotation.from_euler("xyz", (20, -35, 50), degrees=True).as_matrix(),
+    "axes exchanged": np.eye(3)[[2, 0, 1]],
+}
+
+
+def world_offsets(size: int, edge: float) -> np.ndarray:
+    """Voxel centres of the cube as seen from its centre: z, y, x first, then the vector x, y, z."""
+    steps = (np.arange(size) + 0.5) / size * edge - edge / 2
+    return np.stack(np.meshgrid(steps, steps, steps, indexing="ij")[::-1], -1)
+
+
+def expected(scan, point, edge, size=16) -> tuple[np.ndarray, np.ndarray]:
+    """The cube and its outside, from the affine and SciPy alone; beyond the scan the nearest voxels go on."""
+    index = (world_offsets(size, edge) + point - scan.origin) @ np.linalg.inv(scan.matrix).T
+    limits = np.array(scan.voxels.shape[::-1]) - 0.5
+    values = map_coordinates(scan.voxels.astype(float), index.reshape(-1, 3).T[::-1], order=1, mode="nearest")
+    return values.reshape(index.shape[:-1]), ((index < -0.5) | (index > limits)).any(-1)
+
+
+@pytest.mark.parametrize("compressed", [False, True], ids=["raw", "zraw"])
+@pytest.mark.parametrize("spacing", [(1.0, 1.0, 1.0), (0.6, 0.6, 2.5)], ids=str)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_a_world_point_is_the_middle_of_the_cube(tmp_path, blob_scan, write_scan, direction, spacing, compressed):
+    scan = blob_scan(POINT, DIRECTIONS[direction], spacing)
+    volume = open_scan(write_scan(tmp_path / "scan.mhd", scan, compressed))
+    assert (tmp_path / ("scan.zraw" if compressed else "scan.raw")).exists()
+    hu, filled = cut(volume, POINT, 20.0, 16, "replicate")
+    # The blob is the brightest thing: its centroid above half height, in mm from the middle of the cube.
+    offsets = world_offsets(16, 20.0)
+    weights = np.clip(hu.astype(float) + 300, 0, None)
+    centroid = (offsets * weights[..., None]).sum((0, 1, 2)) / weights.sum()
+    assert np.linalg.norm(centroid) < 0.1
+    values, outside = expected(scan, np.array(POINT), 20.0)
+    # Both interpolate linearly between the same integers; only the rounding to whole HU differs.
+    assert np.abs(hu - values).max() <= 0.51
+    assert filled == outside.mean()
+
+
+def test_a_header_written_by_hand_with_flipped_axes(tmp_path):
+    # (x, y, z) = Offset - (0.5 i, 0.5 j) + 2 k: no library has a say in where the bright voxel is.
+    voxels = np.full((20, 30, 40), -800, "<i2")
+    voxels[7, 11, 23] = 500
+    voxels.tofile(tmp_path / "scan.raw")
+    (tmp_path / "scan.mhd").write_text(
+        "ObjectType = Image\nNDims = 3\nBinaryData = True\nBinaryDataByteOrderMSB = False\nCompressedData = False\n"
+        "TransformMatrix = -1 0 0 0 -1 0 0 0 1\nOffset = 100 200 -300\nElementSpacing = 0.5 0.5 2\nDimSize = 40 30 20\n"
+        "ElementType = MET_SHORT\nElementDataFile = scan.raw\n"
+    )
+    centre = (100 - 23 * 0.5, 200 - 11 * 0.5, -300 + 7 * 2.0)
+    hu, _ = cut(open_scan(tmp_path / "scan.mhd"), centre, 5 * 0.5, 5, "air")
+    assert hu[2, 2, 2] == 500
+    assert (hu[2] > -800).sum() == 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.tuples(*[st.floats(-25, 25)] * 3),
+    st.floats(2, 60),
+    st.sampled_from(sorted(DIRECTIONS)),
+    st.sampled_from(["air", "replicate"]),
+)
+def test_anywhere_at_the_border_the_filling_is_right(blob_scan_once, shift, edge, direction, fill):
+    scan, volume = blob_scan_once(direction)
+    point = np.array(POINT) + shift
+    inside = np.linalg.inv(scan.matrix) @ (point - scan.origin)
+    limits = np.array(scan.voxels.shape[::-1]) - 0.5
+    if (inside < -0.49).any() or (inside > limits - 0.01).any():
+        return
+    hu, filled = cut(volume, tuple(point), edge, 16, fill)
+    values, outside = expected(scan, point, edge)
+    assert filled == pytest.approx(outside.mean(), abs=1e-12)
+    if fill == "air":
+        values[outside] = -1000
+    assert np.abs(hu - values).max() <= 0.51
+
+
+@pytest.fixture(scope="module")
+def blob_scan_once():
+    """The same scans for every example: random voxels, so that every misplaced one shows."""
+    voxels = np.random.default_rng(0).integers(-1000, 400, (20, 50, 40)).astype(np.int16)
+
+    class Plain:
+        def __init__(self, direction):
+            self.voxels = voxels
+            self.matrix = DIRECTIONS[direction] * np.array([0.8, 0.7, 2.0])
+            self.origin = np.array(POINT) - self.matrix @ (20.2, 24.6, 10.3)
+
+    def make(direction):
+        scan = Plain(direction)
+        image = sitk.GetImageFromArray(voxels)
+        image.SetSpacing((0.8, 0.7, 2.0))
+        image.SetOrigin(scan.origin.tolist())
+        image.SetDirection(DIRECTIONS[direction].ravel().tolist())
+        return scan, image_volume(image)
+
+    return make
+
+
+def test_only_the_needed_region_is_read(blob_scan_once):
+    _, volume = blob_scan_once("identity")
+    asked = []
+
+    def read(start, size):
+        asked.append(size)
+        return volume.read(start, size)
+
+    cut(volume._replace(read=read), POINT, 8.0, 16, "air")
+    assert len(asked) == 1
+    # 7.5 mm between the outermost voxel centres, and one voxel more on either side at most.
+    assert all(n <= np.ceil(7.5 / s) + 2 for n, s in zip(asked[0], (0.8, 0.7, 2.0), strict=True))
+
+
+def test_preloaded_volumes_give_the_same_cubes_from_one_read(blob_scan_once):
+    _, volume = blob_scan_once("rotated")
+    reads = []
+
+    def read(start, size):
+        reads.append(size)
+        return volume.read(start, size)
+
+    cubes = [(POINT, 9.0), ((15.3, -49.6, 83.9), 14.0), ((500.0, 0.0, 0.0), 9.0)]
+    together = preload(volume._replace(read=read), cubes, 16)
+    for centre, edge in cubes[:2]:
+        np.testing.assert_array_equal(cut(together, centre, edge, 16, "air").hu, cut(volume, centre, edge, 16, "air").hu)
+    assert len(reads) == 1
+
+
+def test_masks_are_cut_like_their_volumes(blob_scan_once):
+    scan, _ = blob_scan_once("two axes flipped")
+    ball = ((np.stack(np.indices(scan.voxels.shape)[::-1], -1) @ scan.matrix.T + scan.origin - POINT) ** 2).sum(-1) < 6**2
+    image = sitk.GetImageFromArray(ball.astype(np.uint8))
+    image.SetSpacing((0.8, 0.7, 2.0))
+    image.SetOrigin(scan.origin.tolist())
+    image.SetDirection(DIRECTIONS["two axes flipped"].ravel().tolist())
+    mask = cut_mask(image_volume(image), POINT, 16.0, 16)
+    distance = np.linalg.norm(world_offsets(16, 16.0), axis=-1)
+    # Within a slice thickness of the surface a voxel may be on either side.
+    assert mask[distance < 4.5].all()
+    assert not mask[distance > 7.5].any()
+
+
+@pytest.mark.parametrize(("edge", "wanted"), [("1.25x", 10.0), ("2x", 16.0), ("20mm", 20.0), (".5mm", 0.5), ("whole", 40.0)])
+def test_the_edge(edge, wanted):
+    volume = image_volume(sitk.Image(40, 30, 20, sitk.sitkInt16))
+    assert edge_mm(edge, 8.0, volume) == wanted
+
+
+def test_a_multiple_of_an_unknown_diameter_is_refused():
+    with pytest.raises(DataError, match=r"data.edge = 1.5x needs a column diameter_mm"):
+        edge_mm("1.5x", None, image_volume(sitk.Image(4, 4, 4, sitk.sitkInt16)))
+
+
+def voxels_of(value, dtype=np.float64):
+    return image_volume(sitk.GetImageFromArray(np.full((20, 20, 20), value, dtype)))
+
+
+@pytest.mark.parametrize(
+    ("volume", "point", "edge", "message"),
+    [
+        (voxels_of(0), (509.5, 10.0, 10.0), 5.0, r"\(509.5, 10, 10\) mm lies 490.0 mm outside the scan"),
+        (voxels_of(np.nan), (10.0, 10.0, 10.0), 5.0, r"must be finite HU; \d+ around the nodule are NaN"),
+        (voxels_of(1e6), (10.0, 10.0, 10.0), 5.0, r"between -32768 and 32767; got 1e\+06"),
+        (voxels_of(0.5), (10.0, 10.0, 10.0), 5.0, "looks windowed already"),
+        (voxels_of(0), (10.0, 10.0, 10.0), 5000.0, "at most 6.7e\\+07 voxels of its scan; 5000 mm cover 1"),
+        (voxels_of(0), (10.0, 10.0, 10.0), float("nan"), "edge must be positive; got nan"),
+    ],
+)
+def test_what_cannot_be_cut_says_why(volume, point, edge, message):
+    with pytest.raises(DataError, match=message) as error:
+        cut(volume, point, edge, 16, "air")
+    assert "\n" not in str(error.value)
+
+
+def test_nan_far_from_the_nodule_does_not_matter():
+    voxels = np.full((20, 20, 20), -800.0)
+    voxels[0] = np.nan
+    assert (cut(image_volume(sitk.GetImageFromArray(voxels)), (10.0, 10.0, 10.0), 5.0, 16, "air").hu == -800).all()
+
+
+def test_frames_map_points_as_the_affine_does():
+    for direction, spacing in itertools.product(DIRECTIONS.values(), [(1.0, 1.0, 1.0), (0.6, 0.7, 2.5)]):
+        one = frame(spacing, (1.0, 2.0, 3.0), tuple(direction.ravel()))
+        index = np.array([3.0, 4.0, 5.0])
+        world = direction @ (index * spacing) + (1, 2, 3)
+        np.testing.assert_allclose(one.TransformPhysicalPointToContinuousIndex(world.tolist()), index, atol=1e-9)

@@ -1,0 +1,171 @@
+import gzip
+import os
+import struct
+
+import numpy as np
+import pytest
+import SimpleITK as sitk
+
+from gmmae.data.extraction.integrity import CHUNK_BYTES
+from gmmae.data.extraction.scans import array_volume, open_scan
+from gmmae.data.volumes import DataError
+
+VOXELS = np.random.default_rng(0).integers(-1000, 400, (20, 60, 50)).astype(np.int16)
+BYTES = VOXELS.nbytes
+
+
+@pytest.fixture
+def write(tmp_path):
+    def make(name, compressed, voxels=VOXELS):
+        image = sitk.GetImageFromArray(voxels)
+        image.SetSpacing((0.7, 0.7, 1.25))
+        sitk.WriteImage(image, str(tmp_path / name), compressed)
+        return tmp_path / name
+
+    return make
+
+
+FORMATS = {
+    "scan.mhd": (False, "scan.raw"),
+    "packed.mhd": (True, "packed.zraw"),
+    "local.mha": (False, "local.mha"),
+    "packed.mha": (True, "packed.mha"),
+    "scan.nii": (False, "scan.nii"),
+    "scan.nii.gz": (True, "scan.nii.gz"),
+    "scan.nrrd": (False, "scan.nrrd"),
+    "packed.nrrd": (True, "packed.nrrd"),
+}
+PACKED = [name for name, (compressed, _) in FORMATS.items() if compressed]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_sound_files_give_the_region_asked_for(write, name):
+    compressed, _ = FORMATS[name]
+    volume = open_scan(write(name, compressed))
+    assert volume.size == (50, 60, 20)
+    assert volume.one_pass == compressed
+    region = sitk.GetArrayFromImage(volume.read((10, 20, 5), (7, 6, 4)))
+    np.testing.assert_array_equal(region, VOXELS[5:9, 20:26, 10:17])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_truncated_file_is_called_that_with_both_lengths(write, name):
+    compressed, data = FORMATS[name]
+    path = write(name, compressed)
+    size = (path.parent / data).stat().st_size
+    os.truncate(path.parent / data, size // 2)
+    with pytest.raises(
+        DataError, match=rf"truncated \.\w+.*: the header promises \d+ .*bytes, {data} (has|decompresses to) \d+$"
+    ):
+        open_scan(path)
+
+
+def test_one_missing_byte_is_noticed(write):
+    path = write("scan.mhd", False)
+    os.truncate(path.with_suffix(".raw"), BYTES - 1)
+    with pytest.raises(DataError, match=rf"truncated .raw: the header promises {BYTES} bytes, scan.raw has {BYTES - 1}"):
+        open_scan(path)
+
+
+def test_a_truncated_zraw_without_a_compressed_size_says_what_it_decompresses_to(write):
+    path = write("packed.mhd", True)
+    lines = [line for line in path.read_text().splitlines(True) if "CompressedDataSize" not in line]
+    path.write_text("".join(lines))
+    assert open_scan(path).size == (50, 60, 20)
+    data = path.with_suffix(".zraw")
+    os.truncate(data, data.stat().st_size // 2)
+    with pytest.raises(
+        DataError, match=rf"truncated .zraw: the header promises {BYTES} bytes, packed.zraw decompresses to \d+$"
+    ):
+        open_scan(path)
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_damage_that_itk_reads_over_is_noticed(write, name):
+    data = write(name, True).parent / FORMATS[name][1]
+    content = bytearray(data.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 20] = bytes(20)
+    data.write_bytes(content)
+    with pytest.raises(DataError, match=rf"(damaged|truncated) \.[\w.]+: .*{data.name}"):
+        open_scan(data.parent / name)
+
+
+def test_a_stream_longer_than_a_chunk_and_highly_compressible_is_sound(write):
+    voxels = np.zeros((4, 600, 600), np.int16)
+    assert voxels.nbytes > 2 * CHUNK_BYTES
+    assert open_scan(write("zeros.mhd", True, voxels)).size == (600, 600, 4)
+
+
+def test_gzip_in_several_members_is_sound(write):
+    path = write("scan.nii", False)
+    content = path.read_bytes()
+    packed = path.with_suffix(".nii.gz")
+    packed.write_bytes(gzip.compress(content[:1000]) + gzip.compress(content[1000:]))
+    assert open_scan(packed).size == (50, 60, 20)
+
+
+def test_nifti_that_rescales_is_measured_by_its_type_on_disk(write):
+    path = write("scan.nii", False)
+    content = bytearray(path.read_bytes())
+    struct.pack_into("<ff", content, 112, 2.0, -5.0)  # scl_slope, scl_inter
+    path.write_bytes(content)
+    region = sitk.GetArrayFromImage(open_scan(path).read((0, 0, 0), (50, 60, 20)))
+    np.testing.assert_allclose(region, 2.0 * VOXELS - 5.0)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("scan.raw", "gone.raw", "the header has no data: gone.raw, which it names, is not there"),
+        ("scan.raw", "../scan.raw", "the data must lie beside the header; ElementDataFile is '../scan.raw'"),
+        ("scan.raw", "/etc/hostname", "the data must lie beside the header"),
+        ("ElementDataFile = scan.raw", "", "no MetaImage header: it has no ElementDataFile"),
+        ("DimSize = 50 60 20", "DimSize = 50 60 -20", "truncated .raw: the header promises"),
+        ("DimSize = 50 60 20", "DimSize = 50000 60000 20000", "truncated .raw: the header promises 120000000000000 bytes"),
+        ("TransformMatrix = 1 0 0 0 1 0 0 0 1", "TransformMatrix = 0 0 0 0 0 0 0 0 0", "Bad direction, determinant is 0"),
+        ("NDims = 3", "NDims = 2", "must have 3 axes and 1 value a voxel; this one has 2 axes"),
+    ],
+)
+def test_what_is_wrong_with_a_header_is_said(write, old, new, message):
+    path = write("scan.mhd", False)
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(DataError, match=message) as error:
+        open_scan(path)
+    assert "\n" not in str(error.value)
+
+
+def test_colour_is_refused(tmp_path):
+    sitk.WriteImage(sitk.Image([4, 4, 4], sitk.sitkVectorUInt8, 3), str(tmp_path / "colour.mhd"))
+    with pytest.raises(DataError, match=r"this one has 3 axes and 3 values a voxel"):
+        open_scan(tmp_path / "colour.mhd")
+
+
+def test_other_files_are_no_volumes(tmp_path):
+    with pytest.raises(DataError, match=r"there is no such file"):
+        open_scan(tmp_path / "gone.mhd")
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(DataError, match=r"must end in \.mhd, \.mha, \.nii, \.nii\.gz, \.nrrd"):
+        open_scan(tmp_path / "notes.txt")
+    for name in ("empty.nii", "empty.nrrd", "empty.mhd", "empty.nii.gz"):
+        (tmp_path / name).write_bytes(b"")
+        with pytest.raises(DataError, match=r"header"):
+            open_scan(tmp_path / name)
+
+
+def test_arrays_lie_at_the_origin_with_their_spacing():
+    volume = array_volume(VOXELS, (0.7, 0.8, 2.5))
+    assert volume.size == (50, 60, 20)
+    image = volume.read((10, 20, 5), (7, 6, 4))
+    np.testing.assert_allclose(image.GetOrigin(), (7.0, 16.0, 12.5))
+    np.testing.assert_array_equal(sitk.GetArrayFromImage(image), VOXELS[5:9, 20:26, 10:17])
+
+
+@pytest.mark.parametrize(
+    ("voxels", "message"),
+    [(np.zeros((4, 4)), r"3 axes, z, y, x; this one has the shape \(4, 4\)"), (np.full((2, 2, 2), "a"), "must be numbers")],
+)
+def test_arrays_that_are_no_volume(voxels, message):
+    with pytest.raises(DataError, match=message):
+        array_volume(voxels, (1.0, 1.0, 1.0))

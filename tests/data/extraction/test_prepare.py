@@ -1,0 +1,147 @@
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gmmae.base.config import DataConfig
+from gmmae.data.extraction.annotations import Fault
+from gmmae.data.extraction.prepare import prepare
+from gmmae.data.extraction.progress import Progress
+from gmmae.data.extraction.summary import lines, summarise
+from gmmae.data.extraction.tasks import Plan
+from gmmae.data.volumes import DataError, central_section, to_density
+
+QUIET: list[str] = []
+
+
+def test_the_summary_of_known_cubes():
+    hu = np.full((4, 4, 4, 4), -800, np.int16)
+    hu[0] = 40
+    faults = [Fault("missing", "gone.mhd", "there is\nno such scan", 2), Fault("row", "x.csv line 3", "no number", 1)]
+    faults.append(Fault("duplicate", "x.csv line 5", "repeats line 4, which is kept", 0))
+    plan = Plan((), (), 8, (), "")
+    summary = summarise(
+        plan,
+        faults,
+        hu,
+        np.array([0, 0.5, 0, 0.1]),
+        np.array([4.0, np.nan, 6.0, 20.0]),
+        ["a", "", "a", "b"],
+        list("ppqr"),
+        3,
+        1,
+    )
+    summary["repeated"] = ["c.mhd: it was not read within 5 s"]
+    assert summary["annotations"] == summary["nodules"] + summary["duplicates"] + summary["lost"] == 8
+    assert summary["categories"] == {"": 1, "a": 2, "b": 1}
+    assert summary["diameter_mm"] == {"min": 4, "median": 6, "mean": 10, "max": 20}
+    assert summary["border_padded"] == 2
+    assert summary["filled_share"]["mean"] == pytest.approx(0.15)
+    assert summary["filled_share"]["counts"] == [2, 0, 0, 1, 0, 0, 1]
+    assert summary["groups"] == 3
+    assert summary["masks"] == 3
+    counts = dict(zip(summary["hu"]["edges"], summary["hu"]["counts"], strict=False))
+    assert counts[-800] == 3 * 64
+    assert counts[0] == 64
+    assert sum(counts.values()) == 256
+    text = lines(summary)
+    assert text[0] == "4 nodules in 3 groups: 1 without category, 2 a, 1 b"
+    assert text[1].startswith("the groups of 1 nodules are scans or volumes, because no patient is named there: a patient with")
+    assert "1 of them duplicates and 3 lost to faults: 1 bad rows, 1 missing scans" in text[2]
+    assert "2 nodules reach beyond their scan; filled share: mean 15.0%, largest 50.0%" in text[3]
+    assert text[-4] == "readings that failed and were repeated: 1; the first: c.mhd: it was not read within 5 s"
+    assert text[-3:-1] == ["gone.mhd: there is no such scan", "x.csv line 3: no number"]
+    assert text[-1] == "x.csv line 5: repeats line 4, which is kept"
+    assert not any("\n" in line for line in text)
+
+
+def test_many_faults_are_cut_short_in_print_only(luna_folder):
+    config = luna_folder("a", [("a", 10, -20, 30, 8), *((f"gone{i}", 1, 2, 3, 8) for i in range(30))])
+    summary = prepare(config, QUIET.append).summary
+    assert len(summary["faults"]) == 30
+    assert lines(summary)[-1] == "and 10 more, in summary.json"
+
+
+def test_the_summary_file_is_the_summary(luna_folder):
+    prepared = prepare(luna_folder("ab"), QUIET.append)
+    assert json.loads((prepared.folder / "summary.json").read_text()) == prepared.summary
+    assert 0 < prepared.summary["seconds"]["read_share"] <= 1
+
+
+def test_cubes_become_targets_in_three_two_and_one_axes(luna_folder):
+    from gmmae.data.extraction.prepare import load
+
+    nodules = load(luna_folder("ab"), QUIET.append)
+    for ndim in (3, 2, 1):
+        targets = to_density(central_section(nodules.hu, ndim), (-1000.0, 400.0))
+        assert targets.density.shape == (2,) + (16,) * ndim
+        np.testing.assert_allclose(targets.density.sum(tuple(range(1, ndim + 1))) * (2 / 16) ** ndim, 1, rtol=1e-5)
+
+
+def test_the_summary_says_where_groups_are_only_scans(luna_folder, write_csv):
+    config = luna_folder("ab")
+    summary = prepare(config, QUIET.append).summary
+    assert lines(summary)[1].startswith("each group is a scan or volume, because no patient is named there: a patient with")
+    rows = [(uid, 10, -20, 30, 8, "P1") for uid in "ab"]
+    columns = ("seriesuid", "coordX", "coordY", "coordZ", "diameter_mm", "patient")
+    write_csv(Path(config.root) / "annotations.csv", rows, columns)
+    known = prepare(config, QUIET.append).summary
+    assert (known["groups"], known["grouped_by_scan"]) == (1, 0)
+    assert not any("no patient is named" in line for line in lines(known))
+
+
+def test_the_synthetic_source_has_nothing_to_prepare():
+    with pytest.raises(DataError, match=r"data.source must be one of luna16, cubes to be prepared; got synthetic"):
+        prepare(DataConfig(), QUIET.append)
+
+
+def test_without_a_terminal_progress_is_a_line_at_the_end(luna_folder):
+    said: list[str] = []
+    prepare(luna_folder("abc"), said.append)
+    assert len(said) == 1
+    assert said[0].startswith("3 of 3 scans read in ")
+
+
+def test_long_work_says_a_line_now_and_then(monkeypatch):
+    now = iter([0.0, *range(4, 400, 4)])
+    monkeypatch.setattr("gmmae.data.extraction.progress.time.monotonic", lambda: next(now))
+    said: list[str] = []
+    with Progress(10, "scans", said.append) as progress:
+        for _ in range(10):
+            progress.advance()
+    assert said == [f"{n} of 10 scans read in {4 * n} s" for n in (3, 6, 9, 10)]
+
+
+def test_on_a_terminal_there_is_a_bar(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    said: list[str] = []
+    with Progress(2, "scans", said.append) as progress:
+        progress.advance()
+        progress.advance()
+        assert progress.bar is not None
+        progress.bar.refresh()
+    assert said == []
+    assert "2/2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"source": "dicom"}, "data.source must be one of synthetic, luna16, cubes; got 'dicom'"),
+        ({"edge": "20"}, r"data.edge must be a positive number followed by x or mm \(1.25x, 20mm\), or whole; got '20'"),
+        ({"edge": "0mm"}, "data.edge must be a positive number"),
+        ({"edge": "-1x"}, "data.edge must be a positive number"),
+        ({"edge": "1.25x "}, "data.edge must be a positive number"),
+        ({"fill": "zero"}, "data.fill must be one of air, replicate; got 'zero'"),
+        ({"on_error": "ignore"}, "data.on_error must be one of skip, refuse; got 'ignore'"),
+        ({"workers": -1}, "data.workers must be at least 0; got -1"),
+    ],
+)
+def test_options_are_checked_where_they_are_declared(option, message):
+    from gmmae.base.config import ConfigError
+
+    with pytest.raises(ConfigError, match=message):
+        dataclasses.replace(DataConfig(), **option)

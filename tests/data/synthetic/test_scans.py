@@ -1,0 +1,188 @@
+import csv
+import math
+
+import numpy as np
+import pytest
+import SimpleITK as sitk
+
+from gmmae.data.synthetic import scans as synthetic_scans
+from gmmae.data.synthetic.phantom import CATEGORIES, draw_phantom
+from gmmae.data.synthetic.scans import Annotation, Frame, synthetic_scan, write_luna16_folder
+from gmmae.data.volumes import DataError
+
+SHAPE = (40, 96, 112)
+SPACING_MM = (0.9, 1.1, 2.0)
+IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
+FLIPPED = (-1.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0, 0.0, 1.0)
+TILTED = (math.cos(0.3), -math.sin(0.3), 0.0, math.sin(0.3), math.cos(0.3), 0.0, 0.0, 0.0, -1.0)
+
+
+def write(root, **arguments):
+    return write_luna16_folder(root, **{"scans": 2, "nodules_per_scan": (2, 2), "seed": 0, "shape": SHAPE, **arguments})
+
+
+def read(root):
+    return {path.stem: sitk.ReadImage(path) for path in root.glob("subset*/*.mhd")}
+
+
+@pytest.mark.parametrize("direction", [IDENTITY, FLIPPED, TILTED])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_world_coordinates_lead_to_the_nodules(tmp_path, direction, compressed):
+    annotations = write(tmp_path, spacing_mm=SPACING_MM, direction=direction, compressed=compressed)
+    images = read(tmp_path)
+    assert len(images) == 2
+    assert len(annotations) == 4
+    kind = "zraw" if compressed else "raw"
+    assert {path.suffix for path in tmp_path.glob("subset*/*")} == {".mhd", f".{kind}"}
+    for image in images.values():
+        assert image.GetSpacing() == pytest.approx(SPACING_MM)
+        assert image.GetDirection() == pytest.approx(direction)
+        assert image.GetSize() == SHAPE[::-1]
+        assert image.GetPixelID() == sitk.sitkInt16
+        assert 0 not in image.GetOrigin()
+    for row in annotations:
+        image = images[row.seriesuid]
+        x, y, z = (round(i) for i in image.TransformPhysicalPointToContinuousIndex(row.world_mm))
+        cube = sitk.GetArrayFromImage(image)[z - 1 : z + 2, y - 1 : y + 2, x - 1 : x + 2]
+        # Lung is at most -800 HU and noise 35 HU, less in the mean of 27 voxels; the faintest ground glass is brighter.
+        assert cube.mean() > -760, row
+
+
+def ball(rng, largest_mm):
+    """A smooth ball of 8 mm, alone: its centre of mass is its centre."""
+    return draw_phantom(rng, "solid", largest_mm)._replace(
+        category="solid",
+        diameter_mm=8.0,
+        axes=np.eye(3) / 4,
+        lobes=np.empty((0, 3)),
+        spicules=np.empty((0, 3)),
+        roughness=0.0,
+        texture_hu=0.0,
+        core_mm=np.zeros(3),
+        tubes=(),
+    )
+
+
+@pytest.mark.parametrize("direction", [IDENTITY, FLIPPED, TILTED])
+def test_annotated_centres_are_exact(tmp_path, monkeypatch, direction):
+    monkeypatch.setattr(synthetic_scans, "draw_phantom", ball)
+    monkeypatch.setattr(synthetic_scans, "VESSELS_PER_LITRE", 0)
+    annotations = write(tmp_path, spacing_mm=SPACING_MM, direction=direction)
+    images = read(tmp_path)
+    assert len(annotations) == 4
+    for row in annotations:
+        image = images[row.seriesuid]
+        middle = image.TransformPhysicalPointToContinuousIndex(row.world_mm)[::-1]
+        z, y, x = ((np.arange(n) - m) * step for n, m, step in zip(SHAPE, middle, SPACING_MM[::-1], strict=True))
+        near = z[:, None, None] ** 2 + y[:, None] ** 2 + x**2 < 5.5**2
+        contrast = np.where(near, np.clip(sitk.GetArrayFromImage(image) + 700.0, 0, None), 0)
+        mass = contrast.sum()
+        centre = [(contrast.sum((1, 2)) @ z) / mass, (contrast.sum((0, 2)) @ y) / mass, (contrast.sum((0, 1)) @ x) / mass]
+        # Noise and the cut at 5.5 mm leave a tenth of a voxel; half a voxel would be 0.45, 0.55 and 1 mm.
+        np.testing.assert_allclose(centre, 0, atol=0.15)
+
+
+def test_the_csv_holds_what_was_returned(tmp_path):
+    annotations = write(tmp_path)
+    with (tmp_path / "annotations.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["seriesuid", "coordX", "coordY", "coordZ", "diameter_mm", "category"]
+    read_back = [
+        Annotation(
+            row["seriesuid"],
+            (float(row["coordX"]), float(row["coordY"]), float(row["coordZ"])),
+            float(row["diameter_mm"]),
+            row["category"],
+        )
+        for row in rows
+    ]
+    assert read_back == annotations
+    assert {row.category for row in annotations} <= set(CATEGORIES)
+
+
+def test_without_categories_the_header_is_luna16s(tmp_path):
+    write(tmp_path, scans=1, categories=False)
+    first, *rest = (tmp_path / "annotations.csv").read_text().splitlines()
+    assert first == "seriesuid,coordX,coordY,coordZ,diameter_mm"
+    assert [line.count(",") for line in rest] == [4, 4]
+
+
+def test_scans_without_nodules_are_written_and_have_no_row(tmp_path):
+    annotations = write(tmp_path, scans=6, nodules_per_scan=(0, 1), subsets=4)
+    images = read(tmp_path)
+    assert len(images) == 6
+    assert 0 < len(annotations) < 6
+    assert sorted(path.name for path in tmp_path.glob("subset*")) == ["subset0", "subset1", "subset2", "subset3"]
+
+
+def test_a_scan_depends_on_seed_and_index_only(tmp_path):
+    both = write(tmp_path / "both")
+    one = write(tmp_path / "one", scans=1, compressed=True)
+    other = write(tmp_path / "other", scans=1, seed=1)
+    assert both[: len(one)] == one
+    assert {row.seriesuid for row in both}.isdisjoint(row.seriesuid for row in other)
+    uid = one[0].seriesuid
+    both_made, one_made = [sitk.GetArrayFromImage(read(tmp_path / name)[uid]) for name in ("both", "one")]
+    np.testing.assert_array_equal(both_made, one_made)
+
+
+def test_series_uids_are_valid_and_unique(tmp_path):
+    write(tmp_path, scans=3, nodules_per_scan=(0, 0))
+    uids = set(read(tmp_path))
+    assert len(uids) == 3
+    assert all(len(uid) <= 64 and uid.startswith("2.25.") and uid[5:].isdigit() for uid in uids)
+    assert (tmp_path / "annotations.csv").read_text().count("\n") == 1
+
+
+def test_a_scan_is_a_chest():
+    frame = Frame(SHAPE, np.array(SPACING_MM[::-1]))
+    volume, _ = synthetic_scan(np.random.default_rng(0), frame, 0)
+    middle = volume[20]
+    assert np.median(middle[:10, :10]) == pytest.approx(-1000, abs=20)
+    assert middle[46:50, 54:58].mean() == pytest.approx(40, abs=25)  # between the lungs
+    lung = np.median(middle[38:58, 25:35])
+    assert -900 < lung < -800
+    noise = np.diff(middle[40:50, 54:58].astype(float), axis=0).std()
+    assert 5 < noise < 60
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"scans": 0}, "scans must be at least 1 for synthetic scans; got 0"),
+        ({"nodules_per_scan": (2, 1)}, r"nodules_per_scan must be two counts, 0 ≤ fewest ≤ most for .*; got \(2, 1\)"),
+        ({"seed": -1}, "seed must be at least 0 for synthetic scans; got -1"),
+        ({"shape": (0, 64, 64)}, r"shape must be three positive numbers of voxels \(z, y, x\) for .*; got \(0, 64, 64\)"),
+        (
+            {"spacing_mm": (1.0, -1.0, 1.0)},
+            r"spacing_mm must be three positive lengths \(x, y, z\) for .*; got \(1.0, -1.0, 1.0\)",
+        ),
+        (
+            {"direction": (1.0, 0.0, 0.0, 1.0)},
+            r"direction must be nine cosines of an orthonormal .*; got \(1.0, 0.0, 0.0, 1.0\)",
+        ),
+        ({"direction": (2.0, *IDENTITY[1:])}, r"direction must be nine cosines .*; got \(2.0, 0.0, .*\)"),
+        ({"subsets": 0}, "subsets must be at least 1 for synthetic scans; got 0"),
+        (
+            {"shape": (9, 9, 9)},
+            r"shortest half-axis must be at least 5 mm; got 2.27 mm from shape \(9, 9, 9\) .*: enlarge either",
+        ),
+        (
+            {"nodules_per_scan": (99, 99)},
+            r"room for its nodules; got 99 in \(40, 96, 112\) voxels .*: lower nodules_per_scan or",
+        ),
+    ],
+)
+def test_bad_arguments(tmp_path, arguments, message):
+    with pytest.raises(DataError, match=message):
+        write(tmp_path / "new", **arguments)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_in_use_is_left_alone(tmp_path):
+    (tmp_path / "mine").write_text("")
+    with pytest.raises(DataError, match=r"must be empty or not exist; got .*: name another or empty it"):
+        write(tmp_path)
+    with pytest.raises(DataError, match="must be empty or not exist"):
+        write(tmp_path / "mine")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]

@@ -1,0 +1,356 @@
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.test_util import check_grads
+from scipy.stats import multivariate_normal
+
+from gmmae.models import mixture as gm
+from gmmae.models.mixture import Logits, Mixture, grid, head_sizes
+
+# Compiled whole: operation by operation, this file takes minutes.
+from_logits = jax.jit(gm.from_logits, static_argnames=("covariance", "rho", "sigma_floor", "rho_limit"))
+density = jax.jit(gm.density)
+log_density = jax.jit(gm.log_density)
+sample = jax.jit(Mixture.sample, static_argnums=2)
+
+SIZES = {1: 16, 2: 8, 3: 8}  # edges of the grid: 512 points at most keep SciPy's part short
+
+
+@pytest.fixture
+def x64():
+    with jax.enable_x64(True):
+        yield
+
+
+def random_logits(rng, n, components, batch=(), dtype: Any = np.float32):
+    shapes = [(components,), (components, n), (components, n), (components, n * (n - 1) // 2)]
+    return Logits(*(jnp.asarray(rng.standard_normal((*batch, *shape)), dtype) for shape in shapes))
+
+
+def double(mixture):
+    """The very same numbers in float64."""
+    return Mixture(*(jnp.asarray(np.asarray(leaf), jnp.float64) for leaf in mixture))
+
+
+def scipy_density(mixture, points):
+    """M(x) of a batch of mixtures, one component at a time, in float64; covariance matrices go in, not their factors."""
+    weights = np.exp(np.asarray(mixture.log_weights, np.float64))
+    means, factors, points = (np.asarray(a, np.float64) for a in (mixture.means, mixture.scale_tril, points))
+    covariances = factors @ factors.swapaxes(-1, -2)
+    pdf: Any = multivariate_normal.pdf
+    total = np.zeros((len(means), len(points)))
+    for i, k in np.ndindex(weights.shape):
+        total[i] += weights[i, k] * pdf(points, means[i, k], covariances[i, k])
+    return total
+
+
+def worst_error(density, reference, smallest):
+    """The largest relative error where the reference is above `smallest`, and the share of points that this is."""
+    keep = reference > smallest
+    error = np.abs(np.asarray(density, np.float64) - reference)[keep] / reference[keep]
+    return error.max(), keep.mean()
+
+
+# Density
+
+
+@pytest.mark.parametrize(("n", "seed"), [(1, 0), (1, 1), (2, 2), (2, 3), (3, 4), (3, 5), (3, 6), (3, 7), (3, 8), (3, 9)])
+def test_density_equals_scipy_for_a_hundred_random_mixtures(n, seed):
+    """Ten cases: a thousand mixtures, each in both precisions.
+
+    Logits are standard normal, as the heads give at the start. The monomial form cancels (see the module's docstring): in
+    float32 it loses about eps · |x - μ|² / (σ² (1 - ρ²)), 5e-5 here at worst, and 3e-3 for logits of twice that spread; in
+    float64 the same cancellation leaves 1e-12. The float32 density is compared with the float64 density of the same
+    float32 numbers, so that only its own rounding counts. Below 1e-30 a float32 exponential nears the subnormals and has
+    few digits; the same holds in float64 below 1e-290.
+    """
+    rng = np.random.default_rng(seed)
+    mixture = from_logits(random_logits(rng, n, int(rng.integers(1, 51)), batch=(100,)))
+    single = density(mixture, grid(SIZES[n], n))
+    assert single.dtype == jnp.float32
+    with jax.enable_x64(True):
+        points = grid(SIZES[n], n, jnp.float64)
+        exact = density(double(mixture), points)
+    reference = scipy_density(mixture, points)
+    error, share = worst_error(single, reference, 1e-30)
+    assert error < 1e-4
+    assert share > 0.9
+    error, share = worst_error(exact, reference, 1e-290)
+    assert error < 1e-10
+    assert share > 0.9
+
+
+@pytest.mark.parametrize(
+    ("sigma", "rho", "size"), [(0.0625, 0.0, 0.9), (0.0625, 0.9, 0.5), (0.0625, 0.99, 0.9), (0.25, 0.0, 0.9)]
+)
+def test_rounding_follows_the_size_of_the_coordinates_not_their_distance_from_the_mean(sigma, rho, size):
+    rng = np.random.default_rng(0)
+    means = rng.uniform(-1, 1, (20, 3))
+    means = (size * means / np.abs(means).max(axis=1, keepdims=True)).astype(np.float32)
+    factor = sigma * np.linalg.cholesky(np.array([[1, rho, 0], [rho, 1, 0], [0, 0, 1.0]])).astype(np.float32)
+    one = Mixture(jnp.zeros(1), jnp.zeros((1, 3)), jnp.asarray(factor)[None])
+    at_mean = jnp.stack([density(one._replace(means=jnp.asarray(mean)[None]), jnp.asarray(mean)[None])[0] for mean in means])
+    reference = 1 / (np.prod(np.diag(factor.astype(np.float64))) * (2 * np.pi) ** 1.5)
+    worst = np.abs(np.asarray(at_mean, np.float64) / reference - 1).max()
+    eps = np.finfo(np.float32).eps
+    assert worst < eps * 2 * (means**2).sum(axis=1).max() / (sigma**2 * (1 - rho**2))
+    assert worst > 4 * eps  # the rounding of a sum in the coordinates' distance would be about 1 eps: it is zero here
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_a_narrow_inner_mixture_has_mass_one(x64, n):
+    """On 16 samples an axis, h = 1/8. The sum differs from the integral by terms of exp(-2π² gᵀΣg / h²) over integer g
+    (Poisson's formula), at most 3e-9 each for σ ≥ h and ρ ≤ 1/2, and what lies outside is 5 σ away, below 2e-6."""
+    rng = np.random.default_rng(n)
+    means = jnp.asarray(rng.uniform(-0.25, 0.25, (20, n)))
+    sigma = jnp.asarray(rng.uniform(0.125, 0.15, (20, n)))
+    correlation = jnp.eye(n) + 0.5 * (1 - jnp.eye(n))
+    covariances = sigma[:, :, None] * sigma[:, None, :] * correlation
+    mixture = Mixture.of(jnp.asarray(rng.dirichlet(np.ones(20))), means, covariances)
+    mass = density(mixture, grid(16, n, jnp.float64)).sum() * (2 / 16) ** n
+    assert mass == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_density_does_not_depend_on_the_order_of_the_components(x64, n):
+    rng = np.random.default_rng(n)
+    mixture = from_logits(random_logits(rng, n, 7, dtype=np.float64))
+    order = rng.permutation(7)
+    points = grid(8, n, jnp.float64)
+    shuffled = density(Mixture(*(leaf[order] for leaf in mixture)), points)
+    np.testing.assert_allclose(shuffled, density(mixture, points), rtol=1e-13)  # only the sum's order differs
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_density_moves_with_its_means(x64, n):
+    rng = np.random.default_rng(n)
+    mixture = from_logits(random_logits(rng, n, 7, dtype=np.float64))
+    shift, points = jnp.asarray(rng.uniform(-2, 2, n)), grid(8, n, jnp.float64)
+    moved = density(mixture._replace(means=mixture.means + shift), points + shift)
+    np.testing.assert_allclose(moved, density(mixture, points), rtol=1e-10)  # terms of the exponent, up to 1e4, cancel
+
+
+def test_log_density_is_finite_where_density_underflows():
+    mixture = Mixture(jnp.zeros(1), jnp.array([[-0.9]]), jnp.array([[[0.05]]]))
+    point = jnp.array([[0.9]])
+    assert density(mixture, point)[0] == 0
+    expected = -0.5 * (1.8 / 0.05) ** 2 - np.log(0.05) - 0.5 * np.log(2 * np.pi)  # -645.9
+    np.testing.assert_allclose(log_density(mixture, point), [expected], rtol=1e-5)  # float32: terms of 162 · (1, 2, 1) add up
+
+
+def test_log_density_is_the_logarithm_of_density(x64):
+    mixture = from_logits(random_logits(np.random.default_rng(0), 3, 7, dtype=np.float64))
+    points = grid(4, 3, jnp.float64)
+    np.testing.assert_allclose(jnp.exp(log_density(mixture, points)), density(mixture, points), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("axis", "n"), [(axis, n) for n in (1, 2, 3) for axis in range(n)])
+def test_world_axes_run_against_array_axes(axis, n):
+    mean = np.zeros((1, n), np.float32)
+    mean[0, axis] = 0.625  # voxel 6 of 8
+    values = density(Mixture.of(jnp.ones(1), jnp.asarray(mean), 0.04 * jnp.eye(n)[None]), grid(8, n)).reshape((8,) * n)
+    profile = values.max(axis=tuple(a for a in range(n) if a != n - 1 - axis))  # x is the last array axis, z the first of three
+    assert int(profile.argmax()) == 6
+    other = values.max(axis=n - 1 - axis)
+    np.testing.assert_allclose(other, jnp.flip(other), rtol=1e-4)  # centred along the other axes
+
+
+def test_grid_has_its_voxel_centres_inside_the_domain():
+    np.testing.assert_allclose(grid(4, 1)[:, 0], [-0.75, -0.25, 0.25, 0.75])
+    assert grid(3, 3).shape == (27, 3)
+    np.testing.assert_allclose(grid(2, 3)[1], [0.5, -0.5, -0.5])
+
+
+# Parameters
+
+
+def test_covariances_survive_the_way_through_the_factor(x64):
+    rng = np.random.default_rng(0)
+    root = rng.standard_normal((4, 6, 3, 3))
+    covariances = jnp.asarray(root @ root.swapaxes(-1, -2) + 0.1 * np.eye(3))
+    weights = jnp.asarray(rng.dirichlet(np.ones(6), 4))
+    mixture = Mixture.of(weights, jnp.asarray(rng.standard_normal((4, 6, 3))), covariances)
+    np.testing.assert_allclose(mixture.covariances, covariances, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(mixture.weights, weights, rtol=1e-12)
+
+
+def test_a_covariance_that_is_not_positive_definite_gives_nan():
+    mixture = Mixture.of(jnp.ones(1), jnp.zeros((1, 2)), jnp.array([[[1.0, 2.0], [2.0, 1.0]]]))
+    assert jnp.isnan(density(mixture, grid(4, 2))).all()
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("components", [1, 7, 50])
+def test_heads_put_out_as_many_numbers_as_the_paper_says(n, components):
+    sizes = head_sizes(components, n)
+    assert sum(sizes.values()) == components * (n**2 + 3 * n + 2) / 2
+    assert list(sizes) == list(Logits._fields)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("rho", ["sigmoid", "tanh"])
+def test_the_two_covariances_are_one_up_to_two_axes(n, rho):
+    logits = random_logits(np.random.default_rng(0), n, 20)
+    paper, partial_ = (from_logits(logits, covariance=name, rho=rho) for name in ("paper", "partial"))
+    for ours, theirs in zip(partial_, paper, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def correlations(logits, limit, squash):
+    """σ and the full matrix of the three outputs, as Eq. 6 says."""
+    sigma = 1 / (1 + np.exp(-np.asarray(logits.sigma, np.float64)))
+    rho = limit * squash(np.asarray(logits.rho, np.float64))
+    matrix = np.broadcast_to(np.eye(3), (*rho.shape[:-1], 3, 3)).copy()
+    for pair, (i, j) in enumerate([(0, 1), (0, 2), (1, 2)]):
+        matrix[..., i, j] = matrix[..., j, i] = rho[..., pair]
+    return sigma, matrix
+
+
+@pytest.mark.parametrize(
+    ("rho", "squash", "share"), [("sigmoid", lambda x: 1 / (1 + np.exp(-x)), 0.8), ("tanh", np.tanh, 0.62)]
+)
+def test_the_papers_covariance_is_equation_6_or_nan(x64, rho, squash, share):
+    uniform = np.random.default_rng(0).uniform(1e-6, 1 - 1e-6, (2000, 3))  # then ρ is uniform, as in design.md's shares
+    pre = np.log(uniform / (1 - uniform)) if rho == "sigmoid" else np.arctanh(2 * uniform - 1)
+    logits = random_logits(np.random.default_rng(1), 3, 2000, dtype=np.float64)._replace(rho=jnp.asarray(pre))
+    covariances = from_logits(logits, covariance="paper", rho=rho, sigma_floor=0.0, rho_limit=1.0).covariances
+    sigma, matrix = correlations(logits, 1.0, squash)
+    valid = np.linalg.eigvalsh(matrix).min(-1) > 0
+    expected = sigma[:, :, None] * sigma[:, None, :] * matrix
+    # The factor goes through (ρ23 - ρ12 ρ13) / √…, which costs a few digits where a correlation is close to one.
+    np.testing.assert_allclose(covariances[valid], expected[valid], rtol=1e-9)
+    assert np.isnan(covariances[~valid]).any(axis=(1, 2)).all()
+    assert valid.mean() == pytest.approx(share, abs=0.04)  # 4 standard errors of 2000 draws
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=6, max_size=6),
+    st.sampled_from(["sigmoid", "tanh"]),
+)
+def test_partial_correlations_are_always_positive_definite(numbers, rho):
+    zeros = jnp.zeros((1,), jnp.float32)
+    sigma, pre = np.asarray(numbers, np.float32).reshape(2, 1, 3)
+    mixture = from_logits(Logits(zeros, jnp.zeros((1, 3)), jnp.asarray(sigma), jnp.asarray(pre)), rho=rho)
+    factor = np.asarray(mixture.scale_tril[0], np.float64)
+    covariance = factor @ factor.T
+    scale = np.sqrt(np.diag(covariance))
+    assert scale.min() > 0.0624  # the floor of 1/16, to rounding
+    assert scale.max() < 1.0001
+    # At the limit of 0.99 the determinant of the correlations is at least (1 - 0.99²)³ = 8e-6, and their trace is 3.
+    assert np.linalg.eigvalsh(covariance / np.outer(scale, scale)).min() > 8e-6 / 3**2
+
+
+def test_limits_hold_at_the_ends(x64):
+    ends = jnp.asarray([[-1e4] * 3, [1e4] * 3])
+    mixture = from_logits(Logits(jnp.zeros(2), ends, ends, ends), rho="tanh", sigma_floor=0.1, rho_limit=0.9)
+    covariances = np.asarray(mixture.covariances)
+    np.testing.assert_allclose(np.sqrt(covariances[:, range(3), range(3)]), [[0.1] * 3, [1.0] * 3])
+    np.testing.assert_allclose(covariances[:, 0, 1] / covariances[:, 0, 0], [-0.9, 0.9])
+    np.testing.assert_allclose(mixture.means, [[-1.0] * 3, [1.0] * 3])
+
+
+# Loss and gradient
+
+
+@partial(jax.jit, static_argnames=("covariance", "rho"))
+def loss_and_gradient(logits, target, covariance, rho):
+    """The paper's loss, and its gradient with respect to the logits."""
+
+    def loss(logits):
+        n = logits.mu.shape[-1]
+        estimate = density(from_logits(logits, covariance=covariance, rho=rho), grid(8, n))
+        return jnp.square(jnp.log1p(estimate) - jnp.log1p(target)).mean()
+
+    return jax.value_and_grad(loss)(logits)
+
+
+def assert_finite(logits, covariance, rho):
+    loss, gradient = loss_and_gradient(logits, jnp.float32(0.125), covariance, rho)
+    assert jnp.isfinite(loss)
+    for name, leaf in gradient._asdict().items():
+        assert jnp.isfinite(leaf).all(), name
+
+
+# For n = 3 the paper's covariance may be NaN; below that each covariance is tried with one range of ρ, as they agree.
+MODES = [
+    (1, "paper", "sigmoid"),
+    (2, "paper", "tanh"),
+    (1, "partial", "tanh"),
+    (2, "partial", "sigmoid"),
+    (3, "partial", "sigmoid"),
+    (3, "partial", "tanh"),
+]
+FINITE = st.one_of(
+    st.sampled_from([-50.0, 50.0, -1e4, 1e4, 0.0, -0.0]),
+    st.floats(-20, 20, width=32),
+    st.floats(width=32, allow_nan=False, allow_infinity=False),
+)
+
+
+@pytest.mark.parametrize(("n", "covariance", "rho"), MODES)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_finite_logits_have_a_finite_loss_and_gradient(n, covariance, rho, data):
+    shapes = [(2,), (2, n), (2, n), (2, n * (n - 1) // 2)]
+    count = sum(int(np.prod(shape)) for shape in shapes)
+    numbers = np.asarray(data.draw(st.lists(FINITE, min_size=count, max_size=count)), np.float32)
+    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]
+    parts = (part.reshape(shape) for part, shape in zip(np.split(numbers, ends), shapes, strict=True))
+    assert_finite(Logits(*map(jnp.asarray, parts)), covariance, rho)
+
+
+@pytest.mark.parametrize(("n", "covariance", "rho"), MODES)
+@pytest.mark.parametrize("values", [[50.0], [-50.0], [1e4], [-1e4], [50.0, -50.0], [1e4, -1e4], [1e4, -50.0, 0.0]])
+def test_extreme_logits_have_a_finite_loss_and_gradient(n, covariance, rho, values):
+    shapes = [(2,), (2, n), (2, n), (2, n * (n - 1) // 2)]
+    logits = Logits(*(jnp.asarray(np.resize(np.float32(values), shape)) for shape in shapes))
+    assert_finite(logits, covariance, rho)
+
+
+@pytest.mark.parametrize(("n", "covariance", "rho"), MODES)
+def test_gradient_equals_finite_differences(x64, n, covariance, rho):
+    logits = random_logits(np.random.default_rng(n), n, 3, dtype=np.float64)
+
+    @jax.jit
+    def loss(logits):
+        return jnp.log1p(density(from_logits(logits, covariance=covariance, rho=rho), grid(4, n, jnp.float64))).sum()
+
+    # Central differences in float64 with JAX's step leave about 1e-9 of the sum, which is below 64.
+    check_grads(loss, (logits,), order=1, modes=["rev"], atol=1e-6, rtol=1e-6)
+
+
+# Sampling
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_samples_have_the_mixtures_mean_and_covariance(n):
+    mixture = from_logits(random_logits(np.random.default_rng(n), n, 5), rho="tanh")
+    weights, means, covariances = (np.asarray(a, np.float64) for a in (mixture.weights, mixture.means, mixture.covariances))
+    mean = weights @ means
+    spread = means - mean
+    covariance = np.einsum("k,kij->ij", weights, covariances + spread[:, :, None] * spread[:, None, :])
+    count = 20_000
+    points = np.asarray(sample(mixture, jax.random.key(n), count), np.float64)
+    products = (points - mean)[:, :, None] * (points - mean)[:, None, :]
+    # Five standard errors of each average: chance fails that once in 10⁶ draws of a key, and the keys are fixed.
+    assert np.all(np.abs(points.mean(0) - mean) < 5 * points.std(0) / np.sqrt(count))
+    assert np.all(np.abs(products.mean(0) - covariance) < 5 * products.std(0) / np.sqrt(count))
+
+
+@pytest.mark.parametrize("batch", [(), (2, 3)])
+def test_batches_of_mixtures_are_sampled_each_by_itself(batch):
+    logits = random_logits(np.random.default_rng(0), 3, 2, batch)
+    means = jnp.tanh(logits.mu)
+    mixture = Mixture(jnp.log(jnp.full((*batch, 2), 0.5)), means, jnp.broadcast_to(1e-4 * jnp.eye(3), (*batch, 2, 3, 3)))
+    points = sample(mixture, jax.random.key(0), 10)
+    assert points.shape == (*batch, 10, 3)
+    distance = jnp.abs(points[..., None, :] - means[..., None, :, :]).max(-1).min(-1)
+    assert distance.max() < 1e-3  # within 10 σ of a mean of its own mixture
+    assert len(np.unique(np.asarray(points).reshape(-1, 3), axis=0)) == points.size // 3

@@ -1,0 +1,135 @@
+import dataclasses
+import io
+import math
+
+import pytest
+from rich.console import Console
+
+from gmmae.sweep.display import LiveSweep, PlainSweep, TimeLeft, cell_text, duration, grid_table, sweep_display
+from gmmae.sweep.grid import Cell, SweepConfig
+from tests.sweep.test_cells import RECORD, cell_record
+
+CONFIG = SweepConfig(arms=("strong", "weak"), devices=(2, 1), seeds=(0, 5), jobs=2)
+ONE, TWO = Cell("weak", 1, 0), Cell("weak", 2, 0)
+
+
+def console(terminal):
+    return Console(file=io.StringIO(), force_terminal=terminal, width=120, legacy_windows=False, color_system=None)
+
+
+def text(console):
+    return console.file.getvalue()
+
+
+def run(**changes):
+    return dataclasses.replace(RECORD, **changes)
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        (cell_record(), "reached at epoch 3"),
+        (cell_record(run(final_val_loss=0.0123456), "max_epochs"), "max_epochs at 0.01235"),
+        (cell_record(run(final_val_loss=math.nan), "diverged"), "diverged at nan"),
+        (cell_record(run(final_val_loss=None), "time_limit"), "time_limit at ?"),
+        (cell_record(RECORD, "timed_out"), "timed_out"),
+        (cell_record(None, "crashed"), "crashed"),
+    ],
+)
+def test_a_cell_in_words(record, said):
+    assert cell_text(record) == said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0, "0 s"), (89.4, "89 s"), (90, "2 min"), (5399, "90 min"), (5400, "1.5 h"), (360000, "100.0 h")],
+)
+def test_durations(seconds, said):
+    assert duration(seconds) == said
+
+
+def test_time_left_is_the_mean_of_the_done_times_what_is_left_over_those_at_once():
+    left = TimeLeft()
+    left.start(total=6, at_once=2)
+    assert left.text() == ""  # nothing is known
+    left.count(10)
+    assert left.text() == ", about 25 s left"  # 10 · 5 / 2
+    left.count(110)
+    assert left.text() == ", about 2 min left"  # 60 · 4 / 2
+    for _ in range(4):
+        left.count(60)
+    assert left.text() == ""
+    left.start(total=2, at_once=1)
+    assert (left.done, left.text()) == (0, "")
+
+
+def test_plain_lines_are_one_a_start_and_one_an_end():
+    out = console(terminal=False)
+    shown = PlainSweep(out)
+    shown.start(CONFIG, {ONE: "reached at epoch 3"}, 2)
+    with shown:
+        shown.started("weak-n2-seed0")
+        shown.tick({TWO: "epoch 1: 0.02"})
+        shown.ended("weak-n2-seed0", {TWO: "diverged at nan"}, 12.3)
+        shown.ended("strong-n1-seed0", {Cell("strong", n, 0): "crashed" for n in (1, 2)}, 7.7)
+        shown.say("[not markup] " + "x" * 150)
+    assert text(out).splitlines() == [
+        "cells done: 1, runs to compute: 2",
+        "weak-n2-seed0 started",
+        "weak-n2-seed0 diverged at nan, 12 s; 1 of 2, about 6 s left",  # 12.3 · 1 / 2
+        "strong-n1-seed0 crashed, 8 s (and 1 more with it); 2 of 2",
+        "[not markup] " + "x" * 150,  # never wrapped
+    ]
+
+
+def table(out):
+    """The table as it was drawn last: a list of words a row."""
+    lines = text(out).splitlines()
+    head, end = (max(i for i, line in enumerate(lines) if part in line) for part in ("n = 1", " passed"))
+    return [[part.strip() for part in line.split("  ") if part.strip()] for line in lines[head : end + 1]]
+
+
+def test_the_live_table_has_a_row_for_each_arm_and_seed_and_the_state_of_every_cell():
+    out = console(terminal=True)
+    shown = LiveSweep(out)
+    shown.start(CONFIG, {ONE: "reached at epoch 3"}, 2)
+    with shown:
+        shown.started("weak-n2-seed0")
+        shown.tick({TWO: "epoch 1: 0.02"})
+        assert "epoch 1: 0.02" in text(out)
+        shown.ended("weak-n2-seed0", {TWO: "diverged at nan"}, 40.0)
+        shown.say("a [line] above")
+    head, *rows, last = table(out)
+    assert [word for word in head if word.startswith("n =")] == ["n = 1", "n = 2"]
+    assert rows == [
+        ["strong", "0", "waiting", "waiting"],
+        ["weak", "0", "reached at epoch 3", "diverged at nan"],
+        ["strong", "5", "waiting", "waiting"],
+        ["weak", "5", "waiting", "waiting"],
+    ]
+    assert last[0].startswith("1 of 2 runs, 0 s passed, about 20 s left")  # 40 · 1 / 2
+    assert "a [line] above" in text(out)
+
+
+def test_the_live_display_of_a_sweep_without_work_shows_what_is_there():
+    out = console(terminal=True)
+    shown = LiveSweep(out)
+    shown.start(SweepConfig(arms=("weak",), devices=(1,)), {ONE: "crashed"}, 0)
+    with shown:
+        pass
+    assert table(out)[1] == ["weak", "0", "crashed"]
+    assert "0 of 0 runs" in text(out)
+
+
+def test_a_grid_is_a_table_with_its_first_row_as_names():
+    rows = [("cell", "batch", "same path as"), ("weak-n2-seed0", "64", ""), ("strong-n2-seed0", "32", "a")]
+    assert grid_table(rows).splitlines() == [
+        "cell             batch  same path as",
+        "weak-n2-seed0       64",
+        "strong-n2-seed0     32  a",
+    ]
+
+
+@pytest.mark.parametrize(("terminal", "kind"), [(True, LiveSweep), (False, PlainSweep)])
+def test_the_display_fits_standard_output(terminal, kind):
+    assert type(sweep_display(console(terminal))) is kind

@@ -1,0 +1,221 @@
+import dataclasses
+import math
+import time
+from typing import Any
+
+import pytest
+
+from gmmae.base import arms
+from gmmae.base.config import Config, ConfigError, OptimConfig, ParallelConfig, flatten, to_toml
+from gmmae.commands.arguments import read_sweep
+from gmmae.sweep.grid import GRIDDED, Cell, SlurmConfig, SweepConfig, cells, paths, run_config
+
+NAN, INF = math.nan, math.inf
+NUMBERS = "one or more different numbers of at least"
+BAD: list[tuple[str, Any, str]] = [
+    ("mode", "fast", "one of virtual, measured, throughput"),
+    *[
+        ("arms", value, "one or more, all different, of strong, weak, linear")
+        for value in ((), ("weak", "weak"), ("weak", "fast"))
+    ],
+    *[("devices", value, f"{NUMBERS} 1") for value in ((), (2, 2), (0, 1))],
+    *[("seeds", value, f"{NUMBERS} 0") for value in ((), (3, 3), (-1,))],
+    ("executor", "lsf", "one of processes, local, slurm"),
+    ("jobs", 0, "at least 1"),
+    *[(key, value, "at least 0") for key in ("cell_time_limit_s", "grace_s") for value in (-1.0, NAN, INF)],
+    ("clusters", (), "at least one"),
+    *[(f"timing.{key}", value, f"{NUMBERS} 1") for key in ("device_batches", "global_batches") for value in ((), (4, 4), (0,))],
+    ("timing.warmup_steps", -1, "at least 0"),
+    ("timing.steps", 0, "at least 1"),
+    ("timing.blocks", 0, "at least 1"),
+    *[(f"slurm.{key}", value, "a name without spaces") for key in ("partition", "account", "qos") for value in ("a b", " a")],
+    ("slurm.time_min", 0, "at least 1"),
+    *[(f"slurm.{key}", -1, "at least 0") for key in ("timeouts", "devices_per_node", "cpus_per_task", "mem_gb", "at_once")],
+    ("slurm.setup", ("module load cuda", " "), "lines that are not empty"),
+    *[("slurm.extra", (option,), "options of sbatch as key=value") for option in ("--gres=gpu", "=3", "two words", "")],
+]
+
+
+def changed(key: str, value: Any) -> SweepConfig:
+    config = SweepConfig()
+    section, _, name = key.rpartition(".")
+    if section:
+        name, value = section, dataclasses.replace(getattr(config, section), **{name: value})
+    return dataclasses.replace(config, **{name: value})
+
+
+@pytest.mark.parametrize(("key", "value", "rule"), BAD, ids=[f"{key}={value}" for key, value, _ in BAD])
+def test_a_bad_value_is_refused_by_key_rule_and_value(key, value, rule):
+    with pytest.raises(ConfigError) as caught:
+        changed(key, value)
+    message = str(caught.value)
+    assert message.startswith(f"{key} must be ")
+    assert rule in message
+    assert message.endswith(f"; got {value!r}")
+    assert "\n" not in message
+
+
+def test_every_key_of_the_sweep_has_a_bad_value_above():
+    own = {key for key, _ in flatten(SweepConfig()) if not key.startswith("run.")}
+    assert own - {"keep_checkpoints"} == {key for key, _, _ in BAD}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("timing.warmup_steps", 0),
+        ("grace_s", 0.0),
+        ("seeds", (0,)),
+        ("devices", (1,)),
+        ("jobs", 2),
+        ("slurm.time_min", 1),
+        ("slurm.extra", ("exclude=node[1,2]", "exclusive=", "no-kill", "gres=gpu:a100:2")),
+    ],
+)
+def test_what_a_rule_just_allows_is_taken(key, value):
+    assert dict(flatten(changed(key, value)))[key] == value
+
+
+@pytest.mark.parametrize("mode", ["measured", "throughput"])
+def test_where_times_are_measured_one_job_runs_at_a_time(mode):
+    with pytest.raises(ConfigError, match=rf"^jobs must be 1 .* mode = {mode}; got 2: use mode = virtual$"):
+        SweepConfig(mode=mode, jobs=2)
+
+
+def test_nodes_share_a_cells_devices_evenly():
+    """Of 4 GPUs each: 8 need two; 6 go in threes; 9 in threes; 5 and 7 are divided by nothing else."""
+    slurm = SlurmConfig(devices_per_node=4)
+    assert {n: slurm.nodes(n) for n in (1, 4, 5, 6, 7, 8, 9)} == {1: 1, 4: 1, 5: 5, 6: 2, 7: 7, 8: 2, 9: 3}
+    assert SlurmConfig().nodes(9) == 1
+
+
+GIVEN = {
+    "arm": Config(arm="weak"),
+    "seed": Config(seed=1),
+    "parallel.devices": Config(parallel=ParallelConfig(devices=2)),
+    "parallel.virtual": Config(parallel=ParallelConfig(virtual=2)),
+}
+
+
+@pytest.mark.parametrize("key", GIVEN)
+def test_what_the_grid_sets_must_not_be_given(key):
+    value = dict(flatten(GIVEN[key]))[key]
+    with pytest.raises(ConfigError, match=rf"^run\.{key} must be left to the sweep, .*; got {value!r}: remove it$"):
+        SweepConfig(run=GIVEN[key])
+
+
+def test_all_that_the_grid_sets_is_refused():
+    assert set(GIVEN) == set(GRIDDED)
+
+
+def test_toml_read_back_is_equal(tmp_path):
+    config = SweepConfig(
+        arms=("sqrt", "weak"),
+        devices=(4, 1),
+        seeds=(2, 0),
+        jobs=3,
+        grace_s=0.5,
+        run=Config(optim=OptimConfig(base_batch=8)),
+        executor="local",
+        slurm=SlurmConfig(setup=("module load cuda", 'echo "$HOSTNAME"'), extra=("gres=gpu:1",)),
+    )
+    path = tmp_path / "sweep.toml"
+    path.write_text(to_toml(config), encoding="utf-8")
+    assert read_sweep(path) == config
+
+
+def test_cells_are_ordered_by_seed_then_devices_then_arm():
+    config = SweepConfig(arms=("weak", "strong"), devices=(4, 1), seeds=(7, 0))
+    assert [cell.name for cell in cells(config)] == [
+        "weak-n1-seed7", "strong-n1-seed7", "weak-n4-seed7", "strong-n4-seed7",
+        "weak-n1-seed0", "strong-n1-seed0", "weak-n4-seed0", "strong-n4-seed0",
+    ]  # fmt: skip
+
+
+# Paths, by hand: the same seed, batch, and learning rates
+
+
+def shared(config: SweepConfig, samples: int = 10_000) -> dict[str, list[str]]:
+    return {owner.name: [member.name for member in members] for owner, members in paths(config, samples)}
+
+
+def test_strong_cells_and_all_cells_on_one_device_share_a_path_of_their_seed():
+    config = SweepConfig(arms=("strong", "weak", "linear-warmup", "linear"), devices=(1, 2, 4), seeds=(0, 1))
+    alone = [f"{arm}-n{n}" for n in (2, 4) for arm in ("weak", "linear-warmup", "linear")]
+    for seed in (0, 1):
+        together = ["strong-n1", "weak-n1", "linear-warmup-n1", "linear-n1", "strong-n2", "strong-n4"]
+        wanted = {f"strong-n1-seed{seed}": [f"{name}-seed{seed}" for name in together]}
+        wanted |= {f"{name}-seed{seed}": [f"{name}-seed{seed}"] for name in alone}
+        assert {owner: members for owner, members in shared(config).items() if owner.endswith(f"seed{seed}")} == wanted
+    assert len(shared(config)) == 2 * 7
+
+
+def test_without_one_device_the_first_strong_cell_owns_the_path():
+    config = SweepConfig(arms=("weak", "strong"), devices=(8, 2))
+    assert shared(config) == {
+        "weak-n2-seed0": ["weak-n2-seed0"],
+        "strong-n2-seed0": ["strong-n2-seed0", "strong-n8-seed0"],
+        "weak-n8-seed0": ["weak-n8-seed0"],
+    }
+
+
+def test_other_rates_are_other_paths():
+    config = SweepConfig(arms=("sqrt", "linear", "weak", "sqrt-warmup", "linear-warmup"), devices=(4,))
+    assert all(members == [owner] for owner, members in shared(config).items())
+    assert len(shared(config)) == 5
+
+
+@pytest.mark.parametrize("arms", [("linear", "linear-warmup"), ("sqrt", "sqrt-warmup")])
+def test_a_warmup_of_no_epochs_is_none(arms):
+    plain, warm = arms
+    config = SweepConfig(arms=arms, devices=(2,), run=Config(optim=OptimConfig(warmup_epochs=0)))
+    assert shared(config) == {f"{plain}-n2-seed0": [f"{plain}-n2-seed0", f"{warm}-n2-seed0"]}
+
+
+def test_cells_that_clipping_makes_the_same_share_a_path():
+    """Of 400 samples 16 devices ask for 512 and 32 for 1024: both get 400, and k = 12.5. 8 devices get 256."""
+    config = SweepConfig(arms=("linear", "sqrt-warmup"), devices=(8, 16, 32))
+    assert shared(config, 400) == {
+        "linear-n8-seed0": ["linear-n8-seed0"],
+        "sqrt-warmup-n8-seed0": ["sqrt-warmup-n8-seed0"],
+        "linear-n16-seed0": ["linear-n16-seed0", "linear-n32-seed0"],
+        "sqrt-warmup-n16-seed0": ["sqrt-warmup-n16-seed0", "sqrt-warmup-n32-seed0"],
+    }
+    assert len(shared(config, 1024)) == 6
+
+
+def test_a_warmup_of_another_length_is_another_path(monkeypatch):
+    """Two arms of the same batch, base rate and peak, one of which takes twice as long to get there."""
+    usual = arms.ARMS["linear-warmup"]
+
+    def slower(optim: OptimConfig, k: float) -> arms.Rates:
+        return usual.rates(dataclasses.replace(optim, warmup_epochs=2 * optim.warmup_epochs), k)
+
+    monkeypatch.setitem(arms.ARMS, "linear", usual._replace(rates=slower))
+    assert len(shared(SweepConfig(arms=("linear", "linear-warmup"), devices=(2,)))) == 2
+
+
+def test_ten_thousand_cells_are_divided_into_paths_at_once():
+    """A comparison of every cell with every other one took four minutes; this takes a tenth of a second."""
+    config = SweepConfig(arms=("strong", "weak", "linear"), devices=tuple(range(1, 34)), seeds=tuple(range(102)))
+    before = time.process_time()
+    found = dict(paths(config, 10_000))
+    assert time.process_time() - before < 5
+    assert sum(map(len, found.values())) == len(cells(config)) == 10_098
+    assert len(found) == 102 * (1 + 2 * 32)
+
+
+@pytest.mark.parametrize("mode", ["measured", "throughput"])
+def test_where_times_count_nothing_is_shared(mode):
+    config = SweepConfig(mode=mode, devices=(1, 2), seeds=(0, 1))
+    assert [owner for owner, _ in paths(config, 100)] == cells(config)
+    assert all(members == [owner] for owner, members in paths(config, 100))
+
+
+@pytest.mark.parametrize(("mode", "devices", "virtual"), [("virtual", 0, 4), ("measured", 4, 0)])
+def test_a_cells_run_has_its_arm_seed_and_devices_and_all_else_from_the_sweep(mode, devices, virtual):
+    base = Config(optim=OptimConfig(base_batch=8), parallel=ParallelConfig(micro_batch=4))
+    run = run_config(SweepConfig(mode=mode, run=base), Cell("linear", 4, 3))
+    assert run == dataclasses.replace(
+        base, arm="linear", seed=3, parallel=ParallelConfig(devices=devices, virtual=virtual, micro_batch=4)
+    )

@@ -1,0 +1,163 @@
+import dataclasses
+import itertools
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from gmmae.base.errors import InputError
+from gmmae.sweep import throughput
+from gmmae.sweep.grid import TimingConfig
+from gmmae.sweep.throughput import Timing, Timings, measure, read, write
+from gmmae.training import programs
+from tests.small import small
+
+TIMING = TimingConfig(warmup_steps=1, steps=2, blocks=3)
+CONFIG = small(parallel__devices=2)
+
+
+@pytest.fixture(scope="module")
+def timings():
+    return measure(CONFIG, [1, 30], [3], TIMING)
+
+
+def test_every_batch_has_a_row_with_ordered_quartiles(timings):
+    rows = {"train": [(30, 15)], "validation": [(3, 2)]}  # on 2 devices; 30 is more than the 22 training volumes
+    for name, wanted in rows.items():
+        found = getattr(timings, name)
+        assert [(row.samples, row.device_batch) for row in found] == wanted
+        assert all(0 < row.low_s <= row.median_s <= row.high_s for row in found)
+
+
+def test_a_batch_smaller_than_the_devices_is_a_failure_with_its_reason(timings):
+    assert timings.failed == {"training of 1": "a batch must have at least one sample for each of 2 devices; got 1"}
+
+
+def test_where_it_was_measured_is_said(timings):
+    state = programs.initial_state(programs.prepare(CONFIG))
+    assert (timings.devices, timings.device_kind, timings.oversubscribed) == (2, "cpu", True)
+    assert timings.parameters == sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    assert timings.versions["jax"] == jax.__version__
+
+
+def test_no_compilation_is_timed_and_seconds_are_those_of_a_step(monkeypatch):
+    """The clock shows 0, 1, 2, ...: a block of 2 steps takes 1, and so does a validation pass."""
+    ticks, compilations, seen = itertools.count(), 0, []
+
+    def count(event: str, *_: object, **__: object) -> None:
+        nonlocal compilations
+        compilations += event == "/jax/core/compile/backend_compile_duration"
+
+    def clock() -> float:
+        seen.append(compilations)
+        return next(ticks)
+
+    monkeypatch.setattr(throughput, "time", SimpleNamespace(perf_counter=clock))
+    jax.monitoring.register_event_duration_secs_listener(count)
+    try:
+        found = measure(small(data__size=9), [8], [6], TIMING)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(count)
+    assert found.train == [Timing(8, 8, 0.5, 0.5, 0.5)]
+    assert found.validation == [Timing(6, 6, 1.0, 1.0, 1.0)]
+    assert seen[0] > 0, "the listener must have seen the compilation before the first block"
+    assert seen[0::2] == seen[1::2]
+    assert len(seen) == 2 * 2 * (1 + 3)  # begin and end of a training and a validation block, one warm and three timed
+
+
+class Trained:
+    """In the place of the compiled program: how often it ran, on what, and whether it is out of memory."""
+
+    def __init__(self, too_large=()):
+        self.calls: list[int] = []
+        self.dtypes: set[np.dtype] = set()
+        self.steps: set[int] = set()
+        self._too_large = too_large
+
+    def __call__(self, setup, state):
+        batch = setup.train_plan.batch
+        if batch in self._too_large:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory\nallocating " + "9" * 300)
+        self.steps.add(setup.train_plan.steps)
+        self.dtypes |= {leaf.dtype for leaf in jax.tree.leaves(state.params)}
+
+        def train(state, epoch):
+            self.calls.append(batch)
+            return state, np.zeros(1)
+
+        return train
+
+
+@pytest.mark.parametrize(("warmup_steps", "blocks"), [(0, 1), (1, 1), (2, 1), (3, 2), (4, 2)])
+def test_whole_blocks_before_the_first_timed_one_cover_the_warmup_steps(monkeypatch, warmup_steps, blocks):
+    program = Trained()
+    monkeypatch.setattr(programs, "train_program", program)
+    measure(small(), [8], [], TimingConfig(warmup_steps=warmup_steps, steps=2, blocks=3))
+    assert program.calls == [8] * (blocks + 3)
+    assert program.steps == {2}  # one dispatch does a block
+
+
+def test_batches_are_timed_in_turns_and_one_that_does_not_fit_does_not_stop_the_others(monkeypatch):
+    program = Trained(too_large=(16,))
+    monkeypatch.setattr(programs, "train_program", program)
+    found = measure(small(), [4, 16, 8], [], TIMING)
+    assert program.calls == [4, 8] + [4, 8] * 3
+    assert [row.samples for row in found.train] == [4, 8]
+    assert list(found.failed) == ["training of 16"]
+    reason = found.failed["training of 16"]
+    assert reason.startswith("RESOURCE_EXHAUSTED: Out of memory allocating 999")
+    assert len(reason) == 200
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_the_precision_is_the_runs(monkeypatch, precision):
+    program = Trained()
+    monkeypatch.setattr(programs, "train_program", program)
+    measure(small(precision=precision), [8], [], TIMING)
+    assert program.dtypes == {np.dtype(precision)}
+
+
+def test_quartiles_over_blocks(monkeypatch):
+    """Blocks of 2, 4, 6, 8 and 10 s and of 2 steps: steps of 1 to 5 s."""
+    monkeypatch.setattr(programs, "train_program", Trained())
+    ends = itertools.chain([0, 0], *([0, seconds] for seconds in (8, 2, 10, 4, 6)))
+    monkeypatch.setattr(throughput, "time", SimpleNamespace(perf_counter=lambda: next(ends)))
+    found = measure(small(), [8], [], dataclasses.replace(TIMING, blocks=5))
+    assert found.train == [Timing(samples=8, device_batch=8, median_s=3.0, low_s=2.0, high_s=4.0)]
+
+
+TIMINGS = Timings(
+    devices=2,
+    device_kind="cpu",
+    oversubscribed=True,
+    parameters=7,
+    train=[Timing(4, 2, 0.1, 0.05, 1 / 3)],
+    validation=[],
+    failed={"training of 1": "why"},
+    timing={"warmup_steps": 1, "steps": 2, "blocks": 3},
+    versions={"jax": "0"},
+    git_commit=None,
+)
+
+
+def test_timings_are_read_as_they_were_written(tmp_path):
+    path = tmp_path / "times.json"
+    assert read(path) is None
+    write(path, TIMINGS)
+    assert read(path) == TIMINGS
+    assert [each.name for each in tmp_path.iterdir()] == ["times.json"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"train": [{"samples": 1}], "validation": []}', '{"train": [], "validation": []}']
+)
+def test_broken_timings_are_named_with_the_way_out(tmp_path, text):
+    path = tmp_path / "times.json"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        read(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path} must be step times; got ")
+    assert message.endswith(": delete it, and the sweep measures them again")
+    assert "\n" not in message

@@ -1,0 +1,129 @@
+"""What a checkpoint holds, and what happens when it cannot be read."""
+
+import numpy as np
+import pytest
+
+from gmmae.base.errors import StorageError
+from gmmae.base.records import Epoch
+from gmmae.training import programs
+from gmmae.training.checkpoint import Checkpoint, CheckpointError, Checkpoints, Progress, restore_epoch
+from tests.small import small
+
+
+def row(epoch: int, loss: float) -> Epoch:
+    return Epoch(epoch, epoch, epoch, 0.1, loss, loss, 0.0, 1.0, 1.0, 0.0, 2.0)
+
+
+@pytest.fixture(scope="module")
+def state():
+    return programs.initial_state(programs.prepare(small()))
+
+
+def saved(folder, state, epochs: int) -> Checkpoint:
+    """Saves after each epoch; returns the last one."""
+    history = [row(epoch, 0.1 / 3 / epoch) for epoch in range(1, epochs + 1)]
+    all_saved = [Checkpoint(state, state.params, Progress(history[:n], {"total_s": 1.5}, n)) for n in range(1, epochs + 1)]
+    checkpoints = Checkpoints(folder, keep=2)
+    for checkpoint in all_saved:
+        checkpoints.save(checkpoint)
+    checkpoints.close()
+    return all_saved[-1]
+
+
+def test_round_trip_keeps_every_bit(tmp_path, state):
+    expected = saved(tmp_path, state, 3)
+    restored = Checkpoints(tmp_path, keep=2).restore(state, print)
+    assert restored is not None
+    assert restored.progress == expected.progress
+    assert [repr(row) for row in restored.progress.history] == [repr(row) for row in expected.progress.history]  # 1 is no 1.0
+    assert type(restored.state.opt_state) is type(state.opt_state)
+    np.testing.assert_equal(restored.state, state)
+    np.testing.assert_equal(restored.best, state.params)
+
+
+def test_nan_survives(tmp_path, state):
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints.save(Checkpoint(state, state.params, Progress([row(1, float("nan"))], {}, 0)))
+    restored = checkpoints.restore(state, print)
+    assert restored is not None
+    assert np.isnan(restored.progress.history[0].val_loss)
+
+
+def test_only_the_newest_are_kept(tmp_path, state):
+    saved(tmp_path, state, 4)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["3", "4"]
+
+
+def test_none_in_an_empty_folder(tmp_path, state):
+    assert Checkpoints(tmp_path, keep=1).restore(state, print) is None
+
+
+ITEMS = ["arrays", "progress"]
+
+
+def damage(folder, item):
+    """Cuts the files of one item short, as a full disk or a crashed file system may."""
+    cut = [path for path in (folder / item).rglob("*") if path.is_file() and path.stat().st_size > 40]
+    assert cut
+    for path in cut:
+        path.write_bytes(path.read_bytes()[:40])
+
+
+@pytest.mark.parametrize("item", ITEMS)
+def test_damage_without_an_older_checkpoint_is_named_and_left_as_it_is(tmp_path, state, item):
+    saved(tmp_path, state, 1)
+    damage(tmp_path / "1", item)
+    with pytest.raises(CheckpointError, match=r"checkpoint .*/1 must be readable; .* no older one: delete that") as caught:
+        Checkpoints(tmp_path, keep=1).restore(state, print)
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["1"]
+
+
+@pytest.mark.parametrize("item", ITEMS)
+def test_damage_falls_back_to_the_one_before_moves_it_aside_and_says_so(tmp_path, state, item):
+    lines = []
+    for i, aside in enumerate(["3.corrupt", "3.corrupt.2"]):
+        saved(tmp_path, state, 3)  # what is there already is kept: the second time 3 alone is new
+        damage(tmp_path / "3", item)
+        checkpoints = Checkpoints(tmp_path, keep=2)
+        restored = checkpoints.restore(state, lines.append)
+        assert restored is not None
+        assert len(restored.progress.history) == 2
+        assert lines[i].startswith(f"{tmp_path / '3'} cannot be read (")
+        assert lines[i].endswith(f"): moved to {aside}; going on from epoch 2")
+        assert (tmp_path / aside / item).is_dir()
+        checkpoints.close()
+    assert len(lines) == 2
+    # The way back leads over the same number: it can be saved anew, and read.
+    last = saved(tmp_path, state, 3)
+    restored = Checkpoints(tmp_path, keep=2).restore(state, lines.append)
+    assert restored is not None
+    assert restored.progress == last.progress
+    assert len(lines) == 2
+
+
+def test_another_process_reads_the_chosen_epoch_or_says_what_is_wrong(tmp_path, state):
+    saved(tmp_path, state, 2)
+    assert len(restore_epoch(tmp_path, 1, state).progress.history) == 1
+    with pytest.raises(CheckpointError, match=r"/7 must be readable by all processes; .*: put the workdir on a file system"):
+        restore_epoch(tmp_path, 7, state)
+
+
+def test_a_save_that_fails_is_a_storage_error_and_harms_no_other(tmp_path, state):
+    saved(tmp_path / "c", state, 2)
+    checkpoints = Checkpoints(tmp_path / "c", keep=2)
+    (tmp_path / "c").rename(tmp_path / "elsewhere")
+    (tmp_path / "c").write_text("a file, where no folder can be made")
+    history = [row(epoch, 0.1) for epoch in (1, 2, 3)]
+    with pytest.raises(StorageError, match=r"checkpoint of epoch 3 must be written to .*/c; that failed with \w+: .*: see to"):
+        checkpoints.save(Checkpoint(state, state.params, Progress(history, {}, 3)))
+    restored = Checkpoints(tmp_path / "elsewhere", keep=2).restore(state, print)
+    assert restored is not None
+    assert len(restored.progress.history) == 2
+
+
+def test_other_shapes_are_refused(tmp_path, state):
+    saved(tmp_path, state, 1)
+    other = programs.initial_state(programs.prepare(small(model__latent_dim=5)))
+    with pytest.raises(CheckpointError, match="must hold the model of this configuration; its arrays have other shapes"):
+        Checkpoints(tmp_path, keep=1).restore(other, print)

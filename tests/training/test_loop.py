@@ -1,0 +1,317 @@
+"""Whole runs: their ends, their files, and what a resume must not change."""
+
+import dataclasses
+import json
+import os
+import signal
+
+import jax
+import numpy as np
+import pytest
+
+from gmmae.base import stopping
+from gmmae.base.config import Config
+from gmmae.base.errors import InputError
+from gmmae.base.records import Record, from_json, read_history, to_json
+from gmmae.training import loop, startup
+from gmmae.training.checkpoint import Checkpoints
+from tests.small import Recorder, checkpoint_epochs, losses, small
+
+
+def finish(config: Config, workdir) -> tuple[Record, Recorder]:
+    display = Recorder()
+    return loop.run(config, workdir, display), display
+
+
+def final_state(config: Config, workdir):
+    setup = loop.programs.prepare(config)
+    saved = Checkpoints(workdir / "checkpoints", 2).restore(loop.programs.initial_state(setup), print)
+    assert saved is not None
+    return saved
+
+
+def snapshots(workdir) -> list[str]:
+    return sorted(path.name for path in (workdir / "figures" / "snapshots").iterdir())
+
+
+def assert_same_bits(one, other):
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("whole")
+    config = small(stop__max_epochs=5)
+    record, display = finish(config, workdir)
+    return config, workdir, record, display
+
+
+def test_record_and_history_are_complete(uninterrupted):
+    _config, workdir, record, display = uninterrupted
+    assert from_json((workdir / "record.json").read_text()) == record
+    assert (record.stop_reason, record.epochs, record.time_to_target_s) == ("max_epochs", 5, None)
+    assert (record.global_batch, record.device_batch, record.padding, record.steps_per_epoch) == (8, 8, 0, 3)
+    assert (record.train_samples, record.validation_samples) == (22, 6)
+    assert set(record.clocks) == {"compile_s", "train_s", "eval_s", "checkpoint_s", "total_s"}
+    assert sum(value for key, value in record.clocks.items() if key != "total_s") <= record.clocks["total_s"]
+    history = read_history(workdir / "history.csv")
+    assert history == display.rows
+    assert [(row.epoch, row.steps, row.samples) for row in history] == [(e, 3 * e, 22 * e) for e in range(1, 6)]
+    assert record.best_val_loss == min(row.val_loss for row in history)
+    assert record.final_val_loss == history[-1].val_loss
+    assert checkpoint_epochs(workdir) == [4, 5]
+    assert snapshots(workdir) == ["epoch_000000.npz", "epoch_000005.npz"]
+
+
+@pytest.mark.parametrize(
+    ("cores", "devices"),
+    [(3, "3 × cpu, one a core"), (2, "3 × cpu (virtual: they share the processor, so times are no measure of scaling)")],
+)
+def test_first_facts_name_devices_batch_padding_and_rate(tmp_path, monkeypatch, cores, devices):
+    monkeypatch.setattr(startup, "cores", lambda: cores)
+    _, display = finish(small(arm="linear-warmup", parallel__devices=3, stop__max_epochs=1), tmp_path)
+    assert display.facts["global batch"] == "22 (clipped from 24) = 3 × 8 a device, 2 of the slots padded"
+    assert display.facts["learning rate"] == "0.00105 → 0.0028875 = 2.75 η in 5 epochs"
+    assert display.facts["devices"] == devices
+    assert "GPU" not in display.facts
+
+
+def test_a_gpu_that_is_not_used_is_on_the_start_table(tmp_path, monkeypatch):
+    monkeypatch.setattr(startup.nvidia, "unused", lambda platform, _: f"not used by {platform}")
+    _, display = finish(small(stop__max_epochs=1), tmp_path)
+    assert display.facts["GPU"] == "not used by cpu"
+
+
+def test_target_reached(tmp_path, uninterrupted):
+    target = uninterrupted[3].rows[2].val_loss
+    record, _ = finish(small(stop__max_epochs=9, stop__target_loss=target), tmp_path)
+    assert (record.stop_reason, record.epochs) == ("target_reached", 3)
+    assert record.time_to_target_s == pytest.approx(record.clocks["train_s"] + record.clocks["eval_s"])
+
+
+def test_divergence_is_a_result(tmp_path):
+    """A step of size 1e30 overflows float32: the next loss is not a number."""
+    record, display = finish(small(optim__learning_rate=1e30), tmp_path)
+    assert record.stop_reason == stopping.DIVERGED
+    assert stopping.EXIT_CODES[record.stop_reason] == 3
+    assert not np.isfinite(display.rows[-1].val_loss)
+    assert losses(read_history(tmp_path / "history.csv"))[0][0] == 1
+    assert json.loads((tmp_path / "record.json").read_text())["final_val_loss"] in ("nan", "inf")
+
+
+def test_collapse_is_a_result(tmp_path):
+    """Steps of size 10 switch every ReLU off; the finite loss then stays the same to the last digit."""
+    record, display = finish(small(optim__learning_rate=10.0, stop__max_epochs=50, stop__collapse_epochs=3), tmp_path)
+    assert record.stop_reason == stopping.COLLAPSED
+    assert stopping.EXIT_CODES[record.stop_reason] == 3
+    assert len({row.val_loss for row in display.rows[-4:]}) == 1
+    assert np.isfinite(display.rows[-1].val_loss)
+
+
+class Interrupting(Recorder):
+    """Sends this process a signal when an epoch ends, as a scheduler would in the middle of training."""
+
+    def __init__(self, number: int, at: int):
+        super().__init__()
+        self._number, self._at = number, at
+
+    def epoch(self, row):
+        super().epoch(row)
+        if row.epoch == self._at:
+            os.kill(os.getpid(), self._number)
+
+
+@pytest.mark.parametrize(
+    ("number", "reason", "code"),
+    [
+        (signal.SIGTERM, "sigterm", 143),
+        (signal.SIGUSR1, "sigterm", 143),
+        (signal.SIGINT, "sigint", 130),
+        (signal.SIGHUP, "sighup", 129),
+    ],
+)
+def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, uninterrupted, number, reason, code):
+    config, workdir, record, display = uninterrupted
+    before = signal.getsignal(number)
+    first = loop.run(config, tmp_path, Interrupting(number, at=3))
+    assert signal.getsignal(number) is before
+    assert (first.stop_reason, first.epochs, stopping.EXIT_CODES.get(first.stop_reason or "")) == (reason, 3, code)
+    assert checkpoint_epochs(tmp_path) == [2, 3]
+
+    second, resumed = finish(config, tmp_path)
+    assert [row.epoch for row in resumed.rows] == [4, 5]
+    assert "resumed after epoch 3" in resumed.facts["run"]
+    assert second.run_id == record.run_id
+    assert losses(read_history(tmp_path / "history.csv")) == losses(display.rows)
+    assert snapshots(tmp_path) == snapshots(workdir)
+    one, other = final_state(config, tmp_path), final_state(config, workdir)
+    assert_same_bits((one.state, one.best), (other.state, other.best))
+    assert one.progress.best_epoch == other.progress.best_epoch
+    assert second.clocks["total_s"] > first.clocks["total_s"]
+
+
+def test_another_number_of_devices_goes_on_with_the_same_strong_run(tmp_path, uninterrupted):
+    _, _, _, display = uninterrupted
+    for devices, epochs in ((1, 2), (4, 4), (3, 5)):
+        record, _ = finish(small(parallel__devices=devices, stop__max_epochs=epochs), tmp_path)
+        assert (record.devices, record.epochs, record.run_id) == (devices, epochs, uninterrupted[2].run_id)
+    # Sums in another order, as in test_parallel.py.
+    np.testing.assert_allclose(losses(read_history(tmp_path / "history.csv")), losses(display.rows), rtol=2e-5)
+
+
+def test_an_arm_whose_batch_follows_the_devices_is_not_resumed_on_others(tmp_path):
+    """Asked for all devices, the configuration is the same on a machine that has fewer."""
+    config = small(arm="weak", parallel__devices=0, stop__max_epochs=1)
+    finish(config, tmp_path)
+    record = from_json((tmp_path / "record.json").read_text())
+    assert (record.devices, record.global_batch) == (8, 22)  # 64, but for the size of the training set
+    other = dataclasses.replace(record, devices=2, global_batch=16)
+    (tmp_path / "record.json").write_text(to_json(other))
+    with pytest.raises(
+        InputError,
+        match=r"arm weak must keep .*, 16 and 0\.00105 on 2 devices; got 22 and 0\.00105 on 8: use as many devices as before",
+    ):
+        finish(small(arm="weak", parallel__devices=0, stop__max_epochs=2), tmp_path)
+
+
+class Killed(Recorder):
+    def __init__(self, at: int):
+        super().__init__()
+        self._at = at
+
+    def epoch(self, row):
+        if row.epoch == self._at:
+            raise MemoryError
+
+
+def test_killed_run_repeats_only_what_was_not_saved(tmp_path, uninterrupted):
+    """As after kill -9 in epoch 4: the history has a row that no checkpoint has, and there is no final record."""
+    config, _, _, display = uninterrupted
+    with pytest.raises(MemoryError):
+        loop.run(config, tmp_path, Killed(at=3))
+    assert len(read_history(tmp_path / "history.csv")) == 3
+    assert checkpoint_epochs(tmp_path) == [2]
+    finish(config, tmp_path)
+    assert losses(read_history(tmp_path / "history.csv")) == losses(display.rows)
+
+
+def test_finished_run_says_so_and_longer_one_goes_on(tmp_path, uninterrupted):
+    finish(small(stop__max_epochs=2), tmp_path)
+    again, display = finish(small(stop__max_epochs=2), tmp_path)
+    assert display.rows == []
+    assert display.lines == [f"{tmp_path} holds a finished run: max_epochs after 2 epochs"]
+    assert again.epochs == 2
+    _, longer = finish(uninterrupted[0], tmp_path)
+    assert losses(longer.rows) == losses(uninterrupted[3].rows)[2:]
+
+
+def test_a_lower_target_goes_on(tmp_path, uninterrupted):
+    rows = uninterrupted[3].rows
+    finish(small(stop__max_epochs=5, stop__target_loss=rows[1].val_loss), tmp_path)
+    record, display = finish(small(stop__max_epochs=5, stop__target_loss=rows[3].val_loss), tmp_path)
+    assert (record.stop_reason, record.epochs, record.target_epoch) == ("target_reached", 4, 4)
+    assert losses(display.rows) == losses(rows)[2:4]
+    off, display = finish(uninterrupted[0], tmp_path)  # 0: no target
+    assert (off.stop_reason, off.epochs, off.target_epoch, off.time_to_target_s) == ("max_epochs", 5, None, None)
+
+
+@pytest.mark.parametrize("before", ["max_epochs", "sigterm", "killed", "diverged"])
+def test_a_target_that_an_earlier_epoch_had_reached_ends_the_run_and_says_so(tmp_path, before):
+    # Epoch 4 then has steps that overflow.
+    changes = {"optim__decay_epochs": (3,), "optim__decay_factor": 1e35} if before == "diverged" else {}
+    config = small(stop__max_epochs=5, **changes)
+    if before == "killed":
+        with pytest.raises(MemoryError):
+            loop.run(config, tmp_path, Killed(at=5))
+    elif before == "sigterm":
+        loop.run(config, tmp_path, Interrupting(signal.SIGTERM, at=4))
+    else:
+        limit = {"max_epochs": 4, "diverged": 5}[before]
+        record, _ = finish(small(stop__max_epochs=limit, **changes), tmp_path)
+        assert (record.stop_reason, record.epochs) == (before, 4)
+    third = read_history(tmp_path / "history.csv")[2]
+    again = small(stop__max_epochs=5, stop__target_loss=third.val_loss, **changes)
+    record, display = finish(again, tmp_path)
+    assert display.rows == []
+    assert (record.stop_reason, record.epochs, record.target_epoch) == ("target_reached", 4, 3)
+    assert record.time_to_target_s == third.train_s + third.eval_s
+    assert f"validation loss {third.val_loss:g} reached after epoch 3 of the 4 done before" in display.lines
+    assert (tmp_path / "record.json").read_text() == to_json(record)
+    same, display = finish(again, tmp_path)
+    assert to_json(same) == to_json(record)
+    assert display.lines == [f"{tmp_path} holds a finished run: target_reached after 4 epochs"]
+
+
+@pytest.mark.parametrize(
+    ("ended", "reason", "released"),
+    [
+        ({"stop__collapse_epochs": 3}, "collapsed", {"stop__collapse_epochs": 0}),
+        ({"stop__collapse_epochs": 3}, "collapsed", {"stop__collapse_epochs": 6}),
+        ({"stop__patience_epochs": 3}, "stalled", {"stop__patience_epochs": 0}),
+    ],
+)
+def test_a_plateau_goes_on_where_its_rule_has_been_changed(tmp_path, ended, reason, released):
+    """Units that are all off never change again."""
+    flat = {"optim__learning_rate": 10.0, "stop__max_epochs": 50}
+    record, _ = finish(small(**flat, **ended), tmp_path)
+    assert record.stop_reason == reason
+    flat["stop__max_epochs"] = record.epochs + 2
+    assert finish(small(**flat, **ended), tmp_path)[1].lines == [
+        f"{tmp_path} holds a finished run: {reason} after {record.epochs} epochs"
+    ]
+    longer, display = finish(small(**flat, **ended | released), tmp_path)
+    assert display.rows[0].epoch == record.epochs + 1
+    assert longer.epochs > record.epochs
+
+
+def test_time_limit(tmp_path):
+    record, _ = finish(small(stop__time_limit_s=1e-3, stop__max_epochs=9), tmp_path)
+    assert (record.stop_reason, record.epochs) == ("time_limit", 1)
+    assert finish(small(stop__time_limit_s=1e-3, stop__max_epochs=9), tmp_path)[0] == record
+    assert finish(small(stop__max_epochs=3), tmp_path)[0].epochs == 3
+
+
+def test_later_epochs_compile_nothing(tmp_path):
+    """Counted by JAX's own events. Every epoch also writes TensorBoard details and a checkpoint here."""
+    counts: list[int] = []
+    compilations = 0
+
+    def count(event: str, *_: object, **__: object) -> None:
+        nonlocal compilations
+        compilations += event == "/jax/core/compile/backend_compile_duration"
+
+    class Counting(Recorder):
+        def epoch(self, row):
+            counts.append(compilations)
+
+    jax.monitoring.register_event_duration_secs_listener(count)
+    try:
+        config = small(
+            arm="linear-warmup", parallel__devices=2, stop__max_epochs=4, checkpoint__every_epochs=1,
+            log__tensorboard=True, log__detail_epochs=1, optim__decay_epochs=(2,),
+        )  # fmt: skip
+        loop.run(config, tmp_path, Counting())
+    finally:
+        jax.monitoring.unregister_event_duration_listener(count)
+    assert counts[0] > 0, "the listener must have seen the compilation before the first epoch"
+    assert counts[1:] == [counts[0]] * 3
+
+
+@pytest.mark.parametrize("ndim", [1, 2])
+def test_fewer_axes(tmp_path, ndim):
+    record, display = finish(small(data__ndim=ndim, stop__max_epochs=12), tmp_path)
+    assert record.stop_reason == "max_epochs"
+    assert display.rows[-1].val_loss < display.rows[0].val_loss
+
+
+@pytest.mark.parametrize("arm", ["strong", "weak", "linear", "linear-warmup", "sqrt", "sqrt-warmup"])
+def test_every_arm_runs_on_two_devices(tmp_path, arm):
+    record, display = finish(small(arm=arm, parallel__devices=2, stop__max_epochs=2), tmp_path)
+    assert record.global_batch == (8 if arm == "strong" else 16)
+    factor = {"strong": 1, "weak": 1, "linear": 2, "sqrt": 2**0.5}[arm.removesuffix("-warmup")]
+    assert record.learning_rate == pytest.approx(factor * 0.00105)
+    steps = record.steps_per_epoch
+    warm = 1 + (factor - 1) * (2 * steps - 1) / (5 * steps) if arm.endswith("warmup") else factor
+    assert display.rows[-1].lr == pytest.approx(warm * 0.00105, rel=1e-6)

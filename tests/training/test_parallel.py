@@ -1,0 +1,102 @@
+"""n devices equal one device at an equal global batch, and all replicas agree."""
+
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+
+from gmmae.base.errors import InputError
+from gmmae.data.batches import epoch_order, shards
+from gmmae.training import programs
+from gmmae.training.parallel import AXIS, choose, pmean
+from gmmae.training.reduction import in_parts
+from gmmae.training.step import train_epoch
+from tests.small import small
+
+EPOCHS = 3
+
+
+def trained(devices: int) -> tuple[list[float], list[float], dict]:
+    setup = programs.prepare(small(parallel__devices=devices))
+    state = setup.devices.replicate(programs.initial_state(setup))
+    compiled = programs.build(setup, state)
+    train_losses, val_losses = [], []
+    for epoch in range(1, EPOCHS + 1):
+        state, losses = compiled.train(state, epoch)
+        train_losses += losses.tolist()
+        val_losses.append(compiled.evaluate(state.params))
+    return train_losses, val_losses, jax.device_get(state.params)
+
+
+@pytest.fixture(scope="module")
+def one_device():
+    return trained(1)
+
+
+@pytest.mark.parametrize("devices", [2, 3, 8])
+def test_strong_scaling_equals_one_device(devices, one_device):
+    """22 samples in batches of 8: a partial last batch always, padding on 3 devices and, in the last batch, on 8."""
+    train_losses, val_losses, params = trained(devices)
+    # Sums in another order: 1e-7 a step, carried on through nine steps of Adam.
+    np.testing.assert_allclose(train_losses, one_device[0], rtol=2e-5)
+    np.testing.assert_allclose(val_losses, one_device[1], rtol=2e-5)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=0, atol=5e-5), params, one_device[2])
+    assert one_device[1][-1] < 0.98 * one_device[1][0], "training must have had an effect"
+
+
+def replicas_after_an_epoch(average):
+    """The parameters on each of 4 devices, seen through a sharded output: a replicated one would show the first only."""
+    setup = programs.prepare(small(parallel__devices=4))
+    state = setup.devices.replicate(programs.initial_state(setup))
+    samples = setup.devices.shard(shards(epoch_order(0, 1, setup.train_plan.samples), setup.train_plan))
+    epoch = partial(train_epoch, losses=setup.workload.losses, optimizer=setup.optimizer, average=average)
+    mapped = jax.pmap(epoch, axis_name=AXIS, in_axes=(None, None, 0, 0), devices=list(setup.devices.devices))
+    return jax.device_get(mapped(state, setup.workload.data.train.density, *samples)[0].params)
+
+
+def test_all_replicas_are_equal_after_an_epoch():
+    for leaf in jax.tree.leaves(replicas_after_an_epoch(pmean)):
+        for replica in leaf[1:]:
+            np.testing.assert_array_equal(replica, leaf[0])
+
+
+def test_without_the_mean_replicas_differ():
+    """What the test above would find, if the mean were missing."""
+    leaves = jax.tree.leaves(replicas_after_an_epoch(in_parts))
+    assert any((leaf[1] != leaf[0]).any() for leaf in leaves)
+
+
+def test_compiled_program_runs_on_all_devices_and_donates():
+    setup = programs.prepare(small(parallel__devices=8))
+    state = setup.devices.replicate(programs.initial_state(setup))
+    before = jax.tree.leaves(state)
+    compiled = programs.build(setup, state)
+    state, _ = compiled.train(state, 1)
+    leaf = jax.tree.leaves(state.params)[0]
+    assert leaf.sharding.device_set == set(setup.devices.devices)
+    assert leaf.is_fully_replicated
+    assert all(array.is_deleted() for array in before)
+
+
+def test_choose_names_the_way_out():
+    with pytest.raises(InputError, match=r"at most .* 8 \(cpu\); got 9: set JAX_NUM_CPU_DEVICES=9"):
+        choose(9)
+
+
+def test_choose_all_and_oversubscribed():
+    assert choose(0).count == 8
+    assert choose(2).oversubscribed
+    assert not choose(1).oversubscribed
+
+
+def test_augmentation_does_not_depend_on_the_number_of_devices(one_device):
+    def run(devices):
+        setup = programs.prepare(small(parallel__devices=devices, data__augment=True))
+        state = setup.devices.replicate(programs.initial_state(setup))
+        return programs.build(setup, state).train(state, 1)[1]
+
+    augmented = run(1)
+    assert not np.allclose(augmented, one_device[0][: len(augmented)], rtol=1e-3)
+    # As above, over one epoch of three steps.
+    np.testing.assert_allclose(run(3), augmented, rtol=1e-5)

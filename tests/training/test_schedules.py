@@ -1,0 +1,62 @@
+import typing
+
+import numpy as np
+import pytest
+
+from gmmae.base import config
+from gmmae.base.arms import ARMS, Rates
+from gmmae.data.sources import SOURCES
+from gmmae.models.encoder import ACTIVATIONS
+from gmmae.models.losses import LOSSES
+from gmmae.training.schedules import learning_rate
+from gmmae.workloads.nodules import WORKLOADS
+
+RTOL = 1e-6  # schedules are float32
+
+
+def at(rates: Rates, steps_per_epoch: int, steps: list[int]) -> list[float]:
+    schedule = learning_rate(rates, steps_per_epoch)
+    return [np.asarray(schedule(step)).item() for step in steps]
+
+
+def test_without_warmup_and_decay_the_rate_is_constant():
+    assert at(Rates(0.004, 0.004), 10, [0, 25, 4000]) == pytest.approx([0.004] * 3, rel=RTOL)
+
+
+@pytest.mark.parametrize(
+    ("warmup_epochs", "expected"),
+    [
+        (5, [1, 1.07, 8 - 0.07, 8, 8]),  # one step of 7 / 100
+        (10, [1, 1.035, 4.5 - 0.035, 4.5, 8]),  # one step of 7 / 200; half-way after 100
+    ],
+)
+def test_warmup_ends_on_the_first_step_after_its_epochs(warmup_epochs, expected):
+    assert at(Rates(1.0, 8.0, warmup_epochs), 20, [0, 1, 99, 100, 200]) == pytest.approx(expected, rel=RTOL)
+
+
+@pytest.mark.parametrize("steps_per_epoch", [1, 3, 18])
+def test_warmup_and_decay_are_counted_in_epochs_whatever_the_steps(steps_per_epoch):
+    epochs = [0, 2, 4, 8, 9, 12]
+    found = at(Rates(1.0, 2.0, 4, (8,), 0.5), steps_per_epoch, [epoch * steps_per_epoch for epoch in epochs])
+    assert found[:3] == pytest.approx([1, 1.5, 2], rel=RTOL)
+    assert found[4:] == pytest.approx([1, 1], rel=RTOL)
+
+
+def test_decay_multiplies_the_rate_from_the_end_of_each_epoch_on():
+    found = at(Rates(4.0, 4.0, 0, (2, 5), 0.1), 10, [19, 20, 21, 49, 51])
+    assert [found[i] for i in (0, 2, 3, 4)] == pytest.approx([4, 0.4, 0.4, 0.04], rel=RTOL)
+    assert found[1] == pytest.approx(0.4, rel=RTOL), "the first step of the third epoch is already decayed"
+
+
+@pytest.mark.parametrize(
+    ("literal", "choices"),
+    [
+        (config.Arm, ARMS),
+        (config.Loss, LOSSES),
+        (config.Activation, ACTIVATIONS),
+        (config.Config.__annotations__["workload"], WORKLOADS),
+        (config.DataConfig.__annotations__["source"], SOURCES),
+    ],
+)
+def test_the_configurations_names_are_those_of_the_dictionaries(literal, choices):
+    assert typing.get_args(literal) == tuple(choices)

@@ -1,0 +1,101 @@
+"""The scanned epoch against a plain loop, and the weighted gradient against the mean over the real samples."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from gmmae.data.batches import epoch_order, plan, shards
+from gmmae.training import programs
+from gmmae.training.step import TrainState, adam, evaluate, train_epoch, train_step
+from tests.small import small
+
+# One step differs by the order of float32 sums: a few units in the last place of the gradient, which Adam, dividing by its
+# root mean square, passes on as a relative change of the update. 1e-5 of the largest parameter is a hundred times that.
+ATOL = 1e-5
+
+
+@pytest.fixture(scope="module")
+def setup():
+    return programs.prepare(small())
+
+
+def test_scanned_epoch_equals_plain_loop(setup):
+    state = programs.initial_state(setup)
+    volumes = jnp.asarray(setup.workload.data.train.density)
+    samples = shards(epoch_order(0, 1, len(volumes)), setup.train_plan)
+    indices, weights = jnp.asarray(samples.indices[0]), jnp.asarray(samples.weights[0])
+    step = partial(train_step, losses=setup.workload.losses, optimizer=setup.optimizer)
+
+    scanned, scanned_losses = jax.jit(partial(train_epoch, losses=setup.workload.losses, optimizer=setup.optimizer))(
+        state, volumes, indices, weights
+    )
+    looped, looped_losses = state, []
+    for index, weight in zip(indices, weights, strict=True):
+        looped, loss = jax.jit(step)(looped, volumes[index], weight)
+        looped_losses.append(float(loss))
+
+    np.testing.assert_allclose(scanned_losses, looped_losses, rtol=1e-5)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=0, atol=ATOL), scanned.params, looped.params)
+    moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), scanned.params, state.params)
+    assert max(jax.tree.leaves(moved)) > 100 * ATOL, "an epoch must change the parameters, or the comparison says nothing"
+
+
+def test_gradient_is_the_mean_over_real_samples(setup):
+    """Eq. 2 with padding: SGD with rate 1 moves the parameters by the gradient itself."""
+    params = jax.tree.map(jnp.asarray, programs.initial_state(setup).params)
+    volumes = jnp.asarray(setup.workload.data.train.density[:5])
+    uneven = plan(samples=5, global_batch=5, devices=3)
+    samples = shards(np.arange(5, dtype=np.int32), uneven)
+    assert uneven.padding == 1
+    sgd = optax.sgd(1.0)
+    step = jax.jit(partial(train_step, losses=setup.workload.losses, optimizer=sgd))
+    moved = [
+        step(TrainState(params, sgd.init(params)), volumes[index[0]], jnp.asarray(weight[0]))
+        for index, weight in zip(samples.indices, samples.weights, strict=True)
+    ]
+    gradient = jax.tree.map(
+        lambda start, *ends: np.mean([start - end for end in ends], axis=0), params, *[s.params for s, _ in moved]
+    )
+    expected = jax.jit(jax.grad(lambda p: setup.workload.losses(p, volumes).mean()))(params)
+
+    assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(expected)) > 1e-4
+    # The difference of two parameters near 1 is known to 1e-7, whatever the size of the gradient.
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), gradient, expected)
+    np.testing.assert_allclose(
+        np.mean([loss for _, loss in moved]), jax.jit(setup.workload.losses)(params, volumes).mean(), rtol=1e-6
+    )
+
+
+def test_evaluation_counts_every_sample_once(setup):
+    params = jax.tree.map(jnp.asarray, programs.initial_state(setup).params)
+    volumes = jnp.asarray(setup.workload.data.validation.density)
+    partial_last = plan(samples=6, global_batch=4, devices=1)
+    samples = shards(np.arange(6, dtype=np.int32), partial_last)
+    indices, weights = jnp.asarray(samples.indices[0]), jnp.asarray(samples.weights[0])
+    steps = jax.jit(partial(evaluate, losses=setup.workload.losses))(params, volumes, indices, weights)
+    expected = float(np.asarray(jax.jit(setup.workload.losses)(params, volumes), np.float64).mean())
+    assert programs.mean_over_steps(np.asarray(steps), partial_last) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("beta1", [0.0, 0.9])
+def test_adam_divides_by_what_it_should_from_the_first_step_on(beta1):
+    # Of a constant gradient both corrected moments are exact: the step is η g / (|g| + ε). Five roundings of 6e-8; with
+    # 1 - βᵗ in float32 the first step would be 6e-6 off.
+    optimizer = adam(lambda _: 0.5, beta1=beta1, epsilon=1e-8)
+    params = jnp.zeros(2)
+    state = optimizer.init(params)
+    for _ in range(4):
+        updates, state = optimizer.update(jnp.array([3e-8, -0.25]), state, params)
+        np.testing.assert_allclose(np.asarray(updates), [-0.375, 0.5], rtol=5e-7)
+
+
+def test_clipping_bounds_the_gradient_that_adam_sees():
+    gradient = {"w": jnp.array([3.0, 4.0])}
+    optimizer = adam(lambda _: 0.1, clip_norm=1.0)
+    _, state = optimizer.update(gradient, optimizer.init(gradient), gradient)
+    first_moment = next(leaf for leaf in jax.tree.leaves(state) if jnp.shape(leaf) == (2,))
+    np.testing.assert_allclose(first_moment, 0.1 * np.array([0.6, 0.8]), rtol=1e-6)
