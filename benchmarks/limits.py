@@ -92,7 +92,7 @@ def launched(program: str) -> int:
 def epochs(config: Config, count: int, dispatch: int) -> dict[str, Any]:
     """Epochs a second with validation, so many in a dispatch, as `loop` runs them but for its files."""
     parallel = dataclasses.replace(config.parallel, epochs_per_dispatch=dispatch)
-    config = dataclasses.replace(config, parallel=parallel, stop=dataclasses.replace(config.stop, target_loss=0.0))
+    config = dataclasses.replace(config, parallel=parallel, stop=dataclasses.replace(config.stop, target=0.0))
     setup = programs.prepare(config)
     state = setup.devices.replicate(programs.initial_state(setup))
     best = jax.tree.map(jnp.copy, state.params)

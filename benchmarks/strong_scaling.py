@@ -63,7 +63,7 @@ def main() -> None:
 
 def steps_table(config: str, folder: Path, cores: Sequence[int], rounds: int, epochs: int) -> None:
     """Step times in turns, so that other work on the machine meets all kinds alike."""
-    limits = ("--stop.target-loss", "0", "--stop.max-epochs", str(epochs))
+    limits = ("--stop.target", "0", "--stop.max-epochs", str(epochs))
     times: dict[Kind, list[float]] = {kind: [] for kind in (ONE, TWO, HALF, HALVES)}
     for i in range(rounds):
         for kind, found in times.items():

@@ -9,17 +9,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from gmmae.base.config import (
-    CheckpointConfig,
-    Config,
-    DataConfig,
-    LogConfig,
-    ModelConfig,
-    OptimConfig,
-    ParallelConfig,
-    StopConfig,
-)
+from gmmae.base.arms import OptimConfig
+from gmmae.base.config import CheckpointConfig, Config, LogConfig, ParallelConfig, StopConfig
 from gmmae.base.records import Epoch, read_history
+from gmmae.data.config import DataConfig
+from gmmae.models.config import ModelConfig
 from gmmae.training import programs
 from gmmae.training.checkpoint import Checkpoints
 
@@ -27,10 +21,10 @@ SMALL = Config(
     data=DataConfig(size=8, samples=28, validation=6),
     model=ModelConfig(filters=(3, 3), kernels=(3, 3), latent_dim=8, components=4),
     optim=OptimConfig(base_batch=8),
-    stop=StopConfig(target_loss=0.0, max_epochs=3),
+    stop=StopConfig(target=0.0, max_epochs=3),
     parallel=ParallelConfig(devices=1),
     checkpoint=CheckpointConfig(every_epochs=2),
-    log=LogConfig(tensorboard=False, figure_epochs=(0,), figure_nodules=2),
+    log=LogConfig(tensorboard=False, figure_epochs=(0,), figure_samples=2),
 )
 
 

@@ -37,7 +37,7 @@ def run_record(config: SweepConfig, cell: Cell, outcome: str, epochs: int, loss:
         "parameters": PARAMETERS,
         "train_samples": TRAIN,
         "validation_samples": VALIDATION,
-        "target_loss": TARGET,
+        "target": TARGET,
         "virtual": config.mode == "virtual",
         "stop_reason": outcome,
         "epochs": epochs,

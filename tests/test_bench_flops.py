@@ -4,7 +4,10 @@ import jax
 import pytest
 
 from benchmarks import flops
-from gmmae.base.config import Config, DataConfig, ModelConfig, OptimConfig, ParallelConfig
+from gmmae.base.arms import OptimConfig
+from gmmae.base.config import Config, ParallelConfig
+from gmmae.data.config import DataConfig
+from gmmae.models.config import ModelConfig
 from gmmae.training import programs
 from tests.small import small
 

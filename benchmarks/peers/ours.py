@@ -62,7 +62,7 @@ def problem_of(**source: Any) -> Problem:
         beta1=optim.beta1,
         beta2=optim.beta2,
         epsilon=optim.epsilon,
-        target_loss=config.stop.target_loss,
+        target_loss=config.stop.target,
         max_epochs=config.stop.max_epochs,
         precision=config.precision,
         train=setup.workload.data.train.density,

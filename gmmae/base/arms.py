@@ -14,6 +14,9 @@ decay after Goyal et al., arXiv:1706.02677):
 A global batch is never larger than the training set. Where it is clipped to that, k is smaller than n, and the learning rate
 follows the batch that is really taken.
 
+An arm is one entry of `ARMS`: the command line, sweeps, tables and figures know it from there. A file given as `--workload` may
+add its own.
+
 The last two are none of the paper's arms, and they scale the rate alone. The rule that Malladi et al. derive for Adam
 (arXiv:2205.10287) also turns each β into 1 - k (1 - β) and ε into ε / √k; with β1 = 0.9 it ends at k = 10, where β1 would be
 zero, so it cannot be what an arm for 32 devices does.
@@ -21,14 +24,35 @@ zero, so it cannot be what an arm for 32 devices does.
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
 
-from gmmae.base.config import OptimConfig
 from gmmae.base.errors import InputError
+from gmmae.base.rules import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Rule, Section, Share
+
+
+def _increasing(epochs: tuple[int, ...]) -> bool:
+    return list(epochs) == sorted(set(epochs)) and all(epoch >= 1 for epoch in epochs)
+
+
+Epochs = Annotated[tuple[int, ...], Rule("increasing epochs from 1", _increasing)]
+
+
+@dataclass(frozen=True)
+class OptimConfig(Section, name="optim"):
+    learning_rate: PositiveFloat = 0.00105  # η of Adam for the base batch; the arm scales it
+    base_batch: PositiveInt = 32  # global batch of one device; the arm scales it
+    warmup_epochs: NonNegativeInt = 5  # length of the warmup in the -warmup arms, in epochs
+    decay_epochs: Epochs = ()  # epochs after which the learning rate is multiplied by decay_factor
+    decay_factor: PositiveFloat = 0.1  # of the step decay
+    beta1: Share = 0.9  # Adam's β1
+    beta2: Share = 0.999  # Adam's β2
+    epsilon: PositiveFloat = 1e-8  # Adam's ε
+    clip_norm: NonNegativeFloat = 0.0  # clip the gradient to this global norm; 0 does not clip
 
 
 class Rates(NamedTuple):
-    """The learning rate over a run: all that decides it, in epochs, so equal ones are one optimisation.
+    """The learning rate over a run: all that decides it, in epochs.
 
     Attributes:
       first: at the first step.
@@ -44,16 +68,89 @@ class Rates(NamedTuple):
     decay_factor: float = 1.0
 
 
+class Adam(NamedTuple):
+    """The rest of the optimiser."""
+
+    beta1: float
+    beta2: float
+    epsilon: float
+
+
+def base_batch(optim: OptimConfig, devices: int) -> int:
+    """The batch of one device, shared by all."""
+    return optim.base_batch
+
+
+def batch_a_device(optim: OptimConfig, devices: int) -> int:
+    """The batch of one device, for each."""
+    return optim.base_batch * devices
+
+
+def unscaled(k: float) -> float:
+    """A rate that does not follow the batch."""
+    return 1.0
+
+
+def linearly(k: float) -> float:
+    """A rate in proportion to the batch."""
+    return k
+
+
+def as_configured(optim: OptimConfig, k: float) -> Adam:
+    """Adam's constants, whatever the batch."""
+    return Adam(optim.beta1, optim.beta2, optim.epsilon)
+
+
 class Arm(NamedTuple):
     """A strategy.
 
     Attributes:
-      grows: the global batch is the base batch times the devices, rather than the base batch.
-      rates: from the base values and k, the growth of the batch.
+      label: what tables and figures call it.
+      batch: the global batch by the base values and the number of devices.
+      factor: of the learning rate, by k.
+      warmup: whether the rate begins at η and goes to its peak in `optim.warmup_epochs`.
+      adam: Adam's constants by the base values and k.
     """
 
-    grows: bool
-    rates: Callable[[OptimConfig, float], Rates]
+    label: str
+    batch: Callable[[OptimConfig, int], int]
+    factor: Callable[[float], float] = unscaled
+    warmup: bool = False
+    adam: Callable[[OptimConfig, float], Adam] = as_configured
+
+    def grows(self, optim: OptimConfig) -> bool:
+        """Whether the batch follows the number of devices."""
+        return len({self.batch(optim, devices) for devices in (1, 2, 32)}) > 1
+
+    def rates(self, optim: OptimConfig, k: float) -> Rates:
+        """The learning rate for a batch of k times the base batch."""
+        eta, peak = optim.learning_rate, self.factor(k) * optim.learning_rate
+        warmup = optim.warmup_epochs if self.warmup and peak != eta else 0
+        return Rates(eta if warmup else peak, peak, warmup, optim.decay_epochs, optim.decay_factor)
+
+
+ARMS: dict[str, Arm] = {
+    "strong": Arm("Strong scaling", base_batch),
+    "weak": Arm("Weak scaling", batch_a_device),
+    "linear": Arm("Linear rule", batch_a_device, linearly),
+    "linear-warmup": Arm("Linear rule + warmup", batch_a_device, linearly, warmup=True),
+    "sqrt": Arm("Square-root rule", batch_a_device, math.sqrt),
+    "sqrt-warmup": Arm("Square-root rule + warmup", batch_a_device, math.sqrt, warmup=True),
+}
+
+
+class Path(NamedTuple):
+    """All by which an arm decides what a run computes: runs of equal paths and equal seeds are one optimisation.
+
+    Attributes:
+      global_batch: at most the training samples.
+      rates: the learning rate for it.
+      adam: the rest of the optimiser for it.
+    """
+
+    global_batch: int
+    rates: Rates
+    adam: Adam
 
 
 class Strategy(NamedTuple):
@@ -61,13 +158,19 @@ class Strategy(NamedTuple):
 
     Attributes:
       wanted_batch: the global batch that the arm asks for.
-      global_batch: the one that is taken, at most the training samples.
-      rates: the learning rate for the latter.
+      path: what is done for the one that is taken.
     """
 
     wanted_batch: int
-    global_batch: int
-    rates: Rates
+    path: Path
+
+    @property
+    def global_batch(self) -> int:
+        return self.path.global_batch
+
+    @property
+    def rates(self) -> Rates:
+        return self.path.rates
 
     def batch_text(self) -> str:
         """
@@ -93,42 +196,6 @@ def rate_text(rates: Rates, base_rate: float) -> str:
     return text
 
 
-def _constant(_: float) -> float:
-    return 1.0
-
-
-def _linear(k: float) -> float:
-    return k
-
-
-def _at_once(factor: Callable[[float], float]) -> Callable[[OptimConfig, float], Rates]:
-    def rates(optim: OptimConfig, k: float) -> Rates:
-        peak = factor(k) * optim.learning_rate
-        return Rates(peak, peak, 0, optim.decay_epochs, optim.decay_factor)
-
-    return rates
-
-
-def _after_warmup(factor: Callable[[float], float]) -> Callable[[OptimConfig, float], Rates]:
-    def rates(optim: OptimConfig, k: float) -> Rates:
-        at_once = _at_once(factor)(optim, k)
-        if not optim.warmup_epochs or at_once.peak == optim.learning_rate:
-            return at_once
-        return at_once._replace(first=optim.learning_rate, warmup_epochs=optim.warmup_epochs)
-
-    return rates
-
-
-ARMS: dict[str, Arm] = {
-    "strong": Arm(grows=False, rates=_at_once(_constant)),
-    "weak": Arm(grows=True, rates=_at_once(_constant)),
-    "linear": Arm(grows=True, rates=_at_once(_linear)),
-    "linear-warmup": Arm(grows=True, rates=_after_warmup(_linear)),
-    "sqrt": Arm(grows=True, rates=_at_once(math.sqrt)),
-    "sqrt-warmup": Arm(grows=True, rates=_after_warmup(math.sqrt)),
-}
-
-
 def arm(name: str) -> Arm:
     """The arm of that name.
 
@@ -140,17 +207,8 @@ def arm(name: str) -> Arm:
     return ARMS[name]
 
 
-def wanted_batch(name: str, devices: int, base_batch: int) -> int:
-    """Samples in one optimiser step as the arm asks for them, however large the training set is.
-
-    >>> wanted_batch("strong", 8, 32), wanted_batch("linear", 8, 32)
-    (32, 256)
-    """
-    return base_batch * (devices if arm(name).grows else 1)
-
-
 def follow(name: str, optim: OptimConfig, devices: int, samples: int) -> Strategy:
-    """The batch and the learning rate of an arm.
+    """The batch, the learning rate and Adam's constants of an arm.
 
     Args:
       name: an arm of `ARMS`.
@@ -161,11 +219,14 @@ def follow(name: str, optim: OptimConfig, devices: int, samples: int) -> Strateg
     Raises:
       InputError: an unknown arm.
 
-    >>> follow("linear", OptimConfig(learning_rate=0.001, base_batch=32), 32, 574)[:2]
+    >>> linear = follow("linear", OptimConfig(learning_rate=0.001, base_batch=32), 32, 574)
+    >>> linear.wanted_batch, linear.global_batch
     (1024, 574)
-    >>> round(follow("linear", OptimConfig(learning_rate=0.001, base_batch=32), 32, 574).rates.peak, 9)  # 574 / 32 = 17.9375
+    >>> round(linear.rates.peak, 9)  # 574 / 32 = 17.9375
     0.0179375
     """
-    wanted = wanted_batch(name, devices, optim.base_batch)
+    chosen = arm(name)
+    wanted = chosen.batch(optim, devices)
     taken = min(wanted, samples)
-    return Strategy(wanted, taken, arm(name).rates(optim, taken / optim.base_batch))
+    k = taken / optim.base_batch
+    return Strategy(wanted, Path(taken, chosen.rates(optim, k), chosen.adam(optim, k)))

@@ -47,7 +47,7 @@ class Record:
     parameters: int
     train_samples: int
     validation_samples: int
-    target_loss: float
+    target: float
     base_batch: int = 0  # global batch of one device; 0: written by a version that kept neither this nor the next
     wanted_batch: int = 0  # that the arm asks for: more than `global_batch` where that is clipped to the training set
     virtual: bool = False  # fewer devices computed the batch of `devices`: the same losses, but the times are theirs

@@ -51,7 +51,7 @@ def stop_reason(
     lowest: Sequence[float],
     total_s: float,
     *,
-    target_loss: float = 0.0,
+    target: float = 0.0,
     max_epochs: int,
     time_limit_s: float = 0.0,
     collapse_epochs: int = 0,
@@ -71,18 +71,18 @@ def stop_reason(
       val_losses: validation losses of all epochs so far.
       lowest: the lowest of them up to each epoch, so that no rule walks through all epochs.
       total_s: seconds since the beginning of the run.
-      target_loss, time_limit_s, collapse_epochs, patience_epochs: 0 switches the rule off.
+      target, time_limit_s, collapse_epochs, patience_epochs: 0 switches the rule off.
       max_epochs: epochs to train at most.
       patience_gain: a share of the loss, 0 to 1.
 
-    >>> stop_reason([0.1], [0.3, 0.2], [0.3, 0.2], 1.0, target_loss=0.2, max_epochs=9)
+    >>> stop_reason([0.1], [0.3, 0.2], [0.3, 0.2], 1.0, target=0.2, max_epochs=9)
     'target_reached'
     """
-    if target_loss and min(lowest[-2:-1], default=math.inf) <= target_loss:
+    if target and min(lowest[-2:-1], default=math.inf) <= target:
         return TARGET_REACHED
     if not all(math.isfinite(loss) for loss in (*step_losses, val_losses[-1])):
         return DIVERGED
-    if target_loss and val_losses[-1] <= target_loss:
+    if target and val_losses[-1] <= target:
         return TARGET_REACHED
     if collapse_epochs and len(val_losses) > collapse_epochs and len(set(val_losses[-collapse_epochs - 1 :])) == 1:
         return COLLAPSED

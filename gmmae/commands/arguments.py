@@ -15,8 +15,10 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 import tyro
 
-from gmmae.base.config import Config, ConfigError, DataConfig, flatten, flatten_table
+from gmmae.base.config import Config, flatten, flatten_table
 from gmmae.base.errors import InputError
+from gmmae.base.rules import ConfigError
+from gmmae.data.config import DataConfig
 from gmmae.sweep.grid import SweepConfig
 
 T = TypeVar("T")

@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-from gmmae.base.config import DataConfig
+from gmmae.data.config import DataConfig
 from gmmae.data.extraction.prepare import SUMMARY, Details, Prepared, load_prepared, prepare, say_on_stderr
 from gmmae.data.extraction.summary import lines
 from gmmae.data.volumes import DataError, Nodules

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int64
 
-from gmmae.base.config import DataConfig
+from gmmae.data.config import DataConfig
 from gmmae.data.extraction import prepare
 from gmmae.data.splits import split
 from gmmae.data.synthetic.volumes import synthetic_nodules

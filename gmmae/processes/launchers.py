@@ -5,7 +5,8 @@ import zlib
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gmmae.base.config import ConfigError, DistributedConfig
+from gmmae.base.config import DistributedConfig
+from gmmae.base.rules import ConfigError
 
 PORTS = range(20000, 30000)
 """Where a coordinator listens that nobody chose: below the ports that systems give to outgoing connections."""

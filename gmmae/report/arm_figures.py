@@ -51,7 +51,7 @@ def time_to_target(results: Results, folder: Path) -> Block:
         series, folder / "figure_2", title=results.clock.titled(title), y_label=_time_label(results, "time to target")
     )
     text = (
-        f"Fig. 2. {title}. The target is {results.config.run.stop.target_loss:g}. Strong scaling keeps the global batch at "
+        f"Fig. 2. {title}. The target is {results.config.run.stop.target:g}. Strong scaling keeps the global batch at "
         f"{results.config.run.optim.base_batch}; the other strategies let it grow with the devices. Points are medians over "
         "seeds, a miss counted as infinite, so a missing point is a median run that missed the target; numbers above the axes, "
         f"if any, count the seeds that reached it. {intervals_explained(results)} Dashed: T1 / n."
@@ -89,7 +89,7 @@ def warmup(results: Results, folder: Path) -> Block:
         f"{run.record.epochs} epochs, at a validation loss of {tables.loss(float(course.val_loss[-1]))}. {_whose(run)}"
     )
     title = results.clock.titled(f"Linear rule with warmup {on}")
-    target = results.config.run.stop.target_loss or None
+    target = results.config.run.stop.target or None
     if run.epoch is None:
         files = courses.losses_by_devices([course], folder / "figure_3", title=title, target=target, x_label="epoch")
     else:
@@ -127,7 +127,7 @@ def losses(results: Results, arm: str, number: int, folder: Path) -> Block:
         [_course(results, run) for run in runs],
         folder / f"figure_{number}",
         title=results.clock.titled(title),
-        target=results.config.run.stop.target_loss or None,
+        target=results.config.run.stop.target or None,
         x_label="epoch" if results.clock.kind == "unknown" else _time_label(results, "time"),
     )
     text = f"{name}. {title}: on {listed(run.cell.devices for run in runs)} devices, against time on a logarithmic axis."

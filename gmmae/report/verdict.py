@@ -173,8 +173,8 @@ def _gap(label: str, gaps: dict[int, tuple[float, float]]) -> str:
 def _setting(results: Results) -> str:
     run = results.config.run
     target = f"with the paper's target of {PAPER_TARGET:g}"
-    if run.stop.target_loss != PAPER_TARGET:
-        target = f"with a target of {run.stop.target_loss:g} where the paper's is {PAPER_TARGET:g}"
+    if run.stop.target != PAPER_TARGET:
+        target = f"with a target of {run.stop.target:g} where the paper's is {PAPER_TARGET:g}"
     measured = "measured, " if results.clock.kind == "measured" and results.clock.short else ""
     times = f"times {measured}{results.clock.short or results.clock.kind}"
     return f"The paper's runs: one each, LUNA16, K80 GPUs. Here: data source {run.data.source}, {target}, {times}."

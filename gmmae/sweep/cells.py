@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from gmmae.base.arms import wanted_batch
+from gmmae.base.arms import OptimConfig, arm
 from gmmae.base.errors import InputError
 from gmmae.base.records import Record, from_plain, plain, write_text
 from gmmae.base.workdir import WorkDir
@@ -111,7 +111,7 @@ class SweepDir(NamedTuple):
         return (record for cell in cells if (record := self.read(cell)) is not None)
 
 
-def on_devices(record: Record, cell: Cell) -> Record:
+def on_devices(record: Record, cell: Cell, optim: OptimConfig) -> Record:
     """The record of a path as that of one of the cells that share it: the same losses, another division of the batch."""
     if (record.arm, record.devices) == (cell.arm, cell.devices):
         return record
@@ -120,7 +120,7 @@ def on_devices(record: Record, cell: Cell) -> Record:
         record,
         arm=cell.arm,
         devices=cell.devices,
-        wanted_batch=wanted_batch(cell.arm, cell.devices, record.base_batch),
+        wanted_batch=arm(cell.arm).batch(optim, cell.devices),
         device_batch=shared.device_batch,
         padding=shared.padding,
     )

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from gmmae.base import arms, locks, stopping
-from gmmae.base.config import RESUMABLE, StopConfig, flatten, flatten_table, to_toml
+from gmmae.base.config import StopConfig, flatten, flatten_table, to_toml
 from gmmae.base.errors import InputError
 from gmmae.base.records import read_history, write_text
 from gmmae.base.workdir import WorkDir, differences, finished
@@ -25,7 +25,7 @@ from gmmae.sweep.display import SweepDisplay, cell_text
 from gmmae.sweep.grid import Cell, SweepConfig, cells, paths
 from gmmae.sweep.jobs import execute, training_job
 
-FIXED = ("mode", "run.stop.target_loss", "run.stop.collapse_epochs")
+FIXED = ("mode", "run.stop.target", "run.stop.metric", "run.stop.goal", "run.stop.collapse_epochs")
 """Keys that a sweep may not change, beside those that no run may: they decide how its finished cells ended."""
 
 CELLS_FAILED = 4
@@ -181,7 +181,7 @@ def _cannot_go_on(run: WorkDir, stop: StopConfig) -> bool:
 def _cell_record(config: SweepConfig, folder: SweepDir, cell: Cell, job: Job, ended: Ended) -> CellRecord:
     try:
         record = folder.run(job.name).read_record()
-        shown = None if record is None else on_devices(record, cell)
+        shown = None if record is None else on_devices(record, cell, config.run.optim)
     except InputError as error:  # not a record, or a batch with fewer samples than the cell has devices
         return CellRecord(cell.arm, cell.devices, cell.seed, config.mode, CRASHED, job.name, None, str(error))
     outcome, message = (record.stop_reason if record else None) or CRASHED, ""
@@ -227,11 +227,9 @@ def _refuse(folder: SweepDir, holder: str) -> None:
 def _require_same_sweep(config: SweepConfig, folder: SweepDir) -> None:
     """The grid may grow; what a cell computes, and how, may not change."""
     saved = dict(flatten(SweepConfig())) | dict(flatten_table(read_toml(folder.config)))
-    wanted = {
-        key: value
-        for key, value in flatten(config)
-        if key in FIXED or (key.startswith("run.") and not key.removeprefix("run.").startswith(RESUMABLE))
-    }
+    given = dict(flatten(config))
+    wanted = {key: given[key] for key in FIXED}
+    wanted |= {key: value for key, value in flatten(config, resumable=False) if key.startswith("run.")}
     if changes := differences(saved, wanted):
         raise InputError(
             f"workdir must hold a sweep of the same runs; got {folder.root} where {changes}: give another --workdir"

@@ -3,70 +3,60 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple
 
 from gmmae.base import arms
-from gmmae.base.config import Arm, Config, ConfigError, flatten, require
+from gmmae.base.config import Config, flatten
+from gmmae.base.rules import ConfigError, NonNegativeFloat, NonNegativeInt, PositiveInt, Rule, Section, distinct, require
 
 Mode = Literal["virtual", "measured", "throughput"]
 Executor = Literal["processes", "local", "slurm"]
 
 
-def _require_distinct(key: str, values: tuple[Any, ...], least: int) -> None:
-    sound = bool(values) and len(set(values)) == len(values) and all(value >= least for value in values)
-    require(sound, key, f"one or more different numbers of at least {least}", values)
+def _known_arms(names: tuple[str, ...]) -> bool:
+    return bool(names) and len(set(names)) == len(names) and set(names) <= arms.ARMS.keys()
+
+
+Counts = Annotated[tuple[int, ...], distinct(1)]
+Word = Annotated[str, Rule("a name without spaces", lambda word: len(word.split()) <= 1 and word == word.strip())]
+Lines = Annotated[tuple[str, ...], Rule("lines that are not empty", lambda lines: all(line.strip() for line in lines))]
+Options = Annotated[
+    tuple[str, ...],
+    Rule(
+        "options of sbatch as key=value, without leading hyphens",
+        lambda options: all(re.fullmatch(r"[a-z][a-z_-]*(=.*)?", option) for option in options),
+    ),
+]
 
 
 @dataclass(frozen=True)
-class TimingConfig:
+class TimingConfig(Section, name="timing"):
     """How step times are measured: in throughput mode, and in virtual mode for the projection."""
 
-    device_batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32)  # throughput: samples a device, weak scaling
-    global_batches: tuple[int, ...] = (32,)  # throughput: samples a step of all devices together, strong scaling
-    warmup_steps: int = 3  # steps before the first timed one, at least
-    steps: int = 10  # steps in a timed block; one dispatch each block, awaited
-    blocks: int = 7  # timed blocks; median and quartiles are over blocks
-
-    def __post_init__(self) -> None:
-        _require_distinct("timing.device_batches", self.device_batches, 1)
-        _require_distinct("timing.global_batches", self.global_batches, 1)
-        require(self.warmup_steps >= 0, "timing.warmup_steps", "at least 0", self.warmup_steps)
-        require(self.steps >= 1, "timing.steps", "at least 1", self.steps)
-        require(self.blocks >= 1, "timing.blocks", "at least 1", self.blocks)
+    device_batches: Counts = (1, 2, 4, 8, 16, 32)  # throughput: samples a device, weak scaling
+    global_batches: Counts = (32,)  # throughput: samples a step of all devices together, strong scaling
+    warmup_steps: NonNegativeInt = 3  # steps before the first timed one, at least
+    steps: PositiveInt = 10  # steps in a timed block; one dispatch each block, awaited
+    blocks: PositiveInt = 7  # timed blocks; median and quartiles are over blocks
 
 
 @dataclass(frozen=True)
-class SlurmConfig:
+class SlurmConfig(Section, name="slurm"):
     """What Slurm is asked for, for each job of a sweep; what is empty or 0 is left to the cluster."""
 
-    partition: str = ""  # where jobs run
-    account: str = ""  # who is charged
-    qos: str = ""  # quality of service
-    time_min: int = 60  # of a job; a longer cell is requeued, and goes on from its checkpoint
-    timeouts: int = 100  # times that a cell may reach time_min and go on
-    devices_per_node: int = 0  # GPUs of a node; cells with more get several nodes; 0: one node, and no GPUs are asked for
-    cpus_per_task: int = 0  # cores of a node's process
-    mem_gb: int = 0  # memory of a node
-    at_once: int = 0  # cells on the same number of devices that may run at the same time; 0: all
-    setup: tuple[str, ...] = ()  # shell lines before a job's program, such as "module load cuda"
-    extra: tuple[str, ...] = ()  # other options of sbatch: key=value, key, or "key=" to take away one that is set here
-
-    def __post_init__(self) -> None:
-        for key in ("partition", "account", "qos"):
-            value = getattr(self, key)
-            require(len(value.split()) <= 1 and value == value.strip(), f"slurm.{key}", "a name without spaces", value)
-        for key, least in {
-            "time_min": 1,
-            "timeouts": 0,
-            "devices_per_node": 0,
-            "cpus_per_task": 0,
-            "mem_gb": 0,
-            "at_once": 0,
-        }.items():
-            require(getattr(self, key) >= least, f"slurm.{key}", f"at least {least}", getattr(self, key))
-        require(all(line.strip() for line in self.setup), "slurm.setup", "lines that are not empty", self.setup)
-        sound = all(re.fullmatch(r"[a-z][a-z_-]*(=.*)?", option) for option in self.extra)
-        require(sound, "slurm.extra", "options of sbatch as key=value, without leading hyphens", self.extra)
+    partition: Word = ""  # where jobs run
+    account: Word = ""  # who is charged
+    qos: Word = ""  # quality of service
+    time_min: PositiveInt = 60  # of a job; a longer cell is requeued, and goes on from its checkpoint
+    timeouts: NonNegativeInt = 100  # times that a cell may reach time_min and go on
+    devices_per_node: NonNegativeInt = (
+        0  # GPUs of a node; cells with more get several nodes; 0: one node, no GPUs are asked for
+    )
+    cpus_per_task: NonNegativeInt = 0  # cores of a node's process
+    mem_gb: NonNegativeInt = 0  # memory of a node
+    at_once: NonNegativeInt = 0  # cells on the same number of devices that may run at the same time; 0: all
+    setup: Lines = ()  # shell lines before a job's program, such as "module load cuda"
+    extra: Options = ()  # other options of sbatch: key=value, key, or "key=" to take away one that is set here
 
     def nodes(self, devices: int) -> int:
         """The fewest nodes whose devices are enough, and that can share them evenly.
@@ -83,38 +73,32 @@ GRIDDED = ("arm", "seed", "parallel.devices", "parallel.virtual")
 
 
 @dataclass(frozen=True)
-class SweepConfig:
+class SweepConfig(Section):
     """What is compared, and how it is run."""
 
     mode: Mode = "virtual"  # virtual: one device computes the batch of n; measured: on n devices; throughput: step times only
-    arms: tuple[Arm, ...] = ("strong", "weak", "linear-warmup", "linear")  # scaling strategies
-    devices: tuple[int, ...] = (1, 2, 4, 8)  # device counts
-    seeds: tuple[int, ...] = (0,)  # of initial parameters and order of samples
+    arms: tuple[str, ...] = ("strong", "weak", "linear-warmup", "linear")  # scaling strategies
+    devices: Counts = (1, 2, 4, 8)  # device counts
+    seeds: Annotated[tuple[int, ...], distinct(0)] = (0,)  # of initial parameters and order of samples
     executor: Executor = "processes"  # who runs the cells: this host's processes, the same through submitit, or Slurm's jobs
-    jobs: int = 1  # processes, local: cells that run at the same time, on a GPU each; more than 1 in virtual mode only
-    cell_time_limit_s: float = 0.0  # a cell that runs longer is ended and recorded as timed_out; 0: no limit
+    jobs: PositiveInt = 1  # processes, local: cells that run at the same time, on a GPU each; more than 1 in virtual mode only
+    cell_time_limit_s: NonNegativeFloat = 0.0  # a cell that runs longer is ended and recorded as timed_out; 0: no limit
     keep_checkpoints: bool = False  # keep those of cells that have ended by themselves, to train them further
-    grace_s: float = 30.0  # from SIGTERM to SIGKILL
-    clusters: tuple[str, ...] = ("k80_1gbe",)  # virtual: TOML files, or names of those in configs/clusters, projected to
+    grace_s: NonNegativeFloat = 30.0  # from SIGTERM to SIGKILL
+    clusters: Annotated[tuple[str, ...], Rule("at least one", bool)] = (
+        "k80_1gbe",
+    )  # virtual: TOML files, or names of those in configs/clusters, projected to
     timing: TimingConfig = field(default_factory=TimingConfig)
     slurm: SlurmConfig = field(default_factory=SlurmConfig)
     run: Config = field(default_factory=Config)
 
     def __post_init__(self) -> None:
-        require(self.mode in get_args(Mode), "mode", f"one of {', '.join(get_args(Mode))}", self.mode)
-        sound = bool(self.arms) and len(set(self.arms)) == len(self.arms) and set(self.arms) <= set(get_args(Arm))
-        require(sound, "arms", f"one or more, all different, of {', '.join(get_args(Arm))}", self.arms)
-        _require_distinct("devices", self.devices, 1)
-        _require_distinct("seeds", self.seeds, 0)
-        require(self.executor in get_args(Executor), "executor", f"one of {', '.join(get_args(Executor))}", self.executor)
-        require(self.jobs >= 1, "jobs", "at least 1", self.jobs)
+        require(_known_arms(self.arms), "arms", f"one or more, all different, of {', '.join(arms.ARMS)}", self.arms)
+        super().__post_init__()
         if self.jobs > 1 and self.mode != "virtual":
             raise ConfigError(
                 f"jobs must be 1 where times are measured, mode = {self.mode}; got {self.jobs}: use mode = virtual"
             )
-        require(0 <= self.cell_time_limit_s < float("inf"), "cell_time_limit_s", "at least 0", self.cell_time_limit_s)
-        require(0 <= self.grace_s < float("inf"), "grace_s", "at least 0", self.grace_s)
-        require(bool(self.clusters), "clusters", "at least one", self.clusters)
         given, untouched = dict(flatten(self.run)), dict(flatten(Config()))
         for key in GRIDDED:
             if given[key] != untouched[key]:
@@ -163,8 +147,9 @@ def run_config(config: SweepConfig, cell: Cell) -> Config:
 def paths(config: SweepConfig, samples: int) -> Iterator[tuple[Cell, list[Cell]]]:
     """Each optimisation path that has to be computed, by its first cell, with all cells that share it.
 
-    A path is decided by the seed, the global batch and the learning rates. In virtual mode strong cells of a seed therefore
-    share one whatever their devices, on one device all arms do, and so do cells whose batch is clipped to the training set.
+    A path is decided by the seed and by `arms.Path`: the global batch, the learning rates and Adam's constants. In virtual mode
+    strong cells of a seed therefore share one whatever their devices, on one device all arms do, and so do cells whose batch is
+    clipped to the training set.
     In measured mode, where times count, each cell is its own.
 
     Args:
@@ -178,6 +163,5 @@ def paths(config: SweepConfig, samples: int) -> Iterator[tuple[Cell, list[Cell]]
         yield members[0], members
 
 
-def _path(config: SweepConfig, cell: Cell, samples: int) -> tuple[int, int, arms.Rates]:
-    strategy = arms.follow(cell.arm, config.run.optim, cell.devices, samples)
-    return cell.seed, strategy.global_batch, strategy.rates
+def _path(config: SweepConfig, cell: Cell, samples: int) -> tuple[int, arms.Path]:
+    return cell.seed, arms.follow(cell.arm, config.run.optim, cell.devices, samples).path

@@ -52,7 +52,7 @@ def block_program(setup: Setup, state: TrainState) -> TrainBlock:
     config, devices, most = setup.config, setup.devices, setup.config.parallel.epochs_per_dispatch
     volumes = tuple(data_set(setup, targets) for targets in (setup.workload.data.train, setup.workload.data.validation))
     shares = (setup.eval_plan.counts / setup.eval_plan.samples).astype(config.dtype)
-    bar = config.stop.target_loss * (1 + 1e-6)
+    bar = config.stop.target * (1 + 1e-6)
 
     def program(state: Any, best: Any, best_loss: Any, volumes: Any, epochs: Any, *samples: Any) -> Any:
         *validation, indices, weights, part = samples

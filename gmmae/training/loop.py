@@ -208,7 +208,7 @@ class _Run:
 
     def _row_at_target(self) -> Epoch | None:
         """The first epoch that has reached the target."""
-        target = self.setup.config.stop.target_loss
+        target = self.setup.config.stop.target
         return next((row for row in self.history if row.val_loss <= target), None)
 
     def _best_loss(self) -> float:
@@ -248,7 +248,7 @@ class _Run:
         if not self.setup.config.log.tensorboard:
             return NoBoard()
         parameters = determining(self.setup.config) | {
-            "stop.target_loss": self.record.target_loss,
+            "stop.target": self.record.target,
             "devices": self.record.devices,
             "global_batch": self.record.global_batch,
             "peak_learning_rate": self.record.learning_rate,

@@ -46,7 +46,7 @@ def _draw(config: Config, record: Record, workdir: WorkDir) -> list[Path]:
                 columns["val_loss"],
                 columns["lr"],
                 workdir.figures / "losses.png",
-                target=config.stop.target_loss or None,
+                target=config.stop.target or None,
                 title=title,
             )
         )

@@ -224,7 +224,7 @@ def _average(setup: Setup, plan: Plan, part: Any) -> Average:
 
 @mended()
 def _describe_program(setup: Setup, params: Params) -> Callable[[Params], Details]:
-    shown = setup.workload.data.validation.density[: setup.config.log.figure_nodules].astype(setup.config.dtype)
+    shown = setup.workload.data.validation.density[: setup.config.log.figure_samples].astype(setup.config.dtype)
     compiled = jax.jit(setup.workload.describe).lower(jax.device_get(params), shown).compile()
 
     def describe(params: Params) -> Details:

@@ -38,7 +38,7 @@ def new_record(setup: Setup, state: TrainState) -> Record:
         parameters=parameter_count(state.params),
         train_samples=plan.samples,
         validation_samples=setup.eval_plan.samples,
-        target_loss=config.stop.target_loss,
+        target=config.stop.target,
         versions=versions(),
         git_commit=git_commit(),
     )
@@ -114,7 +114,7 @@ def facts(setup: Setup, record: Record, root: Path, done: int) -> dict[str, str]
         + (f", the last of {plan.counts[-1]} samples" if plan.counts[-1] != plan.batch else ""),
         "parameters": f"{record.parameters:,}",
         "data": f"{data.source}, {record.train_samples} training and {record.validation_samples} validation volumes of {shape}",
-        "stops at": (f"validation {config.loss} ≤ {stop.target_loss:g}, or " if stop.target_loss else "")
+        "stops at": (f"validation {config.loss} ≤ {stop.target:g}, or " if stop.target else "")
         + f"{stop.max_epochs} epochs",
     }
 

@@ -1,7 +1,6 @@
 import pytest
 
-from gmmae.base.arms import ARMS, Rates, follow, rate_text, wanted_batch
-from gmmae.base.config import OptimConfig
+from gmmae.base.arms import ARMS, OptimConfig, Rates, follow, rate_text, wanted_batch
 from gmmae.base.errors import InputError
 
 OPTIM = OptimConfig(learning_rate=0.001, base_batch=32)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from gmmae.base import config as module
-from gmmae.base.config import Config, ConfigError, determining, flatten, run_id, to_toml
+from gmmae.base.config import Config, determining, flatten, run_id, to_toml
+from gmmae.base.rules import ConfigError
 from gmmae.commands.arguments import read_config
 
 NAN, INF = math.nan, math.inf
@@ -53,7 +54,7 @@ BAD = [
     *[("optim.decay_epochs", value, "increasing epochs from 1") for value in ((3, 2), (2, 2), (0, 2))],
     *[(f"optim.{name}", value, "at least 0 and below 1") for name in ("beta1", "beta2") for value in (-0.1, 1.0, NAN)],
     *[("optim.clip_norm", value, "at least 0") for value in (-1.0, NAN, INF)],
-    *[(f"stop.{name}", value, "at least 0") for name in ("target_loss", "time_limit_s") for value in (-1.0, NAN, INF)],
+    *[(f"stop.{name}", value, "at least 0") for name in ("target", "time_limit_s") for value in (-1.0, NAN, INF)],
     ("stop.max_epochs", 0, "at least 1"),
     ("stop.collapse_epochs", -1, "at least 0"),
     ("stop.patience_epochs", -1, "at least 0"),
@@ -72,7 +73,7 @@ BAD = [
     ("log.detail_epochs", 0, "at least 1"),
     *[("compilation_cache", value, "on, off, or a path with a / in it") for value in ("", "False", "folder")],
     ("log.figure_epochs", (0, -4), "at least 0"),
-    ("log.figure_nodules", 0, "at least 1"),
+    ("log.figure_samples", 0, "at least 1"),
 ]
 
 
@@ -122,7 +123,7 @@ EDGES = [
     ("optim.beta1", 0.0),
     ("optim.warmup_epochs", 0),
     ("optim.decay_epochs", (1, 2)),
-    ("stop.target_loss", 0.0),
+    ("stop.target", 0.0),
     ("stop.max_epochs", 1),
     ("parallel.shards", 1),
     ("log.figure_epochs", ()),
@@ -187,7 +188,7 @@ OTHER = {
     "optim.beta2": 0.99,
     "optim.epsilon": 1e-7,
     "optim.clip_norm": 1.0,
-    "stop.target_loss": 1e-3,
+    "stop.target": 1e-3,
     "stop.max_epochs": 7,
     "stop.time_limit_s": 60.0,
     "stop.collapse_epochs": 5,
@@ -212,11 +213,11 @@ OTHER = {
     "log.tensorboard": False,
     "log.detail_epochs": 2,
     "log.figure_epochs": (1, 2),
-    "log.figure_nodules": 2,
+    "log.figure_samples": 2,
 }
 ONLY_ONE_CHOICE = {"workload"}
 MAY_DIFFER_ON_RESUME = {
-    "stop.target_loss",
+    "stop.target",
     "stop.collapse_epochs",
     "stop.patience_epochs",
     "stop.patience_gain",
@@ -241,7 +242,7 @@ MAY_DIFFER_ON_RESUME = {
     "log.tensorboard",
     "log.detail_epochs",
     "log.figure_epochs",
-    "log.figure_nodules",
+    "log.figure_samples",
 }
 
 

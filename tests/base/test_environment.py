@@ -3,7 +3,8 @@ import os
 import pytest
 
 from gmmae.base import environment
-from gmmae.base.config import Config, OptimConfig, ParallelConfig
+from gmmae.base.arms import OptimConfig
+from gmmae.base.config import Config, ParallelConfig
 from gmmae.base.environment import CPU_DEVICES, THREADS, cores, device_a_core, prepare, require_prepared
 from gmmae.base.errors import InputError
 

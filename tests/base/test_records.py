@@ -24,7 +24,7 @@ RECORD = Record(
     parameters=490_000,
     train_samples=574,
     validation_samples=196,
-    target_loss=0.0016384,
+    target=0.0016384,
 )
 ENDED = replace(
     RECORD,

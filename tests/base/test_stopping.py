@@ -11,7 +11,7 @@ GOES_ON: dict[str, Any] = {
     "step_losses": [0.5, 0.4],
     "val_losses": [0.3, 0.2],
     "total_s": 10.0,
-    "target_loss": 0.1,
+    "target": 0.1,
     "max_epochs": 9,
     "time_limit_s": 60.0,
     "collapse_epochs": 1,
@@ -27,11 +27,11 @@ def reason(changes: dict[str, Any]) -> str | None:
     ("changes", "expected"),
     [
         ({}, None),
-        ({"target_loss": 0.2}, "target_reached"),  # at the target
-        ({"target_loss": 0.21}, "target_reached"),
-        ({"target_loss": 0.199}, None),
-        ({"target_loss": 0.3, "val_losses": [0.3, 0.31]}, "target_reached"),  # raised after the first epoch
-        ({"target_loss": 0.0, "val_losses": [0.1, 0.0]}, None),  # switched off
+        ({"target": 0.2}, "target_reached"),  # at the target
+        ({"target": 0.21}, "target_reached"),
+        ({"target": 0.199}, None),
+        ({"target": 0.3, "val_losses": [0.3, 0.31]}, "target_reached"),  # raised after the first epoch
+        ({"target": 0.0, "val_losses": [0.1, 0.0]}, None),  # switched off
         ({"max_epochs": 2}, "max_epochs"),
         ({"max_epochs": 1}, "max_epochs"),  # lowered on a resume
         ({"total_s": 60.0}, "time_limit"),
@@ -65,19 +65,19 @@ def test_nan_or_infinity_in_any_loss_diverges_whatever_else_holds(value, where):
         "last step": {"step_losses": [0.5, value]},
         "validation": {"val_losses": [0.3, value]},
     }[where]
-    assert reason({"target_loss": 0.25, "max_epochs": 2, "total_s": 60.0} | changes) == "diverged"
+    assert reason({"target": 0.25, "max_epochs": 2, "total_s": 60.0} | changes) == "diverged"
 
 
 def test_a_target_that_an_earlier_epoch_had_reached_comes_first():
     """It was raised since."""
-    later = {"val_losses": [0.2, 0.3], "target_loss": 0.2, "max_epochs": 2}
+    later = {"val_losses": [0.2, 0.3], "target": 0.2, "max_epochs": 2}
     assert reason(later) == reason(later | {"step_losses": [math.nan]}) == "target_reached"
-    assert reason(later | {"target_loss": 0.0}) == "max_epochs"
+    assert reason(later | {"target": 0.0}) == "max_epochs"
 
 
 def test_the_result_comes_before_the_limits():
     at_once = {"val_losses": [0.2, 0.2], "max_epochs": 2, "total_s": 60.0}
-    assert reason(at_once | {"target_loss": 0.2}) == "target_reached"
+    assert reason(at_once | {"target": 0.2}) == "target_reached"
     assert reason(at_once) == "collapsed"
     assert reason(at_once | {"collapse_epochs": 0}) == "max_epochs"
 

@@ -106,7 +106,7 @@ def test_help_exits_with_0_and_names_every_section(toml, capsys):
         "--config",
         "--data.hu-window",
         "--optim.learning-rate",
-        "--stop.target-loss",
+        "--stop.target",
         "--log.tensorboard",
     ):
         assert option in shown

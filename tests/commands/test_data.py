@@ -3,8 +3,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from gmmae.base.config import DataConfig
 from gmmae.commands.data import inspect_data, prepare_data, synth_data
+from gmmae.data.config import DataConfig
 from gmmae.data.extraction.prepare import load
 from gmmae.data.volumes import DataError
 

@@ -1,7 +1,7 @@
 import pytest
 
-from gmmae.base.config import DataConfig
 from gmmae.data import sources
+from gmmae.data.config import DataConfig
 from gmmae.data.volumes import DataError
 
 

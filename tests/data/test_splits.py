@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gmmae.base.config import DataConfig
 from gmmae.commands.arguments import config_path, read_config
+from gmmae.data.config import DataConfig
 from gmmae.data.splits import Split, report, requested, split
 from gmmae.data.volumes import DataError
 

@@ -17,8 +17,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from gmmae.base.config import ModelConfig, to_toml
+from gmmae.base.config import to_toml
 from gmmae.base.records import read_history
+from gmmae.models.config import ModelConfig
 from gmmae.training import programs
 from gmmae.training.checkpoint import restore_epoch
 from gmmae.training.step import TrainState
@@ -37,7 +38,7 @@ CONFIG = small(
     # What follows makes a run cheap: most of its time is starting, tracing and drawing.
     data__ndim=2,
     model=ModelConfig(filters=(3,), kernels=(3,), latent_dim=8, components=2),
-    log__figure_nodules=1,
+    log__figure_samples=1,
 )
 
 

@@ -5,8 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gmmae.base.config import Config, DataConfig, ModelConfig
+from gmmae.base.config import Config
+from gmmae.data.config import DataConfig
 from gmmae.models.autoencoder import MixtureAutoencoder
+from gmmae.models.config import ModelConfig
 from gmmae.models.encoder import Encoder, Heads
 from gmmae.models.mixture import density, grid
 from gmmae.workloads.nodules import model

@@ -42,7 +42,7 @@ def test_what_is_compared():
         "gmmae",
         "the sources of gmmae",
         "optim.base_batch",
-        "stop.target_loss",
+        "stop.target",
         "parallel.devices",
     } <= set(words)
     assert not {key for key in words if key.startswith(("distributed.", "log.", "checkpoint."))}

@@ -2,7 +2,8 @@
 
 import pytest
 
-from gmmae.base.config import ConfigError, DistributedConfig
+from gmmae.base.config import DistributedConfig
+from gmmae.base.rules import ConfigError
 from gmmae.processes.launchers import PORTS, Place, find
 
 SRUN = {

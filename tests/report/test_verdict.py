@@ -72,7 +72,7 @@ def test_the_paper_is_agreed_with_or_not_cell_by_cell(projected):
 
 
 def test_another_target_than_the_papers_is_told(tmp_path):
-    config = replace(GRID, run=replace(GRID.run, stop=replace(GRID.run.stop, target_loss=0.002)))
+    config = replace(GRID, run=replace(GRID.run, stop=replace(GRID.run.stop, target=0.002)))
     sweeps.small(tmp_path, config)
     assert "with a target of 0.002 where the paper's is 0.0016384" in said(results.read(config, tmp_path, None))["The paper"]
 

@@ -14,7 +14,7 @@ CELL = Cell("weak", 2, 0)
 RECORD = Record(
     run_id="0123456789ab", arm="strong", seed=0, devices=1, processes=1, device_kind="cpu", oversubscribed=False,
     global_batch=32, device_batch=32, padding=0, steps_per_epoch=20, learning_rate=0.001, parameters=1234,
-    train_samples=640, validation_samples=128, target_loss=0.001, virtual=True, stop_reason="target_reached", epochs=3,
+    train_samples=640, validation_samples=128, target=0.001, virtual=True, stop_reason="target_reached", epochs=3,
     final_train_loss=0.002, final_val_loss=0.0009, best_val_loss=0.0009, best_epoch=3, time_to_target_s=4.5,
     clocks={"train_s": 4.0, "eval_s": 0.5}, versions={"jax": "0"}, base_batch=32, wanted_batch=32,
 )  # fmt: skip

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from gmmae.base import arms
-from gmmae.base.config import Config, ConfigError, OptimConfig, ParallelConfig, flatten, to_toml
+from gmmae.base.arms import OptimConfig
+from gmmae.base.config import Config, ParallelConfig, flatten, to_toml
+from gmmae.base.rules import ConfigError
 from gmmae.commands.arguments import read_sweep
 from gmmae.sweep.grid import GRIDDED, Cell, SlurmConfig, SweepConfig, cells, paths, run_config
 

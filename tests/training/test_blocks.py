@@ -70,7 +70,7 @@ def test_exact_blocks_have_the_same_bits_on_one_and_on_four_devices(tmp_path):
 def test_the_device_stops_at_the_target_within_a_block(tmp_path):
     _, rows = finish(small(stop__max_epochs=4), tmp_path / "all")
     target = rows[1].val_loss * (1 + 1e-6)
-    record, rows = finish(small(stop__max_epochs=9, stop__target_loss=target, checkpoint__every_epochs=9, **SEVERAL), tmp_path)
+    record, rows = finish(small(stop__max_epochs=9, stop__target=target, checkpoint__every_epochs=9, **SEVERAL), tmp_path)
     assert (record.stop_reason, record.epochs, len(rows)) == ("target_reached", 2, 2)
     assert record.time_to_target_s == pytest.approx(record.clocks["train_s"] + record.clocks["eval_s"])
     assert 0 < rows[0].train_s < rows[1].train_s
@@ -80,7 +80,7 @@ def test_a_loss_that_the_device_takes_for_the_target_but_the_host_does_not_goes_
     """The device's bar is a millionth above the target."""
     _, rows = finish(small(stop__max_epochs=4, **SEVERAL), tmp_path / "all")
     target = rows[1].val_loss * (1 - 5e-7)
-    config = small(stop__max_epochs=4, stop__target_loss=target, **SEVERAL)
+    config = small(stop__max_epochs=4, stop__target=target, **SEVERAL)
     record, again = finish(config, tmp_path / "again")
     assert [row.epoch for row in again] == list(range(1, record.epochs + 1))
     assert record.epochs > 2

@@ -86,7 +86,7 @@ def test_a_gpu_that_is_not_used_is_on_the_start_table(tmp_path, monkeypatch):
 
 def test_target_reached(tmp_path, uninterrupted):
     target = uninterrupted[3].rows[2].val_loss
-    record, _ = finish(small(stop__max_epochs=9, stop__target_loss=target), tmp_path)
+    record, _ = finish(small(stop__max_epochs=9, stop__target=target), tmp_path)
     assert (record.stop_reason, record.epochs) == ("target_reached", 3)
     assert record.time_to_target_s == pytest.approx(record.clocks["train_s"] + record.clocks["eval_s"])
 
@@ -209,8 +209,8 @@ def test_finished_run_says_so_and_longer_one_goes_on(tmp_path, uninterrupted):
 
 def test_a_lower_target_goes_on(tmp_path, uninterrupted):
     rows = uninterrupted[3].rows
-    finish(small(stop__max_epochs=5, stop__target_loss=rows[1].val_loss), tmp_path)
-    record, display = finish(small(stop__max_epochs=5, stop__target_loss=rows[3].val_loss), tmp_path)
+    finish(small(stop__max_epochs=5, stop__target=rows[1].val_loss), tmp_path)
+    record, display = finish(small(stop__max_epochs=5, stop__target=rows[3].val_loss), tmp_path)
     assert (record.stop_reason, record.epochs, record.target_epoch) == ("target_reached", 4, 4)
     assert losses(display.rows) == losses(rows)[2:4]
     off, display = finish(uninterrupted[0], tmp_path)  # 0: no target
@@ -232,7 +232,7 @@ def test_a_target_that_an_earlier_epoch_had_reached_ends_the_run_and_says_so(tmp
         record, _ = finish(small(stop__max_epochs=limit, **changes), tmp_path)
         assert (record.stop_reason, record.epochs) == (before, 4)
     third = read_history(tmp_path / "history.csv")[2]
-    again = small(stop__max_epochs=5, stop__target_loss=third.val_loss, **changes)
+    again = small(stop__max_epochs=5, stop__target=third.val_loss, **changes)
     record, display = finish(again, tmp_path)
     assert display.rows == []
     assert (record.stop_reason, record.epochs, record.target_epoch) == ("target_reached", 4, 3)

@@ -255,7 +255,7 @@ def test_a_run_that_ends_at_once_keeps_its_last_details(tmp_path):
     losses = [row.val_loss for row in display.rows]
     [file] = (tmp_path / "tb").iterdir()
     file.rename(file.with_name("events.out.tfevents.1000000000.x"))
-    raised = replace(config, stop=replace(config.stop, target_loss=losses[1]))
+    raised = replace(config, stop=replace(config.stop, target=losses[1]))
     assert run(raised, tmp_path, Recorder()).stop_reason == stopping.TARGET_REACHED
     found = steps(tmp_path / "tb")
     assert (found["loss/validation"], found["mixture/mu"], found["result/epochs"]) == ([1, 2, 3], [0, 2, 3], [3])

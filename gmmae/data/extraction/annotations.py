@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from gmmae.base.config import DataConfig
+from gmmae.data.config import DataConfig
 from gmmae.data.volumes import DataError, Point
 
 GROUP_COLUMNS = ("patient", "group", "scan", "seriesuid")

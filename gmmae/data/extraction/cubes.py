@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gmmae.base.config import DataConfig
+from gmmae.data.config import DataConfig
 from gmmae.data.extraction.annotations import Fault, Row, Table, read_table
 from gmmae.data.extraction.arrays import ARRAY_SUFFIXES, array_header, array_names, stream
 from gmmae.data.extraction.integrity import SUFFIXES

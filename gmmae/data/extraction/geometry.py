@@ -14,7 +14,7 @@ import numpy as np
 import SimpleITK as sitk
 from jaxtyping import Bool, Float, Int16, Shaped, UInt8
 
-from gmmae.base.config import EDGE
+from gmmae.data.config import EDGE
 from gmmae.data.volumes import DataError, Point
 
 AIR_HU = -1000

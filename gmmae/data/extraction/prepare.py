@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from gmmae.base.compiled import user_cache
-from gmmae.base.config import DataConfig
+from gmmae.data.config import DataConfig
 from gmmae.data.extraction import cache, cubes, luna16
 from gmmae.data.extraction.annotations import Fault, refuse
 from gmmae.data.extraction.extracted import Reading

@@ -3,7 +3,7 @@
 from contextlib import closing
 from pathlib import Path
 
-from gmmae.base.config import DataConfig
+from gmmae.data.config import DataConfig
 from gmmae.data.extraction import parts
 from gmmae.data.extraction.annotations import refuse
 from gmmae.data.extraction.extract import Options

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gmmae.base.config import DataConfig
+from gmmae.data.config import DataConfig
 from gmmae.data.extraction import cubes
 from gmmae.data.extraction.prepare import load, load_prepared, prepare
 from gmmae.data.volumes import DataError

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gmmae.base.config import DataConfig
+from gmmae.data.config import DataConfig
 from gmmae.data.extraction.annotations import Fault
 from gmmae.data.extraction.prepare import prepare
 from gmmae.data.extraction.progress import Progress
@@ -141,7 +141,7 @@ def test_on_a_terminal_there_is_a_bar(monkeypatch, capsys):
     ],
 )
 def test_options_are_checked_where_they_are_declared(option, message):
-    from gmmae.base.config import ConfigError
+    from gmmae.base.rules import ConfigError
 
     with pytest.raises(ConfigError, match=message):
         dataclasses.replace(DataConfig(), **option)

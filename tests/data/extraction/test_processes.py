@@ -113,7 +113,7 @@ def test_a_script_without_a_main_guard_may_load_data(luna_folder, tmp_path):
     config = luna_folder("abc")
     script = tmp_path / "plain_script.py"
     script.write_text(
-        "import sys\nfrom gmmae.base.config import DataConfig\nfrom gmmae.data.extraction.prepare import load\n"
+        "import sys\nfrom gmmae.data.config import DataConfig\nfrom gmmae.data.extraction.prepare import load\n"
         f"nodules = load(DataConfig(source='luna16', root={config.root!r}, cache={str(tmp_path / 'other')!r}, workers=2))\n"
         "print(len(nodules.hu))\n"
     )
@@ -126,7 +126,7 @@ def test_workers_do_not_import_jax_and_a_cached_load_not_even_simpleitk(luna_fol
     config = luna_folder("ab")
     load(config, [].append)
     check = (
-        "import sys\nfrom gmmae.base.config import DataConfig\nfrom gmmae.data.extraction.prepare import load\n"
+        "import sys\nfrom gmmae.data.config import DataConfig\nfrom gmmae.data.extraction.prepare import load\n"
         f"load(DataConfig(source='luna16', root={config.root!r}, cache={config.cache!r}))\n"
         "print('SimpleITK' in sys.modules, 'jax' in sys.modules)\n"
         "import gmmae.data.extraction.processes\n"
