@@ -1,5 +1,7 @@
 """What a checkpoint holds, and what happens when it cannot be read."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -56,6 +58,25 @@ def test_only_the_newest_are_kept(tmp_path, state):
 
 def test_none_in_an_empty_folder(tmp_path, state):
     assert Checkpoints(tmp_path, keep=1).restore(state, print) is None
+
+
+def test_a_thread_of_orbax_that_fails_prints_no_traceback_beside_the_error(tmp_path, state, monkeypatch):
+    printed = []
+    monkeypatch.setattr(threading, "excepthook", printed.append)
+    checkpoints = Checkpoints(tmp_path, keep=1)
+
+    def save(*_, **__):
+        thread = threading.Thread(target=lambda: 1 / 0)
+        thread.start()
+        thread.join()
+        raise ValueError("RESOURCE_EXHAUSTED")
+
+    monkeypatch.setattr(checkpoints._manager, "save", save)
+    with pytest.raises(StorageError, match="the checkpoint of epoch 1 must be written to"):
+        checkpoints.save(Checkpoint(state, state.params, Progress([row(1, 0.1)], {}, 0)))
+    assert printed == []
+    threading.excepthook("as before")  # pyright: ignore[reportArgumentType]
+    assert printed == ["as before"]
 
 
 ITEMS = ["arrays", "progress"]
