@@ -6,6 +6,7 @@ clocks and history, and the parameters of the best epoch. It is written whole or
 
 import itertools
 import logging
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -154,13 +155,18 @@ def restore_epoch(folder: Path, epoch: int, like: TrainState) -> Checkpoint:
 
 @contextmanager
 def _silent_threads() -> Iterator[None]:
-    """Within it, a thread that fails prints no traceback: Orbax raises the errors of its threads where it is called, too."""
-    before = threading.excepthook
-    threading.excepthook = lambda _: None
-    try:
-        yield
-    finally:
-        threading.excepthook = before
+    """Within it, and for good once it has failed, nothing prints a traceback of its own.
+
+    Where a save fails, Orbax raises the error here, and its threads, asyncio and TensorStore print it too, whenever they come
+    to it: beside, or in the middle of, the one line with which the process is about to end.
+    """
+    hooks = threading.excepthook, sys.unraisablehook, sys.excepthook
+    asyncio_log = logging.getLogger("asyncio")
+    threading.excepthook = sys.unraisablehook = sys.excepthook = lambda *_: None
+    asyncio_log.disabled = True
+    yield
+    threading.excepthook, sys.unraisablehook, sys.excepthook = hooks
+    asyncio_log.disabled = False
 
 
 def _manager(folder: Path, **options: Any) -> ocp.CheckpointManager:
