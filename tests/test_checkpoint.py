@@ -1,5 +1,6 @@
 """What a checkpoint holds, and what happens when it cannot be read."""
 
+import logging
 import sys
 import threading
 
@@ -68,6 +69,7 @@ def test_a_save_that_fails_prints_nothing_beside_its_error(tmp_path, state, monk
     printed = []
     for module, hook in HOOKS:
         monkeypatch.setattr(module, hook, printed.append)
+    monkeypatch.setattr(logging.getLogger("asyncio"), "disabled", False)
     checkpoints = Checkpoints(tmp_path, keep=1)
 
     def fail(*_, **__):
@@ -76,8 +78,8 @@ def test_a_save_that_fails_prints_nothing_beside_its_error(tmp_path, state, monk
         thread.join()
         raise ValueError("RESOURCE_EXHAUSTED")
 
-    with monkeypatch.context() as patch, pytest.raises(StorageError, match="the checkpoint of epoch 1 must be written to"):
-        patch.setattr(checkpoints._manager, "save", fail)
+    monkeypatch.setattr(checkpoints._manager, "save", fail)
+    with pytest.raises(StorageError, match="the checkpoint of epoch 1 must be written to"):
         checkpoints.save(Checkpoint(state, state.params, Progress([row(1, 0.1)], {}, 0)))
     sys.unraisablehook("what TensorStore finds later")  # pyright: ignore[reportArgumentType]
     assert printed == []
