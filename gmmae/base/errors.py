@@ -28,5 +28,6 @@ LOST_PEER = 75
 def report(error: InputError) -> int:
     """Prints an error as one line on standard error; returns the exit code."""
     with suppress(OSError):  # the terminal may be closed; the exit code says it too
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"error: {error}\n")  # in one piece: other threads may write there
+        sys.stderr.flush()
     return error.exit_code

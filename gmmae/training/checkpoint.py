@@ -6,7 +6,10 @@ clocks and history, and the parameters of the best epoch. It is written whole or
 
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,13 +71,14 @@ class Checkpoints:
         if epoch in self._manager.all_steps():
             return
         try:
-            self._manager.save(
-                epoch,
-                args=ocp.args.Composite(
-                    arrays=ocp.args.StandardSave(_arrays(checkpoint.state, checkpoint.best, _table(history))),
-                    progress=ocp.args.JsonSave(progress),
-                ),
-            )
+            with _silent_threads():
+                self._manager.save(
+                    epoch,
+                    args=ocp.args.Composite(
+                        arrays=ocp.args.StandardSave(_arrays(checkpoint.state, checkpoint.best, _table(history))),
+                        progress=ocp.args.JsonSave(progress),
+                    ),
+                )
         except Exception as error:  # Orbax and TensorStore raise whatever the file system leads to
             raise StorageError(
                 f"the checkpoint of epoch {epoch} must be written to {self._folder}; that failed with {_reason(error)}: see to "
@@ -147,6 +151,22 @@ def restore_epoch(folder: Path, epoch: int, like: TrainState) -> Checkpoint:
             f"the checkpoint {folder / str(epoch)} must be readable by all processes; reading it failed with {_reason(error)}: "
             "put the workdir on a file system that all hosts share"
         ) from error
+
+
+@contextmanager
+def _silent_threads() -> Iterator[None]:
+    """Within it, and for good once it has failed, nothing prints a traceback of its own.
+
+    Where a save fails, Orbax raises the error here, and its threads, asyncio and TensorStore print it too, whenever they come
+    to it: beside, or in the middle of, the one line with which the process is about to end.
+    """
+    hooks = threading.excepthook, sys.unraisablehook, sys.excepthook
+    asyncio_log = logging.getLogger("asyncio")
+    threading.excepthook = sys.unraisablehook = sys.excepthook = lambda *_: None
+    asyncio_log.disabled = True
+    yield
+    threading.excepthook, sys.unraisablehook, sys.excepthook = hooks
+    asyncio_log.disabled = False
 
 
 def _manager(folder: Path, **options: Any) -> ocp.CheckpointManager:

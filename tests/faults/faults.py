@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tests.faults import damages
 from tests.faults.damages import DAMAGES, UnmatchedError
 from tests.faults.disks import bring_back, fill, keep_full, make_read_only, make_room, make_writable, take_away
-from tests.faults.runs import PATIENCE_S, SILENCE_S, START_S, Run
+from tests.faults.runs import PATIENCE_S, SILENCE_S, START_S, MissedError, Run
 
 MARGIN_S, ASKED_MARGIN_S, STARTING_S = 4.0, 16.0, 40.0
 """More than the heartbeat's timeout until no process is left: after the loss of a process; where the end comes after an epoch
@@ -113,13 +113,20 @@ def both(number: signal.Signals, moment: str) -> Fault:
     return Fault(f"{number.name} of both", moment, 0, lambda run: run.send(number, 0, 1), endings, bound_s=bound_s)
 
 
+def kill_worker(run: Run) -> None:
+    workers = run.workers()
+    if not workers:
+        raise MissedError("the workers had ended")
+    os.kill(workers[0], signal.SIGKILL)
+
+
 def worker_killed() -> Fault:
     """A worker that extracts cubes is killed: its scan is read again, and the run goes on to its end."""
     return Fault(
         "SIGKILL of an extraction worker",
         "the extraction",
         0,
-        lambda run: os.kill(run.workers()[0], signal.SIGKILL),
+        kill_worker,
         ({0: (0, ""), 1: (0, "")},),
         bound_s=PATIENCE_S,
         scans=True,

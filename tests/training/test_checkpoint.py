@@ -1,5 +1,9 @@
 """What a checkpoint holds, and what happens when it cannot be read."""
 
+import logging
+import sys
+import threading
+
 import numpy as np
 import pytest
 
@@ -56,6 +60,35 @@ def test_only_the_newest_are_kept(tmp_path, state):
 
 def test_none_in_an_empty_folder(tmp_path, state):
     assert Checkpoints(tmp_path, keep=1).restore(state, print) is None
+
+
+HOOKS = [(threading, "excepthook"), (sys, "unraisablehook"), (sys, "excepthook")]
+
+
+def test_a_save_that_fails_prints_nothing_beside_its_error(tmp_path, state, monkeypatch):
+    printed = []
+    for module, hook in HOOKS:
+        monkeypatch.setattr(module, hook, printed.append)
+    monkeypatch.setattr(logging.getLogger("asyncio"), "disabled", False)
+    checkpoints = Checkpoints(tmp_path, keep=1)
+
+    def fail(*_, **__):
+        thread = threading.Thread(target=lambda: 1 / 0)
+        thread.start()
+        thread.join()
+        raise ValueError("RESOURCE_EXHAUSTED")
+
+    monkeypatch.setattr(checkpoints._manager, "save", fail)
+    with pytest.raises(StorageError, match="the checkpoint of epoch 1 must be written to"):
+        checkpoints.save(Checkpoint(state, state.params, Progress([row(1, 0.1)], {}, 0)))
+    sys.unraisablehook("what TensorStore finds later")  # pyright: ignore[reportArgumentType]
+    assert printed == []
+
+
+def test_a_save_that_succeeds_leaves_errors_to_be_printed(tmp_path, state):
+    before = [getattr(module, hook) for module, hook in HOOKS]
+    saved(tmp_path, state, 1)
+    assert [getattr(module, hook) for module, hook in HOOKS] == before
 
 
 ITEMS = ["arrays", "progress"]
