@@ -46,6 +46,10 @@ class StopConfig(Section, name="stop"):
     patience_epochs: NonNegativeInt = 0  # stop when the metric's best has not improved in so many epochs; 0 never stops
     patience_gain: Share = 0.01  # the smallest improvement that counts there, as a share of the metric
 
+    def cost(self, value: Any) -> Any:
+        """A value of the metric as something to make small: the value itself, or its negative where more is better."""
+        return -value if self.goal == "above" else value
+
 
 @dataclass(frozen=True)
 class ParallelConfig(Section, name="parallel"):

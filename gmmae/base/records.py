@@ -4,7 +4,7 @@ import csv
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +26,15 @@ class Epoch(NamedTuple):
     eval_s: float
     checkpoint_s: float
     total_s: float
+    metrics: Mapping[str, float] = {}  # the workload's own, after the epoch; a column each, as val_NAME
+
+    def value(self, metric: str) -> float:
+        """A validation metric by name, the loss among them; NaN where the epoch has none of that name."""
+        return self.val_loss if metric == "loss" else self.metrics.get(metric, math.nan)
+
+
+PLAIN = Epoch._fields[:-1]
+"""The columns of every history."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +57,8 @@ class Record:
     train_samples: int
     validation_samples: int
     target: float
+    metric: str = "loss"  # what the target and the best epoch are about
+    goal: str = "below"  # the side of the target that the metric is to come to
     base_batch: int = 0  # global batch of one device; 0: written by a version that kept neither this nor the next
     wanted_batch: int = 0  # that the arm asks for: more than `global_batch` where that is clipped to the training set
     virtual: bool = False  # fewer devices computed the batch of `devices`: the same losses, but the times are theirs
@@ -56,13 +67,20 @@ class Record:
     final_train_loss: float | None = None
     final_val_loss: float | None = None
     best_val_loss: float | None = None
-    best_epoch: int | None = None
+    best_epoch: int | None = None  # by the metric; `best_val_loss` is the loss after it
+    best_metrics: dict[str, float] = field(default_factory=dict)  # the workload's own after that epoch
+    final_metrics: dict[str, float] = field(default_factory=dict)
     target_epoch: int | None = None  # the first to reach the target; before `epochs` where the target was raised since
     time_to_target_s: float | None = None  # train_s + eval_s after that epoch; None unless the target was reached
     clocks: dict[str, float] = field(default_factory=dict)  # seconds by section
     versions: dict[str, str] = field(default_factory=dict)
     git_commit: str | None = None
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def best_value(self) -> float | None:
+        """The metric after the best epoch."""
+        return self.best_val_loss if self.metric == "loss" else self.best_metrics.get(self.metric)
 
     @property
     def clipped(self) -> bool:
@@ -93,28 +111,35 @@ def plain(record: Record) -> dict[str, Any]:
 
 
 def from_plain(data: dict[str, Any]) -> Record:
-    """The record that `plain` made."""
+    """The record that `plain` made, or a version before it, whose target was `target_loss`."""
+    data = {"target": data.get("target_loss")} | data
     known = {item.name: data[item.name] for item in fields(Record) if item.name in data}
-    return Record(**{key: _number(value) if key.endswith("_loss") else value for key, value in known.items()})
+    return Record(**{key: _number(value) if key.endswith(("_loss", "_metrics")) else value for key, value in known.items()})
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _number(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _number(each) for key, each in value.items()}
     return float(value) if isinstance(value, str) else value
 
 
 def write_history(path: Path, history: Iterable[Epoch]) -> None:
     """Writes `history.csv` anew, as after a resume; the run then appends to it."""
-    lines = [",".join(Epoch._fields), *map(history_line, history)]
+    rows = list(history)
+    metrics = [f"val_{name}" for name in rows[0].metrics] if rows else []
+    lines = [",".join([*PLAIN, *metrics]), *map(history_line, rows)]
     write_text(path, "\n".join(lines) + "\n")
 
 
 def history_line(row: Epoch) -> str:
     """One row, every float to the last digit."""
-    return ",".join(map(repr, row))
+    return ",".join(map(repr, (*row[:-1], *row.metrics.values())))
 
 
 def read_history(path: Path) -> list[Epoch]:
@@ -124,5 +149,6 @@ def read_history(path: Path) -> list[Epoch]:
 
 
 def _epoch(row: dict[str, str]) -> Epoch:
-    numbers = (float(row[key]) for key in Epoch._fields[3:])
-    return Epoch(int(row["epoch"]), int(row["steps"]), int(row["samples"]), *numbers)
+    numbers = (float(row[key]) for key in PLAIN[3:])
+    metrics = {key.removeprefix("val_"): float(value) for key, value in row.items() if key not in PLAIN}
+    return Epoch(int(row["epoch"]), int(row["steps"]), int(row["samples"]), *numbers, metrics)

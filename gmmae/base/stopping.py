@@ -3,6 +3,9 @@
 import math
 from collections.abc import Sequence
 
+from gmmae.base.config import StopConfig
+from gmmae.base.records import Epoch
+
 TARGET_REACHED = "target_reached"
 MAX_EPOCHS = "max_epochs"
 TIME_LIMIT = "time_limit"
@@ -48,10 +51,11 @@ def finished(reason: str | None, epochs: int, total_s: float, *, max_epochs: int
 def stop_reason(
     step_losses: Sequence[float],
     val_losses: Sequence[float],
+    costs: Sequence[float],
     lowest: Sequence[float],
     total_s: float,
     *,
-    target: float = 0.0,
+    target: float | None = None,
     max_epochs: int,
     time_limit_s: float = 0.0,
     collapse_epochs: int = 0,
@@ -60,40 +64,80 @@ def stop_reason(
 ) -> str | None:
     """Why to stop after the epoch just done, or None to go on.
 
-    A target that an epoch before this one has reached, because it was raised since, comes first. NaN or infinity in any loss is
-    `diverged`, whatever else holds. `collapsed` is a validation loss that is the same, to the
-    last digit, after `collapse_epochs` further epochs: dead units, the constant ceiling of the paper's Fig. 3. `stalled` is a
-    plateau that is not constant: the best of the last `patience_epochs` epochs is not better than the best before
-    by the share `patience_gain`.
+    A target that an epoch before this one has reached, because it was changed since, comes first. NaN or infinity in any loss is
+    `diverged`, whatever else holds. `collapsed` is a validation loss that is the same, to the last digit, after
+    `collapse_epochs` further epochs: the constant ceiling of the paper's Fig. 3. `stalled` is a plateau that is not constant: the
+    best of the last `patience_epochs` epochs is not better than the best before by the share `patience_gain`.
 
     Args:
       step_losses: training losses of the last epoch's steps.
       val_losses: validation losses of all epochs so far.
-      lowest: the lowest of them up to each epoch, so that no rule walks through all epochs.
+      costs: the metric that is watched, after the same epochs, as something to make small.
+      lowest: the lowest cost up to each epoch, so that no rule walks through all epochs.
       total_s: seconds since the beginning of the run.
-      target, time_limit_s, collapse_epochs, patience_epochs: 0 switches the rule off.
+      target: of the cost; None for no target.
+      time_limit_s, collapse_epochs, patience_epochs: 0 switches the rule off.
       max_epochs: epochs to train at most.
-      patience_gain: a share of the loss, 0 to 1.
+      patience_gain: a share of the cost, 0 to 1.
 
-    >>> stop_reason([0.1], [0.3, 0.2], [0.3, 0.2], 1.0, target=0.2, max_epochs=9)
+    >>> stop_reason([0.1], [0.3, 0.2], [0.3, 0.2], [0.3, 0.2], 1.0, target=0.2, max_epochs=9)
     'target_reached'
     """
-    if target and min(lowest[-2:-1], default=math.inf) <= target:
+    if target is not None and min(lowest[-2:-1], default=math.inf) <= target:
         return TARGET_REACHED
     if not all(math.isfinite(loss) for loss in (*step_losses, val_losses[-1])):
         return DIVERGED
-    if target and val_losses[-1] <= target:
+    if target is not None and costs[-1] <= target:
         return TARGET_REACHED
     if collapse_epochs and len(val_losses) > collapse_epochs and len(set(val_losses[-collapse_epochs - 1 :])) == 1:
         return COLLAPSED
-    patient = not patience_epochs or len(val_losses) <= patience_epochs
-    if not patient and min(val_losses[-patience_epochs:]) >= (1 - patience_gain) * lowest[-patience_epochs - 1]:
-        return STALLED
+    if patience_epochs and len(costs) > patience_epochs:
+        before = lowest[-patience_epochs - 1]
+        if min(costs[-patience_epochs:]) >= before - patience_gain * abs(before):
+            return STALLED
     if len(val_losses) >= max_epochs:
         return MAX_EPOCHS
     if time_limit_s and total_s >= time_limit_s:
         return TIME_LIMIT
     return None
+
+
+class Course:
+    """The epochs of a run as the rules see them."""
+
+    def __init__(self, stop: StopConfig):
+        self._stop = stop
+        self.rows: list[Epoch] = []
+        self._val_losses: list[float] = []
+        self._costs: list[float] = []
+        self._lowest: list[float] = []
+
+    def add(self, row: Epoch) -> None:
+        """Takes note of the next epoch."""
+        self.rows.append(row)
+        self._val_losses.append(row.val_loss)
+        self._costs.append(self._stop.cost(row.value(self._stop.metric)))
+        self._lowest.append(min([*self._lowest[-1:], self._costs[-1]]))  # in this order NaN is never the lowest but as the first
+
+    def cost(self, epoch: int) -> float:
+        """The watched metric after an epoch, from 1, as something to make small; infinite for epoch 0."""
+        return self._costs[epoch - 1] if epoch else math.inf
+
+    def at_target(self) -> Epoch | None:
+        """The first epoch that has reached the target."""
+        target = self._stop.cost(self._stop.target)
+        return next((row for row, cost in zip(self.rows, self._costs, strict=True) if cost <= target), None)
+
+    def stop_reason(self, step_losses: Sequence[float], total_s: float) -> str | None:
+        """`stop_reason` by the run's rules; None before the first epoch."""
+        if not self.rows:
+            return None
+        rules = {name: getattr(self._stop, name) for name in RULES}
+        target = self._stop.cost(self._stop.target) if self._stop.target else None
+        return stop_reason(step_losses, self._val_losses, self._costs, self._lowest, total_s, target=target, **rules)
+
+
+RULES = ("max_epochs", "time_limit_s", "collapse_epochs", "patience_epochs", "patience_gain")
 
 
 def epochs_in_time(epoch_s: float | None, total_s: float, time_limit_s: float) -> int:

@@ -1,7 +1,5 @@
 """A run's work directory: its files by name, and whose run it is."""
 
-import dataclasses
-import itertools
 import json
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -94,10 +92,10 @@ def finished(record: Record, stop: StopConfig, history: Sequence[Epoch] = ()) ->
     if reason is None or reason in stopping.INTERRUPTED or not record.epochs or len(history) != record.epochs:
         limits = {"max_epochs": stop.max_epochs, "time_limit_s": stop.time_limit_s}
         return stopping.finished(reason, record.epochs, total_s, **limits)
-    losses = [row.val_loss for row in history]
-    lowest = list(itertools.accumulate(losses, min))
-    now = stopping.stop_reason([history[-1].train_loss], losses, lowest, total_s, **dataclasses.asdict(stop))
-    return now == reason
+    course = stopping.Course(stop)
+    for row in history:
+        course.add(row)
+    return course.stop_reason([history[-1].train_loss], total_s) == reason
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from gmmae.models.config import ModelConfig
 from gmmae.models.encoder import Encoder, Heads
 from gmmae.models.mixture import Mixture, density, from_logits, grid
 
@@ -38,3 +39,10 @@ class MixtureAutoencoder(nn.Module):
             sigma_floor=self.sigma_floor * 2 / volumes.shape[-1],
             rho_limit=self.rho_limit,
         )
+
+
+def autoencoder(config: ModelConfig, ndim: int) -> MixtureAutoencoder:
+    """The autoencoder that a configuration asks for, of volumes of `ndim` axes."""
+    encoder = Encoder(config.filters, config.kernels, config.padding, config.activation, config.latent_dim)
+    heads = Heads(config.components, ndim)
+    return MixtureAutoencoder(encoder, heads, config.covariance, config.rho, config.sigma_floor, config.rho_limit)

@@ -24,7 +24,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from gmmae.models import spectral
-from gmmae.models.products import FULL, operands, precision
+from gmmae.models.products import FULL, operands, precision, tf32_wanted
 
 
 class Conv(nn.Module):
@@ -34,13 +34,11 @@ class Conv(nn.Module):
       features: filters.
       kernel: kernel edge, samples.
       padding: `VALID` or `SAME`.
-      tf32: as in `gmmae.models.products`.
     """
 
     features: int
     kernel: int
     padding: str
-    tf32: bool = False
 
     @nn.compact
     def __call__(self, x: Float[Array, "*volume samples channels"]) -> Float[Array, "*out samples features"]:
@@ -49,7 +47,7 @@ class Conv(nn.Module):
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
         if self.padding == "SAME":
             x = _pad(x, (self.kernel - 1) // 2, self.kernel // 2)
-        return convolve(x, kernel, self.tf32) + bias
+        return convolve(x, kernel, tf32_wanted()) + bias
 
 
 def convolve(

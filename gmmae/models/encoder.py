@@ -1,7 +1,6 @@
 """The convolutional encoder of volumes and the four dense heads that read a mixture off its latent vector (Eq. 9 to 13)."""
 
 from collections.abc import Callable
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +23,8 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 _KERNEL_INIT = nn.initializers.glorot_uniform()  # Keras' default, which the paper's stack used
 
 
-def _dense(features: int, tf32: bool, name: str | None = None) -> nn.Dense:
-    return nn.Dense(features, kernel_init=_KERNEL_INIT, dot_general=partial(dense_product, tf32=tf32), name=name)
+def _dense(features: int, name: str | None = None) -> nn.Dense:
+    return nn.Dense(features, kernel_init=_KERNEL_INIT, dot_general=dense_product, name=name)
 
 
 class Encoder(nn.Module):
@@ -37,7 +36,6 @@ class Encoder(nn.Module):
       padding: `VALID` or `SAME`.
       activation: a name of `ACTIVATIONS`, after every layer.
       latent_dim: length of y.
-      tf32: as in `gmmae.models.products`.
     """
 
     filters: tuple[int, ...]
@@ -45,16 +43,15 @@ class Encoder(nn.Module):
     padding: str
     activation: str
     latent_dim: int
-    tf32: bool = False
 
     @nn.compact
     def __call__(self, volumes: Float[Array, "samples *volume"]) -> Float[Array, "samples latent"]:
         activate = ACTIVATIONS[self.activation]
         x = jnp.moveaxis(volumes, 0, -1)[..., None]
         for filters, kernel in zip(self.filters, self.kernels, strict=True):
-            x = activate(Conv(filters, kernel, self.padding, self.tf32)(x))
+            x = activate(Conv(filters, kernel, self.padding)(x))
         x = jnp.moveaxis(x, -2, 0).reshape(len(volumes), -1)
-        return activate(_dense(self.latent_dim, self.tf32)(x))
+        return activate(_dense(self.latent_dim)(x))
 
 
 class Heads(nn.Module):
@@ -63,17 +60,15 @@ class Heads(nn.Module):
     Attributes:
       components: K.
       ndim: n, the axes of a volume.
-      tf32: as in `gmmae.models.products`.
     """
 
     components: int
     ndim: int
-    tf32: bool = False
 
     @nn.compact
     def __call__(self, latent: Float[Array, "samples latent"]) -> Logits:
         outputs = {}
         for name, size in head_sizes(self.components, self.ndim).items():
-            values = _dense(size, self.tf32, name)(latent) if size else jnp.zeros((len(latent), 0), latent.dtype)
+            values = _dense(size, name)(latent) if size else jnp.zeros((len(latent), 0), latent.dtype)
             outputs[name] = values if name == "alpha" else values.reshape(len(latent), self.components, -1)
         return Logits(**outputs)

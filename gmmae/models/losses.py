@@ -3,11 +3,8 @@
 from collections.abc import Callable
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
-Params = PyTree
-Losses = Callable[[Params, Array], Array]
-"""`(params, samples) -> one loss a sample`."""
 PerSample = Callable[[Float[Array, "samples *volume"], Float[Array, "samples *volume"]], Float[Array, " samples"]]
 
 

@@ -13,8 +13,16 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+TF32 = "tensorfloat32"
+"""JAX's name of the precision, for `jax.default_matmul_precision`."""
+
 FULL = lax.Precision.HIGHEST
 """For products in float32: a GPU may otherwise choose TF32."""
+
+
+def tf32_wanted() -> bool:
+    """Whether what is traced now is to be computed in TF32: inside of `jax.default_matmul_precision(TF32)`."""
+    return jax.config.jax_default_matmul_precision == TF32  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def precision(tf32: bool) -> lax.Precision:
@@ -55,7 +63,7 @@ def _backward(tf32: bool, saved: tuple[Array, Array], g: Array) -> tuple[Array, 
 matmul.defvjp(_forward, _backward)
 
 
-def dense_product(x: Array, kernel: Array, dimensions: Any, *, tf32: bool, **_: Any) -> Array:
-    """`matmul` as `flax.linen.Dense` asks for it: `dot_general = partial(dense_product, tf32=tf32)`."""
+def dense_product(x: Array, kernel: Array, dimensions: Any, **_: Any) -> Array:
+    """`matmul` as `flax.linen.Dense` asks for it: `dot_general = dense_product`."""
     assert dimensions == (((x.ndim - 1,), (0,)), ((), ()))
-    return matmul(x, kernel, tf32)
+    return matmul(x, kernel, tf32_wanted())

@@ -4,6 +4,7 @@ The device stops after the epoch that reaches the target or has a loss that is n
 judges by float32 sums, a millionth early; the host judges by the losses of the steps, as after single epochs, and may go on.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,8 +17,18 @@ from jaxtyping import Float
 
 from gmmae.base.compiled import mended
 from gmmae.data.batches import epoch_order
-from gmmae.training.programs import Setup, a_validation, an_epoch, data_set, hands, held_out, mean_over_steps
-from gmmae.training.step import Params, TrainState
+from gmmae.training.programs import (
+    LOSS,
+    Setup,
+    data_set,
+    deal_validation,
+    dealt_on_host,
+    epoch_of_device,
+    mean_over_steps,
+    validation_of_device,
+)
+from gmmae.training.step import TrainState
+from gmmae.workloads.workload import Params
 
 
 class Block(NamedTuple):
@@ -25,83 +36,89 @@ class Block(NamedTuple):
 
     Attributes:
       state: after the last of them, on the devices.
-      best, best_epoch: the parameters of the lowest validation loss so far, on the devices, and their epoch; 0: those given.
+      best, best_epoch: the parameters of the best validation metric so far, on the devices, and their epoch; 0: those given.
       step_losses: the mean training loss of each step.
-      val_losses: the validation loss after each epoch.
+      validations: what a validation gives, after each epoch.
     """
 
     state: TrainState
     best: Params
     best_epoch: int
     step_losses: Float[np.ndarray, "epochs steps"]
-    val_losses: Sequence[float]
+    validations: Sequence[dict[str, float]]
 
 
 TrainBlock = Callable[[TrainState, Params, float, range], Block]
-"""`(state, best, its validation loss, epochs) -> Block`; takes over the memory of state and best."""
+"""`(state, best, its `StopConfig.cost`, epochs) -> Block`; takes over the memory of state and best."""
 
 
 @mended()
-def block_program(setup: Setup, state: TrainState) -> TrainBlock:
+def block_program(setup: Setup, state: TrainState, names: Sequence[str]) -> TrainBlock:
     """Compiles a program for up to `parallel.epochs_per_dispatch` epochs.
 
     Args:
       setup: from `programs.prepare`.
       state: a state on the devices, for its shapes.
+      names: of what a validation gives.
     """
     config, devices, most = setup.config, setup.devices, setup.config.parallel.epochs_per_dispatch
-    volumes = tuple(data_set(setup, targets) for targets in (setup.workload.data.train, setup.workload.data.validation))
+    stop, samples = config.stop, tuple(data_set(setup, split) for split in setup.workload.data)
     shares = (setup.eval_plan.counts / setup.eval_plan.samples).astype(config.dtype)
-    bar = config.stop.target * (1 + 1e-6)
+    bar = stop.cost(stop.target) + abs(stop.target) * 1e-6 if stop.target else -math.inf
 
-    def program(state: Any, best: Any, best_loss: Any, volumes: Any, epochs: Any, *samples: Any) -> Any:
-        *validation, indices, weights, part = samples
+    def program(state: Any, best: Any, best_cost: Any, samples: Any, epochs: Any, *dealt: Any) -> Any:
+        *validation, indices, weights, part = dealt
         first, count = epochs
 
         def run(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-            done, _, state, best, best_loss, best_epoch, step_losses, val_losses = carry
-            state, losses = an_epoch(setup, state, volumes[0], first + done, indices[done], weights[done], part)
-            steps = a_validation(setup, state.params, volumes[1], *validation)
-            loss = steps @ shares
-            better = loss < best_loss
+            done, _, state, best, best_cost, best_epoch, step_losses, validations = carry
+            state, losses = epoch_of_device(setup, state, samples[0], first + done, indices[done], weights[done], part)
+            steps = validation_of_device(setup, state.params, samples[1], *validation)
+            cost = stop.cost(steps[stop.metric] @ shares)
+            better = cost < best_cost
             best = jax.tree.map(partial(jnp.where, better), state.params, best)
-            finite = jnp.isfinite(losses).all() & jnp.isfinite(loss)
+            finite = jnp.isfinite(losses).all() & jnp.isfinite(steps[LOSS] @ shares)
             return (
                 done + 1,
-                ~finite | (loss <= bar),
+                ~finite | (cost <= bar),
                 state,
                 best,
-                jnp.where(better, loss, best_loss),
+                jnp.where(better, cost, best_cost),
                 jnp.where(better, first + done, best_epoch),
                 lax.dynamic_update_index_in_dim(step_losses, losses, done, 0),
-                lax.dynamic_update_index_in_dim(val_losses, steps, done, 0),
+                {name: lax.dynamic_update_index_in_dim(validations[name], steps[name], done, 0) for name in steps},
             )
 
         zero = jnp.int32(0)
-        blank = [jnp.zeros((most, plan.steps), config.dtype) for plan in (setup.train_plan, setup.eval_plan)]
-        start = (zero, jnp.bool_(False), state, best, best_loss, zero, *blank)
+        step_losses, validation_steps = (jnp.zeros((most, plan.steps), config.dtype) for plan in (setup.train_plan, setup.eval_plan))
+        blank = dict.fromkeys(names, validation_steps)
+        start = (zero, jnp.bool_(False), state, best, best_cost, zero, step_losses, blank)
         done, _, state, best, _, best_epoch, *losses = lax.while_loop(lambda c: (c[0] < count) & ~c[1], run, start)
         return state, best, best_epoch, done, *losses
 
-    validation = held_out(setup)
+    validation = deal_validation(setup)
 
-    def arguments(state: TrainState, best: Params, best_loss: float, epochs: range) -> tuple[Any, ...]:
+    def arguments(state: TrainState, best: Params, best_cost: float, epochs: range) -> tuple[Any, ...]:
         plan = setup.train_plan
-        samples = [hands(setup, epoch_order(config.seed, epoch, plan.samples), plan) for epoch in epochs]
-        samples += [samples[-1]] * (most - len(epochs))  # never reached
-        each = (np.stack(x, axis=1) for x in zip(*samples, strict=True))
+        on_host = [dealt_on_host(setup, epoch_order(config.seed, epoch, plan.samples), plan) for epoch in epochs]
+        on_host += [on_host[-1]] * (most - len(epochs))  # never reached
+        each = (np.stack(x, axis=1) for x in zip(*on_host, strict=True))
         dealt = devices.shard((*each, devices.parts(plan.devices)))
-        scalars = devices.replicate((np.asarray(best_loss, config.dtype), np.array([epochs.start, len(epochs)], np.int32)))
-        return state, best, scalars[0], volumes, scalars[1], *validation, *dealt
+        scalars = devices.replicate((np.asarray(best_cost, config.dtype), np.array([epochs.start, len(epochs)], np.int32)))
+        return state, best, scalars[0], samples, scalars[1], *validation, *dealt
 
     example = arguments(state, state.params, 0.0, range(1, 1 + most))
     compiled = devices.compile(program, *example, sharded=6, donate=(0, 1), deterministic=config.parallel.exact)
 
-    def run(state: TrainState, best: Params, best_loss: float, epochs: range) -> Block:
-        state, best, best_epoch, done, step_losses, val_losses = jax.block_until_ready(
-            compiled(*arguments(state, best, best_loss, epochs))
+    def run(state: TrainState, best: Params, best_cost: float, epochs: range) -> Block:
+        state, best, best_epoch, done, step_losses, steps = jax.block_until_ready(
+            compiled(*arguments(state, best, best_cost, epochs))
         )
-        losses = [mean_over_steps(row, setup.eval_plan) for row in np.asarray(val_losses)[: int(done)]]
-        return Block(state, best, int(best_epoch), np.asarray(step_losses)[: int(done)], losses)
+        count = int(done)
+        means = [
+            {name: mean_over_steps(rows[epoch], setup.eval_plan) for name, rows in jax.device_get(steps).items()}
+            for epoch in range(count)
+        ]
+        return Block(state, best, int(best_epoch), np.asarray(step_losses)[:count], means)
 
     return run

@@ -1,14 +1,15 @@
 """What a run computes: everything decided before the first epoch, and the compiled programs that follow from it."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Float
+from jaxtyping import Array, Float, Int
 
 from gmmae.base import arms
 from gmmae.base.compiled import mended
@@ -16,16 +17,19 @@ from gmmae.base.config import Config, ParallelConfig
 from gmmae.base.environment import require_prepared
 from gmmae.base.errors import InputError
 from gmmae.data.batches import Plan, epoch_order, plan, shards
-from gmmae.data.volumes import Targets
+from gmmae.models.products import TF32
 from gmmae.training import schedules
 from gmmae.training.parallel import Devices, choose, exact_mean, pmean
-from gmmae.training.step import Average, Params, TrainState, adam, evaluate, take, train_epoch
-from gmmae.training.writers import Details
-from gmmae.workloads import augment
-from gmmae.workloads.nodules import WORKLOADS, Workload
+from gmmae.training.step import Average, TrainState, adam, evaluate, take, train_epoch
+from gmmae.workloads import registry
+from gmmae.workloads.registry import WorkloadError, count
+from gmmae.workloads.workload import Params, PerSample, Samples, Workload
+
+LOSS = "loss"
+"""The name of the loss among the validation metrics."""
 
 EVAL_DEVICE_BATCH = 64
-"""Validation volumes of one device at a time: bounds memory, and changes no result beyond rounding."""
+"""Validation samples of one device at a time: bounds memory, and changes no result beyond rounding."""
 
 
 class Setup(NamedTuple):
@@ -55,13 +59,13 @@ class Programs(NamedTuple):
 
     Attributes:
       train: `(state, epoch) -> (state, mean loss of each step)`; takes over the state's memory.
-      evaluate: `params -> validation loss`.
-      describe: `params -> Details` of the shown validation volumes.
+      evaluate: `params -> {name: mean over the validation samples}`, the loss and the workload's metrics.
+      describe: `params -> {name: array}` for the shown validation samples; None where the workload shows nothing.
     """
 
     train: Callable[[TrainState, int], tuple[TrainState, Float[np.ndarray, " steps"]]]
-    evaluate: Callable[[Params], float]
-    describe: Callable[[Params], Details]
+    evaluate: Callable[[Params], dict[str, float]]
+    describe: Callable[[Params], dict[str, np.ndarray]] | None
 
 
 def prepare(config: Config) -> Setup:
@@ -73,20 +77,19 @@ def prepare(config: Config) -> Setup:
     optim, parallel = config.optim, config.parallel
     one = parallel.virtual > 0 and jax.process_count() == 1 and jax.default_backend() != "cpu"
     devices = choose(parallel.devices or int(one))
-    count = parallel.virtual or devices.count
-    workload = WORKLOADS[config.workload](config)
-    samples = len(workload.data.train.mass)
-    strategy = arms.follow(config.arm, optim, count, samples)
-    arm_plan = plan(samples, strategy.global_batch, count)
+    wanted = parallel.virtual or devices.count
+    workload = registry.build(config)
+    samples, validation = count(workload.data.train), count(workload.data.validation)
+    strategy = arms.follow(config.arm, optim, wanted, samples)
+    arm_plan = plan(samples, strategy.global_batch, wanted)
     if parallel.exact:
         _require_exact(parallel, devices)
         sharers, train_plan = parallel.shards, Plan(samples, arm_plan.batch, parallel.shards)
     else:
         sharers, train_plan = devices.count, plan(samples, arm_plan.batch, devices.count, parallel.micro_batch)
-    validation = len(workload.data.validation.mass)
     eval_plan = Plan(validation, min(validation, EVAL_DEVICE_BATCH * sharers), sharers)
     schedule = schedules.learning_rate(strategy.rates, train_plan.steps)
-    optimizer = adam(schedule, beta1=optim.beta1, beta2=optim.beta2, epsilon=optim.epsilon, clip_norm=optim.clip_norm)
+    optimizer = adam(schedule, **strategy.path.adam._asdict(), clip_norm=optim.clip_norm)
     return Setup(config, workload, devices, strategy, arm_plan, train_plan, eval_plan, schedule, optimizer)
 
 
@@ -104,9 +107,17 @@ def _require_exact(parallel: ParallelConfig, devices: Devices) -> None:
     require_prepared(parallel, jax.local_device_count() if devices.platform == "cpu" else 0)
 
 
-def arithmetic(config: Config) -> AbstractContextManager[object]:
-    """The context in which a run's arrays are made and its programs compiled: JAX drops float64 outside of it."""
-    return jax.enable_x64(config.precision == "float64")
+@contextmanager
+def arithmetic(config: Config) -> Iterator[None]:
+    """The context in which a run's arrays are made and its programs compiled: JAX drops float64 outside of it.
+
+    Products in float32 that do not say otherwise are computed at full precision, and not in TF32 as by default on a GPU.
+    """
+    with (
+        jax.enable_x64(config.precision == "float64"),
+        jax.default_matmul_precision(TF32 if config.precision == "tf32" else "highest"),
+    ):
+        yield
 
 
 @mended()
@@ -117,15 +128,12 @@ def initial_state(setup: Setup) -> TrainState:
         params = setup.workload.init(key)
         return TrainState(params, setup.optimizer.init(params))
 
-    def cast(leaf: np.ndarray) -> np.ndarray:
-        return leaf.astype(setup.config.dtype) if np.issubdtype(leaf.dtype, np.floating) else leaf
-
     # It runs once, so on a CPU it is compiled without optimisation: that takes a fifth of the time.
     options: dict[str, str | bool] | None = {"xla_backend_optimization_level": "0"} if jax.default_backend() == "cpu" else None
     with jax.enable_x64(False):  # a run in float64 starts from the same numbers
         key = jax.random.key(setup.config.seed)
         compiled = jax.jit(init).lower(key).compile(compiler_options=options)
-        return jax.tree.map(cast, jax.device_get(compiled(key)))
+        return cast(setup.config, jax.device_get(compiled(key)))
 
 
 def parameter_count(params: Params) -> int:
@@ -152,63 +160,118 @@ def mean_over_steps(losses: Float[np.ndarray, " steps"], plan: Plan) -> float:
 @mended()
 def train_program(setup: Setup, state: TrainState) -> Callable[[TrainState, int], tuple[TrainState, np.ndarray]]:
     """`Programs.train` alone."""
-    volumes = data_set(setup, setup.workload.data.train)
+    samples = data_set(setup, setup.workload.data.train)
 
-    def samples(epoch: int) -> tuple[Any, ...]:
+    def dealt(epoch: int) -> tuple[Any, ...]:
         order = epoch_order(setup.config.seed, epoch, setup.train_plan.samples)
         return setup.devices.replicate(np.int32(epoch)), *deal(setup, order, setup.train_plan)
 
-    program, deterministic = partial(an_epoch, setup), setup.config.parallel.exact
-    compiled = setup.devices.compile(program, state, volumes, *samples(1), sharded=3, donate=(0,), deterministic=deterministic)
+    program, deterministic = partial(epoch_of_device, setup), setup.config.parallel.exact
+    compiled = setup.devices.compile(program, state, samples, *dealt(1), sharded=3, donate=(0,), deterministic=deterministic)
 
     def train(state: TrainState, epoch: int) -> tuple[TrainState, np.ndarray]:
-        state, losses = jax.block_until_ready(compiled(state, volumes, *samples(epoch)))
+        state, losses = jax.block_until_ready(compiled(state, samples, *dealt(epoch)))
         return state, np.asarray(losses)
 
     return train
 
 
 @mended()
-def evaluate_program(setup: Setup, params: Params) -> Callable[[Params], float]:
+def evaluate_program(setup: Setup, params: Params) -> Callable[[Params], dict[str, float]]:
     """`Programs.evaluate` alone."""
-    volumes, samples = data_set(setup, setup.workload.data.validation), held_out(setup)
-    program = partial(a_validation, setup)
-    compiled = setup.devices.compile(program, params, volumes, *samples, sharded=3, deterministic=setup.config.parallel.exact)
-    return lambda params: mean_over_steps(np.asarray(compiled(params, volumes, *samples)), setup.eval_plan)
+    samples, dealt = data_set(setup, setup.workload.data.validation), deal_validation(setup)
+    program = partial(validation_of_device, setup)
+    compiled = setup.devices.compile(program, params, samples, *dealt, sharded=3, deterministic=setup.config.parallel.exact)
+
+    def evaluate(params: Params) -> dict[str, float]:
+        means = jax.device_get(compiled(params, samples, *dealt))
+        return {name: mean_over_steps(steps, setup.eval_plan) for name, steps in means.items()}
+
+    return evaluate
 
 
-def an_epoch(
-    setup: Setup, state: TrainState, volumes: Any, epoch: Any, indices: Any, weights: Any, part: Any
-) -> tuple[TrainState, Any]:
+Dealt = Int[Array, "steps *device_batch"]
+Weights = Float[Array, "steps *device_batch"]
+Part = Int[Array, "2"]
+
+
+def epoch_of_device(
+    setup: Setup, state: TrainState, samples: Samples, epoch: Int[Array, ""], indices: Dealt, weights: Weights, part: Part
+) -> tuple[TrainState, Float[Array, " steps"]]:
     """One device's part of an epoch: the new state and the mean loss of each step. The last three are from `deal`."""
-    config = setup.config
-    gather = partial(augment.gather, epoch=epoch, seed=config.seed) if config.data.augment else take
-    step: dict[str, Any] = {"losses": setup.workload.losses, "optimizer": setup.optimizer}
-    return train_epoch(state, volumes, indices, weights, gather=gather, average=_average(setup, setup.train_plan, part), **step)
+    of_epoch = jax.random.fold_in(jax.random.key(setup.config.seed), epoch)
+
+    def keys(index: Int[Array, " device_batch"]) -> Array:
+        return jax.vmap(lambda sample: jax.random.fold_in(of_epoch, sample))(index)
+
+    return train_epoch(
+        state,
+        samples,
+        indices,
+        weights,
+        losses=partial(_losses, setup),
+        keys=keys,
+        optimizer=setup.optimizer,
+        average=_average(setup, setup.train_plan, part),
+    )
 
 
-def a_validation(setup: Setup, params: Params, volumes: Any, indices: Any, weights: Any, part: Any) -> Any:
-    """One device's part of a validation: the mean loss of each step."""
+def validation_of_device(
+    setup: Setup, params: Params, samples: Samples, indices: Dealt, weights: Weights, part: Part
+) -> dict[str, Float[Array, " steps"]]:
+    """One device's part of a validation: the means of each step by name, the loss first."""
     average = _average(setup, setup.eval_plan, part)
-    return evaluate(params, volumes, indices, weights, losses=setup.workload.losses, average=average)
+    return evaluate(params, samples, indices, weights, values=partial(_values, setup), average=average)
 
 
-def data_set(setup: Setup, targets: Targets) -> Any:
-    """All volumes, on every device."""
-    return setup.devices.replicate(targets.density.astype(setup.config.dtype))
+def _losses(setup: Setup, params: Params, samples: Samples, keys: Array | None) -> Array:
+    losses = setup.workload.losses(params, samples, keys)
+    _require_one_a_sample("losses", losses, samples)
+    return losses
 
 
-def held_out(setup: Setup) -> tuple[Any, Any, Any]:
-    """What `deal` makes of all validation volumes."""
+def _values(setup: Setup, params: Params, samples: Samples) -> PerSample:
+    losses = _losses(setup, params, samples, None)
+    metrics = setup.workload.metrics(params, samples)
+    for name, values in metrics.items():
+        _require_one_a_sample(f"metrics, {name!r}", values, samples)
+    if LOSS in metrics:
+        raise WorkloadError(f"metrics of a workload must have other names than {LOSS!r}; got {', '.join(metrics)}: rename it")
+    return {LOSS: losses, **{name: jnp.asarray(values, losses.dtype) for name, values in metrics.items()}}
+
+
+def _require_one_a_sample(what: str, values: Array, samples: Samples) -> None:
+    shape, wanted = np.shape(values), (count(samples),)
+    if shape != wanted:
+        raise WorkloadError(f"{what} of a workload must be one number a sample, of shape {wanted} here; got shape {shape}")
+
+
+def cast(config: Config, arrays: Any) -> Any:
+    """Arrays on the host, the floating ones in the run's precision."""
+
+    def leaf(array: Any) -> np.ndarray:
+        array = np.asarray(array)
+        return array.astype(config.dtype) if np.issubdtype(array.dtype, np.floating) else array
+
+    return jax.tree.map(leaf, arrays)
+
+
+def data_set(setup: Setup, samples: Samples) -> Samples:
+    """All samples, on every device."""
+    return setup.devices.replicate(cast(setup.config, samples))
+
+
+def deal_validation(setup: Setup) -> tuple[Any, Any, Any]:
+    """What `deal` makes of all validation samples."""
     return deal(setup, np.arange(setup.eval_plan.samples, dtype=np.int32), setup.eval_plan)
 
 
 def deal(setup: Setup, order: np.ndarray, plan: Plan) -> tuple[Any, Any, Any]:
     """Indices, weights and part of each device, on the devices."""
-    return setup.devices.shard((*hands(setup, order, plan), setup.devices.parts(plan.devices)))
+    return setup.devices.shard((*dealt_on_host(setup, order, plan), setup.devices.parts(plan.devices)))
 
 
-def hands(setup: Setup, order: np.ndarray, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+def dealt_on_host(setup: Setup, order: np.ndarray, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
     """Indices and weights, on the host, one entry a device. Where shards are fixed, every device has all of them."""
     indices, weights = shards(order, plan)
     if not setup.config.parallel.exact:
@@ -218,18 +281,15 @@ def hands(setup: Setup, order: np.ndarray, plan: Plan) -> tuple[np.ndarray, np.n
     return indices, weights
 
 
-def _average(setup: Setup, plan: Plan, part: Any) -> Average:
+def _average(setup: Setup, plan: Plan, part: Part) -> Average:
     return partial(exact_mean, part=part) if setup.config.parallel.exact else partial(pmean, parts=plan.micro_batches)
 
 
 @mended()
-def _describe_program(setup: Setup, params: Params) -> Callable[[Params], Details]:
-    shown = setup.workload.data.validation.density[: setup.config.log.figure_samples].astype(setup.config.dtype)
+def _describe_program(setup: Setup, params: Params) -> Callable[[Params], dict[str, np.ndarray]] | None:
+    if setup.workload.describe is None:
+        return None
+    count = min(setup.config.log.figure_samples, setup.eval_plan.samples)
+    shown = take(cast(setup.config, setup.workload.data.validation), np.arange(count))
     compiled = jax.jit(setup.workload.describe).lower(jax.device_get(params), shown).compile()
-
-    def describe(params: Params) -> Details:
-        mixture, density = jax.device_get(compiled(jax.device_get(params), shown))
-        covariances = mixture.scale_tril @ mixture.scale_tril.swapaxes(-1, -2)
-        return Details(shown, density, np.exp(mixture.log_weights), mixture.means, covariances)
-
-    return describe
+    return lambda params: jax.device_get(compiled(jax.device_get(params), shown))

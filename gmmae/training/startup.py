@@ -114,8 +114,7 @@ def facts(setup: Setup, record: Record, root: Path, done: int) -> dict[str, str]
         + (f", the last of {plan.counts[-1]} samples" if plan.counts[-1] != plan.batch else ""),
         "parameters": f"{record.parameters:,}",
         "data": f"{data.source}, {record.train_samples} training and {record.validation_samples} validation volumes of {shape}",
-        "stops at": (f"validation {config.loss} ≤ {stop.target:g}, or " if stop.target else "")
-        + f"{stop.max_epochs} epochs",
+        "stops at": (f"validation {config.loss} ≤ {stop.target:g}, or " if stop.target else "") + f"{stop.max_epochs} epochs",
     }
 
 

@@ -14,11 +14,17 @@ import optax
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from gmmae.models.losses import Losses, Params, weighted_sum
+from gmmae.models.losses import weighted_sum
 from gmmae.training.reduction import OfBatch, in_parts
+from gmmae.workloads.workload import Params, PerSample, Samples
 
 Average = Callable[[OfBatch, Array, Array], Any]
-Gather = Callable[[Array, Array], Array]
+Losses = Callable[[Params, Samples, Array | None], Array]
+Keys = Callable[[Array], Array | None]
+
+
+def no_keys(index: Array) -> None:
+    """For losses that draw nothing."""
 
 
 class TrainState(NamedTuple):
@@ -28,9 +34,9 @@ class TrainState(NamedTuple):
     opt_state: optax.OptState
 
 
-def take(volumes: Array, index: Array) -> Array:
-    """The volumes at `index`, as they are."""
-    return volumes[index]
+def take(samples: Samples, index: Int[Array, "*batch"]) -> Samples:
+    """The samples at `index`."""
+    return jax.tree.map(lambda array: array[index], samples)
 
 
 def adam(
@@ -60,10 +66,10 @@ def _scale_by_adam(beta1: float, beta2: float, epsilon: float) -> optax.Gradient
 
 def train_step(
     state: TrainState,
-    samples: Array,
+    samples: Samples,
     weights: Float[Array, "*samples"],
     *,
-    losses: Losses,
+    losses: Callable[[Params, Samples], Array],
     optimizer: optax.GradientTransformation,
     average: Average = in_parts,
 ) -> tuple[TrainState, Float[Array, ""]]:
@@ -81,7 +87,7 @@ def train_step(
       The new state and the mean loss over the step's real samples of all devices, before the update.
     """
 
-    def loss_and_gradient(samples: Array, weights: Array) -> tuple[Float[Array, ""], Params]:
+    def loss_and_gradient(samples: Samples, weights: Array) -> tuple[Float[Array, ""], Params]:
         return jax.value_and_grad(lambda params: weighted_sum(losses(params, samples), weights))(state.params)
 
     loss, gradient = average(loss_and_gradient, samples, weights)
@@ -92,22 +98,22 @@ def train_step(
 
 def train_epoch(
     state: TrainState,
-    volumes: Float[Array, "samples *volume"],
+    samples: Samples,
     indices: Int[Array, "steps *device_batch"],
     weights: Float[Array, "steps *device_batch"],
     *,
     losses: Losses,
-    gather: Gather = take,
+    keys: Keys = no_keys,
     **step: Any,
 ) -> tuple[TrainState, Float[Array, " steps"]]:
     """A scan of `train_step` over the epoch's steps; the data set stays on the device and is gathered from.
 
     Args:
       state: equal on all devices.
-      volumes: the whole training set.
+      samples: the whole training set, a pytree of arrays.
       indices, weights: this device's part of `gmmae.data.batches.Shards`.
-      losses: `(params, volumes) -> one loss a volume`.
-      gather: `(volumes, index) -> samples`; where an augmentation comes in.
+      losses: as `gmmae.workloads.workload.Workload.losses`.
+      keys: `index -> one random key for each`, or None.
       step: the other keyword arguments of `train_step`.
 
     Returns:
@@ -115,7 +121,7 @@ def train_epoch(
     """
 
     def of_index(params: Params, index: Array) -> Array:
-        return losses(params, gather(volumes, index))
+        return losses(params, take(samples, index), keys(index))
 
     def body(carry: TrainState, shard: tuple[Array, Array]) -> tuple[TrainState, Array]:
         return train_step(carry, *shard, losses=of_index, **step)
@@ -125,16 +131,16 @@ def train_epoch(
 
 def evaluate(
     params: Params,
-    volumes: Float[Array, "samples *volume"],
+    samples: Samples,
     indices: Int[Array, "steps *device_batch"],
     weights: Float[Array, "steps *device_batch"],
     *,
-    losses: Losses,
+    values: Callable[[Params, Samples], PerSample],
     average: Average = in_parts,
-) -> Float[Array, " steps"]:
-    """The mean loss of each step's real samples, without a gradient. Arguments as in `train_epoch`."""
+) -> dict[str, Float[Array, " steps"]]:
+    """The mean of each step's real samples, by name; `values` gives one value a sample. Other arguments as in `train_epoch`."""
 
-    def loss(index: Array, weight: Array) -> Array:
-        return weighted_sum(losses(params, volumes[index]), weight)
+    def means(index: Array, weight: Array) -> dict[str, Array]:
+        return {name: weighted_sum(each, weight) for name, each in values(params, take(samples, index)).items()}
 
-    return lax.scan(lambda _, shard: (None, average(loss, *shard)), None, (indices, weights))[1]
+    return lax.scan(lambda _, shard: (None, average(means, *shard)), None, (indices, weights))[1]

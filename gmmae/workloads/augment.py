@@ -1,14 +1,13 @@
 """Random symmetries of the cube, on the device: flips and turns by 90 degrees.
 
-Each sample's symmetry is drawn from (seed, epoch, sample), so it does not depend on the number of devices, nor on the sample's
-place in a batch. The symmetries of an n-axis volume are its axes' permutations, each with any axes flipped: 2, 8 or 48.
+Each sample has a key of its own, so its symmetry does not depend on the number of devices, nor on its place in a batch. The symmetries of an n-axis volume are its axes' permutations, each with any axes flipped: 2, 8 or 48.
 """
 
 import itertools
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Key
 
 
 def symmetry(volume: Float[Array, "*volume"], key: Array) -> Float[Array, "*volume"]:
@@ -21,10 +20,6 @@ def symmetry(volume: Float[Array, "*volume"], key: Array) -> Float[Array, "*volu
     return turned
 
 
-def gather(
-    volumes: Float[Array, "samples *volume"], index: Int[Array, " device_batch"], epoch: Int[Array, ""], *, seed: int
-) -> Float[Array, "device_batch *volume"]:
-    """The volumes at `index`, each in a symmetry drawn from (seed, epoch, its position in the data set)."""
-    of_epoch = jax.random.fold_in(jax.random.key(seed), epoch)
-    keys = jax.vmap(lambda sample: jax.random.fold_in(of_epoch, sample))(index)
-    return jax.vmap(symmetry)(volumes[index], keys)
+def symmetries(volumes: Float[Array, "samples *volume"], keys: Key[Array, " samples"]) -> Float[Array, "samples *volume"]:
+    """The volumes, each in a symmetry drawn from its key."""
+    return jax.vmap(symmetry)(volumes, keys)

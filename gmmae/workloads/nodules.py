@@ -1,83 +1,127 @@
-"""Workloads: model, data and loss put together, by name. What trains them knows none of the three."""
+"""The paper's workload: the Gaussian-mixture autoencoder of lung nodules, whose input and target are the same density."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
-import jax
-import jax.numpy as jnp
-from flax import linen as nn
-from jaxtyping import Array, Float
+import numpy as np
 
-from gmmae.base.config import Config
-from gmmae.data.sources import Dataset, load
-from gmmae.models.autoencoder import MixtureAutoencoder
-from gmmae.models.encoder import Encoder, Heads
-from gmmae.models.losses import LOSSES, Losses, Params
-from gmmae.models.mixture import Mixture
+from gmmae.base.rules import ConfigError, Section
+from gmmae.data.config import DataConfig
+from gmmae.models.config import ModelConfig
+from gmmae.workloads.workload import Events, Params, PerSample, Snapshot, Splits, Workload
 
+if TYPE_CHECKING:
+    from jax import Array
 
-class Description(NamedTuple):
-    """What the model says of some volumes."""
-
-    mixture: Mixture
-    density: Float[Array, "samples *volume"]
+# The command line reads `Config` before JAX may be imported, so what needs JAX is imported in the functions.
 
 
-class Workload(NamedTuple):
-    """What is trained.
+@dataclass(frozen=True)
+class Config(Section):
+    loss: Literal["msle", "mse", "mae"] = "msle"  # what the density is compared by
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
 
-    Attributes:
-      data: training and validation targets, on the host.
-      init: `key -> params`.
-      losses: `(params, volumes) -> one loss a volume`.
-      describe: `(params, volumes) -> Description`.
-    """
-
-    data: Dataset
-    init: Callable[[Array], Params]
-    losses: Losses
-    describe: Callable[[Params, Array], Description]
-
-
-def model(config: Config) -> MixtureAutoencoder:
-    """The autoencoder that a configuration asks for."""
-    c = config.model
-    tf32 = config.precision == "tf32"
-    encoder = Encoder(c.filters, c.kernels, c.padding, c.activation, c.latent_dim, tf32)
-    heads = Heads(c.components, config.data.ndim, tf32)
-    return MixtureAutoencoder(encoder, heads, c.covariance, c.rho, c.sigma_floor, c.rho_limit)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        left = self.data.size - sum(kernel - 1 for kernel in self.model.kernels)
+        if self.model.padding == "VALID" and left < 1:
+            raise ConfigError(
+                f"model.kernels must leave at least 1 voxel of data.size = {self.data.size} under VALID padding; got "
+                f"{self.model.kernels}, which leaves {left}: use smaller kernels or model.padding = SAME"
+            )
 
 
-def nodules(config: Config) -> Workload:
-    """The Gaussian-mixture autoencoder of nodules: input and target are the same density.
+def build(config: Config) -> Workload:
+    """The workload; its samples are densities, an array `samples × *volume`.
 
     Raises:
       DataError: the data cannot be used.
     """
-    data = load(config.data)
-    module = model(config)
-    loss = LOSSES[config.loss]
+    import jax
+    import jax.numpy as jnp
 
-    def init(key: Array) -> Params:
+    from gmmae.data.sources import load
+    from gmmae.models.autoencoder import autoencoder
+    from gmmae.models.losses import LOSSES
+    from gmmae.workloads.augment import symmetries
+
+    data = load(config.data)
+    module, loss = autoencoder(config.model, config.data.ndim), LOSSES[config.loss]
+
+    def init(key: "Array") -> Params:
         return module.init(key, jnp.asarray(data.train.density[:1]))
 
-    def losses(params: Params, volumes: Array) -> Array:
-        density = _density(module, params, volumes)
+    def losses(params: Params, volumes: "Array", keys: "Array | None") -> "Array":
+        if config.data.augment and keys is not None:
+            volumes = symmetries(volumes, keys)
+        density = module.apply(params, volumes)
         with jax.named_scope("loss"):
             return loss(density, volumes)
 
-    def describe(params: Params, volumes: Array) -> Description:
+    def describe(params: Params, volumes: "Array") -> PerSample:
         mixture = module.apply(params, volumes, method=module.mixture)
-        assert isinstance(mixture, Mixture)
-        return Description(mixture, _density(module, params, volumes))
+        return {
+            "inputs": volumes,
+            "density": module.apply(params, volumes),
+            "weights": jnp.exp(mixture.log_weights),
+            "means": mixture.means,
+            "covariances": mixture.covariances,
+        }
 
-    return Workload(data, init, losses, describe)
+    splits = Splits(data.train.density, data.validation.density)
+    return Workload(splits, init, losses, describe=describe, about=f"{config.data.source} volumes")
 
 
-def _density(module: nn.Module, params: Params, volumes: Array) -> Array:
-    density = module.apply(params, volumes)
-    assert isinstance(density, jax.Array)
-    return density
+def training_samples(config: Config) -> int:
+    """Training samples of a configuration; synthetic ones are not made for it."""
+    from gmmae.data.sources import training_samples
+
+    return training_samples(config.data)
 
 
-WORKLOADS: dict[str, Callable[[Config], Workload]] = {"nodules": nodules}
+def draw(snapshots: Sequence[Snapshot], folder: Path, title: str, ending: str = "png") -> Path:
+    """Nodules, and the mixtures that the model made of them after some epochs."""
+    from gmmae.figures import mixtures
+
+    shown = [
+        mixtures.Snapshot(epoch=snapshot.epoch, val_loss=snapshot.val_loss, **{name: snapshot.arrays[name] for name in MIXTURE})
+        for snapshot in snapshots
+    ]
+    return mixtures.reconstructions(snapshots[-1].arrays["inputs"], shown, folder / f"reconstructions.{ending}", title=title)
+
+
+MIXTURE = ("density", "weights", "means", "covariances")
+
+
+def events(arrays: Mapping[str, np.ndarray]) -> Events:
+    """Histograms of α, μ, σ and ρ, and central slices of each shown nodule: input left, reconstruction right."""
+    images = {
+        f"nodule_{i}/input_and_reconstruction": slices(volume, density)
+        for i, (volume, density) in enumerate(zip(arrays["inputs"], arrays["density"], strict=True))
+        if volume.ndim > 1
+    }
+    return Events(histograms={f"mixture/{name}": values for name, values in _parameters(arrays).items()}, images=images)
+
+
+def _parameters(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    variances = np.diagonal(arrays["covariances"], axis1=-2, axis2=-1)
+    sigma = np.sqrt(variances)
+    rows, columns = np.triu_indices(sigma.shape[-1], k=1)
+    rho = arrays["covariances"][..., rows, columns] / (sigma[..., rows] * sigma[..., columns])
+    return {"alpha": arrays["weights"], "mu": arrays["means"], "sigma": sigma, "rho": rho}
+
+
+def slices(volume: np.ndarray, density: np.ndarray, zoom: int = 8) -> np.ndarray:
+    """Central slices side by side on one grey scale in [0, 1], input left, reconstruction right, magnified `zoom` times.
+
+    The scale is the input's range; NaN is drawn black.
+    """
+    while volume.ndim > 2:
+        volume, density = volume[len(volume) // 2], density[len(density) // 2]
+    low, high = float(volume.min()), float(volume.max())
+    pair = np.hstack([volume, np.full((len(volume), 1), high), density])
+    grey = np.clip((np.nan_to_num(pair, nan=low) - low) / max(high - low, 1e-12), 0, 1)
+    return np.kron(grey, np.ones((zoom, zoom)))

@@ -130,7 +130,7 @@ class Run:
 
     def workers(self) -> list[int]:
         """Processes that extract cubes for this run's processes."""
-        return [pid for pid in self.children() if b"gmmae.data.processes" in _command_line(pid)]
+        return [pid for pid in self.children() if b"gmmae.data.extraction.processes" in _command_line(pid)]
 
     def children(self) -> list[int]:
         """Processes that this run's processes have started."""

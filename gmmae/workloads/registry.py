@@ -1,0 +1,140 @@
+"""Workloads by name: ours, a user's file, or a user's module; and the checks of what they give."""
+
+import dataclasses
+import hashlib
+import importlib
+import importlib.util
+import os
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from gmmae.base.config import Config
+from gmmae.base.errors import InputError
+from gmmae.workloads.workload import Splits, Workload
+
+OURS = ("nodules",)
+
+
+class WorkloadError(InputError):
+    """A workload that cannot be used; the message says what its file must have."""
+
+
+def is_file(name: str) -> bool:
+    """Whether a workload's name is that of a file."""
+    return name.endswith(".py") or os.sep in name
+
+
+@cache
+def load(name: str) -> ModuleType:
+    """The module of a workload: a name of ours, a file (`path/to/mine.py`), or a module (`package.module`).
+
+    Whatever goes wrong inside of a user's module keeps its traceback.
+
+    Raises:
+      WorkloadError: there is none, or it lacks `Config` or `build`.
+    """
+    known = f"{__package__}.{name}" if name in OURS else name
+    module = _from_file(Path(name)) if is_file(name) else _from_name(known)
+    for what in ("Config", "build"):
+        if not callable(getattr(module, what, None)):
+            raise WorkloadError(f"workload must be a module with Config and build; got {name}, which has no {what}")
+    if not (isinstance(module.Config, type) and dataclasses.is_dataclass(module.Config)):
+        raise WorkloadError(f"workload must have a dataclass as its Config; got {module.Config!r} in {name}")
+    taken = {item.name for item in dataclasses.fields(Config)} & {item.name for item in dataclasses.fields(module.Config)}
+    if taken:
+        raise WorkloadError(
+            f"Config of a workload must have fields of its own; got {', '.join(sorted(taken))} in {name}, which every "
+            "configuration has: rename"
+        )
+    return module
+
+
+def _from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise WorkloadError(f"workload must be a file that is there; got {path}")
+    path = path.resolve()
+    name = f"gmmae_workload_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def _from_name(name: str) -> ModuleType:
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        found = importlib.util.find_spec(name)
+    except (ModuleNotFoundError, ValueError):
+        found = None
+    if found is None:
+        raise WorkloadError(
+            f"workload must be one of {', '.join(OURS)}, a file (path/to/mine.py) or a module (package.module); got {name!r}"
+        )
+    return importlib.import_module(name)
+
+
+def configuration(name: str = OURS[0], **values: Any) -> Config:
+    """A configuration for a workload: its own settings, and everything else, by default or as given.
+
+    >>> configuration("nodules", arm="weak").settings.data.size
+    16
+    """
+    return Config(**{"workload": name, "settings": load(name).Config(), **values})
+
+
+def build(config: Config) -> Workload:
+    """The workload of a configuration.
+
+    Raises:
+      InputError: the data cannot be used, or the workload gives something else than the interface says.
+    """
+    workload = load(config.workload).build(config.settings)
+    if not isinstance(workload, Workload) or not isinstance(workload.data, Splits):
+        raise WorkloadError(
+            f"build of a workload must return a Workload whose data are Splits; got {type(workload).__name__} from "
+            f"{config.workload}"
+        )
+    for name, samples in workload.data._asdict().items():
+        count(samples, f"the {name} samples of {config.workload}")
+    return workload
+
+
+def count(samples: Any, what: str = "samples") -> int:
+    """How many samples a pytree of arrays holds.
+
+    Args:
+      samples: arrays with the samples along their leading axis.
+      what: that they are, for the error.
+
+    Raises:
+      WorkloadError: there are none, or the arrays differ in how many.
+    """
+    import jax
+
+    shapes = [getattr(leaf, "shape", ()) for leaf in jax.tree.leaves(samples)]
+    sizes = {shape[0] if shape else 0 for shape in shapes}
+    if len(sizes) != 1 or 0 in sizes:
+        raise WorkloadError(
+            f"{what} must be arrays with the same number of samples, at least 1, along their leading axes; got shapes "
+            f"{', '.join(map(str, shapes)) or 'none'}"
+        )
+    return sizes.pop()
+
+
+def training_samples(config: Config) -> int:
+    """How many training samples the workload of a configuration has, without making them where it can tell.
+
+    Raises:
+      InputError: as `build`.
+    """
+    module = load(config.workload)
+    if hasattr(module, "training_samples"):
+        return module.training_samples(config.settings)
+    return count(build(config).data.train)

@@ -1,0 +1,86 @@
+"""What a workload is: the interface between what is trained and what trains it.
+
+A workload is one file, a module with
+
+    Config                          a frozen dataclass: the fields and sections that the workload adds to a configuration
+    build(config) -> Workload       data, and functions for JAX to compile
+
+and, where it likes, functions of the host on plain arrays:
+
+    draw(snapshots, folder, title, ending) -> Path      one picture of what the model makes of the shown samples
+    events(arrays) -> Events                            what TensorBoard shows of `Workload.describe`
+    training_samples(config) -> int                     where that is known without making the data
+
+Strong scaling computes what one device would because every loss is that of one sample: a loss that looks at other samples of
+the batch, as batch normalisation does, would depend on how the batch is divided. So there is no mutable state either.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:  # a configuration is read before JAX is imported
+    import numpy as np
+    from jax import Array
+
+Params = Any
+"""Parameters: a pytree of arrays."""
+
+Samples = Any
+"""Samples: a pytree of arrays, all with the samples along their leading axis."""
+
+PerSample = Mapping[str, "Array"]
+"""Names, and one value a sample for each."""
+
+
+class Splits(NamedTuple):
+    """Training and validation samples, NumPy arrays on the host. Floating ones take the configuration's precision."""
+
+    train: Samples
+    validation: Samples
+
+
+def no_metrics(params: Params, samples: Samples) -> PerSample:
+    """Validation metrics of a workload that has none beside its loss."""
+    return {}
+
+
+class Workload(NamedTuple):
+    """What is trained.
+
+    Attributes:
+      data: training and validation samples.
+      init: `key -> params`.
+      losses: `(params, samples, keys) -> one loss a sample`. In training, `keys` is one random key a sample, drawn from the
+        run's seed, the epoch and the sample's place in the data set: for augmentation and dropout. At validation it is None.
+      metrics: `(params, samples) -> {name: one value a sample}`, for validation.
+      describe: `(params, samples) -> {name: array}`: what is kept of the shown validation samples for pictures; None: nothing.
+      about: the samples, in a few words for the start table.
+    """
+
+    data: Splits
+    init: Callable[["Array"], Params]
+    losses: Callable[[Params, Samples, "Array | None"], "Array"]
+    metrics: Callable[[Params, Samples], PerSample] = no_metrics
+    describe: Callable[[Params, Samples], PerSample] | None = None
+    about: str = ""
+
+
+class Snapshot(NamedTuple):
+    """What `Workload.describe` gave after an epoch, on the host, and the validation loss then."""
+
+    epoch: int
+    val_loss: float
+    arrays: Mapping[str, "np.ndarray"]
+
+
+class Events(NamedTuple):
+    """For TensorBoard, by tag: numbers, values for a histogram, and images (rows × columns, grey from 0 to 1)."""
+
+    scalars: Mapping[str, float] = {}
+    histograms: Mapping[str, "np.ndarray"] = {}
+    images: Mapping[str, "np.ndarray"] = {}
+
+
+Draw = Callable[[Sequence[Snapshot], Path, str, str], Path]
+"""`(snapshots, folder, title, ending) -> path`: draws one picture into the folder, PNG or SVG by its ending."""
