@@ -178,5 +178,5 @@ figure p:first-child { margin: 0 0 0.5em; }
 img { display: block; max-width: 100%; height: auto; margin: 0 auto 0.5em; background: white; }
 table { border-collapse: collapse; border-block: 1.5px solid; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.3em 0.8em; text-align: left; border-bottom: 1px solid #8886; }
-th[style], td[style] { white-space: nowrap; } /* numbers, which Markdown aligns to the right */
+td[style] { white-space: nowrap; } /* numbers, which Markdown aligns to the right */
 """
