@@ -105,7 +105,7 @@ def compare(devices: list[int], count: int, epochs: int, figure: Path | None) ->
 
 def draw(drift: dict[tuple[str, int], np.ndarray], path: Path) -> Path:
     """The distances from the run on one device, by epoch. Zero has no place on a logarithmic axis: it stands at the bottom."""
-    picture = canvas.blank(3.4, "", "")
+    picture = canvas.blank(3.4, "")
     axes = picture.subplots()
     apart = {key: line for key, line in drift.items() if line.any()}
     least = 10 ** np.floor(np.log10(min((line[line > 0].min() for line in apart.values()), default=1e-8)))

@@ -8,17 +8,19 @@ Intervals are Student's t-intervals of each parameter alone, not a joint region.
 say so: T_S and c are often close to zero.
 """
 
+import warnings
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
+from scipy.optimize import OptimizeWarning, curve_fit
 from scipy.special import stdtrit
 
 from gmmae.base.errors import InputError
 
-SMALLEST_RATIO = 1e-4
-"""Of the smallest to the largest singular value of a design with columns of length 1. Below, some sum of the parameters moves
-the times 10,000 times less than others do, while timings repeat to a per mille at best."""
+LARGEST_CONDITION = 1e4
+"""Of a design with columns of length 1. Above, some sum of the parameters moves the times 10,000 times less than others do,
+while timings repeat to a per mille at best."""
 
 REWEIGHTINGS = 20
 """Each shrinks the error of the weights by about the relative noise; at 30 % noise, 20 of them leave 0.3^20, or 1e-10."""
@@ -52,8 +54,7 @@ def fit_law(devices: Sequence[int], times_s: Sequence[float], level: float = 0.9
       InputError: fewer than 3 different device counts, fewer than 4 times, counts too alike, or input that is no measurement.
     """
     design, times = _law_design(devices, times_s)
-    _require_degrees_of_freedom(design)
-    _require(_determined(design, times), "device counts must tell T_S, T_P and c apart", devices, "spread them, as 1, 2, 4, 8")
+    _require_determined(design, times, "device counts must tell T_S, T_P and c apart", devices, "spread them, as 1, 2, 4, 8")
     return dict(zip(("serial_s", "parallel_s", "communication_s"), _estimates(design, times, level), strict=True))
 
 
@@ -88,8 +89,7 @@ def fit_all_reduce(
         design = np.stack([2 * levels, 2 * levels * sizes], axis=1)
     else:
         raise InputError(f"collective must be one of ring, tree; got {collective!r}")
-    _require_degrees_of_freedom(design)
-    _require(_determined(design, times), "sizes must tell α and β apart", sizes_bytes, "measure small and large messages")
+    _require_determined(design, times, "sizes must tell α and β apart", sizes_bytes, "measure small and large messages")
     alpha, inverse = _estimates(design, times, level)
     grows = "bandwidth not determined: the times do not grow with the size; 1/β must be positive"
     _require(inverse.value > 0, grows, inverse.value, "measure larger messages")
@@ -112,7 +112,7 @@ def leave_one_out(devices: Sequence[int], times_s: Sequence[float]) -> list[Held
         kept = counts != count
         if np.unique(counts[kept]).size < design.shape[1] or not _determined(design[kept], times[kept]):
             continue
-        predicted = design[~kept][0] @ _solve(design[kept], times[kept])
+        predicted = design[~kept][0] @ _fit(design[kept], times[kept])[0]
         found.append(HeldOut(int(count), float(np.median(times[~kept])), float(predicted)))
     return found
 
@@ -142,42 +142,33 @@ def _require(holds: bool, rule: str, value: object, way_out: str) -> None:
         raise InputError(f"{rule}; got {np.asarray(value).tolist()!r}: {way_out}")
 
 
-def _require_degrees_of_freedom(design: np.ndarray) -> None:
-    times, parameters = design.shape
+def _require_determined(design: np.ndarray, times: np.ndarray, apart: str, given: object, way_out: str) -> None:
+    count, parameters = design.shape
     rule = f"{parameters} parameters with intervals need at least {parameters + 1} times"
-    _require(times > parameters, rule, times, "repeat the measurements")
+    _require(count > parameters, rule, count, "repeat the measurements")
+    _require(_determined(design, times), apart, given, way_out)
 
 
 def _determined(design: np.ndarray, times: np.ndarray) -> bool:
     relative = design / times[:, None]
-    singular = np.linalg.svd(relative / np.linalg.norm(relative, axis=0), compute_uv=False)
-    return bool(singular[-1] >= SMALLEST_RATIO * singular[0])
+    return bool(np.linalg.cond(relative / np.linalg.norm(relative, axis=0)) <= LARGEST_CONDITION)
 
 
-def _relative(design: np.ndarray, fitted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The design relative to the fitted times, its columns of length 1, and their lengths before."""
-    _require(_all_positive(fitted), "the model must fit positive times", float(fitted.min()), "these times do not follow it")
-    relative = design / fitted[:, None]
-    lengths = np.linalg.norm(relative, axis=0)
-    return relative / lengths, lengths
-
-
-def _solve(design: np.ndarray, times: np.ndarray) -> np.ndarray:
-    fitted, parameters = times, np.zeros(design.shape[1])
+def _fit(design: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The parameters, and their covariance, which is infinite where there are no more times than parameters."""
+    fitted, parameters, covariance = times, np.zeros(design.shape[1]), np.empty(0)
     for _ in range(REWEIGHTINGS):
-        relative, lengths = _relative(design, fitted)
-        parameters = np.linalg.lstsq(relative, times / fitted, rcond=None)[0] / lengths
+        with warnings.catch_warnings(action="ignore", category=OptimizeWarning):  # of that infinity
+            parameters, covariance = curve_fit(
+                lambda x, *p: x @ p, design, times, parameters, sigma=fitted, jac=lambda x, *p: x
+            )
         fitted = design @ parameters
-    return parameters
+        _require(_all_positive(fitted), "the model must fit positive times", fitted.min(), "these times do not follow it")
+    return parameters, covariance
 
 
 def _estimates(design: np.ndarray, times: np.ndarray, level: float) -> list[Estimate]:
     _require(0 < level < 1, "level must lie between 0 and 1", level, "give 0.95 for 95 %")
-    parameters = _solve(design, times)
-    fitted = design @ parameters
-    relative, lengths = _relative(design, fitted)
-    freedom = times.size - parameters.size
-    variance = np.sum((times / fitted - 1) ** 2) / freedom
-    errors = np.sqrt(variance * np.diag(np.linalg.inv(relative.T @ relative))) / lengths
-    margins = stdtrit(freedom, (1 + level) / 2) * errors
+    parameters, covariance = _fit(design, times)
+    margins = stdtrit(times.size - parameters.size, (1 + level) / 2) * np.sqrt(np.diag(covariance))
     return [Estimate(float(p), float(p - m), float(p + m)) for p, m in zip(parameters, margins, strict=True)]

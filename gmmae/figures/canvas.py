@@ -13,7 +13,7 @@ from jaxtyping import Float
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 
 DPI = 150
 WIDTH = 6.4
@@ -47,13 +47,11 @@ def finite(values: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     return np.where(np.isfinite(values), values, np.nan)
 
 
-def blank(height: float, title: str, note: str) -> Figure:
-    """A figure of a journal's column, `height` inches high, with a title above and a small note below."""
+def blank(height: float, title: str) -> Figure:
+    """A figure of a journal's column, `height` inches high, with a title above."""
     figure = Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
     if title:
         figure.suptitle(textwrap.fill(title, 80), fontsize=10)
-    if note:
-        figure.supxlabel(textwrap.fill(note, 110), fontsize=7, color=GREY, x=0.01, ha="left")
     return figure
 
 
@@ -65,45 +63,32 @@ def dress(axes: Axes, x_label: str, y_label: str) -> None:
     axes.set_ylabel(y_label, fontsize=9)
 
 
-def legend_above(axes: Axes, handles: Sequence[Artist]) -> None:
-    """A legend that no data can reach, in as many columns as there is room for."""
+def legend_above(axes: Axes, handles: Sequence[Artist], width: float = WIDTH) -> None:
+    """A legend that no data can reach, in as many columns as fit into `width`, in inches.
+
+    It belongs to the axes, because matplotlib lays a legend of the figure over its title.
+    """
     lengths = [len(str(handle.get_label())) for handle in handles]
     columns = min(4, len(handles))
     # Inches: a handle with its gaps, and letters of 8 points. Columns are filled one after the other, as matplotlib does.
-    while columns > 1 and sum(0.5 + 0.065 * max(part) for part in np.array_split(lengths, columns)) > WIDTH - 0.7:
+    while columns > 1 and sum(0.5 + 0.065 * max(part) for part in np.array_split(lengths, columns)) > width - 0.7:
         columns -= 1
     columns = math.ceil(len(handles) / math.ceil(len(handles) / columns))  # as many rows, but even ones
     style = {"frameon": False, "fontsize": 8, "borderaxespad": 0.3, "columnspacing": 1.2, "handlelength": 1.8}
     axes.legend(handles=list(handles), loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, **style)
 
 
-def log_ticks(low: int | float, high: int | float) -> list[float]:
-    """Some eight round values at most in [low, high], for an axis that is logarithmic.
-
-    >>> log_ticks(90, 1100)
-    [100.0, 200.0, 300.0, 500.0, 700.0, 1000.0]
-    >>> log_ticks(1, 2)
-    [1.0, 1.2, 1.4, 1.6, 1.8, 2.0]
-    """
-    if high < 3 * low:
-        values = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high)
-        return [float(f"{value:.6g}") for value in values if low <= value <= high]
-    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks: list[float] = []
-    for digits in ((1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
-        ticks = [float(f"{digit}e{exponent}") for exponent in exponents for digit in digits]
-        ticks = [tick for tick in ticks if low <= tick <= high]
-        if len(ticks) <= 8:
-            return ticks
-    return ticks[:: math.ceil(len(ticks) / 8)]
-
-
-def log_axis(axes: Axes, which: Literal["x", "y"], ticks: Sequence[int | float], base: int = 10) -> None:
-    """Make an axis logarithmic, with plain numbers at the ticks and nowhere else."""
+def log_axis(axes: Axes, which: Literal["x", "y"], at: Sequence[int] = ()) -> None:
+    """Make an axis, whose limits are set, logarithmic: plain numbers at the values given, or else at some eight round ones."""
     scale, axis = (axes.set_xscale, axes.xaxis) if which == "x" else (axes.set_yscale, axes.yaxis)
-    scale("log", base=base)
-    axis.set_ticks(ticks, labels=[plain(tick, 6) for tick in ticks])
-    axis.set_ticks([], minor=True)
+    scale("log")
+    low, high = axis.get_view_interval()
+    decades = math.log10(high / low)
+    digits = (1, 2, 3, 5, 7) if decades < 1.5 else (1, 2, 5) if decades < 2.5 else (1, 3) if decades < 4 else (1,)
+    even = MaxNLocator(5, steps=[1, 2, 5, 10])
+    axis.set_major_locator(FixedLocator(at) if at else even if high < 3 * low else LogLocator(subs=digits))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(lambda value, _: plain(float(value), 6))
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> Path:

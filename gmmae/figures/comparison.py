@@ -1,9 +1,7 @@
 """Scaling strategies compared by the number of devices: time to target, throughput, and the time of a step."""
 
 import math
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -70,93 +68,35 @@ class _Ideal(NamedTuple):
         return self.at_one * float(n) ** self.power
 
 
-def time_to_target(
-    series: Sequence[Series],
-    stem: str | os.PathLike[str],
-    *,
-    title: str,
-    x_label: str = "devices",
-    y_label: str = "time to target (s)",
-    note: str = "",
-) -> tuple[Path, Path]:
-    """Draw the time to the target loss against the number of devices, both logarithmic.
+def time_to_target(series: Sequence[Series], *, title: str, y_label: str = "time to target (s)") -> Figure:
+    """The time to the target loss against the number of devices, both logarithmic.
 
     A median that is infinite is missing from its line. A strip above the axes says for each strategy with misses how many runs
     reached the target, wherever not all did. The dashed line is T₁ / n, with the first finite median on one device for T₁.
 
     Args:
       series: a line each.
-      stem: path of the files without their endings.
       title: above the figure.
-      x_label, y_label: of the axes.
-      note: small, below the figure.
-
-    Returns:
-      The paths of the PNG and the SVG.
+      y_label: of the axis of time.
 
     Raises:
       ValueError: there is no series, or one whose tuples differ in length or are empty.
 
     Source: Fig. 2 of the paper.
     """
-    return canvas.save_both(_draw_time_to_target(series, title, x_label, y_label, note), stem)
-
-
-def throughput(
-    series: Sequence[Measured], stem: str | os.PathLike[str], *, title: str, x_label: str = "devices", note: str = ""
-) -> tuple[Path, Path]:
-    """Draw samples a second against the number of devices; dashed, n times each line's value on one device.
-
-    Args:
-      series: a line each, in samples a second: strong scaling at a global batch, or weak scaling at a device batch.
-      stem, title, x_label, note: as in `time_to_target`.
-
-    Returns:
-      The paths of the PNG and the SVG.
-
-    Raises:
-      ValueError: as in `time_to_target`.
-    """
-    return canvas.save_both(_draw_throughput(series, title, x_label, note), stem)
-
-
-def step_time(
-    series: Sequence[Measured],
-    stem: str | os.PathLike[str],
-    *,
-    title: str,
-    x_label: str = "device batch (samples)",
-    note: str = "",
-) -> tuple[Path, Path]:
-    """Draw the time of a training step in ms against the device batch.
-
-    Args:
-      series: a line each, in seconds.
-      stem, title, x_label, note: as in `time_to_target`.
-
-    Returns:
-      The paths of the PNG and the SVG.
-
-    Raises:
-      ValueError: as in `time_to_target`.
-    """
-    return canvas.save_both(_draw_step_time(series, title, x_label, note), stem)
-
-
-def _draw_time_to_target(series: Sequence[Series], title: str, x_label: str, y_label: str, note: str) -> Figure:
     _check(series)
     missed = [i for i, one in enumerate(series) if any(k < m for k, m in zip(one.reached, one.runs, strict=True))]
     lines = [Measured(*one[:5]) for one in series]
     ideals = [_Ideal(GREY, t, -1) for t in (_on_one(line) for line in lines) if math.isfinite(t)][:1]
 
     height = 4.0 + ROW * len(missed)
-    figure = canvas.blank(height, title, note)
+    figure = canvas.blank(height, title)
     if missed:
         strip_height = ROW * len(missed)
         strip, axes = figure.subplots(2, sharex=True, height_ratios=(strip_height, height - 1 - strip_height))
     else:
         strip = axes = figure.subplots()
-    canvas.dress(axes, x_label, y_label)
+    canvas.dress(axes, "devices", y_label)
     handles = _plot(axes, lines, ideals, "ideal, $T_1/n$")
     if not any(math.isfinite(t) for line in lines for t in line.median):
         axes.text(0.5, 0.5, "no median run reached the target", transform=axes.transAxes, ha="center", fontsize=9, color=GREY)
@@ -166,20 +106,37 @@ def _draw_time_to_target(series: Sequence[Series], title: str, x_label: str, y_l
     return figure
 
 
-def _draw_throughput(series: Sequence[Measured], title: str, x_label: str, note: str) -> Figure:
+def throughput(series: Sequence[Measured], *, title: str) -> Figure:
+    """Samples a second against the number of devices; dashed, n times each line's value on one device.
+
+    Args:
+      series: a line each, in samples a second: strong scaling at a global batch, or weak scaling at a device batch.
+      title: above the figure.
+
+    Raises:
+      ValueError: as in `time_to_target`.
+    """
     _check(series)
     ideals = [_Ideal(STYLES[i % len(STYLES)][0], _on_one(one), 1) for i, one in enumerate(series)]
-    return _draw_lines(
-        series, [ideal for ideal in ideals if math.isfinite(ideal.at_one)], title, x_label, "samples per second", note
-    )
+    ideals = [ideal for ideal in ideals if math.isfinite(ideal.at_one)]
+    return _draw_lines(series, ideals, title, "devices", "samples per second")
 
 
-def _draw_step_time(series: Sequence[Measured], title: str, x_label: str, note: str) -> Figure:
+def step_time(series: Sequence[Measured], *, title: str) -> Figure:
+    """The time of a training step in ms against the device batch.
+
+    Args:
+      series: a line each, in seconds.
+      title: above the figure.
+
+    Raises:
+      ValueError: as in `time_to_target`.
+    """
     _check(series)
     in_ms = [
         one._replace(**{name: tuple(1e3 * t for t in getattr(one, name)) for name in Measured._fields[2:]}) for one in series
     ]
-    return _draw_lines(in_ms, [], title, x_label, "time of a step (ms)", note)
+    return _draw_lines(in_ms, [], title, "device batch (samples)", "time of a step (ms)")
 
 
 def _on_one(line: Measured) -> int | float:
@@ -187,10 +144,8 @@ def _on_one(line: Measured) -> int | float:
     return dict(zip(line.at, line.median, strict=True)).get(1, math.nan)
 
 
-def _draw_lines(
-    lines: Sequence[Measured], ideals: Sequence[_Ideal], title: str, x_label: str, y_label: str, note: str
-) -> Figure:
-    figure = canvas.blank(4.0, title, note)
+def _draw_lines(lines: Sequence[Measured], ideals: Sequence[_Ideal], title: str, x_label: str, y_label: str) -> Figure:
+    figure = canvas.blank(4.0, title)
     axes = figure.subplots()
     canvas.dress(axes, x_label, y_label)
     canvas.legend_above(axes, _plot(axes, lines, ideals, "ideal, n × one device"))
@@ -212,15 +167,14 @@ def _plot(axes: Axes, lines: Sequence[Measured], ideals: Sequence[_Ideal], ideal
     ends = (counts[0], counts[-1])
     ideals = ideals if len(counts) > 1 else []
     axes.set_xlim(ends[0] / 1.35, ends[1] * 1.35)
-    canvas.log_axis(axes, "x", counts, base=2)
+    canvas.log_axis(axes, "x", counts)
     values = np.array(
         [value for line in lines for part in line[2:] for value in part] + [ideal(n) for ideal in ideals for n in ends]
     )
     values = values[np.isfinite(values) & (values > 0)]
     if len(values):
-        low, high = values.min() / 1.2, values.max() * 1.2
-        axes.set_ylim(low, high)
-        canvas.log_axis(axes, "y", canvas.log_ticks(low, high))
+        axes.set_ylim(values.min() / 1.2, values.max() * 1.2)
+        canvas.log_axis(axes, "y")
         axes.grid(axis="y", color="#e8e8e8", lw=0.6)
     else:
         axes.set_yticks([])

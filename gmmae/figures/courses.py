@@ -1,8 +1,6 @@
 """The losses of runs against time: of several numbers of devices, and of one run with its first epochs enlarged."""
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib
@@ -16,9 +14,6 @@ from matplotlib.ticker import MaxNLocator
 
 from gmmae.figures import canvas
 from gmmae.figures.canvas import BLUE, GREY, VERMILION, finite
-
-INSET = (0.42, 0.4)
-"""Width and height of the inset, as parts of the axes."""
 
 
 class Course(NamedTuple):
@@ -36,77 +31,27 @@ class Course(NamedTuple):
     val_loss: Float[np.ndarray, " epochs"]
 
 
-def losses_by_devices(
-    courses: Sequence[Course],
-    stem: str | os.PathLike[str],
-    *,
-    title: str,
-    target: float | None,
-    x_label: str = "time (s)",
-    note: str = "",
-) -> tuple[Path, Path]:
-    """Draw the losses of several runs over time, from dark to light in the order given.
+def losses_by_devices(courses: Sequence[Course], *, title: str, target: float | None, x_label: str = "time (s)") -> Figure:
+    """The losses of several runs over time, from dark to light in the order given.
 
     Time is logarithmic, so that 32 devices have as much room as one. Where the validation loss first is at or below the target
     there is a circle; where a run stops being finite there is a cross at its last finite loss, and the legend says so.
 
     Args:
       courses: a colour each.
-      stem: path of the files without their endings.
       title: above the figure.
       target: validation loss to reach, if there is one.
       x_label: of the axis of time.
-      note: small, below the figure.
-
-    Returns:
-      The paths of the PNG and the SVG.
 
     Raises:
       ValueError: there is no course, or one without epochs.
 
     Source: Fig. 4 and 5 of the paper.
     """
-    return canvas.save_both(_draw_losses_by_devices(courses, title, target, x_label, note), stem)
-
-
-def warmup_course(
-    course: Course,
-    stem: str | os.PathLike[str],
-    *,
-    title: str,
-    target: float | None,
-    inset_epochs: int,
-    epoch_s: float,
-    x_label: str = "time (s)",
-    note: str = "",
-) -> tuple[Path, Path]:
-    """Draw the losses of one run over time, with an inset that shows its first epochs against their number.
-
-    The inset stands where it covers no curve; if there is no such place, the axis of the losses is made longer. There is none
-    if the run has no finite loss in its first epochs, or no more epochs than those.
-
-    Args:
-      course: of the run.
-      stem, title, target, note: as in `losses_by_devices`.
-      inset_epochs: epochs in the inset, and shaded in the axes.
-      epoch_s: duration of an epoch in seconds.
-
-    Returns:
-      The paths of the PNG and the SVG.
-
-    Raises:
-      ValueError: there is no epoch.
-
-    Source: Fig. 3 of the paper.
-    """
-    return canvas.save_both(_draw_warmup_course(course, title, target, inset_epochs, epoch_s, note, x_label), stem)
-
-
-def _draw_losses_by_devices(courses: Sequence[Course], title: str, target: float | None, x_label: str, note: str) -> Figure:
     if not courses:
         raise ValueError("there must be at least one course to draw; got none")
     _check(courses)
-    figure = canvas.blank(4.0, title, note)
+    figure = canvas.blank(4.0, title)
     axes = figure.subplots()
     canvas.dress(axes, x_label, "loss")
     # Lighter colours of the map would be lost on white.
@@ -131,63 +76,46 @@ def _draw_losses_by_devices(courses: Sequence[Course], title: str, target: float
     return figure
 
 
-def _draw_warmup_course(
-    course: Course, title: str, target: float | None, inset_epochs: int, epoch_s: float, note: str, x_label: str = "time (s)"
+def warmup_course(
+    course: Course, *, title: str, target: float | None, first_epochs: int, epoch_s: float, x_label: str = "time (s)"
 ) -> Figure:
+    """The losses of one run over time, and beside them its first epochs against their number.
+
+    The second panel is missing if the run has no finite loss in its first epochs, or no more epochs than those.
+
+    Args:
+      course: of the run.
+      title, target, x_label: as in `losses_by_devices`.
+      first_epochs: epochs in the second panel, and shaded in the first.
+      epoch_s: duration of an epoch in seconds.
+
+    Raises:
+      ValueError: there is no epoch.
+
+    Source: Fig. 3 of the paper.
+    """
     _check([course])
-    figure = canvas.blank(4.0, title, note)
-    axes = figure.subplots()
+    end_s = first_epochs * epoch_s
+    # Half an epoch more, because measured epochs are not equally long.
+    within = course.time_s < end_s + epoch_s / 2
+    first = Course(course.label, *(values[within] for values in course[1:]))
+    enlarged = not within.all() and bool((np.isfinite(first.train_loss) | np.isfinite(first.val_loss)).any())
+    figure = canvas.blank(4.0, title)
+    axes, *panel = figure.subplots(1, 1 + enlarged, squeeze=False, width_ratios=(2, 1)[: 1 + enlarged])[0]
     canvas.dress(axes, x_label, "loss")
     handles: list[Artist] = [*_plot_both(axes, course, course.time_s), *_plot_target(axes, target)]
     handles += _marks(_mark_target(axes, course, target, VERMILION), _mark_end(axes, course))
     _scale(axes, [course], target)
     axes.set_xlim(0, 1.02 * float(course.time_s[-1]))
-    end_s = inset_epochs * epoch_s
-    handles.append(axes.axvspan(0, end_s, color="#e4e4e4", zorder=0, lw=0, label=f"first {inset_epochs} epochs"))
-    canvas.legend_above(axes, handles)
-    # Half an epoch more, because measured epochs are not equally long.
-    within = course.time_s < end_s + epoch_s / 2
-    if not within.all() and (np.isfinite(course.train_loss) | np.isfinite(course.val_loss))[within].any():
-        _enlarge(axes, Course(course.label, *(values[within] for values in course[1:])), epoch_s, course, target)
+    handles.append(axes.axvspan(0, end_s, color="#e4e4e4", zorder=0, lw=0, label=f"first {first_epochs} epochs"))
+    canvas.legend_above(axes, handles, canvas.WIDTH * (2 / 3 if enlarged else 1))
+    for beside in panel:
+        canvas.dress(beside, "epoch", "")
+        beside.set_facecolor("#f3f3f3")
+        _plot_both(beside, first, first.time_s / epoch_s, marker="o")
+        _scale(beside, [first], None)
+        beside.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     return figure
-
-
-def _enlarge(axes: Axes, first: Course, epoch_s: float, course: Course, target: float | None) -> None:
-    place = _free_place(axes, course, target)
-    if place is None:
-        # The curves then end below the inset and its labels, at 1 / 2.4 of the height.
-        to_axes, to_data = axes.transScale.transform, axes.transScale.inverted().transform
-        low, high = (float(y) for y in to_axes(np.array([[1.0, y] for y in axes.get_ylim()]))[:, 1])
-        axes.set_ylim(top=float(to_data((0.0, low + 2.4 * (high - low)))[1]))
-        place = (0.55, 0.58)
-    inset = axes.inset_axes((*place, *INSET))
-    inset.set_facecolor("#f3f3f3")
-    _plot_both(inset, first, first.time_s / epoch_s, marker="o")
-    _scale(inset, [first], None)
-    inset.set_xlabel("epoch", fontsize=8, labelpad=1)
-    inset.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    inset.tick_params(labelsize=7)
-
-
-def _free_place(axes: Axes, course: Course, target: float | None) -> tuple[float, float] | None:
-    """Lower left corner in the axes of an inset that covers no curve with its frame or labels; the roomiest there is."""
-    grid = np.union1d(np.linspace(*axes.get_xlim(), 400), course.time_s)
-    points = [np.column_stack([grid, np.full(len(grid), target)])] if target is not None else []
-    for loss in (course.train_loss, course.val_loss):
-        there = np.isfinite(loss)
-        if there.any():
-            points.append(np.column_stack([grid, np.interp(grid, course.time_s[there], loss[there])]))
-    points = (axes.transData + axes.transAxes.inverted()).transform(np.concatenate(points))
-    best, widest = None, 0.0
-    for left in np.linspace(0.14, 0.97 - INSET[0], 6):
-        for bottom in np.linspace(0.2, 0.97 - INSET[1], 6):
-            # The labels reach 0.1 to the left of the frame and 0.15 below it.
-            lower, upper = (left - 0.1, bottom - 0.15), (left + INSET[0], bottom + INSET[1])
-            outside = np.maximum(np.maximum(lower - points, points - upper), 0)
-            room = float(np.hypot(*outside.T).min())
-            if room > max(widest, 0.02):
-                best, widest = (float(left), float(bottom)), room
-    return best
 
 
 def _check(courses: Sequence[Course]) -> None:
@@ -258,14 +186,12 @@ def _scale(axes: Axes, courses: Sequence[Course], target: float | None) -> None:
     drawn = np.append(drawn, [] if target is None else [target])
     if len(drawn) and (drawn > 0).all():
         margin = (drawn.max() / drawn.min()) ** 0.05 * 1.02 if drawn.max() > drawn.min() else 2
-        low, high = drawn.min() / margin, drawn.max() * margin
-        axes.set_ylim(low, high)
-        canvas.log_axis(axes, "y", canvas.log_ticks(low, high))
+        axes.set_ylim(drawn.min() / margin, drawn.max() * margin)
+        canvas.log_axis(axes, "y")
 
 
 def _scale_time(axes: Axes, courses: Sequence[Course]) -> None:
     time_s = np.concatenate([course.time_s for course in courses])
     if (time_s > 0).all():
-        low, high = time_s.min() / 1.1, time_s.max() * 1.1
-        axes.set_xlim(low, high)
-        canvas.log_axis(axes, "x", canvas.log_ticks(low, high))
+        axes.set_xlim(time_s.min() / 1.1, time_s.max() * 1.1)
+        canvas.log_axis(axes, "x")

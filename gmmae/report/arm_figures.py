@@ -8,7 +8,7 @@ import numpy as np
 
 from gmmae.analysis.efficiency import Interval
 from gmmae.base.arms import ARMS
-from gmmae.figures import comparison, courses, mixtures
+from gmmae.figures import canvas, comparison, courses, mixtures
 from gmmae.figures.comparison import Series
 from gmmae.figures.courses import Course
 from gmmae.report import clipping, tables
@@ -47,16 +47,14 @@ def time_to_target(results: Results, folder: Path) -> Block:
     if not series:
         return Paragraph(f"Fig. 2 is left out: there are no times to the target. {results.clock.note}")
     title = "Time to the target validation loss"
-    png, svg = comparison.time_to_target(
-        series, folder / "figure_2", title=results.clock.titled(title), y_label=_time_label(results, "time to target")
-    )
+    drawn = comparison.time_to_target(series, title=results.clock.titled(title), y_label=_time_label(results, "time to target"))
     text = (
         f"Fig. 2. {title}. The target is {results.config.run.stop.target:g}. Strong scaling keeps the global batch at "
         f"{results.config.run.optim.base_batch}; the other strategies let it grow with the devices. Points are medians over "
         "seeds, a miss counted as infinite, so a missing point is a median run that missed the target; numbers above the axes, "
         f"if any, count the seeds that reached it. {intervals_explained(results)} Dashed: T1 / n."
     )
-    return Figure("Fig. 2", _captioned(results, text, results.runs), png, svg)
+    return Figure("Fig. 2", _captioned(results, text, results.runs), *canvas.save_both(drawn, folder / "figure_2"))
 
 
 def _series(results: Results, arm: str) -> Series | None:
@@ -91,19 +89,14 @@ def warmup(results: Results, folder: Path) -> Block:
     title = results.clock.titled(f"Linear rule with warmup {on}")
     target = results.config.run.stop.target or None
     if run.epoch is None:
-        files = courses.losses_by_devices([course], folder / "figure_3", title=title, target=target, x_label="epoch")
+        drawn = courses.losses_by_devices([course], title=title, target=target, x_label="epoch")
     else:
-        text += f" The inset enlarges the first {epochs} epochs, where there are more." if epochs else ""
-        files = courses.warmup_course(
-            course,
-            folder / "figure_3",
-            title=title,
-            target=target,
-            inset_epochs=epochs,
-            epoch_s=run.epoch.total_s,
-            x_label=_time_label(results, "time"),
+        text += f" The panel on the right enlarges the first {epochs} epochs, where there are more." if epochs else ""
+        label = _time_label(results, "time")
+        drawn = courses.warmup_course(
+            course, title=title, target=target, first_epochs=epochs, epoch_s=run.epoch.total_s, x_label=label
         )
-    return Figure("Fig. 3", _captioned(results, text, [run]), *files)
+    return Figure("Fig. 3", _captioned(results, text, [run]), *canvas.save_both(drawn, folder / "figure_3"))
 
 
 def _warmup_run(results: Results) -> Run | None:
@@ -123,9 +116,8 @@ def losses(results: Results, arm: str, number: int, folder: Path) -> Block:
     seeds = [seed for seed in results.config.seeds if any(run.cell.seed == seed for run in found)]
     runs = [run for run in found if run.cell.seed == seeds[0]]
     title = f"Losses under {of}, seed {seeds[0]}"
-    files = courses.losses_by_devices(
+    drawn = courses.losses_by_devices(
         [_course(results, run) for run in runs],
-        folder / f"figure_{number}",
         title=results.clock.titled(title),
         target=results.config.run.stop.target or None,
         x_label="epoch" if results.clock.kind == "unknown" else _time_label(results, "time"),
@@ -137,7 +129,7 @@ def losses(results: Results, arm: str, number: int, folder: Path) -> Block:
         text += " One optimisation path, computed once per seed: the curves differ in time only."
     elif ARMS[arm].grows:
         text += " The global batch grows with the devices, so an epoch has fewer steps."
-    return Figure(name, _captioned(results, text, runs), *files)
+    return Figure(name, _captioned(results, text, runs), *canvas.save_both(drawn, folder / f"figure_{number}"))
 
 
 def _course(results: Results, run: Run) -> Course:

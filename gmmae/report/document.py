@@ -1,17 +1,19 @@
-"""A report as a list of blocks, written as Markdown or as one HTML file that needs nothing but itself.
+"""A report as a list of blocks, written as Markdown, and that Markdown as one HTML file that needs nothing but itself.
 
-The texts of paragraphs and list items know two marks, `code` in backticks and **bold** in double asterisks, one not within
-the other. All else, in every text, is shown as it is written.
+The texts of paragraphs, list items and captions know two marks, `code` in backticks and **bold** in double asterisks, the
+first not within the second. All else, in every text, is shown as it is written.
 """
 
 import base64
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import NamedTuple, assert_never
+from typing import Literal, NamedTuple, assert_never
 from urllib.parse import quote
+
+from markdown_it import MarkdownIt
 
 from gmmae.base.errors import InputError
 from gmmae.report import tables
@@ -23,7 +25,7 @@ SVG_LIMIT_BYTES = 500_000
 
 class Heading(NamedTuple):
     text: str
-    level: int  # 1 to 6; 1 is the title of the page
+    level: Literal[1, 2]  # 1 is the title of the page
 
 
 class Paragraph(NamedTuple):
@@ -55,7 +57,7 @@ def markdown(blocks: Sequence[Block], folder: Path) -> str:
 
     Raises:
       InputError: a figure's file is missing.
-      ValueError: a heading's level outside 1 to 6; a table's row of the wrong length.
+      ValueError: a table's row of the wrong length.
 
     >>> print(markdown([Heading("Results", 1), Paragraph("**Strong** takes `T_n` < T_1.")], Path()), end="")
     # Results
@@ -68,7 +70,7 @@ def markdown(blocks: Sequence[Block], folder: Path) -> str:
 def html(title: str, blocks: Sequence[Block]) -> str:
     """The blocks as one HTML file without scripts or references to anything outside itself.
 
-    Headings under level 1 make the table of contents, which stands after a leading heading of level 1.
+    Headings of level 2 make the table of contents, which stands after a leading heading of level 1.
 
     Args:
       title: of the browser's window; the page shows the blocks only.
@@ -80,100 +82,57 @@ def html(title: str, blocks: Sequence[Block]) -> str:
     body = [_html_block(block, f"section-{place}") for place, block in enumerate(blocks)]
     title_first = bool(blocks) and isinstance(blocks[0], Heading) and blocks[0].level == 1
     body.insert(int(title_first), _contents(blocks))
-    return "\n".join(
-        [
-            "<!DOCTYPE html>",
-            '<html lang="en">',
-            "<head>",
-            '<meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(title)}</title>",
-            f"<style>{_STYLE}</style>",
-            "</head>",
-            "<body>",
-            *(part.rstrip("\n") for part in body if part),
-            "</body>",
-            "</html>",
-            "",
-        ]
-    )
+    return _PAGE.format(title=escape(title), style=_STYLE, body="".join(body))
 
 
 def _markdown_block(block: Block, folder: Path) -> str:
     match block:
         case Heading(text, level):
-            return f"{'#' * _checked(level)} {tables.markdown_text(text)}"
+            return f"{'#' * level} {tables.markdown_text(text)}"
         case Paragraph(text):
-            return _markdown_inline(text)
+            return _marked(text)
         case Bullets(items):
-            return "\n".join(f"- {_markdown_inline(item)}" for item in items)
+            return "\n".join(f"- {_marked(item)}" for item in items)
         case Figure(name, caption, png, svg):
             png_link, svg_link = (_link(_existing(path), folder) for path in (png, svg))
-            image = f"[![{tables.markdown_text(name)}]({png_link})]({svg_link})"
-            return f"{image}\n\n{tables.markdown_start(tables.markdown_text(caption))}"
+            return f"[![{tables.markdown_text(name)}]({png_link})]({svg_link})\n\n{_marked(caption)}"
         case Table():
             return tables.markdown(block)
         case _:
             assert_never(block)
 
 
+_RENDERER = MarkdownIt("commonmark").enable("table")
+
+
 def _html_block(block: Block, anchor: str) -> str:
+    """The block's Markdown rendered, with what Markdown cannot say: anchors, drawings within the file, and figures as such."""
     match block:
         case Heading(text, level):
-            return f'<h{_checked(level)} id="{anchor}">{escape(text)}</h{level}>'
-        case Paragraph(text):
-            return f"<p>{_html_inline(text)}</p>"
-        case Bullets(items):
-            return "\n".join(["<ul>", *(f"<li>{_html_inline(item)}</li>" for item in items), "</ul>"])
+            return f'<h{level} id="{anchor}">{escape(text)}</h{level}>\n'
         case Figure(name, caption, png, svg):
             image = f'<img src="{_data(_existing(png), _existing(svg))}" alt="{escape(name)}">'
-            return f"<figure>\n{image}\n<figcaption>{escape(caption)}</figcaption>\n</figure>"
+            return f"<figure>\n{image}\n{_RENDERER.render(_marked(caption))}</figure>\n"
         case Table():
-            return tables.html(block)
+            return f'<figure class="table">\n{_RENDERER.render(tables.markdown(block))}</figure>\n'
         case _:
-            assert_never(block)
+            return _RENDERER.render(_markdown_block(block, Path()))
 
 
 def _contents(blocks: Sequence[Block]) -> str:
     entries = [
-        f'<li class="level-{block.level}"><a href="#section-{place}">{escape(block.text)}</a></li>'
+        f'<li><a href="#section-{place}">{escape(block.text)}</a></li>'
         for place, block in enumerate(blocks)
         if isinstance(block, Heading) and block.level > 1
     ]
-    return "\n".join(['<nav aria-label="Contents">', "<ul>", *entries, "</ul>", "</nav>"]) if entries else ""
+    return "\n".join(['<nav aria-label="Contents">', "<ul>", *entries, "</ul>", "</nav>", ""]) if entries else ""
 
 
-_MARKS = re.compile(r"`([^`]+)`|\*\*(\S|\S.*?\S)\*\*", re.DOTALL)
-
-
-def _inline(text: str, plain: Callable[[str], str], code: Callable[[str], str], bold: Callable[[str], str]) -> str:
-    """The text with each run of it written by the function of its kind."""
-    written, end = [], 0
-    for mark in _MARKS.finditer(text):
-        written.append(plain(text[end : mark.start()]))
-        written.append(code(mark[1]) if mark[1] else bold(mark[2]))
-        end = mark.end()
-    return "".join([*written, plain(text[end:])])
-
-
-def _html_inline(text: str) -> str:
-    return _inline(
-        text,
-        plain=escape,
-        code=lambda run: f"<code>{escape(run)}</code>",
-        bold=lambda run: f"<strong>{escape(run)}</strong>",
-    )
-
-
-def _markdown_inline(text: str) -> str:
-    return tables.markdown_start(
-        _inline(
-            " ".join(text.split()),
-            plain=tables.markdown_text,
-            code=lambda run: f"`{run}`",
-            bold=lambda run: f"**{tables.markdown_text(run)}**",
-        )
-    )
+def _marked(text: str) -> str:
+    """The text as a paragraph of Markdown in which nothing but the two marks is interpreted."""
+    # Every other run is a mark. As in Markdown, asterisks between spaces mark nothing.
+    runs = re.split(r"(`[^`]+`|\*\*(?=\S)|(?<=\S)\*\*)", " ".join(text.split()))
+    return tables.markdown_start("".join(run if place % 2 else tables.markdown_text(run) for place, run in enumerate(runs)))
 
 
 def _link(path: Path, folder: Path) -> str:
@@ -192,26 +151,32 @@ def _existing(path: Path) -> Path:
     return path
 
 
-def _checked(level: int) -> int:
-    if not 1 <= level <= 6:
-        raise ValueError(f"a heading's level must be 1 to 6; got {level!r}")
-    return level
-
+_PAGE = """\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+{body}</body>
+</html>
+"""
 
 _STYLE = """
 :root { color-scheme: light dark; }
 body { font: 1rem/1.55 system-ui, sans-serif; max-width: 56rem; margin: 2rem auto; padding: 0 1rem; }
-h1, h2, h3, h4, h5, h6 { line-height: 1.25; margin: 2em 0 0.5em; }
+h1, h2 { line-height: 1.25; margin: 2em 0 0.5em; }
 h1 { margin-top: 0; }
 code { font-family: ui-monospace, monospace; font-size: 0.9em; overflow-wrap: anywhere; }
 nav ul { list-style: none; padding: 0; }
-nav .level-3 { padding-left: 1.5em; }
-nav .level-4, nav .level-5, nav .level-6 { padding-left: 3em; }
 figure { margin: 2rem 0; overflow-x: auto; break-inside: avoid; }
-figcaption, .note { font-size: 0.9em; }
-figure.table figcaption { font-weight: 600; margin-bottom: 0.5em; }
+figure p { font-size: 0.9em; }
+figure p:first-child { margin: 0 0 0.5em; }
 img { display: block; max-width: 100%; height: auto; margin: 0 auto 0.5em; background: white; }
 table { border-collapse: collapse; border-block: 1.5px solid; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.3em 0.8em; text-align: left; border-bottom: 1px solid #8886; }
-.number { text-align: right; white-space: nowrap; }
+td[style] { white-space: nowrap; } /* numbers, which Markdown aligns to the right */
 """

@@ -1,4 +1,4 @@
-"""A table of text cells, and the same table as Markdown, CSV, LaTeX and HTML.
+"""A table of text cells, and the same table as Markdown, CSV and LaTeX.
 
 Cells hold numbers as they are to be read; the functions at the end of the module write them. Every format escapes what it
 would otherwise interpret, so a cell shows what it holds.
@@ -10,7 +10,6 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable
-from html import escape
 from typing import NamedTuple
 
 
@@ -72,27 +71,6 @@ def latex(table: Table) -> str:
             r"  \end{tabular}",
             *(rf"  \par\smallskip{{\footnotesize {latex_text(note)}\par}}" for note in table.notes),
             r"\end{table}",
-            "",
-        ]
-    )
-
-
-def html(table: Table) -> str:
-    """An HTML `figure` with a caption above the table and the notes below; cells of numeric columns have the class `number`."""
-    header, *rows = _lines(table)
-    numeric = _numeric(table)
-    return "\n".join(
-        [
-            '<figure class="table">',
-            f"<figcaption>{escape(table.title)}</figcaption>",
-            "<table>",
-            f"<thead>{_html_row('th', header, numeric)}</thead>",
-            "<tbody>",
-            *(_html_row("td", row, numeric) for row in rows),
-            "</tbody>",
-            "</table>",
-            *(f'<p class="note">{escape(note)}</p>' for note in table.notes),
-            "</figure>",
             "",
         ]
     )
@@ -200,11 +178,6 @@ def _markdown_row(cells: tuple[str, ...]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _html_row(tag: str, cells: tuple[str, ...], numeric: list[bool]) -> str:
-    opened = (f'<{tag} class="number">' if right else f"<{tag}>" for right in numeric)
-    return f"<tr>{''.join(f'{start}{escape(cell)}</{tag}>' for start, cell in zip(opened, cells, strict=True))}</tr>"
-
-
 _MATH = {
     **{chr(code): rf"\{unicodedata.name(chr(code)).split()[-1].lower()}" for code in range(ord("α"), ord("ω") + 1)},
     **{letter: rf"\{unicodedata.name(letter).split()[-1].title()}" for letter in "ΓΔΘΞΠΣΥΦΨΩ"},
@@ -232,4 +205,4 @@ def _latex_character(character: str) -> str:
         return _LATEX[character]
     if character.isascii() or "À" <= character <= "ž":  # Latin letters; LaTeX reads UTF-8
         return character
-    raise ValueError(f"no LaTeX for {character!r} ({unicodedata.name(character, 'unnamed')}): add it to gmmae.report.tables")
+    raise ValueError(f"no LaTeX is known for {character!r} ({unicodedata.name(character, 'unnamed')}): add it to {__name__}")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from gmmae.analysis import efficiency, fits
 from gmmae.base.errors import InputError
-from gmmae.figures import comparison
+from gmmae.figures import canvas, comparison
 from gmmae.figures.comparison import Measured
 from gmmae.report import tables
 from gmmae.report.document import Block, Bullets, Figure, Heading, Paragraph
@@ -134,7 +134,7 @@ def _figures(results: Results, found: list[Family], folder: Path) -> list[Block]
             "Time of a training step by samples a device.",
         ),
     ):
-        png, svg = draw(lines, folder / name, title=results.clock.titled(title))
+        png, svg = canvas.save_both(draw(lines, title=results.clock.titled(title)), folder / name)
         caption = f"{title}. {text} Points are medians over timed blocks, bars quartiles."
         made.append(Figure(title, results.clock.captioned(caption), png, svg))
     return made

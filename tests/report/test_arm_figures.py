@@ -1,4 +1,5 @@
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,15 +24,12 @@ def drawn(monkeypatch):
     asked = {}
 
     def keep(name):
-        def draw(what, stem, **words):
-            asked.update(words, what=what, drawn_by=name)
-            return stem.with_suffix(".png"), stem.with_suffix(".svg")
-
-        return draw
+        return lambda what, **words: asked.update(words, what=what, drawn_by=name)
 
     monkeypatch.setattr(arm_figures.comparison, "time_to_target", keep("time_to_target"))
     for name in ("warmup_course", "losses_by_devices"):
         monkeypatch.setattr(arm_figures.courses, name, keep(name))
+    monkeypatch.setattr(arm_figures.canvas, "save_both", lambda figure, stem: (Path("unused.png"), Path("unused.svg")))
     return asked
 
 
@@ -77,7 +75,7 @@ def test_figure_3_shows_the_papers_run_or_the_most_telling_one(drawn, tmp_path, 
     figure = arm_figures.warmup(results.read(config, tmp_path, FLAT), tmp_path)
     assert isinstance(figure, Figure)
     assert f"on {chosen} devices, seed 0" in figure.caption
-    assert (drawn["drawn_by"], drawn["inset_epochs"]) == ("warmup_course", 5)
+    assert (drawn["drawn_by"], drawn["first_epochs"]) == ("warmup_course", 5)
     assert drawn["what"].time_s[-1] == pytest.approx(8 * drawn["epoch_s"])
 
 

@@ -138,9 +138,8 @@ def test_every_table_marks_the_cells_whose_batch_is_clipped_and_no_other(tmp_pat
         table = there(make(found))
         assert {row[:2] for row in table.rows if "†" in row[1]} == {("weak", "32†")}, table.name
         assert table.notes[-1] == CLIPPED
-        for text in (tables.markdown(table), tables.html(table)):
-            assert CLIPPED.replace("=", "=") in text
-            assert "32†" in text
+        assert CLIPPED in tables.markdown(table)
+        assert "32†" in tables.markdown(table)
         assert r"32\dag{}" in tables.latex(table)
         assert "32†" in tables.csv_text(table)
     rows = list(csv.DictReader(io.StringIO(arm_tables.cells_csv(found))))

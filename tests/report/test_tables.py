@@ -2,7 +2,6 @@ import csv
 import io
 import math
 import re
-from html.parser import HTMLParser
 
 import pytest
 from hypothesis import given
@@ -22,7 +21,7 @@ TABLE = Table(
     ),
     ("1. NaN: the target was missed.", "3 × 10² runs."),
 )
-WRITERS = [tables.markdown, tables.csv_text, tables.latex, tables.html]
+WRITERS = [tables.markdown, tables.csv_text, tables.latex]
 
 
 def test_markdown():
@@ -63,40 +62,6 @@ def test_any_text_leaves_a_markdown_tables_rows_and_columns_as_they_are(rows):
     assert len(lines) == 4 + len(rows)
     for line in lines[2:]:
         assert len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) == 3, "bars that no backslash escapes"
-
-
-class Rows(HTMLParser):
-    """The text of each cell, and the class of its element."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.rows, self.tags = [], []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        if tag == "tr":
-            self.rows.append([])
-        elif tag in ("td", "th"):
-            self.rows[-1].append(["", dict(attrs).get("class")])
-
-    def handle_data(self, data):
-        if self.tags and self.tags[-1] in ("td", "th"):
-            self.rows[-1][-1][0] += data
-
-    def handle_endtag(self, tag):
-        assert self.tags.pop() == tag
-
-
-def test_html_shows_the_cells_and_marks_numeric_columns():
-    text = tables.html(TABLE)
-    rows = Rows(text).rows
-    assert [tuple(cell for cell, _ in row) for row in rows] == [TABLE.columns, *TABLE.rows]
-    assert {tuple(kind for _, kind in row) for row in rows} == {(None, "number", "number", "number")}
-    assert "<figcaption>Efficiency &amp; time, η = 0.001</figcaption>" in text
-    assert '<p class="note">3 × 10² runs.</p>' in text
-    assert "<td>a|b &lt;c&gt; time_s</td>" in text
 
 
 def test_latex():
@@ -169,7 +134,6 @@ def test_columns_of_numbers_are_aligned_to_the_right(cells, numeric):
     table = Table("t", "", ("a",), tuple((cell,) for cell in cells))
     assert (r"\begin{tabular}{r}" in tables.latex(table)) == numeric
     assert ("---:" in tables.markdown(table)) == numeric
-    assert ('class="number"' in tables.html(table)) == numeric
 
 
 @pytest.mark.parametrize(
