@@ -14,11 +14,7 @@ from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from gmmae.base.environment import THREADS
-
-PLACE = "JAX_COMPILATION_CACHE_DIR"
-LEAST_S = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
-"""JAX's variables for the folder, and for how long a program must take to compile to be kept there."""
+from gmmae.base.environment import LEAST_S, PLACE, THREADS
 
 LIMIT_BYTES = 2**30
 """Of the folder, when a process begins; a program takes from some ten kilobytes to a few megabytes."""

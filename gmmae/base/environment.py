@@ -1,7 +1,9 @@
 """What has to stand in the environment before JAX starts."""
 
 import os
-from collections.abc import MutableMapping
+import sys
+from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 from pathlib import Path
 
 from gmmae.base.config import Config, ParallelConfig
@@ -12,6 +14,10 @@ THREADS = "PJRT_NPROC"
 
 CPU_DEVICES = "JAX_NUM_CPU_DEVICES"
 """Devices that a CPU is divided into; by default one. Where there is a GPU nobody uses them."""
+
+PLACE = "JAX_COMPILATION_CACHE_DIR"
+LEAST_S = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
+"""JAX's variables for the folder of compiled programs, and for how long one must take to compile to be kept there."""
 
 MOST_CPU_DEVICES = 4
 """That a run takes without being asked; more have not been timed."""
@@ -37,6 +43,37 @@ def prepare(config: Config, alone: bool = True, environ: MutableMapping[str, str
     said = parallel.devices or CPU_DEVICES in environ or "host_platform_device_count" in environ.get("XLA_FLAGS", "")
     if alone and not said and config.any_devices:
         environ[CPU_DEVICES] = str(device_a_core(config))
+
+
+def tell_jax(environ: Mapping[str, str] = os.environ) -> None:
+    """Tells a JAX that is imported already, as by a user's workload, what stands in the environment now.
+
+    It reads its variables when it is imported; what XLA reads, it reads when the first array is made.
+
+    Raises:
+      InputError: an array has been made.
+    """
+    if "jax" not in sys.modules:
+        return
+    import jax
+
+    wanted = {name.lower(): _number(environ[name]) for name in (CPU_DEVICES, PLACE, LEAST_S) if name in environ}
+    try:
+        for name, value in wanted.items():
+            if getattr(jax.config, name) != value:
+                jax.config.update(name, value)
+    except RuntimeError as error:  # devices are there already
+        raise InputError(
+            f"a workload must not compute with JAX when it is imported, but in its functions; got arrays or devices before the "
+            f"run's ({error})"
+        ) from error
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
 
 
 def device_a_core(config: Config, runs: int = 1) -> int:

@@ -129,11 +129,9 @@ def _number(value: Any) -> Any:
     return float(value) if isinstance(value, str) else value
 
 
-def write_history(path: Path, history: Iterable[Epoch]) -> None:
-    """Writes `history.csv` anew, as after a resume; the run then appends to it."""
-    rows = list(history)
-    metrics = [f"val_{name}" for name in rows[0].metrics] if rows else []
-    lines = [",".join([*PLAIN, *metrics]), *map(history_line, rows)]
+def write_history(path: Path, history: Iterable[Epoch], metrics: Iterable[str] = ()) -> None:
+    """Writes `history.csv` anew, as after a resume, with a column for each of the metrics; the run then appends to it."""
+    lines = [",".join([*PLAIN, *(f"val_{name}" for name in metrics)]), *map(history_line, history)]
     write_text(path, "\n".join(lines) + "\n")
 
 

@@ -64,10 +64,10 @@ def stop_reason(
 ) -> str | None:
     """Why to stop after the epoch just done, or None to go on.
 
-    A target that an epoch before this one has reached, because it was changed since, comes first. NaN or infinity in any loss is
+    A target that an epoch before this one has reached, because it was changed since, comes first. NaN or infinity in a loss is
     `diverged`, whatever else holds. `collapsed` is a validation loss that is the same, to the last digit, after
-    `collapse_epochs` further epochs: the constant ceiling of the paper's Fig. 3. `stalled` is a plateau that is not constant: the
-    best of the last `patience_epochs` epochs is not better than the best before by the share `patience_gain`.
+    `collapse_epochs` further epochs: the constant ceiling of the paper's Fig. 3. `stalled` is a plateau that is not constant:
+    the best of the last `patience_epochs` epochs is not better than the best before by the share `patience_gain`.
 
     Args:
       step_losses: training losses of the last epoch's steps.
@@ -117,7 +117,9 @@ class Course:
         self.rows.append(row)
         self._val_losses.append(row.val_loss)
         self._costs.append(self._stop.cost(row.value(self._stop.metric)))
-        self._lowest.append(min([*self._lowest[-1:], self._costs[-1]]))  # in this order NaN is never the lowest but as the first
+        self._lowest.append(
+            min([*self._lowest[-1:], self._costs[-1]])
+        )  # in this order NaN is never the lowest but as the first
 
     def cost(self, epoch: int) -> float:
         """The watched metric after an epoch, from 1, as something to make small; infinite for epoch 0."""

@@ -9,7 +9,7 @@ import io
 import itertools
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -17,9 +17,10 @@ import tyro
 
 from gmmae.base.config import Config, flatten, flatten_table
 from gmmae.base.errors import InputError
-from gmmae.base.rules import ConfigError
+from gmmae.base.rules import INLINE, ConfigError
 from gmmae.data.config import DataConfig
 from gmmae.sweep.grid import SweepConfig
+from gmmae.workloads import registry
 
 T = TypeVar("T")
 
@@ -46,11 +47,11 @@ def parse_train(arguments: Sequence[str], prog: str) -> tuple[Config, Path]:
       InputError: an unknown key or a bad value, on the command line or in the file.
       SystemExit: help was asked for, and has been printed.
     """
-    path = config_path(_config_argument(arguments, TrainArguments.config) or "")
-    defaults = TrainArguments(config=str(path), run=read_config(path))
-    description = "Train a Gaussian-mixture autoencoder. The defaults shown are those of the TOML file."
-    parsed = _parse(TrainArguments, defaults, arguments, prog, description)
-    return parsed.run, parsed.workdir or Path("runs") / path.stem
+    path = config_path(_option(arguments, "--config", TrainArguments.config) or "")
+    run = read_config(path, _option(arguments, "--workload", None))
+    description = "Train a workload. The defaults shown are those of the TOML file."
+    parsed = _parse(TrainArguments, TrainArguments(config=str(path), run=_typed(run)), arguments, prog, description)
+    return _plain(parsed.run, run.workload), parsed.workdir or Path("runs") / path.stem
 
 
 @dataclass(frozen=True)
@@ -102,11 +103,13 @@ class SweepRequest(NamedTuple):
 
 def parse_sweep(arguments: Sequence[str], prog: str) -> SweepRequest:
     """The arguments of `sweep`. Errors as `parse_train`."""
-    path = config_path(_config_argument(arguments, SweepArguments.config) or "")
-    defaults = SweepArguments(config=str(path), sweep=read_sweep(path))
+    path = config_path(_option(arguments, "--config", SweepArguments.config) or "")
+    sweep = read_sweep(path, _option(arguments, "--run.workload", None))
+    defaults = SweepArguments(config=str(path), sweep=replace(sweep, run=_typed(sweep.run)))
     description = "Compare scaling strategies: arms × device counts × seeds, each cell in a process of its own, then a report."
     parsed = _parse(SweepArguments, defaults, arguments, prog, description, markers=())
-    return SweepRequest(parsed.sweep, parsed.workdir or Path("runs") / path.stem, parsed.dry_run, parsed.retry)
+    sweep = replace(parsed.sweep, run=_plain(parsed.sweep.run, sweep.run.workload))
+    return SweepRequest(sweep, parsed.workdir or Path("runs") / path.stem, parsed.dry_run, parsed.retry)
 
 
 @dataclass(frozen=True)
@@ -141,8 +144,14 @@ def parse_synth(arguments: Sequence[str], prog: str) -> SynthArguments:
 
 
 def _data_section(arguments: Sequence[str]) -> DataConfig:
-    name = _config_argument(arguments, default=None)
-    return read_config(config_path(name)).data if name else DataConfig()
+    name = _option(arguments, "--config", None)
+    if not name:
+        return DataConfig()
+    settings = read_config(config_path(name)).settings
+    data = getattr(settings, "data", None)
+    if not isinstance(data, DataConfig):
+        raise InputError(f"--config must be of a workload whose data are volumes or images, such as nodules; got {name!r}")
+    return data
 
 
 def config_path(name: str, below: str = "") -> Path:
@@ -161,16 +170,21 @@ def config_path(name: str, below: str = "") -> Path:
     raise InputError(f"{option} must be a TOML file or one of {', '.join(names)}; got {name!r}")
 
 
-def read_config(path: Path) -> Config:
+def read_config(path: Path, workload: str | None = None) -> Config:
     """The configuration in a TOML file; keys that it does not name have their defaults.
+
+    Args:
+      path: the file.
+      workload: instead of the file's.
 
     Raises:
       InputError: not TOML, an unknown key or a bad value; the message names the file.
     """
-    return _read(path, Config(), _table(path))
+    table = _table(path)
+    return _plain(_read(path, _typed(_default(table, workload)), table))
 
 
-def read_sweep(path: Path) -> SweepConfig:
+def read_sweep(path: Path, workload: str | None = None) -> SweepConfig:
     """The sweep in a TOML file; its `run` begins with the training configuration that its key `base` names.
 
     Raises:
@@ -180,11 +194,44 @@ def read_sweep(path: Path) -> SweepConfig:
     base = table.pop("base", None)
     if base is not None and not isinstance(base, str):
         raise InputError(f"{path}: base must be a TOML file, or the name of one in configs/; got {base!r}")
+    own = table.get("run", {})
     try:
-        run = read_config(config_path(base)) if base else Config()
+        run = read_config(config_path(base), workload) if base else _default(own if isinstance(own, dict) else {}, workload)
     except InputError as error:
         raise InputError(f"{path}: base: {error}") from error
-    return _read(path, SweepConfig(run=run), table)
+    read = _read(path, SweepConfig(run=_typed(run)), table)
+    return replace(read, run=_plain(read.run))
+
+
+def _default(table: dict[str, Any], workload: str | None) -> Config:
+    """The defaults for a table, whose workload decides which keys there are."""
+    named = table.get("workload", Config.workload)
+    if not isinstance(named, str):
+        raise InputError(f"workload must be a name, a file or a module; got {named!r}")
+    name = workload or named
+    absolute = str(Path(name).resolve()) if registry.is_file(name) else name  # a sweep's cells may begin in another folder
+    table["workload"] = absolute
+    return registry.configuration(absolute)
+
+
+def _typed(config: Config) -> Config:
+    """The same configuration, of a type that says what its settings are, so that they are arguments too."""
+
+    @dataclass(frozen=True)
+    class Run(Config):
+        settings: Annotated[type(config.settings), INLINE, tyro.conf.arg(name="")] = field(
+            default_factory=type(config.settings)
+        )  # pyright: ignore[reportInvalidTypeForm]
+
+    return Run(**_values(config))
+
+
+def _plain(config: Config, workload: str = "") -> Config:
+    return Config(**_values(config) | ({"workload": workload} if workload else {}))
+
+
+def _values(config: Config) -> dict[str, Any]:
+    return {item.name: getattr(config, item.name) for item in fields(Config)}
 
 
 def _table(path: Path) -> dict[str, Any]:
@@ -203,17 +250,17 @@ def _read(path: Path, default: T, table: dict[str, Any]) -> T:
         raise InputError(f"{path}: {error}") from error
 
 
-def _config_argument(arguments: Sequence[str], default: str | None) -> str | None:
-    """The value of `--config`, which decides on the defaults of all other arguments."""
-    name = default
+def _option(arguments: Sequence[str], option: str, default: str | None) -> str | None:
+    """The value of an option that decides on the defaults of others."""
+    value = default
     for i, argument in enumerate(arguments):
-        if argument == "--config":
+        if argument == option:
             if i + 1 == len(arguments):
-                raise InputError("--config must be followed by a TOML file")
-            name = arguments[i + 1]
-        elif argument.startswith("--config="):
-            name = argument.partition("=")[2]
-    return name
+                raise InputError(f"{option} must be followed by a value")
+            value = arguments[i + 1]
+        elif argument.startswith(f"{option}="):
+            value = argument.partition("=")[2]
+    return value
 
 
 def _as_arguments(table: dict[str, Any], default: Any) -> list[str]:

@@ -21,16 +21,17 @@ RESUME = "the sweep's command does it"
 
 def train(config: str, root: str) -> int:
     """Trains as `train.py` does, in plain lines and without the figures. Returns the exit code."""
+    from gmmae.base.idle import IDLE
     from gmmae.base.stopping import EXIT_CODES
     from gmmae.commands.arguments import read_config
     from gmmae.processes.distributed import joined
-    from gmmae.training.terminal import Plain, Silent, standard_output
+    from gmmae.training.terminal import Plain, standard_output
 
     asked = read_config(Path(config))
     with joined(asked, RESUME) as group:
         from gmmae.training.loop import run
 
-        record = run(asked, Path(root), Plain(standard_output()) if group.primary else Silent(), group)
+        record = run(asked, Path(root), Plain(standard_output()) if group.primary else IDLE, group)
     assert record.stop_reason is not None
     return EXIT_CODES[record.stop_reason]
 

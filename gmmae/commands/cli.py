@@ -11,6 +11,7 @@ from gmmae.base.errors import report as report_error
 
 def train(arguments: Sequence[str], prog: str = "gmmae train") -> int:
     """Trains, draws the figures, and says where everything is. Returns the exit code."""
+    from gmmae.base.idle import IDLE
     from gmmae.base.stopping import EXIT_CODES, INTERRUPTED
     from gmmae.commands.arguments import parse_train
     from gmmae.training import terminal
@@ -22,7 +23,7 @@ def train(arguments: Sequence[str], prog: str = "gmmae train") -> int:
     with joined(config, command) as group:
         from gmmae.training.loop import run  # JAX is imported after the command line has been found to be right
 
-        display = terminal.display() if group.primary else terminal.Silent()
+        display = terminal.display() if group.primary else IDLE
         record = run(config, root, display, group)
     assert record.stop_reason is not None
     display.say(_outcome(record))
@@ -49,8 +50,8 @@ def train(arguments: Sequence[str], prog: str = "gmmae train") -> int:
 
 def _outcome(record) -> str:
     reached = f", time to target {record.time_to_target_s:.1f} s" if record.time_to_target_s is not None else ""
-    best = f"{record.best_val_loss:.4g} at epoch {record.best_epoch}" if record.best_epoch else "never finite"
-    return f"{record.stop_reason} after {record.epochs} epochs: best validation loss {best}{reached}"
+    best = f"{record.best_value:.4g} at epoch {record.best_epoch}" if record.best_epoch else "never finite"
+    return f"{record.stop_reason} after {record.epochs} epochs: best validation {record.metric} {best}{reached}"
 
 
 def sweep(arguments: Sequence[str], prog: str = "gmmae sweep") -> int:
@@ -59,10 +60,10 @@ def sweep(arguments: Sequence[str], prog: str = "gmmae sweep") -> int:
 
     asked = parse_sweep(arguments, prog)
     clusters = _clusters(asked.config.clusters)
-    from gmmae.data.sources import training_samples
     from gmmae.sweep.display import grid_table, sweep_display
+    from gmmae.workloads.registry import training_samples
 
-    samples = training_samples(asked.config.run.data) if asked.dry_run or asked.config.mode == "virtual" else 0
+    samples = training_samples(asked.config.run) if asked.dry_run or asked.config.mode == "virtual" else 0
     if asked.dry_run:
         from gmmae.sweep.plan import dry_run
 

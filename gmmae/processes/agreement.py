@@ -6,12 +6,13 @@ One that differs would not fail: it would average its gradients into those of an
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from gmmae.base.config import Config, determining, flatten
 from gmmae.base.errors import InputError
 from gmmae.base.provenance import source_hash, versions
-from gmmae.data.sources import Dataset
-from gmmae.data.volumes import Targets
 
 SHOWN = 3
 """Differences that a message names."""
@@ -28,14 +29,17 @@ def program(config: Config) -> dict[str, str]:
     return {key: json.dumps(value) for key, value in keys.items()} | versions() | {"the sources of gmmae": source_hash()}
 
 
-def data(dataset: Dataset) -> dict[str, str]:
-    """By name, the hashes of the arrays that are trained on and validated with."""
-    return {"the training data": _hash(dataset.train), "the validation data": _hash(dataset.validation)}
+def data(train: Any, validation: Any) -> dict[str, str]:
+    """By name, the hashes of the samples that are trained on and validated with: pytrees of arrays."""
+    return {"the training data": _hash(train), "the validation data": _hash(validation)}
 
 
-def _hash(targets: Targets) -> str:
+def _hash(samples: Any) -> str:
+    import jax
+
     digest = hashlib.sha256()
-    for array in targets:
+    for leaf in jax.tree.leaves(samples):
+        array = np.asarray(leaf)
         digest.update(f"{array.dtype} {array.shape}\n".encode() + array.tobytes())
     return digest.hexdigest()[:12]
 

@@ -44,6 +44,7 @@ def joined(config: Config, command: str) -> Iterator[Group]:
     place = find(asked, os.environ)
     environment.prepare(config, alone=place is None)
     compiled.keep(config.compilation_cache)
+    environment.tell_jax()
     if place is None:
         yield ALONE
         return

@@ -90,7 +90,9 @@ def block_program(setup: Setup, state: TrainState, names: Sequence[str]) -> Trai
             )
 
         zero = jnp.int32(0)
-        step_losses, validation_steps = (jnp.zeros((most, plan.steps), config.dtype) for plan in (setup.train_plan, setup.eval_plan))
+        step_losses, validation_steps = (
+            jnp.zeros((most, plan.steps), config.dtype) for plan in (setup.train_plan, setup.eval_plan)
+        )
         blank = dict.fromkeys(names, validation_steps)
         start = (zero, jnp.bool_(False), state, best, best_cost, zero, step_losses, blank)
         done, _, state, best, _, best_epoch, *losses = lax.while_loop(lambda c: (c[0] < count) & ~c[1], run, start)

@@ -19,8 +19,9 @@ import orbax.checkpoint as ocp
 from jaxtyping import Float64
 
 from gmmae.base.errors import InputError, StorageError
-from gmmae.base.records import Epoch
-from gmmae.training.step import Params, TrainState
+from gmmae.base.records import PLAIN, Epoch
+from gmmae.training.step import TrainState
+from gmmae.workloads.workload import Params
 
 
 class CheckpointError(InputError):
@@ -67,6 +68,7 @@ class Checkpoints:
         """
         progress = checkpoint.progress._asdict()
         history = progress.pop("history")
+        progress["metrics"] = list(history[0].metrics) if history else []
         epoch = len(history)
         if epoch in self._manager.all_steps():
             return
@@ -188,19 +190,16 @@ def _arrays(state: TrainState, best: Params, history: Float64[np.ndarray, "epoch
 
 def _table(history: Sequence[Epoch]) -> Float64[np.ndarray, "epochs columns"]:
     """The rows as an array; `np.array` would take four times as long."""
-    return np.fromiter(itertools.chain.from_iterable(history), np.float64).reshape(len(history), -1)
+    rows = (row[:-1] + tuple(row.metrics.values()) for row in history)
+    return np.fromiter(itertools.chain.from_iterable(rows), np.float64).reshape(len(history), -1)
 
 
 def _read(manager: ocp.CheckpointManager, folder: Path, epoch: int, like: TrainState) -> Checkpoint:
-    items = manager.restore(
-        epoch,
-        args=ocp.args.Composite(
-            arrays=ocp.args.StandardRestore(_arrays(like, like.params, np.zeros((epoch, len(Epoch._fields))))),
-            progress=ocp.args.JsonRestore(),
-        ),
-    )
-    arrays = items["arrays"]
-    history = [Epoch(*map(int, row[:3]), *row[3:]) for row in arrays["history"].tolist()]
+    progress = manager.restore(epoch, args=ocp.args.Composite(progress=ocp.args.JsonRestore()))["progress"]
+    names = progress.pop("metrics", [])
+    shapes = _arrays(like, like.params, np.zeros((epoch, len(PLAIN) + len(names))))
+    arrays = manager.restore(epoch, args=ocp.args.Composite(arrays=ocp.args.StandardRestore(shapes)))["arrays"]
+    history = [_epoch(row, names) for row in arrays["history"].tolist()]
     shapes = [jax.tree.map(np.shape, tree) for tree in ((arrays["state"], arrays["best"]), (like, like.params))]
     if jax.tree.leaves(shapes[0]) != jax.tree.leaves(shapes[1]):
         raise CheckpointError(
@@ -208,7 +207,12 @@ def _read(manager: ocp.CheckpointManager, folder: Path, epoch: int, like: TrainS
             "give another workdir"
         )
     state = jax.tree.unflatten(jax.tree.structure(like), jax.tree.leaves(arrays["state"]))
-    return Checkpoint(state, arrays["best"], Progress(history, **items["progress"]))
+    return Checkpoint(state, arrays["best"], Progress(history, **progress))
+
+
+def _epoch(row: Sequence[float], names: Sequence[str]) -> Epoch:
+    plain, metrics = row[: len(PLAIN)], row[len(PLAIN) :]
+    return Epoch(*map(int, plain[:3]), *plain[3:], dict(zip(names, metrics, strict=True)))
 
 
 def _reason(error: Exception) -> str:

@@ -1,61 +1,28 @@
 """Everything that a run writes while it goes on, besides its checkpoints: history, record, snapshots and the board."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from gmmae.base.errors import StorageError
 from gmmae.base.records import Epoch, Record, history_line, to_json, write_history, write_text
 from gmmae.base.workdir import WorkDir
-from gmmae.training.writers import Board, Details
+from gmmae.training.writers import TensorBoard
+from gmmae.workloads.workload import Events
 
 
-class Journal(Protocol):
-    """What the loop tells of a run's course."""
+class Journal:
+    """What the loop tells of a run's course, in a work directory; methods raise `StorageError` where it cannot be written."""
 
-    def begin(self, history: Sequence[Epoch]) -> None: ...
-    def epoch(self, row: Epoch) -> None: ...
-    def board_details(self, epoch: int, details: Details) -> None: ...
-    def snapshot(self, epoch: int, val_loss: float, details: Details) -> None: ...
-    def record(self, record: Record) -> None: ...
-    def end(self, record: Record) -> None: ...
-
-
-class NoJournal:
-    """That of every process but the first: nothing is written."""
-
-    def begin(self, history: Sequence[Epoch]) -> None:
-        pass
-
-    def epoch(self, row: Epoch) -> None:
-        pass
-
-    def board_details(self, epoch: int, details: Details) -> None:
-        pass
-
-    def snapshot(self, epoch: int, val_loss: float, details: Details) -> None:
-        pass
-
-    def record(self, record: Record) -> None:
-        pass
-
-    def end(self, record: Record) -> None:
-        pass
-
-
-class WorkDirJournal:
-    """The journal in a work directory; every method raises `StorageError` where that cannot be written any more."""
-
-    def __init__(self, workdir: WorkDir, board: Board):
+    def __init__(self, workdir: WorkDir, board: TensorBoard):
         self._workdir, self._board = workdir, board
 
-    def begin(self, history: Sequence[Epoch]) -> None:
+    def begin(self, history: Sequence[Epoch], metrics: Sequence[str]) -> None:
         """Writes the history anew: rows that no checkpoint has are dropped. The board takes up its last row again."""
         with self._storage():
-            write_history(self._workdir.history, history)
+            write_history(self._workdir.history, history, metrics)
             for row in history[-1:]:
                 self._board.epoch(row)
 
@@ -65,14 +32,14 @@ class WorkDirJournal:
                 file.write(history_line(row) + "\n")
             self._board.epoch(row)
 
-    def board_details(self, epoch: int, details: Details) -> None:
+    def events(self, epoch: int, events: Events) -> None:
         with self._storage():
-            self._board.details(epoch, details)
+            self._board.events(epoch, events)
 
-    def snapshot(self, epoch: int, val_loss: float, details: Details) -> None:
+    def snapshot(self, epoch: int, val_loss: float, arrays: Mapping[str, np.ndarray]) -> None:
         with self._storage():
             place = self._workdir.snapshots / f"epoch_{epoch:06d}.npz"
-            np.savez_compressed(place, epoch=epoch, val_loss=val_loss, **details._asdict())
+            np.savez_compressed(place, epoch=epoch, val_loss=val_loss, **arrays)
 
     def record(self, record: Record) -> None:
         with self._storage():

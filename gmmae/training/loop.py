@@ -5,8 +5,7 @@ clocks, history, checkpoints and logs, and decides whether to stop.
 """
 
 import dataclasses
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import numpy as np
 from gmmae.base import stopping
 from gmmae.base.clock import Clock
 from gmmae.base.config import Config, determining
+from gmmae.base.idle import IDLE
 from gmmae.base.interrupts import Interrupts
 from gmmae.base.records import Epoch, Record, from_plain, plain
 from gmmae.base.workdir import WorkDir, begin, claim, finished
@@ -24,12 +24,14 @@ from gmmae.processes.peers import ALONE, Group
 from gmmae.training import programs
 from gmmae.training.blocks import TrainBlock, block_program
 from gmmae.training.checkpoint import Checkpoint, Checkpoints, Progress, restore_epoch
-from gmmae.training.journal import Journal, NoJournal, WorkDirJournal
+from gmmae.training.journal import Journal
 from gmmae.training.programs import Programs, Setup
-from gmmae.training.startup import doubts, facts, new_record, require_checkpoint, require_same_path
+from gmmae.training.startup import doubts, facts, new_record, require_checkpoint, require_metric, require_same_path
 from gmmae.training.step import TrainState
 from gmmae.training.terminal import Display
-from gmmae.training.writers import Board, NoBoard, TensorBoard
+from gmmae.training.writers import TensorBoard
+from gmmae.workloads import registry
+from gmmae.workloads.workload import Events
 
 
 def run(config: Config, root: Path, display: Display, group: Group = ALONE) -> Record:
@@ -57,7 +59,7 @@ def run(config: Config, root: Path, display: Display, group: Group = ALONE) -> R
             display.say(f"{root} holds a finished run: {earlier.stop_reason} after {earlier.epochs} epochs")
             return earlier
         setup = programs.prepare(config)
-        agreement.require_same(group.gather(agreement.data(setup.workload.data)))
+        agreement.require_same(group.gather(agreement.data(*setup.workload.data)))
         checkpoints = Checkpoints(workdir.checkpoints, config.checkpoint.keep) if group.primary else None
         try:
             with Interrupts() as interrupts, programs.arithmetic(config):
@@ -89,16 +91,16 @@ class _Run:
         saved = self._restore(start)
         require_checkpoint(earlier, saved is not None, workdir.checkpoints)
         self.clock = Clock(saved.progress.clocks if saved else None)
-        self.history: list[Epoch] = []
-        self.val_losses: list[float] = []
-        self.lowest: list[float] = []  # of them, up to each epoch
+        self.course = stopping.Course(setup.config.stop)
         for row in saved.progress.history if saved else []:
-            self._remember(row)
+            self.course.add(row)
         self.best_epoch = saved.progress.best_epoch if saved else 0
         self.best = saved.best if saved else start.params
         self.state: TrainState = setup.devices.replicate(saved.state if saved else start)
-        self.journal: Journal = NoJournal()
+        self.journal: Journal = IDLE
+        self.metrics: list[str] = []  # that a validation gives, the loss among them
         self.block: TrainBlock | None = None
+        self.events: Callable[..., Events] | None = getattr(registry.load(setup.config.workload), "events", None)
         self.epoch_s: float | None = None  # of the last dispatch
 
     def _restore(self, like: TrainState) -> Checkpoint | None:
@@ -107,23 +109,33 @@ class _Run:
         [epoch, *_] = self.group.gather(len(found.progress.history) if found else None)
         return found if self.checkpoints or epoch is None else restore_epoch(self.workdir.checkpoints, epoch, like)
 
+    @property
+    def history(self) -> list[Epoch]:
+        return self.course.rows
+
     def train(self, interrupts: Interrupts) -> Record:
         stop, done = self.setup.config.stop, len(self.history)
         words = facts(self.setup, self.record, self.workdir.root, done)
         self.display.start(words, max_epochs=stop.max_epochs, done=done)
         with self.clock.section("compile_s"):
             compiled = programs.build(self.setup, self.state)
-            if self.setup.config.parallel.epochs_per_dispatch > 1:
-                self.block = block_program(self.setup, self.state)
-                self.best = self.setup.devices.replicate(self.best)
         # Gloo's first operation waits 30 s, and a cache of compiled programs serves process 0 alone.
         self.group.gather(None)
-        val_loss = self.history[-1].val_loss if done else compiled.evaluate(self.state.params)
+        validation = compiled.evaluate(self.state.params)
+        require_metric(stop, validation)
+        self.metrics = list(validation)
+        if self.setup.config.parallel.epochs_per_dispatch > 1:
+            with self.clock.section("compile_s"):
+                self.block = block_program(self.setup, self.state, self.metrics)
+            self.best = self.setup.devices.replicate(self.best)
+        val_loss = validation[programs.LOSS]
         self._begin()
         reason, _ = self._agree(self._stop_reason([row.train_loss for row in self.history[-1:]]) if done else None, None)
         self._show(compiled, val_loss, last=reason is not None)
-        if reason == stopping.TARGET_REACHED and (row := self._row_at_target()):
-            self.display.say(f"validation loss {row.val_loss:g} reached after epoch {row.epoch} of the {done} done before")
+        if reason == stopping.TARGET_REACHED and (row := self.course.at_target()):
+            self.display.say(
+                f"validation {stop.metric} {row.value(stop.metric):g} reached after epoch {row.epoch} of the {done} done before"
+            )
         while reason is None:
             step_losses = self._advance(compiled)
             end, interrupt = self._agree(self._stop_reason(step_losses), interrupts.reason)
@@ -141,8 +153,8 @@ class _Run:
         """The first thing that is written, so that a start that fails leaves the work directory as it was."""
         if self.group.primary:
             begin(self.setup.config, self.workdir)
-            self.journal = WorkDirJournal(self.workdir, self._board())
-        self.journal.begin(self.history)
+            self.journal = Journal(self.workdir, self._board())
+        self.journal.begin(self.history, [name for name in self.metrics if name != programs.LOSS])
         self._write_record(None)
 
     def _agree(self, end: str | None, interrupt: str | None) -> tuple[str | None, str | None]:
@@ -156,24 +168,24 @@ class _Run:
             with self.clock.section("train_s"):
                 self.state, step_losses = compiled.train(self.state, len(self.history) + 1)
             with self.clock.section("eval_s"):
-                val_loss = compiled.evaluate(self.state.params)
-            if val_loss < self._best_loss():
-                self.best, self.best_epoch = jax.device_get(self.state.params), len(self.history) + 1
-            self._row(step_losses, val_loss, self.clock.read())
+                validation = compiled.evaluate(self.state.params)
+            row = self._row(step_losses, validation, self.clock.read())
+            if self.course.cost(row.epoch) < self.course.cost(self.best_epoch):
+                self.best, self.best_epoch = jax.device_get(self.state.params), row.epoch
             return step_losses.tolist()
         before = self.clock.read()
         epochs = range(len(self.history) + 1, len(self.history) + 1 + self._free_epochs(before["total_s"]))
         with self.clock.section("train_s"):
-            block = self.block(self.state, self.best, self._best_loss(), epochs)
+            block = self.block(self.state, self.best, self.course.cost(self.best_epoch), epochs)
         self.state, self.best, self.best_epoch = block.state, block.best, block.best_epoch or self.best_epoch
-        after, count = self.clock.read(), len(block.val_losses)
+        after, count = self.clock.read(), len(block.validations)
         self.epoch_s = (after["total_s"] - before["total_s"]) / count
-        for done, (step_losses, val_loss) in enumerate(zip(block.step_losses, block.val_losses, strict=True), start=1):
+        for done, (step_losses, validation) in enumerate(zip(block.step_losses, block.validations, strict=True), start=1):
             clocks = {key: before[key] + (after[key] - before[key]) * done / count for key in after}
-            self._row(step_losses, val_loss, clocks)
+            self._row(step_losses, validation, clocks)
         return block.step_losses[-1].tolist()
 
-    def _row(self, step_losses: np.ndarray, val_loss: float, clocks: Mapping[str, float]) -> None:
+    def _row(self, step_losses: np.ndarray, validation: Mapping[str, float], clocks: Mapping[str, float]) -> Epoch:
         epoch, plan = len(self.history) + 1, self.setup.train_plan
         row = Epoch(
             epoch=epoch,
@@ -181,12 +193,14 @@ class _Run:
             samples=epoch * plan.samples,
             lr=np.asarray(self.setup.schedule(epoch * plan.steps - 1)).item(),
             train_loss=programs.mean_over_steps(step_losses, plan),
-            val_loss=val_loss,
+            val_loss=validation[programs.LOSS],
             **clocks,
+            metrics={name: value for name, value in validation.items() if name != programs.LOSS},
         )
-        self._remember(row)
+        self.course.add(row)
         self.journal.epoch(row)
         self.display.epoch(row)
+        return row
 
     def _free_epochs(self, total_s: float) -> int:
         """Epochs until the host has something to do: a checkpoint, a picture, or a rule for which it looks at each loss."""
@@ -201,22 +215,8 @@ class _Run:
             [count, *_] = self.group.gather(count)  # the first process's clock decides
         return count
 
-    def _remember(self, row: Epoch) -> None:
-        self.history.append(row)
-        self.val_losses.append(row.val_loss)
-        self.lowest.append(min([*self.lowest[-1:], row.val_loss]))  # in this order NaN is never the lowest but as the first
-
-    def _row_at_target(self) -> Epoch | None:
-        """The first epoch that has reached the target."""
-        target = self.setup.config.stop.target
-        return next((row for row in self.history if row.val_loss <= target), None)
-
-    def _best_loss(self) -> float:
-        return self.history[self.best_epoch - 1].val_loss if self.best_epoch else math.inf
-
     def _stop_reason(self, step_losses: Sequence[float]) -> str | None:
-        stop = dataclasses.asdict(self.setup.config.stop)
-        return stopping.stop_reason(step_losses, self.val_losses, self.lowest, self.clock.read()["total_s"], **stop)
+        return self.course.stop_reason(step_losses, self.clock.read()["total_s"])
 
     def _save(self) -> None:
         if not self.checkpoints:
@@ -228,14 +228,17 @@ class _Run:
 
     def _write_record(self, reason: str | None) -> Record:
         last = self.history[-1] if self.history else None
-        at_target = self._row_at_target() if reason == stopping.TARGET_REACHED else None
+        best = self.history[self.best_epoch - 1] if self.best_epoch else None
+        at_target = self.course.at_target() if reason == stopping.TARGET_REACHED else None
         self.record = dataclasses.replace(
             self.record,
             stop_reason=reason,
             epochs=len(self.history),
             final_train_loss=last.train_loss if last else None,
             final_val_loss=last.val_loss if last else None,
-            best_val_loss=self._best_loss() if self.best_epoch else None,
+            final_metrics=dict(last.metrics) if last else {},
+            best_val_loss=best.val_loss if best else None,
+            best_metrics=dict(best.metrics) if best else {},
             best_epoch=self.best_epoch or None,
             target_epoch=at_target.epoch if at_target else None,
             time_to_target_s=at_target.train_s + at_target.eval_s if at_target else None,
@@ -244,9 +247,9 @@ class _Run:
         self.journal.record(self.record)
         return self.record
 
-    def _board(self) -> Board:
+    def _board(self) -> TensorBoard:
         if not self.setup.config.log.tensorboard:
-            return NoBoard()
+            return IDLE
         parameters = determining(self.setup.config) | {
             "stop.target": self.record.target,
             "devices": self.record.devices,
@@ -259,10 +262,10 @@ class _Run:
         epoch, log = len(self.history), self.setup.config.log
         in_figure = last or epoch in log.figure_epochs
         on_board = last or epoch % log.detail_epochs == 0
-        if not self.group.primary or not (in_figure or on_board):
+        if not self.group.primary or compiled.describe is None or not (in_figure or on_board):
             return
-        details = compiled.describe(self.state.params)
-        if on_board:
-            self.journal.board_details(epoch, details)
+        arrays = compiled.describe(self.state.params)
+        if on_board and self.events:
+            self.journal.events(epoch, self.events(arrays))
         if in_figure:
-            self.journal.snapshot(epoch, val_loss, details)
+            self.journal.snapshot(epoch, val_loss, arrays)

@@ -1,13 +1,14 @@
 """What is known of a run before its first epoch: for the record, and in words for the person who started it."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax
 
 from gmmae.base import nvidia
 from gmmae.base.arms import rate_text
-from gmmae.base.config import Config, run_id
+from gmmae.base.config import Config, StopConfig, run_id
 from gmmae.base.environment import cores
 from gmmae.base.errors import InputError
 from gmmae.base.provenance import git_commit, versions
@@ -39,6 +40,8 @@ def new_record(setup: Setup, state: TrainState) -> Record:
         train_samples=plan.samples,
         validation_samples=setup.eval_plan.samples,
         target=config.stop.target,
+        metric=config.stop.metric,
+        goal=config.stop.goal,
         versions=versions(),
         git_commit=git_commit(),
     )
@@ -60,6 +63,18 @@ def require_same_path(earlier: Record | None, now: Record) -> None:
         f"{earlier.learning_rate:g} on {earlier.devices} devices; got {now.global_batch} and {now.learning_rate:g} on "
         f"{now.devices}: {mend} give another workdir"
     )
+
+
+def require_metric(stop: StopConfig, validation: Mapping[str, float]) -> None:
+    """Refuses to watch a metric that the workload does not have.
+
+    Raises:
+      InputError: likewise.
+    """
+    if stop.metric not in validation:
+        raise InputError(
+            f"stop.metric must be one of {', '.join(validation)}, which this workload's validation gives; got {stop.metric!r}"
+        )
 
 
 def require_checkpoint(earlier: Record | None, found: bool, folder: Path) -> None:
@@ -99,9 +114,7 @@ def facts(setup: Setup, record: Record, root: Path, done: int) -> dict[str, str]
       root: its work directory.
       done: epochs that an earlier process has finished.
     """
-    config, plan, data = setup.config, setup.arm_plan, setup.config.data
-    shape = "×".join([str(data.size)] * data.ndim)
-    stop = config.stop
+    config, plan, stop = setup.config, setup.arm_plan, setup.config.stop
     return {
         "run": f"{record.run_id} in {root}" + (f", resumed after epoch {done}" if done else ""),
         "arm": f"{config.arm}, seed {config.seed}",
@@ -113,9 +126,21 @@ def facts(setup: Setup, record: Record, root: Path, done: int) -> dict[str, str]
         "steps per epoch": f"{plan.steps}"
         + (f", the last of {plan.counts[-1]} samples" if plan.counts[-1] != plan.batch else ""),
         "parameters": f"{record.parameters:,}",
-        "data": f"{data.source}, {record.train_samples} training and {record.validation_samples} validation volumes of {shape}",
-        "stops at": (f"validation {config.loss} ≤ {stop.target:g}, or " if stop.target else "") + f"{stop.max_epochs} epochs",
+        "workload": config.workload,
+        "data": _data_text(setup, record),
+        "stops at": (f"validation {stop.metric} {SIGNS[stop.goal]} {stop.target:g}, or " if stop.target else "")
+        + f"{stop.max_epochs} epochs",
     }
+
+
+SIGNS = {"below": "≤", "above": "≥"}
+
+
+def _data_text(setup: Setup, record: Record) -> str:
+    leaves = jax.tree.leaves(setup.workload.data.train)
+    shapes = ", ".join("×".join(map(str, leaf.shape[1:])) or "one number" for leaf in leaves)
+    about = f"{setup.workload.about}, " if setup.workload.about else ""
+    return f"{about}{record.train_samples} for training and {record.validation_samples} for validation, each {shapes}"
 
 
 def _devices_text(setup: Setup, record: Record) -> str:

@@ -25,22 +25,6 @@ class Display(Protocol):
     def close(self) -> None: ...
 
 
-class Silent:
-    """Shows nothing: the display of every process but the first."""
-
-    def start(self, facts: Mapping[str, str], *, max_epochs: int, done: int) -> None:
-        pass
-
-    def epoch(self, row: Epoch) -> None:
-        pass
-
-    def say(self, line: str) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
 class Plain:
     """One line an epoch, for log files."""
 
@@ -107,7 +91,8 @@ def losses_text(row: Epoch) -> str:
     >>> losses_text(Epoch(1, 1, 32, 0.1, 0.0123456, float("nan"), 0, 0, 0, 0, 0))
     'train 0.01235  validation nan'
     """
-    return f"train {_short(row.train_loss)}  validation {_short(row.val_loss)}"
+    metrics = "".join(f"  {name} {_short(value)}" for name, value in row.metrics.items())
+    return f"train {_short(row.train_loss)}  validation {_short(row.val_loss)}{metrics}"
 
 
 def _short(loss: float) -> str:

@@ -75,7 +75,7 @@ class Snapshot(NamedTuple):
 
 
 class Events(NamedTuple):
-    """For TensorBoard, by tag: numbers, values for a histogram, and images (rows × columns, grey from 0 to 1)."""
+    """For TensorBoard, by tag: numbers, values for a histogram, and images (rows × columns, or × 3 colours, from 0 to 1)."""
 
     scalars: Mapping[str, float] = {}
     histograms: Mapping[str, "np.ndarray"] = {}
