@@ -16,10 +16,13 @@ from gmmae.data.config import DataConfig
 from gmmae.models.config import ModelConfig
 from gmmae.training import programs
 from gmmae.training.checkpoint import Checkpoints
+from gmmae.workloads import nodules, registry
 
-SMALL = Config(
-    data=DataConfig(size=8, samples=28, validation=6),
-    model=ModelConfig(filters=(3, 3), kernels=(3, 3), latent_dim=8, components=4),
+SMALL = registry.configuration(
+    settings=nodules.Config(
+        data=DataConfig(size=8, samples=28, validation=6),
+        model=ModelConfig(filters=(3, 3), kernels=(3, 3), latent_dim=8, components=4),
+    ),
     optim=OptimConfig(base_batch=8),
     stop=StopConfig(target=0.0, max_epochs=3),
     parallel=ParallelConfig(devices=1),
@@ -30,13 +33,25 @@ SMALL = Config(
 
 def small(**changes: Any) -> Config:
     """`SMALL` with changes: `small(arm="weak", stop__max_epochs=5)`."""
-    config = SMALL
+    return changed(SMALL, **changes)
+
+
+def changed(config: Config, **changes: Any) -> Config:
+    """A configuration with changes; the workload's own fields and sections are named as on the command line."""
     for key, value in changes.items():
-        section, _, name = key.rpartition("__")
-        if section:
-            name, value = section, dataclasses.replace(getattr(config, section), **{name: value})
-        config = dataclasses.replace(config, **{name: value})
+        own = {item.name for item in dataclasses.fields(config.settings)}
+        if key.partition("__")[0] in own:
+            config = dataclasses.replace(config, settings=_replaced(config.settings, key, value))
+        else:
+            config = _replaced(config, key, value)
     return config
+
+
+def _replaced(owner: Any, key: str, value: Any) -> Any:
+    section, _, name = key.rpartition("__")
+    if section:
+        name, value = section, dataclasses.replace(getattr(owner, section), **{name: value})
+    return dataclasses.replace(owner, **{name: value})
 
 
 class Recorder:

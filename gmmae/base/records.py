@@ -78,6 +78,11 @@ class Record:
     schema_version: int = SCHEMA_VERSION
 
     @property
+    def final_value(self) -> float | None:
+        """The metric after the last epoch."""
+        return self.final_val_loss if self.metric == "loss" else self.final_metrics.get(self.metric)
+
+    @property
     def best_value(self) -> float | None:
         """The metric after the best epoch."""
         return self.best_val_loss if self.metric == "loss" else self.best_metrics.get(self.metric)
@@ -147,6 +152,6 @@ def read_history(path: Path) -> list[Epoch]:
 
 
 def _epoch(row: dict[str, str]) -> Epoch:
-    numbers = (float(row[key]) for key in PLAIN[3:])
+    numbers = [float(row[key]) for key in PLAIN[3:]]
     metrics = {key.removeprefix("val_"): float(value) for key, value in row.items() if key not in PLAIN}
-    return Epoch(int(row["epoch"]), int(row["steps"]), int(row["samples"]), *numbers, metrics)
+    return Epoch(int(row["epoch"]), int(row["steps"]), int(row["samples"]), *numbers, metrics=metrics)

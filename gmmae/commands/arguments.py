@@ -216,22 +216,20 @@ def _default(table: dict[str, Any], workload: str | None) -> Config:
 
 def _typed(config: Config) -> Config:
     """The same configuration, of a type that says what its settings are, so that they are arguments too."""
+    kind: Any = type(config.settings)
 
     @dataclass(frozen=True)
     class Run(Config):
-        settings: Annotated[type(config.settings), INLINE, tyro.conf.arg(name="")] = field(
-            default_factory=type(config.settings)
-        )  # pyright: ignore[reportInvalidTypeForm]
+        settings: Annotated[kind, INLINE, tyro.conf.arg(name="")] = field(default_factory=kind)  # pyright: ignore[reportInvalidTypeForm]
 
-    return Run(**_values(config))
+    return Run(**{item.name: getattr(config, item.name) for item in fields(Config)})
 
 
 def _plain(config: Config, workload: str = "") -> Config:
-    return Config(**_values(config) | ({"workload": workload} if workload else {}))
-
-
-def _values(config: Config) -> dict[str, Any]:
-    return {item.name: getattr(config, item.name) for item in fields(Config)}
+    values: dict[str, Any] = {item.name: getattr(config, item.name) for item in fields(Config)}
+    if workload:
+        values["workload"] = workload
+    return Config(**values)
 
 
 def _table(path: Path) -> dict[str, Any]:

@@ -8,37 +8,37 @@ import numpy as np
 
 from gmmae.analysis.efficiency import Interval
 from gmmae.base.arms import ARMS
-from gmmae.figures import canvas, comparison, courses, mixtures
+from gmmae.figures import canvas, comparison, courses
 from gmmae.figures.comparison import Series
 from gmmae.figures.courses import Course
 from gmmae.report import clipping, tables
 from gmmae.report.document import Block, Figure, Paragraph
 from gmmae.report.outcomes import intervals_explained, listed
-from gmmae.report.results import LABELS, Results, Run
+from gmmae.report.results import Results, Run
 from gmmae.training.pictures import read_snapshots
+from gmmae.workloads import registry
 
 PAPER_WARMUP_DEVICES = 8
 """Of the paper's Fig. 3."""
 
 
-def nodules(results: Results, folder: Path) -> Block:
-    """Fig. 1: nodules and their reconstructions, from the strong run on the fewest devices that left snapshots."""
-    for n in results.counts:
-        for run in results.group("strong", n):
-            inputs, snapshots = read_snapshots(results.folder.run(run.path).snapshots, run.record.epochs)
-            if snapshots:
-                title = f"Strong scaling on {_on(n)}, seed {run.cell.seed}"
-                png, svg = (
-                    mixtures.reconstructions(inputs, snapshots, folder / f"figure_1.{kind}", title=title)
-                    for kind in ("png", "svg")
-                )
-                text = (
-                    f"Fig. 1. (a) Validation nodules. (b) What the autoencoder makes of them after "
-                    f"{listed(snapshot.epoch for snapshot in snapshots)} epochs, as mixtures of normal distributions; the loss "
-                    f"is that of all validation volumes. {title}."
-                )
-                return Figure("Fig. 1", text, png, svg)
-    return Paragraph("Fig. 1 is left out: no strong run has left snapshots of its reconstructions.")
+def samples(results: Results, folder: Path) -> Block:
+    """Fig. 1: what the workload draws of its samples, from the first arm's run on the fewest devices that left snapshots."""
+    draw = getattr(registry.load(results.config.run.workload), "draw", None)
+    if draw is None:
+        return Paragraph("Fig. 1 is left out: the workload draws no picture.")
+    arm = results.config.arms[0]
+    for run in (run for n in results.counts for run in results.group(arm, n)):
+        snapshots = read_snapshots(results.folder.run(run.path).snapshots, run.record.epochs)
+        if snapshots:
+            title = f"{ARMS[arm].label} on {_on(run.cell.devices)}, seed {run.cell.seed}"
+            png, svg = (draw(snapshots, folder, title, ending) for ending in ("png", "svg"))
+            epochs = listed(snapshot.epoch for snapshot in snapshots)
+            text = (
+                f"Fig. 1. Validation samples, and what the model makes of them after {epochs} epochs; the loss is that of all "
+            )
+            return Figure("Fig. 1", f"{text}validation samples. {title}.", png, svg)
+    return Paragraph(f"Fig. 1 is left out: no run of the arm {arm} has left snapshots.")
 
 
 def time_to_target(results: Results, folder: Path) -> Block:
@@ -46,7 +46,7 @@ def time_to_target(results: Results, folder: Path) -> Block:
     series = [found for arm in results.config.arms if (found := _series(results, arm))]
     if not series:
         return Paragraph(f"Fig. 2 is left out: there are no times to the target. {results.clock.note}")
-    title = "Time to the target validation loss"
+    title = f"Time to the target validation {results.config.run.stop.metric}"
     drawn = comparison.time_to_target(series, title=results.clock.titled(title), y_label=_time_label(results, "time to target"))
     text = (
         f"Fig. 2. {title}. The target is {results.config.run.stop.target:g}. Strong scaling keeps the global batch at "
@@ -63,7 +63,7 @@ def _series(results: Results, arm: str) -> Series | None:
         return None
     intervals = [summary.interval or Interval(math.nan, math.nan) for _, summary in found]
     return Series(
-        LABELS[arm] + clipping.mark(run for run in results.runs if run.cell.arm == arm),
+        ARMS[arm].label + clipping.mark(run for run in results.runs if run.cell.arm == arm),
         tuple(n for n, _ in found),
         tuple(summary.median for _, summary in found),
         tuple(interval.low for interval in intervals),
@@ -109,7 +109,7 @@ def _warmup_run(results: Results) -> Run | None:
 
 def losses(results: Results, arm: str, number: int, folder: Path) -> Block:
     """Fig. 4 and 5: the losses of an arm by devices, of the first seed that has any."""
-    name, of = f"Fig. {number}", f"{LABELS[arm][0].lower()}{LABELS[arm][1:]}"
+    name, of = f"Fig. {number}", f"{ARMS[arm].label[0].lower()}{ARMS[arm].label[1:]}"
     found = [run for n in results.counts for run in results.group(arm, n) if results.history(run)]
     if not found:
         return Paragraph(f"{name} is left out: no run of {of} has left a history.")
@@ -127,7 +127,7 @@ def losses(results: Results, arm: str, number: int, folder: Path) -> Block:
         text = text.replace("against time", "against epochs")
     if len(runs) > 1 and len({run.path for run in runs}) == 1:
         text += " One optimisation path, computed once per seed: the curves differ in time only."
-    elif ARMS[arm].grows:
+    elif ARMS[arm].grows(results.config.run.optim):
         text += " The global batch grows with the devices, so an epoch has fewer steps."
     return Figure(name, _captioned(results, text, runs), *canvas.save_both(drawn, folder / f"figure_{number}"))
 

@@ -187,7 +187,10 @@ def cells_csv(results: Results) -> str:
         rows[run.cell] = row | {"projected": known and results.clock.kind == "projected"}
     for record in results.failed:
         rows[record.cell] = {"outcome": record.outcome, "path": record.path, "projected": False}
-    names = (*columns, *losses, "time_to_target_s", "projected", "path")
+    metrics = list(dict.fromkeys(name for run in results.runs for name in run.record.best_metrics))
+    for run in results.runs:
+        rows[run.cell] |= {f"best_{name}": run.record.best_metrics.get(name, "") for name in metrics}
+    names = (*columns, *losses, *(f"best_{name}" for name in metrics), "time_to_target_s", "projected", "path")
     file = io.StringIO()
     writer = csv.DictWriter(file, names, lineterminator="\n")
     writer.writeheader()

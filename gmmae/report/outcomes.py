@@ -10,8 +10,8 @@ from gmmae.report.results import Results, Run
 
 EXPLAINED = (
     "Diverged: NaN or infinity in a loss. Collapsed: stuck, the validation loss no longer changes at all. Stalled: it "
-    "did not get better any more. Out of epochs: the most epochs were trained. The number is the last validation loss, "
-    "the best in parentheses."
+    "did not get better any more. Out of epochs: the most epochs were trained. The number is the last validation "
+    "{metric}, the best in parentheses."
 )
 
 
@@ -84,8 +84,8 @@ def misses(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
 def _how(kind: str, runs: Sequence[Run]) -> str:
     records, times = [run.record for run in runs], f"{len(runs)}×"
     epochs = span([record.epochs for record in records], "{:g}".format)
-    last = _losses([record.final_val_loss for record in records])
-    best = _losses([record.best_val_loss for record in records])
+    last = _losses([record.final_value for record in records])
+    best = _losses([record.best_value for record in records])
     match kind:
         case stopping.DIVERGED:
             return f"diverged {times} in epoch {epochs}"

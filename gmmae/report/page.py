@@ -104,7 +104,7 @@ def _tables(by_cluster: Sequence[Results]) -> list[Block]:
 def _figures(found: Results, folder: Path) -> list[Block]:
     return [
         Heading("Figures", 2),
-        arm_figures.nodules(found, folder),
+        arm_figures.samples(found, folder),
         arm_figures.time_to_target(found, folder),
         arm_figures.warmup(found, folder),
         arm_figures.losses(found, "strong", 4, folder),

@@ -21,16 +21,6 @@ from gmmae.sweep.cells import FAILED, CellRecord, SweepDir
 from gmmae.sweep.grid import Cell, SweepConfig, cells
 from gmmae.sweep.throughput import Timings
 
-LABELS = {
-    "strong": "Strong scaling",
-    "weak": "Weak scaling",
-    "linear": "Linear rule",
-    "linear-warmup": "Linear rule + warmup",
-    "sqrt": "Square-root rule",
-    "sqrt-warmup": "Square-root rule + warmup",
-}
-"""What tables and figures call the arms."""
-
 OVERSUBSCRIBED = "oversubscribed: n virtual devices share this machine's cores; no measure of scaling"
 
 

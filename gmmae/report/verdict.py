@@ -8,10 +8,11 @@ from collections.abc import Iterable
 
 from gmmae.analysis import efficiency
 from gmmae.analysis.efficiency import PAPER_TABLE_I, PAPER_TABLE_II, Comparison
+from gmmae.base.arms import ARMS
 from gmmae.report import clipping, tables
 from gmmae.report.document import Block, Bullets, Paragraph
 from gmmae.report.outcomes import EXPLAINED, LEVEL, listed, misses
-from gmmae.report.results import LABELS, Results
+from gmmae.report.results import Results
 
 PAPER: dict[str, dict[int, float]] = {"strong": PAPER_TABLE_I, **PAPER_TABLE_II}
 PAPER_TARGET = 0.0016384
@@ -27,7 +28,7 @@ def verdict(results: Results) -> list[Block]:
         items = [_arm(results, arm) for arm in arms] + _fastest(results) + _against(results) + _paper(results)
         blocks.append(Bullets(tuple(items)))
         if any(not run.reached for run in results.runs):
-            blocks.append(Paragraph(EXPLAINED))
+            blocks.append(Paragraph(EXPLAINED.format(metric=results.config.run.stop.metric)))
         blocks += _clipped(results)
         blocks.append(Paragraph(_caution(results)))
     else:
@@ -50,7 +51,7 @@ def _arm(results: Results, arm: str) -> str:
         else:
             missing.append(n)
     parts = [f"on {_devices(ns)} by {k} of {_seeds(m)}" for (k, m), ns in counts.items()]
-    text = f"**{LABELS[arm]}**: the target was reached " + ", ".join(parts) + "."
+    text = f"**{ARMS[arm].label}**: the target was reached " + ", ".join(parts) + "."
     told = [
         f"{how} on {_devices(sorted({run.cell.devices for run in runs}))}"
         for how, runs in misses([run for n in results.counts for run in results.group(arm, n)])
@@ -64,7 +65,7 @@ def _clipped(results: Results) -> list[Block]:
     parts = []
     for arm in results.config.arms:
         counts = [n for n in results.counts if clipping.mark(results.group(arm, n))]
-        parts += [f"{LABELS[arm]} on {_devices(counts)}"] if counts else []
+        parts += [f"{ARMS[arm].label} on {_devices(counts)}"] if counts else []
     return [Paragraph(f"**Clipped batches**: {'; '.join(parts)}. {' '.join(clipping.notes(results.runs))}")] if parts else []
 
 
@@ -81,7 +82,7 @@ def _fastest(results: Results) -> list[str]:
         first = [arm for arm, time in finite.items() if time == min(finite.values())]
         winner = "no arm, since no median run reached the target" if not first else "all arms alike"
         if first and len(first) < len(medians):
-            winner = listed(LABELS[arm] for arm in first)
+            winner = listed(ARMS[arm].label for arm in first)
         winners.setdefault(winner, []).append(n)
     parts = [f"{winner} on {_devices(ns)}" for winner, ns in winners.items()]
     clock = f" ({results.clock.short})" if results.clock.short else ""
@@ -126,7 +127,7 @@ def _against(results: Results) -> list[str]:
         where = f"on {_devices(convincing)}" if convincing else "nowhere"
         sure = f"significant (sign test, p < {CONVINCING:g}) {where}"
         items.append(
-            f"**Strong scaling against {LABELS[arm]}**: strong scaling was the faster {', '.join(parts)}; the other's time "
+            f"**Strong scaling against {ARMS[arm].label}**: strong scaling was the faster {', '.join(parts)}; the other's time "
             f"over its own is {', '.join(ratios)}; {sure}."
         )
     return items
@@ -145,12 +146,12 @@ def _paper(results: Results) -> list[str]:
                 agree += 1
             else:
                 paper = "the paper's run did" if math.isfinite(there) else "the paper's run did not"
-                differing.append(f"{LABELS[arm]} on {n} (reached by {here} of {_seeds(len(runs))}; {paper})")
+                differing.append(f"{ARMS[arm].label} on {n} (reached by {here} of {_seeds(len(runs))}; {paper})")
             ours = results.efficiency(arm, n)
             if ours and math.isfinite(ours.percent) and math.isfinite(there):
                 gaps[n] = (ours.percent, there)
         if gaps:
-            lines.append(_gap(LABELS[arm], gaps))
+            lines.append(_gap(ARMS[arm].label, gaps))
     total = agree + len(differing)
     if not total:
         return []
@@ -177,7 +178,7 @@ def _setting(results: Results) -> str:
         target = f"with a target of {run.stop.target:g} where the paper's is {PAPER_TARGET:g}"
     measured = "measured, " if results.clock.kind == "measured" and results.clock.short else ""
     times = f"times {measured}{results.clock.short or results.clock.kind}"
-    return f"The paper's runs: one each, LUNA16, K80 GPUs. Here: data source {run.data.source}, {target}, {times}."
+    return f"The paper's runs: one each, LUNA16, K80 GPUs. Here: data source {run.settings.data.source}, {target}, {times}."
 
 
 def _caution(results: Results) -> str:

@@ -212,7 +212,7 @@ def _read(manager: ocp.CheckpointManager, folder: Path, epoch: int, like: TrainS
 
 def _epoch(row: Sequence[float], names: Sequence[str]) -> Epoch:
     plain, metrics = row[: len(PLAIN)], row[len(PLAIN) :]
-    return Epoch(*map(int, plain[:3]), *plain[3:], dict(zip(names, metrics, strict=True)))
+    return Epoch(*map(int, plain[:3]), *plain[3:], metrics=dict(zip(names, metrics, strict=True)))
 
 
 def _reason(error: Exception) -> str:

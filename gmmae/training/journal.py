@@ -39,7 +39,7 @@ class Journal:
     def snapshot(self, epoch: int, val_loss: float, arrays: Mapping[str, np.ndarray]) -> None:
         with self._storage():
             place = self._workdir.snapshots / f"epoch_{epoch:06d}.npz"
-            np.savez_compressed(place, epoch=epoch, val_loss=val_loss, **arrays)
+            np.savez_compressed(place, **{"epoch": np.int64(epoch), "val_loss": np.float64(val_loss), **arrays})  # pyright: ignore[reportArgumentType]
 
     def record(self, record: Record) -> None:
         with self._storage():

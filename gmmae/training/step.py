@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import lax
 from jaxtyping import Array, Float, Int
@@ -34,7 +35,7 @@ class TrainState(NamedTuple):
     opt_state: optax.OptState
 
 
-def take(samples: Samples, index: Int[Array, "*batch"]) -> Samples:
+def take(samples: Samples, index: Int[Array | np.ndarray, "*batch"]) -> Samples:
     """The samples at `index`."""
     return jax.tree.map(lambda array: array[index], samples)
 

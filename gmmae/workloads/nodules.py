@@ -46,6 +46,7 @@ def build(config: Config) -> Workload:
     from gmmae.data.sources import load
     from gmmae.models.autoencoder import autoencoder
     from gmmae.models.losses import LOSSES
+    from gmmae.models.mixture import Mixture
     from gmmae.workloads.augment import symmetries
 
     data = load(config.data)
@@ -54,18 +55,24 @@ def build(config: Config) -> Workload:
     def init(key: "Array") -> Params:
         return module.init(key, jnp.asarray(data.train.density[:1]))
 
+    def reconstruct(params: Params, volumes: "Array") -> "Array":
+        density = module.apply(params, volumes)
+        assert isinstance(density, jax.Array)
+        return density
+
     def losses(params: Params, volumes: "Array", keys: "Array | None") -> "Array":
         if config.data.augment and keys is not None:
             volumes = symmetries(volumes, keys)
-        density = module.apply(params, volumes)
+        density = reconstruct(params, volumes)
         with jax.named_scope("loss"):
             return loss(density, volumes)
 
     def describe(params: Params, volumes: "Array") -> PerSample:
         mixture = module.apply(params, volumes, method=module.mixture)
+        assert isinstance(mixture, Mixture)
         return {
             "inputs": volumes,
-            "density": module.apply(params, volumes),
+            "density": reconstruct(params, volumes),
             "weights": jnp.exp(mixture.log_weights),
             "means": mixture.means,
             "covariances": mixture.covariances,
