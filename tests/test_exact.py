@@ -78,7 +78,7 @@ def test_all_replicas_are_equal_after_an_epoch():
     mapped = jax.pmap(program, axis_name=AXIS, in_axes=(None, None, 0, 0, 0), devices=list(setup.devices.devices))
     samples = programs.deal(setup, epoch_order(0, 1, setup.train_plan.samples), setup.train_plan)
     start = programs.initial_state(setup)
-    params = jax.device_get(mapped(start, setup.workload.data.train.density, *samples))
+    params = jax.device_get(mapped(start, setup.workload.data.train, *samples))
     for leaf, before in zip(jax.tree.leaves(params), jax.tree.leaves(start.params), strict=True):
         assert all(replica.tobytes() == leaf[0].tobytes() for replica in leaf)
         assert (leaf[0] != before).any()

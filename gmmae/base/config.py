@@ -141,6 +141,11 @@ class Config(Section):
         return "float64" if self.precision == "float64" else "float32"
 
 
+def defaults(config: Config) -> Config:
+    """What a configuration is where nothing is said, with the same kind of settings."""
+    return Config(settings=None if config.settings is None else type(config.settings)())
+
+
 def flatten(config: Any, prefix: str = "", *, resumable: bool = True) -> Iterator[tuple[str, Any]]:
     """All `section.field` keys of a configuration with their values, in the order of declaration.
 

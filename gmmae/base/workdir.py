@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gmmae.base import locks, stopping
-from gmmae.base.config import Config, StopConfig, determining, flatten, flatten_table, to_toml
+from gmmae.base.config import Config, StopConfig, defaults, determining, flatten, flatten_table, to_toml
 from gmmae.base.errors import InputError
 from gmmae.base.records import Epoch, Record, from_json, read_history, write_text
 
@@ -168,7 +168,7 @@ def _require_same_run(config: Config, path: Path) -> None:
         saved = dict(flatten_table(tomllib.loads(path.read_text(encoding="utf-8"))))
     except ValueError as error:
         raise InputError(f"{path} must be TOML; got {error}: mend it or give another --workdir") from error
-    if changes := differences(dict(flatten(Config())) | saved, determining(config)):
+    if changes := differences(dict(flatten(defaults(config))) | saved, determining(config)):
         raise InputError(
             f"workdir must hold a run of the same configuration; got {path.parent} where {changes}: give another --workdir"
         )
@@ -181,6 +181,6 @@ def differences(saved: dict[str, Any], wanted: dict[str, Any]) -> str:
     'seed was 0, now 3'
     """
     saved, wanted = (json.loads(json.dumps(values)) for values in (saved, wanted))  # tuples are lists, as in TOML
-    changes = [f"{key} was {saved[key]!r}, now {value!r}" for key, value in wanted.items() if saved[key] != value]
+    changes = [f"{key} was {saved.get(key)!r}, now {value!r}" for key, value in wanted.items() if saved.get(key) != value]
     more = f"; and {len(changes) - 3} more" if len(changes) > 3 else ""
     return "; ".join(changes[:3]) + more

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from gmmae.base import arms, locks, stopping
-from gmmae.base.config import StopConfig, flatten, flatten_table, to_toml
+from gmmae.base.config import StopConfig, defaults, flatten, flatten_table, to_toml
 from gmmae.base.errors import InputError
 from gmmae.base.records import read_history, write_text
 from gmmae.base.workdir import WorkDir, differences, finished
@@ -226,7 +226,7 @@ def _refuse(folder: SweepDir, holder: str) -> None:
 
 def _require_same_sweep(config: SweepConfig, folder: SweepDir) -> None:
     """The grid may grow; what a cell computes, and how, may not change."""
-    saved = dict(flatten(SweepConfig())) | dict(flatten_table(read_toml(folder.config)))
+    saved = dict(flatten(SweepConfig(run=defaults(config.run)))) | dict(flatten_table(read_toml(folder.config)))
     given = dict(flatten(config))
     wanted = {key: given[key] for key in FIXED}
     wanted |= {key: value for key, value in flatten(config, resumable=False) if key.startswith("run.")}

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from gmmae.base import arms
 from gmmae.base.config import Config, flatten
 from gmmae.base.rules import ConfigError, NonNegativeFloat, NonNegativeInt, PositiveInt, Rule, Section, distinct, require
+from gmmae.workloads.registry import configuration
 
 Mode = Literal["virtual", "measured", "throughput"]
 Executor = Literal["processes", "local", "slurm"]
@@ -90,7 +91,7 @@ class SweepConfig(Section):
     )  # virtual: TOML files, or names of those in configs/clusters, projected to
     timing: TimingConfig = field(default_factory=TimingConfig)
     slurm: SlurmConfig = field(default_factory=SlurmConfig)
-    run: Config = field(default_factory=Config)
+    run: Config = field(default_factory=configuration)
 
     def __post_init__(self) -> None:
         require(_known_arms(self.arms), "arms", f"one or more, all different, of {', '.join(arms.ARMS)}", self.arms)

@@ -1,5 +1,4 @@
 import ast
-import dataclasses
 import math
 import re
 import tomllib
@@ -7,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from gmmae.base import config as module
-from gmmae.base.config import Config, determining, flatten, run_id, to_toml
+from gmmae.base import arms, config
+from gmmae.base.config import determining, flatten, run_id, to_toml
 from gmmae.base.rules import ConfigError
 from gmmae.commands.arguments import read_config
+from gmmae.data import config as data_config
+from gmmae.models import config as model_config
+from gmmae.workloads import nodules, registry
+from tests import small
 
 NAN, INF = math.nan, math.inf
 BAD = [
@@ -18,7 +21,6 @@ BAD = [
     ("seed", -1, "at least 0"),
     ("loss", "huber", "one of msle, mse, mae"),
     ("precision", "bfloat16", "one of float32, tf32, float64"),
-    ("workload", "cells", "one of nodules"),
     ("data.source", "web", "one of synthetic"),
     *[("data.ndim", value, "1, 2 or 3") for value in (0, 4)],
     *[("data.edge", value, "a positive number followed by x or mm") for value in ("", "1.25", "0x", "-1mm", "20 mm", "nanx")],
@@ -54,8 +56,10 @@ BAD = [
     *[("optim.decay_epochs", value, "increasing epochs from 1") for value in ((3, 2), (2, 2), (0, 2))],
     *[(f"optim.{name}", value, "at least 0 and below 1") for name in ("beta1", "beta2") for value in (-0.1, 1.0, NAN)],
     *[("optim.clip_norm", value, "at least 0") for value in (-1.0, NAN, INF)],
-    *[(f"stop.{name}", value, "at least 0") for name in ("target", "time_limit_s") for value in (-1.0, NAN, INF)],
+    *[(f"stop.{name}", value, "at least 0") for name in ("time_limit_s",) for value in (-1.0, NAN, INF)],
     ("stop.max_epochs", 0, "at least 1"),
+    *[("stop.target", value, "a finite number") for value in (NAN, INF)],
+    ("stop.goal", "beyond", "one of below, above"),
     ("stop.collapse_epochs", -1, "at least 0"),
     ("stop.patience_epochs", -1, "at least 0"),
     *[("stop.patience_gain", value, "at least 0 and below 1") for value in (-0.1, 1.0, NAN)],
@@ -77,12 +81,12 @@ BAD = [
 ]
 
 
+DEFAULT = registry.configuration()
+
+
 def changed(config, key, value):
     """The configuration with one `section.field` changed."""
-    section, _, name = key.rpartition(".")
-    if not section:
-        return dataclasses.replace(config, **{name: value})
-    return dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **{name: value})})
+    return small.changed(config, **{key.replace(".", "__"): value})
 
 
 ANY_VALUE = {
@@ -94,6 +98,8 @@ ANY_VALUE = {
     "data.cache",
     "data.augment",
     "distributed.auto",
+    "workload",
+    "stop.metric",
 }
 """Paths, names and switches: nothing to refuse before they are used."""
 
@@ -101,7 +107,7 @@ ANY_VALUE = {
 @pytest.mark.parametrize(("key", "value", "rule"), BAD, ids=[f"{key}={value}" for key, value, _ in BAD])
 def test_a_bad_value_is_refused_by_key_rule_and_value(key, value, rule):
     with pytest.raises(ConfigError) as caught:
-        changed(Config(), key, value)
+        changed(DEFAULT, key, value)
     message = str(caught.value)
     assert message.startswith(f"{key} must be ")
     assert rule in message
@@ -110,7 +116,7 @@ def test_a_bad_value_is_refused_by_key_rule_and_value(key, value, rule):
 
 
 def test_every_key_with_a_rule_has_a_bad_value_above():
-    assert {key for key, _ in flatten(Config())} - {key for key, _, _ in BAD} == {*ANY_VALUE}
+    assert {key for key, _ in flatten(DEFAULT)} - {key for key, _, _ in BAD} == {*ANY_VALUE}
 
 
 EDGES = [
@@ -132,7 +138,7 @@ EDGES = [
 
 @pytest.mark.parametrize(("key", "value"), EDGES)
 def test_what_a_rule_just_allows_is_taken(key, value):
-    assert dict(flatten(changed(Config(), key, value)))[key] == value
+    assert dict(flatten(changed(DEFAULT, key, value)))[key] == value
 
 
 def test_kernels_that_leave_no_voxel_are_refused_with_the_way_out():
@@ -140,9 +146,9 @@ def test_kernels_that_leave_no_voxel_are_refused_with_the_way_out():
         r"model\.kernels must leave at least 1 voxel of data\.size = 16 under VALID padding; got \(7, 5, 7\), which leaves 0"
     )
     with pytest.raises(ConfigError, match=message + ".*model.padding = SAME"):
-        changed(Config(), "model.kernels", (7, 5, 7))
-    same = changed(changed(Config(), "model.padding", "SAME"), "model.kernels", (7, 5, 7))
-    assert same.model.kernels == (7, 5, 7)
+        changed(DEFAULT, "model.kernels", (7, 5, 7))
+    same = changed(changed(DEFAULT, "model.padding", "SAME"), "model.kernels", (7, 5, 7))
+    assert same.settings.model.kernels == (7, 5, 7)
 
 
 # A value that every key may take and that is not its default.
@@ -189,6 +195,8 @@ OTHER = {
     "optim.epsilon": 1e-7,
     "optim.clip_norm": 1.0,
     "stop.target": 1e-3,
+    "stop.metric": "error",
+    "stop.goal": "above",
     "stop.max_epochs": 7,
     "stop.time_limit_s": 60.0,
     "stop.collapse_epochs": 5,
@@ -218,6 +226,8 @@ OTHER = {
 ONLY_ONE_CHOICE = {"workload"}
 MAY_DIFFER_ON_RESUME = {
     "stop.target",
+    "stop.metric",
+    "stop.goal",
     "stop.collapse_epochs",
     "stop.patience_epochs",
     "stop.patience_gain",
@@ -247,62 +257,55 @@ MAY_DIFFER_ON_RESUME = {
 
 
 def test_another_value_is_known_for_every_key():
-    assert set(OTHER) | ONLY_ONE_CHOICE == {key for key, _ in flatten(Config())}
+    assert set(OTHER) | ONLY_ONE_CHOICE == {key for key, _ in flatten(DEFAULT)}
 
 
 @pytest.mark.parametrize("key", OTHER)
 def test_the_run_id_changes_with_what_determines_the_run_and_with_nothing_else(key):
-    other = changed(Config(), key, OTHER[key])
-    assert (run_id(other) == run_id(Config())) == (key in MAY_DIFFER_ON_RESUME)
+    other = changed(DEFAULT, key, OTHER[key])
+    assert (run_id(other) == run_id(DEFAULT)) == (key in MAY_DIFFER_ON_RESUME)
     assert (key in determining(other)) == (key not in MAY_DIFFER_ON_RESUME)
 
 
 @pytest.mark.parametrize("arm", ["weak", "linear", "linear-warmup", "sqrt", "sqrt-warmup"])
 def test_devices_determine_a_run_only_where_its_batch_follows_them(arm):
     """With `virtual` the batch follows that number; on `strong`, above, it follows none."""
-    config = changed(Config(), "arm", arm)
+    config = changed(DEFAULT, "arm", arm)
     assert run_id(changed(config, "parallel.devices", 2)) != run_id(config)
     virtual = changed(config, "parallel.virtual", 8)
     assert run_id(changed(virtual, "parallel.devices", 2)) == run_id(virtual)
 
 
 def test_the_run_id_is_twelve_hexadecimal_digits_and_the_same_in_every_process():
-    assert re.fullmatch("[0-9a-f]{12}", run_id(Config()))
-    assert run_id(Config()) == run_id(Config())
+    assert re.fullmatch("[0-9a-f]{12}", run_id(DEFAULT))
+    assert run_id(DEFAULT) == run_id(DEFAULT)
 
 
 def all_changed():
-    config = Config()
+    config = DEFAULT
     for key in sorted(OTHER, key=lambda key: key != "model.padding"):  # SAME first: then any kernels fit
         config = changed(config, key, OTHER[key])
     return config
 
 
-@pytest.mark.parametrize("config", [Config(), all_changed()], ids=["defaults", "all changed"])
-def test_toml_read_back_is_equal(config, tmp_path):
+@pytest.mark.parametrize("given", [DEFAULT, all_changed()], ids=["defaults", "all changed"])
+def test_toml_read_back_is_equal(given, tmp_path):
     path = tmp_path / "config.toml"
-    path.write_text(to_toml(config), encoding="utf-8")
-    assert read_config(path) == config
-    table = tomllib.loads(to_toml(config))
-    assert table["optim"]["learning_rate"] == config.optim.learning_rate
-    assert len(set(flatten(config))) == len(to_toml(config).split(" = ")) - 1  # every key once
+    path.write_text(to_toml(given), encoding="utf-8")
+    assert read_config(path) == given
+    table = tomllib.loads(to_toml(given))
+    assert table["optim"]["learning_rate"] == given.optim.learning_rate
+    assert len(set(flatten(given))) == len(to_toml(given).split(" = ")) - 1  # every key once
 
 
 def test_every_field_explains_itself():
     """The comment behind a field is its help on the command line."""
-    source = Path(module.__file__).read_text(encoding="utf-8")
-    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
-    fields = [node for owner in classes for node in owner.body if isinstance(node, ast.AnnAssign)]
-    lines = [source.splitlines()[node.lineno - 1] for node in fields]
-    values = [line for line in lines if "default_factory" not in line]
-    assert len(values) == len(list(flatten(Config())))
+    lines = []
+    for module in (config, arms, data_config, model_config, nodules):
+        source = Path(str(module.__file__)).read_text(encoding="utf-8")
+        classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name.endswith("Config")]
+        fields = [node for owner in classes for node in owner.body if isinstance(node, ast.AnnAssign)]
+        lines += [source.splitlines()[node.lineno - 1] for node in fields]
+    values = [line for line in lines if "default_factory" not in line and "INLINE" not in line]
+    assert len(values) == len(list(flatten(DEFAULT)))
     assert [line for line in values if "  # " not in line] == []
-
-
-@pytest.mark.parametrize(
-    "owner", [Config, *(type(value) for value in vars(Config()).values() if dataclasses.is_dataclass(value))]
-)
-def test_configurations_are_frozen(owner):
-    name = dataclasses.fields(owner)[0].name
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        setattr(owner(), name, None)

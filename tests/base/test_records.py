@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gmmae.base.records import Epoch, Record, from_json, history_line, read_history, to_json, write_history, write_text
+from gmmae.base.records import PLAIN, Epoch, Record, from_json, history_line, read_history, to_json, write_history, write_text
 
 RECORD = Record(
     run_id="0123456789ab",
@@ -88,8 +88,10 @@ def test_lines_can_be_appended_to_a_history(tmp_path):
     write_history(path, rows[:1])
     with path.open("a", encoding="utf-8") as file:
         file.write(history_line(rows[1]) + "\n")
-    assert list(map(repr, read_history(path)))[1] == repr(Epoch(*rows[1][:3], *map(float, rows[1][3:])))
-    assert path.read_text().splitlines()[0] == ",".join(Epoch._fields)
+    assert list(map(repr, read_history(path)))[1] == repr(
+        rows[1]._replace(**{name: float(getattr(rows[1], name)) for name in PLAIN[3:]})
+    )
+    assert path.read_text().splitlines()[0] == ",".join(PLAIN)
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):

@@ -20,7 +20,8 @@ GOES_ON: dict[str, Any] = {
 
 def reason(changes: dict[str, Any]) -> str | None:
     values = {**GOES_ON, **changes}
-    return stop_reason(**values, lowest=list(itertools.accumulate(values["val_losses"], min)))
+    losses = values["val_losses"]
+    return stop_reason(**values, costs=losses, lowest=list(itertools.accumulate(losses, min)))
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,7 @@ def reason(changes: dict[str, Any]) -> str | None:
         ({"target": 0.21}, "target_reached"),
         ({"target": 0.199}, None),
         ({"target": 0.3, "val_losses": [0.3, 0.31]}, "target_reached"),  # raised after the first epoch
-        ({"target": 0.0, "val_losses": [0.1, 0.0]}, None),  # switched off
+        ({"target": None, "val_losses": [0.1, 0.0]}, None),  # switched off
         ({"max_epochs": 2}, "max_epochs"),
         ({"max_epochs": 1}, "max_epochs"),  # lowered on a resume
         ({"total_s": 60.0}, "time_limit"),
@@ -72,7 +73,7 @@ def test_a_target_that_an_earlier_epoch_had_reached_comes_first():
     """It was raised since."""
     later = {"val_losses": [0.2, 0.3], "target": 0.2, "max_epochs": 2}
     assert reason(later) == reason(later | {"step_losses": [math.nan]}) == "target_reached"
-    assert reason(later | {"target": 0.0}) == "max_epochs"
+    assert reason(later | {"target": None}) == "max_epochs"
 
 
 def test_the_result_comes_before_the_limits():

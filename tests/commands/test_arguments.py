@@ -7,7 +7,9 @@ from gmmae.base.config import Config
 from gmmae.base.errors import InputError
 from gmmae.commands.arguments import config_path, parse_report, parse_sweep, parse_train, read_config, read_sweep
 from gmmae.sweep.grid import SweepConfig
+from gmmae.workloads.registry import configuration
 
+DEFAULT = configuration()
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 
 
@@ -34,15 +36,15 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_the_defaults(toml
     path = toml("seed = 5\n[optim]\nbase_batch = 16\nwarmup_epochs = 10\n[model]\nfilters = [8, 8, 8]")
     config, _ = train("--config", str(path), "--optim.base-batch", "8", "--data.validation", "0.25")
     assert config.optim.base_batch == 8  # command line over file
-    assert (config.seed, config.optim.warmup_epochs, config.model.filters) == (5, 10, (8, 8, 8))  # file over defaults
-    assert config.data.validation == 0.25  # command line over defaults
-    assert config.optim.learning_rate == Config().optim.learning_rate
+    assert (config.seed, config.optim.warmup_epochs, config.settings.model.filters) == (5, 10, (8, 8, 8))  # file over defaults
+    assert config.settings.data.validation == 0.25  # command line over defaults
+    assert config.optim.learning_rate == DEFAULT.optim.learning_rate
 
 
 def test_a_value_on_the_command_line_may_mend_the_file(toml):
     path = toml("[data]\nsize = 24\n[model]\nkernels = [9, 9, 7]")  # leaves 24 - 8 - 8 - 6 = 2 voxels
     config, _ = train("--config", str(path), "--model.kernels", "3", "3", "3")
-    assert (config.data.size, config.model.kernels) == (24, (3, 3, 3))
+    assert (config.settings.data.size, config.settings.model.kernels) == (24, (3, 3, 3))
 
 
 @pytest.mark.parametrize("spelling", [["--config", "{}"], ["--config={}"]])
@@ -54,7 +56,7 @@ def test_the_file_can_be_given_in_two_ways(toml, spelling):
 @pytest.mark.parametrize("key", ["max-epochs", "max_epochs"])
 def test_hyphens_and_underscores_are_one(toml, key):
     assert read_config(toml(f"[stop]\n{key} = 7")) == dataclasses.replace(
-        Config(), stop=dataclasses.replace(Config().stop, max_epochs=7)
+        DEFAULT, stop=dataclasses.replace(DEFAULT.stop, max_epochs=7)
     )
     assert train(f"--stop.{key}", "7")[0].stop.max_epochs == 7
 
@@ -62,13 +64,13 @@ def test_hyphens_and_underscores_are_one(toml, key):
 def test_values_of_every_kind_are_read(toml):
     lines = ["[data]", "validation = 0.5", "hu_window = [-1200, 300]", "[log]", "tensorboard = false", "figure_epochs = []"]
     config = read_config(toml("\n".join([*lines, "[optim]", "epsilon = 1e-7"])))
-    assert (config.data.validation, config.data.hu_window) == (0.5, (-1200.0, 300.0))
+    assert (config.settings.data.validation, config.settings.data.hu_window) == (0.5, (-1200.0, 300.0))
     assert (config.log.tensorboard, config.log.figure_epochs, config.optim.epsilon) == (False, (), 1e-7)
-    assert isinstance(read_config(toml("[data]\nvalidation = 100")).data.validation, int)  # a count stays a count
+    assert isinstance(read_config(toml("[data]\nvalidation = 100")).settings.data.validation, int)  # a count stays a count
 
 
 def test_an_empty_file_is_the_defaults(toml):
-    assert read_config(toml("")) == Config()
+    assert read_config(toml("")) == DEFAULT
 
 
 def test_the_work_directory_is_named_after_the_file_unless_given(toml):
@@ -209,8 +211,11 @@ def test_command_line_over_sweep_file_over_base_file_over_defaults(toml, base):
     config = sweep("--config", str(path), "--run.stop.max-epochs", "11", "--seeds", "2", "1").config
     assert (config.run.stop.max_epochs, config.seeds) == (11, (2, 1))  # command line
     assert (config.run.optim.warmup_epochs, config.devices) == (4, (1, 3))  # sweep file
-    assert (config.run.optim.base_batch, config.run.data.samples) == (8, 100)  # base file
-    assert (config.run.optim.learning_rate, config.arms) == (Config().optim.learning_rate, SweepConfig().arms)  # defaults
+    assert (config.run.optim.base_batch, config.run.settings.data.samples) == (8, 100)  # base file
+    assert (config.run.optim.learning_rate, config.arms) == (
+        DEFAULT.optim.learning_rate,
+        SweepConfig().arms,
+    )  # defaults
 
 
 def test_a_base_may_be_named_and_may_be_missing(toml):
@@ -229,7 +234,7 @@ def test_values_of_every_kind_are_read_for_a_sweep(toml):
     ]
     config = read_sweep(toml("\n".join([*lines, "[run.model]", "filters = [4]", "kernels = [3]"])))
     assert (config.mode, config.arms, config.grace_s) == ("throughput", ("sqrt", "weak"), 2.0)
-    assert (config.timing.steps, config.timing.device_batches, config.run.model.filters) == (3, (1, 5), (4,))
+    assert (config.timing.steps, config.timing.device_batches, config.run.settings.model.filters) == (3, (1, 5), (4,))
 
 
 @pytest.mark.parametrize("given", [(), ("--dry-run",), ("--retry",), ("--retry", "--dry-run")])
@@ -241,7 +246,7 @@ def test_switches_are_on_where_they_are_named(toml, given):
 
 def test_a_boolean_key_of_a_run_takes_its_value_in_a_sweep_too(toml):
     asked = sweep("--config", str(toml("[run.log]\ntensorboard = false")), "--run.data.augment", "True", "--workdir", "here")
-    assert (asked.config.run.log.tensorboard, asked.config.run.data.augment) == (False, True)
+    assert (asked.config.run.log.tensorboard, asked.config.run.settings.data.augment) == (False, True)
     assert asked.workdir == Path("here")
 
 

@@ -134,7 +134,7 @@ def test_a_small_set_is_split_without_an_option(samples):
 
 @pytest.mark.parametrize(("name", "validation"), [("quickstart", 128), ("paper", 256)])
 def test_the_configurations_keep_the_splits_of_their_figures(name, validation):
-    data = read_config(config_path(name)).data
+    data = read_config(config_path(name)).settings.data
     assert requested(data.samples, data.validation) == validation
 
 

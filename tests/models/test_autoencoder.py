@@ -5,13 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gmmae.base.config import Config
-from gmmae.data.config import DataConfig
-from gmmae.models.autoencoder import MixtureAutoencoder
+from gmmae.models.autoencoder import MixtureAutoencoder, autoencoder
 from gmmae.models.config import ModelConfig
 from gmmae.models.encoder import Encoder, Heads
 from gmmae.models.mixture import density, grid
-from gmmae.workloads.nodules import model
 
 
 def small(n, **changes) -> Any:
@@ -26,8 +23,8 @@ def fitted(n, size=6, **changes):
     return module, volumes, jax.jit(module.init)(jax.random.key(0), volumes)
 
 
-def parameter_count(config):
-    shapes = jax.eval_shape(model(config).init, jax.random.key(0), jnp.zeros((1, *[config.data.size] * config.data.ndim)))
+def parameter_count(config, ndim):
+    shapes = jax.eval_shape(autoencoder(config, ndim).init, jax.random.key(0), jnp.zeros((1, *[16] * ndim)))
     return sum(leaf.size for leaf in jax.tree.leaves(shapes))
 
 
@@ -36,14 +33,14 @@ def test_the_default_model_has_the_parameters_worked_by_hand():
     latent = (4**3 * 32 + 1) * 128  # 16 → 10 → 6 → 4 voxels an edge: 262,272
     heads = (128 + 1) * 500  # K (n² + 3n + 2) / 2 = 500: 64,500
     assert convolutions + latent + heads == 493_492
-    assert parameter_count(Config()) == 493_492
+    assert parameter_count(ModelConfig(), 3) == 493_492
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_parameters_follow_the_number_of_axes(n):
-    config = Config(data=DataConfig(ndim=n), model=ModelConfig(filters=(4, 5), kernels=(3, 2), latent_dim=6, components=7))
+    config = ModelConfig(filters=(4, 5), kernels=(3, 2), latent_dim=6, components=7)
     expected = (3**n + 1) * 4 + (2**n * 4 + 1) * 5 + (13**n * 5 + 1) * 6 + (6 + 1) * 7 * (n**2 + 3 * n + 2) // 2
-    assert parameter_count(config) == expected
+    assert parameter_count(config, n) == expected
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])

@@ -1,13 +1,11 @@
 """What the processes of a run must have in common."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
-from gmmae.data.sources import load
 from gmmae.processes import agreement
 from gmmae.processes.agreement import DisagreementError, require_same
+from gmmae.workloads import registry
 from tests.small import small
 
 
@@ -50,12 +48,11 @@ def test_what_is_compared():
 
 
 def test_data_are_compared_to_the_last_bit():
-    dataset = load(small().data)
-    assert agreement.data(dataset) == agreement.data(load(small().data))
-    density = dataset.train.density.copy()
+    train, validation = registry.build(small()).data
+    assert agreement.data(train, validation) == agreement.data(*registry.build(small()).data)
+    density = train.copy()
     density.flat[-1] = np.nextafter(density.flat[-1], np.float32(9))
-    other = dataset._replace(train=dataset.train._replace(density=density))
     with pytest.raises(DisagreementError, match=r"got the training data [0-9a-f]{12} on process 0 and"):
-        require_same([agreement.data(dataset), agreement.data(other)])
-    other_split = dataclasses.replace(small().data, seed=1)
-    assert agreement.data(load(other_split))["the validation data"] != agreement.data(dataset)["the validation data"]
+        require_same([agreement.data(train, validation), agreement.data(density, validation)])
+    other = agreement.data(*registry.build(small(data__seed=1)).data)
+    assert other["the validation data"] != agreement.data(train, validation)["the validation data"]

@@ -106,7 +106,7 @@ def test_without_times_curves_are_drawn_against_epochs(drawn, tmp_path):
 def test_what_is_not_there_is_left_out_with_a_sentence(tmp_path):
     nothing = results.read(GRID, tmp_path, FLAT)
     for make, sentence in (
-        (arm_figures.nodules, "no strong run has left snapshots"),
+        (arm_figures.samples, "no run of the arm strong has left snapshots"),
         (arm_figures.warmup, "no run of the linear rule with warmup has left a history"),
         (lambda found, folder: arm_figures.losses(found, "weak", 5, folder), "no run of weak scaling has left a history"),
     ):
@@ -126,7 +126,7 @@ def test_figure_1_shows_a_strong_runs_snapshots(tmp_path):
         mixture = {"weights": np.ones((1, 1)), "means": np.zeros((1, 1, 1)), "covariances": np.ones((1, 1, 1, 1))}
         arrays = {name: value.astype(np.float32) for name, value in mixture.items()}
         np.savez(snapshots / f"epoch_{epoch:04}.npz", inputs=curve, density=curve, epoch=epoch, val_loss=0.1, **arrays)
-    figure = arm_figures.nodules(found, tmp_path)
+    figure = arm_figures.samples(found, tmp_path)
     assert isinstance(figure, Figure)
     assert "after 0 and 3 epochs" in figure.caption
     assert "Strong scaling on 2 devices, seed 0" in figure.caption

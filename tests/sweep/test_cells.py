@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from gmmae.base.arms import OptimConfig
 from gmmae.base.errors import InputError
 from gmmae.base.records import Record
 from gmmae.sweep.cells import CellRecord, SweepDir, on_devices, read_toml
 from gmmae.sweep.grid import Cell
 
 CELL = Cell("weak", 2, 0)
+OPTIM = OptimConfig(base_batch=32)
 RECORD = Record(
     run_id="0123456789ab", arm="strong", seed=0, devices=1, processes=1, device_kind="cpu", oversubscribed=False,
     global_batch=32, device_batch=32, padding=0, steps_per_epoch=20, learning_rate=0.001, parameters=1234,
@@ -98,13 +100,13 @@ def test_a_folder_in_the_place_of_a_record_is_no_missing_one(folder):
 @pytest.mark.parametrize(("devices", "device_batch", "padding"), [(5, 7, 3), (3, 11, 1), (8, 4, 0), (32, 1, 0)])
 def test_a_shared_path_is_divided_by_the_cells_devices(devices, device_batch, padding):
     cell = Cell("strong", devices, 0)
-    shown = on_devices(RECORD, cell)
+    shown = on_devices(RECORD, cell, OPTIM)
     assert shown == dataclasses.replace(RECORD, devices=devices, device_batch=device_batch, padding=padding)
 
 
 def test_the_owner_of_a_path_keeps_its_record_and_another_arm_its_name():
-    assert on_devices(RECORD, Cell("strong", 1, 0)) is RECORD
-    assert on_devices(RECORD, Cell("linear", 1, 0)) == dataclasses.replace(RECORD, arm="linear")
+    assert on_devices(RECORD, Cell("strong", 1, 0), OPTIM) is RECORD
+    assert on_devices(RECORD, Cell("linear", 1, 0), OPTIM) == dataclasses.replace(RECORD, arm="linear")
 
 
 def test_the_batch_that_a_cell_asked_for_is_its_own():
@@ -112,14 +114,14 @@ def test_the_batch_that_a_cell_asked_for_is_its_own():
     record = dataclasses.replace(
         RECORD, arm="linear", devices=16, global_batch=400, device_batch=25, wanted_batch=512, train_samples=400
     )
-    shown = on_devices(record, Cell("linear", 32, 0))
+    shown = on_devices(record, Cell("linear", 32, 0), OPTIM)
     assert (shown.wanted_batch, shown.global_batch, shown.device_batch, shown.clipped) == (1024, 400, 13, True)
     assert not RECORD.clipped
 
 
 def test_a_batch_that_does_not_reach_all_devices_is_refused():
     with pytest.raises(InputError, match="at most the samples in a step, 32; got 33"):
-        on_devices(RECORD, Cell("strong", 33, 0))
+        on_devices(RECORD, Cell("strong", 33, 0), OPTIM)
 
 
 def test_files_by_name():

@@ -29,7 +29,8 @@ from gmmae.sweep.engine import CELLS_FAILED, summary
 from gmmae.sweep.grid import Cell, SweepConfig, TimingConfig, cells, run_config
 from gmmae.sweep.plan import COLUMNS, dry_run
 from gmmae.training import loop
-from tests.small import Recorder, small
+from gmmae.workloads.registry import configuration
+from tests.small import Recorder, changed, small
 from tests.sweep.test_cells import RECORD, cell_record
 
 DEADLINE_S = 60.0  # only a failing test comes near it
@@ -672,7 +673,7 @@ def claimed(tmp_path):
 
 
 OTHERS = {
-    "run.loss": (grid(run=Config(loss="mae")), "run.loss was 'msle', now 'mae'"),
+    "run.loss": (grid(run=changed(configuration(), loss="mae")), "run.loss was 'msle', now 'mae'"),
     "mode": (grid(mode="measured", jobs=1), "mode was 'virtual', now 'measured'"),
     "more than three": (grid(run=small(parallel__devices=0)), "; and "),
 }

@@ -115,8 +115,8 @@ def test_the_time_limit_is_overshot_by_one_epoch_at_most(tmp_path, monkeypatch, 
     now, dispatched = [0.0], []
     make = loop.block_program
 
-    def timed(setup, state):
-        block = make(setup, state)
+    def timed(*of):
+        block = make(*of)
 
         def run(state, best, best_loss, epochs):
             dispatched.append(len(epochs))

@@ -52,7 +52,7 @@ def replicas_after_an_epoch(average):
     samples = setup.devices.shard(shards(epoch_order(0, 1, setup.train_plan.samples), setup.train_plan))
     epoch = partial(train_epoch, losses=setup.workload.losses, optimizer=setup.optimizer, average=average)
     mapped = jax.pmap(epoch, axis_name=AXIS, in_axes=(None, None, 0, 0), devices=list(setup.devices.devices))
-    return jax.device_get(mapped(state, setup.workload.data.train.density, *samples)[0].params)
+    return jax.device_get(mapped(state, setup.workload.data.train, *samples)[0].params)
 
 
 def test_all_replicas_are_equal_after_an_epoch():

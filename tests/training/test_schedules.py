@@ -3,13 +3,14 @@ import typing
 import numpy as np
 import pytest
 
-from gmmae.base import config
-from gmmae.base.arms import ARMS, Rates
+from gmmae.base.arms import Rates
+from gmmae.data.config import DataConfig
 from gmmae.data.sources import SOURCES
+from gmmae.models.config import Activation
 from gmmae.models.encoder import ACTIVATIONS
 from gmmae.models.losses import LOSSES
 from gmmae.training.schedules import learning_rate
-from gmmae.workloads.nodules import WORKLOADS
+from gmmae.workloads import nodules
 
 RTOL = 1e-6  # schedules are float32
 
@@ -51,11 +52,9 @@ def test_decay_multiplies_the_rate_from_the_end_of_each_epoch_on():
 @pytest.mark.parametrize(
     ("literal", "choices"),
     [
-        (config.Arm, ARMS),
-        (config.Loss, LOSSES),
-        (config.Activation, ACTIVATIONS),
-        (config.Config.__annotations__["workload"], WORKLOADS),
-        (config.DataConfig.__annotations__["source"], SOURCES),
+        (nodules.Config.__annotations__["loss"], LOSSES),
+        (Activation, ACTIVATIONS),
+        (DataConfig.__annotations__["source"], SOURCES),
     ],
 )
 def test_the_configurations_names_are_those_of_the_dictionaries(literal, choices):

@@ -23,12 +23,17 @@ def setup():
     return programs.prepare(small())
 
 
+def plain(setup):
+    """The losses without random keys."""
+    return lambda params, samples: setup.workload.losses(params, samples, None)
+
+
 def test_scanned_epoch_equals_plain_loop(setup):
     state = programs.initial_state(setup)
-    volumes = jnp.asarray(setup.workload.data.train.density)
+    volumes = jnp.asarray(setup.workload.data.train)
     samples = shards(epoch_order(0, 1, len(volumes)), setup.train_plan)
     indices, weights = jnp.asarray(samples.indices[0]), jnp.asarray(samples.weights[0])
-    step = partial(train_step, losses=setup.workload.losses, optimizer=setup.optimizer)
+    step = partial(train_step, losses=plain(setup), optimizer=setup.optimizer)
 
     scanned, scanned_losses = jax.jit(partial(train_epoch, losses=setup.workload.losses, optimizer=setup.optimizer))(
         state, volumes, indices, weights
@@ -47,12 +52,12 @@ def test_scanned_epoch_equals_plain_loop(setup):
 def test_gradient_is_the_mean_over_real_samples(setup):
     """Eq. 2 with padding: SGD with rate 1 moves the parameters by the gradient itself."""
     params = jax.tree.map(jnp.asarray, programs.initial_state(setup).params)
-    volumes = jnp.asarray(setup.workload.data.train.density[:5])
+    volumes = jnp.asarray(setup.workload.data.train[:5])
     uneven = plan(samples=5, global_batch=5, devices=3)
     samples = shards(np.arange(5, dtype=np.int32), uneven)
     assert uneven.padding == 1
     sgd = optax.sgd(1.0)
-    step = jax.jit(partial(train_step, losses=setup.workload.losses, optimizer=sgd))
+    step = jax.jit(partial(train_step, losses=plain(setup), optimizer=sgd))
     moved = [
         step(TrainState(params, sgd.init(params)), volumes[index[0]], jnp.asarray(weight[0]))
         for index, weight in zip(samples.indices, samples.weights, strict=True)
@@ -60,25 +65,23 @@ def test_gradient_is_the_mean_over_real_samples(setup):
     gradient = jax.tree.map(
         lambda start, *ends: np.mean([start - end for end in ends], axis=0), params, *[s.params for s, _ in moved]
     )
-    expected = jax.jit(jax.grad(lambda p: setup.workload.losses(p, volumes).mean()))(params)
+    expected = jax.jit(jax.grad(lambda p: plain(setup)(p, volumes).mean()))(params)
 
     assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(expected)) > 1e-4
     # The difference of two parameters near 1 is known to 1e-7, whatever the size of the gradient.
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), gradient, expected)
-    np.testing.assert_allclose(
-        np.mean([loss for _, loss in moved]), jax.jit(setup.workload.losses)(params, volumes).mean(), rtol=1e-6
-    )
+    np.testing.assert_allclose(np.mean([loss for _, loss in moved]), jax.jit(plain(setup))(params, volumes).mean(), rtol=1e-6)
 
 
 def test_evaluation_counts_every_sample_once(setup):
     params = jax.tree.map(jnp.asarray, programs.initial_state(setup).params)
-    volumes = jnp.asarray(setup.workload.data.validation.density)
+    volumes = jnp.asarray(setup.workload.data.validation)
     partial_last = plan(samples=6, global_batch=4, devices=1)
     samples = shards(np.arange(6, dtype=np.int32), partial_last)
     indices, weights = jnp.asarray(samples.indices[0]), jnp.asarray(samples.weights[0])
-    steps = jax.jit(partial(evaluate, losses=setup.workload.losses))(params, volumes, indices, weights)
-    expected = float(np.asarray(jax.jit(setup.workload.losses)(params, volumes), np.float64).mean())
-    assert programs.mean_over_steps(np.asarray(steps), partial_last) == pytest.approx(expected, rel=1e-6)
+    steps = jax.jit(partial(evaluate, values=lambda *of: {"loss": plain(setup)(*of)}))(params, volumes, indices, weights)
+    expected = float(np.asarray(jax.jit(plain(setup))(params, volumes), np.float64).mean())
+    assert programs.mean_over_steps(np.asarray(steps["loss"]), partial_last) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("beta1", [0.0, 0.9])

@@ -14,7 +14,8 @@ from gmmae.base import stopping
 from gmmae.base.records import Epoch
 from gmmae.training import writers
 from gmmae.training.loop import run
-from gmmae.training.writers import RESULTS, SCALARS, TIMES, Details, NoBoard, TensorBoard, slices
+from gmmae.training.writers import RESULTS, SCALARS, TIMES, TensorBoard
+from gmmae.workloads.nodules import events, slices
 from tests.small import Recorder, small
 
 
@@ -29,7 +30,8 @@ def details(n=3, nodules=2, components=5):
     factors = np.tril(rng.uniform(0.1, 0.2, (nodules, components, n, n))).astype(np.float32)
     weights = rng.dirichlet(np.ones(components), nodules).astype(np.float32)
     means = rng.uniform(-1, 1, (nodules, components, n)).astype(np.float32)
-    return Details(inputs, density, weights, means, factors @ factors.swapaxes(-1, -2))
+    covariances = factors @ factors.swapaxes(-1, -2)
+    return {"inputs": inputs, "density": density, "weights": weights, "means": means, "covariances": covariances}
 
 
 def read(folder):
@@ -42,7 +44,7 @@ def write(folder, epochs, start=0, shown=(), parameters=None):
     for epoch in epochs:
         board.epoch(row(epoch))
     for epoch, what in shown:
-        board.details(epoch, what)
+        board.events(epoch, events(what))
     board.close()
 
 
@@ -116,7 +118,7 @@ def test_histograms_and_images_come_back(tmp_path, n):
 def test_sigma_and_rho_are_those_of_the_covariances(tmp_path):
     sigma, rho = np.array([0.5, 0.25], np.float32), 0.6
     covariance = np.outer(sigma, sigma) * np.array([[1, rho], [rho, 1]])
-    one = details(2, nodules=1, components=1)._replace(covariances=covariance[None, None].astype(np.float32))
+    one = details(2, nodules=1, components=1) | {"covariances": covariance[None, None].astype(np.float32)}
     write(tmp_path, [], shown=[(1, one)])
     for name, values in (("sigma", sigma), ("rho", [rho])):
         histogram = read(tmp_path).Histograms(f"mixture/{name}")[0].histogram_value
@@ -125,7 +127,7 @@ def test_sigma_and_rho_are_those_of_the_covariances(tmp_path):
 
 def test_a_mixture_with_nan_still_shows_what_is_finite(tmp_path):
     broken = details(2)
-    broken.covariances[0, 0] = np.nan
+    broken["covariances"][0, 0] = np.nan
     write(tmp_path, [], shown=[(1, broken)])
     assert set(read(tmp_path).Tags()["histograms"]) == {"mixture/alpha", "mixture/mu"}
 
@@ -167,15 +169,6 @@ def test_slices_are_the_central_ones_side_by_side_on_the_inputs_scale():
 
 def test_an_empty_slice_is_drawn_without_dividing_by_zero():
     assert np.isfinite(slices(np.zeros((4, 4)), np.zeros((4, 4)))).all()
-
-
-def test_the_empty_board_writes_nothing(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    board = NoBoard()
-    board.epoch(row(1))
-    board.details(1, details())
-    board.close()
-    assert list(tmp_path.iterdir()) == []
 
 
 class Killed(Recorder):

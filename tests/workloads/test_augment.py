@@ -1,4 +1,4 @@
-"""Every symmetry of the cube and nothing else, drawn from (seed, epoch, sample) only."""
+"""Every symmetry of the cube and nothing else, drawn from the sample's key only."""
 
 import itertools
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gmmae.workloads.augment import gather, symmetry
+from gmmae.workloads.augment import symmetries, symmetry
 
 
 @pytest.mark.parametrize(("ndim", "expected"), [(1, 2), (2, 8), (3, 48)])
@@ -28,17 +28,13 @@ def volumes(samples: int = 6):
     return jnp.asarray(np.random.default_rng(0).normal(size=(samples, 4, 4, 4)), jnp.float32)
 
 
-def test_a_sample_is_turned_alike_wherever_it_stands():
-    epoch = jnp.int32(3)
-    whole = gather(volumes(), jnp.array([4, 0, 2, 5]), epoch, seed=7)
-    shard = gather(volumes(), jnp.array([2, 4]), epoch, seed=7)
-    np.testing.assert_array_equal(shard[0], whole[2])
-    np.testing.assert_array_equal(shard[1], whole[0])
+def test_a_volume_is_turned_by_its_own_key_wherever_it_stands():
+    keys = jax.random.split(jax.random.key(7), 6)
+    whole = symmetries(volumes(), keys)
+    part = jnp.array([4, 2])
+    np.testing.assert_array_equal(symmetries(volumes()[part], keys[part]), np.asarray(whole)[np.asarray(part)])
 
 
-@pytest.mark.parametrize(("epoch", "seed"), [(4, 7), (3, 8)])
-def test_another_epoch_or_seed_turns_otherwise(epoch, seed):
-    index = jnp.arange(6)
-    one = gather(volumes(), index, jnp.int32(3), seed=7)
-    other = gather(volumes(), index, jnp.int32(epoch), seed=seed)
+def test_other_keys_turn_otherwise():
+    one, other = (symmetries(volumes(), jax.random.split(jax.random.key(seed), 6)) for seed in (7, 8))
     assert (np.asarray(one) != np.asarray(other)).any()
