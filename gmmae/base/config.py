@@ -53,9 +53,7 @@ class StopConfig(Section, name="stop"):
 
 @dataclass(frozen=True)
 class ParallelConfig(Section, name="parallel"):
-    devices: NonNegativeInt = (
-        0  # to train on; 0: all of all processes, or, with virtual in one process, one GPU or all of a CPU
-    )
+    devices: NonNegativeInt = 0  # to train on; 0: all of all processes; with virtual in one process: one GPU, or all of a CPU
     virtual: NonNegativeInt = 0  # devices that the arm reckons with though fewer compute their batch; 0: devices
     micro_batch: NonNegativeInt = 0  # most samples that a device works on at once, to bound memory; 0: its whole share
     reduction: Reduction = "pmean"  # pmean: sums in any order; exact: the same bits on any number of devices
@@ -123,6 +121,11 @@ class Config(Section):
     distributed: Annotated[DistributedConfig, RESUMABLE] = field(default_factory=DistributedConfig)
     checkpoint: Annotated[CheckpointConfig, RESUMABLE] = field(default_factory=CheckpointConfig)
     log: Annotated[LogConfig, RESUMABLE] = field(default_factory=LogConfig)
+
+    @property
+    def matmul_precision(self) -> str:
+        """Of products in float32, as `jax.default_matmul_precision` calls it."""
+        return "tensorfloat32" if self.precision == "tf32" else "highest"
 
     def __post_init__(self) -> None:
         require(self.arm in ARMS, "arm", f"one of {', '.join(ARMS)}", self.arm)

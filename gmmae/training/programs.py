@@ -17,7 +17,6 @@ from gmmae.base.config import Config, ParallelConfig
 from gmmae.base.environment import require_prepared
 from gmmae.base.errors import InputError
 from gmmae.data.batches import Plan, epoch_order, plan, shards
-from gmmae.models.products import TF32
 from gmmae.training import schedules
 from gmmae.training.parallel import Devices, choose, exact_mean, pmean
 from gmmae.training.step import Average, TrainState, adam, evaluate, take, train_epoch
@@ -115,7 +114,7 @@ def arithmetic(config: Config) -> Iterator[None]:
     """
     with (
         jax.enable_x64(config.precision == "float64"),
-        jax.default_matmul_precision(TF32 if config.precision == "tf32" else "highest"),
+        jax.default_matmul_precision(config.matmul_precision),
     ):
         yield
 

@@ -22,7 +22,7 @@ BAD = [
     ("loss", "huber", "one of msle, mse, mae"),
     ("precision", "bfloat16", "one of float32, tf32, float64"),
     ("data.source", "web", "one of synthetic"),
-    *[("data.ndim", value, "1, 2 or 3") for value in (0, 4)],
+    *[("data.ndim", value, "one of 1, 2, 3") for value in (0, 4)],
     *[("data.edge", value, "a positive number followed by x or mm") for value in ("", "1.25", "0x", "-1mm", "20 mm", "nanx")],
     ("data.fill", "water", "one of air, replicate"),
     ("data.on_error", "ask", "one of skip, refuse"),

@@ -71,6 +71,7 @@ ROW = st.builds(
     Epoch,
     *[st.integers(0, 2**53)] * 3,
     *[st.floats()] * 8,
+    metrics=st.fixed_dictionaries({"dice": st.floats()}),
 )
 
 
@@ -78,7 +79,7 @@ ROW = st.builds(
 @given(st.lists(ROW, max_size=4))
 def test_the_history_survives_to_the_last_digit(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("history") / "history.csv"
-    write_history(path, rows)
+    write_history(path, rows, ["dice"])
     assert list(map(repr, read_history(path))) == list(map(repr, rows))
 
 

@@ -7,6 +7,7 @@ from gmmae.base.config import Config
 from gmmae.base.errors import InputError
 from gmmae.commands.arguments import config_path, parse_report, parse_sweep, parse_train, read_config, read_sweep
 from gmmae.sweep.grid import SweepConfig
+from gmmae.workloads import nodules
 from gmmae.workloads.registry import configuration
 
 DEFAULT = configuration()
@@ -101,7 +102,7 @@ def test_help_exits_with_0_and_names_every_section(toml, capsys):
     assert caught.value.code in (0, None)
     shown = capsys.readouterr().out
     assert "train.py" in shown
-    for section in dataclasses.fields(Config):
+    for section in (*dataclasses.fields(nodules.Config), *(f for f in dataclasses.fields(Config) if f.name != "settings")):
         assert f"--{section.name.replace('_', '-')}" in shown
     for option in (
         "--workdir",
@@ -163,7 +164,7 @@ def test_an_error_in_a_file_names_the_file_the_key_and_what_is_allowed(toml, tex
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["--arm", "fast"], ["--arm", "'fast'", "strong", "sqrt-warmup"]),
+        (["--arm", "fast"], ["arm must be one of strong, ", "sqrt-warmup; got 'fast'"]),
         (["--data.size", "big"], ["--data.size", "'big'"]),
         (["--stop.max-epochs", "1.5"], ["--stop.max-epochs", "'1.5'"]),
         (["--data.size"], ["--data.size", "missing value"]),
@@ -171,7 +172,7 @@ def test_an_error_in_a_file_names_the_file_the_key_and_what_is_allowed(toml, tex
         (["--optim.lerning-rate", "1"], ["--optim.lerning-rate", "did you mean --optim.learning-rate?"]),
         (["--zzz", "1"], ["--zzz"]),
         (["extra"], ["extra"]),
-        (["--config"], ["--config must be followed by a TOML file"]),
+        (["--config"], ["--config must be followed by a value"]),
         (["--config", "nowhere"], ["--config must be a TOML file or one of", "quickstart", "'nowhere'"]),
     ],
 )
