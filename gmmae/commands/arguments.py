@@ -35,8 +35,8 @@ FIXED_LENGTH = {"data.hu_window": 2}
 
 @dataclass(frozen=True)
 class TrainArguments:
-    config: str = "quickstart"  # TOML file, or the name of one in configs/
-    workdir: Path | None = None  # the run's folder; default: runs/ and the name of the TOML file
+    config: str = "quickstart"  # TOML file, or the name of one in configs/; with --workload alone: none
+    workdir: Path | None = None  # the run's folder; default: runs/ and the name of the TOML file, or of the workload
     run: Annotated[Config, tyro.conf.arg(name="")] = field(default_factory=Config)
 
 
@@ -47,11 +47,14 @@ def parse_train(arguments: Sequence[str], prog: str) -> tuple[Config, Path]:
       InputError: an unknown key or a bad value, on the command line or in the file.
       SystemExit: help was asked for, and has been printed.
     """
-    path = config_path(_option(arguments, "--config", TrainArguments.config) or "")
-    run = read_config(path, _option(arguments, "--workload", None))
+    workload = _option(arguments, "--workload", None)
+    name = _option(arguments, "--config", None if workload else TrainArguments.config)
+    path = None if name is None else config_path(name)
+    run = _default({}, workload) if path is None else read_config(path, workload)
     description = "Train a workload. The defaults shown are those of the TOML file."
-    parsed = _parse(TrainArguments, TrainArguments(config=str(path), run=_typed(run)), arguments, prog, description)
-    return _plain(parsed.run, run.workload), parsed.workdir or Path("runs") / path.stem
+    defaults = TrainArguments(config=str(path or ""), run=_typed(run))
+    parsed = _parse(TrainArguments, defaults, arguments, prog, description)
+    return _plain(parsed.run, run.workload), parsed.workdir or Path("runs") / (path or Path(run.workload)).stem
 
 
 @dataclass(frozen=True)

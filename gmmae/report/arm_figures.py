@@ -49,12 +49,19 @@ def time_to_target(results: Results, folder: Path) -> Block:
     title = f"Time to the target validation {results.config.run.stop.metric}"
     drawn = comparison.time_to_target(series, title=results.clock.titled(title), y_label=_time_label(results, "time to target"))
     text = (
-        f"Fig. 2. {title}. The target is {results.config.run.stop.target:g}. Strong scaling keeps the global batch at "
-        f"{results.config.run.optim.base_batch}; the other strategies let it grow with the devices. Points are medians over "
+        f"Fig. 2. {title}. The target is {results.config.run.stop.target:g}. {_batches(results)} Points are medians over "
         "seeds, a miss counted as infinite, so a missing point is a median run that missed the target; numbers above the axes, "
         f"if any, count the seeds that reached it. {intervals_explained(results)} Dashed: T1 / n."
     )
     return Figure("Fig. 2", _captioned(results, text, results.runs), *canvas.save_both(drawn, folder / "figure_2"))
+
+
+def _batches(results: Results) -> str:
+    optim = results.config.run.optim
+    fixed = [ARMS[arm].label for arm in results.config.arms if not ARMS[arm].grows(optim)]
+    if not fixed:
+        return "The global batch grows with the devices."
+    return f"{listed(fixed)} keeps the global batch as it is; with other strategies it grows with the devices."
 
 
 def _series(results: Results, arm: str) -> Series | None:

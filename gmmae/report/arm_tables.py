@@ -5,7 +5,7 @@ import io
 import math
 from collections.abc import Callable, Sequence
 
-from gmmae.analysis.efficiency import PAPER_TABLE_I, PAPER_TABLE_II, Efficiency, Interval
+from gmmae.analysis.efficiency import Efficiency, Interval
 from gmmae.report import clipping, outcomes, tables
 from gmmae.report.outcomes import epochs_text, intervals_explained, misses, reached
 from gmmae.report.results import Results, Run
@@ -30,8 +30,8 @@ def strong_efficiency(results: Results) -> Table | None:
     for n in results.counts:
         runs, found = results.group("strong", n), results.efficiency("strong", n)
         ours = _percents(found) if found else (NONE, NONE)
-        rows.append((_devices(runs, n), *ours, reached(runs) if runs else NONE, _paper_percent(PAPER_TABLE_I, n)))
-    columns = ("devices", "efficiency (%)", "interval (%)", "reached", "paper (%)")
+        rows.append((_devices(runs, n), *ours, reached(runs) if runs else NONE, *_paper_percent(results, "strong", n)))
+    columns = ("devices", "efficiency (%)", "interval (%)", "reached", *_paper_column(results, "strong"))
     title = results.clock.titled("Table I. Efficiency of strong scaling")
     notes = (intervals_explained(results), *_shared(results), *_notes(results, ["strong"]))
     return Table("table_1", title, columns, tuple(rows), notes) if _any(rows, 1) else None
@@ -45,11 +45,11 @@ def other_efficiencies(results: Results, arms: Sequence[str], name: str, title: 
         for arm in arms:
             found, runs = results.efficiency(arm, n), results.group(arm, n)
             row.append(f"{tables.percent(found.percent)}{clipping.mark(runs)} ({reached(runs, '/')})" if found else NONE)
-            row += [_paper_percent(PAPER_TABLE_II[arm], n)] if arm in PAPER_TABLE_II else []
+            row += _paper_percent(results, arm, n)
         rows.append(tuple(row))
     columns = ["devices"]
     for arm in arms:
-        columns += [f"{arm} (%)"] + (["paper (%)"] if arm in PAPER_TABLE_II else [])
+        columns += [f"{arm} (%)", *_paper_column(results, arm)]
     notes = ("In parentheses: seeds that reached the target.", *_notes(results, arms))
     shown = any(results.efficiency(arm, n) for arm in arms for n in results.counts)
     return Table(name, results.clock.titled(title), tuple(columns), tuple(rows), notes) if shown else None
@@ -71,7 +71,7 @@ def endings(results: Results) -> Table | None:
     notes = [
         "Epochs: to the target, median and range over seeds; a miss counts as infinite. Crashed and timed-out processes are "
         "not counted.",
-        outcomes.EXPLAINED,
+        outcomes.EXPLAINED.format(metric=results.config.run.stop.metric),
         *_shared(results),
         *clipping.notes(results.runs),
     ]
@@ -229,8 +229,14 @@ def _interval(interval: Interval | None, number: Callable[[float], str]) -> str:
     return tables.interval_text(None if interval and math.isinf(interval.low) else interval, number)
 
 
-def _paper_percent(table: dict[int, float], devices: int) -> str:
-    return tables.percent(table[devices]) if devices in table else NONE
+def _paper_column(results: Results, arm: str) -> list[str]:
+    return ["paper (%)"] if arm in results.paper else []
+
+
+def _paper_percent(results: Results, arm: str, devices: int) -> list[str]:
+    """The cells of `_paper_column` in a row."""
+    table = results.paper.get(arm)
+    return [] if table is None else [tables.percent(table[devices]) if devices in table else NONE]
 
 
 def _any(rows: Sequence[tuple[str, ...]], place: int) -> bool:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from gmmae.analysis.efficiency import PAPER_TABLE_II
 from gmmae.analysis.scaling import Cluster
 from gmmae.base.records import write_text
 from gmmae.report import arm_figures, arm_tables, board, document, results, tables, throughput_page
@@ -82,15 +81,15 @@ def _blocks(by_cluster: Sequence[Results], figures: Path) -> list[Block]:
 
 def _tables(by_cluster: Sequence[Results]) -> list[Block]:
     found = by_cluster[0]
-    papers = [arm for arm in PAPER_TABLE_II if arm in found.config.arms]
-    others = [arm for arm in found.config.arms if arm != "strong" and arm not in PAPER_TABLE_II]
+    papers = [arm for arm in found.paper if arm != "strong" and arm in found.config.arms]
+    others = [arm for arm in found.config.arms if arm != "strong" and arm not in papers]
     weak = "Table II. Efficiency of the other strategies"
     return [
         Heading("Tables", 2),
         *_present(
             arm_tables.strong_efficiency(found),
             arm_tables.other_efficiencies(found, papers, "table_2", weak),
-            arm_tables.other_efficiencies(found, others, "table_2b", f"{weak}, not in the paper"),
+            arm_tables.other_efficiencies(found, others, "table_2b", f"{weak}, not in the paper" if found.paper else weak),
             arm_tables.endings(found),
             arm_tables.clusters(by_cluster),
             arm_tables.epoch_times(found),

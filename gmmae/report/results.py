@@ -5,12 +5,12 @@ kept apart and never counted as misses.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from gmmae.analysis import efficiency
-from gmmae.analysis.efficiency import Efficiency, Summary
+from gmmae.analysis.efficiency import PAPER_TABLE_I, PAPER_TABLE_II, Efficiency, Summary
 from gmmae.analysis.scaling import Cluster
 from gmmae.base import stopping
 from gmmae.base.errors import InputError
@@ -20,6 +20,8 @@ from gmmae.sweep import throughput
 from gmmae.sweep.cells import FAILED, CellRecord, SweepDir
 from gmmae.sweep.grid import Cell, SweepConfig, cells
 from gmmae.sweep.throughput import Timings
+
+PAPER = {"strong": PAPER_TABLE_I, **PAPER_TABLE_II}
 
 OVERSUBSCRIBED = "oversubscribed: n virtual devices share this machine's cores; no measure of scaling"
 
@@ -76,6 +78,11 @@ class Results(NamedTuple):
     def total(self) -> int:
         """Cells of the grid."""
         return len(cells(self.config))
+
+    @property
+    def paper(self) -> Mapping[str, Mapping[int, float]]:
+        """The paper's efficiencies by arm and devices, where the sweep is of the paper's workload."""
+        return PAPER if self.config.run.workload == "nodules" else {}
 
     @property
     def counts(self) -> list[int]:

@@ -7,14 +7,13 @@ import math
 from collections.abc import Iterable
 
 from gmmae.analysis import efficiency
-from gmmae.analysis.efficiency import PAPER_TABLE_I, PAPER_TABLE_II, Comparison
+from gmmae.analysis.efficiency import Comparison
 from gmmae.base.arms import ARMS
 from gmmae.report import clipping, tables
 from gmmae.report.document import Block, Bullets, Paragraph
 from gmmae.report.outcomes import EXPLAINED, LEVEL, listed, misses
 from gmmae.report.results import Results
 
-PAPER: dict[str, dict[int, float]] = {"strong": PAPER_TABLE_I, **PAPER_TABLE_II}
 PAPER_TARGET = 0.0016384
 CONVINCING = 0.05
 """A sign test whose p is below is called significant."""
@@ -134,19 +133,19 @@ def _against(results: Results) -> list[str]:
 
 
 def _paper(results: Results) -> list[str]:
-    agree, differing, lines = 0, [], []
-    for arm in (arm for arm in results.config.arms if arm in PAPER):
+    agree, differing, lines, paper = 0, [], [], results.paper
+    for arm in (arm for arm in results.config.arms if arm in paper):
         gaps = {}
-        for n in (n for n in results.counts if n > 1 and n in PAPER[arm]):
+        for n in (n for n in results.counts if n > 1 and n in paper[arm]):
             runs = results.group(arm, n)
             if not runs:
                 continue
-            here, there = sum(run.reached for run in runs), PAPER[arm][n]
+            here, there = sum(run.reached for run in runs), paper[arm][n]
             if (2 * here > len(runs)) == math.isfinite(there):
                 agree += 1
             else:
-                paper = "the paper's run did" if math.isfinite(there) else "the paper's run did not"
-                differing.append(f"{ARMS[arm].label} on {n} (reached by {here} of {_seeds(len(runs))}; {paper})")
+                theirs = "the paper's run did" if math.isfinite(there) else "the paper's run did not"
+                differing.append(f"{ARMS[arm].label} on {n} (reached by {here} of {_seeds(len(runs))}; {theirs})")
             ours = results.efficiency(arm, n)
             if ours and math.isfinite(ours.percent) and math.isfinite(there):
                 gaps[n] = (ours.percent, there)

@@ -106,11 +106,10 @@ def _attempt(
 def _train_block(setup: Setup, start: Any, batch: int, timing: TimingConfig) -> Callable[[], float]:
     """A function that trains for a block of steps and returns the seconds of one; compiled and warm."""
     data = setup.workload.data
-    volumes = data.train.density
     block = setup.train_plan._replace(samples=timing.steps * batch, batch=batch)
     if setup.devices.count > batch:
         raise InputError(f"a batch must have at least one sample for each of {setup.devices.count} devices; got {batch}")
-    repeated = data.train._replace(density=np.resize(volumes, (max(len(volumes), block.samples), *volumes.shape[1:])))
+    repeated = jax.tree.map(lambda array: _repeated(array, block.samples), data.train)
     sized = setup._replace(train_plan=block, workload=setup.workload._replace(data=data._replace(train=repeated)))
     held = [setup.devices.replicate(start)]  # each block takes over the memory of the one before
     train = programs.train_program(sized, held[0])
@@ -123,6 +122,11 @@ def _train_block(setup: Setup, start: Any, batch: int, timing: TimingConfig) -> 
     for _ in range(max(1, math.ceil(timing.warmup_steps / timing.steps))):
         run()
     return run
+
+
+def _repeated(array: np.ndarray, samples: int) -> np.ndarray:
+    """The array, from its beginning again until it has so many samples."""
+    return np.resize(array, (max(len(array), samples), *array.shape[1:]))
 
 
 def _validation_block(setup: Setup, start: Any, count: int) -> Callable[[], float]:

@@ -1,0 +1,121 @@
+"""The example of docs/workload.md, as printed, with everything that a workload gets."""
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gmmae.base.records import from_json, read_history
+from gmmae.commands.arguments import parse_train
+from gmmae.training.loop import run
+from tests.small import Recorder, changed, fingerprint, losses
+
+ROOT = Path(__file__).parent.parent.parent
+EXAMPLE = (ROOT / "docs" / "workload.md").read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+CUBE_ROOT = """
+from gmmae.base.arms import ARMS, Arm, batch_a_device
+
+ARMS["cube-root"] = Arm("Cube-root rule", batch_a_device, lambda k: k ** (1 / 3))
+"""
+SWEEP = """
+arms = ["strong", "cube-root"]
+devices = [1, 2]
+
+[run]
+workload = "{}"
+images = 320
+
+[run.optim]
+learning_rate = 0.003
+
+[run.stop]
+metric = "accuracy"
+goal = "above"
+target = 0.9
+max_epochs = 12
+
+[timing]
+steps = 2
+blocks = 2
+"""
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory):
+    path = tmp_path_factory.mktemp("workload") / "mine.py"
+    path.write_text(EXAMPLE)
+    return path
+
+
+@pytest.fixture
+def config(mine):
+    arguments = ["--workload", str(mine), "--images", "96", "--stop.max-epochs", "3", "--log.tensorboard", "False"]
+    return parse_train([*arguments, "--parallel.devices", "1"], "train.py")[0]
+
+
+def finish(config, root):
+    display = Recorder()
+    return run(config, root, display), display.rows
+
+
+def test_the_example_is_short():
+    assert 30 < len(EXAMPLE.splitlines()) <= 60
+
+
+def test_a_target_of_its_metric_from_above(config, tmp_path):
+    aimed = changed(config, images=640, stop__metric="accuracy", stop__goal="above", stop__target=0.9, stop__max_epochs=40)
+    record, rows = finish(aimed, tmp_path)
+    assert record.stop_reason == "target_reached"
+    assert rows[-1].metrics["accuracy"] >= 0.9 > max(row.metrics["accuracy"] for row in rows[:-1])
+    assert (record.best_epoch, record.best_value) == (len(rows), rows[-1].metrics["accuracy"])
+    assert from_json((tmp_path / "record.json").read_text()) == record
+    with (tmp_path / "history.csv").open() as file:
+        assert [float(row["val_accuracy"]) for row in csv.DictReader(file)] == [row.metrics["accuracy"] for row in rows]
+
+
+@pytest.mark.parametrize("arm", ["strong", "weak"])
+def test_the_same_bits_on_1_2_and_8_devices(config, tmp_path, arm):
+    exact = changed(config, arm=arm, parallel__virtual=2, parallel__reduction="exact", parallel__shards=8)
+    found = set()
+    for n in (1, 2, 8):
+        finish(changed(exact, parallel__devices=n), tmp_path / str(n))
+        found.add(fingerprint(exact, tmp_path / str(n)))
+    assert len(found) == 1
+
+
+def test_stopped_and_resumed_is_the_run_that_nobody_stopped(config, tmp_path):
+    finish(changed(config, stop__max_epochs=2), tmp_path / "in two")
+    _, rest = finish(config, tmp_path / "in two")
+    assert [row.epoch for row in rest] == [3]
+    _, rows = finish(config, tmp_path / "whole")
+    assert losses(read_history(tmp_path / "in two" / "history.csv")) == losses(rows)
+
+
+def test_several_epochs_in_one_program(config, tmp_path):
+    _, rows = finish(config, tmp_path / "one")
+    several = changed(config, parallel__epochs_per_dispatch=3, log__detail_epochs=50, log__figure_epochs=(0,))
+    _, blocks = finish(several, tmp_path / "three")
+    assert [row.metrics for row in blocks] == [row.metrics for row in rows]
+    assert [row.val_loss for row in blocks] == pytest.approx([row.val_loss for row in rows], rel=1e-5)
+
+
+def test_a_sweep_with_its_report_and_an_arm_of_the_files_own(mine, tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text(EXAMPLE + CUBE_ROOT)
+    config = tmp_path / "images.toml"
+    config.write_text(SWEEP.format(own))
+    command = [sys.executable, str(ROOT / "sweep.py"), "--config", str(config), "--workdir", str(tmp_path / "sweep")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = (tmp_path / "sweep" / "report" / "report.md").read_text()
+    assert "**Cube-root rule**: the target was reached" in report
+    assert "Time to the target validation accuracy" in report
+    with (tmp_path / "sweep" / "report" / "cells.csv").open() as file:
+        cells = list(csv.DictReader(file))
+    assert [(cell["arm"], cell["devices"], cell["outcome"]) for cell in cells] == [
+        (arm, n, "target_reached") for n in ("1", "2") for arm in ("strong", "cube-root")
+    ]
+    assert all(float(cell["best_accuracy"]) >= 0.9 for cell in cells)
+    assert cells[3]["learning_rate"].startswith("0.00377")  # 2^(1/3) · 0.003

@@ -1,0 +1,121 @@
+"""What is said of a workload that cannot be used, in one line."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from gmmae.base.errors import InputError
+from gmmae.commands.arguments import parse_train
+from gmmae.training import programs
+from gmmae.workloads import registry
+from gmmae.workloads.registry import count, load
+from gmmae.workloads.workload import Splits, Workload
+from tests.small import changed
+
+HEAD = "from dataclasses import dataclass\nimport numpy as np\nfrom gmmae.workloads.workload import Splits, Workload\n"
+CONFIG = "@dataclass(frozen=True)\nclass Config:\n    size: int = 4  # of a sample\n"
+BUILD = """
+def build(config):
+    import jax.numpy as jnp
+    data = np.ones((6, config.size), np.float32)
+    return Workload(Splits(data, data), lambda key: jnp.ones(2), lambda p, s, k: {})
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Writes a file and returns its path."""
+    written = []
+
+    def write(text):
+        path = tmp_path / f"mine_{len(written)}.py"
+        path.write_text(HEAD + text)
+        written.append(path)
+        return str(path)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (CONFIG, "which has no build"),
+        ("def build(config):\n    pass\n", "which has no Config"),
+        ("Config = dict\ndef build(config):\n    pass\n", "workload must have a dataclass as its Config; got <class 'dict'>"),
+        (CONFIG.replace("size", "seed") + BUILD, "Config of a workload must have fields of its own; got seed in "),
+    ],
+)
+def test_a_file_that_is_no_workload(file, text, message):
+    with pytest.raises(InputError) as caught:
+        load(file(text))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("cells", r"workload must be one of nodules, a file \(path/to/mine.py\) or a module \(package.module\); got 'cells'"),
+        ("no.such.module", "got 'no.such.module'"),
+        ("nowhere/mine.py", "workload must be a file that is there; got nowhere/mine.py"),
+    ],
+)
+def test_a_name_that_is_no_workload(name, message):
+    with pytest.raises(InputError, match=message):
+        load(name)
+
+
+def test_a_module_of_the_current_folder(tmp_path, monkeypatch):
+    (tmp_path / "own_package").mkdir()
+    (tmp_path / "own_package" / "thing.py").write_text(HEAD + CONFIG + BUILD.format("jnp.ones(6)"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    config, workdir = parse_train(["--workload", "own_package.thing", "--size", "3"], "train.py")
+    assert (config.workload, config.settings.size, str(workdir)) == ("own_package.thing", 3, "runs/own_package")
+
+
+def test_a_file_is_known_by_its_whole_path(file, monkeypatch, tmp_path):
+    path = file(CONFIG + BUILD.format("jnp.ones(6)"))
+    monkeypatch.chdir(tmp_path)
+    config, _ = parse_train(["--workload", "mine_0.py"], "train.py")
+    assert config.workload == path
+
+
+@pytest.mark.parametrize(
+    ("samples", "shapes"),
+    [
+        ({"a": np.ones((3, 2)), "b": np.ones(4)}, r"\(3, 2\), \(4,\)"),
+        (np.ones((0, 2)), r"\(0, 2\)"),
+        (np.float32(1), r"\(\)"),
+        ({}, "none"),
+    ],
+)
+def test_samples_that_cannot_be_counted(samples, shapes):
+    with pytest.raises(InputError, match=f"at least 1, along their leading axes; got shapes {shapes}$"):
+        count(samples)
+
+
+def test_build_must_return_a_workload(file):
+    with pytest.raises(InputError, match="must return a Workload whose data are Splits; got int from"):
+        registry.build(registry.configuration(file(CONFIG + "def build(config):\n    return 3\n")))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"losses": lambda p, s, k: s.sum()},
+            r"losses of a workload must be one number a sample, of shape \(\d,\) here; got shape \(\)",
+        ),
+        ({"metrics": lambda p, s: {"x": s}}, r"metrics, 'x' of a workload must be one number a sample, .* got shape \(\d, 4\)"),
+        ({"metrics": lambda p, s: {"loss": s[:, 0]}}, "metrics of a workload must have other names than 'loss'; got loss"),
+    ],
+)
+def test_functions_that_do_not_give_one_number_a_sample(monkeypatch, changes, message):
+    data = np.ones((6, 4), np.float32)
+    plain = Workload(Splits(data, data), lambda key: np.ones(2, np.float32), lambda p, s, k: s[:, 0] * p[0])
+    monkeypatch.setattr(registry, "build", lambda config: plain._replace(**changes))
+    setup = programs.prepare(changed(registry.configuration(), optim__base_batch=2, parallel__devices=1))
+    with pytest.raises(InputError, match=message):
+        programs.build(setup, setup.devices.replicate(programs.initial_state(setup)))
