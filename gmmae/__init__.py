@@ -1,1 +1,28 @@
-"""Gaussian-mixture autoencoders for small 3-D data sets, trained data-parallel."""
+"""Gaussian-mixture autoencoders of small volumes, and other workloads, trained data-parallel by several scaling strategies.
+
+The public interface, of which `docs/api.md` has examples; everything else may change:
+
+    Config, configure     what a run is
+    train, load           run it, and use what it gave
+    mixture               mixtures of normal distributions in 1, 2 or 3 dimensions: densities, samples, logits
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gmmae.base.config import Config
+    from gmmae.commands.api import Trained, configure, load, train
+    from gmmae.models import mixture
+
+__all__ = ["Config", "Trained", "configure", "load", "mixture", "train"]
+
+_PLACES = {"Config": "gmmae.base.config", "mixture": "gmmae.models"}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports what is asked for, and nothing before: JAX must not start before a run's devices are known."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    place = import_module(_PLACES.get(name, "gmmae.commands.api"))
+    return import_module(f"{place.__name__}.{name}") if name == "mixture" else getattr(place, name)

@@ -46,27 +46,19 @@ def prepare(config: Config, alone: bool = True, environ: MutableMapping[str, str
 
 
 def tell_jax(environ: Mapping[str, str] = os.environ) -> None:
-    """Tells a JAX that is imported already, as by a user's workload, what stands in the environment now.
+    """Tells a JAX that is imported already, as by a user's workload or program, what stands in the environment now.
 
-    It reads its variables when it is imported; what XLA reads, it reads when the first array is made.
-
-    Raises:
-      InputError: an array has been made.
+    JAX reads its variables when it is imported; what XLA reads, it reads when the first array is made. Where that has happened,
+    the devices are those that there are.
     """
     if "jax" not in sys.modules:
         return
     import jax
 
-    wanted = {name.lower(): _number(environ[name]) for name in (CPU_DEVICES, PLACE, LEAST_S) if name in environ}
-    try:
-        for name, value in wanted.items():
-            if getattr(jax.config, name) != value:
-                jax.config.update(name, value)
-    except RuntimeError as error:  # devices are there already
-        raise InputError(
-            f"a workload must not compute with JAX when it is imported, but in its functions; got arrays or devices before the "
-            f"run's ({error})"
-        ) from error
+    for name in (PLACE, LEAST_S, CPU_DEVICES):
+        if name in environ:
+            with suppress(RuntimeError):
+                jax.config.update(name.lower(), _number(environ[name]))
 
 
 def _number(text: str) -> int | float | str:

@@ -1,0 +1,51 @@
+"""The Python interface: `docs/api.md` as printed, and what it says of what is not there."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gmmae
+from gmmae.base.errors import InputError
+
+ROOT = Path(__file__).parent.parent.parent
+BLOCKS = [part.partition("```")[0] for part in (ROOT / "docs" / "api.md").read_text(encoding="utf-8").split("```python\n")[1:]]
+
+
+def test_the_examples_run_as_printed(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("\n".join(BLOCKS))
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, cwd=tmp_path, env=None)
+    assert done.returncode == 0, done.stderr
+    outcome, losses, shapes, density = done.stdout.splitlines()[0], *done.stdout.splitlines()[1:4]
+    assert outcome.startswith("max_epochs 0.00")
+    assert losses.count("0.00") == 2
+    assert shapes == "(2, 50) (2, 50, 3) (2, 50, 3, 3)"
+    assert density.startswith("[")
+    assert (tmp_path / "runs" / "from_python" / "figures" / "reconstructions.png").is_file()
+
+
+def test_every_public_name_is_there_and_no_other():
+    assert all(getattr(gmmae, name) is not None for name in gmmae.__all__)
+    with pytest.raises(AttributeError, match="module 'gmmae' has no attribute 'nothing'"):
+        gmmae.nothing  # noqa: B018
+
+
+def test_importing_gmmae_does_not_import_jax():
+    program = "import sys, gmmae; config = gmmae.configure('quickstart'); print('jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_a_folder_that_holds_no_run_cannot_be_loaded(tmp_path):
+    with pytest.raises(InputError, match=f"workdir must be that of a run; got {tmp_path}, which has no config.toml"):
+        gmmae.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"), [({"stop__max_epochs": 0}, "at least 1; got 0"), ({"stop__epochs": 1}, "--stop.epochs")]
+)
+def test_bad_changes_are_errors_by_key(changes, message):
+    with pytest.raises(InputError, match=message):
+        gmmae.configure("quickstart", **changes)
