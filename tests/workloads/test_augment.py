@@ -23,9 +23,7 @@ def test_all_symmetries_occur(shape, expected):
     different = {np.asarray(one).tobytes() for one in drawn}
     assert len(different) == expected
     orders = itertools.permutations(range(ndim))
-    turned = [
-        np.asarray(volume).transpose(order) for order in orders if all(shape[a] == n for a, n in zip(order, shape, strict=True))
-    ]
+    turned = [turn for order in orders if (turn := np.asarray(volume).transpose(order)).shape == shape]
     flips = itertools.product((False, True), repeat=ndim)
     axes = [tuple(axis for axis in range(ndim) if flip[axis]) for flip in flips]
     assert different == {np.flip(one, axis).tobytes() for one in turned for axis in axes}
