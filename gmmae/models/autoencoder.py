@@ -1,6 +1,6 @@
 """The Gaussian-mixture autoencoder: a volume in, the mixture that describes it and that mixture's density out."""
 
-import numpy as np
+import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
@@ -33,7 +33,7 @@ class MixtureAutoencoder(nn.Module):
     def mixture(self, volumes: Float[Array, "samples *volume"]) -> Mixture:
         """The mixture that describes each volume; its leading axis is the samples."""
         edges = volumes.shape[:0:-1]  # along x, y, z
-        voxels = edges[0] if len(set(edges)) == 1 else np.array(edges, volumes.dtype)
+        voxels = edges[0] if len(set(edges)) == 1 else jnp.array(edges, volumes.dtype)
         return from_logits(
             self.heads(self.encoder(volumes)),
             covariance=self.covariance,

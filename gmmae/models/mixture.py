@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
@@ -97,7 +96,7 @@ def from_logits(
     *,
     covariance: str = "partial",
     rho: str = "sigmoid",
-    sigma_floor: float | Float[np.ndarray, " n"] = 0.0625,
+    sigma_floor: float | Float[Array, " n"] = 0.0625,
     rho_limit: float = 0.99,
 ) -> Mixture:
     """The mixture described by the heads: α softmax, μ tanh, σ and ρ sigmoid (Eq. 10 to 13).

@@ -57,7 +57,8 @@ def open_scan(path: Path) -> Volume:
         raise DataError(f"the header cannot be read: {_reason(error)}") from error
     if not np.isfinite([*reader.GetSpacing(), *reader.GetOrigin(), *reader.GetDirection()]).all():
         raise DataError("spacing, origin and direction in the header must be finite numbers")
-    size = (*reader.GetSize(), 1)[:3]
+    x, y, z = (*reader.GetSize(), 1)[:3]
+    size = (x, y, z)
     if reader.GetPixelIDValue() not in VOXEL_BYTES:
         raise DataError(f"voxels must be numbers; got {sitk.GetPixelIDValueAsString(reader.GetPixelIDValue())}")
     axes = reader.GetDimension()

@@ -141,8 +141,8 @@ def test_preloaded_volumes_give_the_same_cubes_from_one_read(blob_scan_once):
     cubes = [(POINT, 9.0), ((15.3, -49.6, 83.9), 14.0), ((500.0, 0.0, 0.0), 9.0)]
     together = preload(volume._replace(read=read), cubes, CUBE)
     for centre, edge in cubes[:2]:
-        both = [cut(one, centre, edge, CUBE, AIR_HU, True).values for one in (together, volume)]
-        np.testing.assert_array_equal(*both)
+        first, second = (cut(one, centre, edge, CUBE, AIR_HU, True).values for one in (together, volume))
+        np.testing.assert_array_equal(first, second)
     assert len(reads) == 1
 
 
