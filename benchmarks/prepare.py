@@ -37,7 +37,7 @@ config = DataConfig(source="luna16", root=sys.argv[1], cache=sys.argv[2], worker
 imported = time.perf_counter()
 nodules = load(config)
 loaded = time.perf_counter()
-print(json.dumps({"nodules": len(nodules.hu), "import_s": imported - start, "load_s": loaded - imported,
+print(json.dumps({"nodules": len(nodules.values), "import_s": imported - start, "load_s": loaded - imported,
                   **prepare(config).summary["seconds"]}))
 """
 

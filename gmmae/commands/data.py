@@ -58,10 +58,11 @@ def inspect_data(config: DataConfig, which: str, out: Path) -> str:
     mask = None if nodules.masks is None else nodules.masks[i]
     name = nodules.names[i]
     try:
-        nodule_slices(out, nodules.hu[i], mask, config.hu_window, float(details.edge_mm[i]), f"{name} {nodules.categories[i]}")
+        title = f"{name} {nodules.categories[i]}"
+        nodule_slices(out, nodules.values[i], mask, config.window, float(details.edge_mm[i]), title)
     except OSError as error:
         raise DataError(f"the picture must go where files can be written; {out}: {error.strerror}") from error
-    return "\n".join([*_facts(nodules, details, i), f"picture    {out}"])
+    return "\n".join([*_facts(nodules, details, i, config.hu), f"picture    {out}"])
 
 
 def synth_data(
@@ -102,8 +103,9 @@ def synth_data(
     )
 
 
-def _facts(nodules: Nodules, details: Details, i: int) -> list[str]:
-    hu, diameter = nodules.hu[i], float(details.diameter_mm[i])
+def _facts(nodules: Nodules, details: Details, i: int, hu: bool) -> list[str]:
+    values, diameter = nodules.values[i], float(details.diameter_mm[i])
+    centre = values[tuple(n // 2 for n in values.shape)]
     facts = {
         "nodule": f"{i}  {nodules.names[i]}",
         "group": nodules.groups[i],
@@ -111,13 +113,19 @@ def _facts(nodules: Nodules, details: Details, i: int) -> list[str]:
         "from": details.places[i],
         "centre": "({:.2f}, {:.2f}, {:.2f}) mm, world x, y, z".format(*details.centre_mm[i]),
         "diameter": "none given" if math.isnan(diameter) else f"{diameter:.2f} mm",
-        "cube": f"{hu.shape[0]} voxels, {details.edge_mm[i]:.2f} mm along each axis",
+        "cube": _size(values.shape, float(details.edge_mm[i])),
         "filled": f"{details.filled[i]:.1%} of the voxels lie outside the scan",
-        "HU": f"{hu.min()} to {hu.max()}, mean {hu.mean():.0f}, centre {hu[(hu.shape[0] // 2,) * 3]}",
+        "HU" if hu else "values": f"{values.min():g} to {values.max():g}, mean {values.mean():.4g}, centre {centre:g}",
     }
     if nodules.masks is not None:
         facts["mask"] = f"{int(nodules.masks[i].sum())} voxels"
     return [f"{name:<10} {value}" for name, value in facts.items()]
+
+
+def _size(shape: tuple[int, ...], edge_mm: float) -> str:
+    if len(set(shape)) == 1:
+        return f"{shape[0]} voxels, {edge_mm:.2f} mm along each axis"
+    return f"{' × '.join(map(str, shape))} voxels of {edge_mm / max(shape):.2f} mm"
 
 
 def _find(nodules: Nodules, which: str) -> int:
@@ -136,14 +144,14 @@ def _find(nodules: Nodules, which: str) -> int:
 
 
 def _contact_sheet(config: DataConfig, prepared: Prepared) -> Path:
-    """Drawn when first asked for: it is no part of what the cache vouches for, and depends on the HU window."""
-    low, high = config.hu_window
+    """Drawn when first asked for: it is no part of what the cache vouches for, and depends on the window."""
+    low, high = config.window
     path = prepared.folder / CONTACT_SHEET
-    if low != DataConfig.hu_window[0] or high != DataConfig.hu_window[1]:
+    if config.window != DataConfig.window:
         path = path.with_stem(f"{path.stem}_{low:g}_{high:g}")
     if not path.exists():
         from gmmae.figures.slices import contact_sheet
 
         nodules, details = load_prepared(prepared)
-        contact_sheet(path, nodules.hu, details.filled, config.hu_window)
+        contact_sheet(path, nodules.values, details.filled, config.window, "HU" if config.hu else "")
     return path

@@ -23,7 +23,7 @@ class Dataset(NamedTuple):
 
 
 def _synthetic(config: DataConfig) -> Nodules:
-    return synthetic_nodules(config.samples, config.size, config.seed)
+    return synthetic_nodules(config.samples, config.volume_shape, config.seed)
 
 
 SOURCES: dict[str, Callable[[DataConfig], Nodules]] = {
@@ -48,14 +48,14 @@ def training_samples(config: DataConfig) -> int:
 
 
 def load(config: DataConfig) -> Dataset:
-    """Loads the source, divides it by patient (by scan where none is named), and turns HU into densities.
+    """Loads the source, divides it by patient (by scan where none is named), and turns values into densities.
 
     Raises:
       DataError: the data cannot be used, or cannot be divided as asked.
     """
     nodules = SOURCES[config.source](config)
     train, validation = split(nodules.groups, nodules.categories, config.validation, config.seed)
-    targets = to_density(central_section(nodules.hu, config.ndim), config.hu_window)
+    targets = to_density(central_section(nodules.values, config.ndim), config.window)
     return Dataset(
         Targets(targets.density[train], targets.mass[train]),
         Targets(targets.density[validation], targets.mass[validation]),

@@ -23,7 +23,7 @@ CELL, INSET, OVERLAP, GAP, MARGIN, HEADING, TITLE_LINE, FOOTING = 1.6, 0.56, 0.1
 
 
 class Snapshot(NamedTuple):
-    """What a model makes of some nodules at one epoch, for n axes of S samples and K components.
+    """What a model makes of some nodules at one epoch, for n axes and K components.
 
     Attributes:
       epoch: epochs trained.
@@ -101,8 +101,8 @@ def reconstructions(
 
 
 def _check_nodules(inputs: np.ndarray, snapshots: list[Snapshot] | tuple[Snapshot, ...]) -> None:
-    if inputs.ndim not in (2, 3, 4) or 0 in inputs.shape or len(set(inputs.shape[1:])) != 1:
-        raise ValueError(f"inputs must have shape (nodules, S), (nodules, S, S) or (nodules, S, S, S); got {inputs.shape}")
+    if inputs.ndim not in (2, 3, 4) or 0 in inputs.shape:
+        raise ValueError(f"inputs must have shape (nodules, x), (nodules, y, x) or (nodules, z, y, x); got {inputs.shape}")
     if not np.isfinite(inputs).all():
         raise ValueError("inputs must be finite; they hold NaN or infinity")
     if not snapshots:
@@ -122,7 +122,7 @@ def _draw_volume(
     """A shaded surface, and for a reconstruction the two central slices."""
     axes = _axes(figure, left, bottom + INSET - OVERLAP, CELL, CELL)
     axes.set(xlim=(-rendering.HALF_WIDTH, rendering.HALF_WIDTH), ylim=(-rendering.HALF_WIDTH, rendering.HALF_WIDTH))
-    axes.add_collection(LineCollection(list(rendering.domain_edges()), colors="#cccccc", linewidths=0.5, zorder=0))
+    axes.add_collection(LineCollection(list(rendering.domain_edges(nodule.shape)), colors="#cccccc", linewidths=0.5, zorder=0))
     shown = estimate.density if estimate else nodule
     if np.isfinite(shown).all():
         brightness = rendering.surface(shown, max(rendering.iso_level(nodule), 0.0))
@@ -189,11 +189,20 @@ _KEY = {
 
 
 def _image(axes: Axes, image: np.ndarray, scale: np.ndarray) -> None:
-    """A slice as radiologists see it, y downwards, in world coordinates and on the grey scale of `scale`."""
+    """A slice as radiologists see it, y downwards, in world coordinates, its pixels square, on the grey scale of `scale`."""
     axes.set(xlim=(-1, 1), ylim=(1, -1))
+    height, width = image.shape
     if np.isfinite(image).all():
         extent = (-1, 1, 1, -1)
-        axes.imshow(image, cmap="gray", vmin=scale.min(), vmax=scale.max(), extent=extent, interpolation="nearest")
+        axes.imshow(
+            image,
+            cmap="gray",
+            vmin=scale.min(),
+            vmax=scale.max(),
+            extent=extent,
+            interpolation="nearest",
+            aspect=height / width,
+        )
     else:
         _say_nan(axes)
 

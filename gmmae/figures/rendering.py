@@ -1,7 +1,8 @@
 """Shaded pictures of iso-surfaces, by casting parallel rays through a volume.
 
 The camera looks at the domain [-1, 1]^3 from the front (from negative y), turned by `AZIMUTH` and raised by `ELEVATION`;
-z points up in the picture. Volumes have array axes z, y, x; the camera works in world coordinates x, y, z.
+z points up in the picture. Volumes have array axes z, y, x; the camera works in world coordinates x, y, z. Where edges differ,
+voxels are drawn as cubes all the same: the longest edge spans [-1, 1], and the others less.
 """
 
 import itertools
@@ -55,23 +56,21 @@ def iso_level(volume: Float[np.ndarray, "..."], bins: int = 256) -> float:
     return float(edges[1:-1][best].mean())
 
 
-def _interpolated(volume: Float[np.ndarray, "size size size"]) -> Float32[np.ndarray, "fine fine fine"]:
+def _interpolated(volume: Float[np.ndarray, "z y x"]) -> Float32[np.ndarray, "fine_z fine_y fine_x"]:
     """Cubic splines through the samples, on a finer grid that covers the same domain, padded with emptiness."""
-    factor = math.ceil(FINE / volume.shape[0])
+    factor = math.ceil(FINE / max(volume.shape))
     fine = np.asarray(ndimage.zoom(volume.astype(np.float32), factor, order=3, mode="reflect", grid_mode=True))
     return np.pad(fine, PAD, constant_values=min(0.0, float(fine.min())))
 
 
-def surface(
-    volume: Float[np.ndarray, "size size size"], level: float, pixels: int = 256
-) -> Float32[np.ndarray, "pixels pixels"]:
+def surface(volume: Float[np.ndarray, "z y x"], level: float, pixels: int = 256) -> Float32[np.ndarray, "pixels pixels"]:
     """Brightness of the surface `volume = level` under parallel projection; NaN where no surface is seen.
 
     A ray stops where the volume first rises above the level. Brightness is a constant, plus Lambert's cosine between lamp
     and normal (the volume's gradient there), times a depth cue that darkens what lies far from the viewer.
 
     Args:
-      volume: samples at the voxel centres of [-1, 1]^3, array axes z, y, x.
+      volume: samples at the voxel centres of the domain, array axes z, y, x.
       level: of the surface, in the volume's unit; must be at least 0, because outside the domain the volume counts as 0.
       pixels: of the picture along each side, which spans 2 × `HALF_WIDTH` world units.
 
@@ -86,8 +85,8 @@ def surface(
     if not level >= 0:
         raise ValueError(f"level must be at least 0, what a volume is outside its domain; got {level}")
     fine = _interpolated(volume)
-    per_unit = (fine.shape[0] - 2 * PAD) / 2  # interpolated samples for a world unit
-    centre = (fine.shape[0] - 1) / 2
+    per_unit = (max(fine.shape) - 2 * PAD) / 2  # interpolated samples for a world unit
+    centre = (np.array(fine.shape) - 1) / 2
     basis = camera()[::-1]  # rows z, y, x: from camera coordinates to array axes
 
     pixel = 2 * HALF_WIDTH / pixels
@@ -127,13 +126,13 @@ def surface(
     return brightness
 
 
-def domain_edges() -> Float64[np.ndarray, "edges ends 2"]:
-    """The nine edges of the domain's cube that its content cannot cover, as (right, up) in world units.
+def domain_edges(shape: tuple[int, int, int]) -> Float64[np.ndarray, "edges ends 2"]:
+    """The nine edges of the box of a volume (z, y, x) that its content cannot cover, as (right, up) in world units.
 
     The three that meet in the corner nearest to the viewer are left out, so the edges can be drawn before the surface.
     """
     corners = np.array(list(itertools.product([-1.0, 1.0], repeat=3)))
-    seen = corners @ camera()
+    seen = corners * shape[::-1] / max(shape) @ camera()
     nearest = seen[:, 2].argmin()
     pairs = [
         (i, j)

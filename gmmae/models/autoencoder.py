@@ -1,5 +1,6 @@
 """The Gaussian-mixture autoencoder: a volume in, the mixture that describes it and that mixture's density out."""
 
+import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
@@ -15,7 +16,7 @@ class MixtureAutoencoder(nn.Module):
       encoder: maps volumes to latent vectors.
       heads: map latent vectors to logits.
       covariance, rho, rho_limit: as in `gmmae.models.mixture.from_logits`.
-      sigma_floor: smallest standard deviation, in voxels.
+      sigma_floor: smallest standard deviation along each axis, in voxels of that axis: what is narrower falls between them.
     """
 
     encoder: Encoder
@@ -27,16 +28,18 @@ class MixtureAutoencoder(nn.Module):
 
     def __call__(self, volumes: Float[Array, "samples *volume"]) -> Float[Array, "samples *volume"]:
         """The density M of each volume at its own voxel centres."""
-        points = grid(volumes.shape[-1], volumes.ndim - 1, volumes.dtype)
+        points = grid(volumes.shape[1:], volumes.ndim - 1, volumes.dtype)
         return density(self.mixture(volumes), points).reshape(volumes.shape)
 
     def mixture(self, volumes: Float[Array, "samples *volume"]) -> Mixture:
         """The mixture that describes each volume; its leading axis is the samples."""
+        edges = volumes.shape[:0:-1]  # along x, y, z
+        voxels = edges[0] if len(set(edges)) == 1 else jnp.array(edges, volumes.dtype)
         return from_logits(
             self.heads(self.encoder(volumes)),
             covariance=self.covariance,
             rho=self.rho,
-            sigma_floor=self.sigma_floor * 2 / volumes.shape[-1],
+            sigma_floor=self.sigma_floor * 2 / voxels,
             rho_limit=self.rho_limit,
         )
 

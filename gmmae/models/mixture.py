@@ -92,7 +92,12 @@ def head_sizes(components: int, ndim: int) -> dict[str, int]:
 
 
 def from_logits(
-    logits: Logits, *, covariance: str = "partial", rho: str = "sigmoid", sigma_floor: float = 0.0625, rho_limit: float = 0.99
+    logits: Logits,
+    *,
+    covariance: str = "partial",
+    rho: str = "sigmoid",
+    sigma_floor: float | Float[Array, " n"] = 0.0625,
+    rho_limit: float = 0.99,
 ) -> Mixture:
     """The mixture described by the heads: α softmax, μ tanh, σ and ρ sigmoid (Eq. 10 to 13).
 
@@ -102,7 +107,8 @@ def from_logits(
         `ρ23 = ρ12 ρ13 + p √((1 - ρ12²)(1 - ρ13²))`, which is always positive definite; `paper` is Eq. 6 to the letter, where
         three correlations that do not fit together give NaN. They differ for n = 3 only.
       rho: `sigmoid` for correlations in (0, 1), `tanh` for (-1, 1); both are multiplied by `rho_limit`.
-      sigma_floor: smallest standard deviation, in units of the domain [-1, 1]; the largest is 1.
+      sigma_floor: smallest standard deviation, in units of the domain [-1, 1], one for all axes or one for each of x, y, z;
+        the largest is 1.
       rho_limit: largest absolute correlation.
     """
     sigma = sigma_floor + (1 - sigma_floor) * jax.nn.sigmoid(logits.sigma)
@@ -128,16 +134,24 @@ def _correlation_tril(partial: Float[Array, "*b k pairs"], ndim: int) -> Float[A
     return jnp.stack([jnp.stack(row[:ndim], axis=-1) for row in rows], axis=-2)
 
 
-def grid(size: int, ndim: int, dtype: Any = jnp.float32) -> Float[Array, "points n"]:
-    """Voxel centres `x_i = (2i + 1)/S - 1` of an S^n volume in its array order (z, y, x); columns are x, y, z.
+def grid(size: int | tuple[int, ...], ndim: int, dtype: Any = jnp.float32) -> Float[Array, "points n"]:
+    """Voxel centres `x_i = (2i + 1)/S - 1` of a volume in its array order (z, y, x); columns are x, y, z.
 
-    A sum over the points times `(2/S)^n` approximates the integral over [-1, 1]^n.
+    A sum over the points times the volume of a voxel, `(2/S)^n`, approximates the integral over [-1, 1]^n.
+
+    Args:
+      size: S, voxels along every axis, or along each in array order.
+      ndim: n, the number of axes.
+      dtype: of the coordinates.
 
     >>> grid(2, 2)[1].tolist()
     [0.5, -0.5]
+    >>> grid((1, 2), 2).tolist()
+    [[-0.5, 0.0], [0.5, 0.0]]
     """
-    centres = (2 * jnp.arange(size, dtype=dtype) + 1) / size - 1
-    axes = jnp.meshgrid(*[centres] * ndim, indexing="ij")
+    edges = (size,) * ndim if isinstance(size, int) else size
+    assert len(edges) == ndim, "one number for each axis"
+    axes = jnp.meshgrid(*[(2 * jnp.arange(edge, dtype=dtype) + 1) / edge - 1 for edge in edges], indexing="ij")
     return jnp.stack([axis.ravel() for axis in reversed(axes)], axis=-1)
 
 

@@ -12,9 +12,10 @@ from jaxtyping import Array, Float, Key
 
 
 def symmetry(volume: Float[Array, "*volume"], key: Array) -> Float[Array, "*volume"]:
-    """One of the symmetries of a volume with equal edges, each as likely as the others."""
+    """One of the symmetries of a volume, each as likely as the others; only axes with equal edges change places."""
     permute, flip = jax.random.split(key)
-    permutations = [volume.transpose(order) for order in itertools.permutations(range(volume.ndim))]
+    turns = (volume.transpose(order) for order in itertools.permutations(range(volume.ndim)))
+    permutations = [turn for turn in turns if turn.shape == volume.shape]
     turned = jnp.stack(permutations)[jax.random.randint(permute, (), 0, len(permutations))]
     for axis, flipped in enumerate(jax.random.bernoulli(flip, shape=(volume.ndim,))):
         turned = jnp.where(flipped, jnp.flip(turned, axis), turned)

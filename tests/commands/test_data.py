@@ -1,4 +1,5 @@
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,7 +39,7 @@ def test_prepare_prints_the_summary_and_where_the_files_are(config, tmp_path):
 
 def test_another_window_is_another_contact_sheet(config):
     first = prepare_data(config).splitlines()[-1]
-    second = prepare_data(dataclasses.replace(config, hu_window=(-1200.0, 600.0))).splitlines()[-1]
+    second = prepare_data(dataclasses.replace(config, window=(-1200.0, 600.0))).splitlines()[-1]
     assert second.endswith("contact_sheet_-1200_600.png")
     assert not first.endswith(second)
 
@@ -53,6 +54,27 @@ def test_inspect_shows_one_nodule(config, tmp_path, which, index):
     assert facts["cube"] == "16 voxels, 16.00 mm along each axis"
     assert facts["mask"].endswith(" voxels")
     assert facts["filled"].startswith("0.0%")
+    assert is_png(tmp_path / "nodule.png")
+
+
+@pytest.mark.parametrize(("size", "ndim"), [(16, 3), ((8, 12, 16), 3), ((12, 16), 2), (16, 1)])
+def test_data_in_their_own_unit_are_shown_in_it(config, tmp_path, size, ndim):
+    shape = DataConfig(size=size, ndim=ndim).shape
+    volumes = np.random.default_rng(0).uniform(0, 1, (3, *shape))
+    volumes[:, -1] = 1
+    np.savez(tmp_path / "all.npz", volumes=volumes, masks=volumes > 0.5)
+    config = dataclasses.replace(config, size=size, ndim=ndim, window=(0.0, 1.0))
+    text = prepare_data(config).splitlines()
+    assert sum(line.startswith("values: 1 % below 0.") for line in text) == 1
+    assert text[-1].endswith("contact_sheet_0_1.png")
+    assert is_png(Path(text[-1]))
+    facts = {line[:10].strip(): line[11:] for line in inspect_data(config, "1", tmp_path / "nodule.png").splitlines()}
+    low, high, mean = volumes[1].min(), volumes[1].max(), volumes[1].mean()
+    assert facts["values"].startswith(f"{low:g} to {high:g}, mean {mean:.4g}, centre 0.")
+    assert facts["cube"] == (
+        "16 voxels, 16.00 mm along each axis" if size == 16 else f"{str(shape)[1:-1].replace(', ', ' × ')} voxels of 1.00 mm"
+    )
+    assert "HU" not in facts
     assert is_png(tmp_path / "nodule.png")
 
 
@@ -79,7 +101,7 @@ def test_synthetic_scans_can_be_prepared_and_their_nodules_are_in_the_middle(tmp
     assert len(list((tmp_path / "scans").glob("subset*/*.zraw"))) == 2
     config = DataConfig(source="luna16", root=str(tmp_path / "scans"), cache=str(tmp_path / "cache"), workers=1, edge="2x")
     assert prepare_data(config).startswith("4 nodules in 2 groups: ")
-    for cube in load(config, [].append).hu:
+    for cube in load(config, [].append).values:
         # The edge is two diameters, so the middle quarter of it lies well within the nodule, the outer layers in the lung.
         assert cube[6:10, 6:10, 6:10].mean() > np.median(cube) + 100
     with pytest.raises(DataError, match=r"empty or not exist"):

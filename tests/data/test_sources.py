@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from gmmae.data import sources
@@ -11,6 +12,15 @@ def test_the_training_samples_are_counted_without_making_them(monkeypatch, valid
     wanted = len(sources.load(config).train.mass)
     monkeypatch.setitem(sources.SOURCES, "synthetic", None)
     assert sources.training_samples(config) == wanted
+
+
+def test_edges_of_synthetic_volumes_may_differ():
+    """An image is the central slice of a box that is as deep as the image is long."""
+    flat = sources.load(DataConfig(size=(8, 12), ndim=2, samples=8)).train.density
+    boxes = sources.load(DataConfig(size=(12, 8, 12), samples=8)).train
+    assert (flat.shape, boxes.density.shape) == ((6, 8, 12), (6, 12, 8, 12))
+    section = boxes.density[:, 6]
+    np.testing.assert_allclose(flat, section / section.mean((1, 2), keepdims=True) / 4, rtol=1e-5)  # float32
 
 
 def test_samples_of_other_sources_are_counted_by_their_groups(monkeypatch):

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from gmmae.data.volumes import DataError, central_section, to_density, to_hu
+from gmmae.data.volumes import DataError, central_section, to_density, to_values
 
 WINDOW = (-1000.0, 400.0)
 
@@ -18,6 +18,16 @@ def test_a_density_integrates_to_one(ndim):
     assert targets.density.min() == 0
 
 
+@pytest.mark.parametrize("shape", [(4, 6), (4, 8, 5)], ids=str)
+def test_edges_may_differ(shape):
+    values = np.random.default_rng(0).uniform(-0.2, 1.2, (3, *shape)).astype(np.float32)
+    targets = to_density(values, (0.0, 1.0))
+    integral = targets.density.mean(axis=tuple(range(1, values.ndim)), dtype=np.float64) * 2 ** len(shape)
+    np.testing.assert_allclose(integral, 1, rtol=1e-6)  # each voxel is rounded to float32
+    back = to_values(targets.density, targets.mass, (0.0, 1.0))
+    np.testing.assert_allclose(back, np.clip(values, 0, 1), atol=1e-6)  # float32, a few times
+
+
 def test_mass_against_a_volume_worked_by_hand():
     hu = np.array([[-1000, -300, 400, 2000]], np.int16)  # windowed to 0, 1/2, 1, 1; voxels of length 2/4
     targets = to_density(hu, WINDOW)
@@ -26,10 +36,10 @@ def test_mass_against_a_volume_worked_by_hand():
 
 
 @pytest.mark.parametrize("ndim", [1, 2, 3])
-def test_to_hu_inverts_inside_the_window(ndim):
+def test_to_values_inverts_inside_the_window(ndim):
     hu = cubes(ndim)
     targets = to_density(hu, WINDOW)
-    back = to_hu(targets.density, targets.mass, WINDOW)
+    back = to_values(targets.density, targets.mass, WINDOW)
     np.testing.assert_allclose(back, np.clip(hu, *WINDOW), atol=1e-3)  # float32 has 1e-7 of the window's 1400 HU, a few times
 
 
@@ -43,6 +53,6 @@ def test_central_section_is_the_middle_slice_then_its_middle_line():
 def test_a_volume_without_mass_is_refused_by_its_number():
     hu = cubes(3)
     hu[1] = -1000
-    message = r"HU window's lower end, -1000; volume 1 has none: lower data\.hu_window"
+    message = r"the window's lower end, -1000; volume 1 has none: lower data\.window"
     with pytest.raises(DataError, match=message):
         to_density(hu, WINDOW)

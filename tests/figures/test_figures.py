@@ -91,6 +91,20 @@ def test_full_volume_is_closed_by_the_faces_of_the_domain():
     assert seen.sum() * (2 * HALF / pixels) ** 2 == pytest.approx(area, rel=0.03)
 
 
+@pytest.mark.parametrize("shape", [(8, 8, 4), (8, 4, 8), (4, 8, 8), (16, 4, 8)], ids=str)
+def test_a_box_has_the_proportions_of_its_voxels(shape):
+    pixels = 128
+    seen = np.isfinite(rendering.surface(np.ones(shape, np.float32), 0.5, pixels))
+    x, y, z = 2 * np.array(shape[::-1]) / max(shape)
+    area = np.array([y * z, x * z, x * y]) @ np.abs(rendering.camera()[:, 2])  # of the box's shadow along the view
+    assert seen.sum() * (2 * HALF / pixels) ** 2 == pytest.approx(area, rel=0.04)  # a rim of 1 pixel is 5 % of the smaller ones
+    rows, columns = np.argwhere(seen).T
+    (left, up), (right, down) = np.array([columns.min(), rows.min()]), np.array([columns.max(), rows.max()]) + 1
+    drawn = np.array([left - pixels / 2, pixels / 2 - down, right - pixels / 2, pixels / 2 - up]) * 2 * HALF / pixels
+    corners = rendering.domain_edges(shape).reshape(-1, 2)
+    np.testing.assert_allclose(drawn, [*corners.min(0), *corners.max(0)], atol=1.5 * 2 * HALF / pixels)
+
+
 @pytest.mark.parametrize("volume", [np.zeros((8, 8, 8), np.float32), 0.9 * gaussian(size=8)])
 def test_volume_under_the_level_is_blank(volume):
     assert np.isnan(rendering.surface(volume, 1.0, 32)).all()
@@ -141,13 +155,20 @@ def test_iso_level_separates_two_classes():
 
 
 def test_domain_edges_leave_out_the_nearest_corner():
-    edges = rendering.domain_edges()
+    edges = rendering.domain_edges((8, 8, 8))
     assert edges.shape == (9, 2, 2)
     corner = -np.sign(rendering.camera()[:, 2]) @ rendering.camera()[:, :2]
     assert np.abs(edges - corner).max(-1).min() > 0.1
 
 
 # Reconstructions
+
+
+def test_volumes_with_different_edges_can_be_drawn(drawn):
+    inputs = np.random.default_rng(0).uniform(0, 1, (1, 4, 6, 8)).astype(np.float32)
+    mixtures.reconstructions(inputs, [snapshot(inputs)], "unused")
+    images = [axes.images[0] for axes in drawn[0].axes if axes.images and axes.get_xlim() == (-1, 1)]
+    assert [(image.get_array().shape, image.axes.get_aspect()) for image in images] == [((6, 8), 0.75)] * 2
 
 
 @pytest.mark.parametrize("ndim", [1, 2, 3])
@@ -159,6 +180,17 @@ def test_reconstructions_writes_a_png(tmp_path, ndim):
     assert width == pytest.approx(DPI * (2 * CELL + 2 * GAP + 2 * MARGIN), abs=1)
     assert DPI * (2 * CELL + FOOTING) < height < DPI * (2 * CELL + FOOTING + 2)
     assert [file.name for file in path.parent.iterdir()] == ["figure.png"]
+
+
+def test_images_with_different_edges_have_square_pixels(tmp_path):
+    inputs, density = np.random.default_rng(0).uniform(0, 1, (2, 1, 4, 8)).astype(np.float32)
+    picture = imread(mixtures.reconstructions(inputs, [snapshot(density, mean=5.0)], tmp_path / "figure.png"))
+    columns = ((np.arange(8) + 0.5) / 8 * CELL * DPI).astype(int)
+    rows = ((np.arange(4) + 2.5) / 8 * CELL * DPI).astype(int)  # the middle half of the cell
+    for image, left in ((inputs[0], MARGIN), (density[0], MARGIN + CELL + 2 * GAP)):
+        cell = pixels_of(picture, left, FOOTING, CELL, CELL)[np.ix_(rows, columns)][..., 0]
+        grey = np.clip((image - inputs.min()) / np.ptp(inputs), 0, 1)
+        np.testing.assert_allclose(cell, grey, atol=2 / 255)  # rounded twice, to the map's 256 greys and to the file's
 
 
 def test_insets_are_the_central_slices_on_one_grey_scale(tmp_path):

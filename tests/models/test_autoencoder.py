@@ -16,10 +16,10 @@ def small(n, **changes) -> Any:
     return MixtureAutoencoder(Encoder((3,), (3,), "VALID", "relu", 6), Heads(4, n), **options)
 
 
-def fitted(n, size=6, **changes):
+def fitted(size, **changes):
     """A small model, three volumes, and initial parameters."""
-    module = small(n, **changes)
-    volumes = jax.random.uniform(jax.random.key(n), (3, *[size] * n))
+    module = small(len(size), **changes)
+    volumes = jax.random.uniform(jax.random.key(len(size)), (3, *size))
     return module, volumes, jax.jit(module.init)(jax.random.key(0), volumes)
 
 
@@ -43,28 +43,30 @@ def test_parameters_follow_the_number_of_axes(n):
     assert parameter_count(config, n) == expected
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_the_output_is_the_density_of_the_mixture_at_the_voxel_centres(n):
-    module, volumes, params = fitted(n)
+@pytest.mark.parametrize("size", [(6,), (6, 6), (5, 7), (6, 6, 6), (4, 7, 5)], ids=str)
+def test_the_output_is_the_density_of_the_mixture_at_the_voxel_centres(size):
+    n = len(size)
+    module, volumes, params = fitted(size)
     output = jax.jit(module.apply)(params, volumes)
     mixture = jax.jit(lambda p, v: module.apply(p, v, method=module.mixture))(params, volumes)
     assert output.shape == volumes.shape
     assert mixture.means.shape == (3, 4, n)
     assert mixture.covariances.shape == (3, 4, n, n)
     # The same float32 numbers, compiled apart: the exponent's rounding, see gmmae.models.mixture.
-    np.testing.assert_allclose(output.reshape(3, -1), density(mixture, grid(6, n)), rtol=1e-4)
+    np.testing.assert_allclose(output.reshape(3, -1), density(mixture, grid(size, n)), rtol=1e-4)
 
 
-@pytest.mark.parametrize("size", [6, 12])
-def test_the_floor_of_sigma_is_given_in_voxels(size):
-    module, volumes, params = fitted(1, size, sigma_floor=0.75)
+@pytest.mark.parametrize("size", [(6,), (12,), (6, 6, 6), (4, 12, 6)], ids=str)
+def test_the_floor_of_sigma_is_given_in_voxels_of_each_axis(size):
+    module, volumes, params = fitted(size, sigma_floor=0.75)
     params["params"]["heads"]["sigma"]["bias"] -= 1e4  # all the way down
-    mixture = module.apply(params, volumes, method=module.mixture)
-    np.testing.assert_allclose(mixture.scale_tril, 0.75 * 2 / size, rtol=1e-6)  # float32
+    variances = jnp.diagonal(module.apply(params, volumes, method=module.mixture).covariances, axis1=-2, axis2=-1)
+    expected = (0.75 * 2 / np.array(size[::-1])) ** 2  # along x, y, z
+    np.testing.assert_allclose(variances, np.broadcast_to(expected, variances.shape), rtol=1e-5)  # float32
 
 
 def test_options_reach_the_mixture():
-    _, volumes, params = fitted(3)
+    _, volumes, params = fitted((6, 6, 6))
     params["params"]["heads"]["rho"]["bias"] -= 1e4
     correlations = {}
     for rho in ("sigmoid", "tanh"):
@@ -76,7 +78,7 @@ def test_options_reach_the_mixture():
 
 
 def test_a_gradient_reaches_every_parameter():
-    module, volumes, params = fitted(3)
+    module, volumes, params = fitted((6, 6, 6))
     gradient = jax.jit(jax.grad(lambda p: jnp.square(module.apply(p, volumes) - volumes).mean()))(params)
     for path, leaf in jax.tree_util.tree_leaves_with_path(gradient):
         assert jnp.isfinite(leaf).all(), path

@@ -10,6 +10,7 @@ from jax import lax
 from gmmae.models.convolution import FORMS, Conv, convolve, form_of
 
 CASES = [(n, size, kernel) for n in (1, 2, 3) for size, kernel in [(5, 3), (6, 2), (5, 5), (4, 1)]]
+CASES += [(2, (7, 4), 3), (3, (4, 7, 5), 2)]
 RTOL = 1e-12  # float64: sums of at most 375 terms of size one, in another order
 
 
@@ -21,7 +22,7 @@ def x64():
 
 def arrays(n, size, kernel, channels=3, features=4, samples=2):
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((*[size] * n, samples, channels))
+    x = rng.standard_normal((*([size] * n if isinstance(size, int) else size), samples, channels))
     return jnp.asarray(x), jnp.asarray(rng.standard_normal((*[kernel] * n, channels, features)))
 
 

@@ -16,16 +16,17 @@ def shapes_of(tree):
     return jax.tree.map(lambda leaf: leaf.shape, tree)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-@pytest.mark.parametrize(("padding", "left"), [("VALID", 5), ("SAME", 8)])  # 8 - 2 - 1 = 5
-def test_encoder_shapes(n, padding, left):
-    volumes = jnp.zeros((2, *[8] * n))
+@pytest.mark.parametrize("size", [(8,), (8, 8), (6, 9), (8, 8, 8), (6, 8, 5)], ids=str)
+@pytest.mark.parametrize(("padding", "lost"), [("VALID", 3), ("SAME", 0)])  # 2 by the first kernel, 1 by the second
+def test_encoder_shapes(size, padding, lost):
+    n, left = len(size), np.prod(np.array(size) - lost)
+    volumes = jnp.zeros((2, *size))
     latent, variables = jax.eval_shape(lambda v: encoder(padding).init_with_output(jax.random.key(0), v), volumes)
     assert latent.shape == (2, 5)
     assert shapes_of(variables["params"]) == {
         "Conv_0": {"kernel": (*[3] * n, 1, 4), "bias": (4,)},
         "Conv_1": {"kernel": (*[2] * n, 4, 6), "bias": (6,)},
-        "Dense_0": {"kernel": (left**n * 6, 5), "bias": (5,)},
+        "Dense_0": {"kernel": (left * 6, 5), "bias": (5,)},
     }
 
 

@@ -103,17 +103,18 @@ def test_rounding_follows_the_size_of_the_coordinates_not_their_distance_from_th
     assert worst > 4 * eps  # the rounding of a sum in the coordinates' distance would be about 1 eps: it is zero here
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_a_narrow_inner_mixture_has_mass_one(x64, n):
-    """On 16 samples an axis, h = 1/8. The sum differs from the integral by terms of exp(-2π² gᵀΣg / h²) over integer g
+@pytest.mark.parametrize("size", [(16,), (16, 16), (24, 16), (16, 16, 16), (16, 24, 20)], ids=str)
+def test_a_narrow_inner_mixture_has_mass_one(x64, size):
+    """On 16 samples an axis or more, h = 1/8. The sum differs from the integral by terms of exp(-2π² gᵀΣg / h²) over integer g
     (Poisson's formula), at most 3e-9 each for σ ≥ h and ρ ≤ 1/2, and what lies outside is 5 σ away, below 2e-6."""
+    n = len(size)
     rng = np.random.default_rng(n)
     means = jnp.asarray(rng.uniform(-0.25, 0.25, (20, n)))
     sigma = jnp.asarray(rng.uniform(0.125, 0.15, (20, n)))
     correlation = jnp.eye(n) + 0.5 * (1 - jnp.eye(n))
     covariances = sigma[:, :, None] * sigma[:, None, :] * correlation
     mixture = Mixture.of(jnp.asarray(rng.dirichlet(np.ones(20))), means, covariances)
-    mass = density(mixture, grid(16, n, jnp.float64)).sum() * (2 / 16) ** n
+    mass = density(mixture, grid(size, n, jnp.float64)).sum() * np.prod(2 / np.array(size))
     assert mass == pytest.approx(1, abs=1e-5)
 
 
@@ -165,6 +166,14 @@ def test_grid_has_its_voxel_centres_inside_the_domain():
     np.testing.assert_allclose(grid(4, 1)[:, 0], [-0.75, -0.25, 0.25, 0.75])
     assert grid(3, 3).shape == (27, 3)
     np.testing.assert_allclose(grid(2, 3)[1], [0.5, -0.5, -0.5])
+
+
+def test_the_axes_of_a_grid_may_have_different_edges():
+    uneven = np.asarray(grid((2, 3, 4), 3)).reshape(2, 3, 4, 3)
+    for axis, size in enumerate((4, 3, 2)):  # x, y, z
+        np.testing.assert_array_equal(np.unique(uneven[..., axis]), grid(size, 1)[:, 0])
+    np.testing.assert_allclose(uneven[1, 0, 3], [0.75, -2 / 3, 0.5], rtol=1e-6)  # float32
+    np.testing.assert_array_equal(grid((5, 5), 2), grid(5, 2))
 
 
 # Parameters

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from gmmae.data.config import DataConfig
-from gmmae.data.volumes import DataError, Point
+from gmmae.data.volumes import DataError
 
 GROUP_COLUMNS = ("patient", "group", "scan", "seriesuid")
 SCAN_COLUMNS = ("scan", "seriesuid")
@@ -49,9 +49,9 @@ class Row(NamedTuple):
     Attributes:
       number: the line in the file; the header is line 1.
       file: the scan: a seriesuid, or the name of a file.
-      centre_mm: world point, or None for the middle of the volume.
+      centre_mm: world x, y, z, or as many of them as are given; None for the middle of the volume.
       diameter_mm: or None where not given.
-      spacing_mm: of an array without geometry, or None where not given.
+      spacing_mm: of an array without geometry, along x, y, z, or as many of them as are given; None where none is.
       group: what a split does not divide; empty where not given.
       group_column: the column that gives it; empty where it names no more than the scan.
       category: empty where not given.
@@ -60,9 +60,9 @@ class Row(NamedTuple):
 
     number: int
     file: str
-    centre_mm: Point | None
+    centre_mm: tuple[float, ...] | None
     diameter_mm: float | None
-    spacing_mm: Point | None
+    spacing_mm: tuple[float, ...] | None
     group: str
     group_column: str
     category: str
@@ -126,7 +126,7 @@ def _usable(
 ) -> Table:
     rows: list[Row] = []
     faults: list[Fault] = []
-    seen: dict[tuple[str, Point | None], Row] = {}
+    seen: dict[tuple[str, tuple[float, ...] | None], Row] = {}
     for number, cells in lines:
         try:
             empty = [column for column in (file_column, *required) if not cells[column]]
@@ -153,7 +153,7 @@ def _row(number: int, cells: dict[str, str], config: DataConfig, file_column: st
     diameter = _number(cells, "diameter_mm")
     if diameter is not None and diameter <= 0:
         raise DataError(f"diameter_mm must be positive; got {cells['diameter_mm']}")
-    spacing = _point(cells, ("spacingX", "spacingY", "spacingZ"))
+    spacing = _point(cells, ("spacingX", "spacingY", "spacingZ"), config.least_axes)
     if spacing is not None and min(spacing) <= 0:
         raise DataError(f"spacingX, spacingY, spacingZ must be positive; got {spacing}")
     group_columns = (config.group_column,) if config.group_column else GROUP_COLUMNS
@@ -164,7 +164,7 @@ def _row(number: int, cells: dict[str, str], config: DataConfig, file_column: st
     return Row(
         number,
         file,
-        _point(cells, COORDINATES),
+        _point(cells, COORDINATES, config.least_axes),
         diameter,
         spacing,
         cells.get(group_column, ""),
@@ -174,15 +174,16 @@ def _row(number: int, cells: dict[str, str], config: DataConfig, file_column: st
     )
 
 
-def _point(cells: dict[str, str], columns: tuple[str, str, str]) -> Point | None:
-    """The three numbers, or None where the CSV has none of the columns or all three are empty."""
+def _point(cells: dict[str, str], columns: tuple[str, str, str], least: int) -> tuple[float, ...] | None:
+    """The numbers along x, y, z, the first `least` of them or more; None where the CSV has no such columns or all are empty."""
     numbers = [_number(cells, column) for column in columns]
-    x, y, z = numbers
-    if x is None and y is None and z is None:
+    given = [number for number in numbers if number is not None]
+    if not given:
         return None
-    if x is None or y is None or z is None:
-        raise DataError(f"{', '.join(columns)} must all be given; got {', '.join(cells.get(c, '') or '-' for c in columns)}")
-    return (x, y, z)
+    if len(given) < least or numbers[: len(given)] != given:
+        needed = columns[:least]
+        raise DataError(f"{', '.join(needed)} must all be given; got {', '.join(cells.get(c, '') or '-' for c in columns)}")
+    return tuple(given)
 
 
 def _number(cells: dict[str, str], column: str) -> float | None:

@@ -1,4 +1,4 @@
-"""Volumes that somebody has already cut: a folder of files with a CSV, or one `.npz` of arrays.
+"""Volumes, images or signals that somebody has already cut: a folder of files with a CSV, or one `.npz` of arrays.
 
 Folder: a CSV (`nodules.csv`, or `data.csv`) with the column `file`, and where there are any `coordX, coordY, coordZ` (world
 mm; otherwise the volume's middle is the nodule's), `diameter_mm`, `category`, `patient` (or another group), `mask`, and for
@@ -7,6 +7,9 @@ in `images/`, masks under their column's name or under the volume's own name in 
 
 One file: `volumes [N, z, y, x]`, and where there are any `masks`, `groups [N]`, `categories [N]`, `names [N]`,
 `diameter_mm [N]`, `spacing_mm [N, 3]` (x, y, z).
+
+With data.ndim 2 or 1, images `[y, x]` or signals `[x]` are taken too, and of what has more axes the central section. What is
+said of z, or of y and z, is then not needed.
 
 An array of data.size voxels along each axis, without a spacing, is taken as it is.
 """
@@ -32,7 +35,7 @@ def plan(config: DataConfig) -> Plan:
     """
     root = Path(config.root)
     if root.suffix == ".npz" and root.is_file():
-        return _plan_arrays(root)
+        return _plan_arrays(root, config.ndim)
     if not config.root or not root.is_dir():
         raise DataError(f"data.root must be a folder of volumes or one .npz when data.source is cubes; got {config.root!r}")
     csv = root / (config.csv or "nodules.csv")
@@ -85,11 +88,15 @@ def _find(root: Path, name: str) -> Path | None:
     return next((path for path in (root / name, root / "images" / name) if path.is_file()), None)
 
 
-def _plan_arrays(root: Path) -> Plan:
+def _plan_arrays(root: Path, ndim: int) -> Plan:
     shape, _ = array_header(root, "volumes")
-    samples = shape[0] if len(shape) == 4 else 0
-    if samples < 1:
-        raise DataError(f"{root}: volumes must have the axes N, z, y, x; got the shape {shape}")
+    samples, axes = (*shape, 0)[0], len(shape) - 1
+    if samples < 1 or not ndim <= axes <= 3:
+        wanted = ", ".join("zyx"[3 - ndim :])
+        raise DataError(
+            f"{root}: volumes must have the axes N, {wanted}{' or more' * (ndim < 3)}; got the shape {shape}: data.ndim "
+            "must be the number of axes besides N, or less"
+        )
     keys = array_names(root)
     if "masks" in keys and array_header(root, "masks")[0] != shape:
         raise DataError(f"{root}: masks must have the shape of volumes, {shape}; got {array_header(root, 'masks')[0]}")
@@ -103,7 +110,7 @@ def _plan_arrays(root: Path) -> Plan:
         return values
 
     names, groups, categories = column("names"), column("groups"), column("categories")
-    diameter_mm, spacing_mm = column("diameter_mm"), column("spacing_mm", 3)
+    diameter_mm, spacing_mm = column("diameter_mm"), column("spacing_mm", axes)
     if names is not None and len(set(names.tolist())) < samples:
         raise DataError(f"{root}: names must differ from each other; {samples - len(set(names.tolist()))} are repeated")
     items: list[Item] = []
@@ -111,7 +118,7 @@ def _plan_arrays(root: Path) -> Plan:
     for i in range(samples):
         name = f"{root.stem}_{i:05d}" if names is None else str(names[i])
         diameter = None if diameter_mm is None else float(diameter_mm[i])
-        spacing = None if spacing_mm is None else (float(spacing_mm[i, 0]), float(spacing_mm[i, 1]), float(spacing_mm[i, 2]))
+        spacing = None if spacing_mm is None else tuple(float(mm) for mm in spacing_mm[i])
         place = f"volumes[{i}]"
         sizes = [v for v in (diameter, *(spacing or ())) if v is not None]
         if not all(np.isfinite(v) and v > 0 for v in sizes):

@@ -12,18 +12,20 @@ from gmmae.data.extraction import geometry
 from gmmae.data.extraction.annotations import Fault
 from gmmae.data.extraction.arrays import ARRAY_SUFFIXES, array_names, open_array, stream
 from gmmae.data.extraction.extracted import Cube, Extracted, Transient
-from gmmae.data.extraction.geometry import Fill, Index, Volume
+from gmmae.data.extraction.geometry import Index, Volume
 from gmmae.data.extraction.scans import array_volume, open_scan
 from gmmae.data.extraction.tasks import Item, Task, stamps
 from gmmae.data.volumes import DataError, Point
 
 
 class Options(NamedTuple):
-    """How cubes are cut: `data.size`, `data.edge`, `data.fill`."""
+    """How cubes are cut: as `DataConfig` says by these names."""
 
-    size: int
+    volume_shape: tuple[int, int, int]
+    least_axes: int
     edge: str
-    fill: Fill
+    outside: float | None
+    hu: bool
 
 
 class _Source(NamedTuple):
@@ -69,9 +71,10 @@ def _open(task: Task, options: Options, clock: "_Clock") -> Iterator[_Source]:
             yield _array_source(item, voxels, item.mask or inner, options, clock)
     else:
         volume = clock.timed(open_scan(task.file))
+        shape = _shape(volume, options)
         if volume.one_pass:
             cubes = [_place(item, volume, options) for item in task.items]
-            volume = geometry.preload(volume, [cube for cube in cubes if cube is not None], options.size)
+            volume = geometry.preload(volume, [cube for cube in cubes if cube is not None], shape)
         for item in task.items:
             yield _Source(item, volume, None if item.mask is None else functools.partial(_open_mask, item.mask, clock))
 
@@ -87,9 +90,9 @@ def _open_stack(task: Task, options: Options, clock: "_Clock") -> Iterator[_Sour
 
 
 def _array_source(item: Item, voxels: np.ndarray, mask: Path | np.ndarray | None, options: Options, clock: "_Clock") -> _Source:
-    spacing = item.spacing_mm or (1.0, 1.0, 1.0)
-    as_it_is = voxels.shape == (options.size,) * 3 and item.spacing_mm is None and item.centre_mm is None
+    spacing = _three(item.spacing_mm or (1.0,) * voxels.ndim, voxels.ndim, 1.0, "spacingX, spacingY, spacingZ")
     volume = clock.timed(array_volume(voxels, spacing))
+    as_it_is = voxels.shape == _shape(volume, options) and item.spacing_mm is None and item.centre_mm is None
 
     def open_mask() -> Volume:
         assert mask is not None
@@ -100,7 +103,28 @@ def _array_source(item: Item, voxels: np.ndarray, mask: Path | np.ndarray | None
             raise DataError(f"the mask must have the shape of its volume, {voxels.shape}; got {array.shape}")
         return array_volume(array, spacing)
 
-    return _Source(item, volume, None if mask is None else open_mask, float(options.size) if as_it_is else None)
+    return _Source(item, volume, None if mask is None else open_mask, float(max(voxels.shape)) if as_it_is else None)
+
+
+def _shape(volume: Volume, options: Options) -> geometry.Shape:
+    """Voxels of a cube of this volume, along each of its axes."""
+    if volume.axes < options.least_axes:
+        raise DataError(f"a volume must have at least data.ndim = {options.least_axes} axes; this one has {volume.axes}")
+    return options.volume_shape[3 - volume.axes :]
+
+
+def _three(known: tuple[float, ...], axes: int, rest: float, columns: str) -> Point:
+    """As many of the numbers as a volume has axes, and `rest` for those that it lacks."""
+    if len(known) < axes:
+        raise DataError(f"{columns} must be given for each of the volume's {axes} axes; got {len(known)} of them")
+    x, y, z = (*known[:axes], rest, rest)[:3]
+    return (x, y, z)
+
+
+def _centre(item: Item, volume: Volume) -> Point:
+    if item.centre_mm is None:
+        return geometry.middle_mm(volume)
+    return _three(item.centre_mm, volume.axes, 0.0, "coordX, coordY, coordZ")
 
 
 def _open_mask(path: Path, clock: "_Clock") -> Volume:
@@ -112,18 +136,25 @@ def _open_mask(path: Path, clock: "_Clock") -> Volume:
 
 def _place(item: Item, volume: Volume, options: Options) -> tuple[Point, float] | None:
     try:
-        return item.centre_mm or geometry.middle_mm(volume), geometry.edge_mm(options.edge, item.diameter_mm, volume)
+        shape = _shape(volume, options)
+        return _centre(item, volume), geometry.edge_mm(options.edge, item.diameter_mm, volume, shape)
     except DataError:
         return None  # `_cut` reports it
 
 
 def _cut(source: _Source, options: Options) -> Cube:
     item, volume = source.item, source.volume
-    edge = source.edge_mm or geometry.edge_mm(options.edge, item.diameter_mm, volume)
-    centre = item.centre_mm or geometry.middle_mm(volume)
-    hu, filled = geometry.cut(volume, centre, edge, options.size, options.fill)
-    mask = None if source.mask is None else geometry.cut_mask(source.mask(), centre, edge, options.size)
-    return Cube(item, hu, mask, centre, edge, filled)
+    shape = _shape(volume, options)
+    edge = source.edge_mm or geometry.edge_mm(options.edge, item.diameter_mm, volume, shape)
+    centre = _centre(item, volume)
+    values, filled = geometry.cut(volume, centre, edge, shape, options.outside, options.hu)
+    mask = None
+    if source.mask is not None:
+        opened = source.mask()
+        if opened.axes != volume.axes:
+            raise DataError(f"the mask must have the {volume.axes} axes of its volume; it has {opened.axes}")
+        mask = geometry.cut_mask(opened, centre, edge, shape)
+    return Cube(item, values, mask, centre, edge, filled)
 
 
 class _Clock:

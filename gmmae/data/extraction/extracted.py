@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int16, UInt8
+from jaxtyping import Real, UInt8
 
 from gmmae.data.extraction.annotations import Fault
 from gmmae.data.extraction.tasks import Item, Task
@@ -11,11 +11,11 @@ from gmmae.data.volumes import Point
 
 
 class Cube(NamedTuple):
-    """A nodule, cut: its item, the cube in HU, where it was cut, and the share of voxels outside the scan."""
+    """A nodule, cut: its item, the cube, where it was cut, and the share of voxels outside the scan."""
 
     item: Item
-    hu: Int16[np.ndarray, "size size size"]
-    mask: UInt8[np.ndarray, "size size size"] | None
+    values: Real[np.ndarray, "*volume"]
+    mask: UInt8[np.ndarray, "*volume"] | None
     centre_mm: Point
     edge_mm: float
     filled: float

@@ -1,28 +1,30 @@
 """Cutting a cube out of a scan: from world millimetres to voxels, in one place.
 
 World coordinates are x, y, z in mm, LPS as in ITK; arrays are z, y, x. A cube is aligned with the world's axes, whatever the
-scan's direction matrix, and centred on a world point: along each axis voxel i lies at
-`centre + (i - (size - 1) / 2) · edge / size`.
+scan's direction matrix, and centred on a world point: along an axis of S voxels voxel i lies at
+`centre + (i - (S - 1) / 2) · edge / S` of the longest axis. So where edges differ, voxels are cubic all the same.
+
+An image is a volume of one slice, and a signal one of a single line: `Volume.axes` says so, and its "cubes" have as many axes.
 """
 
 import contextlib
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import SimpleITK as sitk
-from jaxtyping import Bool, Float, Int16, Shaped, UInt8
+from jaxtyping import Bool, Float, Real, Shaped, UInt8
 
 from gmmae.data.config import EDGE
 from gmmae.data.volumes import DataError, Point
 
-AIR_HU = -1000
 MAX_REGION_VOXELS = 2**26
 """More scan voxels than this around one cube means a diameter or a spacing in a wrong unit, and a lot of memory."""
 
-Fill = Literal["air", "replicate"]
 Index = tuple[int, int, int]
+Shape = tuple[int, ...]
+"""Voxels of a cube along each of its volume's axes, in array order."""
 
 
 class Volume(NamedTuple):
@@ -33,18 +35,20 @@ class Volume(NamedTuple):
       size: voxels along x, y, z.
       read: gives the image of a region, from its first index and its size, both x, y, z.
       one_pass: reading any region costs about as much as reading all (compressed files), so regions are read together.
+      axes: 3, or 2 for an image, or 1 for a signal.
     """
 
     frame: sitk.Image
     size: Index
     read: Callable[[Index, Index], sitk.Image]
     one_pass: bool = False
+    axes: int = 3
 
 
 class Cut(NamedTuple):
-    """A cube in HU, and the share of its voxels that lie outside the scan and were filled."""
+    """A cube, and the share of its voxels that lie outside the scan and were filled."""
 
-    hu: Int16[np.ndarray, "size size size"]
+    values: Real[np.ndarray, "*volume"]
     filled: float
 
 
@@ -64,19 +68,18 @@ def image_volume(image: sitk.Image) -> Volume:
     )
 
 
-def frame(spacing_mm: Point, origin_mm: Point, direction: tuple[float, ...]) -> sitk.Image:
-    """An image of one voxel with this geometry; its transforms between points and indices are the scan's."""
-    one = sitk.Image(1, 1, 1, sitk.sitkUInt8)
+def frame(spacing_mm: tuple[float, ...], origin_mm: tuple[float, ...], direction: tuple[float, ...]) -> sitk.Image:
+    """A volume of one voxel with this geometry; its transforms between points and indices are the scan's, or the image's."""
+    one = sitk.Image([1] * len(spacing_mm), sitk.sitkUInt8)
     one.SetSpacing(spacing_mm)
     one.SetOrigin(origin_mm)
     one.SetDirection(direction)
-    return one
+    return as_volume(one)
 
 
-def extent_mm(volume: Volume) -> Point:
-    """The lengths of the volume's three edges in mm, outer voxel faces included."""
-    spacing = volume.frame.GetSpacing()
-    return (spacing[0] * volume.size[0], spacing[1] * volume.size[1], spacing[2] * volume.size[2])
+def as_volume(image: sitk.Image) -> sitk.Image:
+    """A two-dimensional image as a slice at z = 0."""
+    return sitk.JoinSeries(image) if image.GetDimension() == 2 else image
 
 
 def middle_mm(volume: Volume) -> Point:
@@ -84,8 +87,8 @@ def middle_mm(volume: Volume) -> Point:
     return volume.frame.TransformContinuousIndexToPhysicalPoint([(n - 1) / 2 for n in volume.size])
 
 
-def edge_mm(edge: str, diameter_mm: float | None, volume: Volume) -> float:
-    """The edge of a cube in mm, as `data.edge` says: "1.25x" the diameter, "20mm", or "whole" (the volume's longest edge).
+def edge_mm(edge: str, diameter_mm: float | None, volume: Volume, shape: Shape) -> float:
+    """The longest edge of a cube in mm, as `data.edge` says: "1.25x" the diameter, "20mm", or "whole" (it holds the volume).
 
     Raises:
       DataError: the edge is a multiple of a diameter that is not known.
@@ -93,7 +96,8 @@ def edge_mm(edge: str, diameter_mm: float | None, volume: Volume) -> float:
     match = EDGE.fullmatch(edge)
     assert match is not None, "checked by DataConfig"
     if edge == "whole":
-        return max(extent_mm(volume))
+        edges = zip(volume.size, volume.frame.GetSpacing(), reversed(shape), strict=False)
+        return max(spacing * size * (max(shape) / voxels) for size, spacing, voxels in edges)
     if match["unit"] == "mm":
         return float(match["number"])
     if diameter_mm is None:
@@ -101,33 +105,34 @@ def edge_mm(edge: str, diameter_mm: float | None, volume: Volume) -> float:
     return float(match["number"]) * diameter_mm
 
 
-def cut(volume: Volume, centre_mm: Point, edge_mm: float, size: int, fill: Fill) -> Cut:
-    """Resample a cube of `size`³ voxels, `edge_mm` wide and centred on a world point, by trilinear interpolation.
+def cut(volume: Volume, centre_mm: Point, edge_mm: float, shape: Shape, outside: float | None, hu: bool) -> Cut:
+    """Resample a cube, `edge_mm` wide and centred on a world point, by trilinear interpolation.
 
     Args:
       volume: the scan; only the voxels around the cube are read.
       centre_mm: world point x, y, z.
-      edge_mm: from outer face to outer face, mm.
-      size: voxels along each axis of the cube.
-      fill: what stands where the scan does not reach: "air" is -1000 HU, "replicate" the scan's nearest outermost voxels.
+      edge_mm: from outer face to outer face along the longest edge, mm.
+      shape: voxels along each axis of the cube.
+      outside: the value where the scan does not reach; None is that of the scan's nearest outermost voxels.
+      hu: whether voxels are HU: these are checked, and rounded to whole numbers (int16). Others stay as they are (float32).
 
     Raises:
-      DataError: the point lies outside the scan, the cube covers absurdly many voxels, or voxels are no HU.
+      DataError: the point lies outside the scan, the cube covers absurdly many voxels, or voxels are not finite, or no HU.
     """
-    values, inside = _sample(volume, centre_mm, edge_mm, size, _hu)
-    hu = np.rint(values).astype(np.int16)
-    if fill == "air":
-        hu[~inside] = AIR_HU
-    return Cut(hu, float(1 - inside.mean()))
+    values, inside = _sample(volume, centre_mm, edge_mm, shape, _hu if hu else _finite)
+    values = np.rint(values).astype(np.int16) if hu else values.astype(np.float32)
+    if outside is not None:
+        values[~inside] = outside
+    return Cut(values, float(1 - inside.mean()))
 
 
-def cut_mask(volume: Volume, centre_mm: Point, edge_mm: float, size: int) -> UInt8[np.ndarray, "size size size"]:
+def cut_mask(volume: Volume, centre_mm: Point, edge_mm: float, shape: Shape) -> UInt8[np.ndarray, "*volume"]:
     """As `cut`, of a mask: 1 where the interpolated mask is at least one half; 0 outside the volume."""
-    values, inside = _sample(volume, centre_mm, edge_mm, size, lambda image: sitk.Cast(image != 0, sitk.sitkFloat32))
+    values, inside = _sample(volume, centre_mm, edge_mm, shape, lambda image: sitk.Cast(image != 0, sitk.sitkFloat32))
     return ((values >= 0.5) & inside).astype(np.uint8)
 
 
-def preload(volume: Volume, cubes: list[tuple[Point, float]], size: int) -> Volume:
+def preload(volume: Volume, cubes: list[tuple[Point, float]], shape: Shape) -> Volume:
     """The same volume with every slice that these cubes (centre, edge in mm) need read in one go.
 
     For files that are decompressed from their beginning whatever region is asked for. Whole slices, because ITK decompresses
@@ -136,7 +141,7 @@ def preload(volume: Volume, cubes: list[tuple[Point, float]], size: int) -> Volu
     boxes: list[Box] = []
     for centre, edge in cubes:
         with contextlib.suppress(DataError):  # `cut` says so, for its own cube
-            boxes.append(_box(_indices(volume, centre, edge, size), edge))
+            boxes.append(_box(_indices(volume, centre, edge, shape), edge))
     if not boxes:
         return volume
     first = np.array([0, 0, max(min(box.first[2] for box in boxes), 0)])
@@ -148,17 +153,23 @@ def preload(volume: Volume, cubes: list[tuple[Point, float]], size: int) -> Volu
 
 
 def _sample(
-    volume: Volume, centre_mm: Point, edge_mm: float, size: int, convert: Callable[[sitk.Image], sitk.Image]
-) -> tuple[Float[np.ndarray, "size size size"], Bool[np.ndarray, "size size size"]]:
+    volume: Volume, centre_mm: Point, edge_mm: float, shape: Shape, convert: Callable[[sitk.Image], sitk.Image]
+) -> tuple[Float[np.ndarray, "*volume"], Bool[np.ndarray, "*volume"]]:
     """The interpolated values at the cube's voxels, and which of these lie inside the scan."""
-    indices = _indices(volume, centre_mm, edge_mm, size)
+    indices = _indices(volume, centre_mm, edge_mm, shape)
     box = _box(indices, edge_mm)
     image = convert(_read(volume, box))
-    values = _resample(_pad(image, volume, box), centre_mm, edge_mm, size)
-    return values, np.all((indices >= -0.5) & (indices <= np.array(volume.size) - 0.5), axis=-1)
+    values = _resample(_pad(image, volume, box), centre_mm, edge_mm, shape)
+    inside = np.all((indices >= -0.5) & (indices <= np.array(volume.size) - 0.5), axis=-1)
+    return values.reshape(shape), inside.reshape(shape)
 
 
-def _indices(volume: Volume, centre_mm: Point, edge_mm: float, size: int) -> Float[np.ndarray, "size size size 3"]:
+def _in_three_axes(shape: Shape) -> Index:
+    z, y, x = (1,) * (3 - len(shape)) + shape
+    return (z, y, x)
+
+
+def _indices(volume: Volume, centre_mm: Point, edge_mm: float, shape: Shape) -> Float[np.ndarray, "z y x 3"]:
     """The continuous index (x, y, z) in the scan of each voxel of the cube (z, y, x)."""
     if not (math.isfinite(edge_mm) and edge_mm > 0):
         raise DataError(f"a cube's edge must be positive; got {edge_mm:g} mm")
@@ -171,12 +182,12 @@ def _indices(volume: Volume, centre_mm: Point, edge_mm: float, size: int) -> Flo
     # The map from points to indices is affine: three more points give it all.
     x, y, z = centre_mm
     columns = [np.array(at(p)) - middle for p in ((x + 1, y, z), (x, y + 1, z), (x, y, z + 1))]
-    offset = (np.arange(size) - (size - 1) / 2) * edge_mm / size
-    dz, dy, dx = np.meshgrid(offset, offset, offset, indexing="ij")
+    offsets = [(np.arange(n) - (n - 1) / 2) * edge_mm / max(shape) for n in _in_three_axes(shape)]
+    dz, dy, dx = np.meshgrid(*offsets, indexing="ij")
     return middle + np.stack([dx, dy, dz], -1) @ np.stack(columns)
 
 
-def _box(indices: Float[np.ndarray, "size size size 3"], edge_mm: float) -> Box:
+def _box(indices: Float[np.ndarray, "z y x 3"], edge_mm: float) -> Box:
     low, high = np.floor(indices.min((0, 1, 2))), np.ceil(indices.max((0, 1, 2)))
     voxels = float(np.prod(high - low + 1))
     if voxels > MAX_REGION_VOXELS:
@@ -207,31 +218,35 @@ def _pad(image: sitk.Image, volume: Volume, box: Box) -> sitk.Image:
     return sitk.ZeroFluxNeumannPad(image, [int(v) for v in lower], [int(v) for v in upper])
 
 
-def _resample(image: sitk.Image, centre_mm: Point, edge_mm: float, size: int) -> Float[np.ndarray, "size size size"]:
-    spacing = edge_mm / size
+def _resample(image: sitk.Image, centre_mm: Point, edge_mm: float, shape: Shape) -> Float[np.ndarray, "z y x"]:
+    spacing, sizes = edge_mm / max(shape), _in_three_axes(shape)[::-1]
     resample = sitk.ResampleImageFilter()
-    resample.SetSize([size] * 3)
+    resample.SetSize(sizes)
     resample.SetOutputSpacing([spacing] * 3)
-    resample.SetOutputOrigin([c - (size - 1) / 2 * spacing for c in centre_mm])
+    resample.SetOutputOrigin([c - (n - 1) / 2 * spacing for c, n in zip(centre_mm, sizes, strict=True)])
     resample.SetOutputDirection(np.eye(3).ravel().tolist())
     resample.SetInterpolator(sitk.sitkLinear)
     resample.SetOutputPixelType(sitk.sitkFloat64)
-    resample.SetDefaultPixelValue(AIR_HU)
     resample.SetNumberOfThreads(1)
     return sitk.GetArrayFromImage(resample.Execute(image))
 
 
+def _finite(image: sitk.Image) -> sitk.Image:
+    """The image itself, if its voxels are finite."""
+    voxels = sitk.GetArrayViewFromImage(image)
+    if np.issubdtype(voxels.dtype, np.floating) and not np.isfinite(voxels).all():
+        wrong = np.count_nonzero(~np.isfinite(voxels))
+        raise DataError(f"voxels must be finite numbers; {wrong} around the nodule are NaN or infinite")
+    return image
+
+
 def _hu(image: sitk.Image) -> sitk.Image:
     """The image itself, if its voxels can be HU."""
-    voxels = sitk.GetArrayViewFromImage(image)
-    floats = np.issubdtype(voxels.dtype, np.floating)
-    if floats and not np.isfinite(voxels).all():
-        raise DataError(
-            f"voxels must be finite HU; {np.count_nonzero(~np.isfinite(voxels))} around the nodule are NaN or infinite"
-        )
+    voxels = sitk.GetArrayViewFromImage(_finite(image))
     low, high = voxels.min(), voxels.max()
+    other = "if they have another unit, give data.window in it"
     if low < -32768 or high > 32767:
-        raise DataError(f"voxels must be HU between -32768 and 32767; got {low:g} to {high:g}")
-    if floats and low >= 0 and high <= 1:
-        raise DataError(f"voxels must be HU; got {low:g} to {high:g}, which looks windowed already: turn it back into HU")
+        raise DataError(f"voxels must be HU between -32768 and 32767; got {low:g} to {high:g}: {other}")
+    if np.issubdtype(voxels.dtype, np.floating) and low >= 0 and high <= 1:
+        raise DataError(f"voxels must be HU; got {low:g} to {high:g}, which looks windowed already: {other}, such as 0 1")
     return image

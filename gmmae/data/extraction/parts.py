@@ -36,12 +36,12 @@ def save(path: Path, task: Task, result: Extracted) -> None:
     cubes = {cube.item: cube for cube in result.cubes}
     ordered = [cubes[item] for item in task.items]
     arrays: dict[str, np.ndarray] = {
-        "hu": np.stack([cube.hu for cube in ordered]),
+        "values": np.stack([cube.values for cube in ordered]),
         "centre_mm": np.array([cube.centre_mm for cube in ordered]),
         "edge_mm": np.array([cube.edge_mm for cube in ordered]),
         "filled": np.array([cube.filled for cube in ordered]),
         "masked": np.array([cube.mask is not None for cube in ordered]),
-        "masks": np.stack([np.zeros(cube.hu.shape, np.uint8) if cube.mask is None else cube.mask for cube in ordered]),
+        "masks": np.stack([np.zeros(cube.values.shape, np.uint8) if cube.mask is None else cube.mask for cube in ordered]),
     }
     path.parent.mkdir(exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}")
@@ -61,7 +61,7 @@ def load(path: Path, task: Task) -> Extracted | None:
         cubes = tuple(
             Cube(
                 item,
-                arrays["hu"][i],
+                arrays["values"][i],
                 arrays["masks"][i] if arrays["masked"][i] else None,
                 tuple(arrays["centre_mm"][i].tolist()),
                 float(arrays["edge_mm"][i]),

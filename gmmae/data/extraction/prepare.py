@@ -14,19 +14,22 @@ from gmmae.base.compiled import user_cache
 from gmmae.data.config import DataConfig
 from gmmae.data.extraction import cache, cubes, luna16
 from gmmae.data.extraction.annotations import Fault, refuse
-from gmmae.data.extraction.extracted import Reading
+from gmmae.data.extraction.extracted import Cube, Reading
 from gmmae.data.extraction.progress import Say
 from gmmae.data.extraction.summary import summarise
 from gmmae.data.extraction.tasks import Plan
-from gmmae.data.volumes import DataError, Nodules, TransientError
+from gmmae.data.volumes import DataError, Nodules, TransientError, central_section
 
-VERSION = 2
+VERSION = 3
 """Raised whenever the same files and options would give other cubes, or an entry another meaning.
 
+3: cubes are called values, and may have a unit of their own.
 2: an entry holds every nodule that its files have. Before, a killed process or a disk's error could cost some, for good.
 """
 
 SOURCES: dict[str, Callable[[DataConfig], Plan]] = {"luna16": luna16.plan, "cubes": cubes.plan}
+DETERMINING = ("source", "volume_shape", "least_axes", "edge", "outside", "hu", "category_column", "group_column")
+"""What of the configuration decides what the cubes are, besides the files."""
 ARRAYS, SUMMARY, PARTS = "nodules.npz", "summary.json", ".parts"
 
 
@@ -79,7 +82,7 @@ def load_prepared(prepared: Prepared) -> tuple[Nodules, Details]:
     """The arrays of a cache entry."""
     with np.load(prepared.folder / ARRAYS, allow_pickle=False) as arrays:
         nodules = Nodules(
-            arrays["hu"],
+            arrays["values"],
             tuple(arrays["names"].tolist()),
             tuple(arrays["groups"].tolist()),
             tuple(arrays["categories"].tolist()),
@@ -140,13 +143,25 @@ def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False)
 
 def _key(config: DataConfig, plan: Plan) -> str:
     """Everything that decides what the cubes are; where the folder lies, and who reads it how fast, does not."""
-    options = [config.source, config.size, config.edge, config.fill, config.category_column, config.group_column]
+    options = [getattr(config, name) for name in DETERMINING]
     return cache.key([VERSION, options, plan.csv_sha256, plan.inputs, plan.faults])
+
+
+def _alike(cubes: Sequence[Cube]) -> list[Cube]:
+    """All with as many axes as the one with the fewest: beside images, of a volume only its central slice can be used."""
+    axes = min((cube.values.ndim for cube in cubes), default=3)
+
+    def section(array: np.ndarray) -> np.ndarray:
+        return central_section(array[None], axes)[0]
+
+    return [
+        cube._replace(values=section(cube.values), mask=None if cube.mask is None else section(cube.mask)) for cube in cubes
+    ]
 
 
 def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Reading], elapsed_s: float) -> None:
     """Write what all scans of a plan gave into `folder`."""
-    found = [cube for reading in readings for cube in reading.result.cubes]
+    found = _alike([cube for reading in readings for cube in reading.result.cubes])
     faults = [*plan.faults, *(fault for reading in readings for fault in reading.result.faults)]
     if not found:
         why = "".join(f": {fault.line()}" for fault in faults[:1])
@@ -154,11 +169,11 @@ def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Readi
     # Workers finish in any order; the result must not depend on it.
     found.sort(key=lambda cube: cube.item.name)
     faults.sort(key=lambda fault: (fault.place, fault.text))
-    hu = np.stack([cube.hu for cube in found])
+    values = np.stack([cube.values for cube in found])
     filled = np.array([cube.filled for cube in found])
     diameter_mm = np.array([np.nan if cube.item.diameter_mm is None else cube.item.diameter_mm for cube in found])
     arrays: dict[str, np.ndarray] = {
-        "hu": hu,
+        "values": values,
         "names": np.array([cube.item.name for cube in found]),
         "groups": np.array([cube.item.group for cube in found]),
         "categories": np.array([cube.item.category for cube in found]),
@@ -170,25 +185,26 @@ def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Readi
     }
     masks = [cube.mask for cube in found]
     if any(mask is not None for mask in masks):
-        arrays["masks"] = np.stack([np.zeros(hu.shape[1:], np.uint8) if mask is None else mask for mask in masks])
+        arrays["masks"] = np.stack([np.zeros(values.shape[1:], np.uint8) if mask is None else mask for mask in masks])
     np.savez(folder / ARRAYS, allow_pickle=False, **arrays)
     summary = summarise(
         plan,
         faults,
-        hu,
+        values,
         filled,
         diameter_mm,
         arrays["categories"].tolist(),
         arrays["groups"].tolist(),
         sum(mask is not None for mask in masks),
         sum(not cube.item.group_column for cube in found),
+        config.hu,
     )
     summary["repeated"] = sorted(f"{reading.task.label}: {text}" for reading in readings for text in reading.failures)
     read_s, busy_s = (sum(getattr(reading.result, name) for reading in readings) for name in ("read_s", "total_s"))
     summary["seconds"] = {"total_s": elapsed_s, "read_share": read_s / busy_s if busy_s else 0.0}
     summary["determining"] = {
         "version": VERSION,
-        **{name: getattr(config, name) for name in ("source", "size", "edge", "fill", "category_column", "group_column")},
+        **{name: getattr(config, name) for name in DETERMINING},
         "root": str(Path(config.root).resolve()),
     }
     (folder / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n")

@@ -10,7 +10,7 @@ import numpy as np
 import SimpleITK as sitk
 from jaxtyping import Shaped
 
-from gmmae.data.extraction.geometry import Index, Volume, frame
+from gmmae.data.extraction.geometry import Index, Volume, as_volume, frame
 from gmmae.data.extraction.integrity import SUFFIXES, check_data, check_gzip, data_file, read_through
 from gmmae.data.volumes import DataError, Point
 
@@ -34,7 +34,7 @@ def open_scan(path: Path) -> Volume:
     """A volume file as a `Volume`: its header is read, its data checked as far as that takes no memory.
 
     Raises:
-      DataError: the file, or the data file its header names, is missing, truncated, damaged or no 3-D scalar volume.
+      DataError: the file, or the data file its header names, is missing, truncated, damaged or no scalar volume or image.
       OSError, MemoryError: the system failed, not the file.
     """
     if not path.is_file():
@@ -48,41 +48,45 @@ def open_scan(path: Path) -> Volume:
     reader.SetFileName(str(path))
     try:
         _ask_itk(reader.ReadImageInformation, path, data)
-        if reader.GetDimension() != 3 or reader.GetNumberOfComponents() != 1:
+        if reader.GetDimension() not in (2, 3) or reader.GetNumberOfComponents() != 1:
             kind = f"{reader.GetDimension()} axes and {reader.GetNumberOfComponents()} values a voxel"
-            raise DataError(f"a volume must have 3 axes and 1 value a voxel; this one has {kind}")
+            raise DataError(f"a volume must have 3 axes, an image 2, and 1 value a voxel; this one has {kind}")
         geometry = frame(reader.GetSpacing(), reader.GetOrigin(), reader.GetDirection())
     except RuntimeError as error:
         check_gzip(path)
         raise DataError(f"the header cannot be read: {_reason(error)}") from error
     if not np.isfinite([*reader.GetSpacing(), *reader.GetOrigin(), *reader.GetDirection()]).all():
         raise DataError("spacing, origin and direction in the header must be finite numbers")
-    size = reader.GetSize()
+    x, y, z = (*reader.GetSize(), 1)[:3]
+    size = (x, y, z)
     if reader.GetPixelIDValue() not in VOXEL_BYTES:
         raise DataError(f"voxels must be numbers; got {sitk.GetPixelIDValueAsString(reader.GetPixelIDValue())}")
+    axes = reader.GetDimension()
     one_pass = check_data(path, data, math.prod(size), VOXEL_BYTES[reader.GetPixelIDValue()])
 
     def read(start: Index, shape: Index) -> sitk.Image:
-        reader.SetExtractIndex(start)
-        reader.SetExtractSize(shape)
+        reader.SetExtractIndex(start[:axes])
+        reader.SetExtractSize(shape[:axes])
         try:
-            return _ask_itk(reader.Execute, path, data)
+            return as_volume(_ask_itk(reader.Execute, path, data))
         except RuntimeError as error:
             raise DataError(f"the voxels cannot be read: {_reason(error)}") from error
 
-    return Volume(geometry, size, read, one_pass)
+    return Volume(geometry, size, read, one_pass, axes)
 
 
 def array_volume(voxels: Shaped[np.ndarray, "..."], spacing_mm: Point) -> Volume:
     """An array (which may be a memory map) as a `Volume` with this spacing, its first voxel at the world's origin.
 
     Raises:
-      DataError: the array has no 3 axes or no numbers.
+      DataError: the array has no axes or more than 3, or no numbers.
     """
-    if voxels.ndim != 3 or min(voxels.shape) < 1:
-        raise DataError(f"a volume must have 3 axes, z, y, x; this one has the shape {voxels.shape}")
+    if not 1 <= voxels.ndim <= 3 or min(voxels.shape) < 1:
+        raise DataError(f"a volume must have the axes z, y, x, or the last of them; this one has the shape {voxels.shape}")
     if voxels.dtype.kind not in "iufb":
         raise DataError(f"voxels must be numbers; got the type {voxels.dtype}")
+    axes = voxels.ndim
+    voxels = voxels.reshape((1,) * (3 - axes) + voxels.shape)
     z, y, x = voxels.shape
     geometry = frame(spacing_mm, (0.0, 0.0, 0.0), tuple(np.eye(3).ravel()))
 
@@ -96,7 +100,7 @@ def array_volume(voxels: Shaped[np.ndarray, "..."], spacing_mm: Point) -> Volume
         image.SetOrigin(geometry.TransformIndexToPhysicalPoint(start))
         return image
 
-    return Volume(geometry, (x, y, z), read)
+    return Volume(geometry, (x, y, z), read, axes=axes)
 
 
 def _ask_itk(call: Callable[[], T], *files: Path) -> T:

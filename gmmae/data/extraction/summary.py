@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int16
+from jaxtyping import Float, Real
 
 from gmmae.data.extraction.annotations import Fault
 from gmmae.data.extraction.tasks import Plan
@@ -14,39 +14,45 @@ FAULT_LINES = 20
 """Faults printed; summary.json has them all."""
 
 HU_EDGES = (-32768, *range(-1000, 1001, 100), 32768)
+BINS = 20
+"""Of values in a unit of their own, between the smallest and the largest."""
+PERCENTILES = {"p1": 1, "p25": 25, "p50": 50, "p75": 75, "p99": 99}
 FILLED_EDGES = (0.0, 1e-9, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
 
 
 def summarise(
     plan: Plan,
     faults: Sequence[Fault],
-    hu: Int16[np.ndarray, "samples size size size"],
+    values: Real[np.ndarray, "samples *volume"],
     filled: Float[np.ndarray, " samples"],
     diameter_mm: Float[np.ndarray, " samples"],
     categories: Sequence[str],
     groups: Sequence[str],
     masks: int,
     by_scan: int,
+    hu: bool,
 ) -> dict[str, Any]:
     """Counts and statistics; `annotations = nodules + duplicates + lost` always holds.
 
     Args:
       plan: what was listed.
       faults: of the plan and of the extraction.
-      hu: the cubes.
+      values: the cubes.
       filled: share of each cube that lies outside its scan.
       diameter_mm: NaN where not known.
       categories: empty strings where not known.
       groups: of each cube.
       masks: cubes that have one.
       by_scan: cubes whose group is only their scan, or volume: no patient is named.
+      hu: whether the values are HU.
     """
     kinds = Counter(fault.kind for fault in faults)
     known = diameter_mm[np.isfinite(diameter_mm)]
-    percentiles = np.percentile(hu, [1, 25, 50, 75, 99]) if len(hu) else np.zeros(5)
+    percentiles = np.percentile(values, list(PERCENTILES.values())).tolist()
+    edges = HU_EDGES if hu else np.linspace(values.min(), values.max(), BINS + 1).tolist()
     return {
         "annotations": plan.annotations,
-        "nodules": len(hu),
+        "nodules": len(values),
         "duplicates": kinds["duplicate"],
         "lost": sum(fault.lost for fault in faults),
         "scans": len(plan.tasks),
@@ -61,14 +67,16 @@ def summarise(
         "diameter_mm": _spread(known),
         "border_padded": int((filled > 0).sum()),
         "filled_share": {**_spread(filled), **_histogram(filled, FILLED_EDGES)},
-        "hu": {**dict(zip(("p1", "p25", "p50", "p75", "p99"), percentiles.tolist(), strict=True)), **_histogram(hu, HU_EDGES)},
+        "unit": "HU" if hu else "",
+        "values": {**dict(zip(PERCENTILES, percentiles, strict=True)), **_histogram(values, edges)},
         "faults": [fault._asdict() for fault in faults],
     }
 
 
 def lines(summary: dict[str, Any]) -> list[str]:
     """The summary for people, one fact a line, faults last."""
-    diameter, filled, hu = summary["diameter_mm"], summary["filled_share"], summary["hu"]
+    diameter, filled, values = summary["diameter_mm"], summary["filled_share"], summary["values"]
+    low, median, high = (f"{values[name]:.0f}" if summary["unit"] else f"{values[name]:.4g}" for name in ("p1", "p50", "p99"))
     kinds = ", ".join(f"{count} {name or 'without category'}" for name, count in summary["categories"].items())
     text = [
         f"{summary['nodules']} nodules in {summary['groups']} groups: {kinds}",
@@ -78,7 +86,7 @@ def lines(summary: dict[str, Any]) -> list[str]:
         f"{summary['unreadable_scans']} unreadable scans, {summary['bad_nodules']} bad places in sound scans",
         f"{summary['border_padded']} nodules reach beyond their scan; filled share: mean {filled.get('mean', 0):.1%}, "
         f"largest {filled.get('max', 0):.1%}",
-        f"HU: 1 % below {hu['p1']:.0f}, median {hu['p50']:.0f}, 1 % above {hu['p99']:.0f}; masks: {summary['masks']}",
+        f"{summary['unit'] or 'values'}: 1 % below {low}, median {median}, 1 % above {high}; masks: {summary['masks']}",
     ]
     if diameter:
         text.append(

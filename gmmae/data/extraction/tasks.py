@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from gmmae.data.extraction.annotations import Fault
 from gmmae.data.extraction.integrity import data_file_or_header
-from gmmae.data.volumes import Point
 
 
 class Item(NamedTuple):
@@ -19,9 +18,9 @@ class Item(NamedTuple):
       group: what a split does not divide.
       group_column: the column that names a group larger than a scan or volume; empty where the group is one of these.
       category: empty where not known.
-      centre_mm: world point, or None for the middle of the volume.
+      centre_mm: world x, y, z, or as many of them as are known; None for the middle of the volume.
       diameter_mm: or None where not known.
-      spacing_mm: of an array without geometry, or None where not given.
+      spacing_mm: of an array without geometry, along x, y, z, or as many of them as are known; None where not given.
       part: index of the volume in a file of several, otherwise None.
       mask: a file with the nodule's voxels, or None.
     """
@@ -30,9 +29,9 @@ class Item(NamedTuple):
     place: str
     group: str
     category: str
-    centre_mm: Point | None
+    centre_mm: tuple[float, ...] | None
     diameter_mm: float | None
-    spacing_mm: Point | None = None
+    spacing_mm: tuple[float, ...] | None = None
     part: int | None = None
     mask: Path | None = None
     group_column: str = ""

@@ -141,7 +141,7 @@ def test_ten_kills_at_random_moments_of_prepare(luna_folder, tmp_path):
         assert all(cache.whole(entry) for entry in entries)
         groups.append(process.pid)
         again = load(dataclasses.replace(config, cache=str(place)), QUIET.append)
-        np.testing.assert_array_equal(again.hu, reference.hu)
+        np.testing.assert_array_equal(again.values, reference.values)
         assert not [entry for entry in place.iterdir() if entry.name.startswith(".")]
     for group in groups:
         wait_until_gone(group)
@@ -181,7 +181,7 @@ def test_what_determines_the_cubes_names_the_entry(luna_folder):
         assert prepare(dataclasses.replace(config, **option), QUIET.append).folder != first.folder
     for option in (
         {"workers": 2, "scan_time_limit_s": 9.0},
-        {"hu_window": (-1200.0, 600.0)},
+        {"window": (-1200.0, 600.0)},
         {"validation": 1},
         {"ndim": 2},
         {"on_error": "refuse"},
@@ -206,9 +206,9 @@ def test_a_moved_folder_is_known_again(luna_folder, tmp_path):
 def test_a_scan_that_arrives_later_is_extracted(luna_folder, blob_scan, write_scan):
     rows = [("a", 10, -20, 30, 8), ("late", 10, -20, 30, 8)]
     config = luna_folder("a", rows)
-    assert len(load(config, QUIET.append).hu) == 1
+    assert len(load(config, QUIET.append).values) == 1
     write_scan(Path(config.root) / "late.mhd", blob_scan((10, -20, 30), np.eye(3), (1, 1, 1)))
-    assert len(load(config, QUIET.append).hu) == 2
+    assert len(load(config, QUIET.append).values) == 2
 
 
 def test_several_processes_at_once_make_one_entry(luna_folder, tmp_path):

@@ -4,11 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import SimpleITK as sitk
 
+from gmmae.data import sources
 from gmmae.data.config import DataConfig
 from gmmae.data.extraction import cubes
 from gmmae.data.extraction.prepare import load, load_prepared, prepare
-from gmmae.data.volumes import DataError
+from gmmae.data.extraction.summary import lines
+from gmmae.data.volumes import DataError, central_section
 
 QUIET: list[str] = []
 POINT = (12.3, -45.6, 78.9)
@@ -42,8 +45,8 @@ def test_the_same_volume_in_every_format_gives_the_same_cube(config, folder, blo
     reference = load(reference_config(config, scan, write_scan, write_csv), QUIET.append)
     assert nodules.names == (f"one{suffix}",)
     assert nodules.groups == (f"one{suffix}",)
-    assert np.abs(nodules.hu.astype(int) - reference.hu).max() <= 1
-    assert nodules.hu[0, 7:9, 7:9, 7:9].min() > 100
+    assert np.abs(nodules.values.astype(int) - reference.values).max() <= 1
+    assert nodules.values[0, 7:9, 7:9, 7:9].min() > 100
 
 
 def reference_config(config, scan, write_scan, write_csv):
@@ -61,7 +64,7 @@ def test_without_coordinates_the_middle_of_the_volume_is_cut(config, folder, wri
     rows = [("plain.npy", 8, "", "", ""), ("spaced.npy", 8, 0.5, 0.5, 2)]
     write_csv(folder / "nodules.csv", rows, ("file", "diameter_mm", "spacingX", "spacingY", "spacingZ"))
     config = dataclasses.replace(config, edge="2x")
-    plain, spaced = load(config, QUIET.append).hu
+    plain, spaced = load(config, QUIET.append).values
     # 16 mm in 16 voxels: voxel for voxel. Half the spacing in the plane shows 2 mm of the nodule, twice it in z shows 8.
     np.testing.assert_array_equal(plain, voxels[7:23, 12:28, 17:33])
     assert (spaced > -350).sum((1, 2)).astype(bool).sum() == 8
@@ -76,7 +79,7 @@ def test_arrays_that_are_cubes_already_are_taken_as_they_are(config, folder, wri
     rows = [("a.npy", "P1", "solid"), ("b.npz", "P1", ""), ("c.npz", "P2", "solid")]
     write_csv(folder / "nodules.csv", rows, ("file", "patient", "category"))
     nodules = load(dataclasses.replace(config, edge="1.25x"), QUIET.append)
-    np.testing.assert_array_equal(nodules.hu, voxels)
+    np.testing.assert_array_equal(nodules.values, voxels)
     assert nodules.groups == ("P1", "P1", "P2")
     assert nodules.categories == ("solid", "", "solid")
     assert nodules.masks is not None
@@ -90,7 +93,7 @@ def test_one_npz_of_arrays(config, folder):
     path = folder / "all.npz"
     np.savez_compressed(path, volumes=volumes, masks=masks, groups=[3, 3, 4, 5], categories=list("xyxy"), names=list("abcd"))
     nodules = load(dataclasses.replace(config, root=str(path)), QUIET.append)
-    np.testing.assert_array_equal(nodules.hu, volumes)
+    np.testing.assert_array_equal(nodules.values, volumes)
     np.testing.assert_array_equal(nodules.masks, masks)
     assert nodules[1:4] == (tuple("abcd"), ("3", "3", "4", "5"), tuple("xyxy"))
 
@@ -103,7 +106,7 @@ def test_one_npz_of_larger_arrays_is_resampled(config, folder):
     np.savez(path, volumes=np.asfortranarray(volumes), diameter_mm=[8.0, -1.0, 8.0], spacing_mm=np.ones((3, 3)))
     prepared = prepare(dataclasses.replace(config, root=str(path), edge="2x"), QUIET.append)
     nodules, details = load_prepared(prepared)
-    np.testing.assert_array_equal(nodules.hu[0], volumes[0, 7:23, 12:28, 17:33])
+    np.testing.assert_array_equal(nodules.values[0], volumes[0, 7:23, 12:28, 17:33])
     assert nodules.names == nodules.groups == ("all_00000",)
     assert details.places == ("volumes[0]",)
     assert details.edge_mm.tolist() == [16]
@@ -150,7 +153,7 @@ def test_masks_are_found_beside_their_volumes(config, folder, blob_scan, write_s
     np.testing.assert_array_equal(nodules.masks[0], nodules.masks[1])
     assert not nodules.masks[2].any()
     # The mask's edge is the half height of the blob, up to a voxel of either grid.
-    agreement = (nodules.masks[0] == (nodules.hu[0] > -300)).mean()
+    agreement = (nodules.masks[0] == (nodules.values[0] > -300)).mean()
     assert agreement > 0.97
     assert nodules.masks[0].sum() > 50
 
@@ -183,8 +186,8 @@ def test_each_broken_volume_is_a_fault_and_the_rest_goes_on(config, folder, blob
     }
     expected = {
         "objects.npy": "Python objects, which are never unpickled",
-        "flat.npy": "must have 3 axes, z, y, x; this one has the shape (20, 20)",
-        "nan.npy": "must be finite HU",
+        "flat.npy": "must have at least data.ndim = 3 axes; this one has 2",
+        "nan.npy": "must be finite numbers",
         "windowed.npy": "looks windowed already",
         "short.npy": "truncated .npy: the header promises 16128 bytes, short.npy has 5000",
         "two.npz": "must hold an array volume, or only one; it has a, b",
@@ -225,6 +228,161 @@ def test_an_unknown_diameter_is_said(config, folder, write_csv):
         prepare(dataclasses.replace(config, edge="2x"), QUIET.append)
 
 
+OWN = {"window": (0.0, 1.0)}
+"""A window of the data's own: they are no HU then."""
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+def test_data_of_each_dimension_from_one_npz(config, folder, ndim, axes):
+    """Arrays of the grid's shape are taken as they are; of what has more axes than asked for, the central section."""
+    shape = {1: (16,), 2: (12, 16), 3: (8, 12, 16)}
+    full = {1: (16, 16, 16), 2: (16, 12, 16), 3: (8, 12, 16)}[ndim]
+    volumes = np.random.default_rng(0).uniform(0, 1, (5, *full[3 - axes :]))
+    np.savez(folder / "all.npz", volumes=volumes.astype(np.float32), masks=volumes > 0.5)
+    config = dataclasses.replace(config, root=str(folder / "all.npz"), ndim=ndim, size=shape[ndim], validation=2, **OWN)
+    if axes < ndim:
+        with pytest.raises(DataError, match=r"volumes must have the axes N, .*y, x.*; got the shape .*: data.ndim must be"):
+            load(config, QUIET.append)
+        return
+    nodules = load(config, QUIET.append)
+    np.testing.assert_array_equal(nodules.values, volumes.astype(np.float32))
+    np.testing.assert_array_equal(nodules.masks, volumes > 0.5)
+    data = sources.load(config)
+    assert data.train.density.shape == (3, *shape[ndim])
+    sections = central_section(volumes, ndim)[data.train_index]
+    mass = sections.mean(tuple(range(1, ndim + 1))) * 2**ndim
+    np.testing.assert_allclose(data.train.mass, mass, rtol=1e-5)  # float32
+    np.testing.assert_allclose(data.train.density, sections / mass.reshape(-1, *[1] * ndim), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".mhd", ".nii.gz", ".npy"])
+def test_images_from_files(config, folder, write_csv, suffix):
+    """30 × 40 pixels; a window of 8 × 16 of them around the pixel (x, y) = (21.5, 11.5), each one voxel."""
+    pixels = np.random.default_rng(0).integers(0, 255, (30, 40), np.uint8)
+    name = f"image{suffix}"
+    if suffix == ".npy":
+        np.save(folder / name, pixels)
+    else:
+        sitk.WriteImage(sitk.GetImageFromArray(pixels), str(folder / name))
+    sitk.WriteImage(sitk.GetImageFromArray((pixels > 99).astype(np.uint8)), str(folder / "mask.png"))
+    write_csv(folder / "nodules.csv", [(name, 21.5, 11.5, "mask.png")], ("file", "coordX", "coordY", "mask"))
+    config = dataclasses.replace(config, ndim=2, size=(8, 16), edge="16mm", window=(0.0, 255.0))
+    nodules, details = load_prepared(prepare(config, QUIET.append))
+    np.testing.assert_array_equal(nodules.values, pixels[None, 8:16, 14:30])
+    np.testing.assert_array_equal(nodules.masks, pixels[None, 8:16, 14:30] > 99)
+    assert details.centre_mm.tolist() == [[21.5, 11.5, 0]]
+    assert details.filled.tolist() == [0]
+
+
+def test_signals_from_files(config, folder, write_csv):
+    signal = np.sin(np.arange(64) / 5)
+    np.save(folder / "signal.npy", signal)
+    rows = [("signal.npy", 19.75, 0.5), ("signal.npy", 2.75, 0.5)]
+    write_csv(folder / "nodules.csv", rows, ("file", "coordX", "spacingX"))
+    nodules = load(dataclasses.replace(config, ndim=1, edge="8mm", window=(-1.5, 1.0)), QUIET.append)
+    np.testing.assert_allclose(nodules.values[0], signal[32:48], rtol=1e-6)  # float32
+    np.testing.assert_allclose(nodules.values[1], np.r_[[-1.5] * 2, signal[:14]], rtol=1e-6)  # filled with the window's end
+
+
+def test_beside_images_of_a_volume_the_central_slice_is_taken(config, folder, write_csv):
+    volume = np.random.default_rng(0).uniform(0, 1, (16, 16, 16)).astype(np.float32)
+    np.savez(folder / "a.npz", volume=volume, mask=volume > 0.5)
+    np.save(folder / "b.npy", volume[3])
+    write_csv(folder / "nodules.csv", [("a.npz",), ("b.npy",)], ("file",))
+    nodules = load(dataclasses.replace(config, ndim=2, **OWN), QUIET.append)
+    np.testing.assert_array_equal(nodules.values, volume[[8, 3]])
+    np.testing.assert_array_equal(nodules.masks, [volume[8] > 0.5, np.zeros((16, 16))])
+
+
+def test_what_is_said_of_too_few_axes_is_a_fault(config, folder, write_csv):
+    volume = np.zeros((16, 16, 16))
+    np.save(folder / "volume.npy", volume)
+    np.save(folder / "signal.npy", volume[0, 0])
+    np.savez(folder / "masked.npz", volume=volume[0])
+    np.save(folder / "mask.npy", volume[0, 0])
+    sitk.WriteImage(sitk.GetImageFromArray(volume), str(folder / "mask.mhd"))
+    rows = [
+        ("volume.npy", 3, 4, "", "", "", ""),
+        ("volume.npy", 3, "", "", "", "", ""),
+        ("signal.npy", "", "", "", "", "", ""),
+        ("masked.npz", "", "", "", "", "", "mask.npy"),
+        ("masked.npz", 1, 1, "", "", "", "mask.mhd"),
+        ("masked.npz", 2, 1, "", "", "", ""),
+    ]
+    columns = ("file", "coordX", "coordY", "coordZ", "spacingX", "spacingY", "mask")
+    write_csv(folder / "nodules.csv", rows, columns)
+    config = dataclasses.replace(config, ndim=2, edge="whole", **OWN)
+    texts = {fault["text"] for fault in prepare(config, QUIET.append).summary["faults"]}
+    assert texts == {
+        "coordX, coordY, coordZ must be given for each of the volume's 3 axes; got 2 of them",
+        "coordX, coordY must all be given; got 3, -, -",
+        "a volume must have at least data.ndim = 2 axes; this one has 1",
+        "the mask must have the shape of its volume, (16, 16); got (16,)",
+        "the mask must have the 2 axes of its volume; it has 3",
+    }
+
+
+def test_voxels_are_cubic_where_edges_differ(config, folder, write_csv):
+    """A box of 8 × 12 × 16 voxels, 16 mm long, takes as much from a volume with voxels of 1 mm."""
+    volume = np.random.default_rng(0).integers(-1000, 400, (20, 30, 40)).astype(np.int16)
+    np.save(folder / "a.npy", volume)
+    write_csv(folder / "nodules.csv", [("a.npy",)], ("file",))
+    boxed = dataclasses.replace(config, size=(8, 12, 16), edge="16mm")
+    np.testing.assert_array_equal(load(boxed, QUIET.append).values[0], volume[6:14, 9:21, 12:28])
+    flat = dataclasses.replace(boxed, size=(12, 16), ndim=2)
+    np.testing.assert_array_equal(central_section(load(flat, QUIET.append).values, 2)[0], volume[10, 9:21, 12:28])
+
+
+@pytest.mark.parametrize(("size", "edge"), [((10, 15, 20), 40.0), ((10, 10, 20), 60.0), (20, 40.0)], ids=str)
+def test_the_whole_volume_fits_into_the_box(config, folder, write_csv, size, edge):
+    np.save(folder / "a.npy", np.zeros((20, 30, 40), np.int16))
+    write_csv(folder / "nodules.csv", [("a.npy",)], ("file",))
+    _, details = load_prepared(prepare(dataclasses.replace(config, size=size, edge="whole"), QUIET.append))
+    assert details.edge_mm.tolist() == [pytest.approx(edge)]
+    assert (details.filled[0] == 0) == (size == (10, 15, 20))
+
+
+def test_values_in_their_own_unit_are_not_rounded_and_nan_is_refused(config, folder):
+    volumes = np.random.default_rng(0).uniform(0, 1, (3, 16, 16, 16))
+    volumes[2, 0, 0, 0] = np.nan
+    np.savez(folder / "all.npz", volumes=volumes)
+    config = dataclasses.replace(config, root=str(folder / "all.npz"))
+    with pytest.raises(DataError, match=r"looks windowed already: if they have another unit, give data\.window in it"):
+        prepare(config, QUIET.append)
+    prepared = prepare(dataclasses.replace(config, **OWN), QUIET.append)
+    np.testing.assert_array_equal(load_prepared(prepared)[0].values, volumes[:2].astype(np.float32))
+    assert [fault["text"] for fault in prepared.summary["faults"]] == [
+        "voxels must be finite numbers; 1 around the nodule are NaN or infinite"
+    ]
+    assert sum(prepared.summary["values"]["counts"]) == 2 * 16**3
+    (line,) = [line for line in lines(prepared.summary) if line.startswith("values: 1 % below 0.0")]
+    assert ", median 0." in line
+
+
+def test_the_adrenal_glands(shared_data, tmp_path):
+    """32³ voxels of 0 or 255 but for the averaging; at half the resolution each voxel is the mean of eight."""
+    path = shared_data / "adrenal_shapes.npz"
+    if not path.is_file():
+        pytest.skip(f"there is no {path}")
+    volumes = np.load(path)["volumes"][:40]
+    np.savez(tmp_path / "some.npz", volumes=volumes)
+    config = DataConfig(
+        source="cubes",
+        root=str(tmp_path / "some.npz"),
+        cache=str(tmp_path),
+        edge="whole",
+        window=(0.0, 255.0),
+        workers=1,
+        scan_time_limit_s=0.0,
+    )
+    expected = volumes.reshape(40, 16, 2, 16, 2, 16, 2).mean((2, 4, 6))
+    np.testing.assert_allclose(load(config, QUIET.append).values, expected, atol=1e-4)  # float32 of up to 255
+    data = sources.load(config)
+    assert len(data.train.density) == 30
+    np.testing.assert_allclose(data.train.density.mean((1, 2, 3)) * 8, 1, rtol=1e-5)
+
+
 def test_folders_without_what_is_needed(config, folder):
     with pytest.raises(DataError, match=r"nodules.csv is not there \(the folder holds nothing\)"):
         cubes.plan(config)
@@ -253,7 +411,7 @@ def test_the_real_nodules(shared_data, tmp_path):
     config = DataConfig(source="cubes", root=str(root), cache=str(tmp_path), fill="replicate", workers=1, scan_time_limit_s=0.0)
     prepared = prepare(config, QUIET.append)
     nodules, _ = load_prepared(prepared)
-    assert len(nodules.hu) == len(lines[1::12])
+    assert len(nodules.values) == len(lines[1::12])
     assert not prepared.summary["faults"]
     assert nodules.masks is not None
     # Readers drew the masks around what LUNA16's coordinates are the middle of.
@@ -263,5 +421,5 @@ def test_the_real_nodules(shared_data, tmp_path):
         for mask in nodules.masks
     ]
     assert np.median(offsets) < 0.05
-    inside = [cube[mask > 0].mean() - cube[mask == 0].mean() for cube, mask in zip(nodules.hu, nodules.masks, strict=True)]
+    inside = [cube[mask > 0].mean() - cube[mask == 0].mean() for cube, mask in zip(nodules.values, nodules.masks, strict=True)]
     assert np.median(inside) > 150

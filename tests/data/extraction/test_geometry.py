@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 from scipy.ndimage import map_coordinates
 from scipy.spatial.transform import Rotation
 
+from gmmae.data.config import AIR_HU
 from gmmae.data.extraction.geometry import cut, cut_mask, edge_mm, frame, image_volume, preload
 from gmmae.data.extraction.scans import open_scan
 from gmmae.data.volumes import DataError
 
 POINT = (12.3, -45.6, 78.9)
+CUBE = (16, 16, 16)
 DIRECTIONS = {
     "identity": np.eye(3),
     "two axes flipped": np.diag([-1.0, -1.0, 1.0]),
@@ -42,7 +44,7 @@ def test_a_world_point_is_the_middle_of_the_cube(tmp_path, blob_scan, write_scan
     scan = blob_scan(POINT, DIRECTIONS[direction], spacing)
     volume = open_scan(write_scan(tmp_path / "scan.mhd", scan, compressed))
     assert (tmp_path / ("scan.zraw" if compressed else "scan.raw")).exists()
-    hu, filled = cut(volume, POINT, 20.0, 16, "replicate")
+    hu, filled = cut(volume, POINT, 20.0, CUBE, None, True)
     # The blob is the brightest thing: its centroid above half height, in mm from the middle of the cube.
     offsets = world_offsets(16, 20.0)
     weights = np.clip(hu.astype(float) + 300, 0, None)
@@ -65,7 +67,7 @@ def test_a_header_written_by_hand_with_flipped_axes(tmp_path):
         "ElementType = MET_SHORT\nElementDataFile = scan.raw\n"
     )
     centre = (100 - 23 * 0.5, 200 - 11 * 0.5, -300 + 7 * 2.0)
-    hu, _ = cut(open_scan(tmp_path / "scan.mhd"), centre, 5 * 0.5, 5, "air")
+    hu, _ = cut(open_scan(tmp_path / "scan.mhd"), centre, 5 * 0.5, (5, 5, 5), AIR_HU, True)
     assert hu[2, 2, 2] == 500
     assert (hu[2] > -800).sum() == 1
 
@@ -75,20 +77,20 @@ def test_a_header_written_by_hand_with_flipped_axes(tmp_path):
     st.tuples(*[st.floats(-25, 25)] * 3),
     st.floats(2, 60),
     st.sampled_from(sorted(DIRECTIONS)),
-    st.sampled_from(["air", "replicate"]),
+    st.sampled_from([AIR_HU, None]),
 )
-def test_anywhere_at_the_border_the_filling_is_right(blob_scan_once, shift, edge, direction, fill):
+def test_anywhere_at_the_border_the_filling_is_right(blob_scan_once, shift, edge, direction, outside_value):
     scan, volume = blob_scan_once(direction)
     point = np.array(POINT) + shift
     inside = np.linalg.inv(scan.matrix) @ (point - scan.origin)
     limits = np.array(scan.voxels.shape[::-1]) - 0.5
     if (inside < -0.49).any() or (inside > limits - 0.01).any():
         return
-    hu, filled = cut(volume, tuple(point), edge, 16, fill)
+    hu, filled = cut(volume, tuple(point), edge, CUBE, outside_value, True)
     values, outside = expected(scan, point, edge)
     assert filled == pytest.approx(outside.mean(), abs=1e-12)
-    if fill == "air":
-        values[outside] = -1000
+    if outside_value is not None:
+        values[outside] = outside_value
     assert np.abs(hu - values).max() <= 0.51
 
 
@@ -122,7 +124,7 @@ def test_only_the_needed_region_is_read(blob_scan_once):
         asked.append(size)
         return volume.read(start, size)
 
-    cut(volume._replace(read=read), POINT, 8.0, 16, "air")
+    cut(volume._replace(read=read), POINT, 8.0, CUBE, AIR_HU, True)
     assert len(asked) == 1
     # 7.5 mm between the outermost voxel centres, and one voxel more on either side at most.
     assert all(n <= np.ceil(7.5 / s) + 2 for n, s in zip(asked[0], (0.8, 0.7, 2.0), strict=True))
@@ -137,9 +139,10 @@ def test_preloaded_volumes_give_the_same_cubes_from_one_read(blob_scan_once):
         return volume.read(start, size)
 
     cubes = [(POINT, 9.0), ((15.3, -49.6, 83.9), 14.0), ((500.0, 0.0, 0.0), 9.0)]
-    together = preload(volume._replace(read=read), cubes, 16)
+    together = preload(volume._replace(read=read), cubes, CUBE)
     for centre, edge in cubes[:2]:
-        np.testing.assert_array_equal(cut(together, centre, edge, 16, "air").hu, cut(volume, centre, edge, 16, "air").hu)
+        first, second = (cut(one, centre, edge, CUBE, AIR_HU, True).values for one in (together, volume))
+        np.testing.assert_array_equal(first, second)
     assert len(reads) == 1
 
 
@@ -150,7 +153,7 @@ def test_masks_are_cut_like_their_volumes(blob_scan_once):
     image.SetSpacing((0.8, 0.7, 2.0))
     image.SetOrigin(scan.origin.tolist())
     image.SetDirection(DIRECTIONS["two axes flipped"].ravel().tolist())
-    mask = cut_mask(image_volume(image), POINT, 16.0, 16)
+    mask = cut_mask(image_volume(image), POINT, 16.0, CUBE)
     distance = np.linalg.norm(world_offsets(16, 16.0), axis=-1)
     # Within a slice thickness of the surface a voxel may be on either side.
     assert mask[distance < 4.5].all()
@@ -160,12 +163,12 @@ def test_masks_are_cut_like_their_volumes(blob_scan_once):
 @pytest.mark.parametrize(("edge", "wanted"), [("1.25x", 10.0), ("2x", 16.0), ("20mm", 20.0), (".5mm", 0.5), ("whole", 40.0)])
 def test_the_edge(edge, wanted):
     volume = image_volume(sitk.Image(40, 30, 20, sitk.sitkInt16))
-    assert edge_mm(edge, 8.0, volume) == wanted
+    assert edge_mm(edge, 8.0, volume, CUBE) == wanted
 
 
 def test_a_multiple_of_an_unknown_diameter_is_refused():
     with pytest.raises(DataError, match=r"data.edge = 1.5x needs a column diameter_mm"):
-        edge_mm("1.5x", None, image_volume(sitk.Image(4, 4, 4, sitk.sitkInt16)))
+        edge_mm("1.5x", None, image_volume(sitk.Image(4, 4, 4, sitk.sitkInt16)), CUBE)
 
 
 def voxels_of(value, dtype=np.float64):
@@ -176,7 +179,7 @@ def voxels_of(value, dtype=np.float64):
     ("volume", "point", "edge", "message"),
     [
         (voxels_of(0), (509.5, 10.0, 10.0), 5.0, r"\(509.5, 10, 10\) mm lies 490.0 mm outside the scan"),
-        (voxels_of(np.nan), (10.0, 10.0, 10.0), 5.0, r"must be finite HU; \d+ around the nodule are NaN"),
+        (voxels_of(np.nan), (10.0, 10.0, 10.0), 5.0, r"must be finite numbers; \d+ around the nodule are NaN"),
         (voxels_of(1e6), (10.0, 10.0, 10.0), 5.0, r"between -32768 and 32767; got 1e\+06"),
         (voxels_of(0.5), (10.0, 10.0, 10.0), 5.0, "looks windowed already"),
         (voxels_of(0), (10.0, 10.0, 10.0), 5000.0, "at most 6.7e\\+07 voxels of its scan; 5000 mm cover 1"),
@@ -185,14 +188,15 @@ def voxels_of(value, dtype=np.float64):
 )
 def test_what_cannot_be_cut_says_why(volume, point, edge, message):
     with pytest.raises(DataError, match=message) as error:
-        cut(volume, point, edge, 16, "air")
+        cut(volume, point, edge, CUBE, AIR_HU, True)
     assert "\n" not in str(error.value)
 
 
 def test_nan_far_from_the_nodule_does_not_matter():
     voxels = np.full((20, 20, 20), -800.0)
     voxels[0] = np.nan
-    assert (cut(image_volume(sitk.GetImageFromArray(voxels)), (10.0, 10.0, 10.0), 5.0, 16, "air").hu == -800).all()
+    volume = image_volume(sitk.GetImageFromArray(voxels))
+    assert (cut(volume, (10.0, 10.0, 10.0), 5.0, CUBE, AIR_HU, True).values == -800).all()
 
 
 def test_frames_map_points_as_the_affine_does():

@@ -26,11 +26,11 @@ def test_subsets_and_flat_folders_are_found(luna_folder):
     nodules = load(config, QUIET.append)
     assert nodules.names == ("a_0", "b_0", "c_0")
     assert nodules.groups == ("a", "b", "c")
-    assert nodules.hu.shape == (3, 16, 16, 16)
+    assert nodules.values.shape == (3, 16, 16, 16)
     assert nodules.masks is None
     # Every blob peaks at 300 HU in the middle; the nearest voxel centres are 0.54 mm away.
-    assert (nodules.hu[:, 7:9, 7:9, 7:9] > 240).all()
-    assert (nodules.hu[:, 7:9, 7:9, 7:9] < 300).all()
+    assert (nodules.values[:, 7:9, 7:9, 7:9] > 240).all()
+    assert (nodules.values[:, 7:9, 7:9, 7:9] < 300).all()
 
 
 def test_patients_group_scans_where_they_are_known(luna_folder, write_csv):
@@ -114,7 +114,7 @@ def test_every_broken_scan_is_a_fault_and_the_rest_goes_on(luna_folder, blob_sca
         == f"truncated .raw: the header promises {scan.voxels.nbytes} bytes, b.raw has {scan.voxels.nbytes - 100}"
     )
     assert texts["c.mhd"] == "the header has no data: c.zraw, which it names, is not there"
-    assert texts["d.mhd"].startswith("voxels must be finite HU; ")
+    assert texts["d.mhd"].startswith("voxels must be finite numbers; ")
     assert texts["e.mhd"] == "the header is no MetaImage header: it has no ElementDataFile"
 
 
@@ -129,7 +129,7 @@ def test_refusing_a_broken_scan_also_when_skipping_it_filled_the_cache(luna_fold
     with pytest.raises(DataError, match=r"mm outside the scan: mend it"):
         prepare(config, QUIET.append)
     said = []
-    assert len(load(luna_folder("a", rows), said.append).hu) == 1
+    assert len(load(luna_folder("a", rows), said.append).values) == 1
     assert any(line.startswith("1 of 2 annotated nodules are left out; 1 faults, the first: ") for line in said)
     with pytest.raises(DataError, match=r"mm outside the scan: mend it"):
         prepare(config, QUIET.append)
@@ -154,8 +154,8 @@ def test_nodules_at_the_border_are_padded_with_air_and_counted(luna_folder):
     # nodule, whose voxels lie 0.94, 2.81, 4.69, ... mm above its centre. Six of the sixteen layers are outside.
     assert details.filled.tolist() == [0, 6 / 16]
     assert prepared.summary["border_padded"] == 1
-    assert (nodules.hu[1, 10:] == -1000).all()
-    assert (nodules.hu[1, :10] > -1000).any((1, 2)).all()
+    assert (nodules.values[1, 10:] == -1000).all()
+    assert (nodules.values[1, :10] > -1000).any((1, 2)).all()
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_the_order_of_the_rows_does_not_matter_for_the_cubes(luna_folder):
     rows = [(uid, 10 + i, -20, 30, 8) for i, uid in enumerate("abab")]
     there = load(luna_folder("ab", rows), QUIET.append)
     back = load(luna_folder("ab", rows, workers=2), QUIET.append)
-    np.testing.assert_array_equal(there.hu, back.hu)
+    np.testing.assert_array_equal(there.values, back.values)
     assert there.names == ("a_0", "a_1", "b_0", "b_1")
 
 
@@ -219,13 +219,13 @@ def test_the_cropped_real_scan(shared_data, tmp_path):
     )
     prepared = prepare(config, QUIET.append)
     nodules, details = load_prepared(prepared)
-    assert len(nodules.hu) == 2
+    assert len(nodules.values) == 2
     assert prepared.summary["faults"] == []
     assert (details.filled == 0).all()
     # Tissue within half a diameter of the centre, lung beyond: the second is solid, the first a ring around a cavity.
     steps = (np.arange(16) + 0.5) / 16 - 0.5
     radius = 1.25 * np.sqrt((np.stack(np.meshgrid(steps, steps, steps)) ** 2).sum(0))
-    for cube in nodules.hu:
+    for cube in nodules.values:
         assert cube[(radius > 0.25) & (radius < 0.5)].mean() > cube[radius > 0.65].mean() + 150
         weights = np.clip(cube + 600.0, 0, None) * (radius < 0.65)
         centroid = [(weights * s).sum() / weights.sum() for s in np.meshgrid(steps, steps, steps, indexing="ij")]

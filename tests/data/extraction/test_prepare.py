@@ -32,6 +32,7 @@ def test_the_summary_of_known_cubes():
         list("ppqr"),
         3,
         1,
+        True,
     )
     summary["repeated"] = ["c.mhd: it was not read within 5 s"]
     assert summary["annotations"] == summary["nodules"] + summary["duplicates"] + summary["lost"] == 8
@@ -42,7 +43,7 @@ def test_the_summary_of_known_cubes():
     assert summary["filled_share"]["counts"] == [2, 0, 0, 1, 0, 0, 1]
     assert summary["groups"] == 3
     assert summary["masks"] == 3
-    counts = dict(zip(summary["hu"]["edges"], summary["hu"]["counts"], strict=False))
+    counts = dict(zip(summary["values"]["edges"], summary["values"]["counts"], strict=False))
     assert counts[-800] == 3 * 64
     assert counts[0] == 64
     assert sum(counts.values()) == 256
@@ -75,7 +76,7 @@ def test_cubes_become_targets_in_three_two_and_one_axes(luna_folder):
 
     nodules = load(luna_folder("ab"), QUIET.append)
     for ndim in (3, 2, 1):
-        targets = to_density(central_section(nodules.hu, ndim), (-1000.0, 400.0))
+        targets = to_density(central_section(nodules.values, ndim), (-1000.0, 400.0))
         assert targets.density.shape == (2,) + (16,) * ndim
         np.testing.assert_allclose(targets.density.sum(tuple(range(1, ndim + 1))) * (2 / 16) ** ndim, 1, rtol=1e-5)
 

@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gmmae.data.config import AIR_HU
 from gmmae.data.extraction import luna16, processes
 from gmmae.data.extraction.extract import Options
 from gmmae.data.extraction.extracted import Extracted, Transient
 from gmmae.data.extraction.prepare import load
 from gmmae.data.extraction.processes import WorkerError, extract_all
 
-OPTIONS = Options(16, "1.25x", "air")
+OPTIONS = Options((16, 16, 16), 3, "1.25x", AIR_HU, True)
 PATCHED = "import os, sys, gmmae.data.extraction.processes as p; real = p.extract; p.extract = lambda t, o: {}; p.serve()"
 DIES_OVER_B = "(print('out of memory', file=sys.stderr, flush=True), os._exit(9)) if t.label.endswith('b.mhd') else real(t, o)"
 
@@ -43,7 +44,7 @@ def test_any_number_of_workers_gives_the_same(tasks, workers):
     alone = {cube.item.name: cube for result in extracted(tasks, 1) for cube in result.cubes}
     for result in results:
         for cube in result.cubes:
-            np.testing.assert_array_equal(cube.hu, alone[cube.item.name].hu)
+            np.testing.assert_array_equal(cube.values, alone[cube.item.name].values)
         assert 0 < result.read_s <= result.total_s
 
 
@@ -115,7 +116,7 @@ def test_a_script_without_a_main_guard_may_load_data(luna_folder, tmp_path):
     script.write_text(
         "import sys\nfrom gmmae.data.config import DataConfig\nfrom gmmae.data.extraction.prepare import load\n"
         f"nodules = load(DataConfig(source='luna16', root={config.root!r}, cache={str(tmp_path / 'other')!r}, workers=2))\n"
-        "print(len(nodules.hu))\n"
+        "print(len(nodules.values))\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment, cwd=tmp_path)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gmmae.data.config import AIR_HU
 from gmmae.data.extraction import extract, integrity, parts, prepare, processes, retries, scans
 from gmmae.data.extraction.prepare import PARTS, load
 from gmmae.data.volumes import DataError, TransientError
@@ -182,7 +183,7 @@ def test_refusing_does_not_mistake_what_passes_for_a_fault(luna_folder, monkeypa
     config = luna_folder("ab", on_error="refuse")
     failures = [extract.Transient("Input/output error")]
     read_by(monkeypatch, lambda task: failures.pop() if failures else None)
-    assert len(load(config, [].append).hu) == 2
+    assert len(load(config, [].append).values) == 2
 
 
 def test_an_interrupted_extraction_goes_on_where_it_was(luna_folder, monkeypatch):
@@ -205,7 +206,7 @@ def test_an_interrupted_extraction_goes_on_where_it_was(luna_folder, monkeypatch
     assert nodules.names == ("a_0", "b_0", "c_0", "d_0")
     monkeypatch.undo()
     whole = load(luna_folder("abcd", cache=str(Path(config.cache).parent / "other")), [].append)
-    np.testing.assert_array_equal(nodules.hu, whole.hu)
+    np.testing.assert_array_equal(nodules.values, whole.values)
 
 
 def test_refreshing_also_forgets_what_an_interrupted_extraction_read(luna_folder, monkeypatch):
@@ -222,7 +223,7 @@ def test_parts_keep_masks_and_places_and_are_those_of_their_files_only(luna_fold
     from gmmae.data.extraction import luna16
     from gmmae.data.extraction.extract import Options
 
-    options = Options(16, "1.25x", "air")
+    options = Options((16, 16, 16), 3, "1.25x", AIR_HU, True)
     config = luna_folder("a", [("a", 10, -20, 30, 8), ("a", 12, -20, 30, 8)])
     (task,) = luna16.plan(config).tasks
     result = extract.extract(task, options)
@@ -234,8 +235,8 @@ def test_parts_keep_masks_and_places_and_are_those_of_their_files_only(luna_fold
     kept = parts.load(place, task)
     assert kept is not None
     for cube, known in zip(kept.cubes, result.cubes, strict=True):
-        np.testing.assert_array_equal(cube.hu, known.hu)
-        assert cube._replace(hu=known.hu, mask=known.mask) == known
+        np.testing.assert_array_equal(cube.values, known.values)
+        assert cube._replace(values=known.values, mask=known.mask) == known
         assert (cube.mask is None) == (known.mask is None)
     np.testing.assert_array_equal(kept.cubes[0].mask, first.mask)
     os.truncate(place, place.stat().st_size // 2)

@@ -10,44 +10,44 @@ from gmmae.data.volumes import DataError, to_density
 
 @pytest.fixture(scope="module")
 def nodules():
-    return synthetic_nodules(samples=300, size=16, seed=0)
+    return synthetic_nodules(samples=300, shape=(16, 16, 16), seed=0)
 
 
 def test_golden():
     """The data set of a seed is part of the interface: change it knowingly, and say so in the change log."""
-    made = synthetic_nodules(samples=8, size=16, seed=0)
+    made = synthetic_nodules(samples=8, shape=(16, 16, 16), seed=0)
     assert made.masks is not None
-    little_endian = made.hu.astype("<i2").tobytes() + made.masks.tobytes()
+    little_endian = made.values.astype("<i2").tobytes() + made.masks.tobytes()
     assert hashlib.sha256(little_endian).hexdigest() == "868087ef516c7334f4a0252b2471fe37d990506f416f5f8917dd27d47bc731eb"
 
 
 def test_contract(nodules):
-    assert nodules.hu.shape == nodules.masks.shape == (300, 16, 16, 16)
-    assert nodules.hu.dtype == np.int16
+    assert nodules.values.shape == nodules.masks.shape == (300, 16, 16, 16)
+    assert nodules.values.dtype == np.int16
     assert nodules.masks.dtype == np.uint8
     assert nodules.names[12] == "synthetic-000012"
     assert nodules.groups == nodules.names
     assert len(set(nodules.names)) == 300
-    assert nodules.hu.min() >= -1024
-    assert nodules.hu.max() <= 3071
+    assert nodules.values.min() >= -1024
+    assert nodules.values.max() <= 3071
 
 
 def test_a_sample_does_not_depend_on_how_many_are_made(nodules):
-    few = synthetic_nodules(samples=4, size=16, seed=0)
-    np.testing.assert_array_equal(few.hu, nodules.hu[:4])
+    few = synthetic_nodules(samples=4, shape=(16, 16, 16), seed=0)
+    np.testing.assert_array_equal(few.values, nodules.values[:4])
     np.testing.assert_array_equal(few.masks, nodules.masks[:4])
     assert few.categories == nodules.categories[:4]
 
 
 def test_seeds_and_samples_differ(nodules):
-    other = synthetic_nodules(samples=4, size=16, seed=1)
+    other = synthetic_nodules(samples=4, shape=(16, 16, 16), seed=1)
     for a in range(4):
-        assert (nodules.hu[a] != other.hu[a]).mean() > 0.9
-        assert (nodules.hu[a] != nodules.hu[a + 1]).mean() > 0.9
+        assert (nodules.values[a] != other.values[a]).mean() > 0.9
+        assert (nodules.values[a] != nodules.values[a + 1]).mean() > 0.9
 
 
 def test_the_same_nodules_at_another_size(nodules):
-    fine = synthetic_nodules(samples=20, size=32, seed=0)
+    fine = synthetic_nodules(samples=20, shape=(32, 32, 32), seed=0)
     assert fine.masks is not None
     assert fine.categories == nodules.categories[:20]
     shares = nodules.masks[:20].mean((1, 2, 3))
@@ -79,7 +79,7 @@ def test_a_nodule_is_brighter_than_the_lung_around_it(category, contrast_hu):
     for index in range(20):
         rng = np.random.default_rng([3, index])
         phantom = draw_phantom(rng, category)._replace(tubes=(), wall=None)
-        hu, mask = nodule_cube(phantom, 16, rng)
+        hu, mask = nodule_cube(phantom, (16, 16, 16), rng)
         assert hu[mask].mean() - hu[~mask].mean() > contrast_hu
 
 
@@ -88,13 +88,13 @@ def test_the_edge_is_a_fixed_multiple_of_the_diameter():
     rng = np.random.default_rng(0)
     phantom = draw_phantom(rng)._replace(lobes=np.empty((0, 3)), spicules=np.empty((0, 3)), roughness=0.0, wall=None)
     ball = phantom._replace(axes=np.eye(3) * (2 / phantom.diameter_mm))
-    _, mask = nodule_cube(ball, 32, rng)
+    _, mask = nodule_cube(ball, (32, 32, 32), rng)
     assert mask.mean() == pytest.approx(np.pi / 6 / EDGE_DIAMETERS**3, rel=0.02)
 
 
 def test_there_is_something_to_learn(nodules):
     """Always predicting the mean volume costs about as much as on LUNA16's nodules (2.5e-3), and no volume is empty."""
-    targets = to_density(nodules.hu, (-1000.0, 400.0))
+    targets = to_density(nodules.values, (-1000.0, 400.0))
     assert targets.mass.min() > 0.5
     logarithm = np.log1p(targets.density)
     error = np.mean(np.square(np.log1p(targets.density.mean(0)) - logarithm))
@@ -105,10 +105,10 @@ def test_there_is_something_to_learn(nodules):
     ("arguments", "message"),
     [
         ({"samples": 0}, "data.samples must be at least 1 for synthetic nodules; got 0"),
-        ({"size": 3}, "data.size must be at least 4 for synthetic nodules; got 3"),
+        ({"shape": (16, 3, 16)}, "data.size must be at least 4 for synthetic nodules; got 3"),
         ({"seed": -1}, "data.seed must be at least 0 for synthetic nodules; got -1"),
     ],
 )
 def test_bad_arguments(arguments, message):
     with pytest.raises(DataError, match=message):
-        synthetic_nodules(**{"samples": 1, "size": 16, "seed": 0, **arguments})
+        synthetic_nodules(**{"samples": 1, "shape": (16, 16, 16), "seed": 0, **arguments})
