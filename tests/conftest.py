@@ -11,9 +11,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("PJRT_NPROC", "8")  # as gmmae.base.environment sets it for exact reductions of eight shards
 # Programs that several tests compile alike, in subprocesses too, are kept for the session, and never in the user's folder.
 # Workers of pytest-xdist have the folder of the process that started them.
-WORKER = "PYTEST_XDIST_WORKER" in os.environ
-if not WORKER:
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="gmmae_compiled_")
+os.environ["JAX_COMPILATION_CACHE_DIR"] = os.environ.get("GMMAE_TEST_COMPILED") or tempfile.mkdtemp(prefix="gmmae_compiled_")
+os.environ["GMMAE_TEST_COMPILED"] = os.environ["JAX_COMPILATION_CACHE_DIR"]
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 
 import jax
@@ -23,7 +22,7 @@ import pytest
 @pytest.fixture(scope="session", autouse=True)
 def delete_compiled() -> Iterator[None]:
     yield
-    if not WORKER:
+    if "PYTEST_XDIST_WORKER" not in os.environ:
         shutil.rmtree(os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 

@@ -149,6 +149,19 @@ def defaults(config: Config) -> Config:
     return Config(settings=None if config.settings is None else type(config.settings)())
 
 
+def leaves(config: Any, prefix: str = "", *, resumable: bool = True) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
+    """As `flatten`, with the field that declares each key between the key and its value."""
+    for item in dataclasses.fields(config):
+        value = getattr(config, item.name)
+        if marked(item, RESUMABLE) and not resumable:
+            continue
+        inline = marked(item, INLINE)
+        if dataclasses.is_dataclass(value):
+            yield from leaves(value, prefix if inline else f"{prefix}{item.name}.", resumable=resumable)
+        elif not inline:
+            yield prefix + item.name, item, value
+
+
 def flatten(config: Any, prefix: str = "", *, resumable: bool = True) -> Iterator[tuple[str, Any]]:
     """All `section.field` keys of a configuration with their values, in the order of declaration.
 
@@ -160,15 +173,7 @@ def flatten(config: Any, prefix: str = "", *, resumable: bool = True) -> Iterato
     >>> dict(flatten(Config()))["optim.base_batch"]
     32
     """
-    for item in dataclasses.fields(config):
-        value = getattr(config, item.name)
-        if marked(item, RESUMABLE) and not resumable:
-            continue
-        inline = marked(item, INLINE)
-        if dataclasses.is_dataclass(value):
-            yield from flatten(value, prefix if inline else f"{prefix}{item.name}.", resumable=resumable)
-        elif not inline:
-            yield prefix + item.name, value
+    return ((key, value) for key, _, value in leaves(config, prefix, resumable=resumable))
 
 
 def flatten_table(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -11,11 +11,12 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
 
 import tyro
 
-from gmmae.base.config import Config, flatten, flatten_table
+from gmmae.base.config import Config, flatten_table, leaves
 from gmmae.base.errors import InputError
 from gmmae.base.rules import INLINE, ConfigError
 from gmmae.data.config import DataConfig
@@ -28,9 +29,6 @@ _TYRO = (tyro.conf.FlagConversionOff,)
 
 Switch = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 """True where its name is given."""
-
-FIXED_LENGTH = {"data.hu_window": 2}
-"""Lists that have one length only."""
 
 
 @dataclass(frozen=True)
@@ -265,19 +263,37 @@ def _option(arguments: Sequence[str], option: str, default: str | None) -> str |
 
 
 def _as_arguments(table: dict[str, Any], default: Any) -> list[str]:
-    known = dict(flatten(default))
+    known = {key: item for key, item, _ in leaves(default)}
     arguments: list[str] = []
     for key, value in flatten_table(table):
         key = key.replace("-", "_")
         if key not in known:
             raise ConfigError(f"unknown key {key!r}{_suggest(key, known)}")
-        many = isinstance(known[key], tuple)
-        length = FIXED_LENGTH.get(key.removeprefix("run."))
-        if many != isinstance(value, list) or (length and len(value) != length):
-            rule = f"a list of {length}" if length else "a list" if many else "a single value"
+        lengths, many = _lengths(known[key].type), isinstance(value, list)
+        if (len(value) if many else None) not in lengths and not (many and ANY in lengths):
+            rule = " or ".join(RULES.get(length, f"a list of {length}") for length in lengths)
             raise ConfigError(f"{key} must be {rule}; got {value!r}")
         arguments += [f"--{key.replace('_', '-')}", *map(str, value if many else [value])]
     return arguments
+
+
+ANY = -1
+RULES = {None: "a single value", ANY: "a list"}
+
+
+def _lengths(kind: Any) -> list[int | None]:
+    """How many values a field's type takes: None for one that is no list, and `ANY` for a list of any length.
+
+    >>> _lengths(int), _lengths(tuple[float, float]), _lengths(int | tuple[int, ...])
+    ([None], [2], [None, -1])
+    """
+    if get_origin(kind) is Annotated:
+        return _lengths(get_args(kind)[0])
+    if isinstance(kind, UnionType):
+        return list(dict.fromkeys(length for option in get_args(kind) for length in _lengths(option)))
+    if get_origin(kind) is not tuple:
+        return [None]
+    return [ANY if Ellipsis in get_args(kind) else len(get_args(kind))]
 
 
 def _suggest(key: str, known: dict[str, Any]) -> str:

@@ -43,10 +43,7 @@ class DataConfig(Section, name="data"):
     size: Size = 16  # samples along every axis, or along each: z, y, x (the last ndim of them)
     samples: Annotated[int, at_least(2)] = 768  # synthetic: volumes made, training and validation together
     validation: int | float = 0.25  # validation volumes: a fraction between 0 and 1, or a count
-    window: Window = (
-        -1000.0,
-        400.0,
-    )  # values mapped to 0 and to 1; beyond is clipped. HU; cubes: any other is in their own unit
+    window: Window = (-1000.0, 400.0)  # values that become 0 and 1: HU; cubes: another window is in the data's own unit
     seed: NonNegativeInt = 0  # of the synthetic volumes and of the split into training and validation
     edge: Edge = "1.25x"  # luna16, cubes: a cube's edge: 1.25x the diameter, 20mm, or whole (the volume's longest)
     fill: Literal["air", "replicate"] = (

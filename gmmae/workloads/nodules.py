@@ -26,7 +26,7 @@ class Config(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        left = self.data.size - sum(kernel - 1 for kernel in self.model.kernels)
+        left = min(self.data.shape) - sum(kernel - 1 for kernel in self.model.kernels)
         if self.model.padding == "VALID" and left < 1:
             raise ConfigError(
                 f"model.kernels must leave at least 1 voxel of data.size = {self.data.size} under VALID padding; got "

@@ -32,10 +32,7 @@ BAD = [
     ("data.samples", 1, "at least 2"),
     ("data.seed", -1, "at least 0"),
     *[("data.validation", value, "a count of at least 1 or a fraction") for value in (0, -1, 0.0, 1.0, -0.5, NAN)],
-    *[
-        ("data.hu_window", value, "two increasing HU values")
-        for value in ((400.0, -1000.0), (0.0, 0.0), (-INF, 0.0), (0.0, NAN))
-    ],
+    *[("data.window", value, "two increasing numbers") for value in ((400.0, -1000.0), (0.0, 0.0), (-INF, 0.0), (0.0, NAN))],
     *[("model.filters", value, "positive numbers") for value in ((), (8, 0, 8))],
     *[("model.kernels", value, "3 positive numbers, one for each of model.filters") for value in ((), (3, 3), (3, 3, 0))],
     ("model.padding", "FULL", "one of VALID, SAME"),
@@ -173,7 +170,7 @@ OTHER = {
     "data.size": 20,
     "data.samples": 100,
     "data.validation": 0.5,
-    "data.hu_window": (-1200.0, 300.5),
+    "data.window": (-1200.0, 300.5),
     "data.seed": 1,
     "model.filters": (8, 16, 8),
     "model.kernels": (3, 3, 2),
