@@ -76,14 +76,15 @@ def growth(config: str, turns: int) -> dict[str, dict[str, Any]]:
     """Seconds a step for each size of each kind, in turns."""
     from benchmarks import flops
     from benchmarks.peers.ours import configuration
+    from benchmarks.settings import changed
 
-    sized = {}
-    for kind, values in GROWTH.items():
-        for value in values:
-            base = configuration(config, STEPS * max(GROWTH["batch"]), 2)
-            section, field = {"batch": ("optim", "base_batch")}.get(kind, ("data" if kind == "size" else "model", kind))
-            changed = dataclasses.replace(getattr(base, section), **{field: value})
-            sized[kind, value] = dataclasses.replace(base, **{section: changed})
+    base = configuration(config, STEPS * max(GROWTH["batch"]), 2)
+    grown = {
+        "batch": lambda value: dataclasses.replace(base, optim=dataclasses.replace(base.optim, base_batch=value)),
+        "components": lambda value: changed(base, "model", components=value),
+        "size": lambda value: changed(base, "data", size=value),
+    }
+    sized = {(kind, value): grown[kind](value) for kind, values in GROWTH.items() for value in values}
     seconds = _in_turns({key: (value, value.optim.base_batch) for key, value in sized.items()}, turns)
     return {
         kind: {str(v): {"seconds": seconds[kind, v], "flops": sum(flops.of_step(sized[kind, v]).values())} for v in values}

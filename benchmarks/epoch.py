@@ -7,21 +7,23 @@ from typing import Any
 import jax
 import numpy as np
 
+from benchmarks.settings import changed
 from gmmae.base.config import Config
 from gmmae.training import programs
 
 
 def of_batches(config: Config, batch: int, steps: int) -> Config:
     """The configuration with an epoch of so many steps."""
-    data = dataclasses.replace(config.data, samples=batch * steps + 2, validation=2)
-    return dataclasses.replace(config, data=data, optim=dataclasses.replace(config.optim, base_batch=batch))
+    config = changed(config, "data", samples=batch * steps + 2, validation=2)
+    return dataclasses.replace(config, optim=dataclasses.replace(config.optim, base_batch=batch))
 
 
 def compiled_epoch(config: Config) -> tuple[jax.stages.Compiled, tuple[Any, ...]]:
     """The program and its arguments, the first of which is the state before; it takes nobody's memory, so it runs again."""
     setup = programs.prepare(config)
     devices, plan = setup.devices, setup.train_plan
-    dealt = programs.deal(setup, np.arange(plan.samples, dtype=np.int32), plan)
-    volumes = programs.data_set(setup, setup.workload.data.train)
-    arguments = (devices.replicate(programs.initial_state(setup)), volumes, devices.replicate(np.int32(1)), *dealt)
-    return devices.compile(partial(programs.an_epoch, setup), *arguments, sharded=3), arguments
+    with programs.arithmetic(config):
+        dealt = programs.deal(setup, np.arange(plan.samples, dtype=np.int32), plan)
+        samples = programs.data_set(setup, setup.workload.data.train)
+        arguments = (devices.replicate(programs.initial_state(setup)), samples, devices.replicate(np.int32(1)), *dealt)
+        return devices.compile(partial(programs.epoch_of_device, setup), *arguments, sharded=3), arguments

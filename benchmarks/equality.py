@@ -8,6 +8,7 @@ import dataclasses
 import jax
 import numpy as np
 
+from benchmarks.settings import changed
 from gmmae.base.config import Config, ParallelConfig
 from gmmae.commands.arguments import config_path, read_config
 from gmmae.training import programs
@@ -17,26 +18,25 @@ EPOCHS, COUNTS = 10, (2, 3, 8)
 
 def losses(config: Config, devices: int) -> np.ndarray:
     """Training and validation loss of each epoch: (epochs, 2)."""
-    setup = programs.prepare(dataclasses.replace(config, parallel=ParallelConfig(devices)))
-    state = setup.devices.replicate(programs.initial_state(setup))
-    compiled = programs.build(setup, state)
-    rows = []
-    for epoch in range(1, EPOCHS + 1):
-        state, steps = compiled.train(state, epoch)
-        rows.append((programs.mean_over_steps(steps, setup.train_plan), compiled.evaluate(state.params)))
+    setup, rows = programs.prepare(dataclasses.replace(config, parallel=ParallelConfig(devices))), []
+    with programs.arithmetic(config):
+        state = setup.devices.replicate(programs.initial_state(setup))
+        compiled = programs.build(setup, state)
+        for epoch in range(1, EPOCHS + 1):
+            state, steps = compiled.train(state, epoch)
+            rows.append((programs.mean_over_steps(steps, setup.train_plan), compiled.evaluate(state.params)[programs.LOSS]))
     return np.array(rows)
 
 
 def main() -> None:
     quickstart = read_config(config_path("quickstart"))
-    data = dataclasses.replace(quickstart.data, samples=384, validation=64)
-    optim = dataclasses.replace(quickstart.optim, base_batch=32)
+    quickstart = changed(quickstart, "data", samples=384, validation=64)
+    quickstart = dataclasses.replace(quickstart, optim=dataclasses.replace(quickstart.optim, base_batch=32))
     print(f"jax {jax.__version__}, {jax.devices()[0].device_kind}; largest relative difference from one device, by epoch")
     print("| activation | devices | " + " | ".join(map(str, range(1, EPOCHS + 1))) + " |")
     print("|---" * (EPOCHS + 2) + "|")
     for activation in ("relu", "silu"):
-        model = dataclasses.replace(quickstart.model, activation=activation)
-        config = dataclasses.replace(quickstart, data=data, optim=optim, model=model)
+        config = changed(quickstart, "model", activation=activation)
         one = losses(config, 1)
         for count in COUNTS:
             apart = np.abs(losses(config, count) / one - 1).max(axis=1)

@@ -26,6 +26,7 @@ import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
+from benchmarks.settings import changed
 from gmmae.base import environment
 from gmmae.base.config import Config, ParallelConfig
 from gmmae.commands.arguments import config_path, read_config
@@ -39,12 +40,16 @@ from gmmae.training.step import train_epoch
 TURNS = 11
 
 
+def quickstart() -> Config:
+    return read_config(config_path("quickstart"))
+
+
 def configuration(devices: int, reduction: str, count: int) -> Config:
     """Quickstart with the default's batch of 32, which 32 devices can share; read before JAX starts."""
-    quickstart = read_config(config_path("quickstart"))
+    base = quickstart()
     parallel = ParallelConfig(devices=devices, reduction="exact" if reduction == "exact" else "pmean", shards=count)
     environment.prepare(Config(parallel=parallel))
-    return dataclasses.replace(quickstart, parallel=parallel, optim=dataclasses.replace(quickstart.optim, base_batch=32))
+    return dataclasses.replace(base, parallel=parallel, optim=dataclasses.replace(base.optim, base_batch=32))
 
 
 def sha(tree) -> str:
@@ -61,7 +66,7 @@ def train(devices: int, reduction: str, count: int, epochs: int, out: Path) -> N
     losses, kept, epoch = [], [], 0
     for epoch in range(1, (epochs or config.stop.max_epochs) + 1):
         state, steps = compiled.train(state, epoch)
-        losses += [steps.astype(np.float64), np.float64(compiled.evaluate(state.params))]
+        losses += [steps.astype(np.float64), np.float64(compiled.evaluate(state.params)[programs.LOSS])]
         kept.append(np.asarray(ravel_pytree(jax.device_get(state.params))[0]))
         if losses[-1] <= config.stop.target:
             break
@@ -132,9 +137,7 @@ def cost(devices: list[int]) -> None:
     for n in devices:
         epochs = {}
         for name, count in (("pmean", 32), ("exact, 8 shards", 8), ("exact, 32 shards", 32)):
-            config = configuration(n, name[:5], count)
-            config = dataclasses.replace(config, data=dataclasses.replace(config.data, samples=256, validation=128))
-            setup = programs.prepare(config)
+            setup = programs.prepare(changed(configuration(n, name[:5], count), "data", samples=256, validation=128))
             state = setup.devices.replicate(programs.initial_state(setup))
             epochs[name] = [programs.train_program(setup, state), state, setup.train_plan.steps]
         seconds = {name: [] for name in epochs}
@@ -172,7 +175,7 @@ def groups(counts: list[int], count: int, epochs: int) -> None:
     """On one device: the bits after some epochs when the shards are taken in groups, as more devices would, two runs each."""
     config = configuration(1, "exact", count)
     setup = programs.prepare(config)
-    start, volumes = programs.initial_state(setup), jnp.asarray(setup.workload.data.train.density)
+    start, volumes = programs.initial_state(setup), jnp.asarray(setup.workload.data.train)
     print(f"{setup.devices.kind}, jax {jax.__version__}\n\n| parts | run | parameters and Adam's state |\n|---|---|---|")
     for parts in counts:
 
@@ -193,13 +196,15 @@ def together(counts: list[int], count: int) -> None:
     """The shards' gradients, some at a time by `vmap`, against one at a time: how many bits differ, and the time for all."""
     config = configuration(1, "exact", count)
     setup = programs.prepare(config)
-    params, volumes = programs.initial_state(setup).params, jnp.asarray(setup.workload.data.train.density)
+    params, volumes = programs.initial_state(setup).params, jnp.asarray(setup.workload.data.train)
     dealt = shards(epoch_order(config.seed, 1, setup.train_plan.samples), setup.train_plan)
     indices, weights = (jnp.asarray(x[:, 0]) for x in dealt)
 
     def gradient(params, index, weight):
-        losses = setup.workload.losses
-        return ravel_pytree(jax.value_and_grad(lambda params: weighted_sum(losses(params, volumes[index]), weight))(params))[0]
+        def loss(params):
+            return weighted_sum(setup.workload.losses(params, volumes[index], None), weight)
+
+        return ravel_pytree(jax.value_and_grad(loss)(params))[0]
 
     def program(some: int):
         def step(params, times, indices, weights):
@@ -242,16 +247,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, metavar="PNG", help="where the figure of the drift goes")
     parser.add_argument("--train", nargs=2, metavar=("REDUCTION", "OUT"), help="one run; used by this script itself")
     asked = parser.parse_args()
-    if asked.train:
-        train(asked.devices[0], asked.train[0], asked.shards, asked.epochs, Path(asked.train[1]))
-    elif asked.cost:
-        cost(asked.devices)
-    elif asked.groups:
-        groups(asked.groups, asked.shards, asked.epochs)
-    elif asked.together:
-        together(asked.together, asked.shards)
-    else:
-        compare(asked.devices, asked.shards, asked.epochs, asked.out)
+    with programs.arithmetic(quickstart()):
+        if asked.train:
+            train(asked.devices[0], asked.train[0], asked.shards, asked.epochs, Path(asked.train[1]))
+        elif asked.cost:
+            cost(asked.devices)
+        elif asked.groups:
+            groups(asked.groups, asked.shards, asked.epochs)
+        elif asked.together:
+            together(asked.together, asked.shards)
+        else:
+            compare(asked.devices, asked.shards, asked.epochs, asked.out)
 
 
 if __name__ == "__main__":

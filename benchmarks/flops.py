@@ -23,7 +23,7 @@ def convolution(batch: int, out: int, kernel: int, channels: int, filters: int) 
 
 def of_step(config: Config) -> dict[str, int]:
     """Operations of each part of a training step, by the names in `breakdown`; VALID convolutions in three dimensions."""
-    model, batch, size = config.model, config.optim.base_batch, config.data.size
+    model, batch, size = config.settings.model, config.optim.base_batch, config.settings.data.size
     channels = (1, *model.filters)
     found, edge = {}, size
     parameters = 0

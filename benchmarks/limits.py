@@ -74,7 +74,7 @@ def steps(config: Config, batch: int, best: dict[str, float]) -> dict[str, Any]:
 
 def least_bytes(config: Config, parameters: int) -> int:
     """Bytes that a step moves: four arrays of parameters read and three written, activations written once and read twice."""
-    model, batch, edge = config.model, config.optim.base_batch, config.data.size
+    model, batch, edge = config.settings.model, config.optim.base_batch, config.settings.data.size
     activations = 2 * batch * edge**3  # the volumes and their densities
     for filters, kernel in zip(model.filters, model.kernels, strict=True):
         edge -= kernel - 1
@@ -93,18 +93,21 @@ def epochs(config: Config, count: int, dispatch: int) -> dict[str, Any]:
     """Epochs a second with validation, so many in a dispatch, as `loop` runs them but for its files."""
     parallel = dataclasses.replace(config.parallel, epochs_per_dispatch=dispatch)
     config = dataclasses.replace(config, parallel=parallel, stop=dataclasses.replace(config.stop, target=0.0))
-    setup = programs.prepare(config)
-    state = setup.devices.replicate(programs.initial_state(setup))
-    best = jax.tree.map(jnp.copy, state.params)
-    run, done = block_program(setup, state), 0
-    block = run(state, best, float("inf"), range(1, 1 + dispatch))
-    began = time.perf_counter()
-    while done < count:
-        block = run(block.state, block.best, min(block.val_losses), range(1 + done, 1 + done + dispatch))
-        done += len(block.val_losses)
-        if len(block.val_losses) < dispatch:
-            raise SystemExit(f"the loss is not finite after {done} epochs")
-    spent = time.perf_counter() - began
+    setup, done = programs.prepare(config), 0
+    with programs.arithmetic(config):
+        state = setup.devices.replicate(programs.initial_state(setup))
+        best = jax.tree.map(jnp.copy, state.params)
+        names = list(programs.evaluate_program(setup, state.params)(state.params))
+        run = block_program(setup, state, names)
+        block = run(state, best, float("inf"), range(1, 1 + dispatch))
+        began = time.perf_counter()
+        while done < count:
+            lowest = min(validation[programs.LOSS] for validation in block.validations)
+            block = run(block.state, block.best, lowest, range(1 + done, 1 + done + dispatch))
+            done += len(block.validations)
+            if len(block.validations) < dispatch:
+                raise SystemExit(f"the loss is not finite after {done} epochs")
+        spent = time.perf_counter() - began
     return {"epochs": done, "a dispatch": dispatch, "steps": setup.train_plan.steps, "epochs_per_s": done / spent}
 
 

@@ -28,7 +28,7 @@ from gmmae.training.step import TrainState, train_epoch
 def seeds_of(config: Config, count: int, batch: int, steps: int) -> tuple[Callable[..., Any], list[tuple[Any, ...]]]:
     """A function of one seed that trains it for some steps, and its arguments for each seed."""
     setup = programs.prepare(dataclasses.replace(config, parallel=dataclasses.replace(config.parallel, devices=1)))
-    volumes = jnp.asarray(setup.workload.data.train.density)
+    samples = jax.tree.map(jnp.asarray, setup.workload.data.train)
     plan = Plan(steps * batch, batch, devices=1)
     arguments = []
     for seed in range(count):
@@ -38,7 +38,7 @@ def seeds_of(config: Config, count: int, batch: int, steps: int) -> tuple[Callab
         arguments.append(jax.device_put((start, indices, weights)))
 
     def train(state: TrainState, indices: jax.Array, weights: jax.Array) -> Any:
-        return train_epoch(state, volumes, indices, weights, losses=setup.workload.losses, optimizer=setup.optimizer)
+        return train_epoch(state, samples, indices, weights, losses=setup.workload.losses, optimizer=setup.optimizer)
 
     return train, arguments
 
@@ -82,8 +82,9 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for batch in asked.batches:
         for count in asked.seeds:
-            work = ways(*seeds_of(config, count, batch, asked.steps))
-            turns = np.array([[seconds(way) for way in work.values()] for _ in range(asked.rounds)])
+            with programs.arithmetic(config):
+                work = ways(*seeds_of(config, count, batch, asked.steps))
+                turns = np.array([[seconds(way) for way in work.values()] for _ in range(asked.rounds)])
             each = np.median(turns, axis=0) / (asked.steps * count)
             ratios = turns[:, :1] / turns[:, 1:]
             words = [f"{np.median(r):.2f} ({r.min():.2f}, {r.max():.2f})" for r in ratios.T]

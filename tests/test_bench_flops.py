@@ -9,12 +9,15 @@ from gmmae.base.config import Config, ParallelConfig
 from gmmae.data.config import DataConfig
 from gmmae.models.config import ModelConfig
 from gmmae.training import programs
+from gmmae.workloads import nodules
 from tests.small import small
 
 # One 2³ kernel with 3 filters on 5³ volumes: 4³ outputs, 192 numbers flattened; 2 latent numbers; 1 component.
 TINY = Config(
-    data=DataConfig(size=5, samples=4, validation=1),
-    model=ModelConfig(filters=(3,), kernels=(2,), latent_dim=2, components=1),
+    settings=nodules.Config(
+        data=DataConfig(size=5, samples=4, validation=1),
+        model=ModelConfig(filters=(3,), kernels=(2,), latent_dim=2, components=1),
+    ),
     optim=OptimConfig(base_batch=7),
     parallel=ParallelConfig(devices=1),
 )

@@ -45,7 +45,7 @@ def own(known):
     return peer.losses(SAMPLES, 1), peer.evaluate(), gradient
 
 
-@pytest.mark.parametrize("module", ["spread", "flops", "__main__", "peers.problem", "peers.roster"])
+@pytest.mark.parametrize("module", ["settings", "spread", "flops", "__main__", "peers.problem", "peers.roster"])
 def test_the_examples_in_docstrings(module):
     assert doctest.testmod(importlib.import_module(f"benchmarks.{module}")).failed == 0
 
@@ -59,10 +59,11 @@ def test_a_problem_comes_back_from_disk_as_it_was(folder, known):
     assert all(np.array_equal(known.params[name], made.params[name]) for name in made.params)
 
 
-def test_a_problem_that_the_twins_do_not_have_is_refused(tmp_path):
-    path = tmp_path / "silu.toml"
-    path.write_text(to_toml(small(model__activation="silu")), encoding="utf-8")
-    with pytest.raises(InputError, match=r"the twins have arm.*'relu'.*got .*'silu'.*choose another configuration"):
+@pytest.mark.parametrize(("change", "wanted", "got"), [("model__activation", "relu", "silu"), ("stop__goal", "below", "above")])
+def test_a_problem_that_the_twins_do_not_have_is_refused(tmp_path, change, wanted, got):
+    path = tmp_path / "changed.toml"
+    path.write_text(to_toml(small(**{change: got})), encoding="utf-8")
+    with pytest.raises(InputError, match=rf"the twins have arm.*'{wanted}'.*got .*'{got}'.*choose another configuration"):
         ours.problem_of(name=str(path))
 
 

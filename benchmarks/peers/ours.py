@@ -16,6 +16,7 @@ from flax import traverse_util
 from benchmarks.peers import problem
 from benchmarks.peers.problem import Arrays, Problem
 from benchmarks.peers.roster import Place
+from benchmarks.settings import changed
 from gmmae.base.config import Config
 from gmmae.base.errors import InputError
 from gmmae.base.provenance import versions
@@ -28,8 +29,8 @@ from gmmae.training.parallel import pmean
 def configuration(name: str, samples: int = 0, validation: int = 0, precision: str = "float32") -> Config:
     """A file of `configs/` on one device or all that the processes have; `samples` training volumes where given."""
     config = read_config(config_path(name))
-    data = dataclasses.replace(config.data, samples=samples + validation, validation=validation) if samples else config.data
-    return dataclasses.replace(config, data=data, precision=precision)
+    config = dataclasses.replace(config, precision=precision)
+    return changed(config, "data", samples=samples + validation, validation=validation) if samples else config
 
 
 def problem_of(**source: Any) -> Problem:
@@ -39,22 +40,23 @@ def problem_of(**source: Any) -> Problem:
       InputError: the twins do not have what it asks for.
     """
     config = configuration(**source)
-    model, optim = config.model, config.optim
-    has = (config.arm, config.loss, config.data.ndim, config.data.augment, optim.clip_norm, optim.decay_epochs)
-    has += (model.covariance, model.padding, model.activation)
-    wanted = ("strong", "msle", 3, False, 0.0, (), "partial", "VALID", "relu")
+    settings, optim, stop = config.settings, config.optim, config.stop
+    model, size = settings.model, settings.data.size
+    has = (config.arm, settings.loss, settings.data.ndim, settings.data.augment, optim.clip_norm, optim.decay_epochs)
+    has += (model.covariance, model.padding, model.activation, stop.metric, stop.goal)
+    wanted = ("strong", "msle", 3, False, 0.0, (), "partial", "VALID", "relu", "loss", "below")
     if has != wanted:
         raise InputError(f"the twins have arm, loss, axes, … {wanted}; got {has}: choose another configuration")
     setup = programs.prepare(config)
     params = programs.initial_state(setup).params
     return Problem(
-        size=config.data.size,
+        size=size,
         filters=model.filters,
         kernels=model.kernels,
         latent_dim=model.latent_dim,
         components=model.components,
         rho=model.rho,
-        sigma_floor=model.sigma_floor * 2 / config.data.size,
+        sigma_floor=model.sigma_floor * 2 / size,
         rho_limit=model.rho_limit,
         batch=optim.base_batch,
         seed=config.seed,
@@ -62,11 +64,11 @@ def problem_of(**source: Any) -> Problem:
         beta1=optim.beta1,
         beta2=optim.beta2,
         epsilon=optim.epsilon,
-        target_loss=config.stop.target,
-        max_epochs=config.stop.max_epochs,
+        target_loss=stop.target,
+        max_epochs=stop.max_epochs,
         precision=config.precision,
-        train=setup.workload.data.train.density,
-        validation=setup.workload.data.validation.density,
+        train=setup.workload.data.train,
+        validation=setup.workload.data.validation,
         params=flat(params),
         source=source,
     )
@@ -86,7 +88,7 @@ class Ours:
         self.setup = programs.prepare(config)
         self.start = programs.initial_state(self.setup)
         self.trains: dict[int, Any] = {}
-        self.evaluates: Callable[[Any], float] | None = None
+        self.evaluates: Callable[[Any], dict[str, float]] | None = None
         self.reduce: Callable[[], Any] | None = None
         self.reset()
 
@@ -115,14 +117,14 @@ class Ours:
     def evaluate(self) -> float:
         with self._arithmetic():
             self.evaluates = self.evaluates or programs.evaluate_program(self.setup, self.state.params)
-            return self.evaluates(self.state.params)
+            return self.evaluates(self.state.params)[programs.LOSS]
 
     def gradient(self) -> Arrays:
         with self._arithmetic():
-            volumes = self.setup.workload.data.train.density.astype(self.setup.config.precision)
+            volumes = programs.cast(self.setup.config, self.setup.workload.data.train)
             order = programs.epoch_order(self.setup.config.seed, 1, len(volumes))[: self.setup.train_plan.batch]
             losses = self.setup.workload.losses
-            gradient = jax.jit(jax.grad(lambda params, x: losses(params, x).mean()))
+            gradient = jax.jit(jax.grad(lambda params, x: losses(params, x, None).mean()))
             return flat(gradient(jax.device_get(self.state.params), volumes[order]))
 
     def reduction(self, times: int) -> None:

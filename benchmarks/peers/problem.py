@@ -17,7 +17,7 @@ HEADS = ("alpha", "mu", "sigma", "rho")
 
 
 class Problem(NamedTuple):
-    """A training problem; shapes and rules as in `gmmae.base.config`."""
+    """A training problem; shapes and rules as in a configuration's sections `data`, `model` and `optim`."""
 
     size: int
     filters: tuple[int, ...]
