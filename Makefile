@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # What is installed: also what JAX needs for the GPU of this host, if there is one.
+TEST_JOBS ?= 2
 EXTRAS ?= $(shell $(PYTHON) gmmae/base/nvidia.py test)
 
 .PHONY: train sweep test test-cluster test-faults test-faults-quick bench lint format
@@ -14,7 +15,7 @@ sweep: $(VENV)/ready
 	$(BIN)/python sweep.py --config sweep_quick --workdir runs/sweep_quick
 
 test: $(VENV)/ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TEST_JOBS)
 
 # Installs Slurm, Open MPI and ssh from Debian where they are missing.
 test-cluster: $(VENV)/ready

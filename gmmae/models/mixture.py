@@ -21,6 +21,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from gmmae.models.products import FULL
+
 LOG_2PI = math.log(2 * math.pi)
 
 
@@ -59,7 +61,7 @@ class Mixture(NamedTuple):
     @property
     def covariances(self) -> Float[Array, "*b k n n"]:
         """Σ = L Lᵀ (Eq. 6)."""
-        return self.scale_tril @ self.scale_tril.mT
+        return jnp.matmul(self.scale_tril, self.scale_tril.mT, precision=FULL)
 
     def sample(self, key: Array, count: int) -> Float[Array, "*b count n"]:
         """`count` independent points from each mixture, world axes x, y, z; they may lie outside [-1, 1]^n."""
@@ -169,8 +171,8 @@ def _coefficients(mixture: Mixture) -> Float[Array, "*b k monomials"]:
     """
     ndim = mixture.means.shape[-1]
     inverse = _tril_inverse(mixture.scale_tril)
-    precision = inverse.mT @ inverse
-    linear = jnp.einsum("...ij,...j->...i", precision, mixture.means)
+    precision = jnp.matmul(inverse.mT, inverse, precision=FULL)
+    linear = jnp.einsum("...ij,...j->...i", precision, mixture.means, precision=FULL)
     log_det = jnp.log(jnp.diagonal(mixture.scale_tril, axis1=-2, axis2=-1)).sum(-1)
     constant = mixture.log_weights - 0.5 * (linear * mixture.means).sum(-1) - log_det - 0.5 * ndim * LOG_2PI
     pairs = itertools.combinations_with_replacement(range(ndim), 2)
@@ -196,7 +198,7 @@ def _polynomials(
     coefficients: Float[Array, "*b k monomials"], monomials: Float[Array, "monomials points"]
 ) -> Float[Array, "*b k points"]:
     # Full precision: the terms cancel, and TF32 on a GPU would leave errors of several per cent in the density.
-    return jnp.matmul(coefficients, monomials, precision=lax.Precision.HIGHEST)
+    return jnp.matmul(coefficients, monomials, precision=FULL)
 
 
 def log_density(mixture: Mixture, points: Float[Array, "points n"]) -> Float[Array, "*b points"]:
