@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# What is installed: also what JAX needs for the GPU of this host, if there is one.
+# Processes that run the tests.
 TEST_JOBS ?= 2
+# What is installed: also what JAX needs for the GPU of this host, if there is one.
 EXTRAS ?= $(shell $(PYTHON) gmmae/base/nvidia.py test)
 
 .PHONY: train sweep test test-cluster test-faults test-faults-quick bench lint format
