@@ -46,9 +46,7 @@ class DataConfig(Section, name="data"):
     window: Window = (-1000.0, 400.0)  # values that become 0 and 1: HU; cubes: another window is in the data's own unit
     seed: NonNegativeInt = 0  # of the synthetic volumes and of the split into training and validation
     edge: Edge = "1.25x"  # luna16, cubes: a cube's edge: 1.25x the diameter, 20mm, or whole (the volume's longest)
-    fill: Literal["air", "replicate"] = (
-        "air"  # luna16, cubes: what lies outside the scan: -1000 HU (else the window's low), or its outermost voxels
-    )
+    fill: Literal["air", "replicate"] = "air"  # what lies outside: -1000 HU (else the window's low), or the outermost voxels
     category_column: str = "category"  # luna16, cubes: the CSV's column of nodule categories, where there is one
     group_column: str = ""  # luna16, cubes: the column no split divides; empty: patient or group, otherwise the scan
     on_error: Annotated[OnError, RESUMABLE] = "skip"  # luna16, cubes: leave a broken scan or row out and report it, or stop

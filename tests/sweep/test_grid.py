@@ -11,6 +11,7 @@ from gmmae.base.config import Config, ParallelConfig, flatten, to_toml
 from gmmae.base.rules import ConfigError
 from gmmae.commands.arguments import read_sweep
 from gmmae.sweep.grid import GRIDDED, Cell, SlurmConfig, SweepConfig, cells, paths, run_config
+from gmmae.workloads.registry import configuration
 
 NAN, INF = math.nan, math.inf
 NUMBERS = "one or more different numbers of at least"
@@ -117,7 +118,7 @@ def test_toml_read_back_is_equal(tmp_path):
         seeds=(2, 0),
         jobs=3,
         grace_s=0.5,
-        run=Config(optim=OptimConfig(base_batch=8)),
+        run=configuration(optim=OptimConfig(base_batch=8)),
         executor="local",
         slurm=SlurmConfig(setup=("module load cuda", 'echo "$HOSTNAME"'), extra=("gres=gpu:1",)),
     )
@@ -186,14 +187,13 @@ def test_cells_that_clipping_makes_the_same_share_a_path():
     assert len(shared(config, 1024)) == 6
 
 
-def test_a_warmup_of_another_length_is_another_path(monkeypatch):
-    """Two arms of the same batch, base rate and peak, one of which takes twice as long to get there."""
+def test_another_optimiser_or_warmup_is_another_path(monkeypatch):
+    """Two arms of the same batch and peak: one without the warmup, then one with another β2."""
     usual = arms.ARMS["linear-warmup"]
-
-    def slower(optim: OptimConfig, k: float) -> arms.Rates:
-        return usual.rates(dataclasses.replace(optim, warmup_epochs=2 * optim.warmup_epochs), k)
-
-    monkeypatch.setitem(arms.ARMS, "linear", usual._replace(rates=slower))
+    assert len(shared(SweepConfig(arms=("linear", "linear-warmup"), devices=(2,)))) == 2
+    monkeypatch.setitem(arms.ARMS, "linear", usual)
+    assert len(shared(SweepConfig(arms=("linear", "linear-warmup"), devices=(2,)))) == 1
+    monkeypatch.setitem(arms.ARMS, "linear", usual._replace(adam=lambda optim, k: arms.Adam(optim.beta1, 0.99, optim.epsilon)))
     assert len(shared(SweepConfig(arms=("linear", "linear-warmup"), devices=(2,)))) == 2
 
 

@@ -25,7 +25,7 @@ def trained(devices: int) -> tuple[list[float], list[float], dict]:
     for epoch in range(1, EPOCHS + 1):
         state, losses = compiled.train(state, epoch)
         train_losses += losses.tolist()
-        val_losses.append(compiled.evaluate(state.params))
+        val_losses.append(compiled.evaluate(state.params)["loss"])
     return train_losses, val_losses, jax.device_get(state.params)
 
 
