@@ -30,7 +30,12 @@ class Epoch(NamedTuple):
 
     def value(self, metric: str) -> float:
         """A validation metric by name, the loss among them; NaN where the epoch has none of that name."""
-        return self.val_loss if metric == "loss" else self.metrics.get(metric, math.nan)
+        return self.validation.get(metric, math.nan)
+
+    @property
+    def validation(self) -> dict[str, float]:
+        """The validation metrics by name, the loss first."""
+        return {"loss": self.val_loss, **self.metrics}
 
 
 PLAIN = Epoch._fields[:-1]

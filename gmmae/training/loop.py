@@ -121,7 +121,7 @@ class _Run:
             compiled = programs.build(self.setup, self.state)
         # Gloo's first operation waits 30 s, and a cache of compiled programs serves process 0 alone.
         self.group.gather(None)
-        validation = compiled.evaluate(self.state.params)
+        validation = self.history[-1].validation if done else compiled.evaluate(self.state.params)
         require_metric(stop, validation)
         self.metrics = list(validation)
         if self.setup.config.parallel.epochs_per_dispatch > 1:
