@@ -4,7 +4,9 @@ import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -32,3 +34,24 @@ def forget_programs() -> Iterator[None]:
     yield
     jax.clear_caches()
     gc.collect()
+
+
+class Scripts(NamedTuple):
+    """A folder for shell scripts that stand in for commands, and the function that writes them: `write(srun="exit 3")`."""
+
+    folder: Path
+    write: Callable[..., None]
+
+
+@pytest.fixture
+def shell_scripts(tmp_path: Path) -> Scripts:
+    """An empty folder for such scripts; it is on nobody's path yet."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+
+    def write(**scripts: str) -> None:
+        for name, script in scripts.items():
+            (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+            (folder / name).chmod(0o755)
+
+    return Scripts(folder, write)

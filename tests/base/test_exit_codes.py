@@ -59,20 +59,12 @@ def test_time_limits_and_losses_are_counted_apart():
 
 
 @pytest.fixture
-def commands(tmp_path, monkeypatch):
+def commands(shell_scripts, tmp_path, monkeypatch):
     """Writes shell scripts that go before the commands of their names."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{shell_scripts.folder}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHON", sys.executable)
     monkeypatch.chdir(tmp_path)
-
-    def write(**scripts: str) -> None:
-        for name, script in scripts.items():
-            (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-            (folder / name).chmod(0o755)
-
-    return write
+    return shell_scripts.write
 
 
 @pytest.fixture

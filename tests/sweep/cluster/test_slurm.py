@@ -61,18 +61,10 @@ def test_an_extra_option_goes_before_ours_and_an_empty_one_takes_it_away():
 
 
 @pytest.fixture
-def commands(tmp_path, monkeypatch):
+def commands(shell_scripts, monkeypatch):
     """Writes shell scripts that are all there is on the path."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", str(folder))
-
-    def write(**scripts: str) -> None:
-        for name, script in scripts.items():
-            (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-            (folder / name).chmod(0o755)
-
-    return write
+    monkeypatch.setenv("PATH", str(shell_scripts.folder))
+    return shell_scripts.write
 
 
 @pytest.fixture
