@@ -76,13 +76,13 @@ def growth(config: str, turns: int) -> dict[str, dict[str, Any]]:
     """Seconds a step for each size of each kind, in turns."""
     from benchmarks import flops
     from benchmarks.peers.ours import configuration
-    from benchmarks.settings import changed
+    from gmmae.base.config import changed
 
     base = configuration(config, STEPS * max(GROWTH["batch"]), 2)
     grown = {
         "batch": lambda value: dataclasses.replace(base, optim=dataclasses.replace(base.optim, base_batch=value)),
-        "components": lambda value: changed(base, "model", components=value),
-        "size": lambda value: changed(base, "data", size=value),
+        "components": lambda value: changed(base, model__components=value),
+        "size": lambda value: changed(base, data__size=value),
     }
     sized = {(kind, value): grown[kind](value) for kind, values in GROWTH.items() for value in values}
     seconds = _in_turns({key: (value, value.optim.base_batch) for key, value in sized.items()}, turns)

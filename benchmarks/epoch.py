@@ -7,14 +7,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks.settings import changed
-from gmmae.base.config import Config
+from gmmae.base.config import Config, changed
 from gmmae.training import programs
 
 
 def of_batches(config: Config, batch: int, steps: int) -> Config:
     """The configuration with an epoch of so many steps."""
-    config = changed(config, "data", samples=batch * steps + 2, validation=2)
+    config = changed(config, data__samples=batch * steps + 2, data__validation=2)
     return dataclasses.replace(config, optim=dataclasses.replace(config.optim, base_batch=batch))
 
 

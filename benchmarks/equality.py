@@ -8,8 +8,7 @@ import dataclasses
 import jax
 import numpy as np
 
-from benchmarks.settings import changed
-from gmmae.base.config import Config, ParallelConfig
+from gmmae.base.config import Config, ParallelConfig, changed
 from gmmae.commands.arguments import config_path, read_config
 from gmmae.training import programs
 
@@ -30,13 +29,13 @@ def losses(config: Config, devices: int) -> np.ndarray:
 
 def main() -> None:
     quickstart = read_config(config_path("quickstart"))
-    quickstart = changed(quickstart, "data", samples=384, validation=64)
+    quickstart = changed(quickstart, data__samples=384, data__validation=64)
     quickstart = dataclasses.replace(quickstart, optim=dataclasses.replace(quickstart.optim, base_batch=32))
     print(f"jax {jax.__version__}, {jax.devices()[0].device_kind}; largest relative difference from one device, by epoch")
     print("| activation | devices | " + " | ".join(map(str, range(1, EPOCHS + 1))) + " |")
     print("|---" * (EPOCHS + 2) + "|")
     for activation in ("relu", "silu"):
-        config = changed(quickstart, "model", activation=activation)
+        config = changed(quickstart, model__activation=activation)
         one = losses(config, 1)
         for count in COUNTS:
             apart = np.abs(losses(config, count) / one - 1).max(axis=1)

@@ -26,9 +26,8 @@ import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from benchmarks.settings import changed
 from gmmae.base import environment
-from gmmae.base.config import Config, ParallelConfig
+from gmmae.base.config import Config, ParallelConfig, changed
 from gmmae.commands.arguments import config_path, read_config
 from gmmae.data.batches import epoch_order, shards
 from gmmae.figures import canvas
@@ -137,7 +136,7 @@ def cost(devices: list[int]) -> None:
     for n in devices:
         epochs = {}
         for name, count in (("pmean", 32), ("exact, 8 shards", 8), ("exact, 32 shards", 32)):
-            setup = programs.prepare(changed(configuration(n, name[:5], count), "data", samples=256, validation=128))
+            setup = programs.prepare(changed(configuration(n, name[:5], count), data__samples=256, data__validation=128))
             state = setup.devices.replicate(programs.initial_state(setup))
             epochs[name] = [programs.train_program(setup, state), state, setup.train_plan.steps]
         seconds = {name: [] for name in epochs}

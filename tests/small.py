@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from gmmae.base.arms import OptimConfig
-from gmmae.base.config import CheckpointConfig, Config, LogConfig, ParallelConfig, StopConfig
+from gmmae.base.config import CheckpointConfig, Config, LogConfig, ParallelConfig, StopConfig, changed
 from gmmae.base.records import Epoch, read_history
 from gmmae.data.config import DataConfig
 from gmmae.models.config import ModelConfig
@@ -34,24 +34,6 @@ SMALL = registry.configuration(
 def small(**changes: Any) -> Config:
     """`SMALL` with changes: `small(arm="weak", stop__max_epochs=5)`."""
     return changed(SMALL, **changes)
-
-
-def changed(config: Config, **changes: Any) -> Config:
-    """A configuration with changes; the workload's own fields and sections are named as on the command line."""
-    for key, value in changes.items():
-        own = {item.name for item in dataclasses.fields(config.settings)}
-        if key.partition("__")[0] in own:
-            config = dataclasses.replace(config, settings=_replaced(config.settings, key, value))
-        else:
-            config = _replaced(config, key, value)
-    return config
-
-
-def _replaced(owner: Any, key: str, value: Any) -> Any:
-    section, _, name = key.rpartition("__")
-    if section:
-        name, value = section, dataclasses.replace(getattr(owner, section), **{name: value})
-    return dataclasses.replace(owner, **{name: value})
 
 
 class Recorder:

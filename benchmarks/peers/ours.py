@@ -16,8 +16,7 @@ from flax import traverse_util
 from benchmarks.peers import problem
 from benchmarks.peers.problem import Arrays, Problem
 from benchmarks.peers.roster import Place
-from benchmarks.settings import changed
-from gmmae.base.config import Config
+from gmmae.base.config import Config, changed
 from gmmae.base.errors import InputError
 from gmmae.base.provenance import versions
 from gmmae.commands.arguments import config_path, read_config
@@ -30,7 +29,7 @@ def configuration(name: str, samples: int = 0, validation: int = 0, precision: s
     """A file of `configs/` on one device or all that the processes have; `samples` training volumes where given."""
     config = read_config(config_path(name))
     config = dataclasses.replace(config, precision=precision)
-    return changed(config, "data", samples=samples + validation, validation=validation) if samples else config
+    return changed(config, data__samples=samples + validation, data__validation=validation) if samples else config
 
 
 def problem_of(**source: Any) -> Problem:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from gmmae.base.arms import ARMS, OptimConfig, arm
@@ -147,6 +147,24 @@ class Config(Section):
 def defaults(config: Config) -> Config:
     """What a configuration is where nothing is said, with the same kind of settings."""
     return Config(settings=None if config.settings is None else type(config.settings)())
+
+
+def changed(config: Config, **changes: Any) -> Config:
+    """A configuration with other values; `__` stands where a key has a point, and settings are named as on the command line.
+
+    >>> changed(Config(), arm="weak", stop__max_epochs=5).stop.max_epochs
+    5
+    """
+    settings: Any = config.settings
+    own = {item.name for item in dataclasses.fields(settings)} if settings is not None else set()
+    for key, value in changes.items():
+        section, _, name = key.rpartition("__")
+        inline = (section or name) in own
+        owner = config.settings if inline else config
+        part = replace(getattr(owner, section), **{name: value}) if section else value
+        owner = replace(owner, **{section or name: part})
+        config = replace(config, settings=owner) if inline else owner
+    return config
 
 
 def leaves(config: Any, prefix: str = "", *, resumable: bool = True) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:

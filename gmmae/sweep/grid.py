@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple
 
 from gmmae.base import arms
-from gmmae.base.config import Config, flatten
+from gmmae.base.config import Config, changed, flatten
 from gmmae.base.rules import ConfigError, NonNegativeFloat, NonNegativeInt, PositiveInt, Rule, Section, distinct, require
 from gmmae.workloads.registry import configuration
 
@@ -140,9 +140,8 @@ def run_config(config: SweepConfig, cell: Cell) -> Config:
     Raises:
       ConfigError: a rule between its parts is broken.
     """
-    count = {"virtual": cell.devices} if config.mode == "virtual" else {"devices": cell.devices}
-    parallel = replace(config.run.parallel, **count)
-    return replace(config.run, arm=cell.arm, seed=cell.seed, parallel=parallel)
+    count = "parallel__virtual" if config.mode == "virtual" else "parallel__devices"
+    return changed(config.run, arm=cell.arm, seed=cell.seed, **{count: cell.devices})
 
 
 def paths(config: SweepConfig, samples: int) -> Iterator[tuple[Cell, list[Cell]]]:

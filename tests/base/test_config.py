@@ -13,7 +13,6 @@ from gmmae.commands.arguments import read_config
 from gmmae.data import config as data_config
 from gmmae.models import config as model_config
 from gmmae.workloads import nodules, registry
-from tests import small
 
 NAN, INF = math.nan, math.inf
 BAD = [
@@ -81,9 +80,9 @@ BAD = [
 DEFAULT = registry.configuration()
 
 
-def changed(config, key, value):
+def changed(given, key, value):
     """The configuration with one `section.field` changed."""
-    return small.changed(config, **{key.replace(".", "__"): value})
+    return config.changed(given, **{key.replace(".", "__"): value})
 
 
 ANY_VALUE = {

@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 
 from gmmae.base import environment, stopping
-from gmmae.base.config import Config, StopConfig, to_toml
+from gmmae.base.config import Config, StopConfig, changed, to_toml
 from gmmae.base.errors import InputError
 from gmmae.sweep import engine, throughput
 from gmmae.sweep import jobs as sweep_jobs
@@ -30,7 +30,7 @@ from gmmae.sweep.grid import Cell, SweepConfig, TimingConfig, cells, run_config
 from gmmae.sweep.plan import COLUMNS, dry_run
 from gmmae.training import loop
 from gmmae.workloads.registry import configuration
-from tests.small import Recorder, changed, small
+from tests.small import Recorder, small
 from tests.sweep.test_cells import RECORD, cell_record
 
 DEADLINE_S = 60.0  # only a failing test comes near it

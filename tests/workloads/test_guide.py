@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from gmmae.base.config import changed
 from gmmae.base.records import from_json, read_history
 from gmmae.commands.arguments import parse_train
 from gmmae.training.loop import run
-from tests.small import Recorder, changed, fingerprint, losses
+from tests.small import Recorder, fingerprint, losses
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLE = (ROOT / "docs" / "workload.md").read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]

@@ -5,13 +5,13 @@ import sys
 import numpy as np
 import pytest
 
+from gmmae.base.config import changed
 from gmmae.base.errors import InputError
 from gmmae.commands.arguments import parse_train
 from gmmae.training import programs
 from gmmae.workloads import registry
 from gmmae.workloads.registry import count, load
 from gmmae.workloads.workload import Splits, Workload
-from tests.small import changed
 
 HEAD = "from dataclasses import dataclass\nimport numpy as np\nfrom gmmae.workloads.workload import Splits, Workload\n"
 CONFIG = "@dataclass(frozen=True)\nclass Config:\n    size: int = 4  # of a sample\n"
