@@ -45,7 +45,7 @@ def own(known):
     return peer.losses(SAMPLES, 1), peer.evaluate(), gradient
 
 
-@pytest.mark.parametrize("module", ["settings", "spread", "flops", "__main__", "peers.problem", "peers.roster"])
+@pytest.mark.parametrize("module", ["spread", "flops", "__main__", "peers.problem", "peers.roster"])
 def test_the_examples_in_docstrings(module):
     assert doctest.testmod(importlib.import_module(f"benchmarks.{module}")).failed == 0
 

@@ -7,6 +7,7 @@ Parts are removed when the whole is kept; those of an extraction that is never t
 import os
 import zipfile
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -75,12 +76,12 @@ def load(path: Path, task: Task) -> Extracted | None:
 
 
 def remove(folder: Path, names: Iterable[str]) -> None:
-    """The parts of these names, and old ones."""
+    """The parts of these names, and old ones, as far as this process may: another may remove them at the same time."""
     done = set(names)
-    if not folder.is_dir():
-        return
-    for path in folder.iterdir():
-        if path.stem in done or cache.old(path):
-            path.unlink(missing_ok=True)
-    if not any(folder.iterdir()):
+    with suppress(OSError):
+        for path in folder.iterdir():
+            with suppress(FileNotFoundError):
+                if path.stem in done or cache.old(path):
+                    path.unlink()
+        # Fails where parts of another extraction are left.
         folder.rmdir()

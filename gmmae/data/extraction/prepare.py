@@ -131,7 +131,8 @@ def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False)
         _make(folder, config, plan, readings, time.perf_counter() - start)
 
     folder, from_cache = cache.obtain(place, _key(config, plan), make, say, refresh)
-    if not from_cache:
+    # A process that was killed when the entry was whole has left its parts.
+    if kept.is_dir():
         from gmmae.data.extraction import reading
 
         reading.forget(config, plan, VERSION, kept)
