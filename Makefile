@@ -7,7 +7,7 @@ TEST_JOBS ?= 2
 # What is installed: also what JAX needs for the GPU of this host, if there is one.
 EXTRAS ?= $(shell $(PYTHON) gmmae/base/nvidia.py test)
 
-.PHONY: train sweep test test-cluster test-faults test-faults-quick bench lint format
+.PHONY: train sweep test test-all test-cluster test-faults test-faults-quick bench lint format
 
 train: $(VENV)/ready
 	$(BIN)/python train.py --workdir runs/quickstart
@@ -16,7 +16,11 @@ sweep: $(VENV)/ready
 	$(BIN)/python sweep.py --config sweep_quick --workdir runs/sweep_quick
 
 test: $(VENV)/ready
-	$(BIN)/python -m pytest -n $(TEST_JOBS)
+	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -m "not slow"
+
+# Those of `make test`, and then the slow ones.
+test-all: test
+	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -m slow
 
 # Installs Slurm, Open MPI and ssh from Debian where they are missing.
 test-cluster: $(VENV)/ready

@@ -110,6 +110,7 @@ def test_torch_flattens_channels_first(known):
     assert theirs["dense.weight"][5, 2 * 64 + 1] == known.params["encoder/Dense_0/kernel"][1 * 3 + 2, 5]
 
 
+@pytest.mark.slow
 def test_ours_in_a_process_of_its_own_answers_as_here(folder, known, own):
     with fleet(["ours"], folder) as [worker]:
         said = worker.ask("losses", samples=SAMPLES, epoch=1)

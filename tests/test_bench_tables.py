@@ -30,6 +30,7 @@ def test_an_operation_s_own_time_is_without_those_within_it():
     assert own == {"loop": 3, "a": 5, "b": 3, "c": 1}
 
 
+@pytest.mark.slow
 def test_every_part_of_a_step_is_found_in_the_compiled_program():
     _, alone = breakdown.epoch_program(small())
     _, together = breakdown.epoch_program(small(parallel__devices=2))

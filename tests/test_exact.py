@@ -38,6 +38,7 @@ def finish(config: Config, workdir) -> Recorder:
 
 # 22 samples. In batches of 8 a shard is one sample, and the last batch leaves two of eight empty. In batches of 20 it has three
 # slots: every step leaves one shard empty and a third of another; the last batch, of 2, fills two thirds of one.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("counts", "changes"),
     [((1, 2, 4, 8), {}), ((1, 4), {"optim__base_batch": 20, "data__augment": True, "optim__clip_norm": 1.0})],
@@ -53,6 +54,7 @@ def test_twenty_epochs_have_the_same_bits_on_any_number_of_devices(tmp_path, cou
     assert set(found.values()) == {found[1]}, found
 
 
+@pytest.mark.slow
 def test_a_run_that_changes_its_devices_has_the_bits_of_one_that_does_not(tmp_path):
     for devices, epochs in ((8, 5), (2, 8), (1, 12)):
         config = small(parallel__devices=devices, stop__max_epochs=epochs, **EXACT)
@@ -61,6 +63,7 @@ def test_a_run_that_changes_its_devices_has_the_bits_of_one_that_does_not(tmp_pa
     assert fingerprint(config, tmp_path / "elastic") == fingerprint(config, tmp_path / "one")
 
 
+@pytest.mark.slow
 def test_virtual_devices_have_the_bits_of_as_many_real_ones(tmp_path):
     finish(real := small(arm="weak", parallel__devices=2, **EXACT), tmp_path / "real")
     finish(small(arm="weak", parallel__devices=1, parallel__virtual=2, **EXACT), tmp_path / "virtual")

@@ -88,6 +88,7 @@ def test_a_closed_terminal_ends_a_run_with_a_checkpoint(terminal):
     assert outcome(terminal) == (129, "sighup", [str(terminal.epochs())])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("terminal", ["nohup"], indirect=True)
 def test_under_nohup_a_run_outlasts_its_terminal(terminal):
     terminal.wait_for(2)

@@ -62,6 +62,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("changes", "arrange", "error"), FAILURES.values(), ids=FAILURES.keys())
 def test_a_start_that_fails_leaves_nothing_behind(tmp_path, monkeypatch, changes, arrange, error):
     if arrange:
@@ -107,6 +108,7 @@ loop.run(small(optim__base_batch=16), Path(sys.argv[1]), Recorder())
 """
 
 
+@pytest.mark.slow
 def test_a_run_without_an_epoch_gives_way_to_another_configuration(tmp_path):
     command = [sys.executable, "-c", KILLED_IN_THE_FIRST_EPOCH, tmp_path]
     assert subprocess.run(command, cwd=ROOT, check=False, timeout=120).returncode == -signal.SIGKILL

@@ -22,8 +22,10 @@ def trained(folder, **changes) -> tuple[Record, np.ndarray]:
     return record, np.array(losses(display.rows))
 
 
-@pytest.mark.parametrize("devices", [2, 4])
-@pytest.mark.parametrize("arm", ["strong", "weak", "linear", "linear-warmup"])
+@pytest.mark.parametrize("devices", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "arm", ["strong", *(pytest.param(arm, marks=pytest.mark.slow) for arm in ("weak", "linear")), "linear-warmup"]
+)
 def test_virtual_devices_have_the_losses_of_as_many_real_ones(tmp_path, arm, devices):
     measured, real = trained(tmp_path / "real", arm=arm, parallel__devices=devices)
     record, virtual = trained(tmp_path / "virtual", arm=arm, parallel__devices=1, parallel__virtual=devices)
@@ -35,13 +37,19 @@ def test_virtual_devices_have_the_losses_of_as_many_real_ones(tmp_path, arm, dev
         assert getattr(record, name) == getattr(measured, name), name
 
 
+@pytest.fixture(scope="module")
+def in_one(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("in_one"), arm="weak", parallel__virtual=2)[1]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 3, 5, 100])
-def test_micro_batches_change_no_loss(tmp_path, size):
-    _, whole = trained(tmp_path / "whole", arm="weak", parallel__virtual=2)
+def test_micro_batches_change_no_loss(tmp_path, in_one, size):
     _, parts = trained(tmp_path / "parts", arm="weak", parallel__virtual=2, parallel__micro_batch=size)
-    np.testing.assert_allclose(parts, whole, rtol=RTOL)
+    np.testing.assert_allclose(parts, in_one, rtol=RTOL)
 
 
+@pytest.mark.slow
 def test_float64_is_computed_in_float64_from_the_same_start(tmp_path):
     _, single = trained(tmp_path / "single")
     _, double = trained(tmp_path / "double", precision="float64")

@@ -204,6 +204,7 @@ def train(tmp_path, name: str, **environ: str) -> tuple[Path, str]:
     return workdir, done.stderr
 
 
+@pytest.mark.slow
 def test_train_keeps_its_programs_in_the_users_folder_and_goes_on_without_one(tmp_path):
     kept = tmp_path / "home" / "gmmae" / "compiled" / "threads_8"  # conftest.py fixes the threads
     cold, said = train(tmp_path, "cold")
@@ -221,6 +222,7 @@ def test_train_keeps_its_programs_in_the_users_folder_and_goes_on_without_one(tm
 # What rests on it
 
 
+@pytest.mark.slow
 def test_exact_runs_have_the_same_bits_from_kept_programs_as_from_fresh_ones(tmp_path, cache, monkeypatch):
     monkeypatch.setenv("PJRT_NPROC", "8")
     config = small(parallel__devices=4, parallel__reduction="exact", parallel__shards=8, stop__max_epochs=10)

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent.parent
 BLOCKS = [part.partition("```")[0] for part in (ROOT / "docs" / "api.md").read_text(encoding="utf-8").split("```python\n")[1:]]
 
 
+@pytest.mark.slow
 def test_the_examples_run_as_printed(tmp_path):
     program = tmp_path / "program.py"
     program.write_text("\n".join(BLOCKS))

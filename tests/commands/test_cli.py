@@ -127,6 +127,7 @@ def data(*arguments: object) -> int:
     return cli.guarded(cli.data, list(map(str, arguments)))
 
 
+@pytest.mark.slow
 def test_data_commands_lead_from_scans_to_training(tmp_path, config_file, capsys):
     """Write scans, cut the nodules, look at one, train on them: what the README's section on own data says."""
     scans, cache = tmp_path / "scans", tmp_path / "cache"

@@ -57,6 +57,7 @@ def test_a_convolution_in_tf32_is_that_of_rounded_operands():
         assert np.abs(ours - theirs).max() > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", [Encoder((4,), (3,), "VALID", "silu", 5), Heads(3, 2)], ids=["encoder", "heads"])
 def test_the_model_takes_tf32(module):
     x = jnp.asarray(draw(2, 8, 8) if isinstance(module, Encoder) else draw(2, 8))

@@ -126,6 +126,7 @@ def test_two_processes_are_one_run(tmp_path, pair, epochs_per_dispatch):
     assert "max_epochs after 5 epochs" in out
 
 
+@pytest.mark.slow
 def test_two_processes_have_the_bits_of_one_device_with_the_exact_reduction(tmp_path, pair):
     exact = {"parallel__reduction": "exact", "parallel__shards": 8, "stop__max_epochs": 20}
     config = small(parallel__devices=1, **exact)
@@ -139,6 +140,7 @@ def endless(**changes) -> Config:
     return small(parallel__devices=0, stop__max_epochs=100_000, checkpoint__every_epochs=1, **changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("one", "number", "code_of_all", "reason"), [(0, signal.SIGTERM, 143, "sigterm"), (1, signal.SIGHUP, 129, "sighup")]
 )
@@ -182,6 +184,7 @@ FAULTS: dict[str, tuple[Callable[[subprocess.Popen], None], float, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [0, 1])
 @pytest.mark.parametrize(("fault", "bound_s", "how"), FAULTS.values(), ids=FAULTS.keys())
 def test_a_lost_process_ends_the_other_one_in_time_and_nothing_is_left(tmp_path, pair, fault, bound_s, how, lost):
@@ -213,6 +216,7 @@ def test_a_process_that_does_not_come_is_an_error_of_one_line(tmp_path, pair):
     assert re.fullmatch(r"error: all 2 processes must start within .*, 1 s; got no connection from process 1 at .*\n", error)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_a_process_that_is_stopped_before_it_has_met_the_others_is_killed(tmp_path, pair):
     """Nobody else knows of it; the bound is start_timeout_s and twice heartbeat_timeout_s."""

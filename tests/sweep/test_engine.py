@@ -789,6 +789,7 @@ def test_sigterm_to_a_sweeping_process_is_exit_code_143(fake):
     assert sorted(fake.records()) == ["linear-n1-seed0", "weak-n1-seed0"]
 
 
+@pytest.mark.slow
 def test_a_sweeping_process_killed_twice_loses_and_repeats_nothing(fake, undisturbed):
     """Each time two cells hang in the middle, the only ones left to run at that moment, when SIGKILL comes."""
     for hanging, done in (
@@ -874,6 +875,7 @@ def comparable(record) -> dict[str, object]:
     return {key: value for key, value in dataclasses.asdict(record).items() if key not in clocks and "loss" not in key}
 
 
+@pytest.mark.slow
 def test_a_sweep_of_real_runs_has_the_results_of_each_run_alone(whole, tmp_path):
     config, folder, code, printed = whole
     assert code == 0, printed

@@ -22,6 +22,7 @@ def timings():
     return measure(CONFIG, [1, 30], [3], TIMING)
 
 
+@pytest.mark.slow
 def test_every_batch_has_a_row_with_ordered_quartiles(timings):
     rows = {"train": [(30, 15)], "validation": [(3, 2)]}  # on 2 devices; 30 is more than the 22 training volumes
     for name, wanted in rows.items():

@@ -38,9 +38,9 @@ def assert_same_course(one, other):
     "changes",
     [
         {},
-        {"parallel__devices": 2, "data__augment": True},
+        pytest.param({"parallel__devices": 2, "data__augment": True}, marks=pytest.mark.slow),
         {"parallel__reduction": "exact", "parallel__shards": 8, "parallel__devices": 2},
-        {"precision": "float64"},
+        pytest.param({"precision": "float64"}, marks=pytest.mark.slow),
     ],
     ids=["one device", "two devices, augmentation", "exact", "float64"],
 )
@@ -61,6 +61,7 @@ def test_several_epochs_in_one_program_are_as_many_epochs(tmp_path, changes):
     np.testing.assert_allclose(params, best(config, tmp_path / "one")[1], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_exact_blocks_have_the_same_bits_on_one_and_on_four_devices(tmp_path):
     exact = {"parallel__reduction": "exact", "parallel__shards": 8, "stop__max_epochs": 5, **SEVERAL}
     rows = [finish(small(**exact, parallel__devices=n), tmp_path / str(n))[1] for n in (1, 4)]
@@ -76,6 +77,7 @@ def test_the_device_stops_at_the_target_within_a_block(tmp_path):
     assert 0 < rows[0].train_s < rows[1].train_s
 
 
+@pytest.mark.slow
 def test_a_loss_that_the_device_takes_for_the_target_but_the_host_does_not_goes_on(tmp_path):
     """The device's bar is a millionth above the target."""
     _, rows = finish(small(stop__max_epochs=4, **SEVERAL), tmp_path / "all")
@@ -101,6 +103,7 @@ def test_rules_that_look_at_every_loss_take_single_epochs(tmp_path):
     assert records[0].epochs == records[1].epochs
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_epochs_a_dispatch(tmp_path):
     finish(small(stop__max_epochs=3, **SEVERAL), tmp_path / "two")
     _, rest = finish(small(stop__max_epochs=6), tmp_path / "two")
@@ -109,6 +112,7 @@ def test_a_run_goes_on_with_another_number_of_epochs_a_dispatch(tmp_path):
     assert_same_course(read_history(tmp_path / "two" / "history.csv"), whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [1.0, 0.3, 7.0])
 def test_the_time_limit_is_overshot_by_one_epoch_at_most(tmp_path, monkeypatch, seconds):
     """By a clock that stands still but for `seconds` an epoch."""

@@ -32,6 +32,7 @@ class Removing(Recorder):
             self._workdir.rename(self._workdir.with_name("away"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [3, 4], ids=["then the history fails", "then the checkpoint fails"])
 def test_a_work_directory_that_goes_away_is_one_line_and_can_be_resumed(tmp_path, at):
     config = small(stop__max_epochs=6, log__tensorboard=True)
@@ -63,6 +64,7 @@ cp "$1/disk/run/record.json" "$1"
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_the_last_checkpoint_is_good(tmp_path):
     """In a mount namespace of its own, where a small file system can be mounted without leave."""
     endless = small(stop__max_epochs=100_000, checkpoint__every_epochs=1, log__tensorboard=True, log__detail_epochs=1)
@@ -86,6 +88,7 @@ def test_a_full_disk_is_one_line_and_the_last_checkpoint_is_good(tmp_path):
     assert "resumed after epoch" in said["out2"]
 
 
+@pytest.mark.slow
 def test_figures_that_cannot_be_written_are_one_line(tmp_path):
     config = small(stop__max_epochs=1)
     record = loop.run(config, tmp_path, Recorder())

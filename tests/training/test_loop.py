@@ -127,9 +127,10 @@ class Interrupting(Recorder):
     ("number", "reason", "code"),
     [
         (signal.SIGTERM, "sigterm", 143),
-        (signal.SIGUSR1, "sigterm", 143),
-        (signal.SIGINT, "sigint", 130),
-        (signal.SIGHUP, "sighup", 129),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((signal.SIGUSR1, "sigterm", 143), (signal.SIGINT, "sigint", 130), (signal.SIGHUP, "sighup", 129))
+        ),
     ],
 )
 def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, uninterrupted, number, reason, code):
@@ -161,6 +162,7 @@ def test_another_number_of_devices_goes_on_with_the_same_strong_run(tmp_path, un
     np.testing.assert_allclose(losses(read_history(tmp_path / "history.csv")), losses(display.rows), rtol=2e-5)
 
 
+@pytest.mark.slow
 def test_an_arm_whose_batch_follows_the_devices_is_not_resumed_on_others(tmp_path):
     """Asked for all devices, the configuration is the same on a machine that has fewer."""
     config = small(arm="weak", parallel__devices=0, stop__max_epochs=1)
@@ -186,6 +188,7 @@ class Killed(Recorder):
             raise MemoryError
 
 
+@pytest.mark.slow
 def test_killed_run_repeats_only_what_was_not_saved(tmp_path, uninterrupted):
     """As after kill -9 in epoch 4: the history has a row that no checkpoint has, and there is no final record."""
     config, _, _, display = uninterrupted
@@ -217,6 +220,7 @@ def test_a_lower_target_goes_on(tmp_path, uninterrupted):
     assert (off.stop_reason, off.epochs, off.target_epoch, off.time_to_target_s) == ("max_epochs", 5, None, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", ["max_epochs", "sigterm", "killed", "diverged"])
 def test_a_target_that_an_earlier_epoch_had_reached_ends_the_run_and_says_so(tmp_path, before):
     # Epoch 4 then has steps that overflow.
@@ -244,6 +248,7 @@ def test_a_target_that_an_earlier_epoch_had_reached_ends_the_run_and_says_so(tmp
     assert display.lines == [f"{tmp_path} holds a finished run: target_reached after 4 epochs"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ended", "reason", "released"),
     [
@@ -273,6 +278,7 @@ def test_time_limit(tmp_path):
     assert finish(small(stop__max_epochs=3), tmp_path)[0].epochs == 3
 
 
+@pytest.mark.slow
 def test_later_epochs_compile_nothing(tmp_path):
     """Counted by JAX's own events. Every epoch also writes TensorBoard details and a checkpoint here."""
     counts: list[int] = []
@@ -299,6 +305,7 @@ def test_later_epochs_compile_nothing(tmp_path):
     assert counts[1:] == [counts[0]] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ndim", [1, 2])
 def test_fewer_axes(tmp_path, ndim):
     record, display = finish(small(data__ndim=ndim, stop__max_epochs=12), tmp_path)
@@ -306,6 +313,7 @@ def test_fewer_axes(tmp_path, ndim):
     assert display.rows[-1].val_loss < display.rows[0].val_loss
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arm", ["strong", "weak", "linear", "linear-warmup", "sqrt", "sqrt-warmup"])
 def test_every_arm_runs_on_two_devices(tmp_path, arm):
     record, display = finish(small(arm=arm, parallel__devices=2, stop__max_epochs=2), tmp_path)

@@ -90,6 +90,7 @@ def test_choose_all_and_oversubscribed():
     assert not choose(1).oversubscribed
 
 
+@pytest.mark.slow
 def test_augmentation_does_not_depend_on_the_number_of_devices(one_device):
     def run(devices):
         setup = programs.prepare(small(parallel__devices=devices, data__augment=True))

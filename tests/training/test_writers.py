@@ -196,7 +196,9 @@ def kill(at):
         with pytest.MonkeyPatch.context() as patched:
             opened = []
             make = writers.SummaryWriter
-            patched.setattr(writers, "SummaryWriter", lambda *args, **options: opened.append(make(*args, **options)) or opened[-1])
+            patched.setattr(
+                writers, "SummaryWriter", lambda *args, **options: opened.append(make(*args, **options)) or opened[-1]
+            )
             with pytest.raises(MemoryError):
                 run(config, workdir, Killed(at))
         for writer in opened:
@@ -231,16 +233,23 @@ def steps(folder):
     return {tag: [event.step for event in of(tag)] for kind, of in kinds.items() for tag in events.Tags()[kind]}
 
 
+LOGGED = small(log__tensorboard=True, log__detail_epochs=2, checkpoint__every_epochs=4, stop__max_epochs=7)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    run(LOGGED, workdir := tmp_path_factory.mktemp("whole"), Recorder())
+    return steps(workdir / "tb")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("starts", STARTS.values(), ids=STARTS.keys())
-def test_whatever_ended_the_runs_before_the_board_is_that_of_one_run(tmp_path, starts):
-    config = small(log__tensorboard=True, log__detail_epochs=2, checkpoint__every_epochs=4, stop__max_epochs=7)
-    run(config, tmp_path / "whole", Recorder())
+def test_whatever_ended_the_runs_before_the_board_is_that_of_one_run(tmp_path, whole, starts):
     for i, start in enumerate(starts):
-        start(config, tmp_path / "parts")
+        start(LOGGED, tmp_path / "parts")
         [file] = (tmp_path / "parts" / "tb").glob("*[!x]")
         file.rename(file.with_name(f"events.out.tfevents.100000000{i}.x"))  # named by the second; a start takes longer
-    run(config, tmp_path / "parts", Recorder())
-    whole = steps(tmp_path / "whole" / "tb")
+    run(LOGGED, tmp_path / "parts", Recorder())
     assert whole["loss/validation"] == list(range(1, 8))
     assert whole["mixture/mu"] == [0, 2, 4, 6, 7]
     assert steps(tmp_path / "parts" / "tb") == whole

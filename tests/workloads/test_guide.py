@@ -76,6 +76,7 @@ def test_a_target_of_its_metric_from_above(config, tmp_path):
         assert [float(row["val_accuracy"]) for row in csv.DictReader(file)] == [row.metrics["accuracy"] for row in rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arm", ["strong", "weak"])
 def test_the_same_bits_on_1_2_and_8_devices(config, tmp_path, arm):
     exact = changed(config, arm=arm, parallel__virtual=2, parallel__reduction="exact", parallel__shards=8)
@@ -86,6 +87,7 @@ def test_the_same_bits_on_1_2_and_8_devices(config, tmp_path, arm):
     assert len(found) == 1
 
 
+@pytest.mark.slow
 def test_stopped_and_resumed_is_the_run_that_nobody_stopped(config, tmp_path):
     finish(changed(config, stop__max_epochs=2), tmp_path / "in two")
     _, rest = finish(config, tmp_path / "in two")
@@ -94,6 +96,7 @@ def test_stopped_and_resumed_is_the_run_that_nobody_stopped(config, tmp_path):
     assert losses(read_history(tmp_path / "in two" / "history.csv")) == losses(rows)
 
 
+@pytest.mark.slow
 def test_several_epochs_in_one_program(config, tmp_path):
     _, rows = finish(config, tmp_path / "one")
     several = changed(config, parallel__epochs_per_dispatch=3, log__detail_epochs=50, log__figure_epochs=(0,))
@@ -102,6 +105,7 @@ def test_several_epochs_in_one_program(config, tmp_path):
     assert [row.val_loss for row in blocks] == pytest.approx([row.val_loss for row in rows], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_sweep_with_its_report_and_an_arm_of_the_files_own(mine, tmp_path):
     own = tmp_path / "own.py"
     own.write_text(EXAMPLE + CUBE_ROOT)

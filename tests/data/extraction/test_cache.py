@@ -54,6 +54,7 @@ def run_killed(place, steps):
     )
 
 
+@pytest.mark.slow
 def test_killed_before_each_of_its_steps_an_entry_is_whole_or_not_there(tmp_path):
     steps = 0
     while True:
@@ -115,6 +116,7 @@ prepare(DataConfig(source="luna16", root=sys.argv[1], cache=sys.argv[2], workers
 """
 
 
+@pytest.mark.slow
 def test_ten_kills_at_random_moments_of_prepare(luna_folder, tmp_path):
     config = luna_folder("abcdefgh", compressed=True)
     reference = load(config, QUIET.append)

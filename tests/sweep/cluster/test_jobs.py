@@ -71,6 +71,7 @@ def test_a_job_that_somebody_ends_is_a_failure_and_no_interruption(tmp_path):
     assert describe(calls.ended["a"]).endswith(" was cancelled")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "reason"), [(signal.SIGTERM, "sigterm"), (signal.SIGINT, "sigint")])
 def test_a_signal_ends_all_and_starts_no_more(tmp_path, number, reason):
     locks = {name: tmp_path / f"{name}.lock" for name in ("polite", "deaf", "never")}
@@ -145,6 +146,7 @@ def test_a_sweep_has_the_records_of_one_by_processes(fake, tmp_path_factory):
     assert sorted(fake.records()) == sorted(NAMES)
 
 
+@pytest.mark.slow
 def test_sigterm_to_a_sweeping_process_ends_its_cells_and_the_same_command_goes_on(fake):
     fake.wish({"weak-n1-seed0": "hang"})
     process = fake.start(grid(devices=(1,), executor="local"))
@@ -160,6 +162,7 @@ def test_sigterm_to_a_sweeping_process_ends_its_cells_and_the_same_command_goes_
     assert sorted(fake.records()) == ["linear-n1-seed0", "weak-n1-seed0"]
 
 
+@pytest.mark.slow
 def test_the_cells_of_a_killed_sweep_die_with_it(fake):
     fake.wish({"weak-n1-seed0": "hang"})
     process = fake.start(grid(devices=(1,), executor="local"))
