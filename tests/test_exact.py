@@ -102,6 +102,7 @@ def test_the_exact_mean_is_the_mean():
         np.testing.assert_allclose(exact, fast, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_other_shards_have_other_bits(monkeypatch):
     """What the tests above would find, if sums were added in another order."""
     eight = after_an_epoch(optim__base_batch=16, **EXACT)
@@ -129,6 +130,7 @@ def test_too_few_threads_are_refused(monkeypatch):
         programs.prepare(small(**EXACT))
 
 
+@pytest.mark.slow
 def test_going_on_with_other_versions_or_another_device_is_warned_of(tmp_path):
     config = small(stop__max_epochs=1, **EXACT)
     assert finish(config, tmp_path).facts["reduction"] == "exact: 8 shards of 1; the same bits on any number of devices"

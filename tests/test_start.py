@@ -87,6 +87,7 @@ def test_the_corrected_command_is_not_refused(tmp_path):
     assert loop.run(small(seed=2), tmp_path / "run", Recorder()).epochs == 3
 
 
+@pytest.mark.slow
 def test_a_resumption_that_fails_changes_nothing(tmp_path, monkeypatch):
     loop.run(small(), tmp_path, Recorder())
     before = tree(tmp_path)

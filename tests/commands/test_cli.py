@@ -45,6 +45,7 @@ def test_default_workdir_is_named_by_the_config(tmp_path, config_file, monkeypat
     assert (tmp_path / "runs" / "small" / "record.json").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "reason"), [("1e30", "diverged"), ("10", "collapsed")], ids=["not a number", "dead units"])
 def test_failed_optimisation_is_exit_code_3_with_a_whole_record(tmp_path, config_file, rate, reason):
     workdir = tmp_path / "run"

@@ -898,6 +898,7 @@ def test_a_sweep_of_real_runs_has_the_results_of_each_run_alone(whole, tmp_path)
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_sweep_of_real_runs_measures_the_step_times_of_its_projection(whole):
     """Batches a device: 8 of strong on 1 and of weak, 4 of strong on 2; validation: 6 volumes on 1, 3 on 2."""
     _, folder, _, _ = whole

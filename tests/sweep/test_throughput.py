@@ -42,6 +42,7 @@ def test_where_it_was_measured_is_said(timings):
     assert timings.versions["jax"] == jax.__version__
 
 
+@pytest.mark.slow
 def test_no_compilation_is_timed_and_seconds_are_those_of_a_step(monkeypatch):
     """The clock shows 0, 1, 2, ...: a block of 2 steps takes 1, and so does a validation pass."""
     ticks, compilations, seen = itertools.count(), 0, []

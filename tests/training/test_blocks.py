@@ -39,7 +39,7 @@ def assert_same_course(one, other):
     [
         {},
         pytest.param({"parallel__devices": 2, "data__augment": True}, marks=pytest.mark.slow),
-        {"parallel__reduction": "exact", "parallel__shards": 8, "parallel__devices": 2},
+        pytest.param({"parallel__reduction": "exact", "parallel__shards": 8, "parallel__devices": 2}, marks=pytest.mark.slow),
         pytest.param({"precision": "float64"}, marks=pytest.mark.slow),
     ],
     ids=["one device", "two devices, augmentation", "exact", "float64"],

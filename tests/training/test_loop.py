@@ -153,6 +153,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, uninterrupted, n
     assert second.clocks["total_s"] > first.clocks["total_s"]
 
 
+@pytest.mark.slow
 def test_another_number_of_devices_goes_on_with_the_same_strong_run(tmp_path, uninterrupted):
     _, _, _, display = uninterrupted
     for devices, epochs in ((1, 2), (4, 4), (3, 5)):
@@ -210,6 +211,7 @@ def test_finished_run_says_so_and_longer_one_goes_on(tmp_path, uninterrupted):
     assert losses(longer.rows) == losses(uninterrupted[3].rows)[2:]
 
 
+@pytest.mark.slow
 def test_a_lower_target_goes_on(tmp_path, uninterrupted):
     rows = uninterrupted[3].rows
     finish(small(stop__max_epochs=5, stop__target=rows[1].val_loss), tmp_path)
