@@ -24,7 +24,7 @@ def trained(folder, **changes) -> tuple[Record, np.ndarray]:
 
 @pytest.mark.parametrize("devices", [2, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "arm", ["strong", *(pytest.param(arm, marks=pytest.mark.slow) for arm in ("weak", "linear")), "linear-warmup"]
+    "arm", ["strong", *(pytest.param(arm, marks=pytest.mark.slow) for arm in ("weak", "linear", "linear-warmup"))]
 )
 def test_virtual_devices_have_the_losses_of_as_many_real_ones(tmp_path, arm, devices):
     measured, real = trained(tmp_path / "real", arm=arm, parallel__devices=devices)
