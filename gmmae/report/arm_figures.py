@@ -94,7 +94,7 @@ def warmup(results: Results, folder: Path) -> Block:
         f"{run.record.epochs} epochs, at a validation loss of {tables.loss(float(course.val_loss[-1]))}. {_whose(run)}"
     )
     title = results.clock.titled(f"Linear rule with warmup {on}")
-    target = results.config.run.stop.target or None
+    target = results.config.run.stop.target_loss
     if run.epoch is None:
         drawn = courses.losses_by_devices([course], title=title, target=target, x_label="epoch")
     else:
@@ -126,7 +126,7 @@ def losses(results: Results, arm: str, number: int, folder: Path) -> Block:
     drawn = courses.losses_by_devices(
         [_course(results, run) for run in runs],
         title=results.clock.titled(title),
-        target=results.config.run.stop.target or None,
+        target=results.config.run.stop.target_loss,
         x_label="epoch" if results.clock.kind == "unknown" else _time_label(results, "time"),
     )
     text = f"{name}. {title}: on {listed(run.cell.devices for run in runs)} devices, against time on a logarithmic axis."
