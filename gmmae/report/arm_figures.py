@@ -91,8 +91,10 @@ def warmup(results: Results, folder: Path) -> Block:
     text = (
         f"Fig. 3. Losses under the linear rule with {epochs} epochs of warmup {on}; the learning rate goes from "
         f"{results.config.run.optim.learning_rate:g} to {run.record.learning_rate:g}. The run {ending} after "
-        f"{run.record.epochs} epochs, at a validation loss of {tables.loss(float(course.val_loss[-1]))}. {_whose(run)}"
+        f"{run.record.epochs} epochs, at a validation loss of {tables.loss(float(course.val_loss[-1]))}."
     )
+    if run.path != run.cell.name:
+        text += f" Computed as `{run.path}`."
     title = results.clock.titled(f"Linear rule with warmup {on}")
     target = results.config.run.stop.target_loss
     if run.epoch is None:
@@ -148,11 +150,6 @@ def _course(results: Results, run: Run) -> Course:
 
 def _captioned(results: Results, text: str, runs: Sequence[Run]) -> str:
     return results.clock.captioned(" ".join([text.strip(), *clipping.notes(runs)]))
-
-
-def _whose(run: Run) -> str:
-    """Which cell has computed a run, where it was another."""
-    return "" if run.path == run.cell.name else f"Computed as `{run.path}`."
 
 
 def _on(devices: int) -> str:

@@ -158,10 +158,9 @@ def paths(config: SweepConfig, samples: int) -> Iterator[tuple[Cell, list[Cell]]
     """
     shared: dict[Any, list[Cell]] = {}
     for cell in cells(config):
-        shared.setdefault(_path(config, cell, samples) if config.mode == "virtual" else cell, []).append(cell)
+        key: Any = cell
+        if config.mode == "virtual":
+            key = cell.seed, arms.follow(cell.arm, config.run.optim, cell.devices, samples).path
+        shared.setdefault(key, []).append(cell)
     for members in shared.values():
         yield members[0], members
-
-
-def _path(config: SweepConfig, cell: Cell, samples: int) -> tuple[int, arms.Path]:
-    return cell.seed, arms.follow(cell.arm, config.run.optim, cell.devices, samples).path
