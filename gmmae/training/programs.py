@@ -123,11 +123,15 @@ def arithmetic(config: Config) -> Iterator[None]:
 @repairing_cache()
 def initial_state(setup: Setup) -> TrainState:
     """The state before the first epoch, on the host; it depends on the configuration's seed and model only."""
+
+    def init(key: Array) -> TrainState:  # a compiled program is kept by its function's name, and a partial has none
+        return _init(setup.workload, setup.optimizer, key)
+
     # It runs once, so on a CPU it is compiled without optimisation: that takes a fifth of the time.
     options: dict[str, str | bool] | None = {"xla_backend_optimization_level": "0"} if jax.default_backend() == "cpu" else None
     with jax.enable_x64(False):  # a run in float64 starts from the same numbers
         key = jax.random.key(setup.config.seed)
-        compiled = jax.jit(partial(_init, setup.workload, setup.optimizer)).lower(key).compile(compiler_options=options)
+        compiled = jax.jit(init).lower(key).compile(compiler_options=options)
         return cast(setup.config, jax.device_get(compiled(key)))
 
 

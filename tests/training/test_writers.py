@@ -212,7 +212,9 @@ def kill(at):
         with pytest.MonkeyPatch.context() as patched:
             opened = []
             make = writers.SummaryWriter
-            patched.setattr(writers, "SummaryWriter", lambda *args, **options: opened.append(make(*args, **options)) or opened[-1])
+            patched.setattr(
+                writers, "SummaryWriter", lambda *args, **options: opened.append(make(*args, **options)) or opened[-1]
+            )
             with pytest.raises(MemoryError):
                 run(config, workdir, Killed(at))
         for writer in opened:
