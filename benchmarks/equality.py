@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from gmmae.base.config import Config, ParallelConfig, changed
+from gmmae.base.records import LOSS
 from gmmae.commands.arguments import config_path, read_config
 from gmmae.training import programs
 
@@ -23,7 +24,7 @@ def losses(config: Config, devices: int) -> np.ndarray:
         compiled = programs.build(setup, state)
         for epoch in range(1, EPOCHS + 1):
             state, steps = compiled.train(state, epoch)
-            rows.append((programs.mean_over_steps(steps, setup.train_plan), compiled.evaluate(state.params)[programs.LOSS]))
+            rows.append((programs.mean_over_steps(steps, setup.train_plan), compiled.evaluate(state.params)[LOSS]))
     return np.array(rows)
 
 

@@ -28,6 +28,7 @@ from jax.flatten_util import ravel_pytree
 
 from gmmae.base import environment
 from gmmae.base.config import Config, ParallelConfig, changed
+from gmmae.base.records import LOSS
 from gmmae.commands.arguments import config_path, read_config
 from gmmae.data.batches import epoch_order, shards
 from gmmae.figures import canvas
@@ -65,7 +66,7 @@ def train(devices: int, reduction: str, count: int, epochs: int, out: Path) -> N
     losses, kept, epoch = [], [], 0
     for epoch in range(1, (epochs or config.stop.max_epochs) + 1):
         state, steps = compiled.train(state, epoch)
-        losses += [steps.astype(np.float64), np.float64(compiled.evaluate(state.params)[programs.LOSS])]
+        losses += [steps.astype(np.float64), np.float64(compiled.evaluate(state.params)[LOSS])]
         kept.append(np.asarray(ravel_pytree(jax.device_get(state.params))[0]))
         if losses[-1] <= config.stop.target:
             break

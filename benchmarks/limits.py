@@ -24,6 +24,7 @@ from benchmarks.epoch import compiled_epoch, of_batches
 from benchmarks.spread import spread
 from gmmae.base.config import Config
 from gmmae.base.provenance import versions
+from gmmae.base.records import LOSS
 from gmmae.commands.arguments import config_path, read_config
 from gmmae.report.tables import Table, markdown
 from gmmae.training import programs
@@ -102,7 +103,7 @@ def epochs(config: Config, count: int, dispatch: int) -> dict[str, Any]:
         block = run(state, best, float("inf"), range(1, 1 + dispatch))
         began = time.perf_counter()
         while done < count:
-            lowest = min(validation[programs.LOSS] for validation in block.validations)
+            lowest = min(validation[LOSS] for validation in block.validations)
             block = run(block.state, block.best, lowest, range(1 + done, 1 + done + dispatch))
             done += len(block.validations)
             if len(block.validations) < dispatch:

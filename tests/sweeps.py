@@ -5,6 +5,7 @@ from pathlib import Path
 
 from gmmae.analysis.scaling import Cluster
 from gmmae.base import arms, stopping
+from gmmae.base.config import changed
 from gmmae.base.records import Epoch, Record, write_history
 from gmmae.data.batches import plan
 from gmmae.sweep import throughput
@@ -124,7 +125,7 @@ FLAT = Cluster("Flat", "a device", 8, 0.0, 4.0 * PARAMETERS, 0.0, 4.0 * PARAMETE
 
 STEPS = {8: 0.2, 16: 0.3, 32: 0.5}
 PASSES = {64: 0.5, 128: 1.0, 256: 2.0}
-GRID = SweepConfig(devices=(1, 2, 4), seeds=(0, 1, 2))
+GRID = SweepConfig(run=changed(SweepConfig().run, stop__target=TARGET), devices=(1, 2, 4), seeds=(0, 1, 2))
 
 
 def small(root: Path, config: SweepConfig = GRID) -> SweepConfig:

@@ -19,6 +19,7 @@ from benchmarks.peers.roster import Place
 from gmmae.base.config import Config, changed
 from gmmae.base.errors import InputError
 from gmmae.base.provenance import versions
+from gmmae.base.records import LOSS
 from gmmae.commands.arguments import config_path, read_config
 from gmmae.data.batches import plan
 from gmmae.training import programs
@@ -116,7 +117,7 @@ class Ours:
     def evaluate(self) -> float:
         with self._arithmetic():
             self.evaluates = self.evaluates or programs.evaluate_program(self.setup, self.state.params)
-            return self.evaluates(self.state.params)[programs.LOSS]
+            return self.evaluates(self.state.params)[LOSS]
 
     def gradient(self) -> Arrays:
         with self._arithmetic():

@@ -78,7 +78,7 @@ def _bound(folder: Path, limit_bytes: int) -> None:
 
 
 @contextmanager
-def mended() -> Iterator[None]:
+def repairing_cache() -> Iterator[None]:
     """Around a compilation: what JAX warns of its cache becomes one line, and a damaged entry is deleted.
 
     JAX writes entries in place: a full disk, or a kill at that moment, leaves one that cannot be read and is never replaced.

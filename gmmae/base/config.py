@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from gmmae.base.arms import ARMS, OptimConfig, arm
+from gmmae.base.records import LOSS
 from gmmae.base.rules import (
     INLINE,
     RESUMABLE,
@@ -37,14 +38,19 @@ FINITE = Rule("a finite number", math.isfinite)
 
 @dataclass(frozen=True)
 class StopConfig(Section, name="stop"):
-    target: Annotated[float, FINITE] = 0.0016384  # stop when the validation metric reaches this; 0 never stops
-    metric: str = "loss"  # what the target and "best" are about: loss, or one of the workload's validation metrics
+    target: Annotated[float, FINITE] = 0.0  # stop when the validation metric reaches this; 0: there is none
+    metric: str = LOSS  # what the target and "best" are about: loss, or one of the workload's validation metrics
     goal: Goal = "below"  # the side of the target that the metric is to come to: below or above
     max_epochs: PositiveInt = 400  # stop after this many epochs
     time_limit_s: NonNegativeFloat = 0.0  # stop at the first epoch that ends after this total_s; 0 never stops
     collapse_epochs: NonNegativeInt = 0  # stop when the validation loss has not changed at all for so long; 0 never stops
     patience_epochs: NonNegativeInt = 0  # stop when the metric's best has not improved in so many epochs; 0 never stops
     patience_gain: Share = 0.01  # the smallest improvement that counts there, as a share of the metric
+
+    @property
+    def target_loss(self) -> float | None:
+        """The target where it is about the validation loss; None where it is not, or there is none."""
+        return self.target or None if self.metric == LOSS else None
 
     def cost(self, value: Any) -> Any:
         """A value of the metric as something to make small: the value itself, or its negative where more is better."""
@@ -180,18 +186,17 @@ def leaves(config: Any, prefix: str = "", *, resumable: bool = True) -> Iterator
             yield prefix + item.name, item, value
 
 
-def flatten(config: Any, prefix: str = "", *, resumable: bool = True) -> Iterator[tuple[str, Any]]:
+def flatten(config: Any, *, resumable: bool = True) -> Iterator[tuple[str, Any]]:
     """All `section.field` keys of a configuration with their values, in the order of declaration.
 
     Args:
       config: any dataclass of values and dataclasses.
-      prefix: of all keys.
       resumable: whether those are among them that may change when a run is resumed.
 
     >>> dict(flatten(Config()))["optim.base_batch"]
     32
     """
-    return ((key, value) for key, _, value in leaves(config, prefix, resumable=resumable))
+    return ((key, value) for key, _, value in leaves(config, resumable=resumable))
 
 
 def flatten_table(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

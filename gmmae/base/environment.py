@@ -40,8 +40,8 @@ def prepare(config: Config, alone: bool = True, environ: MutableMapping[str, str
     parallel = config.parallel
     if parallel.exact:
         environ[THREADS] = str(parallel.shards)
-    said = parallel.devices or CPU_DEVICES in environ or "host_platform_device_count" in environ.get("XLA_FLAGS", "")
-    if alone and not said and config.any_devices:
+    chosen = parallel.devices or CPU_DEVICES in environ or "host_platform_device_count" in environ.get("XLA_FLAGS", "")
+    if alone and not chosen and config.any_devices:
         environ[CPU_DEVICES] = str(device_a_core(config))
 
 

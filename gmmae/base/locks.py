@@ -74,7 +74,7 @@ def _flock(file: IO[str], blocked: Callable[[], None]) -> bool:
 
 def _own(owner: Path, exact: bool, busy: Callable[[str], None]) -> None:
     """Creates the owner file, after whoever holds it has ended."""
-    told = False
+    reported = False
     while True:
         try:
             with owner.open("x", encoding="utf-8") as file:
@@ -84,8 +84,8 @@ def _own(owner: Path, exact: bool, busy: Callable[[str], None]) -> None:
             left_by_the_dead = exact and _read(owner).endswith(_kernel())
         if left_by_the_dead or _silent(owner):
             owner.unlink(missing_ok=True)
-        elif owner.exists() and not told:
-            told = True
+        elif owner.exists() and not reported:
+            reported = True
             busy(_holder(owner))
 
 

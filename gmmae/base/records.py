@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 
 SCHEMA_VERSION = 1
 
+LOSS = "loss"
+"""The name of the loss among the validation metrics."""
+
 
 class Epoch(NamedTuple):
     """One row of `history.csv`; steps, samples and clocks are totals since the beginning of the run."""
@@ -35,7 +38,7 @@ class Epoch(NamedTuple):
     @property
     def validation(self) -> dict[str, float]:
         """The validation metrics by name, the loss first."""
-        return {"loss": self.val_loss, **self.metrics}
+        return {LOSS: self.val_loss, **self.metrics}
 
 
 PLAIN = Epoch._fields[:-1]
@@ -62,7 +65,7 @@ class Record:
     train_samples: int
     validation_samples: int
     target: float
-    metric: str = "loss"  # what the target and the best epoch are about
+    metric: str = LOSS  # what the target and the best epoch are about
     goal: str = "below"  # the side of the target that the metric is to come to
     base_batch: int = 0  # global batch of one device; 0: written by a version that kept neither this nor the next
     wanted_batch: int = 0  # that the arm asks for: more than `global_batch` where that is clipped to the training set
@@ -85,12 +88,12 @@ class Record:
     @property
     def final_value(self) -> float | None:
         """The metric after the last epoch."""
-        return self.final_val_loss if self.metric == "loss" else self.final_metrics.get(self.metric)
+        return self.final_val_loss if self.metric == LOSS else self.final_metrics.get(self.metric)
 
     @property
     def best_value(self) -> float | None:
         """The metric after the best epoch."""
-        return self.best_val_loss if self.metric == "loss" else self.best_metrics.get(self.metric)
+        return self.best_val_loss if self.metric == LOSS else self.best_metrics.get(self.metric)
 
     @property
     def clipped(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from gmmae.base import locks, stopping
 from gmmae.base.config import Config, StopConfig, defaults, determining, flatten, flatten_table, to_toml
@@ -14,42 +14,19 @@ from gmmae.base.errors import InputError
 from gmmae.base.records import Epoch, Record, from_json, read_history, write_text
 
 
-class WorkDir(NamedTuple):
+class WorkDir:
     """Paths below `root`; which of them exist depends on how far the run is."""
 
-    root: Path
-
-    @property
-    def config(self) -> Path:
-        return self.root / "config.toml"
-
-    @property
-    def lock(self) -> Path:
-        return self.root / ".lock"
-
-    @property
-    def record(self) -> Path:
-        return self.root / "record.json"
-
-    @property
-    def history(self) -> Path:
-        return self.root / "history.csv"
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.root / "tb"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.root / "checkpoints"
-
-    @property
-    def figures(self) -> Path:
-        return self.root / "figures"
-
-    @property
-    def snapshots(self) -> Path:
-        return self.figures / "snapshots"
+    def __init__(self, root: Path):
+        self.root = root
+        self.config = root / "config.toml"
+        self.lock = root / ".lock"
+        self.record = root / "record.json"
+        self.history = root / "history.csv"
+        self.tensorboard = root / "tb"
+        self.checkpoints = root / "checkpoints"
+        self.figures = root / "figures"
+        self.snapshots = self.figures / "snapshots"
 
     def read_record(self) -> Record | None:
         """The record, or None where none has been written.

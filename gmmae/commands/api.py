@@ -1,8 +1,8 @@
 """What a Python program uses of gmmae: configure, train, load. `docs/api.md` shows it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gmmae.base.config import Config
 from gmmae.base.errors import InputError
@@ -10,7 +10,10 @@ from gmmae.base.idle import IDLE
 from gmmae.base.records import Record
 from gmmae.base.workdir import WorkDir
 from gmmae.commands.arguments import parse_train, read_config
-from gmmae.workloads.workload import Params, PerSample, Samples, Workload
+from gmmae.workloads.workload import Params, Samples, Workload
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def configure(config: str | Path = "quickstart", **changes: Any) -> Config:
@@ -73,26 +76,37 @@ class Trained(NamedTuple):
     workload: Workload
     params: Params
 
-    def losses(self, samples: Samples) -> Any:
+    def losses(self, samples: Samples) -> "np.ndarray":
         """One loss a sample. `samples` are as in `workload.data`."""
-        return self.workload.losses(self.params, samples, None)
+        return self._applied(lambda params, samples: self.workload.losses(params, samples, None), samples)
 
-    def metrics(self, samples: Samples) -> PerSample:
+    def metrics(self, samples: Samples) -> "Mapping[str, np.ndarray]":
         """One value a sample for each metric of the workload."""
-        return self.workload.metrics(self.params, samples)
+        return self._applied(self.workload.metrics, samples)
 
-    def describe(self, samples: Samples) -> Mapping[str, Any]:
+    def describe(self, samples: Samples) -> "Mapping[str, np.ndarray]":
         """What the workload says of samples; of nodules: their mixtures (weights, means, covariances) and densities."""
         if self.workload.describe is None:
             raise InputError(f"a workload must have `describe` to describe samples; got {self.config.workload}, which has none")
-        return self.workload.describe(self.params, samples)
+        return self._applied(self.workload.describe, samples)
+
+    def _applied(self, function: Callable[[Params, Samples], Any], samples: Samples) -> Any:
+        """Computed as the run's validation is: in its precision. Results are on the host."""
+        import jax
+
+        from gmmae.training import programs
+
+        with programs.arithmetic(self.config):
+            return jax.device_get(function(self.params, programs.cast(self.config, samples)))
 
 
 def load(workdir: str | Path) -> Trained:
     """The best parameters of a run, with the workload that they belong to; its data are loaded too.
 
+    Works in any interpreter, whatever devices and reduction the run had, and changes nothing in its folder.
+
     Raises:
-      InputError: the folder holds no run with a checkpoint.
+      InputError: the folder holds no run with a checkpoint that can be read.
     """
     folder = WorkDir(Path(workdir))
     record = folder.read_record() if folder.config.is_file() else None
@@ -102,10 +116,13 @@ def load(workdir: str | Path) -> Trained:
         )
     config = read_config(folder.config)
     from gmmae.training import programs
-    from gmmae.training.checkpoint import Checkpoints
+    from gmmae.training.checkpoint import newest
+    from gmmae.workloads import registry
 
-    setup = programs.prepare(config)
-    found = Checkpoints(folder.checkpoints, config.checkpoint.keep).restore(programs.initial_state(setup), print)
+    workload = registry.build(config)
+    found = newest(folder.checkpoints, programs.blank_state(config, workload))
     if found is None:
-        raise InputError(f"workdir must hold a checkpoint; got none in {folder.checkpoints}: train on, or keep them")
-    return Trained(config, record, setup.workload, found.best)
+        raise InputError(
+            f"workdir must hold a checkpoint; got none in {folder.checkpoints}: train on, or set keep_checkpoints in a sweep"
+        )
+    return Trained(config, record, workload, found.best)

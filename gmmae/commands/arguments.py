@@ -30,9 +30,13 @@ _TYRO = (tyro.conf.FlagConversionOff,)
 Switch = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 """True where its name is given."""
 
+Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NODULE")]
+
 
 @dataclass(frozen=True)
 class TrainArguments:
+    """Train a workload. The defaults shown are those of the TOML file."""
+
     config: str = "quickstart"  # TOML file, or the name of one in configs/; with --workload alone: none
     workdir: Path | None = None  # the run's folder; default: runs/ and the name of the TOML file, or of the workload
     run: Annotated[Config, tyro.conf.arg(name="")] = field(default_factory=Config)
@@ -49,14 +53,14 @@ def parse_train(arguments: Sequence[str], prog: str) -> tuple[Config, Path]:
     name = _option(arguments, "--config", None if workload else TrainArguments.config)
     path = None if name is None else config_path(name)
     run = _default({}, workload) if path is None else read_config(path, workload)
-    description = "Train a workload. The defaults shown are those of the TOML file."
-    defaults = TrainArguments(config=str(path or ""), run=_typed(run))
-    parsed = _parse(TrainArguments, defaults, arguments, prog, description)
+    parsed = _parse(TrainArguments(config=str(path or ""), run=_typed(run)), arguments, prog)
     return _plain(parsed.run, run.workload), parsed.workdir or Path("runs") / (path or Path(run.workload)).stem
 
 
 @dataclass(frozen=True)
 class PrepareArguments:
+    """Cut the nodules out of their scans, once, into the cache."""
+
     config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used
     out: Path | None = None  # folder for copies of summary.json and contact_sheet.png
     refresh: Switch = False  # throw away what the cache has of these data, and extract anew
@@ -65,9 +69,9 @@ class PrepareArguments:
 
 @dataclass(frozen=True)
 class InspectArguments:
-    which: Annotated[
-        str, tyro.conf.Positional, tyro.conf.arg(metavar="NODULE")
-    ]  # the nodule's name, a part that only it has, or its number from 0
+    """Show what is known of one nodule, and its central slices."""
+
+    which: Name  # the nodule's name, a part that only it has, or its number from 0
     config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used
     out: Path = Path("nodule.png")  # the picture to write
     data: DataConfig = field(default_factory=DataConfig)
@@ -75,6 +79,8 @@ class InspectArguments:
 
 @dataclass(frozen=True)
 class SynthArguments:
+    """Write a folder of synthetic scans in LUNA16's shape."""
+
     root: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]  # the folder to write; empty, or made
     scans: int = 10  # scans to write
     nodules: tuple[int, int] = (0, 3)  # the fewest and the most nodules in a scan
@@ -86,6 +92,8 @@ class SynthArguments:
 
 @dataclass(frozen=True)
 class SweepArguments:
+    """Compare scaling strategies: arms × device counts × seeds, each cell in a process of its own, then a report."""
+
     config: str = "sweep_quick"  # TOML file, or the name of one in configs/
     workdir: Path | None = None  # the sweep's folder; default: runs/ and the name of the TOML file
     dry_run: Switch = False  # print the grid, with batches, learning rates and steps, and end
@@ -107,41 +115,37 @@ def parse_sweep(arguments: Sequence[str], prog: str) -> SweepRequest:
     path = config_path(_option(arguments, "--config", SweepArguments.config) or "")
     sweep = read_sweep(path, _option(arguments, "--run.workload", None))
     defaults = SweepArguments(config=str(path), sweep=replace(sweep, run=_typed(sweep.run)))
-    description = "Compare scaling strategies: arms × device counts × seeds, each cell in a process of its own, then a report."
-    parsed = _parse(SweepArguments, defaults, arguments, prog, description, markers=())
+    parsed = _parse(defaults, arguments, prog, markers=())
     sweep = replace(parsed.sweep, run=_plain(parsed.sweep.run, sweep.run.workload))
     return SweepRequest(sweep, parsed.workdir or Path("runs") / path.stem, parsed.dry_run, parsed.retry)
 
 
 @dataclass(frozen=True)
 class ReportArguments:
+    """Write a sweep's tables, figures and verdict, finished or not."""
+
     root: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]  # the sweep's work directory
     clusters: tuple[str, ...] = ()  # TOML files, or names of those in configs/clusters, projected to; default: the sweep's
 
 
 def parse_report(arguments: Sequence[str], prog: str) -> ReportArguments:
     """The arguments of `report`. Errors as `parse_train`."""
-    defaults = ReportArguments(tyro.MISSING)
-    return _parse(ReportArguments, defaults, arguments, prog, "Write a sweep's tables, figures and verdict, finished or not.")
+    return _parse(ReportArguments(tyro.MISSING), arguments, prog)
 
 
 def parse_prepare(arguments: Sequence[str], prog: str) -> PrepareArguments:
     """The arguments of `data prepare`. Errors as `parse_train`."""
-    defaults = PrepareArguments(data=_data_section(arguments))
-    description = "Cut the nodules out of their scans, once, into the cache."
-    return _parse(PrepareArguments, defaults, arguments, prog, description, markers=())
+    return _parse(PrepareArguments(data=_data_section(arguments)), arguments, prog, markers=())
 
 
 def parse_inspect(arguments: Sequence[str], prog: str) -> InspectArguments:
     """The arguments of `data inspect`. Errors as `parse_train`."""
-    defaults = InspectArguments(tyro.MISSING, data=_data_section(arguments))
-    return _parse(InspectArguments, defaults, arguments, prog, "Show what is known of one nodule, and its central slices.")
+    return _parse(InspectArguments(tyro.MISSING, data=_data_section(arguments)), arguments, prog)
 
 
 def parse_synth(arguments: Sequence[str], prog: str) -> SynthArguments:
     """The arguments of `data synth`. Errors as `parse_train`."""
-    defaults = SynthArguments(tyro.MISSING)
-    return _parse(SynthArguments, defaults, arguments, prog, "Write a folder of synthetic scans in LUNA16's shape.")
+    return _parse(SynthArguments(tyro.MISSING), arguments, prog)
 
 
 def _data_section(arguments: Sequence[str]) -> DataConfig:
@@ -244,7 +248,7 @@ def _table(path: Path) -> dict[str, Any]:
 
 def _read(path: Path, default: T, table: dict[str, Any]) -> T:
     try:
-        return _parse(type(default), default, _as_arguments(table, default), prog=str(path))
+        return _parse(default, _as_arguments(table, default), prog=str(path))
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
@@ -303,19 +307,12 @@ def _suggest(key: str, known: dict[str, Any]) -> str:
     return f"; did you mean {near[0]!r}?" if near else f"; valid keys: {', '.join(siblings)}"
 
 
-def _parse(
-    kind: type[T],
-    default: T,
-    arguments: Sequence[str],
-    prog: str,
-    description: str | None = None,
-    markers: tuple[Any, ...] = _TYRO,
-) -> T:
-    """tyro's parser, its framed message turned into one line."""
+def _parse(default: T, arguments: Sequence[str], prog: str, markers: tuple[Any, ...] = _TYRO) -> T:
+    """tyro's parser of a dataclass, whose docstring is the help's first line; its framed message becomes one line."""
     message = io.StringIO()
     try:
         with contextlib.redirect_stderr(message):
-            return tyro.cli(kind, prog=prog, description=description, default=default, args=arguments, config=markers)
+            return tyro.cli(type(default), prog=prog, default=default, args=arguments, config=markers)
     except SystemExit as error:
         if not error.code:
             raise

@@ -1,25 +1,23 @@
-"""From a configuration to training and validation targets, whatever the source."""
+"""From a configuration to training and validation samples, whatever the source."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Float32
 
 from gmmae.data.config import DataConfig
 from gmmae.data.extraction import prepare
 from gmmae.data.splits import split
 from gmmae.data.synthetic.volumes import synthetic_nodules
-from gmmae.data.volumes import Nodules, Targets, central_section, to_density
+from gmmae.data.volumes import Nodules, central_section, to_density
 
 
 class Dataset(NamedTuple):
-    """Training and validation targets, and the nodules' positions in the source that they came from."""
+    """Training and validation samples, densities."""
 
-    train: Targets
-    validation: Targets
-    train_index: Int64[np.ndarray, " train"]
-    validation_index: Int64[np.ndarray, " validation"]
+    train: Float32[np.ndarray, "train *volume"]
+    validation: Float32[np.ndarray, "validation *volume"]
 
 
 def _synthetic(config: DataConfig) -> Nodules:
@@ -55,10 +53,5 @@ def load(config: DataConfig) -> Dataset:
     """
     nodules = SOURCES[config.source](config)
     train, validation = split(nodules.groups, nodules.categories, config.validation, config.seed)
-    targets = to_density(central_section(nodules.values, config.ndim), config.window)
-    return Dataset(
-        Targets(targets.density[train], targets.mass[train]),
-        Targets(targets.density[validation], targets.mass[validation]),
-        train,
-        validation,
-    )
+    density = to_density(central_section(nodules.values, config.ndim), config.window)
+    return Dataset(density[train], density[validation])

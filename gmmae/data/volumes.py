@@ -1,4 +1,4 @@
-"""What every data source returns, and the way from its values to densities and back.
+"""What every data source returns, and the way from its values to densities.
 
 Array axes are z, y, x. A volume has `size` samples along each axis; voxel centres lie on [-1, 1]
 (see `gmmae.models.mixture.grid`).
@@ -43,13 +43,6 @@ class Nodules(NamedTuple):
     masks: Shaped[np.ndarray, "samples *volume"] | None = None
 
 
-class Targets(NamedTuple):
-    """Volumes as densities that integrate to one over the domain, and the mass that was divided out."""
-
-    density: Float32[np.ndarray, "samples ..."]
-    mass: Float32[np.ndarray, " samples"]
-
-
 def central_section(values: Real[np.ndarray, "samples ..."], ndim: int) -> Real[np.ndarray, "samples ..."]:
     """The central slice (`ndim` 2) or central line (`ndim` 1) of each volume; what has `ndim` axes stays as it is."""
     while values.ndim > ndim + 1:
@@ -57,10 +50,10 @@ def central_section(values: Real[np.ndarray, "samples ..."], ndim: int) -> Real[
     return values
 
 
-def to_density(values: Real[np.ndarray, "samples ..."], window: tuple[float, float]) -> Targets:
+def to_density(values: Real[np.ndarray, "samples ..."], window: tuple[float, float]) -> Float32[np.ndarray, "samples ..."]:
     """Window to [0, 1], then divide by the mass, so that each volume integrates to one over [-1, 1]^n.
 
-    The mass is the integral of the windowed volume, `Σ x` times the volume of a voxel, `(2/S)^n`; `to_values` needs it back.
+    The mass is the integral of the windowed volume, `Σ x` times the volume of a voxel, `(2/S)^n`.
 
     Args:
       values: volumes, `samples` × S along each of n axes.
@@ -78,14 +71,4 @@ def to_density(values: Real[np.ndarray, "samples ..."], window: tuple[float, flo
             f"each volume must have voxels above the window's lower end, {low:g}; volume {int(np.argmin(mass))} has none: "
             "lower data.window"
         )
-    density = windowed / np.expand_dims(mass, axes)
-    return Targets(density.astype(np.float32), mass.astype(np.float32))
-
-
-def to_values(
-    density: Float32[np.ndarray, "samples ..."], mass: Float32[np.ndarray, " samples"], window: tuple[float, float]
-) -> Float32[np.ndarray, "samples ..."]:
-    """The inverse of `to_density` inside the window: the values of a density with the given mass."""
-    low, high = window
-    windowed = density * np.expand_dims(mass, tuple(range(1, density.ndim)))
-    return (windowed * (high - low) + low).astype(np.float32)
+    return (windowed / np.expand_dims(mass, axes)).astype(np.float32)

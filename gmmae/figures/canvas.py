@@ -23,11 +23,11 @@ BLUE, ORANGE, VERMILION, GREY = "#0072B2", "#E69F00", "#D55E00", "#666666"
 GREEN, PURPLE, SKY = "#009E73", "#CC79A7", "#56B4E9"
 
 
-def power_of_ten(value: float, digits: int = 1) -> str:
+def power_of_ten(value: float) -> str:
     """A loss as the paper sets it, 4.7×10⁻³."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "∞"
-    mantissa, exponent = f"{value:.{digits}e}".split("e")
+    mantissa, exponent = f"{value:.1e}".split("e")
     if int(exponent) == 0:
         return mantissa
     return rf"${mantissa}\times10^{{{int(exponent)}}}$"

@@ -65,12 +65,12 @@ def losses_by_devices(courses: Sequence[Course], *, title: str, target: float | 
         axes.plot(course.time_s, finite(course.val_loss), lw=1.5, marker=_alone(course.val_loss), **style)
         reached |= _mark_target(axes, course, target, colour)
         broken |= _mark_end(axes, course)
-        suffix = "" if _finite_epochs(course) == len(course.time_s) else " (not finite)"
+        suffix = "" if finite_epochs(course) == len(course.time_s) else " (not finite)"
         handles.append(Line2D([], [], color=colour, lw=2.5, label=course.label + suffix))
     handles.append(Line2D([], [], color=GREY, lw=1.5, label="validation"))
     handles.append(Line2D([], [], color=GREY, lw=0.9, ls=":", label="training"))
-    handles += [*_plot_target(axes, target), *_marks(reached, broken)]
-    _scale(axes, courses, target)
+    handles += [*plot_target(axes, target), *_marks(reached, broken)]
+    scale(axes, courses, target)
     _scale_time(axes, courses)
     canvas.legend_above(axes, handles)
     return figure
@@ -103,17 +103,17 @@ def warmup_course(
     figure = canvas.blank(4.0, title)
     axes, *panel = figure.subplots(1, 1 + enlarged, squeeze=False, width_ratios=(2, 1)[: 1 + enlarged])[0]
     canvas.dress(axes, x_label, "loss")
-    handles: list[Artist] = [*_plot_both(axes, course, course.time_s), *_plot_target(axes, target)]
+    handles: list[Artist] = [*plot_both(axes, course, course.time_s), *plot_target(axes, target)]
     handles += _marks(_mark_target(axes, course, target, VERMILION), _mark_end(axes, course))
-    _scale(axes, [course], target)
+    scale(axes, [course], target)
     axes.set_xlim(0, 1.02 * float(course.time_s[-1]))
     handles.append(axes.axvspan(0, end_s, color="#e4e4e4", zorder=0, lw=0, label=f"first {first_epochs} epochs"))
     canvas.legend_above(axes, handles, canvas.WIDTH * (2 / 3 if enlarged else 1))
     for beside in panel:
         canvas.dress(beside, "epoch", "")
         beside.set_facecolor("#f3f3f3")
-        _plot_both(beside, first, first.time_s / epoch_s, marker="o")
-        _scale(beside, [first], None)
+        plot_both(beside, first, first.time_s / epoch_s, marker="o")
+        scale(beside, [first], None)
         beside.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     return figure
 
@@ -125,7 +125,8 @@ def _check(courses: Sequence[Course]) -> None:
             raise ValueError(f"the arrays of {course.label!r} must have one length, not 0; got lengths {lengths}")
 
 
-def _plot_both(axes: Axes, course: Course, x: np.ndarray, marker: str | None = None) -> list[Line2D]:
+def plot_both(axes: Axes, course: Course, x: np.ndarray, marker: str | None = None) -> list[Line2D]:
+    """The two losses of a run; returns their lines, for a legend, as `plot_target` does."""
     handles = []
     for loss, label, colour, ls in (
         (course.train_loss, "training", BLUE, "--"),
@@ -140,7 +141,8 @@ def _alone(loss: np.ndarray) -> str | None:
     return "o" if np.isfinite(loss).sum() == 1 else None
 
 
-def _plot_target(axes: Axes, target: float | None) -> list[Line2D]:
+def plot_target(axes: Axes, target: float | None) -> list[Line2D]:
+    """A line at the target, if there is one."""
     if target is None:
         return []
     return [axes.axhline(target, color=GREY, ls="--", lw=1, zorder=1, label=f"target {canvas.plain(target)}")]
@@ -156,14 +158,14 @@ def _mark_target(axes: Axes, course: Course, target: float | None, colour: str |
     return True
 
 
-def _finite_epochs(course: Course) -> int:
+def finite_epochs(course: Course) -> int:
     """Epochs before the first with a loss that is not finite."""
     return int(np.logical_and.accumulate(np.isfinite(course.train_loss) & np.isfinite(course.val_loss)).sum())
 
 
 def _mark_end(axes: Axes, course: Course) -> bool:
     """A cross at the last loss before the first that is not finite; returns whether there are both."""
-    last = _finite_epochs(course) - 1
+    last = finite_epochs(course) - 1
     if not 0 <= last < len(course.time_s) - 1:
         return False
     axes.plot(course.time_s[last], course.val_loss[last], marker="x", ms=6, mew=1.5, color="black", zorder=4)
@@ -177,7 +179,7 @@ def _marks(reached: bool, broken: bool) -> list[Line2D]:
     return [circle] * reached + [cross] * broken
 
 
-def _scale(axes: Axes, courses: Sequence[Course], target: float | None) -> None:
+def scale(axes: Axes, courses: Sequence[Course], target: float | None) -> None:
     """A logarithmic axis with plain numbers where all finite losses, and the target, are positive; else a linear one."""
     drawn = np.concatenate([loss for course in courses for loss in course[2:]])
     drawn = drawn[np.isfinite(drawn)]

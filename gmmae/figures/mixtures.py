@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Float32
+from jaxtyping import Float32
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import LinearSegmentedColormap
@@ -136,14 +136,9 @@ def _draw_volume(
     spare = CELL - INSET
     for volume, label, offset in ((nodule, "input", 0.0), (estimate.density, "estimate", spare)):
         inset = _axes(figure, left + offset, bottom, INSET, INSET, frame="#999999")
-        _image(inset, central_slice(volume), nodule)
+        _image(inset, volume[len(volume) // 2], nodule)
         if last_row:
             _text(figure, left + offset + INSET / 2, bottom - 0.04, label, va="top", fontsize=7, color=GREY)
-
-
-def central_slice(volume: Float[np.ndarray, "z y x"]) -> Float[np.ndarray, "y x"]:
-    """The slice at index S // 2 of the z axis."""
-    return volume[volume.shape[0] // 2]
 
 
 def _draw_image(

@@ -91,10 +91,12 @@ def warmup(results: Results, folder: Path) -> Block:
     text = (
         f"Fig. 3. Losses under the linear rule with {epochs} epochs of warmup {on}; the learning rate goes from "
         f"{results.config.run.optim.learning_rate:g} to {run.record.learning_rate:g}. The run {ending} after "
-        f"{run.record.epochs} epochs, at a validation loss of {tables.loss(float(course.val_loss[-1]))}. {_whose(run)}"
+        f"{run.record.epochs} epochs, at a validation loss of {tables.loss(float(course.val_loss[-1]))}."
     )
+    if run.path != run.cell.name:
+        text += f" Computed as `{run.path}`."
     title = results.clock.titled(f"Linear rule with warmup {on}")
-    target = results.config.run.stop.target or None
+    target = results.config.run.stop.target_loss
     if run.epoch is None:
         drawn = courses.losses_by_devices([course], title=title, target=target, x_label="epoch")
     else:
@@ -126,7 +128,7 @@ def losses(results: Results, arm: str, number: int, folder: Path) -> Block:
     drawn = courses.losses_by_devices(
         [_course(results, run) for run in runs],
         title=results.clock.titled(title),
-        target=results.config.run.stop.target or None,
+        target=results.config.run.stop.target_loss,
         x_label="epoch" if results.clock.kind == "unknown" else _time_label(results, "time"),
     )
     text = f"{name}. {title}: on {listed(run.cell.devices for run in runs)} devices, against time on a logarithmic axis."
@@ -148,11 +150,6 @@ def _course(results: Results, run: Run) -> Course:
 
 def _captioned(results: Results, text: str, runs: Sequence[Run]) -> str:
     return results.clock.captioned(" ".join([text.strip(), *clipping.notes(runs)]))
-
-
-def _whose(run: Run) -> str:
-    """Which cell has computed a run, where it was another."""
-    return "" if run.path == run.cell.name else f"Computed as `{run.path}`."
 
 
 def _on(devices: int) -> str:

@@ -64,9 +64,9 @@ def endings(results: Results) -> Table | None:
             if not runs:
                 continue
             record = runs[0].record
-            told = "; ".join(how for how, _ in misses(runs)) or NONE
+            why = "; ".join(how for how, _ in misses(runs)) or NONE
             batch = (str(record.global_batch), f"{record.learning_rate:g}")
-            rows.append((arm, _devices(runs, n), *batch, reached(runs), epochs_text(runs), told))
+            rows.append((arm, _devices(runs, n), *batch, reached(runs), epochs_text(runs), why))
     columns = ("arm", "devices", "batch", "learning rate", "reached", "epochs", "misses")
     notes = [
         "Epochs: to the target, median and range over seeds; a miss counts as infinite. Crashed and timed-out processes are "

@@ -38,7 +38,7 @@ def _write_run(results: Results, run: Run, history: list[Epoch], folder: Path) -
     kind = results.clock.kind
     times = {"measured": TIMES, "projected": PROJECTED_TIMES, "unknown": {}}[kind]
     tags = {"measured": RESULTS, "projected": PROJECTED_RESULTS, "unknown": NO_RESULT_TIMES}[kind]
-    board = TensorBoard(folder, _parameters(results, run), times=times, results=tags)
+    board = TensorBoard(folder, _parameters(results, run), metric=run.record.metric, times=times, results=tags)
     for row in history:
         board.epoch(row._replace(total_s=results.elapsed_s(run, row)) if kind == "projected" else row)
     board.result(replace(run.record, time_to_target_s=run.time_s if run.reached else None))

@@ -33,10 +33,10 @@ def verdict(results: Results) -> list[Block]:
     else:
         blocks.append(Paragraph("No cell is computed yet."))
     if results.failed:
-        told = "; ".join(
+        failures = "; ".join(
             f"`{record.cell.name}` {record.outcome}: {record.message or 'nothing said'}" for record in results.failed
         )
-        blocks.append(Paragraph(f"**Failed processes**, which say nothing of the optimisation and count nowhere: {told}"))
+        blocks.append(Paragraph(f"**Failed processes**, which say nothing of the optimisation and count nowhere: {failures}"))
     return blocks
 
 
@@ -51,12 +51,12 @@ def _arm(results: Results, arm: str) -> str:
             missing.append(n)
     parts = [f"on {_devices(ns)} by {k} of {_seeds(m)}" for (k, m), ns in counts.items()]
     text = f"**{ARMS[arm].label}**: the target was reached " + ", ".join(parts) + "."
-    told = [
+    missed = [
         f"{how} on {_devices(sorted({run.cell.devices for run in runs}))}"
         for how, runs in misses([run for n in results.counts for run in results.group(arm, n)])
     ]
-    if told:
-        text += f" Misses: {'; '.join(told)}."
+    if missed:
+        text += f" Misses: {'; '.join(missed)}."
     return text + (f" Nothing computed on {_devices(missing)}." if missing else "")
 
 
@@ -174,7 +174,8 @@ def _setting(results: Results) -> str:
     run = results.config.run
     target = f"with the paper's target of {PAPER_TARGET:g}"
     if run.stop.target != PAPER_TARGET:
-        target = f"with a target of {run.stop.target:g} where the paper's is {PAPER_TARGET:g}"
+        ours = f"with a target of {run.stop.target:g}" if run.stop.target else "without a target"
+        target = f"{ours} where the paper's is {PAPER_TARGET:g}"
     measured = "measured, " if results.clock.kind == "measured" and results.clock.short else ""
     times = f"times {measured}{results.clock.short or results.clock.kind}"
     return f"The paper's runs: one each, LUNA16, K80 GPUs. Here: data source {run.settings.data.source}, {target}, {times}."

@@ -5,7 +5,6 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from gmmae.base.arms import OptimConfig, arm
 from gmmae.base.errors import InputError
@@ -38,39 +37,21 @@ class CellRecord:
         return Cell(self.arm, self.devices, self.seed)
 
 
-class SweepDir(NamedTuple):
+class SweepDir:
     """Paths below `root`."""
 
-    root: Path
-
-    @property
-    def config(self) -> Path:
-        return self.root / "sweep.toml"
-
-    @property
-    def records(self) -> Path:
-        return self.root / "records"
+    def __init__(self, root: Path):
+        self.root = root
+        self.config = root / "sweep.toml"
+        self.records = root / "records"
+        self.tensorboard = root / "tb"
+        self.report = root / "report"
+        self.lock = root / ".lock"
+        self.jobs = root / "jobs"  # what submitit writes
 
     def step_times(self, devices: int) -> Path:
         """What one process measured on a number of devices."""
         return self.root / "step_times" / f"step-times-n{devices}.json"
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.root / "tb"
-
-    @property
-    def report(self) -> Path:
-        return self.root / "report"
-
-    @property
-    def lock(self) -> Path:
-        return self.root / ".lock"
-
-    @property
-    def jobs(self) -> Path:
-        """What submitit writes."""
-        return self.root / "jobs"
 
     def run(self, name: str) -> WorkDir:
         """The work directory of a path."""

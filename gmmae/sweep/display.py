@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gmmae.base import stopping
+from gmmae.base.records import LOSS, Epoch
 from gmmae.sweep.cells import CRASHED, TIMED_OUT, CellRecord
 from gmmae.sweep.grid import Cell, SweepConfig
 from gmmae.training.terminal import standard_output
@@ -36,8 +37,18 @@ def cell_text(record: CellRecord) -> str:
         return record.outcome
     if record.outcome == stopping.TARGET_REACHED:
         return f"reached at epoch {run.epochs}"
-    loss = "?" if run.final_val_loss is None else f"{run.final_val_loss:.4g}"
-    return f"{record.outcome} at {loss}"
+    return f"{record.outcome} at {_value_text(run.metric, run.final_value)}"
+
+
+def course_text(last: Epoch, metric: str) -> str:
+    """The state of a cell that is computed: its last epoch, with the metric that the target is about."""
+    return f"epoch {last.epoch}: {_value_text(metric, last.value(metric))}"
+
+
+def _value_text(metric: str, value: float | None) -> str:
+    """A metric's value, short; the loss goes without its name."""
+    text = "?" if value is None else f"{value:.4g}"
+    return text if metric == LOSS else f"{metric} {text}"
 
 
 class TimeLeft:

@@ -21,7 +21,7 @@ from gmmae.base.workdir import WorkDir, differences, finished
 from gmmae.processes.supervisor import Ended, Job, describe, last_lines
 from gmmae.sweep import timing as sweep_timing
 from gmmae.sweep.cells import CRASHED, FAILED, TIMED_OUT, CellRecord, SweepDir, on_devices, read_toml
-from gmmae.sweep.display import SweepDisplay, cell_text
+from gmmae.sweep.display import SweepDisplay, cell_text, course_text
 from gmmae.sweep.grid import Cell, SweepConfig, cells, paths
 from gmmae.sweep.jobs import execute, training_job
 
@@ -122,7 +122,9 @@ def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples
         display.ended(job.name, {record.cell: cell_text(record) for record in written}, ended.seconds)
 
     def on_tick(running: Sequence[tuple[Job, float]]) -> None:
-        texts = {cell: _course_text(folder, job.name) for job, _ in running for cell in shared[job.name]}
+        texts = {
+            cell: _course_text(folder, job.name, config.run.stop.metric) for job, _ in running for cell in shared[job.name]
+        }
         display.tick(texts)
 
     with display:
@@ -191,12 +193,12 @@ def _cell_record(config: SweepConfig, folder: SweepDir, cell: Cell, job: Job, en
     return CellRecord(cell.arm, cell.devices, cell.seed, config.mode, outcome, job.name, shown, message)
 
 
-def _course_text(folder: SweepDir, name: str) -> str:
+def _course_text(folder: SweepDir, name: str, metric: str) -> str:
     try:
         last = read_history(folder.run(name).history)[-1]
     except (OSError, IndexError, ValueError, KeyError, TypeError):  # not there yet, or its last line half written
         return "starting"
-    return f"epoch {last.epoch}: {last.val_loss:.4g}"
+    return course_text(last, metric)
 
 
 @contextmanager

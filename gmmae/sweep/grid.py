@@ -19,6 +19,7 @@ def _known_arms(names: tuple[str, ...]) -> bool:
 
 
 Counts = Annotated[tuple[int, ...], distinct(1)]
+Clusters = Annotated[tuple[str, ...], Rule("at least one", bool)]
 Word = Annotated[str, Rule("a name without spaces", lambda word: len(word.split()) <= 1 and word == word.strip())]
 Lines = Annotated[tuple[str, ...], Rule("lines that are not empty", lambda lines: all(line.strip() for line in lines))]
 Options = Annotated[
@@ -50,9 +51,7 @@ class SlurmConfig(Section, name="slurm"):
     qos: Word = ""  # quality of service
     time_min: PositiveInt = 60  # of a job; a longer cell is requeued, and goes on from its checkpoint
     timeouts: NonNegativeInt = 100  # times that a cell may reach time_min and go on
-    devices_per_node: NonNegativeInt = (
-        0  # GPUs of a node; cells with more get several nodes; 0: one node, no GPUs are asked for
-    )
+    devices_per_node: NonNegativeInt = 0  # GPUs of a node; cells with more get several nodes; 0: one node without GPUs
     cpus_per_task: NonNegativeInt = 0  # cores of a node's process
     mem_gb: NonNegativeInt = 0  # memory of a node
     at_once: NonNegativeInt = 0  # cells on the same number of devices that may run at the same time; 0: all
@@ -86,9 +85,7 @@ class SweepConfig(Section):
     cell_time_limit_s: NonNegativeFloat = 0.0  # a cell that runs longer is ended and recorded as timed_out; 0: no limit
     keep_checkpoints: bool = False  # keep those of cells that have ended by themselves, to train them further
     grace_s: NonNegativeFloat = 30.0  # from SIGTERM to SIGKILL
-    clusters: Annotated[tuple[str, ...], Rule("at least one", bool)] = (
-        "k80_1gbe",
-    )  # virtual: TOML files, or names of those in configs/clusters, projected to
+    clusters: Clusters = ("k80_1gbe",)  # virtual: TOML files, or names of those in configs/clusters, projected to
     timing: TimingConfig = field(default_factory=TimingConfig)
     slurm: SlurmConfig = field(default_factory=SlurmConfig)
     run: Config = field(default_factory=configuration)
@@ -158,10 +155,9 @@ def paths(config: SweepConfig, samples: int) -> Iterator[tuple[Cell, list[Cell]]
     """
     shared: dict[Any, list[Cell]] = {}
     for cell in cells(config):
-        shared.setdefault(_path(config, cell, samples) if config.mode == "virtual" else cell, []).append(cell)
+        key: Any = cell
+        if config.mode == "virtual":
+            key = cell.seed, arms.follow(cell.arm, config.run.optim, cell.devices, samples).path
+        shared.setdefault(key, []).append(cell)
     for members in shared.values():
         yield members[0], members
-
-
-def _path(config: SweepConfig, cell: Cell, samples: int) -> tuple[int, arms.Path]:
-    return cell.seed, arms.follow(cell.arm, config.run.optim, cell.devices, samples).path

@@ -7,18 +7,18 @@ judges by float32 sums, a millionth early; the host judges by the losses of the 
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Float
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from gmmae.base.compiled import mended
+from gmmae.base.compiled import repairing_cache
+from gmmae.base.records import LOSS
 from gmmae.data.batches import epoch_order
 from gmmae.training.programs import (
-    LOSS,
     Setup,
     data_set,
     deal_validation,
@@ -28,7 +28,7 @@ from gmmae.training.programs import (
     validation_of_device,
 )
 from gmmae.training.step import TrainState
-from gmmae.workloads.workload import Params
+from gmmae.workloads.workload import Params, Samples
 
 
 class Block(NamedTuple):
@@ -48,11 +48,31 @@ class Block(NamedTuple):
     validations: Sequence[dict[str, float]]
 
 
+class _Carry(NamedTuple):
+    """What one epoch hands to the next, on the devices.
+
+    Attributes:
+      done: epochs of this block so far.
+      ended: nothing is to be computed any more.
+      best_cost, best_epoch: of the best parameters.
+      step_losses, validations: a row for each epoch that the block may have.
+    """
+
+    done: Int[Array, ""]
+    ended: Bool[Array, ""]
+    state: TrainState
+    best: Params
+    best_cost: Float[Array, ""]
+    best_epoch: Int[Array, ""]
+    step_losses: Float[Array, "epochs steps"]
+    validations: dict[str, Float[Array, "epochs steps"]]
+
+
 TrainBlock = Callable[[TrainState, Params, float, range], Block]
 """`(state, best, its `StopConfig.cost`, epochs) -> Block`; takes over the memory of state and best."""
 
 
-@mended()
+@repairing_cache()
 def block_program(setup: Setup, state: TrainState, names: Sequence[str]) -> TrainBlock:
     """Compiles a program for up to `parallel.epochs_per_dispatch` epochs.
 
@@ -66,27 +86,36 @@ def block_program(setup: Setup, state: TrainState, names: Sequence[str]) -> Trai
     shares = (setup.eval_plan.counts / setup.eval_plan.samples).astype(config.dtype)
     bar = stop.cost(stop.target) + abs(stop.target) * 1e-6 if stop.target else -math.inf
 
-    def program(state: Any, best: Any, best_cost: Any, samples: Any, epochs: Any, *dealt: Any) -> Any:
+    def program(
+        state: TrainState,
+        best: Params,
+        best_cost: Float[Array, ""],
+        samples: tuple[Samples, Samples],
+        epochs: Int[Array, "2"],
+        *dealt: Array,
+    ) -> tuple[TrainState, Params, Array, Array, Array, dict[str, Array]]:
         *validation, indices, weights, part = dealt
         first, count = epochs
 
-        def run(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-            done, _, state, best, best_cost, best_epoch, step_losses, validations = carry
-            state, losses = epoch_of_device(setup, state, samples[0], first + done, indices[done], weights[done], part)
+        def run(carry: _Carry) -> _Carry:
+            done = carry.done
+            state, losses = epoch_of_device(setup, carry.state, samples[0], first + done, indices[done], weights[done], part)
             steps = validation_of_device(setup, state.params, samples[1], *validation)
             cost = stop.cost(steps[stop.metric] @ shares)
-            better = cost < best_cost
-            best = jax.tree.map(partial(jnp.where, better), state.params, best)
+            better = cost < carry.best_cost
             finite = jnp.isfinite(losses).all() & jnp.isfinite(steps[LOSS] @ shares)
-            return (
-                done + 1,
-                ~finite | (cost <= bar),
-                state,
-                best,
-                jnp.where(better, cost, best_cost),
-                jnp.where(better, first + done, best_epoch),
-                lax.dynamic_update_index_in_dim(step_losses, losses, done, 0),
-                {name: lax.dynamic_update_index_in_dim(validations[name], steps[name], done, 0) for name in steps},
+            return _Carry(
+                done=done + 1,
+                ended=~finite | (cost <= bar),
+                state=state,
+                best=jax.tree.map(partial(jnp.where, better), state.params, carry.best),
+                best_cost=jnp.where(better, cost, carry.best_cost),
+                best_epoch=jnp.where(better, first + done, carry.best_epoch),
+                step_losses=lax.dynamic_update_index_in_dim(carry.step_losses, losses, done, 0),
+                validations={
+                    name: lax.dynamic_update_index_in_dim(rows, steps[name], done, 0)
+                    for name, rows in carry.validations.items()
+                },
             )
 
         zero = jnp.int32(0)
@@ -94,13 +123,13 @@ def block_program(setup: Setup, state: TrainState, names: Sequence[str]) -> Trai
             jnp.zeros((most, plan.steps), config.dtype) for plan in (setup.train_plan, setup.eval_plan)
         )
         blank = dict.fromkeys(names, validation_steps)
-        start = (zero, jnp.bool_(False), state, best, best_cost, zero, step_losses, blank)
-        done, _, state, best, _, best_epoch, *losses = lax.while_loop(lambda c: (c[0] < count) & ~c[1], run, start)
-        return state, best, best_epoch, done, *losses
+        start = _Carry(zero, jnp.bool_(False), state, best, best_cost, zero, step_losses, blank)
+        end = lax.while_loop(lambda carry: (carry.done < count) & ~carry.ended, run, start)
+        return end.state, end.best, end.best_epoch, end.done, end.step_losses, end.validations
 
     validation = deal_validation(setup)
 
-    def arguments(state: TrainState, best: Params, best_cost: float, epochs: range) -> tuple[Any, ...]:
+    def arguments(state: TrainState, best: Params, best_cost: float, epochs: range) -> tuple[PyTree, ...]:
         plan = setup.train_plan
         on_host = [dealt_on_host(setup, epoch_order(config.seed, epoch, plan.samples), plan) for epoch in epochs]
         on_host += [on_host[-1]] * (most - len(epochs))  # never reached

@@ -48,7 +48,7 @@ class Checkpoints:
     """The newest checkpoints of a run, in a folder of their own.
 
     Of several processes the first one has this: all have the same state, so it saves for them. The others read what it has
-    chosen with `restore_epoch`.
+    chosen with `restore_epoch`. Who only reads uses `newest`.
 
     Args:
       folder: made when needed.
@@ -143,15 +143,35 @@ def restore_epoch(folder: Path, epoch: int, like: TrainState) -> Checkpoint:
     Raises:
       CheckpointError: this process cannot.
     """
+    way_out = "put the workdir on a file system that all hosts share"
+    with _manager(folder, read_only=True) as manager:
+        return _read_or_refuse(manager, folder, epoch, like, "readable by all processes", way_out)
+
+
+def newest(folder: Path, like: TrainState) -> Checkpoint | None:
+    """The newest checkpoint, or None where there is none; the folder stays as it is.
+
+    Raises:
+      CheckpointError: it cannot be read, or holds another model.
+    """
+    if not folder.is_dir():
+        return None
+    with _manager(folder, read_only=True) as manager:
+        epoch = manager.latest_step()
+        way_out = "train on, and an older one takes its place"
+        return None if epoch is None else _read_or_refuse(manager, folder, epoch, like, "readable", way_out)
+
+
+def _read_or_refuse(
+    manager: ocp.CheckpointManager, folder: Path, epoch: int, like: TrainState, rule: str, way_out: str
+) -> Checkpoint:
     try:
-        with _manager(folder) as manager:
-            return _read(manager, folder, epoch, like)
+        return _read(manager, folder, epoch, like)
     except CheckpointError:
         raise
-    except Exception as error:
+    except Exception as error:  # as above, whatever the damage leads to
         raise CheckpointError(
-            f"the checkpoint {folder / str(epoch)} must be readable by all processes; reading it failed with {_reason(error)}: "
-            "put the workdir on a file system that all hosts share"
+            f"the checkpoint {folder / str(epoch)} must be {rule}; reading it failed with {_reason(error)}: {way_out}"
         ) from error
 
 

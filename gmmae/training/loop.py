@@ -17,7 +17,7 @@ from gmmae.base.clock import Clock
 from gmmae.base.config import Config, determining
 from gmmae.base.idle import IDLE
 from gmmae.base.interrupts import Interrupts
-from gmmae.base.records import Epoch, Record, from_plain, plain
+from gmmae.base.records import LOSS, Epoch, Record, from_plain, plain
 from gmmae.base.workdir import WorkDir, begin, claim, finished
 from gmmae.processes import agreement
 from gmmae.processes.peers import ALONE, Group
@@ -26,7 +26,7 @@ from gmmae.training.blocks import TrainBlock, block_program
 from gmmae.training.checkpoint import Checkpoint, Checkpoints, Progress, restore_epoch
 from gmmae.training.journal import Journal
 from gmmae.training.programs import Programs, Setup
-from gmmae.training.startup import doubts, facts, new_record, require_checkpoint, require_metric, require_same_path
+from gmmae.training.startup import facts, new_record, require_checkpoint, require_metric, require_same_path, resume_warnings
 from gmmae.training.step import TrainState
 from gmmae.training.terminal import Display
 from gmmae.training.writers import TensorBoard
@@ -86,7 +86,7 @@ class _Run:
         start = programs.initial_state(setup)
         self.record = new_record(setup, start)
         require_same_path(earlier, self.record)
-        for line in doubts(setup.config, earlier, self.record):
+        for line in resume_warnings(setup.config, earlier, self.record):
             display.say(line)
         saved = self._restore(start)
         require_checkpoint(earlier, saved is not None, workdir.checkpoints)
@@ -128,7 +128,7 @@ class _Run:
             with self.clock.section("compile_s"):
                 self.block = block_program(self.setup, self.state, self.metrics)
             self.best = self.setup.devices.replicate(self.best)
-        val_loss = validation[programs.LOSS]
+        val_loss = validation[LOSS]
         self._begin()
         reason, _ = self._agree(self._stop_reason([row.train_loss for row in self.history[-1:]]) if done else None, None)
         self._show(compiled, val_loss, last=reason is not None)
@@ -154,13 +154,13 @@ class _Run:
         if self.group.primary:
             begin(self.setup.config, self.workdir)
             self.journal = Journal(self.workdir, self._board())
-        self.journal.begin(self.history, [name for name in self.metrics if name != programs.LOSS])
+        self.journal.begin(self.history, [name for name in self.metrics if name != LOSS])
         self._write_record(None)
 
     def _agree(self, end: str | None, interrupt: str | None) -> tuple[str | None, str | None]:
         """The end that the first process sees, by its clock, and the first interrupt of any process: the same for all."""
-        said = self.group.gather([end, interrupt])
-        return said[0][0], next((reason for _, reason in said if reason), None)
+        of_each = self.group.gather([end, interrupt])
+        return of_each[0][0], next((reason for _, reason in of_each if reason), None)
 
     def _advance(self, compiled: Programs) -> Sequence[float]:
         """One epoch, or several in one program; the losses of the last one's steps."""
@@ -193,9 +193,9 @@ class _Run:
             samples=epoch * plan.samples,
             lr=np.asarray(self.setup.schedule(epoch * plan.steps - 1)).item(),
             train_loss=programs.mean_over_steps(step_losses, plan),
-            val_loss=validation[programs.LOSS],
+            val_loss=validation[LOSS],
             **clocks,
-            metrics={name: value for name, value in validation.items() if name != programs.LOSS},
+            metrics={name: value for name, value in validation.items() if name != LOSS},
         )
         self.course.add(row)
         self.journal.epoch(row)
@@ -252,11 +252,13 @@ class _Run:
             return IDLE
         parameters = determining(self.setup.config) | {
             "stop.target": self.record.target,
+            "stop.metric": self.record.metric,
+            "stop.goal": self.record.goal,
             "devices": self.record.devices,
             "global_batch": self.record.global_batch,
             "peak_learning_rate": self.record.learning_rate,
         }
-        return TensorBoard(self.workdir.tensorboard, parameters, start=len(self.history))
+        return TensorBoard(self.workdir.tensorboard, parameters, len(self.history), self.record.metric)
 
     def _show(self, compiled: Programs, val_loss: float, *, last: bool) -> None:
         epoch, log = len(self.history), self.setup.config.log

@@ -38,20 +38,10 @@ def _draw(config: Config, record: Record, workdir: WorkDir) -> list[Path]:
     draw = getattr(registry.load(config.workload), "draw", None)
     paths = [draw(snapshots, workdir.figures, title, "png")] if draw and snapshots else []
     if history:
-        columns = {
-            name: np.array([getattr(row, name) for row in history]) for name in ("epoch", "train_loss", "val_loss", "lr")
-        }
-        paths.append(
-            losses(
-                columns["epoch"],
-                columns["train_loss"],
-                columns["val_loss"],
-                columns["lr"],
-                workdir.figures / "losses.png",
-                target=config.stop.target or None,
-                title=title,
-            )
-        )
+        columns = ("epoch", "train_loss", "val_loss", "lr")
+        epoch, train, validation, rate = (np.array([getattr(row, name) for row in history]) for name in columns)
+        path = workdir.figures / "losses.png"
+        paths.append(losses(epoch, train, validation, rate, path, target=config.stop.target_loss, title=title))
     return paths
 
 

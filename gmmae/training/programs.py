@@ -3,19 +3,21 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int, Int32
 
 from gmmae.base import arms
-from gmmae.base.compiled import mended
+from gmmae.base.compiled import repairing_cache
 from gmmae.base.config import Config, ParallelConfig
 from gmmae.base.environment import require_prepared
 from gmmae.base.errors import InputError
+from gmmae.base.records import LOSS
 from gmmae.data.batches import Plan, epoch_order, plan, shards
 from gmmae.training import schedules
 from gmmae.training.parallel import Devices, choose, exact_mean, pmean
@@ -24,8 +26,7 @@ from gmmae.workloads import registry
 from gmmae.workloads.registry import WorkloadError, count
 from gmmae.workloads.workload import Params, PerSample, Samples, Workload
 
-LOSS = "loss"
-"""The name of the loss among the validation metrics."""
+T = TypeVar("T")
 
 EVAL_DEVICE_BATCH = 64
 """Validation samples of one device at a time: bounds memory, and changes no result beyond rounding."""
@@ -119,13 +120,12 @@ def arithmetic(config: Config) -> Iterator[None]:
         yield
 
 
-@mended()
+@repairing_cache()
 def initial_state(setup: Setup) -> TrainState:
     """The state before the first epoch, on the host; it depends on the configuration's seed and model only."""
 
-    def init(key: jax.Array) -> TrainState:
-        params = setup.workload.init(key)
-        return TrainState(params, setup.optimizer.init(params))
+    def init(key: Array) -> TrainState:  # a compiled program is kept by its function's name, and a partial has none
+        return _init(setup.workload, setup.optimizer, key)
 
     # It runs once, so on a CPU it is compiled without optimisation: that takes a fifth of the time.
     options: dict[str, str | bool] | None = {"xla_backend_optimization_level": "0"} if jax.default_backend() == "cpu" else None
@@ -133,6 +133,19 @@ def initial_state(setup: Setup) -> TrainState:
         key = jax.random.key(setup.config.seed)
         compiled = jax.jit(init).lower(key).compile(compiler_options=options)
         return cast(setup.config, jax.device_get(compiled(key)))
+
+
+def blank_state(config: Config, workload: Workload) -> TrainState:
+    """Zeros in the shape of a run's states, on the host; neither the run's devices nor its data are needed."""
+    init = partial(_init, workload, adam(lambda _: 0.0, clip_norm=config.optim.clip_norm))
+    with jax.enable_x64(False):
+        shapes = jax.eval_shape(init, jax.random.key(0))
+    return cast(config, jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes))
+
+
+def _init(workload: Workload, optimizer: optax.GradientTransformation, key: Array) -> TrainState:
+    params = workload.init(key)
+    return TrainState(params, optimizer.init(params))
 
 
 def parameter_count(params: Params) -> int:
@@ -156,12 +169,12 @@ def mean_over_steps(losses: Float[np.ndarray, " steps"], plan: Plan) -> float:
     return float(losses.astype(np.float64) @ plan.counts / plan.samples)
 
 
-@mended()
+@repairing_cache()
 def train_program(setup: Setup, state: TrainState) -> Callable[[TrainState, int], tuple[TrainState, np.ndarray]]:
     """`Programs.train` alone."""
     samples = data_set(setup, setup.workload.data.train)
 
-    def dealt(epoch: int) -> tuple[Any, ...]:
+    def dealt(epoch: int) -> tuple[Array, ...]:
         order = epoch_order(setup.config.seed, epoch, setup.train_plan.samples)
         return setup.devices.replicate(np.int32(epoch)), *deal(setup, order, setup.train_plan)
 
@@ -175,7 +188,7 @@ def train_program(setup: Setup, state: TrainState) -> Callable[[TrainState, int]
     return train
 
 
-@mended()
+@repairing_cache()
 def evaluate_program(setup: Setup, params: Params) -> Callable[[Params], dict[str, float]]:
     """`Programs.evaluate` alone."""
     samples, dealt = data_set(setup, setup.workload.data.validation), deal_validation(setup)
@@ -192,6 +205,7 @@ def evaluate_program(setup: Setup, params: Params) -> Callable[[Params], dict[st
 Dealt = Int[Array, "steps *device_batch"]
 Weights = Float[Array, "steps *device_batch"]
 Part = Int[Array, "2"]
+Order = Int32[np.ndarray, " samples"]
 
 
 def epoch_of_device(
@@ -245,10 +259,10 @@ def _require_one_a_sample(what: str, values: Array, samples: Samples) -> None:
         raise WorkloadError(f"{what} of a workload must be one number a sample, of shape {wanted} here; got shape {shape}")
 
 
-def cast(config: Config, arrays: Any) -> Any:
+def cast(config: Config, arrays: T) -> T:
     """Arrays on the host, the floating ones in the run's precision."""
 
-    def leaf(array: Any) -> np.ndarray:
+    def leaf(array: ArrayLike) -> np.ndarray:
         array = np.asarray(array)
         return array.astype(config.dtype) if np.issubdtype(array.dtype, np.floating) else array
 
@@ -260,17 +274,17 @@ def data_set(setup: Setup, samples: Samples) -> Samples:
     return setup.devices.replicate(cast(setup.config, samples))
 
 
-def deal_validation(setup: Setup) -> tuple[Any, Any, Any]:
+def deal_validation(setup: Setup) -> tuple[Array, Array, Array]:
     """What `deal` makes of all validation samples."""
     return deal(setup, np.arange(setup.eval_plan.samples, dtype=np.int32), setup.eval_plan)
 
 
-def deal(setup: Setup, order: np.ndarray, plan: Plan) -> tuple[Any, Any, Any]:
+def deal(setup: Setup, order: Order, plan: Plan) -> tuple[Array, Array, Array]:
     """Indices, weights and part of each device, on the devices."""
     return setup.devices.shard((*dealt_on_host(setup, order, plan), setup.devices.parts(plan.devices)))
 
 
-def dealt_on_host(setup: Setup, order: np.ndarray, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+def dealt_on_host(setup: Setup, order: Order, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
     """Indices and weights, on the host, one entry a device. Where shards are fixed, every device has all of them."""
     indices, weights = shards(order, plan)
     if not setup.config.parallel.exact:
@@ -284,7 +298,7 @@ def _average(setup: Setup, plan: Plan, part: Part) -> Average:
     return partial(exact_mean, part=part) if setup.config.parallel.exact else partial(pmean, parts=plan.micro_batches)
 
 
-@mended()
+@repairing_cache()
 def _describe_program(setup: Setup, params: Params) -> Callable[[Params], dict[str, np.ndarray]] | None:
     if setup.workload.describe is None:
         return None

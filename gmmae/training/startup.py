@@ -96,7 +96,7 @@ def require_checkpoint(earlier: Record | None, found: bool, folder: Path) -> Non
         )
 
 
-def doubts(config: Config, earlier: Record | None, now: Record) -> list[str]:
+def resume_warnings(config: Config, earlier: Record | None, now: Record) -> list[str]:
     """Lines that say why a resumed run with the exact reduction may not have the bits of one that nobody interrupted."""
     if earlier is None or not config.parallel.exact:
         return []

@@ -105,7 +105,8 @@ def train_epoch(
     *,
     losses: Losses,
     keys: Keys = no_keys,
-    **step: Any,
+    optimizer: optax.GradientTransformation,
+    average: Average = in_parts,
 ) -> tuple[TrainState, Float[Array, " steps"]]:
     """A scan of `train_step` over the epoch's steps; the data set stays on the device and is gathered from.
 
@@ -115,7 +116,7 @@ def train_epoch(
       indices, weights: this device's part of `gmmae.data.batches.Shards`.
       losses: as `gmmae.workloads.workload.Workload.losses`.
       keys: `index -> one random key for each`, or None.
-      step: the other keyword arguments of `train_step`.
+      optimizer, average: as in `train_step`.
 
     Returns:
       The new state and the mean loss of each step.
@@ -125,7 +126,7 @@ def train_epoch(
         return losses(params, take(samples, index), keys(index))
 
     def body(carry: TrainState, shard: tuple[Array, Array]) -> tuple[TrainState, Array]:
-        return train_step(carry, *shard, losses=of_index, **step)
+        return train_step(carry, *shard, losses=of_index, optimizer=optimizer, average=average)
 
     return lax.scan(body, state, (indices, weights))
 

@@ -10,7 +10,7 @@ import numpy as np
 from tensorboardX import SummaryWriter
 from tensorboardX.summary import hparams
 
-from gmmae.base.records import Epoch, Record
+from gmmae.base.records import LOSS, Epoch, Record
 from gmmae.workloads.workload import Events
 
 SCALARS = {"loss/train": "train_loss", "loss/validation": "val_loss", "optimiser/learning_rate": "lr"}
@@ -29,6 +29,7 @@ class TensorBoard:
       parameters: the run's hyperparameters by name, for the HParams tab.
       start: the epoch to go on from. Whatever an earlier process has written of it and of later ones is purged, so all of
         that has to come again.
+      metric: that the target is about; one of the workload's has columns of its own in the HParams tab, beside the losses.
       times: tags of an epoch's clocks, each with its field of `Epoch`.
       results: tags of the outcome, each with its field of `Record`.
     """
@@ -38,10 +39,12 @@ class TensorBoard:
         folder: Path,
         parameters: Mapping[str, Any],
         start: int = 0,
+        metric: str = LOSS,
         times: Mapping[str, str] = TIMES,
         results: Mapping[str, str] = RESULTS,
     ):
-        self._epoch_tags, self._result_tags = {**SCALARS, **times}, results
+        own = {} if metric == LOSS else {f"result/best_{metric}": "best_value"}
+        self._epoch_tags, self._result_tags = {**SCALARS, **times}, {**results, **own}
         # A queue that never fills: where the disk is full the thread that empties it ends, and a full one would wait for ever.
         self._writer = SummaryWriter(str(folder), purge_step=start, flush_secs=FLUSH_S, max_queue=QUEUE)
         self._next_flush = 0.0
@@ -50,7 +53,8 @@ class TensorBoard:
         # A warning for each NaN: here they are results, and the record says so.
         logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)
         assert self._writer.file_writer is not None
-        for summary in hparams(plain, dict.fromkeys([*SCALARS, *results], 0.0)):
+        columns = [*SCALARS, *(f"metric/{metric}" for _ in own), *self._result_tags]
+        for summary in hparams(plain, dict.fromkeys(columns, 0.0)):
             self._writer.file_writer.add_summary(summary)
 
     def epoch(self, row: Epoch) -> None:

@@ -53,7 +53,7 @@ def build(config: Config) -> Workload:
     module, loss = autoencoder(config.model, config.data.ndim), LOSSES[config.loss]
 
     def init(key: "Array") -> Params:
-        return module.init(key, jnp.asarray(data.train.density[:1]))
+        return module.init(key, jnp.asarray(data.train[:1]))
 
     def reconstruct(params: Params, volumes: "Array") -> "Array":
         density = module.apply(params, volumes)
@@ -78,8 +78,7 @@ def build(config: Config) -> Workload:
             "covariances": mixture.covariances,
         }
 
-    splits = Splits(data.train.density, data.validation.density)
-    return Workload(splits, init, losses, describe=describe, about=f"{config.data.source} volumes")
+    return Workload(Splits(*data), init, losses, describe=describe, about=f"{config.data.source} volumes")
 
 
 def training_samples(config: Config) -> int:

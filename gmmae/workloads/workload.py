@@ -7,7 +7,7 @@ A workload is one file, a module with
 
 and, where it likes, functions of the host on plain arrays:
 
-    draw(snapshots, folder, title, ending) -> Path      one picture of what the model makes of the shown samples
+    draw(snapshots, folder, title, ending) -> Path      one picture of the shown samples: PNG or SVG, by its ending
     events(arrays) -> Events                            what TensorBoard shows of `Workload.describe`
     training_samples(config) -> int                     where that is known without making the data
 
@@ -15,8 +15,7 @@ Strong scaling computes what one device would because every loss is that of one 
 the batch, as batch normalisation does, would depend on how the batch is divided. So there is no mutable state either.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:  # a configuration is read before JAX is imported
@@ -80,7 +79,3 @@ class Events(NamedTuple):
     scalars: Mapping[str, float] = {}
     histograms: Mapping[str, "np.ndarray"] = {}
     images: Mapping[str, "np.ndarray"] = {}
-
-
-Draw = Callable[[Sequence[Snapshot], Path, str, str], Path]
-"""`(snapshots, folder, title, ending) -> path`: draws one picture into the folder, PNG or SVG by its ending."""

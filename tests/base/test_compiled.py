@@ -13,7 +13,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from gmmae.base import compiled
-from gmmae.base.compiled import LEAST_S, PLACE, keep, mended, user_cache
+from gmmae.base.compiled import LEAST_S, PLACE, keep, repairing_cache, user_cache
 from gmmae.base.config import to_toml
 from gmmae.base.environment import THREADS
 from gmmae.training.loop import run
@@ -149,7 +149,7 @@ def cut_short(folder: Path) -> list[Path]:
 
 def compile_one():
     """A program of one name, and none beside it: its argument is NumPy's."""
-    with mended():
+    with repairing_cache():
         return jax.jit(lambda x: jnp.sin(x) @ x).lower(np.ones((3, 3))).compile()
 
 
@@ -172,7 +172,7 @@ def test_a_damaged_entry_is_one_line_and_replaced_in_the_next_process(tmp_path, 
 
 def test_a_program_that_cannot_be_written_is_one_line(capsys):
     """JAX's warning as it was on a full disk."""
-    with mended():
+    with repairing_cache():
         warnings.warn(
             "Error writing persistent compilation cache entry for 'jit_init': OSError: [Errno 28] No space left on device",
             stacklevel=1,
@@ -186,7 +186,7 @@ def test_a_program_that_cannot_be_written_is_one_line(capsys):
 def test_other_warnings_go_on_their_way():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with mended():
+        with repairing_cache():
             warnings.warn("something else", stacklevel=1)
     assert [str(warning.message) for warning in caught] == ["something else"]
 

@@ -1,5 +1,7 @@
 """The Python interface: `docs/api.md` as printed, and what it says of what is not there."""
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +10,8 @@ import pytest
 
 import gmmae
 from gmmae.base.errors import InputError
+from gmmae.training.loop import run
+from tests.small import Recorder, small
 
 ROOT = Path(__file__).parent.parent.parent
 BLOCKS = [part.partition("```")[0] for part in (ROOT / "docs" / "api.md").read_text(encoding="utf-8").split("```python\n")[1:]]
@@ -37,6 +41,39 @@ def test_importing_gmmae_does_not_import_jax():
     program = "import sys, gmmae; config = gmmae.configure('quickstart'); print('jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout == "False\n"
+
+
+LOADING = """
+import sys
+import gmmae
+from gmmae.base.errors import InputError
+
+exact, empty = sys.argv[1:]
+model = gmmae.load(exact)
+losses = model.losses(model.workload.data.validation)
+print(type(losses).__name__, losses.dtype, losses.mean())
+try:
+    gmmae.load(empty)
+except InputError as error:
+    print(error)
+"""
+
+
+def test_an_exact_run_in_float64_loads_in_any_interpreter_and_its_folder_stays_as_it_is(tmp_path):
+    config = small(precision="float64", parallel__reduction="exact", parallel__shards=8, stop__max_epochs=1)
+    record = run(config, tmp_path / "exact", Recorder())
+    shutil.copytree(tmp_path / "exact", tmp_path / "empty", ignore=shutil.ignore_patterns("checkpoints"))
+    before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
+    command = [sys.executable, "-c", LOADING, tmp_path / "exact", tmp_path / "empty"]
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("JAX", "XLA", "PJRT"))}
+    done = subprocess.run(command, capture_output=True, text=True, env=plain)
+    assert done.returncode == 0, done.stderr
+    losses, refusal = done.stdout.splitlines()
+    *kind, mean = losses.split()
+    assert kind == ["ndarray", "float64"]
+    assert float(mean) == pytest.approx(record.best_val_loss, rel=1e-7)  # its weights of samples are float32
+    assert refusal.startswith(f"workdir must hold a checkpoint; got none in {tmp_path / 'empty' / 'checkpoints'}: train on")
+    assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
 
 
 def test_a_folder_that_holds_no_run_cannot_be_loaded(tmp_path):

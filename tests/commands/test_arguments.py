@@ -5,7 +5,7 @@ import pytest
 
 from gmmae.base.config import Config
 from gmmae.base.errors import InputError
-from gmmae.commands.arguments import config_path, parse_report, parse_sweep, parse_train, read_config, read_sweep
+from gmmae.commands.arguments import config_path, parse_inspect, parse_report, parse_sweep, parse_train, read_config, read_sweep
 from gmmae.sweep.grid import SweepConfig
 from gmmae.workloads import nodules
 from gmmae.workloads.registry import configuration
@@ -86,6 +86,13 @@ def test_every_file_in_configs_is_read_by_path_and_by_name(path):
         pytest.skip("a sweep's file is no run's")
     assert config_path(path.stem).samefile(path)
     assert train("--config", path.stem) == (read_config(path), Path("runs") / path.stem)
+
+
+def test_a_target_is_a_file_s_to_say_and_none_for_a_workload_alone():
+    assert train("--workload", "nodules")[0].stop.target == 0
+    targets = {path.stem: read_config(path).stop.target for path in CONFIGS.glob("*.toml") if "sweep" not in path.stem}
+    assert targets == {"adrenal_shapes": 0.013, "luna16_nodules": 0.0016384, "paper": 0.0016384, "quickstart": 0.001}
+    assert sweep("--config", "sweep_luna16_nodules").config.run.stop.target == 0.0016384
 
 
 def test_quickstart_is_the_default():
@@ -268,6 +275,20 @@ def test_the_help_of_a_sweep_names_its_options(toml, capsys):
     shown = capsys.readouterr().out
     for part in ("--dry-run", "--retry", "--arms", "--timing.device-batches", "--run.optim.learning-rate", "12.5"):
         assert part in shown
+
+
+@pytest.mark.parametrize(
+    ("parse", "parts"),
+    [
+        (parse_sweep, ["names of those in configs/clusters, projected to", "cells with more get several nodes"]),
+        (parse_inspect, ["Show what is known of one nodule", "a part that only it has"]),
+    ],
+)
+def test_comments_behind_fields_with_rules_are_help_too(capsys, parse, parts):
+    with pytest.raises(SystemExit):
+        parse(["--help"], "gmmae")
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert [part for part in parts if part not in shown] == []
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ import math
 import pytest
 from rich.console import Console
 
-from gmmae.sweep.display import LiveSweep, PlainSweep, TimeLeft, cell_text, duration, grid_table, sweep_display
+from gmmae.base.records import Epoch
+from gmmae.sweep.display import LiveSweep, PlainSweep, TimeLeft, cell_text, course_text, duration, grid_table, sweep_display
 from gmmae.sweep.grid import Cell, SweepConfig
 from tests.sweep.test_cells import RECORD, cell_record
 
@@ -32,12 +33,19 @@ def run(**changes):
         (cell_record(run(final_val_loss=0.0123456), "max_epochs"), "max_epochs at 0.01235"),
         (cell_record(run(final_val_loss=math.nan), "diverged"), "diverged at nan"),
         (cell_record(run(final_val_loss=None), "time_limit"), "time_limit at ?"),
+        (cell_record(run(metric="accuracy", final_metrics={"accuracy": 0.91}), "max_epochs"), "max_epochs at accuracy 0.91"),
         (cell_record(RECORD, "timed_out"), "timed_out"),
         (cell_record(None, "crashed"), "crashed"),
     ],
 )
 def test_a_cell_in_words(record, said):
     assert cell_text(record) == said
+
+
+@pytest.mark.parametrize(("metric", "value"), [("loss", "0.01235"), ("accuracy", "accuracy 0.91")])
+def test_a_running_cell_shows_the_metric_of_its_target(metric, value):
+    row = Epoch(4, 8, 64, 0.1, 0.02, 0.0123456, 0, 0, 0, 0, 0, {"accuracy": 0.91})
+    assert course_text(row, metric) == f"epoch 4: {value}"
 
 
 @pytest.mark.parametrize(

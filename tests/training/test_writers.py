@@ -17,6 +17,7 @@ from gmmae.training.loop import run
 from gmmae.training.writers import RESULTS, SCALARS, TIMES, TensorBoard
 from gmmae.workloads.nodules import events, slices
 from tests.small import Recorder, small
+from tests.sweep.test_cells import RECORD
 
 
 def row(epoch, loss=None):
@@ -142,18 +143,33 @@ def test_the_result_fills_its_columns_and_leaves_out_what_was_missed(tmp_path):
     assert "result/time_to_target_s" not in events.Tags()["scalars"]
 
 
+def hparams(folder):
+    """What the HParams tab reads, by tag."""
+    events, plugin = read(folder), getattr(plugin_data_pb2, "HParamsPluginData")  # noqa: B009 – protobuf makes it at import
+    tags = events.PluginTagToContent("hparams")
+    return {tag: plugin.FromString(events.SummaryMetadata(tag).plugin_data.content) for tag in tags}
+
+
 def test_hyperparameters_reach_their_tab(tmp_path):
     parameters = {"arm": "linear", "seed": 3, "optim.learning_rate": 0.001, "log.tensorboard": True, "model.filters": (8, 16)}
     write(tmp_path, [1], parameters=parameters)
-    events, plugin = read(tmp_path), getattr(plugin_data_pb2, "HParamsPluginData")  # noqa: B009 – protobuf makes it at import
-    contents = {
-        tag: plugin.FromString(events.SummaryMetadata(tag).plugin_data.content) for tag in events.PluginTagToContent("hparams")
-    }
+    contents = hparams(tmp_path)
     started = contents["_hparams_/session_start_info"].session_start_info.hparams
     found = {name: getattr(value, value.WhichOneof("kind")) for name, value in started.items()}
     assert found == parameters | {"model.filters": "(8, 16)"}
     experiment = contents["_hparams_/experiment"].experiment
     assert {info.name.tag for info in experiment.metric_infos} == set(SCALARS) | set(RESULTS)
+
+
+def test_the_metric_of_the_target_has_columns_beside_the_losses(tmp_path):
+    board = TensorBoard(tmp_path, {}, metric="accuracy")
+    board.epoch(row(1)._replace(metrics={"accuracy": 0.75}))
+    board.result(replace(RECORD, metric="accuracy", epochs=1, best_metrics={"accuracy": 0.75}))
+    board.close()
+    columns = {info.name.tag for info in hparams(tmp_path)["_hparams_/experiment"].experiment.metric_infos}
+    assert columns == {*SCALARS, *RESULTS, "metric/accuracy", "result/best_accuracy"}
+    for tag in ("metric/accuracy", "result/best_accuracy"):
+        assert [event.value for event in read(tmp_path).Scalars(tag)] == [0.75]
 
 
 def test_slices_are_the_central_ones_side_by_side_on_the_inputs_scale():

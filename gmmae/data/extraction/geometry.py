@@ -59,15 +59,6 @@ class Box(NamedTuple):
     last: Index
 
 
-def image_volume(image: sitk.Image) -> Volume:
-    """An image in memory as a `Volume`."""
-    return Volume(
-        frame(image.GetSpacing(), image.GetOrigin(), image.GetDirection()),
-        image.GetSize(),
-        lambda start, size: sitk.RegionOfInterest(image, size, start),
-    )
-
-
 def frame(spacing_mm: tuple[float, ...], origin_mm: tuple[float, ...], direction: tuple[float, ...]) -> sitk.Image:
     """A volume of one voxel with this geometry; its transforms between points and indices are the scan's, or the image's."""
     one = sitk.Image([1] * len(spacing_mm), sitk.sitkUInt8)

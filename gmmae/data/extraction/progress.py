@@ -21,7 +21,7 @@ class Progress:
     def __init__(self, total: int, what: str, say: Say) -> None:
         self.total, self.what, self.say = total, what, say
         self.done = 0
-        self.start = self.said = time.monotonic()
+        self.start = self.shown_at = time.monotonic()
         console = Console(stderr=True)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self.bar = Bar(*columns, console=console, transient=True) if console.is_terminal and sys.stderr.isatty() else None
@@ -39,8 +39,8 @@ class Progress:
         now = time.monotonic()
         if self.bar is not None:
             self.bar.advance(self.bar.task_ids[0])
-        elif self.done == self.total or now - self.said >= LINE_EVERY_S:
-            self.said = now
+        elif self.done == self.total or now - self.shown_at >= LINE_EVERY_S:
+            self.shown_at = now
             self.say(f"{self.done} of {self.total} {self.what} read in {now - self.start:.0f} s")
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

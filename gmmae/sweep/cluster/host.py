@@ -47,8 +47,8 @@ def result_of(each: Submitted) -> Ended | None:
 
 
 def without_result(each: Submitted, why: str) -> Ended:
-    said = last_lines(each.handle.paths.stderr)
-    why = why if not said or said in why else f"{why}: {said}"
+    last = last_lines(each.handle.paths.stderr)
+    why = why if not last or last in why else f"{why}: {last}"
     text = f"job {each.handle.job_id} ended without a result, {why} ({each.handle.paths.stderr})"
     return Ended(each.job.name, -signal.SIGKILL, False, 0.0, error=text)
 

@@ -135,9 +135,9 @@ class Slurm:
             with importable():
                 handles = executor.submit_array(tasks)
         except (OSError, RuntimeError, ValueError) as error:
-            said = str(error).strip().rpartition("\n")[2]
+            reason = str(error).strip().rpartition("\n")[2]
             raise InputError(
-                f"executor = slurm must be able to submit jobs; got {said!r}: mend the section slurm, or use another executor"
+                f"executor = slurm must be able to submit jobs; got {reason!r}: mend the section slurm, or use another executor"
             ) from None
         self._keep(jobs, [handle.job_id for handle in handles])
         return [Submitted(job, handle) for job, handle in zip(jobs, handles, strict=True)]
@@ -226,8 +226,8 @@ def _listed() -> Listed | None:
 
 def _largest_array() -> int:
     """The most jobs that the cluster takes in one array."""
-    said = re.search(r"^MaxArraySize\s*=\s*(\d+)", _answer("scontrol", "show", "config") or "", re.MULTILINE)
-    return max(1, int(said[1])) if said else ARRAY
+    limit = re.search(r"^MaxArraySize\s*=\s*(\d+)", _answer("scontrol", "show", "config") or "", re.MULTILINE)
+    return max(1, int(limit[1])) if limit else ARRAY
 
 
 def _parts(jobs: Sequence[Job], most: int) -> Iterator[list[Job]]:

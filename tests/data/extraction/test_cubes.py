@@ -249,11 +249,11 @@ def test_data_of_each_dimension_from_one_npz(config, folder, ndim, axes):
     np.testing.assert_array_equal(nodules.values, volumes.astype(np.float32))
     np.testing.assert_array_equal(nodules.masks, volumes > 0.5)
     data = sources.load(config)
-    assert data.train.density.shape == (3, *shape[ndim])
-    sections = central_section(volumes, ndim)[data.train_index]
-    mass = sections.mean(tuple(range(1, ndim + 1))) * 2**ndim
-    np.testing.assert_allclose(data.train.mass, mass, rtol=1e-5)  # float32
-    np.testing.assert_allclose(data.train.density, sections / mass.reshape(-1, *[1] * ndim), rtol=1e-5, atol=1e-6)
+    assert data.train.shape == (3, *shape[ndim])
+    kept = sources.split(nodules.groups, nodules.categories, 2, config.seed).train
+    sections = central_section(volumes, ndim)[kept]
+    density = sections / sections.mean(tuple(range(1, ndim + 1)), keepdims=True) / 2**ndim
+    np.testing.assert_allclose(data.train, density, rtol=1e-5, atol=1e-6)  # float32
 
 
 @pytest.mark.parametrize("suffix", [".png", ".mhd", ".nii.gz", ".npy"])
@@ -379,8 +379,8 @@ def test_the_adrenal_glands(shared_data, tmp_path):
     expected = volumes.reshape(40, 16, 2, 16, 2, 16, 2).mean((2, 4, 6))
     np.testing.assert_allclose(load(config, QUIET.append).values, expected, atol=1e-4)  # float32 of up to 255
     data = sources.load(config)
-    assert len(data.train.density) == 30
-    np.testing.assert_allclose(data.train.density.mean((1, 2, 3)) * 8, 1, rtol=1e-5)
+    assert len(data.train) == 30
+    np.testing.assert_allclose(data.train.mean((1, 2, 3)) * 8, 1, rtol=1e-5)
 
 
 def test_folders_without_what_is_needed(config, folder):

@@ -9,7 +9,7 @@ from scipy.ndimage import map_coordinates
 from scipy.spatial.transform import Rotation
 
 from gmmae.data.config import AIR_HU
-from gmmae.data.extraction.geometry import cut, cut_mask, edge_mm, frame, image_volume, preload
+from gmmae.data.extraction.geometry import Volume, cut, cut_mask, edge_mm, frame, preload
 from gmmae.data.extraction.scans import open_scan
 from gmmae.data.volumes import DataError
 
@@ -21,6 +21,11 @@ DIRECTIONS = {
     "rotated": Rotation.from_euler("xyz", (20, -35, 50), degrees=True).as_matrix(),
     "axes exchanged": np.eye(3)[[2, 0, 1]],
 }
+
+
+def image_volume(image: sitk.Image) -> Volume:
+    geometry = frame(image.GetSpacing(), image.GetOrigin(), image.GetDirection())
+    return Volume(geometry, image.GetSize(), lambda start, size: sitk.RegionOfInterest(image, size, start))
 
 
 def world_offsets(size: int, edge: float) -> np.ndarray:

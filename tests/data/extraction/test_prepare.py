@@ -77,8 +77,8 @@ def test_cubes_become_targets_in_three_two_and_one_axes(luna_folder):
     nodules = load(luna_folder("ab"), QUIET.append)
     for ndim in (3, 2, 1):
         targets = to_density(central_section(nodules.values, ndim), (-1000.0, 400.0))
-        assert targets.density.shape == (2,) + (16,) * ndim
-        np.testing.assert_allclose(targets.density.sum(tuple(range(1, ndim + 1))) * (2 / 16) ** ndim, 1, rtol=1e-5)
+        assert targets.shape == (2,) + (16,) * ndim
+        np.testing.assert_allclose(targets.sum(tuple(range(1, ndim + 1))) * (2 / 16) ** ndim, 1, rtol=1e-5)
 
 
 def test_the_summary_says_where_groups_are_only_scans(luna_folder, write_csv):
