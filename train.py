@@ -2,7 +2,7 @@
 
 import sys
 
-from gmmae.commands.cli import guarded, train
+from gmmae.commands.cli import guarded, start_training
 
 if __name__ == "__main__":
-    sys.exit(guarded(train, sys.argv[1:], "python train.py"))
+    sys.exit(guarded(start_training, sys.argv[1:], "python train.py"))

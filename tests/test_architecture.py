@@ -128,7 +128,7 @@ def test_only_distributed_starts_and_stops_jax_among_processes():
     assert found == {"gmmae.processes.distributed"}
 
 
-@pytest.mark.parametrize("name", ["gmmae.processes.peers", "gmmae.processes.supervisor", "gmmae.base.config"])
+@pytest.mark.parametrize("name", ["gmmae.processes.parent", "gmmae.processes.supervisor", "gmmae.base.config"])
 def test_what_must_work_without_jax_knows_no_jax(name):
     assert not {target.split(".")[0] for current in reached_from(name) for target in imports(current)} & {
         "jax",

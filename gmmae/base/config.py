@@ -86,6 +86,7 @@ class DistributedConfig(Section, name="distributed"):
     local_devices: tuple[int, ...] = ()  # GPUs of this process by number; empty: all, or shared out among a host's processes
     start_timeout_s: Annotated[float, at_least(1)] = 300.0  # longest wait for the other processes at the start
     heartbeat_timeout_s: Annotated[float, at_least(1)] = 30.0  # a process not heard of for so long is lost, and all others end
+    stall_timeout_s: NonNegativeFloat = 600.0  # who takes so long for an epoch, and 10 times the longest, is killed; 0: none
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,7 +1,9 @@
 """SIGTERM, SIGUSR1, SIGINT and SIGHUP as a request to stop at the end of the epoch."""
 
+import os
 import signal
 import threading
+import time
 from types import FrameType
 from typing import Self
 
@@ -9,6 +11,25 @@ from gmmae.base.stopping import SIGHUP, SIGINT, SIGTERM
 
 REASONS = {signal.SIGTERM: SIGTERM, signal.SIGUSR1: SIGTERM, signal.SIGINT: SIGINT, signal.SIGHUP: SIGHUP}
 """SIGUSR1 is what mpirun passes on: at SIGTERM it kills."""
+
+
+SAME_S = 1.0
+"""A terminal sends SIGINT to a process and to its parent, which passes it on: two within this time are one."""
+
+
+def take_twice_as_once() -> None:
+    """Makes SIGINT raise KeyboardInterrupt as ever, but once where it comes twice; where it is ignored it stays so."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return
+    came = -SAME_S
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        before, came = came, time.monotonic()
+        if came - before >= SAME_S:
+            signal.default_int_handler(number, frame)
+
+    signal.signal(signal.SIGINT, interrupt)
 
 
 class Interrupts:
@@ -27,6 +48,7 @@ class Interrupts:
         self.reason: str | None = None
         self._hangup = hangup and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
         self._before: dict[signal.Signals, object] = {}
+        self._came = -SAME_S  # when SIGINT came for the first time
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -39,5 +61,13 @@ class Interrupts:
             signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
 
     def _note(self, number: int, _: FrameType | None) -> None:
+        now = time.monotonic()
+        if number == signal.SIGINT and now - self._came < SAME_S:
+            return
+        if number == signal.SIGINT and self.reason is not None:
+            signal.signal(signal.SIGINT, self._before[signal.SIGINT])  # pyright: ignore[reportArgumentType]
+            os.kill(os.getpid(), signal.SIGINT)
+            return
         self.reason = self.reason or REASONS[signal.Signals(number)]
-        signal.signal(signal.SIGINT, self._before[signal.SIGINT])  # pyright: ignore[reportArgumentType]
+        if number == signal.SIGINT:
+            self._came = now

@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gmmae.commands.cli import guarded
+from gmmae.processes.parent import NO_PARENT, Parent, accompanied
 from gmmae.processes.supervisor import die_with_parent
 
 RESUME = "the sweep's command does it"
 """What is said of how to go on when another task is lost."""
 
 
-def train(config: str, root: str) -> int:
+def train(parent: Parent, config: str, root: str) -> int:
     """Trains as `train.py` does, in plain lines and without the figures. Returns the exit code."""
     from gmmae.base.idle import IDLE
     from gmmae.base.stopping import EXIT_CODES
@@ -28,7 +29,7 @@ def train(config: str, root: str) -> int:
     from gmmae.training.terminal import Plain, standard_output
 
     asked = read_config(Path(config))
-    with joined(asked, RESUME) as group:
+    with joined(asked, RESUME, parent) as group:
         from gmmae.training.loop import run
 
         record = run(asked, Path(root), Plain(standard_output()) if group.primary else IDLE, group)
@@ -36,14 +37,14 @@ def train(config: str, root: str) -> int:
     return EXIT_CODES[record.stop_reason]
 
 
-def time(config: str, request: str, out: str) -> int:
+def time(parent: Parent, config: str, request: str, out: str) -> int:
     """Measures the step times that a JSON file asks for. Returns the exit code."""
     from gmmae.commands.arguments import read_config
     from gmmae.processes.distributed import joined
     from gmmae.sweep.grid import TimingConfig
 
     asked, on = json.loads(Path(request).read_text(encoding="utf-8")), read_config(Path(config))
-    with joined(on, RESUME) as group:
+    with joined(on, RESUME, parent) as group:
         from gmmae.sweep.throughput import measure, write
 
         measured = measure(on, asked["batches"], asked["validation"], TimingConfig(**asked["timing"]))
@@ -52,13 +53,12 @@ def time(config: str, request: str, out: str) -> int:
     return 0
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], parent: Parent = NO_PARENT) -> int:
     """Runs one of the two; errors as the command line's."""
-    return guarded({"train": train, "time": time}[arguments[0]], *arguments[1:])
+    return guarded({"train": train, "time": time}[arguments[0]], parent, *arguments[1:])
 
 
 if __name__ == "__main__":
-    die_with_parent()
     # Slurm may send it to all processes of a job; it is meant for the one that started this, which sends SIGTERM then.
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:], accompanied(die_with_parent)))

@@ -7,9 +7,15 @@ from collections.abc import Callable, Sequence
 
 from gmmae.base.errors import InputError, StorageError
 from gmmae.base.errors import report as report_error
+from gmmae.processes.parent import NO_PARENT, Parent, accompanied
 
 
-def train(arguments: Sequence[str], prog: str = "gmmae train") -> int:
+def start_training(arguments: Sequence[str], prog: str = "gmmae train") -> int:
+    """`train` in a process with a parent, which is this one. Returns, in that process, the exit code."""
+    return train(arguments, prog, accompanied())
+
+
+def train(arguments: Sequence[str], prog: str = "gmmae train", parent: Parent = NO_PARENT) -> int:
     """Trains, draws the figures, and says where everything is. Returns the exit code."""
     from gmmae.base.idle import IDLE
     from gmmae.base.stopping import EXIT_CODES, INTERRUPTED
@@ -20,7 +26,7 @@ def train(arguments: Sequence[str], prog: str = "gmmae train") -> int:
     from gmmae.processes.distributed import joined
 
     command = shlex.join([*prog.split(), *arguments])
-    with joined(config, command) as group:
+    with joined(config, command, parent) as group:
         from gmmae.training.loop import run  # JAX is imported after the command line has been found to be right
 
         display = terminal.display() if group.primary else IDLE
@@ -141,7 +147,7 @@ def _synth(arguments: Sequence[str], prog: str) -> int:
 
 
 Command = Callable[[Sequence[str], str], int]
-COMMANDS: dict[str, Command] = {"train": train, "sweep": sweep, "report": report, "data": data}
+COMMANDS: dict[str, Command] = {"train": start_training, "sweep": sweep, "report": report, "data": data}
 DATA_COMMANDS: dict[str, Command] = {"prepare": _prepare, "inspect": _inspect, "synth": _synth}
 
 

@@ -3,37 +3,37 @@
 A process that ends in an error ends at once (`os._exit`): JAX's own way out waits for the others, which may be gone.
 """
 
-import ctypes
+import ipaddress
 import os
 import signal
 import socket
 import sys
-import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import contextmanager
 from typing import NoReturn
 
 from gmmae.base import compiled, environment
-from gmmae.base.config import Config
+from gmmae.base.config import Config, DistributedConfig
 from gmmae.base.errors import InputError, report
 from gmmae.processes import agreement
 from gmmae.processes.launchers import Place, find
-from gmmae.processes.peers import ALONE, Group, PeerLost, Peers
+from gmmae.processes.parent import NO_PARENT, Parent, Words
+from gmmae.processes.peers import ALONE, LATE, WEEK_MS, Group, Peers
 
-JAX_PATIENCE_S = 7 * 24 * 3600
-"""JAX's heartbeat timeout, a week: the link notices losses, and names them. JAX's clock goes on while all processes are
-suspended, and it would abort them, in C++ and without our message, when they are continued."""
+
+class StartError(InputError):
+    """The processes did not come together."""
 
 
 @contextmanager
-def joined(config: Config, command: str) -> Iterator[Group]:
+def joined(config: Config, command: str, parent: Parent = NO_PARENT) -> Iterator[Group]:
     """The processes that train together, this one among them; no JAX may have run before.
 
     Args:
       config: of this process.
       command: what resumes the run, for the message when another process is lost.
+      parent: of this process.
 
     Raises:
       InputError: this process trains alone and something is wrong. With others, the process ends with the message and the
@@ -44,23 +44,98 @@ def joined(config: Config, command: str) -> Iterator[Group]:
     place = find(asked, os.environ)
     environment.prepare(config, alone=place is None)
     compiled.keep(config.compilation_cache)
+    if place is not None:
+        _limit_start(place, asked, parent)
     environment.tell_jax()
     if place is None:
         yield ALONE
         return
-    # What goes wrong up to here is raised: nobody is connected yet.
-    peers = Peers(place, asked.start_timeout_s, asked.heartbeat_timeout_s, partial(_end_without, command))
+    peers = _meet(place, asked, parent, command)
     try:
         if not peers.primary:
             _be_silent()
-        agreement.require_same(peers.gather(agreement.program(config)))
-        _start_jax(place, peers, asked.start_timeout_s, asked.heartbeat_timeout_s)
+        peers.require_same(agreement.program(config))
         yield peers
-        peers.gather(None)  # JAX waits for the others no longer than it would for a lost one
+        peers.wait()
+        peers.close()
         _stop_jax()
     except BaseException as error:
-        _end(error, peers, asked.heartbeat_timeout_s)
-    peers.close()
+        _end(error, peers)
+
+
+def _limit_start(place: Place, asked: DistributedConfig, parent: Parent) -> None:
+    """What the parent is to know before this process waits for others in JAX's C++, where no handler of a signal runs."""
+    parent.stopped = "error: this process has been stopped amid its start: killed\n"
+    parent.patience_s = LATE * asked.heartbeat_timeout_s
+    parent.if_aborted(
+        Words(
+            f"error: all {place.processes} processes must start within distributed.start_timeout_s, "
+            f"{asked.start_timeout_s:g} s, and reach process 0 at {place.host}:{place.port}; "
+            "got fewer: start them all, with the same coordinator and "
+            "distributed.num_processes, each with another distributed.process_id\n",
+            StartError.exit_code,
+        )
+    )
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _meet(place: Place, asked: DistributedConfig, parent: Parent, command: str) -> Peers:
+    """Starts JAX, with its service at process 0, and makes sure that all are there."""
+    import jax
+    from jax._src import distributed
+
+    # A signal is the run's to handle (`interrupts`): JAX's service would swallow SIGTERM, and speak on standard error.
+    jax.config.update("jax_enable_preemption_service", False)
+    host = f"[{place.host}]" if ":" in place.host else place.host
+    try:
+        with _silent_errors():  # JAX aborts where others do not come; the parent says in one line what JAX says in twenty
+            jax.distributed.initialize(
+                f"{host}:{place.port}",
+                place.processes,
+                place.process_id,
+                local_device_ids=list(place.local_devices),  # an empty list keeps all; None keeps one under srun and mpirun
+                initialization_timeout=round(asked.start_timeout_s),
+                heartbeat_timeout_seconds=WEEK_MS // 1000,
+                shutdown_timeout_seconds=round(asked.heartbeat_timeout_s),
+                coordinator_bind_address=None if BIND in os.environ else f"{bound(host)}:{place.port}",
+            )
+    except RuntimeError as error:
+        raise StartError(
+            f"distributed.coordinator must be an address where process 0 can listen; got {place.host}:{place.port} "
+            f"({str(error).splitlines()[0]}): give another port"
+        ) from error
+    client = distributed.global_state.client
+    peers = Peers(client, place.process_id, place.processes, parent, asked.heartbeat_timeout_s, asked.stall_timeout_s, command)
+    parent.if_aborted(peers.words_without_first())
+    return peers
+
+
+BIND = "JAX_COORDINATOR_BIND_ADDRESS"
+"""JAX's variable for where process 0 listens, for networks where that is not the address that the others use."""
+
+
+def bound(host: str) -> str:
+    """Where process 0 listens: at the address that the others use, on no other interface.
+
+    Many systems give the name of their own host a loopback address, where other hosts would not find it: then on all.
+
+    >>> bound("127.0.0.1"), bound("[::1]")
+    ('127.0.0.1', '[::1]')
+    """
+    if host == "localhost" or _is_loopback(host.strip("[]")):
+        return host
+    try:
+        found = {str(entry[4][0]) for entry in socket.getaddrinfo(host.strip("[]"), None)}
+    except OSError:
+        return host
+    return "[::]" if any(map(_is_loopback, found)) else host
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
 
 
 def _be_silent() -> None:
@@ -70,38 +145,18 @@ def _be_silent() -> None:
     os.close(nowhere)
 
 
-def _start_jax(place: Place, peers: Peers, start_timeout_s: float, heartbeat_timeout_s: float) -> None:
-    """JAX's coordinator listens on a free port of process 0; the port of the link is taken."""
-    import jax
-
-    # A signal is the run's to handle (`interrupts`): JAX's service would swallow SIGTERM, and speak on standard error.
-    jax.config.update("jax_enable_preemption_service", False)
-    port = peers.gather(_free_port() if peers.primary else 0)[0]
-    host = f"[{place.host}]" if ":" in place.host else place.host
-    jax.distributed.initialize(
-        f"{host}:{port}",
-        place.processes,
-        place.process_id,
-        local_device_ids=list(place.local_devices),  # an empty list keeps all; None would keep one under srun and mpirun
-        initialization_timeout=round(start_timeout_s),
-        heartbeat_timeout_seconds=JAX_PATIENCE_S,
-        shutdown_timeout_seconds=round(heartbeat_timeout_s),
-    )
-    _delay_aborts()
-    jax.devices()  # meets the others once more, now that all are sure to be there
-
-
-def _delay_aborts() -> None:
-    """Gives the link's thread time for its message before JAX's C++ ends this process.
-
-    When process 0 dies, JAX sees it by a broken connection as the link does, and calls `abort` at once. A C function as the
-    handler of SIGABRT holds up the aborting thread alone: `sleep`, which takes the signal's number, 6, as seconds. Then the
-    process aborts as ever.
-    """
-    libc = ctypes.CDLL(None)
-    libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
-    libc.signal.restype = ctypes.c_void_p
-    libc.signal(signal.SIGABRT, ctypes.cast(libc.sleep, ctypes.c_void_p))
+@contextmanager
+def _silent_errors() -> Iterator[None]:
+    """Within it, nothing is written to standard error."""
+    sys.stderr.flush()
+    nowhere, before = os.open(os.devnull, os.O_WRONLY), os.dup(2)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+        os.close(nowhere)
 
 
 def _stop_jax() -> None:
@@ -110,42 +165,12 @@ def _stop_jax() -> None:
     jax.distributed.shutdown()
 
 
-def _free_port() -> int:
-    with socket.create_server(("", 0)) as probe:
-        return probe.getsockname()[1]
-
-
-def _end_without(command: str, text: str, code: int) -> None:
-    """The end of this process because another one is lost; called in the link's thread, whatever the main one waits for."""
-    with suppress(OSError):  # the terminal may be closed
-        # In one piece: JAX writes there from threads of its own.
-        sys.stderr.write(f"error: {text}; to resume, start all processes again: {command}\n")
-        sys.stderr.flush()
-    os._exit(code)
-
-
-def _end(error: BaseException, peers: Peers, heartbeat_timeout_s: float) -> NoReturn:
-    if isinstance(error, agreement.DisagreementError):
-        code = report(error)
-        peers.close()
-    elif isinstance(error, InputError):
+def _end(error: BaseException, peers: Peers) -> NoReturn:
+    if isinstance(error, InputError):
         code = report(error)
         peers.fail(str(error), code)
-    else:
-        if _may_come_of_a_loss(error):
-            peers.await_loss(heartbeat_timeout_s + 5)
-            if peers.lost:
-                time.sleep(60)  # the link's thread is about to end this process
-        traceback.print_exception(error)
-        code = 130 if isinstance(error, KeyboardInterrupt) else 1
-        peers.fail(" ".join(f"{type(error).__name__}: {error}".split())[:200], code)
+    peers.may_be_a_loss()
+    traceback.print_exception(error)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)
-
-
-def _may_come_of_a_loss(error: BaseException) -> bool:
-    """A collective operation fails as soon as the connection to a killed process breaks, maybe before the link has seen it."""
-    import jax
-
-    return isinstance(error, PeerLost | jax.errors.JaxRuntimeError)
+    peers.fail(" ".join(f"{type(error).__name__}: {error}".split())[:200], 130 if isinstance(error, KeyboardInterrupt) else 1)

@@ -90,7 +90,8 @@ def _slurm(environment: Mapping[str, str]) -> _Launched | None:
         return None
     if processes == 1:
         return None
-    return _Launched(process_id, processes, f"{first_host(nodes)}:{_port(f'{job}.{step}')}", local_rank, on_nodes[node])
+    host = "127.0.0.1" if len(on_nodes) == 1 else first_host(nodes)
+    return _Launched(process_id, processes, f"{host}:{_port(f'{job}.{step}')}", local_rank, on_nodes[node])
 
 
 def _open_mpi(environment: Mapping[str, str]) -> _Launched | None:

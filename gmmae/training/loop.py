@@ -53,13 +53,13 @@ def run(config: Config, root: Path, display: Display, group: Group = ALONE) -> R
     with claim(config, root) if group.primary else nullcontext(WorkDir(root)) as workdir:
         earlier = workdir.read_record() if group.primary and workdir.begun else None
         ended = earlier is not None and finished(earlier, config.stop, workdir.read_rows())
-        [(record, ended), *_] = group.gather((plain(earlier) if earlier is not None else None, ended))
+        record, ended = group.first((plain(earlier) if earlier is not None else None, ended))
         earlier = from_plain(record) if record is not None else None
         if earlier is not None and ended:
             display.say(f"{root} holds a finished run: {earlier.stop_reason} after {earlier.epochs} epochs")
             return earlier
         setup = programs.prepare(config)
-        agreement.require_same(group.gather(agreement.data(*setup.workload.data)))
+        group.require_same(agreement.data(*setup.workload.data))
         checkpoints = Checkpoints(workdir.checkpoints, config.checkpoint.keep) if group.primary else None
         try:
             with Interrupts() as interrupts, programs.arithmetic(config):
@@ -106,7 +106,7 @@ class _Run:
     def _restore(self, like: TrainState) -> Checkpoint | None:
         """What the first process can read decides where all go on."""
         found = self.checkpoints.restore(like, self.display.say) if self.checkpoints else None
-        [epoch, *_] = self.group.gather(len(found.progress.history) if found else None)
+        epoch = self.group.first(len(found.progress.history) if found else None)
         return found if self.checkpoints or epoch is None else restore_epoch(self.workdir.checkpoints, epoch, like)
 
     @property
@@ -120,7 +120,7 @@ class _Run:
         with self.clock.section("compile_s"):
             compiled = programs.build(self.setup, self.state)
         # Gloo's first operation waits 30 s, and a cache of compiled programs serves process 0 alone.
-        self.group.gather(None)
+        self.group.wait()
         validation = self.history[-1].validation if done else compiled.evaluate(self.state.params)
         require_metric(stop, validation)
         self.metrics = list(validation)
@@ -144,7 +144,7 @@ class _Run:
             if reason or len(self.history) % self.setup.config.checkpoint.every_epochs == 0:
                 self._save()
                 self._write_record(reason)
-                self.group.gather(None)  # the others wait here: in a collective operation their patience is JAX's
+                self.group.wait()  # the others wait here: in a collective operation their patience is JAX's
         record = self._write_record(reason)
         self.journal.end(record)
         return record
@@ -159,8 +159,9 @@ class _Run:
 
     def _agree(self, end: str | None, interrupt: str | None) -> tuple[str | None, str | None]:
         """The end that the first process sees, by its clock, and the first interrupt of any process: the same for all."""
-        of_each = self.group.gather([end, interrupt])
-        return of_each[0][0], next((reason for _, reason in of_each if reason), None)
+        reasons = [None, *stopping.EXIT_CODES]
+        of_each = self.group.agree([reasons.index(end), reasons.index(interrupt)])
+        return reasons[of_each[0, 0]], reasons[next((number for _, number in of_each if number), 0)]
 
     def _advance(self, compiled: Programs) -> Sequence[float]:
         """One epoch, or several in one program; the losses of the last one's steps."""
@@ -212,7 +213,7 @@ class _Run:
         count = min(config.parallel.epochs_per_dispatch, config.stop.max_epochs - done, *regular, *next_figure)
         if config.stop.time_limit_s:
             count = min(count, stopping.epochs_in_time(self.epoch_s, total_s, config.stop.time_limit_s))
-            [count, *_] = self.group.gather(count)  # the first process's clock decides
+            count = int(self.group.agree([count])[0, 0])  # the first process's clock decides
         return count
 
     def _stop_reason(self, step_losses: Sequence[float]) -> str | None:

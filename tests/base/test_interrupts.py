@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gmmae.base import interrupts as interrupts_module
 from gmmae.base.interrupts import Interrupts
 
 
@@ -32,12 +33,29 @@ def _handled() -> Iterator[None]:
     ("number", "reason"),
     [(signal.SIGTERM, "sigterm"), (signal.SIGUSR1, "sigterm"), (signal.SIGINT, "sigint"), (signal.SIGHUP, "sighup")],
 )
-def test_sigint_after_a_signal_acts_as_ever(number, reason):
+def test_sigint_after_a_signal_acts_as_ever(number, reason, monkeypatch):
+    monkeypatch.setattr(interrupts_module, "SAME_S", 0.0)
     with Interrupts() as interrupts:
         os.kill(os.getpid(), number)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
         assert interrupts.reason == reason
+
+
+@pytest.mark.usefixtures("_handled")
+def test_ctrl_c_that_comes_from_the_terminal_and_from_the_parent_is_one():
+    with Interrupts() as interrupts:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+        assert interrupts.reason == "sigint"
+
+
+@pytest.mark.usefixtures("_handled")
+def test_ctrl_c_amid_the_start_is_one_too():
+    interrupts_module.take_twice_as_once()
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 @pytest.fixture

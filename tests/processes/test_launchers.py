@@ -57,6 +57,13 @@ def test_srun():
     assert other_job.port != place.port
 
 
+def test_the_tasks_of_one_host_meet_on_its_loopback_interface():
+    one = {"SLURM_STEP_NODELIST": "gpu03", "SLURM_STEP_TASKS_PER_NODE": "4", "SLURM_LOCALID": "3", "SLURM_NODEID": "0"}
+    place = find(AUTO, SRUN | one)
+    assert place is not None
+    assert (place.host, place.local_devices) == ("127.0.0.1", (3,))
+
+
 @pytest.mark.parametrize(
     ("tasks", "visible", "devices"),
     [("1(x4)", None, ()), ("2(x2)", None, (1,)), ("2(x2)", "0,1,2,3", (1,)), ("2(x2)", "3", ())],

@@ -1,50 +1,95 @@
-"""The link between processes, with threads in their place; whole processes are in test_distributed.py."""
+"""What processes say to each other: threads in their place, a store in place of JAX's. Whole ones: test_distributed.py."""
 
-import contextlib
-import json
-import socket
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
 
 from gmmae.processes import peers
-from gmmae.processes.launchers import Place
-from gmmae.processes.meeting import PeersError, identity
-from gmmae.processes.peers import PeerLost, Peers
+from gmmae.processes.parent import Parent, Words
+from gmmae.processes.peers import Peers
 
-SILENCE_S = 1.0
+SILENCE_S = 2.0
+RESUME = "python train.py"
 
 
-@pytest.fixture
-def port():
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
+class Service:
+    """JAX's coordination service, as far as it is used; `stopped` makes calls wait, as a stopped process 0 does."""
+
+    def __init__(self, processes: int) -> None:
+        self._processes, self._changed = processes, threading.Condition()
+        self.values: dict[str, str] = {}
+        self._barriers: dict[str, threading.Barrier] = {}
+        self.goes = threading.Event()
+        self.goes.set()
+
+    def key_value_set(self, key: str, value: str, allow_overwrite: bool = False) -> None:
+        self.goes.wait()
+        with self._changed:
+            if key in self.values and not allow_overwrite:
+                raise RuntimeError(f"ALREADY_EXISTS: {key}")
+            self.values[key] = value
+            self._changed.notify_all()
+
+    def blocking_key_value_get(self, key: str, timeout_in_ms: int) -> str:
+        with self._changed:
+            assert self._changed.wait_for(lambda: key in self.values, min(timeout_in_ms / 1000, 20.0))
+            return self.values[key]
+
+    def key_value_dir_get(self, key: str) -> list[tuple[str, str]]:
+        self.goes.wait()
+        with self._changed:
+            return [(name, value) for name, value in self.values.items() if name.startswith(key)]
+
+    def wait_at_barrier(self, barrier_id: str, timeout_in_ms: int) -> None:
+        with self._changed:
+            barrier = self._barriers.setdefault(barrier_id, threading.Barrier(self._processes))
+        barrier.wait(20.0)
+
+
+class EndedError(Exception):
+    """The process has ended."""
+
+
+class Kept(Parent):
+    """Keeps what it is told; after an end nothing comes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words: Words | None = None
+        self.ended = threading.Event()
+        self.deadlines: dict[str, float] = {}
+
+    def put_off(self, deadline: str, seconds: float, line: str) -> None:
+        self.deadlines[deadline] = seconds
+
+    def last_words(self, words: Words) -> None:
+        self.words = words
+
+    def end(self, words: Words):
+        self.words = words
+        self.ended.set()
+        if threading.current_thread().daemon:  # one of the link's own, for which there is nobody to raise to
+            threading.Event().wait()
+        raise EndedError
 
 
 class Node:
-    """One end of the link, and what it is told of losses."""
+    def __init__(self, service: Service, i: int, count: int) -> None:
+        self.parent = Kept()
+        self.peers = Peers(service, i, count, self.parent, SILENCE_S, 600.0, f"{RESUME} {i}")
 
-    def __init__(self, place: Place, start_timeout_s: float = 10.0):
-        self.lost: list[str] = []
-        self.codes: list[int] = []
-        self.link = Peers(place, start_timeout_s, SILENCE_S, self.note)
+    def quiet(self) -> None:
+        """It says nothing more, as when it is killed."""
+        self.peers._closed.set()
 
-    def note(self, text: str, code: int) -> None:
-        self.lost.append(text)
-        self.codes.append(code)
-
-    def wait_for_loss(self) -> str:
-        self.link.await_loss(5 * SILENCE_S)
-        time.sleep(0.05)  # it is told after it is known
-        [text] = self.lost
-        return text
-
-
-def places(port: int, count: int) -> list[Place]:
-    return [Place(i, count, "127.0.0.1", port) for i in range(count)]
+    def said(self) -> Words:
+        assert self.parent.ended.wait(5 * SILENCE_S)
+        assert self.parent.words
+        return self.parent.words
 
 
 def together(nodes, call):
@@ -52,164 +97,113 @@ def together(nodes, call):
         return list(pool.map(call, nodes))
 
 
-def joined(port: int, count: int) -> list[Node]:
-    return together(places(port, count), Node)
+@pytest.fixture
+def service() -> Service:
+    return Service(3)
 
 
-def close(nodes: list[Node]) -> None:
-    together(nodes[::-1], lambda node: node.link.close())
+@pytest.fixture
+def nodes(service) -> Iterator[list[Node]]:
+    made = together(range(3), lambda i: Node(service, i, 3))
+    yield made
+    service.goes.set()
+    for node in made:
+        node.quiet()
 
 
-def test_everyone_hears_what_each_one_says_and_a_quiet_link_lives(port):
-    nodes = joined(port, 3)
+def test_all_hear_the_first_and_a_quiet_run_lives(nodes):
     for word in ("a", None, {"k": [1.5, "é\n"]}):
-        heard = together(nodes, lambda node, word=word: node.link.gather([node.link.me.process_id, word]))
-        assert heard == [[[0, word], [1, word], [2, word]]] * 3
-    time.sleep(2 * SILENCE_S)
-    assert together(nodes, lambda node: node.link.gather("still here")) == [["still here"] * 3] * 3
-    close(nodes)
-    time.sleep(2 * SILENCE_S)
-    assert [node.lost for node in nodes] == [[], [], []]
+        assert together(nodes, lambda node, word=word: node.peers.first([node.peers.primary, word])) == [[True, word]] * 3
+    time.sleep(1.5 * SILENCE_S)
+    together(nodes, lambda node: node.peers.wait())
+    together(nodes, lambda node: node.peers.require_same({"a": "1"}))
+    assert [node.parent.words for node in nodes] == [None] * 3
+    together(nodes, lambda node: node.peers.close())
+    assert all(node.parent.deadlines["epoch"] == float("inf") for node in nodes)
 
 
-def cut(node: Node) -> None:
-    """Its connections end, as when the process is killed; its thread, which that would have ended too, is told to be quiet."""
-    node.link._ended = True
-    for peer in node.link._peers:
-        with contextlib.suppress(OSError):
-            peer.socket.shutdown(socket.SHUT_RDWR)
-
-
-@pytest.mark.parametrize("gone", [0, 2])
-def test_an_ended_process_is_named_to_all_others_at_once(port, gone):
-    nodes = joined(port, 3)
-    start = time.monotonic()
-    cut(nodes[gone])
-    for node in nodes:
-        if node is not nodes[gone]:
-            assert f"process {gone} (" in node.wait_for_loss()
-            assert "has ended without a word" in node.lost[0]
-            assert node.codes == [75]
-    assert time.monotonic() - start < SILENCE_S
-    with pytest.raises(PeerLost, match="has ended without a word"):
-        nodes[1].link.gather("anyone?")
-
-
-def test_a_failure_is_told_with_its_reason_and_its_exit_code(port):
-    """All then end with that code, so that a launcher, which has the highest of them, has it too."""
-    nodes = joined(port, 3)
-    nodes[1].link.fail("data.root must exist", 2)
-    for node in (nodes[0], nodes[2]):
-        assert node.wait_for_loss().endswith("has ended: data.root must exist")
-        assert node.codes == [2]
-    assert nodes[1].lost == []
-
-
-def test_silence_is_a_loss(port):
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(Node, places(port, 2)[0])
-        with connection(port) as mute:
-            mute.sendall(hello(1, 2))
-            start = time.monotonic()
-            text = first.result().wait_for_loss()
-            assert "process 1 (" in text
-            assert "has been silent for 1 s: it is stopped, or its host cannot be reached" in text
-            assert SILENCE_S <= time.monotonic() - start < 2 * SILENCE_S
-
-
-def test_time_in_which_this_process_was_stopped_is_no_silence(port, monkeypatch):
-    """As after `scontrol suspend`: by the clock a minute has gone by when the thread goes on."""
-    nodes = joined(port, 2)
-    clock, ahead_s = time.monotonic, 0.0
-    monkeypatch.setattr(peers, "time", SimpleNamespace(monotonic=lambda: clock() + ahead_s))
-    ahead_s = 60.0
-    time.sleep(2 * SILENCE_S)
-    assert together(nodes, lambda node: node.link.gather("still here")) == [["still here"] * 2] * 2
-    assert [node.lost for node in nodes] == [[], []]
-    close(nodes)
-
-
-def connection(port: int) -> socket.socket:
-    deadline = time.monotonic() + 5
-    while True:
-        try:
-            return socket.create_connection(("127.0.0.1", port))
-        except OSError:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-
-
-def hello(process_id: int, processes: int) -> bytes:
-    who = identity(Place(process_id, processes, "", 0))
-    return json.dumps(["hello", who]).encode() + b"\n"
-
-
-def test_strangers_at_the_port_do_no_harm(port):
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(Node, places(port, 2)[0])
-        for noise in (b"GET / HTTP/1.1\r\n\r\n", b'["hello", [1]]\n', b"5\n", b"\xff\n"):
-            with connection(port) as stranger:
-                stranger.sendall(noise)
-        second = pool.submit(Node, places(port, 2)[1])
-        nodes = [first.result(), second.result()]
-    assert together(nodes, lambda node: node.link.gather(1)) == [[1, 1]] * 2
-    close(nodes)
-
-
-def test_process_0_alone_names_who_is_missing_and_tells_those_who_came(port):
-    alone = [Place(i, 3, "127.0.0.1", port) for i in (0, 2)]
-    with ThreadPoolExecutor(2) as pool:
-        calls = [pool.submit(Node, place, 1.0) for place in alone]
-        for call in calls:
-            with pytest.raises(
-                PeersError, match=r"all 3 processes must start within .*, 1 s; got no connection from process 1 at 127"
-            ):
-                call.result()
-
-
-def test_nobody_listens(port):
-    start = time.monotonic()
-    with pytest.raises(
-        PeersError, match=r"where process 0 listens within .*, 1 s; got 127\.0\.0\.1:\d+ \(Connection refused\)"
-    ):
-        Node(places(port, 2)[1], 1.0)
-    assert time.monotonic() - start < 2
-
-
-def test_an_address_that_is_taken(port):
-    with (
-        socket.create_server(("127.0.0.1", port)),
-        pytest.raises(PeersError, match=r"can listen; got .* \(Address already in use"),
-    ):
-        Node(places(port, 2)[0], 1.0)
-
-
-@pytest.mark.parametrize(
-    ("second", "message"),
-    [
-        (
-            Place(1, 3, "127.0.0.1", 0),
-            "num_processes must be the same for all processes; got 4 for process 0 and 3 for process 1",
-        ),
-        (Place(2, 4, "127.0.0.1", 0), "process_id must differ between processes; got 2 from process 2 .* and from process 2"),
-    ],
-    ids=["count", "id"],
-)
-def test_contradictions_end_all(port, second, message):
+def test_processes_that_differ_all_end_with_the_difference(nodes):
     with ThreadPoolExecutor(3) as pool:
-        first = pool.submit(Node, Place(0, 4, "127.0.0.1", port))
-        other = pool.submit(Node, Place(2, 4, "127.0.0.1", port))
-        time.sleep(0.3)
-        calls = [first, other, pool.submit(Node, second._replace(port=port))]
-        for call in calls:
-            with pytest.raises(PeersError, match=message):
-                call.result()
+        for node in nodes:
+            pool.submit(node.peers.require_same, {"a": str(node.peers.primary)})
+        for node in nodes:
+            line, code = node.said()
+            assert code == 2
+            assert line.startswith("error: all processes must have the same configuration, versions, code and data; got a True")
+            assert line.count("\n") == 1
+            assert "resume" not in line
+        nodes[0].peers._client.values["first/3"] = "null"  # those who wait would be gone
 
 
-def test_nothing_is_left_running(port):
-    before = threading.active_count()
-    close(joined(port, 3))
-    deadline = time.monotonic() + 5
-    while threading.active_count() > before:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_silent_process_is_named_to_all_others(nodes, lost):
+    nodes[lost].quiet()
+    for node in nodes:
+        if node is not nodes[lost]:
+            line, code = node.said()
+            assert code == 75
+            assert f"error: process {lost} (" in line
+            assert "has been silent for 2 s: it was killed or stopped, or its host cannot be reached" in line
+            assert line.endswith(f"; to resume, start all processes again: {RESUME} {node.peers._me}\n")
+
+
+def test_a_service_that_does_not_answer_is_process_0(nodes, service):
+    service.goes.clear()
+    line, code = nodes[1].said()
+    assert "error: process 0 (" in line
+    assert "has been silent for 2 s" in line
+    assert code == 75
+
+
+def test_who_is_missing_when_a_collective_operation_fails_is_found_sooner(nodes, monkeypatch):
+    monkeypatch.setattr(peers, "BROKEN_S", 0.5)
+    start = time.monotonic()
+    nodes[2].quiet()
+    nodes[1].peers.may_be_a_loss()
+    assert "error: process 2 (" in nodes[0].said().line
+    assert time.monotonic() - start < SILENCE_S
+
+
+def test_a_failure_is_told_with_its_reason_and_its_exit_code(nodes):
+    """All then end with that code, so that a launcher, which has the highest of them, has it too."""
+    with pytest.raises(EndedError):
+        nodes[1].peers.fail("data.root must exist", 2)
+    assert nodes[1].said() == ("", 2)
+    for node in (nodes[0], nodes[2]):
+        line, code = node.said()
+        assert "error: process 1 (" in line
+        assert "has ended: data.root must exist; to resume" in line
+        assert code == 2
+
+
+def test_the_first_process_ends_when_the_others_have_heard_why(nodes, service):
+    """With it the service ends, and JAX aborts whoever is connected."""
+    with pytest.raises(EndedError):
+        nodes[0].peers.fail("the disk is full", 74)
+    assert {key for key in service.values if key.startswith("heard/")} == {"heard/0", "heard/1", "heard/2"}
+    assert [node.said().code for node in nodes] == [74, 74, 74]
+
+
+def test_others_are_told_that_a_parent_was_killed(nodes):
+    nodes[1].parent.orphaned()
+    assert "error: process 1 (" in nodes[2].said().line
+    assert "was killed" in nodes[2].said().line
+
+
+def test_time_in_which_this_process_was_stopped_is_no_silence(nodes, monkeypatch):
+    """As after `scontrol suspend`: by the clock a minute has gone by when the threads go on."""
+    clock, ahead_s = time.monotonic, 0.0
+    monkeypatch.setattr(peers, "time", SimpleNamespace(monotonic=lambda: clock() + ahead_s, sleep=time.sleep))
+    ahead_s = 60.0
+    time.sleep(1.5 * SILENCE_S)
+    assert [node.parent.words for node in nodes] == [None] * 3
+
+
+def test_an_epoch_may_take_ten_times_as_long_as_the_longest_before(nodes, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(peers, "time", SimpleNamespace(monotonic=lambda: now, sleep=time.sleep))
+    limits = []
+    for now in (10.0, 30.0, 150.0, 160.0):  # noqa: B007 the clock reads it
+        nodes[1].peers._limit_epoch()
+        limits.append(nodes[1].parent.deadlines.get("epoch"))
+    assert limits == [None, 600.0, 1200.0, 1200.0]
