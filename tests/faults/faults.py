@@ -65,7 +65,8 @@ WRITTEN = r"checkpoint written; to resume: python train\.py .*--distributed\.pro
 
 def lost(rank: int, code: int) -> Ending:
     """A process is gone, and the other one says so."""
-    return {rank: (code, ""), 1 - rank: (75, rf"error: process {rank} \(.*, pid {{lost}}\) has .*; {RESUME} {1 - rank}\b")}
+    why = rf"error: process {rank} \(.*, pid {{lost}}\) (has|was) .*; {RESUME} {1 - rank}\b"
+    return {rank: (code, ""), 1 - rank: (75, why)}
 
 
 def asked(code: int) -> Ending:
@@ -88,21 +89,34 @@ UNDRAWN: Ending = {0: (74, r"error: .*figures.*same command again"), 1: (0, "")}
 
 def signalled(number: signal.Signals, rank: int, moment: str) -> Fault:
     """One process gets a signal."""
-    how = -signal.SIGKILL if number == signal.SIGSTOP else -number
+    how = 75 if number == signal.SIGSTOP else -number
+    struck = number in (signal.SIGKILL, signal.SIGSTOP)  # who trains; other signals come to the parent, which passes them on
     endings = [lost(rank, how)]
     bound_s = SILENCE_S + MARGIN_S
     if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         ends_alone = moment not in ("an epoch", "a checkpoint")
         bound_s = SILENCE_S + ASKED_MARGIN_S + STARTING_S * ends_alone
         endings = [lost(rank, how)] * ends_alone + [asked(128 + number)]
-    if moment.startswith(("before", "while")):
+    if moment.startswith(("before", "while", "JAX")):  # JAX itself waits for others until the start's end
         endings.append(unmet(rank, how))
         bound_s += START_S
-        if number == signal.SIGSTOP:  # nobody knows of it: its own deadline is twice the heartbeat's timeout
-            bound_s += SILENCE_S
+    if number == signal.SIGSTOP:  # its parent waits for twice the heartbeat's timeout
+        bound_s += SILENCE_S
     return Fault(
-        f"{number.name} of process {rank}", moment, rank, lambda run: run.send(number, rank), tuple(endings), bound_s=bound_s
+        f"{number.name} of process {rank}",
+        moment,
+        rank,
+        lambda run: run.strike(number, rank) if struck else run.send(number, rank),
+        tuple(endings),
+        bound_s=bound_s,
     )
+
+
+def parent(number: signal.Signals, rank: int, moment: str) -> Fault:
+    """The parent of one process gets a signal that it cannot pass on: it is killed, or stopped, alone."""
+    bound_s = SILENCE_S + MARGIN_S + 2 * SILENCE_S * (number == signal.SIGSTOP)
+    kind = f"{number.name} of the parent of process {rank}"
+    return Fault(kind, moment, rank, lambda run: run.send(number, rank), (lost(rank, -signal.SIGKILL),), bound_s=bound_s)
 
 
 def both(number: signal.Signals, moment: str) -> Fault:
@@ -217,6 +231,8 @@ def matrix() -> Iterator[Fault]:
         yield signalled(signal.SIGKILL, rank, "before they have met")
         yield signalled(signal.SIGINT, rank, ("an epoch", "a checkpoint")[rank])
         yield signalled(signal.SIGHUP, rank, ("a checkpoint", "an epoch")[rank])
+        for number in (signal.SIGKILL, signal.SIGSTOP):
+            yield parent(number, rank, "an epoch")
     for number in (signal.SIGKILL, signal.SIGSTOP):
         yield signalled(number, 0, "while it waits for the other process")
     for moment in ("an epoch", "a checkpoint"):

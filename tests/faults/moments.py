@@ -14,9 +14,9 @@ Moment = Callable[[Run, Random, int], Callable[[], bool]]
 
 
 def alone(run: Run, rng: Random, rank: int) -> Callable[[], bool]:
-    """One process only is there, with its deadline set; the other is started after the fault."""
+    """One process only is there, and imports JAX; the other is started after the fault."""
     run.start(rank)
-    run.wait_until(lambda: run.has_deadline(rank), 0.002)
+    run.wait_until(lambda: run.starts_jax(rank), 0.002)
     time.sleep(rng.uniform(0.0, 2.0))
     return lambda: True
 

@@ -99,13 +99,19 @@ class Run:
             self.everyone.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, stderr=err))
         return self.everyone[-1], log
 
-    def has_deadline(self, rank: int) -> bool:
-        """Whether a process has the child that kills it when it is stopped: one that is stopped before that stays stopped."""
-        return has_deadline(self.processes[rank].pid)
+    def starts_jax(self, rank: int) -> bool:
+        """Whether a process imports JAX: its parent has its deadline then; one that is stopped before that stays stopped."""
+        return starts_jax(self.processes[rank].pid)
 
     def send(self, number: signal.Signals, *ranks: int) -> None:
+        """As a person or a launcher sends it, to the processes that were started."""
         for rank in ranks:
             os.kill(self.processes[rank].pid, number)
+
+    def strike(self, number: signal.Signals, rank: int) -> None:
+        """To the process that trains: a child of the one that was started."""
+        for worker in children_of(self.processes[rank].pid):
+            os.kill(worker, number)
 
     def send_job(self, number: signal.Signals) -> None:
         """As a scheduler sends it: to all processes that still run, and to those that they have started."""
@@ -118,6 +124,9 @@ class Run:
         deadline = time.monotonic() + timeout_s
         while any(process.poll() is None for process in self.processes.values()) and time.monotonic() < deadline:
             time.sleep(0.01)
+        if all(process.poll() is not None for process in self.processes.values()):
+            while processes_of(self.workdir) and time.monotonic() < deadline:  # whose parents were killed
+                time.sleep(0.01)
         return [process.poll() for _, process in sorted(self.processes.items())]
 
     def end(self) -> None:
@@ -133,28 +142,30 @@ class Run:
         return [pid for pid in self.children() if b"gmmae.data.extraction.processes" in _command_line(pid)]
 
     def children(self) -> list[int]:
-        """Processes that this run's processes have started."""
-        own = {process.pid for process in self.processes.values()}
-        return [pid for pid in _pids() if _parent(pid) in own]
+        """Processes that this run's processes have started, and those that these have."""
+        trains = [pid for process in self.processes.values() for pid in children_of(process.pid)]
+        return [*trains, *(pid for worker in trains for pid in children_of(worker))]
 
     def met(self) -> bool:
-        """Whether process 1 is connected to process 0."""
-        return self._socket("01")
+        """Whether both processes are connected to JAX's service, which process 0 has: each has a connection to it."""
+        return self._sockets("01") >= 2
 
     def listens(self) -> bool:
         """Whether process 0 waits for process 1."""
-        return self._socket("0A")
+        return self._sockets("0A") > 0
 
-    def _socket(self, state: str) -> bool:
-        """Whether the coordinator's port is in this state of Linux's table."""
-        lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-        return any(line[1].endswith(f":{self.port:04X}") and line[3] == state for line in lines)
+    def _sockets(self, state: str) -> int:
+        """How many of the coordinator's port are in this state of Linux's tables."""
+        tables = [Path(f"/proc/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
+        lines = [line.split() for table in tables for line in table]
+        return sum(line[1].endswith(f":{self.port:04X}") and line[3] == state for line in lines)
 
     def holds_workdir(self) -> bool:
         """Whether process 0 has locked the work directory: it has put its name beside the lock."""
         try:
-            return (self.workdir / ".lock.owner").read_text().startswith(f"process {self.processes[0].pid} ")
-        except OSError:
+            [worker] = children_of(self.processes[0].pid)
+            return (self.workdir / ".lock.owner").read_text().startswith(f"process {worker} ")
+        except (OSError, ValueError):
             return False
 
     def epochs(self) -> int:
@@ -229,9 +240,17 @@ def processes_of(workdir: Path) -> list[int]:
     return [pid for pid in _pids() if pid != os.getpid() and str(workdir).encode() in _command_line(pid)]
 
 
-def has_deadline(pid: int) -> bool:
-    """Whether the child of a process is there that `gmmae.processes.deadline` starts."""
-    return any(f"deadline.py\0{pid}\0".encode() in _command_line(child) for child in _pids())
+def children_of(pid: int) -> list[int]:
+    """The processes that a process has started and that have not ended."""
+    return [child for child in _pids() if _parent(child) == pid]
+
+
+def starts_jax(pid: int) -> bool:
+    """Whether the worker of a process has loaded JAX's library."""
+    try:
+        return any("libjax_common" in Path(f"/proc/{worker}/maps").read_text() for worker in children_of(pid))
+    except OSError:
+        return False
 
 
 def _pids() -> list[int]:

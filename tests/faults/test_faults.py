@@ -18,8 +18,8 @@ from tests.faults.table import summary, table
 from tests.faults.trials import Trial, fits, look_back
 
 LINE = (
-    "error: process 1 (host, pid 12) has been silent for 4 s: it is stopped, or its host cannot be reached; to resume, start "
-    "all processes again: python train.py --distributed.process-id 0"
+    "error: process 1 (host, pid 12) has been silent for 4 s: it was killed or stopped, or its host cannot be reached; to "
+    "resume, start all processes again: python train.py --distributed.process-id 0"
 )
 
 
