@@ -65,8 +65,8 @@ def joined(config: Config, command: str, parent: Parent = NO_PARENT) -> Iterator
 
 def _limit_start(place: Place, asked: DistributedConfig, parent: Parent) -> None:
     """What the parent is to know before this process waits for others in JAX's C++, where no handler of a signal runs."""
-    parent.stopped = "error: this process has been stopped amid its start: killed\n"
-    parent.patience_s = LATE * asked.heartbeat_timeout_s
+    late_s = asked.start_timeout_s + LATE * asked.heartbeat_timeout_s
+    parent.watch_each_other(late_s, "error: this process has been stopped amid its start: killed\n")
     parent.if_aborted(
         Words(
             f"error: all {place.processes} processes must start within distributed.start_timeout_s, "

@@ -13,6 +13,7 @@ is stuck. Both sides count the seconds in which they run themselves, not those o
 """
 
 import json
+import math
 import os
 import resource
 import select
@@ -44,10 +45,8 @@ class Parent:
 
     def __init__(self, tell: int = -1, life: int = -1) -> None:
         self._tell, self._life = tell, life
-        self.patience_s = 0.0
-        """Which of the two, worker or parent, is stopped for so long is killed by the other one; 0: they are left alone."""
-        self.stopped = ""
-        """The line that is said then of the worker."""
+        self._lock = threading.Lock()
+        self._patience_s, self._stopped = 0.0, ""
         self.orphaned: Callable[[], None] = lambda: None
         """Called when the parent has ended, before this process is killed."""
         if life >= 0:
@@ -58,6 +57,17 @@ class Parent:
     def pid(self) -> int:
         """Of the process that was started."""
         return os.getppid() if self._life >= 0 else os.getpid()
+
+    def watch_each_other(self, seconds: float, line: str = "") -> None:
+        """Lets worker or parent, when it has been stopped for so long, be killed by the other one; 0: leaves them alone.
+
+        Args:
+          seconds: in which the other one runs.
+          line: said of the worker.
+        """
+        with self._lock:
+            self._patience_s, self._stopped = seconds, line
+            self.put_off("alive", seconds or math.inf, line)
 
     def put_off(self, deadline: str, seconds: float, line: str) -> None:
         """Lets this process be killed, and the line be said, unless the deadline of this name is put off again in time.
@@ -102,10 +112,11 @@ class Parent:
                 if not os.read(self._life, 2**12):
                     self.orphaned()
                     os.kill(os.getpid(), signal.SIGKILL)
-            if self.patience_s:
-                self.put_off("alive", self.patience_s, self.stopped)
-                if silent_s > self.patience_s:
-                    os.kill(os.getppid(), signal.SIGKILL)
+            with self._lock:
+                if self._patience_s:
+                    self.put_off("alive", self._patience_s, self._stopped)
+                    if silent_s > self._patience_s:
+                        os.kill(os.getppid(), signal.SIGKILL)
 
 
 NO_PARENT = Parent()

@@ -102,7 +102,7 @@ class Peers:
         self._threads = [threading.Thread(target=part, daemon=True) for part in (self._beat, self._watch)]
         parent.orphaned = self._tell_of_parent
         stopped = f"{self._name(process_id)} has been stopped for {LATE * silence_s:g} s, and is killed"
-        parent.stopped = self._words(Reason(stopped)).line
+        parent.watch_each_other(LATE * silence_s, self._words(Reason(stopped)).line)
         for thread in self._threads:
             thread.start()
 
@@ -186,6 +186,7 @@ class Peers:
         for thread in self._threads:
             thread.join(self._silence_s)
         self._parent.put_off("epoch", math.inf, "")
+        self._parent.watch_each_other(0.0)  # JAX's own end is long, and runs no thread of Python's
 
     def _leave(self, words: Words) -> NoReturn:
         """Process 0 ends last: with it ends the service, and JAX would abort whoever has not heard the reason."""

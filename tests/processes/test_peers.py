@@ -119,7 +119,7 @@ def test_all_hear_the_first_and_a_quiet_run_lives(nodes):
     together(nodes, lambda node: node.peers.require_same({"a": "1"}))
     assert [node.parent.words for node in nodes] == [None] * 3
     together(nodes, lambda node: node.peers.close())
-    assert all(node.parent.deadlines["epoch"] == float("inf") for node in nodes)
+    assert all(node.parent.deadlines == {"alive": float("inf"), "epoch": float("inf")} for node in nodes)
 
 
 def test_processes_that_differ_all_end_with_the_difference(nodes):
