@@ -70,6 +70,7 @@ def test_virtual_devices_have_the_bits_of_as_many_real_ones(tmp_path):
     assert fingerprint(real, tmp_path / "virtual") == fingerprint(real, tmp_path / "real")
 
 
+@pytest.mark.slow
 def test_all_replicas_are_equal_after_an_epoch():
     """Seen through a sharded output: a replicated one would show the first only."""
     setup = programs.prepare(small(parallel__devices=4, **EXACT))

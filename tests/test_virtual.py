@@ -22,6 +22,7 @@ def trained(folder, **changes) -> tuple[Record, np.ndarray]:
     return record, np.array(losses(display.rows))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [2, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "arm", ["strong", *(pytest.param(arm, marks=pytest.mark.slow) for arm in ("weak", "linear", "linear-warmup"))]

@@ -59,6 +59,7 @@ except InputError as error:
 """
 
 
+@pytest.mark.slow
 def test_an_exact_run_in_float64_loads_in_any_interpreter_and_its_folder_stays_as_it_is(tmp_path):
     config = small(precision="float64", parallel__reduction="exact", parallel__shards=8, stop__max_epochs=1)
     record = run(config, tmp_path / "exact", Recorder())

@@ -39,6 +39,7 @@ def test_train_says_where_everything_is(tmp_path, config_file, capsys):
     assert "global batch     8 = 1 × 8 a device, no padding" in printed
 
 
+@pytest.mark.slow
 def test_default_workdir_is_named_by_the_config(tmp_path, config_file, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert train("--config", config_file) == 0
@@ -155,7 +156,7 @@ def test_data_commands_lead_from_scans_to_training(tmp_path, config_file, capsys
         (["prepare"], "data.source must be one of luna16, cubes"),
         (["prepare", "--data.source", "luna16"], "data.root must be the folder of the .mhd scans"),
         (["prepare", "--data.edge", "big"], "data.edge must be a positive number followed by x or mm"),
-        (["inspect", "--data.source", "cubes"], "which"),
+        (["inspect", "--data.source", "cubes"], "NODULE"),
         (["cut"], "must be one of prepare, inspect, synth; got 'cut'"),
     ],
 )

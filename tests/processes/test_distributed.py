@@ -306,6 +306,7 @@ LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
 """127.0.0.1 in either table."""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_the_service_of_one_host_listens_on_its_loopback_interface_alone(tmp_path, pair):
     workdir = tmp_path / "run"

@@ -122,6 +122,7 @@ def test_all_hear_the_first_and_a_quiet_run_lives(nodes):
     assert all(node.parent.deadlines == {"alive": float("inf"), "epoch": float("inf")} for node in nodes)
 
 
+@pytest.mark.slow
 def test_processes_that_differ_all_end_with_the_difference(nodes):
     with ThreadPoolExecutor(3) as pool:
         for node in nodes:

@@ -175,6 +175,7 @@ def overdue(tmp_path_factory):
     return folder, calls.ended
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["deaf", "stopped", "helped"])
 def test_what_does_not_heed_sigterm_is_killed_after_the_grace(overdue, name):
     folder, ended = overdue

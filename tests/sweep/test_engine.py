@@ -910,6 +910,7 @@ def test_a_sweep_of_real_runs_measures_the_step_times_of_its_projection(whole):
     assert all(0 < row.low_s <= row.median_s <= row.high_s for row in (*found.train, *found.validation))
 
 
+@pytest.mark.slow
 def test_a_measured_cell_runs_on_its_devices(tmp_path, whole):
     _, folder, _, _ = whole
     config = SweepConfig(mode="measured", arms=("weak",), devices=(2,), run=RUN)

@@ -89,6 +89,7 @@ def test_a_loss_that_the_device_takes_for_the_target_but_the_host_does_not_goes_
     np.testing.assert_allclose([row.val_loss for row in again], [row.val_loss for row in rows][: record.epochs], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_divergence_ends_a_block(tmp_path):
     record, rows = finish(small(optim__learning_rate=1e30, checkpoint__every_epochs=9, stop__max_epochs=9, **SEVERAL), tmp_path)
     assert record.stop_reason == stopping.DIVERGED
@@ -96,6 +97,7 @@ def test_divergence_ends_a_block(tmp_path):
     assert not np.isfinite([rows[-1].val_loss, rows[-1].train_loss]).all()
 
 
+@pytest.mark.slow
 def test_rules_that_look_at_every_loss_take_single_epochs(tmp_path):
     changes = {"optim__learning_rate": 10.0, "stop__max_epochs": 50, "stop__collapse_epochs": 3}
     records = [finish(small(**changes, **more), tmp_path / str(i))[0] for i, more in enumerate(({}, SEVERAL))]

@@ -65,6 +65,7 @@ def test_record_and_history_are_complete(uninterrupted):
     assert snapshots(workdir) == ["epoch_000000.npz", "epoch_000005.npz"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cores", "devices"),
     [(3, "3 × cpu, one a core"), (2, "3 × cpu (virtual: they share the processor, so times are no measure of scaling)")],
@@ -273,6 +274,7 @@ def test_a_plateau_goes_on_where_its_rule_has_been_changed(tmp_path, ended, reas
     assert longer.epochs > record.epochs
 
 
+@pytest.mark.slow
 def test_time_limit(tmp_path):
     record, _ = finish(small(stop__time_limit_s=1e-3, stop__max_epochs=9), tmp_path)
     assert (record.stop_reason, record.epochs) == ("time_limit", 1)

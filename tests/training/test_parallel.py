@@ -55,6 +55,7 @@ def replicas_after_an_epoch(average):
     return jax.device_get(mapped(state, setup.workload.data.train, *samples)[0].params)
 
 
+@pytest.mark.slow
 def test_all_replicas_are_equal_after_an_epoch():
     for leaf in jax.tree.leaves(replicas_after_an_epoch(pmean)):
         for replica in leaf[1:]:

@@ -103,6 +103,7 @@ LAST_OF_AN_ARRAY = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3", "ARRA
 """The number of an array is that of one of its jobs, too."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("array", [{}, LAST_OF_AN_ARRAY], ids=["alone", "array"])
 def test_a_preempted_job_waits_for_what_follows_sigterm(drive, squeue, array):
     """Only Slurm's state tells it from a cancelled one. A second process sends SIGUSR2 after the program has ended."""
