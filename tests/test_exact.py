@@ -96,6 +96,7 @@ def after_an_epoch(**changes) -> list[np.ndarray]:
         return jax.tree.leaves(jax.device_get(programs.train_program(setup, state)(state, 1)[0]))
 
 
+@pytest.mark.slow
 def test_the_exact_mean_is_the_mean():
     """In float64, where rounding leaves ten digits and more of a parameter."""
     double = {"precision": "float64", "model__activation": "silu"}

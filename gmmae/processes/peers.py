@@ -161,6 +161,7 @@ class Peers:
     def _end_all(self, reason: Reason, own: Words | None = None) -> NoReturn:
         """Ends all processes, this one with its own words if it has any."""
         own = own or self._words(reason)
+        self._closed.set()  # or this process would hear of it as of another's end
         self._parent.last_words(own)
         self._set("end/all", json.dumps(reason))
         self._leave(own)

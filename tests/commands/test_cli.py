@@ -114,6 +114,7 @@ def test_unknown_command(monkeypatch, capsys):
     assert "must be one of train, sweep, report, data; got 'trian'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_script_and_installed_command_agree_on_help():
     """In processes of their own: `train.py` starts, and help needs no JAX."""
     helped = subprocess.run([sys.executable, ROOT / "train.py", "--help"], capture_output=True, text=True, check=True, cwd=ROOT)

@@ -44,7 +44,7 @@ def test_parameters_follow_the_number_of_axes(n):
 
 
 @pytest.mark.parametrize(
-    "size", [(6,), (5, 7), *(pytest.param(size, marks=pytest.mark.slow) for size in [(6, 6), (6, 6, 6)]), (4, 7, 5)], ids=str
+    "size", [(6,), (5, 7), *(pytest.param(size, marks=pytest.mark.slow) for size in [(6, 6), (6, 6, 6), (4, 7, 5)])], ids=str
 )
 def test_the_output_is_the_density_of_the_mixture_at_the_voxel_centres(size):
     n = len(size)

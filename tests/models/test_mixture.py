@@ -297,9 +297,9 @@ def assert_finite(logits, covariance, rho):
 MODES = [
     (1, "paper", "sigmoid"),
     (2, "paper", "tanh"),
-    (1, "partial", "tanh"),
-    (2, "partial", "sigmoid"),
-    (3, "partial", "sigmoid"),
+    pytest.param(1, "partial", "tanh", marks=pytest.mark.slow),
+    pytest.param(2, "partial", "sigmoid", marks=pytest.mark.slow),
+    pytest.param(3, "partial", "sigmoid", marks=pytest.mark.slow),
     (3, "partial", "tanh"),
 ]
 FINITE = st.one_of(

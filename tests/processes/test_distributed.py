@@ -109,7 +109,8 @@ def alone(config: Config, workdir: Path) -> list[Epoch]:
     return display.rows
 
 
-@pytest.mark.parametrize("epochs_per_dispatch", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("epochs_per_dispatch", [1, 3])
 def test_two_processes_are_one_run(tmp_path, pair, epochs_per_dispatch):
     options = {"parallel__devices": 4, "stop__max_epochs": 5, "log__tensorboard": True}
     config, together = small(**options), small(**options, parallel__epochs_per_dispatch=epochs_per_dispatch)

@@ -60,6 +60,7 @@ class Kept(Parent):
     def __init__(self) -> None:
         super().__init__()
         self.words: Words | None = None
+        self.left: list[Words] = []
         self.ended = threading.Event()
         self.deadlines: dict[str, float] = {}
 
@@ -68,9 +69,10 @@ class Kept(Parent):
 
     def last_words(self, words: Words) -> None:
         self.words = words
+        self.left.append(words)
 
     def end(self, words: Words):
-        self.words = words
+        self.last_words(words)
         self.ended.set()
         if threading.current_thread().daemon:  # one of the link's own, for which there is nobody to raise to
             threading.Event().wait()
@@ -134,6 +136,15 @@ def test_processes_that_differ_all_end_with_the_difference(nodes):
             assert line.count("\n") == 1
             assert "resume" not in line
         nodes[0].peers._client.values["first/3"] = "null"  # those who wait would be gone
+
+
+def test_who_ends_all_does_not_hear_of_it_as_from_another(nodes):
+    """It waits until the others have heard; what it had to say it has said before."""
+    nodes[1].quiet()
+    nodes[2].quiet()
+    with pytest.raises(EndedError):
+        nodes[0].peers.fail("workdir must be a folder", 2)
+    assert set(nodes[0].parent.left) == {Words("", 2)}
 
 
 @pytest.mark.parametrize("lost", [1, 2])

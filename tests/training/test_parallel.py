@@ -34,7 +34,7 @@ def one_device():
     return trained(1)
 
 
-@pytest.mark.parametrize("devices", [2, pytest.param(3, marks=pytest.mark.slow), 8])
+@pytest.mark.parametrize("devices", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 8))])
 def test_strong_scaling_equals_one_device(devices, one_device):
     """22 samples in batches of 8: a partial last batch always, padding on 3 devices and, in the last batch, on 8."""
     train_losses, val_losses, params = trained(devices)

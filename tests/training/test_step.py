@@ -28,6 +28,7 @@ def plain(setup):
     return lambda params, samples: setup.workload.losses(params, samples, None)
 
 
+@pytest.mark.slow
 def test_scanned_epoch_equals_plain_loop(setup):
     state = programs.initial_state(setup)
     volumes = jnp.asarray(setup.workload.data.train)

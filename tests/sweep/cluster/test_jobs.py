@@ -25,6 +25,7 @@ def job(folder, name, source, *arguments, time_limit_s=0.0):
     return Job(name, program(source, *arguments), folder / name / "log.txt", {"GIVEN": name}, time_limit_s)
 
 
+@pytest.mark.slow
 def test_every_job_has_its_own_end(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     monkeypatch.chdir(tmp_path)
