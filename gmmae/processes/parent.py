@@ -1,7 +1,7 @@
 """A parent beside each process that trains, for what a process cannot do that hangs, is stopped or dies.
 
-The parent is the process that was started. It forks before anything large is imported, which takes a millisecond; the child,
-the worker, goes on as the program, and the parent waits. It has neither threads nor JAX. It
+The parent is the process that was started. It forks before anything large is imported; the child, the worker, goes on as the
+program, and the parent waits. It has neither threads nor JAX. It
 
 - passes on the signals that it gets, and ends as its worker has ended: by the same exit code or the same signal;
 - kills a worker that has let a deadline pass, and says why;
