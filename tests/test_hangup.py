@@ -81,6 +81,7 @@ def outcome(run: Terminal) -> tuple[int, str, list[str]]:
     return code, record["stop_reason"], [path.name for path in (run.workdir / "checkpoints").iterdir()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("terminal", ["as ever"], indirect=True)
 def test_a_closed_terminal_ends_a_run_with_a_checkpoint(terminal):
     terminal.wait_for(2)

@@ -236,6 +236,7 @@ def test_a_lost_process_ends_the_other_one_in_time_and_nothing_is_left(tmp_path,
     np.testing.assert_array_equal([row.epoch for row in rows(workdir)], range(1, done + 2))
 
 
+@pytest.mark.slow
 def test_a_process_that_does_not_come_is_an_error_of_one_line(tmp_path, pair):
     [first] = pair.start(small(), tmp_path / "run", ids=[0], **{"start-timeout-s": 1})
     code, out, error = finish(first)

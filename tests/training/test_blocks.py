@@ -34,13 +34,14 @@ def assert_same_course(one, other):
     assert [row[:4] for row in one] == [row[:4] for row in other]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
         {},
-        pytest.param({"parallel__devices": 2, "data__augment": True}, marks=pytest.mark.slow),
-        pytest.param({"parallel__reduction": "exact", "parallel__shards": 8, "parallel__devices": 2}, marks=pytest.mark.slow),
-        pytest.param({"precision": "float64"}, marks=pytest.mark.slow),
+        {"parallel__devices": 2, "data__augment": True},
+        {"parallel__reduction": "exact", "parallel__shards": 8, "parallel__devices": 2},
+        {"precision": "float64"},
     ],
     ids=["one device", "two devices, augmentation", "exact", "float64"],
 )

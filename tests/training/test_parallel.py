@@ -62,6 +62,7 @@ def test_all_replicas_are_equal_after_an_epoch():
             np.testing.assert_array_equal(replica, leaf[0])
 
 
+@pytest.mark.slow
 def test_without_the_mean_replicas_differ():
     """What the test above would find, if the mean were missing."""
     leaves = jax.tree.leaves(replicas_after_an_epoch(in_parts))
