@@ -63,6 +63,7 @@ def test_float64_is_computed_in_float64_from_the_same_start(tmp_path):
         assert snapshot["density"].dtype == np.float64
 
 
+@pytest.mark.slow
 def test_a_diverging_virtual_run_is_recorded_as_such(tmp_path):
     record, _ = trained(tmp_path, arm="linear", parallel__virtual=3, optim__learning_rate=1e30, model__activation="relu")
     assert record.stop_reason == "diverged"

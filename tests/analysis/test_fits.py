@@ -68,6 +68,7 @@ def test_an_interval_against_one_worked_by_hand():
     assert found["serial_s"].value == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_short_times_by_chance_do_not_pull_the_fit_down():
     # At 30 % noise, weights by the measured times would take about 2 · 0.3² = 18 % off; the mean over 400 fits is known to 1 %.
     counts = [1, 2, 4, 8] * 10

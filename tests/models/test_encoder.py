@@ -69,6 +69,7 @@ def test_the_activation_follows_every_layer(activation):
     )
 
 
+@pytest.mark.slow
 def test_each_volume_is_encoded_by_itself():
     volumes = jax.random.normal(jax.random.key(0), (3, 8, 8))
     module = encoder()

@@ -359,6 +359,7 @@ def test_samples_have_the_mixtures_mean_and_covariance(n):
     assert np.all(np.abs(products.mean(0) - covariance) < 5 * products.std(0) / np.sqrt(count))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [(), (2, 3)])
 def test_batches_of_mixtures_are_sampled_each_by_itself(batch):
     logits = random_logits(np.random.default_rng(0), 3, 2, batch)

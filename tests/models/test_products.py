@@ -43,6 +43,7 @@ def test_tf32_rounds_the_operands_of_a_product_and_of_its_gradients():
         assert 1e-5 < np.abs(ours - by_hand).max() < 1e-2
 
 
+@pytest.mark.slow
 def test_a_convolution_in_tf32_is_that_of_rounded_operands():
     x, kernel, g = draw(6, 6, 6, 2, 3), draw(3, 3, 3, 3, 4), draw(4, 4, 4, 2, 4)
 

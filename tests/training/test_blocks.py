@@ -69,6 +69,7 @@ def test_exact_blocks_have_the_same_bits_on_one_and_on_four_devices(tmp_path):
     assert losses(rows[0]) == losses(rows[1])
 
 
+@pytest.mark.slow
 def test_the_device_stops_at_the_target_within_a_block(tmp_path):
     _, rows = finish(small(stop__max_epochs=4), tmp_path / "all")
     target = rows[1].val_loss * (1 + 1e-6)

@@ -271,6 +271,7 @@ def test_whatever_ended_the_runs_before_the_board_is_that_of_one_run(tmp_path, w
     assert steps(tmp_path / "parts" / "tb") == whole
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_at_once_keeps_its_last_details(tmp_path):
     """The target was raised to what an earlier epoch had; epoch 3 is in no series of details but as the last one."""
     config = small(log__tensorboard=True, log__detail_epochs=2)

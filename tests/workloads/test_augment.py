@@ -33,6 +33,7 @@ def volumes(samples: int = 6):
     return jnp.asarray(np.random.default_rng(0).normal(size=(samples, 4, 4, 4)), jnp.float32)
 
 
+@pytest.mark.slow
 def test_a_volume_is_turned_by_its_own_key_wherever_it_stands():
     keys = jax.random.split(jax.random.key(7), 6)
     whole = symmetries(volumes(), keys)

@@ -127,6 +127,7 @@ def fake(tmp_path):
     return Fake(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_sweep_has_the_records_of_one_by_processes(fake, tmp_path_factory):
     plain = Fake(tmp_path_factory.mktemp("plain"))
     wishes = {"weak-n2-seed0": "crash"}
