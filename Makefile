@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # Processes that run the tests.
 TEST_JOBS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal
 # What is installed: also what JAX needs for the GPU of this host, if there is one.
 EXTRAS ?= $(shell $(PYTHON) gmmae/base/nvidia.py test)
 
@@ -16,11 +17,11 @@ sweep: $(VENV)/ready
 	$(BIN)/python sweep.py --config sweep_quick --workdir runs/sweep_quick
 
 test: $(VENV)/ready
-	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -m "not slow"
+	$(PYTEST) -m "not slow"
 
 # Those of `make test`, and then the slow ones.
 test-all: test
-	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -m slow
+	$(PYTEST) -m slow
 
 # Installs Slurm, Open MPI and ssh from Debian where they are missing.
 test-cluster: $(VENV)/ready

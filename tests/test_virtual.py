@@ -10,6 +10,8 @@ from gmmae.base.records import Record
 from gmmae.training.loop import run
 from tests.small import Recorder, losses, small
 
+pytestmark = pytest.mark.slow
+
 # silu: with ReLU two equal runs part once an input within rounding of zero falls on the other side (MEASUREMENT.md).
 SMOOTH = {"model__activation": "silu", "stop__max_epochs": 4}
 # Sums in another order: at most 3e-6 after 100 steps of the quickstart, see MEASUREMENT.md; here 16 steps or fewer.
@@ -22,11 +24,8 @@ def trained(folder, **changes) -> tuple[Record, np.ndarray]:
     return record, np.array(losses(display.rows))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("devices", [2, pytest.param(4, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    "arm", ["strong", *(pytest.param(arm, marks=pytest.mark.slow) for arm in ("weak", "linear", "linear-warmup"))]
-)
+@pytest.mark.parametrize("devices", [2, 4])
+@pytest.mark.parametrize("arm", ["strong", "weak", "linear", "linear-warmup"])
 def test_virtual_devices_have_the_losses_of_as_many_real_ones(tmp_path, arm, devices):
     measured, real = trained(tmp_path / "real", arm=arm, parallel__devices=devices)
     record, virtual = trained(tmp_path / "virtual", arm=arm, parallel__devices=1, parallel__virtual=devices)
@@ -43,14 +42,12 @@ def in_one(tmp_path_factory):
     return trained(tmp_path_factory.mktemp("in_one"), arm="weak", parallel__virtual=2)[1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 3, 5, 100])
 def test_micro_batches_change_no_loss(tmp_path, in_one, size):
     _, parts = trained(tmp_path / "parts", arm="weak", parallel__virtual=2, parallel__micro_batch=size)
     np.testing.assert_allclose(parts, in_one, rtol=RTOL)
 
 
-@pytest.mark.slow
 def test_float64_is_computed_in_float64_from_the_same_start(tmp_path):
     _, single = trained(tmp_path / "single")
     _, double = trained(tmp_path / "double", precision="float64")
@@ -63,7 +60,6 @@ def test_float64_is_computed_in_float64_from_the_same_start(tmp_path):
         assert snapshot["density"].dtype == np.float64
 
 
-@pytest.mark.slow
 def test_a_diverging_virtual_run_is_recorded_as_such(tmp_path):
     record, _ = trained(tmp_path, arm="linear", parallel__virtual=3, optim__learning_rate=1e30, model__activation="relu")
     assert record.stop_reason == "diverged"

@@ -87,9 +87,7 @@ class Parent:
     def end(self, words: Words) -> NoReturn:
         """Ends this process at once; also if it is aborted in this moment, its end is this one."""
         if self._life < 0:
-            with suppress(OSError):  # the terminal may be closed
-                sys.stderr.write(words.line)
-                sys.stderr.flush()
+            _say(words.line)
         self.last_words(words)
         os._exit(words.code)
 
@@ -222,13 +220,17 @@ class _Watch:
         _finish(0, words, None)
 
 
+def _say(line: str) -> None:
+    with suppress(OSError):  # the terminal may be closed
+        sys.stderr.write(line)
+        sys.stderr.flush()
+
+
 def _finish(status: int, end: Words | None, aborted: Words | None) -> NoReturn:
     code = os.waitstatus_to_exitcode(status)
     words = end or (aborted if code == -signal.SIGABRT else None)
     if words is not None:
-        with suppress(OSError):  # the terminal may be closed
-            sys.stderr.write(words.line)
-            sys.stderr.flush()
+        _say(words.line)
         os._exit(words.code)
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core file is enough

@@ -92,7 +92,7 @@ class Peers:
         self._silence_s, self._stall_s, self._resume = silence_s, stall_s, resume
         self._interval_s = min(1.0, silence_s / BEATS)
         self._calls = 0
-        self._longest_s, self._epoch_began = math.nan, math.nan
+        self._longest_s, self._epoch_began = 0.0, math.nan
         self._broken, self._closed = False, threading.Event()
         self._running_s = 0.0
         self._heard: dict[int, tuple[str, float]] = dict.fromkeys(range(processes), ("", 0.0))
@@ -110,6 +110,11 @@ class Peers:
     def primary(self) -> bool:
         """Whether this is process 0, which alone writes and prints."""
         return self._me == 0
+
+    @property
+    def _broken_s(self) -> float:
+        """Silence after which a process is missing, once a collective operation has failed."""
+        return max(BROKEN_S, BROKEN_BEATS * self._interval_s)
 
     def first(self, word: Any) -> Any:
         """What process 0 says.
@@ -174,7 +179,7 @@ class Peers:
         """Waits whether somebody is found missing: a collective operation fails at once when a process is killed."""
         self._broken = True
         self._set(f"broken/{self._me}")
-        time.sleep(2 * max(BROKEN_S, BROKEN_BEATS * self._interval_s))
+        time.sleep(2 * self._broken_s)
 
     def words_without_first(self) -> Words:
         """What is to be said where JAX aborts this process: it does so, at once, when process 0 is gone."""
@@ -228,9 +233,9 @@ class Peers:
             now = time.monotonic()
             self._running_s += min(now - before, 2 * self._interval_s)
             before = now
-            patience_s = max(BROKEN_S, BROKEN_BEATS * self._interval_s) if self._broken else self._silence_s
+            patience_s = min(self._broken_s, self._silence_s) if self._broken else self._silence_s
             watched = range(1, self._processes) if self.primary else range(1)
-            silent = next((i for i in watched if self._running_s - self._heard[i][1] > min(patience_s, self._silence_s)), None)
+            silent = next((i for i in watched if self._running_s - self._heard[i][1] > patience_s), None)
             if silent is not None:
                 how = "it was killed or stopped, or its host cannot be reached"
                 seconds = self._running_s - self._heard[silent][1]
@@ -246,7 +251,7 @@ class Peers:
         epoch_s, self._epoch_began = now - self._epoch_began, now
         if math.isnan(epoch_s) or not self._stall_s:
             return
-        self._longest_s = max(epoch_s, 0.0 if math.isnan(self._longest_s) else self._longest_s)
+        self._longest_s = max(epoch_s, self._longest_s)
         limit_s = max(self._stall_s, STUCK * self._longest_s)
         why = f"no epoch has ended for {limit_s:.0f} s, the longest so far took {self._longest_s:.1f} s"
         stuck = "a collective operation, a device or a file system is stuck"

@@ -13,6 +13,8 @@ from gmmae.training import loop
 from gmmae.training.checkpoint import Checkpoints
 from tests.small import Recorder, checkpoint_epochs, losses, small
 
+pytestmark = pytest.mark.slow
+
 SEVERAL = {"parallel__epochs_per_dispatch": 4}
 
 
@@ -34,7 +36,6 @@ def assert_same_course(one, other):
     assert [row[:4] for row in one] == [row[:4] for row in other]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -62,14 +63,12 @@ def test_several_epochs_in_one_program_are_as_many_epochs(tmp_path, changes):
     np.testing.assert_allclose(params, best(config, tmp_path / "one")[1], atol=1e-5)
 
 
-@pytest.mark.slow
 def test_exact_blocks_have_the_same_bits_on_one_and_on_four_devices(tmp_path):
     exact = {"parallel__reduction": "exact", "parallel__shards": 8, "stop__max_epochs": 5, **SEVERAL}
     rows = [finish(small(**exact, parallel__devices=n), tmp_path / str(n))[1] for n in (1, 4)]
     assert losses(rows[0]) == losses(rows[1])
 
 
-@pytest.mark.slow
 def test_the_device_stops_at_the_target_within_a_block(tmp_path):
     _, rows = finish(small(stop__max_epochs=4), tmp_path / "all")
     target = rows[1].val_loss * (1 + 1e-6)
@@ -79,7 +78,6 @@ def test_the_device_stops_at_the_target_within_a_block(tmp_path):
     assert 0 < rows[0].train_s < rows[1].train_s
 
 
-@pytest.mark.slow
 def test_a_loss_that_the_device_takes_for_the_target_but_the_host_does_not_goes_on(tmp_path):
     """The device's bar is a millionth above the target."""
     _, rows = finish(small(stop__max_epochs=4, **SEVERAL), tmp_path / "all")
@@ -91,7 +89,6 @@ def test_a_loss_that_the_device_takes_for_the_target_but_the_host_does_not_goes_
     np.testing.assert_allclose([row.val_loss for row in again], [row.val_loss for row in rows][: record.epochs], rtol=1e-6)
 
 
-@pytest.mark.slow
 def test_divergence_ends_a_block(tmp_path):
     record, rows = finish(small(optim__learning_rate=1e30, checkpoint__every_epochs=9, stop__max_epochs=9, **SEVERAL), tmp_path)
     assert record.stop_reason == stopping.DIVERGED
@@ -99,7 +96,6 @@ def test_divergence_ends_a_block(tmp_path):
     assert not np.isfinite([rows[-1].val_loss, rows[-1].train_loss]).all()
 
 
-@pytest.mark.slow
 def test_rules_that_look_at_every_loss_take_single_epochs(tmp_path):
     changes = {"optim__learning_rate": 10.0, "stop__max_epochs": 50, "stop__collapse_epochs": 3}
     records = [finish(small(**changes, **more), tmp_path / str(i))[0] for i, more in enumerate(({}, SEVERAL))]
@@ -107,7 +103,6 @@ def test_rules_that_look_at_every_loss_take_single_epochs(tmp_path):
     assert records[0].epochs == records[1].epochs
 
 
-@pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_epochs_a_dispatch(tmp_path):
     finish(small(stop__max_epochs=3, **SEVERAL), tmp_path / "two")
     _, rest = finish(small(stop__max_epochs=6), tmp_path / "two")
@@ -116,7 +111,6 @@ def test_a_run_goes_on_with_another_number_of_epochs_a_dispatch(tmp_path):
     assert_same_course(read_history(tmp_path / "two" / "history.csv"), whole)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [1.0, 0.3, 7.0])
 def test_the_time_limit_is_overshot_by_one_epoch_at_most(tmp_path, monkeypatch, seconds):
     """By a clock that stands still but for `seconds` an epoch."""
