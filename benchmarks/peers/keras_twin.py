@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
 from keras import ops  # pyright: ignore[reportMissingImports]
 
-from benchmarks.peers.problem import HEADS, Arrays, Problem
+from benchmarks.peers.problem import Arrays, Problem
 from benchmarks.peers.quadratic import coefficients
 from benchmarks.peers.roster import Place
 
@@ -20,22 +20,22 @@ EVAL_BATCH = 64  # as gmmae.training.programs.EVAL_DEVICE_BATCH
 
 
 class Density(keras.layers.Layer):
-    """The four heads' numbers in, the density of a volume out."""
+    """The heads' numbers in, the density of a volume out."""
 
     def __init__(self, problem: Problem):
         super().__init__()
         self.problem = problem
         self.monomials = ops.convert_to_tensor(problem.monomials())
 
-    def call(self, alpha, mu, sigma, rho):
+    def call(self, planes):
         p = self.problem
-        mu, sigma, rho = (ops.reshape(x, (-1, p.components, 3)) for x in (mu, sigma, rho))
+        alpha, mu, sigma, rho = ops.split(ops.reshape(planes, (-1, 10, p.components)), (1, 4, 7), axis=1)
         squash = {"sigmoid": ops.sigmoid, "tanh": ops.tanh}[p.rho]
         terms = coefficients(
-            ops.log_softmax(alpha, axis=-1),
-            ops.unstack(ops.tanh(mu), axis=-1),
-            ops.unstack(p.sigma_floor + (1 - p.sigma_floor) * ops.sigmoid(sigma), axis=-1),
-            ops.unstack(p.rho_limit * squash(rho), axis=-1),
+            ops.log_softmax(ops.squeeze(alpha, axis=1), axis=-1),
+            ops.unstack(ops.tanh(mu), axis=1),
+            ops.unstack(p.sigma_floor + (1 - p.sigma_floor) * ops.sigmoid(sigma), axis=1),
+            ops.unstack(p.rho_limit * squash(rho), axis=1),
             sqrt=ops.sqrt,
             log=ops.log,
         )
@@ -49,10 +49,10 @@ def twin(problem: Problem) -> Any:
     x = ops.expand_dims(volume, -1)
     for i, (filters, kernel) in enumerate(zip(problem.filters, problem.kernels, strict=True)):
         x = keras.layers.Conv3D(filters, kernel, activation="relu", name=f"encoder_Conv_{i}")(x)
-    latent = keras.layers.Dense(problem.latent_dim, activation="relu", name="encoder_Dense_0")(keras.layers.Flatten()(x))
-    sizes = {name: (1 if name == "alpha" else 3) * problem.components for name in HEADS}
-    raw = [keras.layers.Dense(size, name=f"heads_{name}")(latent) for name, size in sizes.items()]
-    return keras.Model(volume, Density(problem)(*raw))
+    flat = keras.layers.Flatten()(keras.layers.Permute((4, 1, 2, 3))(x))  # channels first, as ours
+    latent = keras.layers.Dense(problem.latent_dim, activation="relu", name="encoder_Dense_0")(flat)
+    planes = keras.layers.Dense(10 * problem.components, name="heads")(latent)
+    return keras.Model(volume, Density(problem)(planes))
 
 
 def msle(target, predicted):

@@ -13,8 +13,6 @@ from gmmae.data.batches import epoch_order
 
 Arrays = dict[str, np.ndarray]
 
-HEADS = ("alpha", "mu", "sigma", "rho")
-
 
 class Problem(NamedTuple):
     """A training problem; shapes and rules as in a configuration's sections `data`, `model` and `optim`."""

@@ -8,7 +8,7 @@ import torch  # pyright: ignore[reportMissingImports]
 import torch.nn.functional as F  # pyright: ignore[reportMissingImports]
 from torch import distributed, nn  # pyright: ignore[reportMissingImports]
 
-from benchmarks.peers.problem import HEADS, Arrays, Problem
+from benchmarks.peers.problem import Arrays, Problem
 from benchmarks.peers.quadratic import coefficients
 from benchmarks.peers.roster import Place
 from benchmarks.peers.torch_layout import from_ours, to_ours
@@ -25,7 +25,7 @@ class Twin(nn.Module):
         layers = zip(channels[:-1], channels[1:], problem.kernels, strict=True)
         self.convolutions = nn.ModuleList([nn.Conv3d(*layer) for layer in layers])
         self.dense = nn.Linear(channels[-1] * problem.edges[-1] ** 3, problem.latent_dim)
-        self.heads = nn.ModuleDict({name: nn.Linear(problem.latent_dim, size) for name, size in head_sizes(problem).items()})
+        self.heads = nn.Linear(problem.latent_dim, 10 * problem.components)
         self.register_buffer("monomials", torch.from_numpy(problem.monomials()))
         self.floor, self.limit, self.components = problem.sigma_floor, problem.rho_limit, problem.components
         self.squash = {"sigmoid": torch.sigmoid, "tanh": torch.tanh}[problem.rho]
@@ -39,21 +39,17 @@ class Twin(nn.Module):
         for convolution in self.convolutions:
             x = F.relu(convolution(x))
         latent = F.relu(self.dense(x.flatten(1)))
-        raw = {name: head(latent) for name, head in self.heads.items()}
-        mu, sigma, rho = (raw[name].unflatten(1, (self.components, 3)) for name in HEADS[1:])
+        planes = self.heads(latent).unflatten(1, (10, self.components))
+        alpha, mu, sigma, rho = planes.split((1, 3, 3, 3), dim=1)
         terms = coefficients(
-            F.log_softmax(raw["alpha"], dim=-1),
-            torch.tanh(mu).unbind(-1),
-            (self.floor + (1 - self.floor) * torch.sigmoid(sigma)).unbind(-1),
-            (self.limit * self.squash(rho)).unbind(-1),
+            F.log_softmax(alpha.squeeze(1), dim=-1),
+            torch.tanh(mu).unbind(1),
+            (self.floor + (1 - self.floor) * torch.sigmoid(sigma)).unbind(1),
+            (self.limit * self.squash(rho)).unbind(1),
             sqrt=torch.sqrt,
             log=torch.log,
         )
         return torch.exp(torch.stack(terms, dim=-1) @ self.monomials).sum(dim=1).view_as(volumes)
-
-
-def head_sizes(problem: Problem) -> dict[str, int]:
-    return {name: (1 if name == "alpha" else 3) * problem.components for name in HEADS}
 
 
 class TorchPeer:
@@ -85,7 +81,7 @@ class TorchPeer:
         return {"versions": {"torch": torch.__version__}, "device": kind, "threads": torch.get_num_threads()}
 
     def reset(self) -> None:
-        state = {name: self._put(value) for name, value in from_ours(self.problem.params, self.problem).items()}
+        state = {name: self._put(value) for name, value in from_ours(self.problem.params).items()}
         self.twin.load_state_dict(state, strict=False)
         p = self.problem
         self.optimizer = torch.optim.Adam(
@@ -129,7 +125,7 @@ class TorchPeer:
         [first, *_] = self.problem.batches(len(self.volumes), 1)
         self.loss(self.volumes[torch.from_numpy(first).to(self.device)]).backward()
         found = {name: value.grad.cpu().numpy() for name, value in self.twin.named_parameters()}
-        return to_ours(found, self.problem)
+        return to_ours(found)
 
     def reduction(self, times: int) -> None:
         vector = torch.zeros(sum(value.numel() for value in self.twin.parameters()))

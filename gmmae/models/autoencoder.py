@@ -1,12 +1,18 @@
 """The Gaussian-mixture autoencoder: a volume in, the mixture that describes it and that mixture's density out."""
 
+from functools import partial
+
 import jax.numpy as jnp
 from flax import linen as nn
+from jax import lax
 from jaxtyping import Array, Float
 
+from gmmae.models import fused
 from gmmae.models.config import ModelConfig
 from gmmae.models.encoder import Encoder, Heads
-from gmmae.models.mixture import Mixture, density, from_logits, grid
+from gmmae.models.exponent import Ranges, coefficients
+from gmmae.models.losses import PointLoss, mean_of_each
+from gmmae.models.mixture import Logits, Mixture, density_of, from_logits, grid
 
 
 class MixtureAutoencoder(nn.Module):
@@ -17,6 +23,7 @@ class MixtureAutoencoder(nn.Module):
       heads: map latent vectors to logits.
       covariance, rho, rho_limit: as in `gmmae.models.mixture.from_logits`.
       sigma_floor: smallest standard deviation along each axis, in voxels of that axis: what is narrower falls between them.
+      fused: whether an NVIDIA GPU computes `losses` of float32 in one kernel.
     """
 
     encoder: Encoder
@@ -25,27 +32,49 @@ class MixtureAutoencoder(nn.Module):
     rho: str
     sigma_floor: float
     rho_limit: float
+    fused: bool
 
     def __call__(self, volumes: Float[Array, "samples *volume"]) -> Float[Array, "samples *volume"]:
         """The density M of each volume at its own voxel centres."""
-        points = grid(volumes.shape[1:], volumes.ndim - 1, volumes.dtype)
-        return density(self.mixture(volumes), points).reshape(volumes.shape)
+        return self._density(self._planes(volumes), volumes)
+
+    def losses(self, volumes: Float[Array, "samples *volume"], point_loss: PointLoss) -> Float[Array, " samples"]:
+        """The mean over the voxels of what the loss finds between each volume and its density."""
+
+        def plain(planes: Array, volumes: Array) -> Array:
+            return mean_of_each(point_loss(self._density(planes, volumes), volumes))
+
+        planes = self._planes(volumes)
+        if not self.fused or planes.dtype != jnp.float32:
+            return plain(planes, volumes)
+        kernel = partial(fused.losses, point_loss=point_loss, ranges=self._ranges(volumes), interpret=False)
+        return lax.platform_dependent(planes, volumes, cuda=kernel, default=plain)
 
     def mixture(self, volumes: Float[Array, "samples *volume"]) -> Mixture:
         """The mixture that describes each volume; its leading axis is the samples."""
-        edges = volumes.shape[:0:-1]  # along x, y, z
-        voxels = edges[0] if len(set(edges)) == 1 else jnp.array(edges, volumes.dtype)
         return from_logits(
-            self.heads(self.encoder(volumes)),
+            Logits.of(self._planes(volumes)),
             covariance=self.covariance,
             rho=self.rho,
-            sigma_floor=self.sigma_floor * 2 / voxels,
+            sigma_floor=jnp.array(self._ranges(volumes).sigma_floor, volumes.dtype),
             rho_limit=self.rho_limit,
         )
+
+    def _planes(self, volumes: Array) -> Array:
+        return self.heads(self.encoder(volumes))
+
+    def _density(self, planes: Array, volumes: Array) -> Array:
+        terms = coefficients(list(jnp.moveaxis(planes, -2, 0)), self._ranges(volumes))
+        points = grid(volumes.shape[1:], volumes.ndim - 1, volumes.dtype)
+        return density_of(jnp.stack(terms, axis=-1), points).reshape(volumes.shape)
+
+    def _ranges(self, volumes: Array) -> Ranges:
+        floor = tuple(self.sigma_floor * 2 / edge for edge in volumes.shape[:0:-1])  # along x, y, z
+        return Ranges(self.covariance, self.rho, floor, self.rho_limit)
 
 
 def autoencoder(config: ModelConfig, ndim: int) -> MixtureAutoencoder:
     """The autoencoder that a configuration asks for, of volumes of `ndim` axes."""
     encoder = Encoder(config.filters, config.kernels, config.padding, config.activation, config.latent_dim)
-    heads = Heads(config.components, ndim)
-    return MixtureAutoencoder(encoder, heads, config.covariance, config.rho, config.sigma_floor, config.rho_limit)
+    ranges = (config.covariance, config.rho, config.sigma_floor, config.rho_limit)
+    return MixtureAutoencoder(encoder, Heads(config.components, ndim), *ranges, config.fused)

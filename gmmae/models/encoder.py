@@ -1,6 +1,8 @@
-"""The convolutional encoder of volumes and the four dense heads that read a mixture off its latent vector (Eq. 9 to 13)."""
+"""The convolutional encoder of volumes and the dense heads that read a mixture off its latent vector (Eq. 9 to 13)."""
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,11 +10,25 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from gmmae.models.convolution import Conv
-from gmmae.models.mixture import Logits, head_sizes
-from gmmae.models.products import dense_product
+from gmmae.models.mixture import head_planes
+from gmmae.models.products import dense_product, matmul, tf32_wanted
+
+
+@jax.custom_vjp
+def relu(x: Array) -> Array:
+    """max(x, 0), whose gradient needs the result only: so a GPU's convolution applies it before it writes."""
+    return jnp.maximum(x, 0)
+
+
+def _relu_gradient(y: Array, g: Array) -> tuple[Array]:
+    # Not y > 0: the compiler would turn it back into a comparison of x.
+    return (jnp.where(y != 0, g, 0),)
+
+
+relu.defvjp(lambda x: (relu(x),) * 2, _relu_gradient)
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "relu": jax.nn.relu,
+    "relu": relu,
     "leaky_relu": jax.nn.leaky_relu,
     "elu": jax.nn.elu,
     "gelu": jax.nn.gelu,
@@ -23,8 +39,10 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 _KERNEL_INIT = nn.initializers.glorot_uniform()  # Keras' default, which the paper's stack used
 
 
-def _dense(features: int, name: str | None = None) -> nn.Dense:
-    return nn.Dense(features, kernel_init=_KERNEL_INIT, dot_general=dense_product, name=name)
+def _channels_first(channels: int, key: Array, shape: tuple[int, int], dtype: Any) -> Array:
+    """Initial numbers for a flattened volume: drawn with the channels last, as in Keras."""
+    drawn = _KERNEL_INIT(key, shape, dtype)
+    return drawn.reshape(-1, channels, shape[1]).swapaxes(0, 1).reshape(shape)
 
 
 class Encoder(nn.Module):
@@ -50,12 +68,16 @@ class Encoder(nn.Module):
         x = jnp.moveaxis(volumes, 0, -1)[..., None]
         for filters, kernel in zip(self.filters, self.kernels, strict=True):
             x = activate(Conv(filters, kernel, self.padding)(x))
-        x = jnp.moveaxis(x, -2, 0).reshape(len(volumes), -1)
-        return activate(_dense(self.latent_dim)(x))
+        x = jnp.moveaxis(x, (-2, -1), (0, 1))  # channels first, as a GPU's convolutions leave them
+        dense = nn.Dense(self.latent_dim, kernel_init=partial(_channels_first, x.shape[1]), dot_general=dense_product)
+        return activate(dense(x.reshape(len(volumes), -1)))
 
 
 class Heads(nn.Module):
-    """Four dense layers from the latent vector to the logits of a mixture of K components in n dimensions (Eq. 10 to 13).
+    """Dense layers from the latent vector to the logits of a mixture of K components in n dimensions (Eq. 10 to 13).
+
+    They stand side by side in one product: three more, and their gradients, would take a GPU longer to start than to compute.
+    Each of α, μ, σ and ρ begins as a layer of its own would.
 
     Attributes:
       components: K.
@@ -66,9 +88,31 @@ class Heads(nn.Module):
     ndim: int
 
     @nn.compact
-    def __call__(self, latent: Float[Array, "samples latent"]) -> Logits:
-        outputs = {}
-        for name, size in head_sizes(self.components, self.ndim).items():
-            values = _dense(size, name)(latent) if size else jnp.zeros((len(latent), 0), latent.dtype)
-            outputs[name] = values if name == "alpha" else values.reshape(len(latent), self.components, -1)
-        return Logits(**outputs)
+    def __call__(self, latent: Float[Array, "samples latent"]) -> Float[Array, "samples planes k"]:
+        """One plane of K numbers for each of α, the μ and σ along x, y, z, and the ρ, in the order of `head_planes`."""
+        inputs, planes = latent.shape[-1], head_planes(self.ndim)
+        size = sum(planes.values()) * self.components
+
+        def initial(_: Array) -> Array:
+            if not self.is_initializing():  # Flax asks for the shape
+                return jnp.zeros((inputs, size), latent.dtype)
+            heads = [_Head(inputs, count, self.components, name=name)() for name, count in planes.items()]
+            return jnp.concatenate(heads, axis=1)
+
+        kernel, bias = self.param("kernel", initial), self.param("bias", nn.initializers.zeros, (size,))
+        logits: Array = matmul(latent, kernel, tf32_wanted())
+        return (logits + bias).reshape(len(latent), -1, self.components)
+
+
+class _Head(nn.Module):
+    """The initial kernel of one head; its name is part of its random key."""
+
+    inputs: int
+    planes: int
+    components: int
+
+    def __call__(self) -> Array:
+        if not self.planes:
+            return jnp.zeros((self.inputs, 0))
+        kernel = _KERNEL_INIT(self.make_rng("params"), (self.inputs, self.components * self.planes))
+        return kernel.reshape(self.inputs, self.components, self.planes).swapaxes(1, 2).reshape(self.inputs, -1)

@@ -1,41 +1,43 @@
-"""Losses between a density M and its target x, one number a volume, so that masks and shards are applied outside."""
+"""Losses between a density M and its target x, point by point and by volume; masks and shards are applied outside."""
 
 from collections.abc import Callable
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-PerSample = Callable[[Float[Array, "samples *volume"], Float[Array, "samples *volume"]], Float[Array, " samples"]]
+PointLoss = Callable[[Float[Array, "*points"], Float[Array, "*points"]], Float[Array, "*points"]]
+"""`(density, target) -> loss` of each point, by itself: so a kernel may take the points in any groups."""
 
 
-def _per_sample(values: Float[Array, "samples *volume"]) -> Float[Array, " samples"]:
-    return values.mean(axis=tuple(range(1, values.ndim)))
-
-
-def msle(prediction: Float[Array, "samples *volume"], target: Float[Array, "samples *volume"]) -> Float[Array, " samples"]:
-    """Mean squared logarithmic error, `mean((log(1 + M) - log(1 + x))²)` over the voxels: the paper's loss.
+def msle(density: Float[Array, "*points"], target: Float[Array, "*points"]) -> Float[Array, "*points"]:
+    """Squared logarithmic error, `(log(1 + M) - log(1 + x))²`, whose mean is the paper's loss.
 
     Args:
-      prediction: densities, above -1.
-      target: densities of the same shape.
+      density: M, above -1.
+      target: x, a density of the same shape.
 
-    >>> msle(jnp.e * jnp.ones((1, 2)) - 1, jnp.zeros((1, 2))).tolist()
-    [1.0]
+    >>> msle(jnp.e * jnp.ones(2) - 1, jnp.zeros(2)).round(6).tolist()
+    [1.0, 1.0]
     """
-    return _per_sample(jnp.square(jnp.log1p(prediction) - jnp.log1p(target)))
+    return jnp.square(jnp.log1p(density) - jnp.log1p(target))
 
 
-def mse(prediction: Float[Array, "samples *volume"], target: Float[Array, "samples *volume"]) -> Float[Array, " samples"]:
-    """Mean squared error over the voxels."""
-    return _per_sample(jnp.square(prediction - target))
+def mse(density: Float[Array, "*points"], target: Float[Array, "*points"]) -> Float[Array, "*points"]:
+    """Squared error."""
+    return jnp.square(density - target)
 
 
-def mae(prediction: Float[Array, "samples *volume"], target: Float[Array, "samples *volume"]) -> Float[Array, " samples"]:
-    """Mean absolute error over the voxels."""
-    return _per_sample(jnp.abs(prediction - target))
+def mae(density: Float[Array, "*points"], target: Float[Array, "*points"]) -> Float[Array, "*points"]:
+    """Absolute error."""
+    return jnp.abs(density - target)
 
 
-LOSSES: dict[str, PerSample] = {"msle": msle, "mse": mse, "mae": mae}
+LOSSES: dict[str, PointLoss] = {"msle": msle, "mse": mse, "mae": mae}
+
+
+def mean_of_each(values: Float[Array, "samples *volume"]) -> Float[Array, " samples"]:
+    """The mean over the voxels of each volume."""
+    return values.mean(axis=tuple(range(1, values.ndim)))
 
 
 def weighted_sum(losses: Float[Array, " samples"], weights: Float[Array, " samples"]) -> Float[Array, ""]:

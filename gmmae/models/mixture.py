@@ -14,6 +14,7 @@ relative error of up to about `eps · (|x|² + |μ|²) / (σ² (1 - ρ²))` rema
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -75,22 +76,35 @@ class Mixture(NamedTuple):
 
 
 class Logits(NamedTuple):
-    """What the four heads put out before their activations (Eq. 10 to 13)."""
+    """What the heads put out before their activations (Eq. 10 to 13)."""
 
     alpha: Float[Array, "*b k"]
     mu: Float[Array, "*b k n"]
     sigma: Float[Array, "*b k n"]
     rho: Float[Array, "*b k pairs"]
 
+    @classmethod
+    def of(cls, planes: Float[Array, "*b planes k"]) -> "Logits":
+        """The same numbers from planes, in the order of `head_planes`."""
+        sizes = head_planes(axes(planes.shape[-2])).values()
+        parts = jnp.split(jnp.moveaxis(planes, -2, -1), list(itertools.accumulate(sizes))[:-1], axis=-1)
+        return cls(parts[0][..., 0], *parts[1:])
 
-def head_sizes(components: int, ndim: int) -> dict[str, int]:
-    """Numbers that each head puts out; together K (n² + 3n + 2) / 2.
 
-    >>> sum(head_sizes(50, 3).values())
-    500
+def head_planes(ndim: int) -> dict[str, int]:
+    """Numbers that each head puts out for a component, in their order: α; μ and σ along x, y, z; ρ12, ρ13, ρ23.
+
+    They are (n² + 3n + 2) / 2, as many as a quadratic polynomial of n variables has coefficients.
+
+    >>> sum(head_planes(3).values())
+    10
     """
-    pairs = ndim * (ndim - 1) // 2
-    return {"alpha": components, "mu": components * ndim, "sigma": components * ndim, "rho": components * pairs}
+    return {"alpha": 1, "mu": ndim, "sigma": ndim, "rho": ndim * (ndim - 1) // 2}
+
+
+def axes(planes: int) -> int:
+    """The n of which `head_planes` has so many."""
+    return {3: 1, 6: 2, 10: 3}[planes]
 
 
 def from_logits(
@@ -157,15 +171,18 @@ def grid(size: int | tuple[int, ...], ndim: int, dtype: Any = jnp.float32) -> Fl
     return jnp.stack([axis.ravel() for axis in reversed(axes)], axis=-1)
 
 
-def _monomials(points: Float[Array, "points n"]) -> Float[Array, "monomials points"]:
+def monomials(coordinates: Sequence[Array]) -> list[Array]:
     """1, then x_i, then x_i x_j for i ≤ j."""
-    columns = list(points.T)
-    products = [a * b for a, b in itertools.combinations_with_replacement(columns, 2)]
-    return jnp.stack([jnp.ones_like(columns[0]), *columns, *products])
+    products = [a * b for a, b in itertools.combinations_with_replacement(coordinates, 2)]
+    return [jnp.ones_like(coordinates[0]), *coordinates, *products]
+
+
+def _monomials(points: Float[Array, "points n"]) -> Float[Array, "monomials points"]:
+    return jnp.stack(monomials(list(points.T)))
 
 
 def _coefficients(mixture: Mixture) -> Float[Array, "*b k monomials"]:
-    """Coefficients of `log α + log N(x; μ, Σ)` in the order of `_monomials`.
+    """Coefficients of `log α + log N(x; μ, Σ)` in the order of `monomials`.
 
     With the precision P = Σ⁻¹ the exponent is `c + (Pμ)·x - ½ xᵀPx`, `c = log α - ½ μᵀPμ - log det L - (n/2) log 2π`.
     """
@@ -223,7 +240,12 @@ def density(mixture: Mixture, points: Float[Array, "points n"]) -> Float[Array, 
     >>> round(float(mass), 4)
     1.0
     """
-    return lax.platform_dependent(_coefficients(mixture), _monomials(points), cpu=_one_by_one, default=_at_once)
+    return density_of(_coefficients(mixture), points)
+
+
+def density_of(coefficients: Float[Array, "*b k monomials"], points: Float[Array, "points n"]) -> Float[Array, "*b points"]:
+    """`density` of components whose exponents are polynomials with these coefficients, in the order of `monomials`."""
+    return lax.platform_dependent(coefficients, _monomials(points), cpu=_one_by_one, default=_at_once)
 
 
 def _at_once(coefficients: Float[Array, "*b k monomials"], monomials: Float[Array, "monomials points"]) -> Array:

@@ -44,22 +44,27 @@ def adam(
     learning_rate: optax.Schedule, *, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, clip_norm: float = 0.0
 ) -> optax.GradientTransformation:
     """Adam (Kingma and Ba, arXiv:1412.6980) on a schedule, after clipping by global norm where `clip_norm` is positive."""
-    update = optax.chain(_scale_by_adam(beta1, beta2, epsilon), optax.scale_by_learning_rate(learning_rate))
+    update = _adam(learning_rate, beta1, beta2, epsilon)
     return optax.chain(optax.clip_by_global_norm(clip_norm), update) if clip_norm else update
 
 
-def _scale_by_adam(beta1: float, beta2: float, epsilon: float) -> optax.GradientTransformation:
-    """optax's, but for `1 - βᵗ`, which cancels in float32: its first steps are 1e-5 off, and losses after them 1e-4."""
+def _adam(learning_rate: optax.Schedule, beta1: float, beta2: float, epsilon: float) -> optax.GradientTransformation:
+    """optax's, but for `1 - βᵗ`, which cancels in float32: its first steps are 1e-5 off, and losses after them 1e-4.
+
+    Rate and moments share one count of the steps.
+    """
     moments = optax.scale_by_adam(beta1, beta2, epsilon)
     logs = [math.log(beta) if beta else -math.inf for beta in (beta1, beta2)]
 
     def update(
         updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
     ) -> tuple[optax.Updates, optax.OptState]:
+        assert isinstance(state, optax.ScaleByAdamState)
+        rate = jnp.asarray(learning_rate(state.count))
         _, state = moments.update(updates, state, params)
         assert isinstance(state, optax.ScaleByAdamState)
         first, second = (-jnp.expm1(state.count * log) for log in logs)
-        scaled = jax.tree.map(lambda m, v: m / first / (jnp.sqrt(v / second) + epsilon), state.mu, state.nu)
+        scaled = jax.tree.map(lambda m, v: -rate * (m / first / (jnp.sqrt(v / second) + epsilon)), state.mu, state.nu)
         return scaled, state
 
     return optax.GradientTransformation(moments.init, update)

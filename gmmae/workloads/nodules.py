@@ -63,9 +63,9 @@ def build(config: Config) -> Workload:
     def losses(params: Params, volumes: "Array", keys: "Array | None") -> "Array":
         if config.data.augment and keys is not None:
             volumes = symmetries(volumes, keys)
-        density = reconstruct(params, volumes)
-        with jax.named_scope("loss"):
-            return loss(density, volumes)
+        found = module.apply(params, volumes, loss, method=module.losses)
+        assert isinstance(found, jax.Array)
+        return found
 
     def describe(params: Params, volumes: "Array") -> PerSample:
         mixture = module.apply(params, volumes, method=module.mixture)

@@ -8,11 +8,11 @@ import pytest
 from gmmae.models.autoencoder import MixtureAutoencoder, autoencoder
 from gmmae.models.config import ModelConfig
 from gmmae.models.encoder import Encoder, Heads
-from gmmae.models.mixture import density, grid
+from gmmae.models.mixture import density, grid, head_planes
 
 
 def small(n, **changes) -> Any:
-    options = {"covariance": "partial", "rho": "sigmoid", "sigma_floor": 0.5, "rho_limit": 0.99} | changes
+    options = {"covariance": "partial", "rho": "sigmoid", "sigma_floor": 0.5, "rho_limit": 0.99, "fused": True} | changes
     return MixtureAutoencoder(Encoder((3,), (3,), "VALID", "relu", 6), Heads(4, n), **options)
 
 
@@ -21,6 +21,12 @@ def fitted(size, **changes):
     module = small(len(size), **changes)
     volumes = jax.random.uniform(jax.random.key(len(size)), (3, *size))
     return module, volumes, jax.jit(module.init)(jax.random.key(0), volumes)
+
+
+def shifted(params, head, ndim):
+    """The heads' bias, that of one head lowered by 1e4."""
+    low = jnp.concatenate([jnp.full(planes * 4, -1e4 * (name == head)) for name, planes in head_planes(ndim).items()])
+    return params["params"]["heads"]["bias"] + low
 
 
 def parameter_count(config, ndim):
@@ -63,7 +69,7 @@ def test_the_output_is_the_density_of_the_mixture_at_the_voxel_centres(size):
 )
 def test_the_floor_of_sigma_is_given_in_voxels_of_each_axis(size):
     module, volumes, params = fitted(size, sigma_floor=0.75)
-    params["params"]["heads"]["sigma"]["bias"] -= 1e4  # all the way down
+    params["params"]["heads"]["bias"] = shifted(params, "sigma", len(size))  # all the way down
     variances = jnp.diagonal(module.apply(params, volumes, method=module.mixture).covariances, axis1=-2, axis2=-1)
     expected = (0.75 * 2 / np.array(size[::-1])) ** 2  # along x, y, z
     np.testing.assert_allclose(variances, np.broadcast_to(expected, variances.shape), rtol=1e-5)  # float32
@@ -71,7 +77,7 @@ def test_the_floor_of_sigma_is_given_in_voxels_of_each_axis(size):
 
 def test_options_reach_the_mixture():
     _, volumes, params = fitted((6, 6, 6))
-    params["params"]["heads"]["rho"]["bias"] -= 1e4
+    params["params"]["heads"]["bias"] = shifted(params, "rho", 3)
     correlations = {}
     for rho in ("sigmoid", "tanh"):
         module = small(3, covariance="paper", rho=rho, rho_limit=0.25)

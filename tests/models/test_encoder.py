@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gmmae.models.encoder import ACTIVATIONS, Encoder, Heads
+from gmmae.models.mixture import head_planes
 
 
 def encoder(padding="VALID", activation="relu") -> Any:
@@ -32,26 +33,38 @@ def test_encoder_shapes(size, padding, lost):
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_heads_shapes(n):
-    logits, variables = jax.eval_shape(lambda y: Heads(7, n).init_with_output(jax.random.key(0), y), jnp.zeros((2, 5)))
-    pairs = {1: 0, 2: 1, 3: 3}[n]
-    assert shapes_of(logits)._asdict() == {"alpha": (2, 7), "mu": (2, 7, n), "sigma": (2, 7, n), "rho": (2, 7, pairs)}
-    heads = {"alpha": 7, "mu": 7 * n, "sigma": 7 * n} | ({"rho": 7 * pairs} if pairs else {})
-    assert shapes_of(variables["params"]) == {name: {"kernel": (5, size), "bias": (size,)} for name, size in heads.items()}
+    planes, variables = jax.eval_shape(lambda y: Heads(7, n).init_with_output(jax.random.key(0), y), jnp.zeros((2, 5)))
+    count = {1: 3, 2: 6, 3: 10}[n]
+    assert planes.shape == (2, count, 7)
+    assert shapes_of(variables["params"]) == {"kernel": (5, 7 * count), "bias": (7 * count,)}
 
 
 def test_biases_start_at_zero_and_kernels_within_glorots_bound():
-    key = jax.random.key(0)
-    params = (
-        jax.jit(encoder().init)(key, jnp.zeros((1, 8, 8)))["params"]
-        | jax.jit(Heads(50, 2).init)(key, jnp.zeros((1, 5)))["params"]
-    )
-    assert len(params) == 3 + 4
+    key, components = jax.random.key(0), 50
+    heads = jax.jit(Heads(components, 2).init)(key, jnp.zeros((1, 5)))["params"]
+    assert not heads["bias"].any()
+    params = jax.jit(encoder().init)(key, jnp.zeros((1, 8, 8)))["params"]
     for name, layer in params.items():
         assert not layer["bias"].any(), name
-        *taps, inputs, outputs = layer["kernel"].shape
-        bound = np.sqrt(6 / (np.prod(taps) * (inputs + outputs)))
-        # Of at least 36 uniform draws the largest is above 0.75 of the bound but for a chance of 0.75^36 = 3e-5.
-        assert 0.75 * bound < jnp.abs(layer["kernel"]).max() <= bound * (1 + 1e-6), name
+        assert_glorot(layer["kernel"], name)
+    first = 0
+    for name, planes in head_planes(2).items():  # each as a layer of its own
+        assert_glorot(heads["kernel"][:, first * components : (first + planes) * components], name)
+        first += planes
+
+
+def assert_glorot(kernel, name):
+    *taps, inputs, outputs = kernel.shape
+    bound = np.sqrt(6 / (np.prod(taps) * (inputs + outputs)))
+    # Of at least 36 uniform draws the largest is above 0.75 of the bound but for a chance of 0.75^36 = 3e-5.
+    assert 0.75 * bound < jnp.abs(kernel).max() <= bound * (1 + 1e-6), name
+
+
+def test_relu_is_jax_s_with_its_gradient():
+    x = jnp.array([-2.0, -0.0, 0.0, 1e-30, 3.0])
+    (ours, to_ours), (theirs, to_theirs) = (jax.vjp(relu, x) for relu in (ACTIVATIONS["relu"], jax.nn.relu))
+    np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_array_equal(to_ours(jnp.ones(5))[0], to_theirs(jnp.ones(5))[0])
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gmmae.models.losses import LOSSES, mae, mse, msle, weighted_sum
+from gmmae.models.losses import LOSSES, mae, mean_of_each, mse, msle, weighted_sum
 
 E = float(np.e)
 PREDICTION = jnp.array([[0.0, E - 1, 0.0, 0.0], [3.0, 0.0, 0.0, 0.0]])
@@ -19,13 +19,13 @@ TARGET = jnp.array([[E**2 - 1, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
 )
 @pytest.mark.parametrize("volume", [(4,), (2, 2), (2, 2, 1)])
 def test_losses_against_numbers_worked_by_hand(loss, expected, volume):
-    values = loss(PREDICTION.reshape(2, *volume), TARGET.reshape(2, *volume))
+    values = mean_of_each(loss(PREDICTION.reshape(2, *volume), TARGET.reshape(2, *volume)))
     np.testing.assert_allclose(values, expected, rtol=1e-6)  # a few float32 roundings
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_perfect_prediction_costs_nothing_and_nan_stays_in_its_volume(name):
-    values = LOSSES[name](TARGET.at[1, 2].set(jnp.nan), TARGET)
+    values = mean_of_each(LOSSES[name](TARGET.at[1, 2].set(jnp.nan), TARGET))
     assert values[0] == 0
     assert jnp.isnan(values[1])
 

@@ -11,7 +11,7 @@ from jax.test_util import check_grads
 from scipy.stats import multivariate_normal
 
 from gmmae.models import mixture as gm
-from gmmae.models.mixture import Logits, Mixture, grid, head_sizes
+from gmmae.models.mixture import Logits, Mixture, axes, grid, head_planes
 
 # Compiled whole: operation by operation, this file takes minutes.
 from_logits = jax.jit(gm.from_logits, static_argnames=("covariance", "rho", "sigma_floor", "rho_limit"))
@@ -201,11 +201,19 @@ def test_a_covariance_that_is_not_positive_definite_gives_nan():
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
-@pytest.mark.parametrize("components", [1, 7, 50])
-def test_heads_put_out_as_many_numbers_as_the_paper_says(n, components):
-    sizes = head_sizes(components, n)
-    assert sum(sizes.values()) == components * (n**2 + 3 * n + 2) / 2
-    assert list(sizes) == list(Logits._fields)
+def test_planes_are_as_many_as_the_paper_says_and_in_their_order(n):
+    sizes = head_planes(n)
+    count = sum(sizes.values())
+    assert count == (n**2 + 3 * n + 2) / 2
+    assert axes(count) == n
+    planes = jnp.arange(2 * count * 5.0).reshape(2, count, 5)
+    logits = Logits.of(planes)
+    assert list(sizes) == list(logits._fields)
+    assert jnp.array_equal(logits.alpha, planes[:, 0])
+    for axis in range(n):
+        assert jnp.array_equal(logits.mu[..., axis], planes[:, 1 + axis])
+        assert jnp.array_equal(logits.sigma[..., axis], planes[:, 1 + n + axis])
+    assert jnp.array_equal(logits.rho, jnp.moveaxis(planes[:, 1 + 2 * n :], 1, -1))
 
 
 @pytest.mark.parametrize("n", [1, 2])
