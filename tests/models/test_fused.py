@@ -7,33 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks.kernel import errors, plain, with_gradient
 from gmmae.models import fused
-from gmmae.models.exponent import Ranges, coefficients
-from gmmae.models.losses import LOSSES, mean_of_each
-from gmmae.models.mixture import density_of, grid, head_planes
+from gmmae.models.exponent import Ranges
+from gmmae.models.losses import LOSSES, msle
+from gmmae.models.mixture import head_planes
 
-
-@partial(jax.jit, static_argnums=(2, 3))
-def plain(planes, targets, loss, ranges):
-    """Losses, and the gradient of their sum."""
-
-    def losses(planes):
-        points = grid(targets.shape[1:], targets.ndim - 1, planes.dtype)
-        terms = jnp.stack(coefficients(list(jnp.moveaxis(planes, -2, 0)), ranges), axis=-1)
-        return mean_of_each(LOSSES[loss](density_of(terms, points).reshape(targets.shape), targets))
-
-    values, backward = jax.vjp(losses, planes)
-    return values, backward(jnp.ones_like(values))[0]
-
-
-@partial(jax.jit, static_argnums=(2, 3))
-def kernel(planes, targets, loss, ranges):
-    def losses(planes: jax.Array) -> jax.Array:
-        found: jax.Array = fused.losses(planes, targets, LOSSES[loss], ranges, True)
-        return found
-
-    values, backward = jax.vjp(losses, planes)
-    return values, backward(jnp.ones_like(values))[0]
+kernel = with_gradient(partial(fused.losses, interpret=True))
+reference = with_gradient(plain)
 
 
 def problem(samples, edges, components, spread, seed=0):
@@ -41,14 +22,6 @@ def problem(samples, edges, components, spread, seed=0):
     rng = np.random.default_rng(seed)
     planes = spread * rng.standard_normal((samples, sum(head_planes(len(edges)).values()), components))
     return planes.astype(np.float32), rng.exponential(0.1, (samples, *edges)).astype(np.float32)
-
-
-def errors(found, exact):
-    """The largest error of a loss, relative, and of a gradient, by the largest number in that sample's."""
-    loss, gradient = (np.asarray(array, np.float64) for array in found)
-    true_loss, true_gradient = (np.asarray(array) for array in exact)
-    scale = np.abs(true_gradient).max(axis=(1, 2), keepdims=True)
-    return np.abs(loss / true_loss - 1).max(), (np.abs(gradient - true_gradient) / scale).max()
 
 
 CASES = [
@@ -70,8 +43,8 @@ def test_losses_and_gradients_are_those_of_float64(loss, edges, components, samp
     ranges = Ranges(covariance, "tanh", tuple(1 / edge for edge in reversed(edges)), 0.99)
     planes, targets = problem(samples, edges, components, spread)
     with jax.enable_x64(True):
-        exact = plain(jnp.asarray(planes, jnp.float64), jnp.asarray(targets, jnp.float64), loss, ranges)
-    theirs, ours = (errors(form(planes, targets, loss, ranges), exact) for form in (plain, kernel))
+        exact = reference(*(jnp.asarray(x, jnp.float64) for x in (planes, targets)), LOSSES[loss], ranges)
+    theirs, ours = (errors(form(planes, targets, LOSSES[loss], ranges), exact) for form in (reference, kernel))
     # The exponent cancels in float32 (gmmae.models.mixture) in both forms, in each by chance: so the bound is the plain form's.
     assert ours[0] < max(4 * theirs[0], 1e-6)
     assert ours[1] < max(4 * theirs[1], 1e-5)
@@ -80,21 +53,21 @@ def test_losses_and_gradients_are_those_of_float64(loss, edges, components, samp
 def test_without_a_gradient_the_losses_are_the_same():
     planes, targets = problem(3, (6, 5), 7, 1.0)
     ranges = Ranges("partial", "sigmoid", (0.1, 0.1), 0.99)
-    alone = jax.jit(lambda p, t: fused.losses(p, t, LOSSES["msle"], ranges, True))(planes, targets)
-    np.testing.assert_allclose(alone, kernel(planes, targets, "msle", ranges)[0], rtol=1e-6)  # compiled apart
+    alone = jax.jit(lambda p, t: fused.losses(p, t, msle, ranges, True))(planes, targets)
+    np.testing.assert_allclose(alone, kernel(planes, targets, msle, ranges)[0], rtol=1e-6)  # compiled apart
 
 
 @pytest.mark.parametrize("value", [50.0, -50.0, 1e4, -1e4])
 def test_extreme_logits_have_a_finite_loss_and_gradient(value):
     ranges = Ranges("partial", "tanh", (0.0625,) * 3, 0.99)
     planes = np.full((1, 10, 3), value, np.float32) * np.array([1, -1, 1], np.float32)
-    for found in kernel(planes, np.full((1, 4, 4, 4), 0.125, np.float32), "msle", ranges):
+    for found in kernel(planes, np.full((1, 4, 4, 4), 0.125, np.float32), msle, ranges):
         assert jnp.isfinite(found).all()
 
 
 def test_a_sample_s_loss_does_not_depend_on_the_others():
     planes, targets = problem(5, (4, 4, 4), 9, 1.0)
     ranges = Ranges("partial", "tanh", (0.25,) * 3, 0.99)
-    together, alone = kernel(planes, targets, "msle", ranges), kernel(planes[2:3], targets[2:3], "msle", ranges)
+    together, alone = kernel(planes, targets, msle, ranges), kernel(planes[2:3], targets[2:3], msle, ranges)
     for whole, one in zip(together, alone, strict=True):
         np.testing.assert_allclose(whole[2:3], one, rtol=1e-6, atol=1e-9)  # compiled apart

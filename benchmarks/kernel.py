@@ -1,0 +1,88 @@
+"""The kernel from logits to loss and gradient, and the plain form, each against float64.
+
+python -m benchmarks.kernel [--mixtures 1000]
+
+Random mixtures of the paper's size, soft (logits of unit spread, as at the start of a training) and sharp, in batches of 1
+to 33. On a CPU the kernel is interpreted, with the arithmetic of the CPU; on an NVIDIA GPU it is the compiled one.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gmmae.models import fused
+from gmmae.models.exponent import Ranges, coefficients
+from gmmae.models.losses import PointLoss, mean_of_each, msle
+from gmmae.models.mixture import density_of, grid
+from gmmae.report.tables import Table, markdown
+
+EDGES, COMPONENTS, SPREADS, BATCHES = (16, 16, 16), 50, (1.0, 2.0, 4.0), (1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 32, 33)
+RANGES = Ranges("partial", "tanh", tuple(1 / edge for edge in EDGES), 0.99)
+Form = Callable[..., Any]
+"""`(logits, targets, point_loss, ranges) -> losses`, as `fused.losses`."""
+
+
+def plain(planes: Any, targets: Any, point_loss: PointLoss, ranges: Ranges) -> Any:
+    """One operation after the other."""
+    terms = jnp.stack(coefficients(list(jnp.moveaxis(planes, -2, 0)), ranges), axis=-1)
+    density = density_of(terms, grid(targets.shape[1:], targets.ndim - 1, planes.dtype))
+    return mean_of_each(point_loss(density.reshape(targets.shape), targets))
+
+
+def with_gradient(form: Form) -> Form:
+    """Losses, and the gradient of their sum."""
+
+    def both(planes: Any, targets: Any, point_loss: PointLoss, ranges: Ranges) -> Any:
+        values, backward = jax.vjp(lambda planes: form(planes, targets, point_loss, ranges), planes)
+        return values, backward(jnp.ones_like(values))[0]
+
+    return jax.jit(both, static_argnums=(2, 3))
+
+
+def problems(mixtures: int, spread: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Batches of logits and targets, as many mixtures as asked for in all."""
+    rng, turn = np.random.default_rng(0), 0
+    while mixtures:
+        samples = min(BATCHES[turn % len(BATCHES)], mixtures)
+        planes = spread * rng.standard_normal((samples, 10, COMPONENTS))
+        yield planes.astype(np.float32), rng.exponential(0.1, (samples, *EDGES)).astype(np.float32)
+        mixtures, turn = mixtures - samples, turn + 1
+
+
+def errors(found: Any, exact: Any) -> tuple[float, float]:
+    """The largest error of a loss, relative, and of a gradient, by the largest number in its sample's."""
+    loss, gradient = (np.asarray(array, np.float64) for array in found)
+    true_loss, true_gradient = (np.asarray(array) for array in exact)
+    scale = np.abs(true_gradient).max(axis=(1, 2), keepdims=True)
+    return np.abs(loss / true_loss - 1).max(), (np.abs(gradient - true_gradient) / scale).max()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mixtures", type=int, default=1000, help="of each spread")
+    asked = parser.parse_args()
+    interpret = jax.default_backend() != "gpu"
+    exact = with_gradient(plain)
+    forms = {"plain": exact, "kernel": with_gradient(partial(fused.losses, interpret=interpret))}
+    rows = []
+    for spread in SPREADS:
+        worst = {name: (0.0, 0.0) for name in forms}
+        for planes, targets in problems(asked.mixtures, spread):
+            with jax.enable_x64(True):
+                truth = jax.device_get(exact(*(jnp.asarray(x, jnp.float64) for x in (planes, targets)), msle, RANGES))
+            for name, form in forms.items():
+                found = errors(jax.device_get(form(planes, targets, msle, RANGES)), truth)
+                worst[name] = (max(worst[name][0], found[0]), max(worst[name][1], found[1]))
+        rows.append((f"{spread:g}", *(f"{worst[name][what]:.1e}" for what in (0, 1) for name in forms)))
+    title = f"{asked.mixtures} mixtures each, on {jax.devices()[0].device_kind}" + (", interpreted" if interpret else "")
+    columns = ("spread of logits", *(f"{what}, {name}" for what in ("loss", "gradient") for name in forms))
+    print(markdown(Table("kernel", title, columns, tuple(rows))))
+
+
+if __name__ == "__main__":
+    main()
