@@ -218,16 +218,37 @@ def _read(manager: ocp.CheckpointManager, folder: Path, epoch: int, like: TrainS
     progress = manager.restore(epoch, args=ocp.args.Composite(progress=ocp.args.JsonRestore()))["progress"]
     names = progress.pop("metrics", [])
     shapes = _arrays(like, like.params, np.zeros((epoch, len(PLAIN) + len(names))))
-    arrays = manager.restore(epoch, args=ocp.args.Composite(arrays=ocp.args.StandardRestore(shapes)))["arrays"]
+    other_model = CheckpointError(
+        f"the checkpoint {folder / str(epoch)} must hold the model of this configuration; its arrays have other shapes, so it is "
+        "of another version of the workload or of gmmae: give another workdir"
+    )
+    try:
+        arrays = manager.restore(epoch, args=ocp.args.Composite(arrays=ocp.args.StandardRestore(shapes)))["arrays"]
+    except Exception as error:
+        if _shapes_held(folder / str(epoch)) not in (None, sorted(map(np.shape, jax.tree.leaves(like.params)))):
+            raise other_model from error
+        raise
     history = [_epoch(row, names) for row in arrays["history"].tolist()]
     shapes = [jax.tree.map(np.shape, tree) for tree in ((arrays["state"], arrays["best"]), (like, like.params))]
     if jax.tree.leaves(shapes[0]) != jax.tree.leaves(shapes[1]):
-        raise CheckpointError(
-            f"the checkpoint {folder / str(epoch)} must hold the model of this configuration; its arrays have other shapes: "
-            "give another workdir"
-        )
+        raise other_model
     state = jax.tree.unflatten(jax.tree.structure(like), jax.tree.leaves(arrays["state"]))
     return Checkpoint(state, arrays["best"], Progress(history, **progress))
+
+
+def _shapes_held(checkpoint: Path) -> list[tuple[int, ...]] | None:
+    """The shapes of the parameters in a checkpoint, in order of size; None where even these cannot be read."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # it would warn of metadata that we do not keep
+    try:
+        with ocp.StandardCheckpointer() as reader:
+            held: Any = reader.metadata((checkpoint / "arrays").absolute())
+        return sorted(tuple(leaf.shape) for leaf in jax.tree.leaves(held.item_metadata.tree["best"]))
+    except Exception:  # whatever the damage leads to
+        return None
+    finally:
+        logger.setLevel(level)
 
 
 def _epoch(row: Sequence[float], names: Sequence[str]) -> Epoch:

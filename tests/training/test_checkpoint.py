@@ -160,3 +160,13 @@ def test_other_shapes_are_refused(tmp_path, state):
     other = programs.initial_state(programs.prepare(small(model__latent_dim=5)))
     with pytest.raises(CheckpointError, match="must hold the model of this configuration; its arrays have other shapes"):
         Checkpoints(tmp_path, keep=1).restore(other, print)
+
+
+def test_other_arrays_are_refused_and_stay(tmp_path, state):
+    """As after a change of the workload's file; Orbax's own error would say nothing to a user."""
+    for epochs in (1, 2):
+        saved(tmp_path, state, epochs)
+    renamed = state._replace(params={"params": {"others": np.zeros(3)}})
+    with pytest.raises(CheckpointError, match="must hold the model of this configuration; its arrays have other shapes"):
+        Checkpoints(tmp_path, keep=2).restore(renamed, print)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["1", "2"]
