@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Self
 
@@ -17,19 +18,23 @@ SAME_S = 1.0
 """A terminal sends SIGINT to a process and to its parent, which passes it on: two within this time are one."""
 
 
-def take_twice_as_once() -> None:
-    """Makes SIGINT raise KeyboardInterrupt as ever, but once where it comes twice; where it is ignored it stays so."""
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        return
+Handler = Callable[[int, FrameType | None], object]
+
+
+def twice_as_once(handler: Handler) -> Handler:
+    """A handler of signals for which SIGINT that comes twice has come once."""
     came = -SAME_S
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         nonlocal came
-        before, came = came, time.monotonic()
-        if came - before >= SAME_S:
-            signal.default_int_handler(number, frame)
+        now = time.monotonic()
+        if number == signal.SIGINT:
+            if now - came < SAME_S:
+                return
+            came = now
+        handler(number, frame)
 
-    signal.signal(signal.SIGINT, interrupt)
+    return handle
 
 
 class Interrupts:
@@ -48,12 +53,12 @@ class Interrupts:
         self.reason: str | None = None
         self._hangup = hangup and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
         self._before: dict[signal.Signals, object] = {}
-        self._came = -SAME_S  # when SIGINT came for the first time
+        self._handler = twice_as_once(self._note)
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             handled = [number for number in REASONS if number != signal.SIGHUP or self._hangup]
-            self._before = {number: signal.signal(number, self._note) for number in handled}
+            self._before = {number: signal.signal(number, self._handler) for number in handled}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -61,13 +66,8 @@ class Interrupts:
             signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
 
     def _note(self, number: int, _: FrameType | None) -> None:
-        now = time.monotonic()
-        if number == signal.SIGINT and now - self._came < SAME_S:
-            return
         if number == signal.SIGINT and self.reason is not None:
             signal.signal(signal.SIGINT, self._before[signal.SIGINT])  # pyright: ignore[reportArgumentType]
             os.kill(os.getpid(), signal.SIGINT)
             return
         self.reason = self.reason or REASONS[signal.Signals(number)]
-        if number == signal.SIGINT:
-            self._came = now

@@ -134,9 +134,10 @@ def accompanied(beforehand: Callable[[], None] = lambda: None) -> Parent:
     if worker == 0:
         os.close(heard)
         os.close(live)
-        from gmmae.base.interrupts import take_twice_as_once  # the parent does without
+        from gmmae.base.interrupts import twice_as_once  # the parent does without
 
-        take_twice_as_once()
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # where it is ignored it stays so
+            signal.signal(signal.SIGINT, twice_as_once(signal.default_int_handler))
         os.read(life, 1)  # the parent passes signals on from now on; or it is gone, which the thread will see
         return Parent(tell, life)
     os.close(tell)

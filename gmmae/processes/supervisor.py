@@ -346,6 +346,7 @@ class _Signals(Interrupts):
     def __init__(self, events: "SimpleQueue[_Child | None]") -> None:
         super().__init__()
         self._events = events
+        self._handler = self._note  # nobody passes Ctrl-C on to this process: two are two
 
     def _note(self, number: int, _: FrameType | None) -> None:
         self.reason = self.reason or REASONS[signal.Signals(number)]

@@ -340,17 +340,18 @@ def test_a_signal_to_the_supervisor_ends_all_and_starts_no_more(tmp_path, number
     assert not locks["never"].exists()
 
 
-def test_a_second_signal_kills_at_once(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_kills_at_once(tmp_path, number):
     locks = {name: tmp_path / f"{name}.lock" for name in ("polite", "deaf")}
     jobs = [job(tmp_path, "polite", POLITE, locks["polite"]), job(tmp_path, "deaf", DEAF, locks["deaf"])]
     with driver(jobs, grace_s=1000.0) as process:
         wait_until(lambda: all(map(held, locks.values())))
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         assert process.stdout is not None
         first = [json.loads(process.stdout.readline()) for _ in range(3)]
         assert first[-1] == ["end", "polite", 7, True]  # the first signal has come through
         process.send_signal(signal.SIGINT)
-        assert told(process) == [["end", "deaf", -signal.SIGKILL, True], ["no child left"], ["reason", "sigterm"]]
+        assert told(process) == [["end", "deaf", -signal.SIGKILL, True], ["no child left"], ["reason", number.name.lower()]]
     assert released(locks["deaf"])
 
 
