@@ -20,6 +20,9 @@ from tests.small import Recorder, losses, small
 LONG_S = 600.0
 """More than any of these takes on a busy machine, ten restarts of a job too."""
 
+SUSPENDED_S = float(os.environ.get("GMMAE_TEST_SUSPENDED_S", "15"))
+"""How long a job is suspended: more than twice its `distributed.heartbeat_timeout_s`, 4 s."""
+
 LAUNCHERS = {
     "srun": ("slurm", ["srun", "--nodes", "1", "--ntasks", "2", sys.executable, "train.py"]),
     "srun-two-nodes": ("slurm", ["srun", "--nodes", "2", "--ntasks", "2", sys.executable, "train.py"]),
@@ -212,7 +215,7 @@ def test_a_job_that_loses_a_process_goes_on_and_one_that_is_suspended_lives(tmp_
     subprocess.run(["scontrol", "suspend", job.id], check=True)
     wait_until(lambda: job.state() == "SUSPENDED")
     before = len(rows(workdir))
-    time.sleep(15.0)
+    time.sleep(SUSPENDED_S)
     subprocess.run(["scontrol", "resume", job.id], check=True)
     wait_until(lambda: len(rows(workdir)) >= before + 2)
     subprocess.run(["scancel", job.id], check=True)
