@@ -4,12 +4,14 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from threading import Thread
 
 from tests.faults import damages
 from tests.faults.damages import DAMAGES, UnmatchedError
 from tests.faults.disks import bring_back, fill, keep_full, make_read_only, make_room, make_writable, take_away
-from tests.faults.runs import PATIENCE_S, SILENCE_S, START_S, MissedError, Run
+from tests.faults.runs import PATIENCE_S, SILENCE_S, START_S, MissedError, Run, children_of
 
 MARGIN_S, ASKED_MARGIN_S, STARTING_S = 4.0, 16.0, 40.0
 """More than the heartbeat's timeout until no process is left: after the loss of a process; where the end comes after an epoch
@@ -116,7 +118,24 @@ def parent(number: signal.Signals, rank: int, moment: str) -> Fault:
     """The parent of one process gets a signal that it cannot pass on: it is killed, or stopped, alone."""
     bound_s = SILENCE_S + MARGIN_S + 2 * SILENCE_S * (number == signal.SIGSTOP)
     kind = f"{number.name} of the parent of process {rank}"
-    return Fault(kind, moment, rank, lambda run: run.send(number, rank), (lost(rank, -signal.SIGKILL),), bound_s=bound_s)
+
+    def strike(run: Run) -> None:
+        run.send(number, rank)
+        if number == signal.SIGSTOP:
+            Thread(target=slow_down, args=(run, 1 - rank), daemon=True).start()
+
+    return Fault(kind, moment, rank, strike, (lost(rank, -signal.SIGKILL),), bound_s=bound_s)
+
+
+def slow_down(run: Run, rank: int) -> None:
+    """Lets a process train for a twentieth of the time: the run goes on when a parent is stopped, and is to outlast it."""
+    started = run.processes[rank]
+    while started.poll() is None:
+        for number, seconds in ((signal.SIGSTOP, 0.95), (signal.SIGCONT, 0.05)):
+            for worker in children_of(started.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(worker, number)
+            time.sleep(seconds)
 
 
 def both(number: signal.Signals, moment: str) -> Fault:
