@@ -193,7 +193,7 @@ def _silent_threads() -> Iterator[None]:
 
 def _manager(folder: Path, **options: Any) -> ocp.CheckpointManager:
     """Orbax's manager, for which each of several processes is on its own: they neither save nor wait together."""
-    logging.getLogger("absl").setLevel(logging.WARNING)
+    logging.getLogger("absl").setLevel(logging.ERROR)  # it warns of options, such as that a folder is only read
     if jax.process_count() > 1:
         me = jax.process_index()
         options["multiprocessing_options"] = ocp.options.MultiprocessingOptions(

@@ -293,19 +293,16 @@ def test_an_error_of_one_ends_the_other_with_its_words(tmp_path, pair):
     )
 
 
-def listening(pids: list[int]) -> set[str]:
-    """The addresses at which processes listen, by Linux's tables."""
+def listening(*pids: int) -> list[tuple[str, int]]:
+    """The addresses and ports at which processes listen, by Linux's tables; an IPv4 address by either table."""
     sockets = set()
     for pid in pids:
         for place in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
                 sockets.add(os.readlink(place))
     lines = [line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
-    return {line[1].partition(":")[0] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in sockets}
-
-
-LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
-"""127.0.0.1 in either table."""
+    places = [line[1].split(":") for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in sockets]
+    return [(socket.inet_ntoa(bytes.fromhex(address[-8:])[::-1]), int(port, 16)) for address, port in places]
 
 
 @pytest.mark.slow
@@ -314,9 +311,38 @@ def test_the_service_of_one_host_listens_on_its_loopback_interface_alone(tmp_pat
     workdir = tmp_path / "run"
     processes = pair.start(endless(), workdir)
     wait_for_epochs(workdir, 1)
-    found = listening([worker_of(processes[0])])
-    assert "0000000000000000FFFF00000100007F" in found
-    assert not found & {"00000000", "0" * 32}  # all interfaces
+    found = {address for address, _ in listening(worker_of(processes[0]))}
+    assert "127.0.0.1" in found
+    assert "0.0.0.0" not in found  # all interfaces
+
+
+def strangers(address: str, port: int) -> Iterator[socket.socket]:
+    """A hundred who say nothing, and a hundred who say what nobody understands."""
+    random = np.random.default_rng(port)
+    for i in range(200):
+        stranger = socket.create_connection((address, port))
+        if i % 2:
+            with contextlib.suppress(OSError):  # it has been shut out already
+                stranger.sendall(random.bytes(1 + 7 * i))
+        yield stranger
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_strangers_at_every_port_change_no_bit(tmp_path, pair):
+    config = small(parallel__devices=4, stop__max_epochs=400, checkpoint__every_epochs=400)
+    assert [code for code, _, _ in map(finish, pair.start(config, tmp_path / "quiet"))] == [0, 0]
+    workdir = tmp_path / "run"
+    processes = pair.start(config, workdir)
+    wait_for_epochs(workdir, 2)
+    ports = listening(*map(worker_of, processes))
+    came = [stranger for address, port in ports for stranger in strangers(address, port)]
+    assert len(ports) == 3
+    assert len(rows(workdir)) < 400
+    assert [code for code, _, _ in map(finish, processes)] == [0, 0]
+    for stranger in came:
+        stranger.close()
+    assert fingerprint(config, workdir) == fingerprint(config, tmp_path / "quiet")
 
 
 def test_half_of_the_options_is_an_error_of_one_line(tmp_path, pair):

@@ -1,0 +1,205 @@
+"""Many processes of one run on one host: start, agreement, stop on SIGTERM and resume; and who is to read a checkpoint.
+
+python -m benchmarks.many_processes [--processes 2 8 32] [--readers 2 8]
+
+The first table is of `train.py` with a tiny model and one device a process, started by hand as README says. The second compares
+two ways to restore the state of a configuration: all read it, as `train.py` does, or process 0 reads and broadcasts it. Its
+files are in the page cache: what they cost over a network is not in these figures.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.child import ROOT
+from gmmae.base.config import Config
+from gmmae.base.records import Epoch, read_history
+from gmmae.base.stopping import EXIT_CODES, SIGTERM
+from gmmae.commands.arguments import parse_train
+from gmmae.processes.distributed import joined
+from gmmae.processes.peers import Group
+from gmmae.report.tables import Table, markdown
+
+EPOCHS, AGREEMENTS, TURNS = 3, 50, 5
+TINY = shlex.split("""
+--data.size 8 --data.samples 128 --data.validation 32 --model.filters 2 --model.kernels 3 --model.latent-dim 4
+--model.components 2 --optim.base-batch 32 --stop.target 0 --log.tensorboard False
+""")
+FEW = ("--data.samples", "16", "--data.validation", "8", "--optim.base-batch", "8")
+"""The data hardly matter for a state."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--processes", type=int, nargs="*", default=[2, 8, 32], help="how many train, stop and go on")
+    parser.add_argument("--readers", type=int, nargs="*", default=[2, 8], help="how many restore a checkpoint")
+    parser.add_argument("--state", default="paper", help="the configuration whose state is restored")
+    parser.add_argument("--measure", choices=list(MEASURES), help="for its own use")
+    asked, options = parser.parse_known_args()
+    if asked.measure:
+        measure(MEASURES[asked.measure], options)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        trained = [train(count, Path(folder) / f"train_{count}") for count in asked.processes]
+        restored = [restore(way, count, asked.state, Path(folder)) for count in asked.readers for way in WAYS]
+    for title, found in (("Training", trained), ("Restoring", restored)):
+        if found:
+            cells = tuple(tuple(map(str, each.values())) for each in found)
+            print(markdown(Table("", title, tuple(found[0]), cells)))
+
+
+class Run:
+    """Processes of one run, started by hand on this host."""
+
+    def __init__(self, count: int, *command: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            address = f"127.0.0.1:{probe.getsockname()[1]}"
+        place = ("--distributed.coordinator", address, "--distributed.num-processes", str(count), "--distributed.process-id")
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
+        self.began = time.monotonic()
+        self.processes = [
+            subprocess.Popen(
+                [sys.executable, *command, *place, str(i)],
+                cwd=ROOT,
+                env=environment,
+                stdout=subprocess.DEVNULL if i else subprocess.PIPE,
+                text=True,
+            )
+            for i in range(count)
+        ]
+
+    def seconds(self) -> float:
+        """Since the start."""
+        return time.monotonic() - self.began
+
+    def seconds_until(self, true: Callable[[], bool]) -> float:
+        """From the start until it is true."""
+        while not true():
+            if any(process.poll() is not None for process in self.processes):
+                self.output(None)
+            time.sleep(0.005)
+        return self.seconds()
+
+    def output(self, code: int | None) -> str:
+        """What process 0 has printed, when all have ended.
+
+        Raises:
+          SystemExit: one of them has ended with another exit code.
+        """
+        out, _ = self.processes[0].communicate()
+        codes = [process.wait() for process in self.processes]
+        if set(codes) != {code}:
+            raise SystemExit(f"{len(codes)} processes ended with {codes}: {out}")
+        return out
+
+
+def train(count: int, folder: Path) -> dict[str, object]:
+    """Trains some epochs, stops all through the last process, and goes on for one epoch more."""
+    workdir = folder / "work"
+    command = ("train.py", *TINY, "--workdir", str(workdir), "--stop.max-epochs")
+    run = Run(count, *command, "100000")
+    start_s = run.seconds_until((workdir / ".lock.owner").exists)
+    epochs_s = run.seconds_until(lambda: rows(workdir) >= EPOCHS)
+    run.processes[-1].send_signal(signal.SIGTERM)
+    run.output(EXIT_CODES[SIGTERM])
+    end_s, done = run.seconds() - epochs_s, rows(workdir)
+    if not (workdir / "checkpoints" / str(done)).is_dir():
+        raise SystemExit(f"{count} processes ended after epoch {done} without its checkpoint")
+    again = Run(count, *command, str(done + 1)).output(0)
+    if f"resumed after epoch {done}" not in again or rows(workdir) != done + 1:
+        raise SystemExit(f"{count} processes did not go on after epoch {done}: {again}")
+    agreement_s = ask(count, "agreement", *TINY, "--workdir", str(folder))
+    return {
+        "processes": count,
+        "start, s": f"{start_s:.1f}",
+        f"start and {EPOCHS} epochs, s": f"{epochs_s:.1f}",
+        "an agreement, ms": f"{1000 * agreement_s:.1f}",
+        "SIGTERM to end, s": f"{end_s:.1f}",
+        "exit codes": f"{count} × {EXIT_CODES[SIGTERM]}",
+        "stopped and resumed after epoch": done,
+    }
+
+
+def rows(workdir: Path) -> int:
+    """Epochs in the history."""
+    with suppress(FileNotFoundError, TypeError, ValueError):  # not there, or in the middle of a line
+        return len(read_history(workdir / "history.csv"))
+    return 0
+
+
+def restore(way: str, count: int, config: str, folder: Path) -> dict[str, object]:
+    first_s, *then_s = ask(count, way, "--config", config, *FEW, "--workdir", str(folder / f"{way}_{count}"))
+    median_s = statistics.median(then_s)
+    return {"processes": count, "checkpoint": WAYS[way], "first time, s": f"{first_s:.2f}", "then, s": f"{median_s:.3f}"}
+
+
+def ask(count: int, *words: str) -> Any:
+    """What process 0 of several measures."""
+    return json.loads(Run(count, "-m", "benchmarks.many_processes", "--measure", *words).output(0).splitlines()[-1])
+
+
+def measure(measured: Callable[[Config, Path, Group], object], options: Sequence[str]) -> None:
+    config, workdir = parse_train(options, "many_processes")
+    with joined(config, "many_processes") as group:
+        found = measured(config, workdir, group)
+    if group.primary:
+        print(json.dumps(found), flush=True)
+
+
+def agreement_s(config: Config, workdir: Path, group: Group) -> float:
+    """Seconds of an agreement as at an epoch's end, the first one, which is compiled, not among them."""
+    group.agree([0, 0])
+    start = time.perf_counter()
+    for _ in range(AGREEMENTS):
+        group.agree([0, 0])
+    return (time.perf_counter() - start) / AGREEMENTS
+
+
+def restoring_s(broadcast: bool, config: Config, workdir: Path, group: Group) -> list[float]:
+    """Seconds until all processes have a checkpoint, in turns."""
+    from jax.experimental import multihost_utils
+
+    from gmmae.training import programs
+    from gmmae.training.checkpoint import Checkpoint, Checkpoints, Progress, restore_epoch
+    from gmmae.workloads import registry
+
+    folder = workdir / "checkpoints"
+    like = programs.blank_state(config, registry.build(config))
+    if group.primary:
+        row = Epoch(1, 1, 1, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+        Checkpoints(folder, keep=1).save(Checkpoint(like, like.params, Progress([row], {}, 1)))
+    times = []
+    for _ in range(1 + TURNS):
+        group.wait()
+        start = time.perf_counter()
+        found = restore_epoch(folder, 1, like) if group.primary or not broadcast else None
+        if broadcast:
+            arrays = (found.state, found.best) if found else (like, like.params)
+            multihost_utils.broadcast_one_to_all(arrays)
+            group.first(found.progress if found else None)
+        group.wait()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+WAYS = {"read": "all read it", "broadcast": "process 0 reads and broadcasts it"}
+MEASURES = {"agreement": agreement_s, "read": partial(restoring_s, False), "broadcast": partial(restoring_s, True)}
+
+
+if __name__ == "__main__":
+    main()
