@@ -219,8 +219,8 @@ def _read(manager: ocp.CheckpointManager, folder: Path, epoch: int, like: TrainS
     names = progress.pop("metrics", [])
     shapes = _arrays(like, like.params, np.zeros((epoch, len(PLAIN) + len(names))))
     other_model = CheckpointError(
-        f"the checkpoint {folder / str(epoch)} must hold the model of this configuration; its arrays have other shapes, so it is "
-        "of another version of the workload or of gmmae: give another workdir"
+        f"the checkpoint {folder / str(epoch)} must hold the model of this configuration; its arrays have other shapes, as of "
+        "another version of the workload or of gmmae: give another workdir"
     )
     try:
         arrays = manager.restore(epoch, args=ocp.args.Composite(arrays=ocp.args.StandardRestore(shapes)))["arrays"]
@@ -238,17 +238,12 @@ def _read(manager: ocp.CheckpointManager, folder: Path, epoch: int, like: TrainS
 
 def _shapes_held(checkpoint: Path) -> list[tuple[int, ...]] | None:
     """The shapes of the parameters in a checkpoint, in order of size; None where even these cannot be read."""
-    logger = logging.getLogger("absl")
-    level = logger.level
-    logger.setLevel(logging.ERROR)  # it would warn of metadata that we do not keep
     try:
         with ocp.StandardCheckpointer() as reader:
             held: Any = reader.metadata((checkpoint / "arrays").absolute())
         return sorted(tuple(leaf.shape) for leaf in jax.tree.leaves(held.item_metadata.tree["best"]))
     except Exception:  # whatever the damage leads to
         return None
-    finally:
-        logger.setLevel(level)
 
 
 def _epoch(row: Sequence[float], names: Sequence[str]) -> Epoch:
