@@ -52,6 +52,11 @@ class StopConfig(Section, name="stop"):
         """The target where it is about the validation loss; None where it is not, or there is none."""
         return self.target or None if self.metric == LOSS else None
 
+    @property
+    def looks_at_each_epoch(self) -> bool:
+        """Whether a rule compares the losses of single epochs, which is the host's work."""
+        return self.collapse_epochs > 0 or self.patience_epochs > 0
+
     def cost(self, value: Any) -> Any:
         """A value of the metric as something to make small: the value itself, or its negative where more is better."""
         return -value if self.goal == "above" else value
@@ -64,7 +69,9 @@ class ParallelConfig(Section, name="parallel"):
     micro_batch: NonNegativeInt = 0  # most samples that a device works on at once, to bound memory; 0: its whole share
     reduction: Reduction = "pmean"  # pmean: sums in any order; exact: the same bits on any number of devices
     shards: int = 32  # exact: fixed parts of a batch that the devices share; the most devices, a power of two
-    epochs_per_dispatch: Annotated[PositiveInt, RESUMABLE] = 1  # most epochs in one program, without the host; for GPUs
+    epochs_per_dispatch: Annotated[NonNegativeInt, RESUMABLE] = (
+        0  # most epochs in one program; 0: those of a second on a GPU, else 1
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

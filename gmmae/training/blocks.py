@@ -74,14 +74,14 @@ TrainBlock = Callable[[TrainState, Params, float, range], Block]
 
 @repairing_cache()
 def block_program(setup: Setup, state: TrainState, names: Sequence[str]) -> TrainBlock:
-    """Compiles a program for up to `parallel.epochs_per_dispatch` epochs.
+    """Compiles a program for up to `setup.most_epochs` epochs.
 
     Args:
       setup: from `programs.prepare`.
       state: a state on the devices, for its shapes.
       names: of what a validation gives.
     """
-    config, devices, most = setup.config, setup.devices, setup.config.parallel.epochs_per_dispatch
+    config, devices, most = setup.config, setup.devices, setup.most_epochs
     stop, samples = config.stop, tuple(data_set(setup, split) for split in setup.workload.data)
     shares = (setup.eval_plan.counts / setup.eval_plan.samples).astype(config.dtype)
     bar = stop.cost(stop.target) + abs(stop.target) * 1e-6 if stop.target else -math.inf

@@ -33,6 +33,9 @@ from gmmae.training.writers import TensorBoard
 from gmmae.workloads import registry
 from gmmae.workloads.workload import Events
 
+DISPATCH_S = 1.0
+"""Seconds that several epochs in one program may take, where nobody has said how many: so late a signal, or a row, may be."""
+
 
 def run(config: Config, root: Path, display: Display, group: Group = ALONE) -> Record:
     """Trains to the end, or resumes what an earlier process left in the work directory.
@@ -124,7 +127,7 @@ class _Run:
         validation = self.history[-1].validation if done else compiled.evaluate(self.state.params)
         require_metric(stop, validation)
         self.metrics = list(validation)
-        if self.setup.config.parallel.epochs_per_dispatch > 1:
+        if self.setup.most_epochs > 1:
             with self.clock.section("compile_s"):
                 self.block = block_program(self.setup, self.state, self.metrics)
             self.best = self.setup.devices.replicate(self.best)
@@ -206,15 +209,18 @@ class _Run:
     def _free_epochs(self, total_s: float) -> int:
         """Epochs until the host has something to do: a checkpoint, a picture, or a rule for which it looks at each loss."""
         config, done = self.setup.config, len(self.history)
-        if config.stop.collapse_epochs or config.stop.patience_epochs:
+        if config.stop.looks_at_each_epoch:
             return 1
         next_figure = [epoch - done for epoch in config.log.figure_epochs if epoch > done]
         regular = [every - done % every for every in (config.checkpoint.every_epochs, config.log.detail_epochs)]
-        count = min(config.parallel.epochs_per_dispatch, config.stop.max_epochs - done, *regular, *next_figure)
-        if config.stop.time_limit_s:
-            count = min(count, stopping.epochs_in_time(self.epoch_s, total_s, config.stop.time_limit_s))
-            count = int(self.group.agree([count])[0, 0])  # the first process's clock decides
-        return count
+        count = min(self.setup.most_epochs, config.stop.max_epochs - done, *regular, *next_figure)
+        unasked, limit_s = not config.parallel.epochs_per_dispatch, config.stop.time_limit_s
+        if unasked:
+            count = min(count, stopping.epochs_in_time(self.epoch_s, 0.0, DISPATCH_S))
+        if limit_s:
+            count = min(count, stopping.epochs_in_time(self.epoch_s, total_s, limit_s))
+        # The first process's clock decides.
+        return int(self.group.agree([count])[0, 0]) if unasked or limit_s else count
 
     def _stop_reason(self, step_losses: Sequence[float]) -> str | None:
         return self.course.stop_reason(step_losses, self.clock.read()["total_s"])

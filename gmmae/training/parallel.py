@@ -84,9 +84,15 @@ def exact_mean(
 
 @dataclass(frozen=True)
 class Devices:
-    """The devices of a run, in order."""
+    """The devices of a run, in order.
+
+    Attributes:
+      absent: they are not here, and programs are only compiled for them (`jax.experimental.topologies`): where an array would
+        be put on them, its shape and its sharding stand for it.
+    """
 
     devices: tuple[Device, ...]  # pyright: ignore[reportInvalidTypeForm]
+    absent: bool = False
 
     @property
     def count(self) -> int:
@@ -119,6 +125,9 @@ class Devices:
 
     def _place(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
         sharding = NamedSharding(Mesh(np.array(self.devices), (AXIS,)), spec)
+        if self.absent:
+            shapes = jax.eval_shape(lambda arrays: arrays, tree)
+            return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes)
         if sharding.is_fully_addressable:
             return jax.device_put(tree, sharding)
 

@@ -28,6 +28,9 @@ from gmmae.workloads.workload import Params, PerSample, Samples, Workload
 
 T = TypeVar("T")
 
+MOST_EPOCHS = 100
+"""In one program on a GPU, where the configuration leaves it open: an epoch's share of the host's work is a hundredth then."""
+
 EVAL_DEVICE_BATCH = 64
 """Validation samples of one device at a time: bounds memory, and changes no result beyond rounding."""
 
@@ -41,6 +44,7 @@ class Setup(NamedTuple):
       arm_plan: the batch as the arm's number of devices share it; where that number is virtual, `train_plan` is the same
         batch as the devices that compute it share it.
       train_plan, eval_plan: for `parallel.reduction = exact`, their devices are its shards.
+      most_epochs: from `epochs_a_dispatch`.
     """
 
     config: Config
@@ -52,6 +56,7 @@ class Setup(NamedTuple):
     eval_plan: Plan
     schedule: optax.Schedule
     optimizer: optax.GradientTransformation
+    most_epochs: int
 
 
 class Programs(NamedTuple):
@@ -68,15 +73,19 @@ class Programs(NamedTuple):
     describe: Callable[[Params], dict[str, np.ndarray]] | None
 
 
-def prepare(config: Config) -> Setup:
+def prepare(config: Config, devices: Devices | None = None) -> Setup:
     """Loads the data, chooses the devices and follows the arm's rules.
+
+    Args:
+      config: of the run.
+      devices: others than the configuration chooses.
 
     Raises:
       InputError: the configuration does not fit the machine or the data.
     """
     optim, parallel = config.optim, config.parallel
     one = parallel.virtual > 0 and jax.process_count() == 1 and jax.default_backend() != "cpu"
-    devices = choose(parallel.devices or int(one))
+    devices = devices or choose(parallel.devices or int(one))
     wanted = parallel.virtual or devices.count
     workload = registry.build(config)
     samples, validation = count(workload.data.train), count(workload.data.validation)
@@ -90,7 +99,22 @@ def prepare(config: Config) -> Setup:
     eval_plan = Plan(validation, min(validation, EVAL_DEVICE_BATCH * sharers), sharers)
     schedule = schedules.learning_rate(strategy.rates, train_plan.steps)
     optimizer = adam(schedule, **strategy.path.adam._asdict(), clip_norm=optim.clip_norm)
-    return Setup(config, workload, devices, strategy, arm_plan, train_plan, eval_plan, schedule, optimizer)
+    most_epochs = epochs_a_dispatch(config, devices.platform)
+    return Setup(config, workload, devices, strategy, arm_plan, train_plan, eval_plan, schedule, optimizer, most_epochs)
+
+
+def epochs_a_dispatch(config: Config, platform: str) -> int:
+    """The most epochs that one program computes without the host.
+
+    Where the configuration leaves it open, one on a CPU, whose epochs are long beside what the host does for one; on a GPU as
+    many as the host has nothing to do in: checkpoints and TensorBoard's pictures come every few epochs, and some rules look at
+    each. How many of them a dispatch takes is for the clock to say; this one program computes all, so no bit depends on it.
+    """
+    if asked := config.parallel.epochs_per_dispatch:
+        return asked
+    if platform == "cpu" or config.stop.looks_at_each_epoch:
+        return 1
+    return min(MOST_EPOCHS, config.stop.max_epochs, config.checkpoint.every_epochs, config.log.detail_epochs)
 
 
 def _require_exact(parallel: ParallelConfig, devices: Devices) -> None:
@@ -173,33 +197,39 @@ def mean_over_steps(losses: Float[np.ndarray, " steps"], plan: Plan) -> float:
 def train_program(setup: Setup, state: TrainState) -> Callable[[TrainState, int], tuple[TrainState, np.ndarray]]:
     """`Programs.train` alone."""
     samples = data_set(setup, setup.workload.data.train)
-
-    def dealt(epoch: int) -> tuple[Array, ...]:
-        order = epoch_order(setup.config.seed, epoch, setup.train_plan.samples)
-        return setup.devices.replicate(np.int32(epoch)), *deal(setup, order, setup.train_plan)
-
-    program, deterministic = partial(epoch_of_device, setup), setup.config.parallel.exact
-    compiled = setup.devices.compile(program, state, samples, *dealt(1), sharded=3, donate=(0,), deterministic=deterministic)
+    compiled = compile_epoch(setup, state, samples)
 
     def train(state: TrainState, epoch: int) -> tuple[TrainState, np.ndarray]:
-        state, losses = jax.block_until_ready(compiled(state, samples, *dealt(epoch)))
+        state, losses = jax.block_until_ready(compiled(state, samples, *deal_epoch(setup, epoch)))
         return state, np.asarray(losses)
 
     return train
+
+
+def compile_epoch(setup: Setup, state: TrainState, samples: Samples) -> jax.stages.Compiled:
+    """The program of `(state, training samples, *deal_epoch(setup, epoch))`; it takes over the state's memory."""
+    program, deterministic = partial(epoch_of_device, setup), setup.config.parallel.exact
+    given = deal_epoch(setup, 1)
+    return setup.devices.compile(program, state, samples, *given, sharded=3, donate=(0,), deterministic=deterministic)
 
 
 @repairing_cache()
 def evaluate_program(setup: Setup, params: Params) -> Callable[[Params], dict[str, float]]:
     """`Programs.evaluate` alone."""
     samples, dealt = data_set(setup, setup.workload.data.validation), deal_validation(setup)
-    program = partial(validation_of_device, setup)
-    compiled = setup.devices.compile(program, params, samples, *dealt, sharded=3, deterministic=setup.config.parallel.exact)
+    compiled = compile_validation(setup, params, samples, *dealt)
 
     def evaluate(params: Params) -> dict[str, float]:
         means = jax.device_get(compiled(params, samples, *dealt))
         return {name: mean_over_steps(steps, setup.eval_plan) for name, steps in means.items()}
 
     return evaluate
+
+
+def compile_validation(setup: Setup, params: Params, samples: Samples, *dealt: Array) -> jax.stages.Compiled:
+    """The program of `(parameters, validation samples, *deal_validation(setup))`."""
+    program = partial(validation_of_device, setup)
+    return setup.devices.compile(program, params, samples, *dealt, sharded=3, deterministic=setup.config.parallel.exact)
 
 
 Dealt = Int[Array, "steps *device_batch"]
@@ -272,6 +302,12 @@ def cast(config: Config, arrays: T) -> T:
 def data_set(setup: Setup, samples: Samples) -> Samples:
     """All samples, on every device."""
     return setup.devices.replicate(cast(setup.config, samples))
+
+
+def deal_epoch(setup: Setup, epoch: int) -> tuple[Array, ...]:
+    """The number of an epoch, and what `deal` makes of its training samples."""
+    order = epoch_order(setup.config.seed, epoch, setup.train_plan.samples)
+    return setup.devices.replicate(np.int32(epoch)), *deal(setup, order, setup.train_plan)
 
 
 def deal_validation(setup: Setup) -> tuple[Array, Array, Array]:

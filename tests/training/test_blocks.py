@@ -1,5 +1,7 @@
 """Several epochs in one program: the same history, ends, checkpoints and pictures as epoch by epoch."""
 
+import os
+import signal
 from functools import partial
 
 import numpy as np
@@ -9,8 +11,10 @@ from gmmae.base import stopping
 from gmmae.base.clock import Clock
 from gmmae.base.config import Config
 from gmmae.base.records import read_history
-from gmmae.training import loop
+from gmmae.training import loop, programs
+from gmmae.training.blocks import block_program
 from gmmae.training.checkpoint import Checkpoints
+from gmmae.training.parallel import Devices
 from tests.small import Recorder, checkpoint_epochs, losses, small
 
 pytestmark = pytest.mark.slow
@@ -24,7 +28,7 @@ def finish(config: Config, workdir):
 
 
 def best(config: Config, workdir):
-    saved = Checkpoints(workdir / "checkpoints", 2).restore(loop.programs.initial_state(loop.programs.prepare(config)), print)
+    saved = Checkpoints(workdir / "checkpoints", 2).restore(programs.initial_state(programs.prepare(config)), print)
     assert saved is not None
     return saved.progress.best_epoch, saved.best["params"]["encoder"]["Conv_0"]["kernel"]
 
@@ -111,26 +115,85 @@ def test_a_run_goes_on_with_another_number_of_epochs_a_dispatch(tmp_path):
     assert_same_course(read_history(tmp_path / "two" / "history.csv"), whole)
 
 
-@pytest.mark.parametrize("seconds", [1.0, 0.3, 7.0])
-def test_the_time_limit_is_overshot_by_one_epoch_at_most(tmp_path, monkeypatch, seconds):
-    """By a clock that stands still but for `seconds` an epoch."""
+def time_epochs(monkeypatch, seconds, meanwhile=lambda count: None):
+    """A clock that stands still but for `seconds` an epoch; returns the epochs of each dispatch, a list that grows."""
     now, dispatched = [0.0], []
-    make = loop.block_program
 
     def timed(*of):
-        block = make(*of)
+        block = block_program(*of)
 
         def run(state, best, best_loss, epochs):
             dispatched.append(len(epochs))
             now[0] += seconds * len(epochs)
+            meanwhile(len(epochs))
             return block(state, best, best_loss, epochs)
 
         return run
 
     monkeypatch.setattr(loop, "Clock", partial(Clock, now=lambda: now[0]))
     monkeypatch.setattr(loop, "block_program", timed)
+    return dispatched
+
+
+@pytest.mark.parametrize("seconds", [1.0, 0.3, 7.0])
+def test_the_time_limit_is_overshot_by_one_epoch_at_most(tmp_path, monkeypatch, seconds):
+    """By a clock that stands still but for `seconds` an epoch."""
+    dispatched = time_epochs(monkeypatch, seconds)
     few = {"parallel__epochs_per_dispatch": 5, "checkpoint__every_epochs": 50, "log__detail_epochs": 50, "stop__max_epochs": 99}
     record, _ = finish(small(**few, stop__time_limit_s=6.5), tmp_path)
     assert record.stop_reason == "time_limit"
     assert 6.5 <= record.clocks["total_s"] < 6.5 + seconds
     assert max(dispatched) == (5 if seconds < 1.1 else 1)
+
+
+GPU = property(lambda devices: "gpu")
+
+
+@pytest.mark.parametrize(
+    ("changes", "most"),
+    [
+        ({}, 6),
+        ({"log__detail_epochs": 4}, 4),
+        ({"checkpoint__every_epochs": 1000, "log__detail_epochs": 1000, "stop__max_epochs": 1000}, programs.MOST_EPOCHS),
+        ({"stop__max_epochs": 3}, 3),
+        ({"stop__collapse_epochs": 3}, 1),
+        ({"stop__patience_epochs": 3}, 1),
+        ({"parallel__epochs_per_dispatch": 2}, 2),
+        ({"parallel__epochs_per_dispatch": 1}, 1),
+    ],
+)
+def test_a_gpu_computes_as_many_epochs_as_the_host_leaves_alone(changes, most):
+    config = small(**{"checkpoint__every_epochs": 6, "stop__max_epochs": 99} | changes)
+    assert programs.epochs_a_dispatch(config, "gpu") == most
+    assert programs.epochs_a_dispatch(config, "cpu") == changes.get("parallel__epochs_per_dispatch", 1)
+
+
+@pytest.mark.parametrize("seconds", [0.3, 2.0])
+def test_on_a_gpu_a_dispatch_ends_within_a_second_or_after_an_epoch_and_with_the_same_bits(tmp_path, monkeypatch, seconds):
+    """By a clock that stands still but for `seconds` an epoch; the other run has a second for any number of epochs."""
+    monkeypatch.setattr(Devices, "platform", GPU)
+    options = {"stop__max_epochs": 9, "checkpoint__every_epochs": 5, "log__figure_epochs": (0,)}
+    runs = {}
+    for name, epoch_s in (("slow", seconds), ("fast", 1e-3)):
+        dispatched = time_epochs(monkeypatch, epoch_s)
+        record, rows = finish(small(**options), tmp_path / name)
+        assert record.stop_reason == "max_epochs"
+        assert checkpoint_epochs(tmp_path / name) == [5, 9]
+        runs[name] = dispatched, losses(rows), best(small(**options), tmp_path / name)
+    assert runs["fast"][0] == [1, 4, 4], "one epoch to find out how long it takes, then up to a checkpoint, then to the end"
+    assert runs["slow"][0] == ([1, 3, 1, 3, 1] if seconds < 1 else [1] * 9)
+    assert runs["slow"][1] == runs["fast"][1]
+    np.testing.assert_array_equal(runs["slow"][2][1], runs["fast"][2][1])
+
+
+def test_on_a_gpu_a_signal_ends_a_run_after_the_dispatch_and_it_goes_on_with_the_same_bits(tmp_path, monkeypatch):
+    monkeypatch.setattr(Devices, "platform", GPU)
+    options = {"stop__max_epochs": 8, "checkpoint__every_epochs": 5}
+    time_epochs(monkeypatch, 1e-3)
+    _, whole = finish(small(**options), tmp_path / "whole")
+    dispatched = time_epochs(monkeypatch, 1e-3, lambda count: count == 4 and os.kill(os.getpid(), signal.SIGTERM))
+    record, rows = finish(small(**options), tmp_path / "parts")
+    assert (record.stop_reason, record.epochs, dispatched) == (stopping.SIGTERM, 5, [1, 4])
+    time_epochs(monkeypatch, 1e-3)
+    _, rest = finish(small(**options), tmp_path / "parts")
+    assert losses(rows + rest) == losses(whole)

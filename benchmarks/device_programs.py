@@ -1,0 +1,245 @@
+"""The programs of GPUs that are not there: what a step would launch, reduce and move, in any configuration of any workload.
+
+python -m benchmarks.device_programs [--target h100] [--devices 1 8 32] [--hosts 1] [--modes float32 tf32 exact micro] [...]
+python -m benchmarks.device_programs --devices 8 --hosts 1 2 --config quickstart --data.samples 200
+
+Every other option is one of train.py. XLA compiles for a GPU that is only described; for that JAX needs its CUDA part, as in
+the environment of `make test-gpu-programs`, and no GPU. Nothing runs and nothing is tuned: counts and memory are those of the
+program, times are estimates.
+"""
+
+import argparse
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+
+from benchmarks import hlo, hlo_costs
+from gmmae.base.config import Config, changed
+from gmmae.base.errors import InputError
+from gmmae.commands.arguments import parse_train
+from gmmae.report.tables import Table, markdown
+from gmmae.training import programs
+from gmmae.training.parallel import Devices
+
+TARGETS = Path(__file__).parent / "targets"
+LAUNCH_S = 2e-6
+"""Of a launch, as the host issues them one after the other."""
+
+
+class Rates(NamedTuple):
+    """Operations a second of a GPU at best, by what its products are computed in."""
+
+    float32: float
+    tf32: float
+
+
+RATES = {"h100": Rates(67e12, 494.7e12), "h200": Rates(67e12, 494.7e12)}
+"""NVIDIA's data sheets of the H100 and H200 (SXM), TF32 without sparsity, which is half of what they print."""
+
+MODES = ("float32", "tf32", "exact", "micro")
+
+
+def topology(target: str, devices: int, hosts: int) -> Devices:
+    """GPUs that are not there. From here on this process keeps no compiled programs: JAX cannot read such ones back.
+
+    Args:
+      target: the name of a file of `benchmarks/targets`.
+      devices, hosts: in all; the hosts have equally many.
+    """
+    from jax.experimental import topologies
+    from jax.experimental.compilation_cache import compilation_cache
+
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    described = (TARGETS / f"{target}.txtpb").read_text()
+    shape = f"1x{hosts}x{devices // hosts}"
+    found = topologies.get_topology_desc(topology_name="", platform="cuda", topology=shape, target_config=described)
+    return Devices(tuple(found.devices), absent=True)
+
+
+def in_mode(config: Config, mode: str, devices: int) -> Config:
+    """The configuration in one of the modes; `micro` divides the share of a device in two."""
+    match mode:
+        case "tf32":
+            return changed(config, precision="tf32")
+        case "exact":
+            return changed(config, parallel__reduction="exact")
+        case "micro":
+            return changed(config, parallel__micro_batch=max(1, math.ceil(config.optim.base_batch / devices / 2)))
+        case _:
+            return changed(config, precision="float32")
+
+
+class Reading(NamedTuple):
+    """What is known of a compiled program, of one device.
+
+    Attributes:
+      kernels: launches a step, by kind; those of loops whose length only the running program knows are counted once.
+      meetings: of devices, in a step: what they are and the bytes that each device gives.
+      host: what goes to or comes from the host in a step.
+      open_loops: in a step, of a length that only the running program knows.
+      moved: bytes a step, an estimate.
+      products: of a step, each as often as it is computed.
+      unordered: launches of a step that add numbers in no fixed order.
+      temporary, arguments: bytes of memory of the whole program.
+    """
+
+    kernels: Counter[str]
+    meetings: list[tuple[str, int]]
+    host: list[str]
+    open_loops: int
+    moved: int
+    products: list[hlo_costs.Product]
+    unordered: int
+    temporary: int
+    arguments: int
+
+    @property
+    def launches(self) -> int:
+        return sum(self.kernels.values()) + len(self.meetings)
+
+    def operations(self, *, full: bool) -> int:
+        """Of the products, at full precision or not."""
+        return sum(product.operations for product in self.products if product.full is full)
+
+
+def read(compiled: jax.stages.Compiled, steps: int) -> Reading:
+    """Reads a program that has a loop of so many steps."""
+    program = hlo.parse(compiled.as_text() or "")
+    step = hlo.step(program, steps)
+    found = list(hlo.launches(program, step))
+    shapes = {name: {each.name: each.shape for each in lines} for name, lines in program.computations.items()}
+    kernels, meetings, host = Counter[str](), [], []
+    for launch in found:
+        operands = [shapes[launch.within].get(name, "") for name in launch.instruction.operands]
+        opcode = launch.instruction.opcode.removesuffix("-start")
+        match launch.kind:
+            case hlo.COLLECTIVE:
+                meetings += [(opcode, sum(map(hlo.size, operands)))] * launch.times
+            case hlo.HOST:
+                host += [launch.instruction.target or opcode] * launch.times
+            case kind:
+                kernels[kind] += launch.times
+    memory = compiled.memory_analysis()
+    return Reading(
+        kernels,
+        meetings,
+        host,
+        len(hlo.open_loops(program, step)),
+        sum(launch.times * hlo_costs.moved(program, launch) for launch in found if launch.kind in hlo.KERNELS),
+        [product for launch in found for product in hlo_costs.products(program, launch) for _ in range(launch.times)],
+        sum(hlo_costs.unordered(program, launch) for launch in found),
+        getattr(memory, "temp_size_in_bytes", 0),
+        getattr(memory, "argument_size_in_bytes", 0),
+    )
+
+
+def compiled(config: Config, devices: Devices) -> Iterator[tuple[str, Reading]]:
+    """An epoch and a validation, by the code of a run.
+
+    Raises:
+      InputError: as `programs.prepare`.
+    """
+    setup = programs.prepare(config, devices)
+    with programs.arithmetic(config):
+        state = devices.replicate(programs.blank_state(config, setup.workload))
+        training, validation = (programs.data_set(setup, split) for split in setup.workload.data)
+        epoch = programs.compile_epoch(setup, state, training)
+        yield "epoch", read(epoch, setup.train_plan.steps)
+        dealt = programs.deal_validation(setup)
+        yield "validation", read(programs.compile_validation(setup, state.params, validation, *dealt), setup.eval_plan.steps)
+
+
+def floor_us(reading: Reading, target: str) -> dict[str, float]:
+    """Microseconds below which a step cannot be, by what it would be waiting for; all of it estimates."""
+    bandwidth = re.search(r"memory_bandwidth: (\d+)", (TARGETS / f"{target}.txtpb").read_text())
+    assert bandwidth
+    rates = RATES[target]
+    return {
+        "launches": 1e6 * LAUNCH_S * reading.launches,
+        "bytes": 1e6 * reading.moved / int(bandwidth[1]),
+        "operations": 1e6 * (reading.operations(full=True) / rates.float32 + reading.operations(full=False) / rates.tf32),
+    }
+
+
+COLUMNS = (
+    *("mode", "GPUs", "hosts", "program", "kernels a step", "fusion", "library", "Triton", "copy", "other"),
+    *("meetings of devices", "to or from the host", "open loops", "temporary, MB", "arguments, MB"),
+    *("moved, MB", "floor by launches, µs", "by bytes, µs", "by operations, µs"),
+)
+NOTES = (
+    "Counts and memory are the program's. What is moved and the floors are estimates: 2 µs a launch, bandwidth and rates of "
+    "the device's data sheet; operations are those of products and convolutions, but not of hand-written kernels.",
+    "Open loops are of a length that only the running program knows: counted as one pass, and the host is asked after each.",
+    "A program of one step has no loop: its counts are those of the whole.",
+)
+
+
+def row(mode: str, devices: int, hosts: int, name: str, reading: Reading, target: str) -> tuple[str, ...]:
+    """Of the table."""
+    counts = (sum(reading.kernels.values()), *(reading.kernels[kind] for kind in hlo.KERNELS))
+    floors = floor_us(reading, target)
+    return (
+        *(mode, str(devices), str(hosts), name),
+        *map(str, counts),
+        meetings_text(reading.meetings),
+        ", ".join(reading.host) or "0",
+        str(reading.open_loops),
+        *(f"{count / 1e6:.1f}" for count in (reading.temporary, reading.arguments, reading.moved)),
+        *(f"{floors[what]:.0f}" for what in ("launches", "bytes", "operations")),
+    )
+
+
+def meetings_text(meetings: Sequence[tuple[str, int]]) -> str:
+    """
+    >>> meetings_text([("all-reduce", 1973972)]), meetings_text([("collective-permute", 4), ("collective-permute", 4)])
+    ('1 all-reduce of 1,973,972 bytes', '2 collective-permute of 4 bytes')
+    >>> meetings_text([])
+    '0'
+    """
+    return ", ".join(f"{n} {what} of {count:,} bytes" for (what, count), n in Counter(meetings).items()) or "0"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.device_programs",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # the other options are train.py's
+    )
+    parser.add_argument("--target", default="h100", choices=sorted(RATES))
+    parser.add_argument("--devices", type=int, nargs="+", default=[1, 8, 32], help="GPUs in all")
+    parser.add_argument("--hosts", type=int, nargs="+", default=[1], help="that the GPUs are divided over")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    asked, words = parser.parse_known_args()
+    if not (find_spec("jax_cuda12_plugin") or find_spec("jax_cuda13_plugin")):
+        raise SystemExit("error: JAX must have its CUDA part; got none: pip install -c constraints.txt -e '.[cuda12]'")
+    jax.config.update("jax_platforms", "cpu")
+    try:
+        config, _ = parse_train(words, parser.prog)
+    except InputError as error:
+        raise SystemExit(f"error: {error}") from None
+    rows, notes = [], list(NOTES)
+    for devices, hosts, mode in itertools.product(asked.devices, asked.hosts, asked.modes):
+        if devices % hosts:
+            continue
+        try:
+            gpus = topology(asked.target, devices, hosts)
+            for name, reading in compiled(in_mode(config, mode, devices), gpus):
+                rows.append(row(mode, devices, hosts, name, reading, asked.target))
+        except InputError as error:
+            notes.append(f"{mode} on {devices} GPUs is left out: {error}.")
+    what = " ".join(words) or "quickstart"
+    title = f"Compiled for {asked.target.upper()}s that are not there, {what}: what is moved and the floors are estimates"
+    print(markdown(Table("device_programs", title, COLUMNS, tuple(rows), tuple(notes))), end="")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""What a GPU would be asked to do, read from the text of a program that XLA has compiled for it.
+
+Pure functions of text. A launch is an operation that the host, or a graph of commands, hands to the GPU: a fusion, a call of a
+library, a Triton kernel, a copy, a meeting of devices. Loops inside are counted as often as they run; where that is a value of
+the running program, once, and each pass asks the host whether to go on.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+FUSION, LIBRARY, TRITON, COPY, OTHER = "fusion", "library", "triton", "copy", "other"
+COLLECTIVE, HOST = "collective", "host"
+KERNELS = (FUSION, LIBRARY, TRITON, COPY, OTHER)
+"""Kinds of launches that compute or move on one device; the last is what the rules below do not know."""
+
+_BYTES = {"pred": 1, "s4": 1, "u4": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "f16": 2, "bf16": 2, "s32": 4, "u32": 4, "f32": 4}
+_BYTES |= {"s64": 8, "u64": 8, "f64": 8, "c64": 8, "c128": 16, "f8e4m3fn": 1, "f8e5m2": 1, "token": 0}
+
+_IDLE = re.compile(
+    r"(parameter|constant|tuple|get-tuple-element|bitcast|after-all|add-dependency|opt-barrier|partition-id|replica-id|domain)$"
+    r"|.*-(done|update)$"
+)
+_COLLECTIVES = re.compile(
+    r"(all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute|collective-broadcast)(-start)?$"
+)
+_HOST_OPERATIONS = re.compile(r"(infeed|outfeed|send|recv)$")
+_HOST_CALLS = re.compile(r"callback|MoveToHost|MoveToDevice|host_compute|annotate_device_placement", re.IGNORECASE)
+_HOST_MEMORY = "S(5)"
+_TRITON = re.compile(r"triton|mosaic|pallas", re.IGNORECASE)
+_LIBRARY = re.compile(r"__cu|__cudnn|cublas|cusolver|cufft|cusparse|^cu[a-z]+_", re.IGNORECASE)
+
+
+class Instruction(NamedTuple):
+    """A line of a computation: `name = shape opcode(operands), attributes`."""
+
+    name: str
+    shape: str
+    opcode: str
+    operands: tuple[str, ...]
+    attributes: str
+
+    @property
+    def target(self) -> str:
+        """Of a custom call; "" of anything else."""
+        return found(r'custom_call_target="([^"]*)"', self.attributes)
+
+    @property
+    def scope(self) -> str:
+        """Where in the source it is from, as JAX names it."""
+        return found(r'op_name="([^"]*)"', self.attributes)
+
+    @property
+    def passes(self) -> int | None:
+        """How often a loop runs; None where only the running program knows."""
+        count = found(r'"known_trip_count":\{"n":"(\d+)"', self.attributes)
+        return int(count) if count else None
+
+    def calls(self, *names: str) -> list[str]:
+        """Computations that it names by these attributes."""
+        texts = (found(rf"\b{name}=(\{{[^}}]*\}}|%[\w.-]+)", self.attributes) for name in names)
+        return [name for text in texts for name in re.findall(r"%([\w.-]+)", text)]
+
+
+class Program(NamedTuple):
+    """Computations by name, and the name of the one that is run."""
+
+    computations: dict[str, list[Instruction]]
+    entry: str
+
+
+class Launch(NamedTuple):
+    """An operation of the GPU.
+
+    Attributes:
+      kind: one of the names above.
+      times: how often a pass of what was asked for does it; loops of unknown length count as one pass.
+    """
+
+    kind: str
+    instruction: Instruction
+    within: str
+    times: int
+
+
+def parse(text: str) -> Program:
+    """The computations of a module as XLA prints it."""
+    computations: dict[str, list[Instruction]] = {}
+    entry, current = "", None
+    for line in text.splitlines():
+        if line.startswith("}"):
+            current = None
+        elif current is None and (header := re.match(r"(ENTRY )?%([\w.-]+) .*\{$", line)):
+            current = computations.setdefault(header[2], [])
+            entry = header[2] if header[1] else entry
+        elif current is not None and (instruction := _instruction(line)):
+            current.append(instruction)
+    return Program(computations, entry)
+
+
+def _instruction(line: str) -> Instruction | None:
+    head = re.match(r"\s+(?:ROOT )?%([\w.-]+) = ", line)
+    if not head:
+        return None
+    rest = line[head.end() :]
+    shape = rest[: _closing(rest)] if rest.startswith("(") else rest.partition(" ")[0]
+    rest = rest[len(shape) + 1 :]
+    opcode = rest.partition("(")[0]
+    rest = rest[len(opcode) :]
+    operands = rest[: _closing(rest)]
+    return Instruction(head[1], shape, opcode, tuple(re.findall(r"%([\w.-]+)", operands)), rest[len(operands) :])
+
+
+def _closing(text: str) -> int:
+    """The place behind the parenthesis that closes the first one."""
+    depth = 0
+    for place, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if not depth:
+            return place + 1
+    return len(text)
+
+
+def found(pattern: str, text: str) -> str:
+    """What a pattern's first group finds in a text; "" where it finds nothing."""
+    match = re.search(pattern, text)
+    return match[1] if match else ""
+
+
+def size(shape: str) -> int:
+    """Bytes of an array or a tuple of arrays.
+
+    >>> size("f32[32,500]{1,0}"), size("(s32[], (pred[3]{0}, f32[2]{0}))")
+    (64000, 15)
+    """
+    arrays = re.findall(r"([a-z]\w*)\[([\d,]*)\]", shape)
+    return sum(_BYTES[kind] * math.prod(dimensions(numbers)) for kind, numbers in arrays)
+
+
+def dimensions(numbers: str) -> list[int]:
+    """Of an array, as they stand between its brackets."""
+    return [int(number) for number in numbers.split(",") if number]
+
+
+def step(program: Program, steps: int) -> str:
+    """The computation that is one step of an epoch: the body of the outermost loop of so many passes, or for 1 the entry.
+
+    Raises:
+      ValueError: there is no such loop, or more than one.
+    """
+    if steps == 1:
+        return program.entry
+    level, seen = [program.entry], []
+    while level:
+        loops = [each for name in level for each in program.computations[name] if each.opcode == "while"]
+        bodies = [body for loop in loops if loop.passes == steps for body in loop.calls("body")]
+        if len(bodies) == 1:
+            return bodies[0]
+        level, seen = [body for loop in loops for body in loop.calls("body")], [*seen, *(loop.passes for loop in loops)]
+    raise ValueError(f"a program of {steps} steps must have one loop of so many; got loops of {seen}")
+
+
+def launches(program: Program, computation: str, times: int = 1) -> Iterator[Launch]:
+    """Whatever the GPU does in a computation, and in the loops and calls within it."""
+    for instruction in program.computations[computation]:
+        inner = instruction.calls("condition", "body", "to_apply", "called_computations", "branch_computations", "calls")
+        if instruction.opcode == "while":
+            for name in inner:
+                yield from launches(program, name, times * (instruction.passes or 1))
+        elif instruction.opcode in ("call", "conditional", "async-start"):
+            for name in inner:
+                yield from launches(program, name, times)
+        elif not _IDLE.match(instruction.opcode):
+            yield Launch(_kind(program, instruction), instruction, computation, times)
+
+
+def open_loops(program: Program, computation: str) -> list[Instruction]:
+    """Loops in a computation whose length the host has to ask for, pass by pass."""
+    loops = []
+    for instruction in program.computations[computation]:
+        if instruction.opcode == "while" and instruction.passes is None:
+            loops.append(instruction)
+        if instruction.opcode in ("while", "call", "conditional"):
+            for name in instruction.calls("body", "to_apply", "called_computations", "branch_computations"):
+                loops += open_loops(program, name)
+    return loops
+
+
+def _kind(program: Program, instruction: Instruction) -> str:
+    opcode, target = instruction.opcode, instruction.target
+    if _HOST_OPERATIONS.match(opcode) or _HOST_CALLS.search(target) or _HOST_MEMORY in instruction.shape:
+        return HOST
+    if _COLLECTIVES.match(opcode):
+        return COLLECTIVE
+    if opcode in ("copy", "copy-start"):
+        return COPY
+    if opcode == "custom-call":
+        return TRITON if _TRITON.search(target) else LIBRARY if _LIBRARY.search(target) else OTHER
+    if opcode == "fusion":
+        backend = found(r'"fusion_backend_config":\{"kind":"([^"]*)"', instruction.attributes)
+        if "cudnn" in backend or any(part.target and _LIBRARY.search(part.target) for part in body(program, instruction)):
+            return LIBRARY
+        return TRITON if _TRITON.search(backend) else COPY if "memcpy" in backend else FUSION
+    return FUSION  # an operation that XLA left alone is a kernel of its own
+
+
+def body(program: Program, fusion: Instruction) -> list[Instruction]:
+    """What a fusion computes."""
+    return [each for name in fusion.calls("calls") for each in program.computations.get(name, [])]

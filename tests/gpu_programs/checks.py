@@ -1,0 +1,89 @@
+"""What must hold of the programs that are compiled for GPUs, and what a program breaks of it."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from benchmarks import hlo
+from benchmarks.device_programs import Reading, meetings_text
+
+
+class Bound(NamedTuple):
+    """Of an epoch's program: the most launches in a step, without those in which devices meet, and MB of temporary memory."""
+
+    launches: int
+    temporary_mb: float
+
+
+BOUNDS = {
+    ("float32", 1): Bound(84, 65.8),
+    ("tf32", 1): Bound(84, 65.8),
+    ("micro", 1): Bound(182, 35.1),
+    ("exact", 1): Bound(90, 15.9),
+    ("float32", 8): Bound(78, 9.0),
+    ("tf32", 8): Bound(78, 9.0),
+    ("micro", 8): Bound(182, 9.0),
+    ("exact", 8): Bound(97, 15.9),
+}
+"""`paper.toml`, batch 32, by mode and GPUs."""
+
+IN_TF32 = r"/encoder/|/heads"
+"""Where the products are that TF32 is for: convolutions and dense layers. The density's terms cancel."""
+
+
+class Asked(NamedTuple):
+    """What a program was compiled for."""
+
+    mode: str
+    devices: int
+    parameters: int
+    bound: Bound
+
+
+def faults(epoch: Reading, asked: Asked) -> list[str]:
+    """Each thing that an epoch's program breaks, in a line."""
+    return [*_meetings(epoch, asked), *_host(epoch, asked), *_bounds(epoch, asked.bound), *_arithmetic(epoch, asked.mode)]
+
+
+def validation_faults(validation: Reading, asked: Asked) -> list[str]:
+    """Likewise of a validation's, whose size has no bound."""
+    return [*_host(validation, asked), *_arithmetic(validation, asked.mode)]
+
+
+def _meetings(epoch: Reading, asked: Asked) -> Iterator[str]:
+    """The gradient and the loss travel together, once: over the tree of the exact reduction once a level."""
+    size, levels = 4 * (asked.parameters + 1), int(math.log2(asked.devices))
+    what, times = ("collective-permute", levels) if asked.mode == "exact" else ("all-reduce", min(1, levels))
+    if Counter(epoch.meetings) != Counter({(what, size): times} if times else {}):
+        yield f"devices must meet in {meetings_text([(what, size)] * times)}; got {meetings_text(epoch.meetings)}"
+
+
+def _host(reading: Reading, asked: Asked) -> Iterator[str]:
+    if reading.host:
+        yield f"nothing may go to or come from the host in a step; got {', '.join(reading.host)}"
+    if reading.open_loops and asked.mode != "exact":
+        yield f"no loop in a step may have a length that the host must ask for; got {reading.open_loops}"
+    if reading.kernels[hlo.OTHER]:
+        yield f"every launch must be of a known kind; got {reading.kernels[hlo.OTHER]} of others"
+
+
+def _bounds(epoch: Reading, bound: Bound) -> Iterator[str]:
+    launches, temporary_mb = sum(epoch.kernels.values()), epoch.temporary / 1e6
+    if launches > bound.launches:
+        yield f"a step may have {bound.launches} launches; got {launches}"
+    if temporary_mb > bound.temporary_mb:
+        yield f"temporary memory may be {bound.temporary_mb} MB; got {temporary_mb:.1f}"
+
+
+def _arithmetic(reading: Reading, mode: str) -> Iterator[str]:
+    rounded = {product.scope for product in reading.products if not product.full}
+    wrong = {scope for scope in rounded if mode != "tf32" or not re.search(IN_TF32, scope)}
+    if wrong:
+        yield f"only convolutions and dense layers may be in TF32, and only where it is asked for; got {sorted(wrong)}"
+    exact = {product.scope for product in reading.products if product.full and re.search(IN_TF32, product.scope)}
+    if mode == "tf32" and exact:
+        yield f"where TF32 is asked for, all convolutions and dense layers must be in it; got {sorted(exact)} in float32"
+    if mode == "exact" and reading.unordered:
+        yield f"the exact reduction must add in a fixed order; got {reading.unordered} launches that do not"

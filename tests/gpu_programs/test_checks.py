@@ -1,0 +1,134 @@
+"""Each check finds what it is for: programs that break one promise, compiled for H100s that are not there."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from benchmarks.device_programs import Reading, compiled, in_mode, read, topology
+from gmmae.base.config import Config
+from gmmae.models import mixture
+from gmmae.training import parallel, programs
+from tests.gpu_programs.checks import Asked, Bound, faults
+from tests.small import small
+
+SMALL = small(data__augment=False)
+AMPLE = Bound(launches=1000, temporary_mb=1000.0)
+losses = programs._losses
+pmean = parallel.pmean
+
+
+def epoch(config: Config = SMALL, devices: int = 1) -> Reading:
+    [_, reading] = next(compiled(config, topology("h100", devices, 1)))
+    return reading
+
+
+@pytest.fixture(scope="module")
+def parameters() -> int:
+    setup = programs.prepare(SMALL, topology("h100", 1, 1))
+    return programs.parameter_count(programs.blank_state(SMALL, setup.workload).params)
+
+
+@pytest.fixture(scope="module")
+def sound() -> Reading:
+    return epoch()
+
+
+def test_a_sound_program_has_no_faults_and_a_launch_too_many_is_one(sound, parameters):
+    asked = Asked("float32", 1, parameters, AMPLE)
+    assert faults(sound, asked) == []
+    count = sum(sound.kernels.values())
+    [fault] = faults(sound, asked._replace(bound=Bound(count - 1, 1000.0)))
+    assert fault == f"a step may have {count - 1} launches; got {count}"
+
+
+def test_a_second_all_reduce_is_found(monkeypatch, parameters):
+    def twice(*given, **options):
+        loss, gradient = pmean(*given, **options)
+        return lax.pmean(loss * loss, parallel.AXIS), gradient
+
+    asked = Asked("float32", 2, parameters, AMPLE)
+    assert faults(epoch(devices=2), asked) == []
+    monkeypatch.setattr(programs, "pmean", twice)
+    [fault] = faults(epoch(devices=2), asked)
+    size = f"{4 * (parameters + 1):,}"
+    assert fault == (
+        f"devices must meet in 1 all-reduce of {size} bytes; got 1 all-reduce of {size} bytes, 1 all-reduce of 4 bytes"
+    )
+
+
+def test_a_callback_to_the_host_cannot_be_compiled_and_would_be_found(monkeypatch, sound, parameters):
+    """JAX refuses a callback for a GPU that is not there. How one reads in XLA's text: `tests/step.hlo`."""
+
+    def told(*given):
+        values = losses(*given)
+        jax.debug.callback(lambda value: None, values.mean())
+        return values
+
+    monkeypatch.setattr(programs, "_losses", told)
+    with pytest.raises(RuntimeError, match="Unknown backend: 'gpu' requested"):
+        epoch()
+    reading = sound._replace(host=["xla_ffi_python_gpu_callback"])
+    [fault] = faults(reading, Asked("float32", 1, parameters, AMPLE))
+    assert fault == "nothing may go to or come from the host in a step; got xla_ffi_python_gpu_callback"
+
+
+def test_a_polynomial_that_is_kept_for_the_gradient_is_found(monkeypatch, sound, parameters):
+    """32 · 50 × 4096 numbers, 26 MB, which the optimiser of the compiler can neither drop nor compute again."""
+
+    @jax.custom_vjp
+    def holding(values, polynomial):
+        return values
+
+    def forward(values, polynomial):
+        return values, lax.optimization_barrier(polynomial)
+
+    def backward(polynomial, gradient):
+        return gradient * (1 + jnp.sin(polynomial).mean()), jnp.zeros_like(polynomial)
+
+    holding.defvjp(forward, backward)
+
+    def kept(*given):
+        values = losses(*given)
+        return holding(values, jnp.exp(jnp.arange(1600.0)[:, None] * values.mean() + jnp.arange(4096.0)))
+
+    monkeypatch.setattr(programs, "_losses", kept)
+    bound = Bound(1000, sound.temporary / 1e6 + 20)
+    [fault] = faults(epoch(), Asked("float32", 1, parameters, bound))
+    assert fault.startswith("temporary memory may be ")
+
+
+def test_tf32_in_the_density_is_found(monkeypatch, parameters):
+    monkeypatch.setattr(mixture, "FULL", lax.Precision.DEFAULT)
+    for mode in ("float32", "tf32"):
+        [fault] = faults(epoch(in_mode(SMALL, mode, 1)), Asked(mode, 1, parameters, AMPLE))
+        assert fault.startswith("only convolutions and dense layers may be in TF32, and only where it is asked for; got ")
+
+
+def test_float32_where_tf32_was_asked_for_is_found(sound, parameters):
+    [fault] = faults(sound, Asked("tf32", 1, parameters, AMPLE))
+    assert fault.startswith("where TF32 is asked for, all convolutions and dense layers must be in it; got ")
+
+
+def test_loops_that_ask_the_host_are_found(parameters):
+    reading = epoch(in_mode(SMALL, "exact", 1))
+    assert faults(reading, Asked("exact", 1, parameters, AMPLE)) == []
+    [fault] = faults(reading, Asked("float32", 1, parameters, AMPLE))
+    assert fault.startswith("no loop in a step may have a length that the host must ask for; got ")
+
+
+@pytest.mark.parametrize(("deterministic", "launches"), [(False, 1), (True, 0)])
+def test_sums_in_no_order_are_found_and_deterministic_operations_have_none(deterministic, launches):
+    """The option that `Devices.compile` passes on for the exact reduction."""
+
+    def histogram(places):
+        return jnp.zeros(64).at[places % 64].add(jnp.sin(places.astype(jnp.float32)))
+
+    devices = topology("h100", 1, 1)
+    places = devices.shard(np.arange(1000, dtype=np.int32)[None])
+    reading = read(devices.compile(histogram, places, sharded=1, deterministic=deterministic), steps=1)
+    assert reading.unordered == launches
+    asked = Asked("exact", 1, 0, AMPLE)
+    expected = ["the exact reduction must add in a fixed order; got 1 launches that do not"] * launches
+    assert faults(reading, asked) == expected

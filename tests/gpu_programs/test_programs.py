@@ -1,0 +1,42 @@
+"""The programs of a run, compiled for H100s that are not there, hold what was promised of them."""
+
+import pytest
+
+from benchmarks import hlo
+from benchmarks.device_programs import compiled, in_mode, read, topology
+from gmmae.base.config import changed
+from gmmae.commands.arguments import config_path, read_config
+from gmmae.training import blocks, programs
+from gmmae.training.parallel import Devices
+from tests.gpu_programs.checks import BOUNDS, Asked, faults, validation_faults
+
+STEPS = 5
+PAPER = changed(read_config(config_path("paper")), data__samples=32 * STEPS + 128, data__validation=128)
+PARAMETERS = 493_492
+
+
+@pytest.mark.parametrize(("mode", "devices", "hosts"), [*((*key, 1) for key in BOUNDS), ("float32", 8, 2), ("exact", 8, 2)])
+def test_a_step_keeps_to_its_kernels_memory_meetings_and_precision(mode, devices, hosts):
+    readings = dict(compiled(in_mode(PAPER, mode, devices), topology("h100", devices, hosts)))
+    asked = Asked(mode, devices, PARAMETERS, BOUNDS[mode, devices])
+    assert faults(readings["epoch"], asked) == []
+    assert validation_faults(readings["validation"], asked) == []
+    one_pass = 32 if mode == "exact" else devices
+    assert sum(product.operations for product in readings["epoch"].products) > 7e9 / one_pass, "the reading has lost products"
+
+
+def test_several_epochs_in_one_program_ask_the_host_once_an_epoch(monkeypatch):
+    """Whether there is another; the steps of an epoch, and those of its validation, do without it."""
+    kept = []
+    real = Devices.compile
+    monkeypatch.setattr(Devices, "compile", lambda *given, **options: kept.append(real(*given, **options)))
+    devices = topology("h100", 1, 1)
+    setup = programs.prepare(PAPER, devices)
+    assert setup.most_epochs == 10, "by default, on a GPU; checkpoints come every ten epochs"
+    with programs.arithmetic(PAPER):
+        blocks.block_program(setup, devices.replicate(programs.blank_state(PAPER, setup.workload)), ["loss"])
+    [program] = kept
+    text = hlo.parse(program.as_text())
+    [_] = hlo.open_loops(text, text.entry)
+    with_the_best = BOUNDS["float32", 1]._replace(temporary_mb=80.0)
+    assert faults(read(program, STEPS), Asked("float32", 1, PARAMETERS, with_the_best)) == []
