@@ -1,0 +1,116 @@
+"""What JAX has to work with: the GPUs, their memory's bandwidth, and the all-reduce between every two of them.
+
+python -m benchmarks.gpu_links devices      # driver, CUDA, what JAX sees; exit code 1 where that is no GPU
+python -m benchmarks.gpu_links pairs        # each GPU's memory, each pair and all together by NCCL
+"""
+
+import argparse
+import itertools
+import subprocess
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from gmmae.base import nvidia
+from gmmae.base.provenance import versions
+from gmmae.report.tables import Table, markdown
+
+COPIED = 1 << 28
+"""Bytes of the array whose copy is timed."""
+REDUCED = (1 << 21, 1 << 26)
+"""Bytes of a gradient and of a large array."""
+TURNS = 20
+
+
+def driver() -> str:
+    """What the driver says of itself and of its GPUs, and how they are linked; a line where it says nothing."""
+    found = []
+    for words in (
+        ("--query-gpu=name,driver_version,memory.total,clocks.max.sm,pcie.link.gen.max", "--format=csv"),
+        ("topo", "-m"),
+    ):
+        try:
+            done = subprocess.run(("nvidia-smi", *words), capture_output=True, text=True, timeout=30, check=True)
+            found.append(done.stdout.rstrip())
+        except FileNotFoundError:
+            return "nvidia-smi: not there, so no NVIDIA driver is installed"
+        except subprocess.SubprocessError as error:
+            found.append(f"nvidia-smi {words[0]}: {error}")
+    return "\n\n".join(found)
+
+
+def seconds(run: Any, *arguments: Any) -> float:
+    """The shortest of some calls, after two for warming up."""
+    for _ in range(2):
+        jax.block_until_ready(run(*arguments))
+    found = []
+    for _ in range(TURNS):
+        began = time.perf_counter()
+        jax.block_until_ready(run(*arguments))
+        found.append(time.perf_counter() - began)
+    return min(found)
+
+
+def bandwidth(device: jax.Device, size: int) -> float:
+    """Bytes a second that a copy reads and writes."""
+    x = jax.device_put(np.zeros(size // 4, np.float32), device)
+    return 2 * size / seconds(jax.jit(lambda x: x + 1), x)
+
+
+def all_reduce_s(devices: Sequence[jax.Device], size: int) -> float:
+    """Seconds of an all-reduce of an array of so many bytes on each of the devices; its sum is checked.
+
+    Raises:
+      SystemExit: the sum is wrong.
+    """
+    add = jax.pmap(lambda x: lax.psum(x, "devices"), axis_name="devices", devices=list(devices))
+    rows = jnp.ones((len(devices), size // 4), jnp.float32)
+    if not (np.asarray(add(rows)) == len(devices)).all():
+        raise SystemExit(f"the all-reduce of {[device.id for device in devices]} has a wrong sum")
+    return seconds(add, add(rows))
+
+
+def pairs_table(gpus: Sequence[jax.Device], sizes: Sequence[int]) -> Table:
+    """Each pair, and all together."""
+    groups = [*itertools.combinations(gpus, 2), *([tuple(gpus)] if len(gpus) > 2 else [])]
+    rows = [
+        (
+            " and ".join(str(device.id) for device in group),
+            *(f"{1e6 * all_reduce_s(group, size):.0f}" for size in sizes),
+        )
+        for group in groups
+    ]
+    return Table(
+        "pairs", "All-reduce, µs, the shortest of 20", ("GPUs", *(f"{size / 1e6:.1f} MB" for size in sizes)), tuple(rows)
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["devices", "pairs"])
+    asked = parser.parse_args()
+    gpus = [device for device in jax.devices() if device.platform != "cpu"]
+    if asked.what == "devices":
+        gpu = nvidia.find()
+        print(f"```\n{driver()}\n```\n\n{', '.join(f'{name} {version}' for name, version in versions().items())}\n")
+        print(f"JAX sees {len(jax.devices())} × {jax.devices()[0].device_kind}; CUDA part: {jax.default_backend()}")
+        if not gpus:
+            raise SystemExit(f"JAX sees no GPU: {gpu.way_out if gpu else 'nvidia-smi lists none'}")
+        return
+    if not gpus:
+        raise SystemExit("JAX sees no GPU")
+    rows = tuple((str(device.id), f"{bandwidth(device, COPIED) / 1e9:.0f}") for device in gpus)
+    print(markdown(Table("memory", "Memory, GB/s, reading and writing", ("GPU", "copy"), rows)))
+    if len(gpus) > 1:
+        print(markdown(pairs_table(gpus, REDUCED)))
+    else:
+        print("One GPU: there is no pair.")
+
+
+if __name__ == "__main__":
+    main()

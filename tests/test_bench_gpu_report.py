@@ -1,0 +1,84 @@
+"""The report that a person with a GPU sends back, as far as it goes without one."""
+
+import sys
+
+import jax
+import pytest
+
+from benchmarks import gpu_links, gpu_report
+from benchmarks.gpu_report import SECTIONS, Outcome, Section, left_out, outcome, report, text
+from gmmae.base.nvidia import Gpu
+
+H100 = Gpu("NVIDIA H100", "580.65", 9.0)
+OLD = Gpu("Tesla K80", "470.1", 3.7)
+
+
+def program(source: str, limit_s: float = 60.0) -> Section:
+    return Section("A title", (sys.executable, "-c", source), limit_s, on_gpu=False)
+
+
+def test_what_a_section_prints_is_kept():
+    found = outcome(program("import sys; print('| a |'); print('a warning', file=sys.stderr)"))
+    assert (found.printed, found.reason) == ("| a |\n", "")
+    assert 0 < found.seconds < 60
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("print('so far'); raise SystemExit('error: no GPU')", "error: no GPU (exit code 1)"),
+        ("print('so far', flush=True); 1 / 0", "ZeroDivisionError: division by zero (exit code 1)"),
+        ("print('so far', flush=True); import os; os._exit(3)", "so far (exit code 3)"),
+    ],
+)
+def test_a_section_that_fails_says_why_in_a_line(source, reason):
+    found = outcome(program(source))
+    assert (found.printed, found.reason) == ("so far\n", reason)
+
+
+def test_a_section_that_hangs_is_ended_with_all_that_it_started():
+    """The second process holds the pipe open: only its end lets the section's output end."""
+    source = "import subprocess; print('so far', flush=True); subprocess.run(['sleep', '600'])"
+    found = outcome(program(source, limit_s=2.0))
+    assert (found.printed, found.reason) == ("so far\n", "ended after 2 s")
+    assert found.seconds < 60
+
+
+def test_a_section_of_the_file():
+    section = Section("A title", ("/usr/bin/python3", "-m", "benchmarks.limits"))
+    assert text(section, Outcome("| a |\n\n", "", 12.3)) == "## A title\n\n`-m benchmarks.limits`, 12 s\n\n| a |\n\n"
+    assert text(section, Outcome("", "no GPU", 0.0)) == (
+        "## A title\n\n`-m benchmarks.limits`, 0 s\n\nLeft out or not finished: no GPU\n\n"
+    )
+
+
+def test_what_needs_a_gpu_is_left_out_without_one_that_jax_can_use():
+    for section in SECTIONS.values():
+        assert left_out(section, H100) == ""
+    assert left_out(SECTIONS["limits"], None) == "it needs an NVIDIA GPU; nvidia-smi lists none"
+    assert left_out(SECTIONS["limits"], OLD).startswith("JAX cannot use the GPU, Tesla K80: update its driver")
+    assert left_out(SECTIONS["environment"], None) == ""
+
+
+def test_the_report_goes_on_behind_what_fails(monkeypatch, capsys):
+    sections = {"bad": program("raise SystemExit('error: nothing here')"), "good": program("print('good')")}
+    monkeypatch.setattr(gpu_report, "SECTIONS", sections | {"needs": Section("On a GPU", ("false",))})
+    written = "".join(report(("bad", "needs", "good"), None))
+    assert written.startswith("# GPU report\n\nno GPU; python ")
+    assert "Left out or not finished: error: nothing here (exit code 1)\n" in written
+    assert "Left out or not finished: it needs an NVIDIA GPU; nvidia-smi lists none\n" in written
+    assert written.endswith("good\n\n")
+    assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == ["bad", "needs", "good"]
+
+
+def test_pairs_are_all_pairs_and_all_together():
+    """By virtual devices: the sums are checked wherever it runs."""
+    table = gpu_links.pairs_table(jax.devices()[:3], sizes=(64, 128))
+    assert [row[0] for row in table.rows] == ["0 and 1", "0 and 2", "1 and 2", "0 and 1 and 2"]
+    assert all(float(cell) >= 0 for row in table.rows for cell in row[1:])
+    assert len(gpu_links.pairs_table(jax.devices()[:2], sizes=(64,)).rows) == 1
+
+
+def test_without_a_driver_that_is_said_in_a_line(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpu_links.driver() == "nvidia-smi: not there, so no NVIDIA driver is installed"
