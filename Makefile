@@ -2,13 +2,14 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+GPU_VENV ?= .venv-gpu
 # Processes that run the tests.
 TEST_JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal
 # What is installed: also what JAX needs for the GPU of this host, if there is one.
 EXTRAS ?= $(shell $(PYTHON) gmmae/base/nvidia.py test)
 
-.PHONY: train sweep test test-all test-cluster test-faults test-faults-quick bench lint format
+.PHONY: train sweep test test-all test-gpu-programs test-cluster test-faults test-faults-quick bench gpu-report lint format
 
 train: $(VENV)/ready
 	$(BIN)/python train.py --workdir runs/quickstart
@@ -22,6 +23,11 @@ test: $(VENV)/ready
 # Those of `make test`, and then the slow ones.
 test-all: test
 	$(PYTEST) -m slow
+
+# What XLA compiles for GPUs that are not there; an environment of its own, with JAX's CUDA part.
+test-gpu-programs:
+	$(MAKE) VENV=$(GPU_VENV) EXTRAS=cuda12,test $(GPU_VENV)/ready
+	GMMAE_TEST_GPU_PROGRAMS=1 $(GPU_VENV)/bin/python -m pytest -n $(TEST_JOBS) tests/gpu_programs
 
 # Installs Slurm, Open MPI and ssh from Debian where they are missing.
 test-cluster: $(VENV)/ready
@@ -39,6 +45,10 @@ test-faults-quick: $(VENV)/ready
 # Against PyTorch and Keras, which it installs; `make bench BENCH="--parts peers --turns 3"` for a part.
 bench: $(VENV)/bench
 	$(BIN)/python -m benchmarks $(BENCH)
+
+# What a person with a GPU runs first; it writes runs/gpu_report.md, to send back. `make gpu-report REPORT="--sections environment"` for a part.
+gpu-report: $(VENV)/bench
+	$(BIN)/python -m benchmarks.gpu_report $(REPORT)
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
