@@ -18,14 +18,14 @@ class Bound(NamedTuple):
 
 
 BOUNDS = {
-    ("float32", 1): Bound(84, 65.8),
-    ("tf32", 1): Bound(84, 65.8),
-    ("micro", 1): Bound(182, 35.1),
-    ("exact", 1): Bound(90, 15.9),
-    ("float32", 8): Bound(78, 9.0),
-    ("tf32", 8): Bound(78, 9.0),
-    ("micro", 8): Bound(182, 9.0),
-    ("exact", 8): Bound(97, 15.9),
+    ("float32", 1): Bound(45, 20.0),
+    ("tf32", 1): Bound(45, 20.0),
+    ("micro", 1): Bound(100, 20.0),
+    ("exact", 1): Bound(60, 20.0),
+    ("float32", 8): Bound(44, 9.0),
+    ("tf32", 8): Bound(44, 9.0),
+    ("micro", 8): Bound(100, 9.0),
+    ("exact", 8): Bound(65, 20.0),
 }
 """`paper.toml`, batch 32, by mode and GPUs."""
 

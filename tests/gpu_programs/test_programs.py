@@ -38,5 +38,5 @@ def test_several_epochs_in_one_program_ask_the_host_once_an_epoch(monkeypatch):
     [program] = kept
     text = hlo.parse(program.as_text())
     [_] = hlo.open_loops(text, text.entry)
-    with_the_best = BOUNDS["float32", 1]._replace(temporary_mb=80.0)
+    with_the_best = BOUNDS["float32", 1]._replace(temporary_mb=40.0)
     assert faults(read(program, STEPS), Asked("float32", 1, PARAMETERS, with_the_best)) == []
