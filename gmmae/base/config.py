@@ -69,9 +69,7 @@ class ParallelConfig(Section, name="parallel"):
     micro_batch: NonNegativeInt = 0  # most samples that a device works on at once, to bound memory; 0: its whole share
     reduction: Reduction = "pmean"  # pmean: sums in any order; exact: the same bits on any number of devices
     shards: int = 32  # exact: fixed parts of a batch that the devices share; the most devices, a power of two
-    epochs_per_dispatch: Annotated[NonNegativeInt, RESUMABLE] = (
-        0  # most epochs in one program; 0: those of a second on a GPU, else 1
-    )
+    epochs_per_dispatch: Annotated[NonNegativeInt, RESUMABLE] = 0  # most epochs in one program; 0: 1; on a GPU a second of them
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -20,7 +20,7 @@ class Bound(NamedTuple):
 BOUNDS = {
     ("float32", 1): Bound(45, 20.0),
     ("tf32", 1): Bound(45, 20.0),
-    ("micro", 1): Bound(100, 20.0),
+    ("micro", 1): Bound(105, 20.0),
     ("exact", 1): Bound(60, 20.0),
     ("float32", 8): Bound(44, 9.0),
     ("tf32", 8): Bound(44, 9.0),

@@ -1,5 +1,7 @@
 """Each check finds what it is for: programs that break one promise, compiled for H100s that are not there."""
 
+from collections.abc import Iterator
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -99,6 +101,15 @@ def test_a_polynomial_that_is_kept_for_the_gradient_is_found(monkeypatch, sound,
     assert fault.startswith("temporary memory may be ")
 
 
+@pytest.fixture
+def traced_anew() -> Iterator[None]:
+    """JAX keeps what it has traced by function and shapes, and does not see that a constant has changed."""
+    jax.clear_caches()
+    yield
+    jax.clear_caches()
+
+
+@pytest.mark.usefixtures("traced_anew")
 def test_tf32_in_the_density_is_found(monkeypatch, parameters):
     """In its plain form: the fused kernel has no products."""
     monkeypatch.setattr(mixture, "FULL", lax.Precision.DEFAULT)
