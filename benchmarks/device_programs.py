@@ -226,7 +226,8 @@ def main() -> None:
         config, _ = parse_train(words, parser.prog)
     except InputError as error:
         raise SystemExit(f"error: {error}") from None
-    rows, notes = [], list(NOTES)
+    rows: list[tuple[str, ...]] = []
+    notes: list[str] = list(NOTES)
     for devices, hosts, mode in itertools.product(asked.devices, asked.hosts, asked.modes):
         if devices % hosts:
             continue

@@ -56,13 +56,13 @@ def seconds(run: Any, *arguments: Any) -> float:
     return min(found)
 
 
-def bandwidth(device: jax.Device, size: int) -> float:
+def bandwidth(device: Any, size: int) -> float:
     """Bytes a second that a copy reads and writes."""
     x = jax.device_put(np.zeros(size // 4, np.float32), device)
     return 2 * size / seconds(jax.jit(lambda x: x + 1), x)
 
 
-def all_reduce_s(devices: Sequence[jax.Device], size: int) -> float:
+def all_reduce_s(devices: Sequence[Any], size: int) -> float:
     """Seconds of an all-reduce of an array of so many bytes on each of the devices; its sum is checked.
 
     Raises:
@@ -75,7 +75,7 @@ def all_reduce_s(devices: Sequence[jax.Device], size: int) -> float:
     return seconds(add, add(rows))
 
 
-def pairs_table(gpus: Sequence[jax.Device], sizes: Sequence[int]) -> Table:
+def pairs_table(gpus: Sequence[Any], sizes: Sequence[int]) -> Table:
     """Each pair, and all together."""
     groups = [*itertools.combinations(gpus, 2), *([tuple(gpus)] if len(gpus) > 2 else [])]
     rows = [

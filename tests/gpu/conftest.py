@@ -1,11 +1,13 @@
 """GPUs, where there are some and they may be used: JAX_PLATFORMS=cuda,cpu pytest tests/gpu, as `make gpu-report` runs it."""
 
+from typing import Any
+
 import jax
 import pytest
 
 
 @pytest.fixture(scope="session")
-def gpus() -> tuple[jax.Device, ...]:
+def gpus() -> tuple[Any, ...]:
     """All of this process, or a skip."""
     found = tuple(device for device in jax.local_devices() if device.platform != "cpu")
     if not found:

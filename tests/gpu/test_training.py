@@ -1,5 +1,7 @@
 """Training on a GPU computes what it computes on a CPU, and on several GPUs what it computes on one."""
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ SMOOTH = {"model__activation": "silu"}
 """With ReLU two runs part once an input within rounding of zero falls on the other side."""
 
 
-def course(config: Config, devices: tuple[jax.Device, ...], epochs: int = 2) -> tuple[np.ndarray, list[np.ndarray]]:
+def course(config: Config, devices: tuple[Any, ...], epochs: int = 2) -> tuple[np.ndarray, list[np.ndarray]]:
     """Each step's loss, the validation's behind them, and the parameters at the end."""
     setup, found = programs.prepare(config, Devices(devices)), []
     with programs.arithmetic(config):
