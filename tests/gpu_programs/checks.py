@@ -18,14 +18,14 @@ class Bound(NamedTuple):
 
 
 BOUNDS = {
-    ("float32", 1): Bound(45, 20.0),
-    ("tf32", 1): Bound(45, 20.0),
+    ("float32", 1): Bound(45, 14.9),
+    ("tf32", 1): Bound(45, 14.9),
     ("micro", 1): Bound(105, 20.0),
-    ("exact", 1): Bound(60, 20.0),
-    ("float32", 8): Bound(44, 9.0),
-    ("tf32", 8): Bound(44, 9.0),
+    ("exact", 1): Bound(58, 15.9),
+    ("float32", 8): Bound(38, 5.1),
+    ("tf32", 8): Bound(38, 5.1),
     ("micro", 8): Bound(100, 9.0),
-    ("exact", 8): Bound(65, 20.0),
+    ("exact", 8): Bound(65, 15.9),
 }
 """`paper.toml`, batch 32, by mode and GPUs."""
 
