@@ -94,6 +94,7 @@ ANY_VALUE = {
     "data.cache",
     "data.augment",
     "distributed.auto",
+    "model.fused",
     "workload",
     "stop.metric",
 }
@@ -181,6 +182,7 @@ OTHER = {
     "model.rho": "tanh",
     "model.sigma_floor": 0.25,
     "model.rho_limit": 0.9,
+    "model.fused": False,
     "optim.learning_rate": 1 / 3,
     "optim.base_batch": 16,
     "optim.warmup_epochs": 10,
@@ -237,6 +239,7 @@ MAY_DIFFER_ON_RESUME = {
     "parallel.devices",
     "parallel.epochs_per_dispatch",
     "distributed.auto",
+    "model.fused",
     "distributed.coordinator",
     "distributed.num_processes",
     "distributed.process_id",

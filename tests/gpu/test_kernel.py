@@ -1,0 +1,20 @@
+"""The kernel as the GPU computes it, against float64 and beside the plain form."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from benchmarks.kernel import RANGES, errors, plain, problems, with_gradient
+from gmmae.models import fused
+from gmmae.models.losses import msle
+
+
+@pytest.mark.parametrize("spread", [1.0, 2.0])
+def test_losses_and_gradients_are_those_of_float64(gpus, spread):
+    forms = with_gradient(plain), with_gradient(fused.losses)
+    for planes, targets in problems(20, spread):
+        with jax.enable_x64(True):
+            exact = forms[0](*(jnp.asarray(x, jnp.float64) for x in (planes, targets)), msle, RANGES)
+        theirs, ours = (errors(jax.device_get(form(planes, targets, msle, RANGES)), jax.device_get(exact)) for form in forms)
+        assert ours[0] < max(4 * theirs[0], 1e-6)  # as in tests/models/test_fused.py
+        assert ours[1] < max(4 * theirs[1], 1e-5)
