@@ -26,7 +26,7 @@ class ModelConfig(Section, name="model"):
     rho: Rho = "sigmoid"  # range of the correlations: sigmoid (0, 1), tanh (-1, 1)
     sigma_floor: NonNegativeFloat = 0.5  # smallest standard deviation, in voxels
     rho_limit: Annotated[float, CORRELATION] = 0.99  # largest absolute correlation
-    fused: Annotated[bool, RESUMABLE] = True  # on an NVIDIA GPU, the loss and its gradient in one kernel; false: density and loss one after the other
+    fused: Annotated[bool, RESUMABLE] = True  # on an NVIDIA GPU, loss and gradient in one kernel
 
     def __post_init__(self) -> None:
         super().__post_init__()
