@@ -7,12 +7,12 @@ from flax import linen as nn
 from jax import lax
 from jaxtyping import Array, Float
 
-from gmmae.models import fused
+from gmmae.models import fused, together
 from gmmae.models.config import ModelConfig
 from gmmae.models.encoder import Encoder, Heads
 from gmmae.models.exponent import Ranges, coefficients
 from gmmae.models.losses import PointLoss, mean_of_each
-from gmmae.models.mixture import Logits, Mixture, density_of, from_logits, grid
+from gmmae.models.mixture import Logits, Mixture, density_of, from_logits, grid, monomials_at
 
 
 class MixtureAutoencoder(nn.Module):
@@ -44,11 +44,15 @@ class MixtureAutoencoder(nn.Module):
         def plain(planes: Array, volumes: Array) -> Array:
             return mean_of_each(point_loss(self._density(planes, volumes), volumes))
 
+        def by_sample(planes: Array, volumes: Array) -> Array:
+            terms, monomials = self._terms(planes, volumes), monomials_at(_centres(volumes))
+            return together.losses(terms, monomials, volumes.reshape(len(volumes), -1), point_loss)
+
         planes = self._planes(volumes)
-        if not self.fused or planes.dtype != jnp.float32:
-            return plain(planes, volumes)
-        kernel = partial(fused.losses, point_loss=point_loss, ranges=self._ranges(volumes), interpret=False)
-        return lax.platform_dependent(planes, volumes, cuda=kernel, default=plain)
+        forms = {"cpu": by_sample, "default": plain}
+        if self.fused and planes.dtype == jnp.float32:
+            forms["cuda"] = partial(fused.losses, point_loss=point_loss, ranges=self._ranges(volumes), interpret=False)
+        return lax.platform_dependent(planes, volumes, **forms)
 
     def mixture(self, volumes: Float[Array, "samples *volume"]) -> Mixture:
         """The mixture that describes each volume; its leading axis is the samples."""
@@ -64,13 +68,18 @@ class MixtureAutoencoder(nn.Module):
         return self.heads(self.encoder(volumes))
 
     def _density(self, planes: Array, volumes: Array) -> Array:
-        terms = coefficients(list(jnp.moveaxis(planes, -2, 0)), self._ranges(volumes))
-        points = grid(volumes.shape[1:], volumes.ndim - 1, volumes.dtype)
-        return density_of(jnp.stack(terms, axis=-1), points).reshape(volumes.shape)
+        return density_of(self._terms(planes, volumes), _centres(volumes)).reshape(volumes.shape)
+
+    def _terms(self, planes: Array, volumes: Array) -> Array:
+        return jnp.stack(coefficients(list(jnp.moveaxis(planes, -2, 0)), self._ranges(volumes)), axis=-1)
 
     def _ranges(self, volumes: Array) -> Ranges:
         floor = tuple(self.sigma_floor * 2 / edge for edge in volumes.shape[:0:-1])  # along x, y, z
         return Ranges(self.covariance, self.rho, floor, self.rho_limit)
+
+
+def _centres(volumes: Array) -> Array:
+    return grid(volumes.shape[1:], volumes.ndim - 1, volumes.dtype)
 
 
 def autoencoder(config: ModelConfig, ndim: int) -> MixtureAutoencoder:

@@ -177,7 +177,7 @@ def monomials(coordinates: Sequence[Array]) -> list[Array]:
     return [jnp.ones_like(coordinates[0]), *coordinates, *products]
 
 
-def _monomials(points: Float[Array, "points n"]) -> Float[Array, "monomials points"]:
+def monomials_at(points: Float[Array, "points n"]) -> Float[Array, "monomials points"]:
     return jnp.stack(monomials(list(points.T)))
 
 
@@ -225,7 +225,7 @@ def log_density(mixture: Mixture, points: Float[Array, "points n"]) -> Float[Arr
       mixture: one mixture or a batch.
       points: world coordinates x, y, z on the domain [-1, 1]^n, as from `grid`.
     """
-    return jax.nn.logsumexp(_polynomials(_coefficients(mixture), _monomials(points)), axis=-2)
+    return jax.nn.logsumexp(_polynomials(_coefficients(mixture), monomials_at(points)), axis=-2)
 
 
 def density(mixture: Mixture, points: Float[Array, "points n"]) -> Float[Array, "*b points"]:
@@ -245,15 +245,18 @@ def density(mixture: Mixture, points: Float[Array, "points n"]) -> Float[Array, 
 
 def density_of(coefficients: Float[Array, "*b k monomials"], points: Float[Array, "points n"]) -> Float[Array, "*b points"]:
     """`density` of components whose exponents are polynomials with these coefficients, in the order of `monomials`."""
-    return lax.platform_dependent(coefficients, _monomials(points), cpu=_one_by_one, default=_at_once)
+    return lax.platform_dependent(coefficients, monomials_at(points), cpu=_one_by_one, default=at_once)
 
 
-def _at_once(coefficients: Float[Array, "*b k monomials"], monomials: Float[Array, "monomials points"]) -> Array:
+def at_once(
+    coefficients: Float[Array, "*b k monomials"], monomials: Float[Array, "monomials points"]
+) -> Float[Array, "*b points"]:
+    """`density_of` in one product, at the points of which these are the monomials."""
     return jnp.exp(_polynomials(coefficients, monomials)).sum(axis=-2)
 
 
 def _one_by_one(coefficients: Float[Array, "*b k monomials"], monomials: Float[Array, "monomials points"]) -> Array:
     """Mixture by mixture, and again for the gradient: the exponentials of one stay in the cache, those of a batch do not."""
     batch = coefficients.reshape(-1, *coefficients.shape[-2:])
-    densities = lax.map(jax.checkpoint(lambda mixture: _at_once(mixture, monomials)), batch)
+    densities = lax.map(jax.checkpoint(lambda mixture: at_once(mixture, monomials)), batch)
     return densities.reshape(*coefficients.shape[:-2], -1)
