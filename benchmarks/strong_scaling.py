@@ -1,8 +1,9 @@
 """Measured strong scaling: one process on one core against two on two cores, by step time and by time to the target.
 
 python benchmarks/strong_scaling.py [--rounds 3] [--epochs 6] [--to-target]
+python benchmarks/strong_scaling.py --one-process --config paper    # two devices of one process instead
 
-Each process is pinned to a core of its own; two speak over Gloo. What the second core does not bring is divided into parts by
+Each process is pinned to a core of its own; two speak over Gloo, two devices through memory. What the second core does not bring is divided into parts by
 two more kinds of runs: half the batch on one core alone, and the same on both cores at once, without a word between them.
 """
 
@@ -36,10 +37,12 @@ class Kind(NamedTuple):
     processes: int
     share: float = 1.0  # of the configuration's batch
     together: bool = False  # whether the processes are one run
+    cores: int = 1  # of a process, each of which is a device
 
 
 ONE = Kind("one core", 1)
 TWO = Kind("two cores", 2, together=True)
+DEVICES = Kind("two devices of one process", 1, cores=2)
 HALF = Kind("half the batch, one core", 1, share=0.5)
 HALVES = Kind("half the batch, on each core by itself", 2, share=0.5)
 
@@ -49,6 +52,7 @@ def main() -> None:
     parser.add_argument("--config", default="quickstart")
     parser.add_argument("--rounds", type=int, default=3, help="times that all kinds of runs are timed, one after the other")
     parser.add_argument("--epochs", type=int, default=6, help="epochs of each, the first one not counted")
+    parser.add_argument("--one-process", action="store_true", help="two devices of one process rather than two processes")
     parser.add_argument("--to-target", action="store_true", help="also run to the target, once on one and once on two cores")
     asked = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
@@ -56,15 +60,16 @@ def main() -> None:
         parser.error(f"two cores must be there; got {len(cores)}")
     print(f"jax {jax.__version__}, Python {sys.version.split()[0]}, cores {cores[:2]}, {asked.config}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        steps_table(asked.config, Path(folder), cores, asked.rounds, asked.epochs)
+        shared = DEVICES if asked.one_process else TWO
+        steps_table(shared, asked.config, Path(folder), cores, asked.rounds, asked.epochs)
         if asked.to_target:
-            target_table(asked.config, Path(folder), cores)
+            target_table(shared, asked.config, Path(folder), cores)
 
 
-def steps_table(config: str, folder: Path, cores: Sequence[int], rounds: int, epochs: int) -> None:
+def steps_table(shared: Kind, config: str, folder: Path, cores: Sequence[int], rounds: int, epochs: int) -> None:
     """Step times in turns, so that other work on the machine meets all kinds alike."""
     limits = ("--stop.target", "0", "--stop.max-epochs", str(epochs))
-    times: dict[Kind, list[float]] = {kind: [] for kind in (ONE, TWO, HALF, HALVES)}
+    times: dict[Kind, list[float]] = {kind: [] for kind in (ONE, shared, HALF, HALVES)}
     for i in range(rounds):
         for kind, found in times.items():
             found.append(step_s(train(kind, config, folder / f"{i}-{kind.name}", cores, limits)))
@@ -72,7 +77,7 @@ def steps_table(config: str, folder: Path, cores: Sequence[int], rounds: int, ep
     print("\n| runs | step, ms | least, most |\n|---|---|---|")
     for kind, found in times.items():
         print(f"| {kind.name} | {1000 * statistics.median(found):.1f} | {1000 * min(found):.1f}, {1000 * max(found):.1f} |")
-    pairs = [first / (2 * second) for first, second in zip(times[ONE], times[TWO], strict=True)]
+    pairs = [first / (2 * second) for first, second in zip(times[ONE], times[shared], strict=True)]
     print(f"\nefficiency {100 * statistics.median(pairs):.1f} % ({100 * min(pairs):.1f} to {100 * max(pairs):.1f})")
     print("\n| a step on two cores | ms |\n|---|---|")
     print(f"| half of a step on one core | {one / 2:.1f} |")
@@ -82,10 +87,10 @@ def steps_table(config: str, folder: Path, cores: Sequence[int], rounds: int, ep
     print(f"| measured | {two:.1f} |", flush=True)
 
 
-def target_table(config: str, folder: Path, cores: Sequence[int]) -> None:
+def target_table(shared: Kind, config: str, folder: Path, cores: Sequence[int]) -> None:
     print("\n| runs | epochs | validation loss | time to target, s |\n|---|---|---|---|")
     times = []
-    for kind in (ONE, TWO):
+    for kind in (ONE, shared):
         [place, *_] = train(kind, config, folder / f"target-{kind.name}", cores, ())
         record = json.loads((place / "record.json").read_text())
         times.append(record["time_to_target_s"] or float("inf"))
@@ -122,7 +127,8 @@ def train(kind: Kind, config: str, folder: Path, cores: Sequence[int], options: 
                 "--distributed.process-id",
                 str(i),
             ]
-        command = ["taskset", "--cpu-list", str(cores[i]), sys.executable, "train.py", *words]
+        own = ",".join(map(str, cores[i : i + kind.cores]))
+        command = ["taskset", "--cpu-list", own, sys.executable, "train.py", *words]
         processes.append(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True))
     for process in processes:
         _, error = process.communicate()
