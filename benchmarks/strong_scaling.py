@@ -3,9 +3,9 @@
 python benchmarks/strong_scaling.py [--rounds 3] [--epochs 6] [--to-target]
 python benchmarks/strong_scaling.py --one-process --config paper    # two devices of one process instead
 
-Each process is pinned to a core of its own; two speak over Gloo, two devices through memory. What the second core does not bring
-is divided into parts by two more kinds of runs: half the batch on one core alone, and the same on both cores at once, without a
-word between them.
+Each process is pinned to a core of its own; two speak over Gloo, two devices through memory. What the second core does not
+bring is divided into parts by two more kinds of runs: half the batch on one core alone, and the same on both cores at once,
+without a word between them.
 """
 
 import argparse
