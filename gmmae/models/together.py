@@ -30,7 +30,7 @@ def losses(
       targets: densities at the points.
       point_loss: differentiable, element by element.
     """
-    return lax.map(lambda sample: _of_one(*sample, monomials, point_loss), (coefficients, targets))
+    return lax.map(lambda sample: _of_one(sample[0], sample[1], monomials, point_loss), (coefficients, targets))
 
 
 def _of_one(coefficients: Array, target: Array, monomials: Array, point_loss: PointLoss) -> Array:
