@@ -7,7 +7,6 @@ python -m benchmarks.gpu_links pairs        # each GPU's memory, each pair and a
 import argparse
 import itertools
 import subprocess
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from benchmarks.limits import seconds
 from gmmae.base import nvidia
 from gmmae.base.provenance import versions
 from gmmae.report.tables import Table, markdown
@@ -44,22 +44,10 @@ def driver() -> str:
     return "\n\n".join(found)
 
 
-def seconds(run: Any, *arguments: Any) -> float:
-    """The shortest of some calls, after two for warming up."""
-    for _ in range(2):
-        jax.block_until_ready(run(*arguments))
-    found = []
-    for _ in range(TURNS):
-        began = time.perf_counter()
-        jax.block_until_ready(run(*arguments))
-        found.append(time.perf_counter() - began)
-    return min(found)
-
-
 def bandwidth(device: Any, size: int) -> float:
     """Bytes a second that a copy reads and writes."""
     x = jax.device_put(np.zeros(size // 4, np.float32), device)
-    return 2 * size / seconds(jax.jit(lambda x: x + 1), x)
+    return 2 * size / min(seconds(jax.jit(lambda x: x + 1), x, turns=TURNS))
 
 
 def all_reduce_s(devices: Sequence[Any], size: int) -> float:
@@ -72,7 +60,7 @@ def all_reduce_s(devices: Sequence[Any], size: int) -> float:
     rows = jnp.ones((len(devices), size // 4), jnp.float32)
     if not (np.asarray(add(rows)) == len(devices)).all():
         raise SystemExit(f"the all-reduce of {[device.id for device in devices]} has a wrong sum")
-    return seconds(add, add(rows))
+    return min(seconds(add, add(rows), turns=TURNS))
 
 
 def pairs_table(gpus: Sequence[Any], sizes: Sequence[int]) -> Table:

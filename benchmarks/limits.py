@@ -35,11 +35,11 @@ STEPS, TURNS = 8, 7
 EDGE, COPY = {"cpu": 2048, "gpu": 8192}, {"cpu": 1 << 25, "gpu": 1 << 28}
 
 
-def seconds(run: Any, *arguments: Any) -> list[float]:
+def seconds(run: Any, *arguments: Any, turns: int = TURNS) -> list[float]:
     """Of each of some calls, after one for warming up."""
     jax.block_until_ready(run(*arguments))
     found = []
-    for _ in range(TURNS):
+    for _ in range(turns):
         began = time.perf_counter()
         jax.block_until_ready(run(*arguments))
         found.append(time.perf_counter() - began)
