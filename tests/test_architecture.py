@@ -16,7 +16,7 @@ FLOORS = [
     {"models", "data", "analysis", "figures"},
     {"workloads", "processes"},
     {"training"},
-    {"sweep"},
+    {"sweep", "generation"},
     {"report"},
     {"commands"},
 ]

@@ -32,6 +32,15 @@ Switch = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 
 Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NODULE")]
 
+Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
+"""An argument without a name."""
+
+Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+"""The work directory of a run, as an argument without a name."""
+
+MISSING: Any = tyro.MISSING
+"""The default of an argument that must be given."""
+
 
 @dataclass(frozen=True)
 class TrainArguments:
@@ -53,7 +62,7 @@ def parse_train(arguments: Sequence[str], prog: str) -> tuple[Config, Path]:
     name = _option(arguments, "--config", None if workload else TrainArguments.config)
     path = None if name is None else config_path(name)
     run = _default({}, workload) if path is None else read_config(path, workload)
-    parsed = _parse(TrainArguments(config=str(path or ""), run=_typed(run)), arguments, prog)
+    parsed = parse(TrainArguments(config=str(path or ""), run=_typed(run)), arguments, prog)
     return _plain(parsed.run, run.workload), parsed.workdir or Path("runs") / (path or Path(run.workload)).stem
 
 
@@ -81,7 +90,7 @@ class InspectArguments:
 class SynthArguments:
     """Write a folder of synthetic scans in LUNA16's shape."""
 
-    root: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]  # the folder to write; empty, or made
+    root: Folder  # the folder to write; empty, or made
     scans: int = 10  # scans to write
     nodules: tuple[int, int] = (0, 3)  # the fewest and the most nodules in a scan
     seed: int = 0  # another seed, other scans
@@ -115,7 +124,7 @@ def parse_sweep(arguments: Sequence[str], prog: str) -> SweepRequest:
     path = config_path(_option(arguments, "--config", SweepArguments.config) or "")
     sweep = read_sweep(path, _option(arguments, "--run.workload", None))
     defaults = SweepArguments(config=str(path), sweep=replace(sweep, run=_typed(sweep.run)))
-    parsed = _parse(defaults, arguments, prog, markers=())
+    parsed = parse(defaults, arguments, prog, markers=())
     sweep = replace(parsed.sweep, run=_plain(parsed.sweep.run, sweep.run.workload))
     return SweepRequest(sweep, parsed.workdir or Path("runs") / path.stem, parsed.dry_run, parsed.retry)
 
@@ -124,28 +133,28 @@ def parse_sweep(arguments: Sequence[str], prog: str) -> SweepRequest:
 class ReportArguments:
     """Write a sweep's tables, figures and verdict, finished or not."""
 
-    root: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]  # the sweep's work directory
+    root: Folder  # the sweep's work directory
     clusters: tuple[str, ...] = ()  # TOML files, or names of those in configs/clusters, projected to; default: the sweep's
 
 
 def parse_report(arguments: Sequence[str], prog: str) -> ReportArguments:
     """The arguments of `report`. Errors as `parse_train`."""
-    return _parse(ReportArguments(tyro.MISSING), arguments, prog)
+    return parse(ReportArguments(MISSING), arguments, prog)
 
 
 def parse_prepare(arguments: Sequence[str], prog: str) -> PrepareArguments:
     """The arguments of `data prepare`. Errors as `parse_train`."""
-    return _parse(PrepareArguments(data=_data_section(arguments)), arguments, prog, markers=())
+    return parse(PrepareArguments(data=_data_section(arguments)), arguments, prog, markers=())
 
 
 def parse_inspect(arguments: Sequence[str], prog: str) -> InspectArguments:
     """The arguments of `data inspect`. Errors as `parse_train`."""
-    return _parse(InspectArguments(tyro.MISSING, data=_data_section(arguments)), arguments, prog)
+    return parse(InspectArguments(MISSING, data=_data_section(arguments)), arguments, prog)
 
 
 def parse_synth(arguments: Sequence[str], prog: str) -> SynthArguments:
     """The arguments of `data synth`. Errors as `parse_train`."""
-    return _parse(SynthArguments(tyro.MISSING), arguments, prog)
+    return parse(SynthArguments(MISSING), arguments, prog)
 
 
 def _data_section(arguments: Sequence[str]) -> DataConfig:
@@ -248,7 +257,7 @@ def _table(path: Path) -> dict[str, Any]:
 
 def _read(path: Path, default: T, table: dict[str, Any]) -> T:
     try:
-        return _parse(default, _as_arguments(table, default), prog=str(path))
+        return parse(default, _as_arguments(table, default), prog=str(path))
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
@@ -307,7 +316,7 @@ def _suggest(key: str, known: dict[str, Any]) -> str:
     return f"; did you mean {near[0]!r}?" if near else f"; valid keys: {', '.join(siblings)}"
 
 
-def _parse(default: T, arguments: Sequence[str], prog: str, markers: tuple[Any, ...] = _TYRO) -> T:
+def parse(default: T, arguments: Sequence[str], prog: str, markers: tuple[Any, ...] = _TYRO) -> T:
     """tyro's parser of a dataclass, whose docstring is the help's first line; its framed message becomes one line."""
     message = io.StringIO()
     try:

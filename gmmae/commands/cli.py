@@ -1,5 +1,6 @@
 """The command `gmmae` and its subcommands; `train.py` is its `train`."""
 
+import importlib
 import os
 import shlex
 import sys
@@ -147,7 +148,18 @@ def _synth(arguments: Sequence[str], prog: str) -> int:
 
 
 Command = Callable[[Sequence[str], str], int]
-COMMANDS: dict[str, Command] = {"train": start_training, "sweep": sweep, "report": report, "data": data}
+
+
+def _module(name: str) -> Command:
+    """The function `command` of a module beside this one, which is imported when it is called."""
+    return lambda arguments, prog: importlib.import_module(f"gmmae.commands.{name}").command(arguments, prog)
+
+
+WITH_MODULES: tuple[str, ...] = ()
+COMMANDS: dict[str, Command] = {
+    **{"train": start_training, "sweep": sweep, "report": report, "data": data},
+    **{name: _module(name) for name in WITH_MODULES},
+}
 DATA_COMMANDS: dict[str, Command] = {"prepare": _prepare, "inspect": _inspect, "synth": _synth}
 
 

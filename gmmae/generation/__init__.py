@@ -1,0 +1,1 @@
+"""From a trained model to new nodules, and how to judge them."""
