@@ -45,6 +45,7 @@ class OptimConfig(Section, name="optim"):
     warmup_epochs: NonNegativeInt = 5  # length of the warmup in the -warmup arms, in epochs
     decay_epochs: Epochs = ()  # epochs after which the learning rate is multiplied by decay_factor
     decay_factor: PositiveFloat = 0.1  # of the step decay
+    cosine_epochs: NonNegativeInt = 0  # epochs over which the rate falls to a hundredth along a cosine; 0: it does not
     beta1: Share = 0.9  # Adam's β1
     beta2: Share = 0.999  # Adam's β2
     epsilon: PositiveFloat = 1e-8  # Adam's ε
@@ -59,6 +60,7 @@ class Rates(NamedTuple):
       peak: after the warmup.
       warmup_epochs: in which it goes linearly from `first` to `peak`; 0 where it is `peak` at once.
       decay_epochs: after each of which it is multiplied by `decay_factor`.
+      cosine_epochs: in which half a cosine multiplies it, from 1 to `COSINE_END`; 0: none does.
     """
 
     first: float
@@ -66,6 +68,7 @@ class Rates(NamedTuple):
     warmup_epochs: int = 0
     decay_epochs: tuple[int, ...] = ()
     decay_factor: float = 1.0
+    cosine_epochs: int = 0
 
 
 class Adam(NamedTuple):
@@ -74,6 +77,10 @@ class Adam(NamedTuple):
     beta1: float
     beta2: float
     epsilon: float
+
+
+COSINE_END = 0.01
+"""Of a rate, after its decay along a cosine."""
 
 
 def base_batch(optim: OptimConfig, devices: int) -> int:
@@ -126,7 +133,7 @@ class Arm(NamedTuple):
         """The learning rate for a batch of k times the base batch."""
         eta, peak = optim.learning_rate, self.factor(k) * optim.learning_rate
         warmup = optim.warmup_epochs if self.warmup and peak != eta else 0
-        return Rates(eta if warmup else peak, peak, warmup, optim.decay_epochs, optim.decay_factor)
+        return Rates(eta if warmup else peak, peak, warmup, optim.decay_epochs, optim.decay_factor, optim.cosine_epochs)
 
 
 ARMS: dict[str, Arm] = {
@@ -193,6 +200,8 @@ def rate_text(rates: Rates, base_rate: float) -> str:
         text = f"{rates.first:g} → {text} in {rates.warmup_epochs} epochs"
     if rates.decay_epochs:
         text += f", × {rates.decay_factor:g} after epochs {', '.join(map(str, rates.decay_epochs))}"
+    if rates.cosine_epochs:
+        text += f", × {COSINE_END:g} along a cosine of {rates.cosine_epochs} epochs"
     return text
 
 

@@ -4,9 +4,9 @@ import math
 from pathlib import Path
 
 from gmmae.data.config import DataConfig
-from gmmae.data.extraction.prepare import SUMMARY, Details, Prepared, load_prepared, prepare, say_on_stderr
+from gmmae.data.extraction.prepare import SUMMARY, Prepared, load_prepared, prepare, say_on_stderr
 from gmmae.data.extraction.summary import lines
-from gmmae.data.volumes import DataError, Nodules
+from gmmae.data.volumes import DataError, Details, Nodules
 
 CONTACT_SHEET = "contact_sheet.png"
 

@@ -53,6 +53,7 @@ class DataConfig(Section, name="data"):
     workers: Annotated[NonNegativeInt, RESUMABLE] = 0  # luna16, cubes: processes that read scans; 0 takes one a core
     scan_time_limit_s: Annotated[NonNegativeFloat, RESUMABLE] = 300.0  # luna16, cubes: to read a volume at most; 0: no limit
     cache: Annotated[str, RESUMABLE] = ""  # luna16, cubes: folder of extracted cubes; empty: gmmae in the user's cache folder
+    augment_with: str = ""  # a folder of cubes with nodules.csv, generated ones: they join the training set
     augment: bool = False  # training volumes are flipped and turned by 90 degrees at random
 
     def __post_init__(self) -> None:

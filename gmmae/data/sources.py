@@ -1,6 +1,7 @@
 """From a configuration to training and validation samples, whatever the source."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -8,9 +9,9 @@ from jaxtyping import Float32
 
 from gmmae.data.config import DataConfig
 from gmmae.data.extraction import prepare
-from gmmae.data.splits import split
+from gmmae.data.splits import Split, split
 from gmmae.data.synthetic.volumes import synthetic_nodules
-from gmmae.data.volumes import Nodules, central_section, to_density
+from gmmae.data.volumes import Nodules, central_section, joined, to_density
 
 
 class Dataset(NamedTuple):
@@ -37,21 +38,48 @@ def training_samples(config: DataConfig) -> int:
     Raises:
       DataError: as `load`.
     """
-    if config.source == "synthetic":
-        groups, categories = [str(number) for number in range(config.samples)], [""] * config.samples
-    else:
-        nodules = SOURCES[config.source](config)
-        groups, categories = nodules.groups, nodules.categories
-    return len(split(groups, categories, config.validation, config.seed).train)
+    if config.source != "synthetic" or config.augment_with:
+        return len(load_whole(config).split.train)
+    names = [str(number) for number in range(config.samples)]
+    return len(split(names, [""] * config.samples, config.validation, config.seed).train)
 
 
-def load(config: DataConfig) -> Dataset:
-    """Loads the source, divides it by patient (by scan where none is named), and turns values into densities.
+class Whole(NamedTuple):
+    """The nodules of a source as they are, central sections where these are asked for, and how they are divided."""
+
+    nodules: Nodules
+    split: Split
+
+
+def load_whole(config: DataConfig) -> Whole:
+    """Loads the source, and divides it by patient (by scan where none is named).
+
+    Nodules of `data.augment_with` stand behind those of the source, and are training samples.
 
     Raises:
       DataError: the data cannot be used, or cannot be divided as asked.
     """
-    nodules = SOURCES[config.source](config)
-    train, validation = split(nodules.groups, nodules.categories, config.validation, config.seed)
-    density = to_density(central_section(nodules.values, config.ndim), config.window)
+    nodules = _sections(SOURCES[config.source](config), config.ndim)
+    divided = split(nodules.groups, nodules.categories, config.validation, config.seed)
+    if config.augment_with:
+        own = replace(config, source="cubes", root=config.augment_with, csv="", augment_with="")
+        more = _sections(prepare.load(own), config.ndim)
+        divided = divided._replace(train=np.concatenate([divided.train, len(nodules.names) + np.arange(len(more.names))]))
+        nodules = joined(nodules, more)
+    return Whole(nodules, divided)
+
+
+def _sections(nodules: Nodules, ndim: int) -> Nodules:
+    masks = None if nodules.masks is None else central_section(nodules.masks, ndim)
+    return nodules._replace(values=central_section(nodules.values, ndim), masks=masks)
+
+
+def load(config: DataConfig) -> Dataset:
+    """Loads the source, divides it, and turns values into densities.
+
+    Raises:
+      DataError: as `load_whole`.
+    """
+    nodules, (train, validation) = load_whole(config)
+    density = to_density(nodules.values, config.window)
     return Dataset(density[train], density[validation])

@@ -7,7 +7,7 @@ Array axes are z, y, x. A volume has `size` samples along each axis; voxel centr
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float32, Real, Shaped
+from jaxtyping import Float, Float32, Float64, Real, Shaped
 
 from gmmae.base.errors import InputError
 
@@ -25,6 +25,23 @@ class TransientError(DataError):
     exit_code = 75  # EX_TEMPFAIL of sysexits.h
 
 
+class Details(NamedTuple):
+    """What is known of each nodule besides `Nodules`: where it was cut (x, y, z in mm), how wide, how much was filled.
+
+    `places` says where the user finds it (the CSV and its line); diameters are NaN where not known.
+    """
+
+    places: tuple[str, ...]
+    centre_mm: Float[np.ndarray, "samples 3"]
+    edge_mm: Float[np.ndarray, " samples"]
+    diameter_mm: Float[np.ndarray, " samples"]
+    filled: Float[np.ndarray, " samples"]
+
+    def take(self, index: Shaped[np.ndarray, " taken"]) -> "Details":
+        """Those of some nodules, in this order."""
+        return Details(tuple(self.places[i] for i in index), *(values[index] for values in self[1:]))
+
+
 class Nodules(NamedTuple):
     """Volumes around nodules, with what is known of each.
 
@@ -33,7 +50,8 @@ class Nodules(NamedTuple):
       names: one for each cube, unique.
       groups: the patient that each cube comes from where one is named, otherwise the scan; a split never divides a group.
       categories: the class of each nodule, or an empty string where none is known.
-      masks: the nodule's voxels, where known.
+      masks: the nodule's voxels, where known; of one whose mask is not known, zeros.
+      details: where they were cut.
     """
 
     values: Real[np.ndarray, "samples *volume"]
@@ -41,6 +59,33 @@ class Nodules(NamedTuple):
     groups: tuple[str, ...]
     categories: tuple[str, ...]
     masks: Shaped[np.ndarray, "samples *volume"] | None = None
+    details: Details | None = None
+
+    def take(self, index: Shaped[np.ndarray, " taken"]) -> "Nodules":
+        """Some of them, in this order."""
+        names, groups, categories = ([list(values)[i] for i in index] for values in (self.names, self.groups, self.categories))
+        masks = None if self.masks is None else self.masks[index]
+        details = None if self.details is None else self.details.take(index)
+        return Nodules(self.values[index], tuple(names), tuple(groups), tuple(categories), masks, details)
+
+
+def joined(first: Nodules, second: Nodules) -> Nodules:
+    """The nodules of both; a mask or a detail that one of them does not know is zero or NaN there.
+
+    Raises:
+      DataError: a name is in both.
+    """
+    if shared := set(first.names) & set(second.names):
+        raise DataError(f"nodules that are put together must have names of their own; {min(shared)} is in both: rename its file")
+    masks = None
+    if first.masks is not None or second.masks is not None:
+        masks = np.concatenate([np.zeros_like(part.values) if part.masks is None else part.masks for part in (first, second)])
+    details = None
+    if first.details is not None and second.details is not None:
+        columns = (np.concatenate(pair) for pair in zip(first.details[1:], second.details[1:], strict=True))
+        details = Details(first.details.places + second.details.places, *columns)
+    names, groups, categories = (a + b for a, b in zip(first[1:4], second[1:4], strict=True))
+    return Nodules(np.concatenate([first.values, second.values]), names, groups, categories, masks, details)
 
 
 def central_section(values: Real[np.ndarray, "samples ..."], ndim: int) -> Real[np.ndarray, "samples ..."]:
@@ -50,25 +95,46 @@ def central_section(values: Real[np.ndarray, "samples ..."], ndim: int) -> Real[
     return values
 
 
+def windowed(values: Real[np.ndarray, "samples ..."], window: tuple[float, float]) -> Float64[np.ndarray, "samples ..."]:
+    """The values as shares of the window, from 0 to 1."""
+    low, high = window
+    return np.clip((values.astype(np.float64) - low) / (high - low), 0, 1)
+
+
+def masses(values: Real[np.ndarray, "samples ..."], window: tuple[float, float]) -> Float64[np.ndarray, " samples"]:
+    """The integral of each windowed volume over [-1, 1]^n, `Σ x` times the volume of a voxel, `(2/S)^n`.
+
+    Raises:
+      DataError: a volume lies wholly at or below the window, so it has no mass.
+    """
+    axes = tuple(range(1, values.ndim))
+    mass = windowed(values, window).sum(axes) * np.prod([2 / size for size in values.shape[1:]])
+    if (mass <= 0).any():
+        raise DataError(
+            f"each volume must have voxels above the window's lower end, {window[0]:g}; volume {int(np.argmin(mass))} has none: "
+            "lower data.window"
+        )
+    return mass
+
+
 def to_density(values: Real[np.ndarray, "samples ..."], window: tuple[float, float]) -> Float32[np.ndarray, "samples ..."]:
     """Window to [0, 1], then divide by the mass, so that each volume integrates to one over [-1, 1]^n.
-
-    The mass is the integral of the windowed volume, `Σ x` times the volume of a voxel, `(2/S)^n`.
 
     Args:
       values: volumes, `samples` × S along each of n axes.
       window: the values mapped to 0 and to 1.
 
     Raises:
-      DataError: a volume lies wholly at or below the window, so it has no mass.
+      DataError: as `masses`.
     """
+    mass = np.expand_dims(masses(values, window), tuple(range(1, values.ndim)))
+    return (windowed(values, window) / mass).astype(np.float32)
+
+
+def from_density(
+    density: Float[np.ndarray, "samples ..."], mass: Float[np.ndarray, " samples"], window: tuple[float, float]
+) -> Float64[np.ndarray, "samples ..."]:
+    """The values of which `to_density` makes these densities, where they lie within the window."""
     low, high = window
-    windowed = np.clip((values.astype(np.float64) - low) / (high - low), 0, 1)
-    axes = tuple(range(1, values.ndim))
-    mass = windowed.sum(axes) * np.prod([2 / size for size in values.shape[1:]])
-    if (mass <= 0).any():
-        raise DataError(
-            f"each volume must have voxels above the window's lower end, {low:g}; volume {int(np.argmin(mass))} has none: "
-            "lower data.window"
-        )
-    return (windowed / np.expand_dims(mass, axes)).astype(np.float32)
+    shares = np.clip(density.astype(np.float64) * np.expand_dims(mass, tuple(range(1, density.ndim))), 0, 1)
+    return low + (high - low) * shares

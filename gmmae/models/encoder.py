@@ -36,6 +36,9 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "tanh": jnp.tanh,
 }
 
+LINEAR_SCALE = 8.0
+"""Of the voxels on the linear path: their spread is about an eighth."""
+
 _KERNEL_INIT = nn.initializers.glorot_uniform()  # Keras' default, which the paper's stack used
 
 
@@ -54,6 +57,7 @@ class Encoder(nn.Module):
       padding: `VALID` or `SAME`.
       activation: a name of `ACTIVATIONS`, after every layer.
       latent_dim: length of y.
+      linear_path: whether y also gets a linear function of the voxels, and no activation: then no unit can die.
     """
 
     filters: tuple[int, ...]
@@ -61,6 +65,7 @@ class Encoder(nn.Module):
     padding: str
     activation: str
     latent_dim: int
+    linear_path: bool = False
 
     @nn.compact
     def __call__(self, volumes: Float[Array, "samples *volume"]) -> Float[Array, "samples latent"]:
@@ -70,7 +75,12 @@ class Encoder(nn.Module):
             x = activate(Conv(filters, kernel, self.padding)(x))
         x = jnp.moveaxis(x, (-2, -1), (0, 1))  # channels first, as a GPU's convolutions leave them
         dense = nn.Dense(self.latent_dim, kernel_init=partial(_channels_first, x.shape[1]), dot_general=dense_product)
-        return activate(dense(x.reshape(len(volumes), -1)))
+        latent = dense(x.reshape(len(volumes), -1))
+        if not self.linear_path:
+            return activate(latent)
+        voxels = LINEAR_SCALE * (volumes - 2.0 ** (1 - volumes.ndim)).reshape(len(volumes), -1)  # a density's mean is 2⁻ⁿ
+        path = nn.Dense(self.latent_dim, False, kernel_init=nn.initializers.normal(0.03), dot_general=dense_product, name="path")
+        return latent + path(voxels)
 
 
 class Heads(nn.Module):

@@ -2,14 +2,15 @@
 
 import optax
 
-from gmmae.base.arms import Rates
+from gmmae.base.arms import COSINE_END, Rates
 
 
 def learning_rate(rates: Rates, steps_per_epoch: int) -> optax.Schedule:
     """The learning rate by step, counted from 0. Epochs become steps here and nowhere else.
 
     A warmup goes linearly from `first` at step 0 to `peak` at step `warmup_epochs · steps_per_epoch`. Each epoch in
-    `decay_epochs` multiplies the rate by `decay_factor` from its end on.
+    `decay_epochs` multiplies the rate by `decay_factor` from its end on; half a cosine multiplies it from 1 to `COSINE_END` over
+    the first `cosine_epochs` (Loshchilov and Hutter, arXiv:1608.03983, without restarts).
 
     Args:
       rates: of an arm.
@@ -22,8 +23,10 @@ def learning_rate(rates: Rates, steps_per_epoch: int) -> optax.Schedule:
     warmup_steps = rates.warmup_epochs * steps_per_epoch
     constant = optax.constant_schedule(rates.peak)
     warm = optax.linear_schedule(rates.first, rates.peak, warmup_steps) if warmup_steps else constant
-    if not rates.decay_epochs:
+    if not rates.decay_epochs and not rates.cosine_epochs:
         return warm
     decays = {epoch * steps_per_epoch: rates.decay_factor for epoch in rates.decay_epochs}
-    decay = optax.piecewise_constant_schedule(1.0, decays)
-    return lambda step: warm(step) * decay(step)
+    steps = optax.piecewise_constant_schedule(1.0, decays) if decays else optax.constant_schedule(1.0)
+    length = rates.cosine_epochs * steps_per_epoch
+    cosine = optax.cosine_decay_schedule(1.0, length, COSINE_END) if length else optax.constant_schedule(1.0)
+    return lambda step: warm(step) * steps(step) * cosine(step)

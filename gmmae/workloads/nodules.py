@@ -40,6 +40,10 @@ def build(config: Config) -> Workload:
     Raises:
       DataError: the data cannot be used.
     """
+    if config.model.decoder == "cells":
+        from gmmae.workloads import cells
+
+        return cells.workload(config.model, config.data, config.loss)
     import jax
     import jax.numpy as jnp
 

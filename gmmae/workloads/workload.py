@@ -55,6 +55,8 @@ class Workload(NamedTuple):
       metrics: `(params, samples) -> {name: one value a sample}`, for validation.
       describe: `(params, samples) -> {name: array}`: what is kept of the shown validation samples for pictures; None: nothing.
       about: the samples, in a few words for the start table.
+      encode: `(params, samples) -> one latent vector a sample`; None: the workload's model has none that samples can be made of.
+      decode: `(params, latent vectors) -> {name: array}`, as far as `describe` says it without the samples.
     """
 
     data: Splits
@@ -63,6 +65,8 @@ class Workload(NamedTuple):
     metrics: Callable[[Params, Samples], PerSample] = no_metrics
     describe: Callable[[Params, Samples], PerSample] | None = None
     about: str = ""
+    encode: Callable[[Params, Samples], "Array"] | None = None
+    decode: Callable[[Params, "Array"], PerSample] | None = None
 
 
 class Snapshot(NamedTuple):

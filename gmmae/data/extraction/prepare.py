@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
 
 from gmmae.base.compiled import user_cache
 from gmmae.data.config import DataConfig
@@ -18,7 +17,7 @@ from gmmae.data.extraction.extracted import Cube, Reading
 from gmmae.data.extraction.progress import Say
 from gmmae.data.extraction.summary import summarise
 from gmmae.data.extraction.tasks import Plan
-from gmmae.data.volumes import DataError, Nodules, TransientError, central_section
+from gmmae.data.volumes import DataError, Details, Nodules, TransientError, central_section
 
 VERSION = 3
 """Raised whenever the same files and options would give other cubes, or an entry another meaning.
@@ -39,19 +38,6 @@ class Prepared(NamedTuple):
     folder: Path
     summary: dict[str, Any]
     from_cache: bool
-
-
-class Details(NamedTuple):
-    """What is known of each nodule besides `Nodules`: where it was cut (x, y, z in mm), how wide, how much was filled.
-
-    `places` says where the user finds it (the CSV and its line); diameters are NaN where not known.
-    """
-
-    places: tuple[str, ...]
-    centre_mm: Float[np.ndarray, "samples 3"]
-    edge_mm: Float[np.ndarray, " samples"]
-    diameter_mm: Float[np.ndarray, " samples"]
-    filled: Float[np.ndarray, " samples"]
 
 
 def say_on_stderr(line: str) -> None:
@@ -81,20 +67,10 @@ def load(config: DataConfig, say: Say = say_on_stderr) -> Nodules:
 def load_prepared(prepared: Prepared) -> tuple[Nodules, Details]:
     """The arrays of a cache entry."""
     with np.load(prepared.folder / ARRAYS, allow_pickle=False) as arrays:
-        nodules = Nodules(
-            arrays["values"],
-            tuple(arrays["names"].tolist()),
-            tuple(arrays["groups"].tolist()),
-            tuple(arrays["categories"].tolist()),
-            arrays.get("masks"),
-        )
-        details = Details(
-            tuple(arrays["places"].tolist()),
-            arrays["centre_mm"],
-            arrays["edge_mm"],
-            arrays["diameter_mm"],
-            arrays["filled"],
-        )
+        columns = (arrays[name] for name in ("centre_mm", "edge_mm", "diameter_mm", "filled"))
+        details = Details(tuple(arrays["places"].tolist()), *columns)
+        names, groups, categories = (tuple(arrays[name].tolist()) for name in ("names", "groups", "categories"))
+        nodules = Nodules(arrays["values"], names, groups, categories, arrays.get("masks"), details)
     return nodules, details
 
 

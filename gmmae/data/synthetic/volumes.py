@@ -5,7 +5,7 @@ from jaxtyping import Bool, Float64
 
 from gmmae.data.synthetic.painting import Field, Grid, blur_of, interpolate, paint
 from gmmae.data.synthetic.phantom import Phantom, draw_phantom
-from gmmae.data.volumes import DataError, Nodules
+from gmmae.data.volumes import DataError, Details, Nodules
 
 Shape = tuple[int, int, int]
 
@@ -62,7 +62,7 @@ def synthetic_nodules(samples: int, shape: Shape, seed: int) -> Nodules:
 
     Returns:
       Cubes in HU with a longest edge of 1.25 × diameter, names `synthetic-000000` and so on, categories in the proportions of
-      `gmmae.data.synthetic.phantom.CATEGORIES`, and masks.
+      `gmmae.data.synthetic.phantom.CATEGORIES`, masks, and diameters.
 
     Raises:
       DataError: an argument is out of its range.
@@ -76,12 +76,14 @@ def synthetic_nodules(samples: int, shape: Shape, seed: int) -> Nodules:
             raise DataError(f"data.{name} must be at least {least} for synthetic nodules; got {value}")
     hu = np.empty((samples, *shape), np.int16)
     masks = np.empty(hu.shape, np.uint8)
-    categories = []
+    categories, diameter_mm = [], np.empty(samples)
     for index in range(samples):
         rng = np.random.default_rng([seed, index])
         phantom = draw_phantom(rng)
         cube, masks[index] = nodule_cube(phantom, shape, rng)
         hu[index] = np.rint(np.clip(cube, -1024, 3071))
         categories.append(phantom.category)
+        diameter_mm[index] = phantom.diameter_mm
     names = tuple(f"synthetic-{index:06d}" for index in range(samples))
-    return Nodules(hu, names, names, tuple(categories), masks)
+    details = Details(names, np.zeros((samples, 3)), EDGE_DIAMETERS * diameter_mm, diameter_mm, np.zeros(samples))
+    return Nodules(hu, names, names, tuple(categories), masks, details)
