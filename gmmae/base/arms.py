@@ -45,6 +45,7 @@ class OptimConfig(Section, name="optim"):
     warmup_epochs: NonNegativeInt = 5  # length of the warmup in the -warmup arms, in epochs
     decay_epochs: Epochs = ()  # epochs after which the learning rate is multiplied by decay_factor
     decay_factor: PositiveFloat = 0.1  # of the step decay
+    ramp_epochs: NonNegativeInt = 0  # epochs over which the rate rises from 0, in every arm; 0: it begins as the arm says
     cosine_epochs: NonNegativeInt = 0  # epochs over which the rate falls to a hundredth along a cosine; 0: it does not
     beta1: Share = 0.9  # Adam's β1
     beta2: Share = 0.999  # Adam's β2
@@ -60,6 +61,7 @@ class Rates(NamedTuple):
       peak: after the warmup.
       warmup_epochs: in which it goes linearly from `first` to `peak`; 0 where it is `peak` at once.
       decay_epochs: after each of which it is multiplied by `decay_factor`.
+      ramp_epochs: in which a factor rises from 0 to 1; 0: none does.
       cosine_epochs: in which half a cosine multiplies it, from 1 to `COSINE_END`; 0: none does.
     """
 
@@ -68,6 +70,7 @@ class Rates(NamedTuple):
     warmup_epochs: int = 0
     decay_epochs: tuple[int, ...] = ()
     decay_factor: float = 1.0
+    ramp_epochs: int = 0
     cosine_epochs: int = 0
 
 
@@ -133,7 +136,8 @@ class Arm(NamedTuple):
         """The learning rate for a batch of k times the base batch."""
         eta, peak = optim.learning_rate, self.factor(k) * optim.learning_rate
         warmup = optim.warmup_epochs if self.warmup and peak != eta else 0
-        return Rates(eta if warmup else peak, peak, warmup, optim.decay_epochs, optim.decay_factor, optim.cosine_epochs)
+        first = eta if warmup else peak
+        return Rates(first, peak, warmup, optim.decay_epochs, optim.decay_factor, optim.ramp_epochs, optim.cosine_epochs)
 
 
 ARMS: dict[str, Arm] = {
@@ -200,6 +204,8 @@ def rate_text(rates: Rates, base_rate: float) -> str:
         text = f"{rates.first:g} → {text} in {rates.warmup_epochs} epochs"
     if rates.decay_epochs:
         text += f", × {rates.decay_factor:g} after epochs {', '.join(map(str, rates.decay_epochs))}"
+    if rates.ramp_epochs:
+        text += f", from 0 in {rates.ramp_epochs} epochs"
     if rates.cosine_epochs:
         text += f", × {COSINE_END:g} along a cosine of {rates.cosine_epochs} epochs"
     return text

@@ -1,5 +1,7 @@
 """The learning rate as a function of the optimiser's step."""
 
+import math
+
 import optax
 
 from gmmae.base.arms import COSINE_END, Rates
@@ -9,8 +11,9 @@ def learning_rate(rates: Rates, steps_per_epoch: int) -> optax.Schedule:
     """The learning rate by step, counted from 0. Epochs become steps here and nowhere else.
 
     A warmup goes linearly from `first` at step 0 to `peak` at step `warmup_epochs · steps_per_epoch`. Each epoch in
-    `decay_epochs` multiplies the rate by `decay_factor` from its end on; half a cosine multiplies it from 1 to `COSINE_END` over
-    the first `cosine_epochs` (Loshchilov and Hutter, arXiv:1608.03983, without restarts).
+    `decay_epochs` multiplies the rate by `decay_factor` from its end on; over the first `ramp_epochs` it is multiplied by a
+    factor that rises linearly to 1, and over the first `cosine_epochs` by half a cosine from 1 to `COSINE_END` (Loshchilov and
+    Hutter, arXiv:1608.03983, without restarts).
 
     Args:
       rates: of an arm.
@@ -23,10 +26,20 @@ def learning_rate(rates: Rates, steps_per_epoch: int) -> optax.Schedule:
     warmup_steps = rates.warmup_epochs * steps_per_epoch
     constant = optax.constant_schedule(rates.peak)
     warm = optax.linear_schedule(rates.first, rates.peak, warmup_steps) if warmup_steps else constant
-    if not rates.decay_epochs and not rates.cosine_epochs:
+    factors = _factors(rates, steps_per_epoch)
+    if not factors:
         return warm
-    decays = {epoch * steps_per_epoch: rates.decay_factor for epoch in rates.decay_epochs}
-    steps = optax.piecewise_constant_schedule(1.0, decays) if decays else optax.constant_schedule(1.0)
-    length = rates.cosine_epochs * steps_per_epoch
-    cosine = optax.cosine_decay_schedule(1.0, length, COSINE_END) if length else optax.constant_schedule(1.0)
-    return lambda step: warm(step) * steps(step) * cosine(step)
+    return lambda step: math.prod((factor(step) for factor in factors), start=warm(step))
+
+
+def _factors(rates: Rates, steps_per_epoch: int) -> list[optax.Schedule]:
+    """What multiplies the rate that the arm says."""
+    factors: list[optax.Schedule] = []
+    if rates.decay_epochs:
+        decays = {epoch * steps_per_epoch: rates.decay_factor for epoch in rates.decay_epochs}
+        factors.append(optax.piecewise_constant_schedule(1.0, decays))
+    if ramp := rates.ramp_epochs * steps_per_epoch:
+        factors.append(optax.linear_schedule(1 / ramp, 1.0, ramp - 1))
+    if cosine := rates.cosine_epochs * steps_per_epoch:
+        factors.append(optax.cosine_decay_schedule(1.0, cosine, COSINE_END))
+    return factors
