@@ -76,7 +76,7 @@ def joined(first: Nodules, second: Nodules) -> Nodules:
       DataError: a name is in both.
     """
     if shared := set(first.names) & set(second.names):
-        raise DataError(f"nodules that are put together must have names of their own; {min(shared)} is in both: rename its file")
+        raise DataError(f"nodules that are put together must have names of their own; {min(shared)} is in both: rename it")
     masks = None
     if first.masks is not None or second.masks is not None:
         masks = np.concatenate([np.zeros_like(part.values) if part.masks is None else part.masks for part in (first, second)])
@@ -129,12 +129,3 @@ def to_density(values: Real[np.ndarray, "samples ..."], window: tuple[float, flo
     """
     mass = np.expand_dims(masses(values, window), tuple(range(1, values.ndim)))
     return (windowed(values, window) / mass).astype(np.float32)
-
-
-def from_density(
-    density: Float[np.ndarray, "samples ..."], mass: Float[np.ndarray, " samples"], window: tuple[float, float]
-) -> Float64[np.ndarray, "samples ..."]:
-    """The values of which `to_density` makes these densities, where they lie within the window."""
-    low, high = window
-    shares = np.clip(density.astype(np.float64) * np.expand_dims(mass, tuple(range(1, density.ndim))), 0, 1)
-    return low + (high - low) * shares

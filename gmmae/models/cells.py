@@ -10,7 +10,7 @@ the density (`gmmae.data.volumes.to_density`). Both are needed to make nodules o
 """
 
 import math
-from functools import partial, reduce
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -48,7 +48,9 @@ class AxisAligned(NamedTuple):
     @property
     def mixture(self) -> Mixture:
         """The same with Cholesky factors."""
-        return Mixture(self.log_weights, self.means, self.sigma[..., None] * jnp.eye(self.sigma.shape[-1], dtype=self.sigma.dtype))
+        return Mixture(
+            self.log_weights, self.means, self.sigma[..., None] * jnp.eye(self.sigma.shape[-1], dtype=self.sigma.dtype)
+        )
 
 
 def density_on_grid(mixture: AxisAligned, shape: tuple[int, ...]) -> Float[Array, "..."]:

@@ -79,7 +79,9 @@ class Encoder(nn.Module):
         if not self.linear_path:
             return activate(latent)
         voxels = LINEAR_SCALE * (volumes - 2.0 ** (1 - volumes.ndim)).reshape(len(volumes), -1)  # a density's mean is 2⁻ⁿ
-        path = nn.Dense(self.latent_dim, False, kernel_init=nn.initializers.normal(0.03), dot_general=dense_product, name="path")
+        path = nn.Dense(
+            self.latent_dim, False, kernel_init=nn.initializers.normal(0.03), dot_general=dense_product, name="path"
+        )
         return latent + path(voxels)
 
 

@@ -55,7 +55,7 @@ class Workload(NamedTuple):
       metrics: `(params, samples) -> {name: one value a sample}`, for validation.
       describe: `(params, samples) -> {name: array}`: what is kept of the shown validation samples for pictures; None: nothing.
       about: the samples, in a few words for the start table.
-      encode: `(params, samples) -> one latent vector a sample`; None: the workload's model has none that samples can be made of.
+      encode: `(params, samples) -> one latent vector a sample`; None: there is none that samples can be made of.
       decode: `(params, latent vectors) -> {name: array}`, as far as `describe` says it without the samples.
     """
 

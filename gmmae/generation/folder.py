@@ -1,0 +1,68 @@
+"""Generated nodules as a folder of cubes: volumes, masks, and a CSV that says how each was made."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import SimpleITK as sitk
+from jaxtyping import Int16, UInt8
+
+from gmmae.base.errors import InputError
+from gmmae.generation.generator import Generated
+
+COLUMNS = (
+    *("file", "category", "diameter_mm", "run", "seed", "nearest", "distance"),
+    *("shape_donors", "texture_donors"),
+)
+"""Of `nodules.csv`; `gmmae.data.extraction.cubes` reads the first three, and the rest says where a nodule comes from."""
+
+
+def write(generated: Generated, out: Path, run: str, seed: int) -> None:
+    """Writes `images/`, `masks/` and `nodules.csv`, last of all: a folder without it is not whole.
+
+    Args:
+      generated: volumes of three axes.
+      out: a folder that is not there, or empty.
+      run: the id of the run whose model made them.
+      seed: of the sample.
+
+    Raises:
+      InputError: the folder is not empty, or cannot be written.
+    """
+    require_empty(out)
+    nodules = generated.nodules
+    assert nodules.masks is not None
+    rows = []
+    for i, name in enumerate(nodules.names):
+        file = f"{name}.nii.gz"
+        for folder, volume in (("images", nodules.values[i]), ("masks", nodules.masks[i])):
+            _write_volume(out / folder / file, volume, float(generated.edge_mm[i]))
+        donors = (" ".join(dict.fromkeys(names[i])) for names in (generated.shape_donors, generated.texture_donors))
+        known = (nodules.categories[i], f"{generated.diameter_mm[i]:.6f}", run, seed)
+        rows.append([file, *known, generated.nearest[i], f"{generated.distance[i]:.6f}", *donors])
+    with (out / "nodules.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([COLUMNS, *rows])
+
+
+def require_empty(out: Path) -> None:
+    """Makes the folder.
+
+    Raises:
+      InputError: it holds something, or cannot be made.
+    """
+    try:
+        if out.is_dir() and any(out.iterdir()):
+            raise InputError(f"--out must be a folder that is new or empty; got {out}, which holds something: give another")
+        for folder in ("images", "masks"):
+            (out / folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out must be a folder that can be written; got {out} ({error.strerror}): give another") from error
+
+
+def _write_volume(path: Path, volume: Int16[np.ndarray, "z y x"] | UInt8[np.ndarray, "z y x"], edge_mm: float) -> None:
+    """NIfTI; the world's origin is in the middle of the volume."""
+    image = sitk.GetImageFromArray(volume)
+    spacing = edge_mm / max(volume.shape)
+    image.SetSpacing([spacing] * 3)
+    image.SetOrigin([-(size - 1) / 2 * spacing for size in reversed(volume.shape)])
+    sitk.WriteImage(image, str(path), useCompression=True)
