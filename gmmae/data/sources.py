@@ -14,10 +14,12 @@ from gmmae.data.volumes import Nodules, central_section, to_density
 
 
 class Dataset(NamedTuple):
-    """Training and validation samples, densities."""
+    """Training and validation samples, densities, and the nodules' names."""
 
     train: Float32[np.ndarray, "train *volume"]
     validation: Float32[np.ndarray, "validation *volume"]
+    train_names: tuple[str, ...]
+    validation_names: tuple[str, ...]
 
 
 def _synthetic(config: DataConfig) -> Nodules:
@@ -54,4 +56,5 @@ def load(config: DataConfig) -> Dataset:
     nodules = SOURCES[config.source](config)
     train, validation = split(nodules.groups, nodules.categories, config.validation, config.seed)
     density = to_density(central_section(nodules.values, config.ndim), config.window)
-    return Dataset(density[train], density[validation])
+    names = np.array(nodules.names)
+    return Dataset(density[train], density[validation], tuple(names[train].tolist()), tuple(names[validation].tolist()))

@@ -55,6 +55,7 @@ class Workload(NamedTuple):
       metrics: `(params, samples) -> {name: one value a sample}`, for validation.
       describe: `(params, samples) -> {name: array}`: what is kept of the shown validation samples for pictures; None: nothing.
       about: the samples, in a few words for the start table.
+      names: of the samples of each split, a sequence of strings, for tables; None: they go by their numbers.
     """
 
     data: Splits
@@ -63,6 +64,7 @@ class Workload(NamedTuple):
     metrics: Callable[[Params, Samples], PerSample] = no_metrics
     describe: Callable[[Params, Samples], PerSample] | None = None
     about: str = ""
+    names: Splits | None = None
 
 
 class Snapshot(NamedTuple):
