@@ -7,7 +7,7 @@ Array axes are z, y, x. A volume has `size` samples along each axis; voxel centr
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float32, Real, Shaped
+from jaxtyping import Float32, Float64, Real, Shaped
 
 from gmmae.base.errors import InputError
 
@@ -53,8 +53,6 @@ def central_section(values: Real[np.ndarray, "samples ..."], ndim: int) -> Real[
 def to_density(values: Real[np.ndarray, "samples ..."], window: tuple[float, float]) -> Float32[np.ndarray, "samples ..."]:
     """Window to [0, 1], then divide by the mass, so that each volume integrates to one over [-1, 1]^n.
 
-    The mass is the integral of the windowed volume, `Σ x` times the volume of a voxel, `(2/S)^n`.
-
     Args:
       values: volumes, `samples` × S along each of n axes.
       window: the values mapped to 0 and to 1.
@@ -62,13 +60,29 @@ def to_density(values: Real[np.ndarray, "samples ..."], window: tuple[float, flo
     Raises:
       DataError: a volume lies wholly at or below the window, so it has no mass.
     """
-    low, high = window
-    windowed = np.clip((values.astype(np.float64) - low) / (high - low), 0, 1)
-    axes = tuple(range(1, values.ndim))
-    mass = windowed.sum(axes) * np.prod([2 / size for size in values.shape[1:]])
+    mass = masses(values, window)
     if (mass <= 0).any():
         raise DataError(
-            f"each volume must have voxels above the window's lower end, {low:g}; volume {int(np.argmin(mass))} has none: "
+            f"each volume must have voxels above the window's lower end, {window[0]:g}; volume {mass.argmin()} has none: "
             "lower data.window"
         )
-    return (windowed / np.expand_dims(mass, axes)).astype(np.float32)
+    return (_windowed(values, window) / np.expand_dims(mass, tuple(range(1, values.ndim)))).astype(np.float32)
+
+
+def masses(values: Real[np.ndarray, "samples ..."], window: tuple[float, float]) -> Float64[np.ndarray, " samples"]:
+    """What `to_density` divides each volume by: the integral of it windowed, `Σ x` times the volume of a voxel, `(2/S)^n`."""
+    windowed = _windowed(values, window)
+    return windowed.sum(tuple(range(1, values.ndim))) * np.prod([2 / size for size in values.shape[1:]])
+
+
+def from_density(
+    density: Real[np.ndarray, "samples ..."], mass: Real[np.ndarray, " samples"], window: tuple[float, float]
+) -> Float64[np.ndarray, "samples ..."]:
+    """Values whose density and mass these are, in the window's unit: what `to_density` has cut off stays cut off."""
+    low, high = window
+    return low + (high - low) * density.astype(np.float64) * np.expand_dims(mass, tuple(range(1, density.ndim)))
+
+
+def _windowed(values: Real[np.ndarray, "samples ..."], window: tuple[float, float]) -> Float64[np.ndarray, "samples ..."]:
+    low, high = window
+    return np.clip((values.astype(np.float64) - low) / (high - low), 0, 1)
