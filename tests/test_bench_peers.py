@@ -83,7 +83,7 @@ def test_coefficients_are_those_of_our_density(rho):
     draw = np.random.default_rng(0).standard_normal
     with jax.enable_x64(True):
         logits = mixture.Logits(*(jnp.asarray(draw(shape)) for shape in ((5, 4), (5, 4, 3), (5, 4, 3), (5, 4, 3))))
-        expected = mixture._coefficients(mixture.from_logits(logits, rho=rho, sigma_floor=0.1, rho_limit=0.9))
+        expected = mixture.coefficients_of(mixture.from_logits(logits, rho=rho, sigma_floor=0.1, rho_limit=0.9))
         log_weights = jax.nn.log_softmax(logits.alpha)
         squash = {"sigmoid": jax.nn.sigmoid, "tanh": jnp.tanh}[rho]
         sigma, partial = 0.1 + 0.9 * jax.nn.sigmoid(logits.sigma), 0.9 * squash(logits.rho)

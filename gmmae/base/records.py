@@ -80,6 +80,7 @@ class Record:
     final_metrics: dict[str, float] = field(default_factory=dict)
     target_epoch: int | None = None  # the first to reach the target; before `epochs` where the target was raised since
     time_to_target_s: float | None = None  # train_s + eval_s after that epoch; None unless the target was reached
+    init_from: dict[str, Any] = field(default_factory=dict)  # whose parameters it began with: run, run_id, epoch, sha256
     clocks: dict[str, float] = field(default_factory=dict)  # seconds by section
     versions: dict[str, str] = field(default_factory=dict)
     git_commit: str | None = None

@@ -1,19 +1,22 @@
 """What a Python program uses of gmmae: configure, train, load. `docs/api.md` shows it."""
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gmmae.base.config import Config
+from gmmae.base.config import Config, changed, flatten
 from gmmae.base.errors import InputError
 from gmmae.base.idle import IDLE
-from gmmae.base.records import Record
+from gmmae.base.records import LOSS, Record
 from gmmae.base.workdir import WorkDir
 from gmmae.commands.arguments import parse_train, read_config
 from gmmae.workloads.workload import Params, Samples, Workload
 
 if TYPE_CHECKING:
     import numpy as np
+    from jax import Array
 
 
 def configure(config: str | Path = "quickstart", **changes: Any) -> Config:
@@ -78,11 +81,18 @@ class Trained(NamedTuple):
 
     def losses(self, samples: Samples) -> "np.ndarray":
         """One loss a sample. `samples` are as in `workload.data`."""
-        return self._applied(lambda params, samples: self.workload.losses(params, samples, None), samples)
+        return self._applied(self.workload.losses, samples, None)
 
     def metrics(self, samples: Samples) -> "Mapping[str, np.ndarray]":
         """One value a sample for each metric of the workload."""
         return self._applied(self.workload.metrics, samples)
+
+    def evaluate(self, samples: Samples) -> "Mapping[str, np.ndarray]":
+        """One value a sample for the loss, which is the first, and for each metric."""
+        from gmmae.training import programs
+
+        found = self._applied(partial(programs.values, self.workload), samples)
+        return {LOSS: found[LOSS], **found}  # JAX puts names in order
 
     def describe(self, samples: Samples) -> "Mapping[str, np.ndarray]":
         """What the workload says of samples; of nodules: their mixtures (weights, means, covariances) and densities."""
@@ -90,31 +100,118 @@ class Trained(NamedTuple):
             raise InputError(f"a workload must have `describe` to describe samples; got {self.config.workload}, which has none")
         return self._applied(self.workload.describe, samples)
 
-    def _applied(self, function: Callable[[Params, Samples], Any], samples: Samples) -> Any:
-        """Computed as the run's validation is: in its precision. Results are on the host."""
+    def refine(self, samples: Samples, steps: int = 30) -> "Mapping[str, np.ndarray]":
+        """As `describe`, of nodules, with each mixture polished by so many steps of Adam (`gmmae.models.refine`).
+
+        Besides: `loss_before` and `loss` of each sample, before these steps and after them, and the `seconds` they took.
+        """
+        import numpy as np
+
+        results, seconds = zip(*self._batches(partial(self._refined, steps=steps), samples), strict=True)
+        found = _joined(results)
+        of_each = np.repeat(seconds, [len(result["loss"]) for result in results]) / len(results[0]["loss"])
+        return {**found, "seconds": of_each}
+
+    def _refined(self, params: Params, samples: Samples, *, steps: int) -> "dict[str, Array]":
+        from gmmae.models.losses import LOSSES
+        from gmmae.models.mixture import Mixture, density, grid
+        from gmmae.models.refine import refine
+
+        described = dict(self.workload.describe(params, samples)) if self.workload.describe else {}
+        settings = self.config.settings
+        loss, model = LOSSES.get(getattr(settings, "loss", None)), getattr(settings, "model", None)
+        if not {"inputs", "weights", "means", "covariances"} <= described.keys() or loss is None:
+            raise InputError(
+                "a workload must describe samples by inputs, weights, means and covariances, and have a setting loss, one of "
+                f"{', '.join(LOSSES)}, for mixtures to be refined; got {self.config.workload}"
+            )
+        start = Mixture.of(described["weights"], described["means"], described["covariances"])
+        volumes = described["inputs"]
+        mixture, before, after = refine(start, volumes, loss, steps=steps, sigma_floor=getattr(model, "sigma_floor", 0.25))
+        of_mixture = {"weights": mixture.weights, "means": mixture.means, "covariances": mixture.covariances}
+        at = density(mixture, grid(volumes.shape[1:], volumes.ndim - 1, volumes.dtype)).reshape(volumes.shape)
+        return {**described, **of_mixture, "density": at, "loss_before": before, "loss": after}
+
+    def _applied(self, function: Callable[..., Any], samples: Samples, *more: Any) -> Any:
+        return _joined([result for result, _ in self._batches(function, samples, *more)])
+
+    def _batches(self, function: Callable[..., Any], samples: Samples, *more: Any) -> list[tuple[Any, float]]:
+        """What a function of parameters and samples gives of so many samples at a time, on the host, and the seconds it took.
+
+        It is computed as the run's validation is: in its precision, by one compiled program.
+        """
         import jax
+        import numpy as np
 
         from gmmae.training import programs
+        from gmmae.training.step import take
+        from gmmae.workloads.registry import count
 
+        total, found = count(samples), []
+        batch = min(total, programs.EVAL_DEVICE_BATCH)
         with programs.arithmetic(self.config):
-            return jax.device_get(function(self.params, programs.cast(self.config, samples)))
+            params, samples = jax.device_put(self.params), programs.cast(self.config, samples)
+            program = jax.jit(function).lower(params, take(samples, np.arange(batch)), *more)
+            if total > batch:
+                _require_samples(jax.tree.leaves(program.out_info), batch)
+            program = program.compile()
+            for first in range(0, total, batch):
+                index = np.minimum(np.arange(first, first + batch), total - 1)  # the last batch repeats its last sample
+                start = time.perf_counter()
+                result = jax.device_get(program(params, take(samples, index), *more))
+                seconds, left = time.perf_counter() - start, total - first
+                found.append((result if left >= batch else jax.tree.map(lambda array: array[:left], result), seconds))  # noqa: B023
+        return found
 
 
-def load(workdir: str | Path) -> Trained:
+def _require_samples(arrays: Sequence[Any], batch: int) -> None:
+    if wrong := [array.shape for array in arrays if array.shape[:1] != (batch,)]:
+        raise InputError(
+            f"a workload's functions must give one entry a sample to be used on more than {batch} samples; got the shape "
+            f"{wrong[0]} for {batch}: give fewer samples at a time"
+        )
+
+
+def _joined(results: Sequence[Any]) -> Any:
+    """What a function gave of several batches, as if of one."""
+    import jax
+    import numpy as np
+
+    return results[0] if len(results) == 1 else jax.tree.map(lambda *arrays: np.concatenate(arrays), *results)
+
+
+def load(workdir: str | Path, **changes: Any) -> Trained:
     """The best parameters of a run, with the workload that they belong to; its data are loaded too.
 
     Works in any interpreter, whatever devices and reduction the run had, and changes nothing in its folder.
 
+    Args:
+      workdir: the run's folder.
+      changes: of the configuration, as in `configure`: `data__root="elsewhere"` for other data.
+
     Raises:
-      InputError: the folder holds no run with a checkpoint that can be read.
+      InputError: the folder holds no run with a checkpoint that can be read, or a change has an unknown key.
     """
     folder = WorkDir(Path(workdir))
+    if not folder.config.is_file():
+        raise _no_run(folder)
+    config = read_config(folder.config)
+    keys = [key for key, _ in flatten(config)]
+    if unknown := [key for key in changes if key.replace("__", ".") not in keys]:
+        raise InputError(f"changes must be of keys of the configuration, such as {keys[0]}; got {', '.join(unknown)}")
+    return restore(changed(config, **changes), folder.root)
+
+
+def restore(config: Config, workdir: Path) -> Trained:
+    """The best parameters of the run in a folder, with the workload of a configuration, which may have other data.
+
+    Raises:
+      InputError: as `load`.
+    """
+    folder = WorkDir(workdir)
     record = folder.read_record() if folder.config.is_file() else None
     if record is None:
-        raise InputError(
-            f"workdir must be that of a run; got {workdir}, which has no {folder.config.name} and {folder.record.name}"
-        )
-    config = read_config(folder.config)
+        raise _no_run(folder)
     from gmmae.training import programs
     from gmmae.training.checkpoint import newest
     from gmmae.workloads import registry
@@ -126,3 +223,8 @@ def load(workdir: str | Path) -> Trained:
             f"workdir must hold a checkpoint; got none in {folder.checkpoints}: train on, or set keep_checkpoints in a sweep"
         )
     return Trained(config, record, workload, found.best)
+
+
+def _no_run(folder: WorkDir) -> InputError:
+    names = f"{folder.config.name} and {folder.record.name}"
+    return InputError(f"workdir must be that of a run; got {folder.root}, which has no {names}")

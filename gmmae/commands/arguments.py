@@ -9,7 +9,7 @@ import io
 import itertools
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
@@ -19,6 +19,7 @@ import tyro
 from gmmae.base.config import Config, flatten_table, leaves
 from gmmae.base.errors import InputError
 from gmmae.base.rules import INLINE, ConfigError
+from gmmae.base.workdir import WorkDir
 from gmmae.data.config import DataConfig
 from gmmae.sweep.grid import SweepConfig
 from gmmae.workloads import registry
@@ -37,6 +38,9 @@ Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
 
 Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 """The work directory of a run, as an argument without a name."""
+
+Files = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+"""One or more arguments without a name."""
 
 MISSING: Any = tyro.MISSING
 """The default of an argument that must be given."""
@@ -64,6 +68,34 @@ def parse_train(arguments: Sequence[str], prog: str) -> tuple[Config, Path]:
     run = _default({}, workload) if path is None else read_config(path, workload)
     parsed = parse(TrainArguments(config=str(path or ""), run=_typed(run)), arguments, prog)
     return _plain(parsed.run, run.workload), parsed.workdir or Path("runs") / (path or Path(run.workload)).stem
+
+
+def parse_on_run(kind: type[T], arguments: Sequence[str], prog: str) -> tuple[T, Config]:
+    """The arguments of a command on a trained run, whose first one is the run's work directory.
+
+    Args:
+      kind: the command's own arguments, a dataclass with defaults throughout whose first field is a `Run`.
+
+    Returns:
+      Those arguments; and the run's configuration, with those settings of its workload changed that the command line gives.
+
+    Raises:
+      InputError: as `parse_train`, or the first argument is no run.
+    """
+    asks_help = arguments[:1] in ([], ["-h"], ["--help"])
+    run = registry.configuration() if asks_help else _run_config(Path(arguments[0]))
+    settings = (Annotated[type(run.settings), INLINE, tyro.conf.arg(name="")], field(default=run.settings))
+    asked: Any = make_dataclass(kind.__name__, [("settings", *settings)], bases=(kind,), frozen=True)
+    asked.__doc__ = kind.__doc__
+    parsed = parse(asked(), arguments, prog)
+    return parsed, replace(run, settings=parsed.settings)
+
+
+def _run_config(root: Path) -> Config:
+    path = WorkDir(root).config
+    if not path.is_file():
+        raise InputError(f"the first argument must be the work directory of a run; got {root}, which has no {path.name}")
+    return read_config(path)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """From a configuration to training and validation samples, whatever the source."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,10 +15,12 @@ from gmmae.data.volumes import Nodules, central_section, joined, to_density
 
 
 class Dataset(NamedTuple):
-    """Training and validation samples, densities."""
+    """Training and validation samples, densities, and the nodules' names."""
 
     train: Float32[np.ndarray, "train *volume"]
     validation: Float32[np.ndarray, "validation *volume"]
+    train_names: tuple[str, ...]
+    validation_names: tuple[str, ...]
 
 
 def _synthetic(config: DataConfig) -> Nodules:
@@ -82,4 +84,10 @@ def load(config: DataConfig) -> Dataset:
     """
     nodules, (train, validation) = load_whole(config)
     density = to_density(nodules.values, config.window)
-    return Dataset(density[train], density[validation])
+    return Dataset(density[train], density[validation], *names_of(nodules, (train, validation)))
+
+
+def names_of(nodules: Nodules, split: Sequence[np.ndarray]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of the training and of the validation samples."""
+    train, validation = (tuple(nodules.names[i] for i in part) for part in split)
+    return train, validation

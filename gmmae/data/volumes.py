@@ -129,3 +129,11 @@ def to_density(values: Real[np.ndarray, "samples ..."], window: tuple[float, flo
     """
     mass = np.expand_dims(masses(values, window), tuple(range(1, values.ndim)))
     return (windowed(values, window) / mass).astype(np.float32)
+
+
+def from_density(
+    density: Real[np.ndarray, "samples ..."], mass: Real[np.ndarray, " samples"], window: tuple[float, float]
+) -> Float64[np.ndarray, "samples ..."]:
+    """Values whose density and mass these are, in the window's unit: what `to_density` has cut off stays cut off."""
+    low, high = window
+    return low + (high - low) * density.astype(np.float64) * np.expand_dims(mass, tuple(range(1, density.ndim)))

@@ -3,11 +3,8 @@
 import csv
 from pathlib import Path
 
-import numpy as np
-import SimpleITK as sitk
-from jaxtyping import Int16, UInt8
-
 from gmmae.base.errors import InputError
+from gmmae.data.extraction import places
 from gmmae.generation.generator import Generated
 
 COLUMNS = (
@@ -36,7 +33,7 @@ def write(generated: Generated, out: Path, run: str, seed: int) -> None:
     for i, name in enumerate(nodules.names):
         file = f"{name}.nii.gz"
         for folder, volume in (("images", nodules.values[i]), ("masks", nodules.masks[i])):
-            _write_volume(out / folder / file, volume, float(generated.edge_mm[i]))
+            places.write(out / folder / file, volume, (0.0, 0.0, 0.0), float(generated.edge_mm[i]))
         donors = (" ".join(dict.fromkeys(names[i])) for names in (generated.shape_donors, generated.texture_donors))
         known = (nodules.categories[i], f"{generated.diameter_mm[i]:.6f}", run, seed)
         rows.append([file, *known, generated.nearest[i], f"{generated.distance[i]:.6f}", *donors])
@@ -57,12 +54,3 @@ def require_empty(out: Path) -> None:
             (out / folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--out must be a folder that can be written; got {out} ({error.strerror}): give another") from error
-
-
-def _write_volume(path: Path, volume: Int16[np.ndarray, "z y x"] | UInt8[np.ndarray, "z y x"], edge_mm: float) -> None:
-    """NIfTI; the world's origin is in the middle of the volume."""
-    image = sitk.GetImageFromArray(volume)
-    spacing = edge_mm / max(volume.shape)
-    image.SetSpacing([spacing] * 3)
-    image.SetOrigin([-(size - 1) / 2 * spacing for size in reversed(volume.shape)])
-    sitk.WriteImage(image, str(path), useCompression=True)

@@ -181,7 +181,7 @@ def monomials_at(points: Float[Array, "points n"]) -> Float[Array, "monomials po
     return jnp.stack(monomials(list(points.T)))
 
 
-def _coefficients(mixture: Mixture) -> Float[Array, "*b k monomials"]:
+def coefficients_of(mixture: Mixture) -> Float[Array, "*b k monomials"]:
     """Coefficients of `log α + log N(x; μ, Σ)` in the order of `monomials`.
 
     With the precision P = Σ⁻¹ the exponent is `c + (Pμ)·x - ½ xᵀPx`, `c = log α - ½ μᵀPμ - log det L - (n/2) log 2π`.
@@ -225,7 +225,7 @@ def log_density(mixture: Mixture, points: Float[Array, "points n"]) -> Float[Arr
       mixture: one mixture or a batch.
       points: world coordinates x, y, z on the domain [-1, 1]^n, as from `grid`.
     """
-    return jax.nn.logsumexp(_polynomials(_coefficients(mixture), monomials_at(points)), axis=-2)
+    return jax.nn.logsumexp(_polynomials(coefficients_of(mixture), monomials_at(points)), axis=-2)
 
 
 def density(mixture: Mixture, points: Float[Array, "points n"]) -> Float[Array, "*b points"]:
@@ -240,7 +240,7 @@ def density(mixture: Mixture, points: Float[Array, "points n"]) -> Float[Array, 
     >>> round(float(mass), 4)
     1.0
     """
-    return density_of(_coefficients(mixture), points)
+    return density_of(coefficients_of(mixture), points)
 
 
 def density_of(coefficients: Float[Array, "*b k monomials"], points: Float[Array, "points n"]) -> Float[Array, "*b points"]:

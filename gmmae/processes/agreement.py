@@ -31,17 +31,18 @@ def program(config: Config) -> dict[str, str]:
 
 def data(train: Any, validation: Any) -> dict[str, str]:
     """By name, the hashes of the samples that are trained on and validated with: pytrees of arrays."""
-    return {"the training data": _hash(train), "the validation data": _hash(validation)}
+    return {"the training data": digest(train), "the validation data": digest(validation)}
 
 
-def _hash(samples: Any) -> str:
+def digest(arrays: Any) -> str:
+    """Twelve hexadecimal digits of a SHA-256 of a pytree of arrays."""
     import jax
 
-    digest = hashlib.sha256()
-    for leaf in jax.tree.leaves(samples):
+    found = hashlib.sha256()
+    for leaf in jax.tree.leaves(arrays):
         array = np.asarray(leaf)
-        digest.update(f"{array.dtype} {array.shape}\n".encode() + array.tobytes())
-    return digest.hexdigest()[:12]
+        found.update(f"{array.dtype} {array.shape}\n".encode() + array.tobytes())
+    return found.hexdigest()[:12]
 
 
 def require_same(said: Sequence[Mapping[str, str]]) -> None:

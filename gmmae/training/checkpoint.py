@@ -28,6 +28,10 @@ class CheckpointError(InputError):
     """A checkpoint that cannot be read, or that is another model's."""
 
 
+class OtherModelError(CheckpointError):
+    """A checkpoint whose arrays have other shapes than the model."""
+
+
 class Progress(NamedTuple):
     """Everything but the parameters and the optimiser: how far the run is."""
 
@@ -218,7 +222,7 @@ def _read(manager: ocp.CheckpointManager, folder: Path, epoch: int, like: TrainS
     progress = manager.restore(epoch, args=ocp.args.Composite(progress=ocp.args.JsonRestore()))["progress"]
     names = progress.pop("metrics", [])
     shapes = _arrays(like, like.params, np.zeros((epoch, len(PLAIN) + len(names))))
-    other_model = CheckpointError(
+    other_model = OtherModelError(
         f"the checkpoint {folder / str(epoch)} must hold the model of this configuration; its arrays have other shapes, as of "
         "another version of the workload or of gmmae: give another workdir"
     )

@@ -24,6 +24,7 @@ from gmmae.processes.peers import ALONE, Group
 from gmmae.training import programs
 from gmmae.training.blocks import TrainBlock, block_program
 from gmmae.training.checkpoint import Checkpoint, Checkpoints, Progress, restore_epoch
+from gmmae.training.finetune import first_parameters
 from gmmae.training.journal import Journal
 from gmmae.training.programs import Programs, Setup
 from gmmae.training.startup import facts, new_record, require_checkpoint, require_metric, require_same_path, resume_warnings
@@ -93,6 +94,11 @@ class _Run:
             display.say(line)
         saved = self._restore(start)
         require_checkpoint(earlier, saved is not None, workdir.checkpoints)
+        if saved is None:
+            start, origin = first_parameters(setup, start, group)
+        else:
+            origin = earlier.init_from if earlier else {}
+        self.record = dataclasses.replace(self.record, init_from=origin)
         self.clock = Clock(saved.progress.clocks if saved else None)
         self.course = stopping.Course(setup.config.stop)
         for row in saved.progress.history if saved else []:

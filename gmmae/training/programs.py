@@ -252,7 +252,7 @@ def epoch_of_device(
         samples,
         indices,
         weights,
-        losses=partial(_losses, setup),
+        losses=partial(losses, setup.workload),
         keys=keys,
         optimizer=setup.optimizer,
         average=_average(setup, setup.train_plan, part),
@@ -264,23 +264,25 @@ def validation_of_device(
 ) -> dict[str, Float[Array, " steps"]]:
     """One device's part of a validation: the means of each step by name, the loss first."""
     average = _average(setup, setup.eval_plan, part)
-    return evaluate(params, samples, indices, weights, values=partial(_values, setup), average=average)
+    return evaluate(params, samples, indices, weights, values=partial(values, setup.workload), average=average)
 
 
-def _losses(setup: Setup, params: Params, samples: Samples, keys: Array | None) -> Array:
-    losses = setup.workload.losses(params, samples, keys)
-    _require_one_a_sample("losses", losses, samples)
-    return losses
+def losses(workload: Workload, params: Params, samples: Samples, keys: Array | None) -> Array:
+    """One loss a sample, as `Workload.losses` is to give them."""
+    found = workload.losses(params, samples, keys)
+    _require_one_a_sample("losses", found, samples)
+    return found
 
 
-def _values(setup: Setup, params: Params, samples: Samples) -> PerSample:
-    losses = _losses(setup, params, samples, None)
-    metrics = setup.workload.metrics(params, samples)
-    for name, values in metrics.items():
-        _require_one_a_sample(f"metrics, {name!r}", values, samples)
+def values(workload: Workload, params: Params, samples: Samples) -> PerSample:
+    """One loss a sample, and one value for each metric, by name; what a validation takes the means of."""
+    found = losses(workload, params, samples, None)
+    metrics = workload.metrics(params, samples)
+    for name, of_metric in metrics.items():
+        _require_one_a_sample(f"metrics, {name!r}", of_metric, samples)
     if LOSS in metrics:
         raise WorkloadError(f"metrics of a workload must have other names than {LOSS!r}; got {', '.join(metrics)}: rename it")
-    return {LOSS: losses, **{name: jnp.asarray(values, losses.dtype) for name, values in metrics.items()}}
+    return {LOSS: found, **{name: jnp.asarray(of_metric, found.dtype) for name, of_metric in metrics.items()}}
 
 
 def _require_one_a_sample(what: str, values: Array, samples: Samples) -> None:

@@ -125,7 +125,7 @@ def facts(setup: Setup, record: Record, root: Path, done: int) -> dict[str, str]
         "learning rate": rate_text(setup.strategy.rates, config.optim.learning_rate),
         "steps per epoch": f"{plan.steps}"
         + (f", the last of {plan.counts[-1]} samples" if plan.counts[-1] != plan.batch else ""),
-        "parameters": f"{record.parameters:,}",
+        "parameters": f"{record.parameters:,}" + _origin_text(record),
         "workload": config.workload,
         "data": _data_text(setup, record),
         "stops at": (f"validation {stop.metric} {SIGNS[stop.goal]} {stop.target:g}, or " if stop.target else "")
@@ -134,6 +134,11 @@ def facts(setup: Setup, record: Record, root: Path, done: int) -> dict[str, str]
 
 
 SIGNS = {"below": "≤", "above": "≥"}
+
+
+def _origin_text(record: Record) -> str:
+    origin = record.init_from
+    return f", at first the best of {origin['run']}, of its epoch {origin['epoch']}" if origin else ""
 
 
 def _data_text(setup: Setup, record: Record) -> str:

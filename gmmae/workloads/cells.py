@@ -88,5 +88,7 @@ def workload(model: ModelConfig, data: sources.DataConfig, loss: str) -> Workloa
         return {"inputs": _density(samples), **decode(params, encode(params, samples))}
 
     splits = Splits(*(jax.tree.map(lambda array, part=part: array[part], samples) for part in (train, validation)))
-    about = f"{data.source} volumes"
-    return Workload(splits, init, losses, metrics, describe, about, encode=encode, decode=decode)
+    names = Splits(*sources.names_of(nodules, (train, validation)))
+    return Workload(
+        splits, init, losses, metrics, describe, f"{data.source} volumes", names=names, encode=encode, decode=decode
+    )

@@ -82,7 +82,8 @@ def build(config: Config) -> Workload:
             "covariances": mixture.covariances,
         }
 
-    return Workload(Splits(*data), init, losses, describe=describe, about=f"{config.data.source} volumes")
+    about, names = f"{config.data.source} volumes", Splits(data.train_names, data.validation_names)
+    return Workload(Splits(data.train, data.validation), init, losses, describe=describe, about=about, names=names)
 
 
 def training_samples(config: Config) -> int:

@@ -57,6 +57,7 @@ class Workload(NamedTuple):
       about: the samples, in a few words for the start table.
       encode: `(params, samples) -> one latent vector a sample`; None: there is none that samples can be made of.
       decode: `(params, latent vectors) -> {name: array}`, as far as `describe` says it without the samples.
+      names: of the samples of each split, a sequence of strings, for tables; None: they go by their numbers.
     """
 
     data: Splits
@@ -67,6 +68,7 @@ class Workload(NamedTuple):
     about: str = ""
     encode: Callable[[Params, Samples], "Array"] | None = None
     decode: Callable[[Params, "Array"], PerSample] | None = None
+    names: Splits | None = None
 
 
 class Snapshot(NamedTuple):

@@ -96,6 +96,7 @@ ANY_VALUE = {
     "distributed.auto",
     "model.fused",
     "workload",
+    "init_from",
     "stop.metric",
 }
 """Paths, names and switches: nothing to refuse before they are used."""
@@ -154,6 +155,7 @@ OTHER = {
     "seed": 3,
     "loss": "mae",
     "precision": "float64",
+    "init_from": "runs/other",
     "data.source": "cubes",
     "data.root": "scans",
     "data.csv": "other.csv",

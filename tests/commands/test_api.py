@@ -23,10 +23,11 @@ def test_the_examples_run_as_printed(tmp_path):
     program.write_text("\n".join(BLOCKS))
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, cwd=tmp_path, env=None)
     assert done.returncode == 0, done.stderr
-    outcome, losses, shapes, density = done.stdout.splitlines()[0], *done.stdout.splitlines()[1:4]
+    outcome, losses, shapes, refined, density = done.stdout.splitlines()[:5]
     assert outcome.startswith("max_epochs 0.00")
     assert losses.count("0.00") == 2
     assert shapes == "(2, 50) (2, 50, 3) (2, 50, 3, 3)"
+    assert refined == "True"
     assert density.startswith("[")
     assert (tmp_path / "runs" / "from_python" / "figures" / "reconstructions.png").is_file()
 

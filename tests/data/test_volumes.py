@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from gmmae.data.volumes import DataError, central_section, to_density
+from gmmae.data.volumes import DataError, central_section, from_density, masses, to_density
 
 WINDOW = (-1000.0, 400.0)
 
@@ -44,3 +44,10 @@ def test_a_volume_without_mass_is_refused_by_its_number():
     message = r"the window's lower end, -1000; volume 1 has none: lower data\.window"
     with pytest.raises(DataError, match=message):
         to_density(hu, WINDOW)
+
+
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+def test_a_density_and_its_mass_give_the_values_that_the_window_left(ndim):
+    values = cubes(ndim)
+    back = from_density(to_density(values, WINDOW), masses(values, WINDOW), WINDOW)
+    np.testing.assert_allclose(back, values.clip(*WINDOW), atol=1e-3)  # densities are float32

@@ -17,7 +17,7 @@ from tests.small import small
 
 SMALL = small(data__augment=False)
 AMPLE = Bound(launches=1000, temporary_mb=1000.0)
-losses = programs._losses
+losses = programs.losses
 pmean = parallel.pmean
 
 
@@ -68,7 +68,7 @@ def test_a_callback_to_the_host_cannot_be_compiled_and_would_be_found(monkeypatc
         jax.debug.callback(lambda value: None, values.mean())
         return values
 
-    monkeypatch.setattr(programs, "_losses", told)
+    monkeypatch.setattr(programs, "losses", told)
     with pytest.raises(RuntimeError, match="Unknown backend: 'gpu' requested"):
         epoch()
     reading = sound._replace(host=["xla_ffi_python_gpu_callback"])
@@ -95,7 +95,7 @@ def test_a_polynomial_that_is_kept_for_the_gradient_is_found(monkeypatch, sound,
         values = losses(*given)
         return holding(values, jnp.exp(jnp.arange(1600.0)[:, None] * values.mean() + jnp.arange(4096.0)))
 
-    monkeypatch.setattr(programs, "_losses", kept)
+    monkeypatch.setattr(programs, "losses", kept)
     bound = Bound(1000, sound.temporary / 1e6 + 20)
     [fault] = faults(epoch(), Asked("float32", 1, parameters, bound))
     assert fault.startswith("temporary memory may be ")

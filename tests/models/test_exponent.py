@@ -13,7 +13,7 @@ from gmmae.models.mixture import Logits, from_logits, head_planes
 def reference(planes, ranges):
     """The same by way of means and factors."""
     floor = jnp.array(ranges.sigma_floor)
-    return mixture._coefficients(from_logits(Logits.of(planes), **ranges._asdict() | {"sigma_floor": floor}))
+    return mixture.coefficients_of(from_logits(Logits.of(planes), **ranges._asdict() | {"sigma_floor": floor}))
 
 
 @pytest.mark.parametrize(

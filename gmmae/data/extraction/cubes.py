@@ -15,6 +15,7 @@ An array of data.size voxels along each axis, without a spacing, is taken as it 
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,23 @@ def plan(config: DataConfig) -> Plan:
         fingerprint(root, tasks),
         sha256(csv),
     )
+
+
+def plan_files(files: Sequence[Path]) -> Plan:
+    """What single files have to extract: of each the nodule in its middle, of which nothing else is known.
+
+    Raises:
+      DataError: one is not there, or no volume by its name.
+    """
+    tasks: list[Task] = []
+    for i, path in enumerate(files):
+        if not path.is_file():
+            raise DataError(f"a volume must be a file that is there; got {path}")
+        if not path.name.endswith((*SUFFIXES, *ARRAY_SUFFIXES)):
+            raise DataError(f"a volume must end in {', '.join((*ARRAY_SUFFIXES, *SUFFIXES))}; got {path}")
+        name = path.name if path.name not in [other.name for other in files[:i]] else f"{path.name}_{i}"
+        tasks.append(task(path.absolute(), str(path), (Item(name, str(path), name, "", None, None),)))
+    return Plan(tuple(tasks), (), len(tasks), fingerprint(Path("/"), tasks), "")
 
 
 def _tasks(root: Path, table: Table, csv: str) -> tuple[tuple[Task, ...], list[Fault]]:

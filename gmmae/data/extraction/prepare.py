@@ -74,13 +74,14 @@ def load_prepared(prepared: Prepared) -> tuple[Nodules, Details]:
     return nodules, details
 
 
-def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False) -> Prepared:
+def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False, plan: Plan | None = None) -> Prepared:
     """The cache entry of these data, made when it is not there.
 
     Args:
       config: the data section.
       say: takes lines for the user.
       refresh: throw away what is there, also of an extraction that was interrupted.
+      plan: what to extract, instead of all that `data.root` has.
 
     Raises:
       DataError: as `load`.
@@ -88,7 +89,7 @@ def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False)
     if config.source not in SOURCES:
         raise DataError(f"data.source must be one of {', '.join(SOURCES)} to be prepared; got {config.source}")
     try:
-        plan = SOURCES[config.source](config)
+        plan = plan or SOURCES[config.source](config)
     except OSError as error:
         raise TransientError(f"data.root must be a folder that can be read; got {error}: try the same command again") from error
     if config.on_error == "refuse":

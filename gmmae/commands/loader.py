@@ -1,0 +1,45 @@
+"""A model exported by gmmae, which needs JAX and NumPy alone, on a CPU or an NVIDIA GPU. This file lies in every exported file.
+
+    unzip -p model.zip load.py > load.py
+    python -c "import load; model = load.Model('model.zip'); print(model.about)"
+
+`model.functions` names what there is, such as losses, metrics and describe; each is called with samples, NumPy arrays with any
+number of samples along their leading axis, and returns NumPy arrays:
+
+    found = model("describe", volumes)
+"""
+
+import json
+import zipfile
+
+import jax
+import numpy as np
+
+
+class Model:
+    """The functions of an exported file, with their parameters.
+
+    Attributes:
+      about: where it is from: run, workload, versions, and by function the shapes of what goes in and comes out.
+      functions: names of the functions.
+    """
+
+    def __init__(self, path):
+        with zipfile.ZipFile(path) as archive:
+            self.about = json.loads(archive.read("meta.json"))
+            self.functions = tuple(self.about["functions"])
+            with archive.open("params.npz") as file, np.load(file, allow_pickle=False) as arrays:
+                self._params = [arrays[f"p{i}"] for i in range(len(arrays))]
+            programs = {name: jax.export.deserialize(bytearray(archive.read(f"{name}.stablehlo"))) for name in self.functions}
+        self._calls = {name: jax.jit(program.call) for name, program in programs.items()}
+
+    def __call__(self, name, samples):
+        """What a function gives for samples: an array, or a dictionary, list or tuple of arrays, as those of its training."""
+        dtype = self.about["dtype"]
+
+        def cast(leaf):
+            leaf = np.asarray(leaf)
+            return leaf.astype(dtype) if np.issubdtype(leaf.dtype, np.floating) else leaf
+
+        with jax.enable_x64(dtype == "float64"):
+            return jax.device_get(self._calls[name](self._params, jax.tree.map(cast, samples)))

@@ -1,0 +1,58 @@
+"""Fine-tuning: a run that begins with the best parameters of another one, and a fresh optimiser."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from gmmae.base.config import changed, flatten, flatten_table
+from gmmae.base.errors import InputError
+from gmmae.base.workdir import WorkDir, differences
+from gmmae.processes import agreement
+from gmmae.processes.peers import Group
+from gmmae.training.checkpoint import OtherModelError, newest
+from gmmae.training.programs import Setup, blank_state, cast
+from gmmae.training.step import TrainState
+
+SHAPES = ("data.ndim", "data.size")
+"""Of the data, which are others where a model is tuned to them, what its shapes may follow."""
+
+
+def first_parameters(setup: Setup, start: TrainState, group: Group) -> tuple[TrainState, dict[str, Any]]:
+    """The state before the first epoch, and for the record where its parameters are from: empty where the seed drew them.
+
+    Every process reads them, and all must have read the same.
+
+    Raises:
+      InputError: `init_from` is no run with parameters of these shapes, or the processes differ.
+    """
+    if not setup.config.init_from:
+        return start, {}
+    folder = WorkDir(Path(setup.config.init_from))
+    record = folder.read_record()
+    if record is None or not folder.config.is_file():
+        raise InputError(f"init_from must be the work directory of a run; got {folder.root}, which has no {folder.record.name}")
+    found = _best(setup, folder) if record.best_epoch else None
+    if found is None:
+        raise InputError(
+            f"init_from must be a run with a finite epoch and a checkpoint; got {folder.root}, which stopped after "
+            f"{record.epochs} epochs: train on, or set keep_checkpoints in a sweep"
+        )
+    params = cast(setup.config, found.best)
+    digest = agreement.digest(params)
+    group.require_same({"the parameters of init_from": digest})
+    origin = {"run": str(folder.root), "run_id": record.run_id, "epoch": found.progress.best_epoch, "sha256": digest}
+    return start._replace(params=params), origin
+
+
+def _best(setup: Setup, folder: WorkDir) -> Any:
+    """The newest checkpoint of the other run, whose optimiser and precision may be others."""
+    saved = dict(flatten_table(tomllib.loads(folder.config.read_text(encoding="utf-8"))))
+    its = {key.replace(".", "__"): saved[key] for key in ("precision", "optim.clip_norm") if key in saved}
+    try:
+        return newest(folder.checkpoints, blank_state(changed(setup.config, **its), setup.workload))
+    except OtherModelError as error:
+        settings = {key: value for key, value in flatten(setup.config.settings) if key in SHAPES or not key.startswith("data.")}
+        raise InputError(
+            f"init_from must be a run whose parameters have the shapes of this one's; got {folder.root}, where "
+            f"{differences(saved, settings) or 'the workload was another one'}"
+        ) from error

@@ -1,0 +1,155 @@
+"""`gmmae evaluate`: means as the run's own validation has them, on whichever samples were asked for."""
+
+import csv
+
+import numpy as np
+import pytest
+
+import gmmae
+from gmmae.base.errors import InputError
+from gmmae.commands import cli
+from gmmae.commands.arguments import parse_train
+from gmmae.training import programs
+from gmmae.training.loop import run
+from gmmae.workloads import registry
+from tests.small import Recorder, small
+from tests.workloads.test_guide import EXAMPLE
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    return folder, run(small(stop__max_epochs=2), folder, Recorder())
+
+
+def evaluate(capsys, *arguments):
+    code = cli.guarded(cli.COMMANDS["evaluate"], list(map(str, arguments)), "gmmae evaluate")
+    return code, *capsys.readouterr()
+
+
+def rows(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_mean_is_that_of_the_run_and_each_sample_has_its_row(trained, capsys):
+    folder, record = trained
+    code, printed, _ = evaluate(capsys, folder)
+    assert code == 0
+    head, loss, place = printed.splitlines()
+    assert head == f"{folder}: the parameters of epoch {record.best_epoch}, the best, on 6 validation samples"
+    table = rows(folder / "evaluation.csv")
+    values = np.array([float(row["loss"]) for row in table])
+    assert values.mean() == pytest.approx(record.best_val_loss, rel=1e-5)  # other programs round otherwise
+    name, mean, sign, error, *words = loss.split()
+    assert (name, sign, words) == ("loss", "±", ["(standard", "error)"])
+    assert float(mean) == pytest.approx(values.mean(), rel=1e-5)
+    assert float(error) == pytest.approx(values.std(ddof=1) / 6**0.5, rel=0.05)  # two digits
+    assert place.split() == ["samples", str(folder / "evaluation.csv")]
+    assert {row["split"] for row in table} == {"validation"}
+    workload = registry.build(small())
+    assert [row["name"] for row in table] == list(workload.names.validation)
+
+
+def test_all_samples_are_those_of_both_splits_in_small_batches_too(trained, tmp_path, capsys, monkeypatch):
+    folder, _ = trained
+    whole, parts = tmp_path / "whole.csv", tmp_path / "parts.csv"
+    assert evaluate(capsys, folder, "--on", "all", "--out", whole)[0] == 0
+    monkeypatch.setattr(programs, "EVAL_DEVICE_BATCH", 4)  # the last batch is padded
+    assert evaluate(capsys, folder, "--on", "all", "--out", parts)[0] == 0
+    one, other = rows(whole), rows(parts)
+    assert [row["split"] for row in one] == ["train"] * 22 + ["validation"] * 6
+    assert [row["name"] for row in one] == [row["name"] for row in other]
+    assert len({row["name"] for row in one}) == 28
+    losses = [[float(row["loss"]) for row in table] for table in (one, other)]
+    np.testing.assert_allclose(*losses, rtol=1e-4)  # forms of a convolution depend on the batch
+    assert len(set(losses[0])) == 28
+
+
+def test_other_data_are_evaluated_whole_however_few_they_are(trained, tmp_path, capsys):
+    folder, _ = trained
+    out = tmp_path / "other.csv"
+    code, printed, _ = evaluate(capsys, folder, "--data.seed", 5, "--data.samples", 4, "--out", out)
+    assert code == 0  # the run's 6 validation samples would be too many
+    assert printed.splitlines()[0].endswith("on 3 train and 1 validation samples of other data")
+    assert len(rows(out)) == 4
+    model = gmmae.load(folder, data__seed=5, data__samples=4, data__validation=0.25)
+    expected = np.concatenate([model.losses(model.workload.data.train), model.losses(model.workload.data.validation)])
+    np.testing.assert_allclose([float(row["loss"]) for row in rows(out)], expected, rtol=1e-4)
+
+
+def test_another_loss_of_the_same_data_is_of_the_validation_samples(trained, tmp_path, capsys):
+    folder, record = trained
+    _, printed, _ = evaluate(capsys, folder, "--loss", "mae", "--out", tmp_path / "mae.csv")
+    assert "on 6 validation samples\n" in printed
+    assert np.mean([float(row["loss"]) for row in rows(tmp_path / "mae.csv")]) > 2 * record.best_val_loss
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory):
+    """The guide's example, trained for an epoch."""
+    root = tmp_path_factory.mktemp("mine")
+    (root / "mine.py").write_text(EXAMPLE)
+    arguments = ["--workload", str(root / "mine.py"), "--images", "96", "--stop.max-epochs", "1", "--log.tensorboard", "False"]
+    config = parse_train([*arguments, "--parallel.devices", "1"], "train.py")[0]
+    return root / "run", run(config, root / "run", Recorder())
+
+
+def test_a_workload_of_ones_own_has_its_metrics_and_numbers_for_names(mine, capsys):
+    folder, record = mine
+    code, printed, _ = evaluate(capsys, folder)
+    assert code == 0
+    table = rows(folder / "evaluation.csv")
+    assert list(table[0]) == ["name", "split", "loss", "accuracy"]
+    assert [row["name"] for row in table] == list(map(str, range(24)))
+    assert np.mean([float(row["accuracy"]) for row in table]) == pytest.approx(record.best_metrics["accuracy"])
+    assert np.mean([float(row["loss"]) for row in table]) == pytest.approx(record.best_val_loss, rel=1e-5)
+    assert "accuracy" in printed
+
+
+def test_a_run_that_cannot_be_written_is_evaluated_all_the_same(trained, capsys):
+    folder, _ = trained
+    (folder / "evaluation.csv").unlink(missing_ok=True)
+    (folder / "evaluation.csv").mkdir()
+    code, printed, _ = evaluate(capsys, folder)
+    (folder / "evaluation.csv").rmdir()
+    assert code == 0
+    assert f"no row a sample was written: {folder} cannot be written (Is a directory); --out names another place" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "the first argument must be the work directory of a run; got nowhere, which has no config.toml"),
+        (["--on", "all"], "the first argument must be the work directory of a run; got --on, which has no config.toml"),
+        (["RUN", "--on", "some"], "some"),
+        (["RUN", "--data.sampels", "4"], "did you mean --data.samples"),
+        (["RUN", "--model.latent-dim", "5"], "must hold the model of this configuration; its arrays have other shapes"),
+        (["RUN", "--out", "missing/evaluation.csv"], "--out must be a file that can be written; got missing/evaluation.csv"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_said_in_a_line(trained, capsys, arguments, message):
+    code, _, error = evaluate(capsys, *(trained[0] if word == "RUN" else word for word in arguments))
+    assert code == 2
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_unknown_changes_are_refused_by_load(trained):
+    with pytest.raises(InputError, match="changes must be of keys of the configuration, such as arm; got data__sampels"):
+        gmmae.load(trained[0], data__sampels=3)
+
+
+def test_what_has_no_entry_a_sample_is_refused_where_batches_are_many(trained, monkeypatch):
+    model = gmmae.load(trained[0])
+    model = model._replace(workload=model.workload._replace(describe=lambda params, samples: {"filters": np.ones((3, 2))}))
+    assert model.describe(model.workload.data.validation)["filters"].shape == (3, 2)
+    monkeypatch.setattr(programs, "EVAL_DEVICE_BATCH", 4)
+    with pytest.raises(InputError, match=r"one entry a sample to be used on more than 4 samples; got the shape \(3, 2\) for 4"):
+        model.describe(model.workload.data.validation)
+
+
+def test_only_mixtures_can_be_refined(mine):
+    model = gmmae.load(mine[0])
+    with pytest.raises(InputError, match="inputs, weights, means and covariances, and have a setting loss, one of msle, mse"):
+        model.refine(model.workload.data.validation)

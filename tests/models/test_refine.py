@@ -1,0 +1,86 @@
+"""Refinement: it lowers each sample's loss by itself, keeps the floor and the zeros, and finds what is known."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gmmae.models.losses import LOSSES
+from gmmae.models.mixture import Logits, Mixture, density, from_logits, grid, head_planes
+from gmmae.models.refine import refine
+
+SIZE = 8
+
+
+def mixtures(samples, components, ndim=3, seed=0, spread=1.0):
+    planes = spread * jax.random.normal(jax.random.key(seed), (samples, sum(head_planes(ndim).values()), components))
+    return from_logits(Logits.of(planes), sigma_floor=0.5 * 2 / SIZE)
+
+
+def volumes_of(mixture, ndim=3):
+    return density(mixture, grid(SIZE, ndim)).reshape(-1, *(SIZE,) * ndim)
+
+
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+@pytest.mark.parametrize("loss", ["msle", "mse"])
+def test_each_loss_becomes_much_smaller_and_is_that_of_the_density(ndim, loss):
+    target = volumes_of(mixtures(3, 4, ndim, seed=1), ndim)
+    start = mixtures(3, 4, ndim)
+    found = refine(start, target, LOSSES[loss], steps=60)
+    for mixture, losses in ((start, found.before), (found.mixture, found.after)):
+        expected = LOSSES[loss](volumes_of(mixture, ndim), target).reshape(3, -1).mean(1)
+        np.testing.assert_allclose(losses, expected, rtol=2e-4)  # rounding of the exponents, as in `mixture`
+    assert (found.after < 0.5 * found.before).all()
+    np.testing.assert_allclose(found.mixture.weights.sum(-1), 1, rtol=1e-6)
+
+
+def test_a_mixture_that_is_right_stays_as_it_was():
+    right = mixtures(2, 3)
+    found = refine(right, volumes_of(right), LOSSES["msle"], steps=5)
+    assert (found.after <= found.before).all()
+    assert (found.before < 1e-9).all()
+
+
+def test_samples_are_refined_by_themselves():
+    target, start = volumes_of(mixtures(3, 4, seed=1)), mixtures(3, 4)
+    together = refine(start, target, LOSSES["msle"], steps=10)
+    alone = refine(Mixture(*(part[1:2] for part in start)), target[1:2], LOSSES["msle"], steps=10)
+    np.testing.assert_allclose(together.after[1:2], alone.after, rtol=1e-5)
+
+
+def test_standard_deviations_stay_above_the_floor():
+    """The target is a single bright voxel, which is narrower than the floor allows."""
+    target = np.zeros((1, SIZE, SIZE, SIZE), np.float32)
+    target[0, 4, 4, 4] = (SIZE / 2) ** 3
+    found = refine(mixtures(1, 4), jnp.array(target), LOSSES["mse"], steps=200, sigma_floor=0.5)
+    sigma = jnp.sqrt(jnp.diagonal(found.mixture.covariances, axis1=-2, axis2=-1))
+    floor = 0.5 * 2 / SIZE
+    assert float(sigma.min()) == pytest.approx(floor, rel=1e-5)
+    assert (sigma >= floor * (1 - 1e-5)).all()
+
+
+def test_diagonal_components_stay_diagonal_and_others_turn():
+    diagonal = Mixture.of(jnp.full((1, 4), 0.25), mixtures(1, 4).means, 0.05 * jnp.eye(3) * jnp.ones((1, 4, 1, 1)))
+    target = volumes_of(mixtures(1, 4, seed=1))
+    found = refine(diagonal, target, LOSSES["msle"], steps=20)
+    assert (found.after < 0.8 * found.before).all()
+    off = found.mixture.covariances * (1 - jnp.eye(3))
+    assert float(jnp.abs(off).max()) == 0
+    turned = refine(mixtures(1, 4), target, LOSSES["msle"], steps=20).mixture
+    assert float(jnp.abs(turned.scale_tril - mixtures(1, 4).scale_tril).max()) > 0.01
+
+
+def test_a_component_without_weight_does_no_harm():
+    start = mixtures(1, 3)
+    start = start._replace(log_weights=jnp.log(jnp.array([[0.5, 0.5, 0.0]])))
+    found = refine(start, volumes_of(mixtures(1, 3, seed=1)), LOSSES["msle"], steps=10)
+    assert jnp.isfinite(found.after).all()
+    assert (found.after < found.before).all()
+
+
+def test_what_is_undefined_is_left_alone():
+    start, target = mixtures(2, 3), volumes_of(mixtures(2, 3, seed=1))
+    start = start._replace(means=start.means.at[0].set(jnp.nan))
+    found = refine(start, target, LOSSES["msle"], steps=5)
+    assert jnp.isnan(found.after[0])
+    assert found.after[1] < found.before[1]

@@ -1,0 +1,78 @@
+"""`init_from`: the first validation is that of the other run's best parameters; a resume goes on from its own checkpoint."""
+
+import json
+from shutil import copytree, rmtree
+
+import pytest
+
+from gmmae.base.errors import InputError
+from gmmae.base.records import read_history
+from gmmae.processes.peers import Alone
+from gmmae.training.loop import run
+from tests.small import Recorder, fingerprint, small
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    """A run of other data, another optimiser and another precision, whose best epoch is not the last."""
+    folder = tmp_path_factory.mktemp("other")
+    config = small(data__seed=3, optim__clip_norm=1.0, precision="float64", stop__max_epochs=4, optim__learning_rate=0.02)
+    return folder, run(config, folder, Recorder())
+
+
+class Listener(Alone):
+    """A group of one that keeps what it would compare."""
+
+    def __init__(self):
+        self.words = {}
+
+    def require_same(self, words):
+        self.words |= words
+
+
+def test_a_run_begins_with_the_best_parameters_of_another(other, tmp_path):
+    folder, record = other
+    group = Listener()
+    display = Recorder()
+    # A rate at which the first epoch changes next to nothing: its validation is that of the parameters it began with.
+    config = small(data__seed=3, init_from=str(folder), optim__learning_rate=1e-9, stop__max_epochs=1)
+    tuned = run(config, tmp_path / "tuned", display, group)
+    assert tuned.best_val_loss == pytest.approx(record.best_val_loss, rel=1e-4)  # float32 here
+    assert display.facts["parameters"].endswith(f"at first the best of {folder}, of its epoch {record.best_epoch}")
+    origin = json.loads((tmp_path / "tuned" / "record.json").read_text())["init_from"]
+    assert origin == {"run": str(folder), "run_id": record.run_id, "epoch": record.best_epoch, "sha256": origin["sha256"]}
+    assert group.words["the parameters of init_from"] == origin["sha256"]
+    drawn = run(small(data__seed=3, optim__learning_rate=1e-9, stop__max_epochs=1), tmp_path / "drawn", Recorder())
+    assert drawn.best_val_loss > 1.1 * record.best_val_loss
+    assert drawn.init_from == {}
+
+
+def test_a_resumed_run_goes_on_from_its_own_checkpoint_though_the_other_run_is_gone(other, tmp_path):
+    gone = tmp_path / "gone"
+    copytree(other[0], gone)
+    config = small(init_from=str(gone), stop__max_epochs=4)
+    run(config, tmp_path / "whole", Recorder())
+    first = run(small(init_from=str(gone), stop__max_epochs=2), tmp_path / "parts", Recorder())
+    rmtree(gone)
+    second = run(config, tmp_path / "parts", Recorder())
+    assert second.init_from == first.init_from != {}
+    assert fingerprint(config, tmp_path / "parts") == fingerprint(config, tmp_path / "whole")
+    assert len(read_history(tmp_path / "parts" / "history.csv")) == 4
+
+
+def test_parameters_of_another_shape_are_refused_before_anything_is_written(other, tmp_path):
+    config = small(init_from=str(other[0]), model__latent_dim=9, data__seed=3)
+    with pytest.raises(InputError, match=r"init_from must be a run whose .*; got .* where model.latent_dim was 8, now 9$"):
+        run(config, tmp_path / "run", Recorder())
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(InputError, match=f"init_from must be the work directory of a run; got {tmp_path}, which has no record"):
+        run(small(init_from=str(tmp_path)), tmp_path / "run", Recorder())
+
+
+def test_a_run_that_was_never_finite_is_refused(tmp_path):
+    run(small(optim__learning_rate=1e30), tmp_path / "other", Recorder())
+    with pytest.raises(InputError, match=r"must be a run with a finite epoch and a checkpoint; got .*, which stopped"):
+        run(small(init_from=str(tmp_path / "other")), tmp_path / "run", Recorder())
