@@ -7,7 +7,7 @@ Array axes are z, y, x. A volume has `size` samples along each axis; voxel centr
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float32, Real, Shaped
+from jaxtyping import Float32, Int, Real, Shaped
 
 from gmmae.base.errors import InputError
 
@@ -41,6 +41,11 @@ class Nodules(NamedTuple):
     groups: tuple[str, ...]
     categories: tuple[str, ...]
     masks: Shaped[np.ndarray, "samples *volume"] | None = None
+
+    def take(self, index: Int[np.ndarray, " chosen"]) -> "Nodules":
+        """Some of them, in the order of their indices."""
+        names, groups, categories = (tuple(column[i] for i in index) for column in (self.names, self.groups, self.categories))
+        return Nodules(self.values[index], names, groups, categories, None if self.masks is None else self.masks[index])
 
 
 def central_section(values: Real[np.ndarray, "samples ..."], ndim: int) -> Real[np.ndarray, "samples ..."]:
