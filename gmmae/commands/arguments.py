@@ -42,6 +42,12 @@ Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 Files = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
 """One or more arguments without a name."""
 
+Real = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="REAL")]
+Generated = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="GENERATED")]
+
+Data = Annotated[DataConfig, tyro.conf.FlagConversionOff]
+"""The section `data`, among arguments that are parsed with `markers=()` for the sake of a `Switch`."""
+
 MISSING: Any = tyro.MISSING
 """The default of an argument that must be given."""
 
@@ -105,7 +111,7 @@ class PrepareArguments:
     config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used
     out: Path | None = None  # folder for copies of summary.json and contact_sheet.png
     refresh: Switch = False  # throw away what the cache has of these data, and extract anew
-    data: Annotated[DataConfig, tyro.conf.FlagConversionOff] = field(default_factory=DataConfig)
+    data: Data = field(default_factory=DataConfig)
 
 
 @dataclass(frozen=True)
@@ -176,12 +182,12 @@ def parse_report(arguments: Sequence[str], prog: str) -> ReportArguments:
 
 def parse_prepare(arguments: Sequence[str], prog: str) -> PrepareArguments:
     """The arguments of `data prepare`. Errors as `parse_train`."""
-    return parse(PrepareArguments(data=_data_section(arguments)), arguments, prog, markers=())
+    return parse(PrepareArguments(data=data_section(arguments)), arguments, prog, markers=())
 
 
 def parse_inspect(arguments: Sequence[str], prog: str) -> InspectArguments:
     """The arguments of `data inspect`. Errors as `parse_train`."""
-    return parse(InspectArguments(MISSING, data=_data_section(arguments)), arguments, prog)
+    return parse(InspectArguments(MISSING, data=data_section(arguments)), arguments, prog)
 
 
 def parse_synth(arguments: Sequence[str], prog: str) -> SynthArguments:
@@ -189,10 +195,15 @@ def parse_synth(arguments: Sequence[str], prog: str) -> SynthArguments:
     return parse(SynthArguments(MISSING), arguments, prog)
 
 
-def _data_section(arguments: Sequence[str]) -> DataConfig:
+def data_section(arguments: Sequence[str], default: DataConfig = DataConfig()) -> DataConfig:  # noqa: B008
+    """The section `data` of the file that `--config` names; the default without one.
+
+    Raises:
+      InputError: the file cannot be read, or has no such section.
+    """
     name = _option(arguments, "--config", None)
     if not name:
-        return DataConfig()
+        return default
     settings = read_config(config_path(name)).settings
     data = getattr(settings, "data", None)
     if not isinstance(data, DataConfig):

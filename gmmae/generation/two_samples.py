@@ -1,0 +1,202 @@
+"""Whether two sets of volumes are of one population, by their features: a classifier's AUC, MMD², Kolmogorov and Smirnov,
+density and coverage.
+
+All but the classifier standardise by the first set, the real one, so that a bad second set cannot stretch its own ruler.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Real
+
+from gmmae.generation.bootstrap import Estimate, estimate, weights
+from gmmae.generation.novelty import WINDOW
+
+FOLDS = 5
+NEIGHBOURS = 5
+"""Of density and coverage, as in their paper."""
+SIGNIFICANT = 0.05
+
+Features = Float[np.ndarray, "samples features"]
+
+
+def c2st(
+    real: Features,
+    other: Features,
+    real_groups: Sequence[str],
+    other_groups: Sequence[str],
+    seed: int = 0,
+    repetitions: int = 10,
+) -> Estimate:
+    """The AUC with which a logistic regression tells the sets apart on samples that it has not seen: 0.5 is perfect (Lopez-Paz
+    and Oquab 2017).
+
+    The mean over the folds of several divisions, of the AUC within each fold: scores of different folds are of different
+    classifiers. The interval resamples groups with the classifiers as they are, so it is narrower than that of new populations:
+    of 30 pairs of 120 the standard deviation was .050, and the interval's .035.
+
+    Args:
+      real, other: features; standardised by what each classifier was trained on.
+      real_groups, other_groups: a fold never divides a group. **Paired**: what was made from one nodule, its reconstruction or
+        its flipped copy, has that nodule's group, or else the classifier, which has seen the one, takes the other for it, and
+        the AUC comes out too low.
+      seed: of the divisions.
+      repetitions: divisions.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    inputs = np.concatenate([real, other])
+    labels = np.repeat([0, 1], [len(real), len(other)])
+    groups = np.array([*real_groups, *other_groups])
+    drawn = weights(groups, seed)
+    aucs, resampled = [], []
+    for repetition in range(repetitions):
+        for train, test in folds(labels, groups, seed + repetition):
+            classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(inputs[train], labels[train])
+            score = classifier.decision_function(inputs[test])
+            negative, positive = labels[test] == 0, labels[test] == 1
+            above = score[positive][None] - score[negative][:, None]
+            wins = (above > 0) + 0.5 * (above == 0)
+            aucs.append(wins.mean())
+            left, right = drawn[:, test[negative]], drawn[:, test[positive]]
+            with np.errstate(invalid="ignore"):
+                resampled.append(np.einsum("bi,ij,bj->b", left, wins, right, optimize=True) / (left.sum(1) * right.sum(1)))
+    return estimate(float(np.mean(aucs)), np.nanmean(resampled, axis=0))
+
+
+def folds(labels: Real[np.ndarray, " samples"], groups: np.ndarray, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Training and test indices of each fold; no fold divides a group, and each has its share of both labels as nearly as
+    groups allow.
+    """
+    from sklearn.model_selection import StratifiedGroupKFold
+
+    divided = StratifiedGroupKFold(FOLDS, shuffle=True, random_state=seed).split(labels, labels, groups)
+    return [(train, test) for train, test in divided if len(set(labels[test])) == 2]
+
+
+def standardised(real: Features, other: Features) -> tuple[Features, Features]:
+    """Both less the real mean, over the real standard deviation; a feature that is constant there keeps its unit."""
+    mean, sd = real.mean(0), real.std(0)
+    sd = np.where(sd > 1e-9, sd, 1)
+    return (real - mean) / sd, (other - mean) / sd
+
+
+def mmd2(
+    real: Features,
+    other: Features,
+    real_groups: Sequence[str],
+    other_groups: Sequence[str],
+    paired: bool = False,
+    seed: int = 0,
+) -> Estimate:
+    """The squared maximum mean discrepancy, without bias, with a Gaussian kernel as wide as the median distance (Gretton et al.
+    2012, Eq. 3 and 4).
+
+    `Σ_{i≠j} k(x_i, x_j) / m(m-1) + Σ_{i≠j} k(y_i, y_j) / n(n-1) - 2 Σ_ij k(x_i, y_j) / mn`, k = exp(-d²/2s²), s the median of
+    all distances; about 0 for one population, and below it by chance.
+
+    Args:
+      real, other: features.
+      real_groups, other_groups: what the interval resamples.
+      paired: row i of `other` was made from row i of `real`; such pairs are left out of the third sum, as Gretton's Eq. 4 does:
+        they are as near to each other as no two independent samples are.
+      seed: of the interval.
+    """
+    from scipy.spatial.distance import cdist, pdist
+
+    both = np.concatenate(standardised(real, other))
+    width = np.median(pdist(both))
+    kernel = np.exp(-(cdist(both, both, "sqeuclidean")) / (2 * width**2))
+    m = len(real)
+    keep = ~np.eye(len(both), dtype=bool)
+    if paired:
+        keep[:m, m:] = keep[m:, :m] = ~np.eye(m, dtype=bool)
+
+    def of(weight: np.ndarray) -> np.ndarray:
+        """MMD² of each row of weights."""
+
+        def mean(a: slice, b: slice) -> np.ndarray:
+            total, pairs = (((weight[:, a] @ table[a, b]) * weight[:, b]).sum(1) for table in (kernel * keep, keep))
+            return total / np.where(pairs, pairs, np.nan)  # a resample may hold one sample only
+
+        one, two = slice(None, m), slice(m, None)
+        return mean(one, one) + mean(two, two) - 2 * mean(one, two)
+
+    # Resampling lays samples on top of each other only across sets: within one, equal samples are left out with the diagonal.
+    drawn = weights([*real_groups, *other_groups], seed)
+    return estimate(of(np.ones((1, len(both))))[0], of(drawn))
+
+
+class Marginals(NamedTuple):
+    """Two-sided tests of Kolmogorov and Smirnov, a feature each.
+
+    Attributes:
+      statistic, p: of each feature.
+      share: of features with p at least 0.05, without correction.
+      corrected_share: the same, of p adjusted for the false discovery rate (Benjamini and Hochberg 1995).
+    """
+
+    statistic: Float[np.ndarray, " features"]
+    p: Float[np.ndarray, " features"]
+    share: float
+    corrected_share: float
+
+
+def marginals(real: Features, other: Features) -> Marginals:
+    """The features' distributions compared one by one. More samples find smaller differences: compare shares at equal numbers
+    only.
+    """
+    from scipy import stats
+
+    tests = [stats.ks_2samp(a, b) for a, b in zip(real.T, other.T, strict=True)]
+    p = np.array([test.pvalue for test in tests])
+    adjusted = stats.false_discovery_control(p)
+    statistic = np.array([test.statistic for test in tests])
+    return Marginals(statistic, p, float(np.mean(p >= SIGNIFICANT)), float(np.mean(adjusted >= SIGNIFICANT)))
+
+
+class Support(NamedTuple):
+    """How the second set lies among the first one's balls (Naeem et al. 2020, Eq. 3 and 4).
+
+    Attributes:
+      density: how many balls a sample of the second lies in, over the number of neighbours; near 1 for one population, more if
+      it keeps to the middle. coverage: the share of balls with a sample of the second in them; for one population `1 - 2^-k` at
+      most, nearly: 0.97.
+    """
+
+    density: Estimate
+    coverage: Estimate
+
+
+def support(real: Features, other: Features, real_groups: Sequence[str], other_groups: Sequence[str], seed: int = 0) -> Support:
+    """Density and coverage; a ball's centre is a real sample and its radius reaches the fifth nearest other one.
+
+    The intervals resample the samples that are counted, the balls being as they are.
+    """
+    from scipy.spatial.distance import cdist
+
+    these, those = standardised(real, other)
+    radius = np.sort(cdist(these, these), axis=1)[:, min(NEIGHBOURS, len(these) - 1)]
+    inside: Bool[np.ndarray, "real other"] = cdist(these, those) <= radius[:, None]
+
+    def mean(values: np.ndarray, groups: Sequence[str]) -> Estimate:
+        drawn = weights(groups, seed)
+        return estimate(float(values.mean()), drawn @ values / drawn.sum(1))
+
+    return Support(mean(inside.sum(0) / NEIGHBOURS, other_groups), mean(inside.any(1).astype(float), real_groups))
+
+
+def hu_distance(
+    real: Real[np.ndarray, "samples z y x"], other: Real[np.ndarray, "samples z y x"], window: tuple[float, float] = WINDOW
+) -> float:
+    """Wasserstein's distance of the histograms of all voxels, in HU within the window: how far a voxel's value has to be moved
+    on average.
+    """
+    from scipy.stats import wasserstein_distance
+
+    low, high = window
+    one, two = (np.bincount((np.clip(v, low, high) - low).round().astype(np.int64).ravel()) for v in (real, other))
+    return float(wasserstein_distance(np.arange(len(one)), np.arange(len(two)), one, two))

@@ -1,0 +1,221 @@
+"""A judgement of generated nodules: as plain data, in a dozen lines, and as one page with pictures."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gmmae.base.errors import InputError
+from gmmae.base.records import write_text
+from gmmae.data.volumes import Nodules
+from gmmae.figures import canvas
+from gmmae.figures import judgement as pictures
+from gmmae.generation import novelty
+from gmmae.generation.bootstrap import Estimate
+from gmmae.generation.features import NAMES, features
+from gmmae.generation.judge import Judgement
+from gmmae.report import document
+from gmmae.report.document import Block, Bullets, Figure, Heading, Paragraph
+from gmmae.report.folders import rebuilt
+from gmmae.report.tables import Table
+
+JSON, MARKDOWN, HTML = "judgement.json", "judgement.md", "judgement.html"
+WORST = 6
+"""Features shown: those with the largest distance between the distributions."""
+MIX = 0.05
+"""The difference in a category's share that is told."""
+PAIRS = 8
+"""Generated nodules shown with their nearest."""
+
+
+def write(
+    folder: Path,
+    found: Judgement,
+    real: Nodules,
+    generated: Nodules,
+    training: Nodules | None,
+    window: tuple[float, float],
+    seed: int,
+) -> list[Path]:
+    """Writes `judgement.json`, the page as Markdown and HTML, and its figures, in place of an earlier judgement.
+
+    Raises:
+      InputError: as `check_place`, or the folder cannot be written.
+    """
+    check_place(folder)
+    with rebuilt(folder) as place:
+        write_text(place / JSON, json.dumps(plain(found, generated), indent=1) + "\n")
+        blocks = _blocks(place / "figures", found, real, generated, training, window, seed)
+        write_text(place / MARKDOWN, document.markdown(blocks, place))
+        write_text(place / HTML, document.html("Generated nodules judged", blocks))
+    return [folder / name for name in (HTML, MARKDOWN, JSON)]
+
+
+def check_place(folder: Path) -> None:
+    """Refuses a folder with anything else than an earlier judgement, because what is in it is replaced.
+
+    Raises:
+      InputError: it is one, or a file.
+    """
+    if folder.exists() and not (folder / JSON).is_file() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise InputError(
+            f"--out must be a new or empty folder, or that of an earlier judgement, which is replaced; got {folder}, which has "
+            f"no {JSON}: name another"
+        )
+
+
+def plain(found: Judgement, generated: Nodules) -> dict[str, Any]:
+    """The judgement as what JSON can hold; intervals are lists of value, low and high."""
+    result: dict[str, Any] = {"masks": found.masks}
+    for name, comparison in (("generated", found.generated), ("floor", found.floor)):
+        marginals = comparison.marginals
+        result[name] = {
+            "samples": comparison.samples,
+            **{key: list(getattr(comparison, key)) for key in ("c2st", "mmd2", "density", "coverage")},
+            "ks_share": marginals.share,
+            "ks_share_corrected": marginals.corrected_share,
+            "hu_distance": comparison.hu_distance,
+            "ks": {name: [float(d), float(p)] for name, d, p in zip(NAMES, marginals.statistic, marginals.p, strict=True)},
+        }
+    if found.novelty is not None:
+        result["novelty"] = {
+            "nn": list(found.novelty.plain),
+            "nn_symmetric": list(found.novelty.symmetric),
+            "copies": found.novelty.copies,
+            "nearest_distance": dict(zip(generated.names, found.novelty.nearest.distance.round(5).tolist(), strict=True)),
+        }
+    return result
+
+
+def table(found: Judgement) -> Table:
+    """The figures, generated beside real, with what is perfect and where the interval lies."""
+
+    def row(name: str, meaning: str, of: Any) -> tuple[str, ...]:
+        return (name, *(_shown(of(comparison)) for comparison in (found.generated, found.floor)), meaning)
+
+    rows = [
+        row("C2ST, AUC", "0.5: cannot be told apart", lambda c: c.c2st),
+        row("MMD²", "0", lambda c: c.mmd2),
+        row("features with KS p ≥ .05", "0.95", lambda c: c.marginals.share),
+        row("the same, corrected", "1", lambda c: c.marginals.corrected_share),
+        row("density", "1", lambda c: c.density),
+        row("coverage", "0.97", lambda c: c.coverage),
+        row("histograms of HU, apart by", "0 HU", lambda c: c.hu_distance),
+    ]
+    if found.novelty is not None:
+        ratios = ((found.novelty.plain, "novelty NN"), (found.novelty.symmetric, "novelty NNsym"))
+        rows += [(name, _shown(ratio), "1", "1: as new as a new patient; 0: copies") for ratio, name in ratios]
+        rows.append(("copies", f"{found.novelty.copies:.1%}", "5.0%", "5 %: as many as of new patients"))
+    return Table("judgement", "Generated nodules judged", ("figure", "generated", "real", "perfect"), tuple(rows))
+
+
+def lines(found: Judgement, real: Nodules, generated: Nodules) -> list[str]:
+    """A summary for the terminal."""
+    rows = [("", "generated", "real", "perfect"), *table(found).rows]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    text = [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]).rstrip() for row in rows
+    ]
+    return [_counts(found, real, generated), *text, *_remarks(found, real, generated)]
+
+
+def _counts(found: Judgement, real: Nodules, generated: Nodules) -> str:
+    return f"{len(generated.names)} generated, {len(real.names)} real nodules; compared: {found.generated.samples} of each"
+
+
+def _shown(value: Estimate | float) -> str:
+    """
+    >>> _shown(Estimate(0.71234, 0.6, 0.8)), _shown(12.0), _shown(Estimate(0.01234, -0.001, 0.02))
+    ('0.71 (0.60–0.80)', '12', '0.012 (-0.001–0.020)')
+    """
+    if not isinstance(value, Estimate):
+        return f"{value:.2g}"
+    digits = 3 if abs(value.value) < 0.1 else 2
+    middle, low, high = (f"{number:.{digits}f}" for number in value)
+    return middle if math.isnan(value.low) else f"{middle} ({low}–{high})"
+
+
+def _remarks(found: Judgement, real: Nodules, generated: Nodules) -> list[str]:
+    """What a reader has to know beside the figures."""
+    remarks = []
+    if found.novelty is None:
+        remarks.append(
+            "novelty was not judged: likeness alone may be copying; name the training nodules with --train, or --split"
+        )
+    if not found.masks:
+        remarks.append("shapes are those of intensity masks, because not both have masks")
+    names = sorted({*real.categories, *generated.categories} - {""})
+    shares = [[nodules.categories.count(name) / len(nodules.names) for name in names] for nodules in (real, generated)]
+    if any(abs(one - two) > MIX for one, two in zip(*shares, strict=True)):
+        told = ", ".join(f"{name} {one:.0%} and {two:.0%}" for name, one, two in zip(names, *shares, strict=True))
+        remarks.append(f"the mix of categories differs, which the figures count as unlikeness: of real and generated {told}")
+    return remarks
+
+
+def _blocks(
+    place: Path,
+    found: Judgement,
+    real: Nodules,
+    generated: Nodules,
+    training: Nodules | None,
+    window: tuple[float, float],
+    seed: int,
+) -> list[Block]:
+    def figure(name: str, drawn: Any, caption: str) -> Figure:
+        return Figure(name, caption, *canvas.save_both(drawn, place / name.lower().replace(" ", "_")))
+
+    sheet, key = pictures.unnamed(real.values, generated.values, window, seed)
+    distance = f"{found.generated.hu_distance:.0f} HU apart (real: {found.floor.hu_distance:.0f})"
+    worst = _worst(found, real, generated, window)
+    remarks = _remarks(found, real, generated)
+    blocks: list[Block] = [
+        Heading("Generated nodules judged", 1),
+        Paragraph(f"{_counts(found, real, generated)}."),
+        table(found),
+        *([Bullets(tuple(remark[0].upper() + remark[1:] + "." for remark in remarks))] if remarks else []),
+        Paragraph(
+            "**Real** stands for real nodules against others of other patients: what a perfect generator would get. Intervals "
+            "are 95 %, by resampling patients. C2ST: a logistic regression tells the sets apart by 29 features, on nodules "
+            "that it has not seen. Novelty: the median distance to the nearest training nodule, over that of real nodules that "
+            "were not in training; NNsym compares in 16 flips and turns. A nodule that is nearer than 95 % of those is a copy."
+        ),
+        Heading("Which are generated?", 2),
+        figure("Slices", sheet, f"Central axial slices, HU {window[0]:g} to {window[1]:g}, in random order, half generated."),
+        Heading("Distributions", 2),
+        figure("HU", pictures.hu_histograms(real.values, generated.values, window, distance), "Voxels by HU."),
+        figure(
+            "Features", pictures.feature_histograms(worst), f"The {WORST} features that differ most; blue real, red generated."
+        ),
+    ]
+    if found.novelty is not None and training is not None:
+        drawn = _neighbours(found, generated, training, window)
+        text = (
+            f"{PAIRS} generated nodules, from the nearest to the farthest, above the training nodule that is nearest to each, "
+            "flipped and turned as it fits best; the number is their distance in shares of the window."
+        )
+        blocks += [Heading("Nearest training nodules", 2), figure("Neighbours", drawn, text)]
+    return [*blocks, Heading("Key", 2), Paragraph(f"Generated are {key}.")]
+
+
+def _worst(found: Judgement, real: Nodules, generated: Nodules, window: tuple[float, float]) -> list[pictures.Feature]:
+    marginals = found.generated.marginals
+    columns = np.argsort(-marginals.statistic, kind="stable")[:WORST]
+    one, two = (features(some.values, some.masks if found.masks else None, window) for some in (real, generated))
+    return [
+        pictures.Feature(f"{NAMES[i]}: D {marginals.statistic[i]:.2f}, p {marginals.p[i]:.1g}", one[:, i], two[:, i])
+        for i in columns
+    ]
+
+
+def _neighbours(found: Judgement, generated: Nodules, training: Nodules, window: tuple[float, float]) -> Any:
+    assert found.novelty is not None
+    index, distance = found.novelty.nearest
+    chosen = np.argsort(distance, kind="stable")[np.linspace(0, len(distance) - 1, PAIRS).round().astype(int)]
+    fitting = []
+    for sample in chosen:
+        turns = [turn[0] for turn in novelty.symmetries(training.values[index[sample]][None])]
+        fitting.append(turns[int(novelty.nearest(generated.values[sample][None], np.stack(turns), window=window).index[0])])
+    titles = [f"{distance[sample]:.3f}" for sample in chosen]
+    return pictures.neighbours(generated.values[chosen], np.stack(fitting), titles, window)

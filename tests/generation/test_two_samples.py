@@ -1,0 +1,119 @@
+"""Each test against a hand computation, and on populations that are the same, shifted, or copies."""
+
+import numpy as np
+import pytest
+
+from gmmae.generation import two_samples
+from gmmae.generation.bootstrap import estimate, weights
+from gmmae.generation.two_samples import c2st, folds, hu_distance, marginals, mmd2, support
+
+
+def normal(seed, samples=120, shift=0.0):
+    return np.random.default_rng(seed).normal(shift, 1, (samples, 6))
+
+
+def names(prefix, samples=120):
+    return [f"{prefix}{i}" for i in range(samples)]
+
+
+def test_two_halves_of_one_population_cannot_be_told_apart_and_shifted_ones_can():
+    # The AUC of 120 against 120 has a standard deviation of .05 (30 pairs of populations, of mean .498), the mean of four .025.
+    pairs = np.random.default_rng(100).normal(size=(4, 2, 120, 6))
+    floors = [c2st(one, two, names("a"), names("b"), repetitions=1) for one, two in pairs]
+    assert np.mean([floor.value for floor in floors]) == pytest.approx(0.5, abs=0.06)
+    shifted = c2st(normal(0), normal(1, shift=1.0), names("a"), names("b"))
+    assert shifted.value > 0.9
+    assert shifted.low > 0.9
+
+
+def test_the_interval_of_an_auc_is_as_wide_as_theory_says():
+    """The standard error of an AUC of two equal populations is √((m + n + 1) / 12mn) (Mann and Whitney 1947)."""
+    found = c2st(normal(2), normal(3), names("a"), names("b"), repetitions=1)
+    se = np.sqrt(241 / (12 * 120 * 120))
+    assert (found.high - found.low) / (2 * 1.96) == pytest.approx(se, rel=0.35)
+
+
+def test_a_pair_in_two_folds_hides_what_a_pair_in_one_fold_shows():
+    """A classifier that memorised the one takes the slightly changed other for it, which lowers the AUC below that of pairs."""
+    real = np.random.default_rng(4).normal(size=(40, 25))
+    copies = real + 0.25 * np.random.default_rng(5).normal(size=real.shape) + 0.1
+    paired = c2st(real, copies, names("a", 40), names("a", 40), repetitions=4)
+    apart = c2st(real, copies, names("a", 40), names("b", 40), repetitions=4)
+    assert apart.value < paired.value - 0.03
+
+
+def test_folds_never_divide_a_group_or_a_pair_and_test_each_sample_once():
+    rng = np.random.default_rng(6)
+    groups = rng.integers(0, 30, 100).astype(str)
+    labels = np.repeat([0, 1], 50)
+    divided = folds(labels, groups, seed=0)
+    assert len(divided) == 5
+    assert sorted(np.concatenate([test for _, test in divided])) == list(range(100))
+    for train, test in divided:
+        assert not set(groups[train]) & set(groups[test])
+    assert [test.tolist() for _, test in folds(labels, groups, seed=1)] != [test.tolist() for _, test in divided]
+
+
+def test_mmd2_is_that_of_a_hand_computation():
+    real, other = np.array([[-1.0], [1.0]]), np.array([[1.0], [3.0]])  # already standardised
+    # Distances: -1 1: 2, 1 3: 2, across: 2, 4, 0, 2; the median of 2, 2, 2, 4, 0, 2 is 2: k = exp(-d²/8).
+    k = {d: np.exp(-(d**2) / 8) for d in (0, 2, 4)}
+    across = (k[2] + k[4] + k[0] + k[2]) / 4
+    assert mmd2(real, other, ["a", "b"], ["c", "d"]).value == pytest.approx(2 * k[2] - 2 * across)
+    # Without the pairs (-1, 1) and (1, 3).
+    assert mmd2(real, other, ["a", "b"], ["a", "b"], paired=True).value == pytest.approx(2 * k[2] - (k[4] + k[0]))
+
+
+def test_mmd2_is_about_zero_for_one_population_and_not_for_two():
+    # Its standard deviation was .003 (30 pairs of populations).
+    floors = [mmd2(normal(2 * i), normal(2 * i + 1), names("a"), names("b")) for i in range(4)]
+    assert abs(np.mean([floor.value for floor in floors])) < 0.006
+    assert min(floor.low for floor in floors) < 0
+    assert mmd2(normal(0), normal(1, shift=1.0), names("a"), names("b")).low > 0.05
+
+
+def test_marginals_count_features_with_and_without_correction():
+    real = np.tile(np.arange(100.0)[:, None], 6)
+    other = real + np.array([100, 20, 0, 0, 0, 0])
+    found = marginals(real, other)
+    np.testing.assert_allclose(found.statistic, [1, 0.2, 0, 0, 0, 0])
+    assert 0.03 < found.p[1] < 0.04  # significant alone, and not as the second of six, where p has to be below .05 · 2/6
+    assert found.share == pytest.approx(4 / 6)
+    assert found.corrected_share == pytest.approx(5 / 6)
+
+
+def test_density_and_coverage_of_balls_on_a_line(monkeypatch):
+    """Four real points one apart and one nearest neighbour: radii 1. A generated point on a real one lies in its ball and those
+    beside it.
+    """
+    monkeypatch.setattr(two_samples, "NEIGHBOURS", 1)
+    real = np.array([[0.0], [1.0], [2.0], [3.0]])
+    found = support(real, np.array([[1.0], [1.0], [9.0]]), names("a", 4), names("b", 3))
+    assert found.density.value == pytest.approx((3 + 3 + 0) / 3)
+    assert found.coverage.value == pytest.approx(3 / 4)
+
+
+def test_one_population_is_dense_and_covered_and_one_mode_of_it_is_dense_and_not_covered():
+    same = support(normal(0), normal(1), names("a"), names("b"))
+    assert same.density.value == pytest.approx(1, abs=0.15)
+    assert same.coverage.value > 0.9
+    collapsed = support(normal(0), 0.1 * normal(1), names("a"), names("b"))
+    assert collapsed.density.value > 1.5
+    assert collapsed.coverage.value < 0.8
+
+
+def test_histograms_are_apart_by_the_hu_that_all_voxels_were_raised():
+    values = np.random.default_rng(9).integers(-900, 300, (3, 4, 4, 4)).astype(np.int16)
+    assert hu_distance(values, values) == 0
+    assert hu_distance(values, values + 25) == pytest.approx(25)
+    assert hu_distance(np.full((1, 2, 2, 2), -3000), np.full((1, 2, 2, 2), -1000)) == 0  # outside the window
+
+
+def test_a_bootstrap_draws_whole_patients_and_its_interval_is_that_of_the_mean():
+    drawn = weights([*"aabbcdefgh"], seed=0)
+    assert (drawn[:, 0] == drawn[:, 1]).all()
+    assert len(np.unique(drawn[:, 0] - drawn[:, 2])) > 1
+    values = np.random.default_rng(10).normal(size=200)
+    drawn = weights(names("a", 200), seed=1, resamples=2000)
+    low, high = estimate(0.0, drawn @ values / drawn.sum(1))[1:]
+    assert (high - low) / (2 * 1.96) == pytest.approx(values.std() / np.sqrt(200), rel=0.1)
