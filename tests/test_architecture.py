@@ -141,8 +141,8 @@ def test_what_must_work_without_jax_knows_no_jax(name):
     ("package", "allowed"),
     [
         ("matplotlib", ["gmmae.figures"]),
-        ("scipy", ["gmmae.figures", "gmmae.data", "gmmae.analysis"]),
-        ("SimpleITK", ["gmmae.figures", "gmmae.data"]),
+        ("scipy", ["gmmae.figures", "gmmae.data", "gmmae.analysis", "gmmae.generation"]),
+        ("SimpleITK", ["gmmae.figures", "gmmae.data", "gmmae.generation.insertion"]),
         ("tensorboardX", ["gmmae.training.writers"]),
         ("orbax", ["gmmae.training.checkpoint"]),
         ("submitit", ["gmmae.sweep.cluster"]),

@@ -38,6 +38,9 @@ Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
 Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 """The work directory of a run, as an argument without a name."""
 
+Scans = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SCANS")]
+"""A folder shaped like LUNA16's, as an argument without a name."""
+
 MISSING: Any = tyro.MISSING
 """The default of an argument that must be given."""
 
