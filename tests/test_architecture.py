@@ -143,7 +143,7 @@ def test_what_must_work_without_jax_knows_no_jax(name):
         ("matplotlib", ["gmmae.figures"]),
         ("scipy", ["gmmae.figures", "gmmae.data", "gmmae.analysis", "gmmae.generation"]),
         ("sklearn", ["gmmae.generation"]),
-        ("SimpleITK", ["gmmae.figures", "gmmae.data"]),
+        ("SimpleITK", ["gmmae.figures", "gmmae.data", "gmmae.generation.insertion"]),
         ("tensorboardX", ["gmmae.training.writers"]),
         ("orbax", ["gmmae.training.checkpoint"]),
         ("submitit", ["gmmae.sweep.cluster"]),

@@ -48,6 +48,9 @@ Generated = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="GENERAT
 Data = Annotated[DataConfig, tyro.conf.FlagConversionOff]
 """The section `data`, among arguments that are parsed with `markers=()` for the sake of a `Switch`."""
 
+Scans = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SCANS")]
+"""A folder shaped like LUNA16's, as an argument without a name."""
+
 MISSING: Any = tyro.MISSING
 """The default of an argument that must be given."""
 

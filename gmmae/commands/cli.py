@@ -155,7 +155,7 @@ def _module(name: str) -> Command:
     return lambda arguments, prog: importlib.import_module(f"gmmae.commands.{name}").command(arguments, prog)
 
 
-WITH_MODULES: tuple[str, ...] = ("evaluate", "describe", "export", "generate", "judge")
+WITH_MODULES: tuple[str, ...] = ("evaluate", "describe", "export", "generate", "insert", "judge")
 COMMANDS: dict[str, Command] = {
     **{"train": start_training, "sweep": sweep, "report": report, "data": data},
     **{name: _module(name) for name in WITH_MODULES},

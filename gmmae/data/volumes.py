@@ -111,7 +111,7 @@ def masses(values: Real[np.ndarray, "samples ..."], window: tuple[float, float])
     mass = windowed(values, window).sum(axes) * np.prod([2 / size for size in values.shape[1:]])
     if (mass <= 0).any():
         raise DataError(
-            f"each volume must have voxels above the window's lower end, {window[0]:g}; volume {int(np.argmin(mass))} has none: "
+            f"each volume must have voxels above the window's lower end, {window[0]:g}; volume {mass.argmin()} has none: "
             "lower data.window"
         )
     return mass

@@ -23,7 +23,7 @@ BATCH = 64
 DEAD = 1e-3
 """A latent unit is dead if its standard deviation over the training set is less than this share of the largest."""
 ROUNDS, SAME_DONORS = 30, 10
-"""Times that samples are drawn anew in place of those rejected before the generator gives up; of these, from the same donors."""
+"""Times that samples are drawn anew in place of those rejected, before the generator gives up; at first from the same donors."""
 
 
 class Model(NamedTuple):

@@ -26,13 +26,7 @@ def plan(config: DataConfig) -> Plan:
     root = Path(config.root)
     if not config.root or not root.is_dir():
         raise DataError(f"data.root must be the folder of the .mhd scans when data.source is luna16; got {config.root!r}")
-    found: dict[str, Path] = {}
-    faults: list[Fault] = []
-    for path in sorted([*root.glob("*.mhd"), *root.glob("subset*/*.mhd")]):
-        first = found.setdefault(path.stem, path)
-        if first is not path:
-            text = f"is also in {first.parent.name}, which is used: remove one of the two"
-            faults.append(Fault("ambiguous", str(path.relative_to(root)), text, 0))
+    found, faults = find_scans(root)
     if not found:
         raise DataError(f"data.root must hold .mhd scans, in subset*/ or directly; {root} has none")
     csv = root / (config.csv or "annotations.csv")
@@ -55,6 +49,18 @@ def plan(config: DataConfig) -> Plan:
         fingerprint(root, tasks),
         sha256(csv),
     )
+
+
+def find_scans(root: Path) -> tuple[dict[str, Path], list[Fault]]:
+    """The headers of a folder's scans by their series UID, and a fault for each that is there twice."""
+    found: dict[str, Path] = {}
+    faults: list[Fault] = []
+    for path in sorted([*root.glob("*.mhd"), *root.glob("subset*/*.mhd")]):
+        first = found.setdefault(path.stem, path)
+        if first is not path:
+            text = f"is also in {first.parent.name}, which is used: remove one of the two"
+            faults.append(Fault("ambiguous", str(path.relative_to(root)), text, 0))
+    return found, faults
 
 
 def _item(uid: str, index: int, row: Row, csv: str) -> Item:

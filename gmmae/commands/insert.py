@@ -1,0 +1,44 @@
+"""`gmmae insert`: nodules of a folder of cubes, put into a folder of scans."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from gmmae.commands.arguments import MISSING, Folder, Scans, parse
+
+
+@dataclass(frozen=True)
+class InsertArguments:
+    """Put nodules, generated or real, into scans shaped like LUNA16's, with annotations, masks and boxes."""
+
+    nodules: Folder  # cubes with masks and a nodules.csv
+    scans: Scans  # .mhd scans, in subset*/ or directly; they are left as they are
+    out: Path  # the folder to write; empty, or made
+    per_scan: tuple[int, int] = (1, 3)  # the fewest and the most nodules that a scan gets
+    blending: Literal["poisson", "alpha"] = "poisson"  # how nodules pass into the lung around them
+    seed: int = 0  # another seed, other places
+    edge: str = "1.25x"  # how wide cubes are cut: as data.edge; generated ones are 1.25x
+    size: int = 32  # voxels along each edge of a cube
+    cache: str = ""  # folder of extracted cubes; empty: gmmae in the user's cache folder
+
+
+def command(arguments: Sequence[str], prog: str) -> int:
+    """Inserts, and says what came of it. Returns the exit code."""
+    parsed = parse(InsertArguments(MISSING, MISSING, MISSING), arguments, prog)
+    from gmmae.data.config import DataConfig
+    from gmmae.data.extraction.prepare import load_prepared, prepare, say_on_stderr
+    from gmmae.generation.insertion.insert import insert
+
+    config = DataConfig(
+        source="cubes",
+        root=str(parsed.nodules),
+        edge=parsed.edge,
+        size=parsed.size,
+        fill="replicate",
+        cache=parsed.cache,
+    )
+    nodules, details = load_prepared(prepare(config, say_on_stderr))
+    summary = insert(nodules, details, parsed.scans, parsed.out, parsed.seed, parsed.blending, say_on_stderr, parsed.per_scan)
+    print("\n".join(summary.lines()))
+    return 0

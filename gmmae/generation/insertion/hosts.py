@@ -1,0 +1,124 @@
+"""A folder of scans shaped like LUNA16's, one scan in memory at a time."""
+
+import csv
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import SimpleITK as sitk
+from jaxtyping import Float, Real
+
+from gmmae.data.config import DataConfig
+from gmmae.data.extraction.annotations import Row, read_table
+from gmmae.data.extraction.luna16 import COLUMNS, find_scans
+from gmmae.data.extraction.scans import open_scan
+from gmmae.data.volumes import DataError
+
+ANNOTATIONS = "annotations.csv"
+GROUPS = ("patient", "group")
+"""Columns of a scan's patient, which its new rows get too, so that a split keeps them together."""
+
+
+class Table(NamedTuple):
+    """`annotations.csv` as it is: its columns, the lines of each scan unchanged, and those of their rows that can be used."""
+
+    columns: tuple[str, ...]
+    lines: dict[str, list[dict[str, str]]]
+    rows: dict[str, list[Row]]
+
+    def patient(self, uid: str) -> dict[str, str]:
+        """The cells that name a scan's patient, where all its lines agree."""
+        cells = {column: {line[column] for line in self.lines[uid]} for column in GROUPS if column in self.columns}
+        return {column: values.pop() for column, values in cells.items() if len(values) == 1}
+
+
+class Grid(NamedTuple):
+    """Where voxels lie: world = origin + matrix @ (i, j, k), in mm along x, y, z; the direction matrix is in it."""
+
+    origin_mm: Float[np.ndarray, "3"]
+    matrix_mm: Float[np.ndarray, "3 3"]
+    shape: tuple[int, ...]
+
+    @property
+    def spacing_mm(self) -> Float[np.ndarray, "3"]:
+        """Along z, y, x."""
+        return np.linalg.norm(self.matrix_mm, axis=0)[::-1]
+
+    def world(self, index: Real[np.ndarray, "*points 3"]) -> Float[np.ndarray, "*points 3"]:
+        """World points (x, y, z) of indices (z, y, x)."""
+        return index[..., ::-1] @ self.matrix_mm.T + self.origin_mm
+
+    def index(self, world_mm: Real[np.ndarray, "*points 3"]) -> Float[np.ndarray, "*points 3"]:
+        """Indices (z, y, x) of world points (x, y, z)."""
+        return ((world_mm - self.origin_mm) @ np.linalg.inv(self.matrix_mm).T)[..., ::-1]
+
+
+class Host(NamedTuple):
+    """A scan: its header's path, its voxels in HU along z, y, x, where they lie, and an image that carries its geometry."""
+
+    uid: str
+    path: Path
+    voxels: Real[np.ndarray, "z y x"]
+    grid: Grid
+    frame: sitk.Image
+
+
+def list_scans(root: Path) -> dict[str, Path]:
+    """The headers of a folder's scans by their series UID.
+
+    Raises:
+      DataError: no such folder, or no scans.
+    """
+    if not root.is_dir():
+        raise DataError(f"SCANS must be a folder of .mhd scans; got {root}, which is none")
+    found, _ = find_scans(root)
+    if not found:
+        raise DataError(f"SCANS must hold .mhd scans, in subset*/ or directly; {root} has none")
+    return dict(sorted(found.items()))
+
+
+def read_annotations(root: Path) -> Table:
+    """The folder's `annotations.csv`; without one, none is annotated.
+
+    Raises:
+      DataError: it is no CSV, or lacks a column of LUNA16's.
+    """
+    path = root / ANNOTATIONS
+    lines: dict[str, list[dict[str, str]]] = defaultdict(list)
+    rows: dict[str, list[Row]] = defaultdict(list)
+    if not path.is_file():
+        return Table(("seriesuid", *COLUMNS), lines, rows)
+    for row in read_table(path, DataConfig(source="luna16"), "seriesuid", COLUMNS).rows:
+        rows[row.file].append(row)
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file, restval="")
+        for line in reader:
+            line.pop(None, None)  # pyright: ignore[reportArgumentType]  # what a line has beyond the columns
+            lines[(line["seriesuid"] or "").strip()].append(line)
+        return Table(tuple(reader.fieldnames or ()), lines, rows)
+
+
+def read_host(uid: str, path: Path) -> Host:
+    """A scan, whole.
+
+    Raises:
+      DataError: it cannot be read; the message names the file.
+    """
+    try:
+        volume = open_scan(path)
+        image = volume.read((0, 0, 0), volume.size)
+    except (DataError, OSError) as error:
+        raise DataError(f"{path.name}: {error}") from error
+    if volume.axes != 3:
+        raise DataError(f"{path.name}: a scan must have 3 axes; this one has {volume.axes}")
+    at = volume.frame.TransformContinuousIndexToPhysicalPoint
+    origin = np.array(at((0.0, 0.0, 0.0)))
+    columns = [np.array(at(unit)) - origin for unit in np.eye(3).tolist()]
+    voxels = sitk.GetArrayFromImage(image)
+    return Host(uid, path, voxels, Grid(origin, np.stack(columns, axis=1), voxels.shape), volume.frame)
+
+
+def annotated(rows: list[Row]) -> list[tuple[Float[np.ndarray, "3"], float]]:
+    """Centre (world mm) and diameter (mm) of the nodules that a scan has already."""
+    return [(np.array(row.centre_mm), row.diameter_mm) for row in rows if row.centre_mm and row.diameter_mm]
