@@ -4,9 +4,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
-from gmmae.commands.api import load
+from gmmae.base.errors import InputError
+from gmmae.base.rules import require
+from gmmae.commands.api import Trained, load
 from gmmae.commands.arguments import MISSING, Run, parse
+from gmmae.data.config import DataConfig
+from gmmae.data.volumes import Nodules
+
+if TYPE_CHECKING:
+    from gmmae.generation.generator import Generated
 
 
 @dataclass(frozen=True)
@@ -19,42 +27,89 @@ class GenerateArguments:
     category: str = ""  # of all of them; empty: as in the training set
     seed: int = 0  # another seed, other nodules
     size: int = 0  # voxels along each axis of a cube; 0: as many as the model was trained on
-    bandwidth: float = 0.4  # noise of the prior, in standard deviations within a category
-    texture: float = 1.0  # strength of the texture that the mixtures leave out; 0: none
+    bandwidth: float = 1.0  # noise of the prior, in standard deviations within a category
+    texture: float = 0.6  # strength of the texture that the mixtures leave out; 0: none
+    into: Path | None = None  # .mhd scans as LUNA16's; copies of them with the nodules go to scans/ in the folder
+    blending: Literal["poisson", "alpha"] = "poisson"  # how nodules pass into the lung around them
 
 
 def command(arguments: Sequence[str], prog: str) -> int:
     """Generates, writes, draws, and says where everything is. Returns the exit code."""
-    asked = parse(GenerateArguments(MISSING), arguments, prog)
+    asked = parse(GenerateArguments(MISSING, MISSING), arguments, prog)
     _check(asked)
     start = time.perf_counter()
-    trained = load(asked.run)
-    from gmmae.data import sources
-    from gmmae.figures.generated import contact_sheets
     from gmmae.generation import folder
-    from gmmae.generation.generator import STRENGTHS, TEXTURE
+
+    trained = load(asked.run)
+    data = generating_data(trained)
+    from gmmae.data import sources
+    from gmmae.generation import generator as generators
 
     folder.require_empty(asked.out)
-    config = data_of(trained)
-    nodules, (train, validation) = sources.load_whole(config)
-    generator = fitted(trained, nodules.take(train), nodules.take(validation))
+    whole = sources.load_whole(data)
+    training, held_out = (whole.nodules.take(part) for part in whole.split)
+    generator = generators.fit(generators.Model(trained.workload, trained.params, data.window, data.shape), training, held_out)
     if generator.dead:
         print(f"{generator.dead} latent units of {asked.run} carry nothing: what they could say is missing from all nodules")
-    generated = generator.sample(
-        asked.count,
-        asked.category or None,
-        asked.seed,
-        size=asked.size,
-        strengths=STRENGTHS._replace(bandwidth=asked.bandwidth),
-        texture=TEXTURE._replace(strength=asked.texture),
+    strengths = generators.STRENGTHS._replace(bandwidth=asked.bandwidth)
+    texture = generators.TEXTURE._replace(strength=asked.texture)
+    found = generator.sample(
+        asked.count, asked.category or None, asked.seed, size=asked.size, strengths=strengths, texture=texture
     )
-    folder.write(generated, asked.out, trained.record.run_id, asked.seed)
-    sheets = contact_sheets(asked.out, nodules.values[validation], generated.nodules.values, config.window, asked.seed)
-    seconds = time.perf_counter() - start
+    folder.write(found, asked.out, trained.record.run_id, asked.seed)
     print(
-        f"{asked.count} nodules in {seconds:.1f} s, {generated.rejected} more thrown away as too near to a training nodule: {asked.out}"
+        f"{asked.count} nodules in {time.perf_counter() - start:.1f} s; {found.rejected} others were too near to a training nodule, "
+        "and were drawn anew"
     )
-    for path in sheets:
+    print(asked.out / "nodules.csv")
+    for path in _contact_sheets(asked, held_out, found, data.window):
         print(path)
-    print(f"--data.augment-with {asked.out} adds them to a training set")
+    if asked.into is not None:
+        _insert(asked, found)
+    print(f"to train with them: --data.augment-with {asked.out}")
     return 0
+
+
+def _check(asked: GenerateArguments) -> None:
+    require(asked.count >= 1, "--count", "at least 1", asked.count)
+    require(asked.size == 0 or asked.size >= 4, "--size", "0 or at least 4", asked.size)
+    require(asked.bandwidth >= 0, "--bandwidth", "at least 0", asked.bandwidth)
+    require(asked.texture >= 0, "--texture", "at least 0", asked.texture)
+
+
+def generating_data(trained: Trained) -> DataConfig:
+    """The section `data` of a run that can generate.
+
+    Raises:
+      InputError: its model decodes no latent vectors, or its data are not volumes.
+    """
+    data = getattr(trained.config.settings, "data", None)
+    if trained.workload.decode is None or not isinstance(data, DataConfig) or data.ndim != 3:
+        raise InputError(
+            "RUN must have a model that makes volumes of latent vectors, model.decoder = cells with data.ndim = 3; got another: "
+            "train one with --config nodules_generate"
+        )
+    return data
+
+
+def _contact_sheets(asked: GenerateArguments, real: Nodules, found: "Generated", window: tuple[float, float]) -> list[Path]:
+    """Real held-out nodules and generated ones in random order: one sheet to guess by, and one that tells."""
+    from gmmae.figures import canvas
+    from gmmae.figures.judgement import unnamed
+
+    paths = []
+    for name, labelled in (("contact_sheet", False), ("contact_sheet_labelled", True)):
+        figure, _ = unnamed(real.values, found.nodules.values, window, asked.seed, labelled)
+        paths.append(canvas.save(figure, asked.out / f"{name}.png"))
+    return paths
+
+
+def _insert(asked: GenerateArguments, found: "Generated") -> None:
+    from gmmae.data.extraction.prepare import say_on_stderr
+    from gmmae.generation.insertion.insert import insert
+
+    assert asked.into is not None
+    assert found.nodules.details is not None
+    out = asked.out / "scans"
+    summary = insert(found.nodules, found.nodules.details, asked.into, out, asked.seed, asked.blending, say_on_stderr)
+    print("\n".join(summary.lines()))

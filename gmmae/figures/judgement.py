@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Real
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from gmmae.figures import canvas
 from gmmae.figures.canvas import BLUE, VERMILION, WIDTH
@@ -27,7 +28,11 @@ class Feature(NamedTuple):
 
 
 def unnamed(
-    real: Real[np.ndarray, "real z y x"], generated: Real[np.ndarray, "generated z y x"], window: tuple[float, float], seed: int
+    real: Real[np.ndarray, "real z y x"],
+    generated: Real[np.ndarray, "generated z y x"],
+    window: tuple[float, float],
+    seed: int,
+    labelled: bool = False,
 ) -> tuple[Figure, str]:
     """Central axial slices of as many real and generated volumes in random order, and the names of the generated ones.
 
@@ -35,6 +40,7 @@ def unnamed(
       real, generated: volumes, of which at most half a sheet each are drawn by lot.
       window: the values shown black and white.
       seed: of the choice and the order.
+      labelled: whether generated ones have a frame.
     """
     rng = np.random.default_rng(seed)
     count = min(len(real), len(generated), COLUMNS * len(ROWS) // 2)
@@ -49,6 +55,8 @@ def unnamed(
     names = [f"{ROWS[at // COLUMNS]}{at % COLUMNS + 1}" for at in range(2 * count)]
     for axes, name, sample in zip(grid.flat, names, order, strict=False):
         axes.imshow(slices[sample], cmap="gray", vmin=window[0], vmax=window[1])
+        if labelled and sample >= count:
+            axes.add_patch(Rectangle((0, 0), 1, 1, transform=axes.transAxes, fill=False, color=VERMILION, linewidth=2))
         axes.text(0.03, 0.97, name, transform=axes.transAxes, va="top", fontsize=5, color="white", alpha=0.8)
     return figure, ", ".join(name for name, sample in zip(names, order, strict=True) if sample >= count)
 

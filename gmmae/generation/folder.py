@@ -28,14 +28,15 @@ def write(generated: Generated, out: Path, run: str, seed: int) -> None:
     """
     require_empty(out)
     nodules = generated.nodules
-    assert nodules.masks is not None
+    assert nodules.details is not None
+    volumes = {"images": nodules.values} | ({} if nodules.masks is None else {"masks": nodules.masks})
     rows = []
     for i, name in enumerate(nodules.names):
         file = f"{name}.nii.gz"
-        for folder, volume in (("images", nodules.values[i]), ("masks", nodules.masks[i])):
-            places.write(out / folder / file, volume, (0.0, 0.0, 0.0), float(generated.edge_mm[i]))
+        for folder, values in volumes.items():
+            places.write(out / folder / file, values[i], (0.0, 0.0, 0.0), float(nodules.details.edge_mm[i]))
         donors = (" ".join(dict.fromkeys(names[i])) for names in (generated.shape_donors, generated.texture_donors))
-        known = (nodules.categories[i], f"{generated.diameter_mm[i]:.6f}", run, seed)
+        known = (nodules.categories[i], f"{nodules.details.diameter_mm[i]:.6f}", run, seed)
         rows.append([file, *known, generated.nearest[i], f"{generated.distance[i]:.6f}", *donors])
     with (out / "nodules.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([COLUMNS, *rows])

@@ -9,7 +9,7 @@ from jaxtyping import Float, Float32, Int, Int16, Shaped
 from scipy import ndimage
 
 from gmmae.base.errors import InputError
-from gmmae.data.volumes import Nodules, masses, to_density, windowed
+from gmmae.data.volumes import Details, Nodules, masses, to_density, windowed
 from gmmae.generation import prior as priors
 from gmmae.generation.novelty import COPY_PERCENTILE, nearest
 from gmmae.generation.prior import Prior, Strengths
@@ -60,8 +60,8 @@ class Generated(NamedTuple):
     """New nodules, with what was drawn for each.
 
     Attributes:
-      nodules: values in HU (int16), masks, categories; each is a group of its own.
-      diameter_mm, edge_mm: of nodule and cube.
+      nodules: values in HU (int16), masks where the training set has them, categories, and the diameters and edges that were
+        drawn; each is a group of its own, and lies at the world's origin.
       nearest: the training nodule that each is nearest to.
       distance: to it, as `gmmae.generation.novelty.nearest` measures.
       shape_donors, texture_donors: the training nodules that the prior's bands and the texture's blocks come from.
@@ -69,8 +69,6 @@ class Generated(NamedTuple):
     """
 
     nodules: Nodules
-    diameter_mm: Float[np.ndarray, " samples"]
-    edge_mm: Float[np.ndarray, " samples"]
     nearest: tuple[str, ...]
     distance: Float[np.ndarray, " samples"]
     shape_donors: Shaped[np.ndarray, "samples bands"]
@@ -190,10 +188,11 @@ class Generator(NamedTuple):
             values = self._hu(_density(drawn, shape), drawn["mass"], residual, drawn["shape_donors"][:, 0], grey_levels)
         names = tuple(f"generated-{seed}-{i:05d}" for i in range(len(values)))
         name_of = np.array(self.training.names)
+        count = len(names)
+        details = Details(names, np.zeros((count, 3)), drawn["edge_mm"], drawn["diameter_mm"], np.zeros(count))
+        masks = None if self.training.masks is None else (outline > 0).astype(np.uint8)
         return Generated(
-            Nodules(values, names, names, tuple(drawn["category"].tolist()), (outline > 0).astype(np.uint8)),
-            drawn["diameter_mm"],
-            drawn["edge_mm"],
+            Nodules(values, names, names, tuple(drawn["category"].tolist()), masks, details),
             tuple(name_of[drawn["nearest"]].tolist()),
             drawn["distance"],
             name_of[drawn["shape_donors"]],
