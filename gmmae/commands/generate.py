@@ -57,10 +57,8 @@ def command(arguments: Sequence[str], prog: str) -> int:
         asked.count, asked.category or None, asked.seed, size=asked.size, strengths=strengths, texture=texture
     )
     folder.write(found, asked.out, trained.record.run_id, asked.seed)
-    print(
-        f"{asked.count} nodules in {time.perf_counter() - start:.1f} s; {found.rejected} others were too near to a training nodule, "
-        "and were drawn anew"
-    )
+    seconds = time.perf_counter() - start
+    print(f"{asked.count} nodules in {seconds:.1f} s; {found.rejected} more, too near to a training nodule, were drawn anew")
     print(asked.out / "nodules.csv")
     for path in _contact_sheets(asked, held_out, found, data.window):
         print(path)

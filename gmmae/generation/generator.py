@@ -23,7 +23,7 @@ BATCH = 64
 DEAD = 1e-3
 """A latent unit is dead if its standard deviation over the training set is less than this share of the largest."""
 ROUNDS, SAME_DONORS = 30, 10
-"""Times that samples are drawn anew in place of those rejected, before the generator gives up; at first from the same donors."""
+"""Times that what was rejected is drawn anew before the generator gives up; the first of them from the same donors."""
 
 
 class Model(NamedTuple):
@@ -184,8 +184,11 @@ class Generator(NamedTuple):
         values, outline = drawn["values"], drawn["outline"]
         if size and size != values.shape[1]:
             shape = (size,) * (values.ndim - 1)
+            from gmmae.workloads.cells import density_at
+
+            density = density_at(*(drawn[name] for name in ("weights", "means", "covariances")), shape)
             residual, outline = (_zoomed(drawn[name], size / values.shape[1]) for name in ("residual", "outline"))
-            values = self._hu(_density(drawn, shape), drawn["mass"], residual, drawn["shape_donors"][:, 0], grey_levels)
+            values = self._hu(density, drawn["mass"], residual, drawn["shape_donors"][:, 0], grey_levels)
         names = tuple(f"generated-{seed}-{i:05d}" for i in range(len(values)))
         name_of = np.array(self.training.names)
         count = len(names)
@@ -278,15 +281,6 @@ def _expanded(values: Float[np.ndarray, " samples"], ndim: int) -> Float[np.ndar
 def _in_hu(shares: np.ndarray, window: tuple[float, float]) -> Int16[np.ndarray, "samples *volume"]:
     low, high = window
     return np.rint(low + (high - low) * np.clip(shares, 0, 1)).astype(np.int16)
-
-
-def _density(drawn: dict[str, np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-    """The mixtures' density on another grid, one mixture at a time: hundreds of components at thousands of points each."""
-    from gmmae.models.mixture import Mixture, density, grid
-
-    points = grid(shape, len(shape))
-    each = zip(drawn["weights"], drawn["means"], drawn["covariances"], strict=True)
-    return np.stack([np.asarray(density(Mixture.of(*parameters), points)).reshape(shape) for parameters in each])
 
 
 def _zoomed(values: np.ndarray, factor: float) -> np.ndarray:

@@ -15,6 +15,8 @@ from gmmae.data.volumes import Nodules, masses, to_density
 from gmmae.models.cells import Decoded, cell_autoencoder, density_on_grid, dice, mask_losses
 from gmmae.models.config import ModelConfig
 from gmmae.models.losses import LOSSES, mean_of_each
+from gmmae.models.mixture import Mixture, grid
+from gmmae.models.mixture import density as mixture_density
 from gmmae.workloads.augment import symmetries
 from gmmae.workloads.workload import Params, PerSample, Samples, Splits, Workload
 
@@ -32,6 +34,15 @@ def samples_of(nodules: Nodules, window: tuple[float, float]) -> dict[str, np.nd
 
 def _density(samples: Samples) -> Array:
     return samples["density"] if isinstance(samples, dict) else samples
+
+
+def density_at(
+    weights: np.ndarray, means: np.ndarray, covariances: np.ndarray, shape: tuple[int, ...]
+) -> Float[np.ndarray, "samples ..."]:
+    """The density of each mixture at the voxel centres of a volume of any shape, one mixture at a time."""
+    points = grid(shape, len(shape))
+    each = zip(*map(jnp.asarray, (weights, means, covariances)), strict=True)
+    return np.stack([np.asarray(mixture_density(Mixture.of(*one), points)).reshape(shape) for one in each])
 
 
 def workload(model: ModelConfig, data: sources.DataConfig, loss: str) -> Workload:
@@ -54,6 +65,7 @@ def workload(model: ModelConfig, data: sources.DataConfig, loss: str) -> Workloa
         return mean_of_each(point_loss(density_on_grid(found.mixture, data.shape), density))
 
     def losses(params: Params, samples: Samples, keys: Array | None) -> Array:
+        samples = jax.tree.map(jnp.asarray, samples)
         density, mask = samples["density"], samples["mask"]
         if data.augment and keys is not None:
             density, mask = symmetries(density, keys), symmetries(mask, keys)
@@ -62,6 +74,7 @@ def workload(model: ModelConfig, data: sources.DataConfig, loss: str) -> Workloa
         return density_losses(found, density) + model.mask_weight * mask_losses(found.mask, mask) + model.mass_weight * of_mass
 
     def metrics(params: Params, samples: Samples) -> PerSample:
+        samples = jax.tree.map(jnp.asarray, samples)
         found = apply(params, samples["density"])
         return {
             "density": density_losses(found, samples["density"]),
@@ -70,10 +83,10 @@ def workload(model: ModelConfig, data: sources.DataConfig, loss: str) -> Workloa
         }
 
     def encode(params: Params, samples: Samples) -> Array:
-        return apply(params, _density(samples), module.encode)
+        return apply(params, jnp.asarray(_density(samples)), module.encode)
 
     def decode(params: Params, latent: Array) -> PerSample:
-        found: Decoded = apply(params, latent, module.decode)
+        found: Decoded = apply(params, jnp.asarray(latent), module.decode)
         mixture = found.mixture.mixture
         return {
             "density": density_on_grid(found.mixture, data.shape),

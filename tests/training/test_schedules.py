@@ -49,6 +49,13 @@ def test_decay_multiplies_the_rate_from_the_end_of_each_epoch_on():
     assert found[1] == pytest.approx(0.4, rel=RTOL), "the first step of the third epoch is already decayed"
 
 
+def test_a_ramp_rises_from_the_first_step_to_the_whole_rate_and_a_cosine_falls_to_a_hundredth():
+    found = at(Rates(2.0, 2.0, ramp_epochs=2, cosine_epochs=10), 10, [0, 9, 19, 50, 100, 500])
+    cosines = [0.01 + 0.99 * (1 + np.cos(np.pi * min(step, 100) / 100)) / 2 for step in (0, 9, 19, 50, 100, 500)]
+    ramps = [0.05, 0.5, 1, 1, 1, 1]
+    assert found == pytest.approx([2 * ramp * cosine for ramp, cosine in zip(ramps, cosines, strict=True)], rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("literal", "choices"),
     [

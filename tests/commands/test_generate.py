@@ -1,0 +1,66 @@
+"""`gmmae generate`, from a run to a folder that the project reads, and its messages."""
+
+import csv
+
+import pytest
+
+from gmmae.commands import cli
+from gmmae.data.config import DataConfig
+from gmmae.data.extraction import prepare
+from gmmae.training.loop import run
+from tests.small import Recorder, small
+
+CELLS = {"model__decoder": "cells", "model__cells": 2, "data__samples": 60, "data__validation": 20, "stop__max_epochs": 1}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    run(small(**CELLS), folder, Recorder())
+    return folder
+
+
+def generate(capsys, *arguments):
+    code = cli.guarded(cli.COMMANDS["generate"], list(map(str, arguments)), "gmmae generate")
+    return code, *capsys.readouterr()
+
+
+def test_it_writes_cubes_that_are_read_back_and_sheets_to_look_at(trained, tmp_path, capsys):
+    code, printed, _ = generate(capsys, trained, "--count", 30, "--seed", 5, "--out", tmp_path / "made")
+    assert code == 0
+    assert printed.startswith("30 nodules in ")
+    assert printed.endswith(f"to train with them: --data.augment-with {tmp_path / 'made'}\n")
+    with (tmp_path / "made" / "nodules.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 30
+    assert {row["seed"] for row in rows} == {"5"}
+    assert all(float(row["distance"]) > 0 and row["nearest"].startswith("synthetic-") for row in rows)
+    for sheet in ("contact_sheet.png", "contact_sheet_labelled.png"):
+        assert (tmp_path / "made" / sheet).stat().st_size > 1000
+    back = prepare.load(DataConfig(source="cubes", root=str(tmp_path / "made"), size=8, cache=str(tmp_path / "cache")), print)
+    assert len(back.names) == 30
+    assert back.masks is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--count", 0], "--count must be at least 1; got 0"),
+        (["--size", 3], "--size must be 0 or at least 4; got 3"),
+        (["--bandwidth", -1], "--bandwidth must be at least 0; got -1.0"),
+        (["--category", "cyst"], "category must be one of "),
+    ],
+)
+def test_bad_input_is_one_line(trained, tmp_path, capsys, arguments, message):
+    code, _, error = generate(capsys, trained, "--out", tmp_path / "made", *arguments)
+    assert code == 2
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_model_with_the_papers_heads_cannot_generate(tmp_path, capsys):
+    run(small(stop__max_epochs=1), tmp_path / "run", Recorder())
+    code, _, error = generate(capsys, tmp_path / "run", "--out", tmp_path / "made")
+    assert code == 2
+    assert "RUN must have a model that makes volumes of latent vectors, model.decoder = cells" in error
+    assert not (tmp_path / "made").exists()

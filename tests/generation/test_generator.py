@@ -1,0 +1,121 @@
+"""The generator on an untrained model of synthetic nodules: what holds whatever the model has learnt."""
+
+import jax
+import numpy as np
+import pytest
+
+from gmmae.base.errors import InputError
+from gmmae.data import sources
+from gmmae.data.config import DataConfig
+from gmmae.data.extraction import prepare
+from gmmae.generation import folder
+from gmmae.generation import generator as generators
+from gmmae.generation.generator import TEXTURE, Model
+from gmmae.workloads import registry
+from tests.small import small
+
+DATA = DataConfig(size=8, samples=60, validation=20)
+
+
+@pytest.fixture(scope="module")
+def model():
+    changes = {"model__decoder": "cells", "model__cells": 2, "data__samples": 60, "data__validation": 20}
+    workload = registry.build(small(**changes))
+    return Model(workload, workload.init(jax.random.key(0)), DATA.window, DATA.shape)
+
+
+@pytest.fixture(scope="module")
+def cohorts():
+    whole, split = sources.load_whole(DATA)
+    return whole.take(split.train), whole.take(split.validation)
+
+
+@pytest.fixture(scope="module")
+def generator(model, cohorts):
+    return generators.fit(model, *cohorts)
+
+
+def test_the_same_seed_makes_the_same_nodules_and_another_others(generator):
+    first, second, third = (generator.sample(10, seed=seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first.nodules.values, second.nodules.values)
+    assert np.abs(first.nodules.values.astype(int) - third.nodules.values).mean() > 10
+    assert len(set(first.nodules.names) | set(third.nodules.names)) == 20
+
+
+def test_no_nodule_is_nearer_to_the_training_set_than_five_in_a_hundred_real_ones(generator, cohorts):
+    found = generator.sample(40, seed=3)
+    shares = [
+        np.clip((n.values.astype(float) + 1000) / 1400, 0, 1).reshape(len(n.values), -1) for n in (found.nodules, *cohorts)
+    ]
+    new, training, held_out = (part[:, None] for part in shares)
+    apart, real = (np.sqrt(((some - training[:, 0]) ** 2).mean(-1)).min(1) for some in (new, held_out))
+    np.testing.assert_allclose(found.distance, apart, rtol=1e-4)
+    assert apart.min() >= np.percentile(real, 5) - 1e-6
+    assert found.nearest[0] in cohorts[0].names
+
+
+def test_a_category_is_that_of_all_and_must_be_known(generator):
+    assert set(generator.sample(8, "ground-glass").nodules.categories) == {"ground-glass"}
+    with pytest.raises(InputError, match=r"category must be one of ground-glass, .*; got 'nodule'"):
+        generator.sample(8, "nodule")
+
+
+def test_where_all_are_copies_it_says_so_instead_of_giving_fewer(generator):
+    with pytest.raises(InputError, match=r"must differ by at least 2 from all of the training set; \d+ of \d+ samples do not"):
+        generator._replace(least_distance=2.0).sample(4)
+
+
+def test_another_resolution_shows_the_same_nodules(generator):
+    smooth = TEXTURE._replace(strength=0.0, grey_levels=False)
+    coarse, fine = (generator.sample(6, seed=4, size=size, texture=smooth).nodules for size in (0, 16))
+    assert fine.values.shape == (6, 16, 16, 16)
+    assert fine.masks.shape == fine.values.shape
+    pooled = fine.values.reshape(6, 8, 2, 8, 2, 8, 2).mean((2, 4, 6))
+    # The mean of eight points of a density that is smooth on the scale of voxels; HU of 1400.
+    assert np.abs(pooled - coarse.values).mean() < 15
+
+
+def test_grey_levels_are_those_of_the_first_donor(generator, cohorts):
+    found = generator.sample(3, seed=5)
+    donor = cohorts[0].names.index(found.shape_donors[0, 0])
+    expected = np.clip(np.sort(cohorts[0].values[donor].ravel()), -1000, 400)
+    np.testing.assert_allclose(np.sort(found.nodules.values[0].ravel()), expected, atol=1)
+
+
+def test_dead_latent_units_are_counted(model, cohorts):
+    dead = jax.tree.map(np.array, model.params)
+    for layer in ("Dense_0", "path"):
+        dead["params"]["encoder"][layer]["kernel"][:, :3] = 0
+    assert generators.fit(model, *cohorts).dead == 0
+    assert generators.fit(model._replace(params=dead), *cohorts).dead == 3
+
+
+def test_a_model_without_a_decoder_and_nodules_without_diameters_are_refused(model, cohorts):
+    with pytest.raises(InputError, match="a model that decodes latent vectors"):
+        generators.fit(model._replace(workload=model.workload._replace(decode=None)), *cohorts)
+    with pytest.raises(InputError, match="must have a diameter each"):
+        generators.fit(model, cohorts[0]._replace(details=None), cohorts[1])
+
+
+def test_what_is_written_is_read_back_voxel_by_voxel(generator, tmp_path):
+    found = generator.sample(5, seed=6)
+    folder.write(found, tmp_path / "made", "run0", 6)
+    back = prepare.load(DataConfig(source="cubes", root=str(tmp_path / "made"), size=8, cache=str(tmp_path / "cache")), print)
+    order = [back.names.index(f"{name}.nii.gz") for name in found.nodules.names]
+    np.testing.assert_array_equal(back.values[order], found.nodules.values)
+    np.testing.assert_array_equal(back.masks[order], found.nodules.masks)
+    assert [back.categories[i] for i in order] == list(found.nodules.categories)
+    with pytest.raises(InputError, match="--out must be a folder that is new or empty"):
+        folder.write(found, tmp_path / "made", "run0", 6)
+
+
+def test_generated_cubes_join_the_training_set_and_leave_validation_alone(generator, tmp_path):
+    folder.write(generator.sample(5, seed=7), tmp_path / "made", "run0", 7)
+    config = DataConfig(size=8, samples=20, validation=5, cache=str(tmp_path / "cache"))
+    alone = sources.load(config)
+    more = sources.load(DataConfig(**{**vars(config), "augment_with": str(tmp_path / "made")}))
+    np.testing.assert_array_equal(more.validation, alone.validation)
+    np.testing.assert_array_equal(more.train[:15], alone.train)
+    assert more.train.shape == (20, 8, 8, 8)
+    assert more.train_names[15:] == tuple(f"generated-7-{i:05d}.nii.gz" for i in range(5))
+    assert sources.training_samples(DataConfig(**{**vars(config), "augment_with": str(tmp_path / "made")})) == 20

@@ -1,0 +1,38 @@
+import numpy as np
+
+from gmmae.generation.texture import block_weights, mosaic, signed_distances, with_grey_levels
+
+
+def test_where_a_block_is_alone_its_donor_s_residual_stands():
+    residuals = np.stack([np.full((6, 6), 1.0), np.full((6, 6), 5.0)])
+    found = mosaic(residuals, np.array([[0, 1, 0, 1], [1, 1, 1, 1]]), block_weights((6, 6), 2))
+    np.testing.assert_allclose(found[0, 0, 0], 1.0)  # the first block's corner
+    np.testing.assert_allclose(found[0, 0, 5], 5.0)  # the second's, which lies behind it along the last axis
+    np.testing.assert_allclose(found[0, 5, 0], 1.0)
+
+
+def test_the_variance_of_independent_residuals_is_kept():
+    rng = np.random.default_rng(0)
+    residuals = rng.normal(size=(500, 8, 8))
+    donors = rng.integers(500, size=(2000, 9))
+    np.testing.assert_allclose(mosaic(residuals, donors, block_weights((8, 8), 3)).std(0), 1, atol=0.1)  # 500 samples: 0.03
+
+
+def test_voxels_get_the_grey_levels_and_keep_their_order():
+    values = np.array([[[0.3, 0.9], [0.1, 0.2]]])
+    found = with_grey_levels(values, np.array([[10.0, 20.0, 30.0, 40.0]]))
+    np.testing.assert_array_equal(found, [[[30.0, 40.0], [10.0, 20.0]]])
+    finer = with_grey_levels(np.arange(8.0).reshape(1, 8), np.array([[0.0, 1.0]]))
+    np.testing.assert_allclose(finer[0], np.arange(8) / 7)
+
+
+def test_signed_distances_by_hand():
+    mask = np.zeros((1, 5, 5))
+    mask[0, 1:4, 1:4] = 1
+    found = signed_distances(mask)[0]
+    assert found[2, 2] == 1.5
+    assert found[1, 1] == 0.5
+    assert found[0, 2] == -0.5
+    assert (signed_distances(np.zeros((1, 4)))[0] < 0).all()
+    assert (signed_distances(np.ones((1, 4)))[0] > 0).all()
+    np.testing.assert_array_equal(found > 0, mask[0] > 0)

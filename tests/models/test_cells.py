@@ -1,0 +1,74 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gmmae.models.cells import REACH, AxisAligned, CellDecoder, cell_autoencoder, density_on_grid, dice, mask_losses
+from gmmae.models.config import ModelConfig
+from gmmae.models.mixture import density, grid
+
+SHAPES = [(16,), (8, 12), (6, 5, 7)]
+
+
+def mixtures(shape, batch=3, components=5, seed=0):
+    keys = jax.random.split(jax.random.key(seed), 3)
+    size = (batch, components, len(shape))
+    return AxisAligned(
+        jax.nn.log_softmax(jax.random.normal(keys[0], size[:2])),
+        jax.random.uniform(keys[1], size, minval=-1, maxval=1),
+        jax.random.uniform(keys[2], size, minval=0.05, maxval=0.5),
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_density_on_a_grid_is_that_of_the_mixture_with_matrices(shape):
+    mixture = mixtures(shape)
+    expected = density(mixture.mixture, grid(shape, len(shape))).reshape(3, *shape)
+    # float32: the expected one is a polynomial whose terms cancel.
+    np.testing.assert_allclose(density_on_grid(mixture, shape), expected, rtol=2e-4, atol=1e-5)
+
+
+def test_a_narrow_component_within_the_cube_has_mass_one():
+    one = AxisAligned(jnp.zeros((1, 1)), jnp.array([[[0.1, -0.2, 0.3]]]), jnp.full((1, 1, 3), 0.15))
+    assert float(density_on_grid(one, (16, 16, 16)).sum() * (2 / 16) ** 3) == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 1e4])
+def test_components_stay_in_reach_of_their_cells_and_above_the_floor_whatever_the_latent_vector_says(scale):
+    decoder = CellDecoder((8, 8, 8), cells=2, components=2, sigma_floor=0.25)
+    params = decoder.init(jax.random.key(0), jnp.zeros((1, 5)))
+    latent = scale * jax.random.normal(jax.random.key(1), (4, 5))
+
+    def total(latent):
+        mixture = decoder.apply(params, latent).mixture  # pyright: ignore[reportAttributeAccessIssue]
+        return density_on_grid(mixture, (8, 8, 8)).sum(), mixture
+
+    (_, mixture), slope = jax.value_and_grad(total, has_aux=True)(latent)
+    middles = np.repeat(
+        np.stack(np.meshgrid([-0.5, 0.5], [-0.5, 0.5], [-0.5, 0.5], indexing="ij"), -1).reshape(-1, 3), 2, axis=0
+    )
+    assert np.abs(mixture.means - middles).max() <= REACH * 0.5 + 1e-6
+    assert mixture.sigma.min() >= 0.25 * 2 / 8
+    assert np.isfinite(slope).all()
+    np.testing.assert_allclose(np.exp(mixture.log_weights).sum(-1), 1, rtol=1e-5)
+
+
+def test_no_latent_unit_is_dead_at_the_start():
+    config = ModelConfig(filters=(3,), kernels=(3,), latent_dim=16, decoder="cells", cells=2, activation="relu")
+    module = cell_autoencoder(config, (8, 8, 8))
+    volumes = jax.random.uniform(jax.random.key(0), (20, 8, 8, 8)) / 4
+    params = module.init(jax.random.key(1), volumes)
+    spread = np.asarray(module.apply(params, volumes, method=module.encode)).std(0)
+    assert spread.min() > 0.05 * spread.max()
+
+
+def test_the_loss_of_a_mask_is_cross_entropy_and_zero_where_no_mask_is_known():
+    masks = jnp.array([[1.0, 0.0], [0.0, 0.0]])
+    found = mask_losses(jnp.array([[2.0, -1.0], [5.0, 5.0]]), masks)
+    expected = -(np.log(1 / (1 + np.exp(-2))) + np.log(1 - 1 / (1 + np.exp(1)))) / 2
+    np.testing.assert_allclose(found, [expected, 0], rtol=1e-6)
+
+
+def test_dice_by_hand():
+    logits = jnp.array([[1.0, 1.0, -1.0, -1.0], [-1.0, -1.0, -1.0, -1.0]])
+    np.testing.assert_allclose(dice(logits, jnp.array([[1.0, 0, 1, 1], [0, 0, 0, 0]])), [2 * 1 / 5, 1], rtol=1e-6)
