@@ -98,8 +98,8 @@ def _write(out: Path, config: DataConfig, cubes: Cubes, found: Mapping[str, np.n
     shape, edges = cubes.values.shape[1:], cubes.details.edge_mm.tolist()
     names, mass = _names(cubes.nodules.names), masses(cubes.values, config.window)
     pairs = [
-        places.mixture_mm(*mixture, shape, centre, edge)
-        for *mixture, centre, edge in zip(found["means"], found["covariances"], cubes.centres_mm, edges, strict=True)
+        places.mixture_mm(mean, covariance, shape, centre, edge)
+        for mean, covariance, centre, edge in zip(found["means"], found["covariances"], cubes.centres_mm, edges, strict=True)
     ]
     means, covariances = (np.stack(part) for part in zip(*pairs, strict=True))
     (out / FOLDER).mkdir(parents=True, exist_ok=True)
