@@ -119,7 +119,7 @@ class Trained(NamedTuple):
 
         described = dict(self.workload.describe(params, samples)) if self.workload.describe else {}
         settings = self.config.settings
-        loss, model = LOSSES.get(getattr(settings, "loss", None)), getattr(settings, "model", None)
+        loss, model = LOSSES.get(getattr(settings, "loss", "")), getattr(settings, "model", None)
         if not {"inputs", "weights", "means", "covariances"} <= described.keys() or loss is None:
             raise InputError(
                 "a workload must describe samples by inputs, weights, means and covariances, and have a setting loss, one of "

@@ -93,11 +93,14 @@ def parse_on_run(kind: type[T], arguments: Sequence[str], prog: str) -> tuple[T,
     """
     asks_help = arguments[:1] in ([], ["-h"], ["--help"])
     run = registry.configuration() if asks_help else _run_config(Path(arguments[0]))
-    settings = (Annotated[type(run.settings), INLINE, tyro.conf.arg(name="")], field(default=run.settings))
-    asked: Any = make_dataclass(kind.__name__, [("settings", *settings)], bases=(kind,), frozen=True)
-    asked.__doc__ = kind.__doc__
-    parsed = parse(asked(), arguments, prog)
-    return parsed, replace(run, settings=parsed.settings)
+    parts = [
+        ("own", Annotated[kind, tyro.conf.arg(name="")], field(default_factory=kind)),
+        ("settings", Annotated[type(run.settings), INLINE, tyro.conf.arg(name="")], field(default=run.settings)),
+    ]
+    both: Any = make_dataclass(kind.__name__, parts, frozen=True)
+    both.__doc__ = kind.__doc__
+    parsed = parse(both(), arguments, prog)
+    return parsed.own, replace(run, settings=parsed.settings)
 
 
 def _run_config(root: Path) -> Config:

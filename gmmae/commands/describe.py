@@ -30,7 +30,7 @@ class Arguments:
     """The mixture of each volume, by a trained run; volumes are cut as the run's data are, or as the options say."""
 
     run: Run = MISSING  # the work directory of the run; it comes first
-    files: Files = MISSING  # volumes with a nodule in the middle; or a folder with a nodules.csv; or an .npz of volumes
+    files: Files = ()  # volumes with a nodule in the middle; or a folder with a nodules.csv; or an .npz of volumes
     out: Path = MISSING  # the folder to write
     refine: NonNegativeInt = 0  # polish each mixture by so many steps of Adam; 30 do most of what can be done
 
@@ -55,6 +55,8 @@ def command(arguments: Sequence[str], prog: str) -> int:
     data = getattr(config.settings, "data", None)
     if not isinstance(data, DataConfig):
         raise InputError(f"RUN must be of a workload whose data are volumes or images, such as nodules; got {config.workload}")
+    if not asked.files:
+        raise InputError("FILE must be one volume or more, a folder with a nodules.csv, or an .npz of volumes; got none")
     cubes = _cut(data, asked.files)
     keep(config.compilation_cache)
     from gmmae.commands.api import restore
@@ -96,8 +98,8 @@ def _write(out: Path, config: DataConfig, cubes: Cubes, found: Mapping[str, np.n
     shape, edges = cubes.values.shape[1:], cubes.details.edge_mm.tolist()
     names, mass = _names(cubes.nodules.names), masses(cubes.values, config.window)
     pairs = [
-        places.mixture_mm(*mixture, shape, centre, edge)
-        for *mixture, centre, edge in zip(found["means"], found["covariances"], cubes.centres_mm, edges, strict=True)
+        places.mixture_mm(mean, covariance, shape, centre, edge)
+        for mean, covariance, centre, edge in zip(found["means"], found["covariances"], cubes.centres_mm, edges, strict=True)
     ]
     means, covariances = (np.stack(part) for part in zip(*pairs, strict=True))
     (out / FOLDER).mkdir(parents=True, exist_ok=True)
@@ -170,5 +172,5 @@ def _said(found: Mapping[str, np.ndarray], steps: int) -> str:
     before, after = (found[name].mean() for name in ("loss_before", "loss"))
     line = f"{len(found['loss'])} volumes described, mean loss {before:.4g}"
     if steps:
-        line += f"; {after:.4g} after {steps} steps, {1e3 * found['seconds'].mean():.3g} ms a volume"
+        line += f"; {after:.4g} after {steps} steps, {1e3 * found['seconds'].mean():.0f} ms a volume"
     return line

@@ -59,8 +59,8 @@ def _data(config: Config) -> dict[str, Any]:
 
 def _undivided(config: Config, own: Config) -> Config:
     """Where all samples of other data are wanted, the run's number of validation samples need not fit them."""
-    data, of_run = (getattr(each.settings, "data", None) for each in (config, own))
-    if not isinstance(data, DataConfig) or data.validation != of_run.validation:
+    data = getattr(config.settings, "data", None)
+    if not isinstance(data, DataConfig) or data.validation != own.settings.data.validation:
         return config
     return changed(config, data__validation=DataConfig.validation)
 

@@ -47,8 +47,9 @@ def test_the_mean_is_that_of_the_run_and_each_sample_has_its_row(trained, capsys
     assert float(error) == pytest.approx(values.std(ddof=1) / 6**0.5, rel=0.05)  # two digits
     assert place.split() == ["samples", str(folder / "evaluation.csv")]
     assert {row["split"] for row in table} == {"validation"}
-    workload = registry.build(small())
-    assert [row["name"] for row in table] == list(workload.names.validation)
+    names = registry.build(small()).names
+    assert names is not None
+    assert [row["name"] for row in table] == list(names.validation)
 
 
 def test_all_samples_are_those_of_both_splits_in_small_batches_too(trained, tmp_path, capsys, monkeypatch):

@@ -107,7 +107,7 @@ def test_a_workload_of_ones_own_is_exported_with_its_metrics(tmp_path, monkeypat
     for name, array in found.items():
         np.testing.assert_allclose(array, expected[name], rtol=1e-6, atol=1e-6)
     assert list(meta["functions"]) == ["losses", "metrics"]
-    assert meta["functions"]["metrics"]["samples"] == {"image": "float32[samples, 8, 8]", "label": "int64[samples]"}
+    assert meta["functions"]["metrics"]["samples"] == {"image": "float32[samples, 8, 8]", "label": "int32[samples]"}
 
 
 def test_a_file_that_cannot_be_written_is_said_in_a_line(tmp_path, capsys):
