@@ -11,15 +11,15 @@ from gmmae.generation.novelty import WINDOW, symmetries
 
 NEIGHBOURS = 5
 """Of SMOTE, as in its paper."""
-SHIFT = 1
-"""Voxels that a copy is moved by at most, along each axis."""
 
 
-def copy_paste(training: Nodules, count: int, seed: int) -> Nodules:
-    """Training nodules, each once as long as they last, flipped and turned within their plane, and moved by a voxel."""
+def copy_paste(training: Nodules, count: int, seed: int, shift: int = 0) -> Nodules:
+    """Training nodules, each once as long as they last, flipped and turned within their plane, and moved by up to `shift`
+    voxels.
+    """
     rng = np.random.default_rng(seed)
     donors = _donors(len(training.names), count, rng)
-    values, masks = _disturbed(training, donors, rng)
+    values, masks = _disturbed(training, donors, shift, rng)
     return named("copy", training, donors, values, masks)
 
 
@@ -31,7 +31,7 @@ def carved(training: Nodules, count: int, seed: int) -> Nodules:
     donors = _donors(len(training.names), count, rng)
     categories = np.array(training.categories)
     hosts = np.array([rng.choice(np.flatnonzero(categories == categories[donor])) for donor in donors])
-    values, masks = _disturbed(training, donors, rng)
+    values, masks = _disturbed(training, donors, 0, rng)
     assert training.masks is not None
     over = masks > 0
     return named("carved", training, donors, np.where(over, values, training.values[hosts]), over | (training.masks[hosts] > 0))
@@ -72,15 +72,17 @@ def _donors(samples: int, count: int, rng: np.random.Generator) -> Int[np.ndarra
     return np.concatenate(rounds)[:count]
 
 
-def _disturbed(training: Nodules, donors: Int[np.ndarray, " count"], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def _disturbed(
+    training: Nodules, donors: Int[np.ndarray, " count"], shift: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
     """Values and masks in a symmetry and a place drawn by lot; what moves in repeats the outermost voxels."""
     assert training.masks is not None
     values, masks = [], []
     for donor in donors:
         pair = np.stack([training.values[donor], training.masks[donor]])
         turns = list(symmetries(pair))
-        padded = np.pad(turns[rng.integers(len(turns))], ((0, 0), *[(SHIFT, SHIFT)] * 3), mode="edge")
-        start = rng.integers(0, 2 * SHIFT + 1, 3)
+        padded = np.pad(turns[rng.integers(len(turns))], ((0, 0), *[(shift, shift)] * 3), mode="edge")
+        start = rng.integers(0, 2 * shift + 1, 3)
         value, mask = padded[(slice(None), *(slice(at, at + n) for at, n in zip(start, pair.shape[1:], strict=True)))]
         values.append(value)
         masks.append(mask)

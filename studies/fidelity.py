@@ -27,6 +27,7 @@ def made(training: Nodules, judged: Nodules, seed: int) -> dict[str, Entry]:
     return {
         "real": Entry(training.take(rest)),
         "copy_paste": Entry(baselines.copy_paste(training, count, seed)),
+        "moved": Entry(baselines.copy_paste(training, count, seed, shift=1)),
         "carved": Entry(baselines.carved(training, count, seed)),
         "smote": Entry(baselines.smote(training, count, seed)),
     }

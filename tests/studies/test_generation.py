@@ -49,7 +49,7 @@ def test_a_run_that_has_seen_others_is_refused(three, tmp_path):
 def test_fidelity_has_a_row_for_each_way_and_novelty_but_of_real_nodules(three, monkeypatch):
     monkeypatch.setattr(two_samples, "REPETITIONS", 1)
     entries = fidelity.made(three.train, three.tune, seed=0)
-    assert list(entries) == ["real", "copy_paste", "carved", "smote"]
+    assert list(entries) == ["real", "copy_paste", "moved", "carved", "smote"]
     assert {len(entry.nodules.names) for entry in entries.values()} == {30}
     dimmed = three.tune._replace(values=(three.tune.values * 0.9).astype(np.int16), masks=None)
     chosen = {name: entries[name] for name in ("real", "smote")} | {"dimmed": Entry(dimmed, paired=True)}
