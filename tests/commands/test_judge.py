@@ -7,9 +7,16 @@ import pytest
 
 from gmmae.base.errors import InputError
 from gmmae.commands.judge import command
+from gmmae.generation import two_samples
 from tests.generation.nodules import balls
 
 OPTIONS = ("--data.size", "8", "--data.edge", "whole", "--data.workers", "1")
+
+
+@pytest.fixture(autouse=True)
+def few_divisions(monkeypatch):
+    """Of folds, so that the tests are quick."""
+    monkeypatch.setattr(two_samples, "REPETITIONS", 1)
 
 
 def stored(path, nodules):

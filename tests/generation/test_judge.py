@@ -3,10 +3,17 @@
 import pytest
 
 from gmmae.base.errors import InputError
+from gmmae.generation import two_samples
 from gmmae.generation.judge import halves, judge
 from tests.generation.nodules import balls
 
 REAL, TRAINING = balls(0, 60), balls(1, 80, "trained")
+
+
+@pytest.fixture(autouse=True)
+def few_divisions(monkeypatch):
+    """Of folds, so that the tests are quick."""
+    monkeypatch.setattr(two_samples, "REPETITIONS", 1)
 
 
 def test_what_is_of_the_same_population_is_as_good_as_real_and_shifted_nodules_are_found():

@@ -8,6 +8,12 @@ from gmmae.generation.bootstrap import estimate, weights
 from gmmae.generation.two_samples import c2st, folds, hu_distance, marginals, mmd2, support
 
 
+@pytest.fixture(autouse=True)
+def few_divisions(monkeypatch):
+    """Of folds, so that the tests are quick."""
+    monkeypatch.setattr(two_samples, "REPETITIONS", 2)
+
+
 def normal(seed, samples=120, shift=0.0):
     return np.random.default_rng(seed).normal(shift, 1, (samples, 6))
 
@@ -19,7 +25,7 @@ def names(prefix, samples=120):
 def test_two_halves_of_one_population_cannot_be_told_apart_and_shifted_ones_can():
     # The AUC of 120 against 120 has a standard deviation of .05 (30 pairs of populations, of mean .498), the mean of four .025.
     pairs = np.random.default_rng(100).normal(size=(4, 2, 120, 6))
-    floors = [c2st(one, two, names("a"), names("b"), repetitions=1) for one, two in pairs]
+    floors = [c2st(one, two, names("a"), names("b")) for one, two in pairs]
     assert np.mean([floor.value for floor in floors]) == pytest.approx(0.5, abs=0.06)
     shifted = c2st(normal(0), normal(1, shift=1.0), names("a"), names("b"))
     assert shifted.value > 0.9
@@ -28,7 +34,7 @@ def test_two_halves_of_one_population_cannot_be_told_apart_and_shifted_ones_can(
 
 def test_the_interval_of_an_auc_is_as_wide_as_theory_says():
     """The standard error of an AUC of two equal populations is √((m + n + 1) / 12mn) (Mann and Whitney 1947)."""
-    found = c2st(normal(2), normal(3), names("a"), names("b"), repetitions=1)
+    found = c2st(normal(2), normal(3), names("a"), names("b"))
     se = np.sqrt(241 / (12 * 120 * 120))
     assert (found.high - found.low) / (2 * 1.96) == pytest.approx(se, rel=0.35)
 
@@ -37,8 +43,8 @@ def test_a_pair_in_two_folds_hides_what_a_pair_in_one_fold_shows():
     """A classifier that memorised the one takes the slightly changed other for it, which lowers the AUC below that of pairs."""
     real = np.random.default_rng(4).normal(size=(40, 25))
     copies = real + 0.25 * np.random.default_rng(5).normal(size=real.shape) + 0.1
-    paired = c2st(real, copies, names("a", 40), names("a", 40), repetitions=4)
-    apart = c2st(real, copies, names("a", 40), names("b", 40), repetitions=4)
+    paired = c2st(real, copies, names("a", 40), names("a", 40))
+    apart = c2st(real, copies, names("a", 40), names("b", 40))
     assert apart.value < paired.value - 0.03
 
 

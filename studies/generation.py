@@ -1,0 +1,143 @@
+"""Real nodules, and what is made of them: how alike, how new, and whether they help a classifier. Issue by issue of the
+README's section.
+
+python -m studies.generation --out DIR --root FOLDER [--seeds 5] [--parts split fidelity downstream] [--held-out tune] [--runs
+PATTERN]
+
+Each seed and part is a JSON file in DIR; what is there is not computed again. The CSV files of all seeds are written at the
+end, to --results. `split` writes DIR/development.csv and prints the options with which models are trained so that they have not
+seen the test set; PATTERN names their work directories, with {seed} in it. Without it only what needs no model is measured. The
+test set is for the last measurement: `--held-out test`.
+
+Hardware and time: AMD EPYC, 2 cores, of which other work had the most: TIME.
+"""
+
+import argparse
+import csv
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from gmmae.base.errors import InputError
+from gmmae.base.records import write_text
+from gmmae.data.volumes import Nodules
+from studies import baselines, cohorts, downstream, fidelity
+from studies import gains as gains_of
+from studies.cohorts import Cohorts
+from studies.downstream import Maker, Task
+from studies.fidelity import Entry
+
+PARTS = ("split", "fidelity", "downstream")
+
+
+def fidelity_part(found: Cohorts, judged: Nodules, run: Path | None, seed: int) -> dict[str, Any]:
+    """A row for each way of making nodules."""
+    entries = fidelity.made(found.train, judged, seed)
+    seconds: dict[str, float] = {}
+    if run is not None:
+        trained = _trained(found, run)
+        from studies import models
+
+        makers: dict[str, Callable[[], Entry]] = {
+            "reconstructed": lambda: Entry(models.reconstructed(trained, judged), paired=True),
+            "refined": lambda: Entry(models.reconstructed(trained, judged, refined=True), paired=True),
+            "smote_latent": lambda: Entry(models.smote(trained, found.train, len(judged.names), seed)),
+            "generated": lambda: Entry(models.sampled(trained, found.train, found.tune, len(judged.names), seed)),
+        }
+        for name, make in makers.items():
+            start = time.perf_counter()
+            entries[name] = make()
+            seconds[name] = time.perf_counter() - start
+    return {"rows": fidelity.rows(entries, found.train, judged, seed), "seconds": seconds}
+
+
+def downstream_part(found: Cohorts, judged: Nodules, run: Path | None, seed: int) -> dict[str, Any]:
+    """The scores of both tasks."""
+    result = {}
+    for task_name in ("malignancy", "category"):
+        task = Task(*(downstream.labelled(nodules, _labels(found, nodules, task_name)) for nodules in (found.train, judged)))
+        rows = downstream.run(task, _makers(found, run), seed)
+        result[task_name] = {"labels": task.judged.categories, "groups": task.judged.groups, "rows": rows}
+    return result
+
+
+def _labels(found: Cohorts, nodules: Nodules, task: str) -> Sequence[str]:
+    return nodules.categories if task == "category" else downstream.malignancy(found.column(nodules, "malignancy"))
+
+
+def _makers(found: Cohorts, run: Path | None) -> dict[str, Maker]:
+    makers: dict[str, Maker] = {"copy_paste": baselines.copy_paste, "smote": baselines.smote}
+    if run is None:
+        return makers
+    trained = _trained(found, run)
+    from studies import models
+
+    return makers | {"generated": lambda training, count, seed: models.sampled(trained, training, found.tune, count, seed)}
+
+
+def _trained(found: Cohorts, run: Path) -> Any:
+    from studies import models
+
+    trained = models.read(run)
+    cohorts.check_held_out(found, trained.training, run)
+    return trained
+
+
+def main() -> None:
+    """Measures what is missing, and writes the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--held-out", choices=("tune", "test"), default="tune")
+    parser.add_argument("--runs", default="")
+    parser.add_argument("--results", type=Path, default=Path("results/generation"))
+    asked = parser.parse_args()
+    found = cohorts.read(asked.root)
+    judged = getattr(found, asked.held_out)
+    print(*(f"{name} {len(getattr(found, name).names)}" for name in ("train", "tune", "test")), flush=True)
+    if "split" in asked.parts:
+        print(cohorts.write_development(found, asked.root, asked.out / "development.csv"))
+    for part, measure in (("fidelity", fidelity_part), ("downstream", downstream_part)):
+        if part in asked.parts:
+            by_seed = [_kept(asked, part, seed, lambda: measure(found, judged, run, seed)) for seed, run in _runs(asked)]  # noqa: B023
+            table = fidelity.summary([one["rows"] for one in by_seed]) if part == "fidelity" else gains_of.summary(by_seed)
+            _write(asked.results / f"{part}_{asked.held_out}.csv", table)
+
+
+def _runs(asked: argparse.Namespace) -> list[tuple[int, Path | None]]:
+    return [(seed, Path(asked.runs.format(seed=seed)) if asked.runs else None) for seed in range(asked.seeds)]
+
+
+def _kept(asked: argparse.Namespace, part: str, seed: int, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The result of an earlier call with the same options, or a new one."""
+    made_with = asked.runs.format(seed=seed) if asked.runs else ""
+    path = asked.out / f"{part}_{asked.held_out}_{seed}.json"
+    if path.is_file():
+        result = json.loads(path.read_text())
+        if result["run"] == made_with:
+            return result
+        raise InputError(f"{path} is of --runs {result['run'] or '(none)'}; got {made_with or '(none)'}: name another --out")
+    start = time.perf_counter()
+    result = {"run": made_with, **measure(), "total_s": 0.0}
+    result["total_s"] = round(time.perf_counter() - start, 1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps(result) + "\n")
+    print(f"{path}: {result['total_s']} s", flush=True)
+    return json.loads(path.read_text())
+
+
+def _write(path: Path, table: list[dict[str, str]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(table[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(table)
+    print(path, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""What the study asks of a trained model: reconstructions, and new nodules from generators fitted to given nodules and
+labels.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int16
+
+from gmmae.data.volumes import Details, Nodules, masses, to_density
+from gmmae.generation import generator
+from gmmae.generation.generator import Model
+from studies import baselines
+
+REFINING_STEPS = 30
+
+
+class Trained(NamedTuple):
+    """A run, its model as generators want it, and the nodules that it was trained on."""
+
+    run: Any
+    model: Model
+    training: Nodules
+
+
+def read(run: Path) -> Trained:
+    """The best parameters of a run, and its training set.
+
+    Raises:
+      InputError: as `gmmae.load`.
+    """
+    import gmmae
+    from gmmae.data import sources
+
+    trained = gmmae.load(run)
+    data: Any = trained.config.settings
+    nodules, divided = sources.load_whole(data.data)
+    model = Model(trained.workload, trained.params, data.data.window, data.data.volume_shape)
+    return Trained(trained, model, nodules.take(divided.train))
+
+
+def reconstructed(trained: Trained, nodules: Nodules, refined: bool = False) -> Nodules:
+    """The nodules as the model has them, amortised or after 30 steps on each mixture; without masks, and of the same
+    patients.
+    """
+    values = generator.reconstruct(trained.model, nodules)
+    if refined:
+        window = trained.model.window
+        found = trained.run.refine(to_density(nodules.values, window), REFINING_STEPS)["density"]
+        values = in_hu(found, masses(nodules.values, window), window)
+    return nodules._replace(values=values, masks=None)
+
+
+def smote(trained: Trained, training: Nodules, count: int, seed: int) -> Nodules:
+    """Between the latent vectors of a training nodule and one of its 5 nearest of its category, with the mass between; no
+    texture.
+    """
+    latent = generator.encode(trained.model, training)
+    mass = np.log(masses(training.values, trained.model.window))
+    one, two, share = baselines.between(latent / latent.std(), training.categories, count, seed)
+    points, mixed = (x[one] + share.reshape(-1, *[1] * (x.ndim - 1)) * (x[two] - x[one]) for x in (latent, mass))
+    found = generator.decode(trained.model, points.astype(np.float32))
+    values = in_hu(found["density"], np.exp(mixed), trained.model.window)
+    return baselines.named("latent", training, one, values, found["mask"] > 0.5)
+
+
+def sampled(trained: Trained, training: Nodules, held_out: Nodules, count: int, seed: int) -> Nodules:
+    """New nodules with details from a generator fitted to these training nodules, with the labels that they have."""
+    made = generator.fit(trained.model, training, held_out).sample(count, None, seed)
+    nothing = np.full(count, np.nan)
+    details = Details(made.nodules.names, np.full((count, 3), np.nan), made.edge_mm, made.diameter_mm, nothing)
+    return made.nodules._replace(details=details)
+
+
+def in_hu(density: np.ndarray, mass: np.ndarray, window: tuple[float, float]) -> Int16[np.ndarray, "samples *volume"]:
+    """Densities of these masses as HU."""
+    low, high = window
+    shares = density * mass.reshape(-1, *[1] * (density.ndim - 1))
+    return (np.clip(shares, 0, 1) * (high - low) + low).round().astype(np.int16)
