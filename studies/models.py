@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int16
 
-from gmmae.data.volumes import Details, Nodules, masses, to_density
+from gmmae.data.volumes import Nodules, masses, to_density
 from gmmae.generation import generator
 from gmmae.generation.generator import Model
 from studies import baselines
@@ -67,10 +67,7 @@ def smote(trained: Trained, training: Nodules, count: int, seed: int) -> Nodules
 
 def sampled(trained: Trained, training: Nodules, held_out: Nodules, count: int, seed: int) -> Nodules:
     """New nodules with details from a generator fitted to these training nodules, with the labels that they have."""
-    made = generator.fit(trained.model, training, held_out).sample(count, None, seed)
-    nothing = np.full(count, np.nan)
-    details = Details(made.nodules.names, np.full((count, 3), np.nan), made.edge_mm, made.diameter_mm, nothing)
-    return made.nodules._replace(details=details)
+    return generator.fit(trained.model, training, held_out).sample(count, None, seed).nodules
 
 
 def in_hu(density: np.ndarray, mass: np.ndarray, window: tuple[float, float]) -> Int16[np.ndarray, "samples *volume"]:

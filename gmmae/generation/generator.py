@@ -46,8 +46,8 @@ class Texture(NamedTuple):
       grey_levels: whether voxels get the grey levels of the training nodule that the first band comes from.
     """
 
-    strength: float = 0.6
-    mask_strength: float = 0.55
+    strength: float = 0.5
+    mask_strength: float = 0.5
     blocks: int = 2
     neighbours: int = 3
     grey_levels: bool = True

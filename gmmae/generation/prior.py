@@ -25,9 +25,9 @@ class Strengths(NamedTuple):
       neighbours: training points among which the donor of a later band is drawn.
     """
 
-    bandwidth: float = 1.0
+    bandwidth: float = 1.6
     bands: tuple[int, ...] = (0, 64)
-    neighbours: int = 10
+    neighbours: int = 5
 
 
 class Prior(NamedTuple):
