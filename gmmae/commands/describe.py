@@ -62,7 +62,9 @@ def command(arguments: Sequence[str], prog: str) -> int:
     from gmmae.commands.api import restore
 
     # The run's own data are not needed, and may be gone: two synthetic volumes stand for them.
-    model = restore(changed(config, data__source="synthetic", data__samples=2, data__validation=1), asked.run)
+    model = restore(
+        changed(config, data__source="synthetic", data__samples=2, data__validation=1, data__augment_with=""), asked.run
+    )
     found = model.refine(to_density(cubes.values, data.window), asked.refine)
     try:
         _write(asked.out, data, cubes, found)

@@ -27,9 +27,18 @@ def write(generated: Generated, out: Path, run: str, seed: int) -> None:
       InputError: the folder is not empty, or cannot be written.
     """
     require_empty(out)
+    try:
+        _write(generated, out, run, seed)
+    except (OSError, RuntimeError) as error:  # SimpleITK raises RuntimeError
+        raise InputError(f"--out must be a folder that can be written; got {out} ({error}): give another") from error
+
+
+def _write(generated: Generated, out: Path, run: str, seed: int) -> None:
     nodules = generated.nodules
     assert nodules.details is not None
     volumes = {"images": nodules.values} | ({} if nodules.masks is None else {"masks": nodules.masks})
+    for folder in volumes:
+        (out / folder).mkdir(parents=True, exist_ok=True)
     rows = []
     for i, name in enumerate(nodules.names):
         file = f"{name}.nii.gz"
@@ -43,15 +52,9 @@ def write(generated: Generated, out: Path, run: str, seed: int) -> None:
 
 
 def require_empty(out: Path) -> None:
-    """Makes the folder.
-
-    Raises:
-      InputError: it holds something, or cannot be made.
     """
-    try:
-        if out.is_dir() and any(out.iterdir()):
-            raise InputError(f"--out must be a folder that is new or empty; got {out}, which holds something: give another")
-        for folder in ("images", "masks"):
-            (out / folder).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out must be a folder that can be written; got {out} ({error.strerror}): give another") from error
+    Raises:
+      InputError: there is something of that name, and it is no empty folder.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"--out must be a folder that is new or empty; got {out}, which holds something: give another")
