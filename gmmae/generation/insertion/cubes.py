@@ -138,8 +138,8 @@ def see(nodule: Nodule, centre_mm: Float[np.ndarray, "3"], grid: Grid) -> Seen |
     """A nodule as a scan's voxels see it, its cube centred on a world point; None where the scan does not hold it whole.
 
     A voxel of the scan is the mean of samples that are as far apart as the cube's voxels, over the pixel's edges and the
-    distance of slices, whatever the scan's direction matrix. So the cube gets the blur that the scan's voxels have and its own have
-    not, and no more: those of a real or a generated nodule come from a scanner, whose point spread is in them.
+    distance of slices, whatever the scan's direction matrix. So the cube gets the blur that the scan's voxels have and its own
+    have not, and no more: those of a real or a generated nodule come from a scanner, whose point spread is in them.
     """
     reach = np.abs(nodule.surface_mm(band_mm(grid))).max(0)
     corners = np.array(list(product((-1, 1), repeat=3))) * reach

@@ -22,7 +22,7 @@ from gmmae.generation.insertion.put import Inserted, put
 
 BLENDING = "poisson"
 SHOWN = 6
-"""Nodules in the picture, each of another scan where there are so many."""
+"""Nodules in the picture, from as many scans as there are."""
 
 SHOWN_MM = 50.0
 MOST_LINES = 20
@@ -118,7 +118,7 @@ def insert(
             new: list[Row] = []
             for nodule, done in _fill(rng, queue, host, table, gaps, count, blending, tried):
                 labels[done.region][done.label] = len(new) + 1
-                if not new and len(shown) < SHOWN:
+                if len(shown) < SHOWN and len(new) < max(1, SHOWN // len(headers)):
                     shown.append(_shown(nodule, done, host))
                 new.append(_row(nodule, done, host, len(new) + 1, blending, seed))
             if new:
