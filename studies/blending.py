@@ -59,7 +59,7 @@ BLENDINGS = {
 
 
 def features(hu, distance_mm, band):
-    """Seam, and mean, spread and gradient of the rings against the tissue 1 to 4 mm beyond the band; None where there is none."""
+    """Seam, and mean, spread and gradient of the rings against the tissue beyond the band; None where there is too little."""
     beyond = (distance_mm > band + 1) & (distance_mm < band + 4)
     bend = np.abs(hu[:, :, :-2] - 2 * hu[:, :, 1:-1] + hu[:, :, 2:])
     crossing = (distance_mm[:, :, :-2] < band) != (distance_mm[:, :, 1:-1] < band)

@@ -10,7 +10,7 @@ from scipy.sparse.linalg import cg
 
 Grid = Float[np.ndarray, "z y x"]
 
-SCREENING_MM = 1.0
+SCREENING_MM = 0.5
 """How deep, below its surface, Poisson blending may change a nodule's own values."""
 
 KEPT_HU = (100.0, 300.0)

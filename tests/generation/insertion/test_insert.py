@@ -14,6 +14,11 @@ from gmmae.data.volumes import DataError
 from gmmae.generation.insertion.insert import insert
 
 
+@pytest.fixture(autouse=True)
+def small_pictures(monkeypatch):
+    monkeypatch.setattr("gmmae.generation.insertion.insert.SHOWN", 1)
+
+
 def silent(line):
     pass
 
@@ -176,7 +181,7 @@ def test_annotated_nodules_tell_how_far_from_the_pleura_new_ones_lie(scans, ball
     ("change", "message"),
     [
         ("masks", "nodules to insert must have masks"),
-        ("empty mask", "n0 has none"),
+        ("empty mask", "that of n0 has none"),
         ("folder", "SCANS must be a folder of .mhd scans"),
         ("scans", "SCANS must hold .mhd scans"),
         ("out", "nothing is overwritten"),
