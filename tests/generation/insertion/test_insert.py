@@ -127,7 +127,7 @@ def test_a_seed_gives_the_same_folder_again_and_another_one_another(scans, balls
     for name, seed in (("first", 5), ("again", 5), ("other", 6)):
         insert(*balls(), scans, tmp_path / name, seed, "poisson", silent)
     files = [p.relative_to(tmp_path / "first") for p in (tmp_path / "first").rglob("*") if p.is_file()]
-    assert len(files) == 9
+    assert len(files) == 10
     for file in files:
         assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "again" / file).read_bytes(), file
     assert (tmp_path / "first" / "insertions.csv").read_bytes() != (tmp_path / "other" / "insertions.csv").read_bytes()
@@ -141,7 +141,7 @@ def test_a_nodule_at_the_pleura_is_laid_there(scans, balls, tmp_path):
 
 
 def test_a_nodule_that_fits_nowhere_is_named_and_the_others_are_inserted(scans, balls, tmp_path):
-    (small, known), (large, wide) = balls(2), balls(1, diameter_mm=60.0)
+    (small, known), (large, wide) = balls(2), balls(1, diameter_mm=90.0)
     both = small._replace(
         **{key: np.concatenate([getattr(small, key), getattr(large, key)]) for key in ("values", "masks")},
         **{key: (*getattr(small, key), "large") for key in ("names", "groups", "categories")},
@@ -191,7 +191,7 @@ def test_annotated_nodules_tell_how_far_from_the_pleura_new_ones_lie(scans, ball
     ],
 )
 def test_errors_are_one_line_and_write_nothing(change, message, scans, balls, tmp_path):
-    nodules, details = balls(1, diameter_mm=60.0) if change == "places" else balls(1)
+    nodules, details = balls(1, diameter_mm=90.0) if change == "places" else balls(1)
     out, blending, per_scan = tmp_path / "out", "alpha", (1, 1)
     if change == "masks":
         nodules = nodules._replace(masks=None)
