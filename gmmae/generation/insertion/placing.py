@@ -98,9 +98,11 @@ def _try(
         if length < 0.3:
             return "are as far from one wall as from another"
         outward /= length
-        centre = host.grid.world(index) + outward * (float(lungs.depth_at(index)) - wanted)
-        turn = max(TURNS, key=lambda turn: float(turn.vector(nodule.wall) @ outward[::-1]))  # pyright: ignore
+        towards = outward[::-1]  # along the cube's z, y, x
+        turn = max(TURNS, key=lambda turn: float(turn.vector(nodule.wall) @ towards))  # pyright: ignore
         nodule = turned(nodule, turn)
+        reach = float((nodule.surface_mm() @ towards).max()) - OVERLAP_MM
+        centre = host.grid.world(index) + outward * (float(lungs.depth_at(index)) - reach)
     else:
         centre = host.grid.world(index)
     if any(float(np.linalg.norm(centre - other)) < radius + width + APART_MM for other, width in taken):

@@ -110,7 +110,7 @@ def test_a_scan_sees_a_nodule_at_its_place_and_of_its_size(ball, chest, tmp_path
     first = np.array([part.start for part in seen.region])
     inside = np.argwhere(seen.distance_mm < 0)
     found = host.grid.world(inside + first).mean(0)
-    assert np.linalg.norm(found - (centre + [0.0, -0.2, 0.3])) < 0.5
+    assert np.linalg.norm(found - (centre + np.array([0.0, -0.2, 0.3]))) < 0.5
     volume = len(inside) * float(np.prod(host.grid.spacing_mm))
     assert volume == pytest.approx(4 / 3 * np.pi * (0.42 * 8) ** 3, rel=0.2)
     assert seen.hu[seen.distance_mm < -1.5].mean() == pytest.approx(20, abs=30)
