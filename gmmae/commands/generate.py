@@ -84,8 +84,8 @@ def generating_data(trained: Trained) -> DataConfig:
     data = getattr(trained.config.settings, "data", None)
     if trained.workload.decode is None or not isinstance(data, DataConfig) or data.ndim != 3:
         raise InputError(
-            "RUN must have a model that makes volumes of latent vectors, model.decoder = cells with data.ndim = 3; got another: "
-            "train one with --config nodules_generate"
+            "RUN must have a model that makes volumes of latent vectors, model.decoder = cells with data.ndim = 3; got "
+            "another: train one with --config nodules_generate"
         )
     return data
 

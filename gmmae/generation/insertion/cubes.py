@@ -7,12 +7,11 @@ import numpy as np
 from jaxtyping import Bool, Float, Real
 from scipy import ndimage
 
-from gmmae.data.volumes import DataError
 from gmmae.generation.insertion.hosts import Grid
 from gmmae.generation.insertion.lungs import signed_distance
 
-BAND_MM = 2.0
-"""How far beyond its surface a nodule is blended into the lung, at least; it is a slice's distance where that is more."""
+BAND_MM = (2.0, 4.0)
+"""How far beyond its surface a nodule is blended into the lung, at least and at most; between them, a slice's distance."""
 
 DOME = 3.0
 """Cubes of 1.25 diameters cut most nodules a little (96 % of 770). Beyond the face one is closed by a dome, whose height is
@@ -90,14 +89,8 @@ def as_nodule(
     edge_mm: float,
     diameter_mm: float,
 ) -> Nodule:
-    """A cube and its mask as a `Nodule`; without a diameter (NaN) it has that of a ball of the mask's volume.
-
-    Raises:
-      DataError: the mask is empty.
-    """
+    """A cube and its mask, not empty, as a `Nodule`; without a diameter (NaN) it has that of a ball of the mask's volume."""
     inside = mask > 0
-    if not inside.any():
-        raise DataError(f"a nodule to insert must have a mask with voxels; {name} has none")
     voxel_mm = edge_mm / max(values.shape)
     border = np.ones(values.shape, bool)
     border[1:-1, 1:-1, 1:-1] = False
@@ -108,7 +101,7 @@ def as_nodule(
         wall = direction / max(float(np.linalg.norm(direction)), 1e-9)
     if not np.isfinite(diameter_mm):
         diameter_mm = float((6 / np.pi * inside.sum()) ** (1 / 3) * voxel_mm)
-    pad = int(np.ceil((BAND_MM + 4.0) / voxel_mm))
+    pad = int(np.ceil((BAND_MM[1] + 2.0) / voxel_mm))
     continued = np.pad(values.astype(float), pad, mode="edge")
     return Nodule(name, category, continued, _distance(inside, pad, voxel_mm), voxel_mm, float(diameter_mm), wall)
 
@@ -131,17 +124,17 @@ def turned(nodule: Nodule, turn: Turn) -> Nodule:
 
 def band_mm(grid: Grid) -> float:
     """The width of the band in which a nodule is blended into this scan."""
-    return max(BAND_MM, float(grid.spacing_mm.max()))
+    return float(np.clip(grid.spacing_mm.max(), *BAND_MM))
 
 
 def see(nodule: Nodule, centre_mm: Float[np.ndarray, "3"], grid: Grid) -> Seen | None:
     """A nodule as a scan's voxels see it, its cube centred on a world point; None where the scan does not hold it whole.
 
     A voxel of the scan is the mean of samples that are as far apart as the cube's voxels, over the pixel's edges and the
-    distance of slices, whatever the scan's direction matrix. So the cube gets the blur that the scan's voxels have and its own have
-    not, and no more: those of a real or a generated nodule come from a scanner, whose point spread is in them.
+    distance of slices, whatever the scan's direction matrix. So the cube gets the blur that the scan's voxels have and its own
+    have not, and no more: those of a real or a generated nodule come from a scanner, whose point spread is in them.
     """
-    reach = np.abs(nodule.surface_mm(band_mm(grid))).max(0)
+    reach = np.abs(nodule.surface_mm(band_mm(grid))).max(0) + nodule.voxel_mm
     corners = np.array(list(product((-1, 1), repeat=3))) * reach
     indices = grid.index(centre_mm + corners[:, ::-1])
     first, last = np.floor(indices.min(0)).astype(int) - 1, np.ceil(indices.max(0)).astype(int) + 1

@@ -1,8 +1,9 @@
 """The folder that comes of an insertion: scans in LUNA16's shape, and what is known of their nodules in several formats.
 
 Beside the scans (each where it was, under its own UID): `annotations.csv` with the old lines and the new ones, whose column
-`inserted` names the nodule; `masks/UID.nii.gz`, 1 in the first nodule that was inserted, and so on; `detection.json`, the list that
-MONAI's detection example reads (boxes `cccwhd` in world mm, LPS: there, `affine_lps_to_ras` is true); and `insertions.csv`, the record.
+`inserted` names the nodule; `masks/UID.nii.gz`, 1 in the first nodule that was inserted, and so on; `detection.json`, the list
+that MONAI's detection example reads (boxes `cccwhd` in world mm, LPS: there, `affine_lps_to_ras` is true); and
+`insertions.csv`, the record.
 """
 
 import csv

@@ -1,7 +1,8 @@
 """Nodules into a folder of scans: which goes where, and what is written of it."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ from gmmae.generation.insertion.put import Inserted, put
 
 BLENDING = "poisson"
 SHOWN = 6
-"""Nodules in the picture, each of another scan where there are so many."""
+"""Nodules in the picture, from as many scans as there are."""
 
 SHOWN_MM = 50.0
 MOST_LINES = 20
@@ -96,7 +97,7 @@ def insert(
     if not 1 <= per_scan[0] <= per_scan[1]:
         raise DataError(f"--per-scan must be two counts, 1 ≤ fewest ≤ most; got {per_scan[0]} and {per_scan[1]}")
     headers, table = list_scans(scans), read_annotations(scans)
-    queue = _queue(nodules, details, seed)
+    queue = _queue(nodules, seed)
     tried: dict[str, str] = {}
     rows: list[Row] = []
     written: dict[str, Path] = {}
@@ -116,9 +117,10 @@ def insert(
             labels = np.zeros(host.voxels.shape, np.uint16)
             count = int(rng.integers(*per_scan, endpoint=True))
             new: list[Row] = []
-            for nodule, done in _fill(rng, queue, host, table, gaps, count, blending, tried):
+            made = partial(_nodule, nodules, details)
+            for nodule, done in _fill(rng, queue, made, host, table, gaps, count, blending, tried):
                 labels[done.region][done.label] = len(new) + 1
-                if not new and len(shown) < SHOWN:
+                if len(shown) < SHOWN and len(new) < max(1, SHOWN // len(headers)):
                     shown.append(_shown(nodule, done, host))
                 new.append(_row(nodule, done, host, len(new) + 1, blending, seed))
             if new:
@@ -128,29 +130,40 @@ def insert(
             rows += new
             progress.advance()
         if not rows:
-            why = next(iter([*tried.items()]), ("", "no scan could be read"))
-            raise DataError(f"a nodule must find a place in {scans}; none did: {': '.join(filter(None, why))}{_more(faults)}")
+            why = [f"{name}: {reason}" for name, reason in tried.items()] or faults
+            raise DataError(f"a nodule must find a place in {scans}; none did, the first reason: {why[0]}")
         write_tables(folder, table, written, rows)
         draw_insertions(folder / PICTURE, shown)
-    unplaced = tuple(f"{nodule.name} found no place: {tried[nodule.name]}" for nodule in queue if nodule.name in tried)
+    names = [nodules.names[i] for i in queue]
+    unplaced = tuple(f"{name} found no place: {tried[name]}" for name in names if name in tried)
     left = len(headers) - len(faults) - len(written)
     return Summary(out, tuple(rows), len(written), left, unplaced, len(queue) - len(unplaced), tuple(faults), gaps.source)
 
 
-def _queue(nodules: Nodules, details: Details, seed: int) -> deque[Nodule]:
-    """The nodules in a random order."""
+def _queue(nodules: Nodules, seed: int) -> deque[int]:
+    """The nodules' numbers in a random order."""
     if nodules.masks is None:
         raise DataError("nodules to insert must have masks, in FOLDER/masks or a column mask; these have none")
     if nodules.values.ndim != 4:
         raise DataError(f"nodules to insert must have 3 axes; got {nodules.values.ndim - 1}")
-    order = np.random.default_rng(seed).permutation(len(nodules.names))
-    known = (nodules.names, nodules.categories, nodules.values, nodules.masks, details.edge_mm, details.diameter_mm)
-    return deque(as_nodule(*(column[i] for column in known)) for i in order)
+    for name, mask in zip(nodules.names, nodules.masks, strict=True):
+        if not mask.any():
+            raise DataError(f"a nodule to insert must have a mask with voxels; that of {name} has none")
+    return deque(np.random.default_rng(seed).permutation(len(nodules.names)).tolist())
+
+
+def _nodule(nodules: Nodules, details: Details, number: int) -> Nodule:
+    """Made when it is needed: padded, a thousand of them would take gigabytes."""
+    assert nodules.masks is not None
+    known = (nodules.names, nodules.categories, nodules.values, nodules.masks)
+    name, category, values, mask = (column[number] for column in known)
+    return as_nodule(name, category, values, mask, float(details.edge_mm[number]), float(details.diameter_mm[number]))
 
 
 def _fill(
     rng: np.random.Generator,
-    queue: deque[Nodule],
+    queue: deque[int],
+    made: Callable[[int], Nodule],
     host: Host,
     table: Table,
     gaps: pleura.Gaps,
@@ -169,11 +182,12 @@ def _fill(
     for _ in range(min(count + EXTRA, len(queue))):
         if done == count:
             return
-        nodule = queue.popleft()
+        number = queue.popleft()
+        nodule = made(number)
         result = put(rng, nodule, host, lungs, scan_noise, taken, gaps.draw(rng), BLENDINGS[blending])
         if isinstance(result, str):
             tried[nodule.name] = result
-            queue.append(nodule)
+            queue.append(number)
             continue
         done += 1
         taken.append((result.centre_mm, float(np.linalg.norm(result.box_mm[3:])) / 2))
@@ -219,7 +233,3 @@ def _shown(nodule: Nodule, done: Inserted, host: Host) -> Shown:
     c, b, a = (middle - [z.start, y.start, x.start]).tolist()
     title = f"{nodule.name} {nodule.category}, {nodule.diameter_mm:.0f} mm, in …{host.uid[-12:]}"
     return Shown(title, before, after, label, (c, b, a), host.grid.spacing_mm)
-
-
-def _more(faults: Sequence[str]) -> str:
-    return f"; {faults[0]}" if faults else ""

@@ -1,8 +1,8 @@
 """The noise of a scan: how strong it is, how far it reaches in a slice, and more of the same.
 
-It is measured on what a Gaussian of 1.5 pixels takes out of each slice, where vessels hardly matter: through the median absolute
-deviation and the correlation of neighbouring pixels. Simulated noise of a known reach goes through the same filter, so that both
-are corrected for what the filter takes away. Slices are taken to be independent of each other.
+It is measured on what a Gaussian of 1.5 pixels takes out of each slice, where vessels hardly matter: through the median
+absolute deviation and the correlation of neighbouring pixels. Simulated noise of a known reach goes through the same filter, so
+that both are corrected for what the filter takes away. Slices are taken to be independent of each other.
 """
 
 from functools import cache

@@ -1,7 +1,7 @@
 """Where in a scan a nodule can lie: within the lung or at its pleura, where there is air to lie in.
 
-A free nodule lies wholly in the lung. One with solid tissue at its cube's border is laid against the pleura, turned by the symmetry
-of the cube that brings that tissue nearest to the scan's wall.
+A free nodule lies wholly in the lung. One with solid tissue at its cube's border is laid against the pleura, turned by the
+symmetry of the cube that brings that tissue nearest to the scan's wall.
 """
 
 from collections.abc import Sequence
@@ -27,6 +27,9 @@ LEAST_WITHIN = {"free": 1.0, "attached": 0.85}
 
 APART_MM = 2.0
 ERROR_MM = 1.5
+OVERLAP_MM = 1.5
+"""How far an attached nodule's voxels reach into the wall: those of the wall stay, so it touches them, and does not hover."""
+
 POINTS = 300
 
 Taken = tuple[Float[np.ndarray, "3"], float]
@@ -61,7 +64,7 @@ def find_place(
     if nodule.wall is None:
         fits, wanted = lungs.depth_mm >= radius, None if gap_mm is None else nodule.diameter_mm / 2 + gap_mm
     else:
-        wanted = float((surface @ nodule.wall).max())
+        wanted = float((surface @ nodule.wall).max()) - OVERLAP_MM
         fits = lungs.inside
     if wanted is not None and (near := fits & (np.abs(lungs.depth_mm - wanted) < 2 * ERROR_MM)).any():
         fits = near
@@ -95,9 +98,11 @@ def _try(
         if length < 0.3:
             return "are as far from one wall as from another"
         outward /= length
-        centre = host.grid.world(index) + outward * (float(lungs.depth_at(index)) - wanted)
-        turn = max(TURNS, key=lambda turn: float(turn.vector(nodule.wall) @ outward[::-1]))  # pyright: ignore
+        towards = outward[::-1]  # along the cube's z, y, x
+        turn = max(TURNS, key=lambda turn: float(turn.vector(nodule.wall) @ towards))  # pyright: ignore
         nodule = turned(nodule, turn)
+        reach = float((nodule.surface_mm() @ towards).max()) - OVERLAP_MM
+        centre = host.grid.world(index) + outward * (float(lungs.depth_at(index)) - reach)
     else:
         centre = host.grid.world(index)
     if any(float(np.linalg.norm(centre - other)) < radius + width + APART_MM for other, width in taken):

@@ -36,7 +36,7 @@ def measure(scans: Mapping[str, Path], table: Table) -> Gaps:
     """The distances of the nodules that are annotated in the scans.
 
     With fewer than `LEAST_NODULES` of them nothing is known but the share of nodules at the pleura, which their own cubes tell;
-    the others then lie anywhere in the lung with equal probability: of its volume most is near its surface, as most nodules are.
+    the others then lie anywhere in the lung with equal probability; most of its volume is near its surface, as nodules are.
     """
     gaps: list[float] = []
     listed = [uid for uid in scans if annotated(table.rows.get(uid, []))]

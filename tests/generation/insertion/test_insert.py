@@ -1,0 +1,237 @@
+"""Whole folders: what is changed, what is kept, and that what is written is found again."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import SimpleITK as sitk
+
+from gmmae.commands import cli
+from gmmae.data.config import DataConfig
+from gmmae.data.extraction.prepare import load_prepared, prepare
+from gmmae.data.volumes import DataError
+from gmmae.generation.insertion.insert import insert
+
+
+@pytest.fixture(autouse=True)
+def small_pictures(monkeypatch):
+    monkeypatch.setattr("gmmae.generation.insertion.insert.SHOWN", 1)
+
+
+def silent(line):
+    pass
+
+
+def table(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def voxels(path):
+    return sitk.GetArrayFromImage(sitk.ReadImage(str(path)))
+
+
+@pytest.fixture(params=["poisson", "alpha"])
+def done(request, scans, balls, tmp_path):
+    out = tmp_path / "out"
+    return scans, out, insert(*balls(), scans, out, 3, request.param, silent, (2, 2))
+
+
+def test_scans_change_around_the_masks_only_and_keep_their_geometry(done):
+    scans, out, summary = done
+    assert summary.scans == 2
+    assert len(summary.rows) == 4
+    for header in ("subset0/a.mhd", "subset1/turned.mhd"):
+        old, new = voxels(scans / header), voxels(out / header)
+        mask = sitk.ReadImage(str(out / "masks" / f"{(out / header).stem}.nii.gz"))
+        label = sitk.GetArrayFromImage(mask)
+        assert set(np.unique(label)) == {0, 1, 2}
+        # The band is 2 mm, a slice's distance, wide; a voxel's corner may be half a voxel nearer than its centre.
+        away = sitk.SignedMaurerDistanceMap(mask != 0, squaredDistance=False, useImageSpacing=True)
+        far = sitk.GetArrayFromImage(away) > 2.0 + 2.0
+        assert new.dtype == old.dtype == np.int16
+        assert np.array_equal(new[far], old[far])
+        assert (new[label > 0] - old[label > 0]).mean() > 500
+        a, b = (sitk.ReadImage(str(root / header)) for root in (scans, out))
+        assert (a.GetOrigin(), a.GetSpacing(), a.GetDirection()) == (b.GetOrigin(), b.GetSpacing(), b.GetDirection())
+        assert mask.GetDirection() == b.GetDirection()
+        assert np.allclose(mask.GetOrigin(), b.GetOrigin(), atol=1e-4)
+
+
+def test_the_header_keeps_its_lines(done):
+    scans, out, _ = done
+    storage = ("CompressedData", "ElementDataFile")
+    for header in ("subset0/a.mhd", "subset1/turned.mhd"):
+        old, new = ([s for s in (r / header).read_text().splitlines() if not s.startswith(storage)] for r in (scans, out))
+        assert new == [line for line in old if "ByteOrder" not in line] + [line for line in old if "ByteOrder" in line]
+
+
+def test_prepare_finds_each_nodule_where_its_voxels_changed(done, tmp_path):
+    scans, out, summary = done
+    config = DataConfig(source="luna16", root=str(out), cache=str(tmp_path / "cache"), workers=1, scan_time_limit_s=0.0)
+    prepared = prepare(config, silent)
+    assert prepared.summary["faults"] == []
+    nodules, details = load_prepared(prepared)
+    assert len(nodules.names) == 5
+    headers = {"a": "subset0/a.mhd", "turned": "subset1/turned.mhd"}
+    for row in summary.rows:
+        new = sitk.ReadImage(str(out / headers[row.seriesuid]))
+        label = voxels(out / "masks" / f"{row.seriesuid}.nii.gz")
+        changed = (voxels(scans / headers[row.seriesuid]) != sitk.GetArrayFromImage(new)) & (label == row.label)
+        places = [
+            new.TransformContinuousIndexToPhysicalPoint([float(i) for i in index[::-1]]) for index in np.argwhere(changed)
+        ]
+        distances = np.linalg.norm(details.centre_mm - np.mean(places, axis=0), axis=1)
+        found = int(np.argmin(distances))
+        assert distances[found] < 0.5
+        assert details.diameter_mm[found] == 8.0
+        assert nodules.values[found][6:10, 6:10, 6:10].mean() > -200  # and tissue is there
+
+
+def test_old_rows_are_kept_and_new_ones_name_their_nodule(done):
+    _, out, summary = done
+    rows = table(out / "annotations.csv")
+    old = [row for row in rows if not row["inserted"]]
+    assert [(row["seriesuid"], row["coordX"], row["diameter_mm"]) for row in old] == [("a", "20.0", "6.5")]
+    new = [row for row in rows if row["inserted"]]
+    assert [row["inserted"] for row in new] == [row.nodule for row in summary.rows]
+    assert {row["patient"] for row in rows if row["seriesuid"] == "a"} == {"p1"}
+    record = table(out / "insertions.csv")
+    assert [row["nodule"] for row in record] == [row.nodule for row in summary.rows]
+    assert all(float(row["displaced_hu"]) < -700 for row in record)
+
+
+def test_monais_boxes_hold_the_masks(done):
+    _, out, summary = done
+    images = json.loads((out / "detection.json").read_text())["training"]
+    assert [image["image"] for image in images] == ["subset0/a.mhd", "subset1/turned.mhd"]
+    assert [len(image["box"]) for image in images] == [3, 2]
+    assert images[0]["box"][0] == [20.0, 85.5, -250.125, 6.5, 6.5, 6.5]
+    for image in images:
+        assert image["label"] == [0] * len(image["box"])
+        uid = image["image"].split("/")[1].removesuffix(".mhd")
+        scan, label = sitk.ReadImage(str(out / image["image"])), voxels(out / "masks" / f"{uid}.nii.gz")
+        for row, box in zip((r for r in summary.rows if r.seriesuid == uid), image["box"][-2:], strict=True):
+            centre, width = np.array(box[:3]), np.array(box[3:])
+            corners = [
+                scan.TransformContinuousIndexToPhysicalPoint((index[::-1] + side).tolist())
+                for index in np.argwhere(label == row.label)
+                for side in (-0.5, 0.5)
+            ]
+            assert np.allclose(np.max(corners, axis=0), centre + width / 2)
+            assert np.allclose(np.min(corners, axis=0), centre - width / 2)
+
+
+def test_a_seed_gives_the_same_folder_again_and_another_one_another(scans, balls, tmp_path):
+    for name, seed in (("first", 5), ("again", 5), ("other", 6)):
+        insert(*balls(), scans, tmp_path / name, seed, "poisson", silent)
+    files = [p.relative_to(tmp_path / "first") for p in (tmp_path / "first").rglob("*") if p.is_file()]
+    assert len(files) == 10
+    for file in files:
+        assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "again" / file).read_bytes(), file
+    assert (tmp_path / "first" / "insertions.csv").read_bytes() != (tmp_path / "other" / "insertions.csv").read_bytes()
+
+
+def test_a_nodule_at_the_pleura_is_laid_there(scans, balls, tmp_path):
+    attached = insert(*balls(wall=True), scans, tmp_path / "out", 0, "poisson", silent, (2, 2))
+    assert len(attached.rows) >= 2
+    assert all(row.pleura_mm < 1.5 for row in attached.rows)
+    assert {row.turn for row in attached.rows} != {"+z+y+x"}
+
+
+def test_a_nodule_that_fits_nowhere_is_named_and_the_others_are_inserted(scans, balls, tmp_path):
+    (small, known), (large, wide) = balls(2), balls(1, diameter_mm=90.0)
+    both = small._replace(
+        **{key: np.concatenate([getattr(small, key), getattr(large, key)]) for key in ("values", "masks")},
+        **{key: (*getattr(small, key), "large") for key in ("names", "groups", "categories")},
+    )
+    details = known._replace(**{key: np.append(getattr(known, key), getattr(wide, key)) for key in ("edge_mm", "diameter_mm")})
+    summary = insert(both, details, scans, tmp_path / "out", 0, "alpha", silent)
+    assert len(summary.rows) == 2
+    assert len(summary.unplaced) == 1
+    assert summary.unplaced[0].startswith("large found no place: no lung is as wide as its ")
+    assert summary.unplaced[0] in summary.lines()
+
+
+def test_a_scan_without_a_lung_gets_nothing_and_is_counted(scans, chest, balls, tmp_path):
+    chest(scans / "wall.mhd", lung=False)
+    (scans / "broken.mhd").write_text("no header")
+    summary = insert(*balls(20), scans, tmp_path / "out", 0, "alpha", silent, (1, 1))
+    assert (summary.scans, summary.left) == (2, 1)
+    assert summary.faults[0].startswith("broken.mhd: ")
+    assert "1 scans got no nodule and are not in the folder" in summary.lines()
+    assert not (tmp_path / "out" / "wall.mhd").exists()
+
+
+def test_annotated_nodules_tell_how_far_from_the_pleura_new_ones_lie(scans, balls, tmp_path):
+    summary = insert(*balls(), scans, tmp_path / "few", 0, "alpha", silent)
+    assert summary.gaps.startswith("anywhere in the lung")
+    # 8 mm under the surface of the lung's deepest slice, which runs through (x, 85.5 mm).
+    rows = [("a", 20.0 + 0.1 * i, 85.5, -236.25, 4.0) for i in range(25)]
+    with (scans / "annotations.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("seriesuid", "coordX", "coordY", "coordZ", "diameter_mm"), *rows])
+    summary = insert(*balls(diameter_mm=5.0), scans, tmp_path / "many", 0, "alpha", silent, (3, 3))
+    assert summary.gaps.startswith("as the 25 annotated nodules of the scans have it")
+    median = float(summary.gaps.split("median ")[1].split()[0])
+    assert all(abs(row.pleura_mm - median) < 4 for row in summary.rows)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("masks", "nodules to insert must have masks"),
+        ("empty mask", "that of n0 has none"),
+        ("folder", "SCANS must be a folder of .mhd scans"),
+        ("scans", "SCANS must hold .mhd scans"),
+        ("out", "nothing is overwritten"),
+        ("blending", "--blending must be one of poisson, alpha; got 'glue'"),
+        ("count", "--per-scan must be two counts"),
+        ("places", "a nodule must find a place in "),
+    ],
+)
+def test_errors_are_one_line_and_write_nothing(change, message, scans, balls, tmp_path):
+    nodules, details = balls(1, diameter_mm=90.0) if change == "places" else balls(1)
+    out, blending, per_scan = tmp_path / "out", "alpha", (1, 1)
+    if change == "masks":
+        nodules = nodules._replace(masks=None)
+    elif change == "empty mask":
+        nodules = nodules._replace(masks=np.zeros_like(nodules.values))
+    elif change in ("folder", "scans"):
+        scans = tmp_path / "nothing"
+        if change == "scans":
+            scans.mkdir()
+    elif change == "out":
+        out.mkdir()
+        (out / "mine.txt").write_text("mine")
+    elif change == "blending":
+        blending = "glue"
+    elif change == "count":
+        per_scan = (0, 2)
+    with pytest.raises(DataError) as caught:
+        insert(nodules, details, scans, out, 0, blending, silent, per_scan)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    if change == "out":
+        assert [p.name for p in out.iterdir()] == ["mine.txt"]
+    else:
+        assert not out.exists()
+    assert not list(tmp_path.glob(".*partial"))
+
+
+def test_the_command_reads_a_folder_of_cubes(scans, balls, tmp_path, capsys):
+    nodules, details = balls(3)
+    assert nodules.masks is not None
+    folder = tmp_path / "cubes"
+    for kind, arrays in (("images", nodules.values), ("masks", nodules.masks)):
+        (folder / kind).mkdir(parents=True)
+        for name, array in zip(nodules.names, arrays, strict=True):
+            image = sitk.GetImageFromArray(array)
+            image.SetSpacing([float(details.edge_mm[0]) / 16] * 3)
+            sitk.WriteImage(image, str(folder / kind / f"{name}.nii.gz"))
+    lines = ["file,category,diameter_mm", *(f"{name}.nii.gz,solid,8" for name in nodules.names)]
+    (folder / "nodules.csv").write_text("\n".join(lines) + "\n")
+    arguments = [folder, scans, "--out", tmp_path / "out", "--per-scan", 1, 1, "--cache", tmp_path / "cache"]
+    assert cli.guarded(cli.COMMANDS["insert"], list(map(str, arguments)), "gmmae insert") == 0
+    assert f"2 nodules in 2 scans: {tmp_path / 'out'}" in capsys.readouterr().out
+    assert (tmp_path / "out" / "insertions.png").read_bytes().startswith(b"\x89PNG")
