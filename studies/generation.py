@@ -68,13 +68,16 @@ def _labels(found: Cohorts, nodules: Nodules, task: str) -> Sequence[str]:
 
 
 def _makers(found: Cohorts, run: Path | None) -> dict[str, Maker]:
-    makers: dict[str, Maker] = {"copy_paste": baselines.copy_paste, "smote": baselines.smote}
+    makers: dict[str, Maker] = {name: downstream.one_by_one(getattr(baselines, name)) for name in ("copy_paste", "smote")}
     if run is None:
         return makers
     trained = _trained(found, run)
     from studies import models
 
-    return makers | {"generated": lambda training, count, seed: models.sampled(trained, training, found.tune, count, seed)}
+    def generated(training: Nodules, labels: Sequence[str], count: int, seed: int) -> list[Nodules]:
+        return [models.sampled(trained, training, found.tune, count, seed, label) for label in labels]
+
+    return makers | {"generated": generated}
 
 
 def _trained(found: Cohorts, run: Path) -> Any:

@@ -65,9 +65,11 @@ def test_a_run_has_a_row_for_each_number_draw_and_arm(monkeypatch):
     monkeypatch.setattr(downstream, "DRAWS", 2)
     asked = []
 
-    def make(training, count, seed):
+    def copies(training, count, seed):
         asked.append((len(training.names), set(training.categories), count))
         return baselines.copy_paste(training, count, seed)
+
+    make = downstream.one_by_one(copies)
 
     task = Task(two_classes(0, 15, "t"), two_classes(5, 10, "j"))
     rows = downstream.run(task, {"copy_paste": make}, seed=0)
