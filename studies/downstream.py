@@ -40,7 +40,7 @@ class Task(NamedTuple):
 def labelled(nodules: Nodules, labels: Sequence[str]) -> Nodules:
     """The nodules that have a label, with it in place of the category."""
     index = np.flatnonzero([bool(label) for label in labels])
-    return nodules.take(index)._replace(categories=tuple(labels[i] for i in index))
+    return nodules.take(index)._replace(categories=tuple(labels[i] for i in index.tolist()))
 
 
 def one_by_one(make: Callable[[Nodules, int, int], Nodules]) -> Maker:
@@ -105,9 +105,9 @@ def run(task: Task, makers: dict[str, Maker], seed: int) -> list[dict[str, Any]]
 
 def choose(labels: Sequence[str], number: int, rng: np.random.Generator) -> np.ndarray:
     """Increasing indices of so many samples drawn by lot, with at least 3 of each class."""
-    labels = np.asarray(labels)
-    order = rng.permutation(len(labels))
-    first = np.concatenate([order[labels[order] == name][:LEAST] for name in np.unique(labels)])
+    kinds = np.asarray(labels)
+    order = rng.permutation(len(kinds))
+    first = np.concatenate([order[kinds[order] == name][:LEAST] for name in np.unique(kinds)])
     rest = order[~np.isin(order, first)]
     return np.sort(np.concatenate([first, rest])[:number])
 
