@@ -26,8 +26,8 @@ STRENGTH = 0.01
 POOLED = 4
 """Voxels along each axis, means of the volume's."""
 
-Maker = Callable[[Nodules, int, int], Nodules]
-"""(training nodules of one label, count, seed) → more nodules, with details; the categories of both are the label."""
+Maker = Callable[[Nodules, Sequence[str], int, int], list[Nodules]]
+"""(training nodules whose categories are labels, labels, count, seed) → so many more of each label, with details."""
 
 
 class Task(NamedTuple):
@@ -40,7 +40,17 @@ class Task(NamedTuple):
 def labelled(nodules: Nodules, labels: Sequence[str]) -> Nodules:
     """The nodules that have a label, with it in place of the category."""
     index = np.flatnonzero([bool(label) for label in labels])
-    return nodules.take(index)._replace(categories=tuple(labels[i] for i in index))
+    return nodules.take(index)._replace(categories=tuple(labels[i] for i in index.tolist()))
+
+
+def one_by_one(make: Callable[[Nodules, int, int], Nodules]) -> Maker:
+    """Of what makes nodules like all of a training set: those of each label from the ones that have it."""
+
+    def maker(training: Nodules, labels: Sequence[str], count: int, seed: int) -> list[Nodules]:
+        categories = np.array(training.categories)
+        return [make(training.take(np.flatnonzero(categories == label)), count, seed) for label in labels]
+
+    return maker
 
 
 def malignancy(scores: Float[np.ndarray, " samples"]) -> list[str]:
@@ -84,8 +94,7 @@ def run(task: Task, makers: dict[str, Maker], seed: int) -> list[dict[str, Any]]
                 more_x, more_y = x[:0], y[:0]
                 if make is not None:
                     count, state = len(index) // len(classes), int(lot.generate_state(1)[0]) % 2**31
-                    made = [make(real.take(np.flatnonzero(y == name)), count, state) for name in classes]
-                    more_x = np.concatenate([inputs(some) for some in made])
+                    more_x = np.concatenate([inputs(some) for some in make(real, classes, count, state)])
                     more_y = np.repeat(classes, count)
                 scores = _scores(np.concatenate([x, more_x]), np.concatenate([y, more_y]), judged)
                 rows.append({"real": number, "draw": draw, "arm": arm, "classes": classes, "scores": scores.round(5).tolist()})
@@ -96,9 +105,9 @@ def run(task: Task, makers: dict[str, Maker], seed: int) -> list[dict[str, Any]]
 
 def choose(labels: Sequence[str], number: int, rng: np.random.Generator) -> np.ndarray:
     """Increasing indices of so many samples drawn by lot, with at least 3 of each class."""
-    labels = np.asarray(labels)
-    order = rng.permutation(len(labels))
-    first = np.concatenate([order[labels[order] == name][:LEAST] for name in np.unique(labels)])
+    kinds = np.asarray(labels)
+    order = rng.permutation(len(kinds))
+    first = np.concatenate([order[kinds[order] == name][:LEAST] for name in np.unique(kinds)])
     rest = order[~np.isin(order, first)]
     return np.sort(np.concatenate([first, rest])[:number])
 
@@ -115,13 +124,20 @@ def _scores(x: np.ndarray, y: np.ndarray, judged: np.ndarray) -> Float[np.ndarra
 def figure(
     scores: Float[np.ndarray, "judged classes"], labels: Sequence[str], classes: Sequence[str], weight: np.ndarray
 ) -> np.ndarray:
-    """Of two classes the AUC, of more the balanced accuracy: one for each row of weights (1 a nodule: the plain figure)."""
+    """Of two classes the AUC, of more the balanced accuracy: one for each row of weights (1 a nodule: the plain figure).
+
+    NaN where a class has no weight.
+    """
     truth = np.array([classes.index(label) for label in labels])
     if len(classes) > 2:
         right = scores.argmax(1) == truth
-        recalls = [(weight[:, truth == i] @ right[truth == i]) / weight[:, truth == i].sum(1) for i in range(len(classes))]
-        return np.mean(recalls, axis=0)
+        of_class = [truth == i for i in range(len(classes))]
+        return np.mean([_share(weight[:, own] @ right[own], weight[:, own].sum(1)) for own in of_class], axis=0)
     above = scores[truth == 1, 1][None] - scores[truth == 0, 1][:, None]
     negative, positive = weight[:, truth == 0], weight[:, truth == 1]
     wins = ((negative @ ((above > 0) + 0.5 * (above == 0))) * positive).sum(1)
-    return wins / (negative.sum(1) * positive.sum(1))
+    return _share(wins, negative.sum(1) * positive.sum(1))
+
+
+def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    return part / np.where(whole > 0, whole, np.nan)

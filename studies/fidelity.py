@@ -23,7 +23,8 @@ class Entry(NamedTuple):
 def made(training: Nodules, judged: Nodules, seed: int) -> dict[str, Entry]:
     """What needs no model: as many as are judged of other real nodules, and of each baseline."""
     count = len(judged.names)
-    rest = np.sort(np.random.default_rng(seed).permutation(len(training.names))[:count])
+    # Not the donors of the baselines' copies, whose features are those of the nodules themselves: symmetries change none.
+    rest = np.sort(np.random.default_rng([seed, 1]).permutation(len(training.names))[:count])
     return {
         "real": Entry(training.take(rest)),
         "copy_paste": Entry(baselines.copy_paste(training, count, seed)),

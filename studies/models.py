@@ -65,9 +65,10 @@ def smote(trained: Trained, training: Nodules, count: int, seed: int) -> Nodules
     return baselines.named("latent", training, one, values, found["mask"] > 0.5)
 
 
-def sampled(trained: Trained, training: Nodules, held_out: Nodules, count: int, seed: int) -> Nodules:
-    """New nodules with details from a generator fitted to these training nodules, with the labels that they have."""
-    return generator.fit(trained.model, training, held_out).sample(count, None, seed).nodules
+def sampled(trained: Trained, training: Nodules, held_out: Nodules, count: int, seed: int, label: str | None = None) -> Nodules:
+    """New nodules with details from a generator fitted to these training nodules, with the labels that they have; all of one
+    label, or of all in their proportions."""
+    return generator.fit(trained.model, training, held_out).sample(count, label, seed).nodules
 
 
 def in_hu(density: np.ndarray, mass: np.ndarray, window: tuple[float, float]) -> Int16[np.ndarray, "samples *volume"]:

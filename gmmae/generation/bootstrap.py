@@ -18,7 +18,9 @@ class Estimate(NamedTuple):
     high: float = float("nan")
 
 
-def weights(groups: Sequence[str], seed: int, resamples: int = RESAMPLES) -> Float[np.ndarray, "resamples samples"]:
+def weights(
+    groups: Sequence[str] | np.ndarray, seed: int, resamples: int = RESAMPLES
+) -> Float[np.ndarray, "resamples samples"]:
     """How often each sample is in each resample: as many groups are drawn, with replacement, as there are.
 
     >>> np.unique(weights(["a", "a", "b"], seed=0), axis=0).tolist()

@@ -151,7 +151,7 @@ def novelties(
         found = [real, new]
     real, new = found
     least = np.percentile(real.distance, novelty.COPY_PERCENTILE)
-    return Novelty(*ratios, float(np.mean(new.distance < least)), new)
+    return Novelty(ratios[0], ratios[1], float(np.mean(new.distance < least)), new)
 
 
 def halves(groups: Sequence[str], seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -160,7 +160,7 @@ def halves(groups: Sequence[str], seed: int) -> tuple[np.ndarray, np.ndarray]:
     """
     names, of, counts = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)
     order = np.random.default_rng(seed).permutation(len(names))
-    sizes, first = [0, 0], np.zeros(len(names), bool)
+    sizes, first = np.zeros(2, int), np.zeros(len(names), bool)
     for group in sorted(order, key=lambda group: -counts[group]):
         side = int(sizes[1] < sizes[0])
         sizes[side] += counts[group]

@@ -23,7 +23,7 @@ BLOCK = 512
 class Nearest(NamedTuple):
     """For each volume the nearest one among others: its index, and its distance in units of the window's width."""
 
-    index: Int[np.ndarray, " samples"]
+    index: Int[np.ndarray, " samples"]  # pyright: ignore[reportIncompatibleMethodOverride]
     distance: Float[np.ndarray, " samples"]
 
 

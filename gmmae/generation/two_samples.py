@@ -5,7 +5,7 @@ All but the classifier standardise by the first set, the real one, so that a bad
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Real
@@ -153,7 +153,7 @@ def marginals(real: Features, other: Features) -> Marginals:
     from scipy import stats
 
     # Exact p values fail for some sets that lie far apart, and those of large samples are the same.
-    tests = [stats.ks_2samp(a, b, method="asymp") for a, b in zip(real.T, other.T, strict=True)]
+    tests: list[Any] = [stats.ks_2samp(a, b, method="asymp") for a, b in zip(real.T, other.T, strict=True)]
     p = np.array([test.pvalue for test in tests])
     adjusted = stats.false_discovery_control(p)
     statistic = np.array([test.statistic for test in tests])

@@ -1,3 +1,5 @@
+from typing import Any
+
 import matplotlib.image
 import numpy as np
 
@@ -32,10 +34,11 @@ def test_histograms_and_neighbours_are_drawn(tmp_path):
     drawn = judgement.feature_histograms(features)
     assert [axes.get_title() for axes in drawn.axes] == ["feature 0", "feature 1", "feature 2", "feature 3", "", ""]
     histogram = judgement.hu_histograms(volumes(3, -500), volumes(2, 5000), WINDOW, "apart")
-    heights, edges, _ = histogram.axes[0].patches[1].get_data()
+    stairs: Any = histogram.axes[0].patches[1]
+    heights, edges, _ = stairs.get_data()
     assert heights[-1] == 1  # beyond the window
     assert edges[-1] == 400
     neighbours = judgement.neighbours(volumes(3, 0), volumes(3, 200), ["a", "b", "c"], WINDOW)
-    assert [axes.images[0].get_array()[0, 0] for axes in neighbours.axes] == [0, 0, 0, 200, 200, 200]
+    assert [np.asarray(axes.images[0].get_array())[0, 0] for axes in neighbours.axes] == [0, 0, 0, 200, 200, 200]
     for number, figure in enumerate((drawn, histogram, neighbours)):
         assert matplotlib.image.imread(canvas.save(figure, tmp_path / f"{number}.png")).std() > 0

@@ -52,8 +52,8 @@ def test_figures_are_scikit_learns_and_a_weight_is_a_repetition():
     two, three = np.repeat(["a", "b"], 20), np.resize(["a", "b", "c"], 40)
     weight = np.stack([np.ones(40), rng.integers(0, 4, 40)])
     repeated = np.repeat(np.arange(40), weight[1].astype(int))
-    auc = figure(scores[:, :2], two, ["a", "b"], weight)
-    accuracy = figure(scores, three, ["a", "b", "c"], weight)
+    auc = figure(scores[:, :2], two.tolist(), ["a", "b"], weight)
+    accuracy = figure(scores, three.tolist(), ["a", "b", "c"], weight)
     guess = np.array(["a", "b", "c"])[scores.argmax(1)]
     for i, index in enumerate((np.arange(40), repeated)):
         assert auc[i] == pytest.approx(roc_auc_score(two[index] == "b", scores[index, 1]))
@@ -65,9 +65,11 @@ def test_a_run_has_a_row_for_each_number_draw_and_arm(monkeypatch):
     monkeypatch.setattr(downstream, "DRAWS", 2)
     asked = []
 
-    def make(training, count, seed):
+    def copies(training, count, seed):
         asked.append((len(training.names), set(training.categories), count))
         return baselines.copy_paste(training, count, seed)
+
+    make = downstream.one_by_one(copies)
 
     task = Task(two_classes(0, 15, "t"), two_classes(5, 10, "j"))
     rows = downstream.run(task, {"copy_paste": make}, seed=0)

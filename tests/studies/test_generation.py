@@ -18,8 +18,8 @@ from tests.generation.nodules import balls
 @pytest.fixture
 def three():
     """Cohorts, with what a CSV says of them."""
-    parts = [balls(i, 30, name) for i, name in enumerate(("train", "tune", "test"))]
-    return Cohorts(*parts, {name: {"file": name, "malignancy": "1"} for part in parts for name in part.names})
+    parts = train, tune, test = balls(0, 30, "train"), balls(1, 30, "tune"), balls(2, 30, "test")
+    return Cohorts(train, tune, test, {name: {"file": name, "malignancy": "1"} for part in parts for name in part.names})
 
 
 def test_the_parts_share_no_patient_and_training_divides_what_is_left_alike(tmp_path, monkeypatch):
