@@ -186,7 +186,7 @@ class Generator(NamedTuple):
             shape = (size,) * (values.ndim - 1)
             from gmmae.workloads.cells import density_at
 
-            density = density_at(*(drawn[name] for name in ("weights", "means", "covariances")), shape)
+            density = density_at(drawn["weights"], drawn["means"], drawn["covariances"], shape)
             residual, outline = (_zoomed(drawn[name], size / values.shape[1]) for name in ("residual", "outline"))
             values = self._hu(density, drawn["mass"], residual, drawn["shape_donors"][:, 0], grey_levels)
         names = tuple(f"generated-{seed}-{i:05d}" for i in range(len(values)))
@@ -285,4 +285,4 @@ def _in_hu(shares: np.ndarray, window: tuple[float, float]) -> Int16[np.ndarray,
 
 def _zoomed(values: np.ndarray, factor: float) -> np.ndarray:
     """Interpolated to a finer or coarser grid over the same cube."""
-    return ndimage.zoom(values, (1, *[factor] * (values.ndim - 1)), order=1, mode="nearest", grid_mode=True)
+    return np.asarray(ndimage.zoom(values, (1, *[factor] * (values.ndim - 1)), order=1, mode="nearest", grid_mode=True))

@@ -86,5 +86,5 @@ def signed_distances(masks: Shaped[np.ndarray, "samples *volume"]) -> Float[np.n
 def _signed_distance(mask: Bool[np.ndarray, "*volume"]) -> Float[np.ndarray, "*volume"]:
     if mask.all() or not mask.any():
         return np.full(mask.shape, 0.5 if mask.any() else -0.5) * max(mask.shape)
-    inside, outside = (ndimage.distance_transform_edt(of) for of in (mask, ~mask))
+    inside, outside = (np.asarray(ndimage.distance_transform_edt(of)) for of in (mask, ~mask))
     return inside - outside - 0.5 * np.where(mask, 1, -1)

@@ -103,6 +103,7 @@ def test_what_is_written_is_read_back_voxel_by_voxel(generator, tmp_path):
     back = prepare.load(DataConfig(source="cubes", root=str(tmp_path / "made"), size=8, cache=str(tmp_path / "cache")), print)
     order = [back.names.index(f"{name}.nii.gz") for name in found.nodules.names]
     np.testing.assert_array_equal(back.values[order], found.nodules.values)
+    assert back.masks is not None
     np.testing.assert_array_equal(back.masks[order], found.nodules.masks)
     assert [back.categories[i] for i in order] == list(found.nodules.categories)
     with pytest.raises(InputError, match="--out must be a folder that is new or empty"):

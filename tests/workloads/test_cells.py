@@ -1,6 +1,7 @@
 """The nodules' workload with the decoder in cells."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -90,4 +91,4 @@ def test_other_numbers_of_axes_are_built():
     config = small(**CELLS, data__ndim=2)
     built = registry.build(config)
     assert built.decode is not None
-    assert built.decode(built.init(jax.random.key(0)), np.zeros((2, 8), np.float32))["means"].shape == (2, 8, 2)
+    assert built.decode(built.init(jax.random.key(0)), jnp.zeros((2, 8)))["means"].shape == (2, 8, 2)

@@ -123,7 +123,7 @@ def test_functions_that_do_not_give_one_number_a_sample(monkeypatch, changes, me
 
 def test_names_must_be_as_many_as_the_samples(monkeypatch):
     data = np.ones((6, 4), np.float32)
-    made = Workload(Splits(data, data[:2]), lambda key: data, lambda *_: data, names=Splits(["a"] * 6, ["a"] * 3))
+    made = Workload(Splits(data, data[:2]), lambda key: data, lambda p, s, k: s[:, 0], names=Splits(["a"] * 6, ["a"] * 3))
     config = registry.configuration()
     monkeypatch.setattr(load(config.workload), "build", lambda _: made)
     with pytest.raises(InputError, match="must be as many as its samples; got 3 for 2 validation samples of nodules"):

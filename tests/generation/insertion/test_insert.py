@@ -23,6 +23,11 @@ def silent(line):
     pass
 
 
+def inserted(made, *arguments):
+    nodules, details = made
+    return insert(nodules, details, *arguments)
+
+
 def table(path):
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
@@ -35,7 +40,7 @@ def voxels(path):
 @pytest.fixture(params=["poisson", "alpha"])
 def done(request, scans, balls, tmp_path):
     out = tmp_path / "out"
-    return scans, out, insert(*balls(), scans, out, 3, request.param, silent, (2, 2))
+    return scans, out, inserted(balls(), scans, out, 3, request.param, silent, (2, 2))
 
 
 def test_scans_change_around_the_masks_only_and_keep_their_geometry(done):
@@ -125,7 +130,7 @@ def test_monais_boxes_hold_the_masks(done):
 
 def test_a_seed_gives_the_same_folder_again_and_another_one_another(scans, balls, tmp_path):
     for name, seed in (("first", 5), ("again", 5), ("other", 6)):
-        insert(*balls(), scans, tmp_path / name, seed, "poisson", silent)
+        inserted(balls(), scans, tmp_path / name, seed, "poisson", silent)
     files = [p.relative_to(tmp_path / "first") for p in (tmp_path / "first").rglob("*") if p.is_file()]
     assert len(files) == 10
     for file in files:
@@ -134,7 +139,7 @@ def test_a_seed_gives_the_same_folder_again_and_another_one_another(scans, balls
 
 
 def test_a_nodule_at_the_pleura_is_laid_there(scans, balls, tmp_path):
-    attached = insert(*balls(wall=True), scans, tmp_path / "out", 0, "poisson", silent, (2, 2))
+    attached = inserted(balls(wall=True), scans, tmp_path / "out", 0, "poisson", silent, (2, 2))
     assert len(attached.rows) >= 2
     assert all(row.pleura_mm < 1.5 for row in attached.rows)
     assert {row.turn for row in attached.rows} != {"+z+y+x"}
@@ -157,7 +162,7 @@ def test_a_nodule_that_fits_nowhere_is_named_and_the_others_are_inserted(scans, 
 def test_a_scan_without_a_lung_gets_nothing_and_is_counted(scans, chest, balls, tmp_path):
     chest(scans / "wall.mhd", lung=False)
     (scans / "broken.mhd").write_text("no header")
-    summary = insert(*balls(20), scans, tmp_path / "out", 0, "alpha", silent, (1, 1))
+    summary = inserted(balls(20), scans, tmp_path / "out", 0, "alpha", silent, (1, 1))
     assert (summary.scans, summary.left) == (2, 1)
     assert summary.faults[0].startswith("broken.mhd: ")
     assert "1 scans got no nodule and are not in the folder" in summary.lines()
@@ -165,13 +170,13 @@ def test_a_scan_without_a_lung_gets_nothing_and_is_counted(scans, chest, balls, 
 
 
 def test_annotated_nodules_tell_how_far_from_the_pleura_new_ones_lie(scans, balls, tmp_path):
-    summary = insert(*balls(), scans, tmp_path / "few", 0, "alpha", silent)
+    summary = inserted(balls(), scans, tmp_path / "few", 0, "alpha", silent)
     assert summary.gaps.startswith("anywhere in the lung")
     # 8 mm under the surface of the lung's deepest slice, which runs through (x, 85.5 mm).
     rows = [("a", 20.0 + 0.1 * i, 85.5, -236.25, 4.0) for i in range(25)]
     with (scans / "annotations.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("seriesuid", "coordX", "coordY", "coordZ", "diameter_mm"), *rows])
-    summary = insert(*balls(diameter_mm=5.0), scans, tmp_path / "many", 0, "alpha", silent, (3, 3))
+    summary = inserted(balls(diameter_mm=5.0), scans, tmp_path / "many", 0, "alpha", silent, (3, 3))
     assert summary.gaps.startswith("as the 25 annotated nodules of the scans have it")
     median = float(summary.gaps.split("median ")[1].split()[0])
     assert all(abs(row.pleura_mm - median) < 4 for row in summary.rows)
