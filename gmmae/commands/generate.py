@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -44,11 +45,14 @@ def command(arguments: Sequence[str], prog: str) -> int:
     data = generating_data(trained)
     from gmmae.data import sources
     from gmmae.generation import generator as generators
+    from gmmae.generation import prior as priors
 
     folder.require_empty(asked.out)
     whole = sources.load_whole(data)
     training, held_out = (whole.nodules.take(part) for part in whole.split)
     generator = generators.fit(generators.Model(trained.workload, trained.params, data.window, data.shape), training, held_out)
+    with suppress(OSError):  # a record beside the run, whose folder may be read-only
+        priors.save(generator.prior, asked.run / "prior.npz")
     if generator.dead:
         print(f"{generator.dead} latent units of {asked.run} carry nothing: what they could say is missing from all nodules")
     strengths = generators.STRENGTHS._replace(bandwidth=asked.bandwidth)

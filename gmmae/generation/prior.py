@@ -8,6 +8,7 @@ before. Each band keeps its energy, and no nodule is followed throughout.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -69,6 +70,22 @@ def fit(points: Float[np.ndarray, "samples features"], labels: Sequence[str]) ->
     rank = int(np.linalg.matrix_rank(apart))
     components = PCA(n_components=rank, whiten=True, svd_solver="full").fit(apart)
     return Prior(components, means, components.transform(apart), tuple(labels))
+
+
+def save(prior: Prior, path: Path) -> None:
+    """Writes all that the prior is: the components (`points = (x - mean of its category) @ components.T / scale`), their scales,
+    the categories' means, and the training points with their labels.
+    """
+    kinds = sorted(prior.means)
+    np.savez(
+        path,
+        components=prior.components.components_,
+        scale=np.sqrt(prior.components.explained_variance_),
+        categories=np.array(kinds),
+        means=np.stack([prior.means[kind] for kind in kinds]) + prior.components.mean_,
+        points=prior.points,
+        labels=np.array(prior.labels),
+    )
 
 
 def first_donors(prior: Prior, count: int, category: str | None, rng: np.random.Generator) -> Int[np.ndarray, " count"]:
