@@ -48,6 +48,10 @@ def command(arguments: Sequence[str], prog: str) -> int:
     from gmmae.generation import prior as priors
 
     folder.require_empty(asked.out)
+    if asked.into is not None:
+        from gmmae.generation.insertion.hosts import list_scans
+
+        list_scans(asked.into)  # says what is wrong with them before any work is done
     whole = sources.load_whole(data)
     training, held_out = (whole.nodules.take(part) for part in whole.split)
     generator = generators.fit(generators.Model(trained.workload, trained.params, data.window, data.shape), training, held_out)

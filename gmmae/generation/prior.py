@@ -73,7 +73,7 @@ def fit(points: Float[np.ndarray, "samples features"], labels: Sequence[str]) ->
 
 
 def save(prior: Prior, path: Path) -> None:
-    """Writes all that the prior is: the components (`points = (x - mean of its category) @ components.T / scale`), their scales,
+    """Writes all that the prior is: the components (`points = (x - category mean) @ components.T / scale`), their scales,
     the categories' means, and the training points with their labels.
     """
     kinds = sorted(prior.means)

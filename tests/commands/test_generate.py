@@ -49,6 +49,7 @@ def test_it_writes_cubes_that_are_read_back_and_sheets_to_look_at(trained, tmp_p
         (["--size", 3], "--size must be 0 or at least 4; got 3"),
         (["--bandwidth", -1], "--bandwidth must be at least 0; got -1.0"),
         (["--category", "cyst"], "category must be one of "),
+        (["--into", "nowhere"], "SCANS must be a folder of .mhd scans; got nowhere"),
     ],
 )
 def test_bad_input_is_one_line(trained, tmp_path, capsys, arguments, message):
@@ -64,3 +65,14 @@ def test_a_model_with_the_papers_heads_cannot_generate(tmp_path, capsys):
     assert code == 2
     assert "RUN must have a model that makes volumes of latent vectors, model.decoder = cells" in error
     assert not (tmp_path / "made").exists()
+
+
+def test_it_puts_them_into_scans(trained, tmp_path, capsys):
+    assert (
+        cli.guarded(cli.COMMANDS["data"], ["synth", str(tmp_path / "scans"), "--scans", "1", "--pixels", "128"], "gmmae data")
+        == 0
+    )
+    code, printed, _ = generate(capsys, trained, "--count", 2, "--out", tmp_path / "made", "--into", tmp_path / "scans")
+    assert code == 0, printed
+    assert "nodules in 1 scans" in printed
+    assert len(list((tmp_path / "made" / "scans").rglob("*.mhd"))) == 1
