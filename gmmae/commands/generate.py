@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -52,7 +52,7 @@ def command(arguments: Sequence[str], prog: str) -> int:
         from gmmae.generation.insertion.hosts import list_scans
 
         list_scans(asked.into)  # says what is wrong with them before any work is done
-    whole = sources.load_whole(data)
+    whole = sources.load_whole(replace(data, augment_with=""))  # new nodules are made of real ones only
     training, held_out = (whole.nodules.take(part) for part in whole.split)
     generator = generators.fit(generators.Model(trained.workload, trained.params, data.window, data.shape), training, held_out)
     with suppress(OSError):  # a record beside the run, whose folder may be read-only
