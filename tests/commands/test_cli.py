@@ -111,7 +111,10 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, config_file, capsys, ar
 def test_unknown_command(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["gmmae", "trian"])
     assert cli.main() == 2
-    assert "must be one of train, sweep, report, data; got 'trian'" in capsys.readouterr().err
+    assert (
+        "must be one of train, sweep, report, data, evaluate, describe, export, generate, insert, judge; got 'trian'"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.slow
