@@ -145,7 +145,7 @@ def main() -> None:
         label = np.repeat([0, 1], len(reference))
         folds = [_fold(len(reference), fold) for fold in range(5)]
         model = make_pipeline(StandardScaler(), LogisticRegression(C=0.1))
-        score = cross_val_predict(model, both, label, cv=folds, method="predict_proba")[:, 1]
+        score = np.asarray(cross_val_predict(model, both, label, cv=folds, method="predict_proba"))[:, 1]
         seam = np.exp(np.median(np.array(known[name])[:, 0]))
         print(f"{name:<18} {seam:.2f}  {roc_auc_score(label, score):.3f}  {np.mean(shifts[name]):.0f}")
 

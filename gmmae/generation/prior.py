@@ -76,13 +76,16 @@ def save(prior: Prior, path: Path) -> None:
     """Writes all that the prior is: the components (`points = (x - category mean) @ components.T / scale`), their scales,
     the categories' means, and the training points with their labels.
     """
-    kinds = sorted(prior.means)
+    kinds, fitted = sorted(prior.means), prior.components
+    assert fitted.components_ is not None
+    assert fitted.explained_variance_ is not None
+    assert fitted.mean_ is not None
     np.savez(
         path,
-        components=prior.components.components_,
-        scale=np.sqrt(prior.components.explained_variance_),
+        components=fitted.components_,
+        scale=np.sqrt(fitted.explained_variance_),
         categories=np.array(kinds),
-        means=np.stack([prior.means[kind] for kind in kinds]) + prior.components.mean_,
+        means=np.stack([prior.means[kind] for kind in kinds]) + fitted.mean_,
         points=prior.points,
         labels=np.array(prior.labels),
     )

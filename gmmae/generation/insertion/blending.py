@@ -21,7 +21,8 @@ ground glass, and the chest wall beside a nodule at the pleura, which its cube's
 def dense(host: Grid, nodule: Grid) -> Grid:
     """The share of the host that stays in each voxel, because it is denser than the nodule there."""
     low, high = KEPT_HU
-    excess = ndimage.uniform_filter(host, (1, 3, 3), mode="nearest") - nodule
+    smooth = ndimage.uniform_filter1d(ndimage.uniform_filter1d(host, 3, 1, mode="nearest"), 3, 2, mode="nearest")
+    excess = smooth - nodule
     return _smoothstep((excess - low) / (high - low))
 
 

@@ -111,7 +111,7 @@ def _distance(inside: Bool[np.ndarray, "z y x"], pad: int, voxel_mm: float) -> F
     within = -signed_distance(inside, np.full(3, voxel_mm))
     within = np.maximum(within, -0.5 * voxel_mm * max(inside.shape))  # of a mask that fills its cube
     beyond = ~np.pad(np.ones(inside.shape, bool), pad)
-    away = ndimage.distance_transform_edt(beyond) * voxel_mm if pad else 0.0
+    away = np.asarray(ndimage.distance_transform_edt(beyond)) * voxel_mm if pad else 0.0
     continued = np.pad(within, pad, mode="edge")
     return continued + np.where(continued < 0, DOME, 1.0) * away
 
@@ -136,7 +136,7 @@ def see(nodule: Nodule, centre_mm: Float[np.ndarray, "3"], grid: Grid) -> Seen |
     """
     reach = np.abs(nodule.surface_mm(band_mm(grid))).max(0) + nodule.voxel_mm
     corners = np.array(list(product((-1, 1), repeat=3))) * reach
-    indices = grid.index(centre_mm + corners[:, ::-1])
+    indices = grid.indices(centre_mm + corners[:, ::-1])
     first, last = np.floor(indices.min(0)).astype(int) - 1, np.ceil(indices.max(0)).astype(int) + 1
     if (first < 0).any() or (last >= grid.shape).any():
         return None

@@ -81,7 +81,7 @@ def whole_or_none(out: Path) -> Iterator[Path]:
 def write_scan(path: Path, header: Path, voxels: Real[np.ndarray, "z y x"]) -> None:
     """Write `.mhd` and `.zraw`; the header is the old one, line by line, but for what says how voxels are stored."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    stored = zlib.compress(np.ascontiguousarray(voxels, voxels.dtype.newbyteorder("<")), LEVEL)
+    stored = zlib.compress(np.ascontiguousarray(voxels, voxels.dtype.newbyteorder("<")).tobytes(), LEVEL)
     path.with_suffix(".zraw").write_bytes(stored)
     changed = {
         "CompressedData": "True",

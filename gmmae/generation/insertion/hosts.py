@@ -49,7 +49,7 @@ class Grid(NamedTuple):
         """World points (x, y, z) of indices (z, y, x)."""
         return index[..., ::-1] @ self.matrix_mm.T + self.origin_mm
 
-    def index(self, world_mm: Real[np.ndarray, "*points 3"]) -> Float[np.ndarray, "*points 3"]:
+    def indices(self, world_mm: Real[np.ndarray, "*points 3"]) -> Float[np.ndarray, "*points 3"]:
         """Indices (z, y, x) of world points (x, y, z)."""
         return ((world_mm - self.origin_mm) @ np.linalg.inv(self.matrix_mm).T)[..., ::-1]
 

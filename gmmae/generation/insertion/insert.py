@@ -155,9 +155,14 @@ def _queue(nodules: Nodules, seed: int) -> deque[int]:
 def _nodule(nodules: Nodules, details: Details, number: int) -> Nodule:
     """Made when it is needed: padded, a thousand of them would take gigabytes."""
     assert nodules.masks is not None
-    known = (nodules.names, nodules.categories, nodules.values, nodules.masks)
-    name, category, values, mask = (column[number] for column in known)
-    return as_nodule(name, category, values, mask, float(details.edge_mm[number]), float(details.diameter_mm[number]))
+    return as_nodule(
+        nodules.names[number],
+        nodules.categories[number],
+        nodules.values[number],
+        nodules.masks[number],
+        float(details.edge_mm[number]),
+        float(details.diameter_mm[number]),
+    )
 
 
 def _fill(

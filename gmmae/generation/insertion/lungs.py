@@ -1,6 +1,6 @@
 """The lungs of a scan, whole or cropped, and how deep under the pleura each of their points lies."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import SimpleITK as sitk
@@ -58,14 +58,15 @@ def find_lungs(host: Host) -> Lungs:
     blocks_mm = spacing * step
     hu = _block_means(host.voxels, step)
     inside = np.zeros(hu.shape, bool)
-    labels, count = ndimage.label(ndimage.binary_opening((hu > AIR_HU) & (hu < TISSUE_HU), iterations=1))
+    found: Any = ndimage.label(ndimage.binary_opening((hu > AIR_HU) & (hu < TISSUE_HU), iterations=1))
+    labels, count = found
     least = LEAST_ML * 1000 / float(np.prod(blocks_mm))
     sizes = np.bincount(labels.ravel(), minlength=count + 1)
     boxes = ndimage.find_objects(labels)
     for label in np.flatnonzero(sizes[1:] >= least) + 1:
         box = tuple(slice(max(s.start - 2, 0), min(s.stop + 2, n)) for s, n in zip(boxes[label - 1], hu.shape, strict=True))
         piece = labels[box] == label
-        shell = ndimage.binary_dilation(piece, iterations=2) & ~ndimage.binary_dilation(piece)
+        shell = np.asarray(ndimage.binary_dilation(piece, iterations=2)) & ~np.asarray(ndimage.binary_dilation(piece))
         if not shell.any() or (hu[box][shell] < AIR_HU).mean() < MOST_AIR:
             inside[box] |= piece
     inside = _close(inside, blocks_mm)
@@ -88,7 +89,7 @@ def _close(inside: Bool[np.ndarray, "c b a"], blocks_mm: Float[np.ndarray, "3"])
     wide = signed_distance(np.pad(inside, pad, mode="edge"), blocks_mm) > -CLOSING_MM
     wide = signed_distance(wide, blocks_mm) > CLOSING_MM
     z, y, x = (slice(pad, -pad) for _ in range(3))
-    return ndimage.binary_fill_holes(wide[z, y, x] | inside)
+    return np.asarray(ndimage.binary_fill_holes(wide[z, y, x] | inside))
 
 
 def signed_distance(inside: Bool[np.ndarray, "c b a"], voxel_mm: Float[np.ndarray, "3"]) -> Float[np.ndarray, "c b a"]:

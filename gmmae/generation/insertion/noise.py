@@ -46,7 +46,8 @@ def measure(host: Host, lungs: Lungs) -> Noise:
         pixels = host.voxels[block * z].astype(float)
         where = np.zeros(pixels.shape, bool)
         there = deep[block].repeat(y, 0).repeat(x, 1)
-        where[: there.shape[0], : there.shape[1]] = there[: where.shape[0], : where.shape[1]]
+        rows, columns = (min(pair) for pair in zip(there.shape, pixels.shape, strict=True))
+        where[:rows, :columns] = there[:rows, :columns]
         residual = _residual(pixels)
         residuals.append(residual[where])
         products.append(np.stack([residual[:, :-1], residual[:, 1:]])[:, where[:, :-1] & where[:, 1:]])

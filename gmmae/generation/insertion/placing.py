@@ -108,7 +108,7 @@ def _try(
     if any(float(np.linalg.norm(centre - other)) < radius + width + APART_MM for other, width in taken):
         return "are too near to another nodule"
     points = nodule.surface_mm()
-    points = host.grid.index(centre + points[:: max(1, len(points) // POINTS), ::-1])
+    points = host.grid.indices(centre + points[:: max(1, len(points) // POINTS), ::-1])
     rounded = np.rint(points).astype(int)
     if (rounded < 0).any() or (rounded >= host.voxels.shape).any():
         return "reach beyond the scan"

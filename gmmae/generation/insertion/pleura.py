@@ -48,7 +48,7 @@ def measure(scans: Mapping[str, Path], table: Table) -> Gaps:
                 continue  # it is named when its turn comes
             lungs = find_lungs(host)
             for centre, diameter in annotated(table.rows[uid]):
-                gaps.append(float(lungs.depth_at(host.grid.index(centre))) - diameter / 2)
+                gaps.append(float(lungs.depth_at(host.grid.indices(centre))) - diameter / 2)
     free = np.array([gap for gap in gaps if gap > AT_PLEURA_MM])
     if len(gaps) < LEAST_NODULES or not len(free):
         return Gaps(
