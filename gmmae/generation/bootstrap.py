@@ -44,7 +44,7 @@ def weighted_median(
 ) -> Float[np.ndarray, " resamples"]:
     """The median of the samples of each resample.
 
-    >>> weighted_median(np.array([1.0, 5.0, 3.0]), np.array([[1, 1, 1], [0, 3, 1]])).tolist()
+    >>> weighted_median(np.array([1.0, 5.0, 3.0]), np.array([[1.0, 1.0, 1.0], [0.0, 3.0, 1.0]])).tolist()
     [3.0, 5.0]
     """
     order = np.argsort(values)

@@ -20,12 +20,13 @@ NEIGHBOURS = 5
 """Of density and coverage, as in their paper."""
 SIGNIFICANT = 0.05
 
-Features = Float[np.ndarray, "samples features"]
+RealFeatures = Float[np.ndarray, "real features"]
+OtherFeatures = Float[np.ndarray, "other features"]
 
 
 def c2st(
-    real: Features,
-    other: Features,
+    real: RealFeatures,
+    other: OtherFeatures,
     real_groups: Sequence[str],
     other_groups: Sequence[str],
     seed: int = 0,
@@ -78,7 +79,7 @@ def folds(labels: Real[np.ndarray, " samples"], groups: np.ndarray, seed: int) -
     return [(train, test) for train, test in divided if len(set(labels[test])) == 2]
 
 
-def standardised(real: Features, other: Features) -> tuple[Features, Features]:
+def standardised(real: RealFeatures, other: OtherFeatures) -> tuple[RealFeatures, OtherFeatures]:
     """Both less the real mean, over the real standard deviation; a feature that is constant there keeps its unit."""
     mean, sd = real.mean(0), real.std(0)
     sd = np.where(sd > 1e-9, sd, 1)
@@ -86,8 +87,8 @@ def standardised(real: Features, other: Features) -> tuple[Features, Features]:
 
 
 def mmd2(
-    real: Features,
-    other: Features,
+    real: RealFeatures,
+    other: OtherFeatures,
     real_groups: Sequence[str],
     other_groups: Sequence[str],
     paired: bool = False,
@@ -146,7 +147,7 @@ class Marginals(NamedTuple):
     corrected_share: float
 
 
-def marginals(real: Features, other: Features) -> Marginals:
+def marginals(real: RealFeatures, other: OtherFeatures) -> Marginals:
     """The features' distributions compared one by one. More samples find smaller differences: compare shares at equal numbers
     only.
     """
@@ -173,7 +174,9 @@ class Support(NamedTuple):
     coverage: Estimate
 
 
-def support(real: Features, other: Features, real_groups: Sequence[str], other_groups: Sequence[str], seed: int = 0) -> Support:
+def support(
+    real: RealFeatures, other: OtherFeatures, real_groups: Sequence[str], other_groups: Sequence[str], seed: int = 0
+) -> Support:
     """Density and coverage; a ball's centre is a real sample and its radius reaches the fifth nearest other one.
 
     The intervals resample the samples that are counted, the balls being as they are.
@@ -192,7 +195,7 @@ def support(real: Features, other: Features, real_groups: Sequence[str], other_g
 
 
 def hu_distance(
-    real: Real[np.ndarray, "samples z y x"], other: Real[np.ndarray, "samples z y x"], window: tuple[float, float] = WINDOW
+    real: Real[np.ndarray, "real z y x"], other: Real[np.ndarray, "other z y x"], window: tuple[float, float] = WINDOW
 ) -> float:
     """Wasserstein's distance of the histograms of all voxels, in HU within the window: how far a voxel's value has to be moved
     on average.
