@@ -66,7 +66,9 @@ def find_lungs(host: Host) -> Lungs:
     for label in np.flatnonzero(sizes[1:] >= least) + 1:
         box = tuple(slice(max(s.start - 2, 0), min(s.stop + 2, n)) for s, n in zip(boxes[label - 1], hu.shape, strict=True))
         piece = labels[box] == label
-        shell = np.asarray(ndimage.binary_dilation(piece, iterations=2)) & ~np.asarray(ndimage.binary_dilation(piece))
+        shell = np.asarray(ndimage.binary_dilation(piece, iterations=2), bool) & ~np.asarray(
+            ndimage.binary_dilation(piece), bool
+        )
         if not shell.any() or (hu[box][shell] < AIR_HU).mean() < MOST_AIR:
             inside[box] |= piece
     inside = _close(inside, blocks_mm)
