@@ -22,7 +22,7 @@ DRAWS = 4
 LEAST = 3
 """Of each class among them."""
 STRENGTH = 0.01
-"""C of scikit-learn's regression, the inverse of its regularisation; chosen on the tuning set without more nodules."""
+"""C of scikit-learn's regression, the inverse of its regularisation; set by hand, not searched for."""
 POOLED = 4
 """Voxels along each axis, means of the volume's."""
 
