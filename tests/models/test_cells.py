@@ -23,9 +23,9 @@ def mixtures(shape, batch=3, components=5, seed=0):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_density_on_a_grid_is_that_of_the_mixture_with_matrices(shape):
     mixture = mixtures(shape)
-    expected = density(mixture.mixture, grid(shape, len(shape))).reshape(3, *shape)
+    expected = jax.jit(lambda one: density(one.mixture, grid(shape, len(shape))))(mixture).reshape(3, *shape)
     # float32: the expected one is a polynomial whose terms cancel.
-    np.testing.assert_allclose(density_on_grid(mixture, shape), expected, rtol=2e-4, atol=1e-5)
+    np.testing.assert_allclose(jax.jit(density_on_grid, static_argnums=1)(mixture, shape), expected, rtol=2e-4, atol=1e-5)
 
 
 def test_a_narrow_component_within_the_cube_has_mass_one():
@@ -36,14 +36,14 @@ def test_a_narrow_component_within_the_cube_has_mass_one():
 @pytest.mark.parametrize("scale", [0.0, 1.0, 1e4])
 def test_components_stay_in_reach_of_their_cells_and_above_the_floor_whatever_the_latent_vector_says(scale):
     decoder = CellDecoder((8, 8, 8), cells=2, components=2, sigma_floor=0.25)
-    params = decoder.init(jax.random.key(0), jnp.zeros((1, 5)))
+    params = jax.jit(decoder.init)(jax.random.key(0), jnp.zeros((1, 5)))
     latent = scale * jax.random.normal(jax.random.key(1), (4, 5))
 
     def total(latent):
         mixture = decoder.apply(params, latent).mixture  # pyright: ignore[reportAttributeAccessIssue]
         return density_on_grid(mixture, (8, 8, 8)).sum(), mixture
 
-    (_, mixture), slope = jax.value_and_grad(total, has_aux=True)(latent)
+    (_, mixture), slope = jax.jit(jax.value_and_grad(total, has_aux=True))(latent)
     middles = np.repeat(
         np.stack(np.meshgrid([-0.5, 0.5], [-0.5, 0.5], [-0.5, 0.5], indexing="ij"), -1).reshape(-1, 3), 2, axis=0
     )
@@ -57,8 +57,12 @@ def test_no_latent_unit_is_dead_at_the_start():
     config = ModelConfig(filters=(3,), kernels=(3,), latent_dim=16, decoder="cells", cells=2, activation="relu")
     module = cell_autoencoder(config, (8, 8, 8))
     volumes = jax.random.uniform(jax.random.key(0), (20, 8, 8, 8)) / 4
-    params = module.init(jax.random.key(1), volumes)
-    spread = np.asarray(module.apply(params, volumes, method=module.encode)).std(0)
+
+    @jax.jit
+    def encoded(volumes):
+        return module.apply(module.init(jax.random.key(1), volumes), volumes, method=module.encode)
+
+    spread = np.asarray(encoded(volumes)).std(0)
     assert spread.min() > 0.05 * spread.max()
 
 
