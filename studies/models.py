@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Int16
 
 from gmmae.data.volumes import Nodules, masses, to_density
 from gmmae.generation import generator
@@ -48,7 +47,7 @@ def reconstructed(trained: Trained, nodules: Nodules, refined: bool = False) -> 
     if refined:
         window = trained.model.window
         found = trained.run.refine(to_density(nodules.values, window), REFINING_STEPS)["density"]
-        values = in_hu(found, masses(nodules.values, window), window)
+        values = generator.in_hu(found, masses(nodules.values, window), window)
     return nodules._replace(values=values, masks=None)
 
 
@@ -61,7 +60,7 @@ def smote(trained: Trained, training: Nodules, count: int, seed: int) -> Nodules
     one, two, share = baselines.between(latent / latent.std(), training.categories, count, seed)
     points, mixed = (x[one] + share.reshape(-1, *[1] * (x.ndim - 1)) * (x[two] - x[one]) for x in (latent, mass))
     found = generator.decode(trained.model, points.astype(np.float32))
-    values = in_hu(found["density"], np.exp(mixed), trained.model.window)
+    values = generator.in_hu(found["density"], np.exp(mixed), trained.model.window)
     return baselines.named("latent", training, one, values, found["mask"] > 0.5)
 
 
@@ -69,10 +68,3 @@ def sampled(trained: Trained, training: Nodules, held_out: Nodules, count: int, 
     """New nodules with details from a generator fitted to these training nodules, with the labels that they have; all of one
     label, or of all in their proportions."""
     return generator.fit(trained.model, training, held_out).sample(count, label, seed).nodules
-
-
-def in_hu(density: np.ndarray, mass: np.ndarray, window: tuple[float, float]) -> Int16[np.ndarray, "samples *volume"]:
-    """Densities of these masses as HU."""
-    low, high = window
-    shares = density * mass.reshape(-1, *[1] * (density.ndim - 1))
-    return (np.clip(shares, 0, 1) * (high - low) + low).round().astype(np.int16)

@@ -107,8 +107,11 @@ def masses(values: Real[np.ndarray, "samples ..."], window: tuple[float, float])
     Raises:
       DataError: a volume lies wholly at or below the window, so it has no mass.
     """
-    axes = tuple(range(1, values.ndim))
-    mass = windowed(values, window).sum(axes) * np.prod([2 / size for size in values.shape[1:]])
+    return _masses(windowed(values, window), window)
+
+
+def _masses(shares: Float64[np.ndarray, "samples ..."], window: tuple[float, float]) -> Float64[np.ndarray, " samples"]:
+    mass = shares.sum(tuple(range(1, shares.ndim))) * np.prod([2 / size for size in shares.shape[1:]])
     if (mass <= 0).any():
         raise DataError(
             f"each volume must have voxels above the window's lower end, {window[0]:g}; volume {mass.argmin()} has none: "
@@ -127,8 +130,8 @@ def to_density(values: Real[np.ndarray, "samples ..."], window: tuple[float, flo
     Raises:
       DataError: as `masses`.
     """
-    mass = np.expand_dims(masses(values, window), tuple(range(1, values.ndim)))
-    return (windowed(values, window) / mass).astype(np.float32)
+    shares = windowed(values, window)
+    return (shares / np.expand_dims(_masses(shares, window), tuple(range(1, shares.ndim)))).astype(np.float32)
 
 
 def from_density(

@@ -242,7 +242,14 @@ def fit(model: Model, training: Nodules, held_out: Nodules) -> Generator:
 def reconstruct(model: Model, nodules: Nodules) -> Int16[np.ndarray, "samples *volume"]:
     """What the model makes of nodules, in HU, with the mass that they have."""
     density = decode(model, encode(model, nodules))["density"]
-    return _in_hu(_expanded(masses(nodules.values, model.window), density.ndim) * density, model.window)
+    return in_hu(density, masses(nodules.values, model.window), model.window)
+
+
+def in_hu(
+    density: Float[np.ndarray, "samples *volume"], mass: Float[np.ndarray, " samples"], window: tuple[float, float]
+) -> Int16[np.ndarray, "samples *volume"]:
+    """Densities of these masses as HU, cut off at the window's ends."""
+    return _in_hu(_expanded(mass, density.ndim) * density, window)
 
 
 def encode(model: Model, nodules: Nodules) -> Float32[np.ndarray, "samples latent"]:
