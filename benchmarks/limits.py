@@ -1,6 +1,6 @@
 """How near a device's limits training comes: steps at many batches against the floor, and long runs of short epochs.
 
-python -m benchmarks.limits                                     # on a GPU: batches 1 to 1024, 2000 epochs of paper.toml
+python -m benchmarks.limits                                     # on a GPU: batches 1 to 1024, 300 epochs of paper.toml
 python -m benchmarks.limits --batches 8 32 --epochs 5 --dispatch 1 5
 
 The floor of a step is the largest of its operations over the rate of a large matrix product, its bytes over the rate of a large
@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument("--config", default="paper")
     parser.add_argument("--precision", default="float32", choices=["float32", "tf32"])
     parser.add_argument("--batches", type=int, nargs="+", default=[2**i for i in range(11)])
-    parser.add_argument("--epochs", type=int, default=2000)
+    parser.add_argument("--epochs", type=int, default=300)
     parser.add_argument("--dispatch", type=int, nargs="+", default=[1, 10, 100])
     parser.add_argument("--out", type=Path, help="a JSON file to write")
     asked = parser.parse_args()

@@ -173,6 +173,19 @@ def _dispatch(commands: dict[str, Command], arguments: Sequence[str], prog: str)
     return 0
 
 
+OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
+"""What XLA's errors begin with where a device's memory is full."""
+
+
+def memory_line(error: str) -> str:
+    """What to do about a device's full memory, in a line."""
+    found = " ".join(error[error.index(OUT_OF_MEMORY) :].split())
+    return (
+        f"the device's memory must hold data, model and a batch beside what other programs have there; got {found[:200]}: end "
+        "the others (nvidia-smi lists them), or use more devices, a smaller --parallel.micro-batch or fewer samples"
+    )
+
+
 def guarded(command: Callable[..., int], *arguments: object) -> int:
     """Runs a command; an `InputError`, or Ctrl-C, becomes one line on standard error and its exit code."""
     try:
@@ -182,6 +195,10 @@ def guarded(command: Callable[..., int], *arguments: object) -> int:
         os._exit(code)  # at its own end, TensorBoard's writer would try the failing disk again, and print how it fared
     except InputError as error:
         return report_error(error)
+    except RuntimeError as error:
+        if OUT_OF_MEMORY not in str(error):
+            raise
+        return report_error(InputError(memory_line(str(error))))
     except KeyboardInterrupt:
         print("interrupted; the same command goes on where it was", file=sys.stderr, flush=True)
         return 130

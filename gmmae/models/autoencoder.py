@@ -7,12 +7,17 @@ from flax import linen as nn
 from jax import lax
 from jaxtyping import Array, Float
 
-from gmmae.models import fused, together
+from gmmae.models import together
 from gmmae.models.config import ModelConfig
 from gmmae.models.encoder import Encoder, Heads
 from gmmae.models.exponent import Ranges, coefficients
 from gmmae.models.losses import PointLoss, mean_of_each
 from gmmae.models.mixture import Logits, Mixture, density_of, from_logits, grid, monomials_at
+
+try:
+    from gmmae.models import fused
+except ImportError:  # JAX will part with Pallas' Triton, it says since 0.11; then a GPU computes one operation after the other
+    fused = None
 
 
 class MixtureAutoencoder(nn.Module):
@@ -50,7 +55,7 @@ class MixtureAutoencoder(nn.Module):
 
         planes = self._planes(volumes)
         forms = {"cpu": by_sample, "default": plain}
-        if self.fused and planes.dtype == jnp.float32:
+        if fused and self.fused and planes.dtype == jnp.float32:
             forms["cuda"] = partial(fused.losses, point_loss=point_loss, ranges=self._ranges(volumes), interpret=False)
         return lax.platform_dependent(planes, volumes, **forms)
 

@@ -23,7 +23,7 @@ from gmmae.models.losses import PointLoss
 from gmmae.models.mixture import monomials
 
 PER_THREAD = 8
-"""Exponents that a thread holds at a time; an H100's registers hold these (168 a thread for 50 components), but not 32."""
+"""Exponents that a thread holds at a time, and ten sums for each."""
 SHARE = 128
 """Points of a program: 32 programs for 16³ voxels, so that a few samples fill a GPU."""
 
@@ -70,7 +70,7 @@ def _call(planes: Array, targets: Array, point_loss: PointLoss, ranges: Ranges, 
     samples, count, components = planes.shape
     points = math.prod(targets.shape[1:])
     width = pl.next_power_of_2(components)
-    warps = 4 if width <= 128 else 8
+    warps = 1 if width <= 128 else 4
     block = min(max(warps * 32 * PER_THREAD // width, 1), SHARE)
     blocks = pl.cdiv(points, SHARE)
     shapes = [(samples, blocks)] + ([(samples, blocks, count, components)] if gradient else [])
@@ -109,7 +109,7 @@ def _program(
         terms, to_logits = jax.vjp(partial(coefficients, ranges=ranges), logits)
 
     def add(step: Array, sums: tuple[Array, list[Array]]) -> tuple[Array, list[Array]]:
-        """The losses of a block, added to those before, and, where wanted, the gradient by the coefficients."""
+        """The losses of a block, added to those before, and, where wanted, the gradient by the coefficients, point by point."""
         point = share * SHARE + step * block + jnp.arange(block)
         inside = point < points
         powers = monomials(_coordinates(point, edges, terms[0].dtype))
@@ -124,14 +124,15 @@ def _program(
         if gradient:
             (slope,) = to_density(inside.astype(values.dtype) / points)
             steep = exponentials * slope[None, :]
-            slopes = [sum_ + (steep * x[None, :]).sum(1) for sum_, x in zip(slopes, powers, strict=True)]
+            slopes = [sum_ + steep * x[None, :] for sum_, x in zip(slopes, powers, strict=True)]
         return total + jnp.where(inside, values, 0.0), slopes
 
-    zero = jnp.zeros(block, planes.dtype), [jnp.zeros(width, planes.dtype) for _ in range(count if gradient else 0)]
-    total, slopes = jax.lax.fori_loop(0, SHARE // block, add, zero)
+    # Of the points of a block apart: threads would have to meet for each sum over them. So they do once, after the last block.
+    zeros = [jnp.zeros((width, block), planes.dtype) for _ in range(count if gradient else 0)]
+    total, slopes = jax.lax.fori_loop(0, SHARE // block, add, (jnp.zeros(block, planes.dtype), zeros))
     triton.store(losses.at[sample, share], total.sum() / points)
     if gradient:
-        (logits,) = to_logits(slopes)
+        (logits,) = to_logits([slope.sum(1) for slope in slopes])
         for i, logit in enumerate(logits):
             triton.store(gradient[0].at[sample, share, i, component], logit, mask=real)
 

@@ -14,7 +14,7 @@ nothing. The signal is real, so half the frequencies along its first axis determ
 """
 
 import math
-from functools import cache, partial
+from functools import cache
 from typing import Literal
 
 import jax.numpy as jnp
@@ -34,57 +34,63 @@ _FACTORS: dict[Role, list[list[int]]] = {
 }
 """What the last stage makes of a real and an imaginary part: (factor, part)."""
 
-_product = partial(jnp.matmul, precision=FULL)
+
+def _product(a: Array | np.ndarray, b: Array, precision: lax.Precision) -> Array:
+    return jnp.matmul(a, b, precision=precision)
 
 
-def every_axis(x: Array, kernel: Array) -> Array:
+def every_axis(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Array:
     """`out[p] = Σ_q x[p + q] kernel[q]`: shapes as in `gmmae.models.convolution.convolve`."""
     period = x.shape[:-2]
-    product = _product(_to("data", x, period), _to("kernel", kernel, period))
-    return _from("result", product, period, (*_valid(x, kernel), x.shape[-2], kernel.shape[-1]))
+    product = _product(_to("data", x, period, precision), _to("kernel", kernel, period, precision), precision)
+    return _from("result", product, period, (*_valid(x, kernel), x.shape[-2], kernel.shape[-1]), precision)
 
 
-def every_axis_gradients(x: Array, kernel: Array, g: Array) -> tuple[Array, Array]:
+def every_axis_gradients(x: Array, kernel: Array, g: Array, precision: lax.Precision = FULL) -> tuple[Array, Array]:
     """Of `every_axis`. The spectra of x and kernel are those of the forward pass, and XLA computes them once.
 
     Small products with a transposed factor take twice as long, so g alone is transposed, and what comes of it.
     """
     period = x.shape[:-2]
-    of_x, of_kernel, of_g = _to("data", x, period), _to("kernel", kernel, period), _to("result", g.mT, period)
-    to_x, to_kernel = _product(of_kernel, of_g), _product(of_g, of_x)
+    of_x, of_kernel, of_g = (
+        _to("data", x, period, precision),
+        _to("kernel", kernel, period, precision),
+        _to("result", g.mT, period, precision),
+    )
+    to_x, to_kernel = _product(of_kernel, of_g, precision), _product(of_g, of_x, precision)
     edges, (samples, channels), features = kernel.shape[:-2], x.shape[-2:], kernel.shape[-1]
     return (
-        _from("data", to_x, period, (*period, channels, samples)).mT,
-        _from("kernel", to_kernel, period, (*edges, features, channels)).mT,
+        _from("data", to_x, period, (*period, channels, samples), precision).mT,
+        _from("kernel", to_kernel, period, (*edges, features, channels), precision).mT,
     )
 
 
-def first_axis(x: Array, kernel: Array) -> Array:
+def first_axis(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Array:
     """`out[p] = Σ_q x[p + q] kernel[q]`: shapes as in `gmmae.models.convolution.convolve`."""
-    factor = _to("kernel", kernel.reshape(len(kernel), -1, kernel.shape[-1]), x.shape[:1])
+    factor = _to("kernel", kernel.reshape(len(kernel), -1, kernel.shape[-1]), x.shape[:1], precision)
     # The larger factor on the right, untransposed; the smaller result is put in order.
-    product = _product(factor.mT, _patches(x, kernel))
+    product = _product(factor.mT, _patches(x, kernel, precision), precision)
     first, *others = _valid(x, kernel)
-    out = _from("result", product, x.shape[:1], (first, kernel.shape[-1], *others, x.shape[-2]))
+    out = _from("result", product, x.shape[:1], (first, kernel.shape[-1], *others, x.shape[-2]), precision)
     return jnp.moveaxis(out, 1, -1)
 
 
-def first_axis_gradients(x: Array, kernel: Array, g: Array) -> tuple[Array, Array]:
+def first_axis_gradients(x: Array, kernel: Array, g: Array, precision: lax.Precision = FULL) -> tuple[Array, Array]:
     """Of `first_axis`. That of x is taken along every axis; where x is data, nobody asks for it."""
-    of_g = _to("result", g.reshape(len(g), -1, g.shape[-1]), x.shape[:1])
-    product = _product(_patches(x, kernel), of_g)
-    return every_axis_gradients(x, kernel, g)[0], _from("kernel", product, x.shape[:1], kernel.shape)
+    of_g = _to("result", g.reshape(len(g), -1, g.shape[-1]), x.shape[:1], precision)
+    product = _product(_patches(x, kernel, precision), of_g, precision)
+    return every_axis_gradients(x, kernel, g, precision)[0], _from("kernel", product, x.shape[:1], kernel.shape, precision)
 
 
 def _valid(x: Array, kernel: Array) -> tuple[int, ...]:
     return tuple(size - edge + 1 for size, edge in zip(x.shape[:-2], kernel.shape[:-2], strict=True))
 
 
-def _patches(x: Array, kernel: Array) -> Float[Array, "factors taps rows"]:
+def _patches(x: Array, kernel: Array, precision: lax.Precision) -> Float[Array, "factors taps rows"]:
     """What the kernel reaches along all axes but the first, in D's terms along the first."""
     samples, channels = x.shape[-2:]
     moved = jnp.moveaxis(x, -1, 1)
-    patches = _to("data", moved.reshape(len(x), channels, -1), x.shape[:1])
+    patches = _to("data", moved.reshape(len(x), channels, -1), x.shape[:1], precision)
     patches = patches.reshape(len(patches), *moved.shape[1:])
     for axis in reversed(range(1, x.ndim - 2)):
         patches = _shifts(patches, axis - x.ndim + 1, kernel.shape[axis])
@@ -100,21 +106,21 @@ def _shifts(x: Array, axis: int, edge: int) -> Array:
     return jnp.stack([lax.slice_in_dim(x, tap, tap + size, axis=axis) for tap in range(edge)], axis=1)
 
 
-def _to(role: Role, x: Array, period: tuple[int, ...]) -> Float[Array, "factors rows columns"]:
+def _to(role: Role, x: Array, period: tuple[int, ...], precision: lax.Precision) -> Float[Array, "factors rows columns"]:
     """D, E or R times x, along its leading axes."""
     *volume, rows, columns = x.shape
     for axis, points in enumerate(volume):
         matrices = _matrices(role, period, points, axis, str(x.dtype))
-        x = _product(matrices, x.reshape(len(matrices), matrices.shape[-1], -1))
+        x = _product(matrices, x.reshape(len(matrices), matrices.shape[-1], -1), precision)
     return x.reshape(-1, rows, columns)
 
 
-def _from(role: Role, x: Array, period: tuple[int, ...], shape: tuple[int, ...]) -> Array:
+def _from(role: Role, x: Array, period: tuple[int, ...], shape: tuple[int, ...], precision: lax.Precision) -> Array:
     """Dᵀ, Eᵀ or Rᵀ times x; its axes first in `shape`."""
     volume = shape[: len(period)]
     for axis, points in reversed(list(enumerate(volume))):
         matrices = _matrices(role, period, points, axis, str(x.dtype)).swapaxes(1, 2)
-        x = _product(matrices, x.reshape(len(matrices), matrices.shape[-1], -1))
+        x = _product(matrices, x.reshape(len(matrices), matrices.shape[-1], -1), precision)
     return x.reshape(shape)
 
 

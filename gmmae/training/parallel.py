@@ -33,17 +33,8 @@ def pmean(function: OfBatch, samples: Array, weights: Array, *, parts: int = 1) 
         return mean
     # One operation for all arrays: each one is a meeting of all devices, which takes longer than its bytes do.
     with jax.named_scope("reduction"):
-        vector, unravel = ravel_pytree(jax.tree.map(_features_first, mean))
-        return jax.tree.map(_features_last, unravel(lax.pmean(vector, AXIS)))
-
-
-def _features_first(array: Array) -> Array:
-    """The kernel of a convolution as a GPU holds it, so that nothing is moved there."""
-    return jnp.moveaxis(array, (-1, -2), (0, 1)) if array.ndim > 2 else array
-
-
-def _features_last(array: Array) -> Array:
-    return jnp.moveaxis(array, (0, 1), (-1, -2)) if array.ndim > 2 else array
+        vector, unravel = ravel_pytree(mean)
+        return unravel(lax.pmean(vector, AXIS))
 
 
 def exact_mean(

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import pytest
 
 from gmmae.base.config import to_toml
@@ -265,3 +266,16 @@ def test_ctrl_c_ends_in_one_line(capsys):
 
     assert cli.guarded(interrupted) == 130
     assert capsys.readouterr().err == "interrupted; the same command goes on where it was\n"
+
+
+def test_a_full_device_is_one_line_and_other_faults_of_the_program_keep_their_traceback(capsys):
+    def failing(message):
+        raise jax.errors.JaxRuntimeError(message)
+
+    found = "RESOURCE_EXHAUSTED: [0] Failed to load in-memory CUBIN.:\nCUDA_ERROR_OUT_OF_MEMORY: out of memory"
+    assert cli.guarded(failing, f"INTERNAL: {found}") == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert " ".join(found.split()) in line
+    assert "--parallel.micro-batch" in line
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
+        cli.guarded(failing, "INTERNAL: something else")

@@ -21,8 +21,9 @@ def test_a_step_keeps_to_its_kernels_memory_meetings_and_precision(mode, devices
     asked = Asked(mode, devices, PARAMETERS, BOUNDS[mode, devices])
     assert faults(readings["epoch"], asked) == []
     assert validation_faults(readings["validation"], asked) == []
+    # Of spectra; tap by tap, as a device with few samples computes them, these are 7e9.
     one_pass = 32 if mode == "exact" else devices
-    assert sum(product.operations for product in readings["epoch"].products) > 7e9 / one_pass, "the reading has lost products"
+    assert sum(product.operations for product in readings["epoch"].products) > 2e9 / one_pass, "the reading has lost products"
 
 
 def test_several_epochs_in_one_program_ask_the_host_once_an_epoch(monkeypatch):
@@ -38,5 +39,5 @@ def test_several_epochs_in_one_program_ask_the_host_once_an_epoch(monkeypatch):
     [program] = kept
     text = hlo.parse(program.as_text())
     [_] = hlo.open_loops(text, text.entry)
-    with_the_best = BOUNDS["float32", 1]._replace(temporary_mb=40.0)
+    with_the_best = BOUNDS["float32", 1]._replace(temporary_mb=49.0)
     assert faults(read(program, STEPS), Asked("float32", 1, PARAMETERS, with_the_best)) == []
