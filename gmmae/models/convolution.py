@@ -28,26 +28,28 @@ from gmmae.models.products import FULL, operands, precision, tf32_wanted
 
 
 class Conv(nn.Module):
-    """A convolution with bias, the same kernel edge along every axis. Keras' initialisers: Glorot uniform, zero.
+    """A convolution, the same kernel edge along every axis. Keras' initialisers: Glorot uniform, zero.
 
     Attributes:
       features: filters.
       kernel: kernel edge, samples.
       padding: `VALID` or `SAME`.
+      use_bias: False where a normalisation follows, which would take the bias out again.
     """
 
     features: int
     kernel: int
     padding: str
+    use_bias: bool = True
 
     @nn.compact
     def __call__(self, x: Float[Array, "*volume samples channels"]) -> Float[Array, "*out samples features"]:
         ndim = x.ndim - 2
         kernel = self.param("kernel", nn.initializers.glorot_uniform(), (self.kernel,) * ndim + (x.shape[-1], self.features))
-        bias = self.param("bias", nn.initializers.zeros, (self.features,))
         if self.padding == "SAME":
             x = _pad(x, (self.kernel - 1) // 2, self.kernel // 2)
-        return convolve(x, kernel, tf32_wanted()) + bias
+        out = convolve(x, kernel, tf32_wanted())
+        return out + self.param("bias", nn.initializers.zeros, (self.features,)) if self.use_bias else out
 
 
 def convolve(
@@ -166,10 +168,19 @@ FORMS = {
 }
 """What computes a convolution on a CPU."""
 
+FEW_TAPS = 9
+"""Of a kernel: 3 × 3."""
+
 
 def form_of(x: Array, kernel: Array) -> Form:
-    """The one of `FORMS` that is fastest on a CPU: few samples do not pay for the transforms of the kernel (MEASUREMENT.md)."""
+    """The one of `FORMS` that is fastest on a CPU (MEASUREMENT.md).
+
+    Few samples do not pay for the transforms of the kernel, and no samples do for a kernel of so few taps that these cost less
+    than a transform.
+    """
     *edges, channels, _ = kernel.shape
+    if math.prod(edges) <= FEW_TAPS:
+        return FORMS["direct"]
     if channels == 1:
         return FORMS["first axis"]
     return FORMS["every axis" if x.shape[-2] * math.prod(edges) >= 200 else "direct"]
