@@ -184,11 +184,19 @@ def build(config: Config) -> Workload:
             "probabilities": jax.nn.sigmoid(logits(params, images)),
         }
 
-    parts = [np.flatnonzero(np.isin(patches.volumes, part)) for part in divided(volumes, data)]
+    parts = [_of_volumes(patches, part) for part in divided(volumes, data)]
     names = Splits(*([_name(volumes, patches, i, data.ndim) for i in part] for part in parts))
     about = f"{data.source} {'slices' if data.ndim == 2 else 'volumes'} of {len(volumes)} nodules"
     splits = Splits(*(samples_of(patches.take(part)) for part in parts))
     return Workload(splits, init, losses, metrics, describe, about, names=names)
+
+
+def _of_volumes(patches: "Patches", part: np.ndarray) -> np.ndarray:
+    """The numbers of some volumes' patches: the middle slice of each volume first, so that pictures show several nodules."""
+    index = np.flatnonzero(np.isin(patches.volumes, part))
+    of, z = patches.volumes[index], patches.corners[index, 0]
+    middles = {volume: np.median(z[of == volume]) for volume in np.unique(of)}
+    return index[np.argsort([abs(at - middles[volume]) for volume, at in zip(of, z, strict=True)], kind="stable")]
 
 
 def _name(volumes: "Sequence[Scanned]", patches: "Patches", i: int, ndim: int) -> str:
