@@ -1,14 +1,15 @@
 """How well a U-Net finds the voxels of real nodules: Dice a nodule on its own grid, by cross-validation over patients.
 
-python -m studies.segmentation --data FOLDER --out DIR [--folds 5] [--only 0 1] [--epochs 14] [--nodules 60] [any option of train.py]
+python -m studies.segmentation --data FOLDER --out DIR [--folds 5] [--only 0 1] [--epochs 14] [--nodules 60] [OPTIONS]
 
-One network a fold is trained by the project's own loop, on slices that hold nodule (`--data.empty-slices True`: on all). It is judged
-after its last epoch, so no fold chooses its epoch. Predictions of slices, each at a place off the nodule's centre by lot, are put
-together in the nodule's volume; what lies outside of what was seen counts as not found. Figures are over the slices that hold
-nodule, and over all slices of the volume.
+One network a fold is trained by the project's own loop, on slices that hold nodule (`--data.empty-slices True`: on all). OPTIONS
+are those of train.py. It is judged after its last epoch, so no fold chooses its epoch. Predictions of slices, each at a place
+off the nodule's centre by lot, are put together in the nodule's volume; what lies outside of what was seen counts as not found.
+Figures are over the slices that hold nodule, and over all slices of the volume.
 
-Baselines: a ball of the annotated diameter at the annotated place, which a network is not told; a threshold, the best one of the
-training nodules; and that with an opening, and of what is left the component nearest to the annotated place.
+Baselines: a ball of the annotated diameter at the annotated place, neither of which the network is told; there a ball of one
+diameter for all; a threshold; and that with an opening, and of what is left the component nearest to the annotated place.
+Diameter and thresholds are those that suit the training nodules best.
 
 DIR gets nodules.csv, summary.csv, segmentations.png, and the runs; what is finished is not trained again.
 """
@@ -34,17 +35,18 @@ from gmmae.generation import bootstrap
 from gmmae.workloads import segmentation
 
 THRESHOLDS_HU = (-800, -700, -600, -500, -400, -300)
-BASELINES = ("ball", "threshold", "opened")
+DIAMETERS_MM = (5, 6, 7, 8, 9, 10, 12)
+BASELINES = ("ball", "fixed_ball", "threshold", "opened")
 NETWORKS = ("unet", "unet_flips")
 """As trained, and the mean of what it finds in an image and in its flips."""
-SHOWN = (0.9, 0.5, 0.1)
+SHOWN = (0.75, 0.25)
 """Quantiles of the Dice, of each category, that the picture shows."""
 
 Mask = Bool[np.ndarray, "z y x"]
 
 
 class Seen(NamedTuple):
-    """What was seen of the middle slice of a nodule, its label, and what was found there."""
+    """What was seen of the largest slice of a nodule, its label, and what was found there."""
 
     image: Float[np.ndarray, "y x"]
     labels: np.ndarray
@@ -52,17 +54,16 @@ class Seen(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """The Dice of one nodule by method: over the slices that hold it, and over all of its volume."""
+    """The Dice of one nodule: over the slices that hold it, and over all of its volume."""
 
-    held: dict[str, float]
-    whole: dict[str, float]
+    held: float
+    whole: float
 
 
-def judge(found: dict[str, Mask], mask: Mask) -> Judged:
-    """The Dice of each way to find a mask."""
+def judge(found: Mask, mask: Mask) -> Judged:
+    """The Dice of a mask that was found."""
     holding = mask.any((1, 2))
-    held = {name: dice(one[holding], mask[holding]) for name, one in found.items()}
-    return Judged(held, {name: dice(one, mask) for name, one in found.items()})
+    return Judged(dice(found[holding], mask[holding]), dice(found, mask))
 
 
 def dice(found: np.ndarray, mask: np.ndarray) -> float:
@@ -73,9 +74,9 @@ def dice(found: np.ndarray, mask: np.ndarray) -> float:
     return 2 * float((found & mask).sum()) / max(int(found.sum() + mask.sum()), 1)
 
 
-def ball(volume: Scanned) -> Mask:
-    """Of the annotated diameter at the annotated place."""
-    return _squared_mm(volume) <= (volume.diameter_mm / 2) ** 2
+def ball(volume: Scanned, diameter_mm: float) -> Mask:
+    """At the annotated place."""
+    return _squared_mm(volume) <= (diameter_mm / 2) ** 2
 
 
 def _squared_mm(volume: Scanned) -> Float[np.ndarray, "z y x"]:
@@ -95,17 +96,20 @@ def opened(volume: Scanned, above: Mask) -> Mask:
     return labels == labels.ravel()[nearest]
 
 
-def thresholds(volume: Scanned) -> list[Judged]:
-    """The threshold and the opened threshold of a nodule, for each of `THRESHOLDS_HU`."""
-    masks = [volume.values > hu for hu in THRESHOLDS_HU]
-    return [judge({"threshold": above, "opened": opened(volume, above)}, volume.mask > 0) for above in masks]
-
-
-def best_thresholds(by_nodule: Sequence[list[Judged]], training: np.ndarray) -> dict[str, int]:
-    """The number of the threshold with the best mean Dice over the training nodules."""
-    mean = {
-        name: np.mean([[judged.held[name] for judged in by_nodule[i]] for i in training], axis=0) for name in BASELINES[1:]
+def candidates(volume: Scanned) -> dict[str, list[Judged]]:
+    """The baselines that have something to choose, for each choice; the ball of the annotated diameter has none."""
+    mask, above = volume.mask > 0, [volume.values > hu for hu in THRESHOLDS_HU]
+    return {
+        "ball": [judge(ball(volume, volume.diameter_mm), mask)],
+        "fixed_ball": [judge(ball(volume, mm), mask) for mm in DIAMETERS_MM],
+        "threshold": [judge(one, mask) for one in above],
+        "opened": [judge(opened(volume, one), mask) for one in above],
     }
+
+
+def best(by_nodule: Sequence[dict[str, list[Judged]]], training: np.ndarray) -> dict[str, int]:
+    """The number of the choice with the best mean Dice over the training nodules."""
+    mean = {name: np.mean([[one.held for one in by_nodule[i][name]] for i in training], axis=0) for name in BASELINES}
     return {name: int(np.argmax(values)) for name, values in mean.items()}
 
 
@@ -162,7 +166,7 @@ def train(config: Config, workdir: Path) -> Trained:
 
 def probabilities(trained: Trained, patches: Patches, flips: Sequence[tuple[int, ...]]) -> np.ndarray:
     """The mean of what a network finds in patches that are flipped along some axes."""
-    jitter, total = trained.config.settings.data.jitter, 0.0
+    jitter, results = trained.config.settings.data.jitter, []
     for axes in flips:
         flipped = patches._replace(
             values=np.flip(patches.values, axes),
@@ -170,8 +174,8 @@ def probabilities(trained: Trained, patches: Patches, flips: Sequence[tuple[int,
             offsets=np.where([axis + 1 in axes for axis in range(2)], 2 * jitter - patches.offsets, patches.offsets),
         )
         found = trained.describe(segmentation.samples_of(flipped))["probabilities"]
-        total = total + np.flip(found, axes)
-    return total / len(flips)
+        results.append(np.flip(found, axes))
+    return np.mean(results, axis=0)
 
 
 def put_together(volume: Scanned, patches: Patches, found: np.ndarray) -> Mask:
@@ -184,13 +188,15 @@ def put_together(volume: Scanned, patches: Patches, found: np.ndarray) -> Mask:
     return mask
 
 
-def run_fold(config: Config, workdir: Path, by_threshold: Sequence[list[Judged]]) -> tuple[list[dict[str, Any]], dict[int, Seen]]:
-    """A row for each held-out nodule, and what is seen of its middle slice."""
+def run_fold(
+    config: Config, workdir: Path, by_nodule: Sequence[dict[str, list[Judged]]]
+) -> tuple[list[dict[str, Any]], dict[str, Seen]]:
+    """A row for each held-out nodule, and what is seen of its largest slice."""
     data = config.settings.data
     trained = train(config, workdir)
     volumes = segmentation.scanned(data)
     training, held_out = segmentation.divided(volumes, data)
-    best = best_thresholds(by_threshold, training)
+    chosen = best(by_nodule, training)
     everything = segmentation.patches_of(volumes, data, True)
     patches = everything.take(np.flatnonzero(np.isin(everything.volumes, held_out)))
     plain = probabilities(trained, patches, [()])
@@ -199,25 +205,24 @@ def run_fold(config: Config, workdir: Path, by_threshold: Sequence[list[Judged]]
     rows, seen = [], {}
     for i in held_out:
         volume, own = volumes[i], np.flatnonzero(patches.volumes == i)
-        part = patches.take(own)
-        found = {name: put_together(volume, part, p[own]) for name, p in (("unet", plain), ("unet_flips", flips))}
-        judged = judge({**found, "ball": ball(volume)}, volume.mask > 0)
-        for name, number in best.items():
-            judged.held[name] = by_threshold[i][number].held[name]
-            judged.whole[name] = by_threshold[i][number].whole[name]
+        part, mask = patches.take(own), volume.mask > 0
+        judged = {
+            name: judge(put_together(volume, part, p[own]), mask) for name, p in zip(NETWORKS, (plain, flips), strict=True)
+        }
+        judged |= {name: by_nodule[i][name][number] for name, number in chosen.items()}
         rows.append({
             "name": volume.name,
             "patient": volume.group,
             "category": volume.category,
             "fold": data.fold,
             "diameter_mm": volume.diameter_mm,
-            "slices": int(volume.mask.any((1, 2)).sum()),
-            "volume_slices": len(volume.mask),
-            **{name: judged.held[name] for name in (*NETWORKS, *BASELINES)},
-            **{f"{name}_whole": judged.whole[name] for name in (*NETWORKS, *BASELINES)},
+            "slices": int(mask.any((1, 2)).sum()),
+            "volume_slices": len(mask),
+            **{name: one.held for name, one in judged.items()},
+            **{f"{name}_whole": one.whole for name, one in judged.items()},
         })  # fmt: skip
-        middle = own[np.argmax(volume.mask[part.corners[:, 0]].sum((1, 2)))]
-        seen[int(i)] = Seen(shown["images"][middle], shown["labels"][middle], flips[middle])
+        largest = own[np.argmax(mask[part.corners[:, 0]].sum((1, 2)))]
+        seen[volume.name] = Seen(shown["images"][largest], shown["labels"][largest], flips[largest])
     return rows, seen
 
 
@@ -256,7 +261,7 @@ def picture(rows: Sequence[dict[str, Any]], seen: dict[str, Seen], path: Path) -
             chosen.append(seen[row["name"]])
             labels.append(f"{category} {row['unet_flips']:.2f}")
     images, of_labels, found = (np.stack(arrays) for arrays in zip(*chosen, strict=True))
-    title = "The middle slice of nodules: the readers' mask, and the U-Net's"
+    title = "Readers' masks, and a U-Net's"
     return segmentations(images, of_labels == 1, of_labels == 2, [Found("found", found)], path, title, labels)
 
 
@@ -282,16 +287,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     start = time.perf_counter()
     first = configured(asked, more, 0)
     volumes = segmentation.scanned(first.settings.data)
-    by_threshold = [thresholds(volume) for volume in volumes]
-    print(f"{len(volumes)} nodules read, and thresholds tried, in {time.perf_counter() - start:.0f} s", flush=True)
+    by_nodule = [candidates(volume) for volume in volumes]
+    print(f"{len(volumes)} nodules read, and baselines tried, in {time.perf_counter() - start:.0f} s", flush=True)
     rows: list[dict[str, Any]] = []
     seen: dict[str, Seen] = {}
     for fold in asked.only if asked.only is not None else range(asked.folds):
         start = time.perf_counter()
         config = configured(asked, more, fold)
-        own, shown = run_fold(config, asked.out / f"fold_{fold}", by_threshold)
+        own, shown = run_fold(config, asked.out / f"fold_{fold}", by_nodule)
         rows += own
-        seen |= {volumes[i].name: one for i, one in shown.items()}
+        seen |= shown
         means = " ".join(f"{name} {np.mean([row[name] for row in own]):.4f}" for name in (*NETWORKS, *BASELINES))
         print(f"fold {fold}: {len(own)} nodules, {means}, {time.perf_counter() - start:.0f} s", flush=True)
         write(asked.out / "nodules.csv", rows)

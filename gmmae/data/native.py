@@ -67,7 +67,9 @@ def _scanned(file: Path, item: "Item") -> Scanned:
     import SimpleITK as sitk
 
     if item.mask is None:
-        raise DataError(f"a volume must have a mask to be segmented; got none for {item.name}: add {Path(item.name).name} to masks/")
+        raise DataError(
+            f"a volume must have a mask to be segmented; got none for {item.name}: add {Path(item.name).name} to masks/"
+        )
     image, mask = _image(file), _image(item.mask)
     values, voxels = sitk.GetArrayFromImage(image), sitk.GetArrayFromImage(mask) > 0
     if voxels.shape != values.shape or not voxels.any():

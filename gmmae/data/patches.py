@@ -1,7 +1,7 @@
 """Patches of native volumes for a segmentation: what a network sees of a nodule, and where that lay.
 
-A patch is wider than what is seen, by as many voxels on each side as the place of what is seen may move. A patch may reach out of its
-volume: there the outermost voxels go on, and the label is `OUTSIDE`, which neither a loss nor a score may count.
+A patch is wider than what is seen, by as many voxels on each side as the place of what is seen may move. A patch may reach
+out of its volume: there the outermost voxels go on, and the label is `OUTSIDE`, which neither a loss nor a score may count.
 """
 
 from collections.abc import Sequence
@@ -82,8 +82,9 @@ def _offset(axes: int, jitter: int, seed: int, *places: int) -> np.ndarray:
 
 
 def boxes(volumes: Sequence[Scanned], size: int, jitter: int, voxel_mm: float, seed: int = 0) -> Patches:
-    """One patch a nodule, of `size + 2 jitter` cubic voxels along each axis around its centre; values are interpolated linearly,
-    and labels those of the nearest voxel.
+    """One patch a nodule, of `size + 2 jitter` cubic voxels along each axis around its centre.
+
+    Values are interpolated linearly, and labels are those of the nearest voxel.
 
     Args:
       volumes: the nodules.

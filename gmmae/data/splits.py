@@ -98,15 +98,14 @@ def fold(groups: Sequence[str], categories: Sequence[str], folds: int, number: i
     Raises:
       DataError: as `split`.
     """
-    left = np.arange(len(groups))
-    for earlier in range(number + 1):
+    samples = left = np.arange(len(groups))
+    for earlier in range(min(number, folds - 2) + 1):
         share = round(len(left) / (folds - earlier))
-        if earlier == folds - 1:
-            held_out = left
-            break
-        rest, taken = split([groups[i] for i in left], [categories[i] for i in left], share, seed)
+        rest, taken = split([groups[i] for i in left.tolist()], [categories[i] for i in left.tolist()], share, seed)
         held_out, left = left[taken], left[rest]
-    return Split(np.setdiff1d(np.arange(len(groups)), held_out), held_out)
+        if earlier == number:
+            return Split(np.setdiff1d(samples, held_out), held_out)
+    return Split(np.setdiff1d(samples, left), left)  # the last one is what all others leave
 
 
 def _quota(available: np.ndarray, total: int) -> np.ndarray:

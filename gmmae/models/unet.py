@@ -1,12 +1,13 @@
 """A U-Net (Ronneberger et al., arXiv:1505.04597) for images and volumes, in nnU-Net's habits, and the loss of its masks.
 
 A stage is two convolutions, each with a normalisation and a leaky ReLU. Between stages a convolution of kernel and stride 2
-halves every axis on the way down, and a transposed one doubles it on the way up, where what the stage of that size had found is
-laid beside. Kernels that do not overlap are one matrix product over blocks, fast on every device; the other convolutions are those
-of `gmmae.models.convolution`.
+halves every axis on the way down, and a transposed one doubles it on the way up, where what the stage of that size had found
+is laid beside. Kernels that do not overlap are one matrix product over blocks, fast on every device; the other convolutions are
+those of `gmmae.models.convolution`.
 
-Normalisation is by sample: over the voxels of one channel (instance), or of a group of channels (group). Batch normalisation would
-let a sample's loss depend on the others of its batch, and so on how the batch is divided: strong scaling would not be sequential.
+Normalisation is by sample: over the voxels of one channel (instance), or of a group of channels (group). Batch normalisation
+would let a sample's loss depend on the others of its batch, and so on how the batch is divided: strong scaling would not be
+sequential.
 
 The axes of the volume come first inside, then the samples, then the channels, as the convolutions like them.
 """
@@ -68,7 +69,7 @@ class Stage(nn.Module):
 
 
 class Norm(nn.Module):
-    """Mean 0 and variance 1 over a sample's voxels, in each channel or group of channels; then a scale and a shift each channel."""
+    """Mean 0 and variance 1 over a sample's voxels in each channel or group of channels, then a scale and a shift a channel."""
 
     groups: int
 

@@ -1,7 +1,8 @@
 """The follow-up study's workload: a U-Net that finds the voxels of a lung nodule, in axial slices or in small volumes.
 
-What a network sees of a nodule is cut from a wider patch, at a place drawn by lot in training and fixed for each sample at validation,
-so that the nodule's place says little. Voxels that lie outside of their volume count neither in the loss nor in the Dice.
+What a network sees of a nodule is cut from a wider patch, at a place drawn by lot in training and fixed for each sample at
+validation, so that the nodule's place says little. Voxels that lie outside of their volume count neither in the loss nor in the
+Dice.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
-from gmmae.base.rules import ConfigError, NonNegativeInt, PositiveFloat, PositiveInt, Rule, Section, at_least, require
+from gmmae.base.rules import ConfigError, NonNegativeInt, PositiveFloat, Rule, Section, at_least, require
 from gmmae.data.config import DataConfig, Window
 from gmmae.data.splits import Split
 from gmmae.workloads.workload import Events, Params, PerSample, Samples, Snapshot, Splits, Workload
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from gmmae.data.patches import Patches
 
 FEATURES = Rule("one or more positive numbers", lambda values: bool(values) and min(values) >= 1)
-VALIDATION = Rule("a count of at least 1 or a fraction between 0 and 1", lambda x: 0 < x < 1 if isinstance(x, float) else x >= 1)
+VALIDATION = Rule(
+    "a count of at least 1 or a fraction between 0 and 1", lambda x: 0 < x < 1 if isinstance(x, float) else x >= 1
+)
 
 
 @dataclass(frozen=True)
@@ -91,8 +94,8 @@ def scanned(data: PatchConfig) -> "tuple[Scanned, ...]":
         return native_nodules(data.samples, data.size + 2 * data.jitter, data.seed)
     from gmmae.data.native import read
 
-    columns = {"category_column": data.category_column, "group_column": data.group_column}
-    return read(DataConfig(source="cubes", root=data.root, csv=data.csv, **columns))
+    category, group = data.category_column, data.group_column
+    return read(DataConfig(source="cubes", root=data.root, csv=data.csv, category_column=category, group_column=group))
 
 
 def divided(volumes: "Sequence[Scanned]", data: PatchConfig) -> Split:
@@ -223,5 +226,7 @@ def events(arrays: Mapping[str, np.ndarray]) -> Events:
     """Of each shown nodule what is seen, its mask, and the probabilities found, from left to right."""
     images, labels, found = (middle(arrays[name]) for name in ("images", "labels", "probabilities"))
     grey = ((image + 1) / 2 for image in images)
-    rows: list[Any] = [np.hstack([seen, label == 1, np.nan_to_num(p)]) for seen, label, p in zip(grey, labels, found, strict=True)]
+    rows: list[Any] = [
+        np.hstack([seen, label == 1, np.nan_to_num(p)]) for seen, label, p in zip(grey, labels, found, strict=True)
+    ]
     return Events(images={f"nodule_{i}/image_mask_and_found": np.clip(row, 0, 1) for i, row in enumerate(rows)})

@@ -78,7 +78,8 @@ def _scan(
 def native_nodules(samples: int, edge: int, seed: int) -> tuple[Scanned, ...]:
     """Volumes around random nodules as they were scanned, of `edge` pixels in their slices and cut close to the nodule along z.
 
-    What is behind volume i, and its scanner, depend on `seed` and i only. The known centre misses the nodule's as a reader's does.
+    What is behind volume i, and its scanner, depend on `seed` and i only. The centre that is known misses the nodule's as a
+    reader's does.
     """
     return tuple(_native(edge, seed, index) for index in range(samples))
 
