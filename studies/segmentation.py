@@ -2,7 +2,7 @@
 
 python -m studies.segmentation --data FOLDER --out DIR [--folds 5] [--only 0 1] [--epochs 14] [--nodules 60] [OPTIONS]
 
-One network a fold is trained by the project's own loop, on slices that hold nodule (`--data.empty-slices True`: on all). OPTIONS
+One network a fold is trained by the project's own loop, on slices that hold nodule (all: `--data.empty-slices True`). OPTIONS
 are those of train.py. It is judged after its last epoch, so no fold chooses its epoch. Predictions of slices, each at a place
 off the nodule's centre by lot, are put together in the nodule's volume; what lies outside of what was seen counts as not found.
 Figures are over the slices that hold nodule, and over all slices of the volume.

@@ -98,7 +98,7 @@ def boxes(volumes: Sequence[Scanned], size: int, jitter: int, voxel_mm: float, s
     for volume in volumes:
         places = [steps_mm / mm + centre for mm, centre in zip(volume.spacing_mm, volume.centre, strict=True)]
         values.append(np.rint(interpolate(volume.values.astype(np.float64), *places)).astype(np.int16))
-        nearest = [np.rint(place).astype(int) for place in places]
+        nearest = [np.floor(place + 0.5).astype(int) for place in places]
         inside = [(at >= 0) & (at < n) for at, n in zip(nearest, volume.mask.shape, strict=True)]
         voxels = volume.mask[np.ix_(*(np.clip(at, 0, n - 1) for at, n in zip(nearest, volume.mask.shape, strict=True)))]
         z, y, x = inside

@@ -126,6 +126,29 @@ def samples_of(patches: "Patches") -> dict[str, np.ndarray]:
     return {"values": patches.values, "labels": patches.labels, "offsets": patches.offsets}
 
 
+def seen(data: PatchConfig, samples: Samples, keys: "Array | None") -> "tuple[Array, Array]":
+    """What is seen of patches: images from -1 to 1, and labels; with keys at a place and in a symmetry drawn from each."""
+    import jax
+    import jax.numpy as jnp
+
+    from gmmae.workloads.augment import symmetries, symmetry
+
+    values, labels, offsets = (jnp.asarray(samples[name]) for name in ("values", "labels", "offsets"))
+    low, high = data.window
+    patches = 2 * jnp.clip((values - low) / (high - low), 0, 1) - 1
+    if keys is not None:
+        offsets = jax.vmap(lambda key: jax.random.randint(key, (data.ndim,), 0, 2 * data.jitter + 1))(keys)
+
+    def cut(patch: "Array", offset: "Array") -> "Array":
+        return jax.lax.dynamic_slice(patch, offset, (data.size,) * data.ndim)
+
+    labels, images = jax.vmap(cut)(labels, offsets), jax.vmap(jax.vmap(cut, (-1, None), -1))(patches, offsets)
+    if keys is None or not data.augment:
+        return images, labels
+    turns = jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys)
+    return jax.vmap(jax.vmap(symmetry, (-1, None), -1))(images, turns), symmetries(labels, turns)
+
+
 def build(config: Config) -> Workload:
     """The workload; its samples are those of `samples_of`.
 
@@ -137,34 +160,14 @@ def build(config: Config) -> Workload:
 
     from gmmae.data.patches import NODULE, OUTSIDE
     from gmmae.models.unet import UNet, dice, mask_losses
-    from gmmae.workloads.augment import symmetries, symmetry
 
     data = config.data
     volumes = scanned(data)
     patches = patches_of(volumes, data, data.empty_slices)
-    module, low_high = UNet(config.model.features, config.model.groups), data.window
+    module = UNet(config.model.features, config.model.groups)
 
     def init(key: "Array") -> Params:
         return module.init(key, jnp.zeros((1, *(data.size,) * data.ndim, patches.values.shape[-1])))
-
-    def seen(samples: Samples, keys: "Array | None") -> "tuple[Array, Array]":
-        """What is seen of the patches: images from -1 to 1, and labels."""
-        values, labels, offsets = (jnp.asarray(samples[name]) for name in ("values", "labels", "offsets"))
-        if keys is not None:
-            offsets = jax.vmap(lambda key: jax.random.randint(key, (data.ndim,), 0, 2 * data.jitter + 1))(keys)
-
-        def cut(patch: "Array", offset: "Array") -> "Array":
-            return jax.lax.dynamic_slice(patch, offset, (data.size,) * data.ndim)
-
-        labels = jax.vmap(cut)(labels, offsets)
-        low, high = low_high
-        shares = jnp.clip((values - low) / (high - low), 0, 1)
-        images = jax.vmap(jax.vmap(cut, (-1, None), -1))(2 * shares - 1, offsets)
-        if keys is not None and data.augment:
-            turns = jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys)
-            labels = symmetries(labels, turns)
-            images = jax.vmap(jax.vmap(symmetry, (-1, None), -1))(images, turns)
-        return images, labels
 
     def logits(params: Params, images: "Array") -> "Array":
         found = module.apply(params, images)
@@ -172,15 +175,15 @@ def build(config: Config) -> Workload:
         return found
 
     def losses(params: Params, samples: Samples, keys: "Array | None") -> "Array":
-        images, labels = seen(samples, keys)
+        images, labels = seen(data, samples, keys)
         return mask_losses(logits(params, images), labels == NODULE, labels != OUTSIDE)
 
     def metrics(params: Params, samples: Samples) -> PerSample:
-        images, labels = seen(samples, None)
+        images, labels = seen(data, samples, None)
         return {"dice": dice(logits(params, images), labels == NODULE, labels != OUTSIDE)}
 
     def describe(params: Params, samples: Samples) -> PerSample:
-        images, labels = seen(samples, None)
+        images, labels = seen(data, samples, None)
         return {
             "images": images[..., images.shape[-1] // 2],
             "labels": labels,
