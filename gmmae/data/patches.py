@@ -54,7 +54,7 @@ def slices(
     """
     parts = [_slices_of(i, volume, size + 2 * jitter, neighbours, empty) for i, volume in enumerate(volumes)]
     values, labels, index, corners = (np.concatenate(part) for part in zip(*parts, strict=True))
-    places = zip(index, corners[:, 0], strict=True)
+    places = zip(index.tolist(), corners[:, 0].tolist(), strict=True)
     offsets = np.array([_offset(2, jitter, seed, i, z) for i, z in places], np.int32).reshape(-1, 2)
     return Patches(values, labels, offsets, index, corners)
 
