@@ -93,11 +93,11 @@ def test_pixels_outside_of_the_volume_do_not_count(workload, params, of_losses):
     labels[:, :6] = OUTSIDE
     samples = {**samples, "labels": labels}
     described, metrics = jax.jit(lambda: (workload.describe(params, samples), workload.metrics(params, samples)))()
-    p, seen = np.float64(described["probabilities"]), described["labels"]
+    p, seen = np.asarray(described["probabilities"], np.float64), np.asarray(described["labels"])
     truth, counted = seen == 1, seen != OUTSIDE
     assert 0 < counted.sum() < counted.size
     for i, (loss, score) in enumerate(zip(of_losses(params, samples, None), metrics["dice"], strict=True)):
-        chance, there = p[i][counted[i]], np.float64(truth[i][counted[i]])
+        chance, there = p[i][counted[i]], truth[i][counted[i]].astype(np.float64)
         soft = (2 * (chance * there).sum() + 1) / (chance.sum() + there.sum() + 1)
         crossed = -np.log(np.where(there, chance, 1 - chance)).mean()
         np.testing.assert_allclose(loss, 1 - soft + crossed, rtol=1e-5)  # float32
