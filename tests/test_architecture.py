@@ -100,7 +100,7 @@ def test_data_and_models_meet_in_the_workloads_only():
         for name in MODULES
         if {"data", "models"} <= {package_of(target) for target in own(name)} and name != "gmmae.__init__"
     }
-    assert meeting == {"gmmae.workloads.nodules", "gmmae.workloads.cells"}
+    assert meeting == {"gmmae.workloads.nodules", "gmmae.workloads.cells", "gmmae.workloads.segmentation"}
 
 
 def identifiers(name):

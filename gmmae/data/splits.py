@@ -90,6 +90,24 @@ def split(groups: Sequence[str], categories: Sequence[str], validation: int | fl
     return Split(np.flatnonzero(~held_out), np.flatnonzero(held_out))
 
 
+def fold(groups: Sequence[str], categories: Sequence[str], folds: int, number: int, seed: int) -> Split:
+    """One part of a cross-validation: over all numbers from 0 every sample is validated once, and no group is divided.
+
+    Each fold is what `split` takes of the samples that those before it have left.
+
+    Raises:
+      DataError: as `split`.
+    """
+    samples = left = np.arange(len(groups))
+    for earlier in range(min(number, folds - 2) + 1):
+        share = round(len(left) / (folds - earlier))
+        rest, taken = split([groups[i] for i in left.tolist()], [categories[i] for i in left.tolist()], share, seed)
+        held_out, left = left[taken], left[rest]
+        if earlier == number:
+            return Split(np.setdiff1d(samples, held_out), held_out)
+    return Split(np.setdiff1d(samples, left), left)  # the last one is what all others leave
+
+
 def _quota(available: np.ndarray, total: int) -> np.ndarray:
     """`total` shared out in proportion to `available`, by largest remainder."""
     shared = available * total

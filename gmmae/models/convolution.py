@@ -29,26 +29,28 @@ from gmmae.models.products import FULL, operands, precision, tf32_wanted
 
 
 class Conv(nn.Module):
-    """A convolution with bias, the same kernel edge along every axis. Keras' initialisers: Glorot uniform, zero.
+    """A convolution, the same kernel edge along every axis. Keras' initialisers: Glorot uniform, zero.
 
     Attributes:
       features: filters.
       kernel: kernel edge, samples.
       padding: `VALID` or `SAME`.
+      use_bias: False where a normalisation follows, which would take the bias out again.
     """
 
     features: int
     kernel: int
     padding: str
+    use_bias: bool = True
 
     @nn.compact
     def __call__(self, x: Float[Array, "*volume samples channels"]) -> Float[Array, "*out samples features"]:
         ndim = x.ndim - 2
         kernel = self.param("kernel", nn.initializers.glorot_uniform(), (self.kernel,) * ndim + (x.shape[-1], self.features))
-        bias = self.param("bias", nn.initializers.zeros, (self.features,))
         if self.padding == "SAME":
             x = _pad(x, (self.kernel - 1) // 2, self.kernel // 2)
-        return convolve(x, kernel, tf32_wanted()) + bias
+        out = convolve(x, kernel, tf32_wanted())
+        return out + self.param("bias", nn.initializers.zeros, (self.features,)) if self.use_bias else out
 
 
 def convolve(
@@ -179,12 +181,21 @@ FORMS = {
 WORTH_SPECTRA = {"cpu": 200, "cuda": 1000}
 """Samples times taps from which the transforms of a kernel pay."""
 
+FEW_TAPS = 9
+"""Of a kernel: 3 × 3."""
+
 
 def form_of(x: Array, kernel: Array, platform: str) -> Form:
-    """The one of `FORMS` that is fastest on a platform, as JAX calls it (MEASUREMENT.md); `default` stands for all others."""
+    """The one of `FORMS` that is fastest on a platform, as JAX calls it (MEASUREMENT.md); `default` stands for all others.
+
+    Few samples do not pay for the transforms of the kernel, and no samples do for a kernel of so few taps that these cost less
+    than a transform. In two dimensions and in one cuDNN is left its work.
+    """
     *edges, channels, _ = kernel.shape
-    if platform not in WORTH_SPECTRA:
+    if platform not in WORTH_SPECTRA or (platform == "cuda" and len(edges) < 3):
         return FORMS["library"]
+    if math.prod(edges) <= FEW_TAPS:
+        return FORMS["direct"]
     if channels == 1:
         return FORMS["first axis"]
     return FORMS["every axis" if x.shape[-2] * math.prod(edges) >= WORTH_SPECTRA[platform] else "direct"]

@@ -15,7 +15,7 @@ from gmmae.base.config import Config
 from gmmae.base.errors import InputError
 from gmmae.workloads.workload import Splits, Workload
 
-OURS = ("nodules",)
+OURS = ("nodules", "segmentation")
 
 
 class WorkloadError(InputError):

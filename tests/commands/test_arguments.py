@@ -97,6 +97,8 @@ def test_a_target_is_a_file_s_to_say_and_none_for_a_workload_alone():
         "paper": 0.0016384,
         "nodules_generate": 0.0,
         "quickstart": 0.001,
+        "unet": 0.0,
+        "unet_quick": 0.0,
     }
     assert sweep("--config", "sweep_luna16_nodules").config.run.stop.target == 0.0016384
 

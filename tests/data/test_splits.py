@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gmmae.commands.arguments import config_path, read_config
 from gmmae.data.config import DataConfig
-from gmmae.data.splits import Split, report, requested, split
+from gmmae.data.splits import Split, fold, report, requested, split
 from gmmae.data.volumes import DataError
 
 SAMPLES = st.lists(st.tuples(st.integers(0, 12), st.sampled_from("abc")), min_size=2, max_size=40)
@@ -141,3 +141,16 @@ def test_the_configurations_keep_the_splits_of_their_figures(name, validation):
 def test_groups_and_categories_must_match():
     with pytest.raises(DataError, match="2 groups and 1 categories"):
         split(["a", "b"], ["x"], 1, 0)
+
+
+def test_folds_hold_every_sample_once_and_divide_no_group():
+    groups = [f"g{i // 3}" for i in range(50)]
+    categories = ["a" if i % 4 else "b" for i in range(50)]
+    folds = [fold(groups, categories, 5, number, seed=0) for number in range(5)]
+    held_out = np.concatenate([one.validation for one in folds])
+    assert sorted(held_out.tolist()) == list(range(50))
+    for train, validation in folds:
+        assert sorted([*train, *validation]) == list(range(50))
+        assert not {groups[i] for i in train} & {groups[i] for i in validation}
+        assert 8 <= len(validation) <= 12
+    assert fold(groups, categories, 5, 1, seed=1).validation.tolist() != folds[1].validation.tolist()

@@ -56,7 +56,7 @@ def test_a_file_that_is_no_workload(file, text, message):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("cells", r"workload must be one of nodules, a file \(path/to/mine.py\) or a module \(package.module\); got 'cells'"),
+        ("cells", r"one of nodules, segmentation, a file \(path/to/mine.py\) or a module \(package.module\); got 'cells'"),
         ("no.such.module", "got 'no.such.module'"),
         ("nowhere/mine.py", "workload must be a file that is there; got nowhere/mine.py"),
     ],

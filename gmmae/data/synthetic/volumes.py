@@ -1,8 +1,11 @@
 """Synthetic lung nodules in CT-like cubes, deterministic in a seed: the data source that needs no download."""
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from jaxtyping import Bool, Float64
 
+from gmmae.data.native import Scanned
 from gmmae.data.synthetic.painting import Field, Grid, blur_of, interpolate, paint
 from gmmae.data.synthetic.phantom import Phantom, draw_phantom
 from gmmae.data.volumes import DataError, Details, Nodules
@@ -35,18 +38,66 @@ def nodule_cube(phantom: Phantom, shape: Shape, rng: np.random.Generator) -> tup
     Returns:
       HU, not rounded, and the nodule's voxels, both of that shape.
     """
-    slice_mm, pixel_mm, noise_hu, lung_hu, texture_hu = rng.uniform((0.6, 0.55, 12, -900, 20), (2.5, 0.85, 45, -770, 60))
-    spacing_mm = np.array([slice_mm, pixel_mm, pixel_mm])
+    scanner = _draw_scanner(rng)
     voxel_mm = EDGE_DIAMETERS * phantom.diameter_mm / max(shape)
     shift_mm = 0.05 * phantom.diameter_mm * rng.standard_normal(3)
-    z_mm, y_mm, x_mm = ((np.arange(n) - (n - 1) / 2) * voxel_mm + mm for n, mm in zip(shape, shift_mm, strict=True))
-    field = Field(z_mm, y_mm, x_mm, blur_of(spacing_mm))
+    return _scan(phantom, scanner, _places(shape, np.full(3, voxel_mm), shift_mm), np.full(3, voxel_mm), rng)
 
+
+class _Scanner(NamedTuple):
+    """Spacing along z, y, x, and what tissue is like without a nodule."""
+
+    spacing_mm: Float64[np.ndarray, "3"]
+    noise_hu: float
+    lung_hu: float
+    texture_hu: float
+
+
+def _draw_scanner(rng: np.random.Generator) -> _Scanner:
+    slice_mm, pixel_mm, noise_hu, lung_hu, texture_hu = rng.uniform((0.6, 0.55, 12, -900, 20), (2.5, 0.85, 45, -770, 60))
+    return _Scanner(np.array([slice_mm, pixel_mm, pixel_mm]), noise_hu, lung_hu, texture_hu)
+
+
+def _places(shape: Shape, step_mm: Float64[np.ndarray, "3"], shift_mm: Float64[np.ndarray, "3"]) -> list[np.ndarray]:
+    """Of voxels along each axis, from the nodule's centre, mm."""
+    return [(np.arange(n) - (n - 1) / 2) * step + shift for n, step, shift in zip(shape, step_mm, shift_mm, strict=True)]
+
+
+def _scan(
+    phantom: Phantom, scanner: _Scanner, places: list[np.ndarray], voxel_mm: Float64[np.ndarray, "3"], rng: np.random.Generator
+) -> tuple[Grid, Bool[np.ndarray, "z y x"]]:
+    z_mm, y_mm, x_mm = places
+    field = Field(z_mm, y_mm, x_mm, blur_of(scanner.spacing_mm))
     slope = rng.normal(0, 20 / phantom.diameter_mm, 3)
-    tissue = lung_hu + slope[0] * z_mm[:, None, None] + slope[1] * y_mm[:, None] + slope[2] * x_mm
-    tissue += texture_hu * _noise(rng, field, np.full(3, max(2.0, voxel_mm)))
+    tissue = scanner.lung_hu + slope[0] * z_mm[:, None, None] + slope[1] * y_mm[:, None] + slope[2] * x_mm
+    tissue += scanner.texture_hu * _noise(rng, field, np.maximum(2.0, voxel_mm))
     hu, mask = paint(phantom, field, tissue)
-    return hu + noise_hu * _noise(rng, field, np.maximum(spacing_mm, voxel_mm)), mask
+    return hu + scanner.noise_hu * _noise(rng, field, np.maximum(scanner.spacing_mm, voxel_mm)), mask
+
+
+def native_nodules(samples: int, edge: int, seed: int) -> tuple[Scanned, ...]:
+    """Volumes around random nodules as they were scanned, of `edge` pixels in their slices and cut close to the nodule along z.
+
+    What is behind volume i, and its scanner, depend on `seed` and i only. The centre that is known misses the nodule's as a
+    reader's does.
+    """
+    return tuple(_native(edge, seed, index) for index in range(samples))
+
+
+def _native(edge: int, seed: int, index: int) -> Scanned:
+    rng = np.random.default_rng([seed, index])
+    phantom = draw_phantom(rng)
+    scanner = _draw_scanner(rng)
+    slices = max(2, round(phantom.diameter_mm / scanner.spacing_mm[0]))
+    shift_mm = 0.05 * phantom.diameter_mm * rng.standard_normal(3)
+    shape = (slices, edge, edge)
+    places = _places(shape, scanner.spacing_mm, shift_mm)
+    hu, mask = _scan(phantom, scanner, places, scanner.spacing_mm, rng)
+    z, y, x = ((n - 1) / 2 for n in shape)
+    name = f"synthetic-{index:06d}"
+    values = np.rint(np.clip(hu, -1024, 3071)).astype(np.int16)
+    spacing_mm: Any = tuple(scanner.spacing_mm.tolist())
+    return Scanned(name, name, phantom.category, values, mask.astype(np.uint8), (z, y, x), spacing_mm, phantom.diameter_mm)
 
 
 def synthetic_nodules(samples: int, shape: Shape, seed: int) -> Nodules:

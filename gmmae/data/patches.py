@@ -1,0 +1,108 @@
+"""Patches of native volumes for a segmentation: what a network sees of a nodule, and where that lay.
+
+A patch is wider than what is seen, by as many voxels on each side as the place of what is seen may move. A patch may reach
+out of its volume: there the outermost voxels go on, and the label is `OUTSIDE`, which neither a loss nor a score may count.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int16, Int32, UInt8
+
+from gmmae.data.native import Scanned
+from gmmae.data.synthetic.painting import interpolate
+
+NODULE, OUTSIDE = 1, 2
+"""Labels; 0 is all else."""
+
+
+class Patches(NamedTuple):
+    """Patches, several of one volume where they are slices.
+
+    Attributes:
+      values: HU; channels are neighbouring slices, or one.
+      labels: 0, `NODULE` or `OUTSIDE`.
+      offsets: where what is seen begins in a patch when it is not drawn by lot.
+      volumes: the number of each patch's volume.
+      corners: the place of a patch's first voxel in its volume, z, y, x; of a slice, on the volume's own grid.
+    """
+
+    values: Int16[np.ndarray, "patches *edge channels"]
+    labels: UInt8[np.ndarray, "patches *edge"]
+    offsets: Int32[np.ndarray, "patches axes"]
+    volumes: Int32[np.ndarray, " patches"]
+    corners: Int32[np.ndarray, "patches 3"]
+
+    def take(self, index: np.ndarray) -> "Patches":
+        """Some of them."""
+        return Patches(*(array[index] for array in self))
+
+
+def slices(
+    volumes: Sequence[Scanned], size: int, jitter: int, neighbours: int = 0, empty: bool = False, seed: int = 0
+) -> Patches:
+    """Axial slices at the volume's own spacing, each a patch of `size + 2 jitter` pixels around the nodule's centre.
+
+    Args:
+      volumes: the nodules.
+      size: pixels seen.
+      jitter: how far what is seen may move, along each axis.
+      neighbours: slices above, and as many below, that are channels beside their own; the outermost one goes on.
+      empty: whether slices that hold no nodule are taken too.
+      seed: of the offsets, which depend besides on the number of the volume and of the slice only.
+    """
+    parts = [_slices_of(i, volume, size + 2 * jitter, neighbours, empty) for i, volume in enumerate(volumes)]
+    values, labels, index, corners = (np.concatenate(part) for part in zip(*parts, strict=True))
+    places = zip(index.tolist(), corners[:, 0].tolist(), strict=True)
+    offsets = np.array([_offset(2, jitter, seed, i, z) for i, z in places], np.int32).reshape(-1, 2)
+    return Patches(values, labels, offsets, index, corners)
+
+
+def _slices_of(number: int, volume: Scanned, edge: int, neighbours: int, empty: bool) -> tuple[np.ndarray, ...]:
+    corner = [round(centre) - edge // 2 for centre in volume.centre[1:]]
+    (inside_y, y), (inside_x, x) = (_along(first, edge, n) for first, n in zip(corner, volume.values.shape[1:], strict=True))
+    chosen = np.arange(len(volume.mask)) if empty else np.flatnonzero(volume.mask.any((1, 2)))
+    window = volume.values[:, y][:, :, x]
+    beside = [np.clip(chosen + step, 0, len(window) - 1) for step in range(-neighbours, neighbours + 1)]
+    values = np.stack([window[z] for z in beside], axis=-1)
+    labels = np.where(inside_y[:, None] & inside_x, volume.mask[:, y][:, :, x][chosen], np.uint8(OUTSIDE))
+    corners = np.column_stack([chosen, np.full((len(chosen), 2), corner)]).astype(np.int32)
+    return values, labels, np.full(len(chosen), number, np.int32), corners
+
+
+def _along(first: int, edge: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which places of a patch lie in the volume along an axis, and the nearest voxel of each."""
+    places = np.arange(first, first + edge)
+    return (places >= 0) & (places < n), np.clip(places, 0, n - 1)
+
+
+def _offset(axes: int, jitter: int, seed: int, *places: int) -> np.ndarray:
+    return np.random.default_rng([seed, *places]).integers(0, 2 * jitter + 1, axes)
+
+
+def boxes(volumes: Sequence[Scanned], size: int, jitter: int, voxel_mm: float, seed: int = 0) -> Patches:
+    """One patch a nodule, of `size + 2 jitter` cubic voxels along each axis around its centre.
+
+    Values are interpolated linearly, and labels are those of the nearest voxel.
+
+    Args:
+      volumes: the nodules.
+      size, jitter: voxels, as in `slices`.
+      voxel_mm: their edge.
+      seed: of the offsets, which depend besides on the number of the volume only.
+    """
+    edge = size + 2 * jitter
+    steps_mm = (np.arange(edge) - (edge - 1) / 2) * voxel_mm
+    values, labels = [], []
+    for volume in volumes:
+        places = [steps_mm / mm + centre for mm, centre in zip(volume.spacing_mm, volume.centre, strict=True)]
+        values.append(np.rint(interpolate(volume.values.astype(np.float64), *places)).astype(np.int16))
+        nearest = [np.floor(place + 0.5).astype(int) for place in places]
+        inside = [(at >= 0) & (at < n) for at, n in zip(nearest, volume.mask.shape, strict=True)]
+        voxels = volume.mask[np.ix_(*(np.clip(at, 0, n - 1) for at, n in zip(nearest, volume.mask.shape, strict=True)))]
+        z, y, x = inside
+        labels.append(np.where(z[:, None, None] & y[:, None] & x, voxels, np.uint8(OUTSIDE)))
+    offsets = np.array([_offset(3, jitter, seed, i) for i in range(len(volumes))], np.int32)
+    corners = np.full((len(volumes), 3), 0, np.int32)
+    return Patches(np.stack(values)[..., None], np.stack(labels), offsets, np.arange(len(volumes), dtype=np.int32), corners)

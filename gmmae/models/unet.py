@@ -1,0 +1,165 @@
+"""A U-Net (Ronneberger et al., arXiv:1505.04597) for images and volumes, in nnU-Net's habits, and the loss of its masks.
+
+A stage is two convolutions, each with a normalisation and a leaky ReLU. Between stages a convolution of kernel and stride 2
+halves every axis on the way down, and a transposed one doubles it on the way up, where what the stage of that size had found
+is laid beside. Kernels that do not overlap are one matrix product over blocks, fast on every device; the other convolutions are
+those of `gmmae.models.convolution`.
+
+Normalisation is by sample: over the voxels of one channel (instance), or of a group of channels (group). Batch normalisation
+would let a sample's loss depend on the others of its batch, and so on how the batch is divided: strong scaling would not be
+sequential.
+
+The axes of the volume come first inside, then the samples, then the channels, as the convolutions like them.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Bool, Float
+
+from gmmae.models.convolution import Conv
+from gmmae.models.products import matmul, tf32_wanted
+
+EPSILON = 1e-5
+"""Added to a variance."""
+SLOPE = 0.01
+"""Of the leaky ReLU below 0."""
+
+_KERNEL_INIT = nn.initializers.glorot_uniform()
+
+
+class UNet(nn.Module):
+    """From images to logits of a mask.
+
+    Attributes:
+      features: channels of each stage, from the finest one; every axis must be divisible by 2 to the number of halvings.
+      groups: of channels that are normalised together; 0: each channel by itself.
+    """
+
+    features: tuple[int, ...]
+    groups: int = 0
+
+    @nn.compact
+    def __call__(self, images: Float[Array, "samples *volume channels"]) -> Float[Array, "samples *volume"]:
+        x = jnp.moveaxis(images, 0, -2)
+        fine = []
+        for features in self.features[:-1]:
+            x = Stage(features, self.groups)(x)
+            fine.append(x)
+            x = Down(self.features[len(fine)])(x)
+        x = Stage(self.features[-1], self.groups)(x)
+        for features, beside in zip(reversed(self.features[:-1]), reversed(fine), strict=True):
+            x = jnp.concatenate([Up(features)(x), beside], axis=-1)
+            x = Stage(features, self.groups)(x)
+        return jnp.moveaxis(Linear(1)(x)[..., 0], -1, 0)
+
+
+class Stage(nn.Module):
+    """Two convolutions of 3 samples along each axis, each normalised and activated."""
+
+    features: int
+    groups: int
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*volume samples channels"]) -> Float[Array, "*volume samples features"]:
+        for _ in range(2):
+            x = Norm(self.groups)(Conv(self.features, 3, "SAME", use_bias=False)(x))
+            x = jax.nn.leaky_relu(x, SLOPE)
+        return x
+
+
+class Norm(nn.Module):
+    """Mean 0 and variance 1 over a sample's voxels in each channel or group of channels, then a scale and a shift a channel."""
+
+    groups: int
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*volume samples channels"]) -> Float[Array, "*volume samples channels"]:
+        *volume, samples, channels = x.shape
+        parts = x.reshape(*volume, samples, self.groups or channels, -1)
+        axes = (*range(len(volume)), -1)
+        centred = parts - parts.mean(axes, keepdims=True)
+        normal = centred * jax.lax.rsqrt(jnp.square(centred).mean(axes, keepdims=True) + EPSILON)
+        scale = self.param("scale", nn.initializers.ones, (channels,))
+        return normal.reshape(x.shape) * scale + self.param("bias", nn.initializers.zeros, (channels,))
+
+
+class Linear(nn.Module):
+    """The same linear function of the channels at every voxel."""
+
+    features: int
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*voxels channels"]) -> Float[Array, "*voxels features"]:
+        kernel = self.param("kernel", _KERNEL_INIT, (x.shape[-1], self.features))
+        product: Array = matmul(x.reshape(-1, x.shape[-1]), kernel, tf32_wanted())
+        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        return product.reshape(*x.shape[:-1], self.features) + bias
+
+
+class Down(nn.Module):
+    """A convolution of kernel and stride 2."""
+
+    features: int
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*volume samples channels"]) -> Float[Array, "*half samples features"]:
+        return Linear(self.features)(blocks(x))
+
+
+class Up(nn.Module):
+    """A transposed convolution of kernel and stride 2."""
+
+    features: int
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*half samples channels"]) -> Float[Array, "*volume samples features"]:
+        return unblocked(Linear(self.features * 2 ** (x.ndim - 2))(x))
+
+
+def blocks(x: Float[Array, "*volume samples channels"]) -> Float[Array, "*half samples more"]:
+    """Blocks of 2 voxels along each axis, their voxels laid side by side as channels."""
+    *volume, samples, channels = x.shape
+    n = len(volume)
+    split = x.reshape(*(size for axis in volume for size in (axis // 2, 2)), samples, channels)
+    order = (*range(0, 2 * n, 2), 2 * n, *range(1, 2 * n, 2), 2 * n + 1)
+    return split.transpose(order).reshape(*(axis // 2 for axis in volume), samples, -1)
+
+
+def unblocked(x: Float[Array, "*half samples channels"]) -> Float[Array, "*volume samples fewer"]:
+    """The inverse of `blocks`."""
+    *half, samples, _ = x.shape
+    n = len(half)
+    split = x.reshape(*half, samples, *(2,) * n, -1)
+    order = (*(i for axis in range(n) for i in (axis, n + 1 + axis)), n, 2 * n + 1)
+    return split.transpose(order).reshape(*(2 * axis for axis in half), samples, -1)
+
+
+def mask_losses(
+    logits: Float[Array, "samples *volume"], truth: Bool[Array, "samples *volume"], counted: Bool[Array, "samples *volume"]
+) -> Float[Array, " samples"]:
+    """`1 - D + H` of each sample, as nnU-Net's: D the Dice of the probabilities, H the mean cross-entropy.
+
+    `D = (2 Σ p t + 1) / (Σ p + Σ t + 1)`: the ones make it 1 where nothing is there and nothing is found.
+
+    Args:
+      logits: of the mask's probabilities p.
+      truth: t.
+      counted: the voxels that the sums are over; at least one of each sample.
+    """
+    axes = tuple(range(1, logits.ndim))
+    weight, target = counted.astype(logits.dtype), truth.astype(logits.dtype)
+    found = jax.nn.sigmoid(logits) * weight
+    shared, total = (found * target).sum(axes), (found + target * weight).sum(axes)
+    crossed = (jax.nn.softplus(logits) - target * logits) * weight
+    return 1 - (2 * shared + 1) / (total + 1) + crossed.sum(axes) / weight.sum(axes)
+
+
+def dice(
+    logits: Float[Array, "samples *volume"], truth: Bool[Array, "samples *volume"], counted: Bool[Array, "samples *volume"]
+) -> Float[Array, " samples"]:
+    """`2 |A ∩ B| / (|A| + |B|)` of the mask that the logits say, above 0, and the true one; 1 where both are empty."""
+    axes = tuple(range(1, logits.ndim))
+    found, there = (mask.astype(logits.dtype) for mask in ((logits > 0) & counted, truth & counted))
+    total = (found + there).sum(axes)
+    return jnp.where(total > 0, 2 * (found * there).sum(axes) / jnp.maximum(total, 1), 1)

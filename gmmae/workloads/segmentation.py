@@ -1,0 +1,235 @@
+"""The follow-up study's workload: a U-Net that finds the voxels of a lung nodule, in axial slices or in small volumes.
+
+What a network sees of a nodule is cut from a wider patch, at a place drawn by lot in training and fixed for each sample at
+validation, so that the nodule's place says little. Voxels that lie outside of their volume count neither in the loss nor in the
+Dice.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+
+from gmmae.base.rules import ConfigError, NonNegativeInt, PositiveFloat, Rule, Section, at_least, require
+from gmmae.data.config import DataConfig, Window
+from gmmae.data.splits import Split
+from gmmae.workloads.workload import Events, Params, PerSample, Samples, Snapshot, Splits, Workload
+
+if TYPE_CHECKING:
+    from jax import Array
+
+    from gmmae.data.native import Scanned
+    from gmmae.data.patches import Patches
+
+FEATURES = Rule("one or more positive numbers", lambda values: bool(values) and min(values) >= 1)
+VALIDATION = Rule(
+    "a count of at least 1 or a fraction between 0 and 1", lambda x: 0 < x < 1 if isinstance(x, float) else x >= 1
+)
+
+
+@dataclass(frozen=True)
+class PatchConfig(Section, name="data"):
+    source: Literal["synthetic", "cubes"] = "synthetic"  # where the nodules come from
+    root: str = ""  # cubes: the folder of the volumes, with masks
+    csv: str = ""  # cubes: the CSV file, looked for in root; empty: nodules.csv
+    ndim: Literal[2, 3] = 2  # axes: 2, axial slices at their own pixel spacing; 3, volumes of cubic voxels
+    size: Annotated[int, at_least(4)] = 64  # samples along every axis that the network sees
+    jitter: NonNegativeInt = 11  # samples by which what it sees may be off the nodule's centre, along each axis
+    voxel_mm: PositiveFloat = 1.0  # 3 axes: edge of a voxel
+    neighbours: NonNegativeInt = 0  # 2 axes: slices above, and as many below, that are seen beside
+    empty_slices: bool = False  # 2 axes: whether slices above and below that hold no nodule are samples too
+    samples: Annotated[int, at_least(2)] = 240  # synthetic: nodules made, training and validation together
+    validation: Annotated[int | float, VALIDATION] = 0.25  # validation nodules: a fraction between 0 and 1, or a count
+    folds: NonNegativeInt = 0  # parts of a cross-validation by patient; 0: data.validation decides
+    fold: NonNegativeInt = 0  # the part that is for validation, from 0
+    window: Window = (-1000.0, 400.0)  # HU that become -1 and 1
+    seed: NonNegativeInt = 0  # of the synthetic nodules, of the split, and of the places at validation
+    category_column: str = "category"  # cubes: the CSV's column of nodule categories, where there is one
+    group_column: str = ""  # cubes: the column no split divides; empty: patient or group, otherwise the volume
+    augment: bool = True  # training samples are flipped and turned by 90 degrees at random, with their masks
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.folds != 1, "data.folds", "0 or at least 2", self.folds)
+        require(self.fold < max(self.folds, 1), "data.fold", f"below data.folds = {self.folds}, or 0", self.fold)
+
+
+@dataclass(frozen=True)
+class UNetConfig(Section, name="model"):
+    features: Annotated[tuple[int, ...], FEATURES] = (16, 32, 64, 128)  # channels of each stage, from the finest
+    groups: NonNegativeInt = 0  # of channels that are normalised together; 0: each by itself (instance normalisation)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        sound = not self.groups or all(features % self.groups == 0 for features in self.features)
+        require(sound, "model.groups", f"0 or a divisor of each of model.features = {self.features}", self.groups)
+
+
+@dataclass(frozen=True)
+class Config(Section):
+    data: PatchConfig = field(default_factory=PatchConfig)
+    model: UNetConfig = field(default_factory=UNetConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        step = 2 ** (len(self.model.features) - 1)
+        if self.data.size % step:
+            raise ConfigError(
+                f"data.size must be a multiple of {step} for {len(self.model.features)} stages of model.features; got "
+                f"{self.data.size}: change either"
+            )
+
+
+def scanned(data: PatchConfig) -> "tuple[Scanned, ...]":
+    """The nodules of a configuration, as they were scanned.
+
+    Raises:
+      DataError: they cannot be used.
+    """
+    if data.source == "synthetic":
+        from gmmae.data.synthetic.volumes import native_nodules
+
+        return native_nodules(data.samples, data.size + 2 * data.jitter, data.seed)
+    from gmmae.data.native import read
+
+    category, group = data.category_column, data.group_column
+    return read(DataConfig(source="cubes", root=data.root, csv=data.csv, category_column=category, group_column=group))
+
+
+def divided(volumes: "Sequence[Scanned]", data: PatchConfig) -> Split:
+    """The numbers of the training and of the validation nodules; no patient is in both.
+
+    Raises:
+      DataError: they cannot be divided as asked.
+    """
+    from gmmae.data import splits
+
+    groups, categories = [volume.group for volume in volumes], [volume.category for volume in volumes]
+    if data.folds:
+        return splits.fold(groups, categories, data.folds, data.fold, data.seed)
+    return splits.split(groups, categories, data.validation, data.seed)
+
+
+def patches_of(volumes: "Sequence[Scanned]", data: PatchConfig, empty: bool) -> "Patches":
+    """The patches of nodules; `empty` as in `data.empty_slices`."""
+    from gmmae.data import patches
+
+    if data.ndim == 3:
+        return patches.boxes(volumes, data.size, data.jitter, data.voxel_mm, data.seed)
+    return patches.slices(volumes, data.size, data.jitter, data.neighbours, empty, data.seed)
+
+
+def samples_of(patches: "Patches") -> dict[str, np.ndarray]:
+    """What a network is given: HU, labels, and where it looks at validation."""
+    return {"values": patches.values, "labels": patches.labels, "offsets": patches.offsets}
+
+
+def seen(data: PatchConfig, samples: Samples, keys: "Array | None") -> "tuple[Array, Array]":
+    """What is seen of patches: images from -1 to 1, and labels; with keys at a place and in a symmetry drawn from each."""
+    import jax
+    import jax.numpy as jnp
+
+    from gmmae.workloads.augment import symmetries, symmetry
+
+    values, labels, offsets = (jnp.asarray(samples[name]) for name in ("values", "labels", "offsets"))
+    low, high = data.window
+    patches = 2 * jnp.clip((values - low) / (high - low), 0, 1) - 1
+    if keys is not None:
+        offsets = jax.vmap(lambda key: jax.random.randint(key, (data.ndim,), 0, 2 * data.jitter + 1))(keys)
+
+    def cut(patch: "Array", offset: "Array") -> "Array":
+        return jax.lax.dynamic_slice(patch, offset, (data.size,) * data.ndim)
+
+    labels, images = jax.vmap(cut)(labels, offsets), jax.vmap(jax.vmap(cut, (-1, None), -1))(patches, offsets)
+    if keys is None or not data.augment:
+        return images, labels
+    turns = jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys)
+    return jax.vmap(jax.vmap(symmetry, (-1, None), -1))(images, turns), symmetries(labels, turns)
+
+
+def build(config: Config) -> Workload:
+    """The workload; its samples are those of `samples_of`.
+
+    Raises:
+      DataError: the data cannot be used.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    from gmmae.data.patches import NODULE, OUTSIDE
+    from gmmae.models.unet import UNet, dice, mask_losses
+
+    data = config.data
+    volumes = scanned(data)
+    patches = patches_of(volumes, data, data.empty_slices)
+    module = UNet(config.model.features, config.model.groups)
+
+    def init(key: "Array") -> Params:
+        return module.init(key, jnp.zeros((1, *(data.size,) * data.ndim, patches.values.shape[-1])))
+
+    def logits(params: Params, images: "Array") -> "Array":
+        found = module.apply(params, images)
+        assert isinstance(found, jax.Array)
+        return found
+
+    def losses(params: Params, samples: Samples, keys: "Array | None") -> "Array":
+        images, labels = seen(data, samples, keys)
+        return mask_losses(logits(params, images), labels == NODULE, labels != OUTSIDE)
+
+    def metrics(params: Params, samples: Samples) -> PerSample:
+        images, labels = seen(data, samples, None)
+        return {"dice": dice(logits(params, images), labels == NODULE, labels != OUTSIDE)}
+
+    def describe(params: Params, samples: Samples) -> PerSample:
+        images, labels = seen(data, samples, None)
+        return {
+            "images": images[..., images.shape[-1] // 2],
+            "labels": labels,
+            "probabilities": jax.nn.sigmoid(logits(params, images)),
+        }
+
+    parts = [_of_volumes(patches, part) for part in divided(volumes, data)]
+    names = Splits(*([_name(volumes, patches, i, data.ndim) for i in part] for part in parts))
+    about = f"{data.source} {'slices' if data.ndim == 2 else 'volumes'} of {len(volumes)} nodules"
+    splits = Splits(*(samples_of(patches.take(part)) for part in parts))
+    return Workload(splits, init, losses, metrics, describe, about, names=names)
+
+
+def _of_volumes(patches: "Patches", part: np.ndarray) -> np.ndarray:
+    """The numbers of some volumes' patches: the middle slice of each volume first, so that pictures show several nodules."""
+    index = np.flatnonzero(np.isin(patches.volumes, part))
+    of, z = patches.volumes[index], patches.corners[index, 0]
+    middles = {volume: np.median(z[of == volume]) for volume in np.unique(of)}
+    return index[np.argsort([abs(at - middles[volume]) for volume, at in zip(of, z, strict=True)], kind="stable")]
+
+
+def _name(volumes: "Sequence[Scanned]", patches: "Patches", i: int, ndim: int) -> str:
+    name = volumes[patches.volumes[i]].name
+    return f"{name} slice {patches.corners[i, 0]}" if ndim == 2 else name
+
+
+def draw(snapshots: Sequence[Snapshot], folder: Path, title: str, ending: str = "png") -> Path:
+    """What is seen of nodules, their masks, and the ones found after some epochs."""
+    from gmmae.figures.segmentations import Found, segmentations
+
+    found = [Found(f"epoch {snapshot.epoch}", middle(snapshot.arrays["probabilities"])) for snapshot in snapshots]
+    last = snapshots[-1].arrays
+    images, labels = middle(last["images"]), middle(last["labels"])
+    return segmentations(images, labels == 1, labels == 2, found, folder / f"segmentations.{ending}", title=title)
+
+
+def middle(arrays: np.ndarray) -> np.ndarray:
+    """Images as they are, and of volumes the middle slices."""
+    return arrays if arrays.ndim == 3 else arrays[:, arrays.shape[1] // 2]
+
+
+def events(arrays: Mapping[str, np.ndarray]) -> Events:
+    """Of each shown nodule what is seen, its mask, and the probabilities found, from left to right."""
+    images, labels, found = (middle(arrays[name]) for name in ("images", "labels", "probabilities"))
+    grey = ((image + 1) / 2 for image in images)
+    rows: list[Any] = [
+        np.hstack([seen, label == 1, np.nan_to_num(p)]) for seen, label, p in zip(grey, labels, found, strict=True)
+    ]
+    return Events(images={f"nodule_{i}/image_mask_and_found": np.clip(row, 0, 1) for i, row in enumerate(rows)})

@@ -1,0 +1,200 @@
+"""The U-Net's workload, on synthetic slices and volumes."""
+
+import jax
+import numpy as np
+import pytest
+
+from gmmae.base.arms import OptimConfig
+from gmmae.base.config import CheckpointConfig, LogConfig, ParallelConfig, StopConfig, changed, flatten
+from gmmae.base.rules import ConfigError
+from gmmae.data.patches import OUTSIDE
+from gmmae.training.loop import run
+from gmmae.workloads import registry, segmentation
+from gmmae.workloads.workload import Snapshot
+from tests.small import Recorder, fingerprint, losses
+
+SMALL = registry.configuration(
+    "segmentation",
+    settings=segmentation.Config(
+        data=segmentation.PatchConfig(size=8, jitter=2, samples=6, validation=2),
+        model=segmentation.UNetConfig(features=(2, 3)),
+    ),
+    optim=OptimConfig(base_batch=8, learning_rate=0.003),
+    stop=StopConfig(metric="dice", goal="above", max_epochs=2),
+    parallel=ParallelConfig(devices=1),
+    checkpoint=CheckpointConfig(every_epochs=1),
+    log=LogConfig(tensorboard=False, figure_epochs=(0,), figure_samples=2),
+)
+
+
+def small(**changes):
+    return changed(SMALL, **changes)
+
+
+@pytest.fixture(scope="module")
+def workload():
+    return registry.build(SMALL)
+
+
+@pytest.fixture(scope="module")
+def params(workload):
+    return jax.jit(workload.init)(jax.random.key(0))
+
+
+@pytest.fixture(scope="module")
+def of_losses(workload):
+    return jax.jit(workload.losses)
+
+
+def first(samples, count):
+    return jax.tree.map(lambda array: array[:count], samples)
+
+
+def test_samples_are_patches_of_slices_divided_by_nodule(workload):
+    train, validation = workload.data
+    assert train["values"].shape[1:] == (12, 12, 1)
+    assert train["labels"].shape[1:] == (12, 12)
+    assert train["offsets"].shape[1:] == (2,)
+    nodules = [{name.split()[0] for name in names} for names in workload.names]
+    assert [len(names) for names in nodules] == [4, 2]
+    assert not nodules[0] & nodules[1]
+    assert len(workload.names.validation) == len(validation["values"])
+    assert len({name.split()[0] for name in workload.names.validation[:2]}) == 2  # pictures show several nodules
+
+
+def test_a_loss_does_not_depend_on_the_other_samples(workload, params, of_losses):
+    samples = first(workload.data.train, 6)
+    together = of_losses(params, samples, None)
+    others = jax.tree.map(lambda array: np.concatenate([array[:1], array[1:][::-1]]), samples)
+    np.testing.assert_allclose(of_losses(params, others, None)[0], together[0], rtol=1e-6)
+    assert len(set(np.asarray(together).tolist())) > 1
+
+
+@pytest.mark.parametrize(("ndim", "channels"), [(2, 3), (3, 1)])
+def test_masks_move_and_turn_with_their_images(ndim, channels):
+    """Where the mask is the image, it is so wherever both are cut and however they are turned."""
+    data = segmentation.PatchConfig(size=4, jitter=2, ndim=ndim)
+    dense = np.random.default_rng(0).random((6, *(8,) * ndim)) > 0.6
+    values = np.repeat(np.where(dense, 400, -1000)[..., None], channels, -1).astype(np.int16)
+    samples = {"values": values, "labels": dense.astype(np.uint8), "offsets": np.full((6, ndim), 1, np.int32)}
+    of_keys = jax.jit(lambda keys: segmentation.seen(data, samples, keys))
+    images, labels = segmentation.seen(data, samples, None)
+    np.testing.assert_array_equal(labels, samples["labels"][(slice(None), *[slice(1, 5)] * ndim)])
+    np.testing.assert_array_equal(images, np.repeat(2.0 * labels[..., None] - 1, channels, -1))
+    found = [of_keys(jax.random.split(jax.random.key(seed), 6)) for seed in (0, 1)]
+    for images, labels in found:
+        np.testing.assert_array_equal(images, np.repeat(2.0 * labels[..., None] - 1, channels, -1))
+    assert (found[0][1] != found[1][1]).any()
+
+
+def test_pixels_outside_of_the_volume_do_not_count(workload, params, of_losses):
+    samples = first(workload.data.train, 4)
+    labels = samples["labels"].copy()
+    labels[:, :6] = OUTSIDE
+    samples = {**samples, "labels": labels}
+    described, metrics = jax.jit(lambda: (workload.describe(params, samples), workload.metrics(params, samples)))()
+    p, seen = np.asarray(described["probabilities"], np.float64), np.asarray(described["labels"])
+    truth, counted = seen == 1, seen != OUTSIDE
+    assert 0 < counted.sum() < counted.size
+    for i, (loss, score) in enumerate(zip(of_losses(params, samples, None), metrics["dice"], strict=True)):
+        chance, there = p[i][counted[i]], truth[i][counted[i]].astype(np.float64)
+        soft = (2 * (chance * there).sum() + 1) / (chance.sum() + there.sum() + 1)
+        crossed = -np.log(np.where(there, chance, 1 - chance)).mean()
+        np.testing.assert_allclose(loss, 1 - soft + crossed, rtol=1e-5)  # float32
+        found = chance > 0.5
+        np.testing.assert_allclose(score, 2 * (found * there).sum() / max(found.sum() + there.sum(), 1), rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_three_axes_are_built_and_trained(tmp_path):
+    config = small(data__ndim=3, data__voxel_mm=2.0, stop__max_epochs=1)
+    display = Recorder()
+    run(config, tmp_path, display)
+    assert np.isfinite(losses(display.rows)).all()
+
+
+def test_neighbours_are_channels():
+    built = registry.build(small(data__neighbours=1))
+    assert built.data.train["values"].shape[1:] == (12, 12, 3)
+    params = jax.eval_shape(built.init, jax.random.key(0))
+    assert params["params"]["Stage_0"]["Conv_0"]["kernel"].shape == (3, 3, 3, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("reduction", "counts"), [("pmean", (1, 2)), ("exact", (1, 2, 8))])
+def test_devices_train_what_one_trains(tmp_path, reduction, counts):
+    found, rows = {}, {}
+    for devices in counts:
+        config = small(parallel__devices=devices, parallel__reduction=reduction, parallel__shards=8)
+        display = Recorder()
+        run(config, tmp_path / str(devices), display)
+        rows[devices] = np.array(losses(display.rows))
+        if reduction == "exact":
+            found[devices] = fingerprint(config, tmp_path / str(devices))
+        # Leaky ReLU at numbers within rounding of 0 lets two sums that are not added in one order part.
+        np.testing.assert_allclose(rows[devices], rows[1], rtol=2e-4)
+    assert len(set(found.values())) <= 1, found
+    assert rows[1][1, 1] < rows[1][0, 1]
+
+
+@pytest.mark.slow
+def test_a_resumed_run_is_the_run_that_was_not_interrupted(tmp_path):
+    for epochs in (1, 2):
+        run(small(stop__max_epochs=epochs), tmp_path / "resumed", Recorder())
+    run(small(), tmp_path / "one", Recorder())
+    assert fingerprint(small(), tmp_path / "resumed") == fingerprint(small(), tmp_path / "one")
+
+
+@pytest.mark.parametrize("ndim", [2, 3])
+def test_pictures_and_events_are_of_images(tmp_path, ndim):
+    rng = np.random.default_rng(0)
+    shape = (2, *(8,) * ndim)
+    arrays = {
+        "images": rng.uniform(-1, 1, shape),
+        "labels": rng.integers(0, 3, shape),
+        "probabilities": rng.uniform(0, 1, shape),
+    }
+    path = segmentation.draw([Snapshot(0, 1.0, arrays), Snapshot(4, 0.5, arrays)], tmp_path, "title")
+    assert path.stat().st_size > 1000
+    images = segmentation.events(arrays).images
+    assert {image.shape for image in images.values()} == {(8, 24)}
+    assert all(image.min() >= 0 and image.max() <= 1 for image in images.values())
+
+
+BAD = [
+    ("data.source", "luna16", "one of synthetic, cubes"),
+    ("data.ndim", 1, "one of 2, 3"),
+    ("data.size", 3, "at least 4"),
+    *[(f"data.{name}", -1, "at least 0") for name in ("jitter", "neighbours", "folds", "fold", "seed")],
+    ("data.folds", 1, "0 or at least 2"),
+    ("data.fold", 1, "below data.folds = 0, or 0"),
+    ("data.voxel_mm", 0.0, "positive"),
+    ("data.samples", 1, "at least 2"),
+    ("data.validation", 1.0, "a count of at least 1 or a fraction"),
+    ("data.window", (0.0, 0.0), "two increasing numbers"),
+    ("model.features", (), "positive numbers"),
+    ("model.groups", 4, "0 or a divisor of each of model.features = (2, 3)"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "rule"), BAD)
+def test_a_bad_value_is_refused_by_key_rule_and_value(key, value, rule):
+    with pytest.raises(ConfigError) as caught:
+        small(**{key.replace(".", "__"): value})
+    message = str(caught.value)
+    assert message.startswith(f"{key} must be ")
+    assert rule in message
+    assert message.endswith(f"; got {value!r}")
+
+
+def test_every_key_of_data_and_model_has_a_bad_value_above():
+    free = {"data.root", "data.csv", "data.category_column", "data.group_column", "data.augment", "data.empty_slices"}
+    own = {key for key, _ in flatten(SMALL.settings)}
+    assert own - free == {key for key, _, _ in BAD}
+
+
+def test_sizes_that_cannot_be_halved_are_refused_with_the_way_out():
+    with pytest.raises(
+        ConfigError, match=r"data\.size must be a multiple of 4 for 3 stages of model\.features; got 10: change"
+    ):
+        small(data__size=10, model__features=(2, 2, 2))
