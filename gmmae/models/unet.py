@@ -88,13 +88,13 @@ class Linear(nn.Module):
     """The same linear function of the channels at every voxel."""
 
     features: int
+    use_bias: bool = True
 
     @nn.compact
     def __call__(self, x: Float[Array, "*voxels channels"]) -> Float[Array, "*voxels features"]:
         kernel = self.param("kernel", _KERNEL_INIT, (x.shape[-1], self.features))
-        product: Array = matmul(x.reshape(-1, x.shape[-1]), kernel, tf32_wanted())
-        bias = self.param("bias", nn.initializers.zeros, (self.features,))
-        return product.reshape(*x.shape[:-1], self.features) + bias
+        product = matmul(x.reshape(-1, x.shape[-1]), kernel, tf32_wanted()).reshape(*x.shape[:-1], self.features)
+        return product + self.param("bias", nn.initializers.zeros, (self.features,)) if self.use_bias else product
 
 
 class Down(nn.Module):
@@ -114,7 +114,8 @@ class Up(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "*half samples channels"]) -> Float[Array, "*volume samples features"]:
-        return unblocked(Linear(self.features * 2 ** (x.ndim - 2))(x))
+        doubled = unblocked(Linear(self.features * 2 ** (x.ndim - 2), use_bias=False)(x))
+        return doubled + self.param("bias", nn.initializers.zeros, (self.features,))
 
 
 def blocks(x: Float[Array, "*volume samples channels"]) -> Float[Array, "*half samples more"]:

@@ -70,7 +70,7 @@ def of_flax(theirs, n):
         # Flax's transposed convolution puts its kernel down mirrored.
         kernel = jnp.flip(up["kernel"], range(n))
         matrix = jnp.moveaxis(kernel, -2, 0).reshape(kernel.shape[-2], -1)
-        ours[f"Up_{i}"] = {"Linear_0": {"kernel": matrix, "bias": jnp.tile(up["bias"], 2**n)}}
+        ours[f"Up_{i}"] = {"Linear_0": {"kernel": matrix}, "bias": up["bias"]}
     return ours | {"Linear_0": theirs["Dense_0"]}
 
 
