@@ -38,6 +38,7 @@ class Bench:
         self.asked, self.folder = asked, folder
         machine = self.problem(asked.config, SAMPLES["cpu"], VALIDATION, asked.precision)
         self.platform, self.kind, self.batch = machine["platform"], machine["kind"], machine["batch"]
+        self.workload = machine["workload"]
         self.samples = SAMPLES[self.platform]
         self.path = asked.out / f"{slug(hardware(self.platform, self.kind))}.json"
         self.sections: dict[str, Any] = json.loads(self.path.read_text()) if self.path.exists() else {}
@@ -49,7 +50,7 @@ class Bench:
 
     def compared(self, names: tuple[str, ...]) -> Section:
         """Agreement, then times, of peers that run side by side but work one at a time."""
-        found, lines = roster.available(names, self.platform)
+        found, lines = roster.available(names, self.platform, self.workload)
         print(*lines, sep="\n", flush=True)
         if self.asked.peers:
             found = [name for name in found if name == names[0] or name in self.asked.peers]
@@ -99,7 +100,8 @@ def target(bench: Bench) -> Section:
     from benchmarks import target
 
     asked = bench.asked
-    [twin], lines = roster.available((asked.twin or compare.fastest_twin(bench.sections.get("peers", {})),), bench.platform)
+    wanted = asked.twin or compare.fastest_twin(bench.sections.get("peers", {}))
+    [twin], lines = roster.available((wanted,), bench.platform, "nodules")
     print(*lines, sep="\n", flush=True)
     bench.problem(asked.target_config, 0, 0, "float32")
     found = target.measure(asked.target_config, twin, bench.folder, asked.rounds)

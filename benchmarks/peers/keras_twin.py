@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
 from keras import ops  # pyright: ignore[reportMissingImports]
 
-from benchmarks.peers.problem import Arrays, Problem
+from benchmarks.peers.problem import Arrays, Autoencoder, Problem
 from benchmarks.peers.quadratic import coefficients
 from benchmarks.peers.roster import Place
 
@@ -22,13 +22,13 @@ EVAL_BATCH = 64  # as gmmae.training.programs.EVAL_DEVICE_BATCH
 class Density(keras.layers.Layer):
     """The heads' numbers in, the density of a volume out."""
 
-    def __init__(self, problem: Problem):
+    def __init__(self, shape: Autoencoder):
         super().__init__()
-        self.problem = problem
-        self.monomials = ops.convert_to_tensor(problem.monomials())
+        self.shape = shape
+        self.monomials = ops.convert_to_tensor(shape.monomials(keras.config.floatx()))
 
     def call(self, planes):
-        p = self.problem
+        p = self.shape
         alpha, mu, sigma, rho = ops.split(ops.reshape(planes, (-1, 10, p.components)), (1, 4, 7), axis=1)
         squash = {"sigmoid": ops.sigmoid, "tanh": ops.tanh}[p.rho]
         terms = coefficients(
@@ -43,16 +43,16 @@ class Density(keras.layers.Layer):
         return ops.reshape(density, (-1, p.size, p.size, p.size))
 
 
-def twin(problem: Problem) -> Any:
+def twin(shape: Autoencoder) -> Any:
     """The model; its layers have our names, with `_` for `/`."""
-    volume = keras.Input((problem.size,) * 3)
+    volume = keras.Input((shape.size,) * 3)
     x = ops.expand_dims(volume, -1)
-    for i, (filters, kernel) in enumerate(zip(problem.filters, problem.kernels, strict=True)):
+    for i, (filters, kernel) in enumerate(zip(shape.filters, shape.kernels, strict=True)):
         x = keras.layers.Conv3D(filters, kernel, activation="relu", name=f"encoder_Conv_{i}")(x)
     flat = keras.layers.Flatten()(keras.layers.Permute((4, 1, 2, 3))(x))  # channels first, as ours
-    latent = keras.layers.Dense(problem.latent_dim, activation="relu", name="encoder_Dense_0")(flat)
-    planes = keras.layers.Dense(10 * problem.components, name="heads")(latent)
-    return keras.Model(volume, Density(problem)(planes))
+    latent = keras.layers.Dense(shape.latent_dim, activation="relu", name="encoder_Dense_0")(flat)
+    planes = keras.layers.Dense(10 * shape.components, name="heads")(latent)
+    return keras.Model(volume, Density(shape)(planes))
 
 
 def msle(target, predicted):
@@ -86,8 +86,9 @@ class KerasPeer:
         self.problem, self.jit = problem, jit
         tf.config.experimental.enable_tensor_float_32_execution(False)
         keras.config.set_floatx(problem.precision)
-        self.volumes, self.validation = (x.astype(problem.precision) for x in (problem.train, problem.validation))
-        self.model = twin(problem)
+        arrays = problem.train["volumes"], problem.validation["volumes"]
+        self.volumes, self.validation = (x.astype(problem.precision) for x in arrays)
+        self.model = twin(Autoencoder(**problem.model))
         self.reset()
 
     def facts(self) -> dict[str, Any]:

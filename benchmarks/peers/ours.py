@@ -27,9 +27,17 @@ from gmmae.training.parallel import pmean
 
 
 def configuration(name: str, samples: int = 0, validation: int = 0, precision: str = "float32") -> Config:
-    """A file of `configs/` on one device or all that the processes have; `samples` training volumes where given."""
+    """A file of `configs/` on one device or all that the processes have; `samples` training volumes where given.
+
+    Of slices the samples are their nodules, synthetic ones, and what is seen of them is the same in each epoch: so the twins
+    need not draw places.
+    """
     config = read_config(config_path(name))
     config = dataclasses.replace(config, precision=precision)
+    if config.workload == "segmentation":
+        optim = dataclasses.replace(config.optim, warmup_epochs=0, decay_epochs=())
+        config = dataclasses.replace(config, optim=optim)
+        config = changed(config, data__source="synthetic", data__root="", data__jitter=0, data__augment=False)
     return changed(config, data__samples=samples + validation, data__validation=validation) if samples else config
 
 
@@ -40,24 +48,14 @@ def problem_of(**source: Any) -> Problem:
       InputError: the twins do not have what it asks for.
     """
     config = configuration(**source)
-    settings, optim, stop = config.settings, config.optim, config.stop
-    model, size = settings.model, settings.data.size
-    has = (config.arm, settings.loss, settings.data.ndim, settings.data.augment, optim.clip_norm, optim.decay_epochs)
-    has += (model.covariance, model.padding, model.activation, stop.metric, stop.goal)
-    wanted = ("strong", "msle", 3, False, 0.0, (), "partial", "VALID", "relu", "loss", "below")
-    if has != wanted:
-        raise InputError(f"the twins have arm, loss, axes, … {wanted}; got {has}: choose another configuration")
+    optim, stop = config.optim, config.stop
+    shape, given = {"nodules": autoencoder, "segmentation": unet}[config.workload](config)
     setup = programs.prepare(config)
     params = programs.initial_state(setup).params
+    train, validation = map(given, setup.workload.data)
     return Problem(
-        size=size,
-        filters=model.filters,
-        kernels=model.kernels,
-        latent_dim=model.latent_dim,
-        components=model.components,
-        rho=model.rho,
-        sigma_floor=model.sigma_floor * 2 / size,
-        rho_limit=model.rho_limit,
+        workload=config.workload,
+        model=shape,
         batch=optim.base_batch,
         seed=config.seed,
         learning_rate=optim.learning_rate,
@@ -67,11 +65,47 @@ def problem_of(**source: Any) -> Problem:
         target_loss=stop.target,
         max_epochs=stop.max_epochs,
         precision=config.precision,
-        train=setup.workload.data.train,
-        validation=setup.workload.data.validation,
+        train=train,
+        validation=validation,
         params=flat(params),
         source=source,
     )
+
+
+Given = Callable[[Any], Arrays]
+"""From a workload's samples to what a twin's loss takes."""
+
+
+def autoencoder(config: Config) -> tuple[dict[str, Any], Given]:
+    """What the twins of the nodules' model need."""
+    data, model, loss, stop = config.settings.data, config.settings.model, config.settings.loss, config.stop
+    has = (config.arm, loss, data.ndim, data.augment, config.optim.clip_norm, config.optim.decay_epochs)
+    has += (model.covariance, model.padding, model.activation, stop.metric, stop.goal)
+    _require(has, ("strong", "msle", 3, False, 0.0, (), "partial", "VALID", "relu", "loss", "below"))
+    floor = model.sigma_floor * 2 / data.size
+    sizes = (data.size, [*model.filters], [*model.kernels], model.latent_dim, model.components)
+    shape = problem.Autoencoder(*sizes, model.rho, floor, model.rho_limit)
+    return shape._asdict(), lambda volumes: {"volumes": volumes}
+
+
+def unet(config: Config) -> tuple[dict[str, Any], Given]:
+    """What the twins of the U-Net need."""
+    from gmmae.data.patches import NODULE, OUTSIDE
+    from gmmae.workloads.segmentation import seen
+
+    data, model = config.settings.data, config.settings.model
+    _require((config.arm, data.ndim, data.neighbours, model.groups, config.optim.clip_norm), ("strong", 2, 0, 0, 0.0))
+
+    def given(samples: Any) -> Arrays:
+        images, labels = (np.asarray(array) for array in seen(data, samples, None))
+        return {"images": images[..., 0], "truth": labels == NODULE, "counted": labels != OUTSIDE}
+
+    return {"features": [*model.features]}, given
+
+
+def _require(has: tuple[Any, ...], wanted: tuple[Any, ...]) -> None:
+    if has != wanted:
+        raise InputError(f"the twins have arm, loss, axes, … {wanted}; got {has}: choose another configuration")
 
 
 def flat(params: Any) -> Arrays:
@@ -121,11 +155,12 @@ class Ours:
 
     def gradient(self) -> Arrays:
         with self._arithmetic():
-            volumes = programs.cast(self.setup.config, self.setup.workload.data.train)
-            order = programs.epoch_order(self.setup.config.seed, 1, len(volumes))[: self.setup.train_plan.batch]
+            samples = programs.cast(self.setup.config, self.setup.workload.data.train)
+            order = programs.epoch_order(self.setup.config.seed, 1, self.setup.train_plan.samples)
+            first = jax.tree.map(lambda array: array[order[: self.setup.train_plan.batch]], samples)
             losses = self.setup.workload.losses
             gradient = jax.jit(jax.grad(lambda params, x: losses(params, x, None).mean()))
-            return flat(gradient(jax.device_get(self.state.params), volumes[order]))
+            return flat(gradient(jax.device_get(self.state.params), first))
 
     def reduction(self, times: int) -> None:
         if self.reduce is None:
@@ -155,7 +190,8 @@ def main() -> None:
     source, folder = sys.argv[1:]
     made = problem_of(**json.loads(source))
     problem.write(Path(folder), made)
-    print(json.dumps({"platform": jax.default_backend(), "kind": jax.devices()[0].device_kind, "batch": made.batch}))
+    found = {"platform": jax.default_backend(), "kind": jax.devices()[0].device_kind}
+    print(json.dumps({**found, "batch": made.batch, "workload": made.workload}))
 
 
 if __name__ == "__main__":

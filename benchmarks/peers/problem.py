@@ -4,6 +4,7 @@ Parameters have the names and shapes of our model, `encoder/Conv_0/kernel` and s
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,16 +16,16 @@ Arrays = dict[str, np.ndarray]
 
 
 class Problem(NamedTuple):
-    """A training problem; shapes and rules as in a configuration's sections `data`, `model` and `optim`."""
+    """A training problem; rules as in a configuration's section `optim`, and what a twin is made from.
 
-    size: int
-    filters: tuple[int, ...]
-    kernels: tuple[int, ...]
-    latent_dim: int
-    components: int
-    rho: str
-    sigma_floor: float  # in units of the domain [-1, 1]
-    rho_limit: float
+    Attributes:
+      workload: "nodules" or "segmentation".
+      model: the fields of `Autoencoder`, or of a U-Net: `features`.
+      train, validation: what the model's loss takes, by name; the samples along the first axis.
+    """
+
+    workload: str
+    model: dict[str, Any]
     batch: int
     seed: int
     learning_rate: float
@@ -34,8 +35,8 @@ class Problem(NamedTuple):
     target_loss: float
     max_epochs: int
     precision: str
-    train: np.ndarray
-    validation: np.ndarray
+    train: Arrays
+    validation: Arrays
     params: Arrays
     source: dict[str, Any]  # arguments of `ours.configuration`, which our own peer starts from
 
@@ -44,14 +45,29 @@ class Problem(NamedTuple):
         order = epoch_order(self.seed, epoch, samples)
         return [order[first : first + self.batch] for first in range(0, samples, self.batch)]
 
-    def steps(self, samples: int) -> int:
-        return -(-samples // self.batch)
+    @property
+    def samples(self) -> int:
+        """Those for training."""
+        return len(next(iter(self.train.values())))
+
+
+class Autoencoder(NamedTuple):
+    """The shape of the nodules' model, as in a configuration's sections `data` and `model`."""
+
+    size: int
+    filters: Sequence[int]
+    kernels: Sequence[int]
+    latent_dim: int
+    components: int
+    rho: str
+    sigma_floor: float  # in units of the domain [-1, 1]
+    rho_limit: float
 
     @property
     def edges(self) -> list[int]:
         """The volume's edge before and after each convolution.
 
-        >>> Problem(*[None] * 21)._replace(size=16, kernels=(7, 5, 3)).edges
+        >>> Autoencoder(*[None] * 8)._replace(size=16, kernels=(7, 5, 3)).edges
         [16, 10, 6, 4]
         """
         edges = [self.size]
@@ -59,11 +75,11 @@ class Problem(NamedTuple):
             edges.append(edges[-1] - kernel + 1)
         return edges
 
-    def monomials(self) -> np.ndarray:
+    def monomials(self, precision: str) -> np.ndarray:
         """1, x, y, z, x², xy, xz, y², yz, z² at the voxel centres, in the volume's order: (10, size³)."""
-        centres = (2 * np.arange(self.size, dtype=self.precision) + 1) / self.size - 1
+        centres = (2 * np.arange(self.size, dtype=precision) + 1) / self.size - 1
         z, y, x = (axis.ravel() for axis in np.meshgrid(centres, centres, centres, indexing="ij"))
-        return np.stack([np.ones_like(x), x, y, z, x * x, x * y, x * z, y * y, y * z, z * z]).astype(self.precision)
+        return np.stack([np.ones_like(x), x, y, z, x * x, x * y, x * z, y * y, y * z, z * z]).astype(precision)
 
 
 _ARRAYS = ("train", "validation", "params")
@@ -78,13 +94,12 @@ def write(folder: Path, problem: Problem) -> None:
     """Puts a problem into a folder."""
     plain = {key: value for key, value in problem._asdict().items() if key not in _ARRAYS}
     (folder / "problem.json").write_text(json.dumps(plain), encoding="utf-8")
-    np.savez(folder / "data.npz", train=problem.train, validation=problem.validation)
-    write_arrays(folder / "params.npz", problem.params)
+    for name in _ARRAYS:
+        write_arrays(folder / f"{name}.npz", getattr(problem, name))
 
 
 def read(folder: Path) -> Problem:
     """What `write` put into the folder."""
     plain: dict[str, Any] = json.loads((folder / "problem.json").read_text(encoding="utf-8"))
-    plain |= {key: tuple(plain[key]) for key in ("filters", "kernels")}
-    with np.load(folder / "data.npz") as data, np.load(folder / "params.npz") as params:
-        return Problem(**plain, train=data["train"], validation=data["validation"], params=dict(params))
+    plain |= {name: dict(np.load(folder / f"{name}.npz")) for name in _ARRAYS}
+    return Problem(**plain)

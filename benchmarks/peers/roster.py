@@ -57,17 +57,19 @@ class Entry(NamedTuple):
     options: dict[str, Any] = {}  # noqa: RUF012
     processes: int = 1
     platforms: tuple[str, ...] = ("cpu", "gpu")
+    workloads: tuple[str, ...] = ("nodules", "segmentation")
 
 
 CPU, GPU = ("cpu",), ("gpu",)
+NODULES = ("nodules",)
 
 ROSTER = {
     "ours": Entry("gmmae", "jax", "ours"),
     "torch": Entry("PyTorch, eager", "torch", "torch_twin", {"mode": ""}),
     "torch-compile": Entry("PyTorch, torch.compile", "torch", "torch_twin", {"mode": "default"}),
     "torch-graphs": Entry("PyTorch, torch.compile, CUDA graphs", "torch", "torch_twin", {"mode": "reduce-overhead"}, 1, GPU),
-    "keras": Entry("Keras on TensorFlow", "tensorflow", "keras_twin", {"jit": False}, 1, CPU),
-    "keras-xla": Entry("Keras on TensorFlow, XLA", "tensorflow", "keras_twin", {"jit": True}, 1, CPU),
+    "keras": Entry("Keras on TensorFlow", "tensorflow", "keras_twin", {"jit": False}, 1, CPU, NODULES),
+    "keras-xla": Entry("Keras on TensorFlow, XLA", "tensorflow", "keras_twin", {"jit": True}, 1, CPU, NODULES),
     "ours-2": Entry("gmmae, two processes", "jax", "ours", {}, 2, CPU),
     "torch-ddp": Entry("PyTorch DDP, eager, two processes", "torch", "torch_twin", {"mode": ""}, 2, CPU),
     "torch-ddp-compile": Entry("PyTorch DDP, torch.compile, two processes", "torch", "torch_twin", {"mode": "default"}, 2, CPU),
@@ -76,13 +78,15 @@ ALONE = tuple(name for name, entry in ROSTER.items() if entry.processes == 1)
 TOGETHER = tuple(name for name, entry in ROSTER.items() if entry.processes == 2)
 
 
-def available(names: tuple[str, ...], platform: str) -> tuple[list[str], list[str]]:
+def available(names: tuple[str, ...], platform: str, workload: str) -> tuple[list[str], list[str]]:
     """Those that can run here, and a line for each that cannot."""
     found, lines = [], []
     for name in names:
         entry = ROSTER[name]
         if platform not in entry.platforms:
             lines.append(f"{entry.title}: left out, it is for {entry.platforms[0]}")
+        elif workload not in entry.workloads:
+            lines.append(f"{entry.title}: left out, it has no {workload}")
         elif importlib.util.find_spec(entry.package) is None:
             lines.append(f"{entry.title}: left out, {entry.package} is not installed (pip install '.[bench]')")
         else:

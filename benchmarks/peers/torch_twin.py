@@ -8,10 +8,10 @@ import torch  # pyright: ignore[reportMissingImports]
 import torch.nn.functional as F  # pyright: ignore[reportMissingImports]
 from torch import distributed, nn  # pyright: ignore[reportMissingImports]
 
-from benchmarks.peers.problem import Arrays, Problem
+from benchmarks.peers import torch_layout, torch_unet
+from benchmarks.peers.problem import Arrays, Autoencoder, Problem
 from benchmarks.peers.quadratic import coefficients
 from benchmarks.peers.roster import Place
-from benchmarks.peers.torch_layout import from_ours, to_ours
 
 EVAL_BATCH = 64  # as gmmae.training.programs.EVAL_DEVICE_BATCH
 
@@ -19,16 +19,16 @@ EVAL_BATCH = 64  # as gmmae.training.programs.EVAL_DEVICE_BATCH
 class Twin(nn.Module):
     """Volumes (n, z, y, x) in, their mean loss out: the loss is inside so that compilation and DDP see all of a step."""
 
-    def __init__(self, problem: Problem):
+    def __init__(self, shape: Autoencoder, precision: str):
         super().__init__()
-        channels = (1, *problem.filters)
-        layers = zip(channels[:-1], channels[1:], problem.kernels, strict=True)
+        channels = (1, *shape.filters)
+        layers = zip(channels[:-1], channels[1:], shape.kernels, strict=True)
         self.convolutions = nn.ModuleList([nn.Conv3d(*layer) for layer in layers])
-        self.dense = nn.Linear(channels[-1] * problem.edges[-1] ** 3, problem.latent_dim)
-        self.heads = nn.Linear(problem.latent_dim, 10 * problem.components)
-        self.register_buffer("monomials", torch.from_numpy(problem.monomials()))
-        self.floor, self.limit, self.components = problem.sigma_floor, problem.rho_limit, problem.components
-        self.squash = {"sigmoid": torch.sigmoid, "tanh": torch.tanh}[problem.rho]
+        self.dense = nn.Linear(channels[-1] * shape.edges[-1] ** 3, shape.latent_dim)
+        self.heads = nn.Linear(shape.latent_dim, 10 * shape.components)
+        self.register_buffer("monomials", torch.from_numpy(shape.monomials(precision)))
+        self.floor, self.limit, self.components = shape.sigma_floor, shape.rho_limit, shape.components
+        self.squash = {"sigmoid": torch.sigmoid, "tanh": torch.tanh}[shape.rho]
 
     def forward(self, volumes):
         predicted = self.density(volumes)
@@ -52,6 +52,13 @@ class Twin(nn.Module):
         return torch.exp(torch.stack(terms, dim=-1) @ self.monomials).sum(dim=1).view_as(volumes)
 
 
+def twin_of(problem: Problem) -> tuple[nn.Module, Any]:
+    """The twin of a problem's model, and the module that has its parameters' layout."""
+    if problem.workload == "segmentation":
+        return torch_unet.Twin(problem.model["features"]), torch_unet
+    return Twin(Autoencoder(**problem.model), problem.precision), torch_layout
+
+
 class TorchPeer:
     """A `roster.Peer`; `mode` is that of `torch.compile`, or empty for eager."""
 
@@ -65,8 +72,10 @@ class TorchPeer:
         if place.processes > 1:
             address = f"tcp://127.0.0.1:{place.port}"
             distributed.init_process_group("gloo", init_method=address, rank=place.rank, world_size=place.processes)
-        self.twin = Twin(problem).to(self.device, getattr(torch, problem.precision))
-        self.volumes, self.validation = (self._put(x) for x in (problem.train, problem.validation))
+        twin, self.layout = twin_of(problem)
+        self.twin = twin.to(self.device, getattr(torch, problem.precision))
+        put = ({name: self._put(x) for name, x in arrays.items()} for arrays in (problem.train, problem.validation))
+        self.samples, self.validation = put
         self.reset()
         parallel = nn.parallel.DistributedDataParallel(self.twin, gradient_as_bucket_view=True) if place.processes > 1 else None
         self.loss = parallel or self.twin
@@ -74,14 +83,15 @@ class TorchPeer:
             self.loss = torch.compile(self.loss, mode=mode, dynamic=False)
 
     def _put(self, array: np.ndarray):
-        return torch.from_numpy(array.astype(self.problem.precision)).to(self.device)
+        kept = array if array.dtype == bool else array.astype(self.problem.precision)
+        return torch.from_numpy(kept).to(self.device)
 
     def facts(self) -> dict[str, Any]:
         kind = torch.cuda.get_device_name() if self.device.type == "cuda" else "cpu"
         return {"versions": {"torch": torch.__version__}, "device": kind, "threads": torch.get_num_threads()}
 
     def reset(self) -> None:
-        state = {name: self._put(value) for name, value in from_ours(self.problem.params).items()}
+        state = {name: self._put(value) for name, value in self.layout.from_ours(self.problem.params).items()}
         self.twin.load_state_dict(state, strict=False)
         p = self.problem
         self.optimizer = torch.optim.Adam(
@@ -93,12 +103,12 @@ class TorchPeer:
 
     def losses(self, samples: int, epoch: int) -> np.ndarray:
         batches = [self._share(batch) for batch in self.problem.batches(samples, epoch)]
-        found = torch.empty(len(batches), device=self.device, dtype=self.volumes.dtype)
+        found = torch.empty(len(batches), device=self.device, dtype=getattr(torch, self.problem.precision))
         for step, index in enumerate(batches):
             if self.mode == "reduce-overhead":
                 torch.compiler.cudagraph_mark_step_begin()
             self.optimizer.zero_grad(set_to_none=True)
-            loss = self.loss(self.volumes[index])
+            loss = self._of(index)
             loss.backward()
             self.optimizer.step()
             found[step] = loss.detach()
@@ -107,6 +117,10 @@ class TorchPeer:
             found /= self.place.processes
         return found.cpu().numpy()  # waits for the device
 
+    def _of(self, index: Any):
+        """The mean loss of some training samples."""
+        return self.loss(**{name: x[index] for name, x in self.samples.items()})
+
     def _share(self, batch: np.ndarray):
         """This process's run of a step's samples, as in ours; all have equally many here."""
         return torch.from_numpy(np.split(batch, self.place.processes)[self.place.rank]).to(self.device)
@@ -114,18 +128,20 @@ class TorchPeer:
     @torch.no_grad()
     def evaluate(self) -> float:
         model = self.twin if self.place.processes > 1 else self.loss  # DDP's forward pass would prepare a backward one
-        parts = self.validation.chunk(self.place.processes)[self.place.rank].split(EVAL_BATCH)
-        total = torch.stack([model(part).clone() * len(part) for part in parts]).double().sum()
+        count = len(next(iter(self.validation.values())))
+        parts = torch.arange(count, device=self.device).chunk(self.place.processes)[self.place.rank].split(EVAL_BATCH)
+        means = (model(**{name: x[part] for name, x in self.validation.items()}).clone() * len(part) for part in parts)
+        total = torch.stack([*means]).double().sum()
         if self.place.processes > 1:
             distributed.all_reduce(total)
-        return float(total) / len(self.validation)
+        return float(total) / count
 
     def gradient(self) -> Arrays:
         self.twin.zero_grad()
-        [first, *_] = self.problem.batches(len(self.volumes), 1)
-        self.loss(self.volumes[torch.from_numpy(first).to(self.device)]).backward()
+        [first, *_] = self.problem.batches(self.problem.samples, 1)
+        self._of(torch.from_numpy(first).to(self.device)).backward()
         found = {name: value.grad.cpu().numpy() for name, value in self.twin.named_parameters()}
-        return to_ours(found)
+        return self.layout.to_ours(found)
 
     def reduction(self, times: int) -> None:
         vector = torch.zeros(sum(value.numel() for value in self.twin.parameters()))

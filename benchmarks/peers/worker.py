@@ -48,7 +48,7 @@ def to_target(peer: Peer, known: problem.Problem) -> dict[str, Any]:
     loss = math.inf
     while loss > known.target_loss and len(epochs) < known.max_epochs:  # NaN ends it too
         began = time.perf_counter()
-        peer.train(len(known.train), len(epochs) + 1)
+        peer.train(known.samples, len(epochs) + 1)
         loss = peer.evaluate()
         epochs.append(time.perf_counter() - began)
     return {"epoch_s": epochs, "val_loss": loss, "reached": loss <= known.target_loss}

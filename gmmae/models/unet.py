@@ -93,7 +93,8 @@ class Linear(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "*voxels channels"]) -> Float[Array, "*voxels features"]:
         kernel = self.param("kernel", _KERNEL_INIT, (x.shape[-1], self.features))
-        product = matmul(x.reshape(-1, x.shape[-1]), kernel, tf32_wanted()).reshape(*x.shape[:-1], self.features)
+        rows: Array = matmul(x.reshape(-1, x.shape[-1]), kernel, tf32_wanted())
+        product = rows.reshape(*x.shape[:-1], self.features)
         return product + self.param("bias", nn.initializers.zeros, (self.features,)) if self.use_bias else product
 
 
