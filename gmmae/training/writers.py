@@ -1,8 +1,9 @@
 """TensorBoard: losses, metrics, what the workload shows, and HParams, in one run."""
 
 import logging
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,16 @@ FLUSH_S = 1
 TIMES = {f"time/{name}": name for name in ("train_s", "eval_s", "total_s")}
 
 
+def training_s(row: Epoch) -> float:
+    """The seconds of training and validation up to the end of an epoch: what a time to the target is made of."""
+    return row.train_s + row.eval_s
+
+
 class TensorBoard:
     """Events of one run under a folder.
+
+    Events carry the run's own clock, so that TensorBoard's axis "Relative" shows seconds of training: neither compiling nor a
+    pause between two processes of a run is among them, and a run that is written afterwards has the times that it took.
 
     Args:
       folder: made when needed.
@@ -32,6 +41,7 @@ class TensorBoard:
       metric: that the target is about; one of the workload's has columns of its own in the HParams tab, beside the losses.
       times: tags of an epoch's clocks, each with its field of `Epoch`.
       results: tags of the outcome, each with its field of `Record`.
+      clock: seconds since the start at the end of an epoch; None: events carry the time at which they are written.
     """
 
     def __init__(
@@ -42,7 +52,9 @@ class TensorBoard:
         metric: str = LOSS,
         times: Mapping[str, str] = TIMES,
         results: Mapping[str, str] = RESULTS,
+        clock: Callable[[Epoch], float] | None = training_s,
     ):
+        self._clock, self._start, self._now = clock, _first_start(folder), None
         own = {} if metric == LOSS else {f"result/best_{metric}": "best_value"}
         self._epoch_tags, self._result_tags = {**SCALARS, **times}, {**results, **own}
         # A queue that never fills: where the disk is full the thread that empties it ends, and a full one would wait for ever.
@@ -63,10 +75,11 @@ class TensorBoard:
         Raises:
           OSError: earlier ones cannot be written.
         """
+        self._now = self._start + self._clock(row) if self._clock else None
         for tag, name in self._epoch_tags.items():
-            self._writer.add_scalar(tag, getattr(row, name), row.epoch)
+            self._writer.add_scalar(tag, getattr(row, name), row.epoch, self._now)
         for name, value in row.metrics.items():
-            self._writer.add_scalar(f"metric/{name}", value, row.epoch)
+            self._writer.add_scalar(f"metric/{name}", value, row.epoch, self._now)
         if time.monotonic() >= self._next_flush:  # it waits for the disk, longer than a short epoch takes
             self._writer.flush()  # of what has arrived so far: a full disk shows here, in the caller's thread
             self._next_flush = time.monotonic() + FLUSH_S
@@ -74,19 +87,25 @@ class TensorBoard:
     def events(self, epoch: int, events: Events) -> None:
         """What the workload shows after an epoch; values that are not finite are left out of histograms."""
         for tag, value in events.scalars.items():
-            self._writer.add_scalar(tag, value, epoch)
+            self._writer.add_scalar(tag, value, epoch, self._now)
         for tag, values in events.histograms.items():
             if values.size and np.isfinite(values).all():
-                self._writer.add_histogram(tag, values, epoch)
+                self._writer.add_histogram(tag, values, epoch, walltime=self._now)
         for tag, image in events.images.items():
-            self._writer.add_image(tag, image, epoch, dataformats="HW" if image.ndim == 2 else "HWC")
+            self._writer.add_image(tag, image, epoch, self._now, dataformats="HW" if image.ndim == 2 else "HWC")
 
     def result(self, record: Record) -> None:
         """The outcome of a run, for the columns of the HParams tab; what the run did not reach is left out."""
         for tag, name in self._result_tags.items():
             value = getattr(record, name)
             if value is not None:
-                self._writer.add_scalar(tag, value, record.epochs)
+                self._writer.add_scalar(tag, value, record.epochs, self._now)
 
     def close(self) -> None:
         self._writer.close()
+
+
+def _first_start(folder: Path) -> float:
+    """When the first process of the run began, by the names of its files of events; now, where there are none."""
+    names = (re.match(r"events\.out\.tfevents\.(\d+)", path.name) for path in folder.glob("events.out.tfevents.*"))
+    return min((float(name[1]) for name in names if name), default=time.time())

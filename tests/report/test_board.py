@@ -33,15 +33,17 @@ def test_each_cell_comes_back_with_its_losses_and_its_projected_time(root):
     found = results.read(CONFIG, root, FLAT)
     assert board.write(found) == root / "tb"
     names = sorted(path.parent.relative_to(root / "tb").as_posix() for path in (root / "tb").rglob("events*"))
-    assert names == ["linear/n02/seed0", "strong/n01/seed0", "strong/n02/seed0"]
-    events = load(root / "tb" / "strong" / "n02" / "seed0")
+    assert names == [f"{cell}/seed0_projected" for cell in ("linear/n02", "strong/n01", "strong/n02")]
+    events = load(root / "tb" / "strong" / "n02" / "seed0_projected")
+    first, *_, last = events.Scalars("loss/validation")
+    assert last.wall_time - first.wall_time == pytest.approx((last.step - 1) * 21.8)  # TensorBoard's axis "Relative"
     history = found.history(found.group("strong", 2)[0])
     assert scalars(events, "loss/validation") == pytest.approx({row.epoch: row.val_loss for row in history}, rel=1e-6)
     assert scalars(events, "time/projected_s")[3] == pytest.approx(3 * 21.8)
     assert scalars(events, "result/projected_time_to_target_s") == pytest.approx({10: 218.0})
     tags = set(events.Tags()["scalars"])
     assert not tags & {"result/time_to_target_s", "time/train_s", "time/total_s"}
-    missed = load(root / "tb" / "linear" / "n02" / "seed0")
+    missed = load(root / "tb" / "linear" / "n02" / "seed0_projected")
     assert "result/projected_time_to_target_s" not in missed.Tags()["scalars"]
     assert scalars(missed, "result/best_val_loss") == pytest.approx({3: 0.0148})
 
@@ -64,6 +66,8 @@ def test_measured_times_keep_their_names(tmp_path):
     events = load(tmp_path / "tb" / "strong" / "n02" / "seed0")
     assert scalars(events, "result/time_to_target_s") == {10: 25.0}
     assert scalars(events, "time/train_s")[4] == 8.0
+    first, *_, last = events.Scalars("loss/train")
+    assert last.wall_time - first.wall_time == pytest.approx(9 * 2.5)
 
 
 def test_it_is_made_anew_each_time_and_not_without_histories(root):

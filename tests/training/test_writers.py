@@ -72,7 +72,9 @@ def test_an_epoch_is_on_disk_before_the_board_is_closed(tmp_path):
 def test_short_epochs_do_not_wait_for_the_disk_each(tmp_path, monkeypatch):
     flushed, now = [], itertools.count()
     monkeypatch.setattr(writers, "FLUSH_S", 20)
-    monkeypatch.setattr(writers, "time", SimpleNamespace(monotonic=lambda: next(now)))  # read at an epoch and after a flush
+    monkeypatch.setattr(
+        writers, "time", SimpleNamespace(monotonic=lambda: next(now), time=time.time)
+    )  # read at an epoch and after a flush
     board = TensorBoard(tmp_path, {})
     with monkeypatch.context() as patched:
         patched.setattr(writers.SummaryWriter, "flush", lambda _: flushed.append(epoch))
@@ -98,6 +100,23 @@ def test_after_a_resume_no_epoch_is_there_twice(tmp_path):
     write(tmp_path, [2, 3, 4, 5], start=2)  # the last checkpoint was after epoch 2
     for tag in ("loss/train", "loss/validation"):
         assert [event.step for event in read(tmp_path).Scalars(tag)] == [1, 2, 3, 4, 5]
+
+
+def test_events_carry_the_run_s_own_clock_also_after_a_resume(tmp_path):
+    write(tmp_path, [1, 2], shown=[(2, details())])
+    (file,) = tmp_path.iterdir()
+    file.rename(tmp_path / "events.out.tfevents.1000000000.host")  # long before the next process
+    write(tmp_path, [2, 3], start=2)
+    first, *others = read(tmp_path).Scalars("loss/validation")
+    assert first.wall_time > 1_500_000_000  # written before the file had that name
+    assert [(event.step, event.wall_time) for event in others] == [
+        (epoch, 1_000_000_000 + 2.0 * epoch + 0.5) for epoch in (2, 3)
+    ]
+    write(tmp_path / "new", [1, 4], shown=[(4, details())])
+    events = read(tmp_path / "new")
+    early, late = events.Scalars("loss/train")
+    assert late.wall_time - early.wall_time == 2.0 * 3
+    assert events.Images("nodule_0/input_and_reconstruction")[0].wall_time == late.wall_time
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
