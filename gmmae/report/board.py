@@ -20,8 +20,8 @@ NO_RESULT_TIMES = {tag: name for tag, name in RESULTS.items() if name != "time_t
 def write(results: Results) -> Path | None:
     """Writes `tb/<arm>/n<NN>/seed<S>` for each run that has a history; returns `tb`, or None where there is none.
 
-    Numbers of devices have leading zeros, because TensorBoard sorts by letters. Its axis "Relative" shows the time to a loss; where
-    that is projected, the names of tags and runs say so.
+    Numbers of devices have leading zeros, because TensorBoard sorts by letters. Its axis "Relative" shows the time to a loss;
+    where that is projected, the names of tags and runs say so.
 
     Raises:
       InputError: the folder cannot be written, or a history cannot be read.
