@@ -97,7 +97,8 @@ def unet(config: Config) -> tuple[dict[str, Any], Given]:
     _require((config.arm, data.ndim, data.neighbours, model.groups, config.optim.clip_norm), ("strong", 2, 0, 0, 0.0))
 
     def given(samples: Any) -> Arrays:
-        images, labels = (np.asarray(array) for array in seen(data, samples, None))
+        with programs.arithmetic(config):
+            images, labels = (np.asarray(array) for array in seen(data, samples, None))
         return {"images": images[..., 0], "truth": labels == NODULE, "counted": labels != OUTSIDE}
 
     return {"features": [*model.features]}, given
