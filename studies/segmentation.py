@@ -199,9 +199,9 @@ def run_fold(
     chosen = best(by_nodule, training)
     everything = segmentation.patches_of(volumes, data, True)
     patches = everything.take(np.flatnonzero(np.isin(everything.volumes, held_out)))
-    plain = probabilities(trained, patches, [()])
-    flips = probabilities(trained, patches, [(), (1,), (2,), (1, 2)])
     shown = trained.describe(segmentation.samples_of(patches))
+    plain = shown["probabilities"]
+    flips = probabilities(trained, patches, [(), (1,), (2,), (1, 2)])
     rows, seen = [], {}
     for i in held_out:
         volume, own = volumes[i], np.flatnonzero(patches.volumes == i)
