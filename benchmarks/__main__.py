@@ -58,9 +58,7 @@ class Bench:
         with fleet(found, self.folder) as workers:
             agreement = compare.agreement(workers, self.folder, self.samples)
             print(markdown(compare.agreement_table(agreement, self.asked.precision)), flush=True)
-            magnified = self.workload == "segmentation" and self.asked.precision == "float32"
-            tolerance = compare.UNET_FLOAT32 if magnified else compare.TOLERANCE
-            if wrong := compare.disagreeing(agreement, tolerance):
+            if wrong := compare.disagreeing(agreement, compare.tolerance(self.workload, self.asked.precision)):
                 raise SystemExit("\n".join(wrong))
             times = compare.timings(
                 workers,

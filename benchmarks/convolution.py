@@ -1,6 +1,6 @@
 """The forms of a convolution, the library's among them, on the device at hand: in the scan of an epoch, in turns in one run.
 
-python -m benchmarks.convolution [--precision tf32] [--batches 4 32 256]
+python -m benchmarks.convolution [--model unet] [--precision tf32] [--batches 4 32 256]
 """
 
 import argparse
@@ -17,7 +17,18 @@ from gmmae.models.convolution import FORMS, Form, form_of
 from gmmae.models.products import precision
 
 STEPS, ROUNDS = {"cpu": 3, "gpu": 30}, 5
-LAYERS = ((16, 7, 1, 32), (10, 5, 32, 32), (6, 3, 32, 32))  # size, kernel edge, channels, filters of the default model
+LAYERS: dict[str, tuple[tuple[int, int, int, int, int], ...]] = {
+    "paper": ((3, 16, 7, 1, 32), (3, 10, 5, 32, 32), (3, 6, 3, 32, 32)),
+    "unet": (
+        (2, 66, 3, 1, 16),
+        (2, 66, 3, 16, 16),
+        (2, 66, 3, 32, 16),
+        (2, 34, 3, 32, 32),
+        (2, 18, 3, 64, 64),
+        (2, 10, 3, 128, 128),
+    ),
+}
+"""Axes, size with its padding, kernel edge, channels and filters of a model's layers."""
 
 Layer = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -68,6 +79,7 @@ def seconds(function: Callable[..., object], *arguments: jax.Array) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--precision", default="float32", choices=["float32", "tf32"])
+    parser.add_argument("--model", default="paper", choices=list(LAYERS))
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 32])
     asked = parser.parse_args()
     device = jax.devices()[0].device_kind
@@ -77,16 +89,16 @@ def main() -> None:
     times = " | ".join(f"{name}, ms a step" for name in FORMS)
     print(f"| layer | batch | {times} | chosen: library over it (least, most) | largest relative difference |")
     print("|---" * (4 + len(FORMS)) + "|")
-    for layer in LAYERS:
+    for layer in LAYERS[asked.model]:
         for batch in asked.batches:
             print(row(*layer, batch, asked.precision == "tf32"), flush=True)
 
 
-def row(size: int, edge: int, channels: int, filters: int, batch: int, tf32: bool) -> str:
+def row(axes: int, size: int, edge: int, channels: int, filters: int, batch: int, tf32: bool) -> str:
     """One line of the table."""
     draw = np.random.default_rng(0).standard_normal
-    x = jnp.asarray(draw((size, size, size, batch, channels)), jnp.float32)
-    kernel = jnp.asarray(draw((edge, edge, edge, channels, filters)), jnp.float32)
+    x = jnp.asarray(draw((*(size,) * axes, batch, channels)), jnp.float32)
+    kernel = jnp.asarray(draw((*(edge,) * axes, channels, filters)), jnp.float32)
     first = channels == 1
     forms = {name: form for name, form in FORMS.items() if first or name != "first axis"}
     programs = {name: epoch(of_form(form, tf32), first) for name, form in forms.items()}
@@ -99,7 +111,9 @@ def row(size: int, edge: int, channels: int, filters: int, batch: int, tf32: boo
     chosen = next(name for name, form in FORMS.items() if form == best)
     ratios = np.array([turn["library"] / turn[chosen] for turn in turns])
     spread = f"{chosen}: {np.median(ratios):.1f} ({ratios.min():.1f}, {ratios.max():.1f})"
-    return f"| {size}³×{channels}, {edge}³, {filters} filters | {batch} | {' | '.join(median)} | {spread} | {error:.0e} |"
+    power = "¹²³"[axes - 1]
+    about = f"{size}{power}×{channels}, {edge}{power}, {filters} filters"
+    return f"| {about} | {batch} | {' | '.join(median)} | {spread} | {error:.0e} |"
 
 
 if __name__ == "__main__":

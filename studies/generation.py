@@ -13,7 +13,6 @@ Hardware and time: AMD EPYC, 2 cores, which other work shared: a seed of fidelit
 """
 
 import argparse
-import csv
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ from typing import Any
 from gmmae.base.errors import InputError
 from gmmae.base.records import write_text
 from gmmae.data.volumes import Nodules
-from studies import baselines, cohorts, downstream, fidelity
+from studies import baselines, cohorts, downstream, fidelity, tables
 from studies import gains as gains_of
 from studies.cohorts import Cohorts
 from studies.downstream import Maker, Task
@@ -108,7 +107,9 @@ def main() -> None:
         if part in asked.parts:
             by_seed = [_kept(asked, part, seed, lambda: measure(found, judged, run, seed)) for seed, run in _runs(asked)]  # noqa: B023
             table = fidelity.summary([one["rows"] for one in by_seed]) if part == "fidelity" else gains_of.summary(by_seed)
-            _write(asked.results / f"{part}_{asked.held_out}.csv", table)
+            path = asked.results / f"{part}_{asked.held_out}.csv"
+            tables.write(path, table)
+            print(path, flush=True)
 
 
 def _runs(asked: argparse.Namespace) -> list[tuple[int, Path | None]]:
@@ -131,15 +132,6 @@ def _kept(asked: argparse.Namespace, part: str, seed: int, measure: Callable[[],
     write_text(path, json.dumps(result) + "\n")
     print(f"{path}: {result['total_s']} s", flush=True)
     return json.loads(path.read_text())
-
-
-def _write(path: Path, table: list[dict[str, str]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(table[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(table)
-    print(path, flush=True)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def read(run: Path) -> Trained:
     trained = gmmae.load(run)
     data: Any = trained.config.settings
     nodules, divided = sources.load_whole(data.data)
-    model = Model(trained.workload, trained.params, data.data.window, data.data.volume_shape)
+    model = Model(trained.config, trained.workload, trained.params, data.data.window, data.data.volume_shape)
     return Trained(trained, model, nodules.take(divided.train))
 
 

@@ -33,6 +33,7 @@ from gmmae.data.patches import Patches
 from gmmae.figures.segmentations import Found, segmentations
 from gmmae.generation import bootstrap
 from gmmae.workloads import segmentation
+from studies import tables
 
 THRESHOLDS_HU = (-800, -700, -600, -500, -400, -300)
 DIAMETERS_MM = (5, 6, 7, 8, 9, 10, 12)
@@ -265,14 +266,6 @@ def picture(rows: Sequence[dict[str, Any]], seen: dict[str, Seen], path: Path) -
     return segmentations(images, of_labels == 1, of_labels == 2, [Found("found", found)], path, title, labels)
 
 
-def write(path: Path, table: Sequence[dict[str, Any]]) -> None:
-    """A CSV."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(table[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(table)
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Trains what is missing, judges, and writes the tables and the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -299,9 +292,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         seen |= shown
         means = " ".join(f"{name} {np.mean([row[name] for row in own]):.4f}" for name in (*NETWORKS, *BASELINES))
         print(f"fold {fold}: {len(own)} nodules, {means}, {time.perf_counter() - start:.0f} s", flush=True)
-        write(asked.out / "nodules.csv", rows)
+        tables.write(asked.out / "nodules.csv", rows)
     table = summary(rows)
-    write(asked.out / "summary.csv", table)
+    tables.write(asked.out / "summary.csv", table)
     for line in table:
         print(" ".join(str(value) for value in line.values()))
     print(picture(rows, seen, asked.out / "segmentations.png"))

@@ -218,6 +218,14 @@ def test_disagreement_is_named_and_nan_is_one():
     ]
 
 
+@pytest.mark.parametrize(
+    ("workload", "precision", "tolerance"),
+    [("segmentation", "float32", 1e-2), ("segmentation", "float64", 1e-4), ("nodules", "float32", 1e-4)],
+)
+def test_only_the_u_net_in_float32_may_be_further_off(workload, precision, tolerance):
+    assert compare.tolerance(workload, precision) == tolerance
+
+
 def test_times_are_shown_beside_ours():
     found = {"idle": {"ours": 0.0, "torch": 0.5}, "step": {"ours": [0.1, 0.2, 0.1], "torch": [0.05, 0.1, 0.05]}}
     found["facts"] = {"ours": {"device": "NVIDIA H200"}, "torch": {"device": "cpu"}}

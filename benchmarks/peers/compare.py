@@ -46,6 +46,11 @@ def agreement(workers: Sequence[Worker], folder: Path, samples: int) -> dict[str
     return found
 
 
+def tolerance(workload: str, precision: str) -> float:
+    """The largest difference at which peers are said to compute the same."""
+    return UNET_FLOAT32 if (workload, precision) == ("segmentation", "float32") else TOLERANCE
+
+
 def disagreeing(found: dict[str, dict[str, float]], tolerance: float) -> list[str]:
     """A line for each peer that is further from ours; NaN is."""
     return [

@@ -54,7 +54,8 @@ def command(arguments: Sequence[str], prog: str) -> int:
         list_scans(asked.into)  # says what is wrong with them before any work is done
     whole = sources.load_whole(replace(data, augment_with=""))  # new nodules are made of real ones only
     training, held_out = (whole.nodules.take(part) for part in whole.split)
-    generator = generators.fit(generators.Model(trained.workload, trained.params, data.window, data.shape), training, held_out)
+    model = generators.Model(trained.config, trained.workload, trained.params, data.window, data.shape)
+    generator = generators.fit(model, training, held_out)
     with suppress(OSError):  # a record beside the run, whose folder may be read-only
         priors.save(generator.prior, asked.run / "prior.npz")
     if generator.dead:

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float, Float32, Int, Int16, Shaped
 from scipy import ndimage
 
+from gmmae.base.config import Config
 from gmmae.base.errors import InputError
 from gmmae.data.volumes import Details, Nodules, masses, to_density, windowed
 from gmmae.generation import prior as priors
@@ -27,8 +28,9 @@ ROUNDS, SAME_DONORS = 30, 10
 
 
 class Model(NamedTuple):
-    """What is needed of a trained model: the functions of its workload, its parameters, and the window of its data."""
+    """What is needed of a trained model: its configuration, its workload's functions, its parameters, its data's window."""
 
+    config: Config
     workload: "Workload"
     params: "Params"
     window: tuple[float, float]
@@ -252,28 +254,34 @@ def in_hu(
     return _in_hu(_expanded(mass, density.ndim) * density, window)
 
 
-def encode(model: Model, nodules: Nodules) -> Float32[np.ndarray, "samples latent"]:
-    """The latent vectors of nodules."""
+def encode(model: Model, nodules: Nodules) -> Float[np.ndarray, "samples latent"]:
+    """The latent vectors of nodules, in the run's precision."""
     assert model.workload.encode is not None
-    return _in_batches(model.workload.encode, model.params, to_density(nodules.values, model.window))
+    return _in_batches(model, model.workload.encode, to_density(nodules.values, model.window))
 
 
-def decode(model: Model, latent: Float32[np.ndarray, "samples latent"]) -> dict[str, np.ndarray]:
+def decode(model: Model, latent: Float[np.ndarray, "samples latent"]) -> dict[str, np.ndarray]:
     """What the model's decoder says of latent vectors: the density and its mixture, and a mask."""
     assert model.workload.decode is not None
-    return _in_batches(model.workload.decode, model.params, latent)
+    return _in_batches(model, model.workload.decode, latent)
 
 
-def _in_batches(function: Callable[..., Any], params: Any, given: np.ndarray) -> Any:
-    """The function of all samples, `BATCH` at a time; the last batch is filled up, so that one program serves all."""
+def _in_batches(model: Model, function: Callable[..., Any], given: np.ndarray) -> Any:
+    """The function of all samples in the run's precision, `BATCH` at a time.
+
+    The last batch is filled up, so that one program serves all, also those of a later call.
+    """
     import jax
 
-    compiled = jax.jit(function)
-    parts = []
-    for start in range(0, len(given), BATCH):
-        part = given[start : start + BATCH]
-        padded = np.concatenate([part, np.repeat(part[-1:], BATCH - len(part), axis=0)])
-        parts.append(jax.tree.map(partial(_first, len(part)), compiled(params, padded)))
+    from gmmae.training import programs
+
+    compiled, parts = jax.jit(function), []
+    with programs.arithmetic(model.config):
+        given = programs.cast(model.config, given)
+        for start in range(0, len(given), BATCH):
+            part = given[start : start + BATCH]
+            padded = np.concatenate([part, np.repeat(part[-1:], BATCH - len(part), axis=0)])
+            parts.append(jax.tree.map(partial(_first, len(part)), compiled(model.params, padded)))
     return jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
 
 

@@ -154,10 +154,3 @@ def mask_losses(logits: Float[Array, "samples *volume"], masks: Float[Array, "sa
     """The mean cross-entropy of each mask; 0 where there is none (all zeros)."""
     crossed = mean_of_each(jax.nn.softplus(logits) - masks * logits)
     return jnp.where(masks.reshape(len(masks), -1).any(-1), crossed, 0)
-
-
-def dice(logits: Float[Array, "samples *volume"], masks: Float[Array, "samples *volume"]) -> Float[Array, " samples"]:
-    """`2 |A ∩ B| / (|A| + |B|)` of the mask that the logits say, above 0, and the given one; 1 where both are empty."""
-    found, axes = (logits > 0).astype(masks.dtype), tuple(range(1, masks.ndim))
-    total = (found + masks).sum(axes)
-    return jnp.where(total > 0, 2 * (found * masks).sum(axes) / jnp.maximum(total, 1), 1)

@@ -2,7 +2,7 @@
 
 On a CPU, XLA computes 3-D convolutions and above all their gradients slowly, and inside a `while` loop, such as the scan of
 an epoch, its gradients fall back to a form that is several times slower still. cuDNN, which computes them on an NVIDIA GPU,
-has no good kernels for few channels in three dimensions either: an H100 reaches a tenth of its rate. So on both a convolution
+has no good kernels for few channels either: in three dimensions an H100 reaches a tenth of its rate. So on both a convolution
 is made of matrix products, in one of three forms that agree to rounding, each with a rule for its gradients (no scatter, no
 transposed convolution). Two are products of spectra (`gmmae.models.spectral`). In the direct one patches are laid side by
 side along every axis but the first, one product gives the contributions of all kernel planes along the first axis, and
@@ -189,13 +189,15 @@ def form_of(x: Array, kernel: Array, platform: str) -> Form:
     """The one of `FORMS` that is fastest on a platform, as JAX calls it (MEASUREMENT.md); `default` stands for all others.
 
     Few samples do not pay for the transforms of the kernel, and no samples do for a kernel of so few taps that these cost less
-    than a transform. In two dimensions and in one cuDNN is left its work.
+    than a transform. Larger kernels in two dimensions and in one are left to cuDNN.
     """
     *edges, channels, _ = kernel.shape
-    if platform not in WORTH_SPECTRA or (platform == "cuda" and len(edges) < 3):
+    if platform not in WORTH_SPECTRA:
         return FORMS["library"]
     if math.prod(edges) <= FEW_TAPS:
         return FORMS["direct"]
+    if platform == "cuda" and len(edges) < 3:
+        return FORMS["library"]
     if channels == 1:
         return FORMS["first axis"]
     return FORMS["every axis" if x.shape[-2] * math.prod(edges) >= WORTH_SPECTRA[platform] else "direct"]

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 PointLoss = Callable[[Float[Array, "*points"], Float[Array, "*points"]], Float[Array, "*points"]]
 """`(density, target) -> loss` of each point, by itself: so a kernel may take the points in any groups."""
@@ -46,3 +46,21 @@ def weighted_sum(losses: Float[Array, " samples"], weights: Float[Array, " sampl
     A weight of zero does not hide an undefined loss (0 · NaN is NaN), so padding repeats a sample that is counted anyway.
     """
     return jnp.sum(losses * weights)
+
+
+def dice(
+    logits: Float[Array, "samples *volume"],
+    truth: Bool[Array, "samples *volume"],
+    counted: Bool[Array, "samples *volume"] | bool = True,
+) -> Float[Array, " samples"]:
+    """`2 |A ∩ B| / (|A| + |B|)` of the mask that the logits say, above 0, and the true one; 1 where both are empty.
+
+    Args:
+      logits: of the found mask.
+      truth: the true one.
+      counted: the voxels that count; by default all.
+    """
+    axes = tuple(range(1, logits.ndim))
+    found, there = (mask.astype(logits.dtype) for mask in ((logits > 0) & counted, truth & counted))
+    total = (found + there).sum(axes)
+    return jnp.where(total > 0, 2 * (found * there).sum(axes) / jnp.maximum(total, 1), 1)

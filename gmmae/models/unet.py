@@ -155,13 +155,3 @@ def mask_losses(
     shared, total = (found * target).sum(axes), (found + target * weight).sum(axes)
     crossed = (jax.nn.softplus(logits) - target * logits) * weight
     return 1 - (2 * shared + 1) / (total + 1) + crossed.sum(axes) / weight.sum(axes)
-
-
-def dice(
-    logits: Float[Array, "samples *volume"], truth: Bool[Array, "samples *volume"], counted: Bool[Array, "samples *volume"]
-) -> Float[Array, " samples"]:
-    """`2 |A ∩ B| / (|A| + |B|)` of the mask that the logits say, above 0, and the true one; 1 where both are empty."""
-    axes = tuple(range(1, logits.ndim))
-    found, there = (mask.astype(logits.dtype) for mask in ((logits > 0) & counted, truth & counted))
-    total = (found + there).sum(axes)
-    return jnp.where(total > 0, 2 * (found * there).sum(axes) / jnp.maximum(total, 1), 1)

@@ -12,9 +12,9 @@ from jaxtyping import Array, Float
 
 from gmmae.data import sources
 from gmmae.data.volumes import Nodules, masses, to_density
-from gmmae.models.cells import Decoded, cell_autoencoder, density_on_grid, dice, mask_losses
+from gmmae.models.cells import Decoded, cell_autoencoder, density_on_grid, mask_losses
 from gmmae.models.config import ModelConfig
-from gmmae.models.losses import LOSSES, mean_of_each
+from gmmae.models.losses import LOSSES, dice, mean_of_each
 from gmmae.models.mixture import Mixture, grid
 from gmmae.models.mixture import density as mixture_density
 from gmmae.workloads.augment import symmetries
@@ -78,7 +78,7 @@ def workload(model: ModelConfig, data: sources.DataConfig, loss: str) -> Workloa
         found = apply(params, samples["density"])
         return {
             "density": density_losses(found, samples["density"]),
-            "dice": dice(found.mask, samples["mask"]),
+            "dice": dice(found.mask, samples["mask"] > 0),
             "log_mass": jnp.abs(found.log_mass - samples["log_mass"]),
         }
 

@@ -159,7 +159,8 @@ def build(config: Config) -> Workload:
     import jax.numpy as jnp
 
     from gmmae.data.patches import NODULE, OUTSIDE
-    from gmmae.models.unet import UNet, dice, mask_losses
+    from gmmae.models.losses import dice
+    from gmmae.models.unet import UNet, mask_losses
 
     data = config.data
     volumes = scanned(data)

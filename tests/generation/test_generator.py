@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from gmmae.base.config import changed
 from gmmae.base.errors import InputError
 from gmmae.data import sources
 from gmmae.data.config import DataConfig
@@ -19,9 +20,9 @@ DATA = DataConfig(size=8, samples=60, validation=20)
 
 @pytest.fixture(scope="module")
 def model():
-    changes = {"model__decoder": "cells", "model__cells": 2, "data__samples": 60, "data__validation": 20}
-    workload = registry.build(small(**changes))
-    return Model(workload, workload.init(jax.random.key(0)), DATA.window, DATA.shape)
+    config = small(model__decoder="cells", model__cells=2, data__samples=60, data__validation=20)
+    workload = registry.build(config)
+    return Model(config, workload, workload.init(jax.random.key(0)), DATA.window, DATA.shape)
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +34,16 @@ def cohorts():
 @pytest.fixture(scope="module")
 def generator(model, cohorts):
     return generators.fit(model, *cohorts)
+
+
+def test_a_model_in_float64_encodes_and_decodes_in_float64(model, cohorts):
+    params = jax.tree.map(lambda array: np.asarray(array, np.float64), model.params)
+    exact = model._replace(config=changed(model.config, precision="float64"), params=params)
+    few = cohorts[1].take(np.arange(3))
+    latent, single = generators.encode(exact, few), generators.encode(model, few)
+    assert (latent.dtype, single.dtype) == (np.float64, np.float32)
+    np.testing.assert_allclose(latent, single, atol=1e-4)
+    assert generators.decode(exact, latent)["density"].dtype == np.float64
 
 
 def test_the_same_seed_makes_the_same_nodules_and_another_others(generator):

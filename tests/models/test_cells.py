@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gmmae.models.cells import REACH, AxisAligned, CellDecoder, cell_autoencoder, density_on_grid, dice, mask_losses
+from gmmae.models.cells import REACH, AxisAligned, CellDecoder, cell_autoencoder, density_on_grid, mask_losses
 from gmmae.models.config import ModelConfig
 from gmmae.models.mixture import density, grid
 
@@ -71,8 +71,3 @@ def test_the_loss_of_a_mask_is_cross_entropy_and_zero_where_no_mask_is_known():
     found = mask_losses(jnp.array([[2.0, -1.0], [5.0, 5.0]]), masks)
     expected = -(np.log(1 / (1 + np.exp(-2))) + np.log(1 - 1 / (1 + np.exp(1)))) / 2
     np.testing.assert_allclose(found, [expected, 0], rtol=1e-6)
-
-
-def test_dice_by_hand():
-    logits = jnp.array([[1.0, 1.0, -1.0, -1.0], [-1.0, -1.0, -1.0, -1.0]])
-    np.testing.assert_allclose(dice(logits, jnp.array([[1.0, 0, 1, 1], [0, 0, 0, 0]])), [2 * 1 / 5, 1], rtol=1e-6)

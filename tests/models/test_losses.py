@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gmmae.models.losses import LOSSES, mae, mean_of_each, mse, msle, weighted_sum
+from gmmae.models.losses import LOSSES, dice, mae, mean_of_each, mse, msle, weighted_sum
 
 E = float(np.e)
 PREDICTION = jnp.array([[0.0, E - 1, 0.0, 0.0], [3.0, 0.0, 0.0, 0.0]])
@@ -34,3 +34,11 @@ def test_weighted_sum_is_the_mean_of_the_real_samples():
     losses = jnp.array([1.0, 2.0, 6.0, 1.0])
     assert weighted_sum(losses, jnp.array([1 / 3, 1 / 3, 1 / 3, 0.0])) == pytest.approx(3)
     assert jnp.isnan(weighted_sum(losses.at[0].set(jnp.nan), jnp.zeros(4)))  # which is why padding repeats a counted sample
+
+
+def test_the_dice_of_cases_made_by_hand():
+    logits = jnp.asarray([[1.0, 2.0, -1.0, -2.0], [1.0, -1.0, -1.0, -1.0], [-1.0] * 4, [1.0, -1.0, -1.0, -1.0]])[:, None]
+    truth = jnp.asarray([[1, 0, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]], bool)[:, None]
+    assert dice(logits, truth).tolist() == [0.5, 1.0, 1.0, 0.0]
+    # The second voxel, found in vain, is not counted: 2 · 1 / (1 + 2).
+    assert dice(logits[:1], truth[:1], jnp.asarray([[[1, 0, 1, 1]]], bool)).tolist() == pytest.approx([2 / 3])

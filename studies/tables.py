@@ -1,0 +1,15 @@
+"""Tables of results as CSV."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def write(path: Path, table: Sequence[Mapping[str, Any]]) -> None:
+    """The rows, which have the columns of the first, below a head; the folder is made where it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(table[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(table)
