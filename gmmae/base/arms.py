@@ -10,6 +10,8 @@ decay after Goyal et al., arXiv:1706.02677):
 | linear | n B | k η |
 | linear-warmup | n B | η → k η linearly, then k η |
 | sqrt, sqrt-warmup | n B | √k η, likewise |
+| best-batch | that `gmmae plan` finds to take the least time on n devices | η |
+| tuned | n B | the best of a few, found by short runs (`gmmae plan --tune`): what a rule could give at most |
 
 A global batch is never larger than the training set. Where it is clipped to that, k is smaller than n, and the learning rate
 follows the batch that is really taken.
@@ -17,7 +19,7 @@ follows the batch that is really taken.
 An arm is one entry of `ARMS`: the command line, sweeps, tables and figures know it from there. A file given as `--workload` may
 add its own.
 
-The last two are none of the paper's arms, and they scale the rate alone. The rule that Malladi et al. derive for Adam
+The square-root arms are none of the paper's, and they scale the rate alone. The rule that Malladi et al. derive for Adam
 (arXiv:2205.10287) also turns each β into 1 - k (1 - β) and ε into ε / √k; with β1 = 0.9 it ends at k = 10, where β1 would be
 zero, so it cannot be what an arm for 32 devices does.
 """
@@ -35,7 +37,15 @@ def _increasing(epochs: tuple[int, ...]) -> bool:
     return list(epochs) == sorted(set(epochs)) and all(epoch >= 1 for epoch in epochs)
 
 
+def _positive(values: tuple[float, ...]) -> bool:
+    return all(math.isfinite(value) and value > 0 for value in values)
+
+
 Epochs = Annotated[tuple[int, ...], Rule("increasing epochs from 1", _increasing)]
+
+
+Batches = Annotated[tuple[int, ...], Rule("positive numbers", _positive)]
+Factors = Annotated[tuple[float, ...], Rule("positive numbers", _positive)]
 
 
 @dataclass(frozen=True)
@@ -51,6 +61,8 @@ class OptimConfig(Section, name="optim"):
     beta2: Share = 0.999  # Adam's β2
     epsilon: PositiveFloat = 1e-8  # Adam's ε
     clip_norm: NonNegativeFloat = 0.0  # clip the gradient to this global norm; 0 does not clip
+    best_batches: Batches = ()  # arm best-batch: the batches on 1, 2, 4, 8, … devices, as `gmmae plan` says
+    tuned_factors: Factors = ()  # arm tuned: factors of the rate for 1, 2, 4, 8, … base batches, as `gmmae plan --tune` says
 
 
 class Rates(NamedTuple):
@@ -96,6 +108,35 @@ def batch_a_device(optim: OptimConfig, devices: int) -> int:
     return optim.base_batch * devices
 
 
+def planned_batch(optim: OptimConfig, devices: int) -> int:
+    """The batch that a plan has found for so many devices; from the next power of two below on it grows with their square root.
+
+    By the rule of thumb of `gmmae.analysis.plan` that is how it grows where the all-reduce is cheap.
+
+    >>> [planned_batch(OptimConfig(best_batches=(32, 50)), n) for n in (1, 2, 8)]
+    [32, 50, 100]
+    """
+    listed = optim.best_batches
+    if not listed:
+        raise InputError("optim.best_batches must be given for the arm best-batch; got none: `gmmae plan` says them")
+    place = min(devices.bit_length(), len(listed)) - 1
+    return round(listed[place] * math.sqrt(devices / 2**place))
+
+
+def tuned_factor(optim: OptimConfig, k: float) -> float:
+    """The factor of the rate that short runs have found for k base batches: between the tried ones linear in logarithms.
+
+    >>> [round(tuned_factor(OptimConfig(tuned_factors=(1.0, 1.0, 4.0)), k), 3) for k in (1, 2, 8**0.5, 4, 32)]
+    [1.0, 1.0, 2.0, 4.0, 4.0]
+    """
+    listed = optim.tuned_factors
+    if not listed:
+        raise InputError("optim.tuned_factors must be given for the arm tuned; got none: `gmmae plan --tune` finds them")
+    place = min(max(math.log2(k), 0.0), len(listed) - 1.0)
+    low, share = math.floor(place), place - math.floor(place)
+    return listed[low] ** (1 - share) * listed[math.ceil(place)] ** share
+
+
 def unscaled(k: float) -> float:
     """A rate that does not follow the batch."""
     return 1.0
@@ -120,6 +161,7 @@ class Arm(NamedTuple):
       factor: of the learning rate, by k.
       warmup: whether the rate begins at η and goes to its peak in `optim.warmup_epochs`.
       adam: Adam's constants by the base values and k.
+      chosen: the factor by the base values and k, where these have it; instead of `factor`.
     """
 
     label: str
@@ -127,6 +169,7 @@ class Arm(NamedTuple):
     factor: Callable[[float], float] = unscaled
     warmup: bool = False
     adam: Callable[[OptimConfig, float], Adam] = as_configured
+    chosen: Callable[[OptimConfig, float], float] | None = None
 
     def grows(self, optim: OptimConfig) -> bool:
         """Whether the batch follows the number of devices."""
@@ -134,7 +177,8 @@ class Arm(NamedTuple):
 
     def rates(self, optim: OptimConfig, k: float) -> Rates:
         """The learning rate for a batch of k times the base batch."""
-        eta, peak = optim.learning_rate, self.factor(k) * optim.learning_rate
+        eta = optim.learning_rate
+        peak = eta * (self.chosen(optim, k) if self.chosen else self.factor(k))
         warmup = optim.warmup_epochs if self.warmup and peak != eta else 0
         first = eta if warmup else peak
         return Rates(first, peak, warmup, optim.decay_epochs, optim.decay_factor, optim.ramp_epochs, optim.cosine_epochs)
@@ -147,6 +191,8 @@ ARMS: dict[str, Arm] = {
     "linear-warmup": Arm("Linear rule + warmup", batch_a_device, linearly, warmup=True),
     "sqrt": Arm("Square-root rule", batch_a_device, math.sqrt),
     "sqrt-warmup": Arm("Square-root rule + warmup", batch_a_device, math.sqrt, warmup=True),
+    "best-batch": Arm("Best batch", planned_batch),
+    "tuned": Arm("Tuned rate", batch_a_device, chosen=tuned_factor),
 }
 
 

@@ -110,6 +110,7 @@ class CheckpointConfig(Section, name="checkpoint"):
 @dataclass(frozen=True)
 class LogConfig(Section, name="log"):
     tensorboard: bool = True  # write TensorBoard events under tb/
+    noise_scale: bool = False  # and, every detail_epochs, the gradient's noise scale, for up to two epochs' time
     detail_epochs: PositiveInt = 10  # epochs between TensorBoard's histograms and images
     figure_epochs: tuple[int, ...] = (0, 4, 32, 256, 1024, 8192)  # epochs that the workload draws, besides the last
     figure_samples: PositiveInt = 4  # validation samples shown in figures and images

@@ -3,7 +3,7 @@
 import json
 import tomllib
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -88,10 +88,10 @@ def claim(config: Config, root: Path) -> Iterator[WorkDir]:
     new = [path for path in (workdir.checkpoints, root, *root.parents) if not path.exists()]
     with ExitStack() as held:
         held.callback(_remove_empty, new)
-        with _writable(root):
+        with writable(root):
             root.mkdir(parents=True, exist_ok=True)
             new_lock = not workdir.lock.exists()
-            held.enter_context(locks.held(workdir.lock, partial(_refuse, root)))
+            held.enter_context(alone(workdir.lock, "run"))
         if new_lock:
             held.callback(_remove_lock, workdir)
         if workdir.config.exists() and workdir.begun:
@@ -105,13 +105,14 @@ def begin(config: Config, workdir: WorkDir) -> None:
     Raises:
       InputError: it cannot be written.
     """
-    with _writable(workdir.root):
+    with writable(workdir.root):
         workdir.snapshots.mkdir(parents=True, exist_ok=True)
         write_text(workdir.config, to_toml(config))
 
 
 @contextmanager
-def _writable(root: Path) -> Iterator[None]:
+def writable(root: Path) -> Iterator[None]:
+    """What fails to write says that a work directory must be one that can be written."""
     try:
         yield
     except OSError as error:
@@ -133,9 +134,18 @@ def _remove_lock(workdir: WorkDir) -> None:
         workdir.lock.unlink(missing_ok=True)
 
 
-def _refuse(root: Path, holder: str) -> None:
+def alone(lock: Path, work: str) -> AbstractContextManager[None]:
+    """Holds the lock of a work directory, in which one run, sweep or plan, as `work` calls it, may work at a time.
+
+    Raises:
+      InputError: another process holds it.
+    """
+    return locks.held(lock, partial(_refuse, lock.parent, work))
+
+
+def _refuse(root: Path, work: str, holder: str) -> None:
     raise InputError(
-        f"workdir must be worked on by one run at a time; got {root}, which {holder} holds: wait for it, end it, or give "
+        f"workdir must be worked on by one {work} at a time; got {root}, which {holder} holds: wait for it, end it, or give "
         "another with --workdir"
     )
 

@@ -71,12 +71,21 @@ def parse_train(arguments: Sequence[str], prog: str) -> tuple[Config, Path]:
       InputError: an unknown key or a bad value, on the command line or in the file.
       SystemExit: help was asked for, and has been printed.
     """
+    parsed, config, name = parse_with_config(TrainArguments, arguments, prog)
+    return config, parsed.workdir or Path("runs") / name
+
+
+Trained = TypeVar("Trained", bound=TrainArguments)
+
+
+def parse_with_config(kind: type[Trained], arguments: Sequence[str], prog: str) -> tuple[Trained, Config, str]:
+    """The arguments of a command like `train`, the configuration, and the name of its file or workload. Errors likewise."""
     workload = _option(arguments, "--workload", None)
     name = _option(arguments, "--config", None if workload else TrainArguments.config)
     path = None if name is None else config_path(name)
     run = _default({}, workload) if path is None else read_config(path, workload)
-    parsed = parse(TrainArguments(config=str(path or ""), run=_typed(run)), arguments, prog)
-    return _plain(parsed.run, run.workload), parsed.workdir or Path("runs") / (path or Path(run.workload)).stem
+    parsed = parse(kind(config=str(path or ""), run=_typed(run)), arguments, prog)
+    return parsed, _plain(parsed.run, run.workload), (path or Path(run.workload)).stem
 
 
 def parse_on_run(kind: type[T], arguments: Sequence[str], prog: str) -> tuple[T, Config]:
@@ -179,6 +188,7 @@ class ReportArguments:
 
     root: Folder  # the sweep's work directory
     clusters: tuple[str, ...] = ()  # TOML files, or names of those in configs/clusters, projected to; default: the sweep's
+    plan: Path | None = None  # plan.json of `gmmae plan`, shown beside the outcome; default: that of the sweep's folder
 
 
 def parse_report(arguments: Sequence[str], prog: str) -> ReportArguments:
@@ -290,8 +300,7 @@ def _typed(config: Config) -> Config:
 
 def _plain(config: Config, workload: str = "") -> Config:
     values: dict[str, Any] = {item.name: getattr(config, item.name) for item in fields(Config)}
-    if workload:
-        values["workload"] = workload
+    values["workload"] = workload or config.workload
     return Config(**values)
 
 

@@ -72,9 +72,10 @@ def sweep(arguments: Sequence[str], prog: str = "gmmae sweep") -> int:
 
     samples = training_samples(asked.config.run) if asked.dry_run or asked.config.mode == "virtual" else 0
     if asked.dry_run:
+        from gmmae.sweep.grid import left_out
         from gmmae.sweep.plan import dry_run
 
-        print(grid_table(dry_run(asked.config, samples)))
+        print(grid_table(dry_run(asked.config, samples)), *left_out(asked.config), sep="\n")
         return 0
     from gmmae.sweep.engine import interrupted
     from gmmae.sweep.engine import sweep as run
@@ -97,14 +98,14 @@ def report(arguments: Sequence[str], prog: str = "gmmae report") -> int:
     if not place.is_file():
         raise InputError(f"FOLDER must be the work directory of a sweep; got {asked.root}, which has no {place.name}")
     config = read_sweep(place)
-    _report(config, asked.root, _clusters(asked.clusters or config.clusters), print)
+    _report(config, asked.root, _clusters(asked.clusters or config.clusters), print, asked.plan)
     return 0
 
 
-def _report(config, root, clusters, say: Callable[[str], None]) -> None:
+def _report(config, root, clusters, say: Callable[[str], None], plan=None) -> None:
     from gmmae.report.page import write
 
-    for path in write(config, root, clusters):
+    for path in write(config, root, clusters, plan):
         say(str(path))
 
 
@@ -155,7 +156,7 @@ def _module(name: str) -> Command:
     return lambda arguments, prog: importlib.import_module(f"gmmae.commands.{name}").command(arguments, prog)
 
 
-WITH_MODULES: tuple[str, ...] = ("evaluate", "describe", "export", "generate", "insert", "judge")
+WITH_MODULES: tuple[str, ...] = ("plan", "evaluate", "describe", "export", "generate", "insert", "judge")
 COMMANDS: dict[str, Command] = {
     **{"train": start_training, "sweep": sweep, "report": report, "data": data},
     **{name: _module(name) for name in WITH_MODULES},

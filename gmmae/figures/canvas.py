@@ -18,6 +18,8 @@ from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 DPI = 150
 WIDTH = 6.4
 """Of a figure that stands alone, in inches."""
+NARROW = 4.2
+"""Of one whose letters can still be read across a telephone."""
 # Okabe and Ito's colours, which stay apart for the colour-blind.
 BLUE, ORANGE, VERMILION, GREY = "#0072B2", "#E69F00", "#D55E00", "#666666"
 GREEN, PURPLE, SKY = "#009E73", "#CC79A7", "#56B4E9"
@@ -47,11 +49,11 @@ def finite(values: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     return np.where(np.isfinite(values), values, np.nan)
 
 
-def blank(height: float, title: str) -> Figure:
-    """A figure of a journal's column, `height` inches high, with a title above."""
-    figure = Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
+def blank(height: float, title: str, width: float = WIDTH) -> Figure:
+    """A figure `height` inches high, by default as wide as a journal's column, with a title above."""
+    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
     if title:
-        figure.suptitle(textwrap.fill(title, 80), fontsize=10)
+        figure.suptitle(textwrap.fill(title, round(12.5 * width)), fontsize=10)
     return figure
 
 

@@ -68,7 +68,9 @@ class _Ideal(NamedTuple):
         return self.at_one * float(n) ** self.power
 
 
-def time_to_target(series: Sequence[Series], *, title: str, y_label: str = "time to target (s)") -> Figure:
+def time_to_target(
+    series: Sequence[Series], *, title: str, y_label: str = "time to target (s)", width: float = canvas.WIDTH
+) -> Figure:
     """The time to the target loss against the number of devices, both logarithmic.
 
     A median that is infinite is missing from its line. A strip above the axes says for each strategy with misses how many runs
@@ -78,6 +80,7 @@ def time_to_target(series: Sequence[Series], *, title: str, y_label: str = "time
       series: a line each.
       title: above the figure.
       y_label: of the axis of time.
+      width: of the figure in inches.
 
     Raises:
       ValueError: there is no series, or one whose tuples differ in length or are empty.
@@ -90,7 +93,7 @@ def time_to_target(series: Sequence[Series], *, title: str, y_label: str = "time
     ideals = [_Ideal(GREY, t, -1) for t in (_on_one(line) for line in lines) if math.isfinite(t)][:1]
 
     height = 4.0 + ROW * len(missed)
-    figure = canvas.blank(height, title)
+    figure = canvas.blank(height, title, width)
     if missed:
         strip_height = ROW * len(missed)
         strip, axes = figure.subplots(2, sharex=True, height_ratios=(strip_height, height - 1 - strip_height))
@@ -102,7 +105,7 @@ def time_to_target(series: Sequence[Series], *, title: str, y_label: str = "time
         axes.text(0.5, 0.5, "no median run reached the target", transform=axes.transAxes, ha="center", fontsize=9, color=GREY)
     if missed:
         _plot_misses(strip, [(series[i], STYLES[i % len(STYLES)]) for i in missed])
-    canvas.legend_above(strip, handles)
+    canvas.legend_above(strip, handles, width)
     return figure
 
 

@@ -13,7 +13,7 @@ from gmmae.figures.comparison import Series
 from gmmae.figures.courses import Course
 from gmmae.report import clipping, tables
 from gmmae.report.document import Block, Figure, Paragraph
-from gmmae.report.outcomes import intervals_explained, listed
+from gmmae.report.outcomes import devices_text, intervals_explained, listed
 from gmmae.report.results import Results, Run
 from gmmae.training.pictures import read_snapshots
 from gmmae.workloads import registry
@@ -31,7 +31,7 @@ def samples(results: Results, folder: Path) -> Block:
     for run in (run for n in results.counts for run in results.group(arm, n)):
         snapshots = read_snapshots(results.folder.run(run.path).snapshots, run.record.epochs)
         if snapshots:
-            title = f"{ARMS[arm].label} on {_on(run.cell.devices)}, seed {run.cell.seed}"
+            title = f"{ARMS[arm].label} on {devices_text([run.cell.devices])}, seed {run.cell.seed}"
             png, svg = (draw(snapshots, folder, title, ending) for ending in ("png", "svg"))
             epochs = listed(snapshot.epoch for snapshot in snapshots)
             text = (
@@ -45,15 +45,18 @@ def time_to_target(results: Results, folder: Path) -> Block:
     """Fig. 2: time to the target by devices and arm."""
     series = [found for arm in results.config.arms if (found := _series(results, arm))]
     if not series:
-        return Paragraph(f"Fig. 2 is left out: there are no times to the target. {results.clock.note}")
+        return Paragraph("Fig. 2 is left out: there are no times to the target.")
     title = f"Time to the target validation {results.config.run.stop.metric}"
-    drawn = comparison.time_to_target(series, title=results.clock.titled(title), y_label=_time_label(results, "time to target"))
+    words = {"title": results.clock.titled(title), "y_label": _time_label(results, "time to target")}
+    wide, narrow = (comparison.time_to_target(series, **words, width=width) for width in (canvas.WIDTH, canvas.NARROW))
     text = (
         f"Fig. 2. {title}. The target is {results.config.run.stop.target:g}. {_batches(results)} Points are medians over "
         "seeds, a miss counted as infinite, so a missing point is a median run that missed the target; numbers above the axes, "
         f"if any, count the seeds that reached it. {intervals_explained(results)} Dashed: T1 / n."
     )
-    return Figure("Fig. 2", _captioned(results, text, results.runs), *canvas.save_both(drawn, folder / "figure_2"))
+    both = canvas.save_both(wide, folder / "figure_2")
+    small = canvas.save(narrow, folder / "figure_2_narrow.svg")
+    return Figure("Fig. 2", _captioned(results, text, results.runs), *both, small)
 
 
 def _batches(results: Results) -> str:
@@ -86,7 +89,7 @@ def warmup(results: Results, folder: Path) -> Block:
     if run is None:
         return Paragraph("Fig. 3 is left out: no run of the linear rule with warmup has left a history.")
     course, epochs = _course(results, run), results.config.run.optim.warmup_epochs
-    on = f"on {_on(run.cell.devices)}{clipping.mark([run])}, seed {run.cell.seed}"
+    on = f"on {devices_text([run.cell.devices])}{clipping.mark([run])}, seed {run.cell.seed}"
     ending = "reached the target" if run.reached else f"ended as {run.outcome.replace('_', ' ')}"
     text = (
         f"Fig. 3. Losses under the linear rule with {epochs} epochs of warmup {on}; the learning rate goes from "
@@ -145,15 +148,11 @@ def _course(results: Results, run: Run) -> Course:
     history = results.history(run)
     elapsed = [float(row.epoch) if run.epoch is None else results.elapsed_s(run, row) for row in history]
     train, validation = (np.array([getattr(row, name) for row in history]) for name in ("train_loss", "val_loss"))
-    return Course(_on(run.cell.devices) + clipping.mark([run]), np.array(elapsed), train, validation)
+    return Course(devices_text([run.cell.devices]) + clipping.mark([run]), np.array(elapsed), train, validation)
 
 
 def _captioned(results: Results, text: str, runs: Sequence[Run]) -> str:
     return results.clock.captioned(" ".join([text.strip(), *clipping.notes(runs)]))
-
-
-def _on(devices: int) -> str:
-    return "1 device" if devices == 1 else f"{devices} devices"
 
 
 def _time_label(results: Results, what: str) -> str:

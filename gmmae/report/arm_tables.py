@@ -10,7 +10,7 @@ from gmmae.report import clipping, outcomes, tables
 from gmmae.report.outcomes import epochs_text, intervals_explained, misses, reached
 from gmmae.report.results import Results, Run
 from gmmae.report.tables import Table
-from gmmae.report.verdict import comparisons, ratio
+from gmmae.report.verdict import comparisons
 from gmmae.sweep.grid import cells
 
 NONE = "–"
@@ -92,8 +92,7 @@ def clusters(by_cluster: Sequence[Results]) -> Table | None:
         rows.append(tuple(row))
     columns = ["devices"]
     for results in known:
-        name = results.clock.short.removeprefix("projected to ")
-        columns += [f"{name}: time (s)", "efficiency (%)"]
+        columns += [f"{results.clock.cluster}: time (s)", "efficiency (%)"]
     title = "Table IV. Time to the target and efficiency of strong scaling on other clusters, projected"
     notes = (*(results.clock.note for results in known), *_clipped(known[0], ["strong"]))
     return Table("table_4", title, tuple(columns), tuple(rows), notes) if _any(rows, 1) else None
@@ -159,9 +158,8 @@ def paired(results: Results) -> Table | None:
     for arm, n, found in comparisons(results):
         p_value = NONE if found.p_value is None else f"{found.p_value:.3g}"
         counts = (str(found.pairs), str(found.slower), str(found.faster), str(found.ties))
-        rows.append(
-            (arm, _devices(results.group(arm, n), n), *counts, ratio(found.ratio), _interval(found.interval, ratio), p_value)
-        )
+        ratios = (tables.ratio(found.ratio), _interval(found.interval, tables.ratio))
+        rows.append((arm, _devices(results.group(arm, n), n), *counts, *ratios, p_value))
     columns = ("against", "devices", "seeds", "strong faster", "other faster", "ties", "ratio", "interval", "p")
     notes = (
         "Ratio: the other's time over strong scaling's, median over seeds; ∞: only the other missed the target. p: two-sided "

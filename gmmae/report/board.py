@@ -1,5 +1,6 @@
 """All cells of a sweep side by side in TensorBoard: a run for each, made anew from records and histories at each report."""
 
+import math
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -7,21 +8,25 @@ from typing import Any
 
 from gmmae.base.records import Epoch
 from gmmae.report.folders import rebuilt
+from gmmae.report.outcomes import devices_text
 from gmmae.report.results import Results, Run
-from gmmae.training.writers import RESULTS, TIMES, TensorBoard, training_s
+from gmmae.training.writers import RESULTS, TIMES, Point, TensorBoard, training_s, write_charts
 
 PROJECTED_TIMES = {"time/projected_s": "total_s"}
 PROJECTED_RESULTS = {"result/projected_time_to_target_s": "time_to_target_s"} | {
     tag: name for tag, name in RESULTS.items() if name != "time_to_target_s"
 }
 NO_RESULT_TIMES = {tag: name for tag, name in RESULTS.items() if name != "time_to_target_s"}
+COMPARED = "compare"
+"""The folder of what is charted for comparison, and the category of its tags. Colours go by run, so each arm is a run there."""
 
 
 def write(results: Results) -> Path | None:
     """Writes `tb/<arm>/n<NN>/seed<S>` for each run that has a history; returns `tb`, or None where there is none.
 
-    Numbers of devices have leading zeros, because TensorBoard sorts by letters. Its axis "Relative" shows the time to a loss;
-    where that is projected, the names of tags and runs say so.
+    Numbers of devices have leading zeros, because TensorBoard sorts by letters. Its axis "Relative" shows the time to a loss,
+    from the end of the first epoch on; where that is projected, the names of tags and runs say so. `tb/compare` is what the tab
+    Custom Scalars shows: for each number of devices the arms side by side, there with the first epoch.
 
     Raises:
       InputError: the folder cannot be written, or a history cannot be read.
@@ -34,6 +39,8 @@ def write(results: Results) -> Path | None:
         for run, history in found:
             seed = f"seed{run.cell.seed}" + ("_projected" if results.clock.kind == "projected" else "")
             _write_run(results, run, history, folder / run.cell.arm / f"n{run.cell.devices:0{digits}}" / seed)
+        if results.clock.kind != "unknown":
+            _write_charts(results, folder / COMPARED, digits)
     return results.folder.tensorboard
 
 
@@ -61,3 +68,29 @@ def _parameters(results: Results, run: Run) -> dict[str, Any]:
         "mode": results.config.mode,
         "outcome": run.outcome,
     }
+
+
+def _write_charts(results: Results, folder: Path, digits: int) -> None:
+    """The tab Custom Scalars: a chart for each number of devices, with a line for each arm and one for the target."""
+    stop, ending = results.config.run.stop, "_projected" if results.clock.kind == "projected" else ""
+    tags = {n: f"{COMPARED}/n{n:0{digits}}_{stop.metric}" for n in results.counts}
+    lines: dict[str, dict[str, list[Point]]] = {}
+    ends: dict[int, float] = {}
+    for arm in results.config.arms:
+        for n in results.counts:
+            if run := _middle(results, arm, n):
+                history = results.history(run)
+                points = [Point(results.elapsed_s(run, row), row.value(stop.metric)) for row in history]
+                # The axis "Relative" counts from a line's first event, and there is no loss before the first epoch.
+                lines.setdefault(f"{arm}{ending}", {})[tags[n]] = [Point(0.0, math.nan), *points]
+                ends[n] = max(ends.get(n, 0.0), points[-1].time_s)
+    ends_of_target = ends if stop.target else {}  # 0: there is none
+    lines["target"] = {tags[n]: [Point(0.0, stop.target), Point(end_s, stop.target)] for n, end_s in ends_of_target.items()}
+    charts = {devices_text([n]): tags[n] for n in results.counts if n in ends}
+    write_charts(folder, results.clock.titled(f"Validation {stop.metric}"), charts, lines)
+
+
+def _middle(results: Results, arm: str, devices: int) -> Run | None:
+    """The run of the median time, of an even number the slower one, among those with a history; a miss is the slowest."""
+    runs = [run for run in results.group(arm, devices) if results.history(run)]
+    return sorted(runs, key=lambda run: run.time_s)[len(runs) // 2] if runs else None

@@ -22,6 +22,9 @@ from gmmae.report.tables import Table
 SVG_LIMIT_BYTES = 500_000
 """A larger SVG goes into the HTML as its PNG: curves stay sharp on paper, and a plot of many points does not bloat the file."""
 
+NARROW = "40rem"
+"""The width of a screen on which tables and figures are set for a telephone."""
+
 
 class Heading(NamedTuple):
     text: str
@@ -43,13 +46,26 @@ class Figure(NamedTuple):
     caption: str
     png: Path
     svg: Path
+    narrow: Path | None = None  # the same as an SVG for narrow screens; without it the figure scrolls there
 
 
-Block = Heading | Paragraph | Bullets | Figure | Table
+class Folded(NamedTuple):
+    """A section of which a reader sees the title until he asks for the rest."""
+
+    title: str
+    blocks: tuple["Block", ...]
+
+
+Block = Heading | Paragraph | Bullets | Figure | Table | Folded
+
+
+def unfolded(blocks: Sequence[Block]) -> list[Block]:
+    """The blocks in reading order, with those of a fold in its place."""
+    return [one for block in blocks for one in (unfolded(block.blocks) if isinstance(block, Folded) else [block])]
 
 
 def markdown(blocks: Sequence[Block], folder: Path) -> str:
-    """The blocks as GitHub's Markdown. A figure shows its PNG and leads to its SVG.
+    """The blocks as GitHub's Markdown. A figure shows its PNG and leads to its SVG; a fold is HTML.
 
     Args:
       blocks: in reading order.
@@ -70,7 +86,8 @@ def markdown(blocks: Sequence[Block], folder: Path) -> str:
 def html(title: str, blocks: Sequence[Block]) -> str:
     """The blocks as one HTML file without scripts or references to anything outside itself.
 
-    Headings of level 2 make the table of contents, which stands after a leading heading of level 1.
+    Headings of level 2 and folds make the table of contents, which stands after a leading heading of level 1 and its first
+    paragraph or list. A link to a fold opens it, and on paper all folds are open.
 
     Args:
       title: of the browser's window; the page shows the blocks only.
@@ -80,8 +97,8 @@ def html(title: str, blocks: Sequence[Block]) -> str:
       InputError, ValueError: as `markdown`.
     """
     body = [_html_block(block, f"section-{place}") for place, block in enumerate(blocks)]
-    title_first = bool(blocks) and isinstance(blocks[0], Heading) and blocks[0].level == 1
-    body.insert(int(title_first), _contents(blocks))
+    titled = bool(blocks) and isinstance(blocks[0], Heading) and blocks[0].level == 1
+    body.insert(titled + (titled and len(blocks) > 1 and isinstance(blocks[1], Paragraph | Bullets)), _contents(blocks))
     return _PAGE.format(title=escape(title), style=_STYLE, body="".join(body))
 
 
@@ -93,11 +110,13 @@ def _markdown_block(block: Block, folder: Path) -> str:
             return _marked(text)
         case Bullets(items):
             return "\n".join(f"- {_marked(item)}" for item in items)
-        case Figure(name, caption, png, svg):
+        case Figure(name, caption, png, svg, _):
             png_link, svg_link = (_link(_existing(path), folder) for path in (png, svg))
             return f"[![{tables.markdown_text(name)}]({png_link})]({svg_link})\n\n{_marked(caption)}"
         case Table():
             return tables.markdown(block)
+        case Folded(title, blocks):
+            return f"<details>\n{_summary(title)}\n\n{markdown(blocks, folder)}\n</details>"
         case _:
             assert_never(block)
 
@@ -110,21 +129,36 @@ def _html_block(block: Block, anchor: str) -> str:
     match block:
         case Heading(text, level):
             return f'<h{level} id="{anchor}">{escape(text)}</h{level}>\n'
-        case Figure(name, caption, png, svg):
+        case Figure(name, caption, png, svg, narrow):
             image = f'<img src="{_data(_existing(png), _existing(svg))}" alt="{escape(name)}">'
-            return f"<figure>\n{image}\n{_RENDERER.render(_marked(caption))}</figure>\n"
+            if narrow is not None:
+                source = f'<source media="(max-width: {NARROW})" srcset="{_data(_existing(png), _existing(narrow))}">'
+                image = f"<picture>{source}{image}</picture>"
+            return f"<figure>\n{_scrolled(image, name)}{_RENDERER.render(_marked(caption))}</figure>\n"
         case Table():
-            return f'<figure class="table">\n{_RENDERER.render(tables.markdown(block))}</figure>\n'
+            before, table, after = re.split(r"(<table>.*</table>\n)", _RENDERER.render(tables.markdown(block)), flags=re.DOTALL)
+            return f'<figure class="table">\n{before}{_scrolled(table, block.title)}{after}</figure>\n'
+        case Folded(title, blocks):
+            inner = "".join(_html_block(inner, f"{anchor}-{place}") for place, inner in enumerate(blocks))
+            # A link opens the folds around its target, so the target is what is folded and not the fold itself.
+            return f'<details>\n{_summary(title)}\n<div id="{anchor}">\n{inner}</div>\n</details>\n'
         case _:
             return _RENDERER.render(_markdown_block(block, Path()))
 
 
+def _summary(title: str) -> str:
+    return f"<summary><h2>{escape(title)}</h2></summary>"
+
+
+def _scrolled(content: str, label: str) -> str:
+    """A box that scrolls, with the keyboard too, where the page is too narrow for what is in it."""
+    return f'<div class="scroll" role="region" aria-label="{escape(label)}" tabindex="0">\n{content}</div>\n'
+
+
 def _contents(blocks: Sequence[Block]) -> str:
-    entries = [
-        f'<li><a href="#section-{place}">{escape(block.text)}</a></li>'
-        for place, block in enumerate(blocks)
-        if isinstance(block, Heading) and block.level > 1
-    ]
+    titles = {place: block.title for place, block in enumerate(blocks) if isinstance(block, Folded)}
+    titles |= {place: block.text for place, block in enumerate(blocks) if isinstance(block, Heading) and block.level > 1}
+    entries = [f'<li><a href="#section-{place}">{escape(titles[place])}</a></li>' for place in sorted(titles)]
     return "\n".join(['<nav aria-label="Contents">', "<ul>", *entries, "</ul>", "</nav>", ""]) if entries else ""
 
 
@@ -167,16 +201,39 @@ _PAGE = """\
 
 _STYLE = """
 :root { color-scheme: light dark; }
-body { font: 1rem/1.55 system-ui, sans-serif; max-width: 56rem; margin: 2rem auto; padding: 0 1rem; }
+body { font: 1rem/1.55 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }
 h1, h2 { line-height: 1.25; margin: 2em 0 0.5em; }
-h1 { margin-top: 0; }
-code { font-family: ui-monospace, monospace; font-size: 0.9em; overflow-wrap: anywhere; }
-nav ul { list-style: none; padding: 0; }
-figure { margin: 2rem 0; overflow-x: auto; break-inside: avoid; }
+h1 { margin-top: 0; font-size: 1.6rem; }
+h2 { font-size: 1.25rem; }
+code { font-family: ui-monospace, monospace; font-size: 0.9em; }
+nav ul { list-style: none; padding: 0; display: flex; flex-wrap: wrap; gap: 0 1.5em; }
+details { border-top: 1px solid #8886; }
+details:last-of-type { border-bottom: 1px solid #8886; }
+summary { padding: 0.6em 0; cursor: pointer; }
+summary h2 { display: inline; font-size: 1.1rem; }
+details > div { scroll-margin-top: 4rem; padding-bottom: 1em; }
+figure { margin: 2rem 0; break-inside: avoid; }
 figure p { font-size: 0.9em; }
 figure p:first-child { margin: 0 0 0.5em; }
 img { display: block; max-width: 100%; height: auto; margin: 0 auto 0.5em; background: white; }
-table { border-collapse: collapse; border-block: 1.5px solid; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.3em 0.8em; text-align: left; border-bottom: 1px solid #8886; }
+.scroll { /* with a shadow on the right as long as there is more */
+  overflow-x: auto;
+  background: linear-gradient(to left, Canvas 1rem, transparent) right / 2rem 102% no-repeat local,
+    linear-gradient(to left, #888a, transparent) right / 0.8rem 100% no-repeat;
+}
+table { border-collapse: collapse; border-block: 1.5px solid; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
+th, td { padding: 0.3em 0.7em; text-align: left; vertical-align: top; border-bottom: 1px solid #8886; }
+td:first-child { white-space: nowrap; }
+td:last-child:not([style]) { min-width: 11rem; }
 td[style] { white-space: nowrap; } /* numbers, which Markdown aligns to the right */
-"""
+@media (max-width: %s) {
+  body { margin: 1rem auto; }
+  h1 { font-size: 1.3rem; }
+  img { max-width: none; width: 34rem; } /* so its letters can be read */
+  picture img { width: 100%; }
+  table { font-size: 0.85rem; line-height: 1.35; }
+  th, td { padding: 0.25em 0.5em; }
+  th:first-child, td:first-child { position: sticky; left: 0; background: Canvas; }
+}
+@media print { details::details-content { content-visibility: visible; } }
+""".replace("%s", NARROW)

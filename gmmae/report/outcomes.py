@@ -18,6 +18,12 @@ EXPLAINED = (
 LEVEL = 0.95
 """The share of the bootstrap's resamples between the bounds of an interval."""
 
+CONVINCING = 0.05
+"""A sign test whose p is below is called significant."""
+
+LEAST_SEEDS = math.ceil(1 - math.log2(CONVINCING))
+"""Pairs that a sign test needs for that, where all of them agree."""
+
 
 def intervals_explained(results: Results) -> str:
     """What the intervals of a report are, and what they are not where they rest on few seeds."""
@@ -54,6 +60,22 @@ def listed(items: Iterable[object]) -> str:
     """
     *first, last = map(str, items)
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def devices_text(counts: Sequence[int]) -> str:
+    """
+    >>> devices_text([1]), devices_text([1, 2])
+    ('1 device', '1 and 2 devices')
+    """
+    return "1 device" if list(counts) == [1] else f"{listed(counts)} devices"
+
+
+def seeds_text(count: int) -> str:
+    """
+    >>> seeds_text(1), seeds_text(6)
+    ('1 seed', '6 seeds')
+    """
+    return "1 seed" if count == 1 else f"{count} seeds"
 
 
 def span(values: Sequence[float], text: Callable[[float], str]) -> str:

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gmmae.analysis.scaling import Cluster
+from gmmae.base.errors import InputError
 from gmmae.base.records import write_text
-from gmmae.report import arm_figures, arm_tables, board, document, results, tables, throughput_page
-from gmmae.report.document import Block, Heading, Paragraph
+from gmmae.report import arm_figures, arm_tables, board, document, predictions, results, tables, throughput_page
+from gmmae.report.answer import answer
+from gmmae.report.document import Block, Folded, Heading, Paragraph
 from gmmae.report.folders import rebuilt
 from gmmae.report.results import Results
 from gmmae.report.tables import Table
@@ -20,27 +22,30 @@ MODES = {
 }
 
 
-def write(config: SweepConfig, root: Path, clusters: Sequence[Cluster]) -> list[Path]:
+def write(config: SweepConfig, root: Path, clusters: Sequence[Cluster], plan: Path | None = None) -> list[Path]:
     """Writes the report under `report` in the sweep's folder, and the comparison of its cells under `tb`.
 
     Args:
       config: of the sweep.
       root: its work directory; any of what a sweep makes may be missing.
-      clusters: that virtual cells are projected to; the first that they can be is that of all tables and figures but one.
+      clusters: that virtual cells are projected to; the first that they can be is that of most tables and figures.
+      plan: file of a plan to compare with; by default the one in the sweep's folder, if there is one.
 
     Returns:
       The HTML page, the Markdown page, and the folder for TensorBoard if any cell has a history.
 
     Raises:
-      InputError: a file of the sweep cannot be read, or the report cannot be written.
+      InputError: a file of the sweep or the plan cannot be read, the plan is not the sweep's, or the report cannot be written.
     """
     by_cluster = [results.read(config, root, cluster) for cluster in clusters or [None]]
     by_cluster.sort(key=lambda found: found.clock.kind == "unknown")
     first = by_cluster[0]
-    place = first.folder.report
+    if plan is not None and config.mode == "throughput":
+        raise InputError(f"--plan needs a sweep that trains to a target; got {root}, which has step times only: leave it out")
+    place, plan = first.folder.report, plan or (first.folder.plan if first.folder.plan.exists() else None)
     with rebuilt(place) as folder:
         (folder / "figures").mkdir()
-        _save(_title(first), _blocks(by_cluster, folder / "figures"), folder)
+        _save(_title(first), _blocks(by_cluster, folder / "figures", plan), folder)
         if config.mode != "throughput":
             write_text(folder / "cells.csv", arm_tables.cells_csv(first))
     shown = board.write(first)
@@ -49,7 +54,7 @@ def write(config: SweepConfig, root: Path, clusters: Sequence[Cluster]) -> list[
 
 def _save(title: str, blocks: Sequence[Block], folder: Path) -> None:
     (folder / "tables").mkdir()
-    for table in (block for block in blocks if isinstance(block, Table)):
+    for table in (block for block in document.unfolded(blocks) if isinstance(block, Table)):
         for ending, text in (("csv", tables.csv_text), ("tex", tables.latex), ("md", tables.markdown)):
             write_text(folder / "tables" / f"{table.name}.{ending}", text(table))
     write_text(folder / "report.md", document.markdown(blocks, folder))
@@ -61,54 +66,68 @@ def _title(found: Results) -> str:
     return f"Scaling strategies compared: {found.folder.root.resolve().name}{short}"
 
 
-def _blocks(by_cluster: Sequence[Results], figures: Path) -> list[Block]:
+def _blocks(by_cluster: Sequence[Results], figures: Path, plan: Path | None) -> list[Block]:
+    """The answer, the figure and the table that it rests on, and all else folded."""
     found = by_cluster[0]
-    head = [Heading(_title(found), 1), Paragraph(_provenance(found))]
+    title = Heading(_title(found), 1)
     if found.config.mode == "throughput":
-        return [*head, *throughput_page.blocks(found, figures)]
-    done = len(found.runs) + len(found.failed)
-    if done < found.total:
-        head.append(Paragraph(f"**{done} of {found.total} cells are computed.** The rest is missing from what follows."))
-    body = [Heading("Verdict", 2), *verdict(found)]
+        return [title, *throughput_page.blocks(found, figures), _grounds(by_cluster)]
+    lead = [title, Paragraph(answer(found)), *_unfinished(found)]
+    told = Folded("Verdict", tuple(verdict(found)))
     if not found.runs:
-        return [*head, *body]
-    if found.clock.note:
-        whole = " Each step of an epoch counts as a full one, the last too." if found.clock.kind == "projected" else ""
-        body.append(Paragraph(f"**Times**: {found.clock.note}{whole}"))
-        body += [Paragraph(other.clock.note) for other in by_cluster[1:] if other.clock.kind != found.clock.kind]
-    return [*head, *body, *_tables(by_cluster), *_figures(found, figures)]
+        return [*lead, told, _grounds(by_cluster)]
+    lead += [arm_figures.time_to_target(found, figures), *_present(arm_tables.endings(found))]
+    if plan is not None:
+        lead.append(Folded("Prediction and outcome", tuple(predictions.blocks(by_cluster, plan))))
+    folds = [told, Folded("Tables", tuple(_tables(by_cluster))), Folded("Figures", tuple(_figures(found, figures)))]
+    return [*lead, *(fold for fold in folds if fold.blocks), _grounds(by_cluster)]
 
 
-def _tables(by_cluster: Sequence[Results]) -> list[Block]:
+def _unfinished(found: Results) -> list[Block]:
+    done, failed = len(found.runs) + len(found.failed), len(found.failed)
+    text = ""
+    if done < found.total:
+        text = f"**{done} of {found.total} cells are computed.** The rest is missing from what follows."
+    if failed:
+        text += f" {failed} of {done} processes crashed or timed out: they say nothing of the optimisation and count nowhere."
+    return [Paragraph(text.strip())] if text else []
+
+
+def _tables(by_cluster: Sequence[Results]) -> list[Table]:
     found = by_cluster[0]
     papers = [arm for arm in found.paper if arm != "strong" and arm in found.config.arms]
     others = [arm for arm in found.config.arms if arm != "strong" and arm not in papers]
     weak = "Table II. Efficiency of the other strategies"
-    return [
-        Heading("Tables", 2),
-        *_present(
-            arm_tables.strong_efficiency(found),
-            arm_tables.other_efficiencies(found, papers, "table_2", weak),
-            arm_tables.other_efficiencies(found, others, "table_2b", f"{weak}, not in the paper" if found.paper else weak),
-            arm_tables.endings(found),
-            arm_tables.clusters(by_cluster),
-            arm_tables.epoch_times(found),
-            arm_tables.step_times(found),
-            arm_tables.times_to_target(found),
-            arm_tables.paired(found),
-        ),
-    ]
+    return _present(
+        arm_tables.strong_efficiency(found),
+        arm_tables.other_efficiencies(found, papers, "table_2", weak),
+        arm_tables.other_efficiencies(found, others, "table_2b", f"{weak}, not in the paper" if found.paper else weak),
+        arm_tables.clusters(by_cluster),
+        arm_tables.epoch_times(found),
+        arm_tables.step_times(found),
+        arm_tables.times_to_target(found),
+        arm_tables.paired(found),
+    )
 
 
 def _figures(found: Results, folder: Path) -> list[Block]:
     return [
-        Heading("Figures", 2),
         arm_figures.samples(found, folder),
-        arm_figures.time_to_target(found, folder),
         arm_figures.warmup(found, folder),
         arm_figures.losses(found, "strong", 4, folder),
         arm_figures.losses(found, "weak", 5, folder),
     ]
+
+
+def _grounds(by_cluster: Sequence[Results]) -> Folded:
+    """What times rest on, and what was run by which versions."""
+    found = by_cluster[0]
+    body: list[Paragraph] = []
+    if found.clock.note and found.config.mode != "throughput":
+        whole = " Each step of an epoch counts as a full one, the last too." if found.clock.kind == "projected" else ""
+        body.append(Paragraph(f"**Times**: {found.clock.note}{whole}"))
+        body += [Paragraph(other.clock.note) for other in by_cluster[1:] if other.clock.kind != found.clock.kind]
+    return Folded("Times, devices and versions", (*body, Paragraph(_provenance(found))))
 
 
 def _present(*made: Table | None) -> list[Table]:

@@ -25,6 +25,8 @@ PAPER = {"strong": PAPER_TABLE_I, **PAPER_TABLE_II}
 
 OVERSUBSCRIBED = "oversubscribed: n virtual devices share this machine's cores; no measure of scaling"
 
+PROJECTED = "projected to "
+
 
 class Run(NamedTuple):
     """A cell whose optimisation ended by itself."""
@@ -56,7 +58,18 @@ class Clock(NamedTuple):
         return f"{title} ({self.short})" if self.short else title
 
     def captioned(self, text: str) -> str:
-        return f"{text.strip()} {self.note}".strip()
+        """A caption says that times are projected; on what that rests is said once on the page.
+
+        >>> Clock("projected", "projected to X", "By many assumptions.").captioned("Losses.")
+        'Losses. Projected to X, not measured there.'
+        """
+        projected = f"{self.short[:1].upper()}{self.short[1:]}, not measured there."
+        return f"{text.strip()} {projected if self.kind == 'projected' else self.note}".strip()
+
+    @property
+    def cluster(self) -> str:
+        """Whose devices times are projected to; empty where they are not."""
+        return self.short.removeprefix(PROJECTED) if self.kind == "projected" else ""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -168,7 +181,7 @@ def _clock(
     projection = Projection(cluster, timings[0], GRADIENT_BYTES[config.run.dtype])
     try:
         epochs: list[EpochTime | None] = [projection.epoch(record) for record in records]
-        return Clock("projected", f"projected to {cluster.name}", projection.assumptions()), epochs
+        return Clock("projected", f"{PROJECTED}{cluster.name}", projection.assumptions()), epochs
     except InputError as error:
         return _no_clock(f"{cluster.name}: {error}"), [None] * len(records)
 

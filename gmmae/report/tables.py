@@ -125,6 +125,15 @@ def seconds(value: float) -> str:
     return "not reached" if value == math.inf else _significant(value, 3)
 
 
+def ratio(value: float) -> str:
+    """A quotient of times with two decimals, without its sign.
+
+    >>> ratio(1.234), ratio(math.inf)
+    ('1.23', '∞')
+    """
+    return percent(value)
+
+
 def loss(value: float) -> str:
     """A loss with four significant digits.
 

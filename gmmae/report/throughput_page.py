@@ -15,7 +15,7 @@ from gmmae.base.errors import InputError
 from gmmae.figures import canvas, comparison
 from gmmae.figures.comparison import Measured
 from gmmae.report import tables
-from gmmae.report.document import Block, Bullets, Figure, Heading, Paragraph
+from gmmae.report.document import Block, Bullets, Figure, Folded, Paragraph
 from gmmae.report.results import Results
 from gmmae.report.tables import Table
 from gmmae.sweep.throughput import Timing
@@ -58,7 +58,7 @@ def families(results: Results) -> list[Family]:
 
 
 def blocks(results: Results, folder: Path) -> list[Block]:
-    """The body of the report; figures are drawn into `folder`."""
+    """The body of the report, what it shows first and tables folded; figures are drawn into `folder`."""
     found = families(results)
     missing = sorted(set(results.counts) - {timings.devices for timings in results.timings})
     made: list[Block] = []
@@ -69,12 +69,13 @@ def blocks(results: Results, folder: Path) -> list[Block]:
         made += [Paragraph("**Failed measurements**"), Bullets(tuple(failed))]
     if not found:
         return [*made, Paragraph("No step time is measured yet.")]
-    made += [Heading("Verdict", 2), Bullets(tuple(_sentences(found)))]
+    rates, *others = _figures(results, found, folder)
+    made += [Bullets(tuple(_sentences(found))), rates]
     for kind in ("strong", "weak"):
         if rows := tuple(row for family in found if family.kind == kind for row in _rows(family)):
             columns = ("device batch", "devices", "batch", "step (ms)", "quartiles (ms)", "samples/s", "efficiency (%)")
-            made += [Heading(f"{kind.title()} scaling", 2), _table(results, kind, columns, rows)]
-    return [*made, Heading("Figures", 2), *_figures(results, found, folder), *_laws(results, found)]
+            made.append(Folded(f"{kind.title()} scaling", (_table(results, kind, columns, rows),)))
+    return [*made, Folded("Time of a step", tuple(others)), *_laws(results, found)]
 
 
 def _sentences(found: list[Family]) -> Iterator[str]:
@@ -183,7 +184,7 @@ def _laws(results: Results, found: list[Family]) -> list[Block]:
             title = results.clock.titled(f"The law's predictions of step times that it has not seen, {family.label}")
             columns = ("devices", "measured (ms)", "predicted (ms)", "error (%)")
             made.append(Table(f"held_out_{family.batch}", title, columns, tried, results.clock.notes))
-    return [Heading("The law of n devices", 2), *made] if made else []
+    return [Folded("The law of n devices", tuple(made))] if made else []
 
 
 def _ms(time_s: float) -> str:

@@ -1,4 +1,4 @@
-"""A sweep's answer in words: who reached the target, who was the fastest, how sure that is, and what the paper found.
+"""What a sweep shows, in short sentences: who reached the target, who was the fastest, how sure that is, what the paper found.
 
 Every number is taken from the results; where they say nothing, so does the verdict.
 """
@@ -11,12 +11,10 @@ from gmmae.analysis.efficiency import Comparison
 from gmmae.base.arms import ARMS
 from gmmae.report import clipping, tables
 from gmmae.report.document import Block, Bullets, Paragraph
-from gmmae.report.outcomes import EXPLAINED, LEVEL, listed, misses
+from gmmae.report.outcomes import CONVINCING, EXPLAINED, LEAST_SEEDS, LEVEL, devices_text, listed, misses, seeds_text
 from gmmae.report.results import Results
 
 PAPER_TARGET = 0.0016384
-CONVINCING = 0.05
-"""A sign test whose p is below is called significant."""
 
 
 def verdict(results: Results) -> list[Block]:
@@ -49,22 +47,21 @@ def _arm(results: Results, arm: str) -> str:
             counts.setdefault((sum(run.reached for run in runs), len(runs)), []).append(n)
         else:
             missing.append(n)
-    parts = [f"on {_devices(ns)} by {k} of {_seeds(m)}" for (k, m), ns in counts.items()]
-    text = f"**{ARMS[arm].label}**: the target was reached " + ", ".join(parts) + "."
-    missed = [
-        f"{how} on {_devices(sorted({run.cell.devices for run in runs}))}"
+    first, *others = [(f"{k} of {seeds_text(m)}", f"on {devices_text(ns)}") for (k, m), ns in counts.items()]
+    told = [f"{first[0]} reached the target {first[1]}", *map(" ".join, others)]
+    told += [
+        f"{how[0].upper()}{how[1:]} on {devices_text(sorted({run.cell.devices for run in runs}))}"
         for how, runs in misses([run for n in results.counts for run in results.group(arm, n)])
     ]
-    if missed:
-        text += f" Misses: {'; '.join(missed)}."
-    return text + (f" Nothing computed on {_devices(missing)}." if missing else "")
+    told += [f"Nothing computed on {devices_text(missing)}"] if missing else []
+    return f"**{ARMS[arm].label}**: {'. '.join(told)}."
 
 
 def _clipped(results: Results) -> list[Block]:
     parts = []
     for arm in results.config.arms:
         counts = [n for n in results.counts if clipping.mark(results.group(arm, n))]
-        parts += [f"{ARMS[arm].label} on {_devices(counts)}"] if counts else []
+        parts += [f"{ARMS[arm].label} on {devices_text(counts)}"] if counts else []
     return [Paragraph(f"**Clipped batches**: {'; '.join(parts)}. {' '.join(clipping.notes(results.runs))}")] if parts else []
 
 
@@ -83,7 +80,7 @@ def _fastest(results: Results) -> list[str]:
         if first and len(first) < len(medians):
             winner = listed(ARMS[arm].label for arm in first)
         winners.setdefault(winner, []).append(n)
-    parts = [f"{winner} on {_devices(ns)}" for winner, ns in winners.items()]
+    parts = [f"{winner} on {devices_text(ns)}" for winner, ns in winners.items()]
     clock = f" ({results.clock.short})" if results.clock.short else ""
     return [f"**Fastest** by the median time to the target{clock}: {'; '.join(parts)}."] if parts else []
 
@@ -102,15 +99,6 @@ def comparisons(results: Results) -> Iterable[tuple[str, int, Comparison]]:
                 yield arm, n, efficiency.paired(base, other)
 
 
-def ratio(value: float) -> str:
-    """A quotient of times with two decimals.
-
-    >>> ratio(1.234), ratio(math.inf)
-    ('1.23', '∞')
-    """
-    return f"{value:.2f}" if math.isfinite(value) else "∞"
-
-
 def _against(results: Results) -> list[str]:
     items = []
     found = list(comparisons(results))
@@ -119,15 +107,14 @@ def _against(results: Results) -> list[str]:
         ratios, convincing = [], []
         for _, n, one in (entry for entry in found if entry[0] == arm):
             wins.setdefault((one.slower, one.pairs), []).append(n)
-            ratios.append(f"{ratio(one.ratio)} on {n}")
+            ratios.append(f"{tables.ratio(one.ratio)} on {n}")
             if one.p_value is not None and one.p_value < CONVINCING:
                 convincing.append(n)
-        parts = [f"in {k} of {_seeds(m)} on {_devices(ns)}" for (k, m), ns in wins.items()]
-        where = f"on {_devices(convincing)}" if convincing else "nowhere"
-        sure = f"significant (sign test, p < {CONVINCING:g}) {where}"
+        told = [f"faster in {k} of {seeds_text(m)} on {devices_text(ns)}" for (k, m), ns in wins.items()]
+        where = f"on {devices_text(convincing)}" if convincing else "nowhere"
         items.append(
-            f"**Strong scaling against {ARMS[arm].label}**: strong scaling was the faster {', '.join(parts)}; the other's time "
-            f"over its own is {', '.join(ratios)}; {sure}."
+            f"**Strong scaling against {ARMS[arm].label}**: {', '.join(told)}. The other's time over its own: "
+            f"{', '.join(ratios)}. Significant (sign test, p < {CONVINCING:g}): {where}."
         )
     return items
 
@@ -145,7 +132,7 @@ def _paper(results: Results) -> list[str]:
                 agree += 1
             else:
                 theirs = "the paper's run did" if math.isfinite(there) else "the paper's run did not"
-                differing.append(f"{ARMS[arm].label} on {n} (reached by {here} of {_seeds(len(runs))}; {theirs})")
+                differing.append(f"{ARMS[arm].label} on {n} (reached by {here} of {seeds_text(len(runs))}; {theirs})")
             ours = results.efficiency(arm, n)
             if ours and math.isfinite(ours.percent) and math.isfinite(there):
                 gaps[n] = (ours.percent, there)
@@ -154,19 +141,21 @@ def _paper(results: Results) -> list[str]:
     total = agree + len(differing)
     if not total:
         return []
-    text = f"**The paper**: on more than one device, {agree} of {total} pairs of arm and number of devices agree with Tables I "
-    text += "and II on whether the target was reached (here: by more than half of the seeds)"
-    text += f"; other than there: {'; '.join(differing)}." if differing else "."
-    return [" ".join([text, *lines, _setting(results)])]
+    text = (
+        f"**The paper**: {agree} of {total} pairs of an arm and more than one device agree with its Tables I and II on whether "
+    )
+    text += "the target was reached. Here that means by more than half of the seeds."
+    text += f" Other than there: {'; '.join(differing)}." if differing else ""
+    return [text, *lines, _setting(results)]
 
 
 def _gap(label: str, gaps: dict[int, tuple[float, float]]) -> str:
     differences = {n: ours - paper for n, (ours, paper) in gaps.items()}
-    worst = max(differences, key=lambda n: abs(differences[n]))
-    ours, paper = gaps[worst]
+    worst, mean = max(differences, key=lambda n: abs(differences[n])), sum(map(abs, differences.values())) / len(differences)
+    ours, paper = (tables.percent(percent) for percent in gaps[worst])
     return (
-        f"{label}: the efficiency differs most on {worst} devices, {tables.percent(ours)} % here and {tables.percent(paper)} % "
-        f"in the paper, and by {sum(map(abs, differences.values())) / len(differences):.1f} percentage points on average."
+        f"**{label} against the paper**: the efficiency differs most on {worst} devices, {ours} % here and {paper} % in the "
+        f"paper. The mean difference is {mean:.1f} percentage points."
     )
 
 
@@ -178,25 +167,16 @@ def _setting(results: Results) -> str:
         target = f"{ours} where the paper's is {PAPER_TARGET:g}"
     measured = "measured, " if results.clock.kind == "measured" and results.clock.short else ""
     times = f"times {measured}{results.clock.short or results.clock.kind}"
-    return f"The paper's runs: one each, LUNA16, K80 GPUs. Here: data source {run.settings.data.source}, {target}, {times}."
+    return f"**The paper's runs**: one each, LUNA16, K80 GPUs. Here: data source {run.settings.data.source}, {target}, {times}."
 
 
 def _caution(results: Results) -> str:
     seeds = max(len(results.group(arm, n)) for arm in results.config.arms for n in results.counts)
     if seeds == 1:
         return "**Caution**: one seed is an example, not a comparison."
-    least = math.ceil(1 - math.log2(CONVINCING))
-    if seeds < least:
+    if seeds < LEAST_SEEDS:
         return (
-            f"**Caution**: {seeds} seeds are few. A sign test needs {least} pairs that all agree for p < {CONVINCING:g}, "
-            f"and no interval from fewer than {least} runs can hold the median with a probability of {100 * LEVEL:g} %."
+            f"**Caution**: {seeds} seeds are few. A sign test needs {LEAST_SEEDS} pairs that all agree for p < {CONVINCING:g}. "
+            f"No interval from fewer than {LEAST_SEEDS} runs can hold the median with a probability of {100 * LEVEL:g} %."
         )
-    return f"Medians and intervals are over up to {seeds} seeds; a miss counts as an infinite time."
-
-
-def _devices(counts: list[int]) -> str:
-    return "1 device" if counts == [1] else f"{listed(counts)} devices"
-
-
-def _seeds(count: int) -> str:
-    return "1 seed" if count == 1 else f"{count} seeds"
+    return f"Medians and intervals are over up to {seeds} seeds. A miss counts as an infinite time."

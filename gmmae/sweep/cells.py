@@ -46,6 +46,7 @@ class SweepDir:
         self.records = root / "records"
         self.tensorboard = root / "tb"
         self.report = root / "report"
+        self.plan = root / "plan.json"  # of `gmmae plan`, where somebody has put it here
         self.lock = root / ".lock"
         self.jobs = root / "jobs"  # what submitit writes
 

@@ -10,19 +10,18 @@ import shutil
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 
-from gmmae.base import arms, locks, stopping
+from gmmae.base import arms, stopping
 from gmmae.base.config import StopConfig, defaults, flatten, flatten_table, to_toml
 from gmmae.base.errors import InputError
 from gmmae.base.records import read_history, write_text
-from gmmae.base.workdir import WorkDir, differences, finished
+from gmmae.base.workdir import WorkDir, alone, differences, finished, writable
 from gmmae.processes.supervisor import Ended, Job, describe, last_lines
 from gmmae.sweep import timing as sweep_timing
 from gmmae.sweep.cells import CRASHED, FAILED, TIMED_OUT, CellRecord, SweepDir, on_devices, read_toml
 from gmmae.sweep.display import SweepDisplay, cell_text, course_text
-from gmmae.sweep.grid import Cell, SweepConfig, cells, paths
+from gmmae.sweep.grid import Cell, SweepConfig, cells, left_out, paths
 from gmmae.sweep.jobs import execute, training_job
 
 FIXED = ("mode", "run.stop.target", "run.stop.metric", "run.stop.goal", "run.stop.collapse_epochs")
@@ -109,6 +108,8 @@ def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples
             display.say(f"{owner.name} begins again: its checkpoints were removed when it had ended, see keep_checkpoints")
             shutil.rmtree(folder.run(owner.name).root)
     jobs = [training_job(config, folder, owner) for owner in pending]
+    for line in left_out(config):
+        display.say(line)
     display.start(config, {cell: cell_text(record) for cell, record in kept.items()}, len(jobs))
 
     def on_end(job: Job, ended: Ended) -> None:
@@ -205,25 +206,13 @@ def _course_text(folder: SweepDir, name: str, metric: str) -> str:
 def _claimed(config: SweepConfig, folder: SweepDir) -> Iterator[None]:
     """The work directory made or recognised, written to by no other process in the meantime."""
     with ExitStack() as held:
-        try:
+        with writable(folder.root):
             folder.records.mkdir(parents=True, exist_ok=True)
-            held.enter_context(locks.held(folder.lock, partial(_refuse, folder)))
+            held.enter_context(alone(folder.lock, "sweep"))
             if folder.config.exists():
                 _require_same_sweep(config, folder)
             write_text(folder.config, to_toml(config))
-        except OSError as error:
-            raise InputError(
-                f"workdir must be a folder that can be written; got {folder.root} ({error.strerror or error}): "
-                "give another with --workdir"
-            ) from error
         yield
-
-
-def _refuse(folder: SweepDir, holder: str) -> None:
-    raise InputError(
-        f"workdir must be worked on by one sweep at a time; got {folder.root}, which {holder} holds: wait for it, end it, or "
-        "give another with --workdir"
-    )
 
 
 def _require_same_sweep(config: SweepConfig, folder: SweepDir) -> None:

@@ -93,6 +93,10 @@ class SweepConfig(Section):
     def __post_init__(self) -> None:
         require(_known_arms(self.arms), "arms", f"one or more, all different, of {', '.join(arms.ARMS)}", self.arms)
         super().__post_init__()
+        for name in self.arms:
+            most = max(_batch(self, name, n) for n in self.devices)
+            possible = min(self.devices) <= most or self.mode == "throughput"
+            require(possible, "devices", f"at most the samples in a step of the arm {name}, {most}", self.devices)
         if self.jobs > 1 and self.mode != "virtual":
             raise ConfigError(
                 f"jobs must be 1 where times are measured, mode = {self.mode}; got {self.jobs}: use mode = virtual"
@@ -127,8 +131,29 @@ class Cell(NamedTuple):
 
 
 def cells(config: SweepConfig) -> list[Cell]:
-    """The grid, seed by seed, each from few devices to many, so that a sweep that is cut short has whole seeds."""
-    return [Cell(arm, n, seed) for seed in config.seeds for n in sorted(config.devices) for arm in config.arms]
+    """The grid, seed by seed, each from few devices to many, so that a sweep that is cut short has whole seeds.
+
+    An arm has no cells on more devices than it has samples in a step: `left_out`.
+    """
+    grid = [Cell(arm, n, seed) for seed in config.seeds for n in sorted(config.devices) for arm in config.arms]
+    return [cell for cell in grid if cell.devices <= _batch(config, cell.arm, cell.devices)]
+
+
+def left_out(config: SweepConfig) -> list[str]:
+    """A line for each arm and number of devices that has no cell.
+
+    >>> config = SweepConfig(arms=("strong", "weak"), devices=(8, 40))
+    >>> left_out(config)
+    ['strong on 40 devices: left out, a step of it has 32 samples']
+    >>> [cell.name for cell in cells(config)]
+    ['strong-n8-seed0', 'weak-n8-seed0', 'weak-n40-seed0']
+    """
+    asked = [(arm, n, _batch(config, arm, n)) for arm in config.arms for n in sorted(config.devices)]
+    return [f"{arm} on {n} devices: left out, a step of it has {batch} samples" for arm, n, batch in asked if batch < n]
+
+
+def _batch(config: SweepConfig, arm: str, devices: int) -> int:
+    return arms.arm(arm).batch(config.run.optim, devices)
 
 
 def run_config(config: SweepConfig, cell: Cell) -> Config:

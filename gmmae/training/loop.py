@@ -26,6 +26,7 @@ from gmmae.training.blocks import TrainBlock, block_program
 from gmmae.training.checkpoint import Checkpoint, Checkpoints, Progress, restore_epoch
 from gmmae.training.finetune import first_parameters
 from gmmae.training.journal import Journal
+from gmmae.training.probes import Norms, gradient_norms, noise_of
 from gmmae.training.programs import Programs, Setup
 from gmmae.training.startup import facts, new_record, require_checkpoint, require_metric, require_same_path, resume_warnings
 from gmmae.training.step import TrainState
@@ -111,6 +112,7 @@ class _Run:
         self.block: TrainBlock | None = None
         self.events: Callable[..., Events] | None = getattr(registry.load(setup.config.workload), "events", None)
         self.epoch_s: float | None = None  # of the last dispatch
+        self.norms: Callable[[TrainState], Norms] | None = None  # of gradients, for the noise scale
 
     def _restore(self, like: TrainState) -> Checkpoint | None:
         """What the first process can read decides where all go on."""
@@ -138,6 +140,8 @@ class _Run:
                 self.block = block_program(self.setup, self.state, self.metrics)
             self.best = self.setup.devices.replicate(self.best)
         val_loss = validation[LOSS]
+        if (log := self.setup.config.log).noise_scale and log.tensorboard and self.group.primary:
+            self.norms = gradient_norms(self.setup, jax.device_get(self.state))
         self._begin()
         reason, _ = self._agree(self._stop_reason([row.train_loss for row in self.history[-1:]]) if done else None, None)
         self._show(compiled, val_loss, last=reason is not None)
@@ -277,6 +281,8 @@ class _Run:
         epoch, log = len(self.history), self.setup.config.log
         in_figure = last or epoch in log.figure_epochs
         on_board = last or epoch % log.detail_epochs == 0
+        if self.norms and on_board and epoch and (scale := noise_of(self.norms(jax.device_get(self.state)))):
+            self.journal.events(epoch, Events(scalars={"optimiser/noise_scale": scale}))
         if not self.group.primary or compiled.describe is None or not (in_figure or on_board):
             return
         arrays = compiled.describe(self.state.params)

@@ -1,11 +1,11 @@
-"""TensorBoard: losses, metrics, what the workload shows, and HParams, in one run."""
+"""TensorBoard: losses, metrics, what the workload shows, and HParams, in one run; charts that compare several."""
 
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tensorboardX import SummaryWriter
@@ -103,6 +103,35 @@ class TensorBoard:
 
     def close(self) -> None:
         self._writer.close()
+
+
+class Point(NamedTuple):
+    """Of a line in a chart."""
+
+    time_s: float  # since the start
+    value: float
+
+
+def write_charts(
+    folder: Path, title: str, charts: Mapping[str, str], lines: Mapping[str, Mapping[str, Sequence[Point]]]
+) -> None:
+    """Charts for the tab Custom Scalars; TensorBoard draws in one all lines of one tag, in a colour for each run.
+
+    Args:
+      folder: where each run has a folder.
+      title: above all charts.
+      charts: a tag for each title of a chart.
+      lines: by run and tag; points are steps, counted from 0.
+    """
+    start = time.time()
+    layout = {title: {name: ["Multiline", [f"^{re.escape(tag)}$"]] for name, tag in charts.items()}}
+    for place, (run, by_tag) in enumerate(lines.items()):
+        with SummaryWriter(str(folder / run)) as writer:
+            if not place:
+                writer.add_custom_scalars(layout)
+            for tag, points in by_tag.items():
+                for step, point in enumerate(points):
+                    writer.add_scalar(tag, point.value, step, start + point.time_s)
 
 
 def _first_start(folder: Path) -> float:

@@ -1,9 +1,11 @@
+from dataclasses import replace
+
 import pytest
 
 from gmmae.base.arms import ARMS, Adam, OptimConfig, Path, Rates, Strategy, follow, rate_text
 from gmmae.base.errors import InputError
 
-OPTIM = OptimConfig(learning_rate=0.001, base_batch=32)
+OPTIM = OptimConfig(learning_rate=0.001, base_batch=32, best_batches=(32, 50, 80), tuned_factors=(1.0, 1.5, 2.5))
 LARGE = 10_000  # training samples that clip nothing
 
 # On 4 devices, by hand: batch, and the rates before and after a warmup
@@ -14,6 +16,8 @@ BY_HAND = {
     "linear-warmup": (128, 0.001, 0.004),
     "sqrt": (128, 0.002, 0.002),
     "sqrt-warmup": (128, 0.001, 0.002),
+    "best-batch": (80, 0.001, 0.001),
+    "tuned": (128, 0.0025, 0.0025),
 }
 
 
@@ -55,7 +59,7 @@ def test_a_training_set_smaller_than_the_base_batch_lowers_the_rate_of_the_rule(
 
 
 def test_decay_is_part_of_every_arms_rates():
-    optim = OptimConfig(decay_epochs=(30, 60), decay_factor=0.5)
+    optim = replace(OPTIM, decay_epochs=(30, 60), decay_factor=0.5)
     for name in ARMS:
         rates = follow(name, optim, 2, LARGE).rates
         assert (rates.decay_epochs, rates.decay_factor) == ((30, 60), 0.5)
@@ -74,6 +78,22 @@ def test_a_clipped_batch_and_the_factor_of_its_rate_are_said(name, samples, batc
     found = follow(name, OPTIM, 32, samples)
     assert found.batch_text() == batch
     assert rate_text(found.rates, OPTIM.learning_rate) == rate
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("best-batch", "optim.best_batches must be given for the arm best-batch; got none: `gmmae plan` says them"),
+        ("tuned", "optim.tuned_factors must be given for the arm tuned; got none: `gmmae plan --tune` finds them"),
+    ],
+)
+def test_what_only_a_plan_knows_must_be_given(name, message):
+    with pytest.raises(InputError, match=message):
+        follow(name, OptimConfig(), 2, LARGE)
+
+
+def test_a_planned_batch_grows_with_the_root_beyond_the_planned_devices():
+    assert [follow("best-batch", OPTIM, n, LARGE).global_batch for n in (1, 2, 3, 4, 16)] == [32, 50, 61, 80, 160]
 
 
 def test_an_unknown_arm_lists_the_valid_ones():

@@ -53,6 +53,8 @@ BAD = [
         for value in (0.0, -1.0, NAN, INF)
     ],
     ("optim.base_batch", 0, "at least 1"),
+    *[("optim.best_batches", value, "positive numbers") for value in ((0,), (32, -1))],
+    *[("optim.tuned_factors", value, "positive numbers") for value in ((0.0,), (1.0, NAN), (1.0, INF))],
     ("optim.warmup_epochs", -1, "at least 0"),
     *[("optim.decay_epochs", value, "increasing epochs from 1") for value in ((3, 2), (2, 2), (0, 2))],
     *[(f"optim.{name}", value, "at least 0 and below 1") for name in ("beta1", "beta2") for value in (-0.1, 1.0, NAN)],
@@ -92,6 +94,7 @@ def changed(given, key, value):
 
 ANY_VALUE = {
     "log.tensorboard",
+    "log.noise_scale",
     "data.root",
     "data.csv",
     "data.category_column",
@@ -201,6 +204,8 @@ OTHER = {
     "model.fused": False,
     "optim.learning_rate": 1 / 3,
     "optim.base_batch": 16,
+    "optim.best_batches": (32, 48),
+    "optim.tuned_factors": (1.0, 1.5),
     "optim.warmup_epochs": 10,
     "optim.decay_epochs": (30, 60),
     "optim.decay_factor": 0.2,
@@ -234,6 +239,7 @@ OTHER = {
     "checkpoint.keep": 1,
     "compilation_cache": "./compiled",
     "log.tensorboard": False,
+    "log.noise_scale": True,
     "log.detail_epochs": 2,
     "log.figure_epochs": (1, 2),
     "log.figure_samples": 2,
@@ -267,6 +273,7 @@ MAY_DIFFER_ON_RESUME = {
     "checkpoint.keep",
     "compilation_cache",
     "log.tensorboard",
+    "log.noise_scale",
     "log.detail_epochs",
     "log.figure_epochs",
     "log.figure_samples",

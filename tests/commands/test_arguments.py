@@ -179,7 +179,7 @@ def test_an_error_in_a_file_names_the_file_the_key_and_what_is_allowed(toml, tex
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["--arm", "fast"], ["arm must be one of strong, ", "sqrt-warmup; got 'fast'"]),
+        (["--arm", "fast"], ["arm must be one of strong, ", "tuned; got 'fast'"]),
         (["--data.size", "big"], ["--data.size", "'big'"]),
         (["--stop.max-epochs", "1.5"], ["--stop.max-epochs", "'1.5'"]),
         (["--seed"], ["--seed", "missing value"]),
@@ -356,6 +356,7 @@ def report(*arguments):
 def test_a_report_takes_a_folder_and_clusters():
     assert (report("here").root, report("here").clusters) == (Path("here"), ())
     assert report("here", "--clusters", "pcie", "mine.toml").clusters == ("pcie", "mine.toml")
+    assert (report("here").plan, report("here", "--plan", "plan.json").plan) == (None, Path("plan.json"))
 
 
 @pytest.mark.parametrize(("arguments", "part"), [([], "FOLDER"), (["here", "--clustres", "pcie"], "--clustres")])

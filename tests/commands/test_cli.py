@@ -113,7 +113,7 @@ def test_unknown_command(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["gmmae", "trian"])
     assert cli.main() == 2
     assert (
-        "must be one of train, sweep, report, data, evaluate, describe, export, generate, insert, judge; got 'trian'"
+        "must be one of train, sweep, report, data, plan, evaluate, describe, export, generate, insert, judge; got 'trian'"
         in capsys.readouterr().err
     )
 
@@ -200,7 +200,10 @@ def test_a_dry_run_prints_the_grid_and_leaves_nothing(tmp_path, sweep_file, caps
 
 
 BAD_SWEEPS = {
-    "devices": (["--dry-run", "--devices", "9"], "parallel.devices must be at most the samples in a step, 8; got 9"),
+    "devices": (
+        ["--dry-run", "--devices", "9"],
+        "devices must be at most the samples in a step of the arm strong, 8; got (9,)",
+    ),
     "cluster": (["--clusters", "k81"], "--clusters must be a TOML file or one of ethernet_100g, "),
     "option": (["--retyr"], "--retyr"),
     "workdir": (["--workdir", "/proc/sweep"], "workdir must be a folder that can be written; got /proc/sweep"),
@@ -221,7 +224,8 @@ def test_a_sweep_is_followed_by_its_report_unless_it_was_interrupted(tmp_path, s
     ran, written = [], []
     monkeypatch.setattr(engine, "sweep", lambda *given, **options: ran.append((given, options)) or code)
 
-    def write(config, root, clusters):
+    def write(config, root, clusters, plan):
+        assert plan is None
         written.append((config, root, [cluster.name for cluster in clusters]))
         return [root / "report" / "report.md"]
 
@@ -244,7 +248,7 @@ def test_a_report_needs_the_folder_of_a_sweep(tmp_path, capsys):
 
 
 def test_a_report_is_of_the_sweep_in_the_folder(tmp_path, sweep_file, monkeypatch, capsys):
-    """The saved clusters unless others are given."""
+    """The saved clusters unless others are given, and a plan where one is."""
     root = tmp_path / "sweep"
     root.mkdir()
     sweep_file.rename(root / "sweep.toml")
@@ -252,11 +256,11 @@ def test_a_report_is_of_the_sweep_in_the_folder(tmp_path, sweep_file, monkeypatc
     module = SimpleNamespace(write=lambda *given: written.append(given) or [root / "report.md"])
     monkeypatch.setitem(sys.modules, "gmmae.report.page", module)
     assert cli.guarded(cli.report, [str(root)]) == 0
-    assert cli.guarded(cli.report, [str(root), "--clusters", "pcie", "h200_nvlink"]) == 0
+    assert cli.guarded(cli.report, [str(root), "--clusters", "pcie", "h200_nvlink", "--plan", "a.json"]) == 0
     assert capsys.readouterr().out.splitlines() == [str(root / "report.md")] * 2
-    assert [(config.devices, place, len(clusters)) for config, place, clusters in written] == [
-        ((1, 3), root, 1),
-        ((1, 3), root, 2),
+    assert [(config.devices, place, len(clusters), plan) for config, place, clusters, plan in written] == [
+        ((1, 3), root, 1, None),
+        ((1, 3), root, 2, Path("a.json")),
     ]
 
 

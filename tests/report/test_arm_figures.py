@@ -30,6 +30,7 @@ def drawn(monkeypatch):
     for name in ("warmup_course", "losses_by_devices"):
         monkeypatch.setattr(arm_figures.courses, name, keep(name))
     monkeypatch.setattr(arm_figures.canvas, "save_both", lambda figure, stem: (Path("unused.png"), Path("unused.svg")))
+    monkeypatch.setattr(arm_figures.canvas, "save", lambda figure, path: path)
     return asked
 
 
@@ -43,12 +44,13 @@ def test_all_figures_are_drawn_and_say_that_times_are_projected(projected, tmp_p
         assert isinstance(figure, Figure)
         assert figure.png.stat().st_size > 10_000
         assert figure.svg.stat().st_size > 10_000
-        assert "Projected to Flat" in figure.caption
-        assert "no overlap" in figure.caption
+        assert "Projected to Flat, not measured there." in figure.caption
 
 
 def test_figure_2_has_a_line_for_each_arm(projected, drawn, tmp_path):
-    arm_figures.time_to_target(projected, tmp_path)
+    figure = arm_figures.time_to_target(projected, tmp_path)
+    assert isinstance(figure, Figure)
+    assert (figure.narrow, drawn["width"]) == (tmp_path / "figure_2_narrow.svg", 4.2)
     assert drawn["title"].endswith("(projected to Flat)")
     assert drawn["y_label"] == "projected time to target (s)"
     by_label = {series.label: series for series in drawn["what"]}
@@ -100,7 +102,7 @@ def test_without_times_curves_are_drawn_against_epochs(drawn, tmp_path):
     assert drawn["drawn_by"] == "losses_by_devices"
     left_out = arm_figures.time_to_target(found, tmp_path)
     assert isinstance(left_out, Paragraph)
-    assert "step times have not been measured yet" in left_out.text
+    assert left_out.text == "Fig. 2 is left out: there are no times to the target."
 
 
 def test_what_is_not_there_is_left_out_with_a_sentence(tmp_path):

@@ -1,13 +1,18 @@
+import math
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import plugin_data_pb2
 
+from gmmae.base.config import changed
 from gmmae.report import board, results
 from gmmae.sweep.grid import Cell
 from tests import sweeps
-from tests.sweeps import FLAT, GRID, PASSES, STEPS
+from tests.sweeps import FLAT, GRID, PASSES, STEPS, TARGET
 
 CONFIG = replace(GRID, arms=("strong", "linear"), devices=(1, 2), seeds=(0,))
 
@@ -33,7 +38,8 @@ def test_each_cell_comes_back_with_its_losses_and_its_projected_time(root):
     found = results.read(CONFIG, root, FLAT)
     assert board.write(found) == root / "tb"
     names = sorted(path.parent.relative_to(root / "tb").as_posix() for path in (root / "tb").rglob("events*"))
-    assert names == [f"{cell}/seed0_projected" for cell in ("linear/n02", "strong/n01", "strong/n02")]
+    compared = ["compare/linear_projected", "compare/strong_projected", "compare/target"]
+    assert names == [*compared, *(f"{cell}/seed0_projected" for cell in ("linear/n02", "strong/n01", "strong/n02"))]
     events = load(root / "tb" / "strong" / "n02" / "seed0_projected")
     first, *_, last = events.Scalars("loss/validation")
     assert last.wall_time - first.wall_time == pytest.approx((last.step - 1) * 21.8)  # TensorBoard's axis "Relative"
@@ -46,6 +52,65 @@ def test_each_cell_comes_back_with_its_losses_and_its_projected_time(root):
     missed = load(root / "tb" / "linear" / "n02" / "seed0_projected")
     assert "result/projected_time_to_target_s" not in missed.Tags()["scalars"]
     assert scalars(missed, "result/best_val_loss") == pytest.approx({3: 0.0148})
+
+
+def compared(root, run):
+    """The events of a run of the comparison, as triples of a step, seconds and a value, by tag."""
+    events = load(root / "tb" / "compare" / run)
+    by_tag = {tag: events.Scalars(tag) for tag in events.Tags()["scalars"]}
+    return {
+        tag: [(event.step, event.wall_time - rows[0].wall_time, event.value) for event in rows] for tag, rows in by_tag.items()
+    }
+
+
+def test_custom_scalars_chart_the_arms_and_the_target_for_each_number_of_devices(root):
+    sweeps.add_step_times(root, 1, STEPS, PASSES)
+    found = results.read(CONFIG, root, FLAT)
+    board.write(found)
+    events = load(root / "tb" / "compare" / "strong_projected")
+    of_layout: Any = layout_pb2  # its classes are made when it is imported
+    (event,) = events.Tensors("custom_scalars__config__")
+    layout = of_layout.Layout.FromString(event.tensor_proto.string_val[0])
+    (category,) = layout.category
+    assert category.title == "Validation loss (projected to Flat)"
+    assert [(chart.title, list(chart.multiline.tag)) for chart in category.chart] == [
+        ("1 device", ["^compare/n01_loss$"]),
+        ("2 devices", ["^compare/n02_loss$"]),
+    ]
+    strong, linear, target = (compared(root, run) for run in ("strong_projected", "linear_projected", "target"))
+    assert strong.keys() == target.keys() == {"compare/n01_loss", "compare/n02_loss"}
+    assert linear.keys() == {"compare/n02_loss"}
+    # Lines begin where the run does, so that the axis "Relative" has the first epoch too.
+    first, *others = strong["compare/n02_loss"]
+    assert first[:2] == (0, 0.0)
+    assert math.isnan(first[2])
+    history = found.history(found.group("strong", 2)[0])
+    np.testing.assert_allclose(others, [(row.epoch, 21.8 * row.epoch, row.val_loss) for row in history], rtol=1e-5)
+    np.testing.assert_allclose(linear["compare/n02_loss"][-1], (3, 3 * 13.0, 0.0148), rtol=1e-5)
+    np.testing.assert_allclose(target["compare/n02_loss"], [(0, 0.0, TARGET), (1, 218.0, TARGET)], rtol=1e-5)
+
+
+def test_of_several_seeds_the_one_of_the_median_time_is_charted_and_a_miss_is_the_slowest(tmp_path):
+    config = replace(CONFIG, mode="measured", arms=("strong", "weak"), devices=(2,), seeds=(0, 1, 2))
+    for seed, epochs in enumerate((4, 8, 6)):
+        sweeps.reach(config, tmp_path, Cell("strong", 2, seed), epochs)
+    sweeps.reach(config, tmp_path, Cell("weak", 2, 0), 10)
+    sweeps.add(config, tmp_path, Cell("weak", 2, 1), "max_epochs", 5, 0.01)
+    board.write(results.read(config, tmp_path, None))
+    assert [compared(tmp_path, arm)["compare/n02_loss"][-1][:2] for arm in ("strong", "weak")] == [(6, 15.0), (5, 12.5)]
+
+
+def test_without_a_target_the_arms_are_charted_alone(tmp_path):
+    config = replace(CONFIG, mode="measured", run=changed(CONFIG.run, stop__target=0.0))
+    sweeps.reach(config, tmp_path, Cell("strong", 2, 0), 4)
+    board.write(results.read(config, tmp_path, None))
+    assert compared(tmp_path, "target") == {}
+    assert len(compared(tmp_path, "strong")["compare/n02_loss"]) == 5
+
+
+def test_without_times_nothing_is_charted_over_them(root):
+    board.write(results.read(CONFIG, root, None))
+    assert not (root / "tb" / "compare").exists()
 
 
 def test_hparams_say_which_cell_it_is(root):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gmmae.base.errors import InputError
 from gmmae.report import document, tables
-from gmmae.report.document import Bullets, Figure, Heading, Paragraph
+from gmmae.report.document import Bullets, Figure, Folded, Heading, Paragraph
 from gmmae.report.tables import Table
 
 PNG = b"\x89PNG\r\n\x1a\n of a drawing"
@@ -97,14 +97,46 @@ def test_the_page_shows_what_was_written(blocks):
     assert [text.split("\n")[1] for text in page.texts["figure"]] == ["Efficiencies", ""]
 
 
-def test_the_contents_follow_the_title(blocks):
+def test_the_contents_follow_the_title_and_its_first_paragraph(blocks):
     text = document.html("", blocks)
-    assert text.index("</h1>") < text.index("<nav") < text.index("<p>")
+    assert text.index("</h1>") < text.index("<p>") < text.index("<nav") < text.index("<h2")
     assert '<li><a href="#section-5">&lt;Losses&gt;</a></li>' in text
     assert '<h2 id="section-5">&lt;Losses&gt;</h2>' in text
+    listed = document.html("", [blocks[0], blocks[3], blocks[2]])
+    assert listed.index("<li><strong>") < listed.index("<nav")
     untitled = document.html("", blocks[1:])
     assert untitled.index("<nav") < untitled.index("<p>")
     assert "<nav" not in document.html("", blocks[:2])
+
+
+def test_a_fold_is_a_details_element_that_a_link_to_its_content_opens(blocks, figure):
+    text = document.html("", [blocks[0], Folded("More <x>", (TABLE, figure)), blocks[2]])
+    page = Page(text)
+    assert page.texts["summary"] == ["More <x>"]
+    # The browser opens the folds around what a link leads to, so the target is within the element and not itself it.
+    assert re.search(r'<details>\n<summary><h2>More &lt;x&gt;</h2></summary>\n<div id="section-1">\n<figure', text)
+    assert page.references[:2] == ["#section-1", "#section-2"]
+    assert page.texts["details"][0].count("1 & 2") == 1
+    assert "@media print { details::details-content" in page.texts["style"][0]
+
+
+def test_a_fold_in_markdown_is_html_around_markdown(tmp_path):
+    text = document.markdown([Folded("More <x>", (Paragraph("a_b"), TABLE)), Paragraph("c")], tmp_path)
+    head = "<details>\n<summary><h2>More &lt;x&gt;</h2></summary>\n\na\\_b\n\n"
+    assert text == head + tables.markdown(TABLE) + "\n</details>\n\nc\n"
+
+
+def test_wide_tables_and_figures_scroll_in_boxes_of_their_own(blocks):
+    text = document.html("", blocks)
+    boxes = re.findall(r'<div class="scroll" role="region" aria-label="([^"]*)" tabindex="0">\n<(\w+)', text)
+    assert boxes == [("Efficiencies", "table"), ("losses", "img")]
+    assert text.count("<table>") == text.count("</table>\n</div>") == 1
+    assert text.index("Efficiencies</strong>") < text.index('<div class="scroll"') < text.index("A note.")
+
+
+def test_folds_are_unfolded_in_their_place(blocks):
+    folded = [blocks[0], Folded("a", (blocks[1], Folded("b", (blocks[2],)))), blocks[3]]
+    assert document.unfolded(folded) == blocks[:4]
 
 
 def test_a_figure_is_embedded_as_svg_unless_that_is_large(figure):
@@ -113,6 +145,16 @@ def test_a_figure_is_embedded_as_svg_unless_that_is_large(figure):
     figure.svg.write_bytes(b" " * (document.SVG_LIMIT_BYTES + 1))
     (source,) = Page(document.html("", [figure])).references
     assert source == f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
+
+
+def test_narrow_screens_get_the_narrow_drawing(figure):
+    narrow = figure.svg.with_name("narrow.svg")
+    with pytest.raises(InputError, match=r"'.*narrow\.svg' is missing"):
+        document.html("", [figure._replace(narrow=narrow)])
+    narrow.write_bytes(b"<svg/>")
+    page = Page(document.html("", [figure._replace(narrow=narrow)]))
+    assert page.references == [f"data:image/svg+xml;base64,{base64.b64encode(data).decode()}" for data in (b"<svg/>", SVG)]
+    assert {"picture", "source"} <= page.tags
 
 
 def test_markdown(blocks, tmp_path):

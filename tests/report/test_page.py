@@ -31,24 +31,31 @@ def test_a_sweep_becomes_pages_tables_figures_and_a_board(tmp_path):
         "cells.csv",
         *(f"tables/{name}.{ending}" for name in names for ending in ("csv", "md", "tex")),
         *(f"figures/figure_{number}.{ending}" for number in range(2, 6) for ending in ("png", "svg")),
+        "figures/figure_2_narrow.svg",
     }
     text = (place / "report.md").read_text(encoding="utf-8")
     assert text.startswith(f"# Scaling strategies compared: {tmp_path.name}".replace("_", r"\_"))
-    assert text.index("## Verdict") < text.index("## Tables") < text.index("## Figures")
+    parts = ["# Scaling", "**Fastest: ", "![Fig. 2]", "**Table III.", "<h2>Verdict", "<h2>Tables", "**Table I.", "<h2>Figures"]
+    assert sorted(parts, key=text.index) == [*parts]
+    assert "<details>" not in text[: text.index("<h2>Verdict") - len("<details>\n<summary>")]
+    assert text.count("<details>") == text.count("</details>") == 4
     assert "**35 of 36 cells are computed.**" in text
+    assert "1 of 35 processes crashed or timed out: they say nothing of the optimisation and count nowhere." in text
     assert "Device: cpu. Versions: jax 0.10.2, python 3.11.9. Commit: 8d988e1." in text
     assert "](figures/figure_2.png)" in text
     html = (place / "report.html").read_text(encoding="utf-8")
     assert "figures/" not in html  # it needs nothing but itself
-    assert html.count("data:image/") == 4
+    assert html.count("data:image/") == 5  # the narrow drawing of Fig. 2 among them
 
 
 def test_a_half_finished_sweep_without_step_times_is_told_as_far_as_it_is(tmp_path):
     sweeps.reach(ONE_SEED, tmp_path, Cell("strong", 1, 0), 3)
     text = written(ONE_SEED, tmp_path)
-    assert "**1 of 12 cells are computed.**" in text
+    assert "**1 of 12 cells are computed.** The rest is missing from what follows." in text
+    assert "**Which arm is the fastest is unknown**, since times cannot be projected (step times" in text
     assert "Times cannot be projected (step times have not been measured yet)" in text
     assert "Fig. 3 is left out" in text
+    assert "<h2>Tables</h2>" not in text  # there is none
 
 
 def test_nothing_computed_is_a_report_too_and_stale_files_vanish(tmp_path):

@@ -1,12 +1,15 @@
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 
 from gmmae.report import results, throughput_page
-from gmmae.report.document import Bullets, Figure, Paragraph
+from gmmae.report.document import Bullets, Figure, Folded, Paragraph, unfolded
 from gmmae.report.tables import Table
 from gmmae.sweep.grid import SweepConfig, TimingConfig
 from tests import sweeps
+
+T = TypeVar("T")
 
 CONFIG = SweepConfig(mode="throughput", devices=(1, 2, 4, 8), timing=TimingConfig(device_batches=(16,), global_batches=(32,)))
 
@@ -19,8 +22,8 @@ def measured(root, counts=(1, 2, 4, 8), noise=(0.0, 0.0, 0.0, 0.0), **changes):
     return results.read(CONFIG, root, None)
 
 
-def of(kind, blocks):
-    return [block for block in blocks if isinstance(block, kind)]
+def of(kind: type[T], blocks) -> list[T]:
+    return [block for block in unfolded(blocks) if isinstance(block, kind)]
 
 
 def test_families_keep_the_global_or_the_device_batch(tmp_path):
@@ -37,6 +40,11 @@ def test_tables_give_medians_quartiles_rates_and_efficiencies(tmp_path):
     by_name = {table.name: table for table in of(Table, throughput_page.blocks(measured(tmp_path), tmp_path))}
     assert by_name["strong_throughput"].rows[2] == ("8", "4", "32", "16", "14.4 to 17.6", "2000", "56.25")
     assert by_name["weak_throughput"].rows[2] == ("16", "4", "64", "24", "21.6 to 26.4", "2667", "87.50")
+
+
+def test_the_rates_come_first_and_the_tables_are_folded(tmp_path):
+    kinds = [type(block) for block in throughput_page.blocks(measured(tmp_path), tmp_path)]
+    assert kinds == [Bullets, Figure, *[Folded] * 4]
 
 
 def test_figures_are_drawn(tmp_path):
