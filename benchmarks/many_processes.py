@@ -34,6 +34,8 @@ from gmmae.processes.peers import Group
 from gmmae.report.tables import Table, markdown
 
 EPOCHS, AGREEMENTS, TURNS = 3, 50, 5
+REDUCED = (8, 1 << 23)
+"""Bytes of the all-reduces that are timed."""
 TINY = shlex.split("""
 --data.size 8 --data.samples 128 --data.validation 32 --model.filters 2 --model.kernels 3 --model.latent-dim 4
 --model.components 2 --optim.base-batch 32 --stop.target 0 --log.tensorboard False
@@ -170,6 +172,22 @@ def agreement_s(config: Config, workdir: Path, group: Group) -> float:
     return (time.perf_counter() - start) / AGREEMENTS
 
 
+def reduced_s(config: Config, workdir: Path, group: Group) -> dict[str, float]:
+    """Seconds of an all-reduce by the bytes of it, the median of some."""
+    import jax
+    import numpy as np
+
+    from benchmarks.limits import seconds
+
+    add = jax.pmap(lambda x: jax.lax.psum(x, "devices"), axis_name="devices")
+    found = {}
+    for size in REDUCED:
+        x = jax.block_until_ready(add(np.ones((jax.local_device_count(), size // 4), np.float32)))
+        group.wait()
+        found[str(size)] = statistics.median(seconds(add, x, turns=AGREEMENTS))
+    return found
+
+
 def restoring_s(broadcast: bool, config: Config, workdir: Path, group: Group) -> list[float]:
     """Seconds until all processes have a checkpoint, in turns."""
     from jax.experimental import multihost_utils
@@ -198,7 +216,12 @@ def restoring_s(broadcast: bool, config: Config, workdir: Path, group: Group) ->
 
 
 WAYS = {"read": "all read it", "broadcast": "process 0 reads and broadcasts it"}
-MEASURES = {"agreement": agreement_s, "read": partial(restoring_s, False), "broadcast": partial(restoring_s, True)}
+MEASURES = {
+    "agreement": agreement_s,
+    "reduce": reduced_s,
+    "read": partial(restoring_s, False),
+    "broadcast": partial(restoring_s, True),
+}
 
 
 if __name__ == "__main__":
