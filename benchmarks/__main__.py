@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.child import ROOT, ask
 from benchmarks.peers import compare, roster
 from benchmarks.peers.fleet import fleet
-from gmmae.base.provenance import git_commit, versions
+from gmmae.base.provenance import git_commit, machine, versions
 from gmmae.base.records import write_text
 from gmmae.report.tables import Table, markdown
 
@@ -36,11 +36,11 @@ class Bench:
 
     def __init__(self, asked: argparse.Namespace, folder: Path):
         self.asked, self.folder = asked, folder
-        machine = self.problem(asked.config, SAMPLES["cpu"], VALIDATION, asked.precision)
-        self.platform, self.kind, self.batch = machine["platform"], machine["kind"], machine["batch"]
-        self.workload = machine["workload"]
+        found = self.problem(asked.config, SAMPLES["cpu"], VALIDATION, asked.precision)
+        self.platform, self.kind, self.batch = found["platform"], found["kind"], found["batch"]
+        self.workload = found["workload"]
         self.samples = SAMPLES[self.platform]
-        self.path = asked.out / f"{slug(hardware(self.platform, self.kind))}.json"
+        self.path = asked.out / f"{slug(machine(self.kind))}.json"
         self.sections: dict[str, Any] = json.loads(self.path.read_text()) if self.path.exists() else {}
 
     def problem(self, config: str, samples: int, validation: int, precision: str) -> dict[str, Any]:
@@ -117,14 +117,6 @@ PARTS: dict[str, Callable[[Bench], Section]] = {
 }
 
 
-def hardware(platform: str, kind: str) -> str:
-    """What measured: the GPU, or the processor and its cores."""
-    if platform != "cpu":
-        return kind
-    names = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    return f"{names[0] if names else 'cpu'} {len(os.sched_getaffinity(0))} cores"
-
-
 def slug(text: str) -> str:
     """A file name.
 
@@ -151,7 +143,7 @@ def main() -> None:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(asked, Path(folder))
-        print(f"{hardware(bench.platform, bench.kind)}; {', '.join(f'{k} {v}' for k, v in versions().items())}\n", flush=True)
+        print(f"{machine(bench.kind)}; {', '.join(f'{k} {v}' for k, v in versions().items())}\n", flush=True)
         for part in asked.parts:
             began, load = time.perf_counter(), os.getloadavg()[0]
             section, tables = PARTS[part](bench)

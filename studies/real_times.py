@@ -152,7 +152,7 @@ def row(name: str, arm: str, record: Record, said: Mapping[str, Any]) -> dict[st
     }
 
 
-def summary(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+def summary(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """The error of the times and of what they are made of, over the runs that arrived."""
     arrived = [one for one in rows if one["outcome"] == TARGET_REACHED]
 

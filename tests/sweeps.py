@@ -50,6 +50,7 @@ def run_record(config: SweepConfig, cell: Cell, outcome: str, epochs: int, loss:
         "clocks": {"train_s": 2.0 * epochs, "eval_s": 0.5 * epochs, "total_s": 3.0 * epochs},
         "versions": {"jax": "0.10.2", "python": "3.11.9"},
         "git_commit": "8d988e1",
+        "machine": "a processor, 2 cores",
     }
     return Record(**values | changes)
 

@@ -2,9 +2,12 @@
 
 import hashlib
 import platform
+import re
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from gmmae.base.environment import cores
 
 PACKAGES = ("gmmae", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
@@ -18,6 +21,18 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def machine(kind: str) -> str:
+    """What computes, in words: the accelerator as JAX calls it, or the processor and the cores that this process may use."""
+    if kind != "cpu":
+        return kind
+    try:
+        found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+    except OSError:  # not Linux
+        found = None
+    name = found[1] if found else platform.processor() or platform.machine() or kind
+    return f"{' '.join(name.split())}, {cores()} core{'s' * (cores() > 1)}"
 
 
 def git_commit() -> str | None:

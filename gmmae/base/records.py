@@ -84,6 +84,7 @@ class Record:
     clocks: dict[str, float] = field(default_factory=dict)  # seconds by section
     versions: dict[str, str] = field(default_factory=dict)
     git_commit: str | None = None
+    machine: str = ""  # the accelerator, or the processor and the cores that the first process may use
     schema_version: int = SCHEMA_VERSION
 
     @property

@@ -176,19 +176,24 @@ def cells_csv(results: Results) -> str:
     """One row for each computed cell, failed processes included; empty where there is no value."""
     columns = ("arm", "devices", "seed", "mode", "outcome", "epochs", "wanted_batch", "global_batch", "device_batch")
     columns += ("learning_rate",)
+    clocks, provenance = ("train_s", "eval_s"), ("machine", "git_commit")
     losses = ("final_train_loss", "final_val_loss", "best_val_loss", "best_epoch")
     rows = {}
     for run in results.runs:
         known = math.isfinite(run.time_s)
         row = {name: getattr(run.record, name) for name in (*columns[5:], *losses)}
         row |= {"outcome": run.outcome, "path": run.path, "time_to_target_s": run.time_s if known else ""}
-        rows[run.cell] = row | {"projected": known and results.clock.kind == "projected"}
+        row |= {"projected": known and results.clock.kind == "projected"}
+        row |= {"steps": run.record.epochs * run.record.steps_per_epoch}
+        row |= {name: run.record.clocks.get(name, "") for name in clocks}
+        rows[run.cell] = row | {name: getattr(run.record, name) or "" for name in provenance}
     for record in results.failed:
         rows[record.cell] = {"outcome": record.outcome, "path": record.path, "projected": False}
     metrics = list(dict.fromkeys(name for run in results.runs for name in run.record.best_metrics))
     for run in results.runs:
         rows[run.cell] |= {f"best_{name}": run.record.best_metrics.get(name, "") for name in metrics}
     names = (*columns, *losses, *(f"best_{name}" for name in metrics), "time_to_target_s", "projected", "path")
+    names += ("steps", *clocks, *provenance)
     file = io.StringIO()
     writer = csv.DictWriter(file, names, lineterminator="\n")
     writer.writeheader()

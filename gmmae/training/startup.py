@@ -11,7 +11,7 @@ from gmmae.base.arms import rate_text
 from gmmae.base.config import Config, StopConfig, run_id
 from gmmae.base.environment import cores
 from gmmae.base.errors import InputError
-from gmmae.base.provenance import git_commit, versions
+from gmmae.base.provenance import git_commit, machine, versions
 from gmmae.base.records import Record
 from gmmae.training.programs import Setup, parameter_count
 from gmmae.training.step import TrainState
@@ -44,6 +44,7 @@ def new_record(setup: Setup, state: TrainState) -> Record:
         goal=config.stop.goal,
         versions=versions(),
         git_commit=git_commit(),
+        machine=machine(devices.kind),
     )
 
 

@@ -190,6 +190,10 @@ def test_cells_csv_has_a_row_for_each_computed_cell(projected):
     strong = by_cell["strong", "2", "0"]
     assert float(strong["time_to_target_s"]) == pytest.approx(218)
     assert (strong["projected"], strong["path"], strong["device_batch"]) == ("True", "strong-n1-seed0", "16")
+    record = next(run.record for run in projected.runs if run.cell == ("strong", 2, 0))
+    assert int(strong["steps"]) == record.epochs * record.steps_per_epoch
+    assert (strong["machine"], strong["git_commit"]) == ("a processor, 2 cores", "8d988e1")
+    assert float(strong["train_s"]) == record.clocks["train_s"]
     missed = by_cell["linear", "4", "0"]
     assert (missed["outcome"], missed["time_to_target_s"], missed["final_val_loss"]) == ("diverged", "", "nan")
     crashed = by_cell["linear-warmup", "4", "1"]

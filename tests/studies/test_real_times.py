@@ -25,7 +25,7 @@ def test_errors_are_those_of_logarithms_over_the_runs_that_arrived():
     arrived |= {"said_low_s": 1.9, "said_high_s": 2.5}
     late = arrived | {"outcome": "max_epochs", "seconds": math.nan}
     slow = arrived | {"seconds": 4.4}
-    found = dict(real_times.summary([arrived, late, slow]))
+    found = {name: value for name, value in real_times.summary([arrived, late, slow])}
     assert found["runs that arrived"] == "2 of 3"
     assert found["time to the target: abs. log error"] == "0.394 / 0.693"
     assert found["steps: abs. log error"] == "0.095 / 0.095"
