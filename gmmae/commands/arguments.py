@@ -120,39 +120,6 @@ def _run_config(root: Path) -> Config:
 
 
 @dataclass(frozen=True)
-class PrepareArguments:
-    """Cut the nodules out of their scans, once, into the cache."""
-
-    config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used
-    out: Path | None = None  # folder for copies of summary.json and contact_sheet.png
-    refresh: Switch = False  # throw away what the cache has of these data, and extract anew
-    data: Data = field(default_factory=DataConfig)
-
-
-@dataclass(frozen=True)
-class InspectArguments:
-    """Show what is known of one nodule, and its central slices."""
-
-    which: Name  # the nodule's name, a part that only it has, or its number from 0
-    config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used
-    out: Path = Path("nodule.png")  # the picture to write
-    data: DataConfig = field(default_factory=DataConfig)
-
-
-@dataclass(frozen=True)
-class SynthArguments:
-    """Write a folder of synthetic scans in LUNA16's shape."""
-
-    root: Folder  # the folder to write; empty, or made
-    scans: int = 10  # scans to write
-    nodules: tuple[int, int] = (0, 3)  # the fewest and the most nodules in a scan
-    seed: int = 0  # another seed, other scans
-    slices: int = 120  # along z, 2.5 mm apart
-    pixels: int = 256  # along x and y each; together they are 360 mm wide
-    compressed: bool = False  # write .zraw rather than .raw
-
-
-@dataclass(frozen=True)
 class SweepArguments:
     """Compare scaling strategies: arms × device counts × seeds, each cell in a process of its own, then a report."""
 
@@ -194,21 +161,6 @@ class ReportArguments:
 def parse_report(arguments: Sequence[str], prog: str) -> ReportArguments:
     """The arguments of `report`. Errors as `parse_train`."""
     return parse(ReportArguments(MISSING), arguments, prog)
-
-
-def parse_prepare(arguments: Sequence[str], prog: str) -> PrepareArguments:
-    """The arguments of `data prepare`. Errors as `parse_train`."""
-    return parse(PrepareArguments(data=data_section(arguments)), arguments, prog, markers=())
-
-
-def parse_inspect(arguments: Sequence[str], prog: str) -> InspectArguments:
-    """The arguments of `data inspect`. Errors as `parse_train`."""
-    return parse(InspectArguments(MISSING, data=data_section(arguments)), arguments, prog)
-
-
-def parse_synth(arguments: Sequence[str], prog: str) -> SynthArguments:
-    """The arguments of `data synth`. Errors as `parse_train`."""
-    return parse(SynthArguments(MISSING), arguments, prog)
 
 
 def data_section(arguments: Sequence[str], default: DataConfig = DataConfig()) -> DataConfig:  # noqa: B008
@@ -260,6 +212,8 @@ def read_config(path: Path, workload: str | None = None) -> Config:
 def read_sweep(path: Path, workload: str | None = None) -> SweepConfig:
     """The sweep in a TOML file; its `run` begins with the training configuration that its key `base` names.
 
+    A workload of its own replaces that one's, and must have its settings.
+
     Raises:
       InputError: as `read_config`.
     """
@@ -268,10 +222,14 @@ def read_sweep(path: Path, workload: str | None = None) -> SweepConfig:
     if base is not None and not isinstance(base, str):
         raise InputError(f"{path}: base must be a TOML file, or the name of one in configs/; got {base!r}")
     own = table.get("run", {})
+    own = own if isinstance(own, dict) else {}
     try:
-        run = read_config(config_path(base), workload) if base else _default(own if isinstance(own, dict) else {}, workload)
+        run = _default(own, workload) if workload or "workload" in own or not base else None
+        if base:
+            run = read_config(config_path(base), run and run.workload)
     except InputError as error:
         raise InputError(f"{path}: base: {error}") from error
+    assert run is not None
     read = _read(path, SweepConfig(run=_typed(run)), table)
     return replace(read, run=_plain(read.run))
 

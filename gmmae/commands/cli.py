@@ -122,8 +122,7 @@ def data(arguments: Sequence[str], prog: str = "gmmae data") -> int:
 
 
 def _prepare(arguments: Sequence[str], prog: str) -> int:
-    from gmmae.commands.arguments import parse_prepare
-    from gmmae.commands.data import prepare_data
+    from gmmae.commands.data import parse_prepare, prepare_data
 
     parsed = parse_prepare(arguments, prog)
     print(prepare_data(parsed.data, parsed.out, parsed.refresh))
@@ -131,8 +130,7 @@ def _prepare(arguments: Sequence[str], prog: str) -> int:
 
 
 def _inspect(arguments: Sequence[str], prog: str) -> int:
-    from gmmae.commands.arguments import parse_inspect
-    from gmmae.commands.data import inspect_data
+    from gmmae.commands.data import inspect_data, parse_inspect
 
     parsed = parse_inspect(arguments, prog)
     print(inspect_data(parsed.data, parsed.which, parsed.out))
@@ -140,8 +138,7 @@ def _inspect(arguments: Sequence[str], prog: str) -> int:
 
 
 def _synth(arguments: Sequence[str], prog: str) -> int:
-    from gmmae.commands.arguments import parse_synth
-    from gmmae.commands.data import synth_data
+    from gmmae.commands.data import parse_synth, synth_data
 
     p = parse_synth(arguments, prog)
     print(synth_data(p.root, p.scans, p.nodules, p.seed, p.slices, p.pixels, p.compressed))

@@ -1,14 +1,65 @@
 """What `gmmae data prepare`, `inspect` and `synth` do; each returns the text it has for the user."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from gmmae.commands.arguments import MISSING, Data, Folder, Name, Switch, data_section, parse
 from gmmae.data.config import DataConfig
 from gmmae.data.extraction.prepare import SUMMARY, Prepared, load_prepared, prepare, say_on_stderr
 from gmmae.data.extraction.summary import lines
 from gmmae.data.volumes import DataError, Details, Nodules
 
 CONTACT_SHEET = "contact_sheet.png"
+
+
+@dataclass(frozen=True)
+class PrepareArguments:
+    """Cut the nodules out of their scans, once, into the cache."""
+
+    config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used
+    out: Path | None = None  # folder for copies of summary.json and contact_sheet.png
+    refresh: Switch = False  # throw away what the cache has of these data, and extract anew
+    data: Data = field(default_factory=DataConfig)
+
+
+@dataclass(frozen=True)
+class InspectArguments:
+    """Show what is known of one nodule, and its central slices."""
+
+    which: Name  # the nodule's name, a part that only it has, or its number from 0
+    config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used
+    out: Path = Path("nodule.png")  # the picture to write
+    data: DataConfig = field(default_factory=DataConfig)
+
+
+@dataclass(frozen=True)
+class SynthArguments:
+    """Write a folder of synthetic scans in LUNA16's shape."""
+
+    root: Folder  # the folder to write; empty, or made
+    scans: int = 10  # scans to write
+    nodules: tuple[int, int] = (0, 3)  # the fewest and the most nodules in a scan
+    seed: int = 0  # another seed, other scans
+    slices: int = 120  # along z, 2.5 mm apart
+    pixels: int = 256  # along x and y each; together they are 360 mm wide
+    compressed: bool = False  # write .zraw rather than .raw
+
+
+def parse_prepare(arguments: Sequence[str], prog: str) -> PrepareArguments:
+    """The arguments of `data prepare`. Errors as `parse_train`."""
+    return parse(PrepareArguments(data=data_section(arguments)), arguments, prog, markers=())
+
+
+def parse_inspect(arguments: Sequence[str], prog: str) -> InspectArguments:
+    """The arguments of `data inspect`. Errors as `parse_train`."""
+    return parse(InspectArguments(MISSING, data=data_section(arguments)), arguments, prog)
+
+
+def parse_synth(arguments: Sequence[str], prog: str) -> SynthArguments:
+    """The arguments of `data synth`. Errors as `parse_train`."""
+    return parse(SynthArguments(MISSING), arguments, prog)
 
 
 def prepare_data(config: DataConfig, out: Path | None = None, refresh: bool = False) -> str:

@@ -3,9 +3,11 @@ from pathlib import Path
 
 import pytest
 
+from gmmae.base import arms
 from gmmae.base.config import Config
 from gmmae.base.errors import InputError
-from gmmae.commands.arguments import config_path, parse_inspect, parse_report, parse_sweep, parse_train, read_config, read_sweep
+from gmmae.commands.arguments import config_path, parse_report, parse_sweep, parse_train, read_config, read_sweep
+from gmmae.commands.data import parse_inspect
 from gmmae.sweep.grid import SweepConfig
 from gmmae.workloads import nodules
 from gmmae.workloads.registry import configuration
@@ -237,6 +239,26 @@ def test_command_line_over_sweep_file_over_base_file_over_defaults(toml, base):
 def test_a_base_may_be_named_and_may_be_missing(toml):
     assert read_sweep(toml('base = "quickstart"')).run == read_config(CONFIGS / "quickstart.toml")
     assert read_sweep(toml("")) == SweepConfig()
+
+
+@pytest.fixture
+def own_workload(tmp_path, monkeypatch):
+    """A file with the nodules and an arm of its own."""
+    monkeypatch.setitem(arms.ARMS, "own-root", arms.ARMS["sqrt"])  # taken away again afterwards
+    path = tmp_path / "mine.py"
+    path.write_text("from gmmae.base.arms import ARMS, Arm, batch_a_device\nfrom gmmae.workloads.nodules import Config, build\n"
+                    "ARMS['own-root'] = Arm('Own', batch_a_device, lambda k: k ** 0.25)\n")  # fmt: skip
+    return path
+
+
+def test_a_sweep_may_have_a_workload_in_place_of_its_bases_with_arms_of_its_own(toml, own_workload, monkeypatch):
+    monkeypatch.chdir(own_workload.parent)
+    path = toml('base = "quickstart"\narms = ["own-root"]\n[run]\nworkload = "mine.py"')
+    config = read_sweep(path)
+    assert config.run.workload == str(own_workload)  # not relative: cells may begin in another folder
+    assert config.arms == ("own-root",)
+    assert config.run.optim == read_config(CONFIGS / "quickstart.toml").optim
+    assert sweep("--config", str(path)).config == config
 
 
 def test_values_of_every_kind_are_read_for_a_sweep(toml):
