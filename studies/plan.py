@@ -10,7 +10,6 @@ train_s.
 """
 
 import argparse
-import csv
 import json
 import math
 from collections import defaultdict
@@ -91,10 +90,9 @@ def collect(folders: Iterable[Path]) -> None:
 def read() -> list[Case]:
     """Every plan that has cells to be judged by."""
     truths: dict[str, list[Truth]] = defaultdict(list)
-    with (PLACE / "cells.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            cell = Truth(row["arm"], int(row["devices"]), int(row["batch"]), row["outcome"] == REACHED, float(row["steps"]))
-            truths[f"{row['workload']}-{row['seed']}"].append(cell)
+    for row in tables.read(PLACE / "cells.csv"):
+        cell = Truth(row["arm"], int(row["devices"]), int(row["batch"]), row["outcome"] == REACHED, float(row["steps"]))
+        truths[f"{row['workload']}-{row['seed']}"].append(cell)
     cases = []
     for name, found in json.loads((PLACE / "measured.json").read_text(encoding="utf-8")).items():
         cells = [cell for cell in truths[name] if cell.devices > 1 and cell.arm not in ("strong", "quarter")]
@@ -201,9 +199,8 @@ def _figures(name: str, of: Sequence[Judged], cases: Sequence[Case]) -> list[tup
 def mlperf() -> list[tuple[str, ...]]:
     """The hyperbola fitted to each benchmark's points, and each point foretold by a fit of the others."""
     points: dict[str, dict[int, float]] = defaultdict(dict)
-    with (PLACE / "mlperf.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            points[row["benchmark"]][int(row["batch"])] = float(row["epochs"]) / int(row["batch"])
+    for row in tables.read(PLACE / "mlperf.csv"):
+        points[row["benchmark"]][int(row["batch"])] = float(row["epochs"]) / int(row["batch"])
     fits = {name: _rms(steps.fit(of), of) for name, of in points.items()}
     inside, ends = [], []
     for of in points.values():

@@ -61,12 +61,17 @@ JOBS = {
 }
 
 
+def example(folder: Path) -> Path:
+    """The example of docs/workload.md as a file."""
+    text = (ROOT / "docs" / "workload.md").read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+    (folder / "images.py").write_text(text, encoding="utf-8")
+    return folder / "images.py"
+
+
 def prepare(workdir: Path) -> None:
     """Files for the example of docs/workload.md."""
     workdir.mkdir(parents=True, exist_ok=True)
-    text = (ROOT / "docs" / "workload.md").read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
-    (workdir / "images.py").write_text(text, encoding="utf-8")
-    own = f'workload = "{workdir / "images.py"}"\n[stop]\ntarget = 0.08\nmax_epochs = 400\n'
+    own = f'workload = "{example(workdir)}"\n[stop]\ntarget = 0.08\nmax_epochs = 400\n'
     (workdir / "images.toml").write_text(own, encoding="utf-8")
 
 

@@ -13,3 +13,9 @@ def write(path: Path, table: Sequence[Mapping[str, Any]]) -> None:
         writer = csv.DictWriter(file, list(table[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(table)
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The rows of a table, all values as text."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))

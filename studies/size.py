@@ -1,0 +1,156 @@
+"""How the size of the data set changes what pays: steps, epochs and failures of each arm, and the numbers of the law.
+
+    python -m studies.size --workload images --out DIR [--sizes 240 480 …] [--seeds 0 1 2]
+
+All runs in this process, one after the other, each to the target of the same validation set. For each number of training
+samples: the base batch B and a quarter of it at the base rate, and with n = 2 … 32 weak scaling, the linear rule with and
+without warmup, and the square-root rule. From the runs at the base rate follow Smin and Bn (`gmmae.analysis.steps`): weak
+scaling is faster than strong where the overhead of a step, over what a batch's samples take, is above B / Bn.
+
+DIR gets WORKLOAD.csv, a row a run, and the table on the screen; runs that are there are not repeated.
+"""
+
+import argparse
+import math
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gmmae.analysis import steps
+from gmmae.base.config import Config, changed
+from gmmae.base.idle import IDLE
+from gmmae.base.records import read_history
+from gmmae.base.stopping import INTERRUPTED, TARGET_REACHED
+from gmmae.commands.api import configure
+from gmmae.sweep.display import grid_table
+from gmmae.workloads.registry import training_samples
+from studies import tables
+from studies.real_times import example
+
+ARMS = ("weak", "linear", "linear-warmup", "sqrt")
+DEVICES = (2, 4, 8, 16, 32)
+QUARTER = "quarter"
+"""The base batch's quarter, on one device."""
+
+
+class Data(NamedTuple):
+    """A workload whose training set may have any size."""
+
+    sizes: tuple[int, ...]
+
+    def config(self, name: str, samples: int, folder: Path) -> Config:
+        """With so many training samples, and validation samples that are always the same number."""
+        if name == "images":
+            options = {"images": samples * 4 // 3, "noise": 1.0, "optim__learning_rate": 0.002, "stop__target": 0.3}
+            return configure("", workload=str(example(folder)), stop__max_epochs=800, **options)
+        return configure("quickstart", data__samples=samples + 128, data__validation=128, stop__target=0.0014)
+
+
+DATA = {
+    "images": Data((480, 960, 1920, 3840, 7680)),
+    "nodules_synthetic": Data((256, 512, 1024, 2048, 4096)),
+}
+
+
+def paths(config: Config, seeds: Sequence[int]) -> Iterator[tuple[str, int, Config]]:
+    """Arm, devices and configuration of each run, those of a batch above the samples left out."""
+    samples = training_samples(config)
+    for seed in seeds:
+        one = changed(config, seed=seed, log__tensorboard=False)
+        yield "strong", 1, one
+        yield QUARTER, 1, changed(one, optim__base_batch=config.optim.base_batch // 4)
+        for devices in DEVICES:
+            if devices * config.optim.base_batch <= samples:
+                yield from ((arm, devices, changed(one, arm=arm, parallel__virtual=devices)) for arm in ARMS)
+
+
+def trained(config: Config) -> dict[str, Any]:
+    """What became of a run."""
+    from gmmae.training.loop import run
+
+    with tempfile.TemporaryDirectory() as folder:
+        record = run(config, Path(folder) / "run", IDLE)
+        rows = read_history(Path(folder) / "run" / "history.csv")
+    if record.stop_reason in INTERRUPTED:
+        raise SystemExit(f"ended by {record.stop_reason}; the same command goes on with this run")
+    stop = config.stop
+    costs = [math.inf, *(stop.cost(row.value(stop.metric)) for row in rows)]
+    return {
+        "batch": record.global_batch,
+        "learning_rate": record.learning_rate,
+        "outcome": record.stop_reason,
+        "epochs": record.epochs,
+        "steps": record.epochs * record.steps_per_epoch,
+        "crossing": round(steps.crossing([0, *(row.steps for row in rows)], costs, stop.cost(stop.target)), 1),
+        "train_s": round(record.clocks["train_s"], 3),
+        "machine": record.machine,
+        "git_commit": record.git_commit,
+    }
+
+
+def summary(rows: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
+    """A row for each size: the law's numbers, medians over seeds, and where each arm fails first."""
+    by_size: dict[int, list[Mapping[str, str]]] = defaultdict(list)
+    for row in rows:
+        by_size[int(row["samples"])].append(row)
+    found = [("samples", "steps at B", "epochs", "Smin", "Bn", "B / Bn", *(f"{arm} misses" for arm in ARMS))]
+    for size, of in sorted(by_size.items()):
+        base = [row for row in of if row["arm"] == "strong"]
+        laws = [law for seed in {row["seed"] for row in of} if (law := _law([row for row in of if row["seed"] == seed]))]
+        middle = [float(np.median(numbers)) for numbers in zip(*laws, strict=True)] if laws else [math.nan, math.nan]
+        batch = int(base[0]["batch"])
+        found.append((
+            str(size),
+            f"{np.median([float(row['crossing']) for row in base]):.0f}",
+            f"{np.median([int(row['epochs']) for row in base]):.0f}",
+            f"{middle[0]:.0f}",
+            f"{middle[1]:.1f}",
+            f"{batch / middle[1]:.2f}",
+            *(_misses([row for row in of if row["arm"] == arm]) for arm in ARMS),
+        ))  # fmt: skip
+    return found
+
+
+def _law(of: Sequence[Mapping[str, str]]) -> tuple[float, float] | None:
+    """Smin and Bn by the runs at the base rate of one seed."""
+    points = {int(row["batch"]): float(row["crossing"]) for row in of if row["arm"] in ("strong", QUARTER, "weak")}
+    arrived = {batch: count for batch, count in points.items() if math.isfinite(count)}
+    return steps.fit(arrived) if len(arrived) > 1 else None
+
+
+def _misses(of: Sequence[Mapping[str, str]]) -> str:
+    missed = sorted({int(row["devices"]) for row in of if row["outcome"] != TARGET_REACHED})
+    if not missed:
+        return f"none of {len(of)}"
+    count = sum(row["outcome"] != TARGET_REACHED for row in of)
+    return f"{count} of {len(of)}, from n = {missed[0]}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workload", choices=list(DATA), required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--sizes", type=int, nargs="+", help="training samples")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    asked = parser.parse_args()
+    file = asked.out / f"{asked.workload}.csv"
+    rows: list[dict[str, Any]] = [*tables.read(file)] if file.exists() else []
+    done = {(int(row["samples"]), row["arm"], int(row["devices"]), int(row["seed"])) for row in rows}
+    with tempfile.TemporaryDirectory() as folder:
+        for size in asked.sizes or DATA[asked.workload].sizes:
+            config = DATA[asked.workload].config(asked.workload, size, Path(folder))
+            for arm, devices, one in paths(config, asked.seeds):
+                if (size, arm, devices, one.seed) not in done:
+                    found = {"samples": size, "arm": arm, "devices": devices, "seed": one.seed, **trained(one)}
+                    print(" ".join(f"{key} {value}" for key, value in list(found.items())[:9]), flush=True)
+                    rows.append(found)
+                    tables.write(file, rows)
+    print(grid_table(summary(tables.read(file))))
+
+
+if __name__ == "__main__":
+    main()
