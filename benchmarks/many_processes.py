@@ -34,8 +34,10 @@ from gmmae.processes.peers import Group
 from gmmae.report.tables import Table, markdown
 
 EPOCHS, AGREEMENTS, TURNS = 3, 50, 5
-REDUCED = (8, 1 << 23)
+REDUCED = (64, 1 << 21)
 """Bytes of the all-reduces that are timed."""
+STEPS = 100
+"""Of the programs that they are timed in."""
 TINY = shlex.split("""
 --data.size 8 --data.samples 128 --data.validation 32 --model.filters 2 --model.kernels 3 --model.latent-dim 4
 --model.components 2 --optim.base-batch 32 --stop.target 0 --log.tensorboard False
@@ -66,9 +68,9 @@ def main() -> None:
 
 
 class Run:
-    """Processes of one run, started by hand on this host."""
+    """Processes of one run, started by hand on this host, each on a core of its own where cores are given."""
 
-    def __init__(self, count: int, *command: str) -> None:
+    def __init__(self, count: int, *command: str, cores: Sequence[int] = ()) -> None:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             address = f"127.0.0.1:{probe.getsockname()[1]}"
         place = ("--distributed.coordinator", address, "--distributed.num-processes", str(count), "--distributed.process-id")
@@ -76,7 +78,7 @@ class Run:
         self.began = time.monotonic()
         self.processes = [
             subprocess.Popen(
-                [sys.executable, *command, *place, str(i)],
+                [*(("taskset", "--cpu-list", str(cores[i])) if cores else ()), sys.executable, *command, *place, str(i)],
                 cwd=ROOT,
                 env=environment,
                 stdout=subprocess.DEVNULL if i else subprocess.PIPE,
@@ -150,9 +152,10 @@ def restore(way: str, count: int, config: str, folder: Path) -> dict[str, object
     return {"processes": count, "checkpoint": WAYS[way], "first time, s": f"{first_s:.2f}", "then, s": f"{median_s:.3f}"}
 
 
-def ask(count: int, *words: str) -> Any:
+def ask(count: int, *words: str, cores: Sequence[int] = ()) -> Any:
     """What process 0 of several measures."""
-    return json.loads(Run(count, "-m", "benchmarks.many_processes", "--measure", *words).output(0).splitlines()[-1])
+    run = Run(count, "-m", "benchmarks.many_processes", "--measure", *words, cores=cores)
+    return json.loads(run.output(0).splitlines()[-1])
 
 
 def measure(measured: Callable[[Config, Path, Group], object], options: Sequence[str]) -> None:
@@ -173,18 +176,43 @@ def agreement_s(config: Config, workdir: Path, group: Group) -> float:
 
 
 def reduced_s(config: Config, workdir: Path, group: Group) -> dict[str, float]:
-    """Seconds of an all-reduce by the bytes of it, the median of some."""
+    """Seconds that an all-reduce adds to a step of a training program, by its bytes, the median of some turns.
+
+    It comes between computations, as there: each process waits for the others, and its caches hold something else. One after
+    the other in a loop, all-reduces take half of that.
+    """
     import jax
-    import numpy as np
+    import jax.numpy as jnp
+    from jax import lax
 
     from benchmarks.limits import seconds
 
-    add = jax.pmap(lambda x: jax.lax.psum(x, "devices"), axis_name="devices")
+    edge = 384
+
+    def program(reduce: bool, size: int) -> Any:
+        def step(_: Any, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            matrix, vector = carry
+            matrix = jnp.tanh(matrix @ matrix + vector[0])
+            vector = vector + matrix[0, 0]
+            return matrix, lax.pmean(vector, "devices") if reduce else vector
+
+        def run(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
+            return lax.fori_loop(0, STEPS, step, (matrix, jnp.zeros(size // 4)))
+
+        compiled = jax.pmap(run, axis_name="devices")
+        matrix = jnp.full((jax.local_device_count(), edge, edge), 1e-3)
+        return partial(seconds, compiled, matrix, turns=1)
+
     found = {}
     for size in REDUCED:
-        x = jax.block_until_ready(add(np.ones((jax.local_device_count(), size // 4), np.float32)))
-        group.wait()
-        found[str(size)] = statistics.median(seconds(add, x, turns=AGREEMENTS))
+        without, with_it = program(False, size), program(True, size)
+        turns = []
+        for _ in range(TURNS):
+            group.wait()
+            alone = without()[0]
+            group.wait()
+            turns.append((with_it()[0] - alone) / STEPS)
+        found[str(size)] = statistics.median(turns)
     return found
 
 

@@ -2,10 +2,11 @@
 
     python -m studies.failure --data FOLDER --out DIR [--seeds 0 1 2] [--steps 60]
 
-A row for each epoch of each course: the losses; the share of units that still learn, by array of weights (a unit is dead if no
-weight of it has a gradient in any of some samples); the norm of those samples' mean gradient; and the spread of the densities,
-their standard deviation over samples by their mean, both averaged over voxels: 0 where all samples get the same. Arms as
-configured, and with one change each (`CURES`).
+A row for each epoch of each course: the losses; the share of units that still learn, by array of weights (a unit is dead if
+no weight of it has a gradient in any of some samples); the norm of those samples' mean gradient; the spread of the densities,
+their standard deviation over samples by their mean, both averaged over voxels: 0 where all samples get the same; and what
+share of the mixture, by weight, lies at an edge of the domain, where the range of the means is flat. Arms as configured, and
+with one change each (`CURES`).
 
 DIR gets courses.csv and courses.png; courses that are there are not computed again.
 """
@@ -31,16 +32,20 @@ from gmmae.training.step import take
 from gmmae.workloads.workload import Params
 from studies import nodules_arms, tables
 
+SATURATED = 0.999
+"""Of the means, in [-1, 1]."""
+
 SAMPLES = 64
 """By which units, gradient and densities are judged."""
 
 COURSES = (("strong", 1), ("weak", 8), ("linear", 2), ("linear", 4), ("linear", 8), ("linear-warmup", 8))
-SHOWN = ("train_loss", "alive_least", "gradient", "spread")
+SHOWN = ("train_loss", "alive_encoder", "gradient", "spread", "at_the_edge")
 LABELS = {
     "train_loss": "training loss",
-    "alive_least": "units that learn,\nin the layer with the fewest",
+    "alive_encoder": "units that learn, in the\nencoder's worst layer",
     "gradient": "norm of the gradient",
     "spread": "spread of the densities",
+    "at_the_edge": "share of the mixture\nat the domain's edge",
 }
 
 
@@ -77,8 +82,8 @@ def course(config: Config, steps: int) -> list[dict[str, Any]]:
 
 def _row(compiled: programs.Programs, judge: Any, params: Params) -> dict[str, float]:
     found = {key: float(value) for key, value in judge(params).items()}
-    alive = [value for key, value in found.items() if key.startswith("alive_")]
-    return {"val_loss": compiled.evaluate(params)["loss"], "alive_least": min(alive), **found}
+    alive = [value for key, value in found.items() if key.startswith("alive_encoder")]
+    return {"val_loss": compiled.evaluate(params)["loss"], "alive_encoder": min(alive), **found}
 
 
 def _judge(setup: Setup, params: Params) -> Any:
@@ -91,10 +96,12 @@ def _judge(setup: Setup, params: Params) -> Any:
     def found(params: Params) -> dict[str, jax.Array]:
         gradient = jax.grad(lambda params: programs.losses(setup.workload, params, samples, keys).mean())(params)
         arrays = {_name(path): leaf for path, leaf in jax.tree.leaves_with_path(gradient) if leaf.ndim > 1}
-        density = describe(params, samples)["density"]
+        described = describe(params, samples)
+        density, edges = described["density"], (jnp.abs(described["means"]) > SATURATED).mean(axis=-1)
         return {
             "gradient": optax.tree_utils.tree_norm(gradient),
             "spread": density.std(axis=0).mean() / density.mean(),
+            "at_the_edge": (described["weights"] * edges).sum(axis=-1).mean(),
             **{f"alive_{name}": (jnp.abs(of.reshape(-1, of.shape[-1])).max(axis=0) > 0).mean() for name, of in arrays.items()},
         }
 
@@ -121,7 +128,7 @@ def configurations(base: Config, seeds: Sequence[int]) -> dict[tuple[str, str, i
 def figure(rows: Sequence[Mapping[str, str]], path: Path) -> Path:
     """The first seed's courses over their steps: a column for each cure, a row for each of `SHOWN`."""
     seed = min(int(row["seed"]) for row in rows)
-    drawn = canvas.blank(8.0, "The first steps on real nodules", width=9.0)
+    drawn = canvas.blank(9.5, "The first steps on real nodules", width=9.0)
     axes = drawn.subplots(len(SHOWN), len(CURES), sharex=True, sharey="row", squeeze=False)
     colours = (canvas.GREY, canvas.SKY, canvas.GREEN, canvas.ORANGE, canvas.VERMILION, canvas.BLUE)
     for i, cure in enumerate(CURES):
@@ -163,7 +170,7 @@ def main() -> None:
             named = dict(zip(("cure", "arm", "devices", "seed"), which, strict=True))
             rows += [named | row for row in course(config, asked.steps)]
             tables.write(file, rows)
-            print(*which, f"loss {rows[-1]['train_loss']:.6f} alive {rows[-1]['alive_least']:.3f}", flush=True)
+            print(*which, f"loss {rows[-1]['train_loss']:.6f} alive {rows[-1]['alive_encoder']:.3f}", flush=True)
     print(figure(tables.read(file), asked.out / "courses.png"))
 
 

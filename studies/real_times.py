@@ -123,7 +123,7 @@ def measured(name: str, arms: Iterable[str], workdir: Path, seed: int) -> list[d
     here = folder / "cluster.toml"
     if not here.exists():
         some = (*options, "--stop.target", "0", "--stop.max-epochs", str(EPOCHS))
-        reduced = {int(size): seconds for size, seconds in ask(2, "reduce").items()}
+        reduced = {int(size): seconds for size, seconds in ask(2, "reduce", cores=cores).items()}
         side_by_side = step_s(train(EACH, config, folder / "each", cores, some))
         cluster(here, reduced, side_by_side, read_config(config_path(config)).optim.base_batch)
     said = {cell["arm"]: cell for cell in planned(job, config, here, folder / "plan", cores[0], seed) if cell["devices"] == 2}

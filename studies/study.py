@@ -14,14 +14,21 @@ from pathlib import Path
 
 import numpy as np
 
+from gmmae.analysis import plan
+from gmmae.analysis.scaling import read_cluster
 from gmmae.base.arms import ARMS
 from gmmae.base.stopping import TARGET_REACHED
-from studies import nodules_arms, size, tables
+from gmmae.commands.arguments import config_path
+from studies import failure, real_times, size, tables
+from studies import plan as plans
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
 TEMPLATE, PAGE = ROOT / "studies" / "study.md", ROOT / "docs" / "study.md"
 PLACE = re.compile(r"\{\{(\w+)\}\}")
+CLUSTERS = ("k80_1gbe", "h200_nvlink")
+"""To which times are projected."""
+
 EXPONENTS = {"weak": "k⁰", "fourth-root": "k^¼", "sqrt": "k^½", "three-quarters": "k^¾", "linear": "k"}
 """The arms at n times the base batch without a warmup, by their factor of the rate."""
 
@@ -88,10 +95,9 @@ def outcomes_table(rows: Sequence[Row], arms: Sequence[str]) -> str:
     """Arms by rows, devices by columns."""
     found = by_arm(rows, arms)
     counts = sorted({n for _, n in found if n > 1})
-    named = {**ARMS, **nodules_arms.ARMS}
     return table(
         ("arm", *(f"n = {n}" for n in counts)),
-        ((named[arm].label, *(outcome(found[arm, n]) if (arm, n) in found else "" for n in counts)) for arm in arms),
+        ((ARMS[arm].label, *(outcome(found[arm, n]) if (arm, n) in found else "" for n in counts)) for arm in arms),
     )
 
 
@@ -106,23 +112,140 @@ def runs(rows: Iterable[Row]) -> dict[str, str]:
     """How much was computed, on what."""
     own = distinct(rows)
     hours = sum(float(row["train_s"]) + float(row["eval_s"]) for row in own) / 3600
-    machines = sorted({row["machine"] for row in own})
-    return {"runs": str(len(own)), "hours": f"{hours:.1f}", "machine": "; ".join(machines), "seeds": str(len({row["seed"] for row in own}))}
+    return {
+        "runs": str(len(own)),
+        "hours": f"{hours:.1f}",
+        "machine": "; ".join(sorted({row["machine"] for row in own})),
+        "seeds": str(len({row["seed"] for row in own})),
+    }
 
 
 def nodules() -> dict[str, str]:
     """The paper's comparison."""
     rows = cells("nodules")
-    strong = [float(row["epochs"]) for row in rows if row["arm"] == "strong" and row["devices"] == "1"]
-    arms = ("weak", "linear-warmup", "linear", "sqrt", "best-batch")
     one = [row for row in rows if row["arm"] == "strong" and row["devices"] == "1"]
     seconds = [float(row["train_s"]) + float(row["eval_s"]) for row in one]
     return {
         **{f"nodules_{key}": value for key, value in runs(rows).items()},
-        "nodules_outcomes": outcomes_table(rows, arms),
+        "nodules_outcomes": outcomes_table(rows, ("weak", "linear-warmup", "linear", "sqrt", "best-batch")),
         "nodules_table_1": of_report("nodules", 1),
         "nodules_table_2": of_report("nodules", 2),
         "nodules_signs": of_report("nodules", 8),
-        "strong_epochs": middle(strong),
+        "strong_epochs": middle([float(row["epochs"]) for row in one]),
         "strong_seconds": middle([round(value, 1) for value in seconds]),
     }
+
+
+def rates() -> dict[str, str]:
+    """Five rates at each batch: the best of them, known afterwards, against strong scaling."""
+    rows = [*cells("nodules"), *cells("rates")]
+    found = by_arm(rows, tuple(EXPONENTS))
+    strong = {row["seed"]: float(row["epochs"]) for row in rows if row["arm"] == "strong" and row["devices"] == "1"}
+    measured = next(case.measured for case in plans.read() if case.workload == plans.PAPER_DATA)
+    lines, counts = [], sorted({n for _, n in found if n > 1})
+    for n in counts:
+        seeds = sorted(set.intersection(*({row["seed"] for row in found[arm, n]} for arm in EXPONENTS)))
+        epochs = {arm: {row["seed"]: arrived_epochs(row) for row in found[arm, n]} for arm in EXPONENTS}
+        best = {seed: min(epochs[arm][seed] for arm in EXPONENTS) for seed in seeds}
+        batch = int(found["weak", n][0]["global_batch"])
+        ratios = []
+        for name in CLUSTERS:
+            machine = plan.machine(measured, read_cluster(config_path(name, "clusters")), n)
+            a_strong, a_weak = float(machine.epoch_s(measured.optim.base_batch)), float(machine.epoch_s(batch))
+            of = [best[seed] * a_weak / (strong[seed] * a_strong) for seed in seeds]
+            ratios.append(f"{middle(of)}; strong faster in {sum(ratio > 1 for ratio in of)} of {len(of)}")
+        lines.append((str(n), *(middle(list(epochs[arm].values())) for arm in EXPONENTS), middle(list(best.values())), *ratios))
+    head = ("n", *EXPONENTS.values(), "best of five", *(f"its time over strong's, {name}" for name in CLUSTERS))
+    return {"rates_table": table(head, lines), **{f"rates_{key}": value for key, value in runs(cells("rates")).items()}}
+
+
+def arrived_epochs(row: Row) -> float:
+    """Epochs to the target; infinite where it was missed."""
+    return float(row["epochs"]) if reached(row) else math.inf
+
+
+def failures() -> dict[str, str]:
+    """The first steps of the arms, and what became of the linear rules with one change each."""
+    rows = tables.read(RESULTS / "study" / "failure" / "courses.csv")
+    shown = ("alive_encoder", "gradient", "spread", "at_the_edge")
+    seed, last = min(row["seed"] for row in rows), []
+    for cure, change in failure.CURES.items():
+        for arm, devices in failure.COURSES:
+            of = [
+                row for row in rows if (row["cure"], row["arm"], row["devices"], row["seed"]) == (cure, arm, str(devices), seed)
+            ]
+            if of:
+                end = of[-1]
+                numbers = (f"{float(end[key]):.2g}" for key in shown)
+                last.append(
+                    (change.label, ARMS[arm].label, str(devices), end["step"], f"{float(end['train_loss']):.5f}", *numbers)
+                )
+    head = ("change", "arm", "n", "step", "training loss", "units that learn", "gradient", "spread", "at the edge")
+    found = {"courses_table": table(head, last)}
+    lines = []
+    for name, label in {
+        "": "as configured",
+        "leaky": "leaky ReLU",
+        "clip": "gradient clipped",
+        "memory": "β2 in samples",
+    }.items():
+        of = cells(f"cures_{name}") if name else cells("nodules")
+        ending = "-memory" if name == "memory" else ""
+        grouped = by_arm(of, (f"linear{ending}", f"linear-warmup{ending}"))
+        seeds = {row["seed"] for row in cells("cures_clip")}
+        for arm in ("linear", "linear-warmup"):
+            texts = (outcome([row for row in grouped[f"{arm}{ending}", n] if row["seed"] in seeds]) for n in (4, 8, 16))
+            lines.append((label, ARMS[arm].label, *texts))
+    return found | {"cures_table": table(("change", "arm", "n = 4", "n = 8", "n = 16"), lines)}
+
+
+def sizes() -> dict[str, str]:
+    """Data sets of several sizes."""
+    head, *lines = size.summary(tables.read(RESULTS / "study" / "size" / "images.csv"))
+    return {"sizes_images": table(head, lines)}
+
+
+def unet() -> dict[str, str]:
+    """The U-Net on real slices."""
+    rows = tables.read(RESULTS / "segmentation" / "scaling" / "reached.csv")
+    lines = ([row[key] for key in ("arm", "devices", "epochs", "epoch", "steps", "best_dice")] for row in rows)
+    return {"unet_table": table(("arm", "n", "epochs trained", "epoch of 98 %", "steps to it", "best Dice"), lines)}
+
+
+def planned() -> dict[str, str]:
+    """Plan against outcome."""
+    rows = tables.read(RESULTS / "plan" / "summary.csv")
+    whole = [(row["figure"], row["cells"], row["value"]) for row in rows if row["of"] == "all"]
+    head, *lines = real_times.summary(tables.read(real_times.OUT))
+    return {"plan_table": table(("figure", "cells", "value"), whole), "real_times_table": table(head, lines)}
+
+
+FACTS: tuple[Callable[[], dict[str, str]], ...] = (nodules, rates, failures, sizes, unet, planned)
+
+
+def page() -> str:
+    """docs/study.md as it should be.
+
+    Raises:
+      SystemExit: the template names what there is not.
+    """
+    facts = {name: value for make in FACTS for name, value in make().items()}
+    template = TEMPLATE.read_text(encoding="utf-8")
+    unknown = sorted(set(PLACE.findall(template)) - facts.keys())
+    if unknown:
+        raise SystemExit(f"{TEMPLATE.name} may name {', '.join(sorted(facts))}; got {', '.join(unknown)}")
+    return PLACE.sub(lambda match: facts[match[1]], template)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="whether docs/study.md is up to date; writes nothing")
+    text = page()
+    if parser.parse_args().check:
+        raise SystemExit(None if PAGE.read_text(encoding="utf-8") == text else f"{PAGE} is not what the results say")
+    PAGE.write_text(text, encoding="utf-8")
+    print(PAGE.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()

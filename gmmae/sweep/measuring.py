@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gmmae.analysis import failure, pace
-from gmmae.analysis.plan import Measured
+from gmmae.analysis.plan import Measured, as_in_runs
 from gmmae.analysis.scaling import StepTimes
 from gmmae.analysis.steps import crossing, seed_sigma
 from gmmae.base import arms, stopping
@@ -162,7 +162,7 @@ class _Measuring:
             steps=steps,
             seed_sigma=self._seed_sigma(base),
             noise_scale=scale,
-            train=_table(times.train),
+            train=as_in_runs(_table(times.train), {batch: self._step_s(batch) for batch in steps}),
             passes=_table(times.validation),
             gradient_bytes=float(base.parameters * (8 if self.config.precision == "float64" else 4)),
             progress=progress,
@@ -250,6 +250,12 @@ class _Measuring:
         stop, rows = self.config.stop, self.folder.run(record.global_batch).read_rows()
         costs = [math.inf, *(stop.cost(row.value(stop.metric)) for row in rows)]
         return crossing([0, *(row.steps for row in rows)], costs, stop.cost(stop.target))
+
+    def _step_s(self, batch: int) -> float:
+        """Seconds of a training step of a run, the median over its epochs; the first one only where it is the only one."""
+        rows = self.folder.run(batch).read_rows()
+        seconds, steps = (np.diff([0, *(getattr(row, name) for row in rows)]) for name in ("train_s", "steps"))
+        return float(np.median((seconds / steps)[min(1, len(rows) - 1) :]))
 
     def _seed_sigma(self, base: Record) -> float:
         stop, rows = self.config.stop, self.folder.run(base.global_batch).read_rows()

@@ -127,3 +127,12 @@ def test_the_map_has_strong_below_and_weak_above():
 def test_times_beyond_the_measured_batches_go_on():
     at = Machine(measured(0.01, 1e-3), 1.0, 0.0, 1)
     assert at.epoch_s(np.array([128]))[0] == pytest.approx(16 * (0.01 + 0.128), rel=1e-3)
+
+
+def test_step_times_are_those_of_the_runs_where_there_were_runs():
+    timed = StepTimes((1, 8, 32, 128), (0.004, 0.0125, 0.047, 0.18))
+    found = plan.as_in_runs(timed, {8: 0.0105, 32: 0.036})
+    assert found.at(8) == pytest.approx(0.0105)
+    assert found.at(32) == pytest.approx(0.036)
+    assert found.at(1) / timed.at(1) == pytest.approx(0.0105 / 0.0125)  # beyond, the ratio of the nearest
+    assert found.at(128) / timed.at(128) == pytest.approx(0.036 / 0.047)

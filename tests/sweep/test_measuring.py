@@ -32,6 +32,10 @@ def test_what_is_measured_is_not_measured_again(tmp_path, monkeypatch):
     assert found.measured.samples + found.measured.validation == 28
     assert 2.0 in found.measured.progress
     assert found.measured.train.batches[0] == 1
+    for batch in (8, 2):  # as the runs themselves took
+        rows = PlanDir(tmp_path).run(batch).read_rows()
+        took = rows[-1].train_s / rows[-1].steps
+        assert found.measured.train.at(batch) == pytest.approx(took, rel=1e-6 if len(rows) == 1 else 0.5)
     assert set(found.epochs) == set(found.seconds)
     monkeypatch.setattr(measuring.probes, "trials", None)
     monkeypatch.setattr(measuring.probes, "gradient_norms", None)
