@@ -88,7 +88,7 @@ def _row(compiled: programs.Programs, judge: Any, params: Params) -> dict[str, f
 
 def _judge(setup: Setup, params: Params) -> Any:
     """A program for what a row says of the parameters on the host."""
-    samples = take(programs.cast(setup.config, setup.workload.data.train), np.arange(SAMPLES))
+    samples = take(jax.device_put(programs.cast(setup.config, setup.workload.data.train)), np.arange(SAMPLES))
     keys = jax.random.split(jax.random.key(0), SAMPLES)
     describe = setup.workload.describe
     assert describe is not None
