@@ -29,6 +29,10 @@ from studies import policies, tables
 from studies.policies import Situation, Truth
 
 PLACE = Path(__file__).parent.parent / "results" / "plan"
+OF_STUDY = {name: PLACE.parent / "study" / name / "cells.csv" for name in ("nodules_real", "segmentation")}
+"""Cells of sweeps, as their reports write them, in place of those of the same workload."""
+OF_A_PLAN = ("strong", "quarter", plan.BEST_BATCH)
+"""Arms whose batch a plan runs itself, or chooses anew."""
 REACHED = "target_reached"
 PAPER_DATA = "nodules_real"
 RATIOS = np.logspace(-2, 2, 25)
@@ -90,18 +94,26 @@ def collect(folders: Iterable[Path]) -> None:
 def read() -> list[Case]:
     """Every plan that has cells to be judged by."""
     truths: dict[str, list[Truth]] = defaultdict(list)
+    of_study = {name: tables.read(path) for name, path in OF_STUDY.items() if path.exists()}
     for row in tables.read(PLACE / "cells.csv"):
-        cell = Truth(row["arm"], int(row["devices"]), int(row["batch"]), row["outcome"] == REACHED, float(row["steps"]))
-        truths[f"{row['workload']}-{row['seed']}"].append(cell)
+        if row["workload"] not in of_study:
+            truths[f"{row['workload']}-{row['seed']}"].append(_truth(row, row["batch"]))
+    for name, rows in of_study.items():
+        for row in rows:
+            truths[f"{name}-{row['seed']}"].append(_truth(row, row["global_batch"]))
     cases = []
     for name, found in json.loads((PLACE / "measured.json").read_text(encoding="utf-8")).items():
-        cells = [cell for cell in truths[name] if cell.devices > 1 and cell.arm not in ("strong", "quarter")]
+        cells = [cell for cell in truths[name] if cell.devices > 1 and cell.arm not in OF_A_PLAN]
         m = found["measured"]
         cost, cost_s = (sum(m[unit].values()) / m["base_run"][unit] for unit in ("epochs", "seconds"))
         if cells:
             published = policies.published_scale(found["norms"])
             cases.append(Case(name.rpartition("-")[0], restore(found), published, cost, cost_s, cells))
     return cases
+
+
+def _truth(row: Mapping[str, str], batch: str) -> Truth:
+    return Truth(row["arm"], int(row["devices"]), int(batch), row["outcome"] == REACHED, float(row["steps"]))
 
 
 class Judged(NamedTuple):

@@ -122,15 +122,15 @@ def runs(rows: Iterable[Row]) -> dict[str, str]:
 
 def nodules() -> dict[str, str]:
     """The paper's comparison."""
-    rows = cells("nodules")
+    rows = cells(plans.PAPER_DATA)
     one = [row for row in rows if row["arm"] == "strong" and row["devices"] == "1"]
     seconds = [float(row["train_s"]) + float(row["eval_s"]) for row in one]
     return {
         **{f"nodules_{key}": value for key, value in runs(rows).items()},
         "nodules_outcomes": outcomes_table(rows, ("weak", "linear-warmup", "linear", "sqrt", "best-batch")),
-        "nodules_table_1": of_report("nodules", 1),
-        "nodules_table_2": of_report("nodules", 2),
-        "nodules_signs": of_report("nodules", 8),
+        "nodules_table_1": of_report(plans.PAPER_DATA, 1),
+        "nodules_table_2": of_report(plans.PAPER_DATA, 2),
+        "nodules_signs": of_report(plans.PAPER_DATA, 8),
         "strong_epochs": middle([float(row["epochs"]) for row in one]),
         "strong_seconds": middle([round(value, 1) for value in seconds]),
     }
@@ -138,7 +138,7 @@ def nodules() -> dict[str, str]:
 
 def rates() -> dict[str, str]:
     """Five rates at each batch: the best of them, known afterwards, against strong scaling."""
-    rows = [*cells("nodules"), *cells("rates")]
+    rows = [*cells(plans.PAPER_DATA), *cells("rates")]
     found = by_arm(rows, tuple(EXPONENTS))
     strong = {row["seed"]: float(row["epochs"]) for row in rows if row["arm"] == "strong" and row["devices"] == "1"}
     measured = next(case.measured for case in plans.read() if case.workload == plans.PAPER_DATA)
@@ -189,7 +189,7 @@ def failures() -> dict[str, str]:
         "clip": "gradient clipped",
         "memory": "β2 in samples",
     }.items():
-        of = cells(f"cures_{name}") if name else cells("nodules")
+        of = cells(f"cures_{name}") if name else cells(plans.PAPER_DATA)
         ending = "-memory" if name == "memory" else ""
         grouped = by_arm(of, (f"linear{ending}", f"linear-warmup{ending}"))
         seeds = {row["seed"] for row in cells("cures_clip")}
