@@ -29,8 +29,15 @@ PLACE = re.compile(r"\{\{(\w+)\}\}")
 CLUSTERS = ("k80_1gbe", "h200_nvlink")
 """To which times are projected."""
 
-EXPONENTS = {"weak": "k⁰", "fourth-root": "k^¼", "sqrt": "k^½", "three-quarters": "k^¾", "linear": "k"}
-"""The arms at n times the base batch without a warmup, by their factor of the rate."""
+RATES = {
+    "weak": "k⁰",
+    "fourth-root": "k^¼",
+    "sqrt": "k^½",
+    "three-quarters": "k^¾",
+    "linear": "k",
+    "linear-warmup": "k, warmup",
+}
+"""The arms at n times the base batch, by their factor of the rate."""
 
 Row = Mapping[str, str]
 
@@ -137,16 +144,17 @@ def nodules() -> dict[str, str]:
 
 
 def rates() -> dict[str, str]:
-    """Five rates at each batch: the best of them, known afterwards, against strong scaling."""
-    rows = [*cells(plans.PAPER_DATA), *cells("rates")]
-    found = by_arm(rows, tuple(EXPONENTS))
+    """Several rates at each batch: the best of them, known afterwards, against strong scaling."""
+    rows = [*cells(plans.PAPER_DATA), *(cells("rates") if (RESULTS / "study" / "rates").exists() else ())]
+    tried = [arm for arm in RATES if any(row["arm"] == arm for row in rows)]
+    found = by_arm(rows, tried)
     strong = {row["seed"]: float(row["epochs"]) for row in rows if row["arm"] == "strong" and row["devices"] == "1"}
     measured = next(case.measured for case in plans.read() if case.workload == plans.PAPER_DATA)
     lines, counts = [], sorted({n for _, n in found if n > 1})
     for n in counts:
-        seeds = sorted(set.intersection(*({row["seed"] for row in found[arm, n]} for arm in EXPONENTS)))
-        epochs = {arm: {row["seed"]: arrived_epochs(row) for row in found[arm, n]} for arm in EXPONENTS}
-        best = {seed: min(epochs[arm][seed] for arm in EXPONENTS) for seed in seeds}
+        seeds = sorted(set.intersection(*({row["seed"] for row in found[arm, n]} for arm in tried)))
+        epochs = {arm: {row["seed"]: arrived_epochs(row) for row in found[arm, n]} for arm in tried}
+        best = {seed: min(epochs[arm][seed] for arm in tried) for seed in seeds}
         batch = int(found["weak", n][0]["global_batch"])
         ratios = []
         for name in CLUSTERS:
@@ -154,9 +162,9 @@ def rates() -> dict[str, str]:
             a_strong, a_weak = float(machine.epoch_s(measured.optim.base_batch)), float(machine.epoch_s(batch))
             of = [best[seed] * a_weak / (strong[seed] * a_strong) for seed in seeds]
             ratios.append(f"{middle(of)}; strong faster in {sum(ratio > 1 for ratio in of)} of {len(of)}")
-        lines.append((str(n), *(middle(list(epochs[arm].values())) for arm in EXPONENTS), middle(list(best.values())), *ratios))
-    head = ("n", *EXPONENTS.values(), "best of five", *(f"its time over strong's, {name}" for name in CLUSTERS))
-    return {"rates_table": table(head, lines), **{f"rates_{key}": value for key, value in runs(cells("rates")).items()}}
+        lines.append((str(n), *(middle(list(epochs[arm].values())) for arm in tried), middle(list(best.values())), *ratios))
+    head = ("n", *(RATES[arm] for arm in tried), "the best of them", *(f"its time over strong's, {name}" for name in CLUSTERS))
+    return {"rates_table": table(head, lines)}
 
 
 def arrived_epochs(row: Row) -> float:
@@ -182,20 +190,16 @@ def failures() -> dict[str, str]:
                 )
     head = ("change", "arm", "n", "step", "training loss", "units that learn", "gradient", "spread", "at the edge")
     found = {"courses_table": table(head, last)}
-    lines = []
-    for name, label in {
-        "": "as configured",
-        "leaky": "leaky ReLU",
-        "clip": "gradient clipped",
-        "memory": "β2 in samples",
-    }.items():
-        of = cells(f"cures_{name}") if name else cells(plans.PAPER_DATA)
-        ending = "-memory" if name == "memory" else ""
-        grouped = by_arm(of, (f"linear{ending}", f"linear-warmup{ending}"))
-        seeds = {row["seed"] for row in cells("cures_clip")}
-        for arm in ("linear", "linear-warmup"):
-            texts = (outcome([row for row in grouped[f"{arm}{ending}", n] if row["seed"] in seeds]) for n in (4, 8, 16))
-            lines.append((label, ARMS[arm].label, *texts))
+    tried = {name: change for name, change in failure.CURES.items() if (RESULTS / "study" / f"cures_{name}").exists()}
+    if not tried:
+        return found
+    lines, seeds = [], set.intersection(*({row["seed"] for row in cells(f"cures_{name}")} for name in tried))
+    for name, change in {"none": failure.CURES["none"], **tried}.items():
+        both = [f"{arm}{change.arms}" for arm in ("linear", "linear-warmup")]
+        grouped = by_arm(cells(plans.PAPER_DATA if name == "none" else f"cures_{name}"), both)
+        for arm in both:
+            texts = [outcome([row for row in grouped[arm, n] if row["seed"] in seeds]) for n in (4, 8, 16)]
+            lines.append((change.label, ARMS[arm.removesuffix(change.arms)].label, *texts))
     return found | {"cures_table": table(("change", "arm", "n = 4", "n = 8", "n = 16"), lines)}
 
 

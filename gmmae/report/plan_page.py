@@ -142,7 +142,8 @@ def _plain(value: Any) -> Any:
 def _answer(one: Forecast, cluster: Cluster, found: Found) -> list[str]:
     """What to do, in sentences."""
     best = one.best
-    on = f"{best.devices} GPU{'s' * (best.devices > 1)} of {cluster.name}"
+    what = "GPU" if {"GPU", "NVIDIA"} & set(cluster.device.split()) else "device"
+    on = f"{best.devices} {what}{'s' * (best.devices > 1)} of {cluster.name}"
     span = f"{time_text(best.seconds)} ({time_text(best.seconds_low)} to {time_text(best.seconds_high)}, 80 %)"
     answer = f"On {on}: {_label(best.arm).lower()}, about {span}"
     return [f"{answer}; {_growth(one)}; {_failures(one)}."]
