@@ -147,7 +147,7 @@ def figure(rows: Sequence[Mapping[str, str]], path: Path) -> Path:
         if key in ("train_loss", "gradient"):
             axes[j][0].set_yscale("log")
     for one in axes.flat:
-        one.tick_params(labelsize=7)
+        one.tick_params(which="both", labelsize=7)
         one.grid(alpha=0.3)
     lines, labels = axes[0][0].get_legend_handles_labels()
     drawn.legend(lines, labels, loc="outside lower center", ncols=3, fontsize=8, frameon=False)

@@ -81,14 +81,15 @@ def restore(found: Mapping[str, Any]) -> Measured:
 
 
 def collect(folders: Iterable[Path]) -> None:
-    """Writes what the evaluation needs of some plans."""
-    kept = {}
+    """Writes what the evaluation needs of some plans, beside those that are there."""
+    file = PLACE / "measured.json"
+    kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     for folder in sorted(folders):
         found = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
         kept[folder.name] = {key: found[key] for key in ("measured", "noise_scale", "rule", "target", "metric", "curves")}
         parts = json.loads((folder / "measured.json").read_text(encoding="utf-8"))["parts"]
         kept[folder.name]["norms"] = parts["noise of the gradient"]
-    (PLACE / "measured.json").write_text(json.dumps(kept) + "\n", encoding="utf-8")
+    file.write_text(json.dumps(dict(sorted(kept.items()))) + "\n", encoding="utf-8")
 
 
 def read() -> list[Case]:
