@@ -217,11 +217,20 @@ def unet() -> dict[str, str]:
 
 
 def planned() -> dict[str, str]:
-    """Plan against outcome."""
+    """Plan against outcome: a column a workload, the choices of others below the plan's."""
     rows = tables.read(RESULTS / "plan" / "summary.csv")
-    whole = [(row["figure"], row["cells"], row["value"]) for row in rows if row["of"] == "all"]
-    head, *lines = real_times.summary(tables.read(real_times.OUT))
-    return {"plan_table": table(("figure", "cells", "value"), whole), "real_times_table": table(head, lines)}
+    values = {(row["figure"], row["of"]): row for row in rows}
+    columns = list(dict.fromkeys(row["of"] for row in rows))
+    lines = []
+    for figure in dict.fromkeys(row["figure"] for row in rows):
+        found = [values.get((figure, of)) for of in columns]
+        lines.append((figure, *(f"{row['value']} ({row['cells']})" if row else "" for row in found)))
+    head, *below = real_times.summary(tables.read(real_times.OUT))
+    names = [of.replace("_", " ") for of in columns]
+    return {
+        "plan_table": table(("figure (cells, or clusters times cells)", *names), lines),
+        "real_times_table": table(head, below),
+    }
 
 
 FACTS: tuple[Callable[[], dict[str, str]], ...] = (nodules, rates, failures, sizes, unet, planned)
