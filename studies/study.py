@@ -226,11 +226,8 @@ def planned() -> dict[str, str]:
         found = [values.get((figure, of)) for of in columns]
         lines.append((figure, *(f"{row['value']} ({row['cells']})" if row else "" for row in found)))
     head, *below = real_times.summary(tables.read(real_times.OUT))
-    names = [of.replace("_", " ") for of in columns]
-    return {
-        "plan_table": table(("figure (cells, or clusters times cells)", *names), lines),
-        "real_times_table": table(head, below),
-    }
+    names = ("figure (cells, or clusters times cells)", *(of.replace("_", " ") for of in columns))
+    return {"plan_table": table(names, lines), "real_times_table": table(head, below)}
 
 
 FACTS: tuple[Callable[[], dict[str, str]], ...] = (nodules, rates, failures, sizes, unet, planned)
