@@ -30,7 +30,8 @@ from gmmae.training import programs
 from gmmae.training.programs import Setup
 from gmmae.training.step import take
 from gmmae.workloads.workload import Params
-from studies import nodules_arms, tables
+from studies import tables
+from studies.more_arms import MORE
 
 SATURATED = 0.999
 """Of the means, in [-1, 1]."""
@@ -117,7 +118,7 @@ def configurations(base: Config, seeds: Sequence[int]) -> dict[tuple[str, str, i
     found = {}
     for cure, change in CURES.items():
         for arm, devices in COURSES:
-            if f"{arm}{change.arms}" not in nodules_arms.ARMS or (cure != "none" and not arm.startswith("linear")):
+            if f"{arm}{change.arms}" not in ARMS or (cure != "none" and not arm.startswith("linear")):
                 continue
             for seed in seeds:
                 options = {"arm": f"{arm}{change.arms}", "parallel__virtual": devices, "seed": seed, **change.options}
@@ -161,6 +162,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=60, help="of each course, at least")
     asked = parser.parse_args()
+    ARMS.update(MORE)
     base = changed(read_config(config_path("luna16_nodules")), data__root=str(asked.data), parallel__micro_batch=32)
     file = asked.out / "courses.csv"
     rows: list[dict[str, Any]] = tables.read(file) if file.exists() else []

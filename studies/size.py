@@ -51,7 +51,7 @@ class Data(NamedTuple):
 
 
 DATA = {
-    "images": Data((480, 960, 1920, 3840, 7680)),
+    "images": Data((480, 960, 1920, 3840)),
     "nodules_synthetic": Data((256, 512, 1024, 2048, 4096)),
 }
 

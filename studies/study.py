@@ -6,6 +6,7 @@ In studies/study.md `{{name}}` stands for a number or a table that this module m
 """
 
 import argparse
+import csv
 import math
 import re
 from collections import Counter, defaultdict
@@ -45,7 +46,7 @@ Row = Mapping[str, str]
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table in Markdown."""
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(f"| {' | '.join(cell.replace('|', '∣') for cell in line)} |" for line in lines)
 
 
 def cells(name: str) -> list[Row]:
@@ -108,11 +109,11 @@ def outcomes_table(rows: Sequence[Row], arms: Sequence[str]) -> str:
     )
 
 
-def of_report(name: str, number: int, columns: Sequence[str] | None = None) -> str:
-    """One of the tables that the report of a sweep wrote."""
-    rows = tables.read(RESULTS / "study" / name / f"table_{number}.csv")
-    kept = list(columns or rows[0])
-    return table(kept, ([row[key] for key in kept] for row in rows))
+def of_report(name: str, number: int) -> str:
+    """One of the tables that the report of a sweep wrote, whose columns may have one name."""
+    with (RESULTS / "study" / name / f"table_{number}.csv").open(newline="", encoding="utf-8") as file:
+        head, *rows = csv.reader(file)
+    return table(head, rows)
 
 
 def runs(rows: Iterable[Row]) -> dict[str, str]:
@@ -198,9 +199,9 @@ def failures() -> dict[str, str]:
         both = [f"{arm}{change.arms}" for arm in ("linear", "linear-warmup")]
         grouped = by_arm(cells(plans.PAPER_DATA if name == "none" else f"cures_{name}"), both)
         for arm in both:
-            texts = [outcome([row for row in grouped[arm, n] if row["seed"] in seeds]) for n in (4, 8, 16)]
+            texts = [outcome([row for row in grouped[arm, n] if row["seed"] in seeds]) for n in (4, 8)]
             lines.append((change.label, ARMS[arm.removesuffix(change.arms)].label, *texts))
-    return found | {"cures_table": table(("change", "arm", "n = 4", "n = 8", "n = 16"), lines)}
+    return found | {"cures_table": table(("change", "arm", "n = 4", "n = 8"), lines)}
 
 
 def sizes() -> dict[str, str]:

@@ -3,9 +3,17 @@
 import numpy as np
 import pytest
 
+from gmmae.base import arms
 from gmmae.base.config import changed
 from gmmae.commands.arguments import config_path, read_config
 from studies import failure, tables
+from studies.more_arms import MORE
+
+
+@pytest.fixture
+def more_arms(monkeypatch):
+    for name, arm in MORE.items():
+        monkeypatch.setitem(arms.ARMS, name, arm)
 
 
 @pytest.fixture(scope="module")
@@ -14,7 +22,7 @@ def base():
     return changed(config, data__samples=96, data__validation=32, model__filters=(2, 2, 2), model__latent_dim=4)
 
 
-def test_cures_change_the_linear_rules_only(base):
+def test_cures_change_the_linear_rules_only(base, more_arms):
     found = failure.configurations(base, [0, 1])
     assert {(arm, cure) for cure, arm, _, _ in found if not arm.startswith("linear")} == {("strong", "none"), ("weak", "none")}
     assert found["memory", "linear", 8, 1].arm == "linear-memory"
