@@ -49,7 +49,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', '∣') for cell in line)} |" for line in lines)
 
 
-def cells(name: str) -> list[Row]:
+def cells(name: str) -> Sequence[Row]:
     """The cells of a sweep of the study."""
     return tables.read(RESULTS / "study" / name / "cells.csv")
 
