@@ -24,6 +24,7 @@ from gmmae.analysis.efficiency import PAPER_TABLE_I, PAPER_TABLE_II
 from gmmae.analysis.plan import Cell, Measured
 from gmmae.analysis.scaling import Cluster, StepTimes, read_cluster
 from gmmae.base.arms import OptimConfig
+from gmmae.base.stopping import TARGET_REACHED
 from gmmae.sweep.display import grid_table
 from studies import policies, tables
 from studies.policies import Situation, Truth
@@ -33,7 +34,6 @@ OF_STUDY = {name: PLACE.parent / "study" / name / "cells.csv" for name in ("nodu
 """Cells of sweeps, as their reports write them, in place of those of the same workload."""
 OF_A_PLAN = ("strong", "quarter", plan.BEST_BATCH)
 """Arms whose batch a plan runs itself, or chooses anew."""
-REACHED = "target_reached"
 PAPER_DATA = "nodules_real"
 RATIOS = np.logspace(-2, 2, 25)
 """Overheads of the clusters that are made up."""
@@ -114,7 +114,7 @@ def read() -> list[Case]:
 
 
 def _truth(row: Mapping[str, str], batch: str) -> Truth:
-    return Truth(row["arm"], int(row["devices"]), int(batch), row["outcome"] == REACHED, float(row["steps"]))
+    return Truth(row["arm"], int(row["devices"]), int(batch), row["outcome"] == TARGET_REACHED, float(row["steps"]))
 
 
 class Judged(NamedTuple):

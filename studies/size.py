@@ -77,15 +77,13 @@ def trained(config: Config) -> dict[str, Any]:
         rows = read_history(Path(folder) / "run" / "history.csv")
     if record.stop_reason in INTERRUPTED:
         raise SystemExit(f"ended by {record.stop_reason}; the same command goes on with this run")
-    stop = config.stop
-    costs = [math.inf, *(stop.cost(row.value(stop.metric)) for row in rows)]
     return {
         "batch": record.global_batch,
         "learning_rate": record.learning_rate,
         "outcome": record.stop_reason,
         "epochs": record.epochs,
         "steps": record.epochs * record.steps_per_epoch,
-        "crossing": round(steps.crossing([0, *(row.steps for row in rows)], costs, stop.cost(stop.target)), 1),
+        "crossing": round(steps.to_target(rows, config.stop), 1),
         "train_s": round(record.clocks["train_s"], 3),
         "machine": record.machine,
         "git_commit": record.git_commit,

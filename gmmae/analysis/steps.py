@@ -19,7 +19,9 @@ import numpy as np
 from jaxtyping import Float
 from scipy.optimize import minimize_scalar
 
+from gmmae.base.config import StopConfig
 from gmmae.base.errors import InputError
+from gmmae.base.records import Epoch
 
 SEED_SIGMA, SCATTERS = 0.04, 2.0
 """Of the logarithm of the steps to the target, over seeds, where the metric falls smoothly; and what its scatter about a smooth
@@ -81,6 +83,12 @@ def crossing(steps: Sequence[float], costs: Sequence[float], level: float) -> fl
     drop = costs[after - 1] - costs[after]
     share = (costs[after - 1] - level) / drop if math.isfinite(drop) else 1.0
     return float(steps[after - 1] + share * (steps[after] - steps[after - 1]))
+
+
+def to_target(rows: Sequence[Epoch], stop: StopConfig) -> float:
+    """The step at which a run's metric first comes to its target (`crossing`), by its epochs; infinite where it does not."""
+    costs = [math.inf, *(stop.cost(row.value(stop.metric)) for row in rows)]
+    return crossing([0, *(row.steps for row in rows)], costs, stop.cost(stop.target))
 
 
 def seed_sigma(run_steps: Sequence[float], costs: Sequence[float]) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 from gmmae.analysis import failure, pace
 from gmmae.analysis.plan import Measured, as_in_runs
 from gmmae.analysis.scaling import StepTimes
-from gmmae.analysis.steps import crossing, seed_sigma
+from gmmae.analysis.steps import seed_sigma, to_target
 from gmmae.base import arms, stopping
 from gmmae.base.config import Config, changed, run_id
 from gmmae.base.errors import InputError
@@ -247,9 +247,7 @@ class _Measuring:
 
     def _steps(self, record: Record) -> float:
         """Steps to the target, by interpolation between the last two validations."""
-        stop, rows = self.config.stop, self.folder.run(record.global_batch).read_rows()
-        costs = [math.inf, *(stop.cost(row.value(stop.metric)) for row in rows)]
-        return crossing([0, *(row.steps for row in rows)], costs, stop.cost(stop.target))
+        return to_target(self.folder.run(record.global_batch).read_rows(), self.config.stop)
 
     def _step_s(self, batch: int) -> float:
         """Seconds of a training step of a run, the median over its epochs; the first one only where it is the only one."""
