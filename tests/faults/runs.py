@@ -168,6 +168,10 @@ class Run:
         except (OSError, ValueError):
             return False
 
+    def has_begun(self) -> bool:
+        """Whether process 0 has said where it begins, which it does at the end of its start; or has ended."""
+        return "stops at" in self.logs[0].with_suffix(".out").read_text() or self.processes[0].poll() is not None
+
     def epochs(self) -> int:
         """Rows in `history.csv`."""
         try:

@@ -76,6 +76,21 @@ def test_where_a_run_goes_on_is_looked_at(tmp_path, out, spoilt, complaints):
     assert run.spoilt == set()
 
 
+def test_a_run_that_still_reads_its_checkpoints_has_not_begun(tmp_path):
+    run = Run(tmp_path / "run", tmp_path / "compiled")
+    run.logs = {0: tmp_path / "log"}
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as process:
+        run.processes = {0: process}
+        (tmp_path / "log.out").write_text("w/6 cannot be read (x): moved to 6.corrupt; going on from epoch 4\n")
+        assert not run.has_begun()
+        (tmp_path / "log.out").write_text("run         x in w, resumed after epoch 4\nstops at    30 epochs\n")
+        assert run.has_begun()
+        (tmp_path / "log.out").write_text("")
+        process.kill()
+        process.wait()
+        assert run.has_begun()
+
+
 PROMISED = {
     "SIGTERM, ": "SIGTERM|SIGINT|SIGHUP",
     "a process is killed": "SIGKILL of process",

@@ -276,6 +276,7 @@ def _beside(fault: Fault, run: Run, trial: Trial) -> None:
     trial.codes = [process.wait(PATIENCE_S) for process, _ in started]
     trial.notes.append(f"refused after {time.monotonic() - start:.1f} s")
     trial.hit = all(process.poll() is None for process in run.processes.values())
+    run.wait_until(run.has_begun)  # the refusal may come before the first run has read its checkpoints
     trial.said = [said(log) for _, log in started]
     wanted = r"error: workdir must be worked on by one run at a time; got .* which process \d+ on .* holds"
     if trial.codes != [2, 2][: fault.second] or len(trial.said[0]) != 1 or not re.match(wanted, trial.said[0][0]):
