@@ -37,7 +37,7 @@ SATURATED = 0.999
 """Of the means, in [-1, 1]."""
 
 SAMPLES = 64
-"""By which units, gradient and densities are judged."""
+"""By which units, gradient and densities of a course are judged."""
 
 COURSES = (("strong", 1), ("weak", 8), ("linear", 2), ("linear", 4), ("linear", 8), ("linear-warmup", 8))
 SHOWN = ("train_loss", "alive_encoder", "gradient", "spread", "at_the_edge")
@@ -72,25 +72,29 @@ def course(config: Config, steps: int) -> list[dict[str, Any]]:
     with programs.arithmetic(config):
         start = programs.initial_state(setup)
         state = setup.devices.replicate(start)
-        compiled, judge = programs.build(setup, state), _judge(setup, start.params)
-        rows = [{"epoch": 0, "step": 0, "train_loss": "", **_row(compiled, judge, start.params)}]
+        compiled, found = programs.build(setup, state), judge(setup, start.params, SAMPLES)
+        rows = [{"epoch": 0, "step": 0, "train_loss": "", **_row(compiled, found, start.params)}]
         for epoch in range(1, 1 + math.ceil(steps / setup.train_plan.steps)):
             state, losses = compiled.train(state, epoch)
-            found = {"epoch": epoch, "step": epoch * setup.train_plan.steps, "train_loss": float(losses.mean())}
-            rows.append(found | _row(compiled, judge, jax.device_get(state.params)))
+            named = {"epoch": epoch, "step": epoch * setup.train_plan.steps, "train_loss": float(losses.mean())}
+            rows.append(named | _row(compiled, found, jax.device_get(state.params)))
     return rows
 
 
-def _row(compiled: programs.Programs, judge: Any, params: Params) -> dict[str, float]:
-    found = {key: float(value) for key, value in judge(params).items()}
-    alive = [value for key, value in found.items() if key.startswith("alive_encoder")]
-    return {"val_loss": compiled.evaluate(params)["loss"], "alive_encoder": min(alive), **found}
+def _row(compiled: programs.Programs, judged: Any, params: Params) -> dict[str, float]:
+    return {"val_loss": compiled.evaluate(params)["loss"], **numbers(judged(params))}
 
 
-def _judge(setup: Setup, params: Params) -> Any:
-    """A program for what a row says of the parameters on the host."""
-    samples = take(jax.device_put(programs.cast(setup.config, setup.workload.data.train)), np.arange(SAMPLES))
-    keys = jax.random.split(jax.random.key(0), SAMPLES)
+def numbers(found: Mapping[str, Any]) -> dict[str, float]:
+    """What `judge` found on the host, and the least of the encoder's shares."""
+    plain = {key: float(value) for key, value in found.items()}
+    return {"alive_encoder": min(value for key, value in plain.items() if key.startswith("alive_encoder")), **plain}
+
+
+def judge(setup: Setup, params: Params, count: int) -> Any:
+    """A program of parameters: what a row says of them by the first so many training samples."""
+    samples = take(jax.device_put(programs.cast(setup.config, setup.workload.data.train)), np.arange(count))
+    keys = jax.random.split(jax.random.key(0), count)
     describe = setup.workload.describe
     assert describe is not None
 
