@@ -3,7 +3,7 @@
     python -m studies.size --workload images --out DIR [--sizes 240 480 …] [--seeds 0 1 2]
 
 All runs in this process, one after the other, each to the target of the same validation set. For each number of training
-samples: the base batch B and a quarter of it at the base rate, and with n = 2 … 32 weak scaling, the linear rule with and
+samples: the base batch B and a quarter of it at the base rate, and with several n weak scaling, the linear rule with and
 without warmup, and the square-root rule. From the runs at the base rate follow Smin and Bn (`gmmae.analysis.steps`): weak
 scaling is faster than strong where the overhead of a step, over what a batch's samples take, is above B / Bn.
 
@@ -38,32 +38,48 @@ QUARTER = "quarter"
 
 
 class Data(NamedTuple):
-    """A workload whose training set may have any size."""
+    """A workload whose training set may have any size.
+
+    Attributes:
+      sizes: of the training set.
+      devices: with which the arms are run.
+      patience: samples seen without an improvement of the loss by 1 %, after which a run is given up; 0: none is.
+    """
 
     sizes: tuple[int, ...]
+    devices: tuple[int, ...] = DEVICES
+    patience: int = 0
 
     def config(self, name: str, samples: int, folder: Path) -> Config:
         """With so many training samples, and validation samples that are always the same number."""
         if name == "images":
             options = {"images": samples * 4 // 3, "noise": 1.0, "optim__learning_rate": 0.002, "stop__target": 0.3}
             return configure("", workload=str(example(folder)), stop__max_epochs=800, **options)
-        return configure("quickstart", data__samples=samples + 128, data__validation=128, stop__target=0.0014)
+        patience = max(3, math.ceil(self.patience / samples))
+        stop = {"stop__target": 0.0014, "stop__max_epochs": 800, "stop__patience_epochs": patience, "stop__collapse_epochs": 20}
+        return configure("quickstart", data__samples=samples + 128, data__validation=128, parallel__micro_batch=32, **stop)
 
 
 DATA = {
     "images": Data((480, 960, 1920, 3840)),
-    "nodules_synthetic": Data((256, 512, 1024, 2048, 4096)),
+    "nodules_synthetic": Data((256, 512, 1024, 2048, 4096), (4, 16), 23_000),
 }
 
 
-def paths(config: Config, seeds: Sequence[int]) -> Iterator[tuple[str, int, Config]]:
-    """Arm, devices and configuration of each run, those of a batch above the samples left out."""
+def paths(config: Config, seeds: Sequence[int], numbers: Sequence[int] = DEVICES) -> Iterator[tuple[str, int, Config]]:
+    """Arm, devices and configuration of each run, those of a batch above the samples left out.
+
+    Args:
+      config: of one size.
+      seeds: of parameters and order.
+      numbers: of devices.
+    """
     samples = training_samples(config)
     for seed in seeds:
         one = changed(config, seed=seed, log__tensorboard=False)
         yield "strong", 1, one
         yield QUARTER, 1, changed(one, optim__base_batch=config.optim.base_batch // 4)
-        for devices in DEVICES:
+        for devices in numbers:
             if devices * config.optim.base_batch <= samples:
                 yield from ((arm, devices, changed(one, arm=arm, parallel__virtual=devices)) for arm in ARMS)
 
@@ -141,7 +157,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for size in asked.sizes or DATA[asked.workload].sizes:
             config = DATA[asked.workload].config(asked.workload, size, Path(folder))
-            for arm, devices, one in paths(config, asked.seeds):
+            for arm, devices, one in paths(config, asked.seeds, DATA[asked.workload].devices):
                 if (size, arm, devices, one.seed) not in done:
                     found = {"samples": size, "arm": arm, "devices": devices, "seed": one.seed, **trained(one)}
                     print(" ".join(f"{key} {value}" for key, value in list(found.items())[:9]), flush=True)
