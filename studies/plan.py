@@ -10,6 +10,7 @@ train_s.
 """
 
 import argparse
+import itertools
 import json
 import math
 from collections import defaultdict
@@ -139,6 +140,15 @@ def judged(case: Case) -> list[Judged]:
     return [Judged(case.workload, truth, by_name[truth.arm, truth.devices]) for truth in distinct]
 
 
+def between_seeds(cases: Sequence[Case]) -> list[float]:
+    """How far the steps of a cell are off those of the same cell with another seed, for each pair: no plan knows as much."""
+    counts: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for case in cases:
+        for batch, arrived in {cell.batch: cell for cell in case.cells if cell.arm == "weak" and cell.arrived}.items():
+            counts[case.workload, batch].append(math.log(arrived.steps))
+    return [abs(a - b) for logs in counts.values() for a, b in itertools.combinations(logs, 2)]
+
+
 def recall(of: Sequence[Judged]) -> float:
     """The share of failures above the probability that at most `FALSE_ALARMS` of the arrivals exceed; NaN without failures."""
     failed = [one.said.probability_of_failure for one in of if not one.truth.arrived]
@@ -200,6 +210,9 @@ def _figures(name: str, of: Sequence[Judged], cases: Sequence[Case]) -> list[tup
         if errors:
             value = f"{np.median(errors):.3f} / {np.quantile(errors, 0.9):.3f}"
             rows.append((f"steps, {what}: |log error|, median / 90 %", name, str(len(errors)), value))
+    if again := between_seeds(cases):
+        value = f"{np.median(again):.3f} / {np.quantile(again, 0.9):.3f}"
+        rows.append(("steps, weak: |log error| of the same cell with another seed", name, str(len(again)), value))
     rows.append(("80 % intervals that hold the steps", name, str(len(held)), f"{100 * np.mean(held):.0f} %"))
     if missed:
         value = f"{recall(of):.2f} of {missed}"
