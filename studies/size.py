@@ -129,6 +129,23 @@ def summary(rows: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
     return found
 
 
+def thresholds(rows: Sequence[Mapping[str, str]]) -> dict[int, dict[int, float]]:
+    """By size and devices, the overhead, over a base batch's samples, from which weak scaling was faster; medians over seeds.
+
+    A strong step takes r + 1 / n times what the base batch's samples take, a weak one r + 1, so their runs take the same time
+    at r = (S_weak - S_strong / n) / (S_strong - S_weak), by the steps of both. Infinite where weak scaling did not arrive, or
+    took no fewer steps.
+    """
+    steps_of = {(int(row["samples"]), row["arm"], int(row["devices"]), row["seed"]): float(row["crossing"]) for row in rows}
+    found: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for (samples, arm, devices, seed), weak in sorted(steps_of.items()):
+        if arm == "weak":
+            strong = steps_of[samples, "strong", 1, seed]
+            fewer = strong - weak
+            found[samples][devices].append((weak - strong / devices) / fewer if fewer > 0 else math.inf)
+    return {samples: {n: float(np.median(of)) for n, of in by.items()} for samples, by in found.items()}
+
+
 def _law(of: Sequence[Mapping[str, str]]) -> tuple[float, float] | None:
     """Smin and Bn by the runs at the base rate of one seed."""
     points = {int(row["batch"]): float(row["crossing"]) for row in of if row["arm"] in ("strong", QUARTER, "weak")}

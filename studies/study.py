@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from gmmae.analysis import plan
-from gmmae.analysis.scaling import read_cluster
+from gmmae.analysis.plan import Measured
+from gmmae.analysis.scaling import StepTimes, all_reduce_s, read_cluster
 from gmmae.base.arms import ARMS
 from gmmae.base.stopping import TARGET_REACHED
 from gmmae.commands.arguments import config_path
@@ -158,14 +159,32 @@ def rates() -> dict[str, str]:
         best = {seed: min(epochs[arm][seed] for arm in tried) for seed in seeds}
         batch = int(found["weak", n][0]["global_batch"])
         ratios = []
-        for name in CLUSTERS:
-            machine = plan.machine(measured, read_cluster(config_path(name, "clusters")), n)
-            a_strong, a_weak = float(machine.epoch_s(measured.optim.base_batch)), float(machine.epoch_s(batch))
-            of = [best[seed] * a_weak / (strong[seed] * a_strong) for seed in seeds]
-            ratios.append(f"{middle(of)}; strong faster in {sum(ratio > 1 for ratio in of)} of {len(of)}")
+        for at in machines(measured, n).values():
+            one = float(at.epoch_s(batch)) / float(at.epoch_s(measured.optim.base_batch))
+            of = [best[seed] / strong[seed] * one for seed in seeds]
+            ratios.append(f"{middle(of)}; {sum(ratio > 1 for ratio in of)} of {len(of)}")
         lines.append((str(n), *(middle(list(epochs[arm].values())) for arm in tried), middle(list(best.values())), *ratios))
-    head = ("n", *(RATES[arm] for arm in tried), "the best of them", *(f"its time over strong's, {name}" for name in CLUSTERS))
-    return {"rates_table": table(head, lines)}
+    head = (
+        "n",
+        *(RATES[arm] for arm in tried),
+        "the best of them",
+        *(f"over strong's time, {name}" for name in machines(measured, 1)),
+    )
+    return {"rates_table": table(head, lines), "h100_overhead": f"{h100_overhead(measured, 1):.2f}"}
+
+
+def machines(measured: Measured, devices: int) -> dict[str, plan.Machine]:
+    """Clusters with so many devices, and H100s, with the overhead of their own and no time for validation."""
+    found = {name: plan.machine(measured, read_cluster(config_path(name, "clusters")), devices) for name in CLUSTERS}
+    return found | {"H100": plan.with_overhead(measured, h100_overhead(measured, devices), devices)}
+
+
+def h100_overhead(measured: Measured, devices: int) -> float:
+    """Overhead and projected all-reduce over what a base batch's samples take, by the steps of two batches on an H100."""
+    rows = tables.read(RESULTS / "bench" / "h100_steps.csv")
+    a, b = plan.affine(StepTimes(tuple(int(row["samples"]) for row in rows), tuple(float(row["seconds"]) for row in rows)))
+    reduce_s = all_reduce_s(read_cluster(config_path("h200_nvlink", "clusters")), devices, measured.gradient_bytes)
+    return (a + reduce_s) / (b * measured.optim.base_batch)
 
 
 def arrived_epochs(row: Row) -> float:
@@ -205,9 +224,19 @@ def failures() -> dict[str, str]:
 
 
 def sizes() -> dict[str, str]:
-    """Data sets of several sizes."""
-    head, *lines = size.summary(tables.read(RESULTS / "study" / "size" / "images.csv"))
-    return {"sizes_images": table(head, lines)}
+    """Data sets of several sizes; and the overhead from which weak scaling was faster, as the runs themselves have it."""
+    found = {}
+    for name in size.DATA:
+        file = RESULTS / "study" / "size" / f"{name}.csv"
+        if file.exists():
+            rows = tables.read(file)
+            (head, *lines), thresholds = size.summary(rows), size.thresholds(rows)
+            counts = sorted({n for of in thresholds.values() for n in of})
+            more = [[f"{of[n]:.2f}" if n in of else "" for n in counts] for of in thresholds.values()]
+            named = (*head, *(f"turns at, n = {n}" for n in counts))
+            found[f"sizes_{name}"] = table(named, [(*line, *own) for line, own in zip(lines, more, strict=True)])
+            found[f"machine_{name}"] = "; ".join(sorted({row["machine"] for row in rows}))
+    return found
 
 
 def unet() -> dict[str, str]:
