@@ -129,20 +129,25 @@ def summary(rows: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
     return found
 
 
-def thresholds(rows: Sequence[Mapping[str, str]]) -> dict[int, dict[int, float]]:
-    """By size and devices, the overhead, over a base batch's samples, from which weak scaling was faster; medians over seeds.
+def turning(strong: float, weak: float, devices: int) -> float:
+    """The overhead, over what the base batch's samples take, from which weak scaling is faster, by the steps of both.
 
-    A strong step takes r + 1 / n times what the base batch's samples take, a weak one r + 1, so their runs take the same time
-    at r = (S_weak - S_strong / n) / (S_strong - S_weak), by the steps of both. Infinite where weak scaling did not arrive, or
-    took no fewer steps.
+    A strong step takes r + 1 / n of that time, a weak one r + 1, so the runs take the same time at
+    r = (weak - strong / n) / (strong - weak). Infinite where weak scaling takes no fewer steps, or does not arrive.
+
+    >>> turning(200.0, 150.0, 2), turning(200.0, 250.0, 2), turning(200.0, math.inf, 2)
+    (1.0, inf, inf)
     """
+    return (weak - strong / devices) / (strong - weak) if weak < strong else math.inf
+
+
+def thresholds(rows: Sequence[Mapping[str, str]]) -> dict[int, dict[int, float]]:
+    """Medians over seeds of `turning`, by size and devices."""
     steps_of = {(int(row["samples"]), row["arm"], int(row["devices"]), row["seed"]): float(row["crossing"]) for row in rows}
     found: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for (samples, arm, devices, seed), weak in sorted(steps_of.items()):
         if arm == "weak":
-            strong = steps_of[samples, "strong", 1, seed]
-            fewer = strong - weak
-            found[samples][devices].append((weak - strong / devices) / fewer if fewer > 0 else math.inf)
+            found[samples][devices].append(turning(steps_of[samples, "strong", 1, seed], weak, devices))
     return {samples: {n: float(np.median(of)) for n, of in by.items()} for samples, by in found.items()}
 
 

@@ -145,6 +145,57 @@ def nodules() -> dict[str, str]:
     }
 
 
+def given_up() -> dict[str, str]:
+    """What runs that missed the target could still have become, in their last checkpoints."""
+    rows = tables.read(RESULTS / "study" / plans.PAPER_DATA / "given_up.csv")
+    grouped = by_arm(rows, list(dict.fromkeys(row["arm"] for row in rows)))
+    counts = sorted({n for _, n in grouped})
+    lines = []
+    for arm in (name for name in ARMS if any(arm == name for arm, _ in grouped)):
+        kinds = (Counter(row["kind"] for row in grouped.get((arm, n), ())) for n in counts)
+        lines.append((ARMS[arm].label, *(", ".join(f"{kind} {count}" for kind, count in of.most_common()) for of in kinds)))
+    totals = Counter(row["kind"] for row in rows)
+    return {
+        "given_up_table": table(("arm", *(f"n = {n}" for n in counts)), lines),
+        "given_up": str(len(rows)),
+        "least": f"{float(rows[0]['least']):.5f}",
+        **{f"given_up_{kind}": str(totals[kind]) for kind in ("frozen", "blind", "open")},
+        "drift_blind": f"{max((float(row['drift']) for row in rows if row['kind'] == 'blind'), default=0.0):.0e}",
+    }
+
+
+def other_targets() -> dict[str, str]:
+    """Weak scaling against strong at losses that the runs passed on their way."""
+    rows = tables.read(RESULTS / "study" / plans.PAPER_DATA / "targets.csv")
+    steps_of = {(row["target"], row["arm"], int(row["devices"]), row["seed"]): float(row["steps"]) for row in rows}
+    epochs_of = {(row["target"], row["arm"], int(row["devices"]), row["seed"]): float(row["epochs"]) for row in rows}
+    seeds = sorted({row["seed"] for row in rows})
+    counts = sorted({int(row["devices"]) for row in rows if row["arm"] == "weak"})
+    lines = []
+    for target in sorted({row["target"] for row in rows}, key=float, reverse=True):
+        strong = [(steps_of[target, "strong", 1, seed], epochs_of[target, "strong", 1, seed]) for seed in seeds]
+        cells = [f"{float(target):.4g}", middle([epochs for _, epochs in strong])]
+        for n in counts:
+            weak = [(steps_of[target, "weak", n, seed], epochs_of[target, "weak", n, seed]) for seed in seeds]
+            both = list(zip(strong, weak, strict=True))
+            more = float(np.median([theirs[1] / ours[1] for ours, theirs in both]))
+            turn = float(np.median([size.turning(ours[0], theirs[0], n) for ours, theirs in both]))
+            cells.append(f"{more:.2f}; {turn:.2f}")
+        lines.append(cells)
+    return {"targets_table": table(("target", "strong, epochs", *(f"weak, n = {n}" for n in counts)), lines)}
+
+
+def splits() -> dict[str, str]:
+    """The paper's comparison with other nodules held out."""
+    rows = [row for path in sorted((RESULTS / "study").glob("split*/cells.csv")) for row in tables.read(path)]
+    one = [float(row["epochs"]) for row in rows if row["arm"] == "strong" and row["devices"] == "1"]
+    return {
+        "splits_outcomes": outcomes_table(rows, ("weak", "linear-warmup", "linear", "sqrt", "best-batch")),
+        "splits_strong_epochs": middle(one),
+        "splits_runs": runs(rows)["runs"],
+    }
+
+
 def rates() -> dict[str, str]:
     """Several rates at each batch: the best of them, known afterwards, against strong scaling."""
     rows = [*cells(plans.PAPER_DATA), *(cells("rates") if (RESULTS / "study" / "rates").exists() else ())]
@@ -260,7 +311,17 @@ def planned() -> dict[str, str]:
     return {"plan_table": table(names, lines), "real_times_table": table(head, below)}
 
 
-FACTS: tuple[Callable[[], dict[str, str]], ...] = (nodules, rates, failures, sizes, unet, planned)
+FACTS: tuple[Callable[[], dict[str, str]], ...] = (
+    nodules,
+    given_up,
+    other_targets,
+    splits,
+    rates,
+    failures,
+    sizes,
+    unet,
+    planned,
+)
 
 
 def page() -> str:
