@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Builds Horovod 0.28.1, its last release, for PyTorch and Gloo into an environment that has torch: some five minutes.
+#
+#     studies/horovod.sh PYTHON
+#
+# Its CMake files ask for C++14, which the headers of today's PyTorch no longer compile as.
+set -euo pipefail
+
+if [ $# -ne 1 ] || ! "$1" -c 'import torch' 2>/dev/null; then
+    echo "horovod.sh: takes the Python of an environment that has torch; got '${1:-nothing}': install torch there first" >&2
+    exit 2
+fi
+python=$1
+version=0.28.1
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+"$python" -m pip download --quiet --disable-pip-version-check --no-binary horovod --no-deps --no-build-isolation \
+    --dest "$folder" "horovod==$version"
+tar -xzf "$folder/horovod-$version.tar.gz" -C "$folder"
+source=$folder/horovod-$version
+sed -i 's/set(CMAKE_CXX_STANDARD 1[14])/set(CMAKE_CXX_STANDARD 17)/' "$source/CMakeLists.txt" "$source/horovod/torch/CMakeLists.txt"
+grep -q 'CMAKE_CXX_STANDARD 17' "$source/CMakeLists.txt"
+HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 HOROVOD_WITHOUT_MPI=1 \
+    HOROVOD_WITH_GLOO=1 HOROVOD_CPU_OPERATIONS=GLOO \
+    "$python" -m pip install --quiet --disable-pip-version-check --no-build-isolation "$source"
