@@ -5,12 +5,12 @@
 `make study-frameworks` makes the environments first. The twins of `benchmarks.peers` train `studies/configs/frameworks.toml`:
 the quickstart's model on half its data to a loss of 0.00165, because to the quickstart's own 0.001 PyTorch takes two minutes on
 two cores. In one process on both cores; in two, of a core each, strong (the batch of 16 divided) and weak (a batch of 32, the
-rate kept). Runs take turns, none beside another. Where the frameworks' usual last batches are wrong, which this job has none of:
-`studies.last_batches`, which this program runs too.
+rate kept). Runs take turns, none beside another. All batches divide here; what becomes of those that do not is measured by
+`studies.last_batches`, and what each framework asks of its user by `studies.needs`; this program runs both first.
 
-DIR gets frameworks.csv, a row a run, and last_batches.csv, and the tables come on the screen; runs that are there are not
-repeated. Seconds are those of `benchmarks.target`: training and validation, without what the first epoch takes longer than the
-median one, which is compilation; and the wall, from the start of Python to its end.
+DIR gets frameworks.csv, a row a run, last_batches.csv and needs.csv, and the tables come on the screen; what is there is not
+measured again. Seconds are those of `benchmarks.target`: training and validation, without what the first epoch takes longer
+than the median one, which is compilation; and the wall, from the start of Python to the target. On CPUs only.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from benchmarks.peers.roster import ROSTER
 from benchmarks.target import without_compiling
 from gmmae.base.provenance import git_commit, machine
 from gmmae.sweep.display import grid_table
-from studies import last_batches, tables
+from studies import last_batches, needs, tables
 
 CONFIG = "studies/configs/frameworks.toml"
 BATCH = 16
@@ -182,6 +182,10 @@ def summary(rows: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
     return lines
 
 
+SUMMARIES = {"frameworks": summary, "last_batches": last_batches.summary, "needs": needs.summary}
+"""The tables by the names of their files."""
+
+
 def middle(values: Sequence[float], form: str) -> str:
     """The median, and the range where there is one.
 
@@ -201,18 +205,21 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=sorted({run.peer for run in runs()}), default=[], help="these peers")
     parser.add_argument("--environments", type=Path, default=ROOT / ".venv-frameworks", help="what make has installed")
     asked = parser.parse_args()
+    asked.environments = asked.environments.absolute()
     if (cores := len(os.sched_getaffinity(0))) < 2:
         raise SystemExit(f"two processes need a core each; got {cores} core: take a machine with two")
     wanted = {run.peer for run in runs(asked.only)}
     pythons = {peer: python_of(peer, asked.environments) for peer in sorted(wanted)}
     for peer in [peer for peer, python in pythons.items() if python is None]:
         print(f"{ROSTER[peer].title}: left out, it has no environment in {asked.environments}: make study-frameworks")
-    rows = measure(asked.out / "frameworks.csv", asked.turns, asked.only, asked.environments)
-    found = last_batches.measure(asked.out / "last_batches.csv", {key: value for key, value in pythons.items() if value})
-    if rows:
-        print(grid_table(summary(tables.read(asked.out / "frameworks.csv"))))
-    if found:
-        print(grid_table(last_batches.summary(tables.read(asked.out / "last_batches.csv"))))
+    os.environ.update(CUDA_VISIBLE_DEVICES="", JAX_PLATFORMS="cpu")  # also where there is a GPU, which one process would take
+    there = {peer: python for peer, python in pythons.items() if python}
+    last_batches.measure(asked.out / "last_batches.csv", there)
+    needs.measure(asked.out / "needs.csv", there)
+    measure(asked.out / "frameworks.csv", asked.turns, asked.only, asked.environments)
+    for name, summarised in SUMMARIES.items():
+        if (file := asked.out / f"{name}.csv").exists():
+            print(grid_table(summarised(tables.read(file))), "\n")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Builds Horovod 0.28.1, its last release, for PyTorch and Gloo into an environment that has torch: some five minutes.
+# Builds Horovod, in the version of constraints.txt, for PyTorch and Gloo into an environment that has torch: some five minutes.
 #
 #     studies/horovod.sh PYTHON
 #
-# Its CMake files ask for C++14, which the headers of today's PyTorch no longer compile as.
+# Its CMake files ask for C++14; the headers of today's PyTorch need C++17.
 set -euo pipefail
 
 if [ $# -ne 1 ] || ! "$1" -c 'import torch' 2>/dev/null; then
@@ -11,7 +11,7 @@ if [ $# -ne 1 ] || ! "$1" -c 'import torch' 2>/dev/null; then
     exit 2
 fi
 python=$1
-version=0.28.1
+version=$(sed -n 's/^horovod==//p' "$(dirname "$0")/../constraints.txt")
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 

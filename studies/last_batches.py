@@ -1,12 +1,12 @@
-"""What frameworks make of the last batch of an epoch, where neither the epoch nor that batch divides: measured, in two processes.
+"""What frameworks make of an epoch's last batch, where neither the epoch nor that batch divides: measured, in two processes.
 
     python -m studies.last_batches --out DIR [--environments .venv-frameworks]
 
-For each framework its users' ways to divide an epoch of 61 or 49 samples into steps of 16 on two processes. What is left for the
-last step, 13 samples or one, does not divide. The framework's own sampler and its own reduction run in two real processes, in
-float64, at one set of parameters for all. Compared is the gradient that each process has after the last step with the mean
-over the samples that the full steps have left: what one device computes. And counted are samples that an epoch sees twice or
-not at all. Twice: at the initial parameters, and at those that gmmae has after `EPOCHS` epochs.
+For each framework its users' ways to divide an epoch of 61 or 49 samples into steps of 16 on two processes. What is left for
+the last step, 13 samples or one, does not divide. The framework's own sampler and its own reduction run in two real processes,
+in float64, at one set of parameters for all. Compared is the gradient that a process has after the last step with that of the
+mean over the samples that the full steps have left: what one device computes. And counted are samples that an epoch sees twice
+or not at all. All of it at the initial parameters, and at those that gmmae has after `EPOCHS` epochs.
 
 DIR gets last_batches.csv, a row a framework, way, epoch and parameters.
 """
@@ -14,6 +14,7 @@ DIR gets last_batches.csv, a row a framework, way, epoch and parameters.
 import argparse
 import json
 import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -36,6 +37,7 @@ MANY, ONE = 61, 49
 """Samples of an epoch: 13 are left for its last step, or one."""
 EPOCHS = 100
 """After which the parameters are the trained ones: about as many steps as the comparison's runs take to their target."""
+NONE = "no such step"
 AT = {"start": 0, "trained": EPOCHS}
 
 
@@ -100,27 +102,39 @@ def _measured(
     place.mkdir()
     source = {"name": CONFIG, "samples": samples, "validation": 16, "precision": "float64"}
     ask("benchmarks.peers.ours", json.dumps(source), str(place))
-    subprocess.run(
-        [sys.executable, "-m", "studies.last_batches", "--train", str(place), str(epochs)], check=True, cwd=ROOT
-    )
+    if epochs:
+        _self("--train", str(place), str(epochs))
+    said: dict[Recipe, list[dict[str, Any]]] = {}
     for peer in dict.fromkeys(recipe.peer for recipe in recipes):
-        for recipe in recipes:
-            if recipe.peer != peer:
-                continue
-            worker = Worker(peer, place, pythons[peer])
-            try:
-                said = worker.ask_all("last", recipe=recipe.name, folder=str(place))
-            finally:
-                worker.close()
-            steps = merged([answer["steps"] for answer in said])
-            rest = left_over(steps, samples, BATCH)
-            wanted = place / "wanted.npz"
-            words = ["--wanted", str(place), str(wanted), *map(str, rest)]
-            subprocess.run([sys.executable, "-m", "studies.last_batches", *words], check=True, cwd=ROOT)
-            truth = dict(np.load(wanted))
-            errors = [relative_error(dict(np.load(answer["gradient"])), truth) for answer in said]
-            made = len(steps) > samples // BATCH
-            yield recipe, {**counts(steps, samples), "error": max(errors) if made else "no such step"}
+        worker = Worker(peer, place, pythons[peer])
+        try:
+            for recipe in recipes:
+                if recipe.peer == peer:
+                    said[recipe] = worker.ask_all("last", recipe=recipe.name, folder=str(place))
+                    for answer in said[recipe]:  # the next recipe's come there too
+                        answer["gradient"] = dict(np.load(answer["gradient"]))
+        finally:
+            worker.close()
+    steps = {recipe: merged([answer["steps"] for answer in answers]) for recipe, answers in said.items()}
+    rests = {recipe: left_over(of, samples, BATCH) for recipe, of in steps.items()}
+    (place / "rests.json").write_text(json.dumps([*rests.values()]))
+    _self("--wanted", str(place))
+    for number, (recipe, answers) in enumerate(said.items()):
+        yield recipe, {**counts(steps[recipe], samples), "error": error(answers, dict(np.load(place / f"wanted.{number}.npz")))}
+
+
+def _self(*words: str) -> None:
+    """This program in a process of its own, for what needs JAX."""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-m", "studies.last_batches", *words], check=True, cwd=ROOT, env=environ)
+
+
+def error(answers: Sequence[Mapping[str, Any]], wanted: Mapping[str, np.ndarray]) -> float | str:
+    """Of the processes that had the last step, the largest; a word where the last step was a full one."""
+    most = max(len(answer["steps"]) for answer in answers)
+    if sum(len(answer["steps"][-1]) for answer in answers if len(answer["steps"]) == most) == BATCH:
+        return NONE
+    return max(relative_error(answer["gradient"], wanted) for answer in answers if len(answer["steps"]) == most)
 
 
 def merged(ranks: Sequence[Sequence[Sequence[int]]]) -> list[list[int]]:
@@ -212,14 +226,16 @@ def _train(folder: Path, epochs: int) -> None:
     problem.write(folder, known._replace(params=ours.flat(peer.state.params)))
 
 
-def _wanted(folder: Path, path: Path, index: Sequence[int]) -> None:
-    """The gradient of the mean loss of some samples at the problem's parameters, on one device."""
+def _wanted(folder: Path) -> None:
+    """The gradients of the mean losses of some samples each at the problem's parameters, on one device."""
     from benchmarks.peers import ours
     from benchmarks.peers.roster import Place
 
     known = problem.read(folder)
     peer = ours.start(known, Place())
-    problem.write_arrays(path, peer.gradient_of(ours.unflat(known.params), np.asarray(index)))
+    params = ours.unflat(known.params)
+    for number, index in enumerate(json.loads((folder / "rests.json").read_text())):
+        problem.write_arrays(folder / f"wanted.{number}.npz", peer.gradient_of(params, np.asarray(index)))
 
 
 def main() -> None:
@@ -229,13 +245,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--environments", type=Path, default=ROOT / ".venv-frameworks")
     parser.add_argument("--train", nargs=2, help=argparse.SUPPRESS)
-    parser.add_argument("--wanted", nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--wanted", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.train:
         _train(Path(asked.train[0]), int(asked.train[1]))
     elif asked.wanted:
-        folder, path, *index = asked.wanted
-        _wanted(Path(folder), Path(path), [int(i) for i in index])
+        _wanted(asked.wanted)
     elif asked.out:
         pythons = {recipe.peer: python_of(recipe.peer, asked.environments) for recipe in RECIPES}
         file = asked.out / "last_batches.csv"

@@ -20,7 +20,7 @@ from gmmae.analysis.scaling import read_cluster
 from gmmae.base.arms import ARMS
 from gmmae.base.stopping import TARGET_REACHED
 from gmmae.commands.arguments import config_path
-from studies import failure, real_times, size, tables
+from studies import failure, frameworks, real_times, size, tables
 from studies import plan as plans
 
 ROOT = Path(__file__).parent.parent
@@ -210,6 +210,21 @@ def sizes() -> dict[str, str]:
     return {"sizes_images": table(head, lines)}
 
 
+def compared() -> dict[str, str]:
+    """Other frameworks."""
+    folder = RESULTS / "study" / "frameworks"
+    found = {}
+    for name, summary in frameworks.SUMMARIES.items():
+        head, *lines = summary(tables.read(folder / f"{name}.csv"))
+        found[f"{name}_table"] = table(head, lines)
+    rows = tables.read(folder / "frameworks.csv")
+    return found | {
+        "frameworks_machine": "; ".join(sorted({row["machine"] for row in rows})),
+        "frameworks_versions": ", ".join(sorted({word for row in rows for word in re.findall(r"\S+ \S+", row["versions"])})),
+        "frameworks_load": middle([float(row["load"]) for row in rows]),
+    }
+
+
 def unet() -> dict[str, str]:
     """The U-Net on real slices."""
     rows = tables.read(RESULTS / "segmentation" / "scaling" / "reached.csv")
@@ -231,7 +246,7 @@ def planned() -> dict[str, str]:
     return {"plan_table": table(names, lines), "real_times_table": table(head, below)}
 
 
-FACTS: tuple[Callable[[], dict[str, str]], ...] = (nodules, rates, failures, sizes, unet, planned)
+FACTS: tuple[Callable[[], dict[str, str]], ...] = (nodules, rates, failures, sizes, compared, unet, planned)
 
 
 def page() -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers import keras_twin
-from benchmarks.peers.keras_twin import EVAL_BATCH, KerasPeer, keras, msle, ops, tf
+from benchmarks.peers.keras_twin import EVAL_BATCH, KerasPeer, keras, msle, tf
 from benchmarks.peers.problem import Problem
 from benchmarks.peers.roster import Last, Place
 
@@ -37,7 +37,7 @@ class KerasPair(KerasPeer):
         self.losses_of = tf.function(self._losses_of)
 
     def _step_of(self, recipe: str) -> Any:
-        """A step of all processes: their volumes in, the loss out. TensorFlow's own mean, of as many as there are or should be."""
+        """A step of all processes, volumes in and loss out: TensorFlow's mean, of as many as there are or ought to be."""
         size = self.problem.batch if recipe == AVERAGE_OF_BATCH else None
         variables = self.model.trainable_variables
 
@@ -56,7 +56,7 @@ class KerasPair(KerasPeer):
         return step
 
     def _losses_of(self, volumes):
-        each = self.strategy.run(lambda x: ops.sum(msle(x, self.model(x))), args=(volumes,))
+        each = self.strategy.run(lambda x: tf.reduce_sum(msle(x, self.model(x))), args=(volumes,))
         return self.strategy.reduce("SUM", each, axis=None)
 
     def _batches(self, *arrays: np.ndarray, size: int) -> Any:

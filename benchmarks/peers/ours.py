@@ -136,6 +136,8 @@ class Ours:
         self.trains: dict[int, Any] = {}
         self.evaluates: Callable[[Any], dict[str, float]] | None = None
         self.reduce: Callable[[], Any] | None = None
+        losses = self.setup.workload.losses
+        self.gradient_program = jax.jit(jax.grad(lambda params, x: losses(params, x, None).mean()))
         self.reset()
 
     def facts(self) -> dict[str, Any]:
@@ -175,18 +177,21 @@ class Ours:
         with self._arithmetic():
             samples = programs.cast(self.setup.config, self.setup.workload.data.train)
             chosen = jax.tree.map(lambda array: array[index], samples)
-            losses = self.setup.workload.losses
-            gradient = jax.jit(jax.grad(lambda params, x: losses(params, x, None).mean()))
-            return flat(gradient(params, chosen))
+            return flat(self.gradient_program(params, chosen))
 
     def last(self, recipe: str) -> Last:
-        """The gradient that `train.py`'s program reduces in the last step, by an optimiser that keeps it and changes nothing."""
+        """The gradient that `train.py`'s program reduces, by an optimiser that keeps the last one and changes nothing."""
         with self._arithmetic():
-            zeros = partial(jax.tree.map, jnp.zeros_like)
-            keep = optax.GradientTransformation(zeros, lambda updates, state, params=None: (zeros(updates), updates))
+
+            def zeros(params: Any) -> Any:
+                return jax.tree.map(jnp.zeros_like, params)
+
+            def keep(updates: Any, state: Any, params: Any = None) -> Any:
+                return zeros(updates), updates
+
             params = unflat(self.params)
             state = self.setup.devices.replicate(TrainState(params, jax.tree.map(np.zeros_like, params)))
-            setup = self.setup._replace(optimizer=keep)
+            setup = self.setup._replace(optimizer=optax.GradientTransformation(zeros, keep))
             state, _ = programs.train_program(setup, state)(state, 1)
             order = programs.epoch_order(setup.config.seed, 1, setup.train_plan.samples)
             dealt = shards(order, setup.train_plan)
