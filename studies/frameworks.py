@@ -10,7 +10,8 @@ rate kept). Runs take turns, none beside another. All batches divide here; what 
 
 DIR gets frameworks.csv, a row a run, last_batches.csv and needs.csv, and the tables come on the screen; what is there is not
 measured again. Seconds are those of `benchmarks.target`: training and validation, without what the first epoch takes longer
-than the median one, which is compilation; and the wall, from the start of Python to the target. On CPUs only.
+than the median one, which is compilation; and the wall, from the start of Python to the target. `others` is how many cores
+other work took meanwhile. On CPUs only.
 """
 
 import argparse
@@ -92,11 +93,12 @@ def python_of(peer: str, environments: Path) -> str | None:
 
 def run(peer: str, folder: Path, python: str) -> dict[str, Any]:
     """One run to the target, the problem in the folder."""
-    began = time.perf_counter()
+    began, busy = time.perf_counter(), busy_s()
     worker = Worker(peer, folder, python)
     try:
         said = worker.ask("target")
         wall_s = time.perf_counter() - began
+        others = (busy_s() - busy - worker.cpu_s()) / wall_s
         worker.ask("reset")
         samples = json.loads((folder / "samples.json").read_text())
         losses = worker.ask("losses", samples=samples, epoch=1)["losses"]
@@ -113,9 +115,15 @@ def run(peer: str, folder: Path, python: str) -> dict[str, Any]:
         "wall_s": round(wall_s, 2),
         f"loss_{CHECKED}": f"{losses[CHECKED - 1]:.9g}",
         "threads": facts["threads"],
-        "load": round(os.getloadavg()[0], 1),
+        "others": round(others, 2),
         "versions": " ".join(f"{key} {facts['versions'][key]}" for key in kept if key in facts["versions"]),
     }
+
+
+def busy_s() -> float:
+    """Seconds that the cores have worked, for whomever; a hypervisor's other guests too."""
+    user, nice, system, _idle, _waiting, interrupts, soft, stolen, *_ = map(int, Path("/proc/stat").read_text().split()[1:11])
+    return (user + nice + system + interrupts + soft + stolen) / os.sysconf("SC_CLK_TCK")
 
 
 def measure(file: Path, turns: int, only: Sequence[str], environments: Path) -> list[dict[str, Any]]:

@@ -95,7 +95,7 @@ def loss(program: Program, folder: Path, count: int, python: str) -> float:
             workers = [f"127.0.0.1:{port}" for port in free_ports(count)]
             tasks = [{"cluster": {"worker": workers}, "task": {"type": "worker", "index": i}} for i in range(count)]
             said = output([[python, *words]] * count, [{"TF_CONFIG": json.dumps(task)} for task in tasks])
-    return float(said.split()[-1])
+    return float(re.split(r"[\s:]", said.strip())[-1])  # horovodrun puts `[0]<stdout>:` before it
 
 
 def of_train(workdir: Path, count: int) -> float:

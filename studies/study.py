@@ -221,7 +221,7 @@ def compared() -> dict[str, str]:
     return found | {
         "frameworks_machine": "; ".join(sorted({row["machine"] for row in rows})),
         "frameworks_versions": ", ".join(sorted({word for row in rows for word in re.findall(r"\S+ \S+", row["versions"])})),
-        "frameworks_load": middle([float(row["load"]) for row in rows]),
+        "frameworks_others": middle([float(row["others"]) for row in rows]),
     }
 
 

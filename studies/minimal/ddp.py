@@ -21,7 +21,9 @@ def main() -> None:
     twin = Twin(Autoencoder(**known.model), known.precision).to(precision)
     twin.load_state_dict({k: torch.from_numpy(v) for k, v in torch_layout.from_ours(known.params).items()}, strict=False)
     model = DistributedDataParallel(twin)  # [start]
-    optimizer = torch.optim.Adam(model.parameters(), lr=known.learning_rate)
+    optimizer = torch.optim.Adam(
+        model.parameters(), lr=known.learning_rate, betas=(known.beta1, known.beta2), eps=known.epsilon
+    )
     for batch in known.batches(known.samples, epoch=1):
         count = len(batch)  # [mean]
         batch = batch[rank::processes]  # [divide]

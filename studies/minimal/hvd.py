@@ -20,7 +20,7 @@ def main() -> None:
     twin = Twin(Autoencoder(**known.model), known.precision).to(precision)
     twin.load_state_dict({k: torch.from_numpy(v) for k, v in torch_layout.from_ours(known.params).items()}, strict=False)
     hvd.broadcast_parameters(twin.state_dict(), root_rank=0)  # [start]
-    optimizer = torch.optim.Adam(twin.parameters(), lr=known.learning_rate)
+    optimizer = torch.optim.Adam(twin.parameters(), lr=known.learning_rate, betas=(known.beta1, known.beta2), eps=known.epsilon)
     optimizer = hvd.DistributedOptimizer(optimizer, twin.named_parameters())  # [start]
     for batch in known.batches(known.samples, epoch=1):
         count = len(batch)  # [mean]

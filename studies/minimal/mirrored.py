@@ -17,7 +17,7 @@ def main() -> None:
     strategy = tf.distribute.MultiWorkerMirroredStrategy()  # [start]
     with strategy.scope():  # [start]
         model = twin(Autoencoder(**known.model))
-        optimizer = Adam(known.learning_rate)
+        optimizer = Adam(known.learning_rate, known.beta1, known.beta2, known.epsilon)
         optimizer.build(model.trainable_variables)
     for layer in model.layers:
         for variable in layer.weights:
