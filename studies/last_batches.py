@@ -67,6 +67,7 @@ RECIPES = (
     Recipe("keras", "fit", "Keras, one process", "`Model.fit`"),
     Recipe("keras-2", "average", _TWO, "`compute_average_loss(losses)`"),
     Recipe("keras-2", "average of a batch", _TWO, "`compute_average_loss(losses, global_batch_size=16)`"),
+    Recipe("keras-2", "mean", _TWO, "the sum of the losses over the step's samples (by hand)"),
 )
 
 

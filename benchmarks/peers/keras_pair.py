@@ -15,7 +15,12 @@ from benchmarks.peers.keras_twin import EVAL_BATCH, KerasPeer, keras, msle, tf
 from benchmarks.peers.problem import Problem
 from benchmarks.peers.roster import Last, Place
 
-AVERAGE, AVERAGE_OF_BATCH = "average", "average of a batch"
+MEANS = {
+    "mean": lambda losses, size, batch: tf.reduce_sum(losses) / size,
+    "average": lambda losses, size, batch: tf.nn.compute_average_loss(losses),
+    "average of a batch": lambda losses, size, batch: tf.nn.compute_average_loss(losses, global_batch_size=batch),
+}
+"""A process's part of a step's loss: from its losses, the samples that the step has, and those that a full one has."""
 
 
 class KerasPair(KerasPeer):
@@ -33,25 +38,24 @@ class KerasPair(KerasPeer):
         with self.strategy.scope():
             super().reset()
             self.model.optimizer.build(self.model.trainable_variables)
-        self.step = self._step_of(AVERAGE_OF_BATCH)
+        self.step = self._step_of("mean")
         self.losses_of = tf.function(self._losses_of)
 
     def _step_of(self, recipe: str) -> Any:
-        """A step of all processes, volumes in and loss out: TensorFlow's mean, of as many as there are or ought to be."""
-        size = self.problem.batch if recipe == AVERAGE_OF_BATCH else None
+        """A step of all processes: volumes and their number in, the loss out."""
         variables = self.model.trainable_variables
 
-        def on_one(volumes):
+        def on_one(volumes, size):
             with tf.GradientTape() as tape:
                 found = msle(volumes, self.model(volumes, training=True))
-                loss = tf.nn.compute_average_loss(found, global_batch_size=size)
+                loss = MEANS[recipe](found, size, self.problem.batch)
             gradients = tape.gradient(loss, variables)
             self.model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
             return loss
 
         @tf.function(reduce_retracing=True)
-        def step(volumes):
-            return self.strategy.reduce("SUM", self.strategy.run(on_one, args=(volumes,)), axis=None)
+        def step(volumes, size):
+            return self.strategy.reduce("SUM", self.strategy.run(on_one, args=(volumes, size)), axis=None)
 
         return step
 
@@ -67,8 +71,13 @@ class KerasPair(KerasPeer):
         self.losses(samples, epoch)
 
     def losses(self, samples: int, epoch: int) -> np.ndarray:
-        order = np.concatenate(self.problem.batches(samples, epoch))
-        return np.array([self.step(x) for (x,) in self._batches(self.volumes[order], size=self.problem.batch)])
+        batches = self.problem.batches(samples, epoch)
+        data = self._batches(self.volumes[np.concatenate(batches)], size=self.problem.batch)
+        steps = zip(data, map(self._size, batches), strict=True)
+        return np.array([self.step(x, size) for (x,), size in steps])
+
+    def _size(self, batch: np.ndarray) -> Any:
+        return tf.constant(len(batch), self.problem.precision)
 
     def evaluate(self) -> float:
         size = EVAL_BATCH * self.strategy.num_replicas_in_sync
@@ -88,11 +97,13 @@ class KerasPair(KerasPeer):
         with self.strategy.scope():
             self.model.compile(optimizer=keras.optimizers.SGD(1.0), loss=msle)
             self.model.optimizer.build(self.model.trainable_variables)
-        [order], gradient, steps = (np.concatenate(self.problem.batches(self.problem.samples, 1)),), {}, []
+        batches = self.problem.batches(self.problem.samples, 1)
+        order, gradient, steps = np.concatenate(batches), {}, []
         step = self._step_of(recipe)
-        for x, index in self._batches(self.volumes[order], order, size=self.problem.batch):
+        data = self._batches(self.volumes[order], order, size=self.problem.batch)
+        for (x, index), size in zip(data, map(self._size, batches), strict=True):
             before = keras_twin.values(self._variables())
-            step(x)
+            step(x, size)
             gradient = {name: before[name] - after for name, after in keras_twin.values(self._variables()).items()}
             for name, variable in self._variables().items():
                 variable.assign(before[name])
