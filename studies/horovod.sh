@@ -10,6 +10,12 @@ if [ $# -ne 1 ] || ! "$1" -c 'import torch' 2>/dev/null; then
     echo "horovod.sh: takes the Python of an environment that has torch; got '${1:-nothing}': install torch there first" >&2
     exit 2
 fi
+for tool in cmake g++; do
+    if ! command -v "$tool" >/dev/null; then
+        echo "horovod.sh: $tool must be installed to compile Horovod; there is none: install cmake and g++" >&2
+        exit 2
+    fi
+done
 python=$1
 version=$(sed -n 's/^horovod==//p' "$(dirname "$0")/../constraints.txt")
 folder=$(mktemp -d)

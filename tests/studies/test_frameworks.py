@@ -2,11 +2,13 @@
 
 import doctest
 import json
+import subprocess
 
 import numpy as np
 import pytest
 
 from benchmarks import target
+from benchmarks.child import ROOT
 from benchmarks.peers import ours, problem
 from benchmarks.peers.roster import ROSTER, Place
 from gmmae.base.config import to_toml
@@ -135,6 +137,12 @@ def test_what_is_counted_and_how_far_two_processes_are_off_are_shown():
     _, line = needs.summary([{key: str(value) for key, value in of.items()} for of in rows])
     assert line[:5] == ("PyTorch DDP", "1", "2", "3", "4")
     assert line[-1] == "1e-03"
+
+
+def test_horovod_is_built_only_where_torch_is():
+    done = subprocess.run([ROOT / "studies" / "horovod.sh"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "takes the Python of an environment that has torch; got 'nothing': install torch there first" in done.stderr
 
 
 def test_processes_that_fail_show_what_they_said():
