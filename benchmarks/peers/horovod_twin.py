@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from typing import Any
 
 import horovod.torch as hvd  # pyright: ignore[reportMissingImports]
@@ -57,7 +58,7 @@ class HorovodPeer(TorchPeer):
 
     def facts(self) -> dict[str, Any]:
         found = super().facts()
-        return found | {"versions": {"horovod": hvd.__version__, **found["versions"]}}
+        return found | {"versions": {"horovod": version("horovod"), **found["versions"]}}
 
     def reset(self) -> None:
         hooked = getattr(self, "optimizer", None)  # the hooks of its reductions stay with the parameters
