@@ -73,7 +73,9 @@ $(FRAMEWORKS)/torch/ready: PACKAGES := torch
 $(FRAMEWORKS)/horovod/ready: PACKAGES := torch cffi cloudpickle psutil pyyaml packaging setuptools wheel
 $(FRAMEWORKS)/keras/ready: PACKAGES := keras tensorflow-cpu
 
-$(FRAMEWORKS)/%/ready: pyproject.toml constraints.txt studies/horovod.sh
+$(FRAMEWORKS)/horovod/ready: studies/horovod.sh
+
+$(FRAMEWORKS)/%/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . $(PACKAGES)
 	$(if $(findstring /horovod/,$@),studies/horovod.sh $(@D)/bin/python)
