@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 GPU_VENV ?= .venv-gpu
+FRAMEWORKS ?= .venv-frameworks
 # Processes that run the tests.
 TEST_JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal
 # What is installed: also what JAX needs for the GPU of this host, if there is one.
 EXTRAS ?= $(shell $(PYTHON) gmmae/base/nvidia.py test)
 
-.PHONY: train sweep test test-all test-gpu-programs test-cluster test-faults test-faults-quick bench gpu-report lint format
+.PHONY: train sweep test test-all test-gpu-programs test-cluster test-faults test-faults-quick bench gpu-report study-frameworks lint format
 
 train: $(VENV)/ready
 	$(BIN)/python train.py --workdir runs/quickstart
@@ -50,6 +51,10 @@ bench: $(VENV)/bench
 gpu-report: $(VENV)/bench
 	$(BIN)/python -m benchmarks.gpu_report $(REPORT)
 
+# One job in gmmae, PyTorch, Horovod (which it builds, some five minutes) and Keras, each in an environment of its own: docs/study.md, section 5.
+study-frameworks: $(VENV)/ready $(FRAMEWORKS)/torch/ready $(FRAMEWORKS)/horovod/ready $(FRAMEWORKS)/keras/ready
+	$(BIN)/python -m studies.frameworks --out results/study/frameworks --environments $(FRAMEWORKS) $(STUDY)
+
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -62,6 +67,18 @@ format: $(VENV)/ready
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	touch $@
+
+$(FRAMEWORKS)/torch/ready: PACKAGES := torch
+$(FRAMEWORKS)/horovod/ready: PACKAGES := torch cffi cloudpickle psutil pyyaml packaging setuptools wheel
+$(FRAMEWORKS)/keras/ready: PACKAGES := keras tensorflow-cpu
+
+$(FRAMEWORKS)/horovod/ready: studies/horovod.sh
+
+$(FRAMEWORKS)/%/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . $(PACKAGES)
+	$(if $(findstring /horovod/,$@),studies/horovod.sh $(@D)/bin/python)
 	touch $@
 
 $(VENV)/bench: $(VENV)/ready

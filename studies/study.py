@@ -21,7 +21,7 @@ from gmmae.analysis.scaling import StepTimes, all_reduce_s, read_cluster
 from gmmae.base.arms import ARMS
 from gmmae.base.stopping import TARGET_REACHED
 from gmmae.commands.arguments import config_path
-from studies import failure, real_times, size, tables
+from studies import failure, frameworks, real_times, size, tables
 from studies import plan as plans
 
 ROOT = Path(__file__).parent.parent
@@ -290,6 +290,21 @@ def sizes() -> dict[str, str]:
     return found
 
 
+def compared() -> dict[str, str]:
+    """Other frameworks."""
+    folder = RESULTS / "study" / "frameworks"
+    found = {}
+    for name, summary in frameworks.SUMMARIES.items():
+        head, *lines = summary(tables.read(folder / f"{name}.csv"))
+        found[f"{name}_table"] = table(head, lines)
+    rows = tables.read(folder / "frameworks.csv")
+    return found | {
+        "frameworks_machine": "; ".join(sorted({row["machine"] for row in rows})),
+        "frameworks_versions": ", ".join(sorted({word for row in rows for word in re.findall(r"\S+ \S+", row["versions"])})),
+        "frameworks_others": middle([float(row["others"]) for row in rows]),
+    }
+
+
 def unet() -> dict[str, str]:
     """The U-Net on real slices."""
     rows = tables.read(RESULTS / "segmentation" / "scaling" / "reached.csv")
@@ -319,6 +334,7 @@ FACTS: tuple[Callable[[], dict[str, str]], ...] = (
     rates,
     failures,
     sizes,
+    compared,
     unet,
     planned,
 )

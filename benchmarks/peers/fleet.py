@@ -19,9 +19,9 @@ IDLE_S = 1.0
 
 
 class Worker:
-    """One peer: a process, or several that train together."""
+    """One peer: a process, or several that train together; `python` is that of its environment."""
 
-    def __init__(self, name: str, folder: Path):
+    def __init__(self, name: str, folder: Path, python: str = sys.executable):
         self.name, self.title = name, ROSTER[name].title
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
@@ -40,7 +40,7 @@ class Worker:
             with self.errors[-1].open("w") as errors:
                 self.processes.append(
                     subprocess.Popen(
-                        [sys.executable, "-m", "benchmarks.peers.worker", *words],
+                        [python, "-m", "benchmarks.peers.worker", *words],
                         stdin=subprocess.PIPE,
                         stdout=subprocess.PIPE,
                         stderr=errors,
@@ -54,13 +54,17 @@ class Worker:
 
     def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
         """Sends a command to all processes; the first one's answer, with the seconds of the slowest."""
+        return self.ask_all(do, **arguments)[0]
+
+    def ask_all(self, do: str, **arguments: Any) -> list[dict[str, Any]]:
+        """The same, with the answer of each process."""
         for process in self.processes:
             assert process.stdin
             process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
             process.stdin.flush()
         return self._answers()
 
-    def _answers(self) -> dict[str, Any]:
+    def _answers(self) -> list[dict[str, Any]]:
         answers = []
         for process, errors in zip(self.processes, self.errors, strict=True):
             assert process.stdout
@@ -70,7 +74,8 @@ class Worker:
                 self.close()
                 raise SystemExit(f"{self.title} ended with {code}:\n{errors.read_text()[-3000:]}")
             answers.append(json.loads(line))
-        return answers[0] | {"seconds": max(answer.get("seconds", 0.0) for answer in answers)}
+        slowest = max(answer.get("seconds", 0.0) for answer in answers)
+        return [answer | {"seconds": slowest} for answer in answers]
 
     def cpu_s(self) -> float:
         """Processor time so far."""

@@ -14,7 +14,7 @@ from keras import ops  # pyright: ignore[reportMissingImports]
 
 from benchmarks.peers.problem import Arrays, Autoencoder, Problem
 from benchmarks.peers.quadratic import coefficients
-from benchmarks.peers.roster import Place
+from benchmarks.peers.roster import Last, Place
 
 EVAL_BATCH = 64  # as gmmae.training.programs.EVAL_DEVICE_BATCH
 
@@ -136,7 +136,32 @@ class KerasPeer:
         return {name: np.asarray(value) for name, value in zip(variables, gradients, strict=True)}
 
     def reduction(self, times: int) -> None:
-        raise NotImplementedError("Keras is timed in one process")
+        raise NotImplementedError("Keras' `fit` is timed in one process")
+
+    def last(self, recipe: str) -> Last:
+        self.model.compile(optimizer=keras.optimizers.SGD(1.0), loss=msle, jit_compile=self.jit)
+        batches, keep = self.problem.batches(len(self.volumes), 1), Keep(self._variables())
+        x = self.volumes[np.concatenate(batches)]
+        self.model.fit(x, x, batch_size=self.problem.batch, shuffle=False, verbose=0, callbacks=[keep])
+        return keep.gradient, [batch.tolist() for batch in batches]
+
+
+def values(variables: dict[str, Any]) -> Arrays:
+    """Copies on the host."""
+    return {name: np.array(variable) for name, variable in variables.items()}
+
+
+class Keep(keras.callbacks.Callback):
+    """The gradient of the step before, at a rate of 1 without momentum; the variables go back to what they were."""
+
+    def __init__(self, variables: dict[str, Any]):
+        super().__init__()
+        self.variables, self.before, self.gradient = variables, values(variables), {}
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.gradient = {name: self.before[name] - value for name, value in values(self.variables).items()}
+        for name, variable in self.variables.items():
+            variable.assign(self.before[name])
 
 
 def start(problem: Problem, place: Place, jit: bool) -> KerasPeer:

@@ -10,29 +10,34 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 from flax import traverse_util
 
 from benchmarks.peers import problem
 from benchmarks.peers.problem import Arrays, Problem
-from benchmarks.peers.roster import Place
+from benchmarks.peers.roster import Last, Place
 from gmmae.base.config import Config, changed
 from gmmae.base.errors import InputError
 from gmmae.base.provenance import versions
 from gmmae.base.records import LOSS
 from gmmae.commands.arguments import config_path, read_config
-from gmmae.data.batches import plan
+from gmmae.data.batches import plan, shards
 from gmmae.training import programs
 from gmmae.training.parallel import pmean
+from gmmae.training.step import TrainState
 
 
-def configuration(name: str, samples: int = 0, validation: int = 0, precision: str = "float32") -> Config:
+def configuration(
+    name: str, samples: int = 0, validation: int = 0, precision: str = "float32", changes: dict[str, Any] | None = None
+) -> Config:
     """A file of `configs/` on one device or all that the processes have; `samples` training volumes where given.
 
     Of slices the samples are their nodules, synthetic ones, and what is seen of them is the same in each epoch: so the twins
-    need not draw places.
+    need not draw places. `changes` are other fields, `section__field`.
     """
-    config = read_config(config_path(name))
+    config = changed(read_config(config_path(name)), **(changes or {}))
     config = dataclasses.replace(config, precision=precision)
     if config.workload == "segmentation":
         optim = dataclasses.replace(config.optim, warmup_epochs=0, decay_epochs=())
@@ -116,15 +121,23 @@ def flat(params: Any) -> Arrays:
     }
 
 
+def unflat(arrays: Arrays) -> Any:
+    """The inverse of `flat`, on the host."""
+    return traverse_util.unflatten_dict({f"params/{name}": np.asarray(value) for name, value in arrays.items()}, sep="/")
+
+
 class Ours:
     """A `roster.Peer`."""
 
-    def __init__(self, config: Config):
+    def __init__(self, config: Config, params: Arrays | None = None):
+        self.params = params or {}
         self.setup = programs.prepare(config)
         self.start = programs.initial_state(self.setup)
         self.trains: dict[int, Any] = {}
         self.evaluates: Callable[[Any], dict[str, float]] | None = None
         self.reduce: Callable[[], Any] | None = None
+        losses = self.setup.workload.losses
+        self.gradient_program = jax.jit(jax.grad(lambda params, x: losses(params, x, None).mean()))
         self.reset()
 
     def facts(self) -> dict[str, Any]:
@@ -155,13 +168,35 @@ class Ours:
             return self.evaluates(self.state.params)[LOSS]
 
     def gradient(self) -> Arrays:
+        order = programs.epoch_order(self.setup.config.seed, 1, self.setup.train_plan.samples)
+        with self._arithmetic():
+            return self.gradient_of(jax.device_get(self.state.params), order[: self.setup.train_plan.batch])
+
+    def gradient_of(self, params: Any, index: np.ndarray) -> Arrays:
+        """Of the mean loss of some training samples."""
         with self._arithmetic():
             samples = programs.cast(self.setup.config, self.setup.workload.data.train)
-            order = programs.epoch_order(self.setup.config.seed, 1, self.setup.train_plan.samples)
-            first = jax.tree.map(lambda array: array[order[: self.setup.train_plan.batch]], samples)
-            losses = self.setup.workload.losses
-            gradient = jax.jit(jax.grad(lambda params, x: losses(params, x, None).mean()))
-            return flat(gradient(jax.device_get(self.state.params), first))
+            chosen = jax.tree.map(lambda array: array[index], samples)
+            return flat(self.gradient_program(params, chosen))
+
+    def last(self, recipe: str) -> Last:
+        """The gradient that `train.py`'s program reduces, by an optimiser that keeps the last one and changes nothing."""
+        with self._arithmetic():
+
+            def zeros(params: Any) -> Any:
+                return jax.tree.map(jnp.zeros_like, params)
+
+            def keep(updates: Any, state: Any, params: Any = None) -> Any:
+                return zeros(updates), updates
+
+            params = unflat(self.params)
+            state = self.setup.devices.replicate(TrainState(params, jax.tree.map(np.zeros_like, params)))
+            setup = self.setup._replace(optimizer=optax.GradientTransformation(zeros, keep))
+            state, _ = programs.train_program(setup, state)(state, 1)
+            order = programs.epoch_order(setup.config.seed, 1, setup.train_plan.samples)
+            dealt = shards(order, setup.train_plan)
+            own = zip(dealt.indices[jax.process_index()], dealt.weights[jax.process_index()], strict=True)
+            return flat(jax.device_get(state.opt_state)), [index[weights > 0].tolist() for index, weights in own]
 
     def reduction(self, times: int) -> None:
         if self.reduce is None:
@@ -183,7 +218,7 @@ class Ours:
 def start(known: Problem, place: Place) -> Ours:
     if place.processes > 1:
         jax.distributed.initialize(f"127.0.0.1:{place.port}", place.processes, place.rank)
-    return Ours(configuration(**known.source))
+    return Ours(configuration(**known.source), known.params)
 
 
 def main() -> None:
@@ -192,7 +227,7 @@ def main() -> None:
     made = problem_of(**json.loads(source))
     problem.write(Path(folder), made)
     found = {"platform": jax.default_backend(), "kind": jax.devices()[0].device_kind}
-    print(json.dumps({**found, "batch": made.batch, "workload": made.workload}))
+    print(json.dumps({**found, "batch": made.batch, "workload": made.workload, "samples": made.samples}))
 
 
 if __name__ == "__main__":

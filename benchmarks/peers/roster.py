@@ -16,6 +16,10 @@ class Place(NamedTuple):
     port: int = 0
 
 
+Last = tuple[Arrays, list[list[int]]]
+"""The gradient of an epoch's last step, by our names; and the samples of each step that this process had."""
+
+
 class Peer(Protocol):
     """A framework that holds a problem, ready to train."""
 
@@ -47,6 +51,10 @@ class Peer(Protocol):
         """The gradient's mean over the processes, so many times."""
         ...
 
+    def last(self, recipe: str) -> Last:
+        """What an epoch at the problem's parameters, which stay, ends with, divided by a recipe of `studies.last_batches`."""
+        ...
+
 
 class Entry(NamedTuple):
     """How to start a peer: `benchmarks.peers.<module>.start(problem, place, **options)`."""
@@ -58,6 +66,7 @@ class Entry(NamedTuple):
     processes: int = 1
     platforms: tuple[str, ...] = ("cpu", "gpu")
     workloads: tuple[str, ...] = ("nodules", "segmentation")
+    installed_by: str = "pip install '.[bench]'"
 
 
 CPU, GPU = ("cpu",), ("gpu",)
@@ -73,6 +82,10 @@ ROSTER = {
     "ours-2": Entry("gmmae, two processes", "jax", "ours", {}, 2, CPU),
     "torch-ddp": Entry("PyTorch DDP, eager, two processes", "torch", "torch_twin", {"mode": ""}, 2, CPU),
     "torch-ddp-compile": Entry("PyTorch DDP, torch.compile, two processes", "torch", "torch_twin", {"mode": "default"}, 2, CPU),
+    "horovod": Entry(
+        "Horovod with PyTorch, two processes", "horovod", "horovod_twin", {}, 2, CPU, installed_by="studies/horovod.sh"
+    ),
+    "keras-2": Entry("Keras on TensorFlow, own loop, two processes", "tensorflow", "keras_pair", {}, 2, CPU, NODULES),
 }
 ALONE = tuple(name for name, entry in ROSTER.items() if entry.processes == 1)
 TOGETHER = tuple(name for name, entry in ROSTER.items() if entry.processes == 2)
@@ -88,7 +101,7 @@ def available(names: tuple[str, ...], platform: str, workload: str) -> tuple[lis
         elif workload not in entry.workloads:
             lines.append(f"{entry.title}: left out, it has no {workload}")
         elif importlib.util.find_spec(entry.package) is None:
-            lines.append(f"{entry.title}: left out, {entry.package} is not installed (pip install '.[bench]')")
+            lines.append(f"{entry.title}: left out, {entry.package} is not installed ({entry.installed_by})")
         else:
             found.append(name)
     return found, lines

@@ -1,17 +1,19 @@
 """The same autoencoder in PyTorch, as a PyTorch user would write it: `Conv3d` channels first, fused Adam, `torch.compile`."""
 
 import os
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 import torch.nn.functional as F  # pyright: ignore[reportMissingImports]
 from torch import distributed, nn  # pyright: ignore[reportMissingImports]
+from torch.distributed.algorithms.join import Join  # pyright: ignore[reportMissingImports]
 
-from benchmarks.peers import torch_layout, torch_unet
+from benchmarks.peers import torch_epochs, torch_layout, torch_unet
 from benchmarks.peers.problem import Arrays, Autoencoder, Problem
 from benchmarks.peers.quadratic import coefficients
-from benchmarks.peers.roster import Place
+from benchmarks.peers.roster import Last, Place
 
 EVAL_BATCH = 64  # as gmmae.training.programs.EVAL_DEVICE_BATCH
 
@@ -70,17 +72,28 @@ class TorchPeer:
         self.device = torch.device("cuda" if torch.cuda.is_available() and place.processes == 1 else "cpu")
         torch.set_num_threads(len(os.sched_getaffinity(0)))
         if place.processes > 1:
-            address = f"tcp://127.0.0.1:{place.port}"
-            distributed.init_process_group("gloo", init_method=address, rank=place.rank, world_size=place.processes)
+            self._meet()
         twin, self.layout = twin_of(problem)
         self.twin = twin.to(self.device, getattr(torch, problem.precision))
         put = ({name: self._put(x) for name, x in arrays.items()} for arrays in (problem.train, problem.validation))
         self.samples, self.validation = put
         self.reset()
-        parallel = nn.parallel.DistributedDataParallel(self.twin, gradient_as_bucket_view=True) if place.processes > 1 else None
-        self.loss = parallel or self.twin
+        self.loss: Any = self._shared() if place.processes > 1 else self.twin
         if mode:
             self.loss = torch.compile(self.loss, mode=mode, dynamic=False)
+
+    def _meet(self) -> None:
+        """Brings the processes together."""
+        address = f"tcp://127.0.0.1:{self.place.port}"
+        distributed.init_process_group("gloo", init_method=address, rank=self.place.rank, world_size=self.place.processes)
+
+    def _shared(self) -> nn.Module:
+        """The twin, its gradients reduced."""
+        return nn.parallel.DistributedDataParallel(self.twin, gradient_as_bucket_view=True)
+
+    def _sum(self, vector: Any) -> None:
+        """Over the processes, in place."""
+        distributed.all_reduce(vector)
 
     def _put(self, array: np.ndarray):
         kept = array if array.dtype == bool else array.astype(self.problem.precision)
@@ -107,13 +120,13 @@ class TorchPeer:
         for step, index in enumerate(batches):
             if self.mode == "reduce-overhead":
                 torch.compiler.cudagraph_mark_step_begin()
-            self.optimizer.zero_grad(set_to_none=True)
+            self.optimizer.zero_grad()  # to None; Horovod's takes no arguments
             loss = self._of(index)
             loss.backward()
             self.optimizer.step()
             found[step] = loss.detach()
         if self.place.processes > 1:
-            distributed.all_reduce(found)
+            self._sum(found)
             found /= self.place.processes
         return found.cpu().numpy()  # waits for the device
 
@@ -133,20 +146,47 @@ class TorchPeer:
         means = (model(**{name: x[part] for name, x in self.validation.items()}).clone() * len(part) for part in parts)
         total = torch.stack([*means]).double().sum()
         if self.place.processes > 1:
-            distributed.all_reduce(total)
+            self._sum(total)
         return float(total) / count
 
     def gradient(self) -> Arrays:
         self.twin.zero_grad()
         [first, *_] = self.problem.batches(self.problem.samples, 1)
         self._of(torch.from_numpy(first).to(self.device)).backward()
+        return self._gradient()
+
+    def _gradient(self) -> Arrays:
         found = {name: value.grad.cpu().numpy() for name, value in self.twin.named_parameters()}
         return self.layout.to_ours(found)
 
     def reduction(self, times: int) -> None:
         vector = torch.zeros(sum(value.numel() for value in self.twin.parameters()))
         for _ in range(times):
-            distributed.all_reduce(vector)
+            self._sum(vector)
+
+    def last(self, recipe: str) -> Last:
+        known, steps = self.problem, []
+        with self._joining(recipe):
+            for index in torch_epochs.loader(recipe, known.samples, known.batch, self.place):
+                self.optimizer.zero_grad()  # to None; Horovod's takes no arguments
+                loss = self._of(index)
+                if recipe == torch_epochs.WEIGHTED:
+                    count = torch.tensor(float(len(index)))
+                    self._sum(count)
+                    loss = loss * len(index) * self.place.processes / count
+                loss.backward()
+                self._reduced()
+                steps.append(index.tolist())
+        return self._gradient(), steps
+
+    def _joining(self, recipe: str) -> Any:
+        """In which a process without a batch takes part in the reductions of the others."""
+        if recipe not in torch_epochs.JOINS:
+            return nullcontext()
+        return Join([self.loss], divide_by_initial_world_size=recipe == torch_epochs.JOIN)
+
+    def _reduced(self) -> None:
+        """Waits for the reduction where the backward pass has not done so."""
 
 
 def start(problem: Problem, place: Place, mode: str) -> TorchPeer:

@@ -1,6 +1,6 @@
 """The process of one peer: reads commands as lines of JSON, answers each with a line.
 
-Commands: `facts`, `reset`, `train`, `losses`, `evaluate`, `gradient`, `reduction`, `target`; answers have `seconds`.
+Commands: `facts`, `reset`, `train`, `losses`, `evaluate`, `gradient`, `reduction`, `last`, `target`; answers have `seconds`.
 """
 
 import argparse
@@ -35,6 +35,11 @@ def answer(peer: Peer, known: problem.Problem, do: str, **asked: Any) -> dict[st
             problem.write_arrays(asked["path"], peer.gradient())
         case "reduction":
             peer.reduction(asked["times"])
+        case "last":
+            gradient, steps = peer.last(asked["recipe"])
+            path = Path(asked["folder"]) / f"{os.getpid()}.npz"
+            problem.write_arrays(path, gradient)
+            return {"steps": steps, "gradient": str(path)}
         case "target":
             return to_target(peer, known)
         case _:

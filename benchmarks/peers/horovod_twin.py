@@ -1,0 +1,73 @@
+"""The PyTorch twin with Horovod between its processes: `DistributedOptimizer`, which averages the gradients."""
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Any
+
+import horovod.torch as hvd  # pyright: ignore[reportMissingImports]
+import torch  # pyright: ignore[reportMissingImports]
+from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts  # pyright: ignore[reportMissingImports]
+from horovod.runner.http import http_server  # pyright: ignore[reportMissingImports]
+from torch import nn  # pyright: ignore[reportMissingImports]
+
+from benchmarks.peers import torch_epochs
+from benchmarks.peers.problem import Problem
+from benchmarks.peers.roster import Place
+from benchmarks.peers.torch_twin import TorchPeer
+
+
+def rendezvous(place: Place) -> None:
+    """What `horovodrun --gloo` does for processes of one host: tells them their places; the first one serves the others."""
+    host = "localhost"
+    if place.rank == 0:
+        server = http_server.RendezvousHTTPServer(("127.0.0.1", place.port), http_server.RendezvousHandler, 0)
+        server.init(get_host_assignments(parse_hosts(f"{host}:{place.processes}"), place.processes))
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    told = {"RANK": place.rank, "SIZE": place.processes, "LOCAL_RANK": place.rank, "LOCAL_SIZE": place.processes}
+    told |= {"CROSS_RANK": 0, "CROSS_SIZE": 1, "HOSTNAME": host, "CONTROLLER": "gloo", "CPU_OPERATIONS": "gloo"}
+    told |= {"GLOO_IFACE": "lo", "GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "GLOO_RENDEZVOUS_PORT": place.port}
+    os.environ.update({f"HOROVOD_{name}": str(value) for name, value in told.items()})
+
+
+class HorovodPeer(TorchPeer):
+    """A `roster.Peer`, eager."""
+
+    def _meet(self) -> None:
+        rendezvous(self.place)
+        hvd.init()
+
+    def _shared(self) -> nn.Module:
+        hvd.broadcast_parameters(self.twin.state_dict(), root_rank=0)
+        self.optimizer = hvd.DistributedOptimizer(self.optimizer, named_parameters=self.twin.named_parameters())
+        return self.twin
+
+    def _sum(self, vector: Any) -> None:
+        hvd.allreduce_(vector, op=hvd.Sum)
+
+    def _reduced(self) -> None:
+        self.optimizer.synchronize()
+
+    @contextmanager
+    def _joining(self, recipe: str) -> Iterator[None]:
+        yield
+        if recipe == torch_epochs.JOIN:
+            hvd.join()
+
+    def facts(self) -> dict[str, Any]:
+        found = super().facts()
+        return found | {"versions": {"horovod": version("horovod"), **found["versions"]}}
+
+    def reset(self) -> None:
+        hooked = getattr(self, "optimizer", None)  # the hooks of its reductions stay with the parameters
+        super().reset()
+        if hooked is not None:
+            hooked.state.clear()
+            self.optimizer = hooked
+
+
+def start(problem: Problem, place: Place) -> HorovodPeer:
+    torch.manual_seed(0)
+    return HorovodPeer(problem, place, mode="")
