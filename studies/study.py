@@ -134,7 +134,13 @@ def nodules() -> dict[str, str]:
     rows = cells(plans.PAPER_DATA)
     one = [row for row in rows if row["arm"] == "strong" and row["devices"] == "1"]
     seconds = [float(row["train_s"]) + float(row["eval_s"]) for row in one]
+    grouped = by_arm(rows, list(dict.fromkeys(row["arm"] for row in rows)))
+    came = {key: f"{sum(reached(row) for row in of)} of {len(of)}" for key, of in grouped.items()}
+    with_signs = tables.read(RESULTS / "study" / plans.PAPER_DATA / "table_8.csv")
+    faster = {(row["against"], row["devices"].rstrip("†")): f"{row['strong faster']} of {row['seeds']}" for row in with_signs}
     return {
+        **{f"came_{arm}_{n}".replace("-", "_"): text for (arm, n), text in came.items()},
+        **{f"faster_{arm}_{n}".replace("-", "_"): text for (arm, n), text in faster.items()},
         **{f"nodules_{key}": value for key, value in runs(rows).items()},
         "nodules_outcomes": outcomes_table(rows, ("weak", "linear-warmup", "linear", "sqrt", "best-batch")),
         "nodules_table_1": of_report(plans.PAPER_DATA, 1),
@@ -158,6 +164,7 @@ def given_up() -> dict[str, str]:
     return {
         "given_up_table": table(("arm", *(f"n = {n}" for n in counts)), lines),
         "given_up": str(len(rows)),
+        "given_up_for_good": str(totals["frozen"] + totals["blind"]),
         "least": f"{float(rows[0]['least']):.5f}",
         **{f"given_up_{kind}": str(totals[kind]) for kind in ("frozen", "blind", "open")},
         "drift_blind": f"{max((float(row['drift']) for row in rows if row['kind'] == 'blind'), default=0.0):.0e}",
@@ -203,16 +210,17 @@ def rates() -> dict[str, str]:
     found = by_arm(rows, tried)
     strong = {row["seed"]: float(row["epochs"]) for row in rows if row["arm"] == "strong" and row["devices"] == "1"}
     measured = next(case.measured for case in plans.read() if case.workload == plans.PAPER_DATA)
-    lines, counts = [], sorted({n for _, n in found if n > 1})
+    lines, counts, medians = [], sorted({n for _, n in found if n > 1}), defaultdict(list)
     for n in counts:
-        seeds = sorted(set.intersection(*({row["seed"] for row in found[arm, n]} for arm in tried)))
         epochs = {arm: {row["seed"]: arrived_epochs(row) for row in found[arm, n]} for arm in tried}
-        best = {seed: min(epochs[arm][seed] for arm in tried) for seed in seeds}
+        seeds = sorted(epochs["weak"])
+        best = {seed: min(of.get(seed, math.inf) for of in epochs.values()) for seed in seeds}
         batch = int(found["weak", n][0]["global_batch"])
         ratios = []
-        for at in machines(measured, n).values():
+        for name, at in machines(measured, n).items():
             one = float(at.epoch_s(batch)) / float(at.epoch_s(measured.optim.base_batch))
             of = [best[seed] / strong[seed] * one for seed in seeds]
+            medians[name].append(float(np.median(of)))
             ratios.append(f"{middle(of)}; {sum(ratio > 1 for ratio in of)} of {len(of)}")
         lines.append((str(n), *(middle(list(epochs[arm].values())) for arm in tried), middle(list(best.values())), *ratios))
     head = (
@@ -221,7 +229,13 @@ def rates() -> dict[str, str]:
         "the best of them",
         *(f"over strong's time, {name}" for name in machines(measured, 1)),
     )
-    return {"rates_table": table(head, lines), "h100_overhead": f"{h100_overhead(measured, 1):.2f}"}
+    few = min(len({row["seed"] for row in rows if row["arm"] == arm}) for arm in tried)
+    return {
+        "rates_table": table(head, lines),
+        "rates_seeds": str(few),
+        "h100_range": f"{min(medians['H100']):.2f} to {max(medians['H100']):.2f}",
+        "h100_overhead": f"{h100_overhead(measured, 1):.2f}",
+    }
 
 
 def machines(measured: Measured, devices: int) -> dict[str, plan.Machine]:
