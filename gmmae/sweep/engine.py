@@ -15,7 +15,7 @@ from pathlib import Path
 from gmmae.base import arms, stopping
 from gmmae.base.config import StopConfig, defaults, flatten, flatten_table, to_toml
 from gmmae.base.errors import InputError
-from gmmae.base.records import read_history, write_text
+from gmmae.base.records import Record, read_history, write_text
 from gmmae.base.workdir import WorkDir, alone, differences, finished, writable
 from gmmae.processes.supervisor import Ended, Job, describe, last_lines
 from gmmae.sweep import timing as sweep_timing
@@ -100,7 +100,7 @@ def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples
     found = {record.cell: record for record in folder.read_all(cells(config))}
     for record in found.values():
         _require_same_strategy(config, folder, record)
-    kept = {cell: record for cell, record in found.items() if _stands(record, config.run.stop, retry)}
+    kept = {cell: record for cell, record in found.items() if _stands(record, folder, config.run.stop, retry)}
     pending = [owner for owner, members in wanted.items() if any(member not in kept for member in members)]
     _remove_checkpoints(config, folder, kept.values())
     for owner in pending:
@@ -141,11 +141,16 @@ def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples
         )
 
 
-def _stands(record: CellRecord, stop: StopConfig, retry: bool) -> bool:
+def _stands(record: CellRecord, folder: SweepDir, stop: StopConfig, retry: bool) -> bool:
     """Whether a cell need not be computed again."""
     if record.outcome in FAILED or record.record is None:
         return not retry
-    return finished(record.record, stop)
+    return _over(record.record, folder.run(record.path), stop)
+
+
+def _over(record: Record, run: WorkDir, stop: StopConfig) -> bool:
+    """Whether a run has nothing left to do under these rules; one that stalled is judged again, as its patience may change."""
+    return finished(record, stop, run.read_rows() if record.stop_reason == stopping.STALLED else ())
 
 
 def _require_same_strategy(config: SweepConfig, folder: SweepDir, found: CellRecord) -> None:
@@ -176,7 +181,7 @@ def _cannot_go_on(run: WorkDir, stop: StopConfig) -> bool:
         record = run.read_record()
     except InputError:  # its process will say what is wrong with it
         return False
-    if record is None or not record.epochs or finished(record, stop):
+    if record is None or not record.epochs or _over(record, run, stop):
         return False
     return not run.checkpoints.is_dir() or not any(run.checkpoints.iterdir())
 

@@ -20,6 +20,7 @@ from rich.console import Console
 from gmmae.base import environment, stopping
 from gmmae.base.config import Config, StopConfig, changed, to_toml
 from gmmae.base.errors import InputError
+from gmmae.base.records import to_json, write_history, write_text
 from gmmae.sweep import engine, throughput
 from gmmae.sweep import jobs as sweep_jobs
 from gmmae.sweep import timing as sweep_timing
@@ -710,6 +711,23 @@ def test_a_raised_limit_goes_on_with_the_cells_that_it_had_ended_only(fake):
     code, watch = fake.sweep(grid(devices=(1, 2), run=longer, jobs=1))
     assert (code, watch.begun) == (0, ["weak-n1-seed0", "linear-n2-seed0"])
     assert "max_epochs = 5" in SweepDir(fake.root).config.read_text()
+
+
+@pytest.mark.parametrize(("patience", "begun"), [(2, []), (3, ["weak-n1-seed0"])])
+def test_a_changed_patience_judges_the_cells_that_stalled_again(fake, patience, begun):
+    """Each loss is a sixth of the one before, so two epochs gain 35 of 36, which is not 99 %: a patience of 2 ends after the third."""
+    stop = StopConfig(max_epochs=4, patience_epochs=2, patience_gain=0.99)
+    config = grid(arms=("weak",), devices=(1,), keep_checkpoints=True, run=Config(stop=stop))
+    assert fake.sweep(config)[0] == 0
+    folder, record = SweepDir(fake.root), fake.records()["weak-n1-seed0"]
+    assert record.record is not None
+    run, stalled = folder.run(record.path), dataclasses.replace(record.record, stop_reason="stalled", epochs=3)
+    write_history(run.history, run.read_rows()[:3])
+    write_text(run.record, to_json(stalled))
+    write_text(folder.record(record.cell), to_json(dataclasses.replace(record, outcome="stalled", record=stalled)))
+    fake.forget()
+    _, watch = fake.sweep(dataclasses.replace(config, run=Config(stop=dataclasses.replace(stop, patience_epochs=patience))))
+    assert watch.begun == begun
 
 
 def test_a_new_cell_on_a_known_path_gets_its_record_from_it(fake):
