@@ -715,7 +715,7 @@ def test_a_raised_limit_goes_on_with_the_cells_that_it_had_ended_only(fake):
 
 @pytest.mark.parametrize(("patience", "begun"), [(2, []), (3, ["weak-n1-seed0"])])
 def test_a_changed_patience_judges_the_cells_that_stalled_again(fake, patience, begun):
-    """Each loss is a sixth of the one before, so two epochs gain 35 of 36, which is not 99 %: a patience of 2 ends after the third."""
+    """Each loss is a sixth of the one before: two epochs gain 35 of 36, not 99 %, so a patience of 2 ends after three."""
     stop = StopConfig(max_epochs=4, patience_epochs=2, patience_gain=0.99)
     config = grid(arms=("weak",), devices=(1,), keep_checkpoints=True, run=Config(stop=stop))
     assert fake.sweep(config)[0] == 0
