@@ -19,7 +19,7 @@ from gmmae.analysis import plan
 from gmmae.analysis.plan import Measured
 from gmmae.analysis.scaling import StepTimes, all_reduce_s, read_cluster
 from gmmae.base.arms import ARMS
-from gmmae.base.stopping import TARGET_REACHED
+from gmmae.base.stopping import MAX_EPOCHS, TARGET_REACHED
 from gmmae.commands.arguments import config_path
 from studies import failure, frameworks, real_times, size, tables
 from studies import plan as plans
@@ -161,12 +161,17 @@ def given_up() -> dict[str, str]:
         kinds = (Counter(row["kind"] for row in grouped.get((arm, n), ())) for n in counts)
         lines.append((ARMS[arm].label, *(", ".join(f"{kind} {count}" for kind, count in of.most_common()) for of in kinds)))
     totals = Counter(row["kind"] for row in rows)
+    outcomes = {(row["arm"], row["devices"], row["seed"]): row["outcome"] for row in cells(plans.PAPER_DATA)}
+    still_open = [(row["arm"], row["devices"], row["seed"]) for row in rows if row["kind"] == "open"]
+    continued = sum(outcomes[key] in (MAX_EPOCHS, TARGET_REACHED) for key in still_open)
     return {
+        "given_up_arrived": str(sum(outcomes[key] == TARGET_REACHED for key in still_open)),
         "given_up_table": table(("arm", *(f"n = {n}" for n in counts)), lines),
         "given_up": str(len(rows)),
         "given_up_for_good": str(totals["frozen"] + totals["blind"]),
         "least": f"{float(rows[0]['least']):.5f}",
         **{f"given_up_{kind}": str(totals[kind]) for kind in ("frozen", "blind", "open")},
+        "continued": str(continued),
         "drift_blind": f"{max((float(row['drift']) for row in rows if row['kind'] == 'blind'), default=0.0):.0e}",
     }
 
@@ -190,17 +195,6 @@ def other_targets() -> dict[str, str]:
             cells.append(f"{more:.2f}; {turn:.2f}")
         lines.append(cells)
     return {"targets_table": table(("target", "strong, epochs", *(f"weak, n = {n}" for n in counts)), lines)}
-
-
-def splits() -> dict[str, str]:
-    """The paper's comparison with other nodules held out."""
-    rows = [row for path in sorted((RESULTS / "study").glob("split*/cells.csv")) for row in tables.read(path)]
-    one = [float(row["epochs"]) for row in rows if row["arm"] == "strong" and row["devices"] == "1"]
-    return {
-        "splits_outcomes": outcomes_table(rows, ("weak", "linear-warmup", "linear", "sqrt", "best-batch")),
-        "splits_strong_epochs": middle(one),
-        "splits_runs": runs(rows)["runs"],
-    }
 
 
 def rates() -> dict[str, str]:
@@ -344,7 +338,6 @@ FACTS: tuple[Callable[[], dict[str, str]], ...] = (
     nodules,
     given_up,
     other_targets,
-    splits,
     rates,
     failures,
     sizes,
