@@ -172,6 +172,7 @@ def given_up() -> dict[str, str]:
         "least": f"{float(rows[0]['least']):.5f}",
         **{f"given_up_{kind}": str(totals[kind]) for kind in ("frozen", "blind", "open")},
         "continued": str(continued),
+        "given_up_rest": str(len(still_open) - continued),
         "drift_blind": f"{max((float(row['drift']) for row in rows if row['kind'] == 'blind'), default=0.0):.0e}",
     }
 
