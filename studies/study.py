@@ -224,10 +224,12 @@ def rates() -> dict[str, str]:
         "the best of them",
         *(f"over strong's time, {name}" for name in machines(measured, 1)),
     )
+    on_h100 = (f"{1e6 * float(row['seconds']):.0f}" for row in tables.read(RESULTS / "bench" / "h100_steps.csv"))
     few = min(len({row["seed"] for row in rows if row["arm"] == arm}) for arm in tried)
     return {
         "rates_table": table(head, lines),
         "rates_seeds": str(few),
+        "h100_us": " and ".join(on_h100),
         "h100_range": f"{min(medians['H100']):.2f} to {max(medians['H100']):.2f}",
         "h100_overhead": f"{h100_overhead(measured, 1):.2f}",
     }
