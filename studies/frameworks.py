@@ -17,7 +17,6 @@ other work took meanwhile. On CPUs only.
 import argparse
 import json
 import os
-import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -26,21 +25,19 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from benchmarks.child import ROOT, ask
+from benchmarks.child import ask
 from benchmarks.peers.fleet import Worker
 from benchmarks.peers.roster import ROSTER
 from benchmarks.target import without_compiling
 from gmmae.base.provenance import git_commit, machine
 from gmmae.sweep.display import grid_table
-from studies import last_batches, needs, tables
+from studies import environments, last_batches, needs, tables
 
 CONFIG = "studies/configs/frameworks.toml"
 BATCH = 16
 """The configuration's; strong scaling divides it."""
 CHECKED = 12
 """The step whose loss is compared: the last that the first epoch has with either batch."""
-ENVIRONMENTS = {"jax": "", "torch": "torch", "horovod": "horovod", "tensorflow": "keras"}
-"""The environment of each framework's package; "" is the one that this program runs in."""
 
 
 class Arm(NamedTuple):
@@ -82,15 +79,6 @@ def runs(only: Sequence[str] = ()) -> list[Run]:
     return [run for run in found if not only or run.peer in only]
 
 
-def python_of(peer: str, environments: Path) -> str | None:
-    """The Python that has a peer's framework; None where its environment was not made."""
-    name = ENVIRONMENTS[ROSTER[peer].package]
-    if not name:
-        return sys.executable
-    path = environments / name / "bin" / "python"
-    return str(path) if path.exists() else None
-
-
 def run(peer: str, folder: Path, python: str) -> dict[str, Any]:
     """One run to the target, the problem in the folder."""
     began, busy = time.perf_counter(), busy_s()
@@ -126,19 +114,18 @@ def busy_s() -> float:
     return (user + nice + system + interrupts + soft + stolen) / os.sysconf("SC_CLK_TCK")
 
 
-def measure(file: Path, turns: int, only: Sequence[str], environments: Path) -> list[dict[str, Any]]:
-    """Makes the runs that the file does not have, turn by turn, and writes each as it ends."""
+def measure(file: Path, turns: int, only: Sequence[str], pythons: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Makes the runs of the peers that have a Python, but for those that the file has, turn by turn; written as they end."""
     rows: list[dict[str, Any]] = [*tables.read(file)] if file.exists() else []
     done = {(row["framework"], row["arm"], int(row["turn"])) for row in rows}
     about = {"machine": machine("cpu"), "git_commit": git_commit()}
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(turns):
             for framework, peer, arm in runs(only):
-                python = python_of(peer, environments)
-                if (framework, arm.name, turn) in done or python is None:
+                if (framework, arm.name, turn) in done or peer not in pythons:
                     continue
                 key = {"framework": framework, "arm": arm.name, "processes": arm.processes, "batch": arm.batch, "turn": turn}
-                row = {**key, **run(peer, problem(Path(folder), arm.batch), python), **about}
+                row = {**key, **run(peer, problem(Path(folder), arm.batch), pythons[peer]), **about}
                 print(" ".join(f"{name} {value}" for name, value in list(row.items())[:11]), flush=True)
                 rows.append(row)
                 tables.write(file, rows)
@@ -211,20 +198,19 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--turns", type=int, default=2, help="how often each run is made")
     parser.add_argument("--only", nargs="+", choices=sorted({run.peer for run in runs()}), default=[], help="these peers")
-    parser.add_argument("--environments", type=Path, default=ROOT / ".venv-frameworks", help="what make has installed")
+    parser.add_argument("--environments", type=Path, default=environments.FOLDER, help="what make has installed")
     asked = parser.parse_args()
     asked.environments = asked.environments.absolute()
     if (cores := len(os.sched_getaffinity(0))) < 2:
         raise SystemExit(f"two processes need a core each; got {cores} core: take a machine with two")
     wanted = {run.peer for run in runs(asked.only)}
-    pythons = {peer: python_of(peer, asked.environments) for peer in sorted(wanted)}
-    for peer in [peer for peer, python in pythons.items() if python is None]:
+    there = environments.pythons(wanted, asked.environments)
+    for peer in sorted(wanted - there.keys()):
         print(f"{ROSTER[peer].title}: left out, it has no environment in {asked.environments}: make study-frameworks")
     os.environ.update(CUDA_VISIBLE_DEVICES="", JAX_PLATFORMS="cpu")  # also where there is a GPU, which one process would take
-    there = {peer: python for peer, python in pythons.items() if python}
     last_batches.measure(asked.out / "last_batches.csv", there)
     needs.measure(asked.out / "needs.csv", there)
-    measure(asked.out / "frameworks.csv", asked.turns, asked.only, asked.environments)
+    measure(asked.out / "frameworks.csv", asked.turns, asked.only, there)
     for name, summarised in SUMMARIES.items():
         if (file := asked.out / f"{name}.csv").exists():
             print(grid_table(summarised(tables.read(file))), "\n")

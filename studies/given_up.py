@@ -8,7 +8,7 @@ samples, as `studies.failure` has them. A run is
 
 - `frozen` if the gradient's norm is zero in float32: no entry is above 1e-19, and Adam, whose ε is 1e-8, moves nothing by that;
 - `blind` if in some layer of the encoder no unit has a gradient, and all samples get the same density: no parameter before
-  that layer can change any more, so that all samples will always get the same. Its loss cannot come below `LEAST`, that of the
+  that layer can change any more, so that all samples will always get the same. Its loss cannot come below `least`, that of the
   best density a voxel that is the same for all samples of the validation set, which no mixture need reach;
 - `open` otherwise: it might have arrived.
 
@@ -29,7 +29,7 @@ import optax
 
 from gmmae.base.arms import ARMS, OptimConfig
 from gmmae.base.config import Config, changed, flatten
-from gmmae.base.stopping import INTERRUPTED, TARGET_REACHED
+from gmmae.base.stopping import TARGET_REACHED
 from gmmae.base.workdir import WorkDir
 from gmmae.commands.arguments import read_config
 from gmmae.training import programs
@@ -38,6 +38,7 @@ from gmmae.training.step import TrainState
 from studies import tables
 from studies.failure import judge, numbers
 from studies.more_arms import MORE
+from studies.targets import ended
 
 SAME = 1e-6
 """Of the densities' spread: what rounding leaves where all samples get the same."""
@@ -76,9 +77,7 @@ def drift(state: TrainState, rate: float, optim: OptimConfig) -> float:
 
 def missed(sweep: Path) -> list[WorkDir]:
     """The runs of a sweep's work directory that ended without their target, by themselves."""
-    found = [WorkDir(path.parent) for path in sorted(sweep.glob("runs/*/record.json"))]
-    records = ((folder, folder.read_record()) for folder in found)
-    return [folder for folder, record in records if record and record.stop_reason not in (TARGET_REACHED, *INTERRUPTED)]
+    return [folder for folder, record in ended(sweep) if record.stop_reason != TARGET_REACHED]
 
 
 def _base(config: Config, data: Path) -> Config:

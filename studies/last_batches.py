@@ -30,7 +30,7 @@ from benchmarks.peers import problem
 from benchmarks.peers.fleet import Worker
 from gmmae.base.provenance import git_commit, machine
 from gmmae.sweep.display import grid_table
-from studies import tables
+from studies import environments, tables
 
 CONFIG, BATCH, PROCESSES = "studies/configs/frameworks.toml", 16, 2
 MANY, ONE = 61, 49
@@ -240,11 +240,9 @@ def _wanted(folder: Path) -> None:
 
 
 def main() -> None:
-    from studies.frameworks import python_of
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--environments", type=Path, default=ROOT / ".venv-frameworks")
+    parser.add_argument("--environments", type=Path, default=environments.FOLDER)
     parser.add_argument("--train", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--wanted", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -253,9 +251,9 @@ def main() -> None:
     elif asked.wanted:
         _wanted(asked.wanted)
     elif asked.out:
-        pythons = {recipe.peer: python_of(recipe.peer, asked.environments) for recipe in RECIPES}
+        pythons = environments.pythons((recipe.peer for recipe in RECIPES), asked.environments)
         file = asked.out / "last_batches.csv"
-        if measure(file, {peer: python for peer, python in pythons.items() if python}):
+        if measure(file, pythons):
             print(grid_table(summary(tables.read(file))))
     else:
         parser.error("--out DIR must be given: where the results go")

@@ -26,7 +26,7 @@ from benchmarks.child import ROOT, ask
 from benchmarks.many_processes import Run
 from gmmae.base.provenance import git_commit
 from gmmae.sweep.display import grid_table
-from studies import tables
+from studies import environments, tables
 from studies.last_batches import CONFIG, MANY, RECIPES
 
 VALIDATION = 15
@@ -165,14 +165,12 @@ def summary(rows: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
 
 
 def main() -> None:
-    from studies.frameworks import python_of
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--environments", type=Path, default=ROOT / ".venv-frameworks")
+    parser.add_argument("--environments", type=Path, default=environments.FOLDER)
     asked = parser.parse_args()
-    pythons = {recipe.peer: python_of(recipe.peer, asked.environments) for recipe in RECIPES}
-    if measure(asked.out / "needs.csv", {peer: python for peer, python in pythons.items() if python}):
+    pythons = environments.pythons((recipe.peer for recipe in RECIPES), asked.environments)
+    if measure(asked.out / "needs.csv", pythons):
         print(grid_table(summary(tables.read(asked.out / "needs.csv"))))
 
 

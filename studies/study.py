@@ -180,19 +180,17 @@ def given_up() -> dict[str, str]:
 def other_targets() -> dict[str, str]:
     """Weak scaling against strong at losses that the runs passed on their way."""
     rows = tables.read(RESULTS / "study" / plans.PAPER_DATA / "targets.csv")
-    steps_of = {(row["target"], row["arm"], int(row["devices"]), row["seed"]): float(row["steps"]) for row in rows}
-    epochs_of = {(row["target"], row["arm"], int(row["devices"]), row["seed"]): float(row["epochs"]) for row in rows}
+    by_run = {(row["target"], row["arm"], int(row["devices"]), row["seed"]): row for row in rows}
     seeds = sorted({row["seed"] for row in rows})
     counts = sorted({int(row["devices"]) for row in rows if row["arm"] == "weak"})
     lines = []
     for target in sorted({row["target"] for row in rows}, key=float, reverse=True):
-        strong = [(steps_of[target, "strong", 1, seed], epochs_of[target, "strong", 1, seed]) for seed in seeds]
-        cells = [f"{float(target):.4g}", middle([epochs for _, epochs in strong])]
+        strong = [by_run[target, "strong", 1, seed] for seed in seeds]
+        cells = [f"{float(target):.4g}", middle([float(row["epochs"]) for row in strong])]
         for n in counts:
-            weak = [(steps_of[target, "weak", n, seed], epochs_of[target, "weak", n, seed]) for seed in seeds]
-            both = list(zip(strong, weak, strict=True))
-            more = float(np.median([theirs[1] / ours[1] for ours, theirs in both]))
-            turn = float(np.median([size.turning(ours[0], theirs[0], n) for ours, theirs in both]))
+            both = [(one, by_run[target, "weak", n, one["seed"]]) for one in strong]
+            more = np.median([float(weak["epochs"]) / float(one["epochs"]) for one, weak in both])
+            turn = np.median([size.turning(float(one["steps"]), float(weak["steps"]), n) for one, weak in both])
             cells.append(f"{more:.2f}; {turn:.2f}")
         lines.append(cells)
     return {"targets_table": table(("target", "strong, epochs", *(f"weak, n = {n}" for n in counts)), lines)}

@@ -15,7 +15,7 @@ from typing import Any
 from gmmae.analysis import steps
 from gmmae.base.config import flatten
 from gmmae.base.errors import InputError
-from gmmae.base.records import read_history
+from gmmae.base.records import Record, read_history
 from gmmae.base.stopping import INTERRUPTED
 from gmmae.base.workdir import WorkDir
 from gmmae.commands.arguments import read_config
@@ -26,18 +26,23 @@ TARGETS = (0.0022, 0.002, 0.0018)
 """Of the validation loss, between that of the best density that is the same for all nodules and the paper's target."""
 
 
+def ended(sweep: Path) -> Iterator[tuple[WorkDir, Record]]:
+    """The runs of a sweep's work directory that ended by themselves."""
+    for path in sorted(sweep.glob("runs/*/record.json")):
+        folder = WorkDir(path.parent)
+        record = folder.read_record()
+        if record is not None and record.stop_reason not in INTERRUPTED:
+            yield folder, record
+
+
 def on_the_way(sweep: Path, targets: Sequence[float]) -> Iterator[dict[str, Any]]:
     """A row for each run and target.
 
     Raises:
       InputError: a target is at or below a run's own.
     """
-    for path in sorted(sweep.glob("runs/*/record.json")):
-        folder = WorkDir(path.parent)
-        config, record = read_config(folder.config), folder.read_record()
-        assert record is not None
-        if record.stop_reason in INTERRUPTED:
-            continue
+    for folder, record in ended(sweep):
+        config = read_config(folder.config)
         if min(targets, default=1.0) <= config.stop.target:
             raise InputError(f"targets must be above the runs' own, {config.stop.target:g}; got {min(targets):g}")
         rows, options = read_history(folder.history), dict(flatten(config))

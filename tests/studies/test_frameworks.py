@@ -12,7 +12,7 @@ from benchmarks.child import ROOT
 from benchmarks.peers import ours, problem
 from benchmarks.peers.roster import ROSTER, Place
 from gmmae.base.config import to_toml
-from studies import frameworks, last_batches, needs
+from studies import environments, frameworks, last_batches, needs
 from tests.small import small
 
 
@@ -72,16 +72,17 @@ def test_runs_that_the_file_has_are_not_made_again(tmp_path, monkeypatch):
     made = []
     monkeypatch.setattr(frameworks, "problem", lambda folder, batch: folder)
     monkeypatch.setattr(frameworks, "run", lambda peer, folder, python: made.append(peer) or {"reached": 1})
-    file = tmp_path / "frameworks.csv"
-    assert len(frameworks.measure(file, 1, ["ours", "ours-2"], tmp_path)) == 3
-    assert len(frameworks.measure(file, 2, ["ours"], tmp_path)) == 4
+    file, pythons = tmp_path / "frameworks.csv", environments.pythons(["ours", "ours-2"], tmp_path)
+    assert len(frameworks.measure(file, 1, ["ours", "ours-2"], pythons)) == 3
+    assert len(frameworks.measure(file, 2, ["ours"], pythons)) == 4
     assert made == ["ours", "ours-2", "ours-2", "ours"]
 
 
 def test_a_framework_without_an_environment_is_left_out(tmp_path):
-    assert frameworks.python_of("torch", tmp_path) is None
-    assert frameworks.python_of("ours-2", tmp_path)
-    assert frameworks.measure(tmp_path / "frameworks.csv", 1, ["torch", "horovod"], tmp_path) == []
+    assert environments.python_of("torch", tmp_path) is None
+    assert environments.python_of("ours-2", tmp_path)
+    pythons = environments.pythons(["torch", "horovod"], tmp_path)
+    assert frameworks.measure(tmp_path / "frameworks.csv", 1, ["torch", "horovod"], pythons) == []
 
 
 def test_the_last_step_is_that_of_the_processes_that_had_it():
