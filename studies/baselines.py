@@ -13,6 +13,15 @@ NEIGHBOURS = 5
 """Of SMOTE, as in its paper."""
 
 
+def repeated(training: Nodules, count: int, seed: int) -> Nodules:
+    """Training nodules again: what more of them bring without saying anything new, where a classifier's regularisation is
+    fixed.
+    """
+    donors = _donors(len(training.names), count, np.random.default_rng(seed))
+    assert training.masks is not None
+    return named("repeated", training, donors, training.values[donors], training.masks[donors])
+
+
 def copy_paste(training: Nodules, count: int, seed: int, shift: int = 0) -> Nodules:
     """Training nodules, each once as long as they last, flipped and turned within their plane, and moved by up to `shift`
     voxels.

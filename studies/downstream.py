@@ -21,6 +21,8 @@ DRAWS = 4
 """Choices of these nodules for each seed: their mean is the seed's figure."""
 LEAST = 3
 """Of each class among them."""
+MULTIPLE = 3
+"""Nodules that are made for each real one."""
 STRENGTH = 0.01
 """C of scikit-learn's regression, the inverse of its regularisation; set by hand, not searched for."""
 POOLED = 4
@@ -75,8 +77,8 @@ def inputs(nodules: Nodules) -> Float[np.ndarray, "samples inputs"]:
 
 
 def run(task: Task, makers: dict[str, Maker], seed: int) -> list[dict[str, Any]]:
-    """The scores of all judged nodules, for each number of real nodules, draw and way to make as many more, equally of each
-    class.
+    """The scores of all judged nodules, for each number of real nodules, draw and way to make `MULTIPLE` times as many more,
+    equally of each class.
 
     Returns:
       A row each: real, draw, arm, `classes`, and `scores`, of judged nodules × classes.
@@ -93,7 +95,7 @@ def run(task: Task, makers: dict[str, Maker], seed: int) -> list[dict[str, Any]]
             for arm, make in {"real": None, **makers}.items():
                 more_x, more_y = x[:0], y[:0]
                 if make is not None:
-                    count, state = len(index) // len(classes), int(lot.generate_state(1)[0]) % 2**31
+                    count, state = MULTIPLE * len(index) // len(classes), int(lot.generate_state(1)[0]) % 2**31
                     more_x = np.concatenate([inputs(some) for some in make(real, classes, count, state)])
                     more_y = np.repeat(classes, count)
                 scores = _scores(np.concatenate([x, more_x]), np.concatenate([y, more_y]), judged)

@@ -21,7 +21,7 @@ def summary(by_seed: list[dict[str, Any]]) -> list[dict[str, str]]:
         numbers = dict.fromkeys(number for number, _ in found[0])
         arms = list(dict.fromkeys(arm for _, arm in found[0]))
         pairs = [(arm, "") for arm in arms] + [(arm, "real") for arm in arms if arm != "real"]
-        pairs += [("generated", other) for other in ("copy_paste", "smote") if "generated" in arms]
+        pairs += [("generated", other) for other in arms if "generated" in arms and other not in ("real", "generated")]
         for number in numbers:
             for arm, less in pairs:
                 of = np.stack([one[number, arm] - (one[number, less] if less else 0) for one in found])

@@ -28,6 +28,8 @@ from studies.cohorts import Cohorts
 from studies.downstream import Maker, Task
 from studies.fidelity import Entry
 
+BASELINES = ("repeated", "copy_paste", "smote")
+"""Of what a classifier is given more of (`studies.baselines`)."""
 PARTS = ("split", "fidelity", "downstream")
 
 
@@ -67,7 +69,7 @@ def _labels(found: Cohorts, nodules: Nodules, task: str) -> Sequence[str]:
 
 
 def _makers(found: Cohorts, run: Path | None) -> dict[str, Maker]:
-    makers: dict[str, Maker] = {name: downstream.one_by_one(getattr(baselines, name)) for name in ("copy_paste", "smote")}
+    makers: dict[str, Maker] = {name: downstream.one_by_one(getattr(baselines, name)) for name in BASELINES}
     if run is None:
         return makers
     trained = _trained(found, run)

@@ -9,7 +9,7 @@ from gmmae.generation.generator import Generated
 
 COLUMNS = (
     *("file", "category", "diameter_mm", "run", "seed", "nearest", "distance"),
-    *("shape_donors", "texture_donors"),
+    *("turn", "shape_donors", "texture_donors"),
 )
 """Of `nodules.csv`; `gmmae.data.extraction.cubes` reads the first three, and the rest says where a nodule comes from."""
 
@@ -46,7 +46,7 @@ def _write(generated: Generated, out: Path, run: str, seed: int) -> None:
             places.write(out / folder / file, values[i], (0.0, 0.0, 0.0), float(nodules.details.edge_mm[i]))
         donors = (" ".join(dict.fromkeys(names[i])) for names in (generated.shape_donors, generated.texture_donors))
         known = (nodules.categories[i], f"{nodules.details.diameter_mm[i]:.6f}", run, seed)
-        rows.append([file, *known, generated.nearest[i], f"{generated.distance[i]:.6f}", *donors])
+        rows.append([file, *known, generated.nearest[i], f"{generated.distance[i]:.6f}", generated.turn[i], *donors])
     with (out / "nodules.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([COLUMNS, *rows])
 

@@ -12,7 +12,7 @@ from gmmae.base.config import Config
 from gmmae.base.errors import InputError
 from gmmae.data.volumes import Details, Nodules, masses, to_density, windowed
 from gmmae.generation import prior as priors
-from gmmae.generation.novelty import COPY_PERCENTILE, nearest
+from gmmae.generation.novelty import COPY_PERCENTILE, nearest, symmetries
 from gmmae.generation.prior import Prior, Strengths
 from gmmae.generation.texture import block_weights, mosaic, signed_distances, with_grey_levels
 
@@ -65,7 +65,8 @@ class Generated(NamedTuple):
       nodules: values in HU (int16), masks where the training set has them, categories, and the diameters and edges that were
         drawn; each is a group of its own, and lies at the world's origin.
       nearest: the training nodule that each is nearest to.
-      distance: to it, as `gmmae.generation.novelty.nearest` measures.
+      distance: to it, as `gmmae.generation.novelty.nearest` measures, before it was turned.
+      turn: which of `gmmae.generation.novelty.symmetries` it was put into; 0 leaves it as its donors lie.
       shape_donors, texture_donors: the training nodules that the prior's bands and the texture's blocks come from.
       rejected: samples that were thrown away for being too near.
     """
@@ -73,6 +74,7 @@ class Generated(NamedTuple):
     nodules: Nodules
     nearest: tuple[str, ...]
     distance: Float[np.ndarray, " samples"]
+    turn: Int[np.ndarray, " samples"]
     shape_donors: Shaped[np.ndarray, "samples bands"]
     texture_donors: Shaped[np.ndarray, "samples blocks"]
     rejected: int
@@ -110,6 +112,7 @@ class Generator(NamedTuple):
         size: int = 0,
         strengths: Strengths = STRENGTHS,
         texture: Texture = TEXTURE,
+        turned: bool = True,
     ) -> Generated:
         """New nodules.
 
@@ -119,6 +122,8 @@ class Generator(NamedTuple):
           seed: another seed, other nodules.
           size: voxels along each axis; 0: the model's own.
           strengths, texture: of what is drawn.
+          turned: put each into a symmetry drawn by lot: nodules have no front, and many that lie as their few donors do would
+            teach a classifier how these lie.
 
         Raises:
           InputError: no training nodule has the category, or too many samples are copies.
@@ -140,7 +145,8 @@ class Generator(NamedTuple):
             if not len(donors):
                 order = rng.permutation(count)  # those that were easy to draw are not to stand in front
                 all_of = {name: np.concatenate([part[name] for part in found])[order] for name in drawn}
-                return self._finished(all_of, rejected, seed, size, texture.grey_levels)
+                made = self._finished(all_of, rejected, seed, size, texture.grey_levels)
+                return _turned(made, rng) if turned else made
         raise InputError(
             f"generated nodules must differ by at least {self.least_distance:.3g} from all of the training set; {rejected} of "
             f"{rejected + count - len(donors)} samples do not: draw with more noise (--bandwidth), or train on more nodules"
@@ -200,6 +206,7 @@ class Generator(NamedTuple):
             Nodules(values, names, names, tuple(drawn["category"].tolist()), masks, details),
             tuple(name_of[drawn["nearest"]].tolist()),
             drawn["distance"],
+            np.zeros(count, np.int64),
             name_of[drawn["shape_donors"]],
             name_of[drawn["texture_donors"]],
             rejected,
@@ -287,6 +294,15 @@ def _in_batches(model: Model, function: Callable[..., Any], given: np.ndarray) -
 
 def _first(count: int, array: Any) -> np.ndarray:
     return np.asarray(array)[:count]
+
+
+def _turned(made: Generated, rng: np.random.Generator) -> Generated:
+    """Each nodule and its mask in one of the symmetries, drawn by lot."""
+    volumes = {"values": made.nodules.values} | ({} if made.nodules.masks is None else {"masks": made.nodules.masks})
+    views_of = {name: list(symmetries(of)) for name, of in volumes.items()}
+    turn = rng.integers(len(views_of["values"]), size=len(made.turn))
+    turned = {name: np.stack([views[at][i] for i, at in enumerate(turn)]) for name, views in views_of.items()}
+    return made._replace(nodules=made.nodules._replace(**turned), turn=turn)
 
 
 def _expanded(values: Float[np.ndarray, " samples"], ndim: int) -> Float[np.ndarray, "samples ..."]:

@@ -12,6 +12,7 @@ from gmmae.data.extraction import prepare
 from gmmae.generation import folder
 from gmmae.generation import generator as generators
 from gmmae.generation.generator import TEXTURE, Model
+from gmmae.generation.novelty import symmetries
 from gmmae.workloads import registry
 from tests.small import small
 
@@ -54,7 +55,7 @@ def test_the_same_seed_makes_the_same_nodules_and_another_others(generator):
 
 
 def test_no_nodule_is_nearer_to_the_training_set_than_five_in_a_hundred_real_ones(generator, cohorts):
-    found = generator.sample(40, seed=3)
+    found = generator.sample(40, seed=3, turned=False)
     shares = [
         np.clip((n.values.astype(float) + 1000) / 1400, 0, 1).reshape(len(n.values), -1) for n in (found.nodules, *cohorts)
     ]
@@ -78,12 +79,22 @@ def test_where_all_are_copies_it_says_so_instead_of_giving_fewer(generator):
 
 def test_another_resolution_shows_the_same_nodules(generator):
     smooth = TEXTURE._replace(strength=0.0, grey_levels=False)
-    coarse, fine = (generator.sample(6, seed=4, size=size, texture=smooth).nodules for size in (0, 16))
+    coarse, fine = (generator.sample(6, seed=4, size=size, texture=smooth, turned=False).nodules for size in (0, 16))
     assert fine.values.shape == (6, 16, 16, 16)
     assert fine.masks.shape == fine.values.shape
     pooled = fine.values.reshape(6, 8, 2, 8, 2, 8, 2).mean((2, 4, 6))
     # The mean of eight points of a density that is smooth on the scale of voxels; HU of 1400.
     assert np.abs(pooled - coarse.values).mean() < 15
+
+
+def test_nodules_and_masks_are_turned_together_and_each_by_lot(generator):
+    plain, turned = (generator.sample(40, seed=8, turned=of).nodules for of in (False, True))
+    turn = generator.sample(40, seed=8).turn
+    for i, place in enumerate(turn):
+        pair = np.stack([plain.values[i], plain.masks[i]])
+        np.testing.assert_array_equal(np.stack([turned.values[i], turned.masks[i]]), list(symmetries(pair))[place])
+    assert len(set(turn.tolist())) > 8
+    assert not generator.sample(4, seed=8, turned=False).turn.any()
 
 
 def test_grey_levels_are_those_of_the_first_donor(generator, cohorts):

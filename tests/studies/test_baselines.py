@@ -29,6 +29,14 @@ def test_copies_are_training_nodules_flipped_turned_and_moved_with_their_masks()
     assert (made.values != other).any()
 
 
+def test_repeated_nodules_are_the_training_nodules_with_their_masks():
+    made = baselines.repeated(TRAINING, 24, seed=1)
+    place = nearest(made.values, TRAINING.values).index
+    np.testing.assert_array_equal(made.values, TRAINING.values[place])
+    np.testing.assert_array_equal(made.masks, TRAINING.masks[place])
+    assert sorted(place.tolist()) == sorted([*range(12), *range(12)])
+
+
 def test_more_copies_than_donors_use_each_as_often():
     made = baselines.copy_paste(TRAINING, 30, seed=0)
     _, counts = np.unique(made.groups, return_counts=True)

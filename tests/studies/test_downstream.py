@@ -77,7 +77,7 @@ def test_a_run_has_a_row_for_each_number_draw_and_arm(monkeypatch):
         *((12, draw, arm) for draw in (0, 1) for arm in ("real", "copy_paste")),
         *((0, 0, arm) for arm in ("real", "copy_paste")),
     ]
-    assert [count for _, _, count in asked] == [6, 6, 6, 6, 15, 15]
+    assert [count for _, _, count in asked] == [18, 18, 18, 18, 45, 45]  # three for each
     assert sum(number for number, *_ in asked[:2]) == 12  # of the chosen ones only
     assert all(len(classes) == 1 for _, classes, _ in asked)
     for row in rows:
