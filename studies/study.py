@@ -6,11 +6,10 @@ In studies/study.md `{{name}}` stands for a number or a table that this module m
 """
 
 import argparse
-import csv
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +22,22 @@ from gmmae.base.stopping import MAX_EPOCHS, TARGET_REACHED
 from gmmae.commands.arguments import config_path
 from studies import failure, frameworks, real_times, size, tables
 from studies import plan as plans
+from studies.outcomes import (
+    RESULTS,
+    Row,
+    arrived_epochs,
+    by_arm,
+    cells,
+    middle,
+    of_report,
+    outcome,
+    outcomes_table,
+    reached,
+    runs,
+    table,
+)
 
 ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "results"
 TEMPLATE, PAGE = ROOT / "studies" / "study.md", ROOT / "docs" / "study.md"
 PLACE = re.compile(r"\{\{(\w+)\}\}")
 CLUSTERS = ("k80_1gbe", "h200_nvlink")
@@ -40,93 +52,6 @@ RATES = {
     "linear-warmup": "k, warmup",
 }
 """The arms at n times the base batch, by their factor of the rate."""
-
-Row = Mapping[str, str]
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '∣') for cell in line)} |" for line in lines)
-
-
-def cells(name: str) -> Sequence[Row]:
-    """The cells of a sweep of the study."""
-    return tables.read(RESULTS / "study" / name / "cells.csv")
-
-
-def reached(row: Row) -> bool:
-    return row["outcome"] == TARGET_REACHED
-
-
-def distinct(rows: Iterable[Row]) -> list[Row]:
-    """The rows that were computed: cells may share a run."""
-    return list({(row["path"], row["seed"]): row for row in rows}.values())
-
-
-def middle(values: Sequence[float]) -> str:
-    """The median, and the range where there is one; a miss is infinite.
-
-    >>> middle([3.0, 1.0, 2.0]), middle([2.0, math.inf, math.inf]), middle([2.0])
-    ('2 (1–3)', '– (2–∞)', '2')
-    """
-    low, high = min(values), max(values)
-    found = float(np.median(values)) if np.isfinite(np.sort(values)[: len(values) // 2 + 1]).all() else math.inf
-    text = "–" if math.isinf(found) else f"{found:.4g}"
-    ends = (f"{end:.4g}" if math.isfinite(end) else "∞" for end in (low, high))
-    return text if low == high else f"{text} ({'–'.join(ends)})"
-
-
-def outcome(rows: Sequence[Row]) -> str:
-    """How many of the seeds arrived, in how many epochs, and how the others ended.
-
-    >>> outcome([{"outcome": "target_reached", "epochs": "21"}, {"outcome": "stalled", "epochs": "90"}])
-    '1/2: 21; stalled'
-    >>> outcome([{"outcome": "collapsed", "epochs": "22"}] * 2)
-    '0/2: collapsed 2'
-    """
-    came = [float(row["epochs"]) for row in rows if reached(row)]
-    missed = Counter(row["outcome"].replace("_", " ") for row in rows if not reached(row))
-    words = ", ".join(f"{kind} {count}" if count > 1 else kind for kind, count in missed.most_common())
-    return f"{len(came)}/{len(rows)}: " + "; ".join(filter(None, (middle(came) if came else "", words)))
-
-
-def by_arm(rows: Iterable[Row], arms: Sequence[str]) -> dict[tuple[str, int], list[Row]]:
-    """Cells by arm and devices, seed by seed."""
-    found = defaultdict(list)
-    for row in sorted(rows, key=lambda row: int(row["seed"])):
-        if row["arm"] in arms:
-            found[row["arm"], int(row["devices"])].append(row)
-    return found
-
-
-def outcomes_table(rows: Sequence[Row], arms: Sequence[str]) -> str:
-    """Arms by rows, devices by columns."""
-    found = by_arm(rows, arms)
-    counts = sorted({n for _, n in found if n > 1})
-    return table(
-        ("arm", *(f"n = {n}" for n in counts)),
-        ((ARMS[arm].label, *(outcome(found[arm, n]) if (arm, n) in found else "" for n in counts)) for arm in arms),
-    )
-
-
-def of_report(name: str, number: int) -> str:
-    """One of the tables that the report of a sweep wrote, whose columns may have one name."""
-    with (RESULTS / "study" / name / f"table_{number}.csv").open(newline="", encoding="utf-8") as file:
-        head, *rows = csv.reader(file)
-    return table(head, rows)
-
-
-def runs(rows: Iterable[Row]) -> dict[str, str]:
-    """How much was computed, on what."""
-    own = distinct(rows)
-    hours = sum(float(row["train_s"]) + float(row["eval_s"]) for row in own) / 3600
-    return {
-        "runs": str(len(own)),
-        "hours": f"{hours:.1f}",
-        "machine": "; ".join(sorted({row["machine"] for row in own})),
-        "seeds": str(len({row["seed"] for row in own})),
-    }
 
 
 def nodules() -> dict[str, str]:
@@ -149,6 +74,34 @@ def nodules() -> dict[str, str]:
         "strong_epochs": middle([float(row["epochs"]) for row in one]),
         "strong_seconds": middle([round(value, 1) for value in seconds]),
     }
+
+
+def splits() -> dict[str, str]:
+    """The comparison on other divisions of the same nodules."""
+    found = {}
+    for folder in sorted((RESULTS / "study").glob("split_*")):
+        rows = cells(folder.name)
+        one = [float(row["epochs"]) for row in rows if row["arm"] == "strong" and row["devices"] == "1"]
+        found |= {
+            f"{folder.name}_outcomes": outcomes_table(rows, ("weak", "linear-warmup", "linear", "sqrt", "best-batch")),
+            f"{folder.name}_times": table(("n", "strong faster", "weak's time over strong's"), of_split(rows)),
+            f"{folder.name}_seeds": str(len(one)),
+            f"{folder.name}_strong": middle(one),
+        }
+    return found
+
+
+def of_split(rows: Sequence[Row]) -> tuple[tuple[str, ...], ...]:
+    """For each number of devices in how many seeds strong scaling was faster than weak, and the ratio of their times."""
+    times = {
+        (row["arm"], int(row["devices"]), row["seed"]): float(row["time_to_target_s"]) if reached(row) else math.inf
+        for row in rows
+    }
+    lines = []
+    for n in sorted({n for arm, n, _ in times if arm == "weak" and n > 1}):
+        ratios = [of / times["strong", n, seed] for (arm, count, seed), of in times.items() if (arm, count) == ("weak", n)]
+        lines.append((str(n), f"{sum(ratio > 1 for ratio in ratios)} of {len(ratios)}", middle(ratios)))
+    return tuple(lines)
 
 
 def given_up() -> dict[str, str]:
@@ -247,11 +200,6 @@ def h100_overhead(measured: Measured, devices: int) -> float:
     return (a + reduce_s) / (b * measured.optim.base_batch)
 
 
-def arrived_epochs(row: Row) -> float:
-    """Epochs to the target; infinite where it was missed."""
-    return float(row["epochs"]) if reached(row) else math.inf
-
-
 def failures() -> dict[str, str]:
     """The first steps of the arms, and what became of the linear rules with one change each."""
     rows = tables.read(RESULTS / "study" / "failure" / "courses.csv")
@@ -337,6 +285,7 @@ def planned() -> dict[str, str]:
 
 FACTS: tuple[Callable[[], dict[str, str]], ...] = (
     nodules,
+    splits,
     given_up,
     other_targets,
     rates,

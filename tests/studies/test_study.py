@@ -1,7 +1,5 @@
 """The page of the study says what the results say."""
 
-import math
-
 import pytest
 
 from studies import study
@@ -18,14 +16,14 @@ def test_a_name_that_there_is_not_is_told(tmp_path, monkeypatch):
         study.page()
 
 
-def test_misses_count_in_a_median():
-    assert study.middle([20.0, 30.0, math.inf]) == "30 (20–∞)"
-    assert study.middle([20.0, math.inf, math.inf]) == "– (20–∞)"
+def test_a_split_is_told_by_its_outcomes_and_by_how_often_strong_scaling_was_faster():
+    def row(arm, n, seed, outcome, epochs, seconds):
+        names = ("arm", "devices", "seed", "outcome", "epochs", "time_to_target_s")
+        return dict(zip(names, (arm, str(n), str(seed), outcome, str(epochs), str(seconds)), strict=True))
 
-
-def test_cells_that_share_a_run_are_one():
-    row = {"path": "strong-n1-seed0", "seed": "0"}
-    assert study.distinct([row | {"arm": "strong"}, row | {"arm": "weak"}, row | {"path": "weak-n2-seed0"}]) == [
-        row | {"arm": "weak"},
-        row | {"path": "weak-n2-seed0"},
+    rows = [
+        *(row("strong", n, seed, "target_reached", 20, 10 / n) for n in (1, 4) for seed in (0, 1)),
+        row("weak", 4, 0, "target_reached", 50, 5.0),
+        row("weak", 4, 1, "stalled", 60, ""),
     ]
+    assert study.of_split(rows) == (("4", "2 of 2", "– (2–∞)"),)
