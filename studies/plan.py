@@ -140,13 +140,28 @@ def judged(case: Case) -> list[Judged]:
     return [Judged(case.workload, truth, by_name[truth.arm, truth.devices]) for truth in distinct]
 
 
-def between_seeds(cases: Sequence[Case]) -> list[float]:
-    """How far the steps of a cell are off those of the same cell with another seed, for each pair: no plan knows as much."""
+class Scatter(NamedTuple):
+    """How far the steps of cells are off those of the same cells with other seeds, absolute differences of logarithms.
+
+    Attributes:
+      pairs: of any two seeds.
+      medians: of one seed and the median of all others, where there are at least three: no plan knows as much beforehand.
+    """
+
+    pairs: list[float]
+    medians: list[float]
+
+
+def scatter(cases: Sequence[Case]) -> Scatter:
+    """Of the weak arm's cells that arrived."""
     counts: dict[tuple[str, int], list[float]] = defaultdict(list)
     for case in cases:
         for batch, arrived in {cell.batch: cell for cell in case.cells if cell.arm == "weak" and cell.arrived}.items():
             counts[case.workload, batch].append(math.log(arrived.steps))
-    return [abs(a - b) for logs in counts.values() for a, b in itertools.combinations(logs, 2)]
+    pairs = [abs(a - b) for logs in counts.values() for a, b in itertools.combinations(logs, 2)]
+    several = [logs for logs in counts.values() if len(logs) > 2]
+    medians = [abs(own - float(np.median([*logs[:i], *logs[i + 1 :]]))) for logs in several for i, own in enumerate(logs)]
+    return Scatter(pairs, medians)
 
 
 def recall(of: Sequence[Judged]) -> float:
@@ -210,9 +225,11 @@ def _figures(name: str, of: Sequence[Judged], cases: Sequence[Case]) -> list[tup
         if errors:
             value = f"{np.median(errors):.3f} / {np.quantile(errors, 0.9):.3f}"
             rows.append((f"steps, {what}: |log error|, median / 90 %", name, str(len(errors)), value))
-    if again := between_seeds(cases):
-        value = f"{np.median(again):.3f} / {np.quantile(again, 0.9):.3f}"
-        rows.append(("steps, weak: |log error| of the same cell with another seed", name, str(len(again)), value))
+    again = scatter(cases)
+    for what, errors in (("the same cell with another seed", again.pairs), ("the median of its other seeds", again.medians)):
+        if errors:
+            value = f"{np.median(errors):.3f} / {np.quantile(errors, 0.9):.3f}"
+            rows.append((f"steps, weak: |log error| of {what}", name, str(len(errors)), value))
     rows.append(("80 % intervals that hold the steps", name, str(len(held)), f"{100 * np.mean(held):.0f} %"))
     if missed:
         value = f"{recall(of):.2f} of {missed}"

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from studies import plan, policies
+from studies import plan, policies, tables
 from studies.plan import Judged, recall
 from studies.policies import Situation, Truth, by_goodput, outcome
 from tests.analysis.test_plan import measured
@@ -29,7 +29,11 @@ def test_an_error_is_that_of_the_logarithm():
 def test_a_cell_is_compared_with_itself_under_another_seed():
     weak = [Truth("weak", n, 64 * n, arrived, 100.0 * seed) for n, arrived in ((2, True), (4, False)) for seed in (1, 2, 4)]
     cases = [plan.Case("nodules", measured(), None, 1.0, 1.0, [cell]) for cell in weak]
-    assert plan.between_seeds(cases) == pytest.approx([math.log(2), math.log(4), math.log(2)])
+    found = plan.scatter(cases)
+    assert found.pairs == pytest.approx([math.log(2), math.log(4), math.log(2)])
+    assert found.medians == pytest.approx(
+        [1.5 * math.log(2), 0.0, 1.5 * math.log(2)]
+    )  # of one of three, from the middle of two
 
 
 def situation(ratio: float, scale: float = 20.0) -> Situation:
@@ -73,3 +77,9 @@ def test_a_plan_is_restored_from_its_json():
         },
     }
     assert plan.restore(found) == m
+
+
+@pytest.mark.slow
+def test_the_summary_is_that_of_the_committed_cells():
+    head, *rows = plan.summary(plan.read())
+    assert [tuple(row[key] for key in head) for row in tables.read(plan.PLACE / "summary.csv")] == rows
