@@ -11,7 +11,7 @@ from gmmae.processes.supervisor import NOT_STARTED, Job, describe, last_lines
 from gmmae.sweep.cluster.jobs import run_jobs
 from gmmae.sweep.grid import SweepConfig
 from tests.processes.test_supervisor import DEAF, HOLD, POLITE, Calls, held, program, released, wait_until
-from tests.sweep.test_engine import DEADLINE_S, NAMES, Fake, grid, without_clocks
+from tests.sweep.fake_cells import DEADLINE_S, NAMES, Fake, grid, without_clocks
 
 
 def local(folder, jobs, *, at_once=4, grace_s=2.0, calls=None, **more):

@@ -1,0 +1,17 @@
+"""Sweeps of a small program in the place of a cell's run."""
+
+import pytest
+
+from tests.sweep.fake_cells import Fake, grid
+
+
+@pytest.fixture
+def fake(tmp_path):
+    return Fake(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory):
+    fake = Fake(tmp_path_factory.mktemp("undisturbed"))
+    code, watch = fake.sweep(grid())
+    return fake, code, watch

@@ -1,0 +1,88 @@
+"""Whole sweeps of small runs, with the program that cells run in earnest."""
+
+import dataclasses
+import io
+
+import pytest
+from rich.console import Console
+
+from gmmae.base import environment
+from gmmae.sweep import engine, throughput
+from gmmae.sweep.cells import SweepDir
+from gmmae.sweep.display import PlainSweep
+from gmmae.sweep.grid import Cell, SweepConfig, TimingConfig, cells, run_config
+from gmmae.training import loop
+from tests.small import Recorder, small
+from tests.sweep.fake_cells import Watch
+
+RUN = small(parallel__devices=0, stop__max_epochs=2, checkpoint__every_epochs=5)
+TIMING = TimingConfig(warmup_steps=1, steps=2, blocks=2)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Two arms on one and on two virtual devices: strong-n1, which three cells share, and weak-n2."""
+    root = tmp_path_factory.mktemp("whole") / "sweep"
+    config = SweepConfig(arms=("strong", "weak"), devices=(1, 2), timing=TIMING, run=RUN)
+    out = Console(file=io.StringIO(), force_terminal=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")  # the second run then compiles half as much
+        code = engine.sweep(config, root, PlainSweep(out), samples=22)
+    printed = out.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+    return config, SweepDir(root), code, printed
+
+
+def comparable(record) -> dict[str, object]:
+    clocks = {"clocks", "git_commit", "run_id"}
+    return {key: value for key, value in dataclasses.asdict(record).items() if key not in clocks and "loss" not in key}
+
+
+@pytest.mark.slow
+def test_a_sweep_of_real_runs_has_the_results_of_each_run_alone(whole, tmp_path):
+    config, folder, code, printed = whole
+    assert code == 0, printed
+    assert printed.splitlines()[0] == "cells done: 0, runs to compute: 2"
+    assert "4 cells: 4 max_epochs" in printed
+    for cell in cells(config):
+        run = run_config(config, cell)
+        run = dataclasses.replace(run, parallel=dataclasses.replace(run.parallel, devices=environment.device_a_core(run)))
+        alone = loop.run(run, tmp_path / cell.name, Recorder())
+        found = folder.read(cell)
+        assert found is not None
+        assert found.record is not None
+        assert found.outcome == alone.stop_reason
+        assert comparable(found.record) == comparable(alone)
+        for name in ("final_train_loss", "final_val_loss", "best_val_loss"):
+            assert getattr(found.record, name) == pytest.approx(getattr(alone, name), rel=1e-6)
+        assert set(found.record.clocks) == set(alone.clocks)
+    assert sorted(path.name for path in (folder.root / "runs").iterdir()) == [
+        "step-times-n1", "strong-n1-seed0", "weak-n2-seed0",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_sweep_of_real_runs_measures_the_step_times_of_its_projection(whole):
+    """Batches a device: 8 of strong on 1 and of weak, 4 of strong on 2; validation: 6 volumes on 1, 3 on 2."""
+    _, folder, _, _ = whole
+    found = throughput.read(folder.step_times(1))
+    assert found is not None
+    assert (found.devices, found.failed, found.oversubscribed) == (1, {}, False)
+    assert [row.samples for row in found.train] == [4, 8]
+    assert [row.samples for row in found.validation] == [3, 6]
+    assert all(0 < row.low_s <= row.median_s <= row.high_s for row in (*found.train, *found.validation))
+
+
+@pytest.mark.slow
+def test_a_measured_cell_runs_on_its_devices(tmp_path, whole):
+    _, folder, _, _ = whole
+    config = SweepConfig(mode="measured", arms=("weak",), devices=(2,), run=RUN)
+    assert engine.sweep(config, tmp_path / "sweep", Watch(), samples=22) == 0
+    found, virtual = (place.read(Cell("weak", 2, 0)) for place in (SweepDir(tmp_path / "sweep"), folder))
+    assert found is not None
+    assert virtual is not None
+    assert found.record is not None
+    assert virtual.record is not None
+    assert (found.mode, found.record.devices, found.record.virtual, found.record.oversubscribed) == ("measured", 2, False, True)
+    assert (found.record.global_batch, found.record.device_batch) == (16, 8)
+    # ReLU: equal but for rounding, and for inputs within rounding of zero; here 4 steps.
+    assert found.record.final_val_loss == pytest.approx(virtual.record.final_val_loss, rel=1e-4)
