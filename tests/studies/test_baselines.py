@@ -33,6 +33,7 @@ def test_repeated_nodules_are_the_training_nodules_with_their_masks():
     made = baselines.repeated(TRAINING, 24, seed=1)
     place = nearest(made.values, TRAINING.values).index
     np.testing.assert_array_equal(made.values, TRAINING.values[place])
+    assert TRAINING.masks is not None
     np.testing.assert_array_equal(made.masks, TRAINING.masks[place])
     assert sorted(place.tolist()) == sorted([*range(12), *range(12)])
 

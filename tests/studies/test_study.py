@@ -18,8 +18,8 @@ def test_a_name_that_there_is_not_is_told(tmp_path, monkeypatch):
 
 def test_a_split_is_told_by_its_outcomes_and_by_how_often_strong_scaling_was_faster():
     def row(arm, n, seed, outcome, epochs, seconds):
-        names = ("arm", "devices", "seed", "outcome", "epochs", "time_to_target_s")
-        return dict(zip(names, (arm, str(n), str(seed), outcome, str(epochs), str(seconds)), strict=True))
+        found = {"arm": arm, "devices": n, "seed": seed, "outcome": outcome, "epochs": epochs, "time_to_target_s": seconds}
+        return {key: str(value) for key, value in found.items()}
 
     rows = [
         *(row("strong", n, seed, "target_reached", 20, 10 / n) for n in (1, 4) for seed in (0, 1)),
