@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from gmmae.data.volumes import Nodules
 from gmmae.generation.features import features
-from gmmae.generation.novelty import WINDOW
+from gmmae.generation.novelty import WINDOW, nearest, novelty
 
 NUMBERS = (50, 100, 200, 0)
 """Real training nodules; 0: all."""
@@ -81,10 +81,12 @@ def run(task: Task, makers: dict[str, Maker], seed: int) -> list[dict[str, Any]]
     equally of each class.
 
     Returns:
-      A row each: real, draw, arm, `classes`, and `scores`, of judged nodules × classes.
+      A row each: real, draw, arm, `classes`, `scores`, of judged nodules × classes, and `nn_sym`, how novel what was made is
+      beside all of the training set (`gmmae.generation.novelty`); None where nothing was.
     """
     classes = sorted(set(task.train.categories))
     judged = inputs(task.judged)
+    apart = nearest(task.judged.values, task.train.values, symmetric=True).distance
     rows = []
     for number in NUMBERS:
         for draw in range(DRAWS):
@@ -93,13 +95,17 @@ def run(task: Task, makers: dict[str, Maker], seed: int) -> list[dict[str, Any]]
             real = task.train.take(index)
             x, y = inputs(real), np.array(real.categories)
             for arm, make in {"real": None, **makers}.items():
-                more_x, more_y = x[:0], y[:0]
+                more_x, more_y, new = x[:0], y[:0], None
                 if make is not None:
                     count, state = MULTIPLE * len(index) // len(classes), int(lot.generate_state(1)[0]) % 2**31
-                    more_x = np.concatenate([inputs(some) for some in make(real, classes, count, state)])
+                    made = make(real, classes, count, state)
+                    values = np.concatenate([some.values for some in made])
+                    new = round(novelty(nearest(values, task.train.values, symmetric=True).distance, apart), 4)
+                    more_x = np.concatenate([inputs(some) for some in made])
                     more_y = np.repeat(classes, count)
                 scores = _scores(np.concatenate([x, more_x]), np.concatenate([y, more_y]), judged)
-                rows.append({"real": number, "draw": draw, "arm": arm, "classes": classes, "scores": scores.round(5).tolist()})
+                row = {"real": number, "draw": draw, "arm": arm, "classes": classes, "scores": scores.round(5).tolist()}
+                rows.append(row | {"nn_sym": new})
             if not number:
                 break  # there is one choice of all
     return rows

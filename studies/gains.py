@@ -2,6 +2,7 @@
 over patients.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from studies.downstream import figure
 def summary(by_seed: list[dict[str, Any]]) -> list[dict[str, str]]:
     """A line for each task, number of real nodules, and arm or difference of arms.
 
-    The interval over patients is of the mean over seeds, with the classifiers as they are; that over seeds is Student's.
+    The interval over patients is of the mean over seeds, with the classifiers as they are; that over seeds is Student's. An
+    arm's line has how novel its nodules are, the mean over seeds and draws.
     """
     lines = []
     for task in (name for name in by_seed[0] if isinstance(by_seed[0][name], dict) and "rows" in by_seed[0][name]):
@@ -25,7 +27,8 @@ def summary(by_seed: list[dict[str, Any]]) -> list[dict[str, str]]:
         for number in numbers:
             for arm, less in pairs:
                 of = np.stack([one[number, arm] - (one[number, less] if less else 0) for one in found])
-                lines.append(_line(task, number, f"{arm} - {less}" if less else arm, of))
+                novel = "" if less else _novelty([one[task] for one in by_seed], number, arm)
+                lines.append(_line(task, number, f"{arm} - {less}" if less else arm, of) | {"nn_sym": novel})
     return lines
 
 
@@ -39,6 +42,11 @@ def _figures(task: dict[str, Any]) -> dict[tuple[int, str], np.ndarray]:
         values = figure(np.array(row["scores"]), task["labels"], row["classes"], weight)
         draws.setdefault((row["real"], row["arm"]), []).append(values)
     return {key: np.mean(values, axis=0) for key, values in draws.items()}
+
+
+def _novelty(tasks: Sequence[dict[str, Any]], number: int, arm: str) -> str:
+    of = [row["nn_sym"] for task in tasks for row in task["rows"] if (row["real"], row["arm"]) == (number, arm)]
+    return "" if None in of else f"{np.mean(of):.3f}"
 
 
 def _line(task: str, number: int, name: str, of: np.ndarray) -> dict[str, str]:

@@ -76,7 +76,7 @@ def _makers(found: Cohorts, run: Path | None) -> dict[str, Maker]:
     from studies import models
 
     def generated(training: Nodules, labels: Sequence[str], count: int, seed: int) -> list[Nodules]:
-        return [models.sampled(trained, training, found.tune, count, seed, label) for label in labels]
+        return models.labelled(trained, found.train, training, found.tune, labels, count, seed)
 
     return makers | {"generated": generated}
 

@@ -81,6 +81,7 @@ def test_a_run_has_a_row_for_each_number_draw_and_arm(monkeypatch):
     assert sum(number for number, *_ in asked[:2]) == 12  # of the chosen ones only
     assert all(len(classes) == 1 for _, classes, _ in asked)
     for row in rows:
+        assert row["nn_sym"] == (None if row["arm"] == "real" else 0)
         scores = np.array(row["scores"])
         assert figure(scores, task.judged.categories, row["classes"], np.ones((1, 20)))[0] > 0.9
     assert downstream.run(task, {"copy_paste": make}, seed=0) == rows
@@ -93,7 +94,8 @@ def test_gains_are_differences_of_the_same_seed_and_draws():
     def rows(arm, wins):
         """Scores of which so many of the four pairs are right."""
         of_b = {4: (0.8, 0.9), 3: (0.3, 0.9), 2: (0.1, 0.9)}[wins]
-        return {"real": 50, "draw": 0, "arm": arm, "classes": classes, "scores": [[1 - s, s] for s in (0.2, 0.4, *of_b)]}
+        row = {"real": 50, "draw": 0, "arm": arm, "classes": classes, "nn_sym": None if arm == "real" else wins / 4}
+        return row | {"scores": [[1 - s, s] for s in (0.2, 0.4, *of_b)]}
 
     def seed(real, generated):
         table = [rows("real", real), rows("generated", generated), rows("copy_paste", 2), rows("smote", 2)]
@@ -107,3 +109,4 @@ def test_gains_are_differences_of_the_same_seed_and_draws():
     assert found["generated - copy_paste"]["mean"] == "0.5000"
     assert found["generated - real"]["patients_low"] != ""
     assert "real - real" not in found
+    assert [found[name]["nn_sym"] for name in ("real", "smote", "generated", "generated - real")] == ["", "0.500", "1.000", ""]
