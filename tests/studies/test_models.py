@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from gmmae.base.errors import InputError
 from studies import models
 from tests.generation.nodules import balls
 
@@ -18,10 +19,12 @@ def test_the_generator_of_labelled_nodules_knows_all_and_the_labels_of_some(monk
         return SimpleNamespace(sample=sample)
 
     def sample(count, label, seed, strengths):
+        if label == "malignant" and strengths.bandwidth < 1:
+            raise InputError("copies")
         return SimpleNamespace(nodules=(label, count, seed, strengths.bandwidth))
 
     monkeypatch.setattr(models.generator, "fit", fit)
     trained = models.Trained(None, None, everything)  # pyright: ignore[reportArgumentType]
     made = models.labelled(trained, everything, known, balls(1, 4), ["benign", "malignant"], 12, seed=3)
     assert seen["labels"] == ("", "benign", "", "", "malignant", "")
-    assert made == [(label, 12, 3, models.FOR_CLASSIFIERS.bandwidth) for label in ("benign", "malignant")]
+    assert made == [("benign", 12, 3, 0.6), ("malignant", 12, 3, 1.2)]  # the first with which there are no copies
