@@ -114,11 +114,11 @@ def given_up() -> dict[str, str]:
         kinds = (Counter(row["kind"] for row in grouped.get((arm, n), ())) for n in counts)
         lines.append((ARMS[arm].label, *(", ".join(f"{kind} {count}" for kind, count in of.most_common()) for of in kinds)))
     totals = Counter(row["kind"] for row in rows)
-    outcomes = {(row["arm"], row["devices"], row["seed"]): row["outcome"] for row in cells(plans.PAPER_DATA)}
+    by_cell = {(row["arm"], row["devices"], row["seed"]): row for row in cells(plans.PAPER_DATA)}
     still_open = [(row["arm"], row["devices"], row["seed"]) for row in rows if row["kind"] == "open"]
-    continued = sum(outcomes[key] in (MAX_EPOCHS, TARGET_REACHED) for key in still_open)
+    continued = sum(by_cell[key]["outcome"] in (MAX_EPOCHS, TARGET_REACHED) for key in still_open)
     return {
-        "given_up_arrived": str(sum(outcomes[key] == TARGET_REACHED for key in still_open)),
+        "given_up_arrived": str(sum(reached(by_cell[key]) for key in still_open)),
         "given_up_table": table(("arm", *(f"n = {n}" for n in counts)), lines),
         "given_up": str(len(rows)),
         "given_up_for_good": str(totals["frozen"] + totals["blind"]),
@@ -126,6 +126,7 @@ def given_up() -> dict[str, str]:
         **{f"given_up_{kind}": str(totals[kind]) for kind in ("frozen", "blind", "open")},
         "continued": str(continued),
         "given_up_rest": str(len(still_open) - continued),
+        "open_best": f"{min(float(by_cell[key]['best_val_loss']) for key in still_open):.5f}",
         "drift_blind": f"{max((float(row['drift']) for row in rows if row['kind'] == 'blind'), default=0.0):.0e}",
     }
 

@@ -28,7 +28,7 @@ class GenerateArguments:
     category: str = ""  # of all of them; empty: as in the training set
     seed: int = 0  # another seed, other nodules
     size: int = 0  # voxels along each axis of a cube; 0: as many as the model was trained on
-    bandwidth: float = 1.6  # noise of the prior, in standard deviations within a category
+    bandwidth: float = 1.6  # noise of the prior, in standard deviations within a category; 0.6 for classifiers
     texture: float = 0.5  # strength of the texture that the mixtures leave out; 0: none
     into: Path | None = None  # .mhd scans as LUNA16's; copies of them with the nodules go to scans/ in the folder
     blending: Literal["poisson", "alpha"] = "poisson"  # how nodules pass into the lung around them
