@@ -95,7 +95,8 @@ def prepare(config: Config, devices: Devices | None = None) -> Setup:
         _require_exact(parallel, devices)
         sharers, train_plan = parallel.shards, Plan(samples, arm_plan.batch, parallel.shards)
     else:
-        sharers, train_plan = devices.count, plan(samples, arm_plan.batch, devices.count, parallel.micro_batch)
+        micro_batch = parallel.micro_batch or (workload.cpu_samples if devices.platform == "cpu" else 0)
+        sharers, train_plan = devices.count, plan(samples, arm_plan.batch, devices.count, micro_batch)
     eval_plan = Plan(validation, min(validation, EVAL_DEVICE_BATCH * sharers), sharers)
     schedule = schedules.learning_rate(strategy.rates, train_plan.steps)
     optimizer = adam(schedule, **strategy.path.adam._asdict(), clip_norm=optim.clip_norm)

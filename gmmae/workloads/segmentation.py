@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from gmmae.data.native import Scanned
     from gmmae.data.patches import Patches
 
+CPU_PIXELS = 64**2
+"""That a CPU's device trains on at once: a layer of the finest stage is a quarter of a megabyte for 64², and a core's cache
+holds a few of them."""
 FEATURES = Rule("one or more positive numbers", lambda values: bool(values) and min(values) >= 1)
 VALIDATION = Rule(
     "a count of at least 1 or a fraction between 0 and 1", lambda x: 0 < x < 1 if isinstance(x, float) else x >= 1
@@ -195,7 +198,8 @@ def build(config: Config) -> Workload:
     names = Splits(*([_name(volumes, patches, i, data.ndim) for i in part] for part in parts))
     about = f"{data.source} {'slices' if data.ndim == 2 else 'volumes'} of {len(volumes)} nodules"
     splits = Splits(*(samples_of(patches.take(part)) for part in parts))
-    return Workload(splits, init, losses, metrics, describe, about, names=names)
+    at_once = max(1, CPU_PIXELS // data.size**data.ndim)
+    return Workload(splits, init, losses, metrics, describe, about, names=names, cpu_samples=at_once)
 
 
 def _of_volumes(patches: "Patches", part: np.ndarray) -> np.ndarray:
