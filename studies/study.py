@@ -78,17 +78,17 @@ def nodules() -> dict[str, str]:
 
 def splits() -> dict[str, str]:
     """The comparison on other divisions of the same nodules."""
-    found = {}
+    found, linear = {}, []
     for folder in sorted((RESULTS / "study").glob("split_*")):
         rows = cells(folder.name)
         one = [float(row["epochs"]) for row in rows if row["arm"] == "strong" and row["devices"] == "1"]
         found |= {
             f"{folder.name}_outcomes": outcomes_table(rows, ("weak", "linear-warmup", "linear", "sqrt", "best-batch")),
             f"{folder.name}_times": table(("n", "strong faster", "weak's time over strong's"), of_split(rows)),
-            f"{folder.name}_seeds": str(len(one)),
             f"{folder.name}_strong": middle(one),
         }
-    return found
+        linear += by_arm(rows, ("linear",))["linear", 4]
+    return found | {"splits_came_linear_4": f"{sum(map(reached, linear))} of {len(linear)}"}
 
 
 def of_split(rows: Sequence[Row]) -> tuple[tuple[str, ...], ...]:
