@@ -14,6 +14,9 @@ from studies import tables
 
 RESULTS = Path(__file__).parent.parent / "results"
 
+OTHERS = ("weak", "linear-warmup", "linear", "sqrt", "best-batch")
+"""The arms that strong scaling is compared with."""
+
 Row = Mapping[str, str]
 
 
@@ -73,13 +76,18 @@ def by_arm(rows: Iterable[Row], arms: Sequence[str]) -> dict[tuple[str, int], li
     return found
 
 
-def outcomes_table(rows: Sequence[Row], arms: Sequence[str]) -> str:
-    """Arms by rows, devices by columns."""
-    found = by_arm(rows, arms)
+def on_one_device(rows: Iterable[Row]) -> list[Row]:
+    """Strong scaling's cells there: the run that it computes on any number of devices."""
+    return [row for row in rows if row["arm"] == "strong" and row["devices"] == "1"]
+
+
+def outcomes_table(rows: Sequence[Row]) -> str:
+    """Of `OTHERS`: arms by rows, devices by columns."""
+    found = by_arm(rows, OTHERS)
     counts = sorted({n for _, n in found if n > 1})
     return table(
         ("arm", *(f"n = {n}" for n in counts)),
-        ((ARMS[arm].label, *(outcome(found[arm, n]) if (arm, n) in found else "" for n in counts)) for arm in arms),
+        ((ARMS[arm].label, *(outcome(found[arm, n]) if (arm, n) in found else "" for n in counts)) for arm in OTHERS),
     )
 
 

@@ -221,15 +221,16 @@ def _figures(name: str, of: Sequence[Judged], cases: Sequence[Case]) -> list[tup
     held = [one.said.steps_low <= one.truth.steps <= one.said.steps_high for one in arrived]
     missed = sum(not one.truth.arrived for one in of)
     rows = []
-    for what, errors in (("weak", weak), ("other arms", scaled)):
-        if errors:
-            value = f"{np.median(errors):.3f} / {np.quantile(errors, 0.9):.3f}"
-            rows.append((f"steps, {what}: |log error|, median / 90 %", name, str(len(errors)), value))
     again = scatter(cases)
-    for what, errors in (("the same cell with another seed", again.pairs), ("the median of its other seeds", again.medians)):
+    errors_of = {
+        "steps, weak: |log error|, median / 90 %": weak,
+        "steps, other arms: |log error|, median / 90 %": scaled,
+        "steps, weak: |log error| of the same cell with another seed": again.pairs,
+        "steps, weak: |log error| of the median of its other seeds": again.medians,
+    }
+    for figure, errors in errors_of.items():
         if errors:
-            value = f"{np.median(errors):.3f} / {np.quantile(errors, 0.9):.3f}"
-            rows.append((f"steps, weak: |log error| of {what}", name, str(len(errors)), value))
+            rows.append((figure, name, str(len(errors)), f"{np.median(errors):.3f} / {np.quantile(errors, 0.9):.3f}"))
     rows.append(("80 % intervals that hold the steps", name, str(len(held)), f"{100 * np.mean(held):.0f} %"))
     if missed:
         value = f"{recall(of):.2f} of {missed}"

@@ -30,6 +30,7 @@ from studies.outcomes import (
     cells,
     middle,
     of_report,
+    on_one_device,
     outcome,
     outcomes_table,
     reached,
@@ -57,7 +58,7 @@ RATES = {
 def nodules() -> dict[str, str]:
     """The paper's comparison."""
     rows = cells(plans.PAPER_DATA)
-    one = [row for row in rows if row["arm"] == "strong" and row["devices"] == "1"]
+    one = on_one_device(rows)
     seconds = [float(row["train_s"]) + float(row["eval_s"]) for row in one]
     grouped = by_arm(rows, list(dict.fromkeys(row["arm"] for row in rows)))
     came = {key: f"{sum(reached(row) for row in of)} of {len(of)}" for key, of in grouped.items()}
@@ -67,7 +68,7 @@ def nodules() -> dict[str, str]:
         **{f"came_{arm}_{n}".replace("-", "_"): text for (arm, n), text in came.items()},
         **{f"faster_{arm}_{n}".replace("-", "_"): text for (arm, n), text in faster.items()},
         **{f"nodules_{key}": value for key, value in runs(rows).items()},
-        "nodules_outcomes": outcomes_table(rows, ("weak", "linear-warmup", "linear", "sqrt", "best-batch")),
+        "nodules_outcomes": outcomes_table(rows),
         "nodules_table_1": of_report(plans.PAPER_DATA, 1),
         "nodules_table_2": of_report(plans.PAPER_DATA, 2),
         "nodules_signs": of_report(plans.PAPER_DATA, 8),
@@ -81,9 +82,9 @@ def splits() -> dict[str, str]:
     found, linear = {}, []
     for folder in sorted((RESULTS / "study").glob("split_*")):
         rows = cells(folder.name)
-        one = [float(row["epochs"]) for row in rows if row["arm"] == "strong" and row["devices"] == "1"]
+        one = [float(row["epochs"]) for row in on_one_device(rows)]
         found |= {
-            f"{folder.name}_outcomes": outcomes_table(rows, ("weak", "linear-warmup", "linear", "sqrt", "best-batch")),
+            f"{folder.name}_outcomes": outcomes_table(rows),
             f"{folder.name}_times": table(("n", "strong faster", "weak's time over strong's"), of_split(rows)),
             f"{folder.name}_strong": middle(one),
         }
@@ -155,7 +156,7 @@ def rates() -> dict[str, str]:
     rows = [*cells(plans.PAPER_DATA), *(cells("rates") if (RESULTS / "study" / "rates").exists() else ())]
     tried = [arm for arm in RATES if any(row["arm"] == arm for row in rows)]
     found = by_arm(rows, tried)
-    strong = {row["seed"]: float(row["epochs"]) for row in rows if row["arm"] == "strong" and row["devices"] == "1"}
+    strong = {row["seed"]: float(row["epochs"]) for row in on_one_device(rows)}
     measured = next(case.measured for case in plans.read() if case.workload == plans.PAPER_DATA)
     lines, counts, medians = [], sorted({n for _, n in found if n > 1}), defaultdict(list)
     for n in counts:

@@ -81,10 +81,10 @@ def _cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
     from gmmae.data.extraction.arrays import array_names
     from gmmae.data.extraction.prepare import load_prepared, prepare, say_on_stderr
 
-    named = {"category_column": DataConfig.category_column, "group_column": ""}
     # Of cubes it is the window that says whether they are in HU; the run's own comes later, when they become densities.
     window = DataConfig.window if config.hu else config.window
-    config = replace(config, source="cubes", root=str(files[0]), window=window, **named)
+    config = replace(config, source="cubes", root=str(files[0]), window=window)
+    config = replace(config, category_column=DataConfig.category_column, group_column="")
     several = len(files) == 1 and files[0].suffix == ".npz" and files[0].is_file() and "volumes" in array_names(files[0])
     if not several and not (len(files) == 1 and files[0].is_dir()):
         prepared = prepare(replace(config, on_error="refuse"), say_on_stderr, plan=cubes.plan_files(files))

@@ -1,6 +1,5 @@
 """Real processes throughout. A lock on a file shows that its holder lives: here only death releases it."""
 
-import fcntl
 import json
 import os
 import signal
@@ -15,8 +14,8 @@ import pytest
 
 from gmmae.base.errors import InputError
 from gmmae.processes.supervisor import NOT_STARTED, Ended, Job, describe, last_lines, supervise
+from tests.waiting import DEADLINE_S, locked, wait_until
 
-DEADLINE_S = 60.0  # only a failing test comes near it
 ROOT = Path(__file__).parent.parent.parent
 
 # `hold` takes a lock and says so in the file; sleeping ends by itself, should a test fail.
@@ -57,30 +56,14 @@ def job(folder, name, source, *arguments, time_limit_s=0.0):
     return Job(name, program(source, *arguments), folder / f"{name}.log", {}, time_limit_s)
 
 
-def wait_until(condition):
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def held(path):
     """Whether the lock was taken, whatever became of it."""
     return path.exists() and path.stat().st_size > 0
 
 
-def released(path):
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-
 def assert_dies(path):
     assert held(path)
-    wait_until(lambda: released(path))
+    wait_until(lambda: not locked(path))
 
 
 class Calls:
@@ -335,8 +318,8 @@ def test_a_signal_to_the_supervisor_ends_all_and_starts_no_more(tmp_path, number
             ["reason", reason],
         ]
         assert process.returncode == 0
-    assert released(locks["polite"])
-    assert released(locks["deaf"])
+    assert not locked(locks["polite"])
+    assert not locked(locks["deaf"])
     assert not locks["never"].exists()
 
 
@@ -352,7 +335,7 @@ def test_a_second_signal_kills_at_once(tmp_path, number):
         assert first[-1] == ["end", "polite", 7, True]  # the first signal has come through
         process.send_signal(signal.SIGINT)
         assert told(process) == [["end", "deaf", -signal.SIGKILL, True], ["no child left"], ["reason", number.name.lower()]]
-    assert released(locks["deaf"])
+    assert not locked(locks["deaf"])
 
 
 def test_bound_jobs_die_with_a_supervisor_that_is_killed(tmp_path):
@@ -360,7 +343,7 @@ def test_bound_jobs_die_with_a_supervisor_that_is_killed(tmp_path):
     sources = {"deaf": BOUND + DEAF, "helped": BOUND + WITH_HELPER + "time.sleep(120)"}
     with driver([job(tmp_path, name, sources[name], locks[name]) for name in sources], grace_s=1000.0) as process:
         wait_until(lambda: all(map(held, locks.values())))
-        assert not any(map(released, locks.values()))
+        assert all(map(locked, locks.values()))
         process.kill()
         process.wait()
         for lock in locks.values():
@@ -393,7 +376,7 @@ def test_an_exception_of_a_callback_leaves_no_job_behind(tmp_path, error):
 
     with pytest.raises(error):
         run([job(tmp_path, "a", DEAF, lock), job(tmp_path, "b", HOLD, tmp_path / "b.lock")], on_tick=on_tick, tick_s=0.02)
-    assert released(lock)
+    assert not locked(lock)
     assert signal.getsignal(signal.SIGTERM) is before
 
 

@@ -31,9 +31,8 @@ def test_a_cell_is_compared_with_itself_under_another_seed():
     cases = [plan.Case("nodules", measured(), None, 1.0, 1.0, [cell]) for cell in weak]
     found = plan.scatter(cases)
     assert found.pairs == pytest.approx([math.log(2), math.log(4), math.log(2)])
-    assert found.medians == pytest.approx(
-        [1.5 * math.log(2), 0.0, 1.5 * math.log(2)]
-    )  # of one of three, from the middle of two
+    # Of one of three from the middle of the two others, in logarithms.
+    assert found.medians == pytest.approx([1.5 * math.log(2), 0.0, 1.5 * math.log(2)])
 
 
 def situation(ratio: float, scale: float = 20.0) -> Situation:

@@ -1,12 +1,10 @@
 """A small program in the place of a cell's run, and sweeps of it."""
 
 import dataclasses
-import fcntl
 import json
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Self
 
@@ -17,8 +15,8 @@ from gmmae.sweep import engine
 from gmmae.sweep import jobs as sweep_jobs
 from gmmae.sweep.cells import CellRecord, SweepDir
 from gmmae.sweep.grid import Cell, SweepConfig
+from tests.waiting import locked
 
-DEADLINE_S = 60.0  # only a failing test comes near it
 ROOT = Path(__file__).parent.parent.parent
 
 # Four epochs of 20 steps, each loss made from the one before, so that an epoch computed twice or left out would show.
@@ -209,22 +207,6 @@ from gmmae.sweep.display import PlainSweep
 sweep_jobs.PROGRAM = (sys.executable, "-S", sys.argv[1])
 sys.exit(engine.sweep(read_sweep(Path(sys.argv[2])), Path(sys.argv[3]), PlainSweep(Console()), samples=640))
 """
-
-
-def locked(path: Path) -> bool:
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        return False
-
-
-def wait_until(condition) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def grid(**changes) -> SweepConfig:

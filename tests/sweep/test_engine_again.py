@@ -16,7 +16,8 @@ from gmmae.sweep.cells import CRASHED, SweepDir
 from gmmae.sweep.grid import Cell
 from gmmae.workloads.registry import configuration
 from tests.small import small
-from tests.sweep.fake_cells import DEADLINE_S, NAMES, PATHS, Fake, Watch, grid, wait_until, without_clocks
+from tests.sweep.fake_cells import NAMES, PATHS, Fake, Watch, grid, without_clocks
+from tests.waiting import DEADLINE_S, wait_until
 
 # Checkpoints
 

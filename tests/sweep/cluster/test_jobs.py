@@ -10,8 +10,9 @@ from gmmae.base.errors import InputError
 from gmmae.processes.supervisor import NOT_STARTED, Job, describe, last_lines
 from gmmae.sweep.cluster.jobs import run_jobs
 from gmmae.sweep.grid import SweepConfig
-from tests.processes.test_supervisor import DEAF, HOLD, POLITE, Calls, held, program, released, wait_until
-from tests.sweep.fake_cells import DEADLINE_S, NAMES, Fake, grid, without_clocks
+from tests.processes.test_supervisor import DEAF, HOLD, POLITE, Calls, held, program
+from tests.sweep.fake_cells import NAMES, Fake, grid, without_clocks
+from tests.waiting import DEADLINE_S, locked, wait_until
 
 
 def local(folder, jobs, *, at_once=4, grace_s=2.0, calls=None, **more):
@@ -90,8 +91,8 @@ def test_a_signal_ends_all_and_starts_no_more(tmp_path, number, reason):
     assert all(ended.interrupted for ended in calls.ended.values())
     assert sorted(calls.ended) == ["deaf", "polite"]
     assert last_lines(jobs[0].log) == "told"
-    assert released(locks["polite"])
-    assert released(locks["deaf"])
+    assert not locked(locks["polite"])
+    assert not locked(locks["deaf"])
     assert not locks["never"].exists()
 
 
@@ -104,7 +105,7 @@ def test_an_exception_of_a_callback_leaves_no_job_behind(tmp_path):
 
     with pytest.raises(RuntimeError, match="of the callback"):
         local(tmp_path, [job(tmp_path, "a", POLITE, lock)], on_tick=on_tick)
-    assert released(lock)
+    assert not locked(lock)
     assert signal.getsignal(signal.SIGTERM) == before
 
 

@@ -1,0 +1,24 @@
+"""Waiting for other processes, and telling by their locks whether they live: only death lets go of one."""
+
+import fcntl
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+DEADLINE_S = 60.0  # only a failing test comes near it
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def locked(path: Path) -> bool:
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
