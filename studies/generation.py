@@ -2,12 +2,13 @@
 README's section.
 
 python -m studies.generation --out DIR --root FOLDER [--seeds 5] [--parts split fidelity downstream] [--held-out tune] [--runs
-PATTERN]
+PATTERN] [--describers RUN ...]
 
 Each seed and part is a JSON file in DIR; what is there is not computed again. The CSV files of all seeds are written at the
 end, to --results. `split` writes DIR/development.csv and prints the options with which models are trained so that they have not
-seen the test set; PATTERN names their work directories, with {seed} in it. Without it only what needs no model is measured. The
-test set is for the last measurement: `--held-out test`.
+seen the test set; PATTERN names their work directories, with {seed} in it. Without it only what needs no model is measured. Of
+the describers, other runs with these options, such as the paper's model, only reconstructions are judged; their rows have the
+names of their folders. The test set is for the last measurement: `--held-out test`.
 
 Hardware and time: AMD EPYC, 2 cores, which other work shared: a seed of fidelity without a model is 20 s of one core.
 """
@@ -16,6 +17,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,7 @@ BASELINES = ("repeated", "copy_paste", "smote")
 PARTS = ("split", "fidelity", "downstream")
 
 
-def fidelity_part(found: Cohorts, judged: Nodules, run: Path | None, seed: int) -> dict[str, Any]:
+def fidelity_part(found: Cohorts, judged: Nodules, run: Path | None, seed: int, describers: Sequence[Path]) -> dict[str, Any]:
     """A row for each way of making nodules."""
     entries = fidelity.made(found.train, judged, seed)
     seconds: dict[str, float] = {}
@@ -42,16 +44,28 @@ def fidelity_part(found: Cohorts, judged: Nodules, run: Path | None, seed: int) 
         from studies import models
 
         makers: dict[str, Callable[[], Entry]] = {
-            "reconstructed": lambda: Entry(models.reconstructed(trained, judged), paired=True),
-            "refined": lambda: Entry(models.reconstructed(trained, judged, refined=True), paired=True),
+            **_reconstructions("", trained, judged),
             "smote_latent": lambda: Entry(models.smote(trained, found.train, len(judged.names), seed)),
             "generated": lambda: Entry(models.sampled(trained, found.train, found.tune, len(judged.names), seed)),
         }
+        for describer in describers:
+            makers |= _reconstructions(f"_{describer.name}", _trained(found, describer), judged)
         for name, make in makers.items():
             start = time.perf_counter()
             entries[name] = make()
             seconds[name] = time.perf_counter() - start
     return {"rows": fidelity.rows(entries, found.train, judged, seed), "seconds": seconds}
+
+
+def _reconstructions(ending: str, trained: Any, judged: Nodules) -> dict[str, Callable[[], Entry]]:
+    """Amortised, and after some steps on each mixture."""
+    from studies import models
+
+    names = {0: "reconstructed", **{steps: f"refined_{steps}" for steps in models.REFINING_STEPS}}
+    return {
+        f"{name}{ending}": lambda steps=steps: Entry(models.reconstructed(trained, judged, steps), paired=True)
+        for steps, name in names.items()
+    }
 
 
 def downstream_part(found: Cohorts, judged: Nodules, run: Path | None, seed: int) -> dict[str, Any]:
@@ -98,6 +112,7 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--held-out", choices=("tune", "test"), default="tune")
     parser.add_argument("--runs", default="")
+    parser.add_argument("--describers", type=Path, nargs="*", default=[])
     parser.add_argument("--results", type=Path, default=Path("results/generation"))
     asked = parser.parse_args()
     found = cohorts.read(asked.root)
@@ -105,7 +120,8 @@ def main() -> None:
     print(*(f"{name} {len(getattr(found, name).names)}" for name in ("train", "tune", "test")), flush=True)
     if "split" in asked.parts:
         print(cohorts.write_development(found, asked.root, asked.out / "development.csv"))
-    for part, measure in (("fidelity", fidelity_part), ("downstream", downstream_part)):
+    measured = {"fidelity": partial(fidelity_part, describers=asked.describers), "downstream": downstream_part}
+    for part, measure in measured.items():
         if part in asked.parts:
             by_seed = [_kept(asked, part, seed, lambda: measure(found, judged, run, seed)) for seed, run in _runs(asked)]  # noqa: B023
             table = fidelity.summary([one["rows"] for one in by_seed]) if part == "fidelity" else gains_of.summary(by_seed)
@@ -120,13 +136,14 @@ def _runs(asked: argparse.Namespace) -> list[tuple[int, Path | None]]:
 
 def _kept(asked: argparse.Namespace, part: str, seed: int, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """The result of an earlier call with the same options, or a new one."""
-    made_with = asked.runs.format(seed=seed) if asked.runs else ""
+    described = map(str, asked.describers if part == "fidelity" else [])
+    made_with = " ".join([*([asked.runs.format(seed=seed)] if asked.runs else []), *described])
     path = asked.out / f"{part}_{asked.held_out}_{seed}.json"
     if path.is_file():
         result = json.loads(path.read_text())
         if result["run"] == made_with:
             return result
-        raise InputError(f"{path} is of --runs {result['run'] or '(none)'}; got {made_with or '(none)'}: name another --out")
+        raise InputError(f"{path} is of the runs {result['run'] or '(none)'}; got {made_with or '(none)'}: name another --out")
     start = time.perf_counter()
     result = {"run": made_with, **measure(), "total_s": 0.0}
     result["total_s"] = round(time.perf_counter() - start, 1)

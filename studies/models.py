@@ -16,7 +16,7 @@ from gmmae.generation.generator import Generator, Model
 from gmmae.generation.prior import Strengths
 from studies import baselines
 
-REFINING_STEPS = 30
+REFINING_STEPS = (30, 120)
 FOR_CLASSIFIERS = (0.6, 0.8, 1.2, 1.6)
 """Bandwidths, of which the first is taken with which enough nodules are no copies: labels fade with the noise. That less is
 better, down to 0.6, was found on the tuning set; the last is the generator's own."""
@@ -46,16 +46,12 @@ def read(run: Path) -> Trained:
     return Trained(trained, model, nodules.take(divided.train))
 
 
-def reconstructed(trained: Trained, nodules: Nodules, refined: bool = False) -> Nodules:
-    """The nodules as the model has them, amortised or after 30 steps on each mixture; without masks, and of the same
-    patients.
-    """
-    values = generator.reconstruct(trained.model, nodules)
-    if refined:
-        window = trained.model.window
-        found = trained.run.refine(to_density(nodules.values, window), REFINING_STEPS)["density"]
-        values = generator.in_hu(found, masses(nodules.values, window), window)
-    return nodules._replace(values=values, masks=None)
+def reconstructed(trained: Trained, nodules: Nodules, steps: int = 0) -> Nodules:
+    """The nodules as the model has them, after so many steps on each mixture; without masks, and of the same patients."""
+    window = trained.model.window
+    density = to_density(nodules.values, window)
+    found = (trained.run.refine(density, steps) if steps else trained.run.describe(density))["density"]
+    return nodules._replace(values=generator.in_hu(found, masses(nodules.values, window), window), masks=None)
 
 
 def smote(trained: Trained, training: Nodules, count: int, seed: int) -> Nodules:

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     import numpy as np
     from jax import Array
 
+    from gmmae.models.losses import PointLoss
+
+MIXTURE = ("weights", "means", "covariances")
+"""What a workload that finds mixtures says of a sample."""
+
 
 def configure(config: str | Path = "quickstart", **changes: Any) -> Config:
     """A configuration: that of a TOML file with some values changed.
@@ -107,30 +112,35 @@ class Trained(NamedTuple):
         """
         import numpy as np
 
-        results, seconds = zip(*self._batches(partial(self._refined, steps=steps), samples), strict=True)
-        found = _joined(results)
-        of_each = np.repeat(seconds, [len(result["loss"]) for result in results]) / len(results[0]["loss"])
-        return {**found, "seconds": of_each}
-
-    def _refined(self, params: Params, samples: Samples, *, steps: int) -> "dict[str, Array]":
         from gmmae.models.losses import LOSSES
-        from gmmae.models.mixture import Mixture, density, grid
-        from gmmae.models.refine import refine
 
-        described = dict(self.workload.describe(params, samples)) if self.workload.describe else {}
-        settings = self.config.settings
-        loss, model = LOSSES.get(getattr(settings, "loss", "")), getattr(settings, "model", None)
-        if not {"inputs", "weights", "means", "covariances"} <= described.keys() or loss is None:
+        described = self.describe(samples) if self.workload.describe else {}
+        loss = LOSSES.get(getattr(self.config.settings, "loss", ""))
+        if loss is None or not {"inputs", *MIXTURE} <= described.keys():
             raise InputError(
                 "a workload must describe samples by inputs, weights, means and covariances, and have a setting loss, one of "
                 f"{', '.join(LOSSES)}, for mixtures to be refined; got {self.config.workload}"
             )
-        start = Mixture.of(described["weights"], described["means"], described["covariances"])
-        volumes = described["inputs"]
-        mixture, before, after = refine(start, volumes, loss, steps=steps, sigma_floor=getattr(model, "sigma_floor", 0.25))
-        of_mixture = {"weights": mixture.weights, "means": mixture.means, "covariances": mixture.covariances}
-        at = density(mixture, grid(volumes.shape[1:], volumes.ndim - 1, volumes.dtype)).reshape(volumes.shape)
-        return {**described, **of_mixture, "density": at, "loss_before": before, "loss": after}
+        covariances = described["covariances"]
+        diagonal = not covariances[..., ~np.eye(covariances.shape[-1], dtype=bool)].any()
+        refined = partial(self._refined, point_loss=loss, steps=steps, diagonal=diagonal)
+        start = {name: described[name] for name in ("inputs", *MIXTURE)}
+        results, seconds = zip(*self._batches(refined, start), strict=True)
+        of_each = np.repeat(seconds, [len(result["loss"]) for result in results]) / len(results[0]["loss"])
+        return {**described, **_joined(results), "seconds": of_each}
+
+    def _refined(
+        self, _: Params, start: "dict[str, Array]", *, point_loss: "PointLoss", steps: int, diagonal: bool
+    ) -> "dict[str, Array]":
+        from gmmae.models.mixture import Mixture
+        from gmmae.models.refine import refine
+
+        model = getattr(self.config.settings, "model", None)
+        mixture, floor = Mixture.of(*(start[name] for name in MIXTURE)), getattr(model, "sigma_floor", 0.25)
+        found = refine(mixture, start["inputs"], point_loss, steps=steps, sigma_floor=floor, diagonal=diagonal)
+        mixtures = (found.mixture.weights, found.mixture.means, found.mixture.covariances)
+        losses = {"loss_before": found.before, "loss": found.after}
+        return {**dict(zip(MIXTURE, mixtures, strict=True)), "density": found.density, **losses}
 
     def _applied(self, function: Callable[..., Any], samples: Samples, *more: Any) -> Any:
         return _joined([result for result, _ in self._batches(function, samples, *more)])

@@ -51,7 +51,7 @@ class MixtureAutoencoder(nn.Module):
 
         def by_sample(planes: Array, volumes: Array) -> Array:
             terms, monomials = self._terms(planes, volumes), monomials_at(_centres(volumes))
-            return together.losses(terms, monomials, volumes.reshape(len(volumes), -1), point_loss)
+            return together.of_polynomials(terms, monomials, volumes.reshape(len(volumes), -1), point_loss)
 
         planes = self._planes(volumes)
         forms = {"cpu": by_sample, "default": plain}

@@ -1,9 +1,8 @@
 """A decoder that places components in the cells of a lattice, and the autoencoder that goes with it.
 
 50 components of the paper's heads leave out what makes a nodule look real. Here the cube is divided into cells, each with a few
-normal distributions whose axes are those of the cube: hundreds of components, each of which explains its own neighbourhood. The
-density of such a mixture is separable, so on a grid it is a matrix product of one-dimensional normals (`density_on_grid`),
-cheaper than that of a tenth as many components with correlations.
+normal distributions whose axes are those of the cube (`gmmae.models.axis_aligned`): hundreds of components, each of which
+explains its own neighbourhood. On a grid their density is cheaper than that of a tenth as many components with correlations.
 
 Two more heads read the latent vector: a mask of the nodule's own voxels, and the logarithm of the mass that was divided out of
 the density (`gmmae.data.volumes.to_density`). Both are needed to make nodules of latent vectors.
@@ -18,11 +17,11 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from gmmae.models.axis_aligned import AxisAligned
 from gmmae.models.config import ModelConfig
 from gmmae.models.encoder import Encoder
 from gmmae.models.losses import mean_of_each
-from gmmae.models.mixture import LOG_2PI, Mixture
-from gmmae.models.products import FULL, dense_product
+from gmmae.models.products import dense_product
 
 FEATURES = 32
 """Numbers that each cell gets from the latent vector."""
@@ -30,49 +29,6 @@ HIDDEN, CELL_HIDDEN = 512, 64
 """Widths of the dense layers of the whole cube, and of each cell."""
 REACH = 1.5
 """How far a mean may lie from its cell's middle, in half widths of a cell: components may move into their neighbours."""
-
-
-class AxisAligned(NamedTuple):
-    """Mixtures whose components have diagonal covariances; leading axes `*b`.
-
-    Attributes:
-      log_weights: log α, whose exponentials sum to one.
-      means: μ, world axes x, y, z.
-      sigma: standard deviations along them.
-    """
-
-    log_weights: Float[Array, "*b k"]
-    means: Float[Array, "*b k n"]
-    sigma: Float[Array, "*b k n"]
-
-    @property
-    def mixture(self) -> Mixture:
-        """The same with Cholesky factors."""
-        return Mixture(
-            self.log_weights, self.means, self.sigma[..., None] * jnp.eye(self.sigma.shape[-1], dtype=self.sigma.dtype)
-        )
-
-
-def density_on_grid(mixture: AxisAligned, shape: tuple[int, ...]) -> Float[Array, "..."]:
-    """`gmmae.models.mixture.density` at the voxel centres of a volume of this shape, in array order (z, y, x).
-
-    `Σ_k α_k N(x) N(y) N(z)` is one product of matrices, (voxels of all axes but x) × K and K × (voxels along x).
-    """
-    axes = [
-        jnp.exp(_log_normal(mixture.means[..., axis, None], mixture.sigma[..., axis, None], edge, mixture.means.dtype))
-        for axis, edge in enumerate(reversed(shape))  # x, y, z
-    ]
-    along_x, *others = axes
-    rest = jnp.exp(mixture.log_weights)[..., None]  # *b k 1
-    for along in others:  # y, then z before it: the last axis stays the one that changes fastest
-        rest = (along[..., :, None] * rest[..., None, :]).reshape(*rest.shape[:-1], -1)
-    found = jnp.matmul(jnp.swapaxes(rest, -1, -2), along_x, precision=FULL)
-    return found.reshape(*found.shape[:-2], *shape)
-
-
-def _log_normal(mean: Array, sigma: Array, edge: int, dtype: jnp.dtype) -> Array:
-    centres = (2 * jnp.arange(edge, dtype=dtype) + 1) / edge - 1
-    return -0.5 * jnp.square((centres - mean) / sigma) - jnp.log(sigma) - 0.5 * LOG_2PI
 
 
 class Decoded(NamedTuple):

@@ -12,9 +12,11 @@ from jaxtyping import Array, Float
 
 from gmmae.data import sources
 from gmmae.data.volumes import Nodules, masses, to_density
-from gmmae.models.cells import Decoded, cell_autoencoder, density_on_grid, mask_losses
+from gmmae.models import axis_aligned
+from gmmae.models.axis_aligned import density_on_grid
+from gmmae.models.cells import Decoded, cell_autoencoder, mask_losses
 from gmmae.models.config import ModelConfig
-from gmmae.models.losses import LOSSES, dice, mean_of_each
+from gmmae.models.losses import LOSSES, dice
 from gmmae.models.mixture import Mixture, grid
 from gmmae.models.mixture import density as mixture_density
 from gmmae.workloads.augment import symmetries
@@ -62,7 +64,7 @@ def workload(model: ModelConfig, data: sources.DataConfig, loss: str) -> Workloa
         return module.apply(params, given, method=method)
 
     def density_losses(found: Decoded, density: Array) -> Float[Array, " samples"]:
-        return mean_of_each(point_loss(density_on_grid(found.mixture, data.shape), density))
+        return axis_aligned.losses(found.mixture, density, point_loss)
 
     def losses(params: Params, samples: Samples, keys: Array | None) -> Array:
         samples = jax.tree.map(jnp.asarray, samples)

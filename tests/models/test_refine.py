@@ -66,6 +66,10 @@ def test_diagonal_components_stay_diagonal_and_others_turn():
     assert (found.after < 0.8 * found.before).all()
     off = found.mixture.covariances * (1 - jnp.eye(3))
     assert float(jnp.abs(off).max()) == 0
+    told = refine(diagonal, target, LOSSES["msle"], steps=20, diagonal=True)  # by products of matrices
+    np.testing.assert_allclose(told.before, found.before, rtol=1e-3)
+    np.testing.assert_allclose(told.after, found.after, rtol=0.02)  # 20 steps of other roundings
+    np.testing.assert_allclose(told.density, volumes_of(told.mixture), rtol=1e-3, atol=1e-4)
     turned = refine(mixtures(1, 4), target, LOSSES["msle"], steps=20).mixture
     assert float(jnp.abs(turned.scale_tril - mixtures(1, 4).scale_tril).max()) > 0.01
 

@@ -21,7 +21,7 @@ def test_losses_and_gradients_are_those_of_the_whole_batch(n, name):
             return loss(at_once(coefficients, monomials), targets).mean(1)
 
         def one_by_one(coefficients) -> jax.Array:
-            found: jax.Array = together.losses(coefficients, monomials, targets, loss)
+            found: jax.Array = together.of_polynomials(coefficients, monomials, targets, loss)
             return found
 
         (expected, to_expected), (found, to_found) = (jax.vjp(form, coefficients) for form in (whole, one_by_one))

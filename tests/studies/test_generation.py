@@ -67,8 +67,8 @@ def test_fidelity_has_a_row_for_each_way_and_novelty_but_of_real_nodules(three, 
 def test_what_is_measured_is_not_measured_again_and_other_runs_are_not_mixed_in(three, tmp_path, monkeypatch):
     calls = []
 
-    def measure(found, judged, run, seed):
-        calls.append((judged.names[0], str(run), seed))
+    def measure(found, judged, run, seed, describers):
+        calls.append((judged.names[0], str(run), seed, *map(str, describers)))
         return {"rows": {"real": {"c2st": [0.5 + seed / 10, 0.4, 0.6]}}}
 
     monkeypatch.setattr(generation, "fidelity_part", measure)
@@ -88,5 +88,7 @@ def test_what_is_measured_is_not_measured_again_and_other_runs_are_not_mixed_in(
     assert (table[0]["seeds_min"], table[0]["seeds_max"]) == ("0.5", "0.6")
     call("--held-out", "test", "--runs", "runs/{seed}")
     assert calls[2:] == [("test0", "runs/0", 0), ("test0", "runs/1", 1)]
-    with pytest.raises(InputError, match=r"is of --runs \(none\); got runs/0: name another --out"):
+    with pytest.raises(InputError, match=r"is of the runs \(none\); got runs/0: name another --out"):
         call("--runs", "runs/{seed}")
+    with pytest.raises(InputError, match=r"is of the runs runs/0; got runs/0 runs/paper: name another --out"):
+        call("--held-out", "test", "--runs", "runs/{seed}", "--describers", "runs/paper")
