@@ -1,13 +1,15 @@
 """How the size of the data set changes what pays: steps, epochs and failures of each arm, and the numbers of the law.
 
     python -m studies.size --workload images --out DIR [--sizes 240 480 …] [--seeds 0 1 2]
+    python -m studies.size --workload adrenal --shapes adrenal_shapes.npz --out DIR
 
 All runs in this process, one after the other, each to the target of the same validation set. For each number of training
 samples: the base batch B and a quarter of it at the base rate, and with several n weak scaling, the linear rule with and
 without warmup, and the square-root rule. From the runs at the base rate follow Smin and Bn (`gmmae.analysis.steps`): weak
 scaling is faster than strong where the overhead of a step, over what a batch's samples take, is above B / Bn.
 
-DIR gets WORKLOAD.csv, a row a run, and the table on the screen; runs that are there are not repeated.
+DIR gets WORKLOAD.csv, a row a run, and the table on the screen; runs that are there are not repeated. The shapes are those of
+AdrenalMNIST3D (Yang et al., Scientific Data 2023), an array `volumes` of 1,584 × 32³, whose voxels are taken eight together.
 """
 
 import argparse
@@ -22,6 +24,7 @@ import numpy as np
 
 from gmmae.analysis import steps
 from gmmae.base.config import Config, changed
+from gmmae.base.errors import InputError
 from gmmae.base.idle import IDLE
 from gmmae.base.records import read_history
 from gmmae.base.stopping import INTERRUPTED, TARGET_REACHED
@@ -50,19 +53,38 @@ class Data(NamedTuple):
     devices: tuple[int, ...] = DEVICES
     patience: int = 0
 
-    def config(self, name: str, samples: int, folder: Path) -> Config:
+    def config(self, name: str, samples: int, folder: Path, shapes: Path | None = None) -> Config:
         """With so many training samples, and validation samples that are always the same number."""
         if name == "images":
             options = {"images": samples * 4 // 3, "noise": 1.0, "optim__learning_rate": 0.002, "stop__target": 0.3}
             return configure("", workload=str(example(folder)), stop__max_epochs=800, **options)
         patience = max(3, math.ceil(self.patience / samples))
-        stop = {"stop__target": 0.0014, "stop__max_epochs": 800, "stop__patience_epochs": patience, "stop__collapse_epochs": 20}
-        return configure("quickstart", data__samples=samples + 128, data__validation=128, parallel__micro_batch=32, **stop)
+        stop = {"stop__max_epochs": 800, "stop__patience_epochs": patience, "stop__collapse_epochs": 20}
+        options: dict[str, Any] = {"data__samples": samples + 128, "data__validation": 128, "stop__target": 0.0014}
+        if name == "adrenal":
+            if shapes is None:
+                raise InputError("--workload adrenal needs --shapes, the file of the shapes; got none")
+            file = some_shapes(shapes, samples + 256, folder)
+            options = {"data__source": "cubes", "data__root": str(file), "data__window": (0, 255)}
+            options |= {"data__validation": 256, "stop__target": 0.018}
+        return configure("quickstart", parallel__micro_batch=32, **options, **stop)
+
+
+def some_shapes(file: Path, count: int, folder: Path) -> Path:
+    """A file of so many of the shapes, always the same ones, with half as many voxels along each axis."""
+    with np.load(file) as arrays:
+        volumes = arrays["volumes"]
+    taken = volumes[np.random.default_rng(0).permutation(len(volumes))[:count]]
+    edge = taken.shape[1] // 2
+    out = folder / f"shapes_{count}.npz"
+    np.savez(out, volumes=taken.reshape(-1, edge, 2, edge, 2, edge, 2).mean((2, 4, 6)).round().astype(np.int16))
+    return out
 
 
 DATA = {
     "images": Data((480, 960, 1920, 3840)),
-    "nodules_synthetic": Data((256, 512, 1024, 2048, 4096), (4, 16), 23_000),
+    "nodules_synthetic": Data((256, 512, 1024, 2048, 4096, 16_384), (4, 16), 23_000),
+    "adrenal": Data((200, 500, 1188), (4, 16), 23_000),
 }
 
 
@@ -170,6 +192,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", choices=list(DATA), required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--shapes", type=Path, help="of adrenal: the file")
     parser.add_argument("--sizes", type=int, nargs="+", help="training samples")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     asked = parser.parse_args()
@@ -178,7 +201,7 @@ def main() -> None:
     done = {(int(row["samples"]), row["arm"], int(row["devices"]), int(row["seed"])) for row in rows}
     with tempfile.TemporaryDirectory() as folder:
         for size in asked.sizes or DATA[asked.workload].sizes:
-            config = DATA[asked.workload].config(asked.workload, size, Path(folder))
+            config = DATA[asked.workload].config(asked.workload, size, Path(folder), asked.shapes)
             for arm, devices, one in paths(config, asked.seeds, DATA[asked.workload].devices):
                 if (size, arm, devices, one.seed) not in done:
                     found = {"samples": size, "arm": arm, "devices": devices, "seed": one.seed, **trained(one)}
