@@ -32,7 +32,7 @@ class Arguments:
     run: Run = MISSING  # the work directory of the run; it comes first
     files: Files = ()  # volumes with a nodule in the middle; or a folder with a nodules.csv; or an .npz of volumes
     out: Path = MISSING  # the folder to write
-    refine: NonNegativeInt = 0  # polish each mixture by so many steps of Adam; 30 do most of what can be done
+    refine: NonNegativeInt = 0  # polish each mixture by so many steps of Adam; 120 do most of what can be done
 
 
 class Cubes(NamedTuple):
