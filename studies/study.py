@@ -87,6 +87,7 @@ def splits() -> dict[str, str]:
             f"{folder.name}_outcomes": outcomes_table(rows),
             f"{folder.name}_times": table(("n", "strong faster", "weak's time over strong's"), of_split(rows)),
             f"{folder.name}_strong": middle(one),
+            f"{folder.name}_seeds": str(len(one)),
         }
         linear += by_arm(rows, ("linear",))["linear", 4]
     return found | {"splits_came_linear_4": f"{sum(map(reached, linear))} of {len(linear)}"}

@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
 
 import tyro
 
-from gmmae.base.config import Config, flatten_table, leaves
+from gmmae.base.config import Config, changed, flatten_table, leaves
 from gmmae.base.errors import InputError
 from gmmae.base.rules import INLINE, ConfigError
 from gmmae.base.workdir import WorkDir
@@ -110,6 +110,12 @@ def parse_on_run(kind: type[T], arguments: Sequence[str], prog: str) -> tuple[T,
     both.__doc__ = kind.__doc__
     parsed = parse(both(), arguments, prog)
     return parsed.own, replace(run, settings=parsed.settings)
+
+
+def without_own_csv(config: Config, run: Path) -> Config:
+    """For nodules of another folder than the run's: a CSV of the run's that lies at a place of its own does not list them."""
+    asked, own = (getattr(getattr(of.settings, "data", None), "csv", "") for of in (config, _run_config(run)))
+    return changed(config, data__csv="") if asked == own and Path(own).is_absolute() else config
 
 
 def _run_config(root: Path) -> Config:

@@ -13,7 +13,7 @@ from gmmae.base.compiled import keep
 from gmmae.base.config import changed
 from gmmae.base.errors import InputError
 from gmmae.base.rules import NonNegativeInt
-from gmmae.commands.arguments import MISSING, Files, Run, parse_on_run
+from gmmae.commands.arguments import MISSING, Files, Run, parse_on_run, without_own_csv
 from gmmae.data.config import DataConfig
 from gmmae.data.volumes import Nodules, Point, central_section, from_density, masses, to_density
 
@@ -57,7 +57,7 @@ def command(arguments: Sequence[str], prog: str) -> int:
         raise InputError(f"RUN must be of a workload whose data are volumes or images, such as nodules; got {config.workload}")
     if not asked.files:
         raise InputError("FILE must be one volume or more, a folder with a nodules.csv, or an .npz of volumes; got none")
-    cubes = _cut(data, asked.files)
+    cubes = _cut(without_own_csv(config, asked.run).settings.data, asked.files)
     keep(config.compilation_cache)
     from gmmae.commands.api import restore
 

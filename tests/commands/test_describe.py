@@ -2,6 +2,7 @@
 
 import csv
 import io
+import shutil
 from contextlib import redirect_stderr, redirect_stdout
 
 import numpy as np
@@ -135,6 +136,16 @@ def test_a_folder_of_cubes_is_cut_by_its_diameters(trained, files, tmp_path):
     (row,) = rows(out / "nodules.csv")
     assert (row["file"], row["category"], row["diameter_mm"]) == ("reconstructions/one.nii.gz", "solid", "8")
     assert row["loss"] == row["loss_before"]
+    of_others = tmp_path / "run"  # trained on what a CSV at a place of its own lists: it does not list these
+    shutil.copytree(trained, of_others)
+    config = of_others / "config.toml"
+    config.write_text(config.read_text().replace('csv = ""', f'csv = "{tmp_path / "others.csv"}"'))
+    options = ("--data.cache", tmp_path / "cache")
+    assert describe(of_others, folder, "--out", tmp_path / "again", *options)[0] == 0
+    assert rows(tmp_path / "again" / "nodules.csv") == [row]
+    code, _, error = describe(of_others, folder, "--out", tmp_path / "again", "--data.csv", "mine.csv", *options)
+    assert code == 2
+    assert "mine.csv" in error
 
 
 def test_the_volumes_of_a_run_on_scans_are_in_hu_whatever_its_window(files, tmp_path):

@@ -1,0 +1,151 @@
+"""How well the mask of a nodule can be told from its cube: by the head of a model, which knows a latent vector, and by a U-Net
+that reads the cube.
+
+    python -m studies.masks --root FOLDER --run RUN --workdir DIR [--held-out test]
+
+Both are trained on the study's training nodules (`studies.generation --parts split` says how RUN is) and chosen by its tuning
+set. --results gets masks_PART.csv: the mean Dice over the nodules, with an interval by patient.
+
+This file is the U-Net's workload as well: `train.py --config "" --workload studies/masks.py --root FOLDER`.
+
+Hardware and time: Intel Xeon, 2 cores, which other work shared: 100 epochs take 10 minutes.
+"""
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gmmae.base.rules import Section
+from gmmae.workloads.workload import Params, PerSample, Samples, Splits, Workload
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+if TYPE_CHECKING:
+    from jax import Array
+
+    from gmmae.data.volumes import Nodules
+
+FEATURES = (12, 24, 48)
+"""Channels of the U-Net's stages."""
+OPTIONS = {
+    "optim__learning_rate": 0.003,
+    "optim__base_batch": 16,
+    "optim__ramp_epochs": 10,
+    "optim__cosine_epochs": 100,
+    "stop__max_epochs": 100,
+}
+"""Of its training."""
+
+
+@dataclass(frozen=True)
+class Config(Section):
+    root: str = ""  # the nodules' folder
+
+
+def build(config: Config) -> Workload:
+    """The workload; its samples are images of two channels, the windowed HU and the distance from the middle, and masks."""
+    import jax
+    import jax.numpy as jnp
+
+    from gmmae.models.losses import dice
+    from gmmae.models.unet import UNet, mask_losses
+    from gmmae.workloads.augment import symmetries
+    from gmmae.workloads.segmentation import CPU_PIXELS
+    from studies import cohorts
+
+    found, module = cohorts.read(Path(config.root)), UNet(FEATURES)
+
+    def logits(params: Params, samples: Samples, keys: "Array | None") -> "tuple[Array, Array]":
+        shares, masks = (jnp.asarray(samples[name]) for name in ("shares", "masks"))
+        if keys is not None:
+            shares, masks = symmetries(shares, keys), symmetries(masks, keys)
+        out = module.apply(params, _images(shares))
+        assert isinstance(out, jax.Array)
+        return out, masks > 0
+
+    def losses(params: Params, samples: Samples, keys: "Array | None") -> "Array":
+        out, masks = logits(params, samples, keys)
+        return mask_losses(out, masks, jnp.ones_like(masks))
+
+    def init(key: "Array") -> Params:
+        return module.init(key, jnp.zeros((1, *found.train.values.shape[1:], 2)))
+
+    def metrics(params: Params, samples: Samples) -> PerSample:
+        return {"dice": dice(*logits(params, samples, None))}
+
+    splits = Splits(samples_of(found.train), samples_of(found.tune))
+    names, at_once = Splits(found.train.names, found.tune.names), max(1, CPU_PIXELS // found.train.values[0].size)
+    return Workload(splits, init, losses, metrics, about="masks of cubes", names=names, cpu_samples=at_once)
+
+
+def samples_of(nodules: "Nodules") -> dict[str, np.ndarray]:
+    """What the U-Net is given: windowed HU from 0 to 1, and masks."""
+    from gmmae.data.volumes import windowed
+    from gmmae.generation.novelty import WINDOW
+
+    assert nodules.masks is not None
+    return {"shares": windowed(nodules.values, WINDOW).astype(np.float32), "masks": nodules.masks.astype(np.float32)}
+
+
+def _images(shares: "Array") -> "Array":
+    import jax.numpy as jnp
+
+    from gmmae.generation.features import radii
+
+    radius = jnp.broadcast_to(jnp.asarray(radii(shares.shape[1:]), shares.dtype), shares.shape)
+    return jnp.stack([2 * shares - 1, radius - 1], axis=-1)
+
+
+def _ball(masks: np.ndarray, diameters: np.ndarray) -> np.ndarray:
+    """Balls of these diameters in units of the edge, in the middle."""
+    from gmmae.generation.features import radii
+
+    return radii(masks.shape[1:]) <= diameters.reshape(-1, 1, 1, 1)
+
+
+def main() -> None:
+    """Trains the U-Net, unless DIR has it, and writes the table."""
+    import jax.numpy as jnp
+
+    import gmmae
+    from gmmae.generation import generator
+    from gmmae.generation.bootstrap import estimate, weights
+    from gmmae.models.losses import dice
+    from studies import cohorts, models, tables
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--run", type=Path, required=True)
+    parser.add_argument("--workdir", type=Path, required=True)
+    parser.add_argument("--held-out", choices=("tune", "test"), default="tune")
+    parser.add_argument("--results", type=Path, default=Path("results/generation"))
+    asked = parser.parse_args()
+    found = cohorts.read(asked.root)
+    config = gmmae.configure("", workload=str(Path(__file__)), root=str(asked.root.resolve()), **OPTIONS)
+    gmmae.train(config, asked.workdir)
+    judged, reader, trained = getattr(found, asked.held_out), gmmae.load(asked.workdir), models.read(asked.run)
+    cohorts.check_held_out(found, trained.training, asked.run)
+    head = generator.decode(trained.model, generator.encode(trained.model, judged))["mask"]
+    assert judged.details is not None
+    ball = _ball(judged.masks, judged.details.diameter_mm / judged.details.edge_mm)
+    truth = jnp.asarray(judged.masks > 0)
+    scores = {
+        "a ball of the annotated diameter": np.asarray(dice(jnp.asarray(ball - 0.5), truth)),
+        "the model's head": np.asarray(dice(jnp.asarray(head - 0.5), truth)),
+        "a U-Net that reads the cube": reader.metrics(samples_of(judged))["dice"],
+    }
+    drawn = weights(np.array(judged.groups), 0)
+    lines = []
+    for name, of in scores.items():
+        mean = estimate(float(of.mean()), drawn @ of / drawn.sum(1))
+        lines.append({"found by": name, "nodules": len(of), **{key: f"{value:.4f}" for key, value in mean._asdict().items()}})
+        print(*lines[-1].values())
+    tables.write(asked.results / f"masks_{asked.held_out}.csv", lines)
+
+
+if __name__ == "__main__":
+    main()
