@@ -100,11 +100,13 @@ def _images(shares: "Array") -> "Array":
     return jnp.stack([2 * shares - 1, radius - 1], axis=-1)
 
 
-def _ball(masks: np.ndarray, diameters: np.ndarray) -> np.ndarray:
-    """Balls of these diameters in units of the edge, in the middle."""
+def ball(masks: np.ndarray) -> np.ndarray:
+    """The ball in the middle that has the largest mean Dice with these masks."""
     from gmmae.generation.features import radii
 
-    return radii(masks.shape[1:]) <= diameters.reshape(-1, 1, 1, 1)
+    balls = [radii(masks.shape[1:]) <= radius for radius in np.linspace(0.2, 1, 41)]
+    totals = masks.sum((1, 2, 3))
+    return max(balls, key=lambda one: np.mean(2 * (masks * one).sum((1, 2, 3)) / (totals + one.sum())))
 
 
 def main() -> None:
@@ -130,11 +132,11 @@ def main() -> None:
     judged, reader, trained = getattr(found, asked.held_out), gmmae.load(asked.workdir), models.read(asked.run)
     cohorts.check_held_out(found, trained.training, asked.run)
     head = generator.decode(trained.model, generator.encode(trained.model, judged))["mask"]
-    assert judged.details is not None
-    ball = _ball(judged.masks, judged.details.diameter_mm / judged.details.edge_mm)
+    assert found.train.masks is not None
+    middle = np.broadcast_to(ball(found.train.masks > 0), judged.masks.shape)
     truth = jnp.asarray(judged.masks > 0)
     scores = {
-        "a ball of the annotated diameter": np.asarray(dice(jnp.asarray(ball - 0.5), truth)),
+        "the ball that suits the training nodules best": np.asarray(dice(jnp.asarray(middle - 0.5), truth)),
         "the model's head": np.asarray(dice(jnp.asarray(head - 0.5), truth)),
         "a U-Net that reads the cube": reader.metrics(samples_of(judged))["dice"],
     }

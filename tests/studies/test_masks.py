@@ -14,13 +14,14 @@ from tests.generation.nodules import balls
 
 @pytest.fixture(autouse=True)
 def _nodules(monkeypatch):
-    found = Cohorts(*(balls(i, 12, name) for i, name in enumerate(("train", "tune", "test"))), {})
+    found = Cohorts(balls(0, 12, "train"), balls(1, 12, "tune"), balls(2, 12, "test"), {})
     monkeypatch.setattr(cohorts, "read", lambda root: found)
 
 
 @pytest.mark.slow
 def test_the_loss_falls_towards_the_masks_and_never_sees_the_tuning_set(tmp_path):
     workload = masks.build(masks.Config())
+    assert workload.names is not None
     assert workload.names.train[0] == "train0"
     assert workload.names.validation[0] == "tune0"
     samples = jax.tree.map(lambda array: array[:4], workload.data.train)
@@ -40,7 +41,7 @@ def test_the_file_is_a_workload():
     assert config.stop.max_epochs == 100
 
 
-def test_a_ball_has_the_diameter():
-    ball = masks._ball(np.zeros((2, 16, 16, 16)), np.array([0.5, 1.0]))
-    assert ball[0].sum() == pytest.approx(4 / 3 * np.pi * 4**3, rel=0.1)
-    assert ball[1].sum() == pytest.approx(4 / 3 * np.pi * 8**3, rel=0.05)
+def test_the_best_ball_is_found():
+    distance = np.linalg.norm(np.indices((16, 16, 16)) - 7.5, axis=0)
+    found = masks.ball(np.stack([distance <= 4, distance <= 4.5]))
+    assert (distance <= 4).sum() <= found.sum() <= (distance <= 4.5).sum()
