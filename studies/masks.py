@@ -6,7 +6,7 @@ that reads the cube.
 Both are trained on the study's training nodules (`studies.generation --parts split` says how RUN is) and chosen by its tuning
 set. --results gets masks_PART.csv: the mean Dice over the nodules, with an interval by patient.
 
-This file is the U-Net's workload as well: `train.py --config "" --workload studies/masks.py --root FOLDER`.
+This file is the U-Net's workload as well: `train.py --workload studies/masks.py --root FOLDER`.
 
 Hardware and time: Intel Xeon, 2 cores, which other work shared: 100 epochs take 10 minutes.
 """
