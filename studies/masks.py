@@ -20,6 +20,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gmmae.base.rules import Section
+from gmmae.data.volumes import windowed
+from gmmae.generation.features import radii
+from gmmae.generation.novelty import WINDOW
 from gmmae.workloads.workload import Params, PerSample, Samples, Splits, Workload
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -84,9 +87,6 @@ def build(config: Config) -> Workload:
 
 def samples_of(nodules: "Nodules") -> dict[str, np.ndarray]:
     """What the U-Net is given: windowed HU from 0 to 1, and masks."""
-    from gmmae.data.volumes import windowed
-    from gmmae.generation.novelty import WINDOW
-
     assert nodules.masks is not None
     return {"shares": windowed(nodules.values, WINDOW).astype(np.float32), "masks": nodules.masks.astype(np.float32)}
 
@@ -94,16 +94,12 @@ def samples_of(nodules: "Nodules") -> dict[str, np.ndarray]:
 def _images(shares: "Array") -> "Array":
     import jax.numpy as jnp
 
-    from gmmae.generation.features import radii
-
     radius = jnp.broadcast_to(jnp.asarray(radii(shares.shape[1:]), shares.dtype), shares.shape)
     return jnp.stack([2 * shares - 1, radius - 1], axis=-1)
 
 
 def ball(masks: np.ndarray) -> np.ndarray:
     """The ball in the middle that has the largest mean Dice with these masks."""
-    from gmmae.generation.features import radii
-
     balls = [radii(masks.shape[1:]) <= radius for radius in np.linspace(0.2, 1, 41)]
     totals = masks.sum((1, 2, 3))
     return max(balls, key=lambda one: np.mean(2 * (masks * one).sum((1, 2, 3)) / (totals + one.sum())))
@@ -114,8 +110,7 @@ def main() -> None:
     import jax.numpy as jnp
 
     import gmmae
-    from gmmae.generation import generator
-    from gmmae.generation.bootstrap import estimate, weights
+    from gmmae.generation import bootstrap, generator
     from gmmae.models.losses import dice
     from studies import cohorts, models, tables
 
@@ -140,10 +135,9 @@ def main() -> None:
         "the model's head": np.asarray(dice(jnp.asarray(head - 0.5), truth)),
         "a U-Net that reads the cube": reader.metrics(samples_of(judged))["dice"],
     }
-    drawn = weights(np.array(judged.groups), 0)
     lines = []
     for name, of in scores.items():
-        mean = estimate(float(of.mean()), drawn @ of / drawn.sum(1))
+        mean = bootstrap.mean(of, judged.groups, seed=0)
         lines.append({"found by": name, "nodules": len(of), **{key: f"{value:.4f}" for key, value in mean._asdict().items()}})
         print(*lines[-1].values())
     tables.write(asked.results / f"masks_{asked.held_out}.csv", lines)

@@ -235,10 +235,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             for category in ("all", *sorted({row["category"] for row in rows})):
                 own = [row for row in rows if category in ("all", row["category"])]
                 values = np.array([row[name if slices == "with nodule" else f"{name}_whole"] for row in own])
-                weights = bootstrap.weights([row["patient"] for row in own], seed=0)
-                total = weights.sum(1)
-                resampled = np.divide(weights @ values, total, out=np.full(len(total), np.nan), where=total > 0)
-                mean = bootstrap.estimate(float(values.mean()), resampled)
+                mean = bootstrap.mean(values, [row["patient"] for row in own], seed=0)
                 lines.append({
                     "method": name,
                     "slices": slices,

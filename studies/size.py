@@ -60,10 +60,11 @@ class Data(NamedTuple):
             return configure("", workload=str(example(folder)), stop__max_epochs=800, **options)
         patience = max(3, math.ceil(self.patience / samples))
         stop = {"stop__max_epochs": 800, "stop__patience_epochs": patience, "stop__collapse_epochs": 20}
-        options: dict[str, Any] = {"data__samples": samples + 128, "data__validation": 128, "stop__target": 0.0014}
-        if name == "adrenal":
-            if shapes is None:
-                raise InputError("--workload adrenal needs --shapes, the file of the shapes; got none")
+        if name == "nodules_synthetic":
+            options = {"data__samples": samples + 128, "data__validation": 128, "stop__target": 0.0014}
+        elif shapes is None:
+            raise InputError("--workload adrenal needs --shapes, the file of the shapes; got none")
+        else:
             file = some_shapes(shapes, samples + 256, folder)
             options = {"data__source": "cubes", "data__root": str(file), "data__window": (0, 255)}
             options |= {"data__validation": 256, "stop__target": 0.018}

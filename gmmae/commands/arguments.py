@@ -112,10 +112,15 @@ def parse_on_run(kind: type[T], arguments: Sequence[str], prog: str) -> tuple[T,
     return parsed.own, replace(run, settings=parsed.settings)
 
 
-def without_own_csv(config: Config, run: Path) -> Config:
-    """For nodules of another folder than the run's: a CSV of the run's that lies at a place of its own does not list them."""
-    asked, own = (getattr(getattr(of.settings, "data", None), "csv", "") for of in (config, _run_config(run)))
-    return changed(config, data__csv="") if asked == own and Path(own).is_absolute() else config
+def without_own_csv(config: Config, own: Config) -> Config:
+    """For nodules of another folder than the run's: a CSV of the run's that lies at a place of its own does not list them.
+
+    Args:
+      config: what is asked for.
+      own: the run's own configuration.
+    """
+    asked, csv = (getattr(getattr(of.settings, "data", None), "csv", "") for of in (config, own))
+    return changed(config, data__csv="") if asked == csv and Path(csv).is_absolute() else config
 
 
 def _run_config(root: Path) -> Config:

@@ -13,7 +13,8 @@ from gmmae.base.compiled import keep
 from gmmae.base.config import changed
 from gmmae.base.errors import InputError
 from gmmae.base.rules import NonNegativeInt
-from gmmae.commands.arguments import MISSING, Files, Run, parse_on_run, without_own_csv
+from gmmae.base.workdir import WorkDir
+from gmmae.commands.arguments import MISSING, Files, Run, parse_on_run, read_config, without_own_csv
 from gmmae.data.config import DataConfig
 from gmmae.data.volumes import Nodules, Point, central_section, from_density, masses, to_density
 
@@ -57,7 +58,8 @@ def command(arguments: Sequence[str], prog: str) -> int:
         raise InputError(f"RUN must be of a workload whose data are volumes or images, such as nodules; got {config.workload}")
     if not asked.files:
         raise InputError("FILE must be one volume or more, a folder with a nodules.csv, or an .npz of volumes; got none")
-    cubes = _cut(without_own_csv(config, asked.run).settings.data, asked.files)
+    own = read_config(WorkDir(asked.run).config)
+    cubes = _cut(without_own_csv(config, own).settings.data, asked.files)
     keep(config.compilation_cache)
     from gmmae.commands.api import restore
 

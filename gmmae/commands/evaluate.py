@@ -37,7 +37,7 @@ def command(arguments: Sequence[str], prog: str) -> int:
     asked, config = parse_on_run(Arguments, arguments, prog)
     own = read_config(WorkDir(asked.run).config)
     if _root(config) != _root(own):
-        config = without_own_csv(config, asked.run)
+        config = without_own_csv(config, own)
     other = _data(config) != _data(own)
     on: On = asked.on or ("all" if other else "validation")
     keep(config.compilation_cache)

@@ -39,6 +39,16 @@ def estimate(value: float, resampled: Float[np.ndarray, " resamples"]) -> Estima
     return Estimate(float(value), float(low), float(high))
 
 
+def mean(values: Float[np.ndarray, " samples"], groups: Sequence[str] | np.ndarray, seed: int) -> Estimate:
+    """The mean over the samples, with its interval by groups.
+
+    >>> mean(np.array([1.0, 1.0, 4.0]), ["a", "a", "b"], seed=0)
+    Estimate(value=2.0, low=1.0, high=4.0)
+    """
+    drawn = weights(groups, seed)
+    return estimate(float(values.mean()), drawn @ values / drawn.sum(1))
+
+
 def weighted_median(
     values: Float[np.ndarray, " samples"], weight: Float[np.ndarray, "resamples samples"]
 ) -> Float[np.ndarray, " resamples"]:

@@ -248,12 +248,6 @@ def fit(model: Model, training: Nodules, held_out: Nodules) -> Generator:
     return Generator(model, prior, training, residuals, outlines, levels, least, dead)
 
 
-def reconstruct(model: Model, nodules: Nodules) -> Int16[np.ndarray, "samples *volume"]:
-    """What the model makes of nodules, in HU, with the mass that they have."""
-    density = decode(model, encode(model, nodules))["density"]
-    return in_hu(density, masses(nodules.values, model.window), model.window)
-
-
 def in_hu(
     density: Float[np.ndarray, "samples *volume"], mass: Float[np.ndarray, " samples"], window: tuple[float, float]
 ) -> Int16[np.ndarray, "samples *volume"]:

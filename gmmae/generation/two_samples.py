@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Real
 
-from gmmae.generation.bootstrap import Estimate, estimate, weights
+from gmmae.generation.bootstrap import Estimate, estimate, mean, weights
 from gmmae.generation.novelty import WINDOW
 
 FOLDS = 5
@@ -187,11 +187,8 @@ def support(
     radius = np.sort(cdist(these, these), axis=1)[:, min(NEIGHBOURS, len(these) - 1)]
     inside: Bool[np.ndarray, "real other"] = cdist(these, those) <= radius[:, None]
 
-    def mean(values: np.ndarray, groups: Sequence[str]) -> Estimate:
-        drawn = weights(groups, seed)
-        return estimate(float(values.mean()), drawn @ values / drawn.sum(1))
-
-    return Support(mean(inside.sum(0) / NEIGHBOURS, other_groups), mean(inside.any(1).astype(float), real_groups))
+    density, coverage = inside.sum(0) / NEIGHBOURS, inside.any(1).astype(float)
+    return Support(mean(density, other_groups, seed), mean(coverage, real_groups, seed))
 
 
 def hu_distance(

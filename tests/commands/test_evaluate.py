@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gmmae
-from gmmae.base.config import changed, to_toml
+from gmmae.base.config import changed
 from gmmae.base.errors import InputError
 from gmmae.commands import cli
 from gmmae.commands.arguments import parse_train, without_own_csv
@@ -80,16 +80,14 @@ def test_other_data_are_evaluated_whole_however_few_they_are(trained, tmp_path, 
     np.testing.assert_allclose([float(row["loss"]) for row in rows(out)], expected, rtol=1e-4)
 
 
-def test_a_list_of_the_runs_own_nodules_is_not_one_of_another_folder(trained, tmp_path):
+def test_a_list_of_the_runs_own_nodules_is_not_one_of_another_folder(tmp_path):
     config = changed(small(), data__source="cubes", data__root=str(tmp_path), data__csv=str(tmp_path / "mine.csv"))
-    (tmp_path / "config.toml").write_text(to_toml(config))
-    assert without_own_csv(config, tmp_path).settings.data.csv == ""
+    assert without_own_csv(config, config).settings.data.csv == ""
     for csv_of in ("mine.csv", str(tmp_path / "given.csv")):
         other = changed(config, data__csv=csv_of)
-        assert without_own_csv(other, tmp_path) == other
+        assert without_own_csv(other, config) == other
     relative = changed(config, data__csv="mine.csv")  # a name is looked for in whichever folder is read
-    (tmp_path / "config.toml").write_text(to_toml(relative))
-    assert without_own_csv(relative, tmp_path) == relative
+    assert without_own_csv(relative, relative) == relative
 
 
 def test_another_loss_of_the_same_data_is_of_the_validation_samples(trained, tmp_path, capsys):
