@@ -1,0 +1,39 @@
+"""The U-Net's workload with fewer training slices."""
+
+import numpy as np
+import pytest
+
+from gmmae.base.errors import InputError
+from gmmae.commands.api import configure
+from gmmae.workloads import registry
+from studies import slices
+
+SMALL = {"data__samples": 12, "data__size": 16, "data__jitter": 2, "data__validation": 3, "model__features": (4,)}
+
+
+def built(count):
+    return registry.build(configure("", workload=slices.__file__, slices=count, **SMALL))
+
+
+def nodules(names):
+    return [name.rpartition(" slice ")[0] for name in names]
+
+
+def test_whole_nodules_are_taken_and_the_last_as_far_as_it_is_needed():
+    everything, some = built(0), built(30)
+    all_of, taken = nodules(everything.names.train), nodules(some.names.train)
+    cut = [name for name in set(taken) if taken.count(name) < all_of.count(name)]
+    assert len(taken) == 30 < len(all_of)
+    assert len(cut) <= 1
+
+
+def test_samples_are_those_of_their_names_and_the_validation_set_is_the_same():
+    everything, some = built(0), built(30)
+    at = [everything.names.train.index(name) for name in some.names.train]
+    np.testing.assert_array_equal(some.data.train["values"], everything.data.train["values"][at])
+    np.testing.assert_array_equal(some.data.validation["values"], everything.data.validation["values"])
+
+
+def test_more_slices_than_there_are():
+    with pytest.raises(InputError, match=r"slices must be at most \d+, the training slices there are; got 9999"):
+        built(9999)
