@@ -1,15 +1,17 @@
 """How the size of the data set changes what pays: steps, epochs and failures of each arm, and the numbers of the law.
 
     python -m studies.size --workload images --out DIR [--sizes 240 480 …] [--seeds 0 1 2]
-    python -m studies.size --workload adrenal --shapes adrenal_shapes.npz --out DIR
+    python -m studies.size --workload adrenal --data adrenal_shapes.npz --out DIR
+    python -m studies.size --workload slices --data FOLDER --out DIR
 
-All runs in this process, one after the other, each to the target of the same validation set. For each number of training
-samples: the base batch B and a quarter of it at the base rate, and with several n weak scaling, the linear rule with and
-without warmup, and the square-root rule. From the runs at the base rate follow Smin and Bn (`gmmae.analysis.steps`): weak
+All runs in this process, one after the other, each to the same target on a validation set of one size. For each number of
+training samples: the base batch B and a quarter of it at the base rate, and with several n weak scaling, the linear rule with
+and without warmup, and the square-root rule. From the runs at the base rate follow Smin and Bn (`gmmae.analysis.steps`): weak
 scaling is faster than strong where the overhead of a step, over what a batch's samples take, is above B / Bn.
 
 DIR gets WORKLOAD.csv, a row a run, and the table on the screen; runs that are there are not repeated. The shapes are those of
 AdrenalMNIST3D (Yang et al., Scientific Data 2023), an array `volumes` of 1,584 × 32³, whose voxels are taken eight together.
+The slices are those of the nodules in FOLDER, as configs/unet.toml reads them, for a small U-Net.
 """
 
 import argparse
@@ -31,7 +33,7 @@ from gmmae.base.stopping import INTERRUPTED, TARGET_REACHED
 from gmmae.commands.api import configure
 from gmmae.sweep.display import grid_table
 from gmmae.workloads.registry import training_samples
-from studies import tables
+from studies import slices, tables
 from studies.real_times import example
 
 ARMS = ("weak", "linear", "linear-warmup", "sqrt")
@@ -53,8 +55,18 @@ class Data(NamedTuple):
     devices: tuple[int, ...] = DEVICES
     patience: int = 0
 
-    def config(self, name: str, samples: int, folder: Path, shapes: Path | None = None) -> Config:
-        """With so many training samples, and validation samples that are always the same number."""
+    def config(self, name: str, samples: int, folder: Path, data: Path | None = None) -> Config:
+        """With so many training samples, and validation samples that are always the same number.
+
+        Args:
+          name: the workload's.
+          samples: for training.
+          folder: for files that the runs need.
+          data: the file of the shapes, or the folder of the nodules.
+
+        Raises:
+          InputError: the workload needs data, and has none.
+        """
         if name == "images":
             options = {"images": samples * 4 // 3, "noise": 1.0, "optim__learning_rate": 0.002, "stop__target": 0.3}
             return configure("", workload=str(example(folder)), stop__max_epochs=800, **options)
@@ -62,10 +74,14 @@ class Data(NamedTuple):
         stop = {"stop__max_epochs": 800, "stop__patience_epochs": patience, "stop__collapse_epochs": 20}
         if name == "nodules_synthetic":
             options = {"data__samples": samples + 128, "data__validation": 128, "stop__target": 0.0014}
-        elif shapes is None:
-            raise InputError("--workload adrenal needs --shapes, the file of the shapes; got none")
+        elif data is None:
+            raise InputError(f"--workload {name} needs --data, the file of the shapes or the folder of the nodules; got none")
+        elif name == "slices":
+            options = {"data__root": str(data.resolve()), "data__size": 32, "data__jitter": 6, "model__features": (8, 16, 32)}
+            options |= {"slices": samples, "optim__decay_epochs": (), "optim__warmup_epochs": 5}
+            return configure("unet", workload=slices.__file__, stop__target=0.74, **options, **stop)
         else:
-            file = some_shapes(shapes, samples + 256, folder)
+            file = some_shapes(data, samples + 256, folder)
             options = {"data__source": "cubes", "data__root": str(file), "data__window": (0, 255)}
             options |= {"data__validation": 256, "stop__target": 0.018}
         return configure("quickstart", parallel__micro_batch=32, **options, **stop)
@@ -86,6 +102,7 @@ DATA = {
     "images": Data((480, 960, 1920, 3840)),
     "nodules_synthetic": Data((256, 512, 1024, 2048, 4096, 16_384), (4, 16), 23_000),
     "adrenal": Data((200, 500, 1188), (4, 16), 23_000),
+    "slices": Data((500, 1500, 4480), (4, 16), 46_000),
 }
 
 
@@ -193,7 +210,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", choices=list(DATA), required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--shapes", type=Path, help="of adrenal: the file")
+    parser.add_argument("--data", type=Path, help="of adrenal the file of the shapes, of slices the folder of the nodules")
     parser.add_argument("--sizes", type=int, nargs="+", help="training samples")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     asked = parser.parse_args()
@@ -202,7 +219,7 @@ def main() -> None:
     done = {(int(row["samples"]), row["arm"], int(row["devices"]), int(row["seed"])) for row in rows}
     with tempfile.TemporaryDirectory() as folder:
         for size in asked.sizes or DATA[asked.workload].sizes:
-            config = DATA[asked.workload].config(asked.workload, size, Path(folder), asked.shapes)
+            config = DATA[asked.workload].config(asked.workload, size, Path(folder), asked.data)
             for arm, devices, one in paths(config, asked.seeds, DATA[asked.workload].devices):
                 if (size, arm, devices, one.seed) not in done:
                     found = {"samples": size, "arm": arm, "devices": devices, "seed": one.seed, **trained(one)}

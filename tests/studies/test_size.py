@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from gmmae.base.errors import InputError
 from gmmae.commands.api import configure
 from gmmae.training import loop
 from studies import size
@@ -44,6 +45,18 @@ def test_a_run_that_is_ended_by_a_signal_is_no_miss(tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "run", lambda *given: replace(real(*given), stop_reason="sigterm"))
     with pytest.raises(SystemExit, match="ended by sigterm; the same command goes on"):
         size.trained(config)
+
+
+@pytest.mark.parametrize("name", ["adrenal", "slices"])
+def test_a_workload_of_real_data_needs_its_data(name, tmp_path):
+    with pytest.raises(InputError, match=f"--workload {name} needs --data, .* got none"):
+        size.DATA[name].config(name, 500, tmp_path)
+
+
+def test_the_u_net_is_trained_at_one_rate_on_the_slices_asked_for(tmp_path):
+    config = size.DATA["slices"].config("slices", 500, tmp_path, tmp_path)
+    assert config.settings.slices == 500
+    assert (config.optim.decay_epochs, config.stop.metric, config.stop.patience_epochs) == ((), "dice", 92)
 
 
 def test_thresholds_are_medians_over_seeds():
