@@ -6,11 +6,12 @@ FOLDER is a sweep's, or holds the `history_ARM-nN-seedS.csv` of one. The value t
 one device has after its last epoch, with the same seed; arms are compared by the epoch and the step in which they first reach
 it. Runs that were cut off stand with the epochs that they have.
 
-DIR gets reached.csv, and for each arm losses_ARM.png.
+DIR gets reached.csv, and for each arm losses_ARM.png; of several seeds medians are drawn.
 """
 
 import argparse
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -62,18 +63,23 @@ def reached(runs: dict[Cell, list[Epoch]], metric: str, share: float) -> list[di
 
 
 def figure(runs: dict[Cell, list[Epoch]], arm: str, path: Path) -> Path:
-    """The losses of an arm's first seed by epoch, from one device, which is strong scaling's run, to many."""
-    seed = min(cell.seed for cell in runs)
-    chosen = {1: runs[Cell("strong", 1, seed)]}
-    chosen |= {cell.devices: epochs for cell, epochs in runs.items() if cell.seed == seed and cell.arm == arm}
-    courses = [_course(f"n = {n}", epochs) for n, epochs in sorted(chosen.items())]
-    drawn = losses_by_devices(courses, title=ARMS[arm].label, target=None, x_label="epoch")
-    return canvas.save(drawn, path)
+    """The losses of an arm by epoch, medians over its seeds, from one device, which is strong scaling's run, to many."""
+    by_devices: dict[int, list[list[Epoch]]] = defaultdict(list)
+    for cell, epochs in runs.items():
+        if cell == Cell("strong", 1, cell.seed) or (cell.arm == arm and cell.devices > 1):
+            by_devices[cell.devices].append(epochs)
+    courses = [_course(f"n = {n}", of) for n, of in sorted(by_devices.items())]
+    seeds = len({cell.seed for cell in runs})
+    title = f"{ARMS[arm].label}, medians of {seeds} seeds" if seeds > 1 else ARMS[arm].label
+    return canvas.save(losses_by_devices(courses, title=title, target=None, x_label="epoch"), path)
 
 
-def _course(label: str, epochs: Sequence[Epoch]) -> Course:
-    columns = zip(*((float(epoch.epoch), epoch.train_loss, epoch.val_loss) for epoch in epochs), strict=True)
-    return Course(label, *map(np.array, columns))
+def _course(label: str, seeds: Sequence[Sequence[Epoch]]) -> Course:
+    """Of the epochs that all seeds have."""
+    losses = np.median(
+        [[(epoch.train_loss, epoch.val_loss) for epoch in epochs] for epochs in zip(*seeds, strict=False)], axis=1
+    )
+    return Course(label, np.arange(1.0, len(losses) + 1), losses[:, 0], losses[:, 1])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -11,7 +11,7 @@ from gmmae.base.errors import InputError
 from gmmae.base.idle import IDLE
 from gmmae.base.records import LOSS, Record
 from gmmae.base.workdir import WorkDir
-from gmmae.commands.arguments import parse_train, read_config
+from gmmae.commands.arguments import on_its_data, parse_train, read_config
 from gmmae.workloads.workload import Params, Samples, Workload
 
 if TYPE_CHECKING:
@@ -205,11 +205,11 @@ def load(workdir: str | Path, **changes: Any) -> Trained:
     folder = WorkDir(Path(workdir))
     if not folder.config.is_file():
         raise _no_run(folder)
-    config = read_config(folder.config)
-    keys = [key for key, _ in flatten(config)]
+    own = read_config(folder.config)
+    keys = [key for key, _ in flatten(own)]
     if unknown := [key for key in changes if key.replace("__", ".") not in keys]:
         raise InputError(f"changes must be of keys of the configuration, such as {keys[0]}; got {', '.join(unknown)}")
-    return restore(changed(config, **changes), folder.root)
+    return restore(on_its_data(changed(own, **changes), own), folder.root)
 
 
 def restore(config: Config, workdir: Path) -> Trained:

@@ -119,8 +119,22 @@ def without_own_csv(config: Config, own: Config) -> Config:
       config: what is asked for.
       own: the run's own configuration.
     """
-    asked, csv = (getattr(getattr(of.settings, "data", None), "csv", "") for of in (config, own))
+    asked, csv = (_of_data(of, "csv") for of in (config, own))
     return changed(config, data__csv="") if asked == csv and Path(csv).is_absolute() else config
+
+
+def on_its_data(config: Config, own: Config) -> Config:
+    """A run's configuration with changes, the run's own CSV left out where they name another folder of data.
+
+    Args:
+      config: what is asked for.
+      own: the run's own configuration.
+    """
+    return config if _of_data(config, "root") == _of_data(own, "root") else without_own_csv(config, own)
+
+
+def _of_data(config: Config, name: str) -> str:
+    return getattr(getattr(config.settings, "data", None), name, "")
 
 
 def _run_config(root: Path) -> Config:

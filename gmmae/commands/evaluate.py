@@ -10,7 +10,7 @@ from gmmae.base.compiled import keep
 from gmmae.base.config import Config, changed, flatten
 from gmmae.base.errors import InputError
 from gmmae.base.workdir import WorkDir
-from gmmae.commands.arguments import MISSING, Run, parse_on_run, read_config, without_own_csv
+from gmmae.commands.arguments import MISSING, Run, on_its_data, parse_on_run, read_config
 from gmmae.data.config import DataConfig
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ def command(arguments: Sequence[str], prog: str) -> int:
     """Prints the means, and writes the CSV. Returns the exit code."""
     asked, config = parse_on_run(Arguments, arguments, prog)
     own = read_config(WorkDir(asked.run).config)
-    if _root(config) != _root(own):
-        config = without_own_csv(config, own)
+    config = on_its_data(config, own)
     other = _data(config) != _data(own)
     on: On = asked.on or ("all" if other else "validation")
     keep(config.compilation_cache)
@@ -51,10 +50,6 @@ def command(arguments: Sequence[str], prog: str) -> int:
         print(line)
     _write(asked.out, asked.run, [row for split, values in found.items() for row in _rows(model, split, values)])
     return 0
-
-
-def _root(config: Config) -> str:
-    return getattr(getattr(config.settings, "data", None), "root", "")
 
 
 def _data(config: Config) -> dict[str, Any]:

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 import gmmae
-from gmmae.base.config import changed
+from gmmae.base.config import changed, to_toml
 from gmmae.base.errors import InputError
-from gmmae.commands import cli
-from gmmae.commands.arguments import parse_train, without_own_csv
+from gmmae.base.records import write_text
+from gmmae.base.workdir import WorkDir
+from gmmae.commands import api, cli
+from gmmae.commands.arguments import on_its_data, parse_train, without_own_csv
 from gmmae.training import programs
 from gmmae.training.loop import run
 from gmmae.workloads import registry
@@ -86,8 +88,19 @@ def test_a_list_of_the_runs_own_nodules_is_not_one_of_another_folder(tmp_path):
     for csv_of in ("mine.csv", str(tmp_path / "given.csv")):
         other = changed(config, data__csv=csv_of)
         assert without_own_csv(other, config) == other
+    assert on_its_data(changed(config, data__root="elsewhere"), config).settings.data.csv == ""
+    assert on_its_data(changed(config, seed=9), config) == changed(config, seed=9)
     relative = changed(config, data__csv="mine.csv")  # a name is looked for in whichever folder is read
     assert without_own_csv(relative, relative) == relative
+
+
+def test_a_loaded_model_s_other_data_do_not_go_by_the_runs_list(tmp_path, monkeypatch):
+    own = changed(small(), data__source="cubes", data__root=str(tmp_path), data__csv=str(tmp_path / "mine.csv"))
+    write_text(WorkDir(tmp_path).config, to_toml(own))
+    monkeypatch.setattr(api, "restore", lambda config, workdir: config.settings.data.csv)
+    assert gmmae.load(tmp_path) == own.settings.data.csv
+    assert gmmae.load(tmp_path, data__root="elsewhere") == ""
+    assert gmmae.load(tmp_path, data__root="elsewhere", data__csv="theirs.csv") == "theirs.csv"
 
 
 def test_another_loss_of_the_same_data_is_of_the_validation_samples(trained, tmp_path, capsys):
