@@ -183,6 +183,9 @@ def rates() -> dict[str, str]:
     return {
         "rates_table": table(head, lines),
         "rates_seeds": str(few),
+        **{
+            f"rates_came_{arm}_{n}".replace("-", "_"): f"{sum(map(reached, of))} of {len(of)}" for (arm, n), of in found.items()
+        },
         "h100_us": " and ".join(on_h100),
         "h100_range": f"{min(medians['H100']):.2f} to {max(medians['H100']):.2f}",
         "h100_overhead": f"{h100_overhead(measured, 1):.2f}",
@@ -266,10 +269,32 @@ def compared() -> dict[str, str]:
 
 
 def unet() -> dict[str, str]:
-    """The U-Net on real slices."""
+    """The U-Net on real slices: the slides' on all of them, and a small one on few."""
     rows = tables.read(RESULTS / "segmentation" / "scaling" / "reached.csv")
     lines = ([row[key] for key in ("arm", "devices", "epochs", "epoch", "steps", "best_dice")] for row in rows)
-    return {"unet_table": table(("arm", "n", "epochs trained", "epoch of 98 %", "steps to it", "best Dice"), lines)}
+    table_of_all = table(("arm", "n", "epochs trained", "epoch of 98 %", "steps to it", "best Dice"), lines)
+    return {"unet_table": table_of_all} | {f"unet_small_{key}": value for key, value in small_unet().items()}
+
+
+def small_unet() -> dict[str, str]:
+    """When each arm was as good as one device with the same seed."""
+    found = by_arm(tables.read(RESULTS / "study" / "unet_small" / "reached.csv"), ("strong", "weak", "linear-warmup"))
+    strong = {row["seed"]: row for row in found["strong", 1]}
+    rows = cells("unet_small")
+    batch = int(on_one_device(rows)[0]["global_batch"])  # strong scaling has no more devices than samples
+    lines, facts = [], runs(rows)
+    for (arm, n), of in sorted(found.items(), key=lambda item: ([*ARMS].index(item[0][0]), item[0][1])):
+        epochs, steps = ([float(row[key] or "inf") for row in of] for key in ("epoch", "steps"))
+        ones = [strong[row["seed"]] for row in of]
+        more = [count / float(one["epoch"]) for count, one in zip(epochs, ones, strict=True)]
+        both = zip(steps, (float(one["steps"]) for one in ones), strict=True)
+        turns = [max(0.0, size.turning(one, count, min(n, batch))) for count, one in both]
+        own = ("", "") if arm == "strong" else (middle(more), middle(turns))
+        best = middle([float(row["best_dice"]) for row in of])
+        came = facts[f"{arm}_{n}".replace("-", "_")] = f"{sum(map(math.isfinite, epochs))} of {len(of)}"
+        lines.append((ARMS[arm].label, str(n), came, middle(epochs), middle(steps), *own, best))
+    head = ("arm", "n", "as good", "epoch", "steps", "epochs over strong's", "turns at", "best Dice")
+    return facts | {"table": table(head, lines)}
 
 
 def planned() -> dict[str, str]:
