@@ -181,13 +181,13 @@ def turning(strong: float, weak: float, devices: int) -> float:
     return (weak - strong / devices) / (strong - weak) if weak < strong else math.inf
 
 
-def thresholds(rows: Sequence[Mapping[str, str]]) -> dict[int, dict[int, float]]:
-    """Medians over seeds of `turning`, by size and devices."""
+def thresholds(rows: Sequence[Mapping[str, str]], growing: str = "weak") -> dict[int, dict[int, float]]:
+    """Medians over seeds of `turning`, by size and devices, for an arm whose batch grows."""
     steps_of = {(int(row["samples"]), row["arm"], int(row["devices"]), row["seed"]): float(row["crossing"]) for row in rows}
     found: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for (samples, arm, devices, seed), weak in sorted(steps_of.items()):
-        if arm == "weak":
-            found[samples][devices].append(turning(steps_of[samples, "strong", 1, seed], weak, devices))
+    for (samples, arm, devices, seed), count in sorted(steps_of.items()):
+        if arm == growing:
+            found[samples][devices].append(turning(steps_of[samples, "strong", 1, seed], count, devices))
     return {samples: {n: float(np.median(of)) for n, of in by.items()} for samples, by in found.items()}
 
 

@@ -249,6 +249,8 @@ def sizes() -> dict[str, str]:
             more = [[f"{of[n]:.2f}" if n in of else "" for n in counts] for of in thresholds.values()]
             named = (*head, *(f"turns at, n = {n}" for n in counts))
             found[f"sizes_{name}"] = table(named, [(*line, *own) for line, own in zip(lines, more, strict=True)])
+            linear = [max(0.0, value) for of in size.thresholds(rows, "linear").values() for value in of.values()]
+            found[f"turns_linear_{name}"] = f"{min(linear):.2f} to {max(linear):.2f}"
             found[f"machine_{name}"] = "; ".join(sorted({row["machine"] for row in rows}))
     return found
 
