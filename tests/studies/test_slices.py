@@ -12,7 +12,9 @@ SMALL = {"data__samples": 12, "data__size": 16, "data__jitter": 2, "data__valida
 
 
 def built(count):
-    return registry.build(configure("", workload=slices.__file__, slices=count, **SMALL))
+    workload = registry.build(configure("", workload=slices.__file__, slices=count, **SMALL))
+    assert workload.names is not None
+    return workload.data, workload.names
 
 
 def nodules(names):
@@ -20,18 +22,18 @@ def nodules(names):
 
 
 def test_whole_nodules_are_taken_and_the_last_as_far_as_it_is_needed():
-    everything, some = built(0), built(30)
-    all_of, taken = nodules(everything.names.train), nodules(some.names.train)
+    (_, everything), (_, some) = built(0), built(30)
+    all_of, taken = nodules(everything.train), nodules(some.train)
     cut = [name for name in set(taken) if taken.count(name) < all_of.count(name)]
     assert len(taken) == 30 < len(all_of)
     assert len(cut) <= 1
 
 
 def test_samples_are_those_of_their_names_and_the_validation_set_is_the_same():
-    everything, some = built(0), built(30)
-    at = [everything.names.train.index(name) for name in some.names.train]
-    np.testing.assert_array_equal(some.data.train["values"], everything.data.train["values"][at])
-    np.testing.assert_array_equal(some.data.validation["values"], everything.data.validation["values"])
+    (everything, all_names), (some, names) = built(0), built(30)
+    at = [all_names.train.index(name) for name in names.train]
+    np.testing.assert_array_equal(some.train["values"], everything.train["values"][at])
+    np.testing.assert_array_equal(some.validation["values"], everything.validation["values"])
 
 
 def test_more_slices_than_there_are():
