@@ -76,6 +76,15 @@ def by_arm(rows: Iterable[Row], arms: Sequence[str]) -> dict[tuple[str, int], li
     return found
 
 
+def arrivals(grouped: Mapping[tuple[str, int], Sequence[Row]]) -> dict[str, str]:
+    """How many of the seeds arrived, by arm and devices.
+
+    >>> arrivals({("linear-warmup", 4): [{"outcome": "target_reached"}, {"outcome": "stalled"}]})
+    {'came_linear_warmup_4': '1 of 2'}
+    """
+    return {f"came_{arm}_{n}".replace("-", "_"): f"{sum(map(reached, of))} of {len(of)}" for (arm, n), of in grouped.items()}
+
+
 def on_one_device(rows: Iterable[Row]) -> list[Row]:
     """Strong scaling's cells there: the run that it computes on any number of devices."""
     return [row for row in rows if row["arm"] == "strong" and row["devices"] == "1"]

@@ -78,8 +78,8 @@ class Data(NamedTuple):
             raise InputError(f"--workload {name} needs --data, the file of the shapes or the folder of the nodules; got none")
         elif name == "slices":
             options = {"data__root": str(data.resolve()), "data__size": 32, "data__jitter": 6, "model__features": (8, 16, 32)}
-            options |= {"slices": samples, "optim__decay_epochs": (), "optim__warmup_epochs": 5}
-            return configure("unet", workload=slices.__file__, stop__target=0.74, **options, **stop)
+            options |= {"slices": samples, "optim__decay_epochs": (), "optim__warmup_epochs": 5, "stop__target": 0.74}
+            return configure("unet", workload=slices.__file__, **options, **stop)
         else:
             file = some_shapes(data, samples + 256, folder)
             options = {"data__source": "cubes", "data__root": str(file), "data__window": (0, 255)}

@@ -25,6 +25,7 @@ from studies import plan as plans
 from studies.outcomes import (
     RESULTS,
     Row,
+    arrivals,
     arrived_epochs,
     by_arm,
     cells,
@@ -61,11 +62,10 @@ def nodules() -> dict[str, str]:
     one = on_one_device(rows)
     seconds = [float(row["train_s"]) + float(row["eval_s"]) for row in one]
     grouped = by_arm(rows, list(dict.fromkeys(row["arm"] for row in rows)))
-    came = {key: f"{sum(reached(row) for row in of)} of {len(of)}" for key, of in grouped.items()}
     with_signs = tables.read(RESULTS / "study" / plans.PAPER_DATA / "table_8.csv")
     faster = {(row["against"], row["devices"].rstrip("†")): f"{row['strong faster']} of {row['seeds']}" for row in with_signs}
     return {
-        **{f"came_{arm}_{n}".replace("-", "_"): text for (arm, n), text in came.items()},
+        **arrivals(grouped),
         **{f"faster_{arm}_{n}".replace("-", "_"): text for (arm, n), text in faster.items()},
         **{f"nodules_{key}": value for key, value in runs(rows).items()},
         "nodules_outcomes": outcomes_table(rows),
@@ -183,9 +183,7 @@ def rates() -> dict[str, str]:
     return {
         "rates_table": table(head, lines),
         "rates_seeds": str(few),
-        **{
-            f"rates_came_{arm}_{n}".replace("-", "_"): f"{sum(map(reached, of))} of {len(of)}" for (arm, n), of in found.items()
-        },
+        **{f"rates_{name}": text for name, text in arrivals(found).items()},
         "h100_us": " and ".join(on_h100),
         "h100_range": f"{min(medians['H100']):.2f} to {max(medians['H100']):.2f}",
         "h100_overhead": f"{h100_overhead(measured, 1):.2f}",
