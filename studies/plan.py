@@ -3,6 +3,7 @@
     python -m studies.plan collect FOLDER...     # work directories of plans, WORKLOAD-SEED: results/plan/measured.json
     python -m studies.plan                       # reads results/plan, prints the tables, writes summary.csv and paper.csv
 
+The plans to collect are made with `gmmae plan --noise-scale`.
 `results/plan/cells.csv` has the true cells: workload, arm, devices, batch, learning_rate, seed, outcome, epochs, steps,
 train_s.
 `results/plan/mlperf.csv` has the means of the reference convergence points of github.com/mlcommons/logging, commit 7bbf792
@@ -25,6 +26,7 @@ from gmmae.analysis.efficiency import PAPER_TABLE_I, PAPER_TABLE_II
 from gmmae.analysis.plan import Cell, Measured
 from gmmae.analysis.scaling import Cluster, StepTimes, read_cluster
 from gmmae.base.arms import OptimConfig
+from gmmae.base.errors import InputError
 from gmmae.base.stopping import TARGET_REACHED
 from gmmae.sweep.display import grid_table
 from studies import policies, tables
@@ -87,9 +89,12 @@ def collect(folders: Iterable[Path]) -> None:
     kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     for folder in sorted(folders):
         found = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+        if found["measured"]["norms"] is None:
+            raise InputError(
+                f"{folder} must hold a plan with the gradient's noise scale; got none: plan again with --noise-scale"
+            )
         kept[folder.name] = {key: found[key] for key in ("measured", "noise_scale", "rule", "target", "metric", "curves")}
-        parts = json.loads((folder / "measured.json").read_text(encoding="utf-8"))["parts"]
-        kept[folder.name]["norms"] = parts["noise of the gradient"]
+        kept[folder.name]["norms"] = found["measured"]["norms"]
     file.write_text(json.dumps(dict(sorted(kept.items()))) + "\n", encoding="utf-8")
 
 

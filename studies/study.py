@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gmmae.analysis import plan
+from gmmae.analysis import plan, scaling
 from gmmae.analysis.plan import Measured
 from gmmae.analysis.scaling import StepTimes, all_reduce_s, read_cluster
 from gmmae.base.arms import ARMS
@@ -199,7 +199,7 @@ def machines(measured: Measured, devices: int) -> dict[str, plan.Machine]:
 def h100_overhead(measured: Measured, devices: int) -> float:
     """Overhead and projected all-reduce over what a base batch's samples take, by the steps of two batches on an H100."""
     rows = tables.read(RESULTS / "bench" / "h100_steps.csv")
-    a, b = plan.affine(StepTimes(tuple(int(row["samples"]) for row in rows), tuple(float(row["seconds"]) for row in rows)))
+    a, b = scaling.affine(StepTimes(tuple(int(row["samples"]) for row in rows), tuple(float(row["seconds"]) for row in rows)))
     reduce_s = all_reduce_s(read_cluster(config_path("h200_nvlink", "clusters")), devices, measured.gradient_bytes)
     return (a + reduce_s) / (b * measured.optim.base_batch)
 

@@ -28,6 +28,9 @@ SLOPE = 2.0
 UNSCALED = 0.01
 """The probability of an arm that keeps the base rate."""
 
+FIRST = 2.0
+"""The smallest factor that trials try."""
+
 
 def edge(progress: Mapping[float, float]) -> float:
     """The factor of the rate at which the progress falls to a half, by interpolation between the trials' logarithms.
@@ -47,6 +50,24 @@ def edge(progress: Mapping[float, float]) -> float:
             return before * (factor / before) ** ((last - FAILED) / (last - found))
         before, last = factor, found
     return 2 * before
+
+
+def tested(factor: float, warmup: bool, progress: Mapping[float, float], vitality: Mapping[float, float]) -> bool:
+    """Whether the trials say anything about a factor of the learning rate; `probability` is a mere guess where they do not.
+
+    They do where one with as large a factor was made, or where a smaller factor failed. Without a warmup the linear rule's
+    first steps must have been tried too, unless the smallest factor already fails.
+
+    >>> [tested(k, True, {1: 1.0, 2: 1.0}, {}) for k in (1, 2, 4)], tested(4, True, {2: 0.0}, {})
+    ([True, True, False], True)
+    >>> tested(2, False, {2: 1.0}, {}), tested(2, False, {2: 1.0}, {2: 0.6})
+    (False, True)
+    """
+    if factor <= 1:
+        return True
+    largest = max(progress, default=1.0)
+    known = factor <= largest or edge(progress) <= largest
+    return known and (warmup or bool(vitality) or edge(progress) <= FIRST)
 
 
 def probability(factor: float, warmup: bool, progress: Mapping[float, float], vitality: Mapping[float, float]) -> float:

@@ -10,17 +10,18 @@ than dividing it exactly if (a + c(n)) / (b B) > B / Bn: overhead against noise.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from scipy.optimize import nnls
 
 from gmmae.analysis import failure, pace, scaling, steps
 from gmmae.analysis.scaling import Cluster, StepTimes
 from gmmae.analysis.steps import Steps
 from gmmae.base import arms
 from gmmae.base.arms import OptimConfig, Path
+from gmmae.base.errors import InputError
 
 DRAWS = 4000
 
@@ -55,7 +56,7 @@ class Measured(NamedTuple):
       max_epochs: after which a run has missed the target.
       steps: to the target at the base rate, by batch.
       seed_sigma: of their logarithm (`gmmae.analysis.steps.seed_sigma`).
-      noise_scale: of the gradient, in samples, to be told; nothing follows from it. None where it was lost.
+      noise_scale: of the gradient, in samples, to be told; nothing follows from it. None where it was not measured.
       train: seconds of a training step by its samples.
       passes: seconds of a pass over validation samples, by their number.
       gradient_bytes: that an all-reduce adds up.
@@ -102,18 +103,30 @@ class Cell(NamedTuple):
     seconds_low: float
     seconds_high: float
     probability_of_failure: float
+    tested: bool  # whether trials stand behind that probability
     expected_s: float  # of a run that is begun again as a strong one where it fails
     speedup: float  # over one device
     efficiency: float
 
 
 class Forecast(NamedTuple):
-    """All of it, for one cluster."""
+    """All of it, for one cluster.
+
+    Attributes:
+      cells: every arm on every number of devices that it has samples for.
+      best: the one to take.
+      best_batches: the batches of the arm `BEST_BATCH` by number of devices, as `listed` makes them.
+      listed: the best batches on 1, 2, 4, … devices at the base rate: what `optim.best_batches` takes.
+      overheads: (a + c(n)) / (b B) by number of devices.
+      compute_scale: seconds of computation on the cluster's device for one second measured.
+    """
 
     cells: list[Cell]
     best: Cell
-    best_batches: dict[int, int]  # by number of devices, at the base rate
-    overheads: dict[int, float]  # (a + c(n)) / (b B), by number of devices
+    best_batches: dict[int, int]
+    listed: tuple[int, ...]
+    overheads: dict[int, float]
+    compute_scale: float = 1.0
 
 
 def law(measured: Measured) -> Steps:
@@ -124,44 +137,9 @@ def law(measured: Measured) -> Steps:
 
 def rule(measured: Measured) -> Rule:
     """The two numbers of the steps, where they are most likely, and the two of a step's time."""
-    found, (overhead_s, sample_s) = law(measured), affine(measured.train)
+    found, (overhead_s, sample_s) = law(measured), scaling.affine(measured.train)
     residual = steps.residual(measured.steps, found.power) if len(measured.steps) > 1 else math.nan
     return Rule(float(np.median(found.smin)), float(np.median(found.bn)), found.power, overhead_s, sample_s, residual)
-
-
-def affine(times: StepTimes) -> tuple[float, float]:
-    """a and b of a + b · batch, both at least 0, by least squares of the relative residuals.
-
-    >>> [round(number, 3) for number in affine(StepTimes((1, 2, 4), (3.0, 4.0, 6.0)))]
-    [2.0, 1.0]
-    """
-    batches, seconds = np.array(times.batches, float), np.array(times.seconds)
-    (a, b), _ = nnls(np.stack([1 / seconds, batches / seconds], axis=1), np.ones(len(batches)))
-    return float(a), float(b)
-
-
-def seconds_at(times: StepTimes, samples: float | np.ndarray) -> np.ndarray:
-    """Seconds of so many samples: between the measured numbers linear, beyond the largest as `affine` goes on from there.
-
-    >>> seconds_at(StepTimes((1, 2), (3.0, 4.0)), np.array([1.0, 1.5, 4.0])).round(6).tolist()
-    [3.0, 3.5, 6.0]
-    """
-    beyond = np.maximum(0.0, np.asarray(samples) - times.batches[-1])
-    return np.interp(samples, times.batches, times.seconds) + affine(times)[1] * beyond
-
-
-def as_in_runs(times: StepTimes, seen: Mapping[int, float]) -> StepTimes:
-    """The times scaled to what steps of some batches took in whole runs; between these, their ratios linear in logarithms.
-
-    A step that is timed in a short block pays for the block's beginning, on a CPU by as much as a third of it.
-
-    >>> as_in_runs(StepTimes((1, 4, 8), (2.0, 4.0, 8.0)), {4: 2.0}).seconds
-    (1.0, 2.0, 4.0)
-    """
-    batches = sorted(seen)
-    ratios = [math.log(seen[batch] / float(seconds_at(times, batch))) for batch in batches]
-    scales = np.exp(np.interp(np.log(times.batches), np.log(batches), ratios))
-    return StepTimes(times.batches, tuple((np.array(times.seconds) * scales).tolist()))
 
 
 class Machine(NamedTuple):
@@ -175,19 +153,25 @@ class Machine(NamedTuple):
     def epoch_s(self, batch: int | np.ndarray) -> np.ndarray:
         """Seconds of an epoch with its validation, at a global batch."""
         m = self.measured
-        step_s = self.scale * seconds_at(m.train, np.ceil(np.asarray(batch) / self.devices)) + self.reduce_s
-        passes_s = self.scale * seconds_at(m.passes, math.ceil(m.validation / self.devices))
+        step_s = self.scale * scaling.seconds_at(m.train, np.ceil(np.asarray(batch) / self.devices)) + self.reduce_s
+        passes_s = self.scale * scaling.seconds_at(m.passes, math.ceil(m.validation / self.devices))
         return np.ceil(m.samples / np.asarray(batch)) * step_s + passes_s
 
 
-def machine(measured: Measured, cluster: Cluster, devices: int) -> Machine:
+def machine(measured: Measured, cluster: Cluster, devices: int, compute_scale: float = 0.0) -> Machine:
     """n devices of that cluster.
+
+    Args:
+      measured: of the workload.
+      cluster: whose all-reduce it is.
+      devices: n.
+      compute_scale: seconds on the cluster's device for one second measured; 0: as the cluster's `reference_step_s` says.
 
     Raises:
       InputError: the cluster's `reference_batch` was not measured.
     """
     reduce_s = scaling.all_reduce_s(cluster, devices, measured.gradient_bytes)
-    return Machine(measured, scaling.scale(cluster, measured.train), reduce_s, devices)
+    return Machine(measured, compute_scale or scaling.scale(cluster, measured.train), reduce_s, devices)
 
 
 def draw_steps(measured: Measured, found: Steps, path: Path) -> Float[np.ndarray, " draws"]:
@@ -213,6 +197,7 @@ class Outlook(NamedTuple):
     epochs: Float[np.ndarray, " draws"]
     steps: Float[np.ndarray, " draws"]
     failure: float
+    tested: bool  # whether trials stand behind `failure`
 
 
 def whole(steps: float, samples: int, batch: int) -> float:
@@ -230,31 +215,55 @@ def outlook(measured: Measured, found: Steps, path: Path) -> Outlook:
     an_epoch = math.ceil(measured.samples / path.global_batch)
     epochs = np.ceil(draw_steps(measured, found, path) / an_epoch)
     factor = path.rates.peak / measured.optim.learning_rate
-    failed = failure.probability(factor, path.rates.warmup_epochs > 0, measured.progress, measured.vitality)
+    tried = (factor, path.rates.warmup_epochs > 0, measured.progress, measured.vitality)
+    failed = failure.probability(*tried)
     late = float((epochs > measured.max_epochs).mean())
-    return Outlook(epochs, epochs * an_epoch, failed + (1 - failed) * late)
+    return Outlook(epochs, epochs * an_epoch, failed + (1 - failed) * late, failure.tested(*tried))
 
 
-def forecast(measured: Measured, cluster: Cluster, names: Collection[str], devices: Collection[int]) -> Forecast:
+def runnable(samples: int, devices: Collection[int]) -> list[int]:
+    """The numbers of devices with a training sample for each device, increasing.
+
+    Raises:
+      InputError: there is none.
+    """
+    found = sorted(n for n in devices if n <= samples)
+    if not found:
+        raise InputError(
+            f"devices must be at most the {samples} training samples, one for each device; got "
+            f"{', '.join(map(str, sorted(devices)))}: give fewer with --devices"
+        )
+    return found
+
+
+def forecast(
+    measured: Measured, cluster: Cluster, names: Collection[str], devices: Collection[int], compute_scale: float = 0.0
+) -> Forecast:
     """Every arm on every number of devices that its batch has samples for.
+
+    The best is chosen among the cells whose failure was tested.
 
     Args:
       measured: of the workload.
       cluster: where it will run.
       names: of arms; `BEST_BATCH` may be among them.
       devices: numbers of them.
+      compute_scale: as in `machine`.
 
     Raises:
-      InputError: as `machine`.
+      InputError: as `machine` and `runnable`.
     """
-    found = law(measured)
-    machines = {n: machine(measured, cluster, n) for n in sorted({1, *devices})}
-    batches = {n: best_batch(measured, found, machines[n]) for n in machines}
+    found, devices = law(measured), runnable(measured.samples, devices)
+    machines = {n: machine(measured, cluster, n, compute_scale) for n in sorted({1, *devices})}
+    powers = [2**i for i in range(devices[-1].bit_length())]
+    listed = tuple(best_batch(measured, found, machine(measured, cluster, n, compute_scale)) for n in powers)
+    optim = replace(measured.optim, best_batches=listed)
+    batches = {n: arms.follow(BEST_BATCH, optim, n, measured.samples).global_batch for n in devices}
     base = arms.follow("strong", measured.optim, 1, measured.samples).path
     looks = {base: outlook(measured, found, base)}
     alone_s = float(np.median(_times(machines[1], looks[base], base)))
     cells: list[Cell] = []
-    for n in sorted(devices):
+    for n in devices:
         fallback_s = min(_expected(machines[k], looks[base], base, math.inf) for k in machines if k <= n)
         for name in names:
             path = _path(name, measured, n, batches[n])
@@ -263,11 +272,12 @@ def forecast(measured: Measured, cluster: Cluster, names: Collection[str], devic
             if path not in looks:
                 looks[path] = outlook(measured, found, path)
             cells.append(_cell(name, machines[n], looks[path], path, alone_s, fallback_s))
-    least = min(cell.expected_s for cell in cells)
-    best = min((cell for cell in cells if cell.expected_s <= NEAR * least), key=lambda cell: (cell.devices, cell.expected_s))
-    a, b = (machines[1].scale * part for part in affine(measured.train))
-    overheads = {n: (a + machines[n].reduce_s) / (b * measured.optim.base_batch) if b else math.inf for n in sorted(devices)}
-    return Forecast(cells, best, batches, overheads)
+    sure = [cell for cell in cells if cell.tested] or cells
+    least = min(cell.expected_s for cell in sure)
+    best = min((cell for cell in sure if cell.expected_s <= NEAR * least), key=lambda cell: (cell.devices, cell.expected_s))
+    a, b = (machines[1].scale * part for part in scaling.affine(measured.train))
+    overheads = {n: (a + machines[n].reduce_s) / (b * measured.optim.base_batch) if b else math.inf for n in devices}
+    return Forecast(cells, best, batches, listed, overheads, machines[1].scale)
 
 
 def _path(name: str, measured: Measured, devices: int, batch: int) -> Path:
@@ -308,6 +318,7 @@ def _cell(name: str, at: Machine, look: Outlook, path: Path, alone_s: float, fal
         seconds_low=low,
         seconds_high=high,
         probability_of_failure=look.failure,
+        tested=look.tested,
         expected_s=expected_s,
         speedup=alone_s / middle,
         efficiency=alone_s / middle / at.devices,
@@ -315,8 +326,13 @@ def _cell(name: str, at: Machine, look: Outlook, path: Path, alone_s: float, fal
 
 
 def best_batch(measured: Measured, found: Steps, at: Machine) -> int:
-    """The batch, a multiple of the devices, that takes the least time on the average at the base rate, in whole epochs."""
-    most = max(measured.samples // at.devices, 1)
+    """The batch, a multiple of the devices, that takes the least time on the average at the base rate, in whole epochs.
+
+    Where there are fewer samples than devices it is all samples, which no such devices can share.
+    """
+    most = measured.samples // at.devices
+    if not most:
+        return measured.samples
     candidates = at.devices * np.unique(np.geomspace(1, most, CANDIDATES).round().astype(int))
     steps_an_epoch = np.ceil(measured.samples / candidates)
     epochs = np.array([np.ceil(found.at(b) / each).mean() for b, each in zip(candidates, steps_an_epoch, strict=True)])

@@ -6,12 +6,15 @@ the device's batch only. Fitting the models to measured times is `gmmae.analysis
 """
 
 import math
+import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
+from scipy.optimize import nnls
 
 from gmmae.base.errors import InputError
 
@@ -174,6 +177,21 @@ class StepTimes(NamedTuple):
         return float(np.interp(batch, self.batches, self.seconds))
 
 
+def same_device(device: str, other: str) -> bool:
+    """Whether two names are of one kind of device: by the first word with a digit, or as a whole where neither has one.
+
+    >>> same_device("NVIDIA H200 SXM", "NVIDIA H200"), same_device("NVIDIA H200 SXM", "cpu")
+    (True, False)
+    >>> same_device("NVIDIA A100 SXM4", "NVIDIA A100-SXM4-80GB"), same_device("NVIDIA H100 80GB", "NVIDIA A100 80GB")
+    (True, False)
+    """
+    models = []
+    for name in (device, other):
+        words = re.findall(r"[a-z0-9]+", name.lower())
+        models.append(next((word for word in words if re.search(r"\d", word)), " ".join(words)))
+    return models[0] == models[1]
+
+
 def scale(cluster: Cluster, step_times: StepTimes) -> float:
     """Seconds on the cluster's device for one second measured; 1 where the cluster gives no `reference_step_s`.
 
@@ -199,3 +217,38 @@ def projected_step_s(cluster: Cluster, step_times: StepTimes, device_batch: int,
       InputError: a batch outside the measured ones, or no device.
     """
     return scale(cluster, step_times) * step_times.at(device_batch) + all_reduce_s(cluster, devices, gradient_bytes)
+
+
+def affine(times: StepTimes) -> tuple[float, float]:
+    """a and b of a + b · batch, both at least 0, by least squares of the relative residuals.
+
+    >>> [round(number, 3) for number in affine(StepTimes((1, 2, 4), (3.0, 4.0, 6.0)))]
+    [2.0, 1.0]
+    """
+    batches, seconds = np.array(times.batches, float), np.array(times.seconds)
+    (a, b), _ = nnls(np.stack([1 / seconds, batches / seconds], axis=1), np.ones(len(batches)))
+    return float(a), float(b)
+
+
+def seconds_at(times: StepTimes, samples: float | np.ndarray) -> np.ndarray:
+    """Seconds of so many samples: between the measured numbers linear, beyond the largest as `affine` goes on from there.
+
+    >>> seconds_at(StepTimes((1, 2), (3.0, 4.0)), np.array([1.0, 1.5, 4.0])).round(6).tolist()
+    [3.0, 3.5, 6.0]
+    """
+    beyond = np.maximum(0.0, np.asarray(samples) - times.batches[-1])
+    return np.interp(samples, times.batches, times.seconds) + affine(times)[1] * beyond
+
+
+def as_in_runs(times: StepTimes, seen: Mapping[int, float]) -> StepTimes:
+    """The times scaled to what steps of some batches took in whole runs; between these, their ratios linear in logarithms.
+
+    A step that is timed in a short block pays for the block's beginning, on a CPU by as much as a third of it.
+
+    >>> as_in_runs(StepTimes((1, 4, 8), (2.0, 4.0, 8.0)), {4: 2.0}).seconds
+    (1.0, 2.0, 4.0)
+    """
+    batches = sorted(seen)
+    ratios = [math.log(seen[batch] / float(seconds_at(times, batch))) for batch in batches]
+    scales = np.exp(np.interp(np.log(times.batches), np.log(batches), ratios))
+    return StepTimes(times.batches, tuple((np.array(times.seconds) * scales).tolist()))

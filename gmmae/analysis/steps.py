@@ -166,12 +166,12 @@ def fit(points: Mapping[int, float], power: float = 1.0) -> tuple[float, float]:
     """
     batches, logs = _logs(points)
 
-    def spread(log_bn: float) -> float:
-        levels = logs - power * np.log1p(np.exp(log_bn) / batches)
-        return float(((levels - levels.mean()) ** 2).sum())
+    def spread(log_bn: Float[np.ndarray, "*grid"]) -> Float[np.ndarray, "*grid"]:
+        levels = logs - power * np.log1p(np.exp(log_bn)[..., None] / batches)
+        return ((levels - levels.mean(-1, keepdims=True)) ** 2).sum(-1)
 
-    first = min(GRID + np.log(batches).mean(), key=spread)
-    step = GRID[1] - GRID[0]
+    grid = GRID + np.log(batches).mean()
+    first, step = grid[np.argmin(spread(grid))], GRID[1] - GRID[0]
     log_bn = float(np.asarray(minimize_scalar(spread, bounds=(first - step, first + step), method="bounded").x))
     return float(np.exp((logs - power * np.log1p(np.exp(log_bn) / batches)).mean())), math.exp(log_bn)
 

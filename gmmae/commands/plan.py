@@ -1,11 +1,12 @@
 """`gmmae plan`: which arm, how many devices, how long, how sure; measured on one device before any others are booked."""
 
+import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gmmae.base.rules import NonNegativeInt, distinct, require
+from gmmae.base.rules import NonNegativeFloat, NonNegativeInt, distinct, require
 from gmmae.commands.arguments import TrainArguments, config_path, parse_with_config
 
 
@@ -15,42 +16,52 @@ class PlanArguments(TrainArguments):
 
     clusters: tuple[str, ...] = ("h200_nvlink",)  # TOML files, or names of those in configs/clusters
     devices: tuple[int, ...] = (1, 2, 4, 8, 16, 32)  # numbers of devices to choose from
-    budget_epochs: NonNegativeInt = 0  # that measuring may take; 0: what it needs, about two runs to the target
+    budget_epochs: NonNegativeInt = 0  # epochs that all measuring may take; 0: what it needs, about two runs to the target
+    scale_compute: NonNegativeFloat = 0.0  # seconds on a cluster's device for one second measured here; 0: as its file says
     tune: bool = False  # also look for the best rate at each batch, for the arm tuned; it takes many runs' time
+    noise_scale: bool = False  # also measure the gradient's noise scale at the target, for comparison with other formulas
 
 
 def command(arguments: Sequence[str], prog: str) -> int:
     """Measures, prints the answer, writes the page. Returns the exit code."""
     asked, config, name = parse_with_config(PlanArguments, arguments, prog)
     require(distinct(1).holds(asked.devices), "devices", distinct(1).words, asked.devices)
-    require(bool(asked.clusters), "clusters", "at least one", asked.clusters)
-    require(asked.budget_epochs >= 0, "budget_epochs", "at least 0", asked.budget_epochs)
+    for key in ("budget_epochs", "scale_compute"):
+        value = getattr(asked, key)
+        require(value >= 0 and math.isfinite(value), key, "a finite number of at least 0", value)
     from gmmae.analysis.scaling import read_cluster
     from gmmae.base.config import changed
     from gmmae.processes.distributed import joined
 
     clusters = [read_cluster(config_path(each, "clusters")) for each in asked.clusters]
+    names = {each.name for each in clusters}
+    require(bool(names) and len(names) == len(clusters), "clusters", "one or more of different names", asked.clusters)
     root = asked.workdir or Path("runs") / f"plan_{name}"
     one = changed(config, parallel__devices=1, parallel__virtual=0, distributed__auto=False)
     with joined(one, shlex.join([*prog.split(), *arguments])):
         from gmmae.base.stopping import EXIT_CODES
         from gmmae.report import plan_page
-        from gmmae.sweep.measuring import Interrupted, measure
+        from gmmae.sweep.measurements import Interrupted, claimed
+        from gmmae.sweep.measuring import measure
         from gmmae.training import terminal
 
-        try:
-            found = measure(
-                one,
-                root,
-                terminal.display,
-                devices=asked.devices,
-                reference_batches={each.reference_batch for each in clusters},
-                budget_epochs=asked.budget_epochs,
-                tune=asked.tune,
-            )
-        except Interrupted as error:
-            print("interrupted; the same command goes on where it was", flush=True)
-            return EXIT_CODES[str(error)]
-    for line in plan_page.write(root, asked.config, found, clusters, asked.devices):
+        references = {each.reference_batch for each in clusters if each.reference_step_s and not asked.scale_compute}
+        with claimed(root) as folder:
+            try:
+                found = measure(
+                    one,
+                    folder,
+                    terminal.display,
+                    devices=asked.devices,
+                    reference_batches=references,
+                    budget_epochs=asked.budget_epochs,
+                    tune=asked.tune,
+                    noise_scale=asked.noise_scale,
+                )
+            except Interrupted as error:
+                print("interrupted; the same command goes on where it was", flush=True)
+                return EXIT_CODES[str(error)]
+            lines = plan_page.write(root, name, found, clusters, asked.devices, asked.scale_compute)
+    for line in lines:
         print(line)
     return 0

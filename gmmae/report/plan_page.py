@@ -1,6 +1,5 @@
 """A plan as lines for a terminal, as `plan.json`, and as a page: the answer first, then what it rests on."""
 
-import itertools
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -9,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gmmae.analysis import failure, plan
+from gmmae.analysis import failure, plan, scaling
 from gmmae.analysis.plan import BEST_BATCH, Cell, Forecast, Rule
 from gmmae.analysis.scaling import Cluster
 from gmmae.analysis.steps import WARN_RESIDUAL
@@ -29,6 +28,12 @@ from gmmae.sweep.measuring import Found
 
 JSON, HTML, MARKDOWN = "plan.json", "index.html", "README.md"
 
+AS_MEASURED = "devices as fast as the one that measured"
+"""Whose times a plan tells where no factor to the cluster's own devices is known."""
+
+ROUNDING = 1.005
+"""A speed-up over the number of devices by more than this factor is said to be the measuring machine's."""
+
 RULE_HOLDS = 0.9
 """A power of the law above which the rule of thumb is told."""
 
@@ -38,7 +43,9 @@ RATIOS = tuple(float(ratio) for ratio in np.logspace(-2, 2, 33))
 COLUMNS = ("arm", "n", "batch", "rate", "time", "80 %", "fails", "speed-up", "efficiency")
 
 
-def write(root: Path, name: str, found: Found, clusters: Sequence[Cluster], devices: Collection[int]) -> list[str]:
+def write(
+    root: Path, name: str, found: Found, clusters: Sequence[Cluster], devices: Collection[int], compute_scale: float = 0.0
+) -> list[str]:
     """Writes `plan.json` and the page; returns the lines of the answer.
 
     Args:
@@ -46,27 +53,31 @@ def write(root: Path, name: str, found: Found, clusters: Sequence[Cluster], devi
       name: of the configuration.
       found: what was measured.
       clusters: that are asked about.
-      devices: numbers of them.
+      devices: numbers of them; those without a training sample for each device are left out.
+      compute_scale: seconds on a cluster's device for one second measured; 0: what each cluster's file says.
 
     Raises:
       InputError: the folder cannot be written.
     """
     names = planned(found.measured.optim)
-    forecasts = [plan.forecast(found.measured, cluster, names, devices) for cluster in clusters]
+    forecasts = [plan.forecast(found.measured, cluster, names, devices, compute_scale) for cluster in clusters]
+    devices = plan.runnable(found.measured.samples, devices)
     rule = plan.rule(found.measured)
     lines = [line for one, cluster in zip(forecasts, clusters, strict=True) for line in _answer(one, cluster, found)]
     try:
         write_text(
-            root / JSON, json.dumps(_plain(as_json(name, found, rule, forecasts, clusters)), indent=1, allow_nan=False) + "\n"
+            root / JSON,
+            json.dumps(_plain(as_json(name, found, rule, forecasts, clusters, compute_scale > 0)), indent=1, allow_nan=False)
+            + "\n",
         )
-        blocks = _blocks(name, found, rule, forecasts, clusters, sorted(devices), root / "figures")
+        blocks = _blocks(name, found, rule, forecasts, clusters, devices, root / "figures")
         write_text(root / MARKDOWN, document.markdown(blocks, root))
         write_text(root / HTML, document.html(f"Plan: {name}", blocks))
     except OSError as error:
         raise InputError(f"workdir must be a folder that can be written; got {root} ({error.strerror or error})") from error
     for one, cluster in zip(forecasts, clusters, strict=True):
         lines += ["", cluster.name, grid_table([COLUMNS, *map(_row, one.cells)])]
-    return [*lines, "", *_rests_on(found, rule, forecasts), "", *(str(root / each) for each in (JSON, HTML))]
+    return [*lines, "", *_rests_on(found, rule, forecasts, clusters), "", *(str(root / each) for each in (JSON, HTML))]
 
 
 def time_text(seconds: float) -> str:
@@ -84,7 +95,14 @@ def planned(optim: OptimConfig) -> list[str]:
     return [name for name in arms.ARMS if name != "tuned" or optim.tuned_factors]
 
 
-def as_json(name: str, found: Found, rule: Rule, forecasts: Sequence[Forecast], clusters: Sequence[Cluster]) -> dict[str, Any]:
+def as_json(
+    name: str,
+    found: Found,
+    rule: Rule,
+    forecasts: Sequence[Forecast],
+    clusters: Sequence[Cluster],
+    scaled_by_user: bool = False,
+) -> dict[str, Any]:
     """Everything that a program may want."""
     m = found.measured
     return {
@@ -94,7 +112,11 @@ def as_json(name: str, found: Found, rule: Rule, forecasts: Sequence[Forecast], 
                 "cells": [cell._asdict() for cell in one.cells],
                 "best": one.best._asdict(),
                 "best_batch": one.best_batches,
+                "best_batches": one.listed,
                 "overhead": one.overheads,
+                "compute_scale": one.compute_scale,
+                "scaled_by_user": scaled_by_user,
+                "times_of": times_of(one, cluster, found.device_kind),
             }
             for one, cluster in zip(forecasts, clusters, strict=True)
         },
@@ -124,6 +146,7 @@ def as_json(name: str, found: Found, rule: Rule, forecasts: Sequence[Forecast], 
             "seconds": found.seconds,
             "notes": found.notes,
             "tuned_factors": found.tuned_factors,
+            "norms": found.norms,
             "versions": versions(),
             "git_commit": git_commit(),
         },
@@ -139,20 +162,39 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def times_of(one: Forecast, cluster: Cluster, measured_on: str) -> str:
+    """Whose times a forecast tells: the cluster's device, by measurement or by a factor, or the device that measured.
+
+    The step times of one kind of device are never called those of another, unless a factor between them is given.
+    """
+    if scaling.same_device(cluster.device, measured_on):
+        return f"{cluster.name}, steps measured on {measured_on}"
+    if one.compute_scale != 1:
+        return f"{cluster.name}, steps measured on {measured_on}, computation taken as {one.compute_scale:.3g} times as long"
+    return f"{AS_MEASURED} ({measured_on}), linked as in {cluster.name}"
+
+
 def _answer(one: Forecast, cluster: Cluster, found: Found) -> list[str]:
     """What to do, in sentences."""
-    best = one.best
-    what = "GPU" if {"GPU", "NVIDIA"} & set(cluster.device.split()) else "device"
-    on = f"{best.devices} {what}{'s' * (best.devices > 1)} of {cluster.name}"
+    best, whose = one.best, times_of(one, cluster, found.device_kind)
+    if whose.startswith(AS_MEASURED):
+        on = f"{best.devices} device{'s' * (best.devices > 1)} {whose.removeprefix('devices ')}"
+    else:
+        what = "GPU" if {"GPU", "NVIDIA"} & set(cluster.device.split()) else "device"
+        on = f"{best.devices} {what}{'s' * (best.devices > 1)} of {whose}"
     span = f"{time_text(best.seconds)} ({time_text(best.seconds_low)} to {time_text(best.seconds_high)}, 80 %)"
     answer = f"On {on}: {_label(best.arm).lower()}, about {span}"
-    return [f"{answer}; {_growth(one)}; {_failures(one)}."]
+    beyond = ""
+    if best.speedup > best.devices * ROUNDING:
+        cause = f"comes from {found.device_kind}, which computes small batches faster a sample"
+        beyond = f" A speed-up of {best.speedup:.3g} on {best.devices} {cause}."
+    return [f"{answer}; {_growth(one)}; {_failures(one)}.{beyond}"]
 
 
 def _growth(one: Forecast) -> str:
     strong = {cell.devices: cell.expected_s for cell in one.cells if cell.arm == "strong"}
     grown = [cell for cell in one.cells if cell.devices > 1 and cell.arm not in ("strong", BEST_BATCH)]
-    pays = [cell for cell in grown if cell.expected_s < strong.get(cell.devices, math.inf)]
+    pays = [cell for cell in grown if cell.tested and cell.expected_s < strong.get(cell.devices, math.inf)]
     if not pays:
         return "growing the batch with the devices never pays"
     first = min(pays, key=lambda cell: (cell.devices, cell.expected_s))
@@ -160,10 +202,14 @@ def _growth(one: Forecast) -> str:
 
 
 def _failures(one: Forecast) -> str:
-    doubtful = [cell.devices for cell in one.cells if cell.arm == "linear" and cell.probability_of_failure > 0.5]
-    if not doubtful:
-        return "the linear rule will rather work"
-    return f"the linear rule will most likely fail from n = {doubtful[0]} on"
+    linear = [cell for cell in one.cells if cell.arm == "linear" and cell.devices > 1]
+    doubtful = [cell.devices for cell in linear if cell.tested and cell.probability_of_failure > 0.5]
+    untested = [cell.devices for cell in linear if not cell.tested]
+    told = [
+        *([f"the linear rule will most likely fail from n = {doubtful[0]} on"] if doubtful else []),
+        *([f"the linear rule is untested from n = {untested[0]} on"] if untested else []),
+    ]
+    return "; ".join(told) or ("the linear rule will rather work" if linear else "the linear rule was not asked about")
 
 
 def _label(name: str) -> str:
@@ -178,18 +224,18 @@ def _row(cell: Cell) -> tuple[str, ...]:
         f"{cell.learning_rate:.3g}",
         time_text(cell.seconds),
         f"{time_text(cell.seconds_low)} to {time_text(cell.seconds_high)}",
-        f"{100 * cell.probability_of_failure:.0f} %",
+        f"{100 * cell.probability_of_failure:.0f} %" if cell.tested else "untested",
         f"{cell.speedup:.2f}",
         f"{100 * cell.efficiency:.0f} %",
     )
 
 
-def _rests_on(found: Found, rule: Rule, forecasts: Sequence[Forecast]) -> list[str]:
+def _rests_on(found: Found, rule: Rule, forecasts: Sequence[Forecast], clusters: Sequence[Cluster]) -> list[str]:
     """The numbers behind the answer."""
     m, base = found.measured, found.measured.optim.base_batch
     threshold = base / rule.bn
     ratio = rule.overhead_s / (rule.sample_s * base) if rule.sample_s else math.inf
-    scale = "not found" if m.noise_scale is None else f"{m.noise_scale:.3g} samples"
+    several = len(clusters) > 1
     steps = ", ".join(f"{count:.0f} at batch {batch}" for batch, count in sorted(m.steps.items()))
     spent, epochs = sum(found.seconds.values()), sum(found.epochs.values())
     law = f"S(B) = {rule.smin:.0f} (1 + {rule.bn:.3g} / B)" + (f"^{rule.power:.2g}" if rule.power < 1 else "")
@@ -200,15 +246,20 @@ def _rests_on(found: Found, rule: Rule, forecasts: Sequence[Forecast]) -> list[s
         else f"The base rate limits training: {max(m.pace):g} times the rate goes {m.pace[max(m.pace)]:.2g} times as fast.",
         f"Steps to {found.metric} {found.target:g}: {steps}; {law}. A step takes "
         f"{1e3 * rule.overhead_s:.3g} ms + {1e3 * rule.sample_s:.3g} ms a sample on {found.device_kind}.",
-        "Best batch at the base rate: "
-        + "; ".join(", ".join(f"{b} on {n}" for n, b in one.best_batches.items()) for one in forecasts)
-        + f". The gradient's noise scale is {scale}.",
-        f"For the arm best-batch: --optim.best-batches {_listed(forecasts[0].best_batches)}"
-        + (
-            f". For the arm tuned: --optim.tuned-factors {' '.join(f'{f:g}' for f in found.tuned_factors)}"
-            * bool(found.tuned_factors)
+        *(
+            f"The arm best-batch{f', {cluster.name}' * several}: "
+            f"{', '.join(f'{batch} on {n}' for n, batch in one.best_batches.items())}; "
+            f"--optim.best-batches {' '.join(map(str, one.listed))}"
+            for one, cluster in zip(forecasts, clusters, strict=True)
         ),
-        f"The rate may be {failure.edge(m.progress):.2g} times the base rate before an epoch at the base batch fails"
+        *(
+            f"--scale-compute takes the factor from {found.device_kind} to {cluster.device}, and gives times of {cluster.name}."
+            for one, cluster in zip(forecasts, clusters, strict=True)
+            if times_of(one, cluster, found.device_kind).startswith(AS_MEASURED)
+        ),
+        *([f"The gradient's noise scale is {m.noise_scale:.3g} samples."] if m.noise_scale is not None else []),
+        *([f"For the arm tuned: --optim.tuned-factors {_numbers(found.tuned_factors)}"] if found.tuned_factors else []),
+        _edge(m.progress)
         + (f"; units that still learn after the linear rule's first steps: {_shares(m.vitality)}." if m.vitality else "."),
         f"Measuring took {epochs:.0f} epochs and {time_text(spent)}: {epochs / found.base_epochs:.1f} times the base run's "
         f"{found.base_epochs} epochs, {spent / found.base_s:.1f} times its {time_text(found.base_s)}, compiling included.",
@@ -223,10 +274,19 @@ def _rests_on(found: Found, rule: Rule, forecasts: Sequence[Forecast]) -> list[s
     return [*lines, *(f"warning: {note}" for note in found.notes)]
 
 
-def _listed(batches: Mapping[int, int]) -> str:
-    """Those on 1, 2, 4, … devices, as the command line takes them."""
-    powers = itertools.takewhile(batches.__contains__, (2**i for i in itertools.count()))
-    return " ".join(str(batches[n]) for n in powers)
+def _edge(progress: Mapping[float, float]) -> str:
+    """How large a learning rate the trials at the base batch allow."""
+    edge, largest = failure.edge(progress), max(progress, default=1.0)
+    if edge <= largest:
+        return f"The rate may be {edge:.2g} times the base rate before an epoch at the base batch fails"
+    if largest > 1:
+        return f"No trial failed, up to {largest:g} times the base rate"
+    return "No trial of a higher rate was made"
+
+
+def _numbers(values: Sequence[float]) -> str:
+    """Values as the command line takes them."""
+    return " ".join(f"{value:g}" for value in values)
 
 
 def _shares(vitality: Mapping[float, float]) -> str:
@@ -251,22 +311,25 @@ def _blocks(
     for place, (one, cluster) in enumerate(zip(forecasts, clusters, strict=True)):
         blocks += [
             Heading(cluster.name, 2),
-            _times(one, cluster, folder / f"times_{place + 1}"),
-            _table(one, cluster, place + 1),
+            _times(one, cluster, found.device_kind, folder / f"times_{place + 1}"),
+            _table(one, times_of(one, cluster, found.device_kind), place + 1),
         ]
     blocks += [
         Heading("Where each arm is the best", 2),
         _map(found, forecasts, clusters, devices, folder / "map"),
         Heading("What it rests on", 2),
-        Bullets(tuple(_rests_on(found, rule, forecasts))),
+        Bullets(tuple(_rests_on(found, rule, forecasts, clusters))),
     ]
     return blocks
 
 
-def _times(one: Forecast, cluster: Cluster, stem: Path) -> Figure:
+def _times(one: Forecast, cluster: Cluster, measured_on: str, stem: Path) -> Figure:
     bands = [_band(name, [cell for cell in one.cells if cell.arm == name]) for name in dict.fromkeys(c.arm for c in one.cells)]
-    drawn = pictures.times(bands, title=f"Foretold time to target on {cluster.name}")
-    caption = "Median, and the interval for 80 % of the runs that arrive; training and validation, without compiling."
+    drawn = pictures.times(bands, title=f"Predicted time to the target, {cluster.name}")
+    caption = (
+        f"Times of {times_of(one, cluster, measured_on)}. Median, and the interval for 80 % of the runs that reach the target; "
+        "training and validation, without compiling."
+    )
     return Figure("Times", caption, *canvas.save_both(drawn, stem))
 
 
@@ -279,13 +342,13 @@ def _band(name: str, cells: Sequence[Cell]) -> Band:
     )
 
 
-def _table(one: Forecast, cluster: Cluster, place: int) -> Table:
+def _table(one: Forecast, whose: str, place: int) -> Table:
     best = one.best
     note = (
         f"The choice is {best.arm} on {best.devices}: the fewest devices within {100 * (plan.NEAR - 1):.0f} % of the least "
         "expected time, in which a run that fails is begun again with strong scaling."
     )
-    return Table(f"plan_{place}", f"Foretold for {cluster.name}", COLUMNS, tuple(map(_row, one.cells)), (note,))
+    return Table(f"plan_{place}", f"Predicted for {whose}", COLUMNS, tuple(map(_row, one.cells)), (note,))
 
 
 def _map(

@@ -32,6 +32,7 @@ class Prediction(NamedTuple):
     seconds_high: float
     probability_of_failure: float
     learning_rate: float
+    tested: bool = True  # whether trials stand behind that probability
 
     def fits(self, run: Run) -> bool:
         """Whether it is about what the run did."""
@@ -44,6 +45,7 @@ class Forecast(NamedTuple):
 
     cells: tuple[Prediction, ...]
     best: tuple[str, int]  # the arm and the number of devices that it recommends
+    scaled: bool = False  # by a factor that its user gave, which the sweep does not know
 
 
 def read(path: Path, stop: StopConfig) -> dict[str, Forecast]:
@@ -71,10 +73,16 @@ def read(path: Path, stop: StopConfig) -> dict[str, Forecast]:
 
 def _forecast(data: Mapping[str, Any]) -> Forecast:
     cells = (
-        Prediction(cell["arm"], int(cell["devices"]), int(cell["batch"]), *(_number(cell[name]) for name in NUMBERS))
+        Prediction(
+            cell["arm"],
+            int(cell["devices"]),
+            int(cell["batch"]),
+            *(_number(cell[name]) for name in NUMBERS),
+            tested=bool(cell.get("tested", True)),
+        )
         for cell in data["cells"]
     )
-    return Forecast(tuple(cells), (data["best"]["arm"], int(data["best"]["devices"])))
+    return Forecast(tuple(cells), (data["best"]["arm"], int(data["best"]["devices"])), bool(data.get("scaled_by_user", False)))
 
 
 def _number(value: float | None) -> float:
@@ -104,6 +112,11 @@ def blocks(by_cluster: Sequence[Results], path: Path) -> list[Block]:
         ]
     made: list[Block] = []
     for place, (name, results) in enumerate(pairs):
+        if forecasts[name].scaled:
+            made.append(
+                Paragraph(f"The plan's times for {name} are those of --scale-compute; the sweep's are not: no comparison.")
+            )
+            continue
         fitting = [(one, runs) for one in forecasts[name].cells if (runs := _group(results, one))]
         fitting.sort(key=lambda pair: (results.config.arms.index(pair[0].arm), pair[0].devices))
         if first.runs and not fitting:
@@ -146,7 +159,7 @@ def _table(name: str, fitting: Sequence[tuple[Prediction, list[Run]]], results: 
         missed = f"{sum(not run.reached for run in runs)} of {len(runs)}"
         times = (_known(one.seconds, tables.seconds), _interval(one), tables.seconds(median))
         verdict = "yes" if within else "no" if known else "–"
-        share = _known(one.probability_of_failure, "{:.0%}".format)
+        share = _known(one.probability_of_failure, "{:.0%}".format) if one.tested else "untested"
         rows.append((one.arm, str(one.devices), *times, verdict, missed, share))
     columns = ("arm", "devices", "predicted (s)", f"{LEVEL} % interval (s)", "outcome (s)", "within", "missed", "P(miss)")
     notes = [

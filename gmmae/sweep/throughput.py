@@ -149,6 +149,16 @@ def _timing(samples: int, devices: int, seconds: Sequence[float]) -> Timing:
     return Timing(samples, math.ceil(samples / devices), median, low, high)
 
 
+def merged(earlier: Timings | None, later: Timings) -> Timings:
+    """Both measurements as one; where both have timed the same, the later one counts."""
+    if earlier is None:
+        return later
+    train = {row.samples: row for row in (*earlier.train, *later.train)}
+    validation = {row.samples: row for row in (*earlier.validation, *later.validation)}
+    failed = earlier.failed | later.failed
+    return later._replace(train=sorted(train.values()), validation=sorted(validation.values()), failed=failed)
+
+
 def write(path: Path, timings: Timings) -> None:
     """Writes the timings as JSON, whole or not at all."""
     rows = {name: [row._asdict() for row in getattr(timings, name)] for name in ("train", "validation")}

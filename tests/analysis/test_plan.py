@@ -131,7 +131,7 @@ def test_times_beyond_the_measured_batches_go_on():
 
 def test_step_times_are_those_of_the_runs_where_there_were_runs():
     timed = StepTimes((1, 8, 32, 128), (0.004, 0.0125, 0.047, 0.18))
-    found = plan.as_in_runs(timed, {8: 0.0105, 32: 0.036})
+    found = scaling.as_in_runs(timed, {8: 0.0105, 32: 0.036})
     assert found.at(8) == pytest.approx(0.0105)
     assert found.at(32) == pytest.approx(0.036)
     assert found.at(1) / timed.at(1) == pytest.approx(0.0105 / 0.0125)  # beyond, the ratio of the nearest

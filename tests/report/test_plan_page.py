@@ -2,9 +2,11 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
+from gmmae.analysis import plan
 from gmmae.analysis.plan import rule
 from gmmae.analysis.scaling import Cluster
 from gmmae.report import plan_page
@@ -30,8 +32,8 @@ def written(tmp_path_factory):
 def test_the_answer_comes_first(written):
     first, second = written[1][:2]
     assert first.startswith("On ")
-    assert "of Ideal: " in first
-    assert "of Slow: " in second
+    assert "as fast as the one that measured (cpu), linked as in Ideal: " in first
+    assert "linked as in Slow: " in second
     assert "80 %" in first
     assert "the linear rule will most likely fail from n = 4 on" in first
 
@@ -83,3 +85,17 @@ def test_one_batch_has_no_residual(tmp_path):
 def test_a_number_that_is_none_is_null(tmp_path):
     plan_page.write(tmp_path, "mine", found(measured=measured(progress={1.0: 1.0, 2.0: math.nan})), [IDEAL], (1, 2))
     assert json.loads((tmp_path / "plan.json").read_text())["measured"]["progress"]["2.0"] is None
+
+
+@pytest.mark.parametrize(
+    ("device", "reference_step_s", "words"),
+    [
+        ("NVIDIA H200 SXM", 0.0, "devices as fast as the one that measured (cpu), linked as in Mine"),
+        ("NVIDIA H200 SXM", 0.096, "Mine, steps measured on cpu, computation taken as 0.5 times as long"),
+        ("cpu", 0.0, "Mine, steps measured on cpu"),
+    ],
+)
+def test_times_are_those_of_a_named_device(device, reference_step_s, words):
+    cluster = replace(IDEAL, name="Mine", device=device, reference_step_s=reference_step_s)
+    forecast = plan.forecast(measured(0.16), cluster, ("strong",), (1, 2))
+    assert plan_page.times_of(forecast, cluster, "cpu") == words

@@ -156,3 +156,16 @@ def test_a_report_takes_the_plan_in_the_sweeps_folder_or_the_one_it_is_given(tmp
 def test_step_times_alone_are_no_outcome_of_a_plan(tmp_path):
     with pytest.raises(InputError, match=r"--plan needs a sweep that trains to a target; got .* leave it out"):
         page.write(SweepConfig(mode="throughput"), tmp_path, [], tmp_path / "plan.json")
+
+
+def test_times_by_a_factor_that_the_sweep_does_not_know_are_not_compared(found, tmp_path):
+    clusters = {"Flat": PLAN["clusters"]["Flat"] | {"scaled_by_user": True}}
+    tables, texts = shown(predictions.blocks([found], written(tmp_path, clusters=clusters)))
+    assert not tables
+    assert texts == ["The plan's times for Flat are those of --scale-compute; the sweep's are not: no comparison."]
+
+
+def test_a_failure_that_was_not_tried_is_called_untested(found, tmp_path):
+    cells = [cell | {"tested": False} for cell in CELLS]
+    (table,), _ = shown(predictions.blocks([found], written(tmp_path, clusters={"Flat": {"cells": cells, "best": BEST}})))
+    assert {row[-1] for row in table.rows} == {"untested"}

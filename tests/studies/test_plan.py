@@ -9,7 +9,7 @@ from studies.plan import Judged, recall
 from studies.policies import Situation, Truth, by_goodput, outcome
 from tests.analysis.test_plan import measured
 
-CELL = plan.plan.Cell("linear", 4, 128, 0.004, 100.0, 80.0, 120.0, 1.0, 0.8, 1.2, 0.0, 1.0, 1.0, 1.0)
+CELL = plan.plan.Cell("linear", 4, 128, 0.004, 100.0, 80.0, 120.0, 1.0, 0.8, 1.2, 0.0, True, 1.0, 1.0, 1.0)
 
 
 def one(arrived: bool, chance: float) -> Judged:
