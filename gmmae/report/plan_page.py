@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gmmae.analysis import failure, plan, scaling
-from gmmae.analysis.plan import BEST_BATCH, Cell, Forecast, Rule
+from gmmae.analysis.plan import BEST_BATCH, Cell, Forecast, Measured, Rule
 from gmmae.analysis.scaling import Cluster
 from gmmae.analysis.steps import WARN_RESIDUAL
 from gmmae.base import arms
@@ -59,9 +59,12 @@ def write(
     Raises:
       InputError: the folder cannot be written.
     """
-    names = planned(found.measured.optim)
+    names, samples = planned(found.measured.optim), found.measured.samples
     forecasts = [plan.forecast(found.measured, cluster, names, devices, compute_scale) for cluster in clusters]
-    devices = plan.runnable(found.measured.samples, devices)
+    if left_out := sorted(n for n in devices if n > samples):
+        note = f"{', '.join(map(str, left_out))} devices are left out: there are {samples} training samples"
+        found = found._replace(notes=[*found.notes, note])
+    devices = plan.runnable(samples, devices)
     rule = plan.rule(found.measured)
     lines = [line for one, cluster in zip(forecasts, clusters, strict=True) for line in _answer(one, cluster, found)]
     try:
@@ -184,11 +187,28 @@ def _answer(one: Forecast, cluster: Cluster, found: Found) -> list[str]:
         on = f"{best.devices} {what}{'s' * (best.devices > 1)} of {whose}"
     span = f"{time_text(best.seconds)} ({time_text(best.seconds_low)} to {time_text(best.seconds_high)}, 80 %)"
     answer = f"On {on}: {_label(best.arm).lower()}, about {span}"
-    beyond = ""
-    if best.speedup > best.devices * ROUNDING:
-        cause = f"comes from {found.device_kind}, which computes small batches faster a sample"
-        beyond = f" A speed-up of {best.speedup:.3g} on {best.devices} {cause}."
-    return [f"{answer}; {_growth(one)}; {_failures(one)}.{beyond}"]
+    told = [answer, *([_growth(one), _failures(one)] if any(cell.devices > 1 for cell in one.cells) else [])]
+    return [f"{'; '.join(told)}.{_beyond(one, found)}"]
+
+
+def _beyond(one: Forecast, found: Found) -> str:
+    """Why a speed-up is larger than the number of devices, where it is."""
+    best, m = one.best, found.measured
+    if best.speedup <= ROUNDING * best.devices:
+        return ""
+    share = best.batch / best.devices
+    faster = share < m.optim.base_batch and _sample_s(m, share) < _sample_s(m, m.optim.base_batch)
+    cause = (
+        f"comes from {found.device_kind}, which computes small batches faster a sample"
+        if faster
+        else "comes from its batch and its learning rate, which one device did not have"
+    )
+    return f" A speed-up of {best.speedup:.3g} on {best.devices} {cause}."
+
+
+def _sample_s(measured: Measured, batch: float) -> float:
+    """Seconds of a training step over its samples, as measured on one device."""
+    return float(scaling.seconds_at(measured.train, batch)) / batch
 
 
 def _growth(one: Forecast) -> str:
@@ -209,7 +229,7 @@ def _failures(one: Forecast) -> str:
         *([f"the linear rule will most likely fail from n = {doubtful[0]} on"] if doubtful else []),
         *([f"the linear rule is untested from n = {untested[0]} on"] if untested else []),
     ]
-    return "; ".join(told) or ("the linear rule will rather work" if linear else "the linear rule was not asked about")
+    return "; ".join(told) or "the linear rule will rather work"
 
 
 def _label(name: str) -> str:
@@ -325,9 +345,10 @@ def _blocks(
 
 def _times(one: Forecast, cluster: Cluster, measured_on: str, stem: Path) -> Figure:
     bands = [_band(name, [cell for cell in one.cells if cell.arm == name]) for name in dict.fromkeys(c.arm for c in one.cells)]
-    drawn = pictures.times(bands, title=f"Predicted time to the target, {cluster.name}")
+    whose = times_of(one, cluster, measured_on)
+    drawn = pictures.times(bands, title=f"Predicted time to the target: {whose}")
     caption = (
-        f"Times of {times_of(one, cluster, measured_on)}. Median, and the interval for 80 % of the runs that reach the target; "
+        f"Times of {whose}. Median, and the interval for 80 % of the runs that reach the target; "
         "training and validation, without compiling."
     )
     return Figure("Times", caption, *canvas.save_both(drawn, stem))

@@ -130,8 +130,9 @@ def test_what_was_not_tried_is_called_untested(measured, tmp_path, capsys):
 
 
 def test_devices_without_a_sample_each_are_never_recommended(measured, tmp_path, capsys):
-    code, _, _ = small_plan(capsys, tmp_path, "--devices", 1, 200)
+    code, out, _ = small_plan(capsys, tmp_path, "--devices", 1, 200)
     assert code == 0
+    assert "200 devices are left out: there are 100 training samples" in out
     assert {cell["devices"] for cell in cells(tmp_path, "best-batch").values()} == {1}
     code, _, err = small_plan(capsys, tmp_path, "--devices", 200)
     assert code == 2

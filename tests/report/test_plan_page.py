@@ -99,3 +99,10 @@ def test_times_are_those_of_a_named_device(device, reference_step_s, words):
     cluster = replace(IDEAL, name="Mine", device=device, reference_step_s=reference_step_s)
     forecast = plan.forecast(measured(0.16), cluster, ("strong",), (1, 2))
     assert plan_page.times_of(forecast, cluster, "cpu") == words
+
+
+def test_a_speed_up_of_another_batch_is_not_called_the_machine_s(tmp_path):
+    """Half of a step is overhead, so one device takes a larger batch than the base batch."""
+    first = plan_page.write(tmp_path, "mine", found(measured=measured(0.3)), [IDEAL], (1,))[0]
+    assert "comes from its batch and its learning rate, which one device did not have" in first
+    assert "linear rule" not in first
