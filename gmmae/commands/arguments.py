@@ -9,7 +9,7 @@ import io
 import itertools
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, make_dataclass, replace
+from dataclasses import Field, dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
@@ -26,11 +26,6 @@ from gmmae.workloads import registry
 
 T = TypeVar("T")
 
-_TYRO = (tyro.conf.FlagConversionOff,)
-
-Switch = Annotated[bool, tyro.conf.FlagCreatePairsOff]
-"""True where its name is given."""
-
 Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NODULE")]
 
 Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
@@ -45,9 +40,6 @@ Files = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar=
 Real = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="REAL")]
 Generated = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="GENERATED")]
 
-Data = Annotated[DataConfig, tyro.conf.FlagConversionOff]
-"""The section `data`, among arguments that are parsed with `markers=()` for the sake of a `Switch`."""
-
 Scans = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SCANS")]
 """A folder shaped like LUNA16's, as an argument without a name."""
 
@@ -61,7 +53,7 @@ class TrainArguments:
 
     config: str = "quickstart"  # TOML file, or the name of one in configs/; with --workload alone: none
     workdir: Path | None = None  # the run's folder; default: runs/ and the name of the TOML file, or of the workload
-    run: Annotated[Config, tyro.conf.arg(name="")] = field(default_factory=Config)
+    run: Annotated[Config, INLINE, tyro.conf.arg(name="")] = field(default_factory=Config)
 
 
 def parse_train(arguments: Sequence[str], prog: str) -> tuple[Config, Path]:
@@ -103,7 +95,7 @@ def parse_on_run(kind: type[T], arguments: Sequence[str], prog: str) -> tuple[T,
     asks_help = arguments[:1] in ([], ["-h"], ["--help"])
     run = registry.configuration() if asks_help else _run_config(Path(arguments[0]))
     parts = [
-        ("own", Annotated[kind, tyro.conf.arg(name="")], field(default_factory=kind)),
+        ("own", Annotated[kind, INLINE, tyro.conf.arg(name="")], field(default_factory=kind)),
         ("settings", Annotated[type(run.settings), INLINE, tyro.conf.arg(name="")], field(default=run.settings)),
     ]
     both: Any = make_dataclass(kind.__name__, parts, frozen=True)
@@ -150,9 +142,9 @@ class SweepArguments:
 
     config: str = "sweep_quick"  # TOML file, or the name of one in configs/
     workdir: Path | None = None  # the sweep's folder; default: runs/ and the name of the TOML file
-    dry_run: Switch = False  # print the grid, with batches, learning rates and steps, and end
-    retry: Switch = False  # compute crashed and timed-out cells again
-    sweep: Annotated[SweepConfig, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff] = field(default_factory=SweepConfig)
+    dry_run: bool = False  # print the grid, with batches, learning rates and steps, and end
+    retry: bool = False  # compute crashed and timed-out cells again
+    sweep: Annotated[SweepConfig, INLINE, tyro.conf.arg(name="")] = field(default_factory=SweepConfig)
 
 
 class SweepRequest(NamedTuple):
@@ -169,7 +161,7 @@ def parse_sweep(arguments: Sequence[str], prog: str) -> SweepRequest:
     path = config_path(_option(arguments, "--config", SweepArguments.config) or "")
     sweep = read_sweep(path, _option(arguments, "--run.workload", None))
     defaults = SweepArguments(config=str(path), sweep=replace(sweep, run=_typed(sweep.run)))
-    parsed = parse(defaults, arguments, prog, markers=())
+    parsed = parse(defaults, arguments, prog)
     sweep = replace(parsed.sweep, run=_plain(parsed.sweep.run, sweep.run.workload))
     return SweepRequest(sweep, parsed.workdir or Path("runs") / path.stem, parsed.dry_run, parsed.retry)
 
@@ -323,12 +315,35 @@ def _as_arguments(table: dict[str, Any], default: Any) -> list[str]:
         key = key.replace("-", "_")
         if key not in known:
             raise ConfigError(f"unknown key {key!r}{_suggest(key, known)}")
+        if _is_switch(known[key]):
+            if not isinstance(value, bool):
+                raise ConfigError(f"{key} must be true or false; got {value!r}")
+            arguments += as_words(key, value)
+            continue
         lengths, many = _lengths(known[key].type), isinstance(value, list)
         if (len(value) if many else None) not in lengths and not (many and ANY in lengths):
             rule = " or ".join(RULES.get(length, f"a list of {length}") for length in lengths)
             raise ConfigError(f"{key} must be {rule}; got {value!r}")
-        arguments += [f"--{key.replace('_', '-')}", *map(str, value if many else [value])]
+        arguments += as_words(key, value if many else str(value))
     return arguments
+
+
+def _is_switch(item: Field[Any]) -> bool:
+    """Whether a field is `--name` and `--no-name` on the command line."""
+    kind = item.type
+    return (get_args(kind)[0] if get_origin(kind) is Annotated else kind) in (bool, "bool")
+
+
+def as_words(key: str, value: Any) -> list[str]:
+    """Returns a key and its value as words of a command line; a boolean is a switch, one word.
+
+    >>> as_words("data.size", (16, 24)), as_words("log.noise_scale", True), as_words("log.noise_scale", False)
+    (['--data.size', '16', '24'], ['--log.noise-scale'], ['--log.no-noise-scale'])
+    """
+    section, point, name = key.replace("_", "-").rpartition(".")
+    if isinstance(value, bool):
+        return [f"--{section}{point}{'' if value else 'no-'}{name}"]
+    return [f"--{section}{point}{name}", *map(str, value if isinstance(value, list | tuple) else [value])]
 
 
 ANY = -1
@@ -357,16 +372,31 @@ def _suggest(key: str, known: dict[str, Any]) -> str:
     return f"; did you mean {near[0]!r}?" if near else f"; valid keys: {', '.join(siblings)}"
 
 
-def parse(default: T, arguments: Sequence[str], prog: str, markers: tuple[Any, ...] = _TYRO) -> T:
+def parse(default: T, arguments: Sequence[str], prog: str) -> T:
     """tyro's parser of a dataclass, whose docstring is the help's first line; its framed message becomes one line."""
     message = io.StringIO()
     try:
         with contextlib.redirect_stderr(message):
-            return tyro.cli(type(default), prog=prog, default=default, args=arguments, config=markers)
+            return tyro.cli(type(default), prog=prog, default=default, args=arguments)
     except SystemExit as error:
         if not error.code:
             raise
-        raise InputError(_one_line(message.getvalue())) from None
+        raise InputError(_switch_with_a_value(default, arguments) or _one_line(message.getvalue())) from None
+
+
+TRUTH_VALUES = ("true", "false", "yes", "no", "on", "off", "1", "0", "none")
+
+
+def _switch_with_a_value(default: Any, arguments: Sequence[str]) -> str:
+    """What to write in place of the first switch that is followed by a value such as `True`; empty where there is none."""
+    switches = {key for key, item, _ in leaves(default) if _is_switch(item)}
+    words = [word for argument in arguments for word in argument.split("=", 1)]
+    for option, value in itertools.pairwise(words):
+        key = option.removeprefix("--").replace("-", "_")
+        if option.startswith("--") and key in switches and value.lower() in TRUTH_VALUES:
+            [on], [off] = as_words(key, True), as_words(key, False)
+            return f"{option} is a switch without a value: write {on} or {off}; got {value!r}"
+    return ""
 
 
 def _one_line(framed: str) -> str:
@@ -379,5 +409,7 @@ def _one_line(framed: str) -> str:
     body = list(itertools.takewhile(bool, itertools.dropwhile(lambda line: not line, rest))) or [title]
     text = " ".join(body).rstrip(".")
     if "Perhaps you meant:" in rest:
-        text += f"; did you mean {rest[rest.index('Perhaps you meant:') + 1].split()[0]}?"
+        meant = rest[rest.index("Perhaps you meant:") + 1]
+        options = [word.rstrip(",") for word in meant.split() if word.startswith("--")]  # a switch has two
+        text += f"; did you mean {' or '.join(options)}?"
     return text[:1].lower() + text[1:]
