@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from benchmarks.child import ROOT, ask
 from benchmarks.many_processes import Run
 from gmmae.base.provenance import git_commit
-from gmmae.commands.arguments import as_words
+from gmmae.commands.words import as_words
 from gmmae.sweep.display import grid_table
 from studies import environments, tables
 from studies.last_batches import CONFIG, MANY, RECIPES

@@ -134,7 +134,8 @@ def configured(asked: argparse.Namespace, more: Sequence[str], fold: int) -> Con
         "log.tensorboard": False,
         "log.detail-epochs": asked.epochs,
     }
-    from gmmae.commands.arguments import as_words, parse_train
+    from gmmae.commands.arguments import parse_train
+    from gmmae.commands.words import as_words
 
     arguments = ["--workload", "segmentation", *(word for key, value in recipe.items() for word in as_words(key, value))]
     return parse_train([*arguments, *more], "studies.segmentation")[0]

@@ -11,7 +11,8 @@ from gmmae.base.errors import InputError
 from gmmae.base.idle import IDLE
 from gmmae.base.records import LOSS, Record
 from gmmae.base.workdir import WorkDir
-from gmmae.commands.arguments import as_words, on_its_data, parse_train, read_config
+from gmmae.commands.arguments import on_its_data, parse_train, read_config
+from gmmae.commands.words import as_words
 from gmmae.workloads.workload import Params, Samples, Workload
 
 if TYPE_CHECKING:

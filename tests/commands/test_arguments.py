@@ -9,7 +9,6 @@ from gmmae.base.errors import InputError
 from gmmae.commands.arguments import (
     MISSING,
     SweepRequest,
-    as_words,
     config_path,
     parse,
     parse_report,
@@ -22,6 +21,7 @@ from gmmae.commands.arguments import (
 from gmmae.commands.data import parse_inspect, parse_prepare, parse_synth
 from gmmae.commands.judge import JudgeArguments
 from gmmae.commands.plan import PlanArguments
+from gmmae.commands.words import as_words
 from gmmae.sweep.grid import SweepConfig
 from gmmae.workloads import nodules
 from gmmae.workloads.registry import configuration
