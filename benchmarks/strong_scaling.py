@@ -117,7 +117,7 @@ def train(kind: Kind, config: str, folder: Path, cores: Sequence[int], options: 
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     processes = []
     for i, place in enumerate(places):
-        words = ["--config", config, "--workdir", str(place), "--optim.base-batch", str(batch), "--log.tensorboard", "False"]
+        words = ["--config", config, "--workdir", str(place), "--optim.base-batch", str(batch), "--log.no-tensorboard"]
         words += ["--checkpoint.every-epochs", "1000000", *options]
         if kind.together:
             words += [

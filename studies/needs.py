@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from benchmarks.child import ROOT, ask
 from benchmarks.many_processes import Run
 from gmmae.base.provenance import git_commit
+from gmmae.commands.words import as_words
 from gmmae.sweep.display import grid_table
 from studies import environments, tables
 from studies.last_batches import CONFIG, MANY, RECIPES
@@ -102,7 +103,7 @@ def of_train(workdir: Path, count: int) -> float:
     """That of `train.py`."""
     options = {"data.samples": MANY + VALIDATION, "data.validation": VALIDATION, "precision": "float64"}
     options |= {"stop.max-epochs": 1, "log.tensorboard": False, "config": CONFIG, "workdir": workdir}
-    words = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
+    words = [word for name, value in options.items() for word in as_words(name, value)]
     if count == 1:
         output([[sys.executable, "train.py", *words]], [{"JAX_NUM_CPU_DEVICES": "1"}])
     else:

@@ -106,7 +106,7 @@ def cluster(path: Path, reduced: Mapping[int, float], reference_s: float, batch:
 
 def planned(job: Job, config: str, clusters: Path, folder: Path, core: int, seed: int) -> list[dict[str, Any]]:
     """The cells of a plan that is made on one core."""
-    words = ["plan", "--config", config, *shlex.split(job.options), "--seed", str(seed), "--log.tensorboard", "False"]
+    words = ["plan", "--config", config, *shlex.split(job.options), "--seed", str(seed), "--log.no-tensorboard"]
     words += ["--clusters", str(clusters), "--devices", "1", "2", "--workdir", str(folder)]
     program = str(Path(sys.executable).with_name("gmmae"))
     subprocess.run(["taskset", "--cpu-list", str(core), program, *words], cwd=ROOT, check=True)

@@ -2,7 +2,7 @@
 
 python -m studies.segmentation --data FOLDER --out DIR [--folds 5] [--only 0 1] [--epochs 14] [--nodules 60] [OPTIONS]
 
-One network a fold is trained by the project's own loop, on slices that hold nodule (all: `--data.empty-slices True`). OPTIONS
+One network a fold is trained by the project's own loop, on slices that hold nodule (all: `--data.empty-slices`). OPTIONS
 are those of train.py. It is judged after its last epoch, so no fold chooses its epoch. Predictions of slices, each at a place
 off the nodule's centre by lot, are put together in the nodule's volume; what lies outside of what was seen counts as not found.
 Figures are over the slices that hold nodule, and over all slices of the volume.
@@ -134,9 +134,10 @@ def configured(asked: argparse.Namespace, more: Sequence[str], fold: int) -> Con
         "log.tensorboard": False,
         "log.detail-epochs": asked.epochs,
     }
-    arguments = ["--workload", "segmentation", *(str(word) for key, value in recipe.items() for word in (f"--{key}", value))]
     from gmmae.commands.arguments import parse_train
+    from gmmae.commands.words import as_words
 
+    arguments = ["--workload", "segmentation", *(word for key, value in recipe.items() for word in as_words(key, value))]
     return parse_train([*arguments, *more], "studies.segmentation")[0]
 
 

@@ -84,7 +84,7 @@ class ParallelConfig(Section, name="parallel"):
 class DistributedConfig(Section, name="distributed"):
     """Which processes train together. Nothing here enters a run's identity; most of it differs between its processes."""
 
-    auto: bool = True  # join the other tasks where srun or mpirun started several; False: this process trains alone
+    auto: bool = True  # join the other tasks where srun or mpirun started several; off: this process trains alone
     coordinator: str = ""  # by hand: host:port that process 0 listens on and all others reach; empty: as srun and mpirun say
     num_processes: NonNegativeInt = 0  # by hand: processes that train together; 0: as srun and mpirun say
     process_id: Annotated[int, at_least(-1)] = -1  # by hand: of this process, from 0; -1: as srun and mpirun say

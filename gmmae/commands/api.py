@@ -12,6 +12,7 @@ from gmmae.base.idle import IDLE
 from gmmae.base.records import LOSS, Record
 from gmmae.base.workdir import WorkDir
 from gmmae.commands.arguments import on_its_data, parse_train, read_config
+from gmmae.commands.words import as_words
 from gmmae.workloads.workload import Params, Samples, Workload
 
 if TYPE_CHECKING:
@@ -39,8 +40,7 @@ def configure(config: str | Path = "quickstart", **changes: Any) -> Config:
     """
     arguments = ["--config", str(config)] if config else []
     for key, value in changes.items():
-        values = value if isinstance(value, tuple | list) else [value]
-        arguments += [f"--{key.replace('__', '.').replace('_', '-')}", *map(str, values)]
+        arguments += as_words(key.replace("__", "."), value)
     return parse_train(arguments, "gmmae.configure")[0]
 
 

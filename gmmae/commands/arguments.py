@@ -4,32 +4,25 @@ The values of a file pass through the same parser as the command line's, so type
 """
 
 import contextlib
-import difflib
 import io
-import itertools
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import tyro
 
-from gmmae.base.config import Config, changed, flatten_table, leaves
+from gmmae.base.config import Config, changed
 from gmmae.base.errors import InputError
-from gmmae.base.rules import INLINE, ConfigError
+from gmmae.base.rules import INLINE
 from gmmae.base.workdir import WorkDir
+from gmmae.commands import words
 from gmmae.data.config import DataConfig
 from gmmae.sweep.grid import SweepConfig
 from gmmae.workloads import registry
 
 T = TypeVar("T")
-
-_TYRO = (tyro.conf.FlagConversionOff,)
-
-Switch = Annotated[bool, tyro.conf.FlagCreatePairsOff]
-"""True where its name is given."""
 
 Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NODULE")]
 
@@ -45,9 +38,6 @@ Files = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar=
 Real = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="REAL")]
 Generated = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="GENERATED")]
 
-Data = Annotated[DataConfig, tyro.conf.FlagConversionOff]
-"""The section `data`, among arguments that are parsed with `markers=()` for the sake of a `Switch`."""
-
 Scans = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SCANS")]
 """A folder shaped like LUNA16's, as an argument without a name."""
 
@@ -61,7 +51,7 @@ class TrainArguments:
 
     config: str = "quickstart"  # TOML file, or the name of one in configs/; with --workload alone: none
     workdir: Path | None = None  # the run's folder; default: runs/ and the name of the TOML file, or of the workload
-    run: Annotated[Config, tyro.conf.arg(name="")] = field(default_factory=Config)
+    run: Annotated[Config, INLINE, tyro.conf.arg(name="")] = field(default_factory=Config)
 
 
 def parse_train(arguments: Sequence[str], prog: str) -> tuple[Config, Path]:
@@ -103,7 +93,7 @@ def parse_on_run(kind: type[T], arguments: Sequence[str], prog: str) -> tuple[T,
     asks_help = arguments[:1] in ([], ["-h"], ["--help"])
     run = registry.configuration() if asks_help else _run_config(Path(arguments[0]))
     parts = [
-        ("own", Annotated[kind, tyro.conf.arg(name="")], field(default_factory=kind)),
+        ("own", Annotated[kind, INLINE, tyro.conf.arg(name="")], field(default_factory=kind)),
         ("settings", Annotated[type(run.settings), INLINE, tyro.conf.arg(name="")], field(default=run.settings)),
     ]
     both: Any = make_dataclass(kind.__name__, parts, frozen=True)
@@ -150,9 +140,9 @@ class SweepArguments:
 
     config: str = "sweep_quick"  # TOML file, or the name of one in configs/
     workdir: Path | None = None  # the sweep's folder; default: runs/ and the name of the TOML file
-    dry_run: Switch = False  # print the grid, with batches, learning rates and steps, and end
-    retry: Switch = False  # compute crashed and timed-out cells again
-    sweep: Annotated[SweepConfig, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff] = field(default_factory=SweepConfig)
+    dry_run: bool = False  # print the grid, with batches, learning rates and steps, and end
+    retry: bool = False  # compute crashed and timed-out cells again
+    sweep: Annotated[SweepConfig, INLINE, tyro.conf.arg(name="")] = field(default_factory=SweepConfig)
 
 
 class SweepRequest(NamedTuple):
@@ -169,7 +159,7 @@ def parse_sweep(arguments: Sequence[str], prog: str) -> SweepRequest:
     path = config_path(_option(arguments, "--config", SweepArguments.config) or "")
     sweep = read_sweep(path, _option(arguments, "--run.workload", None))
     defaults = SweepArguments(config=str(path), sweep=replace(sweep, run=_typed(sweep.run)))
-    parsed = parse(defaults, arguments, prog, markers=())
+    parsed = parse(defaults, arguments, prog)
     sweep = replace(parsed.sweep, run=_plain(parsed.sweep.run, sweep.run.workload))
     return SweepRequest(sweep, parsed.workdir or Path("runs") / path.stem, parsed.dry_run, parsed.retry)
 
@@ -298,7 +288,7 @@ def _table(path: Path) -> dict[str, Any]:
 
 def _read(path: Path, default: T, table: dict[str, Any]) -> T:
     try:
-        return parse(default, _as_arguments(table, default), prog=str(path))
+        return parse(default, words.of_table(table, default), prog=str(path))
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
@@ -316,68 +306,13 @@ def _option(arguments: Sequence[str], option: str, default: str | None) -> str |
     return value
 
 
-def _as_arguments(table: dict[str, Any], default: Any) -> list[str]:
-    known = {key: item for key, item, _ in leaves(default)}
-    arguments: list[str] = []
-    for key, value in flatten_table(table):
-        key = key.replace("-", "_")
-        if key not in known:
-            raise ConfigError(f"unknown key {key!r}{_suggest(key, known)}")
-        lengths, many = _lengths(known[key].type), isinstance(value, list)
-        if (len(value) if many else None) not in lengths and not (many and ANY in lengths):
-            rule = " or ".join(RULES.get(length, f"a list of {length}") for length in lengths)
-            raise ConfigError(f"{key} must be {rule}; got {value!r}")
-        arguments += [f"--{key.replace('_', '-')}", *map(str, value if many else [value])]
-    return arguments
-
-
-ANY = -1
-RULES = {None: "a single value", ANY: "a list"}
-
-
-def _lengths(kind: Any) -> list[int | None]:
-    """How many values a field's type takes: None for one that is no list, and `ANY` for a list of any length.
-
-    >>> _lengths(int), _lengths(tuple[float, float]), _lengths(int | tuple[int, ...])
-    ([None], [2], [None, -1])
-    """
-    if get_origin(kind) is Annotated:
-        return _lengths(get_args(kind)[0])
-    if isinstance(kind, UnionType):
-        return list(dict.fromkeys(length for option in get_args(kind) for length in _lengths(option)))
-    if get_origin(kind) is not tuple:
-        return [None]
-    return [ANY if Ellipsis in get_args(kind) else len(get_args(kind))]
-
-
-def _suggest(key: str, known: dict[str, Any]) -> str:
-    near = difflib.get_close_matches(key, known, n=1)
-    section = key.rpartition(".")[0]
-    siblings = [name for name in known if name.rpartition(".")[0] == section] or list(known)
-    return f"; did you mean {near[0]!r}?" if near else f"; valid keys: {', '.join(siblings)}"
-
-
-def parse(default: T, arguments: Sequence[str], prog: str, markers: tuple[Any, ...] = _TYRO) -> T:
+def parse(default: T, arguments: Sequence[str], prog: str) -> T:
     """tyro's parser of a dataclass, whose docstring is the help's first line; its framed message becomes one line."""
     message = io.StringIO()
     try:
         with contextlib.redirect_stderr(message):
-            return tyro.cli(type(default), prog=prog, default=default, args=arguments, config=markers)
+            return tyro.cli(type(default), prog=prog, default=default, args=arguments)
     except SystemExit as error:
         if not error.code:
             raise
-        raise InputError(_one_line(message.getvalue())) from None
-
-
-def _one_line(framed: str) -> str:
-    """The first paragraph of a message that tyro has drawn a frame around, and its suggestion if it makes one.
-
-    Where standard error cannot show a frame, its rules are hyphens and its sides are missing.
-    """
-    lines = [line.strip("│ ") for line in framed.splitlines()]
-    title, *rest = [line if line.strip("─╭╮╰╯-") else "" for line in lines]
-    body = list(itertools.takewhile(bool, itertools.dropwhile(lambda line: not line, rest))) or [title]
-    text = " ".join(body).rstrip(".")
-    if "Perhaps you meant:" in rest:
-        text += f"; did you mean {rest[rest.index('Perhaps you meant:') + 1].split()[0]}?"
-    return text[:1].lower() + text[1:]
+        raise InputError(words.switch_with_a_value(default, arguments) or words.one_line(message.getvalue())) from None

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gmmae.commands.arguments import MISSING, Data, Folder, Name, Switch, data_section, parse
+from gmmae.commands.arguments import MISSING, Folder, Name, data_section, parse
 from gmmae.data.config import DataConfig
 from gmmae.data.extraction.prepare import SUMMARY, Prepared, load_prepared, prepare, say_on_stderr
 from gmmae.data.extraction.summary import lines
@@ -20,8 +20,8 @@ class PrepareArguments:
 
     config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used
     out: Path | None = None  # folder for copies of summary.json and contact_sheet.png
-    refresh: Switch = False  # throw away what the cache has of these data, and extract anew
-    data: Data = field(default_factory=DataConfig)
+    refresh: bool = False  # throw away what the cache has of these data, and extract anew
+    data: DataConfig = field(default_factory=DataConfig)
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class SynthArguments:
 
 def parse_prepare(arguments: Sequence[str], prog: str) -> PrepareArguments:
     """The arguments of `data prepare`. Errors as `parse_train`."""
-    return parse(PrepareArguments(data=data_section(arguments)), arguments, prog, markers=())
+    return parse(PrepareArguments(data=data_section(arguments)), arguments, prog)
 
 
 def parse_inspect(arguments: Sequence[str], prog: str) -> InspectArguments:

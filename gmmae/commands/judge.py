@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gmmae.base.errors import InputError
 from gmmae.commands import arguments as parsing
-from gmmae.commands.arguments import MISSING, Data, Generated, Real, Switch
+from gmmae.commands.arguments import MISSING, Generated, Real
 from gmmae.data.config import DataConfig
 from gmmae.data.volumes import Nodules
 
@@ -18,11 +18,11 @@ class JudgeArguments:
     real: Real  # real nodules that the generator was not fitted to, as data.source has them
     generated: Generated  # generated nodules: a folder of cubes, as `gmmae generate` writes it
     train: Path | None = None  # the nodules that it was fitted to, in the form of REAL: novelty is judged by them
-    split: Switch = False  # REAL has these too: divide it by data.validation and data.seed as training did
+    split: bool = False  # REAL has these too: divide it by data.validation and data.seed as training did
     config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used
     out: Path = Path("judgement")  # folder for the page and judgement.json; what is there is replaced
     seed: int = 0  # of what is chosen by lot
-    data: Data = field(default_factory=lambda: DataConfig(source="cubes", fill="replicate"))
+    data: DataConfig = field(default_factory=lambda: DataConfig(source="cubes", fill="replicate"))
 
 
 def command(arguments: Sequence[str], prog: str) -> int:
@@ -30,7 +30,7 @@ def command(arguments: Sequence[str], prog: str) -> int:
     data = parsing.data_section(arguments, JudgeArguments(MISSING, MISSING).data)
     if data.source == "synthetic":
         data = replace(data, source="cubes")
-    asked = parsing.parse(JudgeArguments(MISSING, MISSING, data=data), arguments, prog, markers=())
+    asked = parsing.parse(JudgeArguments(MISSING, MISSING, data=data), arguments, prog)
     if asked.split and asked.train is not None:
         raise InputError(
             f"--split and --train must not be given together: both say what was trained on; got --train {asked.train}"

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from gmmae.analysis import efficiency
 from gmmae.analysis.efficiency import Summary
 from gmmae.base.arms import ARMS
-from gmmae.report import clipping, tables
+from gmmae.report import clipping, superlinear, tables
 from gmmae.report.outcomes import CONVINCING, LEAST_SEEDS, devices_text, listed, seeds_text
 from gmmae.report.results import Results
 
@@ -22,6 +22,7 @@ class Place(NamedTuple):
 def answer(results: Results) -> str:
     """One sentence; it names a winner only where a median run reached the target and its time is known.
 
+    A second sentence says where the winner's speed-up is an artefact of the machine on which steps were measured.
     The fewest devices win among equal times; arms that share the winning time there are named together.
     """
     if not results.runs:
@@ -41,7 +42,8 @@ def answer(results: Results) -> str:
     first = min(places, key=lambda place: (place.found.median, place.devices))
     alike = [place for place in places if (place.devices, place.found.median) == (first.devices, first.found.median)]
     others = [place for place in places if place.arm not in {one.arm for one in alike}]
-    return f"{_winner(results, first, alike)}; {_surety(results, alike, others)}."
+    told = f"{_winner(results, first, alike)}; {_surety(results, alike, others)}."
+    return told + superlinear.headline(results, first.arm, first.devices)
 
 
 def _places(results: Results) -> list[Place]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from gmmae.analysis.efficiency import Efficiency, Interval
-from gmmae.report import clipping, outcomes, tables
+from gmmae.report import clipping, outcomes, superlinear, tables
 from gmmae.report.outcomes import epochs_text, intervals_explained, misses, reached
 from gmmae.report.results import Results, Run
 from gmmae.report.tables import Table
@@ -94,7 +94,8 @@ def clusters(by_cluster: Sequence[Results]) -> Table | None:
     for results in known:
         columns += [f"{results.clock.cluster}: time (s)", "efficiency (%)"]
     title = "Table IV. Time to the target and efficiency of strong scaling on other clusters, projected"
-    notes = (*(results.clock.note for results in known), *_clipped(known[0], ["strong"]))
+    above = dict.fromkeys(note for results in known for note in superlinear.notes(results, ["strong"]))
+    notes = (*(results.clock.note for results in known), *above, *_clipped(known[0], ["strong"]))
     return Table("table_4", title, tuple(columns), tuple(rows), notes) if _any(rows, 1) else None
 
 
@@ -209,7 +210,7 @@ def _shared(results: Results) -> tuple[str, ...]:
 
 
 def _notes(results: Results, arms: Sequence[str]) -> tuple[str, ...]:
-    return (EXPLAINED, *results.clock.notes, *_clipped(results, arms))
+    return (EXPLAINED, *superlinear.notes(results, arms), *results.clock.notes, *_clipped(results, arms))
 
 
 def _clipped(results: Results, arms: Sequence[str]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from gmmae.analysis import efficiency
 from gmmae.analysis.efficiency import Comparison
 from gmmae.base.arms import ARMS
-from gmmae.report import clipping, tables
+from gmmae.report import clipping, superlinear, tables
 from gmmae.report.document import Block, Bullets, Paragraph
 from gmmae.report.outcomes import CONVINCING, EXPLAINED, LEAST_SEEDS, LEVEL, devices_text, listed, misses, seeds_text
 from gmmae.report.results import Results
@@ -22,7 +22,8 @@ def verdict(results: Results) -> list[Block]:
     blocks: list[Block] = []
     if results.runs:
         arms = [arm for arm in results.config.arms if any(results.group(arm, n) for n in results.counts)]
-        items = [_arm(results, arm) for arm in arms] + _fastest(results) + _against(results) + _paper(results)
+        items = [_arm(results, arm) for arm in arms] + _fastest(results)
+        items += superlinear.items(results) + _against(results) + _paper(results)
         blocks.append(Bullets(tuple(items)))
         if any(not run.reached for run in results.runs):
             blocks.append(Paragraph(EXPLAINED.format(metric=results.config.run.stop.metric)))

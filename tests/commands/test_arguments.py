@@ -4,10 +4,24 @@ from pathlib import Path
 import pytest
 
 from gmmae.base import arms
-from gmmae.base.config import Config
+from gmmae.base.config import Config, flatten
 from gmmae.base.errors import InputError
-from gmmae.commands.arguments import config_path, parse_report, parse_sweep, parse_train, read_config, read_sweep
-from gmmae.commands.data import parse_inspect
+from gmmae.commands.arguments import (
+    MISSING,
+    SweepRequest,
+    config_path,
+    parse,
+    parse_report,
+    parse_sweep,
+    parse_train,
+    parse_with_config,
+    read_config,
+    read_sweep,
+)
+from gmmae.commands.data import parse_inspect, parse_prepare, parse_synth
+from gmmae.commands.judge import JudgeArguments
+from gmmae.commands.plan import PlanArguments
+from gmmae.commands.words import as_words
 from gmmae.sweep.grid import SweepConfig
 from gmmae.workloads import nodules
 from gmmae.workloads.registry import configuration
@@ -109,6 +123,65 @@ def test_quickstart_is_the_default():
     assert train() == train("--config", "quickstart")
 
 
+# Switches
+
+PARSERS = {
+    "train": lambda words: parse_train(words, "train")[0],
+    "train --workload segmentation": lambda words: parse_train(["--workload", "segmentation", *words], "train")[0],
+    "sweep": lambda words: parse_sweep(words, "sweep"),
+    "sweep's file": lambda words: parse_sweep(words, "sweep").config,
+    "plan": lambda words: parse_with_config(PlanArguments, words, "plan")[0],
+    "data prepare": lambda words: parse_prepare(words, "data prepare"),
+    "data inspect": lambda words: parse_inspect(["0", *words], "data inspect"),
+    "data synth": lambda words: parse_synth(["scans", *words], "data synth"),
+    "judge": lambda words: parse(JudgeArguments(MISSING, MISSING), ["real", "made", *words], "judge"),
+}
+"""The parser of each command that has switches."""
+
+
+def values(parsed):
+    """The arguments of a command by their names on the command line."""
+    return parsed._asdict() if isinstance(parsed, SweepRequest) else dict(flatten(parsed))
+
+
+KNOWN = {
+    "train": {"data.augment", "model.fused", "distributed.auto", "log.tensorboard", "log.noise_scale"},
+    "train --workload segmentation": {"data.empty_slices"},
+    "sweep": {"dry_run", "retry"},
+    "sweep's file": {"keep_checkpoints", "run.data.augment", "run.log.tensorboard"},
+    "plan": {"tune", "data.augment"},
+    "data prepare": {"refresh", "data.augment"},
+    "data inspect": {"data.augment"},
+    "data synth": {"compressed"},
+    "judge": {"split", "data.augment"},
+}
+"""Some switches of each command; the others are found."""
+
+
+@pytest.mark.parametrize("command", PARSERS)
+def test_every_boolean_option_is_a_switch(command):
+    parse_words = PARSERS[command]
+    switches = {key for key, value in values(parse_words([])).items() if isinstance(value, bool)}
+    assert switches >= KNOWN[command]
+    for given in ([True], [False], [False, True]):  # the last one counts
+        found = values(parse_words([word for key in switches for value in given for word in as_words(key, value)]))
+        assert {key: found[key] for key in switches} == dict.fromkeys(switches, given[-1])
+
+
+@pytest.mark.parametrize("given", [["--data.augment", "True"], ["--data.augment=false"], ["--data.augment", "yes"]])
+@pytest.mark.parametrize("command", [name for name in KNOWN if "data.augment" in KNOWN[name]])
+def test_a_switch_with_a_value_is_told_what_to_write(command, given):
+    value = given[-1].rpartition("=")[2]
+    assert one_line(PARSERS[command], given) == (
+        f"--data.augment is a switch without a value: write --data.augment or --data.no-augment; got {value!r}"
+    )
+
+
+def test_an_almost_right_switch_is_told_both_forms():
+    message = one_line(train, "--no-log.tensorboard")
+    assert message.endswith("--no-log.tensorboard; did you mean --log.tensorboard or --log.no-tensorboard?")
+
+
 # Help
 
 
@@ -163,6 +236,8 @@ def one_line(call, *arguments):
         ('arm = "fast"', ["arm", "'fast'", "strong", "linear-warmup"]),
         ('[data]\nsize = "big"', ["data.size", "'big'"]),
         ("[data]\nsize = 16.5", ["data.size", "16.5"]),
+        ('[data]\naugment = "yes"', ["data.augment must be true or false; got 'yes'"]),
+        ("[data]\naugment = 1", ["data.augment must be true or false; got 1"]),
         ("[data]\nwindow = [1]", ["data.window must be a list of 2; got [1]"]),
         ("[data]\nsize = 2", ["data.size must be at least 4; got 2"]),
         ("[optim]\nlearning_rate = -1", ["optim.learning_rate must be positive; got -1.0"]),
@@ -275,16 +350,18 @@ def test_values_of_every_kind_are_read_for_a_sweep(toml):
     assert (config.timing.steps, config.timing.device_batches, config.run.settings.model.filters) == (3, (1, 5), (4,))
 
 
-@pytest.mark.parametrize("given", [(), ("--dry-run",), ("--retry",), ("--retry", "--dry-run")])
+@pytest.mark.parametrize("given", [(), ("--dry-run",), ("--retry",), ("--retry", "--dry-run"), ("--retry", "--no-dry-run")])
 def test_switches_are_on_where_they_are_named(toml, given):
     asked = sweep("--config", str(toml("")), *given)
     assert (asked.dry_run, asked.retry) == ("--dry-run" in given, "--retry" in given)
     assert asked.workdir == Path("runs/mine")
 
 
-def test_a_boolean_key_of_a_run_takes_its_value_in_a_sweep_too(toml):
-    asked = sweep("--config", str(toml("[run.log]\ntensorboard = false")), "--run.data.augment", "True", "--workdir", "here")
+def test_switches_of_a_run_are_switches_in_a_sweep_too(toml):
+    path = toml("keep_checkpoints = true\n[run.log]\ntensorboard = false")
+    asked = sweep("--config", str(path), "--run.data.augment", "--no-keep-checkpoints", "--workdir", "here")
     assert (asked.config.run.log.tensorboard, asked.config.run.settings.data.augment) == (False, True)
+    assert not asked.config.keep_checkpoints
     assert asked.workdir == Path("here")
 
 

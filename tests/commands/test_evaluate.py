@@ -115,7 +115,7 @@ def mine(tmp_path_factory):
     """The guide's example, trained for an epoch."""
     root = tmp_path_factory.mktemp("mine")
     (root / "mine.py").write_text(EXAMPLE)
-    arguments = ["--workload", str(root / "mine.py"), "--images", "96", "--stop.max-epochs", "1", "--log.tensorboard", "False"]
+    arguments = ["--workload", str(root / "mine.py"), "--images", "96", "--stop.max-epochs", "1", "--log.no-tensorboard"]
     config = parse_train([*arguments, "--parallel.devices", "1"], "train.py")[0]
     return root / "run", run(config, root / "run", Recorder())
 

@@ -98,8 +98,7 @@ def test_a_workload_of_ones_own_is_exported_with_its_metrics(tmp_path, monkeypat
         "96",
         "--stop.max-epochs",
         "1",
-        "--log.tensorboard",
-        "False",
+        "--log.no-tensorboard",
     ]
     config = parse_train([*arguments, "--parallel.devices", "1"], "train.py")[0]
     _, meta, found, expected = exported(tmp_path / "run", config, tmp_path, monkeypatch)

@@ -52,7 +52,7 @@ def mine(tmp_path_factory):
 
 @pytest.fixture
 def config(mine):
-    arguments = ["--workload", str(mine), "--images", "96", "--stop.max-epochs", "3", "--log.tensorboard", "False"]
+    arguments = ["--workload", str(mine), "--images", "96", "--stop.max-epochs", "3", "--log.no-tensorboard"]
     return parse_train([*arguments, "--parallel.devices", "1"], "train.py")[0]
 
 
