@@ -82,7 +82,8 @@ def build(config: Config) -> Workload:
 
     splits = Splits(samples_of(found.train), samples_of(found.tune))
     names, at_once = Splits(found.train.names, found.tune.names), max(1, CPU_PIXELS // found.train.values[0].size)
-    return Workload(splits, init, losses, metrics, about="masks of cubes", names=names, cpu_samples=at_once)
+    groups = Splits(found.train.groups, found.tune.groups)
+    return Workload(splits, init, losses, metrics, about="masks of cubes", names=names, groups=groups, cpu_samples=at_once)
 
 
 def samples_of(nodules: "Nodules") -> dict[str, np.ndarray]:
@@ -110,7 +111,8 @@ def main() -> None:
     import jax.numpy as jnp
 
     import gmmae
-    from gmmae.generation import bootstrap, generator
+    from gmmae.analysis import bootstrap
+    from gmmae.generation import generator
     from gmmae.models.losses import dice
     from studies import cohorts, models, tables
 

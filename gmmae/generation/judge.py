@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Real
 
+from gmmae.analysis.bootstrap import Estimate, estimate, weighted_median, weights
 from gmmae.base.errors import InputError
 from gmmae.data.volumes import Nodules
 from gmmae.generation import novelty, two_samples
-from gmmae.generation.bootstrap import Estimate, estimate, weighted_median, weights
 from gmmae.generation.features import features
 from gmmae.generation.novelty import WINDOW, Nearest
 from gmmae.generation.two_samples import Marginals

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Real
 
-from gmmae.generation.bootstrap import Estimate, estimate, mean, weights
+from gmmae.analysis.bootstrap import Estimate, estimate, mean, weights
 from gmmae.generation.novelty import WINDOW
 
 FOLDS = 5

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from gmmae.analysis.bootstrap import Estimate
 from gmmae.base.errors import InputError
 from gmmae.base.records import write_text
 from gmmae.data.volumes import Nodules
 from gmmae.figures import canvas
 from gmmae.figures import judgement as pictures
 from gmmae.generation import novelty
-from gmmae.generation.bootstrap import Estimate
 from gmmae.generation.features import NAMES, features
 from gmmae.generation.judge import Judgement
 from gmmae.report import document

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from gmmae.generation import two_samples
-from gmmae.generation.bootstrap import estimate, weights
 from gmmae.generation.two_samples import c2st, folds, hu_distance, marginals, mmd2, support
 
 
@@ -113,13 +112,3 @@ def test_histograms_are_apart_by_the_hu_that_all_voxels_were_raised():
     assert hu_distance(values, values) == 0
     assert hu_distance(values, values + 25) == pytest.approx(25)
     assert hu_distance(np.full((1, 2, 2, 2), -3000), np.full((1, 2, 2, 2), -1000)) == 0  # outside the window
-
-
-def test_a_bootstrap_draws_whole_patients_and_its_interval_is_that_of_the_mean():
-    drawn = weights([*"aabbcdefgh"], seed=0)
-    assert (drawn[:, 0] == drawn[:, 1]).all()
-    assert len(np.unique(drawn[:, 0] - drawn[:, 2])) > 1
-    values = np.random.default_rng(10).normal(size=200)
-    drawn = weights(names("a", 200), seed=1, resamples=2000)
-    low, high = estimate(0.0, drawn @ values / drawn.sum(1))[1:]
-    assert (high - low) / (2 * 1.96) == pytest.approx(values.std() / np.sqrt(200), rel=0.1)
