@@ -22,7 +22,6 @@ import numpy as np
 from gmmae.base.rules import Section
 from gmmae.data.volumes import windowed
 from gmmae.generation.features import radii
-from gmmae.generation.novelty import WINDOW
 from gmmae.workloads.workload import Params, PerSample, Samples, Splits, Workload
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -89,6 +88,8 @@ def build(config: Config) -> Workload:
 def samples_of(nodules: "Nodules") -> dict[str, np.ndarray]:
     """What the U-Net is given: windowed HU from 0 to 1, and masks."""
     assert nodules.masks is not None
+    from studies.cohorts import WINDOW
+
     return {"shares": windowed(nodules.values, WINDOW).astype(np.float32), "masks": nodules.masks.astype(np.float32)}
 
 
