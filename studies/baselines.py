@@ -7,7 +7,8 @@ from jaxtyping import Float, Int
 from scipy.spatial.distance import cdist
 
 from gmmae.data.volumes import Nodules
-from gmmae.generation.novelty import WINDOW, symmetries
+from gmmae.generation.novelty import symmetries
+from studies.cohorts import WINDOW
 
 NEIGHBOURS = 5
 """Of SMOTE, as in its paper."""

@@ -12,6 +12,8 @@ from gmmae.data.extraction import prepare
 from gmmae.data.splits import split
 from gmmae.data.volumes import Nodules
 
+WINDOW = DataConfig.window
+"""HU that are compared; the nodules are read with it."""
 SHARES = {"tune": 0.25, "test": 0.25}
 SEED = 0
 """Of the division; all seeds of a study share it, so that the test set is one."""

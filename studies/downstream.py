@@ -13,7 +13,8 @@ from jaxtyping import Float
 
 from gmmae.data.volumes import Nodules
 from gmmae.generation.features import features
-from gmmae.generation.novelty import WINDOW, nearest, novelty
+from gmmae.generation.novelty import nearest, novelty
+from studies.cohorts import WINDOW
 
 NUMBERS = (50, 100, 200, 0)
 """Real training nodules; 0: all."""
@@ -73,7 +74,7 @@ def inputs(nodules: Nodules) -> Float[np.ndarray, "samples inputs"]:
         shares = np.stack([shares.take(part, axis).mean(axis) for part in parts], axis)
     assert nodules.details is not None
     sizes = np.log(nodules.details.diameter_mm)
-    return np.column_stack([features(nodules.values, nodules.masks), sizes, shares.reshape(len(shares), -1)])
+    return np.column_stack([features(nodules.values, nodules.masks, WINDOW), sizes, shares.reshape(len(shares), -1)])
 
 
 def run(task: Task, makers: dict[str, Maker], seed: int) -> list[dict[str, Any]]:
@@ -86,7 +87,7 @@ def run(task: Task, makers: dict[str, Maker], seed: int) -> list[dict[str, Any]]
     """
     classes = sorted(set(task.train.categories))
     judged = inputs(task.judged)
-    apart = nearest(task.judged.values, task.train.values, symmetric=True).distance
+    apart = nearest(task.judged.values, task.train.values, WINDOW, symmetric=True).distance
     rows = []
     for number in NUMBERS:
         for draw in range(DRAWS):
@@ -100,7 +101,7 @@ def run(task: Task, makers: dict[str, Maker], seed: int) -> list[dict[str, Any]]
                     count, state = MULTIPLE * len(index) // len(classes), int(lot.generate_state(1)[0]) % 2**31
                     made = make(real, classes, count, state)
                     values = np.concatenate([some.values for some in made])
-                    new = round(novelty(nearest(values, task.train.values, symmetric=True).distance, apart), 4)
+                    new = round(novelty(nearest(values, task.train.values, WINDOW, symmetric=True).distance, apart), 4)
                     more_x = np.concatenate([inputs(some) for some in made])
                     more_y = np.repeat(classes, count)
                 scores = _scores(np.concatenate([x, more_x]), np.concatenate([y, more_y]), judged)

@@ -6,10 +6,12 @@ import numpy as np
 
 from gmmae.data.volumes import Nodules
 from gmmae.generation import judge
-from gmmae.generation.judge import Comparison, Novelty
+from gmmae.generation.judge import Comparison, Novelty, Scale
 from gmmae.generation.two_samples import c2st
 from studies import baselines
+from studies.cohorts import WINDOW
 
+SCALE = Scale(WINDOW, hu=True)
 COLUMNS = ("c2st", "c2st_masks", "mmd2", "ks", "ks_corrected", "density", "coverage", "hu", "nn", "nn_sym", "copies")
 
 
@@ -40,16 +42,16 @@ def rows(entries: dict[str, Entry], training: Nodules, judged: Nodules, seed: in
     All are compared by the shapes of their intensity, because reconstructions have no masks; `c2st_masks` is by the shapes of
     masks where both have them. Of training nodules themselves no novelty is told.
     """
-    real, real_masks = (judge.population(judged, masks) for masks in (False, True))
+    real, real_masks = (judge.population(judged, masks, SCALE) for masks in (False, True))
     found = {}
     for name, (nodules, paired) in entries.items():
-        comparison = judge.compare(real, judge.population(nodules, False), seed, paired)
+        comparison = judge.compare(real, judge.population(nodules, False, SCALE), seed, paired)
         row = _row(comparison)
         if nodules.masks is not None:
-            other = judge.population(nodules, True)
+            other = judge.population(nodules, True, SCALE)
             row["c2st_masks"] = list(c2st(real_masks.features, other.features, real.groups, other.groups, seed))
         if name != "real":
-            row |= _novelty(judge.novelties(judged, nodules, training, seed))
+            row |= _novelty(judge.novelties(judged, nodules, training, WINDOW, seed))
         found[name] = row
     return found
 
@@ -59,7 +61,7 @@ def _row(found: Comparison) -> dict[str, list[float]]:
         **{name: list(getattr(found, name)) for name in ("c2st", "mmd2", "density", "coverage")},
         "ks": [found.marginals.share],
         "ks_corrected": [found.marginals.corrected_share],
-        "hu": [found.hu_distance],
+        "hu": [found.value_distance],
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gmmae.generation.bootstrap import estimate, weights
+from gmmae.analysis.bootstrap import estimate, weights
 from studies.downstream import figure
 
 

@@ -22,7 +22,6 @@ import numpy as np
 from gmmae.base.rules import Section
 from gmmae.data.volumes import windowed
 from gmmae.generation.features import radii
-from gmmae.generation.novelty import WINDOW
 from gmmae.workloads.workload import Params, PerSample, Samples, Splits, Workload
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -82,12 +81,15 @@ def build(config: Config) -> Workload:
 
     splits = Splits(samples_of(found.train), samples_of(found.tune))
     names, at_once = Splits(found.train.names, found.tune.names), max(1, CPU_PIXELS // found.train.values[0].size)
-    return Workload(splits, init, losses, metrics, about="masks of cubes", names=names, cpu_samples=at_once)
+    groups = Splits(found.train.groups, found.tune.groups)
+    return Workload(splits, init, losses, metrics, about="masks of cubes", names=names, groups=groups, cpu_samples=at_once)
 
 
 def samples_of(nodules: "Nodules") -> dict[str, np.ndarray]:
     """What the U-Net is given: windowed HU from 0 to 1, and masks."""
     assert nodules.masks is not None
+    from studies.cohorts import WINDOW
+
     return {"shares": windowed(nodules.values, WINDOW).astype(np.float32), "masks": nodules.masks.astype(np.float32)}
 
 
@@ -110,7 +112,8 @@ def main() -> None:
     import jax.numpy as jnp
 
     import gmmae
-    from gmmae.generation import bootstrap, generator
+    from gmmae.analysis import bootstrap
+    from gmmae.generation import generator
     from gmmae.models.losses import dice
     from studies import cohorts, models, tables
 

@@ -26,12 +26,12 @@ from jaxtyping import Bool, Float
 from scipy import ndimage
 
 import gmmae
+from gmmae.analysis import bootstrap
 from gmmae.base.config import Config
 from gmmae.commands.api import Trained, restore
 from gmmae.data.native import Scanned
 from gmmae.data.patches import Patches
 from gmmae.figures.segmentations import Found, segmentations
-from gmmae.generation import bootstrap
 from gmmae.workloads import segmentation
 from studies import tables
 

@@ -33,13 +33,15 @@ def build(config: Config) -> Workload:
     if not config.slices:
         return workload
     assert workload.names is not None
-    names = np.array(workload.names.train)
+    assert workload.groups is not None
+    names, groups = np.array(workload.names.train), np.array(workload.groups.train)
     require(config.slices <= len(names), "slices", f"at most {len(names)}, the training slices there are", config.slices)
     index = of_whole_nodules([name.rpartition(" slice ")[0] for name in names], config.slices)
     train: Any = {name: array[index] for name, array in workload.data.train.items()}
     return workload._replace(
         data=workload.data._replace(train=train),
         names=Splits(names[index].tolist(), workload.names.validation),
+        groups=Splits(groups[index].tolist(), workload.groups.validation),
         about=f"{workload.about}, {config.slices} of the slices for training",
     )
 

@@ -200,7 +200,8 @@ def load(workdir: str | Path, **changes: Any) -> Trained:
       changes: of the configuration, as in `configure`: `data__root="elsewhere"` for other data.
 
     Raises:
-      InputError: the folder holds no run with a checkpoint that can be read, or a change has an unknown key.
+      InputError: the folder holds no run with a checkpoint that can be read and finite parameters, or a change has an unknown
+        key.
     """
     folder = WorkDir(Path(workdir))
     if not folder.config.is_file():
@@ -223,7 +224,7 @@ def restore(config: Config, workdir: Path) -> Trained:
     if record is None:
         raise _no_run(folder)
     from gmmae.training import programs
-    from gmmae.training.checkpoint import newest
+    from gmmae.training.checkpoint import finite, newest
     from gmmae.workloads import registry
 
     workload = registry.build(config)
@@ -231,6 +232,11 @@ def restore(config: Config, workdir: Path) -> Trained:
     if found is None:
         raise InputError(
             f"workdir must hold a checkpoint; got none in {folder.checkpoints}: train on, or set keep_checkpoints in a sweep"
+        )
+    if not finite(found.best):
+        raise InputError(
+            f"the checkpoint {folder.checkpoints / str(len(found.progress.history))} must hold finite parameters; some of its "
+            "best ones are NaN or infinite: train again, or give another workdir"
         )
     return Trained(config, record, workload, found.best)
 

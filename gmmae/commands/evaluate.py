@@ -1,14 +1,21 @@
 """`gmmae evaluate`: the loss and the metrics of a run's best parameters, sample by sample."""
 
 import csv
-from collections.abc import Mapping, Sequence
+import hashlib
+import io
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from gmmae.analysis import bootstrap
+from gmmae.analysis.bootstrap import Estimate
 from gmmae.base.compiled import keep
 from gmmae.base.config import Config, changed, flatten
 from gmmae.base.errors import InputError
+from gmmae.base.records import LOSS, write_text
 from gmmae.base.workdir import WorkDir
 from gmmae.commands.arguments import MISSING, Run, on_its_data, parse_on_run, read_config
 from gmmae.data.config import DataConfig
@@ -18,9 +25,12 @@ if TYPE_CHECKING:
 
     from gmmae.commands.api import Trained
 
-CSV = "evaluation.csv"
+STEM = "evaluation"
 
 On = Literal["validation", "train", "all"]
+
+NAMED = "patients, or scans where none is named"
+"""What the groups of samples are."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +39,9 @@ class Arguments:
 
     run: Run = MISSING  # the work directory of the run; it comes first
     on: On | None = None  # which samples; default: validation, and all where the data are not the run's own
-    out: Path | None = None  # the CSV to write, a row a sample; default: evaluation.csv in RUN
+    # The CSV to write, a row a sample; default: evaluation.csv in RUN for the run's own validation samples. Rows of other
+    # samples, data or settings get a file of their own in RUN. The last line that is printed names it.
+    out: Path | None = None
 
 
 def command(arguments: Sequence[str], prog: str) -> int:
@@ -46,16 +58,35 @@ def command(arguments: Sequence[str], prog: str) -> int:
     splits = ("train", "validation") if on == "all" else (on,)
     found = {split: model.evaluate(getattr(model.workload.data, split)) for split in splits}
     print(f"{_title(model, asked.run)}, on {_counts(found)}{' of other data' if other else ''}")
-    for line in _means(list(found.values())):
-        print(line)
-    _write(asked.out, asked.run, [row for split, values in found.items() for row in _rows(model, split, values)])
+    print("\n".join(_summary(list(found.values()), _groups(model, found))))
+    rows = [row for split, values in found.items() for row in _rows(model, split, values)]
+    _write(asked.out, asked.run / _name(config, own, on, other), rows)
     return 0
+
+
+def _settings(config: Config) -> dict[str, Any]:
+    """The settings that decide on the rows; folders by their absolute paths, so that one folder is always the same."""
+    settings = dict(flatten(config.settings, resumable=False))
+    folders = {key: str(Path(settings[key]).resolve()) for key in ("data.root", "data.augment_with") if settings.get(key)}
+    return settings | folders
 
 
 def _data(config: Config) -> dict[str, Any]:
     """The settings that decide what the samples are: the section `data` where there is one, otherwise all may."""
-    settings = dict(flatten(config.settings, resumable=False))
+    settings = _settings(config)
     return {key: value for key, value in settings.items() if key.startswith("data.")} or settings
+
+
+def _name(config: Config, own: Config, on: On, other: bool) -> str:
+    """The name of the CSV: one for each choice of samples, data and settings, so that none overwrites another's rows."""
+    words = [STEM, *([on] if on != "validation" else [])]
+    settings, its = _settings(config), _settings(own)
+    changes = {key: value for key, value in settings.items() if value != its.get(key)}
+    if other and "data.source" in settings:
+        words.append(re.sub(r"[^\w.-]+", "-", Path(str(settings.get("data.root", ""))).name) or settings["data.source"])
+    if changes:
+        words.append(hashlib.sha256(json.dumps(changes, sort_keys=True).encode()).hexdigest()[:8])
+    return "_".join(words) + ".csv"
 
 
 def _undivided(config: Config, own: Config) -> Config:
@@ -72,39 +103,76 @@ def _title(model: "Trained", run: Path) -> str:
 
 
 def _counts(found: Mapping[str, Mapping[str, "np.ndarray"]]) -> str:
-    return " and ".join(f"{len(values['loss'])} {split}" for split, values in found.items()) + " samples"
+    return " and ".join(f"{len(values[LOSS])} {split}" for split, values in found.items()) + " samples"
 
 
-def _means(of_splits: Sequence[Mapping[str, "np.ndarray"]]) -> list[str]:
-    """A line for each metric: its mean over the samples, and the standard error of that mean."""
+def _groups(model: "Trained", splits: Iterable[str]) -> list[str] | None:
+    """The group of each sample of these splits; None where the workload names none."""
+    groups = model.workload.groups
+    return None if groups is None else [group for split in splits for group in getattr(groups, split)]
+
+
+def _summary(of_splits: Sequence[Mapping[str, "np.ndarray"]], groups: Sequence[str] | None) -> list[str]:
+    """A line for each metric, its mean over the samples with an interval; and a line that says what the intervals resample."""
     import numpy as np
 
+    samples = sum(len(values[LOSS]) for values in of_splits)
+    of_samples = groups if groups is not None else [str(number) for number in range(samples)]
     lines = []
     for name in of_splits[0]:
         values = np.concatenate([values[name] for values in of_splits]).astype(np.float64)
-        error = f" ± {values.std(ddof=1) / len(values) ** 0.5:.2g} (standard error)" if len(values) > 1 else ""
-        lines.append(f"{name:<12} {values.mean():.6g}{error}")
-    return lines
+        lines.append(f"{name:<12} {_shown(values, bootstrap.mean(values, of_samples, seed=0))}")
+    return [*lines, _explained(samples, len(set(of_samples)), groups is not None)]
+
+
+def _shown(values: "np.ndarray", mean: Estimate) -> str:
+    """
+    >>> import numpy as np
+    >>> _shown(np.array([1.0, 2.0]), Estimate(1.5, 1.0, 2.0)), _shown(np.array([1.0]), Estimate(1.0))
+    ('1.5 (95 % interval 1 to 2)', '1')
+    """
+    import numpy as np
+
+    if wrong := int((~np.isfinite(values)).sum()):
+        return f"{mean.value:.6g} ({wrong} of {len(values)} values {'is' if wrong == 1 else 'are'} not finite)"
+    interval = f" ({100 * bootstrap.LEVEL:g} % interval {mean.low:.4g} to {mean.high:.4g})" if mean.low <= mean.high else ""
+    return f"{mean.value:.6g}{interval}"
+
+
+def _explained(samples: int, groups: int, named: bool) -> str:
+    """What the intervals resample, or why there are none."""
+    least, kind = bootstrap.LEAST_GROUPS, "groups" if named else "samples"
+    if groups < least and named:
+        return f"no intervals: they need at least {least} groups ({NAMED}); the {samples} samples are of one"
+    if groups < least:
+        return f"no intervals: they need at least {least} samples"
+    few = f"; so few {kind} make them too narrow" if groups < bootstrap.FEW_GROUPS else ""
+    if named:
+        return f"{100 * bootstrap.LEVEL:g} % intervals resample the {groups} groups ({NAMED}) of {samples} samples{few}"
+    independent = f"take the {samples} samples for independent of each other: the workload names no groups"
+    return f"{100 * bootstrap.LEVEL:g} % intervals {independent}{few}"
 
 
 def _rows(model: "Trained", split: str, values: Mapping[str, "np.ndarray"]) -> list[dict[str, Any]]:
-    names = getattr(model.workload.names, split, None) or range(len(values["loss"]))
-    columns = zip(*(each.tolist() for each in values.values()), strict=True)
-    return [
-        {"name": name, "split": split, **dict(zip(values, row, strict=True))} for name, row in zip(names, columns, strict=True)
-    ]
+    columns: dict[str, Any] = {"name": getattr(model.workload.names, split, None) or range(len(values[LOSS]))}
+    columns["split"] = [split] * len(values[LOSS])
+    if groups := _groups(model, [split]):
+        columns["group"] = groups
+    columns |= {name: of.tolist() for name, of in values.items()}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _write(out: Path | None, run: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    path = out or run / CSV
+def _write(out: Path | None, default: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, rows[0])
+    writer.writeheader()
+    writer.writerows(rows)
+    path = out or default
     try:
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
+        write_text(path, text.getvalue())
     except OSError as error:
         if out is not None:
             raise InputError(f"--out must be a file that can be written; got {out} ({error.strerror})") from error
-        print(f"no row a sample was written: {run} cannot be written ({error.strerror}); --out names another place")
+        print(f"no row a sample was written: {default.parent} cannot be written ({error.strerror}); --out names another place")
         return
     print(f"{'samples':<12} {path}")

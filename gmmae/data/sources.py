@@ -15,12 +15,14 @@ from gmmae.data.volumes import Nodules, central_section, joined, to_density
 
 
 class Dataset(NamedTuple):
-    """Training and validation samples, densities, and the nodules' names."""
+    """Training and validation samples, densities, and the nodules' names and groups."""
 
     train: Float32[np.ndarray, "train *volume"]
     validation: Float32[np.ndarray, "validation *volume"]
     train_names: tuple[str, ...]
     validation_names: tuple[str, ...]
+    train_groups: tuple[str, ...]
+    validation_groups: tuple[str, ...]
 
 
 def _synthetic(config: DataConfig) -> Nodules:
@@ -82,12 +84,13 @@ def load(config: DataConfig) -> Dataset:
     Raises:
       DataError: as `load_whole`.
     """
-    nodules, (train, validation) = load_whole(config)
+    nodules, divided = load_whole(config)
     density = to_density(nodules.values, config.window)
-    return Dataset(density[train], density[validation], *names_of(nodules, (train, validation)))
+    words = (divided_words(of_nodules, divided) for of_nodules in (nodules.names, nodules.groups))
+    return Dataset(*(density[part] for part in divided), *(part for parts in words for part in parts))
 
 
-def names_of(nodules: Nodules, split: Sequence[np.ndarray]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of the training and of the validation samples."""
-    train, validation = (tuple(nodules.names[i] for i in part) for part in split)
+def divided_words(words: Sequence[str], split: Split) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names, or the groups, of the training and of the validation samples."""
+    train, validation = (tuple(words[i] for i in part) for part in split)
     return train, validation

@@ -61,20 +61,28 @@ def unnamed(
     return figure, ", ".join(name for name, sample in zip(names, order, strict=True) if sample >= count)
 
 
-def hu_histograms(
+def value_histograms(
     real: Real[np.ndarray, "real z y x"],
     generated: Real[np.ndarray, "generated z y x"],
     window: tuple[float, float],
+    unit: str,
     distance: str,
 ) -> Figure:
-    """The share of voxels by HU, of both; values beyond the window are in its last bins."""
+    """The share of voxels by value, of both; values beyond the window are in its last bins.
+
+    Args:
+      real, generated: volumes.
+      window: the values that are shown.
+      unit: of the values, for the axis.
+      distance: what stands above the legend.
+    """
     figure = canvas.blank(2.6, "")
     axes = figure.subplots()
     edges = np.linspace(*window, 71)
     for some, colour, label in ((real, BLUE, "real"), (generated, VERMILION, "generated")):
         counts = np.histogram(np.clip(some, *window), edges)[0]
         axes.stairs(counts / counts.sum(), edges, color=colour, label=label)
-    canvas.dress(axes, "HU", "share of voxels")
+    canvas.dress(axes, unit, "share of voxels")
     axes.set_yscale("log")
     axes.legend(loc="upper center", frameon=False, fontsize=8, title=distance, title_fontsize=8)
     return figure

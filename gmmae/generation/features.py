@@ -3,13 +3,17 @@ these.
 
 Lengths are in shares of the cube's longest edge and HU are clipped to the window, so that two sets are told apart neither by
 the size of their nodules nor by what lies beyond the window, which a density cannot hold.
+
+Volumes in another unit are stretched first, so that their window becomes CT's (`as_hu`). Lung and solid tissue then end at the
+same shares of the window as in CT, and every feature means the same share of the window.
 """
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Real, Shaped
 from scipy import ndimage
 
-from gmmae.generation.novelty import WINDOW
+from gmmae.data.config import DataConfig
+from gmmae.data.volumes import windowed
 
 NAMES = (
     *("hu_mean", "hu_sd", "hu_skewness", "hu_p5", "hu_p50", "hu_p95"),
@@ -21,6 +25,8 @@ NAMES = (
     *("grey_contrast", "grey_homogeneity", "grey_correlation", "grey_entropy"),
 )
 """The columns of `features`, explained where they are computed."""
+CT_WINDOW = DataConfig.window
+"""HU; the window to which volumes in another unit are stretched."""
 AIR_HU, SOLID_HU = -750.0, -300.0
 """Below, lung; between, ground glass, as most papers on its quantification have it; above, solid tissue and vessels."""
 GREY_LEVELS = 8
@@ -28,10 +34,20 @@ BLOCK = 128
 """Volumes computed at a time: a padded mask of 22³ in float32 and its gradient take 22 MB."""
 
 
+def as_hu(values: Real[np.ndarray, "samples z y x"], window: tuple[float, float]) -> Float32[np.ndarray, "samples z y x"]:
+    """Volumes in a unit of their own, stretched so that their window becomes CT's.
+
+    >>> as_hu(np.array([0.0, 0.5, 1.0, 9.0]).reshape(1, 1, 2, 2), (0.0, 1.0)).ravel().tolist()
+    [-1000.0, -300.0, 400.0, 400.0]
+    """
+    low, high = CT_WINDOW
+    return (low + (high - low) * windowed(values, window)).astype(np.float32)
+
+
 def features(
     values: Real[np.ndarray, "samples z y x"],
-    masks: Shaped[np.ndarray, "samples z y x"] | None = None,
-    window: tuple[float, float] = WINDOW,
+    masks: Shaped[np.ndarray, "samples z y x"] | None,
+    window: tuple[float, float],
 ) -> Float[np.ndarray, "samples features"]:
     """The features of each volume, columns as in `NAMES`.
 

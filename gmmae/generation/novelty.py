@@ -12,8 +12,6 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Float32, Int, Real
 
-WINDOW = (-1000.0, 400.0)
-"""The HU that become 0 and 1; `DataConfig.window`'s default."""
 COPY_PERCENTILE = 5.0
 """A volume is called a copy if it is nearer to the training set than this percentage of real held-out volumes."""
 BLOCK = 512
@@ -30,16 +28,16 @@ class Nearest(NamedTuple):
 def nearest(
     values: Real[np.ndarray, "samples *volume"],
     training: Real[np.ndarray, "others *volume"],
+    window: tuple[float, float],
     symmetric: bool = False,
-    window: tuple[float, float] = WINDOW,
 ) -> Nearest:
     """The nearest training volume of each volume, and the root-mean-square difference of their windowed voxels.
 
     Args:
-      values: volumes, in HU.
-      training: those that they may be copies of, of the same shape.
+      values: volumes, in HU or a unit of their own.
+      training: those that they may be copies of, of the same shape and unit.
+      window: the values that become 0 and 1.
       symmetric: compare each volume in all of `symmetries`, so that flipped and turned copies are found too.
-      window: the HU that become 0 and 1.
     """
     those = _windowed(training, window)
     squares = np.einsum("ij,ij->i", those, those)

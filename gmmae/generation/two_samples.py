@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Real
 
-from gmmae.generation.bootstrap import Estimate, estimate, mean, weights
-from gmmae.generation.novelty import WINDOW
+from gmmae.analysis.bootstrap import Estimate, estimate, mean, weights
+from gmmae.base.errors import InputError
 
 FOLDS = 5
 REPETITIONS = 10
@@ -19,6 +19,8 @@ REPETITIONS = 10
 NEIGHBOURS = 5
 """Of density and coverage, as in their paper."""
 SIGNIFICANT = 0.05
+LEVELS = 65_536
+"""Of a histogram of voxels, about: a window that is narrower is divided finer than into units."""
 
 RealFeatures = Float[np.ndarray, "real features"]
 OtherFeatures = Float[np.ndarray, "other features"]
@@ -44,6 +46,9 @@ def c2st(
         its flipped copy, has that nodule's group, or else the classifier, which has seen the one, takes the other for it, and
         the AUC comes out too low.
       seed: of the divisions.
+
+    Raises:
+      InputError: too few groups for a fold with both sets in it.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
@@ -65,18 +70,26 @@ def c2st(
             left, right = drawn[:, test[negative]], drawn[:, test[positive]]
             with np.errstate(invalid="ignore"):
                 resampled.append(np.einsum("bi,ij,bj->b", left, wins, right, optimize=True) / (left.sum(1) * right.sum(1)))
-    return estimate(float(np.mean(aucs)), np.nanmean(resampled, axis=0))
+    if not aucs:
+        raise InputError(
+            f"a fold of the classifier must hold out nodules of both sets and learn from others; got {len(set(groups))} groups "
+            f"that no division into {FOLDS} folds parts like that: add nodules of other patients"
+        )
+    known = ~np.isnan(resampled)  # a resample may hold one label only in some fold
+    totals, counts = np.where(known, resampled, 0).sum(0), known.sum(0)
+    return estimate(float(np.mean(aucs)), np.where(counts, totals, np.nan) / np.maximum(counts, 1))
 
 
 def folds(labels: Real[np.ndarray, " samples"], groups: np.ndarray, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Training and test indices of each fold, whole groups by lot; a fold in which one label is missing is left out.
+    """Training and test indices of each fold, whole groups at random.
 
+    A fold that lacks a label on either side is left out.
     scikit-learn's stratified division by groups takes longer than the classifiers, for labels that are nearly even anyway.
     """
     from sklearn.model_selection import GroupKFold
 
     divided = GroupKFold(FOLDS, shuffle=True, random_state=seed).split(labels, labels, groups)
-    return [(train, test) for train, test in divided if len(set(labels[test])) == 2]
+    return [parts for parts in divided if all(len(set(labels[part])) == 2 for part in parts)]
 
 
 def standardised(real: RealFeatures, other: OtherFeatures) -> tuple[RealFeatures, OtherFeatures]:
@@ -110,7 +123,7 @@ def mmd2(
     from scipy.spatial.distance import cdist, pdist
 
     both = np.concatenate(standardised(real, other))
-    width = np.median(pdist(both))
+    width = np.median(pdist(both)) or 1.0  # 0 where most samples are equal
     kernel = np.exp(-(cdist(both, both, "sqeuclidean")) / (2 * width**2))
     m = len(real)
     keep = ~np.eye(len(both), dtype=bool)
@@ -191,14 +204,18 @@ def support(
     return Support(mean(density, other_groups, seed), mean(coverage, real_groups, seed))
 
 
-def hu_distance(
-    real: Real[np.ndarray, "real z y x"], other: Real[np.ndarray, "other z y x"], window: tuple[float, float] = WINDOW
+def value_distance(
+    real: Real[np.ndarray, "real z y x"], other: Real[np.ndarray, "other z y x"], window: tuple[float, float]
 ) -> float:
-    """Wasserstein's distance of the histograms of all voxels, in HU within the window: how far a voxel's value has to be moved
-    on average.
+    """Wasserstein's distance of the histograms of all voxels: how far a voxel's value has to be moved on average.
+
+    It is in the unit of the voxels, and within the window: what lies beyond counts as the window's end. Whole numbers are
+    compared exactly where the window is at most `LEVELS` wide.
     """
     from scipy.stats import wasserstein_distance
 
     low, high = window
-    one, two = (np.bincount((np.clip(v, low, high) - low).round().astype(np.int64).ravel()) for v in (real, other))
-    return float(wasserstein_distance(np.arange(len(one)), np.arange(len(two)), one, two))
+    width = high - low
+    steps = max(1, round(LEVELS / width)) if width <= LEVELS else LEVELS / width  # of the histogram, in one unit
+    one, two = (np.bincount(((np.clip(v, low, high) - low) * steps).round().astype(np.int64).ravel()) for v in (real, other))
+    return float(wasserstein_distance(np.arange(len(one)), np.arange(len(two)), one, two) / steps)

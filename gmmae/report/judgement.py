@@ -2,20 +2,22 @@
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gmmae.analysis.bootstrap import FEW_GROUPS, Estimate
 from gmmae.base.errors import InputError
 from gmmae.base.records import write_text
 from gmmae.data.volumes import Nodules
 from gmmae.figures import canvas
 from gmmae.figures import judgement as pictures
+from gmmae.generation import judge as judging
 from gmmae.generation import novelty
-from gmmae.generation.bootstrap import Estimate
-from gmmae.generation.features import NAMES, features
-from gmmae.generation.judge import Judgement
+from gmmae.generation.features import CT_WINDOW, NAMES
+from gmmae.generation.judge import Judgement, Scale
 from gmmae.report import document
 from gmmae.report.document import Block, Bullets, Figure, Heading, Paragraph
 from gmmae.report.folders import rebuilt
@@ -36,8 +38,8 @@ def write(
     real: Nodules,
     generated: Nodules,
     training: Nodules | None,
-    window: tuple[float, float],
     seed: int,
+    notes: Sequence[str] = (),
 ) -> list[Path]:
     """Writes `judgement.json`, the page as Markdown and HTML, and its figures, in place of an earlier judgement.
 
@@ -47,7 +49,7 @@ def write(
     check_place(folder)
     with rebuilt(folder) as place:
         write_text(place / JSON, json.dumps(plain(found, generated), indent=1) + "\n")
-        blocks = _blocks(place / "figures", found, real, generated, training, window, seed)
+        blocks = _blocks(place / "figures", found, real, generated, training, seed, notes)
         write_text(place / MARKDOWN, document.markdown(blocks, place))
         write_text(place / HTML, document.html("Generated nodules judged", blocks))
     return [folder / name for name in (HTML, MARKDOWN, JSON)]
@@ -68,15 +70,16 @@ def check_place(folder: Path) -> None:
 
 def plain(found: Judgement, generated: Nodules) -> dict[str, Any]:
     """The judgement as what JSON can hold; intervals are lists of value, low and high."""
-    result: dict[str, Any] = {"masks": found.masks}
+    result: dict[str, Any] = {"masks": found.masks, "window": list(found.scale.window), "unit": unit(found.scale)}
     for name, comparison in (("generated", found.generated), ("floor", found.floor)):
         marginals = comparison.marginals
         result[name] = {
             "samples": comparison.samples,
+            "patients": list(comparison.patients),
             **{key: list(getattr(comparison, key)) for key in ("c2st", "mmd2", "density", "coverage")},
             "ks_share": marginals.share,
             "ks_share_corrected": marginals.corrected_share,
-            "hu_distance": comparison.hu_distance,
+            "value_distance": comparison.value_distance,
             "ks": {name: [float(d), float(p)] for name, d, p in zip(NAMES, marginals.statistic, marginals.p, strict=True)},
         }
     if found.novelty is not None:
@@ -84,13 +87,20 @@ def plain(found: Judgement, generated: Nodules) -> dict[str, Any]:
             "nn": list(found.novelty.plain),
             "nn_symmetric": list(found.novelty.symmetric),
             "copies": found.novelty.copies,
+            "copy_distance": found.novelty.copy_distance,
             "nearest_distance": dict(zip(generated.names, found.novelty.nearest.distance.round(5).tolist(), strict=True)),
         }
     return result
 
 
+def unit(scale: Scale) -> str:
+    """The name of the voxels' unit."""
+    return "HU" if scale.hu else "the data's unit"
+
+
 def table(found: Judgement) -> Table:
     """The figures, generated beside real, with what is perfect and where the interval lies."""
+    count = found.generated.samples
 
     def row(name: str, meaning: str, of: Any) -> tuple[str, ...]:
         return (name, *(_shown(of(comparison)) for comparison in (found.generated, found.floor)), meaning)
@@ -102,27 +112,35 @@ def table(found: Judgement) -> Table:
         row("the same, corrected", "1", lambda c: c.marginals.corrected_share),
         row("density", "1", lambda c: c.density),
         row("coverage", "0.97", lambda c: c.coverage),
-        row("histograms of HU, apart by", "0 HU", lambda c: c.hu_distance),
+        row("histograms of voxels, apart by", f"0, in {unit(found.scale)}", lambda c: c.value_distance),
     ]
     if found.novelty is not None:
         ratios = ((found.novelty.plain, "novelty NN"), (found.novelty.symmetric, "novelty NNsym"))
         rows += [(name, _shown(ratio), "1", "1: as new as a new patient; 0: copies") for ratio, name in ratios]
         rows.append(("copies", f"{found.novelty.copies:.1%}", "5.0%", "5 %: as many as of new patients"))
-    return Table("judgement", "Generated nodules judged", ("figure", "generated", "real", "perfect"), tuple(rows))
+    columns = ("figure", f"generated, n = {count}", f"real, n = {count}", "perfect")
+    return Table("judgement", "Generated nodules judged", columns, tuple(rows))
 
 
-def lines(found: Judgement, real: Nodules, generated: Nodules) -> list[str]:
-    """A summary for the terminal."""
-    rows = [("", "generated", "real", "perfect"), *table(found).rows]
+def lines(found: Judgement, real: Nodules, generated: Nodules, notes: Sequence[str] = ()) -> list[str]:
+    """A summary for the terminal; `notes` are further remarks."""
+    figures = table(found)
+    rows = [("", *figures.columns[1:]), *figures.rows]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     text = [
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]).rstrip() for row in rows
     ]
-    return [_counts(found, real, generated), *text, *_remarks(found, real, generated)]
+    return [_counts(found, real, generated), *text, *_remarks(found, real, generated), *notes]
 
 
 def _counts(found: Judgement, real: Nodules, generated: Nodules) -> str:
-    return f"{len(generated.names)} generated, {len(real.names)} real nodules; compared: {found.generated.samples} of each"
+    """How many there are, and how many are compared: the same number in both columns."""
+    count, patients = found.generated.samples, found.generated.patients[0]
+    others = "the first half of the real ones" if found.novelty is None else "the real ones"
+    return (
+        f"{len(generated.names)} generated, {len(real.names)} real nodules; compared: {count} generated and {count} other real "
+        f"ones, each with the same {count} of {others} ({patients} patients, or scans where none is named)"
+    )
 
 
 def _shown(value: Estimate | float) -> str:
@@ -145,7 +163,14 @@ def _remarks(found: Judgement, real: Nodules, generated: Nodules) -> list[str]:
             "novelty was not judged: likeness alone may be copying; name the training nodules with --train, or --split"
         )
     if not found.masks:
-        remarks.append("shapes are those of intensity masks, because not both have masks")
+        remarks.append("shapes are those of intensity masks, because not all have masks")
+    if not found.scale.hu:
+        low, high = CT_WINDOW
+        remarks.append(f"features are of values stretched so that the window is {low:g} to {high:g}, since these are not in HU")
+    fewest = min(*found.generated.patients, *found.floor.patients)
+    if fewest < FEW_GROUPS:
+        remarks.append(f"intervals are too narrow, because one of the sets is of {fewest} patients only")
+    real, generated = _compared(found, real, generated)
     names = sorted({*real.categories, *generated.categories} - {""})
     shares = [[nodules.categories.count(name) / len(nodules.names) for name in names] for nodules in (real, generated)]
     if any(abs(one - two) > MIX for one, two in zip(*shares, strict=True)):
@@ -154,37 +179,49 @@ def _remarks(found: Judgement, real: Nodules, generated: Nodules) -> list[str]:
     return remarks
 
 
+def _compared(found: Judgement, real: Nodules, generated: Nodules) -> tuple[Nodules, Nodules]:
+    """The real and the generated nodules that the figures are of."""
+    return real.take(found.sets.reference), generated.take(found.sets.generated)
+
+
 def _blocks(
     place: Path,
     found: Judgement,
     real: Nodules,
     generated: Nodules,
     training: Nodules | None,
-    window: tuple[float, float],
     seed: int,
+    notes: Sequence[str],
 ) -> list[Block]:
     def figure(name: str, drawn: Any, caption: str) -> Figure:
         return Figure(name, caption, *canvas.save_both(drawn, place / name.lower().replace(" ", "_")))
 
-    sheet, key = pictures.unnamed(real.values, generated.values, window, seed)
-    distance = f"{found.generated.hu_distance:.0f} HU apart (real: {found.floor.hu_distance:.0f})"
-    worst = _worst(found, real, generated, window)
-    remarks = _remarks(found, real, generated)
+    window, named = found.scale.window, unit(found.scale)
+    compared = _compared(found, real, generated)
+    sheet, key = pictures.unnamed(*(some.values for some in compared), window, seed)
+    distance = f"{found.generated.value_distance:.2g} {named} apart (real: {found.floor.value_distance:.2g})"
+    histograms = pictures.value_histograms(*(some.values for some in compared), window, named, distance)
+    worst = _worst(found, *compared)
+    remarks = [*_remarks(found, real, generated), *notes]
     blocks: list[Block] = [
         Heading("Generated nodules judged", 1),
         Paragraph(f"{_counts(found, real, generated)}."),
         table(found),
         *([Bullets(tuple(remark[0].upper() + remark[1:] + "." for remark in remarks))] if remarks else []),
         Paragraph(
-            "**Real** stands for real nodules against others of other patients: what a perfect generator would get. Intervals "
-            "are 95 %, by resampling patients. C2ST: a logistic regression tells the sets apart by 29 features, on nodules "
-            "that it has not seen. Novelty: the median distance to the nearest training nodule, over that of real nodules that "
-            "were not in training; NNsym compares in 16 flips and turns. A nodule that is nearer than 95 % of those is a copy."
+            "**Real** stands for as many real nodules of other patients against the same ones: what a perfect generator would "
+            "get. Intervals are 95 %, by resampling patients; a nodule without a patient counts as one. C2ST: a logistic "
+            "regression tells the sets apart by 29 features, on nodules that it has not seen. Most figures change with the "
+            "number that is compared: two judgements are comparable only where it is the same (`--count`)."
+        ),
+        Paragraph(
+            "Novelty: the median distance to the nearest training nodule, over that of real nodules that were not in training; "
+            "NNsym compares in 16 flips and turns. A nodule that is nearer than 95 % of those is a copy."
         ),
         Heading("Which are generated?", 2),
-        figure("Slices", sheet, f"Central axial slices, HU {window[0]:g} to {window[1]:g}, in random order, half generated."),
+        figure("Slices", sheet, f"Central axial slices, {window[0]:g} to {window[1]:g} in {named}, in random order."),
         Heading("Distributions", 2),
-        figure("HU", pictures.hu_histograms(real.values, generated.values, window, distance), "Voxels by HU."),
+        figure("Values", histograms, "Voxels by value, of the nodules that are compared."),
         figure(
             "Features", pictures.feature_histograms(worst), f"The {WORST} features that differ most; blue real, red generated."
         ),
@@ -199,10 +236,10 @@ def _blocks(
     return [*blocks, Heading("Key", 2), Paragraph(f"Generated are {key}.")]
 
 
-def _worst(found: Judgement, real: Nodules, generated: Nodules, window: tuple[float, float]) -> list[pictures.Feature]:
+def _worst(found: Judgement, real: Nodules, generated: Nodules) -> list[pictures.Feature]:
     marginals = found.generated.marginals
     columns = np.argsort(-marginals.statistic, kind="stable")[:WORST]
-    one, two = (features(some.values, some.masks if found.masks else None, window) for some in (real, generated))
+    one, two = (judging.population(some, found.masks, found.scale).features for some in (real, generated))
     return [
         pictures.Feature(f"{NAMES[i]}: D {marginals.statistic[i]:.2f}, p {marginals.p[i]:.1g}", one[:, i], two[:, i])
         for i in columns
@@ -216,6 +253,6 @@ def _neighbours(found: Judgement, generated: Nodules, training: Nodules, window:
     fitting = []
     for sample in chosen:
         turns = [turn[0] for turn in novelty.symmetries(training.values[index[sample]][None])]
-        fitting.append(turns[int(novelty.nearest(generated.values[sample][None], np.stack(turns), window=window).index[0])])
+        fitting.append(turns[int(novelty.nearest(generated.values[sample][None], np.stack(turns), window).index[0])])
     titles = [f"{distance[sample]:.3f}" for sample in chosen]
     return pictures.neighbours(generated.values[chosen], np.stack(fitting), titles, window)

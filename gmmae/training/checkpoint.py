@@ -2,9 +2,13 @@
 
 A checkpoint holds everything that a resumed run needs to be the run that was never interrupted: parameters and optimiser state,
 clocks and history, and the parameters of the best epoch. It is written whole or not at all.
+
+Orbax reads changed bytes of an array as other numbers. So a checkpoint also holds a checksum of its contents, and every reader
+compares it.
 """
 
 import itertools
+import json
 import logging
 import sys
 import threading
@@ -20,6 +24,7 @@ from jaxtyping import Float64
 
 from gmmae.base.errors import InputError, StorageError
 from gmmae.base.records import PLAIN, Epoch
+from gmmae.processes import agreement
 from gmmae.training.step import TrainState
 from gmmae.workloads.workload import Params
 
@@ -30,6 +35,10 @@ class CheckpointError(InputError):
 
 class OtherModelError(CheckpointError):
     """A checkpoint whose arrays have other shapes than the model."""
+
+
+class DamagedError(Exception):
+    """A checkpoint whose files can be read, but hold something else than was saved."""
 
 
 class Progress(NamedTuple):
@@ -73,6 +82,7 @@ class Checkpoints:
         progress = checkpoint.progress._asdict()
         history = progress.pop("history")
         progress["metrics"] = list(history[0].metrics) if history else []
+        arrays = _arrays(checkpoint.state, checkpoint.best, _table(history))
         epoch = len(history)
         if epoch in self._manager.all_steps():
             return
@@ -81,8 +91,8 @@ class Checkpoints:
                 self._manager.save(
                     epoch,
                     args=ocp.args.Composite(
-                        arrays=ocp.args.StandardSave(_arrays(checkpoint.state, checkpoint.best, _table(history))),
-                        progress=ocp.args.JsonSave(progress),
+                        arrays=ocp.args.StandardSave(arrays),
+                        progress=ocp.args.JsonSave(progress | {"checksum": _checksum(arrays, progress)}),
                     ),
                 )
         except Exception as error:  # Orbax and TensorStore raise whatever the file system leads to
@@ -195,9 +205,41 @@ def _silent_threads() -> Iterator[None]:
     asyncio_log.disabled = False
 
 
+@contextmanager
+def _without_echoes() -> Iterator[None]:
+    """Within it, and for good once it has failed, no traceback of a read that was given up is printed.
+
+    Orbax raises the first error and closes its event loop. TensorStore's threads report the other arrays to that loop later.
+    """
+    hooks = sys.excepthook, sys.unraisablehook
+    asyncio_log = logging.getLogger("asyncio")
+
+    def excepthook(kind: Any, error: BaseException, trace: Any) -> None:
+        if not _of_closed_loop(error):
+            hooks[0](kind, error, trace)
+
+    def unraisablehook(unraisable: Any) -> None:
+        if not _of_closed_loop(unraisable.exc_value):
+            hooks[1](unraisable)
+
+    def is_news(record: logging.LogRecord) -> bool:
+        return "exception was never retrieved" not in record.getMessage()
+
+    sys.excepthook, sys.unraisablehook = excepthook, unraisablehook
+    asyncio_log.addFilter(is_news)
+    yield
+    sys.excepthook, sys.unraisablehook = hooks
+    asyncio_log.removeFilter(is_news)
+
+
+def _of_closed_loop(error: BaseException | None) -> bool:
+    return isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
+
+
 def _manager(folder: Path, **options: Any) -> ocp.CheckpointManager:
     """Orbax's manager, for which each of several processes is on its own: they neither save nor wait together."""
-    logging.getLogger("absl").setLevel(logging.ERROR)  # it warns of options, such as that a folder is only read
+    # It warns of options, such as that a folder is only read. Its errors are raised too, where they matter.
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
     if jax.process_count() > 1:
         me = jax.process_index()
         options["multiprocessing_options"] = ocp.options.MultiprocessingOptions(
@@ -218,26 +260,70 @@ def _table(history: Sequence[Epoch]) -> Float64[np.ndarray, "epochs columns"]:
     return np.fromiter(itertools.chain.from_iterable(rows), np.float64).reshape(len(history), -1)
 
 
+def _checksum(arrays: dict[str, Any], progress: dict[str, Any]) -> dict[str, Any]:
+    """A SHA-256 of a checkpoint's contents, and the types of its arrays, for which it holds."""
+    dtypes = [str(np.asarray(leaf).dtype) for leaf in jax.tree.leaves(arrays)]
+    return {"dtypes": dtypes, "sha256": agreement.digest([arrays, json.dumps(progress, sort_keys=True)])}
+
+
 def _read(manager: ocp.CheckpointManager, folder: Path, epoch: int, like: TrainState) -> Checkpoint:
-    progress = manager.restore(epoch, args=ocp.args.Composite(progress=ocp.args.JsonRestore()))["progress"]
-    names = progress.pop("metrics", [])
-    shapes = _arrays(like, like.params, np.zeros((epoch, len(PLAIN) + len(names))))
+    with _without_echoes():
+        progress = manager.restore(epoch, args=ocp.args.Composite(progress=ocp.args.JsonRestore()))["progress"]
+        checksum, names = progress.pop("checksum", None), progress.get("metrics", [])
+        wanted = _arrays(like, like.params, np.zeros((epoch, len(PLAIN) + len(names))))
+        arrays = _read_arrays(manager, folder, epoch, _as_saved(wanted, checksum))
+        _verify(arrays, progress, checksum)
+    leaves = zip(jax.tree.leaves(arrays), jax.tree.leaves(wanted), strict=True)
+    cast = jax.tree.unflatten(jax.tree.structure(wanted), [leaf.astype(of.dtype, copy=False) for leaf, of in leaves])
+    history = [_epoch(row, names) for row in cast["history"].tolist()]
+    progress.pop("metrics", None)
+    return Checkpoint(cast["state"], cast["best"], Progress(history, **progress))
+
+
+def _read_arrays(manager: ocp.CheckpointManager, folder: Path, epoch: int, wanted: dict[str, Any]) -> dict[str, Any]:
+    """
+    Raises:
+      OtherModelError: the checkpoint holds arrays of other shapes than are wanted.
+    """
     other_model = OtherModelError(
         f"the checkpoint {folder / str(epoch)} must hold the model of this configuration; its arrays have other shapes, as of "
         "another version of the workload or of gmmae: give another workdir"
     )
     try:
-        arrays = manager.restore(epoch, args=ocp.args.Composite(arrays=ocp.args.StandardRestore(shapes)))["arrays"]
+        arrays = manager.restore(epoch, args=ocp.args.Composite(arrays=ocp.args.StandardRestore(wanted)))["arrays"]
     except Exception as error:
-        if _shapes_held(folder / str(epoch)) not in (None, sorted(map(np.shape, jax.tree.leaves(like.params)))):
+        if _shapes_held(folder / str(epoch)) not in (None, sorted(map(np.shape, jax.tree.leaves(wanted["best"])))):
             raise other_model from error
         raise
-    history = [_epoch(row, names) for row in arrays["history"].tolist()]
-    shapes = [jax.tree.map(np.shape, tree) for tree in ((arrays["state"], arrays["best"]), (like, like.params))]
-    if jax.tree.leaves(shapes[0]) != jax.tree.leaves(shapes[1]):
+    if list(map(np.shape, jax.tree.leaves(arrays))) != list(map(np.shape, jax.tree.leaves(wanted))):
         raise other_model
-    state = jax.tree.unflatten(jax.tree.structure(like), jax.tree.leaves(arrays["state"]))
-    return Checkpoint(state, arrays["best"], Progress(history, **progress))
+    return arrays
+
+
+def _as_saved(wanted: dict[str, Any], checksum: dict[str, Any] | None) -> dict[str, Any]:
+    """The wanted arrays with the types that were saved, because Orbax casts and a checksum is of the saved bytes."""
+    leaves, structure = jax.tree.flatten(wanted)
+    dtypes = checksum["dtypes"] if checksum else []
+    if len(dtypes) != len(leaves):
+        return wanted
+    return jax.tree.unflatten(structure, [np.zeros(leaf.shape, dtype) for leaf, dtype in zip(leaves, dtypes, strict=True)])
+
+
+def _verify(arrays: dict[str, Any], progress: dict[str, Any], checksum: dict[str, Any] | None) -> None:
+    """
+    Raises:
+      DamagedError: these are not the contents that were saved.
+    """
+    if checksum is not None and _checksum(arrays, progress) != checksum:
+        raise DamagedError("its contents are not those that were saved")
+    if checksum is None and not finite(arrays["best"]):
+        raise DamagedError("its best parameters are not finite; it is of an earlier version, which kept no checksum")
+
+
+def finite(params: Params) -> bool:
+    """Whether all parameters are finite numbers."""
+    leaves = map(np.asarray, jax.tree.leaves(params))
+    return all(np.isfinite(leaf).all() for leaf in leaves if np.issubdtype(leaf.dtype, np.inexact))
 
 
 def _shapes_held(checkpoint: Path) -> list[tuple[int, ...]] | None:

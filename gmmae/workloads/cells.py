@@ -53,7 +53,7 @@ def workload(model: ModelConfig, data: sources.DataConfig, loss: str) -> Workloa
     Raises:
       DataError: the data cannot be used.
     """
-    nodules, (train, validation) = sources.load_whole(data)
+    nodules, divided = sources.load_whole(data)
     samples = samples_of(nodules, data.window)
     module, point_loss = cell_autoencoder(model, data.shape), LOSSES[loss]
 
@@ -102,8 +102,7 @@ def workload(model: ModelConfig, data: sources.DataConfig, loss: str) -> Workloa
     def describe(params: Params, samples: Samples) -> PerSample:
         return {"inputs": _density(samples), **decode(params, encode(params, samples))}
 
-    splits = Splits(*(jax.tree.map(lambda array, part=part: array[part], samples) for part in (train, validation)))
-    names = Splits(*sources.names_of(nodules, (train, validation)))
-    return Workload(
-        splits, init, losses, metrics, describe, f"{data.source} volumes", names=names, encode=encode, decode=decode
-    )
+    splits = Splits(*(jax.tree.map(lambda array, part=part: array[part], samples) for part in divided))
+    names, groups = (Splits(*sources.divided_words(words, divided)) for words in (nodules.names, nodules.groups))
+    about = f"{data.source} volumes"
+    return Workload(splits, init, losses, metrics, describe, about, encode, decode, names, groups)

@@ -83,7 +83,9 @@ def build(config: Config) -> Workload:
         }
 
     about, names = f"{config.data.source} volumes", Splits(data.train_names, data.validation_names)
-    return Workload(Splits(data.train, data.validation), init, losses, describe=describe, about=about, names=names)
+    groups = Splits(data.train_groups, data.validation_groups)
+    splits = Splits(data.train, data.validation)
+    return Workload(splits, init, losses, describe=describe, about=about, names=names, groups=groups)
 
 
 def training_samples(config: Config) -> int:

@@ -101,14 +101,15 @@ def build(config: Config) -> Workload:
             f"build of a workload must return a Workload whose data are Splits; got {type(workload).__name__} from "
             f"{config.workload}"
         )
-    names = workload.names or (None, None)
-    for (split, samples), of_split in zip(workload.data._asdict().items(), names, strict=True):
+    for split, samples in workload.data._asdict().items():
         samples = count(samples, f"the {split} samples of {config.workload}")
-        if of_split is not None and len(of_split) != samples:
-            raise WorkloadError(
-                f"names of a workload must be as many as its samples; got {len(of_split)} for {samples} {split} samples of "
-                f"{config.workload}"
-            )
+        for what in ("names", "groups"):
+            of_samples = getattr(getattr(workload, what), split, None)
+            if of_samples is not None and len(of_samples) != samples:
+                raise WorkloadError(
+                    f"{what} of a workload must be as many as its samples; got {len(of_samples)} for {samples} {split} samples "
+                    f"of {config.workload}"
+                )
     return workload
 
 

@@ -196,10 +196,11 @@ def build(config: Config) -> Workload:
 
     parts = [_of_volumes(patches, part) for part in divided(volumes, data)]
     names = Splits(*([_name(volumes, patches, i, data.ndim) for i in part] for part in parts))
+    groups = Splits(*([volumes[volume].group for volume in patches.volumes[part]] for part in parts))
     about = f"{data.source} {'slices' if data.ndim == 2 else 'volumes'} of {len(volumes)} nodules"
     splits = Splits(*(samples_of(patches.take(part)) for part in parts))
     at_once = max(1, CPU_PIXELS // data.size**data.ndim)
-    return Workload(splits, init, losses, metrics, describe, about, names=names, cpu_samples=at_once)
+    return Workload(splits, init, losses, metrics, describe, about, names=names, groups=groups, cpu_samples=at_once)
 
 
 def _of_volumes(patches: "Patches", part: np.ndarray) -> np.ndarray:

@@ -58,6 +58,8 @@ class Workload(NamedTuple):
       encode: `(params, samples) -> one latent vector a sample`; None: there is none that samples can be made of.
       decode: `(params, latent vectors) -> {name: array}`, as far as `describe` says it without the samples.
       names: of the samples of each split, a sequence of strings, for tables; None: they go by their numbers.
+      groups: of the samples of each split, a sequence of strings: the patient of each, or what else makes samples alike.
+        Intervals resample groups; None: every sample is a group of its own.
       cpu_samples: most samples that a CPU's device trains on at once, so that what it computes stays in a core's cache, where
         `parallel.micro_batch` does not say; 0: its whole share.
     """
@@ -71,6 +73,7 @@ class Workload(NamedTuple):
     encode: Callable[[Params, Samples], "Array"] | None = None
     decode: Callable[[Params, "Array"], PerSample] | None = None
     names: Splits | None = None
+    groups: Splits | None = None
     cpu_samples: int = 0
 
 

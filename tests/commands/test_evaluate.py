@@ -1,11 +1,18 @@
 """`gmmae evaluate`: means as the run's own validation has them, on whichever samples were asked for."""
 
 import csv
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 import gmmae
+from gmmae.analysis import bootstrap
 from gmmae.base.config import changed, to_toml
 from gmmae.base.errors import InputError
 from gmmae.base.records import write_text
@@ -13,8 +20,10 @@ from gmmae.base.workdir import WorkDir
 from gmmae.commands import api, cli
 from gmmae.commands.arguments import on_its_data, parse_train, without_own_csv
 from gmmae.training import programs
+from gmmae.training.checkpoint import Checkpoint, Checkpoints, Progress
 from gmmae.training.loop import run
 from gmmae.workloads import registry
+from tests.faults.damages import rewrite
 from tests.small import Recorder, small
 from tests.workloads.test_guide import EXAMPLE
 
@@ -39,15 +48,17 @@ def test_the_mean_is_that_of_the_run_and_each_sample_has_its_row(trained, capsys
     folder, record = trained
     code, printed, _ = evaluate(capsys, folder)
     assert code == 0
-    head, loss, place = printed.splitlines()
+    head, loss, intervals, place = printed.splitlines()
     assert head == f"{folder}: the parameters of epoch {record.best_epoch}, the best, on 6 validation samples"
     table = rows(folder / "evaluation.csv")
     values = np.array([float(row["loss"]) for row in table])
     assert values.mean() == pytest.approx(record.best_val_loss, rel=1e-5)  # other programs round otherwise
-    name, mean, sign, error, *words = loss.split()
-    assert (name, sign, words) == ("loss", "±", ["(standard", "error)"])
+    assert intervals.startswith("95 % intervals resample the 6 groups (patients, or scans where none is named) of 6 samples")
+    name, mean, words = loss.split(maxsplit=2)
+    expected = bootstrap.mean(values, list(map(str, range(6))), seed=0)
+    assert name == "loss"
     assert float(mean) == pytest.approx(values.mean(), rel=1e-5)
-    assert float(error) == pytest.approx(values.std(ddof=1) / 6**0.5, rel=0.05)  # two digits
+    assert words == f"(95 % interval {expected.low:.4g} to {expected.high:.4g})"
     assert place.split() == ["samples", str(folder / "evaluation.csv")]
     assert {row["split"] for row in table} == {"validation"}
     names = registry.build(small()).names
@@ -125,7 +136,8 @@ def test_a_workload_of_ones_own_has_its_metrics_and_numbers_for_names(mine, caps
     code, printed, _ = evaluate(capsys, folder)
     assert code == 0
     table = rows(folder / "evaluation.csv")
-    assert list(table[0]) == ["name", "split", "loss", "accuracy"]
+    assert list(table[0]) == ["name", "split", "loss", "accuracy"]  # it names no groups
+    assert "95 % intervals take the 24 samples for independent of each other: the workload names no groups\n" in printed
     assert [row["name"] for row in table] == list(map(str, range(24)))
     assert np.mean([float(row["accuracy"]) for row in table]) == pytest.approx(record.best_metrics["accuracy"])
     assert np.mean([float(row["loss"]) for row in table]) == pytest.approx(record.best_val_loss, rel=1e-5)
@@ -158,6 +170,152 @@ def test_what_cannot_be_evaluated_is_said_in_a_line(trained, capsys, arguments, 
     assert code == 2
     assert message in error
     assert error.count("\n") == 1
+
+
+DISTANCES = """
+from dataclasses import dataclass
+import jax.numpy as jnp
+import numpy as np
+from gmmae.base.rules import Section
+from gmmae.workloads.workload import Splits, Workload
+
+@dataclass(frozen=True)
+class Config(Section):
+    groups: str = "aabbcc"  # of the validation samples
+    last: float = 6.0  # the last validation sample
+
+def build(config):
+    values = np.array([1, 1, 2, 2, 6, config.last], np.float32)
+    groups = Splits([*"xyzxyz"], [*config.groups]) if config.groups else None
+    return Workload(
+        Splits(np.zeros(6, np.float32), values), lambda key: jnp.zeros(1), lambda p, x, k: x - p[0] * 0, groups=groups
+    )
+"""
+"""A workload whose validation losses are 1, 1, 2, 2, 6 and `last`."""
+
+
+@pytest.fixture(scope="module")
+def distances(tmp_path_factory):
+    root = tmp_path_factory.mktemp("distances")
+    (root / "distances.py").write_text(DISTANCES)
+    options = ["--workload", str(root / "distances.py"), "--stop.max-epochs", "1", "--log.tensorboard", "False"]
+    config = parse_train([*options, "--parallel.devices", "1", "--optim.base-batch", "2"], "train.py")[0]
+    run(config, root / "run", Recorder())
+    return root / "run"
+
+
+@pytest.mark.parametrize(
+    ("groups", "line"),
+    [
+        ("aabbcc", "95 % intervals resample the 3 groups (patients, or scans where none is named) of 6 samples; so few groups"),
+        ("abcdef", "95 % intervals resample the 6 groups (patients, or scans where none is named) of 6 samples; so few groups"),
+        ("", "95 % intervals take the 6 samples for independent of each other: the workload names no groups; so few samples"),
+    ],
+)
+def test_intervals_resample_patients_and_say_what_they_resample(distances, tmp_path, capsys, groups, line):
+    code, printed, _ = evaluate(capsys, distances, "--on", "validation", "--groups", groups, "--out", tmp_path / "out.csv")
+    assert code == 0
+    _, loss, intervals, _ = printed.splitlines()
+    expected = bootstrap.mean(np.array([1.0, 1, 2, 2, 6, 6]), [*(groups or "abcdef")], seed=0)
+    assert loss == f"loss         3 (95 % interval {expected.low:.4g} to {expected.high:.4g})"
+    assert (expected.low, expected.high) == (1, 6) if groups == "aabbcc" else expected.low > 1
+    assert intervals == f"{line} make them too narrow"
+    assert [row.get("group", "") for row in rows(tmp_path / "out.csv")] == [*(groups or [""] * 6)]
+
+
+def test_one_patient_gives_no_interval(distances, tmp_path, capsys):
+    code, printed, _ = evaluate(capsys, distances, "--on", "validation", "--groups", "aaaaaa", "--out", tmp_path / "out.csv")
+    assert code == 0
+    assert printed.splitlines()[1:3] == [
+        "loss         3",
+        "no intervals: they need at least 2 groups (patients, or scans where none is named); the 6 samples are of one",
+    ]
+
+
+def test_a_loss_that_is_not_finite_is_a_result_of_a_sound_model(distances, tmp_path, capsys):
+    code, printed, _ = evaluate(capsys, distances, "--on", "validation", "--last", "nan", "--out", tmp_path / "out.csv")
+    assert code == 0
+    assert printed.splitlines()[1] == "loss         nan (1 of 6 values is not finite)"
+    code, printed, _ = evaluate(capsys, distances, "--on", "validation", "--last", "inf", "--out", tmp_path / "out.csv")
+    assert printed.splitlines()[1] == "loss         inf (1 of 6 values is not finite)"
+
+
+def test_a_damaged_checkpoint_is_one_line_and_no_loss(trained, tmp_path):
+    """In a process of its own, because the threads of a read that has failed print tracebacks beside that line."""
+    for damage in ("numbers", "index"):
+        folder = tmp_path / damage
+        shutil.copytree(trained[0], folder)
+        checkpoint = folder / "checkpoints" / "2"
+        if damage == "numbers":
+            rewrite(checkpoint, "best.params.heads.bias", np.nan)
+        else:
+            for path in (checkpoint / "arrays" / "d").iterdir():
+                path.write_bytes(path.read_bytes()[:40])
+        command = [
+            sys.executable,
+            "-c",
+            "from gmmae.commands.cli import main; raise SystemExit(main())",
+            "evaluate",
+            str(folder),
+        ]
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (found.returncode, found.stdout) == (2, ""), found
+        assert found.stderr.startswith(f"error: the checkpoint {checkpoint} must be readable; reading it failed with ")
+        assert found.stderr.count("\n") == 1
+        assert not (folder / "evaluation.csv").exists()
+
+
+def test_parameters_that_are_not_finite_are_no_model(trained, tmp_path, capsys):
+    folder, record = tmp_path / "run", trained[1]
+    shutil.copytree(trained[0], folder)
+    setup = programs.prepare(small())
+    state = programs.initial_state(setup)
+    broken = jax.tree.map(lambda leaf: np.full_like(leaf, np.inf), state.params)
+    history = WorkDir(folder).read_rows()
+    checkpoints = Checkpoints(folder / "checkpoints", keep=1)
+    checkpoints.save(Checkpoint(state, broken, Progress([*history, history[-1]._replace(epoch=3)], {}, record.best_epoch)))
+    checkpoints.close()
+    code, printed, error = evaluate(capsys, folder)
+    assert (code, printed) == (2, "")
+    assert error == (
+        f"error: the checkpoint {folder / 'checkpoints' / '3'} must hold finite parameters; some of its best ones are NaN or "
+        "infinite: train again, or give another workdir\n"
+    )
+
+
+def test_the_rows_of_the_runs_own_validation_are_not_overwritten(trained, capsys):
+    folder, _ = trained
+    places, files = {}, {}
+    options = {
+        "own": [],
+        "train": ["--on", "train"],
+        "all": ["--on", "all"],
+        "other": ["--data.seed", 5],
+        "others": ["--data.seed", 6],
+        "validation": ["--data.seed", 5, "--on", "validation"],
+        "mae": ["--loss", "mae"],
+    }
+    for name, more in options.items():
+        code, printed, _ = evaluate(capsys, folder, *more)
+        assert code == 0
+        places[name] = Path(printed.splitlines()[-1].removeprefix("samples").strip())
+        files[name] = places[name].read_text()
+    assert len(set(places.values())) == len(options)
+    assert {name: place.read_text() for name, place in places.items()} == files
+    assert places["own"] == folder / "evaluation.csv"
+    assert places["train"] == folder / "evaluation_train.csv"
+    assert places["all"] == folder / "evaluation_all.csv"
+    assert re.fullmatch(r"evaluation_all_synthetic_[0-9a-f]{8}\.csv", places["other"].name)
+    assert re.fullmatch(r"evaluation_[0-9a-f]{8}\.csv", places["mae"].name)
+    # The same question has the same place.
+    assert str(places["other"]) in evaluate(capsys, folder, "--data.seed", 5)[1]
+
+
+def test_the_help_says_where_the_rows_are_written(capsys):
+    with pytest.raises(SystemExit):
+        evaluate(capsys, "--help")
+    said = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "default: evaluation.csv in RUN for the run's own validation samples" in said
 
 
 def test_unknown_changes_are_refused_by_load(trained):

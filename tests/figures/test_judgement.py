@@ -33,7 +33,7 @@ def test_histograms_and_neighbours_are_drawn(tmp_path):
     features = [Feature(f"feature {i}", rng.normal(size=50), np.full(30, float(i))) for i in range(4)]
     drawn = judgement.feature_histograms(features)
     assert [axes.get_title() for axes in drawn.axes] == ["feature 0", "feature 1", "feature 2", "feature 3", "", ""]
-    histogram = judgement.hu_histograms(volumes(3, -500), volumes(2, 5000), WINDOW, "apart")
+    histogram = judgement.value_histograms(volumes(3, -500), volumes(2, 5000), WINDOW, "HU", "apart")
     stairs: Any = histogram.axes[0].patches[1]
     heights, edges, _ = stairs.get_data()
     assert heights[-1] == 1  # beyond the window

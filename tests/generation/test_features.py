@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from gmmae.generation.features import NAMES, features, intensity_masks, radii
+from gmmae.generation.features import CT_WINDOW, NAMES, as_hu, features, intensity_masks, radii
 
 
 def one(values, mask=None):
     """The features of one volume, by name."""
-    return dict(zip(NAMES, features(values[None], None if mask is None else mask[None])[0], strict=True))
+    return dict(zip(NAMES, features(values[None], None if mask is None else mask[None], CT_WINDOW)[0], strict=True))
 
 
 def volume(mask, inside=100, outside=-900):
@@ -102,7 +102,15 @@ def test_without_a_mask_the_middle_between_dark_and_bright_is_the_threshold():
 
 def test_each_volume_has_its_features_whatever_the_block(monkeypatch):
     values = np.random.default_rng(1).integers(-1000, 400, (5, 8, 8, 8)).astype(np.int16)
-    together = features(values)
+    together = features(values, None, CT_WINDOW)
     monkeypatch.setattr("gmmae.generation.features.BLOCK", 2)
-    np.testing.assert_allclose(features(values), together, rtol=1e-5)
-    assert np.isfinite(features(np.full((1, 8, 8, 8), -1000, np.int16))).all()  # a volume of air
+    np.testing.assert_allclose(features(values, None, CT_WINDOW), together, rtol=1e-5)
+    assert np.isfinite(features(np.full((1, 8, 8, 8), -1000, np.int16), None, CT_WINDOW)).all()  # a volume of air
+
+
+def test_volumes_in_another_unit_have_the_features_of_the_same_volumes_in_hu():
+    values = np.random.default_rng(2).integers(-1100, 500, (5, 8, 8, 8)).astype(np.float32)
+    known = features(values, None, CT_WINDOW)
+    for low, high in ((0.0, 1.0), (0.0, 255.0), (-3.0, 1e6)):
+        own = low + (values + 1000) * (high - low) / 1400
+        np.testing.assert_allclose(features(as_hu(own, (low, high)), None, CT_WINDOW), known, rtol=1e-3, atol=1e-3)  # float32

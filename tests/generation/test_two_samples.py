@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from gmmae.base.errors import InputError
 from gmmae.generation import two_samples
-from gmmae.generation.bootstrap import estimate, weights
-from gmmae.generation.two_samples import c2st, folds, hu_distance, marginals, mmd2, support
+from gmmae.generation.two_samples import c2st, folds, marginals, mmd2, support, value_distance
 
 
 @pytest.fixture(autouse=True)
@@ -109,17 +109,27 @@ def test_one_population_is_dense_and_covered_and_one_mode_of_it_is_dense_and_not
 
 
 def test_histograms_are_apart_by_the_hu_that_all_voxels_were_raised():
-    values = np.random.default_rng(9).integers(-900, 300, (3, 4, 4, 4)).astype(np.int16)
-    assert hu_distance(values, values) == 0
-    assert hu_distance(values, values + 25) == pytest.approx(25)
-    assert hu_distance(np.full((1, 2, 2, 2), -3000), np.full((1, 2, 2, 2), -1000)) == 0  # outside the window
+    values, window = np.random.default_rng(9).integers(-900, 300, (3, 4, 4, 4)).astype(np.int16), (-1000.0, 400.0)
+    assert value_distance(values, values, window) == 0
+    assert value_distance(values, values + 25, window) == pytest.approx(25)
+    assert value_distance(np.full((1, 2, 2, 2), -3000), np.full((1, 2, 2, 2), -1000), window) == 0  # outside the window
 
 
-def test_a_bootstrap_draws_whole_patients_and_its_interval_is_that_of_the_mean():
-    drawn = weights([*"aabbcdefgh"], seed=0)
-    assert (drawn[:, 0] == drawn[:, 1]).all()
-    assert len(np.unique(drawn[:, 0] - drawn[:, 2])) > 1
-    values = np.random.default_rng(10).normal(size=200)
-    drawn = weights(names("a", 200), seed=1, resamples=2000)
-    low, high = estimate(0.0, drawn @ values / drawn.sum(1))[1:]
-    assert (high - low) / (2 * 1.96) == pytest.approx(values.std() / np.sqrt(200), rel=0.1)
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (0.0, 255.0), (1000.0, 3000.0), (-2e6, 2e6)])
+def test_histograms_in_another_unit_are_apart_by_what_all_voxels_were_raised(low, high):
+    shares = np.random.default_rng(9).uniform(0.1, 0.7, (3, 8, 8, 8))
+    raised = value_distance(low + (high - low) * shares, low + (high - low) * (shares + 0.2), (low, high))
+    assert raised == pytest.approx(0.2 * (high - low), rel=1e-3)  # a histogram has 65,536 levels
+
+
+def test_samples_that_are_all_equal_are_of_one_population():
+    same = np.ones((30, 4))
+    assert mmd2(same, same, names("a", 30), names("b", 30)).value == pytest.approx(0, abs=1e-12)
+
+
+def test_a_fold_has_both_sets_to_learn_from_and_to_be_tested_on():
+    labels = np.repeat([0, 1], [30, 30])
+    groups = np.array(["a"] * 30 + names("b", 30))  # one patient: no fold can have it on both sides
+    assert folds(labels, groups, seed=0) == []
+    with pytest.raises(InputError, match="got 31 groups that no division into 5 folds parts like that: add nodules of other"):
+        c2st(normal(0, 30), normal(1, 30), ["a"] * 30, names("b", 30))

@@ -4,6 +4,7 @@ import numpy as np
 
 from gmmae.generation.novelty import nearest
 from studies import baselines
+from studies.cohorts import WINDOW
 from tests.generation.nodules import balls
 
 TRAINING = balls(0, 12)
@@ -11,7 +12,7 @@ TRAINING = balls(0, 12)
 
 def test_copies_are_training_nodules_flipped_turned_and_moved_with_their_masks():
     flipped = baselines.copy_paste(TRAINING, 12, seed=1)
-    assert (nearest(flipped.values, TRAINING.values, symmetric=True).distance == 0).all()
+    assert (nearest(flipped.values, TRAINING.values, WINDOW, symmetric=True).distance == 0).all()
     made = baselines.copy_paste(TRAINING, 12, seed=1, shift=1)
     assert sorted(made.groups) == sorted(TRAINING.groups)  # each donor once
     padded = np.pad(made.values, ((0, 0), *[(1, 1)] * 3))
@@ -19,9 +20,9 @@ def test_copies_are_training_nodules_flipped_turned_and_moved_with_their_masks()
     for place in np.ndindex(3, 3, 3):  # one move by a voxel takes each copy back, but for the voxels that left the cube
         inner = tuple(slice(at + 1, at + 7) for at in place)
         moved = padded[(slice(None), *inner)]
-        found |= nearest(moved, TRAINING.values[:, 1:7, 1:7, 1:7], symmetric=True).distance == 0
+        found |= nearest(moved, TRAINING.values[:, 1:7, 1:7, 1:7], WINDOW, symmetric=True).distance == 0
     assert found.all()
-    assert nearest(made.values, TRAINING.values, symmetric=True).distance.max() > 0.02
+    assert nearest(made.values, TRAINING.values, WINDOW, symmetric=True).distance.max() > 0.02
     assert made.masks is not None
     assert made.values[made.masks > 0].min() > made.values[made.masks == 0].max() - 400  # the masks went with them
     again, other = (baselines.copy_paste(TRAINING, 12, seed=seed, shift=1).values for seed in (1, 2))
@@ -31,7 +32,7 @@ def test_copies_are_training_nodules_flipped_turned_and_moved_with_their_masks()
 
 def test_repeated_nodules_are_the_training_nodules_with_their_masks():
     made = baselines.repeated(TRAINING, 24, seed=1)
-    place = nearest(made.values, TRAINING.values).index
+    place = nearest(made.values, TRAINING.values, WINDOW).index
     np.testing.assert_array_equal(made.values, TRAINING.values[place])
     assert TRAINING.masks is not None
     np.testing.assert_array_equal(made.masks, TRAINING.masks[place])
@@ -63,7 +64,7 @@ def test_a_carved_nodule_has_the_donors_voxels_in_its_mask_and_another_of_its_ca
 def test_interpolations_lie_between_two_neighbours_of_one_category():
     made = baselines.smote(TRAINING, 6, seed=0)
     assert made.values.min() >= TRAINING.values.min()
-    assert nearest(made.values, TRAINING.values).distance.min() > 0
+    assert nearest(made.values, TRAINING.values, WINDOW).distance.min() > 0
     assert made.masks is not None
     assert set(np.unique(made.masks)) == {0, 1}
     points = np.arange(5.0)[:, None] ** 3

@@ -36,6 +36,16 @@ def test_samples_are_those_of_their_names_and_the_validation_set_is_the_same():
     np.testing.assert_array_equal(some.validation["values"], everything.validation["values"])
 
 
+def test_slices_keep_the_group_of_their_nodule():
+    workload = registry.build(configure("", workload=slices.__file__, slices=30, **SMALL))
+    assert workload.names is not None
+    assert workload.groups is not None
+    group_of = {}
+    for name, group in zip(nodules(workload.names.train), workload.groups.train, strict=True):
+        assert group_of.setdefault(name, group) == group
+    assert len(workload.groups.train) == 30
+
+
 def test_more_slices_than_there_are():
     with pytest.raises(InputError, match=r"slices must be at most \d+, the training slices there are; got 9999"):
         built(9999)

@@ -1,16 +1,19 @@
 """What a checkpoint holds, and what happens when it cannot be read."""
 
+import json
 import logging
 import sys
 import threading
 
+import jax
 import numpy as np
 import pytest
 
 from gmmae.base.errors import StorageError
 from gmmae.base.records import Epoch
 from gmmae.training import programs
-from gmmae.training.checkpoint import Checkpoint, CheckpointError, Checkpoints, Progress, restore_epoch
+from gmmae.training.checkpoint import Checkpoint, CheckpointError, Checkpoints, Progress, newest, restore_epoch
+from tests.faults.damages import rewrite
 from tests.small import small
 
 
@@ -133,6 +136,93 @@ def test_damage_falls_back_to_the_one_before_moves_it_aside_and_says_so(tmp_path
     assert restored is not None
     assert restored.progress == last.progress
     assert len(lines) == 2
+
+
+KERNEL = "best.params.encoder.Conv_0.kernel"
+
+
+def unchanged(restored, state):
+    pairs = zip(*(jax.tree.leaves(trees) for trees in ((restored.state, restored.best), (state, state.params))), strict=True)
+    return all(np.array_equal(one, other) for one, other in pairs)
+
+
+@pytest.mark.parametrize("by", [0.1, np.nan])
+def test_changed_numbers_are_noticed(tmp_path, state, by):
+    saved(tmp_path, state, 1)
+    rewrite(tmp_path / "1", KERNEL, by)
+    with pytest.raises(CheckpointError, match=r"/1 must be readable; .*DamagedError: its contents are not those that"):
+        newest(tmp_path, state)
+
+
+def test_no_changed_bit_passes_for_another_number(tmp_path, state):
+    """Some bits are of no consequence; without a checksum one in three changed a number."""
+    saved(tmp_path, state, 1)
+    data = max((tmp_path / "1").glob("arrays/ocdbt.process_*/d/*"), key=lambda path: path.stat().st_size)
+    sound, rng, refused = data.read_bytes(), np.random.default_rng(0), []
+    for place in rng.integers(len(sound), size=16):
+        changed = bytearray(sound)
+        changed[place] ^= 1 << rng.integers(8)
+        data.write_bytes(changed)
+        try:
+            restored = newest(tmp_path, state)
+        except CheckpointError as error:
+            refused.append(str(error))
+        else:
+            assert restored is not None
+            assert unchanged(restored, state)
+    assert refused
+
+
+def test_changed_numbers_fall_back_to_the_checkpoint_before(tmp_path, state):
+    saved(tmp_path, state, 2)
+    rewrite(tmp_path / "2", KERNEL, 0.1)
+    lines = []
+    restored = Checkpoints(tmp_path, keep=2).restore(state, lines.append)
+    assert restored is not None
+    assert len(restored.progress.history) == 1
+    assert unchanged(restored, state)
+    assert (tmp_path / "2.corrupt").is_dir()
+    assert len(lines) == 1
+    assert "(DamagedError: its contents are not those that were saved): moved to 2.corrupt; going on from epoch 1" in lines[0]
+
+
+def test_a_changed_clock_is_noticed_too(tmp_path, state):
+    saved(tmp_path, state, 1)
+    place = tmp_path / "1" / "progress" / "metadata"
+    place.write_text(place.read_text().replace("1.5", "7.5"))
+    with pytest.raises(CheckpointError, match="DamagedError: its contents are not those that were saved"):
+        newest(tmp_path, state)
+
+
+def forget_the_checksum(checkpoint):
+    """Makes a checkpoint one of an earlier version."""
+    place = checkpoint / "progress" / "metadata"
+    progress = json.loads(place.read_text())
+    del progress["checksum"]
+    place.write_text(json.dumps(progress))
+
+
+def test_a_checkpoint_of_an_earlier_version_is_read_if_its_best_parameters_are_finite(tmp_path, state):
+    nan = jax.tree.map(lambda leaf: np.full_like(leaf, np.nan), state.params)
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    checkpoints.save(Checkpoint(state._replace(params=nan), state.params, Progress([row(1, 0.1)], {}, 1)))
+    checkpoints.save(Checkpoint(state, nan, Progress([row(1, 0.1), row(2, 0.1)], {}, 1)))
+    for epoch in (1, 2):
+        forget_the_checksum(tmp_path / str(epoch))
+    with pytest.raises(CheckpointError, match=r"/2 must be readable; .*DamagedError: its best parameters are not finite"):
+        newest(tmp_path, state)
+    restored = checkpoints.restore(state, lambda line: None)
+    assert restored is not None
+    assert len(restored.progress.history) == 1  # a run that has diverged goes on being one
+
+
+def test_another_precision_is_that_of_what_was_saved(tmp_path, state):
+    saved(tmp_path, state, 1)
+    wide = jax.tree.map(lambda leaf: leaf.astype(np.float64) if leaf.dtype == np.float32 else leaf, state)
+    restored = newest(tmp_path, wide)
+    assert restored is not None
+    assert {leaf.dtype for leaf in jax.tree.leaves(restored.best)} == {np.dtype(np.float64)}
+    assert unchanged(restored, wide)
 
 
 def test_another_process_reads_the_chosen_epoch_or_says_what_is_wrong(tmp_path, state):

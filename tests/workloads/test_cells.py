@@ -36,7 +36,7 @@ def test_samples_are_densities_masks_and_masses(workload):
     }
     np.testing.assert_allclose(train["density"].mean((1, 2, 3)), 1 / 8, rtol=1e-5)
     assert set(np.unique(train["mask"])) == {0, 1}
-    assert len(workload.names.train) == 22
+    assert len(workload.names.train) == len(workload.groups.train) == 22
 
 
 def test_the_loss_is_the_weighted_sum_of_its_parts(params):

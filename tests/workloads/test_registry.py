@@ -121,10 +121,14 @@ def test_functions_that_do_not_give_one_number_a_sample(monkeypatch, changes, me
         programs.build(setup, setup.devices.replicate(programs.initial_state(setup)))
 
 
-def test_names_must_be_as_many_as_the_samples(monkeypatch):
+@pytest.mark.parametrize("what", ["names", "groups"])
+def test_names_and_groups_must_be_as_many_as_the_samples(monkeypatch, what):
     data = np.ones((6, 4), np.float32)
-    made = Workload(Splits(data, data[:2]), lambda key: data, lambda p, s, k: s[:, 0], names=Splits(["a"] * 6, ["a"] * 3))
+    words: Any = {what: Splits(["a"] * 6, ["a"] * 3)}
+    made = Workload(Splits(data, data[:2]), lambda key: data, lambda p, s, k: s[:, 0], **words)
     config = registry.configuration()
     monkeypatch.setattr(load(config.workload), "build", lambda _: made)
-    with pytest.raises(InputError, match="must be as many as its samples; got 3 for 2 validation samples of nodules"):
+    with pytest.raises(
+        InputError, match=f"{what} of a workload must be as many as its samples; got 3 for 2 validation samples"
+    ):
         registry.build(config)

@@ -66,6 +66,8 @@ def test_samples_are_patches_of_slices_divided_by_nodule(workload):
     assert [len(names) for names in nodules] == [4, 2]
     assert not nodules[0] & nodules[1]
     assert len(workload.names.validation) == len(validation["values"])
+    of_groups = [set(zip(groups, names, strict=True)) for groups, names in zip(workload.groups, workload.names, strict=True)]
+    assert [len({group for group, _ in pairs}) for pairs in of_groups] == [4, 2]  # the slices of a nodule have its group
     assert len({name.split()[0] for name in workload.names.validation[:2]}) == 2  # pictures show several nodules
 
 
