@@ -83,7 +83,7 @@ def load(config: DataConfig) -> Dataset:
       DataError: as `load_whole`.
     """
     nodules, (train, validation) = load_whole(config)
-    density = to_density(nodules.values, config.window)
+    density = to_density(nodules.values, config.window, nodules.places)
     return Dataset(density[train], density[validation], *names_of(nodules, (train, validation)))
 
 

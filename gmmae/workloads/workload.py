@@ -60,6 +60,8 @@ class Workload(NamedTuple):
       names: of the samples of each split, a sequence of strings, for tables; None: they go by their numbers.
       cpu_samples: most samples that a CPU's device trains on at once, so that what it computes stays in a core's cache, where
         `parallel.micro_batch` does not say; 0: its whole share.
+      may_be_undefined: names of metrics that are NaN for samples that they are undefined for. Their means are over the other
+        samples, and NaN where there is none. A NaN of any other metric makes the mean NaN.
     """
 
     data: Splits
@@ -72,6 +74,7 @@ class Workload(NamedTuple):
     decode: Callable[[Params, "Array"], PerSample] | None = None
     names: Splits | None = None
     cpu_samples: int = 0
+    may_be_undefined: tuple[str, ...] = ()
 
 
 class Snapshot(NamedTuple):
