@@ -1,19 +1,22 @@
-"""Volumes as they were scanned, with the voxels of their nodule: no cube is cut out, and nothing is resampled."""
+"""Volumes as they were scanned, with the voxels of their nodule: no cube is cut out, and nothing is resampled but masks.
 
+Volumes are read and checked as those that cubes are cut from (`gmmae.data.extraction`).
+"""
+
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from jaxtyping import Int16, UInt8
+from jaxtyping import Real, UInt8
 
 from gmmae.data.config import DataConfig
-from gmmae.data.volumes import DataError
+from gmmae.data.volumes import DataError, TransientError, masses
 
 if TYPE_CHECKING:
-    import SimpleITK as sitk
-
-    from gmmae.data.extraction.tasks import Item
+    from gmmae.data.extraction.opening import Opened
+    from gmmae.data.extraction.tasks import Task
 
 
 class Scanned(NamedTuple):
@@ -21,28 +24,30 @@ class Scanned(NamedTuple):
 
     Attributes:
       name, group, category: as in `gmmae.data.volumes.Nodules`.
-      values: HU.
+      values: int16 in HU, or float32 in a unit of their own.
       mask: 1 in the nodule.
       centre: of the nodule, z, y, x, in voxels from the first one.
       spacing_mm: between voxels, z, y, x.
       diameter_mm: NaN where not known.
+      place: where the user finds it: the volume, and the line of the CSV.
     """
 
     name: str
     group: str
     category: str
-    values: Int16[np.ndarray, "z y x"]
+    values: Real[np.ndarray, "z y x"]
     mask: UInt8[np.ndarray, "z y x"]
     centre: tuple[float, float, float]
     spacing_mm: tuple[float, float, float]
     diameter_mm: float
+    place: str = ""
 
 
 def read(config: DataConfig) -> tuple[Scanned, ...]:
     """The volumes of a folder of cubes that has masks, in the order of their names.
 
     Args:
-      config: root, csv, category_column and group_column say what is read, and how nodules are named and grouped.
+      config: the root, the CSV and its columns, the fewest axes, and the window, which says what the unit is.
 
     Raises:
       DataError: something is missing or cannot be read; nothing is left out.
@@ -52,51 +57,67 @@ def read(config: DataConfig) -> tuple[Scanned, ...]:
 
     if Path(config.root).suffix == ".npz":
         raise DataError(f"data.root must be a folder of volumes with masks for a segmentation; got the file {config.root}")
-    plan = cubes.plan(config)
+    try:
+        plan = cubes.plan(config)
+    except OSError as error:
+        raise TransientError(f"data.root must be a folder that can be read; got {error}: try the same command again") from error
     refuse(plan.faults)
-    return _read_all(tuple((task.file, item) for task in plan.tasks for item in task.items), plan.inputs)
+    if not plan.tasks:
+        raise DataError(f"data.csv must list a nodule; {config.root} lists none")
+    found = _read_all(plan.tasks, config.least_axes, config.hu, plan.inputs)
+    for scanned in found:
+        masses(scanned.values[None], config.window, [scanned.place])
+    return found
 
 
 @lru_cache(maxsize=1)  # the folds of a cross-validation read one folder
-def _read_all(sources: tuple[tuple[Path, "Item"], ...], inputs: object) -> tuple[Scanned, ...]:
+def _read_all(tasks: "tuple[Task, ...]", least_axes: int, hu: bool, inputs: object) -> tuple[Scanned, ...]:
     """`inputs` are the files' stamps: what has changed is read again."""
-    return tuple(sorted((_scanned(file, item) for file, item in sources), key=lambda scanned: scanned.name))
+    found = [scanned for task in tasks for scanned in _read_task(task, least_axes, hu)]
+    return tuple(sorted(found, key=lambda scanned: scanned.name))
 
 
-def _scanned(file: Path, item: "Item") -> Scanned:
-    import SimpleITK as sitk
+def _read_task(task: "Task", least_axes: int, hu: bool) -> Iterator[Scanned]:
+    """The nodules of one file, whose voxels are read once."""
+    from gmmae.data.extraction import voxels
+    from gmmae.data.extraction.opening import at, open_all
+    from gmmae.data.extraction.tasks import place_of
 
-    if item.mask is None:
-        raise DataError(
-            f"a volume must have a mask to be segmented; got none for {item.name}: add {Path(item.name).name} to masks/"
-        )
-    image, mask = _image(file), _image(item.mask)
-    values, voxels = sitk.GetArrayFromImage(image), sitk.GetArrayFromImage(mask) > 0
-    if voxels.shape != values.shape or not voxels.any():
-        what = f"voxels of the shape {voxels.shape}" if voxels.any() else "no voxel at all"
-        raise DataError(f"a mask must hold voxels of its volume, {values.shape}; got {what} in {item.mask}")
-    z, y, x = np.argwhere(voxels).mean(0)
-    if item.centre_mm is not None and len(item.centre_mm) == 3:
-        x, y, z = image.TransformPhysicalPointToContinuousIndex(item.centre_mm)
-    sz, sy, sx = image.GetSpacing()[::-1]
-    bounds = np.iinfo(np.int16)
-    return Scanned(
-        item.name,
-        item.group,
-        item.category,
-        np.clip(np.rint(values), bounds.min, bounds.max).astype(np.int16),
-        voxels.astype(np.uint8),
-        (float(z), float(y), float(x)),
-        (sz, sy, sx),
-        float("nan") if item.diameter_mm is None else item.diameter_mm,
-    )
-
-
-def _image(path: Path) -> "sitk.Image":
-    from gmmae.data.extraction.scans import open_scan
-
+    volume, values = None, np.empty(0)
+    nodules = open_all(task, least_axes)
     try:
-        volume = open_scan(path)
-        return volume.read((0, 0, 0), volume.size)
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from error
+        while True:
+            with at(task.label):
+                opened = next(nodules, None)
+            if opened is None:
+                return
+            place = place_of(task, opened.item)
+            with at(place):
+                if opened.volume is not volume:
+                    volume, values = opened.volume, _as_kept(voxels.read_whole(opened.volume, hu), hu)
+                scanned = _scanned(opened, values, place)
+            yield scanned
+    except (OSError, MemoryError) as error:
+        raise TransientError(f"{task.label}: {' '.join(str(error).split()) or type(error).__name__}") from error
+
+
+def _as_kept(values: np.ndarray, hu: bool) -> np.ndarray:
+    return np.rint(values).astype(np.int16) if hu else values.astype(np.float32)
+
+
+def _scanned(opened: "Opened", values: np.ndarray, place: str) -> Scanned:
+    from gmmae.data.extraction.grids import index_of
+    from gmmae.data.extraction.opening import centre_mm, with_mask
+    from gmmae.data.extraction.voxels import mask_on_grid
+
+    item, volume = opened.item, opened.volume
+    mask = with_mask(opened, lambda mask: mask_on_grid(mask, volume))
+    if mask is None:
+        raise DataError(f"a volume must have a mask to be segmented; add {Path(item.name).name} to masks/")
+    if not mask.any():
+        raise DataError(f"{opened.mask_name}: must hold voxels of its volume; got no voxel at all")
+    z, y, x = np.argwhere(mask).mean(0) if item.centre_mm is None else index_of(volume, centre_mm(opened))[::-1]
+    sz, sy, sx = volume.frame.GetSpacing()[::-1]
+    diameter_mm = float("nan") if item.diameter_mm is None else item.diameter_mm
+    centre = (float(z), float(y), float(x))
+    return Scanned(item.name, item.group, item.category, values, mask, centre, (sz, sy, sx), diameter_mm, place)

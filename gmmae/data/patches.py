@@ -4,14 +4,15 @@ A patch is wider than what is seen, by as many voxels on each side as the place 
 out of its volume: there the outermost voxels go on, and the label is `OUTSIDE`, which neither a loss nor a score may count.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int16, Int32, UInt8
+from jaxtyping import Int32, Real, UInt8
 
 from gmmae.data.native import Scanned
 from gmmae.data.synthetic.painting import interpolate
+from gmmae.data.volumes import DataError
 
 NODULE, OUTSIDE = 1, 2
 """Labels; 0 is all else."""
@@ -21,14 +22,14 @@ class Patches(NamedTuple):
     """Patches, several of one volume where they are slices.
 
     Attributes:
-      values: HU; channels are neighbouring slices, or one.
+      values: as in `gmmae.data.native.Scanned`; channels are neighbouring slices, or one.
       labels: 0, `NODULE` or `OUTSIDE`.
       offsets: where what is seen begins in a patch when it is not drawn by lot.
       volumes: the number of each patch's volume.
       corners: the place of a patch's first voxel in its volume, z, y, x; of a slice, on the volume's own grid.
     """
 
-    values: Int16[np.ndarray, "patches *edge channels"]
+    values: Real[np.ndarray, "patches *edge channels"]
     labels: UInt8[np.ndarray, "patches *edge"]
     offsets: Int32[np.ndarray, "patches axes"]
     volumes: Int32[np.ndarray, " patches"]
@@ -37,6 +38,44 @@ class Patches(NamedTuple):
     def take(self, index: np.ndarray) -> "Patches":
         """Some of them."""
         return Patches(*(array[index] for array in self))
+
+
+def require_seen(patches: Patches, volumes: Sequence[Scanned], size: int, jitter: int) -> None:
+    """Refuses patches of which a network may see no voxel of the volume, and nodules that lie beside all their patches.
+
+    A loss and a Dice of no voxel are undefined.
+
+    Args:
+      patches: of `slices` or `boxes`.
+      volumes, size, jitter: as given to these.
+
+    Raises:
+      DataError: there is such a patch or nodule; the message names it.
+    """
+    inside = patches.labels != OUTSIDE
+    axes = range(1, inside.ndim)
+    for axis in axes:
+        along = inside.any(tuple(other for other in axes if other != axis))
+        first, end = along.argmax(1), along.shape[1] - along[:, ::-1].argmax(1)
+        unseen = ~along.any(1) | (first >= size) | (end <= 2 * jitter)
+        if unseen.any():
+            volume = volumes[patches.volumes[unseen.argmax()]]
+            raise DataError(
+                f"{volume.place or volume.name}: what is seen must always hold a voxel of the volume; data.jitter = {jitter} may "
+                f"move all {size} samples off it: lower data.jitter, or raise data.size"
+            )
+    for number, volume in enumerate(volumes):
+        if not (patches.labels[patches.volumes == number] == NODULE).any():
+            raise DataError(
+                f"{volume.place or volume.name}: the mask must have a voxel within {size + 2 * jitter} samples around the "
+                "centre; it has none: is it the mask of another nodule, or are coordX, coordY, coordZ wrong?"
+            )
+
+
+def seen_labels(patches: Patches, size: int) -> Iterator[UInt8[np.ndarray, "*size"]]:
+    """The labels of each patch where it is seen when its place is not drawn."""
+    for labels, offset in zip(patches.labels, patches.offsets, strict=True):
+        yield labels[tuple(slice(first, first + size) for first in offset)]
 
 
 def slices(
@@ -97,7 +136,9 @@ def boxes(volumes: Sequence[Scanned], size: int, jitter: int, voxel_mm: float, s
     values, labels = [], []
     for volume in volumes:
         places = [steps_mm / mm + centre for mm, centre in zip(volume.spacing_mm, volume.centre, strict=True)]
-        values.append(np.rint(interpolate(volume.values.astype(np.float64), *places)).astype(np.int16))
+        interpolated = interpolate(volume.values.astype(np.float64), *places)
+        whole = np.issubdtype(volume.values.dtype, np.integer)
+        values.append((np.rint(interpolated) if whole else interpolated).astype(volume.values.dtype))
         nearest = [np.floor(place + 0.5).astype(int) for place in places]
         inside = [(at >= 0) & (at < n) for at, n in zip(nearest, volume.mask.shape, strict=True)]
         voxels = volume.mask[np.ix_(*(np.clip(at, 0, n - 1) for at, n in zip(nearest, volume.mask.shape, strict=True)))]

@@ -85,7 +85,7 @@ def load(config: DataConfig) -> Dataset:
       DataError: as `load_whole`.
     """
     nodules, divided = load_whole(config)
-    density = to_density(nodules.values, config.window)
+    density = to_density(nodules.values, config.window, nodules.places)
     words = (divided_words(of_nodules, divided) for of_nodules in (nodules.names, nodules.groups))
     return Dataset(*(density[part] for part in divided), *(part for parts in words for part in parts))
 

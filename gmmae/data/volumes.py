@@ -4,6 +4,7 @@ Array axes are z, y, x. A volume has `size` samples along each axis; voxel centr
 (see `gmmae.models.mixture.grid`).
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -61,6 +62,14 @@ class Nodules(NamedTuple):
     masks: Shaped[np.ndarray, "samples *volume"] | None = None
     details: Details | None = None
 
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Each nodule's name and where the user finds it, for messages."""
+        if self.details is None:
+            return self.names
+        pairs = zip(self.names, self.details.places, strict=True)
+        return tuple(name if name == place else f"{name} ({place})" for name, place in pairs)
+
     def take(self, index: Shaped[np.ndarray, " taken"]) -> "Nodules":
         """Some of them, in this order."""
         names, groups, categories = ([list(values)[i] for i in index] for values in (self.names, self.groups, self.categories))
@@ -101,37 +110,45 @@ def windowed(values: Real[np.ndarray, "samples ..."], window: tuple[float, float
     return np.clip((values.astype(np.float64) - low) / (high - low), 0, 1)
 
 
-def masses(values: Real[np.ndarray, "samples ..."], window: tuple[float, float]) -> Float64[np.ndarray, " samples"]:
+def masses(
+    values: Real[np.ndarray, "samples ..."], window: tuple[float, float], places: Sequence[str] = ()
+) -> Float64[np.ndarray, " samples"]:
     """The integral of each windowed volume over [-1, 1]^n, `Σ x` times the volume of a voxel, `(2/S)^n`.
-
-    Raises:
-      DataError: a volume lies wholly at or below the window, so it has no mass.
-    """
-    return _masses(windowed(values, window), window)
-
-
-def _masses(shares: Float64[np.ndarray, "samples ..."], window: tuple[float, float]) -> Float64[np.ndarray, " samples"]:
-    mass = shares.sum(tuple(range(1, shares.ndim))) * np.prod([2 / size for size in shares.shape[1:]])
-    if (mass <= 0).any():
-        raise DataError(
-            f"each volume must have voxels above the window's lower end, {window[0]:g}; volume {mass.argmin()} has none: "
-            "lower data.window"
-        )
-    return mass
-
-
-def to_density(values: Real[np.ndarray, "samples ..."], window: tuple[float, float]) -> Float32[np.ndarray, "samples ..."]:
-    """Window to [0, 1], then divide by the mass, so that each volume integrates to one over [-1, 1]^n.
 
     Args:
       values: volumes, `samples` × S along each of n axes.
       window: the values mapped to 0 and to 1.
+      places: where the user finds each volume; empty: volumes go by their numbers.
 
     Raises:
-      DataError: as `masses`.
+      DataError: a volume lies wholly at or below the window, so it has no mass.
+    """
+    return _masses(windowed(values, window), window, places)
+
+
+def _masses(
+    shares: Float64[np.ndarray, "samples ..."], window: tuple[float, float], places: Sequence[str]
+) -> Float64[np.ndarray, " samples"]:
+    mass = shares.sum(tuple(range(1, shares.ndim))) * np.prod([2 / size for size in shares.shape[1:]])
+    if (mass <= 0).any():
+        which = int(mass.argmin())
+        raise DataError(
+            f"each volume must have voxels above the window's lower end, {window[0]:g}; "
+            f"{places[which] if places else f'volume {which}'} has none: lower data.window"
+        )
+    return mass
+
+
+def to_density(
+    values: Real[np.ndarray, "samples ..."], window: tuple[float, float], places: Sequence[str] = ()
+) -> Float32[np.ndarray, "samples ..."]:
+    """Window to [0, 1], then divide by the mass, so that each volume integrates to one over [-1, 1]^n.
+
+    Arguments and errors as in `masses`.
     """
     shares = windowed(values, window)
-    return (shares / np.expand_dims(_masses(shares, window), tuple(range(1, shares.ndim)))).astype(np.float32)
+    mass = _masses(shares, window, places)
+    return (shares / np.expand_dims(mass, tuple(range(1, shares.ndim)))).astype(np.float32)
 
 
 def from_density(

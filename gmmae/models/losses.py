@@ -53,7 +53,7 @@ def dice(
     truth: Bool[Array, "samples *volume"],
     counted: Bool[Array, "samples *volume"] | bool = True,
 ) -> Float[Array, " samples"]:
-    """`2 |A ∩ B| / (|A| + |B|)` of the mask that the logits say, above 0, and the true one; 1 where both are empty.
+    """`2 |A ∩ B| / (|A| + |B|)` of the mask that the logits say, above 0, and the true one; NaN where both are empty.
 
     Args:
       logits: of the found mask.
@@ -63,4 +63,4 @@ def dice(
     axes = tuple(range(1, logits.ndim))
     found, there = (mask.astype(logits.dtype) for mask in ((logits > 0) & counted, truth & counted))
     total = (found + there).sum(axes)
-    return jnp.where(total > 0, 2 * (found * there).sum(axes) / jnp.maximum(total, 1), 1)
+    return jnp.where(total > 0, 2 * (found * there).sum(axes) / jnp.maximum(total, 1), jnp.nan)

@@ -5,7 +5,7 @@ judges by float32 sums, a millionth early; the host judges by the losses of the 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -24,7 +24,8 @@ from gmmae.training.programs import (
     deal_validation,
     dealt_on_host,
     epoch_of_device,
-    mean_over_steps,
+    undefined_share,
+    validation_means,
     validation_of_device,
 )
 from gmmae.training.step import TrainState
@@ -101,7 +102,7 @@ def block_program(setup: Setup, state: TrainState, names: Sequence[str]) -> Trai
             done = carry.done
             state, losses = epoch_of_device(setup, carry.state, samples[0], first + done, indices[done], weights[done], part)
             steps = validation_of_device(setup, state.params, samples[1], *validation)
-            cost = stop.cost(steps[stop.metric] @ shares)
+            cost = stop.cost(_mean(steps, stop.metric, shares, setup.eval_plan.samples))
             better = cost < carry.best_cost
             finite = jnp.isfinite(losses).all() & jnp.isfinite(steps[LOSS] @ shares)
             return _Carry(
@@ -122,7 +123,8 @@ def block_program(setup: Setup, state: TrainState, names: Sequence[str]) -> Trai
         step_losses, validation_steps = (
             jnp.zeros((most, plan.steps), config.dtype) for plan in (setup.train_plan, setup.eval_plan)
         )
-        blank = dict.fromkeys(names, validation_steps)
+        undefined = map(undefined_share, setup.workload.may_be_undefined)
+        blank = dict.fromkeys((*names, *undefined), validation_steps)
         start = _Carry(zero, jnp.bool_(False), state, best, best_cost, zero, step_losses, blank)
         end = lax.while_loop(lambda carry: (carry.done < count) & ~carry.ended, run, start)
         return end.state, end.best, end.best_epoch, end.done, end.step_losses, end.validations
@@ -146,10 +148,19 @@ def block_program(setup: Setup, state: TrainState, names: Sequence[str]) -> Trai
             compiled(*arguments(state, best, best_cost, epochs))
         )
         count = int(done)
+        on_host = jax.device_get(steps)
         means = [
-            {name: mean_over_steps(rows[epoch], setup.eval_plan) for name, rows in jax.device_get(steps).items()}
-            for epoch in range(count)
+            validation_means({name: rows[epoch] for name, rows in on_host.items()}, setup.eval_plan) for epoch in range(count)
         ]
         return Block(state, best, int(best_epoch), np.asarray(step_losses)[:count], means)
 
     return run
+
+
+def _mean(steps: Mapping[str, Array], name: str, shares: Float[Array, " steps"], samples: int) -> Float[Array, ""]:
+    """As `programs.validation_means`, of one value."""
+    mean = steps[name] @ shares
+    if undefined_share(name) not in steps:
+        return mean
+    defined = 1 - steps[undefined_share(name)] @ shares
+    return jnp.where(defined * samples < 0.5, jnp.nan, mean / defined)

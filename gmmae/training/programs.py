@@ -1,6 +1,7 @@
 """What a run computes: everything decided before the first epoch, and the compiled programs that follow from it."""
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -194,6 +195,21 @@ def mean_over_steps(losses: Float[np.ndarray, " steps"], plan: Plan) -> float:
     return float(losses.astype(np.float64) @ plan.counts / plan.samples)
 
 
+def validation_means(steps: Mapping[str, Float[np.ndarray, " steps"]], plan: Plan) -> dict[str, float]:
+    """The mean of each value of a validation, by name; of a metric that may be undefined, over the samples that define it."""
+    means = {name: mean_over_steps(values, plan) for name, values in steps.items()}
+    for name in [name for name in means if undefined_share(name) in means]:
+        defined = plan.samples - round(means.pop(undefined_share(name)) * plan.samples)
+        if defined < plan.samples:
+            means[name] *= plan.samples / defined if defined else math.nan
+    return means
+
+
+def undefined_share(name: str) -> str:
+    """The name under which a validation gives the share of samples for which a metric is undefined."""
+    return f"{name}, undefined"
+
+
 @repairing_cache()
 def train_program(setup: Setup, state: TrainState) -> Callable[[TrainState, int], tuple[TrainState, np.ndarray]]:
     """`Programs.train` alone."""
@@ -221,8 +237,7 @@ def evaluate_program(setup: Setup, params: Params) -> Callable[[Params], dict[st
     compiled = compile_validation(setup, params, samples, *dealt)
 
     def evaluate(params: Params) -> dict[str, float]:
-        means = jax.device_get(compiled(params, samples, *dealt))
-        return {name: mean_over_steps(steps, setup.eval_plan) for name, steps in means.items()}
+        return validation_means(jax.device_get(compiled(params, samples, *dealt)), setup.eval_plan)
 
     return evaluate
 
@@ -265,7 +280,7 @@ def validation_of_device(
 ) -> dict[str, Float[Array, " steps"]]:
     """One device's part of a validation: the means of each step by name, the loss first."""
     average = _average(setup, setup.eval_plan, part)
-    return evaluate(params, samples, indices, weights, values=partial(values, setup.workload), average=average)
+    return evaluate(params, samples, indices, weights, values=partial(_summable, setup.workload), average=average)
 
 
 def losses(workload: Workload, params: Params, samples: Samples, keys: Array | None) -> Array:
@@ -284,6 +299,16 @@ def values(workload: Workload, params: Params, samples: Samples) -> PerSample:
     if LOSS in metrics:
         raise WorkloadError(f"metrics of a workload must have other names than {LOSS!r}; got {', '.join(metrics)}: rename it")
     return {LOSS: found, **{name: jnp.asarray(of_metric, found.dtype) for name, of_metric in metrics.items()}}
+
+
+def _summable(workload: Workload, params: Params, samples: Samples) -> PerSample:
+    """As `values`, but an undefined metric is 0, and beside it stands 1 for each sample that it is undefined for."""
+    found = dict(values(workload, params, samples))
+    for name in workload.may_be_undefined:
+        undefined = jnp.isnan(found[name])
+        found[undefined_share(name)] = undefined.astype(found[name].dtype)
+        found[name] = jnp.where(undefined, 0, found[name])
+    return found
 
 
 def _require_one_a_sample(what: str, values: Array, samples: Samples) -> None:

@@ -30,7 +30,7 @@ def samples_of(nodules: Nodules, window: tuple[float, float]) -> dict[str, np.nd
       DataError: a volume has no mass.
     """
     masks = np.zeros(nodules.values.shape, np.float32) if nodules.masks is None else nodules.masks.astype(np.float32)
-    log_mass = np.log(masses(nodules.values, window)).astype(np.float32)
+    log_mass = np.log(masses(nodules.values, window, nodules.places)).astype(np.float32)
     return {"density": to_density(nodules.values, window), "mask": masks, "log_mass": log_mass}
 
 
@@ -104,5 +104,9 @@ def workload(model: ModelConfig, data: sources.DataConfig, loss: str) -> Workloa
 
     splits = Splits(*(jax.tree.map(lambda array, part=part: array[part], samples) for part in divided))
     names, groups = (Splits(*sources.divided_words(words, divided)) for words in (nodules.names, nodules.groups))
+    masked = samples["mask"][divided.validation].any(tuple(range(1, samples["mask"].ndim)))
+    undefined = () if masked.all() else ("dice",)
     about = f"{data.source} volumes"
-    return Workload(splits, init, losses, metrics, describe, about, encode, decode, names, groups)
+    return Workload(
+        splits, init, losses, metrics, describe, about, encode, decode, names, groups, may_be_undefined=undefined
+    )

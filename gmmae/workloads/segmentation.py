@@ -47,7 +47,7 @@ class PatchConfig(Section, name="data"):
     validation: Annotated[int | float, VALIDATION] = 0.25  # validation nodules: a fraction between 0 and 1, or a count
     folds: NonNegativeInt = 0  # parts of a cross-validation by patient; 0: data.validation decides
     fold: NonNegativeInt = 0  # the part that is for validation, from 0
-    window: Window = (-1000.0, 400.0)  # HU that become -1 and 1
+    window: Window = (-1000.0, 400.0)  # values that become -1 and 1: HU; cubes: another window is in the data's own unit
     seed: NonNegativeInt = 0  # of the synthetic nodules, of the split, and of the places at validation
     category_column: str = "category"  # cubes: the CSV's column of nodule categories, where there is one
     group_column: str = ""  # cubes: the column no split divides; empty: patient or group, otherwise the volume
@@ -97,8 +97,17 @@ def scanned(data: PatchConfig) -> "tuple[Scanned, ...]":
         return native_nodules(data.samples, data.size + 2 * data.jitter, data.seed)
     from gmmae.data.native import read
 
-    category, group = data.category_column, data.group_column
-    return read(DataConfig(source="cubes", root=data.root, csv=data.csv, category_column=category, group_column=group))
+    return read(
+        DataConfig(
+            source="cubes",
+            root=data.root,
+            csv=data.csv,
+            ndim=data.ndim,
+            window=data.window,
+            category_column=data.category_column,
+            group_column=data.group_column,
+        )
+    )
 
 
 def divided(volumes: "Sequence[Scanned]", data: PatchConfig) -> Split:
@@ -116,16 +125,23 @@ def divided(volumes: "Sequence[Scanned]", data: PatchConfig) -> Split:
 
 
 def patches_of(volumes: "Sequence[Scanned]", data: PatchConfig, empty: bool) -> "Patches":
-    """The patches of nodules; `empty` as in `data.empty_slices`."""
+    """The patches of nodules; `empty` as in `data.empty_slices`.
+
+    Raises:
+      DataError: as `gmmae.data.patches.require_seen`.
+    """
     from gmmae.data import patches
 
     if data.ndim == 3:
-        return patches.boxes(volumes, data.size, data.jitter, data.voxel_mm, data.seed)
-    return patches.slices(volumes, data.size, data.jitter, data.neighbours, empty, data.seed)
+        found = patches.boxes(volumes, data.size, data.jitter, data.voxel_mm, data.seed)
+    else:
+        found = patches.slices(volumes, data.size, data.jitter, data.neighbours, empty, data.seed)
+    patches.require_seen(found, volumes, data.size, data.jitter)
+    return found
 
 
 def samples_of(patches: "Patches") -> dict[str, np.ndarray]:
-    """What a network is given: HU, labels, and where it looks at validation."""
+    """What a network is given: values, labels, and where it looks at validation."""
     return {"values": patches.values, "labels": patches.labels, "offsets": patches.offsets}
 
 
@@ -161,7 +177,7 @@ def build(config: Config) -> Workload:
     import jax
     import jax.numpy as jnp
 
-    from gmmae.data.patches import NODULE, OUTSIDE
+    from gmmae.data.patches import NODULE, OUTSIDE, seen_labels
     from gmmae.models.losses import dice
     from gmmae.models.unet import UNet, mask_losses
 
@@ -200,7 +216,20 @@ def build(config: Config) -> Workload:
     about = f"{data.source} {'slices' if data.ndim == 2 else 'volumes'} of {len(volumes)} nodules"
     splits = Splits(*(samples_of(patches.take(part)) for part in parts))
     at_once = max(1, CPU_PIXELS // data.size**data.ndim)
-    return Workload(splits, init, losses, metrics, describe, about, names=names, groups=groups, cpu_samples=at_once)
+    unseen = not all((seen == NODULE).any() for seen in seen_labels(patches.take(parts[1]), data.size))
+    undefined = ("dice",) if unseen else ()
+    return Workload(
+        splits,
+        init,
+        losses,
+        metrics,
+        describe,
+        about,
+        names=names,
+        groups=groups,
+        cpu_samples=at_once,
+        may_be_undefined=undefined,
+    )
 
 
 def _of_volumes(patches: "Patches", part: np.ndarray) -> np.ndarray:

@@ -62,6 +62,8 @@ class Workload(NamedTuple):
         Intervals resample groups; None: every sample is a group of its own.
       cpu_samples: most samples that a CPU's device trains on at once, so that what it computes stays in a core's cache, where
         `parallel.micro_batch` does not say; 0: its whole share.
+      may_be_undefined: names of metrics that are NaN for samples that they are undefined for. Their means are over the other
+        samples, and NaN where there is none. A NaN of any other metric makes the mean NaN.
     """
 
     data: Splits
@@ -75,6 +77,7 @@ class Workload(NamedTuple):
     names: Splits | None = None
     groups: Splits | None = None
     cpu_samples: int = 0
+    may_be_undefined: tuple[str, ...] = ()
 
 
 class Snapshot(NamedTuple):

@@ -39,6 +39,7 @@ def test_weighted_sum_is_the_mean_of_the_real_samples():
 def test_the_dice_of_cases_made_by_hand():
     logits = jnp.asarray([[1.0, 2.0, -1.0, -2.0], [1.0, -1.0, -1.0, -1.0], [-1.0] * 4, [1.0, -1.0, -1.0, -1.0]])[:, None]
     truth = jnp.asarray([[1, 0, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]], bool)[:, None]
-    assert dice(logits, truth).tolist() == [0.5, 1.0, 1.0, 0.0]
+    np.testing.assert_array_equal(dice(logits, truth), [0.5, 1.0, np.nan, 0.0])
+    assert jnp.isnan(dice(logits[:1], truth[:1], jnp.zeros((1, 1, 4), bool))).all()  # no voxel counts
     # The second voxel, found in vain, is not counted: 2 · 1 / (1 + 2).
     assert dice(logits[:1], truth[:1], jnp.asarray([[[1, 0, 1, 1]]], bool)).tolist() == pytest.approx([2 / 3])

@@ -4,7 +4,7 @@ World coordinates are x, y, z in mm, LPS as in ITK; arrays are z, y, x. A cube i
 scan's direction matrix, and centred on a world point: along an axis of S voxels voxel i lies at
 `centre + (i - (S - 1) / 2) · edge / S` of the longest axis. So where edges differ, voxels are cubic all the same.
 
-An image is a volume of one slice, and a signal one of a single line: `Volume.axes` says so, and its "cubes" have as many axes.
+"Cubes" of an image or a signal have as many axes as it (`gmmae.data.extraction.grids.Volume.axes`).
 """
 
 import contextlib
@@ -17,32 +17,15 @@ import SimpleITK as sitk
 from jaxtyping import Bool, Float, Real, Shaped, UInt8
 
 from gmmae.data.config import EDGE
+from gmmae.data.extraction import voxels
+from gmmae.data.extraction.grids import Index, Volume, index_of
 from gmmae.data.volumes import DataError, Point
 
 MAX_REGION_VOXELS = 2**26
 """More scan voxels than this around one cube means a diameter or a spacing in a wrong unit, and a lot of memory."""
 
-Index = tuple[int, int, int]
 Shape = tuple[int, ...]
 """Voxels of a cube along each of its volume's axes, in array order."""
-
-
-class Volume(NamedTuple):
-    """A scan whose voxels are read when they are needed.
-
-    Attributes:
-      frame: an image of one voxel that carries origin, spacing and direction.
-      size: voxels along x, y, z.
-      read: gives the image of a region, from its first index and its size, both x, y, z.
-      one_pass: reading any region costs about as much as reading all (compressed files), so regions are read together.
-      axes: 3, or 2 for an image, or 1 for a signal.
-    """
-
-    frame: sitk.Image
-    size: Index
-    read: Callable[[Index, Index], sitk.Image]
-    one_pass: bool = False
-    axes: int = 3
 
 
 class Cut(NamedTuple):
@@ -59,25 +42,6 @@ class Box(NamedTuple):
     last: Index
 
 
-def frame(spacing_mm: tuple[float, ...], origin_mm: tuple[float, ...], direction: tuple[float, ...]) -> sitk.Image:
-    """A volume of one voxel with this geometry; its transforms between points and indices are the scan's, or the image's."""
-    one = sitk.Image([1] * len(spacing_mm), sitk.sitkUInt8)
-    one.SetSpacing(spacing_mm)
-    one.SetOrigin(origin_mm)
-    one.SetDirection(direction)
-    return as_volume(one)
-
-
-def as_volume(image: sitk.Image) -> sitk.Image:
-    """A two-dimensional image as a slice at z = 0."""
-    return sitk.JoinSeries(image) if image.GetDimension() == 2 else image
-
-
-def middle_mm(volume: Volume) -> Point:
-    """The world point in the middle of a volume."""
-    return volume.frame.TransformContinuousIndexToPhysicalPoint([(n - 1) / 2 for n in volume.size])
-
-
 def edge_mm(edge: str, diameter_mm: float | None, volume: Volume, shape: Shape) -> float:
     """The longest edge of a cube in mm, as `data.edge` says: "1.25x" the diameter, "20mm", or "whole" (it holds the volume).
 
@@ -88,7 +52,7 @@ def edge_mm(edge: str, diameter_mm: float | None, volume: Volume, shape: Shape) 
     assert match is not None, "checked by DataConfig"
     if edge == "whole":
         edges = zip(volume.size, volume.frame.GetSpacing(), reversed(shape), strict=False)
-        return max(spacing * size * (max(shape) / voxels) for size, spacing, voxels in edges)
+        return max(spacing * size * (max(shape) / count) for size, spacing, count in edges)
     if match["unit"] == "mm":
         return float(match["number"])
     if diameter_mm is None:
@@ -108,9 +72,14 @@ def cut(volume: Volume, centre_mm: Point, edge_mm: float, shape: Shape, outside:
       hu: whether voxels are HU: these are checked, and rounded to whole numbers (int16). Others stay as they are (float32).
 
     Raises:
-      DataError: the point lies outside the scan, the cube covers absurdly many voxels, or voxels are not finite, or no HU.
+      DataError: the point lies outside the scan, the cube covers absurdly many voxels, or as `voxels.read`.
     """
-    values, inside = _sample(volume, centre_mm, edge_mm, shape, _hu if hu else _finite)
+    index_of(volume, centre_mm)
+
+    def read(first: Index, size: Index) -> sitk.Image:
+        return voxels.read(volume, first, size, hu)
+
+    values, inside = _sample(volume, centre_mm, edge_mm, shape, read)
     values = np.rint(values).astype(np.int16) if hu else values.astype(np.float32)
     if outside is not None:
         values[~inside] = outside
@@ -118,8 +87,12 @@ def cut(volume: Volume, centre_mm: Point, edge_mm: float, shape: Shape, outside:
 
 
 def cut_mask(volume: Volume, centre_mm: Point, edge_mm: float, shape: Shape) -> UInt8[np.ndarray, "*volume"]:
-    """As `cut`, of a mask: 1 where the interpolated mask is at least one half; 0 outside the volume."""
-    values, inside = _sample(volume, centre_mm, edge_mm, shape, lambda image: sitk.Cast(image != 0, sitk.sitkFloat32))
+    """As `cut`, of a mask: 1 where the interpolated mask is at least one half; 0 where the mask's own grid does not reach."""
+
+    def read(first: Index, size: Index) -> sitk.Image:
+        return sitk.Cast(voxels.read_mask(volume, first, size), sitk.sitkFloat32)
+
+    values, inside = _sample(volume, centre_mm, edge_mm, shape, read)
     return ((values >= 0.5) & inside).astype(np.uint8)
 
 
@@ -132,6 +105,7 @@ def preload(volume: Volume, cubes: list[tuple[Point, float]], shape: Shape) -> V
     boxes: list[Box] = []
     for centre, edge in cubes:
         with contextlib.suppress(DataError):  # `cut` says so, for its own cube
+            index_of(volume, centre)
             boxes.append(_box(_indices(volume, centre, edge, shape), edge))
     if not boxes:
         return volume
@@ -144,12 +118,13 @@ def preload(volume: Volume, cubes: list[tuple[Point, float]], shape: Shape) -> V
 
 
 def _sample(
-    volume: Volume, centre_mm: Point, edge_mm: float, shape: Shape, convert: Callable[[sitk.Image], sitk.Image]
+    volume: Volume, centre_mm: Point, edge_mm: float, shape: Shape, read: Callable[[Index, Index], sitk.Image]
 ) -> tuple[Float[np.ndarray, "*volume"], Bool[np.ndarray, "*volume"]]:
     """The interpolated values at the cube's voxels, and which of these lie inside the scan."""
     indices = _indices(volume, centre_mm, edge_mm, shape)
     box = _box(indices, edge_mm)
-    image = convert(_read(volume, box))
+    first, last = (np.clip(end, 0, np.array(volume.size) - 1) for end in box)
+    image = read(_index(first), _index(last - first + 1))
     values = _resample(_pad(image, volume, box), centre_mm, edge_mm, shape)
     inside = np.all((indices >= -0.5) & (indices <= np.array(volume.size) - 0.5), axis=-1)
     return values.reshape(shape), inside.reshape(shape)
@@ -166,10 +141,6 @@ def _indices(volume: Volume, centre_mm: Point, edge_mm: float, shape: Shape) -> 
         raise DataError(f"a cube's edge must be positive; got {edge_mm:g} mm")
     at = volume.frame.TransformPhysicalPointToContinuousIndex
     middle = np.array(at(centre_mm))
-    beyond = np.maximum(-0.5 - middle, middle - (np.array(volume.size) - 0.5))
-    if not (beyond <= 0).all():
-        distance = np.linalg.norm(np.maximum(beyond, 0) * volume.frame.GetSpacing())
-        raise DataError(f"the point ({', '.join(f'{c:g}' for c in centre_mm)}) mm lies {distance:.1f} mm outside the scan")
     # The map from points to indices is affine: three more points give it all.
     x, y, z = centre_mm
     columns = [np.array(at(p)) - middle for p in ((x + 1, y, z), (x, y + 1, z), (x, y, z + 1))]
@@ -180,10 +151,10 @@ def _indices(volume: Volume, centre_mm: Point, edge_mm: float, shape: Shape) -> 
 
 def _box(indices: Float[np.ndarray, "z y x 3"], edge_mm: float) -> Box:
     low, high = np.floor(indices.min((0, 1, 2))), np.ceil(indices.max((0, 1, 2)))
-    voxels = float(np.prod(high - low + 1))
-    if voxels > MAX_REGION_VOXELS:
+    covered = float(np.prod(high - low + 1))
+    if covered > MAX_REGION_VOXELS:
         raise DataError(
-            f"a cube may cover at most {MAX_REGION_VOXELS:.2g} voxels of its scan; {edge_mm:g} mm cover {voxels:.2g}: "
+            f"a cube may cover at most {MAX_REGION_VOXELS:.2g} voxels of its scan; {edge_mm:g} mm cover {covered:.2g}: "
             "are diameter, data.edge and spacing in mm?"
         )
     return Box(_index(low), _index(high))
@@ -192,12 +163,6 @@ def _box(indices: Float[np.ndarray, "z y x 3"], edge_mm: float) -> Box:
 def _index(values: Shaped[np.ndarray, " 3"]) -> Index:
     x, y, z = (int(v) for v in values)
     return (x, y, z)
-
-
-def _read(volume: Volume, box: Box) -> sitk.Image:
-    first = np.clip(box.first, 0, np.array(volume.size) - 1)
-    last = np.clip(box.last, 0, np.array(volume.size) - 1)
-    return volume.read(_index(first), _index(last - first + 1))
 
 
 def _pad(image: sitk.Image, volume: Volume, box: Box) -> sitk.Image:
@@ -220,24 +185,3 @@ def _resample(image: sitk.Image, centre_mm: Point, edge_mm: float, shape: Shape)
     resample.SetOutputPixelType(sitk.sitkFloat64)
     resample.SetNumberOfThreads(1)
     return sitk.GetArrayFromImage(resample.Execute(image))
-
-
-def _finite(image: sitk.Image) -> sitk.Image:
-    """The image itself, if its voxels are finite."""
-    voxels = sitk.GetArrayViewFromImage(image)
-    if np.issubdtype(voxels.dtype, np.floating) and not np.isfinite(voxels).all():
-        wrong = np.count_nonzero(~np.isfinite(voxels))
-        raise DataError(f"voxels must be finite numbers; {wrong} around the nodule are NaN or infinite")
-    return image
-
-
-def _hu(image: sitk.Image) -> sitk.Image:
-    """The image itself, if its voxels can be HU."""
-    voxels = sitk.GetArrayViewFromImage(_finite(image))
-    low, high = voxels.min(), voxels.max()
-    other = "if they have another unit, give data.window in it"
-    if low < -32768 or high > 32767:
-        raise DataError(f"voxels must be HU between -32768 and 32767; got {low:g} to {high:g}: {other}")
-    if np.issubdtype(voxels.dtype, np.floating) and low >= 0 and high <= 1:
-        raise DataError(f"voxels must be HU; got {low:g} to {high:g}, which looks windowed already: {other}, such as 0 1")
-    return image

@@ -4,13 +4,17 @@ ITK reads wrong voxels from some broken files without a word (a damaged `.zraw` 
 gives no compressed size) and reports others as "No such file or directory". So sizes and compressed streams are checked first.
 """
 
+import math
 import os
-import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import NamedTuple
 
+import numpy as np
+from jaxtyping import Shaped
+
+from gmmae.data.extraction.headers import Nifti, read_meta, read_nifti, read_nrrd
 from gmmae.data.volumes import DataError
 
 SUFFIXES = (".mhd", ".mha", ".nii", ".nii.gz", ".nrrd", ".png")
@@ -25,7 +29,7 @@ def data_file(path: Path) -> Path:
     """
     if path.suffix not in (".mhd", ".mha"):
         return path
-    name = _meta_header(path)["ElementDataFile"]
+    name = read_meta(path)["ElementDataFile"]
     if name.upper() == "LOCAL":
         return path
     data = Path(os.path.normpath(path.parent / name))
@@ -42,7 +46,19 @@ def data_file_or_header(path: Path) -> Path:
         return path
 
 
-def check_data(path: Path, data: Path, voxels: int, voxel_bytes: int) -> bool:
+class Checked(NamedTuple):
+    """What is known of a file's voxels before ITK reads them.
+
+    Attributes:
+      one_pass: they are compressed as one stream.
+      hides_nan: some of them may be NaN or infinite, and ITK would read 0 there, as it does from NIfTI.
+    """
+
+    one_pass: bool
+    hides_nan: bool = False
+
+
+def check_data(path: Path, data: Path, voxels: int, voxel_bytes: int) -> Checked:
     """Compare the data with what the header promises.
 
     Args:
@@ -51,25 +67,17 @@ def check_data(path: Path, data: Path, voxels: int, voxel_bytes: int) -> bool:
       voxels: how many the header promises.
       voxel_bytes: bytes of each.
 
-    Returns:
-      Whether the voxels are compressed as one stream.
-
     Raises:
       DataError: truncated or damaged data; the message gives both lengths.
     """
     promised = voxels * voxel_bytes
     if path.suffix in (".mhd", ".mha"):
-        return _check_meta(path, data, promised)
+        return Checked(_check_meta(path, data, promised))
     if path.suffix == ".nrrd":
-        return _check_nrrd(path, promised)
+        return Checked(_check_nrrd(path, promised))
     if path.suffix == ".png":
-        return True  # it has checksums, and ITK heeds them
-    promised = _nifti_bytes(path, voxels)
-    if path.suffix == ".gz":
-        _check_stream(path, promised, 0)
-        return True
-    _check_length(path, promised)
-    return False
+        return Checked(True)  # it has checksums, and ITK heeds them
+    return _check_nifti(path, voxels)
 
 
 def check_gzip(path: Path) -> None:
@@ -79,7 +87,8 @@ def check_gzip(path: Path) -> None:
       DataError: it does not.
     """
     if path.suffix == ".gz":
-        _check_stream(path, 0, 0)
+        for _ in _decompressed(path, 0, 0):
+            pass
 
 
 def read_through(path: Path) -> None:
@@ -93,29 +102,8 @@ def read_through(path: Path) -> None:
             pass
 
 
-def _meta_header(path: Path) -> dict[str, str]:
-    """The fields of a MetaImage header; `ElementDataFile` is the last one."""
-    fields: dict[str, str] = {}
-    with path.open("rb") as file:
-        for line in _lines(file):
-            key, _, value = line.partition("=")
-            fields[key.strip()] = value.strip()
-            if key.strip() == "ElementDataFile":
-                fields["end"] = str(file.tell())
-                return fields
-    raise DataError("the header is no MetaImage header: it has no ElementDataFile")
-
-
-def _lines(file: BinaryIO) -> Iterator[str]:
-    for _ in range(200):
-        line = file.readline(10_000)
-        if not line:
-            return
-        yield line.decode("latin-1")
-
-
 def _check_meta(path: Path, data: Path, promised: int) -> bool:
-    header = _meta_header(path)
+    header = read_meta(path)
     offset = int(header["end"]) if data == path else 0
     if header.get("CompressedData", "").lower() != "true":
         skipped = header.get("HeaderSize", "0")  # -1: whatever comes before the last bytes
@@ -130,16 +118,10 @@ def _check_meta(path: Path, data: Path, promised: int) -> bool:
 
 def _check_nrrd(path: Path, promised: int) -> bool:
     """An attached `.nrrd`: a text header, an empty line, then the voxels, raw or through gzip."""
-    encoding = ""
-    with path.open("rb") as file:
-        for line in _lines(file):
-            if line.startswith("encoding:"):
-                encoding = line.partition(":")[2].strip()
-            if line.lower().startswith(("data file:", "datafile:")):
-                raise DataError("a .nrrd must hold its voxels itself; this one names another file: save it attached")
-            if not line.strip():
-                break
-        offset = file.tell()
+    fields, offset = read_nrrd(path)
+    if not {"data file", "datafile"}.isdisjoint(fields):
+        raise DataError("a .nrrd must hold its voxels itself; this one names another file: save it attached")
+    encoding = fields.get("encoding", "")
     if encoding in ("gzip", "gz"):
         _check_stream(path, promised, offset)
     elif encoding == "raw":
@@ -147,21 +129,46 @@ def _check_nrrd(path: Path, promised: int) -> bool:
     return encoding != "raw"
 
 
-def _nifti_bytes(path: Path, voxels: int) -> int:
-    """The length of a NIfTI file before compression; the type on disk is not the one ITK gives when the header rescales."""
-    with path.open("rb") as file:
-        start = file.read(4096)
-    if path.suffix == ".gz":
-        start = zlib.decompressobj(wbits=31).decompress(start, 544)
-    for order in "<>":
-        length = struct.unpack_from(order + "i", start.ljust(4, b"\0"))[0]
-        if length == 348 and len(start) >= 348:
-            bits, offset = struct.unpack_from(order + "h", start, 72)[0], int(struct.unpack_from(order + "f", start, 108)[0])
-            return voxels * bits // 8 + offset
-        if length == 540 and len(start) >= 540:
-            bits, offset = struct.unpack_from(order + "h", start, 14)[0], struct.unpack_from(order + "q", start, 168)[0]
-            return voxels * bits // 8 + offset
-    raise DataError("the header is no NIfTI header")
+def _check_nifti(path: Path, voxels: int) -> Checked:
+    """The type on disk decides the length; it is not the one ITK gives when the header rescales."""
+    header = read_nifti(path)
+    if path.suffix != ".gz":
+        _check_length(path, _promised(header, voxels))
+        return Checked(False, header.voxel_type is not None)
+    finite = True
+    for part in _nifti_voxels(path, header, voxels):
+        finite = finite and bool(np.isfinite(part).all())
+    return Checked(True, not finite)
+
+
+def nifti_values(path: Path, shape: tuple[int, ...]) -> Shaped[np.ndarray, "z y x"] | None:
+    """The voxels of a NIfTI file as they are on disk, not rescaled; None where their type has no NaN.
+
+    ITK's reader makes 0 of each NaN and infinite voxel, so these are looked for here.
+    """
+    header = read_nifti(path)
+    if header.voxel_type is None:
+        return None
+    if path.suffix != ".gz":
+        return np.memmap(path, header.voxel_type, "r", int(header.offset), shape)
+    return np.concatenate(list(_nifti_voxels(path, header, math.prod(shape)))).reshape(shape)
+
+
+def _nifti_voxels(path: Path, header: Nifti, voxels: int) -> Iterator[Shaped[np.ndarray, " part"]]:
+    """The voxels of a compressed file in their order; only the stream is checked where their type has no NaN."""
+    kind, skip = header.voxel_type, int(header.offset)
+    left, rest = voxels, b""
+    for part in _decompressed(path, _promised(header, voxels), 0):
+        behind, skip = part[skip:], max(skip - len(part), 0)
+        if kind is not None and left:
+            rest += behind
+            count = min(len(rest) // kind.itemsize, left)
+            yield np.frombuffer(rest, kind, count)
+            left, rest = left - count, rest[count * kind.itemsize :]
+
+
+def _promised(header: Nifti, voxels: int) -> int:
+    return voxels * header.bits // 8 + int(header.offset)
 
 
 def _check_length(data: Path, promised: int) -> None:
@@ -172,6 +179,12 @@ def _check_length(data: Path, promised: int) -> None:
 
 def _check_stream(data: Path, promised: int, offset: int) -> None:
     """Decompress once, keeping nothing: lengths and checksums tell what ITK would not."""
+    for _ in _decompressed(data, promised, offset):
+        pass
+
+
+def _decompressed(data: Path, promised: int, offset: int) -> Iterator[bytes]:
+    """A file from `offset` on, decompressed part by part, until the promised bytes are there and their stream has ended."""
     total, ended = 0, False
     stream = zlib.decompressobj(wbits=47)  # zlib or gzip, as the stream says
     with data.open("rb") as file:
@@ -181,16 +194,15 @@ def _check_stream(data: Path, promised: int, offset: int) -> None:
             if ended:
                 chunk = stream.unused_data or chunk  # gzip files may be several streams, one after the other
                 stream, ended = zlib.decompressobj(wbits=47), False
-            if not chunk:
-                total += len(stream.flush())
-                ended = stream.eof
-                break
             try:
-                total += len(stream.decompress(chunk, CHUNK_BYTES))
+                part = stream.decompress(chunk, CHUNK_BYTES) if chunk else stream.flush()
             except zlib.error as error:
                 place = f"near byte {file.tell()} of {data.stat().st_size}"
                 raise DataError(f"damaged {_kind(data)}: {data.name} does not decompress {place} ({error})") from error
-            ended = stream.eof
+            total, ended = total + len(part), stream.eof
+            yield part
+            if not chunk:
+                break
     if not ended or total < promised:
         raise DataError(f"truncated {_kind(data)}: the header promises {promised} bytes, {data.name} decompresses to {total}")
 

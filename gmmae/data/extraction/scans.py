@@ -1,8 +1,8 @@
 """Volumes on disk or in arrays, opened without reading more of them than their headers."""
 
-import math
+import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -10,8 +10,9 @@ import numpy as np
 import SimpleITK as sitk
 from jaxtyping import Shaped
 
-from gmmae.data.extraction.geometry import Index, Volume, as_volume, frame
-from gmmae.data.extraction.integrity import SUFFIXES, check_data, check_gzip, data_file, read_through
+from gmmae.data.extraction.grids import Index, Volume, as_volume, frame
+from gmmae.data.extraction.headers import check_header
+from gmmae.data.extraction.integrity import SUFFIXES, check_data, check_gzip, data_file, nifti_values, read_through
 from gmmae.data.volumes import DataError, Point
 
 VOXEL_BYTES = {
@@ -26,6 +27,9 @@ VOXEL_BYTES = {
     sitk.sitkInt64: 8,
     sitk.sitkFloat64: 8,
 }
+
+NOT_ORTHONORMAL = 0.01
+"""Largest difference of a direction matrix, times its transpose, from the identity. Headers are rounded."""
 
 T = TypeVar("T")
 
@@ -44,6 +48,7 @@ def open_scan(path: Path) -> Volume:
     data = data_file(path)
     if not data.is_file():
         raise DataError(f"the header has no data: {data.name}, which it names, is not there")
+    check_header(path)
     reader = sitk.ImageFileReader()
     reader.SetFileName(str(path))
     try:
@@ -51,28 +56,57 @@ def open_scan(path: Path) -> Volume:
         if reader.GetDimension() not in (2, 3) or reader.GetNumberOfComponents() != 1:
             kind = f"{reader.GetDimension()} axes and {reader.GetNumberOfComponents()} values a voxel"
             raise DataError(f"a volume must have 3 axes, an image 2, and 1 value a voxel; this one has {kind}")
+        _check_geometry(reader.GetSize(), reader.GetSpacing(), reader.GetOrigin(), reader.GetDirection())
         geometry = frame(reader.GetSpacing(), reader.GetOrigin(), reader.GetDirection())
     except RuntimeError as error:
         check_gzip(path)
         raise DataError(f"the header cannot be read: {_reason(error)}") from error
-    if not np.isfinite([*reader.GetSpacing(), *reader.GetOrigin(), *reader.GetDirection()]).all():
-        raise DataError("spacing, origin and direction in the header must be finite numbers")
     x, y, z = (*reader.GetSize(), 1)[:3]
-    size = (x, y, z)
     if reader.GetPixelIDValue() not in VOXEL_BYTES:
         raise DataError(f"voxels must be numbers; got {sitk.GetPixelIDValueAsString(reader.GetPixelIDValue())}")
     axes = reader.GetDimension()
-    one_pass = check_data(path, data, math.prod(size), VOXEL_BYTES[reader.GetPixelIDValue()])
+    checked = check_data(path, data, x * y * z, VOXEL_BYTES[reader.GetPixelIDValue()])
+    on_disk = functools.cache(lambda: nifti_values(path, (z, y, x)) if checked.hides_nan else None)
 
     def read(start: Index, shape: Index) -> sitk.Image:
         reader.SetExtractIndex(start[:axes])
         reader.SetExtractSize(shape[:axes])
         try:
-            return as_volume(_ask_itk(reader.Execute, path, data))
+            image = as_volume(_ask_itk(reader.Execute, path, data))
         except RuntimeError as error:
             raise DataError(f"the voxels cannot be read: {_reason(error)}") from error
+        return _with_nan(image, start, on_disk())
 
-    return Volume(geometry, size, read, one_pass, axes)
+    return Volume(geometry, (x, y, z), read, checked.one_pass, axes)
+
+
+def _check_geometry(size: Sequence[int], spacing: Sequence[float], origin: Sequence[float], direction: Sequence[float]) -> None:
+    if min(size) < 1:
+        raise DataError(f"a volume must have a voxel; its size is {' × '.join(map(str, size))}")
+    if not np.isfinite([*spacing, *origin, *direction]).all() or min(spacing) <= 0:
+        raise DataError(f"the header must give finite numbers, and a positive spacing; its spacing is {_said(spacing)}")
+    matrix = np.array(direction).reshape(len(size), len(size))
+    if np.linalg.matrix_rank(matrix) == len(size) and np.abs(matrix.T @ matrix - np.eye(len(size))).max() > NOT_ORTHONORMAL:
+        raise DataError(f"the axes must be at right angles, and the direction of unit vectors; it is {_said(direction)}")
+
+
+def _said(numbers: Sequence[float]) -> str:
+    return " ".join(f"{number:g}" for number in numbers)
+
+
+def _with_nan(image: sitk.Image, start: Index, on_disk: Shaped[np.ndarray, "z y x"] | None) -> sitk.Image:
+    """The image of a region with NaN where the voxels on disk are NaN or infinite."""
+    if on_disk is None:
+        return image
+    (i, j, k), (nx, ny, nz) = start, image.GetSize()
+    wrong = ~np.isfinite(on_disk[k : k + nz, j : j + ny, i : i + nx])
+    if not wrong.any():
+        return image
+    voxels = sitk.GetArrayFromImage(image)
+    voxels[wrong] = np.nan
+    marked = sitk.GetImageFromArray(voxels)
+    marked.CopyInformation(image)
+    return marked
 
 
 def array_volume(voxels: Shaped[np.ndarray, "..."], spacing_mm: Point) -> Volume:
@@ -95,6 +129,8 @@ def array_volume(voxels: Shaped[np.ndarray, "..."], spacing_mm: Point) -> Volume
         region = np.array(voxels[k : k + nz, j : j + ny, i : i + nx])
         if region.dtype in (np.float16, np.bool_):
             region = region.astype(np.float32)
+        elif region.dtype.itemsize > 8:
+            region = region.astype(np.float64)
         image = sitk.GetImageFromArray(region.astype(region.dtype.newbyteorder("=")))
         image.SetSpacing(spacing_mm)
         image.SetOrigin(geometry.TransformIndexToPhysicalPoint(start))

@@ -65,6 +65,11 @@ def task(file: Path, label: str, items: tuple[Item, ...]) -> Task:
     return Task(file, label, items, stamps([path for named in (file, *masks) for path in (named, data_file_or_header(named))]))
 
 
+def place_of(task: Task, item: Item) -> str:
+    """A nodule in messages: its volume, and where it is listed."""
+    return task.label if item.place == task.label else f"{task.label} ({item.place})"
+
+
 class Plan(NamedTuple):
     """All that a source found.
 

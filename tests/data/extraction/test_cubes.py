@@ -214,7 +214,7 @@ def test_a_mask_that_is_missing_or_broken_costs_its_nodule_only(config, folder, 
     assert load_prepared(prepared)[0].names == ("d.npy",)
     assert [fault["kind"] for fault in prepared.summary["faults"]] == ["nodule"] * 3
     texts = [fault["text"] for fault in prepared.summary["faults"]]
-    assert texts[0] == "the mask must have the shape of its volume, (20, 20, 20); got (4, 4, 4)"
+    assert texts[0] == "the mask small.npy: must have the shape of its volume, (20, 20, 20); got (4, 4, 4)"
     assert texts[1].startswith("the mask broken.nrrd: the header cannot be read")
     assert texts[2] == "there is no such mask; nodules.csv line 2 names it"
 
@@ -318,8 +318,8 @@ def test_what_is_said_of_too_few_axes_is_a_fault(config, folder, write_csv):
         "coordX, coordY, coordZ must be given for each of the volume's 3 axes; got 2 of them",
         "coordX, coordY must all be given; got 3, -, -",
         "a volume must have at least data.ndim = 2 axes; this one has 1",
-        "the mask must have the shape of its volume, (16, 16); got (16,)",
-        "the mask must have the 2 axes of its volume; it has 3",
+        "the mask mask.npy: must have the shape of its volume, (16, 16); got (16,)",
+        "the mask mask.mhd: must have the 2 axes of its volume; it has 3",
     }
 
 
@@ -353,7 +353,7 @@ def test_values_in_their_own_unit_are_not_rounded_and_nan_is_refused(config, fol
     prepared = prepare(dataclasses.replace(config, **OWN), QUIET.append)
     np.testing.assert_array_equal(load_prepared(prepared)[0].values, volumes[:2].astype(np.float32))
     assert [fault["text"] for fault in prepared.summary["faults"]] == [
-        "voxels must be finite numbers; 1 around the nodule are NaN or infinite"
+        "voxels must be finite numbers; 1 of the 4096 read are NaN or infinite"
     ]
     assert sum(prepared.summary["values"]["counts"]) == 2 * 16**3
     (line,) = [line for line in lines(prepared.summary) if line.startswith("values: 1 % below 0.0")]

@@ -9,7 +9,8 @@ from scipy.ndimage import map_coordinates
 from scipy.spatial.transform import Rotation
 
 from gmmae.data.config import AIR_HU
-from gmmae.data.extraction.geometry import Volume, cut, cut_mask, edge_mm, frame, preload
+from gmmae.data.extraction.geometry import cut, cut_mask, edge_mm, preload
+from gmmae.data.extraction.grids import Volume, frame
 from gmmae.data.extraction.scans import open_scan
 from gmmae.data.volumes import DataError
 
@@ -184,7 +185,7 @@ def voxels_of(value, dtype=np.float64):
     ("volume", "point", "edge", "message"),
     [
         (voxels_of(0), (509.5, 10.0, 10.0), 5.0, r"\(509.5, 10, 10\) mm lies 490.0 mm outside the scan"),
-        (voxels_of(np.nan), (10.0, 10.0, 10.0), 5.0, r"must be finite numbers; \d+ around the nodule are NaN"),
+        (voxels_of(np.nan), (10.0, 10.0, 10.0), 5.0, r"must be finite numbers; 343 of the 343 read are NaN"),
         (voxels_of(1e6), (10.0, 10.0, 10.0), 5.0, r"between -32768 and 32767; got 1e\+06"),
         (voxels_of(0.5), (10.0, 10.0, 10.0), 5.0, "looks windowed already"),
         (voxels_of(0), (10.0, 10.0, 10.0), 5000.0, "at most 6.7e\\+07 voxels of its scan; 5000 mm cover 1"),

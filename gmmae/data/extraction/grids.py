@@ -1,0 +1,92 @@
+"""Volumes that are not read yet, and where their voxels lie in the world.
+
+World coordinates are x, y, z in mm, LPS as in ITK; arrays are z, y, x. An image is a volume of one slice, and a signal one of a
+single line; `Volume.axes` says so.
+"""
+
+from collections.abc import Callable
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+import SimpleITK as sitk
+from jaxtyping import Float
+
+from gmmae.data.volumes import DataError, Point
+
+SAME_GRID = 0.1
+"""Largest distance in voxels between places of two grids that count as one. Headers are rounded."""
+
+Index = tuple[int, int, int]
+
+
+class Volume(NamedTuple):
+    """A scan whose voxels are read when they are needed.
+
+    Attributes:
+      frame: an image of one voxel that carries origin, spacing and direction.
+      size: voxels along x, y, z.
+      read: gives the image of a region, from its first index and its size, both x, y, z. Its voxels are not checked: only
+        `gmmae.data.extraction.voxels` calls it.
+      one_pass: reading any region costs about as much as reading all (compressed files), so regions are read together.
+      axes: 3, or 2 for an image, or 1 for a signal.
+    """
+
+    frame: sitk.Image
+    size: Index
+    read: Callable[[Index, Index], sitk.Image]
+    one_pass: bool = False
+    axes: int = 3
+
+
+def frame(spacing_mm: tuple[float, ...], origin_mm: tuple[float, ...], direction: tuple[float, ...]) -> sitk.Image:
+    """A volume of one voxel with this geometry; its transforms between points and indices are the scan's, or the image's."""
+    one = sitk.Image([1] * len(spacing_mm), sitk.sitkUInt8)
+    one.SetSpacing(spacing_mm)
+    one.SetOrigin(origin_mm)
+    one.SetDirection(direction)
+    return as_volume(one)
+
+
+def as_volume(image: sitk.Image) -> sitk.Image:
+    """A two-dimensional image as a slice at z = 0."""
+    return sitk.JoinSeries(image) if image.GetDimension() == 2 else image
+
+
+def middle_mm(volume: Volume) -> Point:
+    """The world point in the middle of a volume."""
+    return volume.frame.TransformContinuousIndexToPhysicalPoint([(n - 1) / 2 for n in volume.size])
+
+
+def index_of(volume: Volume, point_mm: Point) -> Float[np.ndarray, " 3"]:
+    """The continuous index (x, y, z) of a world point.
+
+    Raises:
+      DataError: the point lies outside the volume.
+    """
+    index = np.array(volume.frame.TransformPhysicalPointToContinuousIndex(point_mm))
+    beyond = np.maximum(-0.5 - index, index - (np.array(volume.size) - 0.5))
+    if not (beyond <= 0).all():
+        distance = np.linalg.norm(np.maximum(beyond, 0) * volume.frame.GetSpacing())
+        raise DataError(f"the point ({', '.join(f'{c:g}' for c in point_mm)}) mm lies {distance:.1f} mm outside the scan")
+    return index
+
+
+def same_grid(one: Volume, other: Volume) -> bool:
+    """Whether both have their voxels at the same places of the world, but for the rounding of headers."""
+    if one.size != other.size:
+        return False
+    return bool(np.abs(_corners(one, other) - _corners(one, one)).max() < SAME_GRID)
+
+
+def overlap(one: Volume, other: Volume) -> bool:
+    """Whether one volume may reach into the other: the box around its corners does, along the other's axes."""
+    corners = _corners(one, other)
+    return bool(((corners.min(0) < np.array(other.size) - 0.5) & (corners.max(0) > -0.5)).all())
+
+
+def _corners(one: Volume, other: Volume) -> Float[np.ndarray, "8 3"]:
+    """The outer corners of a volume, as indices of another's voxels."""
+    ends = product(*((-0.5, n - 0.5) for n in one.size))
+    points = [one.frame.TransformContinuousIndexToPhysicalPoint(end) for end in ends]
+    return np.array([other.frame.TransformPhysicalPointToContinuousIndex(point) for point in points])

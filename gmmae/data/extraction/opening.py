@@ -1,0 +1,155 @@
+"""The volumes and masks of one task, opened: from files, arrays, or one file of several arrays.
+
+Whatever is done with a nodule begins here: cubes are cut of it, or it is taken as it was scanned.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from gmmae.data.extraction import voxels
+from gmmae.data.extraction.arrays import ARRAY_SUFFIXES, array_names, open_array, stream
+from gmmae.data.extraction.grids import Volume, middle_mm
+from gmmae.data.extraction.scans import array_volume, open_scan
+from gmmae.data.extraction.tasks import Item, Task
+from gmmae.data.volumes import DataError, Point
+
+T = TypeVar("T")
+
+Through = Callable[[Volume], Volume]
+"""What is done with each volume when it is opened, such as measuring the time of its reads."""
+
+
+class Opened(NamedTuple):
+    """One nodule.
+
+    Attributes:
+      item: what is known of it.
+      volume: the volume that it lies in; nodules of one file share it.
+      mask: opens the mask; None where there is none. Only `with_mask` calls it, which checks the mask.
+      mask_name: of the mask in messages.
+      bare: the volume is an array without a spacing.
+    """
+
+    item: Item
+    volume: Volume
+    mask: Callable[[], Volume] | None = None
+    mask_name: str = "the mask"
+    bare: bool = False
+
+
+def unchanged(volume: Volume) -> Volume:
+    """The volume itself."""
+    return volume
+
+
+def open_all(task: Task, least_axes: int, through: Through = unchanged, of_scan: Through = unchanged) -> Iterator[Opened]:
+    """The nodules of a task, their volume opened once for all of them.
+
+    Args:
+      task: the file and its nodules.
+      least_axes: the fewest axes that volumes may have.
+      through: applied to each volume and mask.
+      of_scan: applied after it to the volume of a file that is no array.
+
+    Raises:
+      DataError: the volume cannot be used, and so no nodule of it.
+      OSError: the system failed, not the file.
+    """
+    for opened in _open_all(task, through, of_scan):
+        if opened.volume.axes < least_axes:
+            raise DataError(f"a volume must have at least data.ndim = {least_axes} axes; this one has {opened.volume.axes}")
+        yield opened
+
+
+def centre_mm(opened: Opened) -> Point:
+    """The world point of a nodule, by default the middle of its volume.
+
+    Raises:
+      DataError: its coordinates are too few for the volume's axes.
+    """
+    if opened.item.centre_mm is None:
+        return middle_mm(opened.volume)
+    return _three(opened.item.centre_mm, opened.volume.axes, 0.0, "coordX, coordY, coordZ")
+
+
+def with_mask(opened: Opened, use: Callable[[Volume], T]) -> T | None:
+    """The result of a function of the nodule's mask; None where there is no mask.
+
+    Raises:
+      DataError: the mask cannot be one of its volume, or as the function; the message names it.
+    """
+    if opened.mask is None:
+        return None
+    with at(opened.mask_name):
+        mask = opened.mask()
+        voxels.require_mask_of(mask, opened.volume)
+        return use(mask)
+
+
+@contextmanager
+def at(place: str) -> Iterator[None]:
+    """Puts a place before the message of a `DataError`."""
+    try:
+        yield
+    except DataError as error:
+        raise type(error)(f"{place}: {error}") from error
+
+
+def _open_all(task: Task, through: Through, of_scan: Through) -> Iterator[Opened]:
+    if task.items[0].part is not None:
+        yield from _open_stack(task, through)
+    elif task.file.name.endswith(ARRAY_SUFFIXES):
+        array = open_array(task.file)
+        inner = open_array(task.file, "mask") if task.file.suffix == ".npz" and "mask" in array_names(task.file) else None
+        for item in task.items:
+            yield _array(item, array, item.mask or inner, through)
+    else:
+        volume = of_scan(through(open_scan(task.file)))
+        for item in task.items:
+            yield Opened(item, volume, *_mask_file(item.mask, through))
+
+
+def _open_stack(task: Task, through: Through) -> Iterator[Opened]:
+    """The volumes of one `.npz`, read one after the other."""
+    wanted = {item.part: item for item in task.items}
+    masks = stream(task.file, "masks") if "masks" in array_names(task.file) else None
+    for i, array in enumerate(stream(task.file, "volumes")):
+        mask = None if masks is None else next(masks)
+        if i in wanted:
+            yield _array(wanted[i], array, mask, through)
+
+
+def _array(item: Item, array: np.ndarray, mask: Path | np.ndarray | None, through: Through) -> Opened:
+    spacing = _three(item.spacing_mm or (1.0,) * array.ndim, array.ndim, 1.0, "spacingX, spacingY, spacingZ")
+    volume = through(array_volume(array, spacing))
+
+    if isinstance(mask, Path) and not mask.name.endswith(ARRAY_SUFFIXES):
+        return Opened(item, volume, *_mask_file(mask, through), bare=item.spacing_mm is None)
+
+    def open_mask() -> Volume:
+        voxels = open_array(mask, "mask") if isinstance(mask, Path) else mask
+        assert voxels is not None
+        if voxels.shape != array.shape:
+            raise DataError(f"must have the shape of its volume, {array.shape}; got {voxels.shape}")
+        return array_volume(voxels, spacing)
+
+    name = f"the mask {mask.name}" if isinstance(mask, Path) else "the mask"
+    return Opened(item, volume, None if mask is None else open_mask, name, item.spacing_mm is None)
+
+
+def _mask_file(path: Path | None, through: Through) -> tuple[Callable[[], Volume] | None, str]:
+    if path is None:
+        return None, ""
+    return lambda: through(open_scan(path)), f"the mask {path.name}"
+
+
+def _three(known: tuple[float, ...], axes: int, rest: float, columns: str) -> Point:
+    """As many of the numbers as a volume has axes, and `rest` for those that it lacks."""
+    if len(known) < axes:
+        raise DataError(f"{columns} must be given for each of the volume's {axes} axes; got {len(known)} of them")
+    x, y, z = (*known[:axes], rest, rest)[:3]
+    return (x, y, z)

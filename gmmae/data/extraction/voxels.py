@@ -1,0 +1,117 @@
+"""The voxels of a volume, checked: the only way from a `Volume` to numbers, for whatever is done with them."""
+
+import numpy as np
+import SimpleITK as sitk
+from jaxtyping import Real, UInt8
+
+from gmmae.data.extraction.grids import Index, Volume, overlap, same_grid
+from gmmae.data.volumes import DataError
+
+HU = (-32768, 32767)
+"""What whole numbers of 16 bits hold."""
+TOO_NARROW = (np.dtype(np.uint8), np.dtype(np.int8))
+"""Types that cannot hold the HU of lung and of tissue."""
+MOST_LABELS = 5
+"""Labels of a mask that an error names."""
+
+
+def read(volume: Volume, first: Index, size: Index, hu: bool) -> sitk.Image:
+    """A region of a volume.
+
+    Args:
+      volume: the scan.
+      first: the region's first index, x, y, z.
+      size: voxels along x, y, z.
+      hu: whether voxels must be HU. Otherwise they may have any unit.
+
+    Raises:
+      DataError: voxels are not finite, or cannot be HU, or 32 bits cannot hold them.
+    """
+    image = volume.read(first, size)
+    _require_finite(image)
+    if hu:
+        _require_hu(image)
+    return image
+
+
+def read_whole(volume: Volume, hu: bool) -> Real[np.ndarray, "z y x"]:
+    """All voxels of a volume. Arguments and errors as in `read`."""
+    return sitk.GetArrayFromImage(read(volume, (0, 0, 0), volume.size, hu))
+
+
+def read_mask(mask: Volume, first: Index, size: Index) -> sitk.Image:
+    """A region of a mask, 1 in the nodule and 0 around it. Arguments as in `read`.
+
+    Raises:
+      DataError: voxels are not finite, or have several values besides 0.
+    """
+    image = mask.read(first, size)
+    _require_finite(image)
+    voxels = sitk.GetArrayViewFromImage(image)
+    inside = voxels[voxels != 0]
+    if inside.size and inside.min() != inside.max():
+        labels = np.unique(inside)
+        more = ", …" if len(labels) > MOST_LABELS else ""
+        said = ", ".join(f"{label:g}" for label in labels[:MOST_LABELS]) + more
+        raise DataError(f"must hold 0 and one other value; got {said}: keep the voxels of the nodule only")
+    return image != 0
+
+
+def require_mask_of(mask: Volume, volume: Volume) -> None:
+    """
+    Raises:
+      DataError: the mask has other axes than the volume, or lies elsewhere in the world.
+    """
+    if mask.axes != volume.axes:
+        raise DataError(f"must have the {volume.axes} axes of its volume; it has {mask.axes}")
+    if not overlap(mask, volume):
+        ours, theirs = (_extent(each) for each in (volume, mask))
+        raise DataError(f"must overlap its volume, which covers {ours}; it covers {theirs}")
+
+
+def mask_on_grid(mask: Volume, volume: Volume) -> UInt8[np.ndarray, "z y x"]:
+    """A mask at the places of a volume's voxels: the nearest voxel of its own in the world, and 0 beyond its end.
+
+    Raises:
+      DataError: as `read_mask`.
+    """
+    image = read_mask(mask, (0, 0, 0), mask.size)
+    if same_grid(mask, volume):
+        return sitk.GetArrayFromImage(image)
+    resample = sitk.ResampleImageFilter()
+    resample.SetSize(volume.size)
+    resample.SetOutputSpacing(volume.frame.GetSpacing())
+    resample.SetOutputOrigin(volume.frame.GetOrigin())
+    resample.SetOutputDirection(volume.frame.GetDirection())
+    resample.SetInterpolator(sitk.sitkNearestNeighbor)
+    return sitk.GetArrayFromImage(resample.Execute(image))
+
+
+def _extent(volume: Volume) -> str:
+    """The box that a volume covers in the world."""
+    ends = [volume.frame.TransformContinuousIndexToPhysicalPoint(at) for at in ((0.0, 0.0, 0.0), [n - 1.0 for n in volume.size])]
+    return ", ".join(f"{axis} {min(pair):.0f} to {max(pair):.0f}" for axis, pair in zip("xyz", zip(*ends), strict=True)) + " mm"
+
+
+def _require_finite(image: sitk.Image) -> None:
+    voxels = sitk.GetArrayViewFromImage(image)
+    if not np.issubdtype(voxels.dtype, np.floating):
+        return
+    if not np.isfinite(voxels).all():
+        wrong = np.count_nonzero(~np.isfinite(voxels))
+        raise DataError(f"voxels must be finite numbers; {wrong} of the {voxels.size} read are NaN or infinite")
+    largest = max(abs(float(voxels.min())), abs(float(voxels.max())))
+    if largest > np.finfo(np.float32).max:
+        raise DataError(f"voxels must be numbers that 32 bits can hold; got {largest:g}")
+
+
+def _require_hu(image: sitk.Image) -> None:
+    voxels = sitk.GetArrayViewFromImage(image)
+    low, high = voxels.min(), voxels.max()
+    other = "if they have another unit, give data.window in it"
+    if voxels.dtype in TOO_NARROW:
+        raise DataError(f"voxels must be HU, which 8 bits cannot hold; got {voxels.dtype}: {other}, such as 0 255")
+    if low < HU[0] or high > HU[1]:
+        raise DataError(f"voxels must be HU between {HU[0]} and {HU[1]}; got {low:g} to {high:g}: {other}")
+    if 0 <= low and high <= 1 and (low < high or np.issubdtype(voxels.dtype, np.floating)):
+        raise DataError(f"voxels must be HU; got {low:g} to {high:g}, which looks windowed already: {other}, such as 0 1")
