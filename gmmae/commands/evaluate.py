@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from gmmae.base.compiled import keep
 from gmmae.base.config import Config, changed, flatten
 from gmmae.base.errors import InputError
+from gmmae.base.output import whole_file
+from gmmae.base.rules import Options
 from gmmae.base.workdir import WorkDir
 from gmmae.commands.arguments import MISSING, Run, on_its_data, parse_on_run, read_config
 from gmmae.data.config import DataConfig
@@ -24,7 +26,7 @@ On = Literal["validation", "train", "all"]
 
 
 @dataclass(frozen=True)
-class Arguments:
+class Arguments(Options):
     """Loss and metrics of a run's best parameters on each sample: of the run's own data, or of others that options name."""
 
     run: Run = MISSING  # the work directory of the run; it comes first
@@ -98,7 +100,7 @@ def _rows(model: "Trained", split: str, values: Mapping[str, "np.ndarray"]) -> l
 def _write(out: Path | None, run: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     path = out or run / CSV
     try:
-        with path.open("w", newline="", encoding="utf-8") as file:
+        with whole_file(path) as part, part.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, rows[0])
             writer.writeheader()
             writer.writerows(rows)

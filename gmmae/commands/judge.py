@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gmmae.base.errors import InputError
+from gmmae.base.output import require_free, tell
+from gmmae.base.rules import Options, Seed
 from gmmae.commands import arguments as parsing
 from gmmae.commands.arguments import MISSING, Data, Generated, Real, Switch
 from gmmae.data.config import DataConfig
@@ -12,7 +14,7 @@ from gmmae.data.volumes import Nodules
 
 
 @dataclass(frozen=True)
-class JudgeArguments:
+class JudgeArguments(Options):
     """Judge generated nodules by real ones: how alike, how varied, how new."""
 
     real: Real  # real nodules that the generator was not fitted to, as data.source has them
@@ -21,7 +23,7 @@ class JudgeArguments:
     split: Switch = False  # REAL has these too: divide it by data.validation and data.seed as training did
     config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used
     out: Path = Path("judgement")  # folder for the page and judgement.json; what is there is replaced
-    seed: int = 0  # of what is chosen by lot
+    seed: Seed = 0  # of what is chosen at random
     data: Data = field(default_factory=lambda: DataConfig(source="cubes", fill="replicate"))
 
 
@@ -38,12 +40,12 @@ def command(arguments: Sequence[str], prog: str) -> int:
     from gmmae.generation.judge import judge
     from gmmae.report import judgement
 
-    judgement.check_place(asked.out)
+    require_free(asked.out, mark=judgement.JSON)
     real, training = _real(asked)
     generated = _load("GENERATED", replace(asked.data, source="cubes", csv="", group_column=""), asked.generated)
     found = judge(real, generated, training, asked.seed, asked.data.window)
     paths = judgement.write(asked.out, found, real, generated, training, asked.data.window, asked.seed)
-    print("\n".join([*judgement.lines(found, real, generated), *map(str, paths)]))
+    tell(asked.out, [*judgement.lines(found, real, generated), *map(str, paths)])
     return 0
 
 

@@ -4,17 +4,21 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from gmmae.base.rules import NonNegativeInt, distinct, require
+from gmmae.base.rules import NonNegativeInt, Rule, distinct
 from gmmae.commands.arguments import TrainArguments, config_path, parse_with_config
+
+Clusters = Annotated[tuple[str, ...], Rule("at least one", bool)]
+Devices = Annotated[tuple[int, ...], distinct(1)]
 
 
 @dataclass(frozen=True)
 class PlanArguments(TrainArguments):
     """Which arm, how many devices, how long, how sure: measures on one device, foretells times to the target on clusters."""
 
-    clusters: tuple[str, ...] = ("h200_nvlink",)  # TOML files, or names of those in configs/clusters
-    devices: tuple[int, ...] = (1, 2, 4, 8, 16, 32)  # numbers of devices to choose from
+    clusters: Clusters = ("h200_nvlink",)  # TOML files, or names of those in configs/clusters
+    devices: Devices = (1, 2, 4, 8, 16, 32)  # numbers of devices to choose from
     budget_epochs: NonNegativeInt = 0  # that measuring may take; 0: what it needs, about two runs to the target
     tune: bool = False  # also look for the best rate at each batch, for the arm tuned; it takes many runs' time
 
@@ -22,9 +26,6 @@ class PlanArguments(TrainArguments):
 def command(arguments: Sequence[str], prog: str) -> int:
     """Measures, prints the answer, writes the page. Returns the exit code."""
     asked, config, name = parse_with_config(PlanArguments, arguments, prog)
-    require(distinct(1).holds(asked.devices), "devices", distinct(1).words, asked.devices)
-    require(bool(asked.clusters), "clusters", "at least one", asked.clusters)
-    require(asked.budget_epochs >= 0, "budget_epochs", "at least 0", asked.budget_epochs)
     from gmmae.analysis.scaling import read_cluster
     from gmmae.base.config import changed
     from gmmae.processes.distributed import joined
