@@ -19,8 +19,8 @@ from typing import Any
 from benchmarks.child import ROOT, ask
 from benchmarks.peers import compare, roster
 from benchmarks.peers.fleet import fleet
+from gmmae.base.output import write_text
 from gmmae.base.provenance import git_commit, machine, versions
-from gmmae.base.records import write_text
 from gmmae.report.tables import Table, markdown
 
 SAMPLES, VALIDATION = {"cpu": 330, "gpu": 2100}, 128

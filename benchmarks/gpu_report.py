@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from benchmarks.child import ROOT
 from gmmae.base import nvidia
+from gmmae.base.output import write_text
 from gmmae.base.provenance import git_commit, versions
-from gmmae.base.records import write_text
 
 PYTHON = (sys.executable, "-m")
 

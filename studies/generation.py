@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from gmmae.base.errors import InputError
-from gmmae.base.records import write_text
+from gmmae.base.output import write_text
 from gmmae.data.volumes import Nodules
 from studies import baselines, cohorts, downstream, fidelity, tables
 from studies import gains as gains_of

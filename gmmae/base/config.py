@@ -23,6 +23,7 @@ from gmmae.base.rules import (
     PositiveInt,
     Rule,
     Section,
+    Seed,
     Share,
     at_least,
     marked,
@@ -123,7 +124,7 @@ class LogConfig(Section, name="log"):
 @dataclass(frozen=True)
 class Config(Section):
     arm: str = "strong"  # scaling strategy: how global batch and learning rate follow the number of devices
-    seed: NonNegativeInt = 0  # of the initial parameters and of the order of the samples
+    seed: Seed = 0  # of the initial parameters and of the order of the samples
     precision: Precision = "float32"  # of all numbers; tf32 for products of convolutions and dense layers; float64 for checks
     workload: str = "nodules"  # data, model, loss: nodules, segmentation, a file (path/to/mine.py) or a module (one.two)
     init_from: str = ""  # fine-tuning: work directory of a run whose best parameters are this one's first; empty: drawn by seed

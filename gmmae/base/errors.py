@@ -6,7 +6,8 @@ and keeps its traceback.
 """
 
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 
 class InputError(Exception):
@@ -21,13 +22,54 @@ class StorageError(InputError):
     exit_code = 74  # EX_IOERR of sysexits.h
 
 
+SIGINT_CODE = 130
+"""The exit code at Ctrl-C: 128 and the signal's number."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, SIGTERM or SIGHUP, with what a user is told to hold then.
+
+    Attributes:
+      code: the exit code, 128 and the signal's number.
+    """
+
+    def __init__(self, words: str = "", code: int = SIGINT_CODE) -> None:
+        super().__init__(words)
+        self.code = code
+
+
+def exit_code(error: KeyboardInterrupt) -> int:
+    """The exit code of a command that was interrupted."""
+    return getattr(error, "code", SIGINT_CODE)
+
+
+@contextmanager
+def at_interrupt(words: str) -> Iterator[None]:
+    """Within it, an interrupt says these words, unless it has its own."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise Interrupted(str(error) or words, exit_code(error)) from None
+
+
 LOST_PEER = 75
 """The exit code of a process that ended because another one was lost: EX_TEMPFAIL of sysexits.h, try again."""
 
 
 def report(error: InputError) -> int:
     """Prints an error as one line on standard error; returns the exit code."""
-    with suppress(OSError):  # the terminal may be closed; the exit code says it too
-        sys.stderr.write(f"error: {error}\n")  # in one piece: other threads may write there
-        sys.stderr.flush()
+    _say(f"error: {error}\n")
     return error.exit_code
+
+
+def report_interrupt(error: KeyboardInterrupt) -> int:
+    """Says that a command was interrupted, and what holds then; returns the exit code."""
+    words = str(error)
+    _say(f"interrupted; {words}\n" if words else "interrupted\n")
+    return exit_code(error)
+
+
+def _say(line: str) -> None:
+    with suppress(OSError, StorageError):  # the terminal may be closed; the exit code says it too
+        sys.stderr.write(line)  # in one piece: other threads may write there
+        sys.stderr.flush()

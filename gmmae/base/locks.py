@@ -43,9 +43,15 @@ def held(path: Path, busy: Callable[[str], None]) -> Iterator[None]:
       OSError: the files cannot be written.
     """
     owner = path.with_name(f"{path.name}.owner")
-    with path.open("a") as file:
-        exact = _flock(file, lambda: busy(_holder(owner)))
-        _own(owner, exact, busy)
+    new = not path.exists()
+    file, exact = _opened(path, lambda: busy(_holder(owner)))
+    with file:
+        try:
+            _own(owner, exact, busy)
+        except (OSError, KeyboardInterrupt):
+            if new:
+                path.unlink(missing_ok=True)
+            raise
         done = threading.Event()
         threading.Thread(target=_beat, args=(owner, done), daemon=True).start()
         try:
@@ -55,6 +61,28 @@ def held(path: Path, busy: Callable[[str], None]) -> Iterator[None]:
             with suppress(OSError):
                 if _read(owner) == _this_process():
                     owner.unlink()
+
+
+def _opened(path: Path, blocked: Callable[[], None]) -> tuple[IO[str], bool]:
+    """The lock's file, and whether the file system has locks; if so, it is held now."""
+    while True:
+        file = path.open("a")
+        try:
+            exact = _flock(file, blocked)
+            if _is_at(file, path):
+                return file, exact
+        except BaseException:
+            file.close()
+            raise
+        file.close()
+
+
+def _is_at(file: IO[str], path: Path) -> bool:
+    """Whether a file is still the one of that path: a former holder may have removed it before it was locked."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _flock(file: IO[str], blocked: Callable[[], None]) -> bool:
@@ -78,7 +106,7 @@ def _own(owner: Path, exact: bool, busy: Callable[[str], None]) -> None:
     while True:
         try:
             with owner.open("x", encoding="utf-8") as file:
-                file.write(_this_process())
+                _write_or_remove(file, owner)
             return
         except FileExistsError:
             left_by_the_dead = exact and _read(owner).endswith(_kernel())
@@ -87,6 +115,16 @@ def _own(owner: Path, exact: bool, busy: Callable[[str], None]) -> None:
         elif owner.exists() and not reported:
             reported = True
             busy(_holder(owner))
+
+
+def _write_or_remove(file: IO[str], owner: Path) -> None:
+    """Writes who this is; where that fails, nobody is to wait for the one who did not say it."""
+    try:
+        file.write(_this_process())
+        file.flush()
+    except BaseException:
+        owner.unlink(missing_ok=True)
+        raise
 
 
 def _silent(owner: Path) -> bool:

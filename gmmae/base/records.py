@@ -3,11 +3,12 @@
 import csv
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from gmmae.base.output import write_text
 
 SCHEMA_VERSION = 1
 
@@ -101,13 +102,6 @@ class Record:
     def clipped(self) -> bool:
         """The global batch is the whole training set, because the arm asks for more."""
         return self.wanted_batch > self.global_batch
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a file whole or not at all: a reader, or a crash, never sees half of it."""
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
 
 
 def to_json(record: Record) -> str:

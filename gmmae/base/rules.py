@@ -42,6 +42,20 @@ def at_least(least: int) -> Rule:
     return Rule(f"at least {least}", lambda value: math.isfinite(value) and value >= least)
 
 
+def between(least: float, most: float) -> Rule:
+    """A number that is not below one and not above another."""
+    return Rule(f"{least} to {most}", lambda value: least <= value <= most)
+
+
+def increasing(least: int, most: int) -> Rule:
+    """Two counts, the fewest and the most, neither below one number nor above another."""
+
+    def holds(counts: tuple[int, int]) -> bool:
+        return least <= counts[0] <= counts[1] <= most
+
+    return Rule(f"two counts, {least} ≤ fewest ≤ most ≤ {most}", holds)
+
+
 def distinct(least: int) -> Rule:
     """A list of different numbers, not empty, none below another."""
 
@@ -55,6 +69,8 @@ PositiveInt = Annotated[int, at_least(1)]
 NonNegativeInt = Annotated[int, at_least(0)]
 PositiveFloat = Annotated[float, Rule("positive", lambda value: math.isfinite(value) and value > 0)]
 NonNegativeFloat = Annotated[float, at_least(0)]
+Seed = Annotated[int, between(0, 2**32 - 1)]
+"""What NumPy, scikit-learn and JAX take alike."""
 Share = Annotated[float, Rule("at least 0 and below 1", lambda value: 0 <= value < 1)]
 
 
@@ -83,13 +99,36 @@ class Section:
     def __init_subclass__(cls, name: str = "") -> None:
         cls.section = f"{name}." if name else cls.section
 
+    @classmethod
+    def key(cls, name: str) -> str:
+        """What a field is called in messages."""
+        return cls.section + name
+
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
             value, kind = getattr(self, item.name), item.type
             for rule in getattr(kind, "__metadata__", ()):
                 if isinstance(rule, Rule):
-                    require(rule.holds(value), self.section + item.name, rule.words, value)
+                    require(rule.holds(value), self.key(item.name), rule.words, value)
             kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
             if get_origin(kind) is Literal:
                 choices = get_args(kind)
-                require(value in choices, self.section + item.name, "one of " + ", ".join(map(str, choices)), value)
+                require(value in choices, self.key(item.name), "one of " + ", ".join(map(str, choices)), value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(Section):
+    """The arguments of a command: as a section, but a field is called as on the command line.
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Drawing(Options):
+    ...     per_sheet: PositiveInt = 10
+    >>> Drawing(per_sheet=0)
+    Traceback (most recent call last):
+        ...
+    gmmae.base.rules.ConfigError: --per-sheet must be at least 1; got 0
+    """
+
+    @classmethod
+    def key(cls, name: str) -> str:
+        return "--" + name.replace("_", "-")

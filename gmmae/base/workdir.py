@@ -3,7 +3,7 @@
 import json
 import tomllib
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,8 @@ from typing import Any
 from gmmae.base import locks, stopping
 from gmmae.base.config import Config, StopConfig, defaults, determining, flatten, flatten_table, to_toml
 from gmmae.base.errors import InputError
-from gmmae.base.records import Epoch, Record, from_json, read_history, write_text
+from gmmae.base.output import remove_empty, write_text
+from gmmae.base.records import Epoch, Record, from_json, read_history
 
 
 class WorkDir:
@@ -87,7 +88,7 @@ def claim(config: Config, root: Path) -> Iterator[WorkDir]:
     workdir = WorkDir(root)
     new = [path for path in (workdir.checkpoints, root, *root.parents) if not path.exists()]
     with ExitStack() as held:
-        held.callback(_remove_empty, new)
+        held.callback(remove_empty, new)
         with writable(root):
             root.mkdir(parents=True, exist_ok=True)
             new_lock = not workdir.lock.exists()
@@ -119,13 +120,6 @@ def writable(root: Path) -> Iterator[None]:
         raise InputError(
             f"workdir must be a folder that can be written; got {root} ({error.strerror or error}): give another with --workdir"
         ) from error
-
-
-def _remove_empty(folders: Sequence[Path]) -> None:
-    """Removes the folders, in their order, that hold nothing."""
-    for folder in folders:
-        with suppress(OSError):
-            folder.rmdir()
 
 
 def _remove_lock(workdir: WorkDir) -> None:

@@ -15,7 +15,7 @@ import tyro
 
 from gmmae.base.config import Config, changed
 from gmmae.base.errors import InputError
-from gmmae.base.rules import INLINE
+from gmmae.base.rules import INLINE, Options
 from gmmae.base.workdir import WorkDir
 from gmmae.commands import words
 from gmmae.data.config import DataConfig
@@ -46,7 +46,7 @@ MISSING: Any = tyro.MISSING
 
 
 @dataclass(frozen=True)
-class TrainArguments:
+class TrainArguments(Options):
     """Train a workload. The defaults shown are those of the TOML file."""
 
     config: str = "quickstart"  # TOML file, or the name of one in configs/; with --workload alone: none
@@ -135,7 +135,7 @@ def _run_config(root: Path) -> Config:
 
 
 @dataclass(frozen=True)
-class SweepArguments:
+class SweepArguments(Options):
     """Compare scaling strategies: arms × device counts × seeds, each cell in a process of its own, then a report."""
 
     config: str = "sweep_quick"  # TOML file, or the name of one in configs/
@@ -165,7 +165,7 @@ def parse_sweep(arguments: Sequence[str], prog: str) -> SweepRequest:
 
 
 @dataclass(frozen=True)
-class ReportArguments:
+class ReportArguments(Options):
     """Write a sweep's tables, figures and verdict, finished or not."""
 
     root: Folder  # the sweep's work directory

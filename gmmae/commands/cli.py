@@ -6,11 +6,18 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 
-from gmmae.base.errors import InputError, StorageError
+from gmmae.base.errors import InputError, StorageError, at_interrupt, report_interrupt
 from gmmae.base.errors import report as report_error
+from gmmae.base.streams import outlasting
 from gmmae.processes.parent import NO_PARENT, Parent, accompanied
 
+GOES_ON = "the same command goes on where it was"
+BEGINS = "nothing was written; the same command begins again"
+ALL_WHOLE = "no file is half written; the same command begins again"
+"""What holds when a command is interrupted."""
 
+
+@at_interrupt(GOES_ON)
 def start_training(arguments: Sequence[str], prog: str = "gmmae train") -> int:
     """`train` in a process with a parent, which is this one. Returns, in that process, the exit code."""
     return train(arguments, prog, accompanied())
@@ -61,6 +68,7 @@ def _outcome(record) -> str:
     return f"{record.stop_reason} after {record.epochs} epochs: best validation {record.metric} {best}{reached}"
 
 
+@at_interrupt(GOES_ON)
 def sweep(arguments: Sequence[str], prog: str = "gmmae sweep") -> int:
     """Runs what is missing of a sweep, then writes its report. Returns the exit code."""
     from gmmae.commands.arguments import parse_sweep
@@ -88,6 +96,7 @@ def sweep(arguments: Sequence[str], prog: str = "gmmae sweep") -> int:
     return code
 
 
+@at_interrupt(ALL_WHOLE)
 def report(arguments: Sequence[str], prog: str = "gmmae report") -> int:
     """Writes the report of a sweep. Returns the exit code."""
     from gmmae.commands.arguments import parse_report, read_sweep
@@ -121,6 +130,7 @@ def data(arguments: Sequence[str], prog: str = "gmmae data") -> int:
     return _dispatch(DATA_COMMANDS, arguments, prog)
 
 
+@at_interrupt(GOES_ON)
 def _prepare(arguments: Sequence[str], prog: str) -> int:
     from gmmae.commands.data import parse_prepare, prepare_data
 
@@ -129,6 +139,7 @@ def _prepare(arguments: Sequence[str], prog: str) -> int:
     return 0
 
 
+@at_interrupt(BEGINS)
 def _inspect(arguments: Sequence[str], prog: str) -> int:
     from gmmae.commands.data import inspect_data, parse_inspect
 
@@ -137,6 +148,7 @@ def _inspect(arguments: Sequence[str], prog: str) -> int:
     return 0
 
 
+@at_interrupt(BEGINS)
 def _synth(arguments: Sequence[str], prog: str) -> int:
     from gmmae.commands.data import parse_synth, synth_data
 
@@ -148,15 +160,19 @@ def _synth(arguments: Sequence[str], prog: str) -> int:
 Command = Callable[[Sequence[str], str], int]
 
 
-def _module(name: str) -> Command:
+def _module(name: str, interrupted: str) -> Command:
     """The function `command` of a module beside this one, which is imported when it is called."""
-    return lambda arguments, prog: importlib.import_module(f"gmmae.commands.{name}").command(arguments, prog)
+
+    @at_interrupt(interrupted)
+    def command(arguments: Sequence[str], prog: str) -> int:
+        return importlib.import_module(f"gmmae.commands.{name}").command(arguments, prog)
+
+    return command
 
 
-WITH_MODULES: tuple[str, ...] = ("plan", "evaluate", "describe", "export", "generate", "insert", "judge")
 COMMANDS: dict[str, Command] = {
-    **{"train": start_training, "sweep": sweep, "report": report, "data": data},
-    **{name: _module(name) for name in WITH_MODULES},
+    **{"train": start_training, "sweep": sweep, "report": report, "data": data, "plan": _module("plan", GOES_ON)},
+    **{name: _module(name, BEGINS) for name in ("evaluate", "describe", "export", "generate", "insert", "judge")},
 }
 DATA_COMMANDS: dict[str, Command] = {"prepare": _prepare, "inspect": _inspect, "synth": _synth}
 
@@ -185,21 +201,31 @@ def memory_line(error: str) -> str:
 
 
 def guarded(command: Callable[..., int], *arguments: object) -> int:
-    """Runs a command; an `InputError`, or Ctrl-C, becomes one line on standard error and its exit code."""
+    """Runs a command; an `InputError`, or an interrupt, becomes one line on standard error and its exit code."""
     try:
-        return command(*arguments)
+        with outlasting():
+            return _ended(command, *arguments)
     except StorageError as error:
         code = report_error(error)
         os._exit(code)  # at its own end, TensorBoard's writer would try the failing disk again, and print how it fared
+
+
+def _ended(command: Callable[..., int], *arguments: object) -> int:
+    try:
+        return command(*arguments)
+    except StorageError:
+        raise
     except InputError as error:
         return report_error(error)
+    except MemoryError as error:
+        rule = "memory must hold what is asked for"
+        return report_error(InputError(f"{rule}; got {error or 'too little'}: ask for less, or use a machine with more"))
     except RuntimeError as error:
         if OUT_OF_MEMORY not in str(error):
             raise
         return report_error(InputError(memory_line(str(error))))
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on where it was", file=sys.stderr, flush=True)
-        return 130
+    except KeyboardInterrupt as error:
+        return report_interrupt(error)
 
 
 def main() -> int:

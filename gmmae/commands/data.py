@@ -4,7 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
+from gmmae.base.output import whole_file
+from gmmae.base.rules import Options, Seed, between, increasing
 from gmmae.commands.arguments import MISSING, Folder, Name, data_section, parse
 from gmmae.data.config import DataConfig
 from gmmae.data.extraction.prepare import SUMMARY, Prepared, load_prepared, prepare, say_on_stderr
@@ -15,7 +18,7 @@ CONTACT_SHEET = "contact_sheet.png"
 
 
 @dataclass(frozen=True)
-class PrepareArguments:
+class PrepareArguments(Options):
     """Cut the nodules out of their scans, once, into the cache."""
 
     config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used
@@ -25,7 +28,7 @@ class PrepareArguments:
 
 
 @dataclass(frozen=True)
-class InspectArguments:
+class InspectArguments(Options):
     """Show what is known of one nodule, and its central slices."""
 
     which: Name  # the nodule's name, a part that only it has, or its number from 0
@@ -35,15 +38,15 @@ class InspectArguments:
 
 
 @dataclass(frozen=True)
-class SynthArguments:
+class SynthArguments(Options):
     """Write a folder of synthetic scans in LUNA16's shape."""
 
     root: Folder  # the folder to write; empty, or made
-    scans: int = 10  # scans to write
-    nodules: tuple[int, int] = (0, 3)  # the fewest and the most nodules in a scan
-    seed: int = 0  # another seed, other scans
-    slices: int = 120  # along z, 2.5 mm apart
-    pixels: int = 256  # along x and y each; together they are 360 mm wide
+    scans: Annotated[int, between(1, 100_000)] = 10  # scans to write
+    nodules: Annotated[tuple[int, int], increasing(0, 1000)] = (0, 3)  # the fewest and the most nodules in a scan
+    seed: Seed = 0  # another seed, other scans
+    slices: Annotated[int, between(1, 4096)] = 120  # along z, 2.5 mm apart
+    pixels: Annotated[int, between(1, 4096)] = 256  # along x and y each; together they are 360 mm wide
     compressed: bool = False  # write .zraw rather than .raw
 
 
@@ -81,7 +84,8 @@ def prepare_data(config: DataConfig, out: Path | None = None, refresh: bool = Fa
             out.mkdir(parents=True, exist_ok=True)
             for i, place in enumerate(places):
                 places[i] = out / place.name
-                places[i].write_bytes(place.read_bytes())
+                with whole_file(places[i]) as part:
+                    part.write_bytes(place.read_bytes())
         except OSError as error:
             raise DataError(f"the folder for the summary must be one that can be written; {out}: {error.strerror}") from error
     seconds = prepared.summary["seconds"]
@@ -131,7 +135,8 @@ def synth_data(
       compressed: write `.zraw` rather than `.raw`.
 
     Raises:
-      DataError: an argument is out of its range, or the folder cannot be written.
+      DataError: an argument is out of its range.
+      InputError: the folder is not empty, or cannot be written.
     """
     from gmmae.data.synthetic.scans import write_luna16_folder
 
@@ -139,12 +144,7 @@ def synth_data(
         raise DataError(f"slices and pixels must be at least 1; got {slices} and {pixels}")
     spacing_mm = (360 / pixels, 360 / pixels, 2.5)
     shape = (slices, pixels, pixels)
-    try:
-        rows = write_luna16_folder(
-            root, scans, nodules_per_scan, seed, shape=shape, spacing_mm=spacing_mm, compressed=compressed
-        )
-    except OSError as error:
-        raise DataError(f"the folder for synthetic scans must be one that can be written; {root}: {error.strerror}") from error
+    rows = write_luna16_folder(root, scans, nodules_per_scan, seed, shape=shape, spacing_mm=spacing_mm, compressed=compressed)
     size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
     return "\n".join(
         [

@@ -5,14 +5,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 
 from gmmae.base.compiled import keep
 from gmmae.base.config import changed
 from gmmae.base.errors import InputError
-from gmmae.base.rules import NonNegativeInt
+from gmmae.base.output import require_free, tell, whole_folder
+from gmmae.base.rules import Options, between
 from gmmae.base.workdir import WorkDir
 from gmmae.commands.arguments import MISSING, Files, Run, parse_on_run, read_config, without_own_csv
 from gmmae.data.config import DataConfig
@@ -23,17 +24,19 @@ if TYPE_CHECKING:
 
 NPZ, CSV, TABLE, FOLDER = "mixtures.npz", "mixtures.csv", "nodules.csv", "reconstructions"
 
+Steps = Annotated[int, between(0, 100_000)]
+
 ENDING = re.compile(r"\.(nii\.gz|nii|mhd|mha|nrrd|npy|npz|png)(?=_\d+$|$)")
 
 
 @dataclass(frozen=True)
-class Arguments:
+class Arguments(Options):
     """The mixture of each volume, by a trained run; volumes are cut as the run's data are, or as the options say."""
 
     run: Run = MISSING  # the work directory of the run; it comes first
     files: Files = ()  # volumes with a nodule in the middle; or a folder with a nodules.csv; or an .npz of volumes
-    out: Path = MISSING  # the folder to write
-    refine: NonNegativeInt = 0  # polish each mixture by so many steps of Adam; 120 do most of what can be done
+    out: Path = MISSING  # the folder to write; new or empty, or an earlier description, which is replaced
+    refine: Steps = 0  # polish each mixture by so many steps of Adam; 120 do most of what can be done
 
 
 class Cubes(NamedTuple):
@@ -58,6 +61,7 @@ def command(arguments: Sequence[str], prog: str) -> int:
         raise InputError(f"RUN must be of a workload whose data are volumes or images, such as nodules; got {config.workload}")
     if not asked.files:
         raise InputError("FILE must be one volume or more, a folder with a nodules.csv, or an .npz of volumes; got none")
+    require_free(asked.out, mark=NPZ)
     own = read_config(WorkDir(asked.run).config)
     cubes = _cut(without_own_csv(config, own).settings.data, asked.files)
     keep(config.compilation_cache)
@@ -68,12 +72,9 @@ def command(arguments: Sequence[str], prog: str) -> int:
         changed(config, data__source="synthetic", data__samples=2, data__validation=1, data__augment_with=""), asked.run
     )
     found = model.refine(to_density(cubes.values, data.window), asked.refine)
-    try:
-        _write(asked.out, data, cubes, found)
-    except (OSError, RuntimeError) as error:  # SimpleITK raises RuntimeError
-        raise InputError(f"--out must be a folder that can be written; got {asked.out} ({error})") from error
-    print(_said(found, asked.refine))
-    print("\n".join(f"{'':<12} {asked.out / name}" for name in (NPZ, CSV, TABLE, FOLDER)))
+    with whole_folder(asked.out, mark=NPZ) as place:
+        _write(place, data, cubes, found)
+    tell(asked.out, [_said(found, asked.refine), *(f"{'':<12} {asked.out / name}" for name in (NPZ, CSV, TABLE, FOLDER))])
     return 0
 
 
@@ -109,7 +110,7 @@ def _write(out: Path, config: DataConfig, cubes: Cubes, found: Mapping[str, np.n
         for mean, covariance, centre, edge in zip(found["means"], found["covariances"], cubes.centres_mm, edges, strict=True)
     ]
     means, covariances = (np.stack(part) for part in zip(*pairs, strict=True))
-    (out / FOLDER).mkdir(parents=True, exist_ok=True)
+    (out / FOLDER).mkdir()
     np.savez(
         out / NPZ,
         names=np.array(names),

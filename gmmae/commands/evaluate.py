@@ -15,7 +15,9 @@ from gmmae.analysis.bootstrap import Estimate
 from gmmae.base.compiled import keep
 from gmmae.base.config import Config, changed, flatten
 from gmmae.base.errors import InputError
-from gmmae.base.records import LOSS, write_text
+from gmmae.base.output import write_text
+from gmmae.base.records import LOSS
+from gmmae.base.rules import Options
 from gmmae.base.workdir import WorkDir
 from gmmae.commands.arguments import MISSING, Run, on_its_data, parse_on_run, read_config
 from gmmae.data.config import DataConfig
@@ -34,7 +36,7 @@ NAMED = "patients, or scans where none is named"
 
 
 @dataclass(frozen=True)
-class Arguments:
+class Arguments(Options):
     """Loss and metrics of a run's best parameters on each sample: of the run's own data, or of others that options name."""
 
     run: Run = MISSING  # the work directory of the run; it comes first

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 from gmmae.base.compiled import keep
 from gmmae.base.config import changed, flatten, to_toml
 from gmmae.base.errors import InputError
+from gmmae.base.output import output_file, tell
 from gmmae.base.provenance import versions
+from gmmae.base.rules import Options
 from gmmae.commands.arguments import MISSING, Run, parse_on_run
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ PLATFORMS = ("cpu", "cuda")
 
 
 @dataclass(frozen=True)
-class Arguments:
+class Arguments(Options):
     """A run's best parameters and functions as one file that is loaded without gmmae, by JAX alone."""
 
     run: Run = MISSING  # the work directory of the run; it comes first
@@ -46,14 +48,17 @@ def command(arguments: Sequence[str], prog: str) -> int:
     if "model.fused" in dict(flatten(config)):  # the kernel would tie the file to one version of Triton
         config = changed(config, model__fused=False)
     write(restore(config, asked.run), asked.out)
-    print(f"{asked.out}  {asked.out.stat().st_size / 1e6:.1f} MB, for JAX on {' and '.join(PLATFORMS)}; to load it:")
-    print(f"    unzip -p {asked.out} load.py > load.py")
-    print(f"    python -c \"import load; print(load.Model('{asked.out}').about)\"")
+    lines = [
+        f"{asked.out}  {asked.out.stat().st_size / 1e6:.1f} MB, for JAX on {' and '.join(PLATFORMS)}; to load it:",
+        f"    unzip -p {asked.out} load.py > load.py",
+        f"    python -c \"import load; print(load.Model('{asked.out}').about)\"",
+    ]
+    tell(asked.out, lines)
     return 0
 
 
 def write(model: "Trained", path: Path) -> None:
-    """Writes a model's functions, parameters and loader into one file.
+    """Writes a model's functions, parameters and loader into one file, whole or not at all.
 
     Raises:
       InputError: the file cannot be written, or the workload's functions cannot be exported.
@@ -75,15 +80,15 @@ def write(model: "Trained", path: Path) -> None:
         "functions": {name: _shapes(program) for name, program in programs.items()},
         "config": to_toml(model.config),
     }
-    try:
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("load.py", Path(loader.__file__).read_text(encoding="utf-8"))
-            archive.writestr("meta.json", json.dumps(meta, indent=1))
-            archive.writestr("params.npz", params.getvalue())
-            for name, program in programs.items():
-                archive.writestr(f"{name}.stablehlo", bytes(program.serialize()))
-    except OSError as error:
-        raise InputError(f"--out must be a file that can be written; got {path} ({error.strerror})") from error
+    parts = {
+        "load.py": Path(loader.__file__).read_text(encoding="utf-8"),
+        "meta.json": json.dumps(meta, indent=1),
+        "params.npz": params.getvalue(),
+        **{f"{name}.stablehlo": bytes(program.serialize()) for name, program in programs.items()},
+    }
+    with output_file(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
 
 
 def _programs(model: "Trained") -> "dict[str, Exported]":

@@ -2,34 +2,41 @@
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from gmmae.base.errors import InputError
-from gmmae.base.rules import require
+from gmmae.base.output import require_free, tell, whole_folder
+from gmmae.base.rules import Options, Rule, Seed, between
 from gmmae.commands.api import Trained, load
 from gmmae.commands.arguments import MISSING, Run, parse
 from gmmae.data.config import DataConfig
 from gmmae.data.volumes import Nodules
 
 if TYPE_CHECKING:
-    from gmmae.generation.generator import Generated
+    from gmmae.generation.generator import Generated, Generator
+
+SHEETS = {"contact_sheet.png": False, "contact_sheet_labelled.png": True}
+"""The contact sheets, and whether each tells which nodules are generated."""
+SCANS = "scans"
+
+Size = Annotated[int, Rule("0, or 4 to 512", lambda value: value == 0 or 4 <= value <= 512)]
+Strength = Annotated[float, between(0, 100)]
 
 
 @dataclass(frozen=True)
-class GenerateArguments:
+class GenerateArguments(Options):
     """Make new nodules with a trained model: cubes with masks, and a CSV that says how each was made."""
 
-    run: Run  # the work directory of a run whose model has a decoder in cells (configs/nodules_generate.toml)
+    run: Run  # a trusted run whose model has a decoder in cells (configs/nodules_generate.toml)
     out: Path = MISSING  # the folder to write; new or empty
-    count: int = 100  # nodules to make
+    count: Annotated[int, between(1, 100_000)] = 100  # nodules to make
     category: str = ""  # of all of them; empty: as in the training set
-    seed: int = 0  # another seed, other nodules
-    size: int = 0  # voxels along each axis of a cube; 0: as many as the model was trained on
-    bandwidth: float = 1.6  # noise of the prior, in standard deviations within a category; 0.6 for classifiers
-    texture: float = 0.5  # strength of the texture that the mixtures leave out; 0: none
+    seed: Seed = 0  # another seed, other nodules
+    size: Size = 0  # voxels along the longest axis of a cube; 0: as many as the model was trained on
+    bandwidth: Strength = 1.6  # noise of the prior, in standard deviations within a category; 0.6 for classifiers
+    texture: Strength = 0.5  # strength of the texture that the mixtures leave out; 0: none
     into: Path | None = None  # .mhd scans as LUNA16's; copies of them with the nodules go to scans/ in the folder
     blending: Literal["poisson", "alpha"] = "poisson"  # how nodules pass into the lung around them
 
@@ -37,51 +44,70 @@ class GenerateArguments:
 def command(arguments: Sequence[str], prog: str) -> int:
     """Generates, writes, draws, and says where everything is. Returns the exit code."""
     asked = parse(GenerateArguments(MISSING, MISSING), arguments, prog)
-    _check(asked)
     start = time.perf_counter()
-    from gmmae.generation import folder
-
     trained = load(asked.run)
     data = generating_data(trained)
     from gmmae.data import sources
     from gmmae.generation import generator as generators
-    from gmmae.generation import prior as priors
 
-    folder.require_empty(asked.out)
-    if asked.into is not None:
-        from gmmae.generation.insertion.hosts import list_scans
-
-        list_scans(asked.into)  # says what is wrong with them before any work is done
+    _check(asked, data)
     whole = sources.load_whole(replace(data, augment_with=""))  # new nodules are made of real ones only
     training, held_out = (whole.nodules.take(part) for part in whole.split)
     model = generators.Model(trained.config, trained.workload, trained.params, data.window, data.shape)
     generator = generators.fit(model, training, held_out)
-    with suppress(OSError):  # a record beside the run, whose folder may be read-only
-        priors.save(generator.prior, asked.run / "prior.npz")
-    if generator.dead:
-        print(f"{generator.dead} latent units of {asked.run} carry nothing: what they could say is missing from all nodules")
+    lines = [*_keep_prior(generator, asked.run), *_dead(generator, asked.run)]
     strengths = generators.STRENGTHS._replace(bandwidth=asked.bandwidth)
     texture = generators.TEXTURE._replace(strength=asked.texture)
     found = generator.sample(
         asked.count, asked.category or None, asked.seed, size=asked.size, strengths=strengths, texture=texture
     )
-    folder.write(found, asked.out, trained.record.run_id, asked.seed)
+    inserted = _write(asked, found, held_out, trained.record.run_id, data.window)
     seconds = time.perf_counter() - start
-    print(f"{asked.count} nodules in {seconds:.1f} s; {found.rejected} more, too near to a training nodule, were drawn anew")
-    print(asked.out / "nodules.csv")
-    for path in _contact_sheets(asked, held_out, found, data.window):
-        print(path)
-    if asked.into is not None:
-        _insert(asked, found)
-    print(f"to train with them: --data.augment-with {asked.out}")
+    lines.append(
+        f"{asked.count} nodules in {seconds:.1f} s; {found.rejected} more, too near to a training nodule, were drawn again"
+    )
+    lines += [str(asked.out / name) for name in ("nodules.csv", *SHEETS)]
+    tell(asked.out, [*lines, *inserted, f"to train with them: --data.augment-with {asked.out}"])
     return 0
 
 
-def _check(asked: GenerateArguments) -> None:
-    require(asked.count >= 1, "--count", "at least 1", asked.count)
-    require(asked.size == 0 or asked.size >= 4, "--size", "0 or at least 4", asked.size)
-    require(asked.bandwidth >= 0, "--bandwidth", "at least 0", asked.bandwidth)
-    require(asked.texture >= 0, "--texture", "at least 0", asked.texture)
+def _check(asked: GenerateArguments, data: DataConfig) -> None:
+    """Says what is wrong before any work is done."""
+    from gmmae.generation.generator import resized
+    from gmmae.generation.insertion.hosts import list_scans
+
+    require_free(asked.out)
+    resized(data.shape, asked.size)
+    if asked.into is not None:
+        list_scans(asked.into)
+
+
+def _keep_prior(generator: "Generator", run: Path) -> list[str]:
+    """Writes a record beside the run; a line where that cannot be, because its folder may be read-only."""
+    from gmmae.generation import prior
+
+    place = run / "prior.npz"
+    try:
+        prior.save(generator.prior, place)
+    except OSError as error:
+        return [f"the prior was not kept: {place} cannot be written ({error.strerror or error})"]
+    return []
+
+
+def _dead(generator: "Generator", run: Path) -> list[str]:
+    if not generator.dead:
+        return []
+    return [f"{generator.dead} latent units of {run} carry nothing: what they could say is missing from all nodules"]
+
+
+def _write(asked: GenerateArguments, found: "Generated", held_out: Nodules, run: str, window: tuple[float, float]) -> list[str]:
+    """Writes all that goes into the folder. Returns what is to be said of the scans."""
+    from gmmae.generation import folder
+
+    with whole_folder(asked.out) as place:
+        folder.write(found, place, run, asked.seed)
+        _contact_sheets(place, held_out, found, window, asked.seed)
+        return [] if asked.into is None else _insert(asked, found, asked.into, place)
 
 
 def generating_data(trained: Trained) -> DataConfig:
@@ -99,24 +125,20 @@ def generating_data(trained: Trained) -> DataConfig:
     return data
 
 
-def _contact_sheets(asked: GenerateArguments, real: Nodules, found: "Generated", window: tuple[float, float]) -> list[Path]:
+def _contact_sheets(out: Path, real: Nodules, found: "Generated", window: tuple[float, float], seed: int) -> None:
     """Real held-out nodules and generated ones in random order: one sheet to guess by, and one that tells."""
     from gmmae.figures import canvas
     from gmmae.figures.judgement import unnamed
 
-    paths = []
-    for name, labelled in (("contact_sheet", False), ("contact_sheet_labelled", True)):
-        figure, _ = unnamed(real.values, found.nodules.values, window, asked.seed, labelled)
-        paths.append(canvas.save(figure, asked.out / f"{name}.png"))
-    return paths
+    for name, labelled in SHEETS.items():
+        figure, _ = unnamed(real.values, found.nodules.values, window, seed, labelled)
+        canvas.save(figure, out / name)
 
 
-def _insert(asked: GenerateArguments, found: "Generated") -> None:
+def _insert(asked: GenerateArguments, found: "Generated", scans: Path, out: Path) -> list[str]:
     from gmmae.data.extraction.prepare import say_on_stderr
     from gmmae.generation.insertion.insert import insert
 
-    assert asked.into is not None
     assert found.nodules.details is not None
-    out = asked.out / "scans"
-    summary = insert(found.nodules, found.nodules.details, asked.into, out, asked.seed, asked.blending, say_on_stderr)
-    print("\n".join(summary.lines()))
+    summary = insert(found.nodules, found.nodules.details, scans, out / SCANS, asked.seed, asked.blending, say_on_stderr)
+    return summary._replace(out=asked.out / SCANS).lines()

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gmmae.base.errors import InputError
-from gmmae.base.rules import require
+from gmmae.base.output import require_free, tell
+from gmmae.base.rules import NonNegativeInt, Options, Seed
 from gmmae.base.workdir import WorkDir
 from gmmae.commands import arguments as parsing
 from gmmae.commands.arguments import MISSING, Generated, Real
@@ -18,7 +19,7 @@ SHOWN = 3
 
 
 @dataclass(frozen=True)
-class JudgeArguments:
+class JudgeArguments(Options):
     """Judge generated nodules by real ones: how alike, how varied, how new."""
 
     real: Real  # real nodules that the generator was not fitted to, as data.source has them
@@ -27,8 +28,8 @@ class JudgeArguments:
     split: bool = False  # REAL has these too: divide it by data.validation and data.seed as training did
     config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used; best, RUN/config.toml
     out: Path = Path("judgement")  # folder for the page and judgement.json; what is there is replaced
-    count: int = 0  # nodules of each set that are compared; 0: as many as the smallest set has
-    seed: int = 0  # of what is chosen at random
+    count: NonNegativeInt = 0  # nodules of each set that are compared; 0: as many as the smallest set has
+    seed: Seed = 0  # of what is chosen at random
     data: DataConfig = field(default_factory=lambda: DataConfig(source="cubes", fill="replicate"))
 
 
@@ -43,7 +44,7 @@ def command(arguments: Sequence[str], prog: str) -> int:
     from gmmae.generation.judge import Scale, judge
     from gmmae.report import judgement
 
-    judgement.check_place(asked.out)
+    require_free(asked.out, mark=judgement.JSON)
     real, training = _real(asked)
     # Cubes are in HU where their window is CT's, which REAL's need not be.
     window = DataConfig.window if asked.data.hu else asked.data.window
@@ -55,7 +56,7 @@ def command(arguments: Sequence[str], prog: str) -> int:
     found = judge(real, generated, training, asked.seed, scale=Scale(asked.data.window, asked.data.hu), count=asked.count)
     notes = _notes(asked)
     paths = judgement.write(asked.out, found, real, generated, training, asked.seed, notes)
-    print("\n".join([*judgement.lines(found, real, generated, notes), *map(str, paths)]))
+    tell(asked.out, [*judgement.lines(found, real, generated, notes), *map(str, paths)])
     return 0
 
 

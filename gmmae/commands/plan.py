@@ -1,21 +1,24 @@
 """`gmmae plan`: which arm, how many devices, how long, how sure; measured on one device before any others are booked."""
 
-import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from gmmae.base.rules import NonNegativeFloat, NonNegativeInt, distinct, require
+from gmmae.base.rules import NonNegativeFloat, NonNegativeInt, Rule, distinct, require
 from gmmae.commands.arguments import TrainArguments, config_path, parse_with_config
+
+Clusters = Annotated[tuple[str, ...], Rule("at least one", bool)]
+Devices = Annotated[tuple[int, ...], distinct(1)]
 
 
 @dataclass(frozen=True)
 class PlanArguments(TrainArguments):
     """Which arm, how many devices, how long, how sure: measures on one device, foretells times to the target on clusters."""
 
-    clusters: tuple[str, ...] = ("h200_nvlink",)  # TOML files, or names of those in configs/clusters
-    devices: tuple[int, ...] = (1, 2, 4, 8, 16, 32)  # numbers of devices to choose from
+    clusters: Clusters = ("h200_nvlink",)  # TOML files, or names of those in configs/clusters
+    devices: Devices = (1, 2, 4, 8, 16, 32)  # numbers of devices to choose from
     budget_epochs: NonNegativeInt = 0  # epochs that all measuring may take; 0: what it needs, about two runs to the target
     scale_compute: NonNegativeFloat = 0.0  # seconds on a cluster's device for one second measured here; 0: as its file says
     tune: bool = False  # also look for the best rate at each batch, for the arm tuned; it takes many runs' time
@@ -25,10 +28,6 @@ class PlanArguments(TrainArguments):
 def command(arguments: Sequence[str], prog: str) -> int:
     """Measures, prints the answer, writes the page. Returns the exit code."""
     asked, config, name = parse_with_config(PlanArguments, arguments, prog)
-    require(distinct(1).holds(asked.devices), "devices", distinct(1).words, asked.devices)
-    for key in ("budget_epochs", "scale_compute"):
-        value = getattr(asked, key)
-        require(value >= 0 and math.isfinite(value), key, "a finite number of at least 0", value)
     from gmmae.analysis.scaling import read_cluster
     from gmmae.base.config import changed
     from gmmae.processes.distributed import joined

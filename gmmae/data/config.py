@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from gmmae.base.rules import RESUMABLE, NonNegativeFloat, NonNegativeInt, Rule, Section, at_least, require
+from gmmae.base.rules import RESUMABLE, NonNegativeFloat, NonNegativeInt, Rule, Section, Seed, at_least, require
 
 EDGE = re.compile(r"(?P<number>\d+\.?\d*|\.\d+)(?P<unit>x|mm)|whole")
 """What `data.edge` may say: a multiple of the diameter, millimetres, or the whole volume."""
@@ -44,7 +44,7 @@ class DataConfig(Section, name="data"):
     samples: Annotated[int, at_least(2)] = 768  # synthetic: volumes made, training and validation together
     validation: int | float = 0.25  # validation volumes: a fraction between 0 and 1, or a count
     window: Window = (-1000.0, 400.0)  # values that become 0 and 1: HU; cubes: another window is in the data's own unit
-    seed: NonNegativeInt = 0  # of the synthetic volumes and of the split into training and validation
+    seed: Seed = 0  # of the synthetic volumes and of the split into training and validation
     edge: Edge = "1.25x"  # luna16, cubes: a cube's edge: 1.25x the diameter, 20mm, or whole (the volume's longest)
     fill: Literal["air", "replicate"] = "air"  # what lies outside: -1000 HU (else the window's low), or the outermost voxels
     category_column: str = "category"  # luna16, cubes: the CSV's column of nodule categories, where there is one

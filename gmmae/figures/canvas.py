@@ -15,6 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 
+from gmmae.base.output import whole_file
+
 DPI = 150
 WIDTH = 6.4
 """Of a figure that stands alone, in inches."""
@@ -94,21 +96,16 @@ def log_axis(axes: Axes, which: Literal["x", "y"], at: Sequence[int] = ()) -> No
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> Path:
-    """Write an SVG if the path ends in .svg, else a PNG, beside its final place, then move it there.
+    """Writes an SVG if the path ends in .svg, else a PNG, whole or not at all.
 
     Equal figures give equal bytes.
     """
     path = Path(path)
     kind = "svg" if path.suffix == ".svg" else "png"
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        # Text as outlines looks the same whatever fonts there are; with a salt, identifiers follow from the content alone.
-        with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": "gmmae"}):
-            figure.savefig(partial, format=kind, dpi=DPI, facecolor="white", metadata={"Date": None} if kind == "svg" else None)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    # Text as outlines looks the same whatever fonts there are; with a salt, identifiers follow from the content alone.
+    with whole_file(path) as part, matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": "gmmae"}):
+        figure.savefig(part, format=kind, dpi=DPI, facecolor="white", metadata={"Date": None} if kind == "svg" else None)
     return path
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float, Real
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from scipy.ndimage import zoom
 
 from gmmae.figures import canvas
 from gmmae.figures.canvas import BLUE, VERMILION, WIDTH
@@ -29,15 +30,17 @@ class Feature(NamedTuple):
 
 def unnamed(
     real: Real[np.ndarray, "real z y x"],
-    generated: Real[np.ndarray, "generated z y x"],
+    generated: Real[np.ndarray, "generated depth height width"],
     window: tuple[float, float],
     seed: int,
     labelled: bool = False,
 ) -> tuple[Figure, str]:
     """Central axial slices of as many real and generated volumes in random order, and the names of the generated ones.
 
+    Where one set has finer voxels, its slices are shown in those of the other: sharpness would give it away.
+
     Args:
-      real, generated: volumes, of which at most half a sheet each are drawn by lot.
+      real, generated: volumes, of which at most half a sheet each are drawn at random; the sets may differ in shape.
       window: the values shown black and white.
       seed: of the choice and the order.
       labelled: whether generated ones have a frame.
@@ -45,7 +48,7 @@ def unnamed(
     rng = np.random.default_rng(seed)
     count = min(len(real), len(generated), COLUMNS * len(ROWS) // 2)
     shown = [some[rng.permutation(len(some))[:count]] for some in (real, generated)]
-    slices = np.concatenate([some[:, some.shape[1] // 2] for some in shown])
+    slices = _alike([some[:, some.shape[1] // 2] for some in shown])
     order = rng.permutation(2 * count)
     rows = -(-2 * count // COLUMNS)
     figure = canvas.blank(rows * 0.66 + 0.2, "")
@@ -59,6 +62,18 @@ def unnamed(
             axes.add_patch(Rectangle((0, 0), 1, 1, transform=axes.transAxes, fill=False, color=VERMILION, linewidth=2))
         axes.text(0.03, 0.97, name, transform=axes.transAxes, va="top", fontsize=5, color="white", alpha=0.8)
     return figure, ", ".join(name for name, sample in zip(names, order, strict=True) if sample >= count)
+
+
+def _alike(sets: Sequence[Real[np.ndarray, "_ _ _"]]) -> Real[np.ndarray, "all rows columns"]:
+    """The images of all sets, in the fewest pixels that a set has along each axis."""
+    fewest = np.min([images.shape[1:] for images in sets], axis=0)
+    return np.concatenate([_shrunk(images, tuple(fewest / images.shape[1:])) for images in sets])
+
+
+def _shrunk(images: Real[np.ndarray, "samples _ _"], factors: tuple[float, ...]) -> Real[np.ndarray, "samples rows columns"]:
+    if factors == (1, 1):
+        return images
+    return np.asarray(zoom(images.astype(np.float32), (1, *factors), order=1, mode="nearest", grid_mode=True))
 
 
 def value_histograms(

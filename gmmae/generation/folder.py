@@ -3,7 +3,6 @@
 import csv
 from pathlib import Path
 
-from gmmae.base.errors import InputError
 from gmmae.data.extraction import places
 from gmmae.generation.generator import Generated
 
@@ -15,25 +14,14 @@ COLUMNS = (
 
 
 def write(generated: Generated, out: Path, run: str, seed: int) -> None:
-    """Writes `images/`, `masks/` and `nodules.csv`, last of all: a folder without it is not whole.
+    """Writes `images/`, `masks/` and `nodules.csv` into a folder.
 
     Args:
       generated: volumes of three axes.
-      out: a folder that is not there, or empty.
+      out: the folder, as `gmmae.base.output.whole_folder` gives it.
       run: the id of the run whose model made them.
       seed: of the sample.
-
-    Raises:
-      InputError: the folder is not empty, or cannot be written.
     """
-    require_empty(out)
-    try:
-        _write(generated, out, run, seed)
-    except (OSError, RuntimeError) as error:  # SimpleITK raises RuntimeError
-        raise InputError(f"--out must be a folder that can be written; got {out} ({error}): give another") from error
-
-
-def _write(generated: Generated, out: Path, run: str, seed: int) -> None:
     nodules = generated.nodules
     assert nodules.details is not None
     volumes = {"images": nodules.values} | ({} if nodules.masks is None else {"masks": nodules.masks})
@@ -49,12 +37,3 @@ def _write(generated: Generated, out: Path, run: str, seed: int) -> None:
         rows.append([file, *known, generated.nearest[i], f"{generated.distance[i]:.6f}", generated.turn[i], *donors])
     with (out / "nodules.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([COLUMNS, *rows])
-
-
-def require_empty(out: Path) -> None:
-    """
-    Raises:
-      InputError: there is something of that name, and it is no empty folder.
-    """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"--out must be a folder that is new or empty; got {out}, which holds something: give another")

@@ -23,8 +23,10 @@ BATCH = 64
 """Samples that are encoded or decoded at a time."""
 DEAD = 1e-3
 """A latent unit is dead if its standard deviation over the training set is less than this share of the largest."""
+LEAST = 4
+"""Voxels along each axis of a volume, as `data.size` has at least."""
 ROUNDS, SAME_DONORS = 30, 10
-"""Times that what was rejected is drawn anew before the generator gives up; the first of them from the same donors."""
+"""Times that what was rejected is drawn again before the generator gives up; the first of them from the same donors."""
 
 
 class Model(NamedTuple):
@@ -62,8 +64,8 @@ class Generated(NamedTuple):
     """New nodules, with what was drawn for each.
 
     Attributes:
-      nodules: values in HU (int16), masks where the training set has them, categories, and the diameters and edges that were
-        drawn; each is a group of its own, and lies at the world's origin.
+      nodules: values in HU (int16), categories, the diameters and edges that were drawn, and masks where the training set
+        has them. Each is a group of its own, and lies at the world's origin.
       nearest: the training nodule that each is nearest to.
       distance: to it, as `gmmae.generation.novelty.nearest` measures, before it was turned.
       turn: which of `gmmae.generation.novelty.symmetries` it was put into; 0 leaves it as its donors lie.
@@ -120,17 +122,17 @@ class Generator(NamedTuple):
           count: how many.
           category: of all; None: in the training set's proportions.
           seed: another seed, other nodules.
-          size: voxels along each axis; 0: the model's own.
+          size: voxels along the longest axis; 0: the model's own.
           strengths, texture: of what is drawn.
-          turned: put each into a symmetry drawn by lot: nodules have no front, and many that lie as their few donors do would
-            teach a classifier how these lie.
+          turned: put each into a symmetry drawn at random. Nodules have no front, and a classifier would learn how the few
+            donors lie.
 
         Raises:
-          InputError: no training nodule has the category, or too many samples are copies.
+          InputError: no training nodule has the category, an axis would be too short, or too many samples are copies.
         """
         if category is not None and category not in self.prior.means:
             raise InputError(f"category must be one of {', '.join(sorted(self.prior.means))}; got {category!r}")
-        rng = np.random.default_rng(seed)
+        shape, rng = resized(self.model.shape, size), np.random.default_rng(seed)
         found: list[dict[str, np.ndarray]] = []
         donors, rejected = priors.first_donors(self.prior, count, category, rng), 0
         for attempt in range(ROUNDS):
@@ -145,7 +147,7 @@ class Generator(NamedTuple):
             if not len(donors):
                 order = rng.permutation(count)  # those that were easy to draw are not to stand in front
                 all_of = {name: np.concatenate([part[name] for part in found])[order] for name in drawn}
-                made = self._finished(all_of, rejected, seed, size, texture.grey_levels)
+                made = self._finished(all_of, rejected, seed, shape, texture.grey_levels)
                 return _turned(made, rng) if turned else made
         raise InputError(
             f"generated nodules must differ by at least {self.least_distance:.3g} from all of the training set; {rejected} of "
@@ -188,14 +190,16 @@ class Generator(NamedTuple):
             shares = with_grey_levels(shares, self.levels[donors])
         return _in_hu(shares, self.model.window)
 
-    def _finished(self, drawn: dict[str, np.ndarray], rejected: int, seed: int, size: int, grey_levels: bool) -> Generated:
+    def _finished(
+        self, drawn: dict[str, np.ndarray], rejected: int, seed: int, shape: tuple[int, ...], grey_levels: bool
+    ) -> Generated:
         values, outline = drawn["values"], drawn["outline"]
-        if size and size != values.shape[1]:
-            shape = (size,) * (values.ndim - 1)
+        if shape != self.model.shape:
             from gmmae.workloads.cells import density_at
 
-            density = density_at(drawn["weights"], drawn["means"], drawn["covariances"], shape)
-            residual, outline = (_zoomed(drawn[name], size / values.shape[1]) for name in ("residual", "outline"))
+            stretch = _stretch(self.model.shape, shape)
+            density = density_at(drawn["weights"], drawn["means"], drawn["covariances"], shape, stretch)
+            residual, outline = (_resampled(drawn[name], shape) for name in ("residual", "outline"))
             values = self._hu(density, drawn["mass"], residual, drawn["shape_donors"][:, 0], grey_levels)
         names = tuple(f"generated-{seed}-{i:05d}" for i in range(len(values)))
         name_of = np.array(self.training.names)
@@ -291,7 +295,7 @@ def _first(count: int, array: Any) -> np.ndarray:
 
 
 def _turned(made: Generated, rng: np.random.Generator) -> Generated:
-    """Each nodule and its mask in one of the symmetries, drawn by lot."""
+    """Each nodule and its mask in one of the symmetries, drawn at random."""
     volumes = {"values": made.nodules.values} | ({} if made.nodules.masks is None else {"masks": made.nodules.masks})
     views_of = {name: list(symmetries(of)) for name, of in volumes.items()}
     turn = rng.integers(len(views_of["values"]), size=len(made.turn))
@@ -308,6 +312,35 @@ def _in_hu(shares: np.ndarray, window: tuple[float, float]) -> Int16[np.ndarray,
     return np.rint(low + (high - low) * np.clip(shares, 0, 1)).astype(np.int16)
 
 
-def _zoomed(values: np.ndarray, factor: float) -> np.ndarray:
-    """Interpolated to a finer or coarser grid over the same cube."""
-    return np.asarray(ndimage.zoom(values, (1, *[factor] * (values.ndim - 1)), order=1, mode="nearest", grid_mode=True))
+def resized(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """The shape of a volume whose longest axis gets another number of voxels. Voxels stay cubic, so other axes are rounded.
+
+    Args:
+      shape: of the volume.
+      size: voxels along the longest axis; 0: as many as now.
+
+    Raises:
+      InputError: an axis would have fewer than `LEAST` voxels.
+
+    >>> resized((12, 16, 20), 24), resized((16, 16, 16), 32), resized((12, 16, 20), 0)
+    ((14, 19, 24), (32, 32, 32), (12, 16, 20))
+    """
+    found = tuple(round(edge * size / max(shape)) for edge in shape) if size else shape
+    if min(found) < LEAST:
+        now, then = (" × ".join(map(str, each)) for each in (shape, found))
+        raise InputError(f"--size must leave at least {LEAST} voxels along each axis; got {size}, which makes {then} of {now}")
+    return found
+
+
+def _stretch(shape: tuple[int, ...], new: tuple[int, ...]) -> Float[np.ndarray, " axes"]:
+    """The length of each axis of a resized volume, in lengths of the axis before; axes of other lengths are rounded."""
+    return np.array(new) / max(new) * max(shape) / np.array(shape)
+
+
+def _resampled(values: Float[np.ndarray, "samples *old"], shape: tuple[int, ...]) -> Float[np.ndarray, "samples *new"]:
+    """Volumes interpolated to the voxels of a resized volume around the same centre."""
+    old, new = np.array(values.shape[1:]), np.array(shape)
+    step = old.max() / new.max()
+    first = (old - 1) / 2 - (new - 1) / 2 * step
+    scale = np.full(len(shape), step)
+    return np.stack([ndimage.affine_transform(each, scale, first, shape, order=1, mode="nearest") for each in values])

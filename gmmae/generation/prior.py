@@ -16,6 +16,8 @@ from jaxtyping import Float, Int
 from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
 
+from gmmae.base.output import whole_file
+
 
 class Strengths(NamedTuple):
     """How far a sample goes from the training points.
@@ -75,20 +77,26 @@ def fit(points: Float[np.ndarray, "samples features"], labels: Sequence[str]) ->
 def save(prior: Prior, path: Path) -> None:
     """Writes all that the prior is: the components (`points = (x - category mean) @ components.T / scale`), their scales,
     the categories' means, and the training points with their labels.
+
+    The file is whole whenever it is read, and several processes may write it at a time.
+
+    Raises:
+      OSError: it cannot be written.
     """
     kinds, fitted = sorted(prior.means), prior.components
     assert fitted.components_ is not None
     assert fitted.explained_variance_ is not None
     assert fitted.mean_ is not None
-    np.savez(
-        path,
-        components=fitted.components_,
-        scale=np.sqrt(fitted.explained_variance_),
-        categories=np.array(kinds),
-        means=np.stack([prior.means[kind] for kind in kinds]) + fitted.mean_,
-        points=prior.points,
-        labels=np.array(prior.labels),
-    )
+    with whole_file(path) as part, part.open("wb") as file:
+        np.savez(
+            file,
+            components=fitted.components_,
+            scale=np.sqrt(fitted.explained_variance_),
+            categories=np.array(kinds),
+            means=np.stack([prior.means[kind] for kind in kinds]) + fitted.mean_,
+            points=prior.points,
+            labels=np.array(prior.labels),
+        )
 
 
 def first_donors(prior: Prior, count: int, category: str | None, rng: np.random.Generator) -> Int[np.ndarray, " count"]:

@@ -6,8 +6,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from gmmae.base.output import ANYTHING, whole_folder
 from gmmae.base.records import Epoch
-from gmmae.report.folders import rebuilt
 from gmmae.report.outcomes import devices_text
 from gmmae.report.results import Results, Run
 from gmmae.training.writers import RESULTS, TIMES, Point, TensorBoard, training_s, write_charts
@@ -35,7 +35,7 @@ def write(results: Results) -> Path | None:
     if not found:
         return None
     digits = max(2, len(str(results.counts[-1])))
-    with rebuilt(results.folder.tensorboard) as folder:
+    with whole_folder(results.folder.tensorboard, "FOLDER", ANYTHING, waits=True) as folder:
         for run, history in found:
             seed = f"seed{run.cell.seed}" + ("_projected" if results.clock.kind == "projected" else "")
             _write_run(results, run, history, folder / run.cell.arm / f"n{run.cell.devices:0{digits}}" / seed)

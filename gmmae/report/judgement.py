@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from gmmae.analysis.bootstrap import FEW_GROUPS, Estimate
-from gmmae.base.errors import InputError
-from gmmae.base.records import write_text
+from gmmae.base.output import whole_folder, write_text
 from gmmae.data.volumes import Nodules
 from gmmae.figures import canvas
 from gmmae.figures import judgement as pictures
@@ -20,7 +19,6 @@ from gmmae.generation.features import CT_WINDOW, NAMES
 from gmmae.generation.judge import Judgement, Scale
 from gmmae.report import document
 from gmmae.report.document import Block, Bullets, Figure, Heading, Paragraph
-from gmmae.report.folders import rebuilt
 from gmmae.report.tables import Table
 
 JSON, MARKDOWN, HTML = "judgement.json", "judgement.md", "judgement.html"
@@ -44,28 +42,14 @@ def write(
     """Writes `judgement.json`, the page as Markdown and HTML, and its figures, in place of an earlier judgement.
 
     Raises:
-      InputError: as `check_place`, or the folder cannot be written.
+      InputError: the folder holds something else, or cannot be written.
     """
-    check_place(folder)
-    with rebuilt(folder) as place:
+    with whole_folder(folder, mark=JSON) as place:
         write_text(place / JSON, json.dumps(plain(found, generated), indent=1) + "\n")
         blocks = _blocks(place / "figures", found, real, generated, training, seed, notes)
         write_text(place / MARKDOWN, document.markdown(blocks, place))
         write_text(place / HTML, document.html("Generated nodules judged", blocks))
     return [folder / name for name in (HTML, MARKDOWN, JSON)]
-
-
-def check_place(folder: Path) -> None:
-    """Refuses a folder with anything else than an earlier judgement, because what is in it is replaced.
-
-    Raises:
-      InputError: it is one, or a file.
-    """
-    if folder.exists() and not (folder / JSON).is_file() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise InputError(
-            f"--out must be a new or empty folder, or that of an earlier judgement, which is replaced; got {folder}, which has "
-            f"no {JSON}: name another"
-        )
 
 
 def plain(found: Judgement, generated: Nodules) -> dict[str, Any]:

@@ -5,11 +5,10 @@ from pathlib import Path
 
 from gmmae.analysis.scaling import Cluster
 from gmmae.base.errors import InputError
-from gmmae.base.records import write_text
+from gmmae.base.output import ANYTHING, whole_folder, write_text
 from gmmae.report import arm_figures, arm_tables, board, document, predictions, results, tables, throughput_page
 from gmmae.report.answer import answer
 from gmmae.report.document import Block, Folded, Heading, Paragraph
-from gmmae.report.folders import rebuilt
 from gmmae.report.results import Results
 from gmmae.report.tables import Table
 from gmmae.report.verdict import verdict
@@ -43,7 +42,7 @@ def write(config: SweepConfig, root: Path, clusters: Sequence[Cluster], plan: Pa
     if plan is not None and config.mode == "throughput":
         raise InputError(f"--plan needs a sweep that trains to a target; got {root}, which has step times only: leave it out")
     place, plan = first.folder.report, plan or (first.folder.plan if first.folder.plan.exists() else None)
-    with rebuilt(place) as folder:
+    with whole_folder(place, "FOLDER", ANYTHING, waits=True) as folder:
         (folder / "figures").mkdir()
         _save(_title(first), _blocks(by_cluster, folder / "figures", plan), folder)
         if config.mode != "throughput":

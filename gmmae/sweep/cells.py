@@ -8,7 +8,8 @@ from pathlib import Path
 
 from gmmae.base.arms import OptimConfig, arm
 from gmmae.base.errors import InputError
-from gmmae.base.records import Record, from_plain, plain, write_text
+from gmmae.base.output import write_text
+from gmmae.base.records import Record, from_plain, plain
 from gmmae.base.workdir import WorkDir
 from gmmae.data.batches import plan
 from gmmae.sweep.grid import Cell

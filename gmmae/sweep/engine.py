@@ -15,7 +15,8 @@ from pathlib import Path
 from gmmae.base import arms, stopping
 from gmmae.base.config import StopConfig, defaults, flatten, flatten_table, to_toml
 from gmmae.base.errors import InputError
-from gmmae.base.records import Record, read_history, write_text
+from gmmae.base.output import write_text
+from gmmae.base.records import Record, read_history
 from gmmae.base.workdir import WorkDir, alone, differences, finished, writable
 from gmmae.processes.supervisor import Ended, Job, describe, last_lines
 from gmmae.sweep import timing as sweep_timing

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from gmmae.base.config import to_toml
 from gmmae.base.environment import CPU_DEVICES, device_a_core
 from gmmae.base.gpus import places
-from gmmae.base.records import write_text
+from gmmae.base.output import write_text
 from gmmae.processes.supervisor import Ended, Job, supervise
 from gmmae.sweep.cells import SweepDir
 from gmmae.sweep.cluster.jobs import run_jobs

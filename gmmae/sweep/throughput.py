@@ -12,8 +12,8 @@ import numpy as np
 
 from gmmae.base.config import Config
 from gmmae.base.errors import InputError
+from gmmae.base.output import write_text
 from gmmae.base.provenance import git_commit, versions
-from gmmae.base.records import write_text
 from gmmae.data.batches import Plan
 from gmmae.sweep.grid import TimingConfig
 from gmmae.training import programs

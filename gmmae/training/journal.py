@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from gmmae.base.errors import StorageError
-from gmmae.base.records import Epoch, Record, history_line, to_json, write_history, write_text
+from gmmae.base.output import whole_file, write_text
+from gmmae.base.records import Epoch, Record, history_line, to_json, write_history
 from gmmae.base.workdir import WorkDir
 from gmmae.training.writers import TensorBoard
 from gmmae.workloads.workload import Events
@@ -39,7 +40,9 @@ class Journal:
     def snapshot(self, epoch: int, val_loss: float, arrays: Mapping[str, np.ndarray]) -> None:
         with self._storage():
             place = self._workdir.snapshots / f"epoch_{epoch:06d}.npz"
-            np.savez_compressed(place, **{"epoch": np.int64(epoch), "val_loss": np.float64(val_loss), **arrays})  # pyright: ignore[reportArgumentType]
+            facts = {"epoch": np.int64(epoch), "val_loss": np.float64(val_loss)}
+            with whole_file(place) as part, part.open("wb") as file:
+                np.savez_compressed(file, **facts, **arrays)  # pyright: ignore[reportArgumentType]
 
     def record(self, record: Record) -> None:
         with self._storage():

@@ -1,12 +1,9 @@
 """What a person sees of a run: a table at the start, a progress bar on a terminal, plain lines elsewhere."""
 
-import errno
 import math
-import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Protocol, TextIO, cast
+from collections.abc import Mapping
+from typing import Protocol, TextIO, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -14,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gmmae.base.records import Epoch
+from gmmae.base.streams import Outlasting
 
 
 class Display(Protocol):
@@ -97,40 +95,6 @@ def losses_text(row: Epoch) -> str:
 
 def _short(loss: float) -> str:
     return f"{loss:.4g}" if math.isfinite(loss) else str(loss)
-
-
-class Outlasting:
-    """A text stream that is silent once nobody can read it any more: its terminal was closed, or the reader of its pipe ended.
-
-    A run must not die of that, least of all before the checkpoint that SIGHUP asks for.
-    """
-
-    def __init__(self, stream: TextIO):
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        with self._silent_once_gone():
-            self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with self._silent_once_gone():
-            self._stream.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    @contextmanager
-    def _silent_once_gone(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if error.errno not in (errno.EIO, errno.EPIPE):
-                raise
-            # The descriptor itself, because Python writes what it still holds for it when it exits.
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._stream.fileno())
-            os.close(nowhere)
 
 
 def standard_output() -> Console:

@@ -39,10 +39,20 @@ def _density(samples: Samples) -> Array:
 
 
 def density_at(
-    weights: np.ndarray, means: np.ndarray, covariances: np.ndarray, shape: tuple[int, ...]
+    weights: np.ndarray,
+    means: np.ndarray,
+    covariances: np.ndarray,
+    shape: tuple[int, ...],
+    stretch: Float[np.ndarray, " axes"],
 ) -> Float[np.ndarray, "samples ..."]:
-    """The density of each mixture at the voxel centres of a volume of any shape, one mixture at a time."""
-    points = grid(shape, len(shape))
+    """The density of each mixture at the voxel centres of a volume of any shape, one mixture at a time.
+
+    Args:
+      weights, means, covariances: of the mixtures.
+      shape: of the volume.
+      stretch: the lengths of the volume's axes (z, y, x), in those of the domain of the mixtures.
+    """
+    points = grid(shape, len(shape)) * stretch[::-1].astype(np.float32)
     each = zip(*map(jnp.asarray, (weights, means, covariances)), strict=True)
     return np.stack([np.asarray(mixture_density(Mixture.of(*one), points)).reshape(shape) for one in each])
 
@@ -107,6 +117,4 @@ def workload(model: ModelConfig, data: sources.DataConfig, loss: str) -> Workloa
     masked = samples["mask"][divided.validation].any(tuple(range(1, samples["mask"].ndim)))
     undefined = () if masked.all() else ("dice",)
     about = f"{data.source} volumes"
-    return Workload(
-        splits, init, losses, metrics, describe, about, encode, decode, names, groups, may_be_undefined=undefined
-    )
+    return Workload(splits, init, losses, metrics, describe, about, encode, decode, names, groups, may_be_undefined=undefined)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
-from gmmae.base.rules import ConfigError, NonNegativeInt, PositiveFloat, Rule, Section, at_least, require
+from gmmae.base.rules import ConfigError, NonNegativeInt, PositiveFloat, Rule, Section, Seed, at_least, require
 from gmmae.data.config import DataConfig, Window
 from gmmae.data.splits import Split
 from gmmae.workloads.workload import Events, Params, PerSample, Samples, Snapshot, Splits, Workload
@@ -48,7 +48,7 @@ class PatchConfig(Section, name="data"):
     folds: NonNegativeInt = 0  # parts of a cross-validation by patient; 0: data.validation decides
     fold: NonNegativeInt = 0  # the part that is for validation, from 0
     window: Window = (-1000.0, 400.0)  # values that become -1 and 1: HU; cubes: another window is in the data's own unit
-    seed: NonNegativeInt = 0  # of the synthetic nodules, of the split, and of the places at validation
+    seed: Seed = 0  # of the synthetic nodules, of the split, and of the places at validation
     category_column: str = "category"  # cubes: the CSV's column of nodule categories, where there is one
     group_column: str = ""  # cubes: the column no split divides; empty: patient or group, otherwise the volume
     augment: bool = True  # training samples are flipped and turned by 90 degrees at random, with their masks

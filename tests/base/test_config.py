@@ -17,7 +17,8 @@ from gmmae.workloads import nodules, registry
 NAN, INF = math.nan, math.inf
 BAD = [
     ("arm", "fast", "one of strong, weak, linear"),
-    ("seed", -1, "at least 0"),
+    ("seed", -1, "0 to 4294967295"),
+    ("seed", 2**32, "0 to 4294967295"),
     ("loss", "huber", "one of msle, mse, mae"),
     ("precision", "bfloat16", "one of float32, tf32, float64"),
     ("data.source", "web", "one of synthetic"),
@@ -29,7 +30,7 @@ BAD = [
     *[("data.scan_time_limit_s", value, "at least 0") for value in (-1.0, NAN, INF)],
     ("data.size", 3, "at least 4"),
     ("data.samples", 1, "at least 2"),
-    ("data.seed", -1, "at least 0"),
+    ("data.seed", -1, "0 to 4294967295"),
     *[("data.validation", value, "a count of at least 1 or a fraction") for value in (0, -1, 0.0, 1.0, -0.5, NAN)],
     *[("data.window", value, "two increasing numbers") for value in ((400.0, -1000.0), (0.0, 0.0), (-INF, 0.0), (0.0, NAN))],
     *[("model.filters", value, "positive numbers") for value in ((), (8, 0, 8))],

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gmmae.base.records import PLAIN, Epoch, Record, from_json, history_line, read_history, to_json, write_history, write_text
+from gmmae.base.output import write_text
+from gmmae.base.records import PLAIN, Epoch, Record, from_json, history_line, read_history, to_json, write_history
 
 RECORD = Record(
     run_id="0123456789ab",

@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gmmae.base.errors import InputError
 from gmmae.commands.data import inspect_data, prepare_data, synth_data
 from gmmae.data.config import DataConfig
 from gmmae.data.extraction.prepare import load
@@ -104,7 +105,7 @@ def test_synthetic_scans_can_be_prepared_and_their_nodules_are_in_the_middle(tmp
     for cube in load(config, [].append).values:
         # The edge is two diameters, so the middle quarter of it lies well within the nodule, the outer layers in the lung.
         assert cube[6:10, 6:10, 6:10].mean() > np.median(cube) + 100
-    with pytest.raises(DataError, match=r"empty or not exist"):
+    with pytest.raises(InputError, match=r"FOLDER must be a folder that is new or empty"):
         synth_data(tmp_path / "scans", 1, (1, 1), 0, 60, 128, False)
     with pytest.raises(DataError, match=r"slices and pixels must be at least 1; got 60 and 0"):
         synth_data(tmp_path / "other", 1, (1, 1), 0, 60, 0, False)

@@ -15,7 +15,7 @@ import gmmae
 from gmmae.analysis import bootstrap
 from gmmae.base.config import changed, to_toml
 from gmmae.base.errors import InputError
-from gmmae.base.records import write_text
+from gmmae.base.output import write_text
 from gmmae.base.workdir import WorkDir
 from gmmae.commands import api, cli
 from gmmae.commands.arguments import on_its_data, parse_train, without_own_csv

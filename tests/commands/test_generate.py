@@ -3,6 +3,7 @@
 import csv
 
 import pytest
+import SimpleITK as sitk
 
 from gmmae.commands import cli
 from gmmae.data.config import DataConfig
@@ -17,6 +18,14 @@ CELLS = {"model__decoder": "cells", "model__cells": 2, "data__samples": 60, "dat
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     run(small(**CELLS), folder, Recorder())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def flat(tmp_path_factory):
+    """A run on volumes whose axes differ."""
+    folder = tmp_path_factory.mktemp("flat")
+    run(small(**CELLS, data__size=(6, 8, 10)), folder, Recorder())
     return folder
 
 
@@ -40,6 +49,48 @@ def test_it_writes_cubes_that_are_read_back_and_sheets_to_look_at(trained, tmp_p
     back = prepare.load(DataConfig(source="cubes", root=str(tmp_path / "made"), size=8, cache=str(tmp_path / "cache")), print)
     assert len(back.names) == 30
     assert back.masks is not None
+
+
+def shapes(folder):
+    """Voxels along z, y, x of the files of a folder, and of what they are of in mm."""
+    images = [sitk.ReadImage(str(path)) for path in sorted(folder.iterdir())]
+    edges = {tuple(round(n * mm, 3) for n, mm in zip(i.GetSize()[::-1], i.GetSpacing()[::-1], strict=True)) for i in images}
+    return {image.GetSize()[::-1] for image in images}, edges
+
+
+@pytest.mark.parametrize(
+    ("of", "size", "shape"),
+    [
+        ("trained", 12, (12, 12, 12)),
+        ("trained", 5, (5, 5, 5)),
+        ("flat", 0, (6, 8, 10)),
+        ("flat", 24, (14, 19, 24)),
+    ],
+)
+def test_nodules_of_any_size_come_with_masks_and_sheets(of, size, shape, request, tmp_path, capsys):
+    out = tmp_path / "made"
+    code, printed, _ = generate(capsys, request.getfixturevalue(of), "--count", 5, "--size", size, "--out", out)
+    assert code == 0
+    for folder in ("images", "masks"):
+        assert shapes(out / folder)[0] == {shape}
+    with (out / "nodules.csv").open(newline="") as file:
+        assert len({row["category"] for row in csv.DictReader(file)} - {""}) >= 2
+    for sheet in ("contact_sheet.png", "contact_sheet_labelled.png"):
+        assert (out / sheet).stat().st_size > 1000
+        assert str(out / sheet) in printed
+
+
+def test_another_size_shows_the_same_nodules(flat, tmp_path, capsys):
+    for size in (10, 20):
+        assert generate(capsys, flat, "--count", 3, "--size", size, "--texture", 0, "--out", tmp_path / f"{size}")[0] == 0
+    coarse, fine = (shapes(tmp_path / f"{size}" / "masks")[1] for size in (10, 20))
+    assert coarse == fine
+    for path in sorted((tmp_path / "10" / "images").iterdir()):
+        one, two = (
+            sitk.GetArrayFromImage(sitk.ReadImage(str(tmp_path / size / "images" / path.name))) for size in ("10", "20")
+        )
+        mean = two.reshape(6, 2, 8, 2, 10, 2).mean((1, 3, 5))
+        assert abs(mean - one).mean() < 0.1 * abs(one - one.mean()).mean()
 
 
 @pytest.mark.parametrize(
@@ -76,3 +127,15 @@ def test_it_puts_them_into_scans(trained, tmp_path, capsys):
     assert code == 0, printed
     assert "nodules in 1 scans" in printed
     assert len(list((tmp_path / "made" / "scans").rglob("*.mhd"))) == 1
+
+
+def test_it_puts_nodules_of_another_size_and_shape_into_scans(flat, tmp_path, capsys):
+    assert (
+        cli.guarded(cli.COMMANDS["data"], ["synth", str(tmp_path / "scans"), "--scans", "1", "--pixels", "128"], "gmmae data")
+        == 0
+    )
+    to = ("--out", tmp_path / "made", "--into", tmp_path / "scans")
+    code, printed, _ = generate(capsys, flat, "--count", 2, "--size", 14, *to)
+    assert code == 0, printed
+    assert shapes(tmp_path / "made" / "images")[0] == {(8, 11, 14)}
+    assert "nodules in 1 scans" in printed

@@ -25,8 +25,8 @@ def plan(capsys, *arguments):
     [
         (("--devices", "0"), "devices must be one or more different numbers of at least 1; got (0,)"),
         (("--clusters", "nowhere"), "--clusters must be a TOML file or one of"),
-        (("--budget-epochs", "-1"), "budget_epochs must be a finite number of at least 0; got -1"),
-        (("--scale-compute", "nan"), "scale_compute must be a finite number of at least 0; got nan"),
+        (("--budget-epochs", "-1"), "--budget-epochs must be at least 0; got -1"),
+        (("--scale-compute", "nan"), "--scale-compute must be at least 0; got nan"),
         (("--clusters", "k80_1gbe", "k80_1gbe"), "clusters must be one or more of different names; got"),
         (("--stop.target", "0"), "stop.target must be given"),
     ],

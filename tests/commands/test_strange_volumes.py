@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 from contextlib import redirect_stderr, redirect_stdout
 
 import numpy as np

@@ -14,6 +14,7 @@ from gmmae.generation import generator as generators
 from gmmae.generation.generator import TEXTURE, Model
 from gmmae.generation.novelty import symmetries
 from gmmae.workloads import registry
+from gmmae.workloads.cells import density_at
 from tests.small import small
 
 DATA = DataConfig(size=8, samples=60, validation=20)
@@ -142,3 +143,33 @@ def test_generated_cubes_join_the_training_set_and_leave_validation_alone(genera
     assert more.train.shape == (20, 8, 8, 8)
     assert more.train_names[15:] == tuple(f"generated-7-{i:05d}.nii.gz" for i in range(5))
     assert sources.training_samples(DataConfig(**{**vars(config), "augment_with": str(tmp_path / "made")})) == 20
+
+
+def test_a_resized_volume_keeps_its_voxels_cubic_and_its_centre():
+    """A ramp in mm is the same ramp on the new voxels, between the centres of the outermost old ones."""
+    shape, new = (12, 16, 20), generators.resized((12, 16, 20), 24)
+    assert new == (14, 19, 24)
+
+    def ramp(of):
+        away = [(np.arange(n) - (n - 1) / 2) * (20 / max(of)) for n in of]
+        return sum(axis * slope for axis, slope in zip(np.meshgrid(*away, indexing="ij"), (1.0, 10.0, 100.0), strict=True))
+
+    found = generators._resampled(ramp(shape)[None], new)[0]
+    inner = (slice(1, -1),) * 3
+    assert found[inner] == pytest.approx(ramp(new)[inner], abs=1e-9)
+
+
+def test_a_mixture_of_a_resized_volume_lies_where_it_lay():
+    """A round Gaussian in mm is evaluated at the distances that the new voxels have from its middle."""
+    shape, new = (12, 16, 20), generators.resized((12, 16, 20), 24)
+    half = np.array(shape) / 20  # mm; the longest axis is from -1 to 1
+    covariance = np.diag((0.3 / half[::-1]) ** 2)
+    density = density_at(np.ones((1, 1)), np.zeros((1, 1, 3)), covariance[None, None], new, generators._stretch(shape, new))[0]
+    away = np.meshgrid(*[(np.arange(n) - (n - 1) / 2) / 12 for n in new], indexing="ij")
+    wanted = np.exp(-0.5 * sum(axis**2 for axis in away) / 0.3**2)
+    assert density / density.max() == pytest.approx(wanted / wanted.max(), rel=1e-4)
+
+
+def test_an_axis_is_not_left_with_too_few_voxels():
+    with pytest.raises(InputError, match="--size must leave at least 4 voxels along each axis; got 5, which makes 3 × 4 × 5"):
+        generators.resized((12, 16, 20), 5)

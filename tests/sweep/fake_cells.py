@@ -23,7 +23,8 @@ ROOT = Path(__file__).parent.parent.parent
 CELL = r"""
 import fcntl, json, os, re, resource, signal, sys, time
 from pathlib import Path
-from gmmae.base.records import Epoch, Record, read_history, to_json, write_history, write_text
+from gmmae.base.output import write_text
+from gmmae.base.records import Epoch, Record, read_history, to_json, write_history
 from gmmae.base.stopping import EXIT_CODES
 from gmmae.processes.supervisor import die_with_parent
 

@@ -10,7 +10,8 @@ import pytest
 
 from gmmae.base.config import Config, StopConfig, changed, to_toml
 from gmmae.base.errors import InputError
-from gmmae.base.records import to_json, write_history, write_text
+from gmmae.base.output import write_text
+from gmmae.base.records import to_json, write_history
 from gmmae.sweep import engine
 from gmmae.sweep.cells import CRASHED, SweepDir
 from gmmae.sweep.grid import Cell

@@ -4,7 +4,6 @@ A part is named by a hash of all that determines it, so another CSV, or a scan m
 Parts are removed when the whole is kept; those of an extraction that is never taken up again, when they are old.
 """
 
-import os
 import zipfile
 from collections.abc import Iterable
 from contextlib import suppress
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gmmae.base.output import whole_file
 from gmmae.data.extraction import cache
 from gmmae.data.extraction.extract import Options
 from gmmae.data.extraction.extracted import Cube, Extracted
@@ -45,12 +45,8 @@ def save(path: Path, task: Task, result: Extracted) -> None:
         "masks": np.stack([np.zeros(cube.values.shape, np.uint8) if cube.mask is None else cube.mask for cube in ordered]),
     }
     path.parent.mkdir(exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}")
-    with temporary.open("wb") as file:
+    with whole_file(path, durable=True) as part, part.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
 
 
 def load(path: Path, task: Task) -> Extracted | None:

@@ -11,6 +11,7 @@ import SimpleITK as sitk
 from jaxtyping import Float, Real
 
 from gmmae.data.volumes import Point
+from gmmae.data.writing import write_image
 
 Shape = tuple[int, ...]
 
@@ -51,10 +52,13 @@ def write(path: Path, values: Real[np.ndarray, "*volume"], centre_mm: Point, edg
       path: where to.
       values: of 3 axes, or fewer, whose others have one voxel then.
       centre_mm, edge_mm: of the cube.
+
+    Raises:
+      OSError: the file is not there whole.
     """
     spacing = edge_mm / max(values.shape)
     volume = values.reshape((1,) * (3 - values.ndim) + values.shape)
     image = sitk.GetImageFromArray(volume)
     image.SetSpacing([spacing] * 3)
     image.SetOrigin([c - (n - 1) / 2 * spacing for c, n in zip(centre_mm, volume.shape[::-1], strict=True)])
-    sitk.WriteImage(image, str(path), useCompression=True)
+    write_image(image, path)

@@ -89,7 +89,9 @@ def mask_on_grid(mask: Volume, volume: Volume) -> UInt8[np.ndarray, "z y x"]:
 
 def _extent(volume: Volume) -> str:
     """The box that a volume covers in the world."""
-    ends = [volume.frame.TransformContinuousIndexToPhysicalPoint(at) for at in ((0.0, 0.0, 0.0), [n - 1.0 for n in volume.size])]
+    ends = [
+        volume.frame.TransformContinuousIndexToPhysicalPoint(at) for at in ((0.0, 0.0, 0.0), [n - 1.0 for n in volume.size])
+    ]
     return ", ".join(f"{axis} {min(pair):.0f} to {max(pair):.0f}" for axis, pair in zip("xyz", zip(*ends), strict=True)) + " mm"
 
 
@@ -113,5 +115,5 @@ def _require_hu(image: sitk.Image) -> None:
         raise DataError(f"voxels must be HU, which 8 bits cannot hold; got {voxels.dtype}: {other}, such as 0 255")
     if low < HU[0] or high > HU[1]:
         raise DataError(f"voxels must be HU between {HU[0]} and {HU[1]}; got {low:g} to {high:g}: {other}")
-    if 0 <= low and high <= 1 and (low < high or np.issubdtype(voxels.dtype, np.floating)):
+    if low >= 0 and high <= 1 and (low < high or np.issubdtype(voxels.dtype, np.floating)):
         raise DataError(f"voxels must be HU; got {low:g} to {high:g}, which looks windowed already: {other}, such as 0 1")

@@ -14,9 +14,11 @@ import numpy as np
 import SimpleITK as sitk
 from jaxtyping import Int16
 
+from gmmae.base.output import whole_folder
 from gmmae.data.synthetic.painting import Field, blur_of, paint, paint_tube
 from gmmae.data.synthetic.phantom import DIAMETER_MM, Phantom, Tube, Vector, draw_phantom, random_directions, random_tube
 from gmmae.data.volumes import DataError
+from gmmae.data.writing import write_image
 
 Volume = Int16[np.ndarray, "z y x"]
 
@@ -233,7 +235,8 @@ def write_luna16_folder(
       The annotations, in the order of the file.
 
     Raises:
-      DataError: an argument is out of its range, the folder is not empty, or nodules do not fit into a scan.
+      DataError: an argument is out of its range, or nodules do not fit into a scan.
+      InputError: the folder is not empty, or cannot be written.
 
     Source: LUNA16's layout, Setio et al. 2017, doi 10.1016/j.media.2017.06.015.
     """
@@ -256,19 +259,16 @@ def write_luna16_folder(
             f"a lung's shortest half-axis must be at least 5 mm; got {half_axis_mm:.3g} mm from shape {shape} and spacing_mm "
             f"{spacing_mm}: enlarge either"
         )
-    root = Path(root)
-    if root.exists() and (not root.is_dir() or any(root.iterdir())):
-        raise DataError(f"the folder for synthetic scans must be empty or not exist; got {root}: name another or empty it")
-
     annotations: list[Annotation] = []
-    for index, (seriesuid, image, rows) in enumerate(_scans(seed, scans, nodules_per_scan, frame, direction)):
-        folder = root / f"subset{index % subsets}"
-        folder.mkdir(parents=True, exist_ok=True)
-        sitk.WriteImage(image, folder / f"{seriesuid}.mhd", compressed)
-        annotations += rows
-    with (root / "annotations.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["seriesuid", "coordX", "coordY", "coordZ", "diameter_mm", *(["category"] if categories else [])])
-        for row in annotations:
-            writer.writerow([row.seriesuid, *row.world_mm, row.diameter_mm, *([row.category] if categories else [])])
+    with whole_folder(Path(root), "FOLDER") as place:
+        for index, (seriesuid, image, rows) in enumerate(_scans(seed, scans, nodules_per_scan, frame, direction)):
+            folder = place / f"subset{index % subsets}"
+            folder.mkdir(exist_ok=True)
+            write_image(image, folder / f"{seriesuid}.mhd", compressed)
+            annotations += rows
+        with (place / "annotations.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["seriesuid", "coordX", "coordY", "coordZ", "diameter_mm", *(["category"] if categories else [])])
+            for row in annotations:
+                writer.writerow([row.seriesuid, *row.world_mm, row.diameter_mm, *([row.category] if categories else [])])
     return annotations

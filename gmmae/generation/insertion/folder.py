@@ -9,10 +9,8 @@ that MONAI's detection example reads (boxes `cccwhd` in world mm, LPS: there, `a
 import csv
 import json
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from shutil import rmtree
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +18,7 @@ import SimpleITK as sitk
 from jaxtyping import Real, UInt16
 
 from gmmae.data.extraction.luna16 import COLUMNS
-from gmmae.data.volumes import DataError
+from gmmae.data.writing import write_image
 from gmmae.generation.insertion.hosts import ANNOTATIONS, Host, Table, annotated
 
 INSERTED = "inserted"
@@ -51,31 +49,6 @@ class Row(NamedTuple):
     shift_hu: float
     noise_hu: float
     scan_noise_hu: float
-
-
-@contextmanager
-def whole_or_none(out: Path) -> Iterator[Path]:
-    """A folder beside `out` to write into, which takes its place at the end; an error leaves nothing.
-
-    Raises:
-      DataError: `out` is there and not empty, or cannot be written.
-    """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise DataError(
-            f"--out must be a folder that is empty or not there; got {out}, and nothing is overwritten: name another"
-        )
-    partial = out.with_name(f".{out.name}.partial")
-    try:
-        rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        yield partial
-        if out.exists():
-            out.rmdir()
-        partial.rename(out)
-    except OSError as error:
-        raise DataError(f"--out must be a folder that can be written; {out}: {error.strerror or error}") from error
-    finally:
-        rmtree(partial, ignore_errors=True)
 
 
 def write_scan(path: Path, header: Path, voxels: Real[np.ndarray, "z y x"]) -> None:
@@ -109,7 +82,7 @@ def write_mask(path: Path, host: Host, labels: UInt16[np.ndarray, "z y x"]) -> N
     image.SetOrigin(host.frame.GetOrigin())
     image.SetSpacing(host.frame.GetSpacing())
     image.SetDirection(host.frame.GetDirection())
-    sitk.WriteImage(image, str(path), True)
+    write_image(image, path)
 
 
 def write_tables(folder: Path, table: Table, scans: dict[str, Path], rows: Sequence[Row]) -> None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gmmae.base.output import whole_folder
 from gmmae.data.extraction.prepare import Details
 from gmmae.data.extraction.progress import Progress, Say
 from gmmae.data.volumes import DataError, Nodules
@@ -15,7 +16,7 @@ from gmmae.figures.insertions import Shown, draw_insertions
 from gmmae.generation.insertion import noise, pleura
 from gmmae.generation.insertion.blending import BLENDINGS
 from gmmae.generation.insertion.cubes import Nodule, as_nodule
-from gmmae.generation.insertion.folder import MASKS, PICTURE, Row, whole_or_none, write_mask, write_scan, write_tables
+from gmmae.generation.insertion.folder import MASKS, PICTURE, Row, write_mask, write_scan, write_tables
 from gmmae.generation.insertion.hosts import Host, Table, annotated, list_scans, read_annotations, read_host
 from gmmae.generation.insertion.lungs import find_lungs
 from gmmae.generation.insertion.placing import Taken
@@ -90,7 +91,8 @@ def insert(
       per_scan: the fewest and the most nodules that a scan gets, as long as there are any.
 
     Raises:
-      DataError: no masks, no scans, a folder that is not empty, or no nodule found a place.
+      DataError: no masks, no scans, or no nodule found a place.
+      InputError: the folder is not empty, or cannot be written.
     """
     if blending not in BLENDINGS:
         raise DataError(f"--blending must be one of {', '.join(BLENDINGS)}; got {blending!r}")
@@ -103,7 +105,7 @@ def insert(
     written: dict[str, Path] = {}
     faults: list[str] = []
     shown: list[Shown] = []
-    with whole_or_none(out) as folder, Progress(len(headers), "scans", say) as progress:
+    with whole_folder(out) as folder, Progress(len(headers), "scans", say) as progress:
         gaps = pleura.measure(headers, table)
         for number, (uid, header) in enumerate(headers.items()):
             if not queue:

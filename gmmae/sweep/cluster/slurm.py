@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gmmae.base.errors import InputError
-from gmmae.base.records import write_text
+from gmmae.base.output import whole_file, write_text
 from gmmae.processes.supervisor import Ended, Job
 from gmmae.sweep.cluster.host import Submitted, importable, load_submitit, result_of, task, without_result
 from gmmae.sweep.grid import SlurmConfig, SweepConfig
@@ -116,9 +116,8 @@ class Slurm:
             return
         program = self._submitit.helpers.DelayedSubmission(task(each.job, self._config.grace_s, local=False))
         program.set_timeout(self._config.slurm.time_min, self._config.slurm.timeouts)
-        unfinished = place.with_suffix(".part")
-        program.dump(unfinished)
-        unfinished.replace(place)
+        with whole_file(place) as part:
+            program.dump(part)
 
     def _submit(self, devices: int, jobs: list[Job], before: str) -> list[Submitted]:
         """Submits an array, or a job alone; where few may run at once, not before an earlier part of the same has ended."""

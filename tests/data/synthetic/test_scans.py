@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import SimpleITK as sitk
 
+from gmmae.base.errors import InputError
 from gmmae.data.synthetic import scans as synthetic_scans
 from gmmae.data.synthetic.phantom import CATEGORIES, draw_phantom
 from gmmae.data.synthetic.scans import Annotation, Frame, synthetic_scan, write_luna16_folder
@@ -181,8 +182,8 @@ def test_bad_arguments(tmp_path, arguments, message):
 
 def test_a_folder_in_use_is_left_alone(tmp_path):
     (tmp_path / "mine").write_text("")
-    with pytest.raises(DataError, match=r"must be empty or not exist; got .*: name another or empty it"):
+    with pytest.raises(InputError, match=r"FOLDER must be a folder that is new or empty; got .*, which holds something else"):
         write(tmp_path)
-    with pytest.raises(DataError, match="must be empty or not exist"):
+    with pytest.raises(InputError, match="FOLDER must be a folder that is new or empty"):
         write(tmp_path / "mine")
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]

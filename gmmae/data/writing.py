@@ -1,0 +1,23 @@
+"""Images written whole: SimpleITK says nothing where the disk is full, and leaves files of 0 bytes."""
+
+import errno
+from pathlib import Path
+
+import numpy as np
+import SimpleITK as sitk
+
+
+def write_image(image: sitk.Image, path: Path, compressed: bool = True) -> None:
+    """Writes an image in the format that the path's ending names, and reads it back.
+
+    Raises:
+      OSError: it cannot be written, or is not there as it was written.
+    """
+    try:
+        sitk.WriteImage(image, str(path), useCompression=compressed)
+        found = sitk.ReadImage(str(path))
+    except RuntimeError as error:
+        raise OSError(errno.EIO, " ".join(str(error).split()), str(path)) from error
+    written, there = (sitk.GetArrayViewFromImage(each).ravel() for each in (image, found))
+    if not np.array_equal(written, there, equal_nan=True):
+        raise OSError(errno.EIO, "the file lacks some of its voxels: the disk may be full", str(path))

@@ -1,0 +1,103 @@
+"""Interrupts at a chosen moment: Python's audit events tell when a file or a folder is opened, made, renamed or removed."""
+
+import errno
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir")
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+
+class Moments:
+    """Counts the moments below a folder at which a command touches the disk, and raises at one of them.
+
+    Attributes:
+      at: the moment, from 1; 0: none.
+      error: makes what is raised.
+      for_good: all later moments raise too. So nothing is cleaned up, as after SIGKILL.
+    """
+
+    def __init__(self, root: Path, at: int, error: Callable[[], BaseException], for_good: bool) -> None:
+        self.root, self.at, self.error, self.for_good = str(root), at, error, for_good
+        self.count = 0
+
+    def see(self, event: str, arguments: tuple[object, ...]) -> None:
+        """Takes an audit event."""
+        if event not in EVENTS or not self._is_below(arguments):
+            return
+        if self.error is full_disk and not _needs_room(event, arguments):
+            return
+        self.count += 1
+        if self.count == self.at or (self.for_good and 0 < self.at < self.count):
+            raise self.error()
+
+    def _is_below(self, arguments: tuple[object, ...]) -> bool:
+        path = arguments[0]
+        if not isinstance(path, str | os.PathLike):
+            return False
+        folder = arguments[-1]  # a descriptor, where the path is relative to it
+        if isinstance(folder, int) and folder > 2 and not os.path.isabs(path):
+            try:
+                path = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), path)
+            except OSError:
+                return False
+        return os.path.abspath(path).startswith(self.root + os.sep)
+
+
+def _needs_room(event: str, arguments: tuple[object, ...]) -> bool:
+    """Whether it fails where the disk is full."""
+    match event, arguments:
+        case "open", (_, _, int(flags)):
+            return bool(flags & WRITING)
+        case _:
+            return event in ("os.mkdir", "os.rename")
+
+
+_watched: list[Moments] = []
+_installed: list[bool] = []
+
+
+def _hook(event: str, arguments: tuple[object, ...]) -> None:
+    for moments in _watched:
+        moments.see(event, arguments)
+
+
+@contextmanager
+def moments(
+    root: Path, at: int = 0, error: Callable[[], BaseException] = KeyboardInterrupt, for_good: bool = False
+) -> Iterator[Moments]:
+    """Watches a folder; see `Moments`."""
+    if not _installed:
+        _installed.append(True)
+        sys.addaudithook(_hook)
+    watched = Moments(root, at, error, for_good)
+    _watched.append(watched)
+    try:
+        yield watched
+    finally:
+        _watched.remove(watched)
+
+
+def full_disk() -> OSError:
+    """What a full disk raises."""
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def killed() -> BaseException:
+    """What nothing catches."""
+    return Killed()
+
+
+class Killed(BaseException):
+    """SIGKILL, as far as one process can play it."""
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """All files below a folder, with their bytes; folders end in a stroke."""
+    return {
+        str(path.relative_to(folder)) + "/" * path.is_dir(): b"" if path.is_dir() else path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+    }
