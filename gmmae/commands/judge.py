@@ -65,8 +65,6 @@ def _check(asked: JudgeArguments) -> None:
         raise InputError(
             f"--split and --train must not be given together: both say what was trained on; got --train {asked.train}"
         )
-    require(asked.seed >= 0, "--seed", "at least 0", asked.seed)
-    require(asked.count >= 0, "--count", "at least 0", asked.count)
     if asked.real.resolve() == asked.generated.resolve():
         raise InputError(f"REAL and GENERATED must be two sets of nodules; both are {asked.real}: name another")
 
