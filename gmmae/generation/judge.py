@@ -176,7 +176,7 @@ def compare(real: Population, other: Population, seed: int = 0, paired: bool = F
         (len(set(real.groups)), len(set(other.groups))),
         two_samples.c2st(*arguments, seed),
         two_samples.mmd2(*arguments, paired, seed),
-        two_samples.marginals(real.features, other.features),
+        two_samples.marginals(*arguments, seed),
         density,
         coverage,
         two_samples.value_distance(real.values, other.values, real.window),
