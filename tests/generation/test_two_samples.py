@@ -1,5 +1,7 @@
 """Each test against a hand computation, and on populations that are the same, shifted, or copies."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -86,7 +88,8 @@ def test_marginals_count_features_with_and_without_correction():
     np.testing.assert_allclose(found.statistic, [1, 0.2, 0, 0, 0, 0])
     assert found.p[0] == 0.001
     # The exact p of a statistic of .2 for 100 against 100 is .0366 (SciPy); 999 exchanges have a standard error of .006.
-    assert found.p[1] == pytest.approx(stats.ks_2samp(real[:, 1], other[:, 1], method="exact").pvalue, abs=0.018)
+    exact: Any = stats.ks_2samp(real[:, 1], other[:, 1], method="exact")
+    assert found.p[1] == pytest.approx(exact.pvalue, abs=0.018)
     assert (found.p[2:] == 1).all()
     assert found.share == pytest.approx(4 / 6)
     # Adjusted, the second of six is significant where its p is below .05 · 2/6.
@@ -97,8 +100,8 @@ def test_nodules_of_one_patient_are_no_evidence_of_their_own():
     """Two sets of one population, five equal nodules a patient: as Kolmogorov's own test, which is told of no patient, has it,
     they differ."""
     real, other = np.repeat(normal(20, 24), 5, axis=0), np.repeat(normal(21, 24), 5, axis=0)
-    patients = [np.repeat(names(prefix, 24), 5).tolist() for prefix in "ab"]
-    assert marginals(real, other, *patients).share == 1
+    one, two = (np.repeat(names(prefix, 24), 5).tolist() for prefix in "ab")
+    assert marginals(real, other, one, two).share == 1
     assert marginals(real, other, names("a"), names("b")).share < 0.7
 
 
