@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gmmae.base.errors import InputError
 from gmmae.data.volumes import Nodules
 from gmmae.generation import judge
 from gmmae.generation.judge import Comparison, Novelty, Scale
@@ -41,10 +42,18 @@ def rows(entries: dict[str, Entry], training: Nodules, judged: Nodules, seed: in
 
     All are compared by the shapes of their intensity, because reconstructions have no masks; `c2st_masks` is by the shapes of
     masks where both have them. Of training nodules themselves no novelty is told.
+
+    Raises:
+      InputError: an entry has another number of nodules than are judged: most figures depend on it.
     """
     real, real_masks = (judge.population(judged, masks, SCALE) for masks in (False, True))
     found = {}
     for name, (nodules, paired) in entries.items():
+        if len(nodules.names) != len(judged.names):
+            raise InputError(
+                f"each way of making nodules must give as many as are judged, {len(judged.names)}; got {len(nodules.names)} of "
+                f"{name}: judge fewer"
+            )
         comparison = judge.compare(real, judge.population(nodules, False, SCALE), seed, paired)
         row = _row(comparison)
         if nodules.masks is not None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gmmae.analysis.bootstrap import estimate, weights
+from studies import tables
 from studies.downstream import figure
 
 
@@ -55,5 +56,5 @@ def _line(task: str, number: int, name: str, of: np.ndarray) -> dict[str, str]:
     value, low, high = estimate(of[:, 0].mean(), of[:, 1:].mean(0))
     half = stats.t.ppf(0.975, len(of) - 1) * of[:, 0].std(ddof=1) / np.sqrt(len(of)) if len(of) > 1 else np.nan
     numbers = {"mean": value, "patients_low": low, "patients_high": high, "seeds_low": value - half, "seeds_high": value + half}
-    cells = {key: f"{number:.4f}" if np.isfinite(number) else "" for key, number in numbers.items()}
+    cells = {key: tables.number(number) for key, number in numbers.items()}
     return {"task": task, "real": str(number or "all"), "made": name, "seeds": str(len(of)), **cells}

@@ -141,7 +141,9 @@ def main() -> None:
     lines = []
     for name, of in scores.items():
         mean = bootstrap.mean(of, judged.groups, seed=0)
-        lines.append({"found by": name, "nodules": len(of), **{key: f"{value:.4f}" for key, value in mean._asdict().items()}})
+        lines.append(
+            {"found by": name, "nodules": len(of), **{key: tables.number(value) for key, value in mean._asdict().items()}}
+        )
         print(*lines[-1].values())
     tables.write(asked.results / f"masks_{asked.held_out}.csv", lines)
 

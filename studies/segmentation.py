@@ -229,7 +229,10 @@ def run_fold(
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A line for each method, choice of slices and category: the mean with its interval by patient, and the median."""
+    """A line for each method, choice of slices and category: the mean with its interval by patient, and the median.
+
+    Nodules of one patient have no interval.
+    """
     lines = []
     for name in (*NETWORKS, *BASELINES):
         for slices in ("with nodule", "all"):
@@ -243,8 +246,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                     "category": category,
                     "nodules": len(own),
                     "mean": round(mean.value, 4),
-                    "low": round(mean.low, 4),
-                    "high": round(mean.high, 4),
+                    "low": tables.number(mean.low),
+                    "high": tables.number(mean.high),
                     "median": round(float(np.median(values)), 4),
                 })  # fmt: skip
     return lines

@@ -1,9 +1,19 @@
 """Tables of results as CSV."""
 
 import csv
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+
+def number(value: float, digits: int = 4) -> str:
+    """A number for a cell, which is empty where there is none.
+
+    >>> number(0.5), number(float("nan"))
+    ('0.5000', '')
+    """
+    return f"{value:.{digits}f}" if math.isfinite(value) else ""
 
 
 def write(path: Path, table: Sequence[Mapping[str, Any]]) -> None:

@@ -9,9 +9,9 @@ from jaxtyping import Float
 RESAMPLES = 500
 LEVEL = 0.95
 LEAST_GROUPS = 2
-"""Fewer groups give no interval: the resamples of one group are all alike, and say nothing of another patient."""
+"""The least number of groups for an interval: resamples of one group are all alike, and say nothing of another patient."""
 FEW_GROUPS = 10
-"""With fewer groups an interval is too narrow.
+"""The number of groups below which an interval is called too narrow.
 
 Of normal data it held the true mean in 52 % of 3,000 trials with 2 groups, in 83 % with 5, 89 % with 10 and 94 % with 100."""
 

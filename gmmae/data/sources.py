@@ -1,6 +1,6 @@
 """From a configuration to training and validation samples, whatever the source."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -86,11 +86,10 @@ def load(config: DataConfig) -> Dataset:
     """
     nodules, divided = load_whole(config)
     density = to_density(nodules.values, config.window, nodules.places)
-    words = (divided_words(of_nodules, divided) for of_nodules in (nodules.names, nodules.groups))
-    return Dataset(*(density[part] for part in divided), *(part for parts in words for part in parts))
+    names, groups = divided_words(nodules.names, divided), divided_words(nodules.groups, divided)
+    return Dataset(density[divided.train], density[divided.validation], *names, *groups)
 
 
-def divided_words(words: Sequence[str], split: Split) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def divided_words(words: tuple[str, ...], split: Split) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names, or the groups, of the training and of the validation samples."""
-    train, validation = (tuple(words[i] for i in part) for part in split)
-    return train, validation
+    return tuple(words[i] for i in split.train.tolist()), tuple(words[i] for i in split.validation.tolist())

@@ -1,4 +1,4 @@
-"""Which real nodules a folder of generated ones names as what they were made from.
+"""Reads from a folder of generated nodules the names of the real ones that they were made from.
 
 Real nodules to judge by must be others.
 """
@@ -8,9 +8,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from gmmae.base.errors import InputError
+
 TABLE = "nodules.csv"
 COLUMNS = ("nearest", "shape_donors", "texture_donors")
-"""Of that table, as `gmmae generate` writes it: training nodules by name, several of them apart by a space."""
+"""Columns of that table that name training nodules, as `gmmae generate` writes them; several names are apart by a space."""
 
 
 class Origin(NamedTuple):
@@ -26,11 +28,19 @@ class Origin(NamedTuple):
 
 
 def read(folder: Path) -> Origin:
-    """The origin of the nodules in a folder; one file of arrays says nothing of it."""
-    if not (folder / TABLE).is_file():
+    """The origin of the nodules in a folder; one file of arrays says nothing of it.
+
+    Raises:
+      InputError: the folder's table cannot be read.
+    """
+    path = folder / TABLE
+    if not path.is_file():
         return Origin()
-    with (folder / TABLE).open(newline="", encoding="utf-8-sig") as file:
-        rows = list(csv.DictReader(file))
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, csv.Error, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: must be a CSV in UTF-8; {error}") from error
     runs = frozenset(row["run"] for row in rows if row.get("run"))
     return Origin(runs, frozenset(row[column] for row in rows for column in COLUMNS if row.get(column)))
 

@@ -24,7 +24,7 @@ from gmmae.generation.two_samples import Marginals
 LEAST = 25
 """Nodules of each set: five folds of five."""
 LEAST_PATIENTS = two_samples.FOLDS
-"""Of each set: each fold of the classifier holds out other patients, and an interval of fewer would be far too narrow."""
+"""Patients of each set: each fold of the classifier holds out others, and an interval of fewer would be far too narrow."""
 
 
 class Scale(NamedTuple):
@@ -176,7 +176,7 @@ def compare(real: Population, other: Population, seed: int = 0, paired: bool = F
         (len(set(real.groups)), len(set(other.groups))),
         two_samples.c2st(*arguments, seed),
         two_samples.mmd2(*arguments, paired, seed),
-        two_samples.marginals(real.features, other.features),
+        two_samples.marginals(*arguments, seed),
         density,
         coverage,
         two_samples.value_distance(real.values, other.values, real.window),
@@ -286,7 +286,7 @@ def _check(real: Nodules, generated: Nodules, training: Nodules | None) -> None:
 def _require_enough(name: str, nodules: Nodules, way_out: str, parts: int = 1) -> None:
     """
     Raises:
-      InputError: there are too few nodules or patients for so many parts.
+      InputError: there are too few nodules or patients for this number of parts.
     """
     count, patients = len(nodules.names), len(set(nodules.groups))
     if count < parts * LEAST or patients < parts * LEAST_PATIENTS:

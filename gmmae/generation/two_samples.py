@@ -5,7 +5,7 @@ All but the classifier standardise by the first set, the real one, so that a bad
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Real
@@ -19,8 +19,10 @@ REPETITIONS = 10
 NEIGHBOURS = 5
 """Of density and coverage, as in their paper."""
 SIGNIFICANT = 0.05
+EXCHANGES = 999
+"""Exchanges of groups between the sets that a p rests on; it is at least a thousandth."""
 LEVELS = 65_536
-"""Of a histogram of voxels, about: a window that is narrower is divided finer than into units."""
+"""Levels of a histogram of voxels, about; a window that has fewer units is divided finer."""
 
 RealFeatures = Float[np.ndarray, "real features"]
 OtherFeatures = Float[np.ndarray, "other features"]
@@ -84,6 +86,7 @@ def folds(labels: Real[np.ndarray, " samples"], groups: np.ndarray, seed: int) -
     """Training and test indices of each fold, whole groups at random.
 
     A fold that lacks a label on either side is left out.
+
     scikit-learn's stratified division by groups takes longer than the classifiers, for labels that are nearly even anyway.
     """
     from sklearn.model_selection import GroupKFold
@@ -146,7 +149,7 @@ def mmd2(
 
 
 class Marginals(NamedTuple):
-    """Two-sided tests of Kolmogorov and Smirnov, a feature each.
+    """Tests of Kolmogorov and Smirnov, a feature each, with p values by patient.
 
     Attributes:
       statistic, p: of each feature.
@@ -160,18 +163,56 @@ class Marginals(NamedTuple):
     corrected_share: float
 
 
-def marginals(real: RealFeatures, other: OtherFeatures) -> Marginals:
+def marginals(
+    real: RealFeatures, other: OtherFeatures, real_groups: Sequence[str], other_groups: Sequence[str], seed: int = 0
+) -> Marginals:
     """The features' distributions compared one by one. More samples find smaller differences: compare shares at equal numbers
     only.
-    """
-    from scipy import stats
 
-    # Exact p values fail for some sets that lie far apart, and those of large samples are the same.
-    tests: list[Any] = [stats.ks_2samp(a, b, method="asymp") for a, b in zip(real.T, other.T, strict=True)]
-    p = np.array([test.pvalue for test in tests])
-    adjusted = stats.false_discovery_control(p)
-    statistic = np.array([test.statistic for test in tests])
+    p is the share of exchanges of whole groups between the sets with a statistic at least as large. Kolmogorov's own p takes
+    samples for independent. Two sets of 105 patients and 186 nodules were drawn from one population. With a correlation of 0,
+    .7 and 1 between a patient's nodules Kolmogorov's p was below .05 for 5, 19 and 47 % of features, this one for 4, 5 and 3 %.
+    """
+    from scipy.stats import false_discovery_control
+
+    labels = exchanged([*real_groups, *other_groups], len(real), seed)
+    statistic, p = np.array([_ks(column, labels) for column in np.concatenate([real, other]).T]).T
+    adjusted = false_discovery_control(p)
     return Marginals(statistic, p, float(np.mean(p >= SIGNIFICANT)), float(np.mean(adjusted >= SIGNIFICANT)))
+
+
+def exchanged(groups: Sequence[str], first: int, seed: int) -> Bool[np.ndarray, "exchanges samples"]:
+    """Returns which samples are of the first set: in row 0 as it is, in the others after exchanges of whole groups.
+
+    Groups of one set change places with each other. A group that both sets have, as what was made from a nodule and the nodule,
+    changes sides within itself or stays.
+
+    Args:
+      groups: of all samples.
+      first: how many of these, from the beginning, are the first set's.
+      seed: of the exchanges.
+    """
+    names, of = np.unique(np.asarray(groups), return_inverse=True)
+    label = np.arange(len(of)) < first
+    in_first, in_second = (np.bincount(of, side, len(names)) > 0 for side in (label, ~label))
+    both, alone, rng = in_first & in_second, np.flatnonzero(in_first != in_second), np.random.default_rng(seed)
+    rows = [label]
+    for _ in range(EXCHANGES):
+        of_group = np.zeros(len(names), bool)
+        of_group[alone] = rng.permutation(in_first[alone])
+        turned = label ^ (rng.random(len(names)) < 0.5)[of]
+        rows.append(np.where(both[of], turned, of_group[of]))
+    return np.array(rows)
+
+
+def _ks(values: Float[np.ndarray, " samples"], labels: Bool[np.ndarray, "exchanges samples"]) -> tuple[float, float]:
+    """The largest distance of the two distributions, and its p."""
+    order = np.argsort(values, kind="stable")
+    last = np.append(np.diff(values[order]) > 0, True)  # of equal values
+    of_set = labels[:, order]
+    one, two = (np.cumsum(side, axis=1, dtype=np.int32)[:, last] for side in (of_set, ~of_set))
+    apart = np.abs(one / one[:, -1:] - two / two[:, -1:]).max(1)
+    return float(apart[0]), float(np.mean(apart >= apart[0] - 1e-12))  # rounding
 
 
 class Support(NamedTuple):

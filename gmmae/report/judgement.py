@@ -182,9 +182,10 @@ def _blocks(
 
     window, named = found.scale.window, unit(found.scale)
     compared = _compared(found, real, generated)
-    sheet, key = pictures.unnamed(*(some.values for some in compared), window, seed)
+    one, two = (some.values for some in compared)
+    sheet, key = pictures.unnamed(one, two, window, seed)
     distance = f"{found.generated.value_distance:.2g} {named} apart (real: {found.floor.value_distance:.2g})"
-    histograms = pictures.value_histograms(*(some.values for some in compared), window, named, distance)
+    histograms = pictures.value_histograms(one, two, window, named, distance)
     worst = _worst(found, *compared)
     remarks = [*_remarks(found, real, generated), *notes]
     blocks: list[Block] = [

@@ -207,7 +207,7 @@ def _silent_threads() -> Iterator[None]:
 
 @contextmanager
 def _without_echoes() -> Iterator[None]:
-    """Within it, and for good once it has failed, no traceback of a read that was given up is printed.
+    """Prints no traceback of a read that has ended early, within the block and, where the block fails, after it.
 
     Orbax raises the first error and closes its event loop. TensorStore's threads report the other arrays to that loop later.
     """

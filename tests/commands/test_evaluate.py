@@ -241,7 +241,7 @@ def test_a_loss_that_is_not_finite_is_a_result_of_a_sound_model(distances, tmp_p
 
 
 def test_a_damaged_checkpoint_is_one_line_and_no_loss(trained, tmp_path):
-    """In a process of its own, because the threads of a read that has failed print tracebacks beside that line."""
+    """It runs in a process of its own, because the threads of a read that has failed print tracebacks beside that line."""
     for damage in ("numbers", "index"):
         folder = tmp_path / damage
         shutil.copytree(trained[0], folder)
@@ -308,7 +308,8 @@ def test_the_rows_of_the_runs_own_validation_are_not_overwritten(trained, capsys
     assert re.fullmatch(r"evaluation_all_synthetic_[0-9a-f]{8}\.csv", places["other"].name)
     assert re.fullmatch(r"evaluation_[0-9a-f]{8}\.csv", places["mae"].name)
     # The same question has the same place.
-    assert str(places["other"]) in evaluate(capsys, folder, "--data.seed", 5)[1]
+    _, printed, _ = evaluate(capsys, folder, "--data.seed", 5)
+    assert printed.endswith(f" {places['other']}\n")
 
 
 def test_the_help_says_where_the_rows_are_written(capsys):

@@ -139,7 +139,7 @@ def in_unit(nodules, low, high):
 
 
 def test_the_window_is_that_of_the_data(tmp_path, capsys, no_page):
-    """By CT's window volumes of 0 to 1 have no histogram."""
+    """Volumes of 0 to 1 have no histogram in CT's window."""
     low, high = 0, 1
     real, generated = in_unit(balls(0, 60), low, high), in_unit(balls(1, 30, "new", shift=140), low, high)
     names = [stored(tmp_path / name, nodules) for name, nodules in (("real.npz", real), ("generated.npz", generated))]

@@ -1,11 +1,14 @@
 """Each test against a hand computation, and on populations that are the same, shifted, or copies."""
 
+from typing import Any
+
 import numpy as np
 import pytest
+from scipy import stats
 
 from gmmae.base.errors import InputError
 from gmmae.generation import two_samples
-from gmmae.generation.two_samples import c2st, folds, marginals, mmd2, support, value_distance
+from gmmae.generation.two_samples import c2st, exchanged, folds, marginals, mmd2, support, value_distance
 
 
 @pytest.fixture(autouse=True)
@@ -81,11 +84,38 @@ def test_mmd2_is_about_zero_for_one_population_and_not_for_two():
 def test_marginals_count_features_with_and_without_correction():
     real = np.tile(np.arange(100.0)[:, None], 6)
     other = real + np.array([100, 20, 0, 0, 0, 0])
-    found = marginals(real, other)
+    found = marginals(real, other, names("a", 100), names("b", 100))
     np.testing.assert_allclose(found.statistic, [1, 0.2, 0, 0, 0, 0])
-    assert 0.03 < found.p[1] < 0.04  # significant alone, and not as the second of six, where p has to be below .05 · 2/6
+    assert found.p[0] == 0.001
+    # The exact p of a statistic of .2 for 100 against 100 is .0366 (SciPy); 999 exchanges have a standard error of .006.
+    exact: Any = stats.ks_2samp(real[:, 1], other[:, 1], method="exact")
+    assert found.p[1] == pytest.approx(exact.pvalue, abs=0.018)
+    assert (found.p[2:] == 1).all()
     assert found.share == pytest.approx(4 / 6)
+    # Adjusted, the second of six is significant where its p is below .05 · 2/6.
     assert found.corrected_share == pytest.approx(5 / 6)
+
+
+def test_nodules_of_one_patient_are_no_evidence_of_their_own():
+    """Two sets of one population, five equal nodules a patient: as Kolmogorov's own test, which is told of no patient, has it,
+    they differ."""
+    real, other = np.repeat(normal(20, 24), 5, axis=0), np.repeat(normal(21, 24), 5, axis=0)
+    one, two = (np.repeat(names(prefix, 24), 5).tolist() for prefix in "ab")
+    assert marginals(real, other, one, two).share == 1
+    assert marginals(real, other, names("a"), names("b")).share < 0.7
+
+
+def test_exchanges_keep_groups_together_and_turn_pairs():
+    labels = exchanged([*"aabbc", *"ddaef"], 5, seed=0)
+    assert labels.shape == (1000, 10)
+    assert labels[0].tolist() == [True] * 5 + [False] * 5
+    for one, two in ((0, 1), (2, 3), (5, 6)):
+        assert (labels[:, one] == labels[:, two]).all()
+    assert (labels[:, 0] != labels[:, 7]).all()  # the patient that is in both sets
+    assert 400 < labels[:, 0].sum() < 600
+    # Of b, c, d, e and f two are of the first set.
+    assert set((labels[:, [2, 4, 5, 8, 9]]).sum(1)) == {2}
+    assert len({tuple(row) for row in labels}) == 20
 
 
 def test_density_and_coverage_of_balls_on_a_line(monkeypatch):

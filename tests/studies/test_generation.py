@@ -64,6 +64,12 @@ def test_fidelity_has_a_row_for_each_way_and_novelty_but_of_real_nodules(three, 
     assert line["seeds"] == "2"
 
 
+def test_ways_are_compared_by_the_same_number_of_nodules(three):
+    few = {"smote": Entry(fidelity.made(three.train, three.tune, seed=0)["smote"].nodules.take(np.arange(29)))}
+    with pytest.raises(InputError, match="must give as many as are judged, 30; got 29 of smote: judge fewer"):
+        fidelity.rows(few, three.train, three.tune, seed=0)
+
+
 def test_what_is_measured_is_not_measured_again_and_other_runs_are_not_mixed_in(three, tmp_path, monkeypatch):
     calls = []
 

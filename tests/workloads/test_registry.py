@@ -1,6 +1,7 @@
 """What is said of a workload that cannot be used, in one line."""
 
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
