@@ -57,7 +57,13 @@ def read(config: DataConfig) -> tuple[Scanned, ...]:
 
     if Path(config.root).suffix == ".npz":
         raise DataError(f"data.root must be a folder of volumes with masks for a segmentation; got the file {config.root}")
+    root = Path(config.root)
     try:
+        if cubes.looks_like_luna16(root, root / (config.csv or cubes.NODULES)):
+            raise DataError(
+                f"data.root must hold volumes with masks and {cubes.NODULES} for a segmentation; got {root}, which is shaped "
+                "like LUNA16 and has no masks"
+            )
         plan = cubes.plan(config)
     except OSError as error:
         raise TransientError(f"data.root must be a folder that can be read; got {error}: try the same command again") from error

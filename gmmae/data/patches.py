@@ -59,10 +59,10 @@ def require_seen(patches: Patches, volumes: Sequence[Scanned], size: int, jitter
         first, end = along.argmax(1), along.shape[1] - along[:, ::-1].argmax(1)
         unseen = ~along.any(1) | (first >= size) | (end <= 2 * jitter)
         if unseen.any():
-            volume = volumes[patches.volumes[unseen.argmax()]]
+            volume = volumes[int(patches.volumes[unseen.argmax()])]
             raise DataError(
-                f"{volume.place or volume.name}: what is seen must always hold a voxel of the volume; data.jitter = {jitter} may "
-                f"move all {size} samples off it: lower data.jitter, or raise data.size"
+                f"{volume.place or volume.name}: what is seen must always hold a voxel of the volume; data.jitter = {jitter} "
+                f"may move all {size} samples off it: lower data.jitter, or raise data.size"
             )
     for number, volume in enumerate(volumes):
         if not (patches.labels[patches.volumes == number] == NODULE).any():

@@ -157,7 +157,7 @@ def block_program(setup: Setup, state: TrainState, names: Sequence[str]) -> Trai
     return run
 
 
-def _mean(steps: Mapping[str, Array], name: str, shares: Float[Array, " steps"], samples: int) -> Float[Array, ""]:
+def _mean(steps: Mapping[str, Array], name: str, shares: Float[np.ndarray, " steps"], samples: int) -> Float[Array, ""]:
     """As `programs.validation_means`, of one value."""
     mean = steps[name] @ shares
     if undefined_share(name) not in steps:

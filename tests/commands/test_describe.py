@@ -151,8 +151,9 @@ def test_a_folder_of_cubes_is_cut_by_its_diameters(trained, files, tmp_path):
 def test_the_volumes_of_a_run_on_scans_are_in_hu_whatever_its_window(files, tmp_path):
     config = DataConfig(source="luna16", root="gone", window=(-1200.0, 600.0), edge="40mm", size=8, cache=str(tmp_path))
     cubes = _cut(config, files[0][:1])
-    assert cubes.values.dtype == np.int16
-    assert cubes.values.min() == -1000  # what lies outside is air, and not the window's low
+    (values,) = cubes.sections(2)
+    assert values.dtype == np.int16
+    assert values.min() == -1000  # what lies outside is air, and not the window's low
 
 
 def test_arrays_in_one_file_are_described_too(trained, tmp_path):

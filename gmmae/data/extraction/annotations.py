@@ -2,6 +2,7 @@
 
 import csv
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -90,45 +91,61 @@ def read_table(path: Path, config: DataConfig, file_column: str, required: tuple
     """
     if not path.is_file():
         there = sorted(p.name for p in path.parent.glob("*"))[:8] if path.parent.is_dir() else []
+        what = "is no file" if path.exists() else "is not there"
         raise DataError(
-            f"data.csv must name the CSV of the nodules; {path} is not there (the folder holds {', '.join(there) or 'nothing'})"
+            f"data.csv must name the CSV of the nodules; {path} {what} (the folder holds {', '.join(there) or 'nothing'})"
         )
     try:
         lines = list(_records(path))
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{path}: must be a CSV in UTF-8; {error}") from error
-    columns = list(lines[0][1]) if lines else []
+    columns = lines[0][1] if lines else []
+    if repeated := [column for column, count in Counter(filter(None, columns)).items() if count > 1]:
+        raise DataError(f"{path}: columns must have different names; {', '.join(repeated)} is there twice")
     chosen = [c for c in (config.group_column,) if c]
     if config.category_column != DataConfig.category_column:
         chosen.append(config.category_column)
     missing = [c for c in (file_column, *required, *chosen) if c not in columns]
     if missing:
-        raise DataError(f"{path}: must have the column {', '.join(missing)}; it has {', '.join(columns) or 'none'}")
-    return _usable(path.name, lines[1:], config, file_column, required)
+        hint = ": separate cells by commas" if len(columns) == 1 and {";", "\t"} & set(columns[0]) else ""
+        raise DataError(f"{path}: must have the column {', '.join(missing)}; it has {', '.join(columns) or 'none'}{hint}")
+    return _usable(path.name, columns, lines[1:], config, file_column, required)
 
 
-def _records(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """The header as its own record, then each row that is not blank; with line numbers."""
+def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The header, then each row that is not blank, as cells without the empty ones at the end; with line numbers."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file, strict=True)
-        columns: list[str] = []
         for values in reader:
             cells = [value.strip() for value in values]
-            if not any(cells):
-                continue
-            if not columns:
-                columns = cells
-            yield reader.line_num, dict(zip(columns, cells + [""] * len(columns), strict=False))
+            while cells and not cells[-1]:
+                cells.pop()
+            if cells:
+                yield reader.line_num, cells
+
+
+def _by_column(columns: list[str], cells: list[str]) -> dict[str, str]:
+    if len(cells) > len(columns):
+        raise DataError(
+            f"a row must have at most the {len(columns)} cells of the header; got {len(cells)}: is a comma in a number or name?"
+        )
+    return dict(zip(columns, cells + [""] * len(columns), strict=False))
 
 
 def _usable(
-    name: str, lines: list[tuple[int, dict[str, str]]], config: DataConfig, file_column: str, required: tuple[str, ...]
+    name: str,
+    columns: list[str],
+    lines: list[tuple[int, list[str]]],
+    config: DataConfig,
+    file_column: str,
+    required: tuple[str, ...],
 ) -> Table:
     rows: list[Row] = []
     faults: list[Fault] = []
     seen: dict[tuple[str, tuple[float, ...] | None], Row] = {}
-    for number, cells in lines:
+    for number, values in lines:
         try:
+            cells = _by_column(columns, values)
             empty = [column for column in (file_column, *required) if not cells[column]]
             if empty:
                 raise DataError(f"{', '.join(empty)} must not be empty")
@@ -195,7 +212,8 @@ def _number(cells: dict[str, str], column: str) -> float | None:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise DataError(f"{column} must be a finite number; got {text}")
+        hint = ": write it with a decimal point" if "," in text else ""
+        raise DataError(f"{column} must be a finite number; got {text}{hint}")
     return value
 
 

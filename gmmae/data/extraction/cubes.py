@@ -14,7 +14,8 @@ said of z, or of y and z, is then not needed.
 An array of data.size voxels along each axis, without a spacing, is taken as it is.
 """
 
-from collections import defaultdict
+import os
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from gmmae.data.config import DataConfig
 from gmmae.data.extraction.annotations import Fault, Row, Table, read_table
 from gmmae.data.extraction.arrays import ARRAY_SUFFIXES, array_header, array_names, stream
 from gmmae.data.extraction.integrity import SUFFIXES
+from gmmae.data.extraction.luna16 import ANNOTATIONS, NODULES, find_scans
 from gmmae.data.extraction.tasks import Item, Plan, Task, fingerprint, sha256, task
 from gmmae.data.volumes import DataError
 
@@ -39,7 +41,12 @@ def plan(config: DataConfig) -> Plan:
         return _plan_arrays(root, config.ndim)
     if not config.root or not root.is_dir():
         raise DataError(f"data.root must be a folder of volumes or one .npz when data.source is cubes; got {config.root!r}")
-    csv = root / (config.csv or "nodules.csv")
+    csv = root / (config.csv or NODULES)
+    if looks_like_luna16(root, csv):
+        raise DataError(
+            f"{root} is a folder of scans with {ANNOTATIONS}, as LUNA16 is, and no folder of cubes with {NODULES}: give "
+            "--data.source luna16"
+        )
     table = read_table(csv, config, "file", ())
     tasks, faults = _tasks(root, table, csv.name)
     return Plan(
@@ -51,20 +58,33 @@ def plan(config: DataConfig) -> Plan:
     )
 
 
+def looks_like_luna16(root: Path, csv: Path) -> bool:
+    """Whether a folder has the scans and the CSV of LUNA16, and this CSV is that one or none."""
+    annotations = root / ANNOTATIONS
+    return (csv == annotations or not csv.is_file()) and annotations.is_file() and bool(find_scans(root)[0])
+
+
 def plan_files(files: Sequence[Path]) -> Plan:
     """What single files have to extract: of each the nodule in its middle, of which nothing else is known.
 
+    A file's name is that of its nodule, with its folders below the common one where several files have that name.
+
     Raises:
-      DataError: one is not there, or no volume by its name.
+      DataError: one is not there, is given twice, or is no volume by its name.
     """
     tasks: list[Task] = []
-    for i, path in enumerate(files):
+    places = [Path(os.path.abspath(path)) for path in files]
+    common = Path(os.path.commonpath([place.parent for place in places])) if places else Path()
+    names, given = Counter(path.name for path in places), Counter(places)
+    for path, place in zip(files, places, strict=True):
         if not path.is_file():
             raise DataError(f"a volume must be a file that is there; got {path}")
         if not path.name.endswith((*SUFFIXES, *ARRAY_SUFFIXES)):
             raise DataError(f"a volume must end in {', '.join((*ARRAY_SUFFIXES, *SUFFIXES))}; got {path}")
-        name = path.name if path.name not in [other.name for other in files[:i]] else f"{path.name}_{i}"
-        tasks.append(task(path.absolute(), str(path), (Item(name, str(path), name, "", None, None),)))
+        if given[place] > 1:
+            raise DataError(f"each volume must be given once; got {path} {given[place]} times")
+        name = place.name if names[place.name] == 1 else place.relative_to(common).as_posix()
+        tasks.append(task(place, str(path), (Item(name, str(path), name, "", None, None),)))
     return Plan(tuple(tasks), (), len(tasks), fingerprint(Path("/"), tasks), "")
 
 
@@ -85,9 +105,10 @@ def _tasks(root: Path, table: Table, csv: str) -> tuple[tuple[Task, ...], list[F
         else:
             items: list[Item] = []
             for i, row in enumerate(rows):
-                mask = root / row.mask if row.mask else root / "masks" / Path(name).name
-                if row.mask and not mask.is_file():
-                    faults.append(Fault("nodule", row.mask, f"there is no such mask; {csv} line {row.number} names it", 1))
+                mask = root / (row.mask or Path("masks", Path(name).name))
+                if (row.mask or os.path.lexists(mask)) and not mask.is_file():
+                    there = mask.relative_to(root).as_posix()
+                    faults.append(Fault("nodule", there, f"there is no such mask; {csv} line {row.number} names it", 1))
                     continue
                 items.append(_item(f"{name}_{i}" if len(rows) > 1 else name, row, csv, mask if mask.is_file() else None))
             if items:

@@ -85,8 +85,12 @@ def overlap(one: Volume, other: Volume) -> bool:
     return bool(((corners.min(0) < np.array(other.size) - 0.5) & (corners.max(0) > -0.5)).all())
 
 
+def corners_mm(volume: Volume) -> list[Point]:
+    """The outer corners of a volume in the world."""
+    ends = product(*((-0.5, n - 0.5) for n in volume.size))
+    return [volume.frame.TransformContinuousIndexToPhysicalPoint(end) for end in ends]
+
+
 def _corners(one: Volume, other: Volume) -> Float[np.ndarray, "8 3"]:
     """The outer corners of a volume, as indices of another's voxels."""
-    ends = product(*((-0.5, n - 0.5) for n in one.size))
-    points = [one.frame.TransformContinuousIndexToPhysicalPoint(end) for end in ends]
-    return np.array([other.frame.TransformPhysicalPointToContinuousIndex(point) for point in points])
+    return np.array([other.frame.TransformPhysicalPointToContinuousIndex(point) for point in corners_mm(one)])

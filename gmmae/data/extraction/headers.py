@@ -10,7 +10,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -157,9 +157,11 @@ def read_nifti(path: Path) -> Nifti:
     for order in "<>":
         length = struct.unpack_from(f"{order}i", start.ljust(4, b"\0"))[0]
         if length in LAYOUTS and len(start) >= length:
-            fields = {name: struct.unpack_from(order + form, start, at) for name, (form, at) in LAYOUTS[length].items()}
-            several = ("dim", "pixdim", "sform")
-            return Nifti(length, order, **{key: value if key in several else value[0] for key, value in fields.items()})
+            fields: dict[str, Any] = {
+                name: struct.unpack_from(order + form, start, at) for name, (form, at) in LAYOUTS[length].items()
+            }
+            single = {name: values[0] for name, values in fields.items() if len(values) == 1}
+            return Nifti(length, order, **(fields | single))
     raise DataError("the header is no NIfTI header")
 
 

@@ -14,6 +14,8 @@ from gmmae.data.extraction.annotations import COORDINATES, Fault, Row, read_tabl
 from gmmae.data.extraction.tasks import Item, Plan, Task, fingerprint, sha256, task
 from gmmae.data.volumes import DataError
 
+ANNOTATIONS, NODULES = "annotations.csv", "nodules.csv"
+"""The CSV of a folder shaped like LUNA16, and that of a folder of cubes."""
 COLUMNS = (*COORDINATES, "diameter_mm")
 
 
@@ -25,11 +27,14 @@ def plan(config: DataConfig) -> Plan:
     """
     root = Path(config.root)
     if not config.root or not root.is_dir():
-        raise DataError(f"data.root must be the folder of the .mhd scans when data.source is luna16; got {config.root!r}")
+        hint = ": one .npz is read with --data.source cubes" if root.suffix == ".npz" and root.is_file() else ""
+        raise DataError(f"data.root must be the folder of the .mhd scans when data.source is luna16; got {config.root!r}{hint}")
     found, faults = find_scans(root)
+    if not config.csv and (root / NODULES).is_file() and not (root / ANNOTATIONS).is_file():
+        raise DataError(f"{root} is a folder of cubes with {NODULES}, and has no {ANNOTATIONS}: give --data.source cubes")
     if not found:
         raise DataError(f"data.root must hold .mhd scans, in subset*/ or directly; {root} has none")
-    csv = root / (config.csv or "annotations.csv")
+    csv = root / (config.csv or ANNOTATIONS)
     table = read_table(csv, config, "seriesuid", COLUMNS)
     by_scan: dict[str, list[Row]] = defaultdict(list)
     for row in table.rows:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+from jaxtyping import Real
 
 from gmmae.data.extraction import voxels
 from gmmae.data.extraction.arrays import ARRAY_SUFFIXES, array_names, open_array, stream
@@ -63,6 +64,19 @@ def open_all(task: Task, least_axes: int, through: Through = unchanged, of_scan:
         if opened.volume.axes < least_axes:
             raise DataError(f"a volume must have at least data.ndim = {least_axes} axes; this one has {opened.volume.axes}")
         yield opened
+
+
+def read_scan(path: Path) -> tuple[Volume, Real[np.ndarray, "z y x"]]:
+    """A scan of 3 axes in HU, whole.
+
+    Raises:
+      DataError: it cannot be used.
+      OSError: the system failed, not the file.
+    """
+    volume = open_scan(path)
+    if volume.axes != 3:
+        raise DataError(f"a scan must have 3 axes; this one has {volume.axes}")
+    return volume, voxels.read_whole(volume, hu=True)
 
 
 def centre_mm(opened: Opened) -> Point:
@@ -131,11 +145,11 @@ def _array(item: Item, array: np.ndarray, mask: Path | np.ndarray | None, throug
         return Opened(item, volume, *_mask_file(mask, through), bare=item.spacing_mm is None)
 
     def open_mask() -> Volume:
-        voxels = open_array(mask, "mask") if isinstance(mask, Path) else mask
-        assert voxels is not None
-        if voxels.shape != array.shape:
-            raise DataError(f"must have the shape of its volume, {array.shape}; got {voxels.shape}")
-        return array_volume(voxels, spacing)
+        found = open_array(mask, "mask") if isinstance(mask, Path) else mask
+        assert found is not None
+        if found.shape != array.shape:
+            raise DataError(f"must have the shape of its volume, {array.shape}; got {found.shape}")
+        return array_volume(found, spacing)
 
     name = f"the mask {mask.name}" if isinstance(mask, Path) else "the mask"
     return Opened(item, volume, None if mask is None else open_mask, name, item.spacing_mm is None)

@@ -3,25 +3,29 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Real
 
 from gmmae.base.compiled import user_cache
 from gmmae.data.config import DataConfig
 from gmmae.data.extraction import cache, cubes, luna16
 from gmmae.data.extraction.annotations import Fault, refuse
+from gmmae.data.extraction.arrays import stream
 from gmmae.data.extraction.extracted import Cube, Reading
 from gmmae.data.extraction.progress import Say
 from gmmae.data.extraction.summary import summarise
-from gmmae.data.extraction.tasks import Plan
+from gmmae.data.extraction.tasks import Plan, Task
 from gmmae.data.volumes import DataError, Details, Nodules, TransientError, central_section
 
-VERSION = 3
+VERSION = 4
 """Raised whenever the same files and options would give other cubes, or an entry another meaning.
 
+4: NaN in NIfTI, masks of several labels or elsewhere, and headers that ITK repairs are faults. An entry names the files.
 3: cubes are called values, and may have a unit of their own.
 2: an entry holds every nodule that its files have. Before, a killed process or a disk's error could cost some, for good.
 """
@@ -64,14 +68,45 @@ def load(config: DataConfig, say: Say = say_on_stderr) -> Nodules:
     return load_prepared(prepared)[0]
 
 
-def load_prepared(prepared: Prepared) -> tuple[Nodules, Details]:
-    """The arrays of a cache entry."""
+class Known(NamedTuple):
+    """What a cache entry says of its cubes, without their voxels.
+
+    Attributes:
+      names, groups, categories: as in `Nodules`.
+      files: the volumes that they were cut from, below `data.root` where they lie there.
+      details: where they were cut.
+    """
+
+    names: tuple[str, ...]
+    groups: tuple[str, ...]
+    categories: tuple[str, ...]
+    files: tuple[str, ...]
+    details: Details
+
+
+def load_known(prepared: Prepared) -> Known:
+    """All of a cache entry but the voxels."""
     with np.load(prepared.folder / ARRAYS, allow_pickle=False) as arrays:
         columns = (arrays[name] for name in ("centre_mm", "edge_mm", "diameter_mm", "filled"))
         details = Details(tuple(arrays["places"].tolist()), *columns)
-        names, groups, categories = (tuple(arrays[name].tolist()) for name in ("names", "groups", "categories"))
-        nodules = Nodules(arrays["values"], names, groups, categories, arrays.get("masks"), details)
-    return nodules, details
+        names, groups, categories, files = (tuple(arrays[name].tolist()) for name in ("names", "groups", "categories", "files"))
+        return Known(names, groups, categories, files, details)
+
+
+def load_prepared(prepared: Prepared) -> tuple[Nodules, Details]:
+    """The arrays of a cache entry."""
+    known = load_known(prepared)
+    with np.load(prepared.folder / ARRAYS, allow_pickle=False) as arrays:
+        of_each = (known.names, known.groups, known.categories)
+        nodules = Nodules(arrays["values"], *of_each, arrays.get("masks"), known.details)
+    return nodules, known.details
+
+
+def stream_prepared(prepared: Prepared, most: int) -> Iterator[Real[np.ndarray, "part *volume"]]:
+    """The cubes of a cache entry in their order, at most so many in memory."""
+    cubes = stream(prepared.folder / ARRAYS, "values")
+    while part := list(islice(cubes, most)):
+        yield np.stack(part)
 
 
 def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False, plan: Plan | None = None) -> Prepared:
@@ -137,6 +172,13 @@ def _alike(cubes: Sequence[Cube]) -> list[Cube]:
     ]
 
 
+def _file(config: DataConfig, task: Task) -> str:
+    root = Path(config.root)
+    if task.file == root:
+        return root.name
+    return task.file.relative_to(root).as_posix() if task.file.is_relative_to(root) else str(task.file)
+
+
 def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Reading], elapsed_s: float) -> None:
     """Write what all scans of a plan gave into `folder`."""
     found = _alike([cube for reading in readings for cube in reading.result.cubes])
@@ -144,6 +186,7 @@ def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Readi
     if not found:
         why = "".join(f": {fault.line()}" for fault in faults[:1])
         raise DataError(f"data must hold a nodule that can be read; {plan.annotations} are listed, {len(faults)} faults{why}")
+    files = {cube.item.name: _file(config, reading.task) for reading in readings for cube in reading.result.cubes}
     # Workers finish in any order; the result must not depend on it.
     found.sort(key=lambda cube: cube.item.name)
     faults.sort(key=lambda fault: (fault.place, fault.text))
@@ -156,6 +199,7 @@ def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Readi
         "groups": np.array([cube.item.group for cube in found]),
         "categories": np.array([cube.item.category for cube in found]),
         "places": np.array([cube.item.place for cube in found]),
+        "files": np.array([files[cube.item.name] for cube in found]),
         "centre_mm": np.array([cube.centre_mm for cube in found]),
         "edge_mm": np.array([cube.edge_mm for cube in found]),
         "diameter_mm": diameter_mm,
@@ -174,6 +218,7 @@ def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Readi
         arrays["categories"].tolist(),
         arrays["groups"].tolist(),
         sum(mask is not None for mask in masks),
+        sum(mask is not None and not mask.any() for mask in masks),
         sum(not cube.item.group_column for cube in found),
         config.hu,
     )

@@ -29,6 +29,7 @@ def summarise(
     categories: Sequence[str],
     groups: Sequence[str],
     masks: int,
+    empty_masks: int,
     by_scan: int,
     hu: bool,
 ) -> dict[str, Any]:
@@ -43,6 +44,7 @@ def summarise(
       categories: empty strings where not known.
       groups: of each cube.
       masks: cubes that have one.
+      empty_masks: cubes whose mask has no voxel in the cube.
       by_scan: cubes whose group is only their scan, or volume: no patient is named.
       hu: whether the values are HU.
     """
@@ -63,6 +65,7 @@ def summarise(
         "unreadable_scans": kinds["unreadable"],
         "bad_nodules": kinds["nodule"],
         "masks": masks,
+        "empty_masks": empty_masks,
         "categories": dict(sorted(Counter(categories).items())),
         "diameter_mm": _spread(known),
         "border_padded": int((filled > 0).sum()),
@@ -78,6 +81,7 @@ def lines(summary: dict[str, Any]) -> list[str]:
     diameter, filled, values = summary["diameter_mm"], summary["filled_share"], summary["values"]
     low, median, high = (f"{values[name]:.0f}" if summary["unit"] else f"{values[name]:.4g}" for name in ("p1", "p50", "p99"))
     kinds = ", ".join(f"{count} {name or 'without category'}" for name, count in summary["categories"].items())
+    empty = f", {summary['empty_masks']} of them without a voxel in its cube" if summary["empty_masks"] else ""
     text = [
         f"{summary['nodules']} nodules in {summary['groups']} groups: {kinds}",
         *_grouping(summary),
@@ -86,7 +90,7 @@ def lines(summary: dict[str, Any]) -> list[str]:
         f"{summary['unreadable_scans']} unreadable scans, {summary['bad_nodules']} bad places in sound scans",
         f"{summary['border_padded']} nodules reach beyond their scan; filled share: mean {filled.get('mean', 0):.1%}, "
         f"largest {filled.get('max', 0):.1%}",
-        f"{summary['unit'] or 'values'}: 1 % below {low}, median {median}, 1 % above {high}; masks: {summary['masks']}",
+        f"{summary['unit'] or 'values'}: 1 % below {low}, median {median}, 1 % above {high}; masks: {summary['masks']}{empty}",
     ]
     if diameter:
         text.append(

@@ -4,7 +4,7 @@ import numpy as np
 import SimpleITK as sitk
 from jaxtyping import Real, UInt8
 
-from gmmae.data.extraction.grids import Index, Volume, overlap, same_grid
+from gmmae.data.extraction.grids import Index, Volume, corners_mm, overlap, same_grid
 from gmmae.data.volumes import DataError
 
 HU = (-32768, 32767)
@@ -66,7 +66,7 @@ def require_mask_of(mask: Volume, volume: Volume) -> None:
         raise DataError(f"must have the {volume.axes} axes of its volume; it has {mask.axes}")
     if not overlap(mask, volume):
         ours, theirs = (_extent(each) for each in (volume, mask))
-        raise DataError(f"must overlap its volume, which covers {ours}; it covers {theirs}")
+        raise DataError(f"must overlap its volume, which covers {ours} mm; it covers {theirs} mm")
 
 
 def mask_on_grid(mask: Volume, volume: Volume) -> UInt8[np.ndarray, "z y x"]:
@@ -89,10 +89,10 @@ def mask_on_grid(mask: Volume, volume: Volume) -> UInt8[np.ndarray, "z y x"]:
 
 def _extent(volume: Volume) -> str:
     """The box that a volume covers in the world."""
-    ends = [
-        volume.frame.TransformContinuousIndexToPhysicalPoint(at) for at in ((0.0, 0.0, 0.0), [n - 1.0 for n in volume.size])
-    ]
-    return ", ".join(f"{axis} {min(pair):.0f} to {max(pair):.0f}" for axis, pair in zip("xyz", zip(*ends), strict=True)) + " mm"
+    points = np.array(corners_mm(volume))
+    return ", ".join(
+        f"{axis} {low:.0f} to {high:.0f}" for axis, low, high in zip("xyz", points.min(0), points.max(0), strict=True)
+    )
 
 
 def _require_finite(image: sitk.Image) -> None:

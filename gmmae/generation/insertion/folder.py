@@ -17,9 +17,10 @@ import numpy as np
 import SimpleITK as sitk
 from jaxtyping import Real, UInt16
 
-from gmmae.data.extraction.luna16 import COLUMNS
+from gmmae.data.extraction.luna16 import ANNOTATIONS, COLUMNS
+from gmmae.data.volumes import DataError
 from gmmae.data.writing import write_image
-from gmmae.generation.insertion.hosts import ANNOTATIONS, Host, Table, annotated
+from gmmae.generation.insertion.hosts import Host, Table, annotated
 
 INSERTED = "inserted"
 MASKS, DETECTION, RECORD, PICTURE = "masks", "detection.json", "insertions.csv", "insertions.png"

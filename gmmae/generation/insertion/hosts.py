@@ -11,21 +11,28 @@ from jaxtyping import Float, Real
 
 from gmmae.data.config import DataConfig
 from gmmae.data.extraction.annotations import Row, read_table
-from gmmae.data.extraction.luna16 import COLUMNS, find_scans
-from gmmae.data.extraction.scans import open_scan
+from gmmae.data.extraction.luna16 import ANNOTATIONS, COLUMNS, find_scans
+from gmmae.data.extraction.opening import read_scan
 from gmmae.data.volumes import DataError
 
-ANNOTATIONS = "annotations.csv"
 GROUPS = ("patient", "group")
 """Columns of a scan's patient, which its new rows get too, so that a split keeps them together."""
 
 
 class Table(NamedTuple):
-    """`annotations.csv` as it is: its columns, the lines of each scan unchanged, and those of their rows that can be used."""
+    """`annotations.csv` as it is.
+
+    Attributes:
+      columns: of the CSV.
+      lines: of each scan, unchanged.
+      rows: of each scan, those that can be used.
+      faults: a line for each row that cannot.
+    """
 
     columns: tuple[str, ...]
     lines: dict[str, list[dict[str, str]]]
     rows: dict[str, list[Row]]
+    faults: tuple[str, ...] = ()
 
     def patient(self, uid: str) -> dict[str, str]:
         """The cells that name a scan's patient, where all its lines agree."""
@@ -52,6 +59,11 @@ class Grid(NamedTuple):
     def indices(self, world_mm: Real[np.ndarray, "*points 3"]) -> Float[np.ndarray, "*points 3"]:
         """Indices (z, y, x) of world points (x, y, z)."""
         return ((world_mm - self.origin_mm) @ np.linalg.inv(self.matrix_mm).T)[..., ::-1]
+
+    def holds(self, world_mm: Real[np.ndarray, "3"]) -> bool:
+        """Whether a world point lies in a voxel."""
+        index = self.indices(world_mm)
+        return bool(((index >= -0.5) & (index <= np.array(self.shape) - 0.5)).all())
 
 
 class Host(NamedTuple):
@@ -89,36 +101,50 @@ def read_annotations(root: Path) -> Table:
     rows: dict[str, list[Row]] = defaultdict(list)
     if not path.is_file():
         return Table(("seriesuid", *COLUMNS), lines, rows)
-    for row in read_table(path, DataConfig(source="luna16"), "seriesuid", COLUMNS).rows:
+    table = read_table(path, DataConfig(source="luna16"), "seriesuid", COLUMNS)
+    for row in table.rows:
         rows[row.file].append(row)
+    faults = tuple(fault.line() for fault in table.faults if fault.lost)
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file, restval="")
         for line in reader:
             line.pop(None, None)  # pyright: ignore[reportArgumentType]  # what a line has beyond the columns
             lines[(line["seriesuid"] or "").strip()].append(line)
-        return Table(tuple(reader.fieldnames or ()), lines, rows)
+        return Table(tuple(reader.fieldnames or ()), lines, rows, faults)
 
 
 def read_host(uid: str, path: Path) -> Host:
-    """A scan, whole.
+    """A scan, whole, read and checked as those that cubes are cut from.
 
     Raises:
-      DataError: it cannot be read; the message names the file.
+      DataError: it cannot be read, or its voxels are no HU; the message names the file.
     """
     try:
-        volume = open_scan(path)
-        image = volume.read((0, 0, 0), volume.size)
+        volume, voxels = read_scan(path)
     except (DataError, OSError) as error:
         raise DataError(f"{path.name}: {error}") from error
-    if volume.axes != 3:
-        raise DataError(f"{path.name}: a scan must have 3 axes; this one has {volume.axes}")
     at = volume.frame.TransformContinuousIndexToPhysicalPoint
     origin = np.array(at((0.0, 0.0, 0.0)))
     columns = [np.array(at(unit)) - origin for unit in np.eye(3).tolist()]
-    voxels = sitk.GetArrayFromImage(image)
     return Host(uid, path, voxels, Grid(origin, np.stack(columns, axis=1), voxels.shape), volume.frame)
 
 
 def annotated(rows: list[Row]) -> list[tuple[Float[np.ndarray, "3"], float]]:
     """Centre (world mm) and diameter (mm) of the nodules that a scan has already."""
     return [(np.array(row.centre_mm), row.diameter_mm) for row in rows if row.centre_mm and row.diameter_mm]
+
+
+def inside(host: Host, rows: list[Row]) -> list[Row]:
+    """The rows whose nodule has its centre in the scan, or no centre at all."""
+    return [row for row in rows if not row.centre_mm or host.grid.holds(np.array(row.centre_mm))]
+
+
+def outside(host: Host, rows: list[Row]) -> list[str]:
+    """A line for each row whose nodule has its centre outside the scan."""
+    kept = inside(host, rows)
+    return [
+        f"{ANNOTATIONS} line {row.number}: the point ({', '.join(f'{c:g}' for c in row.centre_mm or ())}) mm lies outside the "
+        f"scan {host.path.name}"
+        for row in rows
+        if row not in kept
+    ]

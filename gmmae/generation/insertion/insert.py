@@ -17,7 +17,7 @@ from gmmae.generation.insertion import noise, pleura
 from gmmae.generation.insertion.blending import BLENDINGS
 from gmmae.generation.insertion.cubes import Nodule, as_nodule
 from gmmae.generation.insertion.folder import MASKS, PICTURE, Row, write_mask, write_scan, write_tables
-from gmmae.generation.insertion.hosts import Host, Table, annotated, list_scans, read_annotations, read_host
+from gmmae.generation.insertion.hosts import Host, Table, annotated, list_scans, outside, read_annotations, read_host
 from gmmae.generation.insertion.lungs import find_lungs
 from gmmae.generation.insertion.placing import Taken
 from gmmae.generation.insertion.put import Inserted, put
@@ -42,7 +42,7 @@ class Summary(NamedTuple):
       left: scans that got none.
       unplaced: a line for each nodule that was tried and found no place.
       unused: nodules for which no scan was left.
-      faults: a line for each scan that could not be read.
+      faults: a line for each row of annotations.csv that cannot be used, and for each scan that could not be read.
       gaps: where the distances to the pleura come from.
     """
 
@@ -104,6 +104,7 @@ def insert(
     rows: list[Row] = []
     written: dict[str, Path] = {}
     faults: list[str] = []
+    strays = list(table.faults)
     shown: list[Shown] = []
     with whole_folder(out) as folder, Progress(len(headers), "scans", say) as progress:
         gaps = pleura.measure(headers, table)
@@ -115,6 +116,7 @@ def insert(
             except DataError as error:
                 faults.append(str(error))
                 continue
+            strays += outside(host, table.rows.get(uid, []))
             rng = np.random.default_rng([seed, number])
             labels = np.zeros(host.voxels.shape, np.uint16)
             count = int(rng.integers(*per_scan, endpoint=True))
@@ -139,7 +141,8 @@ def insert(
     names = [nodules.names[i] for i in queue]
     unplaced = tuple(f"{name} found no place: {tried[name]}" for name in names if name in tried)
     left = len(headers) - len(faults) - len(written)
-    return Summary(out, tuple(rows), len(written), left, unplaced, len(queue) - len(unplaced), tuple(faults), gaps.source)
+    unused, said = len(queue) - len(unplaced), (*strays, *faults)
+    return Summary(out, tuple(rows), len(written), left, unplaced, unused, said, gaps.source)
 
 
 def _queue(nodules: Nodules, seed: int) -> deque[int]:

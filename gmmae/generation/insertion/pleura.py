@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from gmmae.data.volumes import DataError
-from gmmae.generation.insertion.hosts import Table, annotated, read_host
+from gmmae.generation.insertion.hosts import Table, annotated, inside, read_host
 from gmmae.generation.insertion.lungs import find_lungs
 
 LEAST_NODULES = 20
@@ -47,7 +47,7 @@ def measure(scans: Mapping[str, Path], table: Table) -> Gaps:
             except DataError:
                 continue  # it is named when its turn comes
             lungs = find_lungs(host)
-            for centre, diameter in annotated(table.rows[uid]):
+            for centre, diameter in annotated(inside(host, table.rows[uid])):
                 gaps.append(float(lungs.depth_at(host.grid.indices(centre))) - diameter / 2)
     free = np.array([gap for gap in gaps if gap > AT_PLEURA_MM])
     if len(gaps) < LEAST_NODULES or not len(free):

@@ -32,6 +32,7 @@ def test_the_summary_of_known_cubes():
         list("ppqr"),
         3,
         1,
+        1,
         True,
     )
     summary["repeated"] = ["c.mhd: it was not read within 5 s"]
@@ -42,7 +43,7 @@ def test_the_summary_of_known_cubes():
     assert summary["filled_share"]["mean"] == pytest.approx(0.15)
     assert summary["filled_share"]["counts"] == [2, 0, 0, 1, 0, 0, 1]
     assert summary["groups"] == 3
-    assert summary["masks"] == 3
+    assert (summary["masks"], summary["empty_masks"]) == (3, 1)
     counts = dict(zip(summary["values"]["edges"], summary["values"]["counts"], strict=False))
     assert counts[-800] == 3 * 64
     assert counts[0] == 64
