@@ -342,8 +342,9 @@ def page() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="whether docs/study.md is up to date; writes nothing")
+    asked = parser.parse_args()
     text = page()
-    if parser.parse_args().check:
+    if asked.check:
         raise SystemExit(None if PAGE.read_text(encoding="utf-8") == text else f"{PAGE} is not what the results say")
     PAGE.write_text(text, encoding="utf-8")
     print(PAGE.relative_to(ROOT))
