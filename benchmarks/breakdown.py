@@ -1,7 +1,9 @@
 """Where a step's time goes, from XLA's own trace of an epoch, in turns with an untraced epoch and a large matrix product.
 
-python -m benchmarks.breakdown prints one line of JSON. On a CPU it measures one core, with the share of the batch that it has
-where every core is a device, as in `make train`; operations then follow one another, and their times add up to the step's.
+python -m benchmarks.breakdown
+
+It prints one line of JSON. On a CPU it measures one core, with the share of the batch that this core has where every core is a
+device, as in `make train`. Operations then follow one another, and their times add up to the step's.
 """
 
 import argparse

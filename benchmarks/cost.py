@@ -1,6 +1,8 @@
 """What our step costs besides its time: compilation, memory; and how its time grows with batch, K, S and devices.
 
-python -m benchmarks.cost compile|memory|growth|devices [options], each in a process of its own; prints one line of JSON.
+python -m benchmarks.cost compile    # or memory, growth, devices: each in a process of its own
+
+It prints one line of JSON.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Real nodules, and what is made of them: how alike, how new, and whether they help a classifier. Issue by issue of the
 README's section.
 
-python -m studies.generation --out DIR --root FOLDER [--seeds 5] [--parts split fidelity downstream] [--held-out tune] [--runs
-PATTERN] [--describers RUN ...]
+python -m studies.generation --out DIR --root FOLDER [--seeds 5] [--parts split fidelity downstream] [--held-out tune] \\
+[--runs PATTERN] [--describers RUN ...]
 
 Each seed and part is a JSON file in DIR; what is there is not computed again. The CSV files of all seeds are written at the
 end, to --results. `split` writes DIR/development.csv and prints the options with which models are trained so that they have not

@@ -9,18 +9,18 @@ import argparse
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from gmmae.analysis import plan, scaling
 from gmmae.analysis.plan import Measured
-from gmmae.analysis.scaling import StepTimes, all_reduce_s, read_cluster
+from gmmae.analysis.scaling import read_cluster
 from gmmae.base.arms import ARMS
 from gmmae.base.stopping import MAX_EPOCHS, TARGET_REACHED
 from gmmae.commands.arguments import config_path
-from studies import failure, frameworks, real_times, size, tables
+from studies import failure, frameworks, h100, real_times, size, tables
 from studies import plan as plans
 from studies.outcomes import (
     RESULTS,
@@ -41,9 +41,12 @@ from studies.outcomes import (
 
 ROOT = Path(__file__).parent.parent
 TEMPLATE, PAGE = ROOT / "studies" / "study.md", ROOT / "docs" / "study.md"
+GENERATED = "<!-- Made by `python -m studies.study` from studies/study.md and results/. Change those, not this file. -->"
 PLACE = re.compile(r"\{\{(\w+)\}\}")
 CLUSTERS = ("k80_1gbe", "h200_nvlink")
 """To which times are projected."""
+
+H100 = "H100, earlier kernels"
 
 RATES = {
     "weak": "k⁰",
@@ -159,49 +162,63 @@ def rates() -> dict[str, str]:
     found = by_arm(rows, tried)
     strong = {row["seed"]: float(row["epochs"]) for row in on_one_device(rows)}
     measured = next(case.measured for case in plans.read() if case.workload == plans.PAPER_DATA)
-    lines, counts, medians = [], sorted({n for _, n in found if n > 1}), defaultdict(list)
-    for n in counts:
+    lines, medians = [], defaultdict(list)
+    for n in sorted({n for _, n in found if n > 1}):
         epochs = {arm: {row["seed"]: arrived_epochs(row) for row in found[arm, n]} for arm in tried}
-        seeds = sorted(epochs["weak"])
-        best = {seed: min(of.get(seed, math.inf) for of in epochs.values()) for seed in seeds}
+        best = {seed: min(of.get(seed, math.inf) for of in epochs.values()) for seed in epochs["weak"]}
+        more = [best[seed] / strong[seed] for seed in sorted(best)]
         batch = int(found["weak", n][0]["global_batch"])
-        ratios = []
+        told = []
         for name, at in machines(measured, n).items():
-            one = float(at.epoch_s(batch)) / float(at.epoch_s(measured.optim.base_batch))
-            of = [best[seed] / strong[seed] * one for seed in seeds]
-            medians[name].append(float(np.median(of)))
-            ratios.append(f"{middle(of)}; {sum(ratio > 1 for ratio in of)} of {len(of)}")
-        lines.append((str(n), *(middle(list(epochs[arm].values())) for arm in tried), middle(list(best.values())), *ratios))
-    head = (
-        "n",
-        *(RATES[arm] for arm in tried),
-        "the best of them",
-        *(f"over strong's time, {name}" for name in machines(measured, 1)),
-    )
-    on_h100 = (f"{1e6 * float(row['seconds']):.0f}" for row in tables.read(RESULTS / "bench" / "h100_steps.csv"))
+            ratios = [ratio * longer_epoch(at, batch) for ratio in more]
+            medians[name].append(float(np.median(ratios)))
+            told.append(f"{middle(ratios)}; {sum(ratio > 1 for ratio in ratios)} of {len(ratios)}")
+        for few_us in h100.FEW_US:
+            longer = longer_epoch(plan.with_overhead(measured, h100.overhead(measured, n, h100.later(few_us)), n), batch)
+            medians[f"{few_us} µs"].append(longer * float(np.median(more)))
+        lines.append((str(n), *(middle(list(epochs[arm].values())) for arm in tried), middle(list(best.values())), *told))
+    names = (f"over strong's time, {name}" for name in machines(measured, 1))
     few = min(len({row["seed"] for row in rows if row["arm"] == arm}) for arm in tried)
     return {
-        "rates_table": table(head, lines),
+        "rates_table": table(("n", *(RATES[arm] for arm in tried), "the best of them", *names), lines),
         "rates_seeds": str(few),
         **{f"rates_{name}": text for name, text in arrivals(found).items()},
-        "h100_us": " and ".join(on_h100),
-        "h100_range": f"{min(medians['H100']):.2f} to {max(medians['H100']):.2f}",
-        "h100_overhead": f"{h100_overhead(measured, 1):.2f}",
+        "h100_us": " and ".join(f"{1e6 * second:.0f}" for second in h100.timed(h100.EARLIER).seconds),
+        "h100_range": f"{min(medians[H100]):.2f} to {max(medians[H100]):.2f}",
+        "h100_overhead": f"{h100.overhead(measured, 1):.2f}",
+        **untimed(measured, medians),
     }
+
+
+def untimed(measured: Measured, medians: Mapping[str, Sequence[float]]) -> dict[str, str]:
+    """Returns what growing batches take with later code, by the time that a step of few samples may have.
+
+    Args:
+      measured: of the workload.
+      medians: by that time, the best growing batch's time over strong scaling's on 2, 4, … devices.
+    """
+    lines = []
+    for few_us in h100.FEW_US:
+        of = medians[f"{few_us} µs"]
+        overhead = h100.overhead(measured, 1, h100.later(few_us))
+        lines.append((f"{few_us} µs", f"{overhead:.2f}", f"{min(of):.2f} to {max(of):.2f}"))
+    head = (
+        f"if a step of {h100.FEW} took",
+        "overhead over the samples' time",
+        "growing batch's time over strong's on 2 to 32",
+    )
+    return {"h100_now_us": f"{1e6 * h100.timed('later').seconds[-1]:.0f}", "untimed_table": table(head, lines)}
+
+
+def longer_epoch(at: plan.Machine, batch: int) -> float:
+    """Returns how many times as long an epoch of a batch takes as one of the base batch."""
+    return float(at.epoch_s(batch)) / float(at.epoch_s(at.measured.optim.base_batch))
 
 
 def machines(measured: Measured, devices: int) -> dict[str, plan.Machine]:
     """Clusters with so many devices, and H100s, with the overhead of their own and no time for validation."""
     found = {name: plan.machine(measured, read_cluster(config_path(name, "clusters")), devices) for name in CLUSTERS}
-    return found | {"H100": plan.with_overhead(measured, h100_overhead(measured, devices), devices)}
-
-
-def h100_overhead(measured: Measured, devices: int) -> float:
-    """Overhead and projected all-reduce over what a base batch's samples take, by the steps of two batches on an H100."""
-    rows = tables.read(RESULTS / "bench" / "h100_steps.csv")
-    a, b = scaling.affine(StepTimes(tuple(int(row["samples"]) for row in rows), tuple(float(row["seconds"]) for row in rows)))
-    reduce_s = all_reduce_s(read_cluster(config_path("h200_nvlink", "clusters")), devices, measured.gradient_bytes)
-    return (a + reduce_s) / (b * measured.optim.base_batch)
+    return found | {H100: plan.with_overhead(measured, h100.overhead(measured, devices), devices)}
 
 
 def failures() -> dict[str, str]:
@@ -332,7 +349,7 @@ def page() -> str:
       SystemExit: the template names what there is not.
     """
     facts = {name: value for make in FACTS for name, value in make().items()}
-    template = TEMPLATE.read_text(encoding="utf-8")
+    template = f"{GENERATED}\n\n{TEMPLATE.read_text(encoding='utf-8')}"
     unknown = sorted(set(PLACE.findall(template)) - facts.keys())
     if unknown:
         raise SystemExit(f"{TEMPLATE.name} may name {', '.join(sorted(facts))}; got {', '.join(unknown)}")
@@ -342,8 +359,9 @@ def page() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="whether docs/study.md is up to date; writes nothing")
+    asked = parser.parse_args()
     text = page()
-    if parser.parse_args().check:
+    if asked.check:
         raise SystemExit(None if PAGE.read_text(encoding="utf-8") == text else f"{PAGE} is not what the results say")
     PAGE.write_text(text, encoding="utf-8")
     print(PAGE.relative_to(ROOT))

@@ -4,7 +4,7 @@ All processes of a run end with one code where they can: one that fails tells th
 
 | code | what it says | started again |
 |---|---|---|
-| 0 | finished | no |
+| 0 | finished, whether the target was reached or missed | no |
 | 1, 2 | a fault of the program; bad input, or processes that differ | no: it would fail again |
 | 3 | diverged or collapsed | no: that is the result |
 | 74 | the work directory failed | no |

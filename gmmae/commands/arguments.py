@@ -47,7 +47,12 @@ MISSING: Any = tyro.MISSING
 
 @dataclass(frozen=True)
 class TrainArguments(Options):
-    """Train a workload. The defaults shown are those of the TOML file."""
+    """Train a workload. The defaults shown are those of the TOML file.
+
+    Exit codes: 0 finished, whether the target was reached or missed (record.json says which); 3 diverged or collapsed; 2 bad
+    input; 1 a fault of the program; 143, 130, 129 interrupted, with a checkpoint; 74 the work directory failed; 75 another
+    process was lost.
+    """
 
     config: str = "quickstart"  # TOML file, or the name of one in configs/; with --workload alone: none
     workdir: Path | None = None  # the run's folder; default: runs/ and the name of the TOML file, or of the workload
@@ -136,7 +141,11 @@ def _run_config(root: Path) -> Config:
 
 @dataclass(frozen=True)
 class SweepArguments(Options):
-    """Compare scaling strategies: arms × device counts × seeds, each cell in a process of its own, then a report."""
+    """Compare scaling strategies: arms × device counts × seeds, each cell in a process of its own, then a report.
+
+    Exit codes: 0 every cell has a result, and a missed target is one; 4 a cell crashed or timed out; 2 bad input; 1 a fault of
+    the program; 143, 130, 129 interrupted.
+    """
 
     config: str = "sweep_quick"  # TOML file, or the name of one in configs/
     workdir: Path | None = None  # the sweep's folder; default: runs/ and the name of the TOML file

@@ -1,0 +1,261 @@
+"""The real parsers of all programs of the project: they parse, and nothing runs."""
+
+import argparse
+import contextlib
+import importlib
+import io
+import os
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import tyro
+
+from gmmae.base.config import leaves, to_toml
+from gmmae.base.errors import InputError
+from gmmae.commands import arguments, cli
+from gmmae.commands.words import as_words
+from gmmae.workloads import registry
+from tests.documents.reading import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
+PASSED_ON = {"BENCH": "benchmarks", "REPORT": "benchmarks.gpu_report", "STUDY": "studies.frameworks"}
+"""Variables of the Makefile that hold options of a program."""
+
+OTHERS = {"tensorboard", "unzip", "source", "ssh"}
+"""Programs of others, which are not looked into."""
+
+ON_A_RUN = {"evaluate", "describe", "export"}
+"""Commands whose options are those of the run that they are given."""
+
+
+class Parsed(BaseException):
+    """The command line was found to be right: nothing may run after that."""
+
+
+class Listed(BaseException):
+    """The options of a program."""
+
+    def __init__(self, options: set[str]) -> None:
+        self.options = options
+
+
+class Wrong(Exception):
+    """A command line that its program refuses, and what it says."""
+
+
+def listed(default: Any) -> set[str]:
+    """Returns the options of a dataclass of arguments."""
+    found: set[str] = set()
+    for key, _, value in leaves(default):
+        each = (as_words(key, on)[0] for on in (True, False)) if isinstance(value, bool) else [as_words(key, "")[0]]
+        found |= set(each)
+    return found
+
+
+def _training() -> set[str]:
+    """Returns the options of `train` with each of our workloads."""
+    return set().union(*(listed(arguments.TrainArguments(run=registry.configuration(name))) for name in registry.OURS))
+
+
+@contextlib.contextmanager
+def parsing_only(listing: bool = False) -> Iterator[None]:
+    """Whatever parses a command line here raises `Parsed` where it is right; with `listing`, `Listed` before it is read."""
+    parse, parse_args, parse_known = tyro.cli, argparse.ArgumentParser.parse_args, argparse.ArgumentParser.parse_known_args
+    inside: list[object] = []  # parsers of argparse at work: `parse_args` calls `parse_known_args`
+
+    def cli_parses(kind, *, prog, default, args, **more):
+        if listing and not prog.endswith(".toml"):
+            raise Listed(listed(default))
+        found = parse(kind, prog=prog, default=default, args=args, **more)
+        if prog.endswith(".toml"):
+            return found
+        raise Parsed
+
+    def argparse_parses(self, args=None, namespace=None):
+        if listing:
+            raise Listed(set(self._option_string_actions))
+        self.allow_abbrev = False  # documents give whole names
+        inside.append(self)
+        try:
+            parse_args(self, args, namespace)
+        finally:
+            inside.pop()
+        raise Parsed
+
+    def argparse_parses_known(self, args=None, namespace=None):
+        if inside:
+            return parse_known(self, args, namespace)
+        if listing:
+            raise Listed(set(self._option_string_actions) | _training())
+        _, rest = parse_known(self, args, namespace)
+        arguments.parse_train(rest, "train.py")  # whatever is left is meant for it
+        raise Parsed
+
+    with (
+        mock.patch.object(tyro, "cli", cli_parses),
+        mock.patch.object(argparse.ArgumentParser, "parse_args", argparse_parses),
+        mock.patch.object(argparse.ArgumentParser, "parse_known_args", argparse_parses_known),
+        mock.patch.dict(cli.COMMANDS, train=cli.train),  # without the process beside it
+        mock.patch.dict(os.environ),
+    ):
+        yield
+
+
+def check(words: Sequence[str]) -> None:
+    """Parses a command line of the documents, which is not run.
+
+    Raises:
+      Wrong: it is refused, or nobody knows its program.
+    """
+    said = io.StringIO()
+    try:
+        with parsing_only(), contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            _started(words)
+    except Parsed:
+        return
+    except InputError as error:
+        raise Wrong(str(error)) from error
+    except SystemExit as error:
+        if error.code:
+            raise Wrong(said.getvalue().strip() or str(error)) from error
+
+
+def modules() -> list[str]:
+    """Returns the names of the studies and benchmarks that have options."""
+    files = [file for folder in ("studies", "benchmarks") for file in sorted((ROOT / folder).glob("*.py"))]
+    names = [
+        f"{file.parent.name}.{file.stem}".removesuffix(".__main__") for file in files if "add_argument(" in file.read_text()
+    ]
+    return names
+
+
+def options(words: Sequence[str]) -> set[str]:
+    """Returns the options that a command has.
+
+    Raises:
+      Wrong: nobody knows the program.
+    """
+    try:
+        with parsing_only(listing=True):
+            _started(words)
+    except Listed as found:
+        return found.options | {"--help", "-h"}
+    raise Wrong(f"{words[0]} has no options")
+
+
+def named(words: Sequence[str]) -> None:
+    """Checks the program or the command that is named, without options.
+
+    Raises:
+      Wrong: there is none of that name.
+    """
+    match list(words):
+        case ["python" | "python3", "-m", module, *_]:
+            _file_of(module)
+        case ["gmmae", command, *_] if command not in cli.COMMANDS:
+            raise Wrong(f"no command of that name: {command}")
+
+
+def _started(words: Sequence[str]) -> None:
+    """Starts a program, of which nothing but the parser is to run."""
+    match list(words):
+        case ["python" | "python3", "-c", text, *_]:
+            compile(text, "-c", "exec")
+        case ["python" | "python3", "-m", module, *rest]:
+            _module(module, rest)
+        case ["python" | "python3", "train.py", *rest]:
+            cli.train(rest, "python train.py")
+        case ["python" | "python3", "sweep.py", *rest]:
+            cli.sweep(rest, "python sweep.py")
+        case ["python" | "python3", file, *rest] if (ROOT / file).is_file():
+            _module(file.removesuffix(".py").replace("/", "."), rest)
+        case ["gmmae", *rest]:
+            _gmmae(rest)
+        case ["make", *rest]:
+            _make(rest)
+        case ["pip", *rest]:
+            _pip(rest)
+        case ["sbatch", *rest]:
+            _launched([word.replace("%a", "0") for word in rest], "launch/slurm.sbatch")
+        case ["launch/mpirun.sh" | "launch/hosts.sh" as file, *rest]:
+            _exists(file)
+            _launched(rest, "--")
+        case [name, *_] if name in OTHERS:
+            pass
+        case _:
+            raise Wrong(f"no program of that name: {' '.join(words)}")
+
+
+def _module(name: str, words: Sequence[str]) -> None:
+    file = _file_of(name)
+    if "ArgumentParser" not in file.read_text(encoding="utf-8"):
+        if words:
+            raise Wrong(f"{name} has no options; got {' '.join(words)}")
+        return
+    main: Callable[[], object] = importlib.import_module(f"{name}.__main__" if file.stem == "__main__" else name).main
+    with mock.patch.object(sys, "argv", [name, *words]):
+        main()
+
+
+def _file_of(module: str) -> Path:
+    """Returns the program that `python -m` runs."""
+    path = ROOT / module.replace(".", "/")
+    for file in (path.with_suffix(".py"), path / "__main__.py"):
+        if file.is_file():
+            return file
+    raise Wrong(f"no module {module}")
+
+
+def _gmmae(words: Sequence[str]) -> None:
+    if len(words) > 1 and words[0] in ON_A_RUN:
+        _as_a_run(Path(words[1]))
+    cli._dispatch(cli.COMMANDS, words, "gmmae")
+
+
+def _as_a_run(folder: Path) -> None:
+    """Makes a run of the work directory that a command names, as far as parsing goes."""
+    if not folder.is_absolute() and not (folder / "config.toml").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        config = arguments.read_config(arguments.config_path("luna16_nodules"))
+        (folder / "config.toml").write_text(to_toml(config), encoding="utf-8")
+
+
+def _make(words: Sequence[str]) -> None:
+    for word in words:
+        name, given, value = word.partition("=")
+        if not given and word not in TARGETS:
+            raise Wrong(f"no target {word} in the Makefile")
+        if given and f"$({name})" not in MAKEFILE:
+            raise Wrong(f"the Makefile has no variable {name}")
+        if name in PASSED_ON:
+            _module(PASSED_ON[name], value.split())
+
+
+def _pip(words: Sequence[str]) -> None:
+    for word in words:
+        for extra in re.findall(r"^\.\[(.*)\]$", word):
+            if extra not in PROJECT["project"]["optional-dependencies"]:
+                raise Wrong(f"pyproject.toml has no extra {extra}")
+        if word.endswith(".txt"):
+            _exists(word)
+
+
+def _launched(words: Sequence[str], after: str) -> None:
+    """The words after one are options of `train.py`."""
+    if after not in words:
+        raise Wrong(f"{after} is missing: {' '.join(words)}")
+    if after != "--":
+        _exists(after)
+    cli.train(words[words.index(after) + 1 :], "python train.py")
+
+
+def _exists(file: str) -> None:
+    if not (ROOT / file).is_file():
+        raise Wrong(f"no file {file}")

@@ -1,0 +1,122 @@
+"""What documents say to type, and the names that they put in backticks."""
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+
+GENERATED = ROOT / "docs" / "study.md"
+"""What `python -m studies.study` makes of its template, which stands for it here."""
+
+PAGES = [*ROOT.glob("*.md"), *sorted({*(ROOT / "docs").glob("*.md")} - {GENERATED}), ROOT / "studies" / "study.md"]
+"""Documents in Markdown."""
+
+HEADS = [*(ROOT / "configs").rglob("*.toml"), *(ROOT / "studies" / "configs").glob("*.toml"), *(ROOT / "launch").iterdir()]
+"""Files whose comments name the command that they are for."""
+
+PROGRAMS = [*(ROOT / "studies").glob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
+"""Programs whose docstrings name their command."""
+
+NAMES = r"python3?|gmmae|make|pip|source|sbatch|launch/\S+|tensorboard|unzip"
+PROGRAM = re.compile(rf"(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?(?:{NAMES})(?=\s|$)")
+"""The beginning of a command line, wherever one is found by its look."""
+
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+class Said(NamedTuple):
+    """A piece of a file."""
+
+    place: str  # the file, and the line in a page
+    text: str
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def _without_fences(text: str) -> str:
+    """Returns a page whose fenced blocks are empty lines, so that the numbers of lines stay."""
+    return FENCE.sub(lambda found: "\n" * found.group().count("\n"), text)
+
+
+def blocks() -> Iterator[Said]:
+    """Yields each command line of the indented blocks of the pages; one that goes on with a backslash is one."""
+    for path in PAGES:
+        lines = _without_fences(path.read_text(encoding="utf-8")).splitlines()
+        numbers = iter(range(len(lines)))
+        for i in numbers:
+            text = lines[i]
+            while text.endswith("\\"):
+                text = text[:-1] + lines[next(numbers)].strip()
+            if text.startswith("    "):
+                yield Said(f"{_name(path)}:{i + 1}", text.strip())
+
+
+def heads() -> Iterator[Said]:
+    """Yields the command lines in the comments at the heads of configurations and of launch files."""
+    for path in HEADS:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            text = line.removeprefix("#   ")
+            if text != line and PROGRAM.match(text):
+                yield from (Said(_name(path), each) for each in text.split(", or "))
+
+
+def docstrings() -> Iterator[Said]:
+    """Yields the command lines in the docstrings of studies and benchmarks."""
+    for path in PROGRAMS:
+        said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        for line in said.replace("\\\n", " ").splitlines():
+            if re.match(r"\s*(python|make) ", line):
+                yield Said(_name(path), line.strip())
+
+
+def backticks() -> Iterator[Said]:
+    """Yields what stands in backticks in the pages."""
+    for path in PAGES:
+        text = _without_fences(path.read_text(encoding="utf-8"))
+        for found in re.finditer(r"`([^`]+)`", text):
+            yield Said(f"{_name(path)}:{text[: found.start()].count(chr(10)) + 1}", " ".join(found.group(1).split()))
+
+
+def messages() -> Iterator[Said]:
+    """Yields the strings of the program, its docstrings among them."""
+    for path in (ROOT / "gmmae").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield Said(f"{_name(path)}:{node.lineno}", node.value)
+
+
+def links() -> Iterator[Said]:
+    """Yields the targets of the pages' links and pictures that are no addresses."""
+    for path in PAGES:
+        text = path.read_text(encoding="utf-8")
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            if "://" not in target:
+                yield Said(_name(path), target)
+
+
+def words(line: str) -> list[str]:
+    """Returns the words of a command line, without comments, brackets, ellipses and what stands for further options.
+
+    >>> words("A=1 gmmae plan [--seed 3] … [OPTIONS]  # a plan")
+    ['A=1', 'gmmae', 'plan', '--seed', '3']
+    """
+    line = re.sub(r"\[((?:-|OPTIONS|\.\.\.)[^\[\]]*)\]", r"\1", line)
+    return [word for word in shlex.split(line, comments=True) if word not in ("…", "...", "OPTIONS")]
+
+
+def program(line: str) -> Sequence[str]:
+    """Returns the words of a command line after variables, the interpreter's folder taken away.
+
+    >>> program("JAX_NUM_CPU_DEVICES=8 .venv/bin/python train.py")
+    ['python', 'train.py']
+    """
+    found = words(line)
+    while found and re.fullmatch(r"[A-Z_]+=.*", found[0]):
+        del found[0]
+    return [found[0].removeprefix(".venv/bin/"), *found[1:]] if found else []

@@ -1,0 +1,133 @@
+"""Every command line of the documents goes through the parser of its program."""
+
+import re
+
+import pytest
+
+from gmmae.commands.words import as_words
+from tests.documents.programs import OTHERS, Wrong, check, modules, named, options
+from tests.documents.reading import PROGRAM, ROOT, Said, backticks, blocks, docstrings, heads, messages, program
+
+FOREIGN = re.compile(r"--(xla_.*|array|format|logdir|name|no-name)$")
+"""Options of XLA, Slurm and TensorBoard, and what stands for any option."""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder like the project's root, with the files of a user's that the documents speak of."""
+    for path in ROOT.iterdir():
+        if path.name not in ("runs", ".git"):
+            (tmp_path / path.name).symlink_to(path)
+    guide = (ROOT / "docs" / "workload.md").read_text(encoding="utf-8")
+    (tmp_path / "mine.py").write_text(guide.split("```python\n")[1].partition("```")[0], encoding="utf-8")
+    (tmp_path / "my_sweep.toml").write_text('[run]\nworkload = "mine.py"\n', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+
+
+def wrong(lines):
+    """The command lines that are refused, each with its place and why."""
+    found = []
+    for said in lines:
+        try:
+            check(program(said.text))
+        except (Wrong, ValueError) as error:
+            found.append(f"{said.place}: {said.text}\n    {error}")
+    return found
+
+
+@pytest.mark.parametrize("source", [blocks, heads, docstrings])
+def test_every_command_line_is_parsed_by_its_program(place, source):
+    lines = list(source())
+    assert len(lines) >= 10
+    none_of(wrong(lines))
+
+
+def none_of(found):
+    """Fails with what was found, one a line."""
+    if found:
+        pytest.fail("\n".join(found), pytrace=False)
+
+
+def asked(text):
+    """The options in a piece of text."""
+    return re.findall(r"(?<![\w-])--[a-z][\w.-]*", text)
+
+
+@pytest.fixture(scope="module")
+def known():
+    """All options of the programs that the documents name, and of all commands."""
+    commands = ["train", "train --workload segmentation", "sweep", "report x", "data prepare", "data inspect x", "data synth x"]
+    commands += ["plan", "evaluate", "describe", "export", "generate x", "insert x x", "judge x x"]
+    programs = [f"gmmae {command}" for command in commands]
+    programs += [f"python -m {name}" for name in modules()]
+    return set().union(*(options(program(each)) for each in programs))
+
+
+def test_commands_within_sentences_have_the_options_that_they_name(place, known):
+    """They need not be whole: `gmmae report --plan`."""
+    found = []
+    for said in backticks():
+        words = program(said.text) if PROGRAM.match(said.text) else []
+        if len(words) < 2 or words[0] in OTHERS or words[1:3] == ["-m", "pytest"]:
+            continue
+        try:
+            if words[0] in ("make", "pip", "sbatch") or words[0].startswith("launch/"):
+                check(words)
+            elif asked(said.text):
+                first = next(i for i, word in enumerate(words) if word.startswith("--"))
+                have = options([*words[:first], *(words if "--workload" in words else [])[first:]])
+                found += [f"{said.place}: {said.text}: no {option}" for option in asked(said.text) if option not in have]
+            else:
+                named(words)
+        except Wrong as error:
+            found.append(f"{said.place}: {said.text}: {error}")
+    none_of(found)
+
+
+def unknown(found, known):
+    """The options that no program has, with their places."""
+    return [f"{place}: {option}" for place, option in found if option not in known and not FOREIGN.match(option)]
+
+
+def test_switches_within_sentences_have_no_value(known):
+    pairs = [(said, *said.text.split()[:2]) for said in backticks() if re.match(r"--\S+ [^-]", said.text)]
+    assert len(pairs) >= 10
+    none_of([f"{said.place}: {said.text}" for said, option, _ in pairs if as_words(option[2:], False)[0] in known])
+
+
+def test_options_within_sentences_exist(known):
+    found = [(said.place, option) for said in backticks() if said.text.startswith("--") for option in asked(said.text)]
+    assert len(found) >= 30
+    none_of(unknown(found, known))
+
+
+def test_options_in_the_programs_own_messages_exist(known):
+    found = [(said.place, option.rstrip(".-")) for said in messages() if " " in said.text for option in asked(said.text)]
+    assert len(found) >= 50
+    none_of(unknown(found, known))
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ("gmmae plan --tune True", "--tune is a switch without a value: write --tune or --no-tune; got 'True'"),
+        ("gmmae plan --tune --budget 3", "did you mean --budget-epochs?"),
+        ("gmmae evaluate runs/one --on nothing", "'nothing'"),
+        ("gmmae paln", "must be one of train, sweep"),
+        ("python train.py --arm fast", "arm must be one of"),
+        ("python sweep.py --config sweep_quick --dry", "--dry"),
+        ("python -m studies.plan --outt there", "--outt"),
+        ("python -m studies.segmentation --data a --out b --stop.epochs 3", "--stop.epochs"),
+        ("python -m studies.nothing", "no module studies.nothing"),
+        ("python benchmarks/equality.py --seed 1", "has no options"),
+        ("make trian", "no target trian"),
+        ('make bench BENCH="--part peers"', "--part"),
+        ("pip install -e '.[gpu]'", "no extra gpu"),
+        ("sbatch --nodes 2 launch/slurm.sbatch --confg paper", "--confg"),
+        ("launch/hosts.sh a,b --config paper", "-- is missing"),
+        ("horovodrun -np 2", "no program of that name"),
+    ],
+)
+def test_a_wrong_command_line_is_found(place, line, part):
+    [message] = wrong([Said("here", line)])
+    assert part in message

@@ -1,0 +1,77 @@
+"""Figures of the README that rest on `results/` are those of the files; what stands in several places is one number."""
+
+import csv
+import re
+from decimal import ROUND_HALF_UP, Decimal
+from statistics import median
+
+import pytest
+
+from tests.documents.reading import ROOT
+
+README, MEASUREMENT = (" ".join((ROOT / name).read_text(encoding="utf-8").split()) for name in ("README.md", "MEASUREMENT.md"))
+
+
+def rows(path):
+    """The rows of a CSV file of the results."""
+    with (ROOT / "results" / path).open(newline="", encoding="utf-8") as file:
+        return list(csv.reader(file))
+
+
+def records(path):
+    """The same by the names of the columns."""
+    head, *below = rows(path)
+    return [dict(zip(head, row, strict=True)) for row in below]
+
+
+def test_efficiencies_on_real_nodules():
+    strong, others = rows("study/nodules_real/table_1.csv"), rows("study/nodules_real/table_2.csv")
+    for (n, ours, _, _, paper), other in list(zip(strong, others, strict=True))[2:]:
+        weak, warmup = (re.sub(r" \(.*\)", "", other[i]) for i in (1, 3))
+        assert f"| {n} | {ours} | {paper} | {weak} | {other[2]} | {warmup} | {other[4]} |" in README
+
+
+def test_seeds_and_epochs_on_real_nodules():
+    found = records("study/nodules_real/cells.csv")
+    for n in (2, 4, 8, 16, 32):
+        cells = []
+        for arm in ("strong", "weak", "linear-warmup", "linear"):
+            of = [row for row in found if (row["arm"], row["devices"]) == (arm, str(n))]
+            epochs = [int(row["epochs"]) for row in of if row["outcome"] == "target_reached"]
+            cells.append(f"{len(epochs)}/{len(of)}" + (f": {median(epochs):g}" if epochs else ""))
+        assert f"| {n}{'†' if n == 32 else ''} | {' | '.join(cells)} |" in README
+
+
+def test_the_earlier_sweep():
+    found = [row[1] for row in rows("luna16_nodules/table_1.csv")[2:]]
+    assert f"gave {', '.join(found[:-1])} and {found[-1]} % for strong scaling" in README
+    step = {
+        row["samples"]: row["median (ms)"] for row in records("luna16_nodules/table_6.csv") if row["what"] == "training step"
+    }
+    assert f"{step['32']} ms for 32 samples, {float(step['8']):.1f} for 8, {float(step['1']):.1f} for one" in README
+
+
+@pytest.mark.parametrize("labels", ["50", "100", "200", "all"])
+def test_what_generated_nodules_bring_a_classifier(labels):
+    of = [row for row in records("generation/downstream_test.csv") if (row["task"], row["real"]) == ("malignancy", labels)]
+    found = {row["made"]: row for row in of}
+
+    def short(text):
+        return str(Decimal(text).quantize(Decimal("0.001"), ROUND_HALF_UP)).replace("0.", ".", 1)
+
+    def difference(made):
+        row = found[made]
+        sign = "+" if float(row["mean"]) > 0 else ""
+        return f"{sign}{short(row['mean'])} ({short(row['patients_low'])} to {short(row['patients_high'])})"
+
+    against = [difference(f"{made} - real") for made in ("generated", "copy_paste", "repeated")]
+    columns = (difference("generated - copy_paste"), short(found["real"]["mean"]), *against)
+    assert f"{labels} | {' | '.join(columns)} |".replace("all", "all 244") in README
+    assert float(found["generated - copy_paste"]["patients_low"]) < 0 < float(found["generated - copy_paste"]["patients_high"])
+
+
+def test_the_step_of_an_h100_is_one_number():
+    now = next(row for row in records("bench/h100_steps.csv") if row["code"].startswith("convolutions as products"))
+    microseconds = f"{1e6 * float(now['seconds']):.0f}"
+    assert f"438 µs in float32 and {microseconds} µs in TF32" in README
+    assert f"| **438** (from a run of 60 epochs) | **{microseconds}** |" in MEASUREMENT

@@ -1,0 +1,103 @@
+"""Every file, key, module and function that the documents name in backticks exists; links lead somewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gmmae.base.config import flatten
+from gmmae.sweep.grid import SweepConfig
+from gmmae.workloads.registry import OURS, configuration
+from tests.documents.reading import ROOT, Said, backticks, links
+
+SOURCES = [path for folder in ("gmmae", "studies", "benchmarks", "launch") for path in (ROOT / folder).rglob("*.*")]
+TEXT = {path: path.read_text(encoding="utf-8") for path in SOURCES if path.suffix in (".py", ".sh", ".sbatch")}
+
+KEYS = {key for name in OURS for key, _ in flatten(configuration(name))} | {key for key, _ in flatten(SweepConfig())}
+"""All keys of configurations and sweeps."""
+
+USERS = {"mine.py", "my_sweep.toml", "load.py", "model.zip", "a.nii.gz", "b.mhd", "report.html"}
+"""Files that a user has or names."""
+
+GONE = {"stop.target_loss", "log.figure_nodules", "data.hu_window"}
+"""Keys of earlier versions, which CHANGELOG.md names."""
+
+OUTSIDE = re.compile(r"(jax|lax|torch|scipy|hvd|Model|model|net|Config|Workload|Devices)\.")
+"""Names of libraries, and of what an example has made."""
+
+SUFFIX = re.compile(r"\.(py|toml|sh|sbatch|md|txt|json|csv|png|npz|html|yaml)$")
+PATH = re.compile(r"[\w.*-]+(/[\w.*-]+)*/?")
+DOTTED = re.compile(r"[a-z_]\w*(\.\w+)*\.(\w+|\*)")
+
+
+def is_there(path: str) -> bool:
+    """Whether the repository has a path, written from its root, from the package, or as a bare name; or writes such a file."""
+    name = path.rstrip("/")
+    first, inside, _ = name.partition("/")
+    if any(any(folder.glob(name)) for folder in (ROOT, ROOT / "gmmae")):
+        return True
+    if inside:  # in a folder that a command writes
+        return not any((folder / first).is_dir() for folder in (ROOT, ROOT / "gmmae"))
+    written = any(re.search(rf"[\"'/]{re.escape(name)}[\"'/]", text) for text in TEXT.values())
+    return name in USERS or written or any(ROOT.glob(f"[!.]*/**/{name}"))
+
+
+def is_known(name: str) -> bool:
+    """Whether a dotted name is a key, or what a module of that name has."""
+    if name in KEYS | GONE or (name.endswith(".*") and any(key.startswith(name[:-1]) for key in KEYS)):
+        return True
+    owner, _, last = name.rpartition(".")
+    if last == "*":
+        return False
+    place = owner.replace(".", "/")
+    has = re.compile(rf"\b(def|class) {last}\b|^{last}\b|[\"']{last}[\"']", re.MULTILINE)
+    for path, text in TEXT.items():
+        module = f"/{path.relative_to(ROOT).with_suffix('')}".removesuffix("/__init__")
+        if module.endswith(f"/{name.replace('.', '/')}") or (module.endswith(f"/{place}") and has.search(text)):
+            return True
+    return False
+
+
+def wrong(pieces):
+    """What is named and is not there, with its place."""
+    found = []
+    for said in pieces:
+        text = re.split(r" = |\(|\[|=", said.text)[0]
+        if PATH.fullmatch(text) and ("/" in text or SUFFIX.search(text)) and not text.startswith(("runs", "/", ".", "subset")):
+            found += [] if is_there(text) else [f"{said.place}: no file {text}"]
+        elif DOTTED.fullmatch(text) and not OUTSIDE.match(text):
+            found += [] if is_known(text) else [f"{said.place}: no key, module or function {text}"]
+    return found
+
+
+def test_files_keys_and_modules_in_backticks_exist():
+    pieces = list(backticks())
+    assert len(pieces) > 300
+    if found := wrong(pieces):
+        pytest.fail("\n".join(found), pytrace=False)
+
+
+@pytest.mark.parametrize(
+    "name", ["configs/papre.toml", "models/fuse.py", "histroy.csv", "optim.lerning_rate", "gmmae.training.stepp", "stops.*"]
+)
+def test_a_name_that_is_not_there_is_found(name):
+    assert len(wrong([Said("here", name)])) == 1
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_lead_somewhere():
+    found = []
+    for said in links():
+        target, _, anchor = said.text.partition("#")
+        # The template of the study is read where its page lies.
+        page = ROOT / ("docs/study.md" if said.place == "studies/study.md" else said.place)
+        path = (page.parent / target).resolve() if target else page
+        if not path.exists() or (anchor and anchor not in anchors(path)):
+            found.append(f"{said.place}: {said.text}")
+    if found:
+        pytest.fail("\n".join(found), pytrace=False)
