@@ -1,0 +1,152 @@
+"""One call of the command line, in this process or in another one, with all that it wrote and how it ended."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import IO, NamedTuple
+from unittest import mock
+
+from gmmae.commands import cli
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 60.0
+"""The longest time of a call."""
+
+PROGRAM = "import sys; from gmmae.commands.cli import main; sys.exit(main())"
+
+
+class Outcome(NamedTuple):
+    """How a call ended.
+
+    Attributes:
+      code: the exit code; None after an exception or at the time limit.
+      out, err: what was written, also by native libraries.
+      crash: the last line of a traceback, or the time limit; empty otherwise.
+    """
+
+    code: int | None
+    out: str
+    err: str
+    crash: str
+
+    @property
+    def errors(self) -> list[str]:
+        """The lines on standard error that begin as errors do."""
+        return [line for line in self.err.splitlines() if line.startswith("error: ")]
+
+
+class OutOfTimeError(BaseException):
+    """The call took longer than the limit. No `except Exception` catches this."""
+
+
+class EndedError(BaseException):
+    """The program has called `os._exit`."""
+
+
+def in_process(arguments: Sequence[str], cwd: Path, limit_s: float = LIMIT_S) -> Outcome:
+    """Calls `gmmae` in this process; training has no parent process there."""
+    code, crash = None, ""
+    commands = {**cli.COMMANDS, "train": cli.train}
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        with _writing_to(out, err), _limited(limit_s), _at(cwd), warnings.catch_warnings():
+            warnings.simplefilter("default")
+            warnings.showwarning = _show
+            try:
+                code = cli.guarded(cli._dispatch, commands, list(arguments), "gmmae")
+            except SystemExit as error:
+                code = error.code if isinstance(error.code, int) else 1
+            except EndedError as error:
+                code = error.args[0]
+            except OutOfTimeError:
+                crash = f"not done within {limit_s:g} s"
+            except BaseException as error:  # pytest's own too, which warnings may become
+                crash = _place(error)
+        texts = [_all(file) for file in (out, err)]
+    return Outcome(code, *texts, crash)
+
+
+def subprocess_of(arguments: Sequence[str], cwd: Path, limit_s: float = LIMIT_S) -> Outcome:
+    """Calls the installed command's entry point in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, cwd=cwd, env=environment, timeout=limit_s
+        )
+    except subprocess.TimeoutExpired:
+        return Outcome(None, "", "", f"not done within {limit_s:g} s")
+    out, err = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
+    crash = err.strip().splitlines()[-1] if "Traceback (most recent call last)" in err else ""
+    return Outcome(None if crash else done.returncode, out, err, crash)
+
+
+def _show(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
+    sys.stderr.write(f"{filename}:{lineno}: {category.__name__}: {message}\n")
+
+
+def _place(error: BaseException) -> str:
+    """The error, and the line of the project where it was raised."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if f"{os.sep}gmmae{os.sep}" in frame.filename]
+    at = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}{at}"
+
+
+def _all(file: IO[str]) -> str:
+    file.flush()
+    file.seek(0)
+    return os.fdopen(os.dup(file.fileno()), "rb").read().decode(errors="replace")
+
+
+@contextmanager
+def _writing_to(out: IO[str], err: IO[str]) -> Iterator[None]:
+    """Both streams go to files, those of Python and those of native libraries."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [os.dup(1), os.dup(2)]
+    os.dup2(out.fileno(), 1)
+    os.dup2(err.fileno(), 2)
+    streams = [os.fdopen(os.dup(descriptor), "w", errors="backslashreplace") for descriptor in (1, 2)]
+    try:
+        with redirect_stdout(streams[0]), redirect_stderr(streams[1]):
+            yield
+    finally:
+        for stream, descriptor, number in zip(streams, kept, (1, 2), strict=True):
+            stream.close()
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+
+
+@contextmanager
+def _limited(limit_s: float) -> Iterator[None]:
+    def end(*_: object) -> None:
+        raise OutOfTimeError
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def _at(cwd: Path) -> Iterator[None]:
+    """The working directory of the call, which may not end this process."""
+
+    def end(code: int) -> None:
+        raise EndedError(code)
+
+    before = Path.cwd()
+    os.chdir(cwd)
+    try:
+        with mock.patch("os._exit", end):
+            yield
+    finally:
+        os.chdir(before)

@@ -1,0 +1,49 @@
+"""Places to write to that cannot be written, or that hold something already."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.fuzz.cases import Case, Change, Expect, on, reads, refused, unchanged
+
+
+def _file(folder: Path) -> None:
+    (folder.parent / "out").write_text("mine\n")
+
+
+def _full(folder: Path) -> None:
+    (folder.parent / "out").mkdir()
+    (folder.parent / "out" / "thesis.tex").write_text("mine\n")
+
+
+def _around(folder: Path) -> None:
+    (folder.parent / "out").symlink_to(folder.parent / "out")
+
+
+PLACES: dict[str, tuple[Change, str]] = {
+    "a file": (_file, "{folder}/../out"),
+    "below a file": (_file, "{folder}/../out/deeper"),
+    "below a folder that is not there, which is a file": (_file, "{folder}/../out/a/b"),
+    "a link to itself": (_around, "{folder}/../out"),
+    "/dev/full": (unchanged, "/dev/full"),
+    "/proc": (unchanged, "/proc/out"),
+    "10,000 characters": (unchanged, "{folder}/../" + "x" * 10_000),
+    "empty": (unchanged, ""),
+}
+
+
+def cases() -> Iterator[Case]:
+    """All cases of places to write to."""
+    for name, (change, place) in PLACES.items():
+        options = ("--out", place)
+        named = ("--out",) if not place else ()
+        of_folders = refused(*(named or (place.rpartition("/")[2][:20],)))
+        if name != "empty":
+            yield Case(f"--out: {name}", "cubes", change, on("describe, insert", of_folders), options)
+            yield Case(f"--out: {name}", "generator", change, on("generate", of_folders), options)
+            if name != "below a folder that is not there, which is a file":
+                yield Case(f"--out: {name}", "cubes", change, on("prepare, evaluate", Expect(of_folders.readings, True)), options)
+    kept = ("--out", "{folder}/../out")
+    yield Case("--out: a folder with another file", "cubes", _full, on("insert", refused("out")), kept)
+    yield Case("--out: a folder with another file", "generator", _full, on("generate", refused("out")), kept)
+    odd = ("--out", "{folder}/../a new [folder] ü")
+    yield Case("--out: odd characters", "cubes", unchanged, on("prepare", reads()), odd)

@@ -1,0 +1,69 @@
+"""Trained runs and generated nodules that cases share: of seconds each, by the same calls as in other tests."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from gmmae.base.config import to_toml
+from gmmae.sweep.grid import cells
+from gmmae.training.loop import run
+from tests import small, sweeps
+from tests.fuzz.calls import in_process
+from tests.generation.nodules import balls
+from tests.workloads.test_segmentation import small as small_unet
+
+Made = Callable[[str], Path]
+"""The path of another shared thing, made if it is not there."""
+
+CELLS = {"model__decoder": "cells", "model__cells": 2, "data__samples": 40, "data__validation": 10, "stop__max_epochs": 1}
+
+
+def _nodules(path: Path, _: Made) -> None:
+    run(small.small(stop__max_epochs=1), path, small.Recorder())
+
+
+def _unet(path: Path, _: Made) -> None:
+    run(small_unet(stop__max_epochs=1, model__features=(2,)), path, small.Recorder())
+
+
+def _generator(path: Path, _: Made) -> None:
+    run(small.small(**CELLS), path, small.Recorder())
+
+
+def _generated(path: Path, made: Made) -> None:
+    outcome = in_process(["generate", str(made("generator")), "--count", "30", "--out", str(path)], path.parent)
+    assert outcome.code == 0, outcome.err
+
+
+def _real(path: Path, _: Made) -> None:
+    found = balls(0, 60)
+    assert found.masks is not None
+    texts = {name: np.array(getattr(found, name)) for name in ("names", "groups", "categories")}
+    np.savez(path, volumes=found.values, masks=found.masks, **texts)
+
+
+def _real_folder(path: Path, made: Made) -> None:
+    path.mkdir()
+    (path / "all.npz").write_bytes(made("real.npz").read_bytes())
+
+
+def _sweep(path: Path, _: Made) -> None:
+    config = replace(sweeps.GRID, arms=("strong", "weak"), devices=(1, 2), seeds=(0,))
+    for cell in cells(config):
+        sweeps.reach(config, path, cell, 10)
+    sweeps.add_step_times(path, 1, sweeps.STEPS, sweeps.PASSES)
+    (path / "sweep.toml").write_text(to_toml(config), encoding="utf-8")
+
+
+MAKERS: dict[str, Callable[[Path, Made], None]] = {
+    "nodules": _nodules,
+    "unet": _unet,
+    "generator": _generator,
+    "generated": _generated,
+    "real.npz": _real,
+    "real": _real_folder,
+    "sweep": _sweep,
+}
+"""How each shared thing is made."""
