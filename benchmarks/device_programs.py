@@ -51,7 +51,7 @@ def topology(target: str, devices: int, hosts: int) -> Devices:
 
     Args:
       target: the name of a file of `benchmarks/targets`.
-      devices, hosts: in all; the hosts have equally many.
+      devices, hosts: in all; the hosts have equally many. NVLink joins the GPUs of a host, and no two hosts.
     """
     from jax.experimental import topologies
     from jax.experimental.compilation_cache import compilation_cache
@@ -59,7 +59,7 @@ def topology(target: str, devices: int, hosts: int) -> Devices:
     jax.config.update("jax_enable_compilation_cache", False)
     compilation_cache.reset_cache()
     described = (TARGETS / f"{target}.txtpb").read_text()
-    shape = f"1x{hosts}x{devices // hosts}"
+    shape = f"{hosts}x1x{devices // hosts}"  # slices, which NVLink does not leave, hosts of each, GPUs of each host
     found = topologies.get_topology_desc(topology_name="", platform="cuda", topology=shape, target_config=described)
     return Devices(tuple(found.devices), absent=True)
 
@@ -115,16 +115,13 @@ def read(compiled: jax.stages.Compiled, steps: int) -> Reading:
     program = hlo.parse(compiled.as_text() or "")
     step = hlo.step(program, steps)
     found = list(hlo.launches(program, step))
-    shapes = {name: {each.name: each.shape for each in lines} for name, lines in program.computations.items()}
     kernels, meetings, host = Counter[str](), [], []
     for launch in found:
-        operands = [shapes[launch.within].get(name, "") for name in launch.instruction.operands]
-        opcode = launch.instruction.opcode.removesuffix("-start")
         match launch.kind:
             case hlo.COLLECTIVE:
-                meetings += [(opcode, sum(map(hlo.size, operands)))] * launch.times
+                meetings += [hlo_costs.met(program, launch)] * launch.times
             case hlo.HOST:
-                host += [launch.instruction.target or opcode] * launch.times
+                host += [launch.instruction.target or launch.instruction.operation] * launch.times
             case kind:
                 kernels[kind] += launch.times
     memory = compiled.memory_analysis()

@@ -34,6 +34,7 @@ from gmmae.data.batches import epoch_order, shards
 from gmmae.figures import canvas
 from gmmae.models.losses import weighted_sum
 from gmmae.training import programs
+from gmmae.training.parallel import DETERMINISTIC
 from gmmae.training.reduction import repeat, tree_sum
 from gmmae.training.step import train_epoch
 
@@ -185,7 +186,7 @@ def groups(counts: list[int], count: int, epochs: int) -> None:
             return train_epoch(state, volumes, indices, weights, losses=losses, optimizer=optimizer, average=average)[0]
 
         for attempt in (1, 2):
-            state, compiled = start, jax.jit(program, compiler_options={"xla_gpu_deterministic_ops": True})
+            state, compiled = start, jax.jit(program, compiler_options=DETERMINISTIC)
             for epoch in range(1, (epochs or 2) + 1):
                 dealt = shards(epoch_order(config.seed, epoch, setup.train_plan.samples), setup.train_plan)
                 state = compiled(state, *(x.swapaxes(0, 1) for x in dealt), np.array([0, count // parts], np.int32))

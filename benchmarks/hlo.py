@@ -22,9 +22,7 @@ _IDLE = re.compile(
     r"(parameter|constant|tuple|get-tuple-element|bitcast|after-all|add-dependency|opt-barrier|partition-id|replica-id|domain)$"
     r"|.*-(done|update)$"
 )
-_COLLECTIVES = re.compile(
-    r"(all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute|collective-broadcast)(-start)?$"
-)
+_COLLECTIVES = re.compile(r"(all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute|collective-broadcast)$")
 _HOST_OPERATIONS = re.compile(r"(infeed|outfeed|send|recv)$")
 _HOST_CALLS = re.compile(r"callback|MoveToHost|MoveToDevice|host_compute|annotate_device_placement", re.IGNORECASE)
 _HOST_MEMORY = "S(5)"
@@ -40,6 +38,11 @@ class Instruction(NamedTuple):
     opcode: str
     operands: tuple[str, ...]
     attributes: str
+
+    @property
+    def operation(self) -> str:
+        """The opcode, without the mark of one that is started here and awaited elsewhere."""
+        return self.opcode.removesuffix("-start")
 
     @property
     def target(self) -> str:
@@ -187,13 +190,18 @@ def open_loops(program: Program, computation: str) -> list[Instruction]:
     return loops
 
 
+def meeting(program: Program, instruction: Instruction) -> Instruction | None:
+    """The collective that a launch is, or that it computes: XLA of JAX 0.12 writes a kernel of its own for an all-reduce."""
+    return next((each for each in (instruction, *body(program, instruction)) if _COLLECTIVES.match(each.operation)), None)
+
+
 def _kind(program: Program, instruction: Instruction) -> str:
-    opcode, target = instruction.opcode, instruction.target
+    opcode, target = instruction.operation, instruction.target
     if _HOST_OPERATIONS.match(opcode) or _HOST_CALLS.search(target) or _HOST_MEMORY in instruction.shape:
         return HOST
-    if _COLLECTIVES.match(opcode):
+    if meeting(program, instruction):
         return COLLECTIVE
-    if opcode in ("copy", "copy-start"):
+    if opcode == "copy":
         return COPY
     if opcode == "custom-call":
         return TRITON if _TRITON.search(target) else LIBRARY if _LIBRARY.search(target) else OTHER
@@ -206,5 +214,5 @@ def _kind(program: Program, instruction: Instruction) -> str:
 
 
 def body(program: Program, fusion: Instruction) -> list[Instruction]:
-    """What a fusion computes."""
+    """The instructions that a fusion computes."""
     return [each for name in fusion.calls("calls") for each in program.computations.get(name, [])]

@@ -4,13 +4,22 @@ import math
 import re
 from typing import NamedTuple
 
-from benchmarks.hlo import Instruction, Launch, Program, body, dimensions, found, size
+from benchmarks.hlo import Instruction, Launch, Program, body, dimensions, found, meeting, size
 
 
 def unordered(program: Program, launch: Launch) -> bool:
     """Whether a launch adds numbers in no fixed order: a scatter whose places may meet."""
     parts = body(program, launch.instruction) or [launch.instruction]
     return any(each.opcode == "scatter" and "unique_indices=true" not in each.attributes for each in parts)
+
+
+def met(program: Program, launch: Launch) -> tuple[str, int]:
+    """The name of a launch's collective, and the bytes that each device gives to it."""
+    collective = meeting(program, launch.instruction)
+    assert collective
+    home = program.computations[launch.within] if collective is launch.instruction else body(program, launch.instruction)
+    shapes = {each.name: each.shape for each in home}
+    return collective.operation, sum(size(shapes.get(name, "")) for name in collective.operands)
 
 
 def moved(program: Program, launch: Launch) -> int:

@@ -51,6 +51,8 @@ def program_of(*lines: str) -> hlo.Program:
         ("%f = f32[8]{0:S(5)} copy(%x)", hlo.HOST),
         ("%f = (f32[8]{0}, f32[8]{0}, u32[]) copy-start(%x)", hlo.COPY),
         ("%f = f32[8]{0} collective-permute(%x), source_target_pairs={{0,1}}", hlo.COLLECTIVE),
+        ("%f = ((f32[8]{0}), f32[8]{0}) fusion-start(%x), kind=kLoop, calls=%unknown", hlo.FUSION),
+        ('%f = ((f32[8]{0}), f32[8]{0}) custom-call-start(%x), custom_call_target="__cublas$gemm"', hlo.LIBRARY),
         ("%f = f32[8]{0} sort(%x), to_apply=%add", hlo.FUSION),
         ("%f = f32[8]{0} all-reduce-done(%x)", None),
         ("%f = f32[8]{0} bitcast(%x)", None),
@@ -100,6 +102,43 @@ def test_which_products_may_be_computed_in_tf32(attributes, full):
     program = program_of(square, f"%d = f32[2,2]{{1,0}} dot(%x, %x), lhs_contracting_dims={{1}}, {attributes}")
     [launch] = hlo.launches(program, "main")
     assert [product.full for product in hlo_costs.products(program, launch)] == [full]
+
+
+TRITON_ALL_REDUCE = """HloModule jit_step, is_scheduled=true, num_partitions=8
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}
+
+%fused_psum.clone (param_0: f32[493493]) -> f32[493493] {
+  %param_0 = f32[493493]{0} parameter(0)
+  ROOT %psum = f32[493493]{0} all-reduce(%param_0), channel_id=1, use_global_device_ids=true, to_apply=%add, \
+backend_config={"collective_backend_config":{"is_sync":false,"kernel_strategy":"KERNEL_STRATEGY_TRITON_TWO_SHOT"}}
+}
+
+ENTRY %main (x: f32[493493]) -> f32[493493] {
+  %x = f32[493493]{0} parameter(0)
+  %fusion-start = ((f32[493493]{0}), f32[493493]{0}) fusion-start(%x), kind=kCustom, calls=%fused_psum.clone, \
+metadata={op_name="jit(step)/reduction/psum"}, \
+backend_config={"fusion_backend_config":{"kind":"__triton_collective","block_level_fusion_config":{"num_warps":"16"}}}
+  ROOT %fusion-done = f32[493493]{0} fusion-done(%fusion-start), \
+backend_config={"fusion_backend_config":{"kind":"__triton_collective"}}
+}
+"""
+"""The all-reduce of JAX 0.12 for GPUs with NVLink, shortened: a Triton kernel, started as a fusion and awaited later."""
+
+
+def test_an_all_reduce_that_xla_writes_as_a_triton_kernel_is_a_meeting_of_the_devices():
+    program = hlo.parse(TRITON_ALL_REDUCE)
+    [launch] = hlo.launches(program, "main")
+    assert (launch.instruction.name, launch.kind) == ("fusion-start", hlo.COLLECTIVE)
+    assert hlo_costs.met(program, launch) == ("all-reduce", 4 * 493_493)
+
+
+def test_what_a_library_s_all_reduce_is_given():
+    assert hlo_costs.met(PROGRAM, FOUND["start"]) == ("all-reduce", 8 * 4)
 
 
 @pytest.mark.parametrize(("attributes", "unordered"), [("unique_indices=true, to_apply=%add", False), ("to_apply=%add", True)])

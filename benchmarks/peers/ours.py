@@ -40,7 +40,7 @@ def configuration(
     config = changed(read_config(config_path(name)), **(changes or {}))
     config = dataclasses.replace(config, precision=precision)
     if config.workload == "segmentation":
-        optim = dataclasses.replace(config.optim, warmup_epochs=0, decay_epochs=())
+        optim = dataclasses.replace(config.optim, warmup_epochs=0, decay_epochs=(), ramp_epochs=0, cosine_epochs=0)
         config = dataclasses.replace(config, optim=optim)
         config = changed(config, data__source="synthetic", data__root="", data__jitter=0, data__augment=False)
     return changed(config, data__samples=samples + validation, data__validation=validation) if samples else config

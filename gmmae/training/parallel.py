@@ -22,6 +22,17 @@ from gmmae.training.reduction import OfBatch, in_parts, repeat, tree_sum
 
 AXIS = "devices"
 
+DETERMINISTIC: dict[str, str | bool] = {
+    "xla_gpu_deterministic_ops": True,
+    **({"xla_gpu_enable_triton_gemm": False} if jax.__version_info__ >= (0, 12) else {}),
+}
+"""Options of XLA that ask for the same bits from every compilation and run.
+
+With the first option alone, XLA of JAX 0.12 makes each product a Triton kernel, and then allows no Triton. It must ask cuBLAS for
+a replacement, and cannot without a GPU. The second option makes products calls of cuBLAS from the beginning: a GPU runs the
+program that was compiled without one. Older versions of JAX keep their Triton kernels, whose parameters XLA then fixes.
+"""
+
 
 def pmean(function: OfBatch, samples: Array, weights: Array, *, parts: int = 1) -> Any:
     """The mean over devices of a function's value at the samples of each, added in whatever order is fast.
@@ -157,8 +168,7 @@ class Devices:
         mapped = jax.pmap(
             function, axis_name=AXIS, in_axes=in_axes, out_axes=None, devices=list(self.devices), donate_argnums=donate
         )
-        options: dict[str, str | bool] | None = {"xla_gpu_deterministic_ops": True} if deterministic else None
-        return mapped.lower(*args).compile(compiler_options=options)
+        return mapped.lower(*args).compile(compiler_options=DETERMINISTIC if deterministic else None)
 
 
 def choose(count: int) -> Devices:

@@ -144,3 +144,13 @@ def test_sums_in_no_order_are_found_and_deterministic_operations_have_none(deter
     asked = Asked("exact", 1, 0, AMPLE)
     expected = ["the exact reduction must add in a fixed order; got 1 launches that do not"] * launches
     assert faults(reading, asked) == expected
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_gpus_of_one_host_are_joined_by_nvlink_and_two_hosts_are_not(hosts):
+    """JAX 0.12 chooses its own kernel for an all-reduce by that; either way it is one all-reduce, and no other launch is it."""
+    devices = topology("h100", 8, hosts)
+    weights = devices.shard(np.ones((8, 1), np.float32))
+    program = devices.compile(lambda ones: pmean(lambda *_: jnp.broadcast_to(ones, 493_493), ones, ones), weights, sharded=1)
+    assert ("__triton_collective" in program.as_text()) == (jax.__version_info__ >= (0, 12) and hosts == 1)
+    assert read(program, steps=1).meetings == [("all-reduce", 4 * 493_493)]
