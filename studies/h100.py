@@ -1,6 +1,6 @@
 """Steps of the paper's model on an H100: two timed with earlier code, and one with later code."""
 
-from gmmae.analysis import plan
+from gmmae.analysis import scaling
 from gmmae.analysis.plan import Measured
 from gmmae.analysis.scaling import StepTimes, all_reduce_s, read_cluster
 from gmmae.commands.arguments import config_path

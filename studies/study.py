@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gmmae.analysis import plan, scaling
+from gmmae.analysis import plan
 from gmmae.analysis.plan import Measured
 from gmmae.analysis.scaling import read_cluster
 from gmmae.base.arms import ARMS

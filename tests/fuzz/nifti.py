@@ -84,7 +84,9 @@ def sheared(path: Path) -> None:
 def version_2(path: Path) -> None:
     """The same file as NIfTI-2."""
     old, rest = contents(path)
-    new = np.zeros(1, np.dtype({"names": list(PLACES), "formats": [*PLACES.values()], "offsets": list(OFFSETS), "itemsize": 540}))
+    new = np.zeros(
+        1, np.dtype({"names": list(PLACES), "formats": [*PLACES.values()], "offsets": list(OFFSETS), "itemsize": 540})
+    )
     for name in PLACES:
         if name in FIELDS.fields and name not in ("magic", "sizeof_hdr"):
             new[name] = old[name]

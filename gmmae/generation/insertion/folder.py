@@ -18,7 +18,6 @@ import SimpleITK as sitk
 from jaxtyping import Real, UInt16
 
 from gmmae.data.extraction.luna16 import ANNOTATIONS, COLUMNS
-from gmmae.data.volumes import DataError
 from gmmae.data.writing import write_image
 from gmmae.generation.insertion.hosts import Host, Table, annotated
 
