@@ -6,7 +6,7 @@ NODULES is a folder of volumes with masks, wider than their nodules; SCANS is sh
 
 - seam: the second difference of HU along a row where the band ends, over that 1 to 4 mm farther out in the same scan: 1 where
   nothing shows, and what it is around real nodules at the same distance;
-- AUC: how well a logistic classifier (5 folds by patient) tells inserted from real nodules by what surrounds them. That is seam,
+- AUC: how well a logistic classifier (5 folds by patient) tells inserted from real nodules by what surrounds them: seam,
   mean, spread and gradient in rings about the surface, relative to the tissue beyond. 0.5 is perfect. Scans other than the
   nodules' own add to it, so it compares blendings with each other, and with `nothing`, the scan without a nodule. Its 95 %
   interval resamples patients, with the classifiers as they are;
