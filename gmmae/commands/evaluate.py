@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gmmae.base.compiled import keep
 from gmmae.base.config import Config, changed, flatten
-from gmmae.base.errors import InputError
-from gmmae.base.output import whole_file
+from gmmae.base.errors import InputError, StorageError
+from gmmae.base.output import output_file
 from gmmae.base.rules import Options
 from gmmae.base.workdir import WorkDir
 from gmmae.commands.arguments import MISSING, Run, on_its_data, parse_on_run, read_config
@@ -100,13 +100,14 @@ def _rows(model: "Trained", split: str, values: Mapping[str, "np.ndarray"]) -> l
 def _write(out: Path | None, run: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     path = out or run / CSV
     try:
-        with whole_file(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+        with output_file(path) as part, part.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, rows[0])
             writer.writeheader()
             writer.writerows(rows)
-    except OSError as error:
-        if out is not None:
-            raise InputError(f"--out must be a file that can be written; got {out} ({error.strerror})") from error
-        print(f"no row a sample was written: {run} cannot be written ({error.strerror}); --out names another place")
+    except InputError as error:
+        if out is not None or isinstance(error, StorageError):
+            raise
+        why = getattr(error.__cause__, "strerror", None) or error
+        print(f"no row a sample was written: {run} cannot be written ({why}); --out names another place")
         return
     print(f"{'samples':<12} {path}")
