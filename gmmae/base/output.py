@@ -101,7 +101,7 @@ def output_file(path: Path, option: str = "--out") -> Iterator[Path]:
       InputError: it cannot be written there.
       StorageError: the disk failed.
     """
-    with _stoppable(), _told(option, path, "file"), whole_file(path) as part:
+    with _stoppable(), told(option, path, "file"), whole_file(path) as part:
         yield part
 
 
@@ -125,13 +125,13 @@ def whole_folder(out: Path, option: str = "--out", mark: str = "", waits: bool =
     try:
         with ExitStack() as held:
             held.callback(remove_empty, [path for path in place.out.parents if not path.exists()])
-            with _told(option, out, "folder"):
+            with told(option, out, "folder"):
                 held.enter_context(_alone(place, option, waits))
                 held.callback(place.leave)
                 place.put_back()
                 _require_free(out, option, mark)
                 made = place.begin()
-            with _stoppable(), _told(option, out, "folder", place.work):
+            with _stoppable(), told(option, out, "folder", place.work):
                 yield place.new
                 _require_free(out, option, mark)
                 place.finish()
@@ -149,7 +149,7 @@ def require_free(out: Path, option: str = "--out", mark: str = "") -> None:
     """
     place = _Place.of(out)
     if place.work.exists():
-        with _told(option, out, "folder"), _alone(place, option):
+        with told(option, out, "folder"), _alone(place, option):
             place.leave()
     _require_free(out, option, mark)
 
@@ -272,12 +272,16 @@ def _alone(place: _Place, option: str, waits: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def _told(option: str, place: Path, kind: str, inside: Path | None = None) -> Iterator[None]:
-    """Errors of the file system in the words that a user is told.
+def told(option: str, place: Path, kind: str, inside: Path | None = None) -> Iterator[None]:
+    """Within it, errors of the file system become what a user is told.
 
     Args:
       option, place, kind: what cannot be written.
       inside: a folder that could be written; None: what fails is a path that was given.
+
+    Raises:
+      InputError: it cannot be written.
+      StorageError: the disk failed.
     """
     try:
         yield

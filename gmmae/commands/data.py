@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from gmmae.base.output import whole_file
+from gmmae.base.output import told, whole_file
 from gmmae.base.rules import Options, Seed, between, increasing
 from gmmae.commands.arguments import MISSING, Folder, Name, data_section, parse
 from gmmae.data.config import DataConfig
@@ -80,14 +80,12 @@ def prepare_data(config: DataConfig, out: Path | None = None, refresh: bool = Fa
     sheet = _contact_sheet(config, prepared)
     places = [prepared.folder / SUMMARY, sheet]
     if out is not None:
-        try:
+        with told("--out", out, "folder"):
             out.mkdir(parents=True, exist_ok=True)
             for i, place in enumerate(places):
                 places[i] = out / place.name
                 with whole_file(places[i]) as part:
                     part.write_bytes(place.read_bytes())
-        except OSError as error:
-            raise DataError(f"the folder for the summary must be one that can be written; {out}: {error.strerror}") from error
     seconds = prepared.summary["seconds"]
     how = "found in the cache" if prepared.from_cache else f"extracted in {seconds['total_s']:.1f} s"
     if not prepared.from_cache:
@@ -112,11 +110,9 @@ def inspect_data(config: DataConfig, which: str, out: Path) -> str:
     i = _find(nodules, which)
     mask = None if nodules.masks is None else nodules.masks[i]
     name = nodules.names[i]
-    try:
-        title = f"{name} {nodules.categories[i]}"
+    title = f"{name} {nodules.categories[i]}"
+    with told("--out", out, "file"):
         nodule_slices(out, nodules.values[i], mask, config.window, float(details.edge_mm[i]), title)
-    except OSError as error:
-        raise DataError(f"the picture must go where files can be written; {out}: {error.strerror}") from error
     return "\n".join([*_facts(nodules, details, i, config.hu), f"picture    {out}"])
 
 

@@ -2,7 +2,6 @@
 
 import csv
 import hashlib
-import io
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,8 +13,8 @@ from gmmae.analysis import bootstrap
 from gmmae.analysis.bootstrap import Estimate
 from gmmae.base.compiled import keep
 from gmmae.base.config import Config, changed, flatten
-from gmmae.base.errors import InputError
-from gmmae.base.output import write_text
+from gmmae.base.errors import InputError, StorageError
+from gmmae.base.output import output_file
 from gmmae.base.records import LOSS
 from gmmae.base.rules import Options
 from gmmae.base.workdir import WorkDir
@@ -60,7 +59,7 @@ def command(arguments: Sequence[str], prog: str) -> int:
     splits = ("train", "validation") if on == "all" else (on,)
     found = {split: model.evaluate(getattr(model.workload.data, split)) for split in splits}
     print(f"{_title(model, asked.run)}, on {_counts(found)}{' of other data' if other else ''}")
-    print("\n".join(_summary(list(found.values()), _groups(model, found))))
+    print("\n".join(_summary(list(found.values()), _groups(model, found), model.workload.may_be_undefined)))
     rows = [row for split, values in found.items() for row in _rows(model, split, values)]
     _write(asked.out, asked.run / _name(config, own, on, other), rows)
     return 0
@@ -114,17 +113,33 @@ def _groups(model: "Trained", splits: Iterable[str]) -> list[str] | None:
     return None if groups is None else [group for split in splits for group in getattr(groups, split)]
 
 
-def _summary(of_splits: Sequence[Mapping[str, "np.ndarray"]], groups: Sequence[str] | None) -> list[str]:
-    """A line for each metric, its mean over the samples with an interval; and a line that says what the intervals resample."""
+def _summary(
+    of_splits: Sequence[Mapping[str, "np.ndarray"]], groups: Sequence[str] | None, may_be_undefined: Sequence[str] = ()
+) -> list[str]:
+    """A line for each metric, its mean over the samples with an interval; and a line that says what the intervals resample.
+
+    Samples that a metric is undefined for are left out of its mean, and counted.
+
+    >>> import numpy as np
+    >>> values = {"loss": np.array([1.0, 2.0]), "dice": np.array([0.5, np.nan])}
+    >>> _summary([values], ["a", "a"], ["dice"])[1]
+    'dice         0.5; undefined for 1 of 2 samples'
+    """
     import numpy as np
 
     samples = sum(len(values[LOSS]) for values in of_splits)
-    of_samples = groups if groups is not None else [str(number) for number in range(samples)]
+    of_samples = np.array(groups if groups is not None else [str(number) for number in range(samples)])
     lines = []
     for name in of_splits[0]:
         values = np.concatenate([values[name] for values in of_splits]).astype(np.float64)
-        lines.append(f"{name:<12} {_shown(values, bootstrap.mean(values, of_samples, seed=0))}")
-    return [*lines, _explained(samples, len(set(of_samples)), groups is not None)]
+        defined = ~np.isnan(values) if name in may_be_undefined else np.full(samples, True)
+        if not defined.any():
+            lines.append(f"{name:<12} undefined for all {samples} samples")
+            continue
+        shown = _shown(values[defined], bootstrap.mean(values[defined], of_samples[defined], seed=0))
+        left_out = f"; undefined for {samples - defined.sum()} of {samples} samples" if not defined.all() else ""
+        lines.append(f"{name:<12} {shown}{left_out}")
+    return [*lines, _explained(samples, len(set(of_samples.tolist())), groups is not None)]
 
 
 def _shown(values: "np.ndarray", mean: Estimate) -> str:
@@ -165,16 +180,16 @@ def _rows(model: "Trained", split: str, values: Mapping[str, "np.ndarray"]) -> l
 
 
 def _write(out: Path | None, default: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, rows[0])
-    writer.writeheader()
-    writer.writerows(rows)
     path = out or default
     try:
-        write_text(path, text.getvalue())
-    except OSError as error:
-        if out is not None:
-            raise InputError(f"--out must be a file that can be written; got {out} ({error.strerror})") from error
-        print(f"no row a sample was written: {default.parent} cannot be written ({error.strerror}); --out names another place")
+        with output_file(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    except InputError as error:
+        if out is not None or isinstance(error, StorageError):
+            raise
+        why = getattr(error.__cause__, "strerror", None) or error
+        print(f"no row a sample was written: {default.parent} cannot be written ({why}); --out names another place")
         return
     print(f"{'samples':<12} {path}")

@@ -90,9 +90,9 @@ def test_a_name_must_be_one_nodules(config, tmp_path, which, message):
 
 def test_places_that_cannot_be_written_are_named(config, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match=r"the folder for the summary must be one that can be written; .*file"):
+    with pytest.raises(InputError, match=r"--out must be a folder that can be written; got .*file"):
         prepare_data(config, tmp_path / "file")
-    with pytest.raises(DataError, match=r"the picture must go where files can be written; .*file"):
+    with pytest.raises(InputError, match=r"--out must be a file that can be written; got .*file"):
         inspect_data(config, "0", tmp_path / "file" / "x.png")
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from gmmae.base import locks
+from gmmae.base.errors import StorageError
+from gmmae.base.output import FAILED
 from gmmae.data.extraction.tasks import sha256
 from gmmae.data.volumes import DataError
 
@@ -58,6 +60,7 @@ def obtain(
 
     Raises:
       DataError: the folder cannot be written or locked.
+      StorageError: its disk is full, or failed.
     """
     entry = place / name
     if not refresh and whole(entry):
@@ -79,7 +82,7 @@ def obtain(
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:
-        raise DataError(
+        raise (StorageError if error.errno in FAILED else DataError)(
             f"data.cache must be a folder that can be written and locked; {place}: {error.strerror or error}"
         ) from error
     return entry, False
