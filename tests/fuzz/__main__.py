@@ -27,9 +27,7 @@ def main() -> int:
     """Tries the cases, prints a line each, and then the counts."""
     asked = _arguments()
     cases = all_cases() if asked.all else thinned()
-    chosen = [
-        (case, command) for case in cases for command in case.expect if re.search(asked.only, f"{case.name} × {command}")
-    ]
+    chosen = [(case, command) for case in cases for command in case.expect if re.search(asked.only, f"{case.name} × {command}")]
     if asked.list:
         print("\n".join(f"{case.name} × {command}" for case, command in chosen))
         return 0
@@ -74,9 +72,11 @@ def _text(kinds: Counter[str]) -> str:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", default="", metavar="PATTERN", help="calls whose 'case × command' has this regular expression")
+    parser.add_argument(
+        "--only", default="", metavar="PATTERN", help="calls whose 'case × command' has this regular expression"
+    )
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="a new folder for the cases; those that failed stay in it")
-    parser.add_argument("--all", action="store_true", help="all commands of each case (default: two of them in turns)")
+    parser.add_argument("--all", action="store_true", help="all commands of each case (default: two of them)")
     parser.add_argument("--subprocess", action="store_true", help="each call in a process of its own")
     parser.add_argument("--quiet", action="store_true", help="prints the failures and the counts only")
     parser.add_argument("--list", action="store_true", help="names the calls and ends")

@@ -14,7 +14,9 @@ NAME = "all.npz"
 PLACE = "volumes[2]"
 
 
-def with_arrays(function: Callable[[dict[str, np.ndarray]], Mapping[str, np.ndarray | None]], compressed: bool = False) -> Change:
+def with_arrays(
+    function: Callable[[dict[str, np.ndarray]], Mapping[str, np.ndarray | None]], compressed: bool = False
+) -> Change:
     """The clean arrays with some of them changed; None takes one away."""
 
     def change(folder: Path) -> None:
@@ -83,7 +85,7 @@ def _files() -> Iterator[tuple[str, Change, Expect]]:
     yield "an array that is none", _archive({"volumes.npy": b"\x93NUMPYxxxx"}), wrong
     yield "an array larger than its file", _archive({"volumes.npy": _huge()}), wrong
     objects = {"volumes": np.array([None] * 6, object)}
-    yield "Python objects", lambda folder: np.savez(folder / NAME, **objects), wrong
+    yield "Python objects", lambda folder: np.savez(folder / NAME, allow_pickle=True, **objects), wrong
     yield "Python objects for names", only(names=lambda names: names.astype(object)), wrong
     yield "no volumes", only(volumes=lambda _: None), wrong
     yield "volumes under another name", with_arrays(lambda found: {"volumes": None, "images": found["volumes"]}), wrong
@@ -133,13 +135,17 @@ def _values() -> Iterator[tuple[str, Change, Expect]]:
     yield "names twice", only(names=lambda n: np.array(["n0", *n[1:-1], "n0"])), refused(NAME, "names")
     yield "names as bytes", only(names=lambda n: n.astype("S")), reads_or_refused(NAME)
     yield "groups as bytes", only(groups=lambda n: n.astype("S")), reads_or_refused(NAME)
-    yield "groups as numbers", only(groups=lambda g: np.array([int(p[1:]) for p in g])), reads(
-        only(groups=lambda g: np.array([p[1:] for p in g]))
+    yield (
+        "groups as numbers",
+        only(groups=lambda g: np.array([int(p[1:]) for p in g])),
+        reads(only(groups=lambda g: np.array([p[1:] for p in g]))),
     )
     odd = only(names=lambda n: np.array(["a\nb", *n[1:]]))
     yield "a line end in a name", odd, reads(odd)
-    yield "nothing but volumes", with_arrays(lambda found: dict.fromkeys([name for name in found if name != "volumes"])), refused(
-        "diameter_mm"
+    yield (
+        "nothing but volumes",
+        with_arrays(lambda found: dict.fromkeys([name for name in found if name != "volumes"])),
+        refused("diameter_mm"),
     )
 
 

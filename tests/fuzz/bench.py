@@ -3,15 +3,13 @@
 import re
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from tests.fuzz import calls, commands, folders, verdict
-from tests.fuzz.cases import Case, Change, unchanged
+from tests.fuzz.cases import Case, Change
 from tests.fuzz.commands import COMMANDS, Call, Result
 from tests.fuzz.verdict import Verdict
 

@@ -68,8 +68,7 @@ def in_process(arguments: Sequence[str], cwd: Path, limit_s: float = LIMIT_S) ->
                 crash = f"not done within {limit_s:g} s"
             except BaseException as error:  # pytest's own too, which warnings may become
                 crash = _place(error)
-        texts = [_all(file) for file in (out, err)]
-    return Outcome(code, *texts, crash)
+        return Outcome(code, _all(out), _all(err), crash)
 
 
 def subprocess_of(arguments: Sequence[str], cwd: Path, limit_s: float = LIMIT_S) -> Outcome:

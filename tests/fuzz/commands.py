@@ -27,7 +27,7 @@ UNET = ("--data.jitter", "2", "--model.features", "2")
 
 
 class Call(NamedTuple):
-    """Where a command finds what it needs.
+    """The places of a call.
 
     Attributes:
       root: the folder, as it is given to the command.
@@ -204,13 +204,22 @@ COMMANDS: dict[str, Command] = {
     ),
     "sweep": Command(_in_sweep, _printed),
     "plan": Command(
-        lambda call: ["plan", *call.data, *SIZE, *call.cache, *NODULES, "--stop.target", "0.001", "--workdir", str(call.work / "plan")], _printed
+        lambda call: [
+            "plan",
+            *call.data,
+            *SIZE,
+            *call.cache,
+            *NODULES,
+            "--stop.target",
+            "0.001",
+            "--workdir",
+            str(call.work / "plan"),
+        ],
+        _printed,
     ),
     "insert": Command(lambda call: _insert(call.root, str(call.shared / "chest"), call), _written),
     "insert into": Command(lambda call: _insert(str(call.shared / "cubes"), call.root, call), _written),
-    "generate into": Command(
-        lambda call: [*_generate(str(call.shared / "generator"), call), "--into", call.root], _written
-    ),
+    "generate into": Command(lambda call: [*_generate(str(call.shared / "generator"), call), "--into", call.root], _written),
     "judge": Command(lambda call: _judge(str(call.shared / "real.npz"), call.root, call), _judged),
     "judge real": Command(lambda call: _judge(call.root, str(call.shared / "generated"), call), _judged),
     "report": Command(lambda call: ["report", call.root], _reported),

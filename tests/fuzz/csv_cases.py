@@ -24,7 +24,7 @@ from tests.fuzz.folders import CSV, read_rows, table_path, write_rows
 
 Rows = list[list[str]]
 LINE = f"{CSV} line 4"
-"""Where the CSV describes the nodule n2."""
+"""The line of the nodule n2."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Column:
         """Writes the CSV with the column changed."""
         rows = read_rows(folder)
         at = rows[0].index(self.column)
-        write_rows(table_path(folder), [row[:at] + [self.text if i else row[at]] + row[at + 1 :] for i, row in enumerate(rows)])
+        write_rows(table_path(folder), [[*row[:at], self.text if i else row[at], *row[at + 1 :]] for i, row in enumerate(rows)])
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,9 @@ def _dialects() -> Iterator[tuple[str, Change, Expect]]:
     yield "semicolons and decimal commas", written(";", comma=True), reads_or_refused(CSV)
     yield "tabs and decimal commas", written("\t", comma=True), reads_or_refused(CSV)
     yield "decimal commas in quotes", written(comma=True), reads_or_refused(f"{CSV} line 2")
-    bare = text_changed(lambda text: "\n".join(line.replace(".", ",").replace(",nii,gz", ".nii.gz") for line in text.split("\n")))
+    bare = text_changed(
+        lambda text: "\n".join(line.replace(".", ",").replace(",nii,gz", ".nii.gz") for line in text.split("\n"))
+    )
     yield "decimal commas without quotes", bare, refused(f"{CSV} line 2")
     yield "a line sep=;", Both(written(";"), text_changed(lambda text: "sep=;\n" + text)), reads_or_refused(CSV)
     yield "a comment line", text_changed(lambda text: "# made by hand\n" + text), reads_or_refused(CSV)
@@ -164,11 +166,19 @@ def _dialects() -> Iterator[tuple[str, Change, Expect]]:
 
 
 def _columns() -> Iterator[tuple[str, Change, Expect]]:
-    yield "other columns", rows_changed(lambda rows: [[*row, "x"] if i else [*row, "mine"] for i, row in enumerate(rows)]), reads()
+    yield (
+        "other columns",
+        rows_changed(lambda rows: [[*row, "x"] if i else [*row, "mine"] for i, row in enumerate(rows)]),
+        reads(),
+    )
     numbered = rows_changed(lambda rows: [["", *rows[0]], *([str(i), *row] for i, row in enumerate(rows[1:]))])
     yield "a column without a name", numbered, reads()
     yield "columns in another order", rows_changed(lambda rows: [row[::-1] for row in rows]), reads()
-    yield "all names in capitals", rows_changed(lambda rows: [[name.upper() for name in rows[0]], *rows[1:]]), reads_or_refused(CSV)
+    yield (
+        "all names in capitals",
+        rows_changed(lambda rows: [[name.upper() for name in rows[0]], *rows[1:]]),
+        reads_or_refused(CSV),
+    )
     for old in ("coordX", "patient", "category", "diameter_mm", "file"):
         for new in (old.lower() if old == "coordX" else old.capitalize(),):
             yield f"{new} for {old}", headed(old, new), reads_or_refused(CSV, old)
@@ -188,11 +198,17 @@ def _columns() -> Iterator[tuple[str, Change, Expect]]:
 
 def _rows() -> Iterator[tuple[str, Change, Expect]]:
     gone = Without()
-    yield "a row cut in its middle", rows_changed(lambda rows: [row[:4] if i == 3 else row for i, row in enumerate(rows)]), left_out(gone, LINE)
+    yield (
+        "a row cut in its middle",
+        rows_changed(lambda rows: [row[:4] if i == 3 else row for i, row in enumerate(rows)]),
+        left_out(gone, LINE),
+    )
     short = rows_changed(lambda rows: [row[:6] if i == 3 else row for i, row in enumerate(rows)])
     yield "a row without its last cell", short, reads_or_leaves_out(gone, LINE, like=Cell("category", ""))
     yield "a row with a cell more", with_cell(["x"]), left_out(gone, LINE)
-    comma = rows_changed(lambda rows: [[*row[:2], *row[2].split("."), *row[3:]] if i == 3 else row for i, row in enumerate(rows)])
+    comma = rows_changed(
+        lambda rows: [[*row[:2], *row[2].split("."), *row[3:]] if i == 3 else row for i, row in enumerate(rows)]
+    )
     yield "a row with one decimal comma", comma, left_out(gone, LINE)
     yield "a row twice", rows_changed(lambda rows: [*rows, rows[3]]), reads_or_refused(f"{CSV} line 8")
     yield "all rows twice", rows_changed(lambda rows: [*rows, *rows[1:]]), reads_or_refused(f"{CSV} line 8")
@@ -210,13 +226,35 @@ def _rows() -> Iterator[tuple[str, Change, Expect]]:
 
 def _numbers() -> Iterator[tuple[str, Change, Expect]]:
     gone = Without()
-    for text in ("0", "-6", "nan", "NaN", "inf", "-inf", "1e30", "1e308", "1e999", "6 mm", "~6", "6,0", "6.0.0", "0x6", "1_0", "six", "5-7"):
+    for text in (
+        "0",
+        "-6",
+        "nan",
+        "NaN",
+        "inf",
+        "-inf",
+        "1e30",
+        "1e308",
+        "1e999",
+        "6 mm",
+        "~6",
+        "6,0",
+        "6.0.0",
+        "0x6",
+        "1_0",
+        "six",
+        "5-7",
+    ):
         yield f"diameter {text}", Cell("diameter_mm", text), left_out(gone, LINE)
     yield "an empty diameter", Cell("diameter_mm", ""), left_out(gone, "n2.nii.gz")
     yield "diameter +5.1e0", Cell("diameter_mm", "+5.1e0"), reads()
     for text in ("nan", "inf", "1e30", "1e308", "-500", "", "12,5", "n/a"):
         yield f"coordX {text or 'empty'}", Cell("coordX", text), left_out(gone, LINE)
-    yield "coordinates in voxels", Both(Cell("coordX", "7"), Both(Cell("coordY", "8"), Cell("coordZ", "5"))), left_out(gone, LINE)
+    yield (
+        "coordinates in voxels",
+        Both(Cell("coordX", "7"), Both(Cell("coordY", "8"), Cell("coordZ", "5"))),
+        left_out(gone, LINE),
+    )
     nothing = Both(Column("coordX", ""), Both(Column("coordY", ""), Column("coordZ", "")))
     yield "empty coordinates", nothing, reads(WithoutColumns(("coordX", "coordY", "coordZ")))
     yield "a centre on the volume's face", Cell("coordX", "9.61"), reads(Cell("coordX", "9.610"))
@@ -226,7 +264,20 @@ def _numbers() -> Iterator[tuple[str, Change, Expect]]:
 
 def _files() -> Iterator[tuple[str, Change, Expect]]:
     gone = Without()
-    for text in ("../n2.nii.gz", "/etc/passwd", "", "n2", "n2.nii", "N2.NII.GZ", "images", ".", "n2.nii.gz/", "C:\\n2.nii.gz", "~", "\\"):
+    for text in (
+        "../n2.nii.gz",
+        "/etc/passwd",
+        "",
+        "n2",
+        "n2.nii",
+        "N2.NII.GZ",
+        "images",
+        ".",
+        "n2.nii.gz/",
+        "C:\\n2.nii.gz",
+        "~",
+        "\\",
+    ):
         place = "n2.nii.gz" if text[:2] == "C:" else text if text not in ("", ".", "\\") else CSV
         yield f"file {text or 'empty'}", Cell("file", text), left_out(gone, place)
     yield "file ./n0.nii.gz", Cell("file", "./n0.nii.gz", 1), reads_or_refused("n0.nii.gz")

@@ -109,8 +109,12 @@ def _lacking() -> Iterator[Case]:
         "of the ending .nii": (lambda folder: (folder / MASK).rename(folder / "masks/n2.nii"), without),
     }
     for name, (change, like) in elsewhere.items():
-        yield Case(f"mask: {name}", "cubes", change, on("prepare, evaluate", reads(like)) | on("segment, insert", refused("n2")))
-    empty = on("prepare", Expect((Reading(zeros), *LOST.readings), True, (NAME,))) | on("segment, train unet, insert", refused("n2"))
+        yield Case(
+            f"mask: {name}", "cubes", change, on("prepare, evaluate", reads(like)) | on("segment, insert", refused("n2"))
+        )
+    empty = on("prepare", Expect((Reading(zeros), *LOST.readings), True, (NAME,))) | on(
+        "segment, train unet, insert", refused("n2")
+    )
     yield Case("mask: without a voxel", "cubes", zeros, empty)
 
     def no_folder(folder: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.fuzz.cases import Both, Case, Change, Expect, left_out, on, reads, reads_or_refused, unchanged
 from tests.fuzz.csv_cases import Cell, Without
-from tests.fuzz.folders import hu, NODULES, write_image
+from tests.fuzz.folders import NODULES, hu, write_image
 from tests.fuzz.volume_cases import content
 
 FIRST, LAST = 1, 6
@@ -81,7 +81,9 @@ def _volumes() -> Iterator[Case]:
         yield Case(f"name: {name}", "cubes", Rename(row, file), on(f"prepare, segment, {third}", expect), renamed=True)
     either = Expect((*reads().readings, *left_out(Without(LAST), "nii.gz").readings), True, ("nii.gz",))
     other = Rename(LAST, "zu\u0308.nii.gz", "zü.nii.gz")
-    yield Case("name: composed in the CSV, decomposed on the disk", "cubes", other, on("prepare, segment", either), renamed=True)
+    yield Case(
+        "name: composed in the CSV, decomposed on the disk", "cubes", other, on("prepare, segment", either), renamed=True
+    )
     empty = Both(Rename(FIRST, "a\nb.nii.gz"), content(b"", "images/a\nb.nii.gz"))
     lost = left_out(Without(FIRST), "b.nii.gz")
     yield Case("name: a line end, of a volume of 0 bytes", "cubes", empty, on("prepare, segment, evaluate", lost), renamed=True)
@@ -104,7 +106,7 @@ def _texts() -> Iterator[Case]:
 
 FOLDERS = {
     "spaces": "my data (1)",
-    "quotes": "it's \"mine\"",
+    "quotes": 'it\'s "mine"',
     "a comma": "a,b",
     "an equals sign": "a=b",
     "a leading hyphen": "-data",

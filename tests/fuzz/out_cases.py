@@ -41,7 +41,9 @@ def cases() -> Iterator[Case]:
             yield Case(f"--out: {name}", "cubes", change, on("describe, insert", of_folders), options)
             yield Case(f"--out: {name}", "generator", change, on("generate", of_folders), options)
             if name != "below a folder that is not there, which is a file":
-                yield Case(f"--out: {name}", "cubes", change, on("prepare, evaluate", Expect(of_folders.readings, True)), options)
+                yield Case(
+                    f"--out: {name}", "cubes", change, on("prepare, evaluate", Expect(of_folders.readings, True)), options
+                )
     kept = ("--out", "{folder}/../out")
     yield Case("--out: a folder with another file", "cubes", _full, on("insert", refused("out")), kept)
     yield Case("--out: a folder with another file", "generator", _full, on("generate", refused("out")), kept)

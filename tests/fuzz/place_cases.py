@@ -8,9 +8,7 @@ from shutil import rmtree
 from tests.fuzz.cases import Case, Change, Expect, on, reads, reads_or_refused, refused, unchanged
 from tests.fuzz.folders import CSV
 
-OF_CUBES = (
-    "prepare, inspect, evaluate, segment, train, train unet, augment, describe, sweep, plan, insert, judge, judge real"
-)
+OF_CUBES = "prepare, inspect, evaluate, segment, train, train unet, augment, describe, sweep, plan, insert, judge, judge real"
 INTO = "insert into, generate into"
 OF_RUNS = "evaluate run, describe with, export, generate, report"
 

@@ -75,7 +75,11 @@ def _of_runs() -> Iterator[tuple[str, Change, Expect]]:
     checkpoint = "checkpoints"
     yield "checkpoints: missing", gone("checkpoints"), refused(checkpoint)
     yield "checkpoints: empty", lambda folder: (rmtree(folder / checkpoint), (folder / checkpoint).mkdir()), refused(checkpoint)
-    yield "checkpoints: a file", lambda folder: (rmtree(folder / checkpoint), (folder / checkpoint).touch()), refused(checkpoint)
+    yield (
+        "checkpoints: a file",
+        lambda folder: (rmtree(folder / checkpoint), (folder / checkpoint).touch()),
+        refused(checkpoint),
+    )
     yield "checkpoints: other files beside", lambda folder: (folder / checkpoint / ".DS_Store").touch(), reads()
     for name in DAMAGES:
         yield f"checkpoint: {name}", _damaged(name), refused(checkpoint)
@@ -103,7 +107,12 @@ CELL = "records/strong-n1-seed0.json"
 
 def _of_sweeps() -> Iterator[tuple[str, Change, Expect]]:
     toml = "sweep.toml"
-    for name, text in {"text": "not TOML", "zeros": bytes(99), "not UTF-8": b'mode = "\xff"', "an unknown key": "mod = 1\n"}.items():
+    for name, text in {
+        "text": "not TOML",
+        "zeros": bytes(99),
+        "not UTF-8": b'mode = "\xff"',
+        "an unknown key": "mod = 1\n",
+    }.items():
         yield f"{toml}: {name}", put(toml, text), refused(toml)
     yield f"{toml}: missing", gone(toml), refused(toml)
     yield f"{toml}: a folder", lambda folder: (gone(toml)(folder), (folder / toml).mkdir()), refused(toml)

@@ -9,7 +9,19 @@ from pathlib import Path
 import numpy as np
 import SimpleITK as sitk
 
-from tests.fuzz.cases import Both, Case, Change, Expect, left_out, on, reads, reads_or_leaves_out, reads_or_refused, refused, unchanged
+from tests.fuzz.cases import (
+    Both,
+    Case,
+    Change,
+    Expect,
+    left_out,
+    on,
+    reads,
+    reads_or_leaves_out,
+    reads_or_refused,
+    refused,
+    unchanged,
+)
 from tests.fuzz.csv_cases import Cell, Column, WithoutColumns, headed, rows_changed, text_changed, written
 from tests.fuzz.folders import NODULES, SCAN_GRID, Grid, hu, write_image
 
@@ -118,10 +130,18 @@ def _voxels() -> Iterator[tuple[str, Change, Expect]]:
     zraw = f"subset1/{UID}.zraw"
     yield "a .zraw cut", Both(compressed, _raw(lambda data: data[: len(data) // 2], zraw)), LOST
     yield "a .zraw of text", Both(compressed, _raw(lambda _: b"404" * 99, zraw)), LOST
-    yield "a .zraw of too few voxels", Both(compressed, _raw(lambda data: zlib.compress(zlib.decompress(data)[:-99]), zraw)), LOST
+    yield (
+        "a .zraw of too few voxels",
+        Both(compressed, _raw(lambda data: zlib.compress(zlib.decompress(data)[:-99]), zraw)),
+        LOST,
+    )
     yield "a .zraw, and no size of it", Both(compressed, line("CompressedDataSize", None)), reads()
     yield "float32", _written(hu(field).astype(np.float32)), reads()
-    yield "the other byte order", Both(_raw(lambda data: np.frombuffer(data, "<i2").astype(">i2").tobytes()), line("BinaryDataByteOrderMSB", "True")), reads()
+    yield (
+        "the other byte order",
+        Both(_raw(lambda data: np.frombuffer(data, "<i2").astype(">i2").tobytes()), line("BinaryDataByteOrderMSB", "True")),
+        reads(),
+    )
     yield "a head before the voxels", Both(_raw(lambda data: bytes(64) + data), line("HeaderSize", "64")), reads()
     yield "a head of unknown size", Both(_raw(lambda data: bytes(64) + data), line("HeaderSize", "-1")), reads()
     yield "NaN", _written(np.where(np.abs(field) < 1e9, np.nan, 0).astype(np.float32)), LOST
@@ -129,7 +149,11 @@ def _voxels() -> Iterator[tuple[str, Change, Expect]]:
     yield "a billion", _written(np.full(field.shape, 10**9, np.int32)), LOST
     turned = SCAN_GRID.around(SCAN_GRID.middle, direction=(-1.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0, 0.0, 1.0))
     yield "turned by 180 degrees", _written(hu(NODULES[1].field(turned)), turned), reads(near=True)
-    yield "colours", lambda folder: sitk.WriteImage(sitk.Compose([sitk.ReadImage(str(folder / SCAN))] * 3), str(folder / SCAN)), LOST
+    yield (
+        "colours",
+        lambda folder: sitk.WriteImage(sitk.Compose([sitk.ReadImage(str(folder / SCAN))] * 3), str(folder / SCAN)),
+        LOST,
+    )
 
 
 def _places() -> Iterator[tuple[str, Change, Expect]]:
