@@ -76,7 +76,7 @@ def _arguments() -> argparse.Namespace:
         "--only", default="", metavar="PATTERN", help="calls whose 'case × command' has this regular expression"
     )
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="a new folder for the cases; those that failed stay in it")
-    parser.add_argument("--all", action="store_true", help="all commands of each case (default: two of them in turns)")
+    parser.add_argument("--all", action="store_true", help="all commands of each case (default: two of them)")
     parser.add_argument("--subprocess", action="store_true", help="each call in a process of its own")
     parser.add_argument("--quiet", action="store_true", help="prints the failures and the counts only")
     parser.add_argument("--list", action="store_true", help="names the calls and ends")

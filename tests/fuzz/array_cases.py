@@ -85,7 +85,7 @@ def _files() -> Iterator[tuple[str, Change, Expect]]:
     yield "an array that is none", _archive({"volumes.npy": b"\x93NUMPYxxxx"}), wrong
     yield "an array larger than its file", _archive({"volumes.npy": _huge()}), wrong
     objects = {"volumes": np.array([None] * 6, object)}
-    yield "Python objects", lambda folder: np.savez(folder / NAME, **objects), wrong
+    yield "Python objects", lambda folder: np.savez(folder / NAME, allow_pickle=True, **objects), wrong
     yield "Python objects for names", only(names=lambda names: names.astype(object)), wrong
     yield "no volumes", only(volumes=lambda _: None), wrong
     yield "volumes under another name", with_arrays(lambda found: {"volumes": None, "images": found["volumes"]}), wrong

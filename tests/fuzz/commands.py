@@ -27,7 +27,7 @@ UNET = ("--data.jitter", "2", "--model.features", "2")
 
 
 class Call(NamedTuple):
-    """Where a command finds what it needs.
+    """The places of a call.
 
     Attributes:
       root: the folder, as it is given to the command.

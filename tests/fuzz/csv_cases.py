@@ -24,7 +24,7 @@ from tests.fuzz.folders import CSV, read_rows, table_path, write_rows
 
 Rows = list[list[str]]
 LINE = f"{CSV} line 4"
-"""Where the CSV describes the nodule n2."""
+"""The line of the nodule n2."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Column:
         """Writes the CSV with the column changed."""
         rows = read_rows(folder)
         at = rows[0].index(self.column)
-        write_rows(table_path(folder), [row[:at] + [self.text if i else row[at]] + row[at + 1 :] for i, row in enumerate(rows)])
+        write_rows(table_path(folder), [[*row[:at], self.text if i else row[at], *row[at + 1 :]] for i, row in enumerate(rows)])
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ def luna16(folder: Path) -> None:
 def npz(folder: Path) -> None:
     """Writes a folder with one file of arrays."""
     folder.mkdir(parents=True, exist_ok=True)
-    np.savez(folder / "all.npz", **arrays())
+    np.savez(folder / "all.npz", allow_pickle=False, **arrays())
 
 
 def arrays() -> dict[str, np.ndarray]:

@@ -17,6 +17,7 @@ FIELDS = np.dtype(
     ]
 )
 """The header of NIfTI-1: 348 bytes."""
+NAMES = FIELDS.names or ()
 
 
 def contents(path: Path) -> tuple[np.ndarray, bytes]:
@@ -36,7 +37,7 @@ def with_fields(**values: object) -> Callable[[Path], None]:
     def change(path: Path) -> None:
         header, rest = contents(path)
         for name, value in values.items():
-            if name in FIELDS.fields:
+            if name in NAMES:
                 header[name] = value
             else:
                 field, _, index = name.rpartition("_")
@@ -88,7 +89,7 @@ def version_2(path: Path) -> None:
         1, np.dtype({"names": list(PLACES), "formats": [*PLACES.values()], "offsets": list(OFFSETS), "itemsize": 540})
     )
     for name in PLACES:
-        if name in FIELDS.fields and name not in ("magic", "sizeof_hdr"):
+        if name in NAMES and name not in ("magic", "sizeof_hdr"):
             new[name] = old[name]
     new["sizeof_hdr"], new["magic"], new["vox_offset"] = 540, b"n+2\0\r\n\x1a\n", 544
     write(path, new, rest)

@@ -41,7 +41,7 @@ def _real(path: Path, _: Made) -> None:
     found = balls(0, 60)
     assert found.masks is not None
     texts = {name: np.array(getattr(found, name)) for name in ("names", "groups", "categories")}
-    np.savez(path, volumes=found.values, masks=found.masks, **texts)
+    np.savez(path, volumes=found.values, masks=found.masks, allow_pickle=False, **texts)
 
 
 def _real_folder(path: Path, made: Made) -> None:

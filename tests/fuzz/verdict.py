@@ -14,7 +14,7 @@ BAD_INPUT = 2
 
 ROUNDING = 1e-5
 NEAR_HU, NEAR_SHARE, NEAR_MASK = 3.0, 0.03, 0.15
-"""On another grid: HU by which voxels may differ, the relative difference of other numbers, and the share of mask voxels."""
+"""Tolerances for another grid: HU of voxels, the relative difference of other numbers, the share of mask voxels."""
 
 Kind = Literal["read", "left out", "refused", "TRACEBACK", "SILENT", "UNNAMED", "NOISY", "REFUSED", "TOO LATE"]
 
@@ -22,10 +22,14 @@ Kind = Literal["read", "left out", "refused", "TRACEBACK", "SILENT", "UNNAMED", 
 class Verdict(NamedTuple):
     """How a call ended; kinds in capitals are failures.
 
+    - `SILENT`: a result that is wrong without a word
+    - `UNNAMED`: a refusal that is not one line with the place
+    - `NOISY`: a refusal beside warnings of a library
+    - `REFUSED`: a refusal of a folder that must be read
+
     Attributes:
-      kind: `SILENT` is a result that is wrong without a word. `UNNAMED` is a refusal that is not one line with the place.
-        `NOISY` is a refusal beside warnings of a library. `REFUSED` is a refusal of what must be read.
-      text: the error line, or what is wrong.
+      kind: the way.
+      text: the error line, or the fault.
     """
 
     kind: Kind

@@ -309,15 +309,11 @@ def _whole_folders() -> Iterator[Case]:
 def cases() -> Iterator[Case]:
     """All cases of volumes."""
     damages = ((name, change, KINDS[kind]) for name, change, kind in damaged(IMAGE))
-    several = (*damages, *_headers(), *_types(), *_axes(), *_in_formats())
+    several = (*damages, *_headers(), *_types(), *_axes())
     for number, (name, change, expect) in enumerate(several):
-        renamed = (
-            ("n2.nii.gz" not in expect.names and bool(expect.names))
-            or "NIfTI w" in name
-            or "MetaImage" in name
-            or "NRRD" in name
-        )
-        yield Case(f"volume: {name}", "cubes", change, readers(number, expect), renamed=renamed)
+        yield Case(f"volume: {name}", "cubes", change, readers(number, expect))
+    for number, (name, change, expect) in enumerate(_in_formats()):
+        yield Case(f"format: {name}", "cubes", change, readers(number, expect), renamed=True)
     for name, grid in geometries():
         yield Case(f"geometry: {name}", "cubes", on_grid(grid), on("prepare, evaluate", reads(near=True)))
     yield from _whole_folders()
