@@ -30,7 +30,7 @@ NPZ, CSV, TABLE, FOLDER = "mixtures.npz", "mixtures.csv", "nodules.csv", "recons
 
 Steps = Annotated[int, between(0, 100_000)]
 
-MOST_VOXELS = 2**22
+MOST_VOXELS = 2**21
 """Voxels of the sections that are described at a time; with what is computed of them they take some hundred megabytes."""
 
 LONGEST_NAME = 200

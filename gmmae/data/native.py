@@ -67,7 +67,7 @@ def read(config: DataConfig) -> tuple[Scanned, ...]:
         plan = cubes.plan(config)
     except OSError as error:
         raise TransientError(f"data.root must be a folder that can be read; got {error}: try the same command again") from error
-    refuse(plan.faults)
+    refuse(plan.faults, "take its row out of the CSV")
     if not plan.tasks:
         raise DataError(f"data.csv must list a nodule; {config.root} lists none")
     found = _read_all(plan.tasks, config.least_axes, config.hu, plan.inputs)

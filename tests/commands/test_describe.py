@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import SimpleITK as sitk
 
-from gmmae.commands import cli
-from gmmae.commands.describe import _cut
+from gmmae.commands import api, cli
+from gmmae.commands import describe as described
+from gmmae.commands.describe import LONGEST_NAME, _cut, _names
 from gmmae.data.config import DataConfig
 from gmmae.data.extraction import prepare
+from gmmae.training import programs
 from gmmae.training.loop import run
 from tests.small import Recorder, small
 
@@ -185,3 +187,86 @@ def test_what_cannot_be_described_is_said_in_a_line(trained, files, tmp_path, ar
     assert message in error
     assert error.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_each_volume_has_a_file_and_a_row_with_its_path(trained, tmp_path):
+    volumes = [tmp_path / name for name in ("a.mha", "a.nii.gz", "a_1.nii.gz", "A.nii", "b/a.mha")]
+    (tmp_path / "b").mkdir()
+    for i, path in enumerate(volumes):
+        moved = bright(MIDDLE)
+        moved.SetOrigin([*moved.GetOrigin()[:2], moved.GetOrigin()[2] + 100 * i])
+        sitk.WriteImage(moved, path)
+    out, options = tmp_path / "out", ("--data.edge", "20mm", "--data.cache", tmp_path / "cache", "--data.workers", 1)
+    code, _, error = describe(trained, *volumes, "--out", out, *options)
+    assert code == 0, error
+    table = rows(out / "nodules.csv")
+    assert {row["path"] for row in table} == set(map(str, volumes))
+    assert len({row["file"].casefold() for row in table}) == 5
+    with np.load(out / "mixtures.npz") as found:
+        assert found["paths"].tolist() == [row["path"] for row in table]
+        assert [f"reconstructions/{name}.nii.gz" for name in found["names"]] == [row["file"] for row in table]
+    for row in table:  # each reconstruction lies in the middle of its own volume
+        found, volume = (sitk.ReadImage(str(path)) for path in (out / row["file"], row["path"]))
+        middles = [
+            np.array(i.TransformContinuousIndexToPhysicalPoint([(n - 1) / 2 for n in i.GetSize()])) for i in (found, volume)
+        ]
+        np.testing.assert_allclose(*middles, atol=1e-3)
+    code, _, error = describe(trained, volumes[0], tmp_path / "b" / ".." / "a.mha", "--out", out, *options)
+    assert (code, error.count("\n")) == (2, 1)
+    assert f"each volume must be given once; got {volumes[0]} 2 times" in error
+
+
+@pytest.mark.parametrize(
+    ("names", "wanted"),
+    [
+        (["a.mha", "a.nii.gz", "a_1.nii.gz"], ["a", "a_2", "a_1"]),
+        (["a_1.nii", "a.nii", "a.mha", "a.mhd"], ["a_1", "a", "a_2", "a_3"]),
+        (["Nodule.mha", "nodule.mha", "NODULE_1.mha"], ["Nodule", "nodule_2", "NODULE_1"]),
+        (["caf\u00e9.nii", "cafe\u0301.nii"], ["caf\u00e9", "caf\u00e9_1"]),  # one name, in two forms of Unicode
+        (["x/a b.nii", "x_a b.nii", "x/a_b.nii"], ["x_a_b", "x_a_b_1", "x_a_b_2"]),
+        ([".nii.gz", "é" * 150 + ".nii"], ["volume", "é" * (LONGEST_NAME // 2)]),
+    ],
+)
+def test_names_of_files_differ_on_every_file_system(names, wanted):
+    assert _names(names) == wanted
+
+
+def test_volumes_are_described_some_at_a_time_with_the_same_result(trained, tmp_path, monkeypatch):
+    values = np.stack([sitk.GetArrayFromImage(bright(MIDDLE + np.array([i / 2, 0, 0])))[2:10, 11:19, 8:16] for i in range(5)])
+    np.savez(tmp_path / "many.npz", volumes=values)
+    monkeypatch.setattr(programs, "EVAL_DEVICE_BATCH", 2)
+    at_once = []
+    refine = api.Trained.refine
+
+    def watched(self, samples, steps=30):
+        at_once.append(len(samples))
+        return refine(self, samples, steps)
+
+    monkeypatch.setattr(api.Trained, "refine", watched)
+    for name, most in (("whole", 2**22), ("parts", 1)):
+        monkeypatch.setattr(described, "MOST_VOXELS", most)
+        code, _, error = describe(trained, tmp_path / "many.npz", "--out", tmp_path / name, "--data.cache", tmp_path / "cache")
+        assert code == 0, error
+    assert at_once == [5, 2, 2, 2]
+    for file in ("nodules.csv", "mixtures.csv", *(f"reconstructions/many_0000{i}.nii.gz" for i in range(5))):
+        assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "parts" / file).read_bytes()
+
+
+def test_a_volume_without_mass_is_named_and_nothing_is_written(trained, files, tmp_path):
+    dark = sitk.Cast(bright(MIDDLE) * 0 - 1024, sitk.sitkInt16)
+    sitk.WriteImage(dark, tmp_path / "dark.nii.gz")
+    options = ("--data.edge", "20mm", "--data.cache", tmp_path / "cache")
+    code, _, error = describe(trained, files[0][0], tmp_path / "dark.nii.gz", "--out", tmp_path / "out", *options)
+    assert code == 2
+    assert f"lower end, -1000; {tmp_path / 'dark.nii.gz'} has none: lower data.window" in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_scans_is_told_what_describe_takes(trained, tmp_path):
+    (tmp_path / "scans" / "subset0").mkdir(parents=True)
+    sitk.WriteImage(bright(MIDDLE), tmp_path / "scans" / "subset0" / "uid.mhd")
+    (tmp_path / "scans" / "annotations.csv").write_text("seriesuid,coordX,coordY,coordZ,diameter_mm\nuid,-30,12,250,8\n")
+    code, _, error = describe(trained, tmp_path / "scans", "--out", tmp_path / "out", "--data.cache", tmp_path / "cache")
+    assert (code, error.count("\n")) == (2, 1)
+    assert "shaped like LUNA16: give .mhd files" in error
+    assert "--data.source" not in error

@@ -37,11 +37,11 @@ class Fault(NamedTuple):
         return " ".join(f"{self.place}: {self.text}".split())
 
 
-def refuse(faults: Sequence[Fault]) -> None:
-    """Raises DataError with the first fault, if there is one."""
+def refuse(faults: Sequence[Fault], way_out: str = "set data.on_error = skip to leave such nodules out") -> None:
+    """Raises DataError with the first fault, if there is one; `way_out` is what the user may do besides."""
     if len(faults) > 0:
         more = f", the first of {len(faults)} faults" if len(faults) > 1 else ""
-        raise DataError(f"{faults[0].line()}{more}: mend it, or set data.on_error = skip to leave such nodules out")
+        raise DataError(f"{faults[0].line()}{more}: mend it, or {way_out}")
 
 
 class Row(NamedTuple):

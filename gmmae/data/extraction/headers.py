@@ -33,6 +33,13 @@ MAGIC = {348: b"n+1\0", 540: b"n+2\0"}
 """How a NIfTI file of one piece is marked, by the length of its header."""
 
 
+NIFTI_BYTES = {
+    **{2: 1, 4: 2, 8: 4, 16: 4, 64: 8, 256: 1, 512: 2, 768: 4, 1024: 8, 1280: 8},
+    **{32: 8, 128: 3, 1536: 16, 1792: 16, 2048: 32, 2304: 4},
+}
+"""Bytes of a voxel by the code of its type; those of the second line are refused when their components are counted."""
+
+
 class Nifti(NamedTuple):
     """Fields of a NIfTI header.
 
@@ -42,7 +49,6 @@ class Nifti(NamedTuple):
       magic: the mark of the format.
       dim: number of axes, then voxels along each.
       datatype: code of the voxels' type on disk.
-      bits: of a voxel on disk.
       pixdim: a sign, then the spacing along each axis.
       offset: the first byte of the voxels.
       slope, intercept: what the voxels are multiplied with, and what is added then.
@@ -55,13 +61,17 @@ class Nifti(NamedTuple):
     magic: bytes
     dim: tuple[int, ...]
     datatype: int
-    bits: int
     pixdim: tuple[float, ...]
     offset: float
     slope: float
     intercept: float
     sform_code: int
     sform: tuple[float, ...]
+
+    @property
+    def voxel_bytes(self) -> int:
+        """The length of a voxel on disk."""
+        return NIFTI_BYTES[self.datatype]
 
     @property
     def voxel_type(self) -> np.dtype | None:
@@ -74,7 +84,6 @@ LAYOUTS: dict[int, dict[str, tuple[str, int]]] = {
         "magic": ("4s", 344),
         "dim": ("8h", 40),
         "datatype": ("h", 70),
-        "bits": ("h", 72),
         "pixdim": ("8f", 76),
         "offset": ("f", 108),
         "slope": ("f", 112),
@@ -86,7 +95,6 @@ LAYOUTS: dict[int, dict[str, tuple[str, int]]] = {
         "magic": ("4s", 4),
         "dim": ("8q", 16),
         "datatype": ("h", 12),
-        "bits": ("h", 14),
         "pixdim": ("8d", 104),
         "offset": ("q", 168),
         "slope": ("d", 176),
@@ -204,6 +212,8 @@ def _check_nifti(header: Nifti) -> None:
     axes = header.dim[0]
     if not 1 <= axes <= 7 or min(header.dim[1 : axes + 1]) < 1:
         raise DataError(f"dim in the header must be 1 to 7 axes and their positive lengths; got {_said(header.dim)}")
+    if header.datatype not in NIFTI_BYTES:
+        raise DataError(f"voxels must be numbers; datatype in the header is {header.datatype}")
     spacing = header.pixdim[1 : min(axes, 3) + 1]
     if not all(math.isfinite(mm) and mm > 0 for mm in spacing):
         raise DataError(f"the spacing in the header must be positive and finite; pixdim is {_said(spacing)}")

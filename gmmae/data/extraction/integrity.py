@@ -168,7 +168,7 @@ def _nifti_voxels(path: Path, header: Nifti, voxels: int) -> Iterator[Shaped[np.
 
 
 def _promised(header: Nifti, voxels: int) -> int:
-    return voxels * header.bits // 8 + int(header.offset)
+    return voxels * header.voxel_bytes + int(header.offset)
 
 
 def _check_length(data: Path, promised: int) -> None:

@@ -165,5 +165,5 @@ def _three(known: tuple[float, ...], axes: int, rest: float, columns: str) -> Po
     """As many of the numbers as a volume has axes, and `rest` for those that it lacks."""
     if len(known) < axes:
         raise DataError(f"{columns} must be given for each of the volume's {axes} axes; got {len(known)} of them")
-    x, y, z = (*known[:axes], rest, rest)[:3]
+    x, y, z = (*known[:axes], rest, rest, rest)[:3]
     return (x, y, z)

@@ -185,7 +185,9 @@ def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Readi
     faults = [*plan.faults, *(fault for reading in readings for fault in reading.result.faults)]
     if not found:
         why = "".join(f": {fault.line()}" for fault in faults[:1])
-        raise DataError(f"data must hold a nodule that can be read; {plan.annotations} are listed, {len(faults)} faults{why}")
+        raise DataError(
+            f"data must hold a nodule that can be read; {config.root} lists {plan.annotations}, with {len(faults)} faults{why}"
+        )
     files = {cube.item.name: _file(config, reading.task) for reading in readings for cube in reading.result.cubes}
     # Workers finish in any order; the result must not depend on it.
     found.sort(key=lambda cube: cube.item.name)

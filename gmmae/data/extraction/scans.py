@@ -28,6 +28,8 @@ VOXEL_BYTES = {
     sitk.sitkFloat64: 8,
 }
 
+SPACING_MM = (1e-6, 1e6)
+"""Distances of voxels beyond these are not in mm, or no distances."""
 NOT_ORTHONORMAL = 0.01
 """Largest difference of a direction matrix, times its transpose, from the identity. Headers are rounded."""
 
@@ -83,8 +85,11 @@ def open_scan(path: Path) -> Volume:
 def _check_geometry(size: Sequence[int], spacing: Sequence[float], origin: Sequence[float], direction: Sequence[float]) -> None:
     if min(size) < 1:
         raise DataError(f"a volume must have a voxel; its size is {' × '.join(map(str, size))}")
-    if not np.isfinite([*spacing, *origin, *direction]).all() or min(spacing) <= 0:
-        raise DataError(f"the header must give finite numbers, and a positive spacing; its spacing is {_said(spacing)}")
+    if not np.isfinite([*spacing, *origin, *direction]).all():
+        raise DataError("spacing, origin and direction in the header must be finite numbers")
+    if min(spacing) < SPACING_MM[0] or max(spacing) > SPACING_MM[1]:
+        least, most = SPACING_MM
+        raise DataError(f"the spacing must be between {least:g} and {most:g} mm; it is {_said(spacing)}")
     matrix = np.array(direction).reshape(len(size), len(size))
     if np.linalg.matrix_rank(matrix) == len(size) and np.abs(matrix.T @ matrix - np.eye(len(size))).max() > NOT_ORTHONORMAL:
         raise DataError(f"the axes must be at right angles, and the direction of unit vectors; it is {_said(direction)}")
@@ -122,7 +127,9 @@ def array_volume(voxels: Shaped[np.ndarray, "..."], spacing_mm: Point) -> Volume
     axes = voxels.ndim
     voxels = voxels.reshape((1,) * (3 - axes) + voxels.shape)
     z, y, x = voxels.shape
-    geometry = frame(spacing_mm, (0.0, 0.0, 0.0), tuple(np.eye(3).ravel()))
+    origin, direction = (0.0, 0.0, 0.0), tuple(np.eye(3).ravel().tolist())
+    _check_geometry((x, y, z), spacing_mm, origin, direction)
+    geometry = frame(spacing_mm, origin, direction)
 
     def read(start: Index, shape: Index) -> sitk.Image:
         (i, j, k), (nx, ny, nz) = start, shape

@@ -103,7 +103,7 @@ def _require_finite(image: sitk.Image) -> None:
         wrong = np.count_nonzero(~np.isfinite(voxels))
         raise DataError(f"voxels must be finite numbers; {wrong} of the {voxels.size} read are NaN or infinite")
     largest = max(abs(float(voxels.min())), abs(float(voxels.max())))
-    if largest > np.finfo(np.float32).max:
+    if largest > float(np.finfo(np.float32).max):
         raise DataError(f"voxels must be numbers that 32 bits can hold; got {largest:g}")
 
 
