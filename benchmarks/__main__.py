@@ -16,11 +16,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks import flops
 from benchmarks.child import ROOT, ask
+from benchmarks.options import Parser, at_least, guarded, new_folder
 from benchmarks.peers import compare, roster
 from benchmarks.peers.fleet import fleet
+from gmmae.base.errors import InputError
 from gmmae.base.output import write_text
 from gmmae.base.provenance import git_commit, machine, versions
+from gmmae.commands.arguments import config_path, read_config
 from gmmae.report.tables import Table, markdown
 
 SAMPLES, VALIDATION = {"cpu": 330, "gpu": 2100}, 128
@@ -41,7 +45,7 @@ class Bench:
         self.workload = found["workload"]
         self.samples = SAMPLES[self.platform]
         self.path = asked.out / f"{slug(machine(self.kind))}.json"
-        self.sections: dict[str, Any] = json.loads(self.path.read_text()) if self.path.exists() else {}
+        self.sections: dict[str, Any] = sections(self.path)
 
     def problem(self, config: str, samples: int, validation: int, precision: str) -> dict[str, Any]:
         """Puts a problem into the folder, in a process of its own: this one stays without JAX's threads."""
@@ -55,10 +59,13 @@ class Bench:
         if self.asked.peers:
             found = [name for name in found if name == names[0] or name in self.asked.peers]
         self.problem(self.asked.config, self.samples, VALIDATION, self.asked.precision)
+        tolerance = compare.tolerance(self.workload, self.asked.precision)
+        apart = ask("benchmarks.peers.rounding", str(self.folder), str(self.samples), str(compare.CHECKED))
+        checked = compare.comparable(apart, tolerance)
         with fleet(found, self.folder) as workers:
-            agreement = compare.agreement(workers, self.folder, self.samples)
-            print(markdown(compare.agreement_table(agreement, self.asked.precision)), flush=True)
-            if wrong := compare.disagreeing(agreement, compare.tolerance(self.workload, self.asked.precision)):
+            agreement = compare.agreement(workers, self.folder, self.samples, checked)
+            print(markdown(compare.agreement_table(agreement, self.asked.precision, checked)), flush=True)
+            if wrong := compare.disagreeing(agreement, tolerance):
                 raise SystemExit("\n".join(wrong))
             times = compare.timings(
                 workers,
@@ -68,7 +75,8 @@ class Bench:
                 turns=self.asked.turns,
                 epochs=self.asked.epochs,
             )
-        return {"agreement": agreement, "precision": self.asked.precision, **times}, compare.timing_tables(times)
+        about = {"agreement": agreement, "steps_compared": checked, "precision": self.asked.precision}
+        return about | times, compare.timing_tables(times)
 
 
 def peers(bench: Bench) -> Section:
@@ -82,7 +90,16 @@ def processes(bench: Bench) -> Section:
     return bench.compared(roster.TOGETHER)
 
 
+def uncounted(bench: Bench, part: str) -> bool:
+    """Whether a part counts operations that no formula here has for the configuration; it then says so."""
+    if reason := flops.uncounted(read_config(config_path(bench.asked.config))):
+        print(f"{part}: left out, {reason}")
+    return bool(reason)
+
+
 def breakdown(bench: Bench) -> Section:
+    if uncounted(bench, "breakdown"):
+        return {}, []
     found = ask("benchmarks.breakdown", "--config", bench.asked.config, "--turns", str(bench.asked.turns))
     from benchmarks.breakdown import table  # brings JAX, whose threads sleep from here on
 
@@ -92,6 +109,8 @@ def breakdown(bench: Bench) -> Section:
 def cost(bench: Bench) -> Section:
     from benchmarks import cost
 
+    if uncounted(bench, "cost"):
+        return {}, []
     found = cost.measure(bench.asked.config, min(3, bench.asked.turns))
     return found, cost.tables(found)
 
@@ -101,10 +120,13 @@ def target(bench: Bench) -> Section:
 
     asked = bench.asked
     wanted = asked.twin or compare.fastest_twin(bench.sections.get("peers", {}))
-    [twin], lines = roster.available((wanted,), bench.platform, "nodules")
+    twins, lines = roster.available((wanted,), bench.platform, "nodules")
     print(*lines, sep="\n", flush=True)
+    if not twins:
+        print("target: left out, it needs a twin")
+        return {}, []
     bench.problem(asked.target_config, 0, 0, "float32")
-    found = target.measure(asked.target_config, twin, bench.folder, asked.rounds)
+    found = target.measure(asked.target_config, twins[0], bench.folder, asked.rounds)
     return found, [target.table(found)]
 
 
@@ -126,27 +148,44 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
+def sections(path: Path) -> dict[str, Any]:
+    """The parts that earlier calls measured on this machine; none where the file is missing.
+
+    Raises:
+      InputError: the file is not this program's.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except ValueError:  # not JSON, or not text
+        found = None
+    if not isinstance(found, dict):
+        raise InputError(f"{path} must hold what an earlier `python -m benchmarks` wrote; got something else: move it away")
+    return found
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(__doc__, "python -m benchmarks")
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--config", default="paper", help="of all parts but the target")
     parser.add_argument("--target-config", default="quickstart")
     parser.add_argument("--twin", choices=list(roster.ROSTER), help="in the part target; default: PyTorch's fastest")
     parser.add_argument("--peers", nargs="+", choices=list(roster.ROSTER), help="besides ours; default: all that are installed")
     parser.add_argument("--precision", choices=["float32", "float64"], default="float32", help="of the comparison with peers")
-    parser.add_argument("--turns", type=int, default=7, help="how often steps are timed")
-    parser.add_argument("--epochs", type=int, default=3, help="how often epochs are timed")
-    parser.add_argument("--rounds", type=int, default=1, help="pairs of runs to the target")
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "bench")
+    parser.add_argument("--turns", type=at_least(1), default=7, help="how often steps are timed")
+    parser.add_argument("--epochs", type=at_least(1), default=3, help="how often epochs are timed")
+    parser.add_argument("--rounds", type=at_least(1), default=1, help="pairs of runs to the target")
+    parser.add_argument("--out", type=new_folder, default=ROOT / "results" / "bench")
     asked = parser.parse_args()
+    for name in (asked.config, asked.target_config):
+        read_config(config_path(name))
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(asked, Path(folder))
         print(f"{machine(bench.kind)}; {', '.join(f'{k} {v}' for k, v in versions().items())}\n", flush=True)
         for part in asked.parts:
             began, load = time.perf_counter(), os.getloadavg()[0]
             section, tables = PARTS[part](bench)
+            if not section:
+                continue
             print(*map(markdown, tables), sep="\n", flush=True)
             about = {
                 "seconds": time.perf_counter() - began,
@@ -161,4 +200,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

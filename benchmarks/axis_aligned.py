@@ -6,7 +6,6 @@ By products of matrices sample by sample (what a CPU takes), for the whole batch
 mixtures with correlations, sample by sample.
 """
 
-import argparse
 import os
 import platform
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.options import Parser, at_least, guarded
 from benchmarks.seeds import seconds
 from gmmae.models import axis_aligned, together
 from gmmae.models.axis_aligned import AxisAligned
@@ -50,11 +50,11 @@ def forms(mixture: AxisAligned, volumes: jax.Array) -> dict[str, Callable[[], An
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", type=int, default=32)
-    parser.add_argument("--size", type=int, default=16)
-    parser.add_argument("--components", type=int, default=432)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser = Parser(__doc__)
+    parser.add_argument("--samples", type=at_least(1), default=32)
+    parser.add_argument("--size", type=at_least(1), default=16)
+    parser.add_argument("--components", type=at_least(1), default=432)
+    parser.add_argument("--rounds", type=at_least(1), default=9)
     asked = parser.parse_args()
     rng, many = np.random.default_rng(0), (asked.samples, asked.components)
     weights = jnp.asarray(rng.dirichlet(np.ones(many[1]), many[0]), jnp.float32)
@@ -73,4 +73,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

@@ -6,7 +6,6 @@ It prints one line of JSON. On a CPU it measures one core, with the share of the
 device, as in `make train`. Operations then follow one another, and their times add up to the step's.
 """
 
-import argparse
 import json
 import os
 import re
@@ -23,6 +22,7 @@ import numpy as np
 
 from benchmarks import flops
 from benchmarks.epoch import compiled_epoch, of_batches
+from benchmarks.options import Parser, at_least, guarded
 from benchmarks.peers.ours import configuration
 from benchmarks.spread import Spread, spread
 from gmmae.base.config import Config
@@ -59,7 +59,7 @@ class Event(NamedTuple):
 
 def measure(name: str, turns: int) -> dict[str, Any]:
     """Seconds of a step, of what XLA did in it, and of the large product, by turns."""
-    config, cores = configuration(name), _on_one_core()
+    config, cores = flops.counted(configuration(name)), _on_one_core()
     share = max(1, config.optim.base_batch // min(4, cores))
     config = of_batches(config, share, STEPS)
     epoch, parts = epoch_program(config)
@@ -173,12 +173,12 @@ def _row(part: str, seconds: Spread, step_s: float, count: int | None, rate: flo
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = Parser(__doc__)
     parser.add_argument("--config", default="paper")
-    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--turns", type=at_least(1), default=7)
     asked = parser.parse_args()
     print(json.dumps(measure(asked.config, asked.turns)))
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

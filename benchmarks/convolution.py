@@ -3,7 +3,6 @@
 python -m benchmarks.convolution [--model unet] [--precision tf32] [--batches 4 32 256]
 """
 
-import argparse
 import os
 import platform
 import time
@@ -13,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.options import Parser, at_least, guarded
 from gmmae.models.convolution import FORMS, Form, form_of
 from gmmae.models.products import precision
 
@@ -77,10 +77,10 @@ def seconds(function: Callable[..., object], *arguments: jax.Array) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--precision", default="float32", choices=["float32", "tf32"])
     parser.add_argument("--model", default="paper", choices=list(LAYERS))
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 32])
+    parser.add_argument("--batches", type=at_least(1), nargs="+", default=[1, 4, 32])
     asked = parser.parse_args()
     device = jax.devices()[0].device_kind
     print(
@@ -117,4 +117,4 @@ def row(axes: int, size: int, edge: int, channels: int, filters: int, batch: int
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

@@ -5,7 +5,6 @@ python -m benchmarks.cost compile    # or memory, growth, devices: each in a pro
 It prints one line of JSON.
 """
 
-import argparse
 import dataclasses
 import itertools
 import json
@@ -14,6 +13,7 @@ import time
 from typing import Any
 
 from benchmarks.child import ask
+from benchmarks.options import Parser, at_least, guarded
 from benchmarks.spread import exponent, spread
 from gmmae.report.tables import Table
 
@@ -80,7 +80,7 @@ def growth(config: str, turns: int) -> dict[str, dict[str, Any]]:
     from benchmarks.peers.ours import configuration
     from gmmae.base.config import changed
 
-    base = configuration(config, STEPS * max(GROWTH["batch"]), 2)
+    base = flops.counted(configuration(config, STEPS * max(GROWTH["batch"]), 2))
     grown = {
         "batch": lambda value: dataclasses.replace(base, optim=dataclasses.replace(base.optim, base_batch=value)),
         "components": lambda value: changed(base, model__components=value),
@@ -155,12 +155,12 @@ def tables(found: dict[str, Any]) -> list[Table]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = Parser(__doc__)
     parser.add_argument("what", choices=["compile", "memory", "growth", "devices"])
     parser.add_argument("--config", default="paper")
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--virtual", type=int, default=0)
-    parser.add_argument("--micro", type=int, default=0)
+    parser.add_argument("--turns", type=at_least(1), default=3)
+    parser.add_argument("--virtual", type=at_least(0), default=0)
+    parser.add_argument("--micro", type=at_least(0), default=0)
     asked = parser.parse_args()
     match asked.what:
         case "compile":
@@ -175,4 +175,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

@@ -8,7 +8,6 @@ the environment of `make test-gpu-programs`, and no GPU. Nothing runs and nothin
 program, times are estimates.
 """
 
-import argparse
 import itertools
 import math
 import re
@@ -21,6 +20,7 @@ from typing import NamedTuple
 import jax
 
 from benchmarks import hlo, hlo_costs
+from benchmarks.options import Parser, at_least, guarded
 from gmmae.base.config import Config, changed
 from gmmae.base.errors import InputError
 from gmmae.commands.arguments import parse_train
@@ -205,28 +205,21 @@ def meetings_text(meetings: Sequence[tuple[str, int]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.device_programs",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,  # the other options are train.py's
-    )
+    parser = Parser(__doc__, "python -m benchmarks.device_programs", allow_abbrev=False)  # the other options are train.py's
     parser.add_argument("--target", default="h100", choices=sorted(RATES))
-    parser.add_argument("--devices", type=int, nargs="+", default=[1, 8, 32], help="GPUs in all")
-    parser.add_argument("--hosts", type=int, nargs="+", default=[1], help="that the GPUs are divided over")
+    parser.add_argument("--devices", type=at_least(1), nargs="+", default=[1, 8, 32], help="GPUs in all")
+    parser.add_argument("--hosts", type=at_least(1), nargs="+", default=[1], help="that the GPUs are divided over")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     asked, words = parser.parse_known_args()
-    if not (find_spec("jax_cuda12_plugin") or find_spec("jax_cuda13_plugin")):
-        raise SystemExit("error: JAX must have its CUDA part; got none: pip install -c constraints.txt -e '.[cuda12]'")
     jax.config.update("jax_platforms", "cpu")
-    try:
-        config, _ = parse_train(words, parser.prog)
-    except InputError as error:
-        raise SystemExit(f"error: {error}") from None
+    config, _ = parse_train(words, parser.prog)
+    if not (find_spec("jax_cuda12_plugin") or find_spec("jax_cuda13_plugin")):
+        raise InputError("JAX must have its CUDA part; got none: pip install -c constraints.txt -e '.[cuda-programs]'")
     rows: list[tuple[str, ...]] = []
     notes: list[str] = list(NOTES)
     for devices, hosts, mode in itertools.product(asked.devices, asked.hosts, asked.modes):
         if devices % hosts:
+            notes.append(f"{mode} on {devices} GPUs is left out: {hosts} hosts cannot have equally many.")
             continue
         try:
             gpus = topology(asked.target, devices, hosts)
@@ -240,4 +233,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

@@ -9,7 +9,6 @@ python benchmarks/exactness.py --together 1 2 4 8           # several shards' gr
 Each number of devices and reduction has a process of its own; on a CPU the devices are virtual.
 """
 
-import argparse
 import dataclasses
 import hashlib
 import os
@@ -26,6 +25,7 @@ import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
+from benchmarks.options import Parser, at_least, guarded, new_file, power_of_two
 from gmmae.base import environment
 from gmmae.base.config import Config, ParallelConfig, changed
 from gmmae.base.records import LOSS
@@ -39,6 +39,7 @@ from gmmae.training.reduction import repeat, tree_sum
 from gmmae.training.step import train_epoch
 
 TURNS = 11
+COST_SHARDS = (8, 32)
 
 
 def quickstart() -> Config:
@@ -137,7 +138,7 @@ def cost(devices: list[int]) -> None:
     print("| devices | threads | reduction | s a step, median (quartiles) | over pmean |\n" + "|---" * 5 + "|")
     for n in devices:
         epochs = {}
-        for name, count in (("pmean", 32), ("exact, 8 shards", 8), ("exact, 32 shards", 32)):
+        for name, count in (("pmean", 32), *((f"exact, {count} shards", count) for count in COST_SHARDS)):
             setup = programs.prepare(changed(configuration(n, name[:5], count), data__samples=256, data__validation=128))
             state = setup.devices.replicate(programs.initial_state(setup))
             epochs[name] = [programs.train_program(setup, state), state, setup.train_plan.steps]
@@ -238,16 +239,19 @@ def together(counts: list[int], count: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--devices", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32])
-    parser.add_argument("--epochs", type=int, default=0, help="0: to the target")
-    parser.add_argument("--shards", type=int, default=32)
+    parser = Parser(__doc__)
+    parser.add_argument("--devices", type=power_of_two, nargs="+", default=[1, 2, 4, 8, 16, 32])
+    parser.add_argument("--epochs", type=at_least(0), default=0, help="0: to the target")
+    parser.add_argument("--shards", type=power_of_two, default=32)
     parser.add_argument("--cost", action="store_true")
-    parser.add_argument("--groups", type=int, nargs="+")
-    parser.add_argument("--together", type=int, nargs="+")
-    parser.add_argument("--out", type=Path, metavar="PNG", help="where the figure of the drift goes")
+    parser.add_argument("--groups", type=power_of_two, nargs="+")
+    parser.add_argument("--together", type=power_of_two, nargs="+")
+    parser.add_argument("--out", type=new_file, metavar="PNG", help="where the figure of the drift goes")
     parser.add_argument("--train", nargs=2, metavar=("REDUCTION", "OUT"), help="one run; used by this script itself")
     asked = parser.parse_args()
+    used, most = max(asked.groups or asked.together or asked.devices), COST_SHARDS[0] if asked.cost else asked.shards
+    if used > most:
+        parser.error(f"devices, groups and shards together must be at most the shards, {most}; got {used}")
     with programs.arithmetic(quickstart()):
         if asked.train:
             train(asked.devices[0], asked.train[0], asked.shards, asked.epochs, Path(asked.train[1]))
@@ -262,4 +266,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

@@ -4,7 +4,8 @@ A product and its addition count two. Gradients cost as much as the forward pass
 the first convolution needs none of its input.
 """
 
-from gmmae.base.config import Config
+from gmmae.base.config import Config, flatten
+from gmmae.base.errors import InputError
 
 ADAM = 14
 """Operations a parameter: two moments (3 and 4), their corrections (2), root, sum, quotient, rate, update."""
@@ -19,6 +20,27 @@ def convolution(batch: int, out: int, kernel: int, channels: int, filters: int) 
     432
     """
     return 2 * batch * out**3 * kernel**3 * channels * filters
+
+
+def uncounted(config: Config) -> str:
+    """Why the operations of a configuration are not counted here; "" where they are."""
+    has = dict(flatten(config))
+    wanted = {"workload": "nodules", "data.ndim": 3, "model.padding": "VALID", "model.decoder": "heads"}
+    for key, value in wanted.items():
+        if has[key] != value:
+            return f"operations are counted for {key} = {value!r} only; got {has[key]!r}"
+    return "" if isinstance(has["data.size"], int) else f"operations are counted for equal edges only; got {has['data.size']}"
+
+
+def counted(config: Config) -> Config:
+    """A configuration whose operations are counted here.
+
+    Raises:
+      InputError: they are not.
+    """
+    if reason := uncounted(config):
+        raise InputError(f"{reason}: choose another configuration")
+    return config
 
 
 def of_step(config: Config) -> dict[str, int]:

@@ -4,7 +4,6 @@ python -m benchmarks.gpu_links devices      # driver, CUDA, what JAX sees; exit 
 python -m benchmarks.gpu_links pairs        # each GPU's memory, each pair and all together by NCCL
 """
 
-import argparse
 import itertools
 import subprocess
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ import numpy as np
 from jax import lax
 
 from benchmarks.limits import seconds
+from benchmarks.options import Parser, guarded
 from gmmae.base import nvidia
 from gmmae.base.provenance import versions
 from gmmae.report.tables import Table, markdown
@@ -79,7 +79,7 @@ def pairs_table(gpus: Sequence[Any], sizes: Sequence[int]) -> Table:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("what", choices=["devices", "pairs"])
     asked = parser.parse_args()
     gpus = [device for device in jax.devices() if device.platform != "cpu"]
@@ -101,4 +101,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

@@ -5,17 +5,16 @@ python -m benchmarks.gpu_report [--out runs/gpu_report.md] [--sections environme
 `make gpu-report`. Each section is a command in a process of its own; one that cannot run says why in a line.
 """
 
-import argparse
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.child import ROOT
+from benchmarks.options import Parser, guarded, new_file
 from gmmae.base import nvidia
 from gmmae.base.output import write_text
 from gmmae.base.provenance import git_commit, versions
@@ -130,10 +129,8 @@ def report(names: Iterable[str], gpu: nvidia.Gpu | None) -> Iterable[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu_report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "gpu_report.md")
+    parser = Parser(__doc__, "python -m benchmarks.gpu_report")
+    parser.add_argument("--out", type=new_file, default=ROOT / "runs" / "gpu_report.md")
     parser.add_argument("--sections", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
     asked = parser.parse_args()
     asked.out.parent.mkdir(parents=True, exist_ok=True)
@@ -145,4 +142,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

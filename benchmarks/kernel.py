@@ -6,7 +6,6 @@ Random mixtures of the paper's size, soft (logits of unit spread, as at the star
 to 33. On a CPU the kernel is interpreted, with the arithmetic of the CPU; on an NVIDIA GPU it is the compiled one.
 """
 
-import argparse
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -15,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.options import Parser, at_least, guarded
 from gmmae.models import fused
 from gmmae.models.exponent import Ranges, coefficients
 from gmmae.models.losses import PointLoss, mean_of_each, msle
@@ -63,8 +63,8 @@ def errors(found: Any, exact: Any) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mixtures", type=int, default=1000, help="of each spread")
+    parser = Parser(__doc__)
+    parser.add_argument("--mixtures", type=at_least(1), default=1000, help="of each spread")
     asked = parser.parse_args()
     interpret = jax.default_backend() != "gpu"
     exact = with_gradient(plain)
@@ -85,4 +85,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

@@ -8,12 +8,10 @@ copy, and its launches over the rate of empty ones. The rates are measured in th
 by formula, launches in XLA's program.
 """
 
-import argparse
 import dataclasses
 import json
 import re
 import time
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,6 +19,7 @@ import jax.numpy as jnp
 
 from benchmarks import flops
 from benchmarks.epoch import compiled_epoch, of_batches
+from benchmarks.options import Parser, at_least, guarded, new_file
 from benchmarks.spread import spread
 from gmmae.base.config import Config
 from gmmae.base.provenance import versions
@@ -86,7 +85,7 @@ def least_bytes(config: Config, parameters: int) -> int:
 def launched(program: str) -> int:
     """Operations in the body of XLA's largest computation, the scan's step; those that move or name data only are left out."""
     bodies = re.findall(r"^%?\S*(?:body|region)\S* .*?\{$(.*?)^\}", program, flags=re.MULTILINE | re.DOTALL)
-    idle = r"\b(parameter|constant|tuple|get-tuple-element|bitcast)\("
+    idle = r"\b(parameter|constant|tuple|get-tuple-element|bitcast|[a-z-]+-done)\("
     return max((sum(" = " in line and not re.search(idle, line) for line in body.splitlines()) for body in bodies), default=0)
 
 
@@ -144,15 +143,15 @@ def tables(found: dict[str, Any]) -> list[Table]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--config", default="paper")
     parser.add_argument("--precision", default="float32", choices=["float32", "tf32"])
-    parser.add_argument("--batches", type=int, nargs="+", default=[2**i for i in range(11)])
-    parser.add_argument("--epochs", type=int, default=300)
-    parser.add_argument("--dispatch", type=int, nargs="+", default=[1, 10, 100])
-    parser.add_argument("--out", type=Path, help="a JSON file to write")
+    parser.add_argument("--batches", type=at_least(1), nargs="+", default=[2**i for i in range(11)])
+    parser.add_argument("--epochs", type=at_least(1), default=300)
+    parser.add_argument("--dispatch", type=at_least(1), nargs="+", default=[1, 10, 100])
+    parser.add_argument("--out", type=new_file, help="a JSON file to write")
     asked = parser.parse_args()
-    config = dataclasses.replace(read_config(config_path(asked.config)), precision=asked.precision)
+    config = dataclasses.replace(flops.counted(read_config(config_path(asked.config))), precision=asked.precision)
     best = rates()
     found = {
         "device": jax.devices()[0].device_kind,
@@ -172,4 +171,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

@@ -7,7 +7,6 @@ two ways to restore the state of a configuration: all read it, as `train.py` doe
 files are in the page cache: what they cost over a network is not in these figures.
 """
 
-import argparse
 import json
 import os
 import shlex
@@ -25,10 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.child import ROOT
+from benchmarks.options import Parser, at_least, guarded
 from gmmae.base.config import Config
 from gmmae.base.records import Epoch, read_history
 from gmmae.base.stopping import EXIT_CODES, SIGTERM
-from gmmae.commands.arguments import parse_train
+from gmmae.commands.arguments import config_path, parse_train, read_config
 from gmmae.processes.distributed import joined
 from gmmae.processes.peers import Group
 from gmmae.report.tables import Table, markdown
@@ -47,17 +47,16 @@ FEW = ("--data.samples", "16", "--data.validation", "8", "--optim.base-batch", "
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    parser.add_argument("--processes", type=int, nargs="*", default=[2, 8, 32], help="how many train, stop and go on")
-    parser.add_argument("--readers", type=int, nargs="*", default=[2, 8], help="how many restore a checkpoint")
+    parser = Parser(__doc__, allow_abbrev=False)
+    parser.add_argument("--processes", type=at_least(1), nargs="*", default=[2, 8, 32], help="how many train, stop and go on")
+    parser.add_argument("--readers", type=at_least(1), nargs="*", default=[2, 8], help="how many restore a checkpoint")
     parser.add_argument("--state", default="paper", help="the configuration whose state is restored")
     parser.add_argument("--measure", choices=list(MEASURES), help="for its own use")
     asked, options = parser.parse_known_args()
     if asked.measure:
         measure(MEASURES[asked.measure], options)
         return
+    read_config(config_path(asked.state))
     with tempfile.TemporaryDirectory() as folder:
         trained = [train(count, Path(folder) / f"train_{count}") for count in asked.processes]
         restored = [restore(way, count, asked.state, Path(folder)) for count in asked.readers for way in WAYS]
@@ -253,4 +252,4 @@ MEASURES = {
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

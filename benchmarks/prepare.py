@@ -10,7 +10,6 @@ process and its workers, sampled every 10 ms; pages they share count several tim
 Measured on 2 cores of a shared CPU machine: see MEASUREMENT.md.
 """
 
-import argparse
 import csv
 import json
 import os
@@ -23,6 +22,8 @@ from pathlib import Path
 
 import numpy as np
 import SimpleITK as sitk
+
+from benchmarks.options import Parser, at_least, guarded, new_folder
 
 SHAPE = (200, 512, 512)
 SPACING_MM = (0.7, 0.7, 1.25)
@@ -100,10 +101,10 @@ def run(root: Path, cache: Path, workers: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, help="where the scans are made; a temporary folder by default")
-    parser.add_argument("--scans", type=int, default=40)
-    parser.add_argument("--workers", type=int, default=2)
+    parser = Parser(__doc__)
+    parser.add_argument("--folder", type=new_folder, help="where the scans are made; a temporary folder by default")
+    parser.add_argument("--scans", type=at_least(1), default=40)
+    parser.add_argument("--workers", type=at_least(1), default=2)
     parser.add_argument("--compressed", action="store_true", help="write .zraw rather than .raw")
     parser.add_argument("--keep", action="store_true", help="do not delete the scans; they are used again")
     arguments = parser.parse_args()
@@ -136,4 +137,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

@@ -5,7 +5,6 @@ python benchmarks/seeds.py [--config quickstart] [--batches 8 32] [--seeds 1 2 4
 Each seed has its own parameters, optimiser state and order of samples. Together is faster where the ratio is above 1.
 """
 
-import argparse
 import dataclasses
 import os
 import platform
@@ -18,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.options import Parser, at_least, guarded
 from gmmae.base.config import Config
 from gmmae.commands.arguments import config_path, read_config
 from gmmae.data.batches import Plan, epoch_order, shards
@@ -68,12 +68,12 @@ def seconds(work: Callable[[], Any]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--config", default="quickstart")
-    parser.add_argument("--batches", type=int, nargs="+", default=[8, 32])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--steps", type=int, default=4, help="training steps between two looks at the clock")
-    parser.add_argument("--rounds", type=int, default=5, help="times that each way has its turn")
+    parser.add_argument("--batches", type=at_least(1), nargs="+", default=[8, 32])
+    parser.add_argument("--seeds", type=at_least(1), nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--steps", type=at_least(1), default=4, help="training steps between two looks at the clock")
+    parser.add_argument("--rounds", type=at_least(1), default=5, help="times that each way has its turn")
     asked = parser.parse_args()
     config = read_config(config_path(asked.config))
     print(f"{jax.devices()[0].device_kind}, {os.cpu_count()} cores, Python {platform.python_version()}, jax {jax.__version__}")
@@ -92,4 +92,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

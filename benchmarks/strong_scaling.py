@@ -8,7 +8,6 @@ bring is divided into parts by two more kinds of runs: half the batch on one cor
 without a word between them.
 """
 
-import argparse
 import json
 import os
 import socket
@@ -23,6 +22,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from benchmarks.options import Parser, at_least, guarded
 from gmmae.base.records import read_history
 from gmmae.commands.arguments import config_path, read_config
 
@@ -49,10 +49,12 @@ HALVES = Kind("half the batch, on each core by itself", 2, share=0.5)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--config", default="quickstart")
-    parser.add_argument("--rounds", type=int, default=3, help="times that all kinds of runs are timed, one after the other")
-    parser.add_argument("--epochs", type=int, default=6, help="epochs of each, the first one not counted")
+    parser.add_argument(
+        "--rounds", type=at_least(1), default=3, help="times that all kinds of runs are timed, one after the other"
+    )
+    parser.add_argument("--epochs", type=at_least(1 + WARM), default=6, help="epochs of each, the first one not counted")
     parser.add_argument("--one-process", action="store_true", help="two devices of one process rather than two processes")
     parser.add_argument("--to-target", action="store_true", help="also run to the target, once on one and once on two cores")
     asked = parser.parse_args()
@@ -139,4 +141,4 @@ def train(kind: Kind, config: str, folder: Path, cores: Sequence[int], options: 
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

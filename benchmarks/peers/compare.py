@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers.fleet import Worker, idle_shares
+from benchmarks.peers.problem import first_losses
 from benchmarks.peers.roster import ROSTER
 from benchmarks.spread import array_distance, distance, ratios, spread
+from gmmae.base.errors import InputError
 from gmmae.report.tables import Table
 
 TOLERANCE = 1e-4
@@ -19,14 +21,42 @@ UNET_FLOAT32 = 1e-2
 Whether it is the same network is for float64 to say (`--precision float64`).
 """
 CHECKED = 20
-"""Steps whose losses must agree."""
+"""Most steps whose losses must agree."""
+LEAST_CHECKED = 2
+"""Fewest steps that say something: the second loss is the first one that an update of the parameters changes."""
+ROUNDING = 0.1
+"""Part of the tolerance that rounding alone may take up at a step whose loss is compared."""
 SLOW = 6
 """A peer that takes so many times our step is timed in one turn only."""
 REDUCTIONS = 20
 
 
-def agreement(workers: Sequence[Worker], folder: Path, samples: int) -> dict[str, dict[str, float]]:
-    """How far the gradient of the first step and the losses of the first `CHECKED` are from ours, the first worker's."""
+def comparable(apart: Sequence[float], tolerance: float) -> int:
+    """The number of first steps whose losses say whether peers compute the same.
+
+    Training magnifies rounding. From some step on two equal trainings differ by more than a tolerance can tell from an error.
+
+    Args:
+      apart: of each step, the difference between two trainings of ours that begin one rounding apart.
+      tolerance: of the comparison.
+
+    Raises:
+      InputError: rounding leaves too few steps.
+
+    >>> comparable([1e-7, 1e-6, 1e-4, 1e-7], tolerance=1e-4)
+    2
+    """
+    steps = next((step for step, value in enumerate(apart) if not value <= ROUNDING * tolerance), len(apart))
+    if steps < LEAST_CHECKED:
+        raise InputError(
+            f"losses of at least {LEAST_CHECKED} steps must be comparable; got {steps}, because rounding alone then makes them "
+            f"differ by {apart[steps]:.1e}: compare with --precision float64"
+        )
+    return steps
+
+
+def agreement(workers: Sequence[Worker], folder: Path, samples: int, steps: int) -> dict[str, dict[str, float]]:
+    """How far the gradient of the first step and the losses of the first steps are from ours, the first worker's."""
     found = {}
     wanted: tuple[dict[str, np.ndarray], list[float]] | None = None
     for worker in workers:
@@ -35,12 +65,9 @@ def agreement(workers: Sequence[Worker], folder: Path, samples: int) -> dict[str
             path = folder / f"{worker.name}.gradient.npz"
             worker.ask("gradient", path=str(path))
             gradient = dict(np.load(path))
-        losses, epoch = [], 0
-        while len(losses) < CHECKED:
-            epoch += 1
-            losses += worker.ask("losses", samples=samples, epoch=epoch)["losses"]
+        losses = first_losses(steps, lambda epoch, ask=worker.ask: ask("losses", samples=samples, epoch=epoch)["losses"])
         wanted = wanted or (gradient, losses)
-        found[worker.name] = {"losses": distance(losses[:CHECKED], wanted[1][:CHECKED])}
+        found[worker.name] = {"losses": distance(losses, wanted[1])}
         if gradient:
             found[worker.name]["gradient"] = array_distance(gradient, wanted[0])
     return found
@@ -61,13 +88,16 @@ def disagreeing(found: dict[str, dict[str, float]], tolerance: float) -> list[st
     ]
 
 
-def agreement_table(found: dict[str, dict[str, float]], precision: str) -> Table:
+def agreement_table(found: dict[str, dict[str, float]], precision: str, steps: int) -> Table:
     rows = [
         (ROSTER[name].title, *(f"{of[key]:.0e}" if key in of else "" for key in ("gradient", "losses")))
         for name, of in list(found.items())[1:]
     ]
-    columns = ("peer", "gradient, first step", f"losses, {CHECKED} steps")
-    return Table("agreement", f"Largest relative difference from ours, {precision}", columns, tuple(rows))
+    columns = ("peer", "gradient, first step", f"losses, {steps} steps")
+    notes = (
+        () if steps == CHECKED else (f"From step {steps + 1} on, rounding alone makes losses differ too much to compare them.",)
+    )
+    return Table("agreement", f"Largest relative difference from ours, {precision}", columns, tuple(rows), notes)
 
 
 def timings(workers: Sequence[Worker], *, batch: int, steps: int, samples: int, turns: int, epochs: int) -> dict[str, Any]:

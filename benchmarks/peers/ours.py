@@ -15,10 +15,11 @@ import numpy as np
 import optax
 from flax import traverse_util
 
+from benchmarks.options import guarded
 from benchmarks.peers import problem
 from benchmarks.peers.problem import Arrays, Problem
 from benchmarks.peers.roster import Last, Place
-from gmmae.base.config import Config, changed
+from gmmae.base.config import Config, changed, flatten
 from gmmae.base.errors import InputError
 from gmmae.base.provenance import versions
 from gmmae.base.records import LOSS
@@ -28,6 +29,15 @@ from gmmae.training import programs
 from gmmae.training.parallel import pmean
 from gmmae.training.step import TrainState
 
+CONSTANT_RATE = {"optim.decay_epochs": (), "optim.ramp_epochs": 0, "optim.cosine_epochs": 0}
+TRAINING = {"arm": "strong", "optim.clip_norm": 0.0, **CONSTANT_RATE, "data.augment": False}
+AUTOENCODER = TRAINING | {
+    **{"loss": "msle", "data.ndim": 3, "model.decoder": "heads", "model.covariance": "partial", "model.padding": "VALID"},
+    **{"model.activation": "relu", "stop.metric": LOSS, "stop.goal": "below"},
+}
+UNET = TRAINING | {"data.ndim": 2, "data.neighbours": 0, "model.groups": 0}
+"""Keys of a configuration by the value that the twins have in their place."""
+
 
 def configuration(
     name: str, samples: int = 0, validation: int = 0, precision: str = "float32", changes: dict[str, Any] | None = None
@@ -35,14 +45,14 @@ def configuration(
     """A file of `configs/` on one device or all that the processes have; `samples` training volumes where given.
 
     Of slices the samples are their nodules, synthetic ones, and what is seen of them is the same in each epoch: so the twins
-    need not draw places. `changes` are other fields, `section__field`.
+    need not draw places. The learning rate of slices is constant, because the twins have no schedule. `changes` are other
+    fields, `section__field`.
     """
     config = changed(read_config(config_path(name)), **(changes or {}))
     config = dataclasses.replace(config, precision=precision)
     if config.workload == "segmentation":
-        optim = dataclasses.replace(config.optim, warmup_epochs=0, decay_epochs=(), ramp_epochs=0, cosine_epochs=0)
-        config = dataclasses.replace(config, optim=optim)
-        config = changed(config, data__source="synthetic", data__root="", data__jitter=0, data__augment=False)
+        rate = {key.replace(".", "__"): value for key, value in CONSTANT_RATE.items()}
+        config = changed(config, data__source="synthetic", data__root="", data__jitter=0, data__augment=False, **rate)
     return changed(config, data__samples=samples + validation, data__validation=validation) if samples else config
 
 
@@ -54,7 +64,10 @@ def problem_of(**source: Any) -> Problem:
     """
     config = configuration(**source)
     optim, stop = config.optim, config.stop
-    shape, given = {"nodules": autoencoder, "segmentation": unet}[config.workload](config)
+    shapes = {"nodules": autoencoder, "segmentation": unet}
+    if config.workload not in shapes:
+        raise InputError(f"the twins need a workload among {', '.join(shapes)}; got {config.workload!r}: {OTHER}")
+    shape, given = shapes[config.workload](config)
     setup = programs.prepare(config)
     params = programs.initial_state(setup).params
     train, validation = map(given, setup.workload.data)
@@ -83,10 +96,10 @@ Given = Callable[[Any], Arrays]
 
 def autoencoder(config: Config) -> tuple[dict[str, Any], Given]:
     """What the twins of the nodules' model need."""
-    data, model, loss, stop = config.settings.data, config.settings.model, config.settings.loss, config.stop
-    has = (config.arm, loss, data.ndim, data.augment, config.optim.clip_norm, config.optim.decay_epochs)
-    has += (model.covariance, model.padding, model.activation, stop.metric, stop.goal)
-    _require(has, ("strong", "msle", 3, False, 0.0, (), "partial", "VALID", "relu", "loss", "below"))
+    data, model = config.settings.data, config.settings.model
+    _require(config, AUTOENCODER)
+    if not isinstance(data.size, int):
+        raise InputError(f"the twins need volumes with equal edges; got data.size = {data.size}: {OTHER}")
     floor = model.sigma_floor * 2 / data.size
     sizes = (data.size, [*model.filters], [*model.kernels], model.latent_dim, model.components)
     shape = problem.Autoencoder(*sizes, model.rho, floor, model.rho_limit)
@@ -99,7 +112,7 @@ def unet(config: Config) -> tuple[dict[str, Any], Given]:
     from gmmae.workloads.segmentation import seen
 
     data, model = config.settings.data, config.settings.model
-    _require((config.arm, data.ndim, data.neighbours, model.groups, config.optim.clip_norm), ("strong", 2, 0, 0, 0.0))
+    _require(config, UNET)
 
     def given(samples: Any) -> Arrays:
         with programs.arithmetic(config):
@@ -109,9 +122,14 @@ def unet(config: Config) -> tuple[dict[str, Any], Given]:
     return {"features": [*model.features]}, given
 
 
-def _require(has: tuple[Any, ...], wanted: tuple[Any, ...]) -> None:
-    if has != wanted:
-        raise InputError(f"the twins have arm, loss, axes, … {wanted}; got {has}: choose another configuration")
+OTHER = "choose another configuration"
+
+
+def _require(config: Config, wanted: dict[str, Any]) -> None:
+    has = dict(flatten(config))
+    for key, value in wanted.items():
+        if has[key] != value:
+            raise InputError(f"the twins need {key} = {value!r}; got {has[key]!r}: {OTHER}")
 
 
 def flat(params: Any) -> Arrays:
@@ -231,4 +249,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

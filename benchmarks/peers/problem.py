@@ -4,7 +4,7 @@ Parameters have the names and shapes of our model, `encoder/Conv_0/kernel` and s
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,6 +49,16 @@ class Problem(NamedTuple):
     def samples(self) -> int:
         """Those for training."""
         return len(next(iter(self.train.values())))
+
+
+def first_losses(steps: int, of_epoch: Callable[[int], Sequence[float] | np.ndarray]) -> list[float]:
+    """The losses of the first steps of a training, which are given epoch by epoch, from epoch 1 on."""
+    losses: list[float] = []
+    epoch = 0
+    while len(losses) < steps:
+        epoch += 1
+        losses += [float(loss) for loss in of_epoch(epoch)]
+    return losses[:steps]
 
 
 class Autoencoder(NamedTuple):

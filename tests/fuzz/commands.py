@@ -20,7 +20,7 @@ SIZE = ("--data.size", "8")
 ONE_WORKER = ("--data.workers", "1", "--data.scan-time-limit-s", "0")
 TINY = (
     *("--optim.base-batch", "4", "--stop.max-epochs", "1", "--stop.target", "0", "--parallel.devices", "1"),
-    *("--log.tensorboard", "False", "--log.figure-epochs", "0", "--checkpoint.every-epochs", "1"),
+    *("--log.no-tensorboard", "--log.figure-epochs", "0", "--checkpoint.every-epochs", "1"),
 )
 NODULES = (*("--model.filters", "3", "3", "--model.kernels", "3", "3"), *("--model.latent-dim", "8", "--model.components", "4"))
 UNET = ("--data.jitter", "2", "--model.features", "2")

@@ -51,11 +51,11 @@ JAX_0_12 = {
 """The same, compiled by JAX 0.12.0.1 on Python 3.12, which fuses more: 1 to 6 launches fewer.
 
 One GPU needs 2.8 MB more. In both versions the largest arrays are 48.0 MB, those of the second convolution's gradient. JAX 0.12
-computes this gradient earlier in a step, while smaller arrays are still needed. In the exact reduction each product is a call of
-cuBLAS (`gmmae.training.parallel.DETERMINISTIC`) with 4.2 MB of working memory: 2.4 MB more in all.
+computes this gradient earlier in a step, while smaller arrays are still needed. In the exact reduction each product is a call
+of cuBLAS (`gmmae.training.parallel.DETERMINISTIC`) with 4.2 MB of working memory: 2.4 MB more in all.
 
-On one host the all-reduce is a Triton kernel of XLA's own. Across two hosts it is NCCL's. The arrays of the fullest moment are then
-the same as on one host and in JAX 0.10, but JAX 0.12 packs them into 0.5 MB more.
+On one host the all-reduce is a Triton kernel of XLA's own. Across two hosts it is NCCL's. The arrays of the fullest moment are
+then the same as on one host and in JAX 0.10, but JAX 0.12 packs them into 0.5 MB more.
 """
 
 BOUNDS = JAX_0_12 if jax.__version_info__ >= (0, 12) else JAX_0_10

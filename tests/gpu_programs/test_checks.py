@@ -152,5 +152,5 @@ def test_gpus_of_one_host_are_joined_by_nvlink_and_two_hosts_are_not(hosts):
     devices = topology("h100", 8, hosts)
     weights = devices.shard(np.ones((8, 1), np.float32))
     program = devices.compile(lambda ones: pmean(lambda *_: jnp.broadcast_to(ones, 493_493), ones, ones), weights, sharded=1)
-    assert ("__triton_collective" in program.as_text()) == (jax.__version_info__ >= (0, 12) and hosts == 1)
+    assert ("__triton_collective" in (program.as_text() or "")) == (jax.__version_info__ >= (0, 12) and hosts == 1)
     assert read(program, steps=1).meetings == [("all-reduce", 4 * 493_493)]

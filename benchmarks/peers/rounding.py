@@ -1,0 +1,40 @@
+"""How long a training's losses stay the same numbers whoever computes them: ours against ours, begun one rounding away.
+
+`python -m benchmarks.peers.rounding FOLDER SAMPLES STEPS` reads the problem in a folder and prints a JSON list. It holds the
+relative difference of each step's loss between two trainings. The second one starts from neighbouring floating-point numbers.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from benchmarks.options import guarded
+from benchmarks.peers import ours, problem
+from benchmarks.peers.roster import Place
+
+
+def apart(peer: ours.Ours, samples: int, steps: int) -> list[float]:
+    """The relative difference of each step's loss between a training and the same one, begun one rounding away."""
+    exact = problem.first_losses(steps, lambda epoch: peer.losses(samples, epoch))
+    draw = np.random.default_rng(0).integers
+
+    def neighbour(array: np.ndarray) -> np.ndarray:
+        return np.nextafter(array, np.where(draw(0, 2, array.shape), np.inf, -np.inf).astype(array.dtype))
+
+    peer.start = peer.start._replace(params=jax.tree.map(neighbour, jax.device_get(peer.start.params)))
+    peer.reset()
+    found = problem.first_losses(steps, lambda epoch: peer.losses(samples, epoch))
+    return np.abs(np.array(found) / np.array(exact) - 1).tolist()
+
+
+def main() -> None:
+    folder, samples, steps = sys.argv[1:]
+    peer = ours.start(problem.read(Path(folder)), Place())
+    print(json.dumps(apart(peer, int(samples), int(steps))))
+
+
+if __name__ == "__main__":
+    guarded(main)
