@@ -51,21 +51,43 @@ def test_the_earlier_sweep():
     assert f"{step['32']} ms for 32 samples, {float(step['8']):.1f} for 8, {float(step['1']):.1f} for one" in README
 
 
+MADE = {
+    "copy-paste: training nodules, flipped": "copy_paste",
+    "the same, moved by a voxel": "moved",
+    "SMOTE between voxels": "smote",
+    "SMOTE between latent vectors": "smote_latent",
+    "**generated**": "generated",
+}
+"""The rows of the table of generated nodules, by their names in the results."""
+
+
+def rounded(text, digits):
+    """A number as the README writes it: halves go up, and no 0 stands before the point."""
+    return str(Decimal(text).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)).replace("0.", ".", 1)
+
+
+@pytest.mark.parametrize("label", MADE)
+def test_how_alike_generated_nodules_are(label):
+    found = {row["figure"]: row for row in records("generation/fidelity_test.csv") if row["made"] == MADE[label]}
+    c2st = [rounded(found["c2st"][key], 2) for key in ("mean", "patients_low", "patients_high")]
+    cells = [f"{c2st[0]} ({c2st[1]}–{c2st[2]})", rounded(found["c2st_masks"]["mean"], 2), rounded(found["mmd2"]["mean"], 3)]
+    cells.append(rounded(found["ks"]["mean"], 2))
+    cells.append(f"{rounded(found['nn']['mean'], 2)} / {rounded(found['nn_sym']['mean'], 2)}")
+    assert f"| {label} | {' | '.join(cells)} |".replace("**", "") in README.replace("**", "")
+
+
 @pytest.mark.parametrize("labels", ["50", "100", "200", "all"])
 def test_what_generated_nodules_bring_a_classifier(labels):
     of = [row for row in records("generation/downstream_test.csv") if (row["task"], row["real"]) == ("malignancy", labels)]
     found = {row["made"]: row for row in of}
 
-    def short(text):
-        return str(Decimal(text).quantize(Decimal("0.001"), ROUND_HALF_UP)).replace("0.", ".", 1)
-
     def difference(made):
         row = found[made]
         sign = "+" if float(row["mean"]) > 0 else ""
-        return f"{sign}{short(row['mean'])} ({short(row['patients_low'])} to {short(row['patients_high'])})"
+        return f"{sign}{rounded(row['mean'], 3)} ({rounded(row['patients_low'], 3)} to {rounded(row['patients_high'], 3)})"
 
     against = [difference(f"{made} - real") for made in ("generated", "copy_paste", "repeated")]
-    columns = (difference("generated - copy_paste"), short(found["real"]["mean"]), *against)
+    columns = (difference("generated - copy_paste"), rounded(found["real"]["mean"], 3), *against)
     assert f"{labels} | {' | '.join(columns)} |".replace("all", "all 244") in README
     assert float(found["generated - copy_paste"]["patients_low"]) < 0 < float(found["generated - copy_paste"]["patients_high"])
 
