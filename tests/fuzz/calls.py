@@ -54,12 +54,13 @@ def in_process(arguments: Sequence[str], cwd: Path, limit_s: float = LIMIT_S) ->
     """Calls `gmmae` in this process; training has no parent process there."""
     code, crash = None, ""
     commands = {**cli.COMMANDS, "train": cli.train}
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        with _writing_to(out, err), _limited(limit_s), _at(cwd), warnings.catch_warnings():
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        with _writing_to(out, err), _at(cwd), warnings.catch_warnings():
             warnings.simplefilter("default")
             warnings.showwarning = _show
             try:
-                code = cli.guarded(cli._dispatch, commands, list(arguments), "gmmae")
+                with _limited(limit_s):
+                    code = cli.guarded(cli._dispatch, commands, list(arguments), "gmmae")
             except SystemExit as error:
                 code = error.code if isinstance(error.code, int) else 1
             except EndedError as error:
@@ -96,14 +97,13 @@ def _place(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}{at}"
 
 
-def _all(file: IO[str]) -> str:
-    file.flush()
+def _all(file: IO[bytes]) -> str:
     file.seek(0)
-    return os.fdopen(os.dup(file.fileno()), "rb").read().decode(errors="replace")
+    return file.read().decode(errors="replace")
 
 
 @contextmanager
-def _writing_to(out: IO[str], err: IO[str]) -> Iterator[None]:
+def _writing_to(out: IO[bytes], err: IO[bytes]) -> Iterator[None]:
     """Both streams go to files, those of Python and those of native libraries."""
     sys.stdout.flush()
     sys.stderr.flush()

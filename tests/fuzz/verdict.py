@@ -14,7 +14,7 @@ BAD_INPUT = 2
 
 ROUNDING = 1e-5
 NEAR_HU, NEAR_SHARE, NEAR_MASK = 3.0, 0.03, 0.15
-"""Tolerances for a field that was sampled on another grid: HU of voxels, relative difference of numbers, share of mask voxels."""
+"""Tolerances for another grid: HU of voxels, the relative difference of other numbers, the share of mask voxels."""
 
 Kind = Literal["read", "left out", "refused", "TRACEBACK", "SILENT", "UNNAMED", "NOISY", "REFUSED", "TOO LATE"]
 
@@ -22,10 +22,10 @@ Kind = Literal["read", "left out", "refused", "TRACEBACK", "SILENT", "UNNAMED", 
 class Verdict(NamedTuple):
     """How a call ended; kinds in capitals are failures.
 
-    `SILENT` is a result that is wrong without a word.
-    `UNNAMED` is a refusal that is not one line with the place.
-    `NOISY` is a refusal beside warnings of a library.
-    `REFUSED` is a refusal of a folder that must be read.
+    - `SILENT`: a result that is wrong without a word
+    - `UNNAMED`: a refusal that is not one line with the place
+    - `NOISY`: a refusal beside warnings of a library
+    - `REFUSED`: a refusal of a folder that must be read
 
     Attributes:
       kind: the way.
