@@ -15,8 +15,8 @@ from gmmae.analysis.steps import WARN_RESIDUAL
 from gmmae.base import arms
 from gmmae.base.arms import OptimConfig
 from gmmae.base.errors import InputError
+from gmmae.base.output import write_text
 from gmmae.base.provenance import git_commit, versions
-from gmmae.base.records import write_text
 from gmmae.figures import canvas
 from gmmae.figures import plan as pictures
 from gmmae.figures.plan import Band, Here
@@ -73,6 +73,8 @@ def write(
             json.dumps(_plain(as_json(name, found, rule, forecasts, clusters, compute_scale > 0)), indent=1, allow_nan=False)
             + "\n",
         )
+        for earlier in (root / "figures").glob("times_*"):
+            earlier.unlink()
         blocks = _blocks(name, found, rule, forecasts, clusters, devices, root / "figures")
         write_text(root / MARKDOWN, document.markdown(blocks, root))
         write_text(root / HTML, document.html(f"Plan: {name}", blocks))

@@ -19,7 +19,8 @@ from gmmae.analysis.scaling import StepTimes
 from gmmae.base import stopping
 from gmmae.base.config import Config, StopConfig, changed, run_id
 from gmmae.base.errors import InputError
-from gmmae.base.records import Epoch, Record, write_text
+from gmmae.base.output import write_text
+from gmmae.base.records import Epoch, Record
 from gmmae.base.workdir import WorkDir, alone, writable
 from gmmae.data.extraction.tasks import sha256
 from gmmae.processes import agreement
