@@ -7,6 +7,8 @@ FRAMEWORKS ?= .venv-frameworks
 # Processes that run the tests.
 TEST_JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal
+# Folders or files of tests, for a part of them; by default all.
+TESTS ?=
 # What is installed: also what JAX needs for the GPU of this host, if there is one.
 EXTRAS ?= $(shell $(PYTHON) gmmae/base/nvidia.py test)
 
@@ -18,16 +20,18 @@ train: $(VENV)/ready
 sweep: $(VENV)/ready
 	$(BIN)/python sweep.py --config sweep_quick --workdir runs/sweep_quick
 
+# On the other line of JAX: `make test PYTHON=python3.12 VENV=.venv-3.12`.
 test: $(VENV)/ready
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow" $(TESTS)
 
 # Those of `make test`, and then the slow ones.
 test-all: test
-	$(PYTEST) -m slow
+	$(PYTEST) -m slow $(TESTS)
 
-# What XLA compiles for GPUs that are not there; an environment of its own, with JAX's CUDA part.
+# What XLA compiles for GPUs that are not there; an environment of its own, with JAX's CUDA plugin.
+# On the other line of JAX: `make test-gpu-programs PYTHON=python3.12 GPU_VENV=.venv-gpu-3.12`.
 test-gpu-programs:
-	$(MAKE) VENV=$(GPU_VENV) EXTRAS=cuda12,test $(GPU_VENV)/ready
+	$(MAKE) VENV=$(GPU_VENV) EXTRAS=gpu-programs,test $(GPU_VENV)/ready
 	GMMAE_TEST_GPU_PROGRAMS=1 $(GPU_VENV)/bin/python -m pytest -n $(TEST_JOBS) tests/gpu_programs
 
 # Installs Slurm, Open MPI and ssh from Debian where they are missing.

@@ -3,7 +3,7 @@
 python -m benchmarks.device_programs [--target h100] [--devices 1 8 32] [--hosts 1] [--modes float32 tf32 exact micro] [...]
 python -m benchmarks.device_programs --devices 8 --hosts 1 2 --config quickstart --data.samples 200
 
-Every other option is one of train.py. XLA compiles for a GPU that is only described; for that JAX needs its CUDA part, as in
+Every other option is one of train.py. XLA compiles for a GPU that is only described; for that JAX needs its CUDA plugin, as in
 the environment of `make test-gpu-programs`, and no GPU. Nothing runs and nothing is tuned: counts and memory are those of the
 program, times are estimates.
 """
@@ -214,7 +214,7 @@ def main() -> None:
     jax.config.update("jax_platforms", "cpu")
     config, _ = parse_train(words, parser.prog)
     if not (find_spec("jax_cuda12_plugin") or find_spec("jax_cuda13_plugin")):
-        raise InputError("JAX must have its CUDA part; got none: pip install -c constraints.txt -e '.[cuda-programs]'")
+        raise InputError("JAX must have its CUDA part; got none: pip install -c constraints.txt -e '.[gpu-programs]'")
     rows: list[tuple[str, ...]] = []
     notes: list[str] = list(NOTES)
     for devices, hosts, mode in itertools.product(asked.devices, asked.hosts, asked.modes):

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import hlo, hlo_costs
+from benchmarks.device_programs import RATES, TARGETS
 
 TEXT = (Path(__file__).parent / "step.hlo").read_text()
 PROGRAM = hlo.parse(TEXT)
@@ -135,6 +136,14 @@ def test_an_all_reduce_that_xla_writes_as_a_triton_kernel_is_a_meeting_of_the_de
     [launch] = hlo.launches(program, "main")
     assert (launch.instruction.name, launch.kind) == ("fusion-start", hlo.COLLECTIVE)
     assert hlo_costs.met(program, launch) == ("all-reduce", 4 * 493_493)
+
+
+def test_the_described_gpus_are_joined_by_nvlink():
+    """Otherwise XLA compiles another all-reduce for them than for those that are there."""
+    described = sorted(TARGETS.glob("*.txtpb"))
+    assert [path.stem for path in described] == sorted(RATES)
+    for path in described:
+        assert "\n  device_interconnect_info { active_links: 18 }\n" in path.read_text(encoding="utf-8"), path
 
 
 def test_what_a_library_s_all_reduce_is_given():

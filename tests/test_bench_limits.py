@@ -35,6 +35,9 @@ def test_launches_are_what_computes_in_the_largest_body():
     """An addition, a fusion and a call; parameters, constants and tuples are none."""
     assert launched(PROGRAM) == 3
     assert launched("") == 0
+    at_once = "%y = f32[2] fusion(%x), kind=kLoop, calls=%fused"
+    parted = "%y = f32[2] fusion-start(%x), kind=kCustom, calls=%fused\n  %w = f32[2] fusion-done(%y)"
+    assert launched(PROGRAM.replace(at_once, parted)) == 3, "started here and awaited there is one"
 
 
 def test_least_bytes_by_hand():

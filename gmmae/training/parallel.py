@@ -28,8 +28,8 @@ DETERMINISTIC: dict[str, str | bool] = {
 }
 """Options of XLA that ask for the same bits from every compilation and run.
 
-With the first option alone, XLA of JAX 0.12 makes each product a Triton kernel, and then allows no Triton. It must ask cuBLAS for
-a replacement, and cannot without a GPU. The second option makes products calls of cuBLAS from the beginning: a GPU runs the
+With the first option alone, XLA of JAX 0.12 makes each product a Triton kernel, and then allows no Triton. It must ask cuBLAS
+for a replacement, and cannot without a GPU. The second option makes products calls of cuBLAS from the beginning: a GPU runs the
 program that was compiled without one. Older versions of JAX keep their Triton kernels, whose parameters XLA then fixes.
 """
 

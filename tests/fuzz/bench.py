@@ -56,7 +56,8 @@ class Bench:
             lambda change: self._right(case.base, command, change),
             case.renamed,
         )
-        shutil.rmtree(folder.parent, ignore_errors=not found.failed)
+        if not found.failed:
+            shutil.rmtree(folder.parent)
         return Trial(case, command, " ".join(["gmmae", *map(_quoted, line)]), found, seconds)
 
     def _call(self, case: Case, command: str, folder: Path) -> Call:

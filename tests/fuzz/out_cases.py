@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.fuzz.cases import Case, Change, Expect, on, reads, refused, unchanged
+from tests.fuzz.cases import Case, Change, on, reads, refused, unchanged
 
 
 def _file(folder: Path) -> None:
@@ -22,28 +22,23 @@ def _around(folder: Path) -> None:
 PLACES: dict[str, tuple[Change, str]] = {
     "a file": (_file, "{folder}/../out"),
     "below a file": (_file, "{folder}/../out/deeper"),
-    "below a folder that is not there, which is a file": (_file, "{folder}/../out/a/b"),
+    "two levels below a file": (_file, "{folder}/../out/a/b"),
     "a link to itself": (_around, "{folder}/../out"),
     "/dev/full": (unchanged, "/dev/full"),
     "/proc": (unchanged, "/proc/out"),
     "10,000 characters": (unchanged, "{folder}/../" + "x" * 10_000),
-    "empty": (unchanged, ""),
 }
 
 
 def cases() -> Iterator[Case]:
     """All cases of places to write to."""
     for name, (change, place) in PLACES.items():
-        options = ("--out", place)
-        named = ("--out",) if not place else ()
-        of_folders = refused(*(named or (place.rpartition("/")[2][:20],)))
-        if name != "empty":
-            yield Case(f"--out: {name}", "cubes", change, on("describe, insert", of_folders), options)
-            yield Case(f"--out: {name}", "generator", change, on("generate", of_folders), options)
-            if name != "below a folder that is not there, which is a file":
-                yield Case(
-                    f"--out: {name}", "cubes", change, on("prepare, evaluate", Expect(of_folders.readings, True)), options
-                )
+        options, expect = ("--out", place), refused(place.rpartition("/")[2][:20])
+        yield Case(f"--out: {name}", "cubes", change, on("prepare, describe, insert", expect), options)
+        yield Case(f"--out: {name}", "generator", change, on("generate", expect), options)
+        if name != "a file":  # `evaluate` and `export` replace a file
+            yield Case(f"--out, a file: {name}", "cubes", change, on("evaluate", expect), options)
+            yield Case(f"--out, a file: {name}", "nodules", change, on("export", expect), options)
     kept = ("--out", "{folder}/../out")
     yield Case("--out: a folder with another file", "cubes", _full, on("insert", refused("out")), kept)
     yield Case("--out: a folder with another file", "generator", _full, on("generate", refused("out")), kept)
