@@ -86,7 +86,7 @@ def _name(config: Config, own: Config, on: On, other: bool) -> str:
     if other and "data.source" in settings:
         words.append(re.sub(r"[^\w.-]+", "-", Path(str(settings.get("data.root", ""))).name) or settings["data.source"])
     if changes:
-        words.append(hashlib.sha256(json.dumps(changes, sort_keys=True).encode()).hexdigest()[:8])
+        words.append(hashlib.sha256(json.dumps(changes, sort_keys=True, default=str).encode()).hexdigest()[:8])
     return "_".join(words) + ".csv"
 
 

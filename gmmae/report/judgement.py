@@ -129,11 +129,13 @@ def _counts(found: Judgement, real: Nodules, generated: Nodules) -> str:
 
 def _shown(value: Estimate | float) -> str:
     """
-    >>> _shown(Estimate(0.71234, 0.6, 0.8)), _shown(12.0), _shown(Estimate(0.01234, -0.001, 0.02))
-    ('0.71 (0.60–0.80)', '12', '0.012 (-0.001–0.020)')
+    >>> _shown(Estimate(0.71234, 0.6, 0.8)), _shown(Estimate(0.01234, -0.001, 0.02))
+    ('0.71 (0.60–0.80)', '0.012 (-0.001–0.020)')
+    >>> _shown(0.0123), _shown(12.0), _shown(123.4)
+    ('0.012', '12', '123')
     """
     if not isinstance(value, Estimate):
-        return f"{value:.2g}"
+        return f"{value:.2g}" if abs(value) < 100 else f"{value:.0f}"
     digits = 3 if abs(value.value) < 0.1 else 2
     middle, low, high = (f"{number:.{digits}f}" for number in value)
     return middle if math.isnan(value.low) else f"{middle} ({low}–{high})"
@@ -184,7 +186,7 @@ def _blocks(
     compared = _compared(found, real, generated)
     one, two = (some.values for some in compared)
     sheet, key = pictures.unnamed(one, two, window, seed)
-    distance = f"{found.generated.value_distance:.2g} {named} apart (real: {found.floor.value_distance:.2g})"
+    distance = f"{_shown(found.generated.value_distance)} {named} apart (real: {_shown(found.floor.value_distance)})"
     histograms = pictures.value_histograms(one, two, window, named, distance)
     worst = _worst(found, *compared)
     remarks = [*_remarks(found, real, generated), *notes]
