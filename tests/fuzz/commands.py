@@ -62,7 +62,7 @@ class Command(NamedTuple):
 def table(path: Path, *columns: str) -> Result:
     """Some columns of a CSV, by name; all of them if none are named. Rows are in order of their cells."""
     with path.open(newline="", encoding="utf-8") as file:
-        rows = sorted(csv.DictReader(file), key=lambda row: [row[name] for name in columns or row])
+        rows = sorted(csv.DictReader(file), key=lambda row: [row[name] for name in columns or sorted(row)])
     names = columns or tuple(rows[0])
     return {name: [_value(row[name]) for row in rows] for name in names}
 
