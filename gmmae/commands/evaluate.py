@@ -29,7 +29,7 @@ On = Literal["validation", "train", "all"]
 class Arguments(Options):
     """Loss and metrics of a run's best parameters on each sample: of the run's own data, or of others that options name."""
 
-    run: Run = MISSING  # the work directory of the run; it comes first
+    run: Run = MISSING  # the work directory of a run that you trust: the Python that it names is executed; it comes first
     on: On | None = None  # which samples; default: validation, and all where the data are not the run's own
     out: Path | None = None  # the CSV to write, a row a sample; default: evaluation.csv in RUN
 

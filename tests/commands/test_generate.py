@@ -116,6 +116,13 @@ def test_a_size_that_leaves_an_axis_without_voxels_is_told_before_any_work_is_do
     assert "--size must leave at least 4 voxels along each axis; got 5, which makes 3 × 4 × 5 of 6 × 8 × 10" in error
 
 
+def test_nodules_that_do_not_fit_into_memory_are_one_line(trained, tmp_path, capsys):
+    code, _, error = generate(capsys, trained, "--out", tmp_path / "made", "--count", 100_000, "--size", 512)
+    assert code == 2
+    assert "must fit into memory; got 100000 of 512 × 512 × 512 voxels, which take 671089 of " in error
+    assert error.count("\n") == 1
+
+
 def test_the_prior_is_kept_beside_the_run_and_where_it_cannot_be_that_is_said(trained, tmp_path, capsys, monkeypatch):
     assert generate(capsys, trained, "--count", 2, "--out", tmp_path / "one")[0] == 0
     kept = (trained / "prior.npz").read_bytes()
