@@ -196,7 +196,7 @@ def load(workdir: str | Path, **changes: Any) -> Trained:
     Works in any interpreter, whatever devices and reduction the run had, and changes nothing in its folder.
 
     Args:
-      workdir: the run's folder.
+      workdir: the folder of a run that you trust: the Python that it names is executed.
       changes: of the configuration, as in `configure`: `data__root="elsewhere"` for other data.
 
     Raises:

@@ -30,7 +30,7 @@ Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
 """An argument without a name."""
 
 Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-"""The work directory of a run, as an argument without a name."""
+"""The work directory of a run that the user trusts, because it may name Python that is executed; an argument without a name."""
 
 Files = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
 """One or more arguments without a name."""
@@ -177,7 +177,7 @@ def parse_sweep(arguments: Sequence[str], prog: str) -> SweepRequest:
 class ReportArguments(Options):
     """Write a sweep's tables, figures and verdict, finished or not."""
 
-    root: Folder  # the sweep's work directory
+    root: Folder  # the work directory of a sweep that you trust: the Python that it names is executed
     clusters: tuple[str, ...] = ()  # TOML files, or names of those in configs/clusters, projected to; default: the sweep's
     plan: Path | None = None  # plan.json of `gmmae plan`, shown beside the outcome; default: that of the sweep's folder
 

@@ -46,7 +46,7 @@ ENDING = re.compile(r"\.(nii\.gz|nii|mhd|mha|nrrd|npy|npz|png)(?=_\d+$|$)")
 class Arguments(Options):
     """The mixture of each volume, by a trained run; volumes are cut as the run's data are, or as the options say."""
 
-    run: Run = MISSING  # the work directory of the run; it comes first
+    run: Run = MISSING  # the work directory of a run that you trust: the Python that it names is executed; it comes first
     files: Files = ()  # volumes with a nodule in the middle; or a folder with a nodules.csv; or an .npz of volumes
     out: Path = MISSING  # the folder to write; new or empty, or an earlier description, which is replaced
     refine: Steps = 0  # polish each mixture by so many steps of Adam; 120 do most of what can be done

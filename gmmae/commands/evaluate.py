@@ -38,7 +38,7 @@ NAMED = "patients, or scans where none is named"
 class Arguments(Options):
     """Loss and metrics of a run's best parameters on each sample: of the run's own data, or of others that options name."""
 
-    run: Run = MISSING  # the work directory of the run; it comes first
+    run: Run = MISSING  # the work directory of a run that you trust: the Python that it names is executed; it comes first
     on: On | None = None  # which samples; default: validation, and all where the data are not the run's own
     # The CSV to write, a row a sample; default: evaluation.csv in RUN for the run's own validation samples. Rows of other
     # samples, data or settings get a file of their own in RUN. The last line that is printed names it.

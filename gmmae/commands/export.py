@@ -35,7 +35,7 @@ PLATFORMS = ("cpu", "cuda")
 class Arguments(Options):
     """A run's best parameters and functions as one file that is loaded without gmmae, by JAX alone."""
 
-    run: Run = MISSING  # the work directory of the run; it comes first
+    run: Run = MISSING  # the work directory of a run that you trust: the Python that it names is executed; it comes first
     out: Path = MISSING  # the file to write, a ZIP archive; what is there is replaced
 
 

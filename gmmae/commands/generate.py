@@ -1,5 +1,7 @@
 """`gmmae generate RUN --count N --out FOLDER`: new nodules from a trained model."""
 
+import math
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 SHEETS = {"contact_sheet.png": False, "contact_sheet_labelled.png": True}
 """The contact sheets, and whether each tells which nodules are generated."""
 SCANS = "scans"
+VOXEL_BYTES = 50
+"""Of memory that each voxel takes while nodules are made: four arrays of float64, two of sorted places, and smaller ones."""
 
 Size = Annotated[int, Rule("0, or 4 to 512", lambda value: value == 0 or 4 <= value <= 512)]
 Strength = Annotated[float, between(0, 100)]
@@ -29,7 +33,7 @@ Strength = Annotated[float, between(0, 100)]
 class GenerateArguments(Options):
     """Make new nodules with a trained model: cubes with masks, and a CSV that says how each was made."""
 
-    run: Run  # a trusted run whose model has a decoder in cells (configs/nodules_generate.toml)
+    run: Run  # a run that you trust (it names Python that is executed), with a decoder in cells (configs/nodules_generate.toml)
     out: Path = MISSING  # the folder to write; new or empty
     count: Annotated[int, between(1, 100_000)] = 100  # nodules to make
     category: str = ""  # of all of them; empty: as in the training set
@@ -77,9 +81,24 @@ def _check(asked: GenerateArguments, data: DataConfig) -> None:
     from gmmae.generation.insertion.hosts import list_scans
 
     require_free(asked.out)
-    resized(data.shape, asked.size)
+    _require_memory(asked.count, resized(data.shape, asked.size))
     if asked.into is not None:
         list_scans(asked.into)
+
+
+def _require_memory(count: int, shape: tuple[int, ...]) -> None:
+    """Says that nodules do not fit: Linux would end the program without a word.
+
+    Raises:
+      InputError: they need more than this machine has.
+    """
+    needed, there = count * math.prod(shape) * VOXEL_BYTES, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        size = " × ".join(map(str, shape))
+        raise InputError(
+            f"--count nodules of --size must fit into memory; got {count} of {size} voxels, which take {needed / 1e9:.0f} of "
+            f"{there / 1e9:.0f} GB: make fewer in a call, each with another --seed"
+        )
 
 
 def _keep_prior(generator: "Generator", run: Path) -> list[str]:

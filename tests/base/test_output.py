@@ -307,6 +307,15 @@ def test_a_full_disk_is_a_failure_of_storage(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_where_a_file_system_cannot_be_flushed_at_once_files_are_one_by_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(output.ctypes, "CDLL", lambda *_, **__: None)
+    flushed = []
+    monkeypatch.setattr(output.os, "fsync", flushed.append)
+    write(tmp_path / "out")
+    assert len(flushed) == len(NEW) + 2  # the folder and the one above
+    assert tree(tmp_path / "out") == NEW
+
+
 def test_where_there_are_no_locks_files_are_written_and_nothing_is_removed(tmp_path, monkeypatch):
     def fails(*_):
         raise OSError(errno.ENOLCK, "No locks available")

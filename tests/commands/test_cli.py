@@ -264,12 +264,46 @@ def test_a_report_is_of_the_sweep_in_the_folder(tmp_path, sweep_file, monkeypatc
     ]
 
 
-def test_ctrl_c_ends_in_one_line(capsys):
-    def interrupted():
+GOES_ON = "the same command goes on where it was"
+BEGINS = "nothing was written; the same command begins again"
+AT_CTRL_C = {
+    ("train",): ("gmmae.commands.cli.accompanied", GOES_ON),
+    ("sweep",): ("gmmae.commands.arguments.parse_sweep", GOES_ON),
+    ("report",): ("gmmae.commands.arguments.parse_report", "no file is half written; the same command begins again"),
+    ("data", "prepare"): ("gmmae.commands.data.parse_prepare", GOES_ON),
+    ("data", "inspect"): ("gmmae.commands.data.parse_inspect", BEGINS),
+    ("data", "synth"): ("gmmae.commands.data.parse_synth", BEGINS),
+    ("plan",): ("gmmae.commands.plan.command", GOES_ON),
+    **{
+        (name,): (f"gmmae.commands.{name}.command", BEGINS)
+        for name in ("evaluate", "describe", "export", "generate", "insert", "judge")
+    },
+}
+
+
+def test_the_words_at_ctrl_c_are_tested_for_every_command():
+    commands = {(name,) for name in cli.COMMANDS if name != "data"} | {("data", name) for name in cli.DATA_COMMANDS}
+    assert set(AT_CTRL_C) == commands
+
+
+@pytest.mark.parametrize("words", AT_CTRL_C, ids=" ".join)
+def test_ctrl_c_ends_in_one_line_that_says_what_holds(words, monkeypatch, capsys):
+    def interrupted(*_):
         raise KeyboardInterrupt
 
-    assert cli.guarded(interrupted) == 130
-    assert capsys.readouterr().err == "interrupted; the same command goes on where it was\n"
+    place, holds = AT_CTRL_C[words]
+    monkeypatch.setattr(place, interrupted)
+    name, *rest = words
+    assert cli.guarded(cli.COMMANDS[name], rest, f"gmmae {name}") == 130
+    assert capsys.readouterr().err == f"interrupted; {holds}\n"
+
+
+def test_too_little_memory_is_one_line(capsys):
+    def large():
+        raise MemoryError("Unable to allocate 7.28 TiB for an array")
+
+    assert cli.guarded(large) == 2
+    assert capsys.readouterr().err.startswith("error: memory must hold what is asked for; got Unable to allocate 7.28 TiB")
 
 
 def test_a_full_device_is_one_line_and_other_faults_of_the_program_keep_their_traceback(capsys):

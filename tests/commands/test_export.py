@@ -114,5 +114,6 @@ def test_a_file_that_cannot_be_written_is_said_in_a_line(tmp_path, capsys):
     out = tmp_path / "missing" / "model.zip"
     assert cli.guarded(cli.COMMANDS["export"], [str(tmp_path / "run"), "--out", str(out)], "gmmae export") == 2
     assert (
-        capsys.readouterr().err == f"error: --out must be a file that can be written; got {out} (No such file or directory)\n"
+        capsys.readouterr().err
+        == f"error: --out must be a file that can be written; got {out} (No such file or directory): name another\n"
     )

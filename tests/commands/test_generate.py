@@ -6,9 +6,11 @@ import pytest
 import SimpleITK as sitk
 
 from gmmae.commands import cli
+from gmmae.data import sources
 from gmmae.data.config import DataConfig
 from gmmae.data.extraction import prepare
 from gmmae.training.loop import run
+from tests.interrupting import full_disk, moments
 from tests.small import Recorder, small
 
 CELLS = {"model__decoder": "cells", "model__cells": 2, "data__samples": 60, "data__validation": 20, "stop__max_epochs": 1}
@@ -96,9 +98,6 @@ def test_another_size_shows_the_same_nodules(flat, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--count", 0], "--count must be at least 1; got 0"),
-        (["--size", 3], "--size must be 0 or at least 4; got 3"),
-        (["--bandwidth", -1], "--bandwidth must be at least 0; got -1.0"),
         (["--category", "cyst"], "category must be one of "),
         (["--into", "nowhere"], "SCANS must be a folder of .mhd scans; got nowhere"),
     ],
@@ -108,6 +107,30 @@ def test_bad_input_is_one_line(trained, tmp_path, capsys, arguments, message):
     assert code == 2
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_a_size_that_leaves_an_axis_without_voxels_is_told_before_any_work_is_done(flat, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sources, "load_whole", None)
+    code, _, error = generate(capsys, flat, "--out", tmp_path / "made", "--size", 5)
+    assert code == 2
+    assert "--size must leave at least 4 voxels along each axis; got 5, which makes 3 × 4 × 5 of 6 × 8 × 10" in error
+
+
+def test_nodules_that_do_not_fit_into_memory_are_one_line(trained, tmp_path, capsys):
+    code, _, error = generate(capsys, trained, "--out", tmp_path / "made", "--count", 100_000, "--size", 512)
+    assert code == 2
+    assert "must fit into memory; got 100000 of 512 × 512 × 512 voxels, which take 671089 of " in error
+    assert error.count("\n") == 1
+
+
+def test_the_prior_is_kept_beside_the_run_and_where_it_cannot_be_that_is_said(trained, tmp_path, capsys, monkeypatch):
+    assert generate(capsys, trained, "--count", 2, "--out", tmp_path / "one")[0] == 0
+    kept = (trained / "prior.npz").read_bytes()
+    with moments(trained, 1, full_disk, for_good=True):
+        code, printed, _ = generate(capsys, trained, "--count", 2, "--out", tmp_path / "two")
+    assert code == 0
+    assert f"the prior was not kept: {trained / 'prior.npz'} cannot be written (No space left on device)" in printed
+    assert (trained / "prior.npz").read_bytes() == kept
 
 
 def test_a_model_with_the_papers_heads_cannot_generate(tmp_path, capsys):

@@ -121,7 +121,9 @@ def test_a_folder_with_other_files_is_not_replaced(files, tmp_path):
     kept = tmp_path / "mine" / "thesis.tex"
     kept.parent.mkdir()
     kept.write_text("")
-    with pytest.raises(InputError, match="--out must be a new or empty folder, or that of an earlier judgement"):
+    with pytest.raises(
+        InputError, match=r"--out must be a folder that is new or empty, or one with judgement\.json, which is replaced"
+    ):
         command([real, generated, *OPTIONS, "--data.cache", str(tmp_path / "cache"), "--out", str(kept.parent)], "gmmae judge")
     assert kept.exists()
 

@@ -23,7 +23,7 @@ def plan(capsys, *arguments):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (("--devices", "0"), "devices must be one or more different numbers of at least 1; got (0,)"),
+        (("--devices", "0"), "--devices must be one or more different numbers of at least 1; got (0,)"),
         (("--clusters", "nowhere"), "--clusters must be a TOML file or one of"),
         (("--budget-epochs", "-1"), "--budget-epochs must be at least 0; got -1"),
         (("--scale-compute", "nan"), "--scale-compute must be at least 0; got nan"),

@@ -67,3 +67,28 @@ def test_what_is_saved_maps_the_training_points_as_the_prior_does(tmp_path):
         means = saved["means"][np.searchsorted(saved["categories"], labels)]
         np.testing.assert_allclose((training - means) @ saved["components"].T / saved["scale"], prior.points, atol=1e-8)
         assert saved["labels"].tolist() == labels
+
+
+def test_several_may_save_at_a_time_and_who_reads_finds_a_whole_file(tmp_path, monkeypatch):
+    """While one is half written, another one is saved and read."""
+    path, (one, two) = tmp_path / "prior.npz", (priors.fit(*points(40, seed=seed)) for seed in (0, 1))
+    really = np.savez
+
+    def halfway(target, **arrays):
+        monkeypatch.setattr(np, "savez", really)
+        with target if hasattr(target, "write") else open(target, "wb") as file:
+            file.write(b"half")
+            file.flush()
+            for _ in range(2):
+                with np.load(path) as saved:
+                    np.testing.assert_array_equal(saved["points"], two.points)
+                priors.save(two, path)
+            file.seek(0)
+            really(file, **arrays)
+
+    priors.save(two, path)
+    monkeypatch.setattr(np, "savez", halfway)
+    priors.save(one, path)
+    with np.load(path) as saved:
+        np.testing.assert_array_equal(saved["points"], one.points)
+    assert list(tmp_path.iterdir()) == [path]
