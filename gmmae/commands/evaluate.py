@@ -46,7 +46,7 @@ def command(arguments: Sequence[str], prog: str) -> int:
     splits = ("train", "validation") if on == "all" else (on,)
     found = {split: model.evaluate(getattr(model.workload.data, split)) for split in splits}
     print(f"{_title(model, asked.run)}, on {_counts(found)}{' of other data' if other else ''}")
-    for line in _means(list(found.values())):
+    for line in _means(list(found.values()), model.workload.may_be_undefined):
         print(line)
     _write(asked.out, asked.run, [row for split, values in found.items() for row in _rows(model, split, values)])
     return 0
@@ -75,13 +75,15 @@ def _counts(found: Mapping[str, Mapping[str, "np.ndarray"]]) -> str:
     return " and ".join(f"{len(values['loss'])} {split}" for split, values in found.items()) + " samples"
 
 
-def _means(of_splits: Sequence[Mapping[str, "np.ndarray"]]) -> list[str]:
-    """A line for each metric: its mean over the samples, and the standard error of that mean."""
+def _means(of_splits: Sequence[Mapping[str, "np.ndarray"]], may_be_undefined: Sequence[str]) -> list[str]:
+    """A line for each metric: its mean over the samples that define it, and the standard error of that mean."""
     import numpy as np
 
     lines = []
     for name in of_splits[0]:
         values = np.concatenate([values[name] for values in of_splits]).astype(np.float64)
+        if name in may_be_undefined and not np.isnan(values).all():
+            values = values[~np.isnan(values)]
         error = f" ± {values.std(ddof=1) / len(values) ** 0.5:.2g} (standard error)" if len(values) > 1 else ""
         lines.append(f"{name:<12} {values.mean():.6g}{error}")
     return lines

@@ -104,7 +104,7 @@ def workload(model: ModelConfig, data: sources.DataConfig, loss: str) -> Workloa
 
     splits = Splits(*(jax.tree.map(lambda array, part=part: array[part], samples) for part in (train, validation)))
     names = Splits(*sources.names_of(nodules, (train, validation)))
-    masked = samples["mask"][validation].any(tuple(range(1, samples["mask"].ndim)))
+    masked = samples["mask"].any(tuple(range(1, samples["mask"].ndim)))
     undefined = () if masked.all() else ("dice",)
     about = f"{data.source} volumes"
     return Workload(
