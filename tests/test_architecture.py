@@ -128,6 +128,36 @@ def test_only_distributed_starts_and_stops_jax_among_processes():
     assert found == {"gmmae.processes.distributed"}
 
 
+@pytest.mark.parametrize(
+    ("words", "places"),
+    [
+        ({"ImageFileReader", "ReadImage"}, {"extraction.scans"}),
+        ({"memmap", "fromfile"}, {"extraction.arrays", "extraction.integrity"}),
+        ({"open_scan", "array_volume", "open_array"}, {"extraction.opening", "extraction.scans", "extraction.arrays"}),
+    ],
+    ids=["ITK's reader", "NumPy's", "ours"],
+)
+def test_voxels_are_read_in_one_way(words, places):
+    """A second reader would have fewer checks."""
+    named = {name for name in MODULES if words & {*identifiers(name), *functions(name)}}
+    assert named == {f"gmmae.data.{place}" for place in places}
+
+
+def functions(name):
+    return {node.name for node in ast.walk(TREES[name]) if isinstance(node, ast.FunctionDef)}
+
+
+def test_only_checked_voxels_of_a_volume_are_used():
+    """`Volume.read` gives voxels as they are; around it are the checks, and what keeps regions or measures time."""
+    calls = {
+        name
+        for name in MODULES
+        for node in ast.walk(TREES[name])
+        if isinstance(node, ast.Attribute) and node.attr == "read" and ast.unparse(node.value) in ("volume", "mask")
+    }
+    assert calls == {f"gmmae.data.extraction.{name}" for name in ("voxels", "geometry", "extract")}
+
+
 @pytest.mark.parametrize("name", ["gmmae.processes.parent", "gmmae.processes.supervisor", "gmmae.base.config"])
 def test_what_must_work_without_jax_knows_no_jax(name):
     assert not {target.split(".")[0] for current in reached_from(name) for target in imports(current)} & {

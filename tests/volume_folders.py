@@ -45,7 +45,7 @@ def case(number: int, ending: str = ".mha") -> Case:
     z, y, x = np.indices(SHAPE)
     mask = (4 * (z - centre[0]) ** 2 + (y - centre[1]) ** 2 + (x - centre[2]) ** 2) <= 7
     values = np.where(mask, -50, -850) + np.rint(rng.normal(0, 30, SHAPE))
-    row = [f"n{number}{ending}", f"P{number}", *world(centre), 4.0]
+    row = [f"n{number}{ending}", f"P{number}", *world(centre.tolist()), 4.0]
     return Case(values.astype(np.int16), mask.astype(np.uint8), row)
 
 

@@ -114,7 +114,7 @@ def workload(model: ModelConfig, data: sources.DataConfig, loss: str) -> Workloa
 
     splits = Splits(*(jax.tree.map(lambda array, part=part: array[part], samples) for part in divided))
     names, groups = (Splits(*sources.divided_words(words, divided)) for words in (nodules.names, nodules.groups))
-    masked = samples["mask"][divided.validation].any(tuple(range(1, samples["mask"].ndim)))
+    masked = samples["mask"].any(tuple(range(1, samples["mask"].ndim)))
     undefined = () if masked.all() else ("dice",)
     about = f"{data.source} volumes"
     return Workload(splits, init, losses, metrics, describe, about, encode, decode, names, groups, may_be_undefined=undefined)

@@ -216,7 +216,7 @@ def build(config: Config) -> Workload:
     about = f"{data.source} {'slices' if data.ndim == 2 else 'volumes'} of {len(volumes)} nodules"
     splits = Splits(*(samples_of(patches.take(part)) for part in parts))
     at_once = max(1, CPU_PIXELS // data.size**data.ndim)
-    unseen = not all((seen == NODULE).any() for seen in seen_labels(patches.take(parts[1]), data.size))
+    unseen = not all((seen == NODULE).any() for seen in seen_labels(patches, data.size))
     undefined = ("dice",) if unseen else ()
     return Workload(
         splits,

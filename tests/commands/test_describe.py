@@ -210,7 +210,7 @@ def test_each_volume_has_a_file_and_a_row_with_its_path(trained, tmp_path):
         middles = [
             np.array(i.TransformContinuousIndexToPhysicalPoint([(n - 1) / 2 for n in i.GetSize()])) for i in (found, volume)
         ]
-        np.testing.assert_allclose(*middles, atol=1e-3)
+        np.testing.assert_allclose(middles[0], middles[1], atol=1e-3)
     code, _, error = describe(trained, volumes[0], tmp_path / "b" / ".." / "a.mha", "--out", out, *options)
     assert (code, error.count("\n")) == (2, 1)
     assert f"each volume must be given once; got {volumes[0]} 2 times" in error

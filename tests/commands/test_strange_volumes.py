@@ -115,6 +115,37 @@ def test_a_centre_outside_its_scan_names_the_line_of_the_csv(unet, tmp_path, row
     assert "mm outside the scan" in error
 
 
+def test_a_centre_that_is_not_the_masks_is_refused(unet, tmp_path):
+    def spoil(made: Case, number: int) -> Case:
+        corner = folders.world((0, 0, 0))
+        return made._replace(row=[*made.row[:2], *corner, 4.0]) if number == 1 else made
+
+    root = folders.write(tmp_path / "cubes", spoil=spoil)
+    error = refused(train(unet, root, tmp_path / "run", "--data.jitter", 0))
+    assert "n1.mha (nodules.csv line 3): the mask must have a voxel within 8 samples around the centre; it has none" in error
+    error = refused(train(unet, root, tmp_path / "run", "--data.size", 4, "--data.jitter", 9))
+    assert "n0.mha (nodules.csv line 2): what is seen must always hold a voxel of the volume; data.jitter = 9 may move" in error
+
+
+def test_an_undefined_dice_is_left_out_of_the_mean(unet, tmp_path):
+    """Nothing is found in slices that are even, in the middle of the window: each mean is over the others."""
+    root = folders.write(
+        tmp_path / "cubes", spoil=lambda made, _: made._replace(values=np.where(made.mask, 200, -300).astype(np.int16))
+    )
+    options = ("--data.empty-slices", True, "--data.validation", 2)
+    assert train(unet, root, tmp_path / "run", *options)[0] == 0
+    code, printed, _ = command("evaluate", tmp_path / "run")
+    assert code == 0
+    with (tmp_path / "run" / "evaluation.csv").open(newline="") as file:
+        each = np.array([float(row["dice"]) for row in csv.DictReader(file)])
+    with (tmp_path / "run" / "history.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert 0 < np.isnan(each).sum() < len(each)
+    assert float(row["val_dice"]) == pytest.approx(np.nanmean(each), rel=1e-5)
+    (line,) = [line for line in printed.splitlines() if line.startswith("dice ")]
+    assert float(line.split()[1]) == pytest.approx(np.nanmean(each), rel=1e-5)
+
+
 # A5
 
 

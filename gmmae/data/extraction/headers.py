@@ -8,7 +8,7 @@ import math
 import re
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -29,9 +29,6 @@ META_NUMBERS = {
 META_SCALING = {"ElementToIntensityFunctionSlope": 1.0, "ElementToIntensityFunctionOffset": 0.0}
 """Fields of a MetaImage that rescale its voxels, and the values at which they change nothing."""
 
-MAGIC = {348: b"n+1\0", 540: b"n+2\0"}
-"""How a NIfTI file of one piece is marked, by the length of its header."""
-
 
 NIFTI_BYTES = {
     **{2: 1, 4: 2, 8: 4, 16: 4, 64: 8, 256: 1, 512: 2, 768: 4, 1024: 8, 1280: 8},
@@ -44,7 +41,6 @@ class Nifti(NamedTuple):
     """Fields of a NIfTI header.
 
     Attributes:
-      length: of the header in bytes: 348, or 540 for NIfTI-2.
       order: "<" or ">", the byte order as `struct` names it.
       magic: the mark of the format.
       dim: number of axes, then voxels along each.
@@ -56,7 +52,6 @@ class Nifti(NamedTuple):
       sform: the matrix from indices to millimetres, three rows of four.
     """
 
-    length: int
     order: str
     magic: bytes
     dim: tuple[int, ...]
@@ -79,31 +74,20 @@ class Nifti(NamedTuple):
         return {16: np.dtype(f"{self.order}f4"), 64: np.dtype(f"{self.order}f8")}.get(self.datatype)
 
 
-LAYOUTS: dict[int, dict[str, tuple[str, int]]] = {
-    348: {
-        "magic": ("4s", 344),
-        "dim": ("8h", 40),
-        "datatype": ("h", 70),
-        "pixdim": ("8f", 76),
-        "offset": ("f", 108),
-        "slope": ("f", 112),
-        "intercept": ("f", 116),
-        "sform_code": ("h", 254),
-        "sform": ("12f", 280),
-    },
-    540: {
-        "magic": ("4s", 4),
-        "dim": ("8q", 16),
-        "datatype": ("h", 12),
-        "pixdim": ("8d", 104),
-        "offset": ("q", 168),
-        "slope": ("d", 176),
-        "intercept": ("d", 184),
-        "sform_code": ("i", 348),
-        "sform": ("12d", 400),
-    },
+LENGTH, FIRST_VOXEL = 348, 352
+"""Bytes of a NIfTI header, and the first byte that voxels may have."""
+LAYOUT = {
+    "dim": ("8h", 40),
+    "datatype": ("h", 70),
+    "pixdim": ("8f", 76),
+    "offset": ("f", 108),
+    "slope": ("f", 112),
+    "intercept": ("f", 116),
+    "sform_code": ("h", 254),
+    "sform": ("12f", 280),
+    "magic": ("4s", 344),
 }
-"""Format and first byte of each field, by the length of the header."""
+"""Format and first byte of each field of a NIfTI header."""
 
 
 def check_header(path: Path) -> None:
@@ -159,17 +143,16 @@ def read_nifti(path: Path) -> Nifti:
         start = file.read(4096)
     if path.suffix == ".gz":
         try:
-            start = zlib.decompressobj(wbits=31).decompress(start, 544)
+            start = zlib.decompressobj(wbits=31).decompress(start, FIRST_VOXEL)
         except zlib.error as error:
             raise DataError(f"damaged .nii.gz: {path.name} does not decompress near byte 0 ({error})") from error
     for order in "<>":
-        length = struct.unpack_from(f"{order}i", start.ljust(4, b"\0"))[0]
-        if length in LAYOUTS and len(start) >= length:
-            fields: dict[str, Any] = {
-                name: struct.unpack_from(order + form, start, at) for name, (form, at) in LAYOUTS[length].items()
-            }
+        if len(start) >= LENGTH and struct.unpack_from(f"{order}i", start)[0] == LENGTH:
+            fields: dict[str, Any] = {name: struct.unpack_from(order + form, start, at) for name, (form, at) in LAYOUT.items()}
             single = {name: values[0] for name, values in fields.items() if len(values) == 1}
-            return Nifti(length, order, **(fields | single))
+            return Nifti(order, **(fields | single))
+    if start[4:7] == b"n+2":
+        raise DataError("a NIfTI file must be of version 1; this one is of version 2: save it as version 1")
     raise DataError("the header is no NIfTI header")
 
 
@@ -207,26 +190,25 @@ def _check_nrrd(fields: dict[str, str]) -> None:
 
 
 def _check_nifti(header: Nifti) -> None:
-    if header.magic != MAGIC[header.length]:
+    if header.magic != b"n+1\0":
         raise DataError(f"a NIfTI file must hold header and voxels in one piece; its magic word is {header.magic!r}")
     axes = header.dim[0]
     if not 1 <= axes <= 7 or min(header.dim[1 : axes + 1]) < 1:
-        raise DataError(f"dim in the header must be 1 to 7 axes and their positive lengths; got {_said(header.dim)}")
+        raise DataError(f"dim in the header must be 1 to 7 axes and their positive lengths; got {listed(header.dim)}")
     if header.datatype not in NIFTI_BYTES:
         raise DataError(f"voxels must be numbers; datatype in the header is {header.datatype}")
     spacing = header.pixdim[1 : min(axes, 3) + 1]
     if not all(math.isfinite(mm) and mm > 0 for mm in spacing):
-        raise DataError(f"the spacing in the header must be positive and finite; pixdim is {_said(spacing)}")
-    least = {348: 352, 540: 544}[header.length]
-    if not (math.isfinite(header.offset) and header.offset >= least):
-        raise DataError(f"the voxels must begin at byte {least} or later; vox_offset in the header is {header.offset:g}")
+        raise DataError(f"the spacing in the header must be positive and finite; pixdim is {listed(spacing)}")
+    if not (math.isfinite(header.offset) and header.offset >= FIRST_VOXEL):
+        raise DataError(f"the voxels must begin at byte {FIRST_VOXEL} or later; vox_offset in the header is {header.offset:g}")
     _check_scaling(header.slope, header.intercept)
     columns = np.array(header.sform).reshape(3, 4)[:, : len(spacing)]
     if header.sform_code > 0 and np.isfinite(columns).all():
         lengths = np.linalg.norm(columns, axis=0)
         if (np.abs(lengths / spacing - 1) > SPACING_TOLERANCE).any():
             raise DataError(
-                f"the header must have one spacing; pixdim says {_said(spacing)}, the sform matrix {_said(lengths.tolist())}"
+                f"the header must have one spacing; pixdim says {listed(spacing)}, the sform matrix {listed(lengths.tolist())}"
             )
 
 
@@ -249,5 +231,6 @@ def _numbers(text: str) -> list[float]:
     return numbers if all(map(math.isfinite, numbers)) else []
 
 
-def _said(numbers: Sequence[float]) -> str:
+def listed(numbers: Iterable[int | float]) -> str:
+    """Numbers in a message."""
     return " ".join(f"{number:g}" for number in numbers)

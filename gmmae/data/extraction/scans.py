@@ -11,7 +11,7 @@ import SimpleITK as sitk
 from jaxtyping import Shaped
 
 from gmmae.data.extraction.grids import Index, Volume, as_volume, frame
-from gmmae.data.extraction.headers import check_header
+from gmmae.data.extraction.headers import check_header, listed
 from gmmae.data.extraction.integrity import SUFFIXES, check_data, check_gzip, data_file, nifti_values, read_through
 from gmmae.data.volumes import DataError, Point
 
@@ -89,14 +89,10 @@ def _check_geometry(size: Sequence[int], spacing: Sequence[float], origin: Seque
         raise DataError("spacing, origin and direction in the header must be finite numbers")
     if min(spacing) < SPACING_MM[0] or max(spacing) > SPACING_MM[1]:
         least, most = SPACING_MM
-        raise DataError(f"the spacing must be between {least:g} and {most:g} mm; it is {_said(spacing)}")
+        raise DataError(f"the spacing must be between {least:g} and {most:g} mm; it is {listed(spacing)}")
     matrix = np.array(direction).reshape(len(size), len(size))
     if np.linalg.matrix_rank(matrix) == len(size) and np.abs(matrix.T @ matrix - np.eye(len(size))).max() > NOT_ORTHONORMAL:
-        raise DataError(f"the axes must be at right angles, and the direction of unit vectors; it is {_said(direction)}")
-
-
-def _said(numbers: Sequence[float]) -> str:
-    return " ".join(f"{number:g}" for number in numbers)
+        raise DataError(f"the axes must be at right angles, and the direction of unit vectors; it is {listed(direction)}")
 
 
 def _with_nan(image: sitk.Image, start: Index, on_disk: Shaped[np.ndarray, "z y x"] | None) -> sitk.Image:

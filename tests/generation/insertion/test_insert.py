@@ -169,6 +169,24 @@ def test_a_scan_without_a_lung_gets_nothing_and_is_counted(scans, chest, balls, 
     assert not (tmp_path / "out" / "wall.mhd").exists()
 
 
+def test_scans_that_are_not_in_hu_and_rows_that_lie_outside_are_named(scans, balls, tmp_path):
+    whole = voxels(scans / "subset0/a.mhd").astype(np.float32)
+    for name, values in (("shares", (whole + 1000) / 1400), ("damaged", np.where(whole > 90, np.nan, whole))):
+        sitk.WriteImage(sitk.GetImageFromArray(values), str(scans / f"{name}.mhd"))
+    with (scans / "annotations.csv").open("a") as file:
+        file.write("turned,900,85.5,-250,6,\nturned,20,left,-250,6,\n")
+    summary = inserted(balls(), scans, tmp_path / "out", 0, "alpha", silent, (1, 1))
+    assert {row.seriesuid for row in summary.rows} == {"a", "turned"}
+    wanted = [
+        "annotations.csv line 4: coordY must be a finite number; got left",
+        "annotations.csv line 3: the point (900, 85.5, -250) mm lies outside the scan turned.mhd",
+        "damaged.mhd: voxels must be finite numbers; ",
+        "shares.mhd: voxels must be HU; got ",
+    ]
+    assert sorted(summary.faults) == [next(f for f in summary.faults if f.startswith(start)) for start in sorted(wanted)]
+    assert set(summary.faults) <= set(summary.lines())
+
+
 def test_annotated_nodules_tell_how_far_from_the_pleura_new_ones_lie(scans, balls, tmp_path):
     summary = inserted(balls(), scans, tmp_path / "few", 0, "alpha", silent)
     assert summary.gaps.startswith("anywhere in the lung")

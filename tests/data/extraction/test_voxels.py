@@ -1,0 +1,124 @@
+"""What is read of volumes and masks: units, labels, and masks on grids of their own."""
+
+import numpy as np
+import pytest
+import SimpleITK as sitk
+from scipy.spatial.transform import Rotation
+
+from gmmae.data.extraction import voxels
+from gmmae.data.extraction.grids import Volume, frame, same_grid
+from gmmae.data.volumes import DataError
+from tests import volume_folders as folders
+
+
+def volume_of(image: sitk.Image) -> Volume:
+    geometry = frame(image.GetSpacing(), image.GetOrigin(), image.GetDirection())
+    return Volume(geometry, image.GetSize(), lambda start, size: sitk.RegionOfInterest(image, size, start))
+
+
+IDENTITY = np.eye(3)
+
+
+def ball(shape, spacing, origin, direction=IDENTITY, centre=(5.0, 6.0, 4.0), radius=4.0) -> Volume:
+    """A ball of the world on any grid."""
+    index = np.stack(np.indices(shape)[::-1], -1)
+    points = index * spacing @ np.asarray(direction).T + origin
+    inside = np.linalg.norm(points - centre, axis=-1) <= radius
+    return volume_of(folders.image(inside.astype(np.uint8), origin, spacing, np.ravel(direction).tolist()))
+
+
+GRID = ball((10, 24, 22), (0.5, 0.6, 1.0), (0.0, 0.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        ball((12, 30, 30), (0.5, 0.6, 1.0), (-1.0, -1.2, -1.0)),
+        ball((10, 20, 20), (0.5, 0.6, 1.0), (0.5, 1.2, 0.0)),
+        ball((10, 24, 22), (-0.5, 0.6, 1.0) * np.array([-1, 1, 1]), (10.5, 0.0, 0.0), np.diag([-1.0, 1.0, 1.0])),
+        ball((24, 10, 22), (0.5, 1.0, 0.6), (0.0, 0.0, 0.0), np.eye(3)[[0, 2, 1]]),
+    ],
+    ids=["larger", "smaller", "mirrored", "axes exchanged"],
+)
+def test_a_mask_whose_voxels_are_the_volumes_is_the_same(mask):
+    assert not same_grid(mask, GRID)
+    wanted = voxels.mask_on_grid(GRID, GRID)
+    assert wanted.sum() > 500
+    np.testing.assert_array_equal(voxels.mask_on_grid(mask, GRID), wanted)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        ball((60, 60, 60), (0.3, 0.3, 0.3), (-4.0, -3.0, -5.0)),
+        ball((40, 40, 40), (0.5, 0.5, 0.5), (5.0, -8.0, -6.0), Rotation.from_euler("z", 45, degrees=True).as_matrix()),
+    ],
+    ids=["finer", "turned"],
+)
+def test_a_mask_on_a_finer_grid_is_that_ball_but_for_its_surface(mask):
+    wanted, found = voxels.mask_on_grid(GRID, GRID), voxels.mask_on_grid(mask, GRID)
+    assert (found != wanted).sum() < 0.1 * wanted.sum()
+    inner = voxels.mask_on_grid(ball((10, 24, 22), (0.5, 0.6, 1.0), (0.0, 0.0, 0.0), radius=3.3), GRID)
+    assert found[inner > 0].all()
+
+
+def test_headers_that_are_rounded_are_of_one_grid():
+    size, spacing, origin = (500, 500, 200), np.array([0.703125, 0.703125, 1.25]), np.array([-180.0, -170.0, -300.0])
+    image = frame(tuple(spacing), tuple(origin), tuple(np.eye(3).ravel()))
+    one = Volume(image, size, lambda start, size: image)
+    for shift, wanted in ((1e-3, True), (0.05, True), (0.2, False)):
+        other = frame(tuple(spacing), tuple(origin + shift), tuple(np.eye(3).ravel()))
+        assert same_grid(one._replace(frame=other), one) == wanted
+    rounded = frame((0.7031, 0.7031, 1.25), tuple(origin.round(3)), tuple(np.eye(3).ravel()))
+    assert same_grid(one._replace(frame=rounded), one)
+    assert not same_grid(one._replace(size=(500, 500, 199)), one)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([0, 1, 2, 2], "must hold 0 and one other value; got 1, 2: keep the voxels of the nodule only"),
+        ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], "must hold 0 and one other value; got 0.1, 0.2, 0.3, 0.4, 0.5, …: keep"),
+        ([0, np.nan, 1, 1], "voxels must be finite numbers; 1 of the 4 read are NaN or infinite"),
+    ],
+)
+def test_masks_that_are_none(values, message):
+    mask = volume_of(sitk.GetImageFromArray(np.array([[values]])))
+    with pytest.raises(DataError) as caught:
+        voxels.read_mask(mask, (0, 0, 0), mask.size)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("values", [[0, 1, 1, 0], [0, 255, 255, 0], [0.0, 0.5, 0.5, 0.0], [0, -1, -1, 0]])
+def test_any_one_value_marks_the_nodule(values):
+    mask = volume_of(sitk.GetImageFromArray(np.array([[values]])))
+    found = sitk.GetArrayFromImage(voxels.read_mask(mask, (0, 0, 0), mask.size))
+    assert found.ravel().tolist() == [0, 1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.array([0, 255], np.uint8), "voxels must be HU, which 8 bits cannot hold; got uint8: if they have another unit"),
+        (np.array([0, 1], np.int16), "voxels must be HU; got 0 to 1, which looks windowed already"),
+        (np.array([0.0, 0.3]), "voxels must be HU; got 0 to 0.3, which looks windowed already"),
+        (np.array([-1000, 40000], np.int32), "voxels must be HU between -32768 and 32767; got -1000 to 40000"),
+    ],
+)
+def test_only_hu_are_taken_for_hu(values, message):
+    volume = volume_of(sitk.GetImageFromArray(values[None, None]))
+    with pytest.raises(DataError) as caught:
+        voxels.read_whole(volume, hu=True)
+    assert str(caught.value).startswith(message)
+    np.testing.assert_array_equal(voxels.read_whole(volume, hu=False).ravel(), values)
+
+
+def test_numbers_that_32_bits_do_not_hold_are_refused_in_any_unit():
+    volume = volume_of(sitk.GetImageFromArray(np.array([[[0.0, 1e300]]])))
+    with pytest.raises(DataError, match=r"must be numbers that 32 bits can hold; got 1e\+300"):
+        voxels.read_whole(volume, hu=False)
+
+
+def test_even_voxels_of_a_whole_number_are_hu():
+    water = volume_of(sitk.GetImageFromArray(np.zeros((2, 2, 2), np.int16)))
+    assert not voxels.read_whole(water, hu=True).any()

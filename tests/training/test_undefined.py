@@ -1,0 +1,62 @@
+"""Metrics that are undefined for some samples: means are over the others, on any number of devices."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gmmae.training import programs
+from gmmae.training.blocks import block_program
+from tests.small import small
+
+
+def with_metric(threshold: float, devices: int, **changes) -> programs.Setup:
+    """A setup whose metric is a volume's largest density, undefined above the threshold."""
+    setup = programs.prepare(small(parallel__devices=devices, **changes))
+
+    def metrics(params, samples):
+        largest = jnp.asarray(samples).max((1, 2, 3))
+        return {"largest": jnp.where(largest > threshold, jnp.nan, largest), "doubled": 2 * largest}
+
+    return setup._replace(workload=setup.workload._replace(metrics=metrics, may_be_undefined=("largest",)))
+
+
+def largest() -> np.ndarray:
+    return np.asarray(programs.prepare(small()).workload.data.validation).max((1, 2, 3))
+
+
+def evaluated(setup: programs.Setup) -> dict[str, float]:
+    params = setup.devices.replicate(programs.initial_state(setup).params)
+    return programs.evaluate_program(setup, params)(params)
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+def test_the_mean_is_over_the_samples_that_define_it(devices):
+    each = np.sort(largest())
+    found = evaluated(with_metric(each[3], devices))
+    assert set(found) == {"loss", "largest", "doubled"}
+    assert found["largest"] == pytest.approx(each[:4].mean(), rel=1e-6)
+    assert found["doubled"] == pytest.approx(2 * each.mean(), rel=1e-6)
+    everywhere = evaluated(with_metric(np.inf, devices))
+    assert 2 * everywhere["largest"] == everywhere["doubled"] == found["doubled"]  # to the last bit
+
+
+def test_where_no_sample_defines_it_the_mean_is_undefined():
+    found = evaluated(with_metric(-1.0, 1))
+    assert np.isnan(found["largest"])
+    assert np.isfinite(found["loss"])
+
+
+@pytest.mark.slow
+def test_several_epochs_in_one_program_judge_by_the_same_mean():
+    each = np.sort(largest())
+    setup = with_metric(each[3], 1, parallel__epochs_per_dispatch=2, stop__metric="largest")
+    state = setup.devices.replicate(programs.initial_state(setup))
+    block = block_program(setup, state, list(evaluated(setup)))(state, jax.device_get(state.params), np.inf, range(1, 3))
+    assert [row["largest"] for row in block.validations] == pytest.approx([each[:4].mean()] * 2, rel=1e-6)
+    assert block.best_epoch == 1
+    never = with_metric(-1.0, 1, parallel__epochs_per_dispatch=2, stop__metric="largest")
+    state = never.devices.replicate(programs.initial_state(never))
+    block = block_program(never, state, list(evaluated(never)))(state, jax.device_get(state.params), np.inf, range(1, 3))
+    assert np.isnan([row["largest"] for row in block.validations]).all()
+    assert block.best_epoch == 0
