@@ -49,8 +49,8 @@ MISSING: Any = tyro.MISSING
 class TrainArguments(Options):
     """Train a workload. The defaults shown are those of the TOML file.
 
-    Exit codes: 0 finished, whether the target was reached or missed (record.json says which); 3 diverged or collapsed; 2 bad
-    input; 1 a fault of the program; 143, 130, 129 interrupted, with a checkpoint; 74 the work directory failed; 75 another
+    Exit code 0: finished, whether the target was reached or missed (record.json says which). 3: diverged or collapsed. 2: bad
+    input. 1: a fault of the program. 143, 130, 129: interrupted, with a checkpoint. 74: the work directory failed. 75: another
     process was lost.
     """
 
@@ -143,8 +143,8 @@ def _run_config(root: Path) -> Config:
 class SweepArguments(Options):
     """Compare scaling strategies: arms × device counts × seeds, each cell in a process of its own, then a report.
 
-    Exit codes: 0 every cell has a result, and a missed target is one; 4 a cell crashed or timed out; 2 bad input; 1 a fault of
-    the program; 143, 130, 129 interrupted.
+    Exit code 0: every cell has a result, and a missed target is one. 4: a cell crashed or timed out. 2: bad input. 1: a fault
+    of the program. 143, 130, 129: interrupted.
     """
 
     config: str = "sweep_quick"  # TOML file, or the name of one in configs/

@@ -210,8 +210,8 @@ def test_help_exits_with_0_and_names_every_section(toml, capsys):
 @pytest.mark.parametrize(
     ("parse", "parts"),
     [
-        (parse_train, ["0 finished, whether the target was reached or missed", "3 diverged or collapsed", "75 another"]),
-        (parse_sweep, ["0 every cell has a result, and a missed target is one", "4 a cell crashed or timed out"]),
+        (parse_train, ["0: finished, whether the target was reached or missed", "3: diverged or collapsed", "75: another"]),
+        (parse_sweep, ["0: every cell has a result, and a missed target is one", "4: a cell crashed or timed out"]),
     ],
 )
 def test_help_says_what_the_exit_codes_mean(capsys, parse, parts):

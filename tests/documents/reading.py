@@ -23,7 +23,7 @@ PROGRAMS = [*(ROOT / "studies").glob("*.py"), *(ROOT / "benchmarks").glob("*.py"
 
 NAMES = r"python3?|gmmae|make|pip|source|sbatch|launch/\S+|tensorboard|unzip"
 PROGRAM = re.compile(rf"(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?(?:{NAMES})(?=\s|$)")
-"""The beginning of a command line, wherever one is found by its look."""
+"""The beginning of a command line."""
 
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 

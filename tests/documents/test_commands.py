@@ -1,10 +1,13 @@
 """Every command line of the documents goes through the parser of its program."""
 
 import re
+from unittest import mock
 
 import pytest
 
+from gmmae.base.arms import ARMS
 from gmmae.commands.words import as_words
+from gmmae.workloads import registry
 from tests.documents.programs import OTHERS, Wrong, check, modules, named, options
 from tests.documents.reading import PROGRAM, ROOT, Said, backticks, blocks, docstrings, heads, messages, program
 
@@ -22,6 +25,10 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(guide.split("```python\n")[1].partition("```")[0], encoding="utf-8")
     (tmp_path / "my_sweep.toml").write_text('[run]\nworkload = "mine.py"\n', encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    registry.load.cache_clear()
+    with mock.patch.dict(ARMS):  # files of workloads add theirs when they are loaded
+        yield
+    registry.load.cache_clear()
 
 
 def wrong(lines):
@@ -40,6 +47,19 @@ def test_every_command_line_is_parsed_by_its_program(place, source):
     lines = list(source())
     assert len(lines) >= 10
     none_of(wrong(lines))
+
+
+def test_the_readme_activates_the_environment_before_it_uses_it():
+    lines = [said.text for said in blocks() if said.place.startswith("README.md")]
+    first = next(i for i, line in enumerate(lines) if program(line)[0] in ("python", "gmmae", "pip"))
+    assert program(lines[first - 1]) == ["source", ".venv/bin/activate"]
+
+
+def test_the_readme_asks_a_cpu_for_virtual_devices_only():
+    asked = re.compile(r"--parallel\.devices ([2-9]|\d\d)")
+    lines = [said.text for said in blocks() if said.place.startswith("README.md") and asked.search(said.text)]
+    assert lines
+    assert [line for line in lines if not line.startswith("JAX_NUM_CPU_DEVICES=")] == []
 
 
 def none_of(found):

@@ -18,7 +18,7 @@ FREE += 'alpha_inter_s = 0.0\nbeta_inter_bytes_per_s = 1e30\nreference_step_s = 
 
 PASSES = {64: 0.5, 128: 1.0, 256: 2.0}
 FASTER = {8: 0.1, 16: 0.25, 32: 0.5}
-"""Of 8 samples, 5 times as fast as of 32; of 16 just twice as fast."""
+"""Steps of 8 samples are 5 times as fast as those of 32, and steps of 16 twice as fast."""
 
 
 def reported(tmp_path, steps, arms=("strong", "weak")):
