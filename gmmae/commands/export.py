@@ -122,7 +122,8 @@ def _exported(function: Callable[..., Any], params: Any, samples: Any) -> "Expor
         return jax.lax.map(of_one, samples)
 
     (count,) = jax.export.symbolic_shape("samples")
-    open_ended = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype), samples)
+    shapes = jax.eval_shape(lambda arrays: arrays, samples)  # with the types that JAX computes in: int32 for int64
+    open_ended = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype), shapes)
     fixed = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(params)]
     exported = jax.export.export(jax.jit(of_all), platforms=PLATFORMS)(fixed, open_ended)
     try:
