@@ -49,7 +49,7 @@ class Arguments(Options):
     run: Run = MISSING  # the work directory of a run that you trust: the Python that it names is executed; it comes first
     files: Files = ()  # volumes with a nodule in the middle; or a folder with a nodules.csv; or an .npz of volumes
     out: Path = MISSING  # the folder to write; new or empty, or an earlier description, which is replaced
-    refine: Steps = 0  # polish each mixture by so many steps of Adam; 120 do most of what can be done
+    refine: Steps = 0  # steps of Adam that refine each mixture; 120 do most of what can be done
 
 
 class Cubes(NamedTuple):
@@ -60,7 +60,7 @@ class Cubes(NamedTuple):
       paths: of the files that they were cut from.
       shape: voxels of a section.
       centres_mm: of the sections.
-      sections: gives at most so many of them at a time, in HU or a unit of their own.
+      sections: takes the most that are wanted at a time, and gives them so, in HU or a unit of their own.
     """
 
     known: "Known"

@@ -24,7 +24,7 @@ class Patches(NamedTuple):
     Attributes:
       values: as in `gmmae.data.native.Scanned`; channels are neighbouring slices, or one.
       labels: 0, `NODULE` or `OUTSIDE`.
-      offsets: where what is seen begins in a patch when it is not drawn by lot.
+      offsets: where what is seen begins in a patch when its place is not drawn.
       volumes: the number of each patch's volume.
       corners: the place of a patch's first voxel in its volume, z, y, x; of a slice, on the volume's own grid.
     """

@@ -34,7 +34,7 @@ def places(tmp_path_factory):
     for name, seed in (("real", 0), ("generated", 1)):
         nodules = balls(seed, 60, name)
         known = {"names": nodules.names, "groups": nodules.groups, "categories": nodules.categories}
-        np.savez(root / f"{name}.npz", volumes=nodules.values, masks=nodules.masks, **known)
+        np.savez(root / f"{name}.npz", volumes=nodules.values, masks=nodules.masks, **known)  # pyright: ignore[reportArgumentType]
     assert call("data", "synth", root / "scans", "--scans", 1, "--pixels", 96, "--slices", 60, "--nodules", 1, 1) == 0
     assert call("generate", root / "run", "--out", root / "before", "--count", 2) == 0
     sweep = SweepConfig(

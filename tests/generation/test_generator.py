@@ -152,7 +152,7 @@ def test_a_resized_volume_keeps_its_voxels_cubic_and_its_centre():
 
     def ramp(of):
         away = [(np.arange(n) - (n - 1) / 2) * (20 / max(of)) for n in of]
-        return sum(axis * slope for axis, slope in zip(np.meshgrid(*away, indexing="ij"), (1.0, 10.0, 100.0), strict=True))
+        return np.tensordot((1.0, 10.0, 100.0), np.stack(np.meshgrid(*away, indexing="ij")), axes=1)
 
     found = generators._resampled(ramp(shape)[None], new)[0]
     inner = (slice(1, -1),) * 3

@@ -37,7 +37,10 @@ class Fault(NamedTuple):
         return " ".join(f"{self.place}: {self.text}".split())
 
 
-def refuse(faults: Sequence[Fault], way_out: str = "set data.on_error = skip to leave such nodules out") -> None:
+SKIP = "set data.on_error = skip to leave such nodules out"
+
+
+def refuse(faults: Sequence[Fault], way_out: str = SKIP) -> None:
     """Raises DataError with the first fault, if there is one; `way_out` is what the user may do besides."""
     if len(faults) > 0:
         more = f", the first of {len(faults)} faults" if len(faults) > 1 else ""

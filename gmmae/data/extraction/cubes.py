@@ -85,7 +85,7 @@ def plan_files(files: Sequence[Path]) -> Plan:
             raise DataError(f"each volume must be given once; got {path} {given[place]} times")
         name = place.name if names[place.name] == 1 else place.relative_to(common).as_posix()
         tasks.append(task(place, str(path), (Item(name, str(path), name, "", None, None),)))
-    return Plan(tuple(tasks), (), len(tasks), fingerprint(Path("/"), tasks), "")
+    return Plan(tuple(tasks), (), len(tasks), fingerprint(Path("/"), tasks), "", "leave the file out")
 
 
 def _tasks(root: Path, table: Table, csv: str) -> tuple[tuple[Task, ...], list[Fault]]:

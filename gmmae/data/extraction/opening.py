@@ -162,7 +162,7 @@ def _mask_file(path: Path | None, through: Through) -> tuple[Callable[[], Volume
 
 
 def _three(known: tuple[float, ...], axes: int, rest: float, columns: str) -> Point:
-    """As many of the numbers as a volume has axes, and `rest` for those that it lacks."""
+    """Three numbers: those known for the volume's axes, and `rest` for the axes that it lacks."""
     if len(known) < axes:
         raise DataError(f"{columns} must be given for each of the volume's {axes} axes; got {len(known)} of them")
     x, y, z = (*known[:axes], rest, rest, rest)[:3]

@@ -128,7 +128,7 @@ def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False,
     except OSError as error:
         raise TransientError(f"data.root must be a folder that can be read; got {error}: try the same command again") from error
     if config.on_error == "refuse":
-        refuse(plan.faults)
+        refuse(plan.faults, plan.way_out)
     place = Path(config.cache) if config.cache else user_cache()
     kept = place / PARTS
 
@@ -150,7 +150,7 @@ def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False,
         reading.forget(config, plan, VERSION, kept)
     summary = json.loads((folder / SUMMARY).read_text())
     if config.on_error == "refuse":
-        refuse([Fault(**fault) for fault in summary["faults"]])
+        refuse([Fault(**fault) for fault in summary["faults"]], plan.way_out)
     return Prepared(folder, summary, from_cache)
 
 

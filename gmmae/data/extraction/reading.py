@@ -43,7 +43,7 @@ def read(config: DataConfig, plan: Plan, version: int, kept: Path, say: Say) -> 
     ):
         for reading in results:
             if config.on_error == "refuse":
-                refuse(reading.result.faults)
+                refuse(reading.result.faults, plan.way_out)
             parts.save(places[reading.task], reading.task, reading.result)
             readings.append(reading)
             progress.advance()

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from gmmae.data.extraction.annotations import Fault
+from gmmae.data.extraction.annotations import SKIP, Fault
 from gmmae.data.extraction.integrity import data_file_or_header
 
 
@@ -79,6 +79,7 @@ class Plan(NamedTuple):
       annotations: rows or volumes listed, duplicates and faulty ones included.
       inputs: every file that determines the result, relative to the root; its size, and its time of change in ns.
       csv_sha256: of the CSV's bytes; empty where there is none.
+      way_out: what the user may do where a fault ends the extraction, besides mending it.
     """
 
     tasks: tuple[Task, ...]
@@ -86,6 +87,7 @@ class Plan(NamedTuple):
     annotations: int
     inputs: tuple[tuple[str, int, int], ...]
     csv_sha256: str
+    way_out: str = SKIP
 
 
 def stamps(paths: Iterable[Path]) -> tuple[Stamp, ...]:
