@@ -30,7 +30,7 @@ Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
 """An argument without a name."""
 
 Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-"""The work directory of a run that the user trusts, because it may name Python that is executed; an argument without a name."""
+"""The work directory of a run that the user trusts: it may name Python that is executed. It is an argument without a name."""
 
 Files = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
 """One or more arguments without a name."""
