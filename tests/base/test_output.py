@@ -146,6 +146,7 @@ def test_what_fails_elsewhere_is_not_said_of_the_folder(tmp_path):
 @pytest.mark.parametrize(("error", "for_good"), [(KeyboardInterrupt, False), (full_disk, False), (killed, True)])
 def test_at_any_moment_all_is_old_or_new_and_the_same_call_succeeds(tmp_path, error, for_good, earlier):
     """Ctrl-C, a full disk and SIGKILL at each moment at which the disk is touched."""
+    at = 0
     for at in range(1, 100):
         root = tmp_path / str(at)
         out = root / "out"
@@ -262,6 +263,7 @@ def test_a_file_is_replaced_whole_or_stays(tmp_path):
 @pytest.mark.parametrize(("error", "for_good"), [(KeyboardInterrupt, False), (full_disk, False), (killed, True)])
 def test_at_any_moment_a_file_is_old_or_new_and_the_same_call_succeeds(tmp_path, error, for_good):
     path = tmp_path / "a.txt"
+    at = 0
     for at in range(1, 20):
         path.write_text("old")
         with moments(tmp_path, at, error, for_good) as seen, suppress(BaseException), output_file(path) as part:

@@ -82,7 +82,8 @@ def described_run(tmp_path_factory):
 @pytest.mark.parametrize("number", NUMBERS, ids=lambda number: f"{number.owner.__name__}.{number.name}")
 def test_a_hostile_number_is_one_line_that_names_the_option(number, described_run, tmp_path, capsys):
     places = {"OUT": str(tmp_path / "out"), "RUN": str(described_run)}
-    name, *given = (places.get(word, word) for word in COMMANDS[number.owner.__name__])
+    name, *given = COMMANDS[number.owner.__name__]
+    given = [places.get(word, word) for word in given]
     option = "--" + number.name.replace("_", "-")
     for value in HOSTILE[number.kind]:
         if number.name in ("budget_epochs", "devices", "scale_compute") and float(value) > 0 and float(value) < float("inf"):
