@@ -13,13 +13,8 @@ All processes of a run end with one code where they can: one that fails tells th
 | 75 | a process was lost: killed, crashed, stopped, cut off with its host | yes, up to 3 times in a row |
 | another one above 128 | killed: with other processes that is a loss, 75; alone it would be killed again | no |
 
-<<<<<<< HEAD
-Other commands than `train` and `sweep` have no checkpoint: after 130, 129 and 143 they say what holds. A command whose reader
-has gone (`| head`), or whose output is closed, goes on in silence. It ends with the code that it would have had.
-=======
 Commands other than `train`, `sweep` and `plan` have no checkpoint. At Ctrl-C every command says what holds. A command whose
 reader has gone (`| head`), or whose output is closed, goes on in silence. It ends with the code that it would have had.
->>>>>>> folders
 
 Those who start runs go by this table: `launch/`, and `cluster_task` for the cells of a sweep.
 

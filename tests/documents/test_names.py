@@ -101,3 +101,8 @@ def test_links_lead_somewhere():
             found.append(f"{said.place}: {said.text}")
     if found:
         pytest.fail("\n".join(found), pytrace=False)
+
+
+@pytest.mark.parametrize("path", sorted(TEXT), ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_file_keeps_a_mark_of_an_unfinished_merge(path):
+    assert not re.search(r"^(<{7}|>{7}|={7}$)", TEXT[path], re.MULTILINE)
