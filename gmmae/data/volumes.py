@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Float32, Float64, Real, Shaped
 
-from gmmae.base.errors import InputError
+from gmmae.system.errors import InputError
 
 Point = tuple[float, float, float]
 """A place in the world, or a length along each of its axes: x, y, z in mm, LPS as in ITK."""

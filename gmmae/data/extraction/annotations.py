@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from gmmae.data.config import DataConfig
+from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError
 
 GROUP_COLUMNS = ("patient", "group", "scan", "seriesuid")

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import SimpleITK as sitk
 
-from gmmae.commands import cli
-from gmmae.data.config import DataConfig
+from gmmae.cli import main
 from gmmae.data.extraction.prepare import load_prepared, prepare
+from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError
 from gmmae.generation.insertion.insert import insert
+from gmmae.system import guard
 
 
 @pytest.fixture(autouse=True)
@@ -255,6 +256,6 @@ def test_the_command_reads_a_folder_of_cubes(scans, balls, tmp_path, capsys):
     lines = ["file,category,diameter_mm", *(f"{name}.nii.gz,solid,8" for name in nodules.names)]
     (folder / "nodules.csv").write_text("\n".join(lines) + "\n")
     arguments = [folder, scans, "--out", tmp_path / "out", "--per-scan", 1, 1, "--cache", tmp_path / "cache"]
-    assert cli.guarded(cli.COMMANDS["insert"], list(map(str, arguments)), "gmmae insert") == 0
+    assert guard.guarded(main.COMMANDS["insert"], list(map(str, arguments)), "gmmae insert") == 0
     assert f"2 nodules in 2 scans: {tmp_path / 'out'}" in capsys.readouterr().out
     assert (tmp_path / "out" / "insertions.png").read_bytes().startswith(b"\x89PNG")
