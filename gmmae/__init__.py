@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from gmmae.training.trained import Trained, load, train
     from gmmae.workloads.configuration import configure
 
+__version__ = "0.1.0"
+
 __all__ = ["Config", "Trained", "configure", "load", "mixture", "train"]
 
 _PLACES = {"Config": "gmmae.config.schema", "configure": "gmmae.workloads.configuration", "mixture": "gmmae.models"}

@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 
+from gmmae import __version__
 from gmmae.multihost.watchdog import NO_PARENT, Parent, accompanied
 from gmmae.system.errors import InputError, at_interrupt
 from gmmae.system.guard import guarded
@@ -125,7 +126,7 @@ def _clusters(names: Sequence[str]) -> list:
 
 def data(arguments: Sequence[str], prog: str = "gmmae data") -> int:
     """`data prepare`, `data inspect` and `data synth`. Returns the exit code."""
-    return _dispatch(DATA_COMMANDS, arguments, prog)
+    return _dispatch(DATA_COMMANDS, DATA_HELP, arguments, prog)
 
 
 @at_interrupt(GOES_ON)
@@ -174,17 +175,52 @@ COMMANDS: dict[str, Command] = {
 }
 DATA_COMMANDS: dict[str, Command] = {"prepare": _prepare, "inspect": _inspect, "synth": _synth}
 
+HELP = """\
+usage: gmmae COMMAND ...
 
-def _dispatch(commands: dict[str, Command], arguments: Sequence[str], prog: str) -> int:
+Train and compare:
+  train      train a workload on one or several devices
+  sweep      compare scaling strategies over device counts and seeds
+  report     write the tables, figures and page of a sweep
+  plan       predict the fastest scaling strategy from runs on one device
+
+Use a trained model:
+  evaluate   compute loss and metrics for each sample
+  describe   describe volumes as mixtures
+  export     write the model to one file that JAX alone can load
+  generate   make new nodules
+  insert     put nodules into CT scans
+  judge      compare generated nodules with real ones
+
+Data:
+  data       prepare, inspect or synthesise volumes
+
+`gmmae COMMAND --help` lists a command's options. `gmmae --version` prints the version.
+"""
+DATA_HELP = """\
+usage: gmmae data COMMAND ...
+
+  prepare    cut the nodules of a folder once, into a cache
+  inspect    show the nodules of a folder
+  synth      write synthetic CT scans shaped like LUNA16
+
+`gmmae data COMMAND --help` lists a command's options.
+"""
+
+
+def _dispatch(commands: dict[str, Command], help_text: str, arguments: Sequence[str], prog: str) -> int:
     name, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
     if name in commands:
         return commands[name](rest, f"{prog} {name}")
     if name not in ("-h", "--help"):
         raise InputError(f"the command after {prog!r} must be one of {', '.join(commands)}; got {name!r}")
-    print(f"usage: {prog} {{{','.join(commands)}}} ...\n\n`{prog} COMMAND --help` explains a command's options.")
+    print(help_text, end="")
     return 0
 
 
 def main() -> int:
     """Entry point of the installed command."""
-    return guarded(_dispatch, COMMANDS, sys.argv[1:], "gmmae")
+    if sys.argv[1:] == ["--version"]:
+        print(f"gmmae {__version__}")
+        return 0
+    return guarded(_dispatch, COMMANDS, HELP, sys.argv[1:], "gmmae")

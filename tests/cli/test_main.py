@@ -318,3 +318,17 @@ def test_a_full_device_is_one_line_and_other_faults_of_the_program_keep_their_tr
     assert "--parallel.micro-batch" in line
     with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
         guard.guarded(failing, "INTERNAL: something else")
+
+
+@pytest.mark.parametrize(("text", "commands"), [(main.HELP, main.COMMANDS), (main.DATA_HELP, main.DATA_COMMANDS)])
+def test_help_has_a_line_for_each_command(text, commands):
+    assert {line.split()[0] for line in text.splitlines() if line.startswith("  ")} == set(commands)
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"), [([], main.HELP), (["--help"], main.HELP), (["data"], main.DATA_HELP), (["--version"], "gmmae 0.1.0\n")]
+)
+def test_the_command_alone_shows_its_help_and_its_version(monkeypatch, capsys, words, shown):
+    monkeypatch.setattr("sys.argv", ["gmmae", *words])
+    assert main.main() == 0
+    assert capsys.readouterr().out == shown

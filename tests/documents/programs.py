@@ -218,7 +218,7 @@ def _file_of(module: str) -> Path:
 def _gmmae(words: Sequence[str]) -> None:
     if len(words) > 1 and words[0] in ON_A_RUN:
         _as_a_run(Path(words[1]))
-    main._dispatch(main.COMMANDS, words, "gmmae")
+    main._dispatch(main.COMMANDS, main.HELP, words, "gmmae")
 
 
 def _as_a_run(folder: Path) -> None:

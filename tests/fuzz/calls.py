@@ -61,7 +61,7 @@ def in_process(arguments: Sequence[str], cwd: Path, limit_s: float = LIMIT_S) ->
             warnings.showwarning = _show
             try:
                 with _limited(limit_s):
-                    code = guard.guarded(main._dispatch, commands, list(arguments), "gmmae")
+                    code = guard.guarded(main._dispatch, commands, main.HELP, list(arguments), "gmmae")
             except SystemExit as error:
                 code = error.code if isinstance(error.code, int) else 1
             except EndedError as error:
