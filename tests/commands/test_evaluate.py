@@ -198,7 +198,7 @@ def build(config):
 def distances(tmp_path_factory):
     root = tmp_path_factory.mktemp("distances")
     (root / "distances.py").write_text(DISTANCES)
-    options = ["--workload", str(root / "distances.py"), "--stop.max-epochs", "1", "--log.tensorboard", "False"]
+    options = ["--workload", str(root / "distances.py"), "--stop.max-epochs", "1", "--log.no-tensorboard"]
     config = parse_train([*options, "--parallel.devices", "1", "--optim.base-batch", "2"], "train.py")[0]
     run(config, root / "run", Recorder())
     return root / "run"
