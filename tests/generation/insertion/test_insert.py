@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import SimpleITK as sitk
 
+from gmmae.base.errors import InputError
 from gmmae.commands import cli
 from gmmae.data.config import DataConfig
 from gmmae.data.extraction.prepare import load_prepared, prepare
@@ -207,7 +208,7 @@ def test_annotated_nodules_tell_how_far_from_the_pleura_new_ones_lie(scans, ball
         ("empty mask", "that of n0 has none"),
         ("folder", "SCANS must be a folder of .mhd scans"),
         ("scans", "SCANS must hold .mhd scans"),
-        ("out", "nothing is overwritten"),
+        ("out", "--out must be a folder that is new or empty; got "),
         ("blending", "--blending must be one of poisson, alpha; got 'glue'"),
         ("count", "--per-scan must be two counts"),
         ("places", "a nodule must find a place in "),
@@ -231,8 +232,9 @@ def test_errors_are_one_line_and_write_nothing(change, message, scans, balls, tm
         blending = "glue"
     elif change == "count":
         per_scan = (0, 2)
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(InputError) as caught:
         insert(nodules, details, scans, out, 0, blending, silent, per_scan)
+    assert isinstance(caught.value, DataError) or change == "out"
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     if change == "out":
