@@ -131,7 +131,7 @@ def test_only_distributed_starts_and_stops_jax_among_processes():
 @pytest.mark.parametrize(
     ("words", "places"),
     [
-        ({"ImageFileReader", "ReadImage"}, {"extraction.scans"}),
+        ({"ImageFileReader", "ReadImage"}, {"extraction.scans", "writing"}),  # what was just written is read back
         ({"memmap", "fromfile"}, {"extraction.arrays", "extraction.integrity"}),
         ({"open_scan", "array_volume", "open_array"}, {"extraction.opening", "extraction.scans", "extraction.arrays"}),
     ],

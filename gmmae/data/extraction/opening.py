@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Real
 
 from gmmae.data.extraction import voxels
-from gmmae.data.extraction.arrays import ARRAY_SUFFIXES, array_names, open_array, stream
+from gmmae.data.extraction.arrays import ARRAY_SUFFIXES, array_header, array_names, open_array, stream
 from gmmae.data.extraction.grids import Volume, middle_mm
 from gmmae.data.extraction.scans import array_volume, open_scan
 from gmmae.data.extraction.tasks import Item, Task
@@ -77,6 +77,18 @@ def read_scan(path: Path) -> tuple[Volume, Real[np.ndarray, "z y x"]]:
     if volume.axes != 3:
         raise DataError(f"a scan must have 3 axes; this one has {volume.axes}")
     return volume, voxels.read_whole(volume, hu=True)
+
+
+def shape(path: Path) -> tuple[int, ...]:
+    """Voxels of a volume, or of each in a file of several, along z, y, x. None is read of a file that is no array.
+
+    Raises:
+      DataError: it cannot be read.
+      OSError: the system failed, not the file.
+    """
+    if path.suffix == ".npz" and "volumes" in array_names(path):
+        return array_header(path, "volumes")[0][1:]
+    return open_array(path).shape if path.name.endswith(ARRAY_SUFFIXES) else open_scan(path).size[::-1]
 
 
 def centre_mm(opened: Opened) -> Point:
