@@ -63,5 +63,5 @@ def test_the_first_block_works_as_typed(tmp_path):
     assert found[-1][1].splitlines() == [*(f"{copy}/.venv/bin/{name}" for name in ("python", "gmmae")), f"{copy}/.venv"]
     assert "--stop.target" in found[-2][1]
     run = copy / "runs" / "quickstart"
-    assert json.loads((run / "record.json").read_text(encoding="utf-8"))["stop_reason"] == "target"
+    assert json.loads((run / "record.json").read_text(encoding="utf-8"))["stop_reason"] == "target_reached"
     assert (run / "figures" / "reconstructions.png").is_file()
