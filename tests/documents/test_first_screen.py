@@ -31,8 +31,10 @@ def first_block() -> list[str]:
 def typed(lines: Sequence[str], folder: Path, environ: dict[str, str]) -> Iterator[tuple[int, str]]:
     """Yields the exit code of each line and what it printed; all are typed into one shell, one after the other."""
     shell = ["bash", "--noprofile", "--norc"]
-    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(shell, cwd=folder, env=environ, text=True, **streams) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        shell, cwd=folder, env=environ, text=True, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT
+    ) as process:
         assert process.stdin
         assert process.stdout
         for line in lines:
