@@ -152,7 +152,7 @@ def _indices(volume: Volume, centre_mm: Point, edge_mm: float, shape: Shape) -> 
 def _box(indices: Float[np.ndarray, "z y x 3"], edge_mm: float) -> Box:
     low, high = np.floor(indices.min((0, 1, 2))), np.ceil(indices.max((0, 1, 2)))
     covered = float(np.prod(high - low + 1))
-    if covered > MAX_REGION_VOXELS:
+    if not covered <= MAX_REGION_VOXELS:  # a NaN is refused too
         raise DataError(
             f"a cube may cover at most {MAX_REGION_VOXELS:.2g} voxels of its scan; {edge_mm:g} mm cover {covered:.2g}: "
             "are diameter, data.edge and spacing in mm?"
