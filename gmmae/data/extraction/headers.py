@@ -1,7 +1,8 @@
 """The headers of volume files, read without ITK, which repairs some faults in them without a word.
 
-ITK takes a spacing of 0 or NaN in NIfTI for 1 mm, and so the one that a MetaImage lacks. It takes an origin that is no number
-in MetaImage for 0, and does not rescale the voxels of a MetaImage whose header says so. Such headers are refused here, before ITK reads them.
+ITK takes a spacing of 0 or NaN in NIfTI for 1 mm, and so it does where a MetaImage has none. It takes an origin that is no
+number in MetaImage for 0, and does not rescale the voxels of a MetaImage whose header says so. Such headers are refused here,
+before ITK reads them.
 """
 
 import math
