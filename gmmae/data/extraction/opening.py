@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Real
 
 from gmmae.data.extraction import voxels
-from gmmae.data.extraction.arrays import ARRAY_SUFFIXES, array_header, array_names, open_array, stream
-from gmmae.data.extraction.grids import Volume, middle_mm
+from gmmae.data.extraction.arrays import ARRAY_SUFFIXES, array_header, array_names, check_array, open_array, stream
+from gmmae.data.extraction.grids import Volume, index_of, middle_mm
 from gmmae.data.extraction.scans import array_volume, open_scan
 from gmmae.data.extraction.tasks import Item, Task
 from gmmae.data.volumes import DataError, Point
@@ -106,13 +106,16 @@ def with_mask(opened: Opened, use: Callable[[Volume], T]) -> T | None:
     """The result of a function of the nodule's mask; None where there is no mask.
 
     Raises:
-      DataError: the mask cannot be one of its volume, or as the function; the message names it.
+      DataError: the nodule lies outside its volume, the mask cannot be one of them, or as the function.
     """
     if opened.mask is None:
         return None
+    centre = None if opened.item.centre_mm is None else centre_mm(opened)
+    if centre is not None:
+        index_of(opened.volume, centre)
     with at(opened.mask_name):
         mask = opened.mask()
-        voxels.require_mask_of(mask, opened.volume)
+        voxels.require_mask_of(mask, opened.volume, centre)
         return use(mask)
 
 
@@ -143,6 +146,8 @@ def _open_stack(task: Task, through: Through) -> Iterator[Opened]:
     """The volumes of one `.npz`, read one after the other."""
     wanted = {item.part: item for item in task.items}
     masks = stream(task.file, "masks") if "masks" in array_names(task.file) else None
+    for name in ("volumes", *(["masks"] if masks else [])):
+        check_array(task.file, name)
     for i, array in enumerate(stream(task.file, "volumes")):
         mask = None if masks is None else next(masks)
         if i in wanted:
