@@ -12,7 +12,7 @@ TESTS ?=
 # What is installed: also what JAX needs for the GPU of this host, if there is one.
 EXTRAS ?= $(shell $(PYTHON) gmmae/system/nvidia.py test)
 
-.PHONY: train sweep test test-all test-gpu-programs test-cluster test-faults test-faults-quick bench gpu-report study-frameworks lint format
+.PHONY: train sweep test test-all test-gpu-programs test-cluster test-install test-faults test-faults-quick bench gpu-report study-frameworks lint format
 
 train: $(VENV)/ready
 	$(BIN)/python train.py --workdir runs/quickstart
@@ -38,6 +38,10 @@ test-gpu-programs:
 test-cluster: $(VENV)/ready
 	tests/cluster/install.sh
 	GMMAE_TEST_CLUSTER=1 $(BIN)/python -m pytest tests/cluster
+
+# The README's first block, typed in a clone of the last commit; it installs an environment of its own.
+test-install: $(VENV)/ready
+	GMMAE_TEST_INSTALL=1 $(BIN)/python -m pytest tests/documents/test_first_screen.py
 
 # Kills, stops, full disks, damaged checkpoints: all faults, each in a run of its own, and a table in runs/faults_3.
 test-faults: $(VENV)/ready

@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +27,13 @@ def delete_compiled() -> Iterator[None]:
     yield
     if "PYTEST_XDIST_WORKER" not in os.environ:
         shutil.rmtree(os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def hear_hangups() -> None:
+    """Under nohup what the tests start would be born deaf to SIGHUP, which some of them send. The tests outlive it still."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)  # which a new program does not inherit
 
 
 MAPPINGS = 30_000

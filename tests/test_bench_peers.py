@@ -3,14 +3,18 @@
 import doctest
 import importlib
 import importlib.util
+import json
 import math
 import re
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks.child import ROOT
 from benchmarks.peers import compare, ours, problem, roster, rounding, torch_layout
 from benchmarks.peers.fleet import fleet, idle_shares
 from benchmarks.peers.quadratic import coefficients
@@ -219,6 +223,20 @@ def test_the_twin_of_the_u_net_agrees_with_ours(tmp_path):
     assert array_distance(twin.gradient(), peer.gradient()) < 1e-9  # float64
     assert distance(twin.losses(known.samples, 1), peer.losses(known.samples, 1)) < 1e-9
     assert twin.evaluate() == pytest.approx(peer.evaluate(), rel=1e-6)  # after steps of Adam, which magnify
+
+
+@pytest.mark.slow
+def test_the_u_net_is_compared_over_as_many_steps_as_rounding_allows(tmp_path):
+    """With its schedule, and with 20 steps whatever rounding did, the comparison of `unet_quick` was refused."""
+    words = ("--config", "unet_quick", "--parts", "peers", "--peers", "torch", "--turns", "1", "--epochs", "1")
+    command = [sys.executable, "-m", "benchmarks", *words, "--out", tmp_path]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (path,) = tmp_path.iterdir()
+    found = json.loads(path.read_text(encoding="utf-8"))["peers"]
+    assert compare.LEAST_CHECKED <= found["steps_compared"] <= compare.CHECKED
+    assert f"losses, {found['steps_compared']} steps" in done.stdout
+    assert found["agreement"]["ours"] == {"losses": 0.0, "gradient": 0.0}
 
 
 def test_peers_that_have_no_such_model_are_left_out():

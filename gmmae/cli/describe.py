@@ -62,6 +62,7 @@ class Cubes(NamedTuple):
       shape: voxels of a section.
       centres_mm: of the sections.
       sections: takes the most that are wanted at a time, and gives them so, in HU or a unit of their own.
+      faults: a line for each volume or row that is left out.
     """
 
     known: "Known"
@@ -69,6 +70,7 @@ class Cubes(NamedTuple):
     shape: tuple[int, ...]
     centres_mm: list[Point]
     sections: Callable[[int], Iterator[np.ndarray]]
+    faults: list[str]
 
 
 def command(arguments: Sequence[str], prog: str) -> int:
@@ -91,7 +93,10 @@ def command(arguments: Sequence[str], prog: str) -> int:
     )
     with whole_folder(asked.out, mark=NPZ) as place:
         found = _describe(model, data, cubes, asked.refine, place)
-    tell(asked.out, [_said(found, asked.refine), *(f"{'':<12} {asked.out / name}" for name in (NPZ, CSV, TABLE, FOLDER))])
+    tell(
+        asked.out,
+        [*cubes.faults, _said(found, asked.refine), *(f"{'':<12} {asked.out / name}" for name in (NPZ, CSV, TABLE, FOLDER))],
+    )
     return 0
 
 
@@ -99,7 +104,8 @@ def _cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
     """The volumes as `data` would give them, by the source `cubes`."""
     from gmmae.data.extraction import cubes, world_coordinates
     from gmmae.data.extraction.arrays import array_names
-    from gmmae.data.extraction.prepare import load_known, prepare, say_on_stderr, stream_prepared
+    from gmmae.data.extraction.prepare import SUMMARY, load_known, prepare, say_on_stderr, stream_prepared
+    from gmmae.data.extraction.summary import fault_lines
 
     # Of cubes it is the window that says whether they are in HU; the run's own comes later, when they become densities.
     window = DataConfig.window if config.hu else config.window
@@ -114,7 +120,7 @@ def _cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
         prepared = prepare(replace(config, on_error="refuse"), say_on_stderr, plan=cubes.plan_files(files))
     else:
         prepared = prepare(config, say_on_stderr)
-    known = load_known(prepared)
+    known, faults = load_known(prepared), fault_lines(prepared.summary, str(prepared.folder / SUMMARY))
 
     def sections(most: int) -> Iterator[np.ndarray]:
         return (central_section(part, config.ndim) for part in stream_prepared(prepared, most))
@@ -123,7 +129,7 @@ def _cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
     places_mm = zip(known.details.centre_mm.tolist(), known.details.edge_mm.tolist(), strict=True)
     centres = [world_coordinates.section_mm(cut, config.ndim, tuple(centre), edge) for centre, edge in places_mm]
     folder = files[0] if files[0].is_dir() else files[0].parent
-    return Cubes(known, tuple(str(folder / file) for file in known.files), shape, centres, sections)
+    return Cubes(known, tuple(str(folder / file) for file in known.files), shape, centres, sections, faults)
 
 
 def _describe(model: "Trained", data: DataConfig, cubes: Cubes, steps: int, out: Path) -> dict[str, np.ndarray]:

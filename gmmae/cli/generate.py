@@ -78,12 +78,13 @@ def command(arguments: Sequence[str], prog: str) -> int:
 def _check(asked: GenerateArguments, data: DataConfig) -> None:
     """Says what is wrong before any work is done."""
     from gmmae.generation.generator import resized
-    from gmmae.generation.insertion.hosts import list_scans
+    from gmmae.generation.insertion.hosts import list_scans, read_annotations
 
     require_free(asked.out)
     _require_memory(asked.count, resized(data.shape, asked.size))
     if asked.into is not None:
         list_scans(asked.into)
+        read_annotations(asked.into)
 
 
 def _require_memory(count: int, shape: tuple[int, ...]) -> None:

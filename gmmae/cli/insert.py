@@ -32,7 +32,8 @@ def command(arguments: Sequence[str], prog: str) -> int:
     """Inserts, and says what came of it. Returns the exit code."""
     parsed = parse(InsertArguments(MISSING, MISSING, MISSING), arguments, prog)
     require_free(parsed.out)
-    from gmmae.data.extraction.prepare import load_prepared, prepare, say_on_stderr
+    from gmmae.data.extraction.prepare import SUMMARY, load_prepared, prepare, say_on_stderr
+    from gmmae.data.extraction.summary import fault_lines
     from gmmae.data.settings import DataConfig
     from gmmae.generation.insertion.insert import insert
 
@@ -44,7 +45,8 @@ def command(arguments: Sequence[str], prog: str) -> int:
         fill="replicate",
         cache=parsed.cache,
     )
-    nodules, details = load_prepared(prepare(config, say_on_stderr))
+    prepared = prepare(config, say_on_stderr)
+    nodules, details = load_prepared(prepared)
     summary = insert(nodules, details, parsed.scans, parsed.out, parsed.seed, parsed.blending, say_on_stderr, parsed.per_scan)
-    tell(parsed.out, summary.lines())
+    tell(parsed.out, [*fault_lines(prepared.summary, str(prepared.folder / SUMMARY)), *summary.lines()])
     return 0

@@ -93,10 +93,10 @@ def _load(name: str, data: DataConfig, root: Path) -> Nodules:
 
 def _notes(asked: JudgeArguments) -> list[str]:
     """Whether generated cubes of one size were resampled to another one."""
-    from gmmae.data.extraction import cubes
+    from gmmae.data.extraction import cubes, opening
 
     tasks = cubes.plan(replace(asked.data, source="cubes", csv="", group_column="", root=str(asked.generated))).tasks
-    first, last = (_shape(task.file) for task in (tasks[0], tasks[-1]))
+    first, last = (opening.shape(task.file) for task in (tasks[0], tasks[-1]))
     if first != last or first == asked.data.volume_shape:
         return []
     size = " ".join(map(str, first[:1] if len(set(first)) == 1 else first))
@@ -105,16 +105,6 @@ def _notes(asked: JudgeArguments) -> list[str]:
         f"GENERATED's volumes have {wanted} voxels and were resampled to {' × '.join(map(str, asked.data.volume_shape))}: that "
         f"alone changes their texture; --data.size {size} compares them as they are"
     ]
-
-
-def _shape(file: Path) -> tuple[int, ...]:
-    """Voxels of a volume, or of each in a file of several, along z, y, x."""
-    from gmmae.data.extraction.arrays import ARRAY_SUFFIXES, array_header, array_names, open_array
-    from gmmae.data.extraction.scans import open_scan
-
-    if file.suffix == ".npz" and "volumes" in array_names(file):
-        return array_header(file, "volumes")[0][1:]
-    return open_array(file).shape if file.name.endswith(ARRAY_SUFFIXES) else open_scan(file).size[::-1]
 
 
 def _require_its_run(origin: Origin, asked: JudgeArguments) -> None:

@@ -122,11 +122,11 @@ class Options(Section):
 
     >>> @dataclasses.dataclass(frozen=True)
     ... class Drawing(Options):
-    ...     per_sheet: PositiveInt = 10
-    >>> Drawing(per_sheet=0)
+    ...     count: PositiveInt = 10
+    >>> Drawing(count=0)
     Traceback (most recent call last):
         ...
-    gmmae.config.rules.ConfigError: --per-sheet must be at least 1; got 0
+    gmmae.config.rules.ConfigError: --count must be at least 1; got 0
     """
 
     @classmethod

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Real, UInt8
 
 from gmmae.data.settings import DataConfig
-from gmmae.data.volumes import DataError, TransientError, masses
+from gmmae.data.volumes import DataError, TransientError, masses, unreadable_root
 
 if TYPE_CHECKING:
     from gmmae.data.extraction.opening import Opened
@@ -66,7 +66,7 @@ def read(config: DataConfig) -> tuple[Scanned, ...]:
             )
         plan = cubes.plan(config)
     except OSError as error:
-        raise TransientError(f"data.root must be a folder that can be read; got {error}: try the same command again") from error
+        raise unreadable_root(error) from error
     refuse(plan.faults, "take its row out of the CSV")
     if not plan.tasks:
         raise DataError(f"data.csv must list a nodule; {config.root} lists none")

@@ -4,6 +4,7 @@ Array axes are z, y, x. A volume has `size` samples along each axis; voxel centr
 (see `gmmae.models.mixture.grid`).
 """
 
+import errno
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,13 +18,27 @@ Point = tuple[float, float, float]
 
 
 class DataError(InputError):
-    """Data that cannot be used; the message names the volume or file and its fault."""
+    """Data that cannot be used; the message names the volume or file and its fault.
+
+    It is one line, also where a name has a line end in it.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.splitlines()))
 
 
 class TransientError(DataError):
     """Data that could not be read for a reason that may pass: the same command may succeed later."""
 
     exit_code = 75  # EX_TEMPFAIL of sysexits.h
+
+
+def unreadable_root(error: OSError) -> DataError:
+    """What is said of a folder that cannot be listed. Only some reasons may pass."""
+    text = f"data.root must be a folder that can be read; got {error}"
+    if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+        return DataError(text)
+    return TransientError(f"{text}: try the same command again")
 
 
 class Details(NamedTuple):

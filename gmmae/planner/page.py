@@ -10,7 +10,7 @@ import numpy as np
 
 from gmmae.config.schema import OptimConfig
 from gmmae.planner import figures as pictures
-from gmmae.planner import prediction, stability
+from gmmae.planner import prediction, stability, superlinear
 from gmmae.planner.figures import Band, Here
 from gmmae.planner.measure import Found
 from gmmae.planner.prediction import BEST_BATCH, Cell, Forecast, Measured, Rule
@@ -29,9 +29,6 @@ JSON, HTML, MARKDOWN = "plan.json", "index.html", "README.md"
 
 AS_MEASURED = "devices as fast as the one that measured"
 """Whose times a plan tells where no factor to the cluster's own devices is known."""
-
-ROUNDING = 1.005
-"""A speed-up over the number of devices by more than this factor is said to be the measuring machine's."""
 
 RULE_HOLDS = 0.9
 """A power of the law above which the rule of thumb is told."""
@@ -69,8 +66,7 @@ def write(
     try:
         write_text(
             root / JSON,
-            json.dumps(_plain(as_json(name, found, rule, forecasts, clusters, compute_scale > 0)), indent=1, allow_nan=False)
-            + "\n",
+            json.dumps(_plain(as_json(name, found, rule, forecasts, clusters)), indent=1, allow_nan=False) + "\n",
         )
         for earlier in (root / "figures").glob("times_*"):
             earlier.unlink()
@@ -80,7 +76,7 @@ def write(
     except OSError as error:
         raise InputError(f"workdir must be a folder that can be written; got {root} ({error.strerror or error})") from error
     for one, cluster in zip(forecasts, clusters, strict=True):
-        lines += ["", cluster.name, grid_table([COLUMNS, *map(_row, one.cells)])]
+        lines += ["", cluster.name, grid_table([COLUMNS, *_rows(one, found)]), *_marks(one, found)]
     return [*lines, "", *_rests_on(found, rule, forecasts, clusters), "", *(str(root / each) for each in (JSON, HTML))]
 
 
@@ -105,7 +101,6 @@ def as_json(
     rule: Rule,
     forecasts: Sequence[Forecast],
     clusters: Sequence[Cluster],
-    scaled_by_user: bool = False,
 ) -> dict[str, Any]:
     """Everything that a program may want."""
     m = found.measured
@@ -119,7 +114,7 @@ def as_json(
                 "best_batches": one.listed,
                 "overhead": one.overheads,
                 "compute_scale": one.compute_scale,
-                "scaled_by_user": scaled_by_user,
+                "scaled_by_user": one.scale_given,
                 "times_of": times_of(one, cluster, found.device_kind),
             }
             for one, cluster in zip(forecasts, clusters, strict=True)
@@ -170,11 +165,13 @@ def times_of(one: Forecast, cluster: Cluster, measured_on: str) -> str:
     """Whose times a forecast tells: the cluster's device, by measurement or by a factor, or the device that measured.
 
     The step times of one kind of device are never called those of another, unless a factor between them is given.
+    Where it is, it is said who gave it.
     """
+    if one.compute_scale != 1:
+        source = "--scale-compute" if one.scale_given else "reference_step_s in the cluster's file"
+        return f"{cluster.name}, times scaled by {one.compute_scale:.3g} from steps measured on {measured_on} ({source})"
     if cost.same_device(cluster.device, measured_on):
         return f"{cluster.name}, steps measured on {measured_on}"
-    if one.compute_scale != 1:
-        return f"{cluster.name}, steps measured on {measured_on}, computation taken as {one.compute_scale:.3g} times as long"
     return f"{AS_MEASURED} ({measured_on}), linked as in {cluster.name}"
 
 
@@ -189,27 +186,7 @@ def _answer(one: Forecast, cluster: Cluster, found: Found) -> list[str]:
     span = f"{time_text(best.seconds)} ({time_text(best.seconds_low)} to {time_text(best.seconds_high)}, 80 %)"
     answer = f"On {on}: {_label(best.arm).lower()}, about {span}"
     told = [answer, *([_growth(one), _failures(one)] if any(cell.devices > 1 for cell in one.cells) else [])]
-    return [f"{'; '.join(told)}.{_beyond(one, found)}"]
-
-
-def _beyond(one: Forecast, found: Found) -> str:
-    """Why a speed-up is larger than the number of devices, where it is."""
-    best, m = one.best, found.measured
-    if best.speedup <= ROUNDING * best.devices:
-        return ""
-    share = best.batch / best.devices
-    faster = share < m.optim.base_batch and _sample_s(m, share) < _sample_s(m, m.optim.base_batch)
-    cause = (
-        f"comes from {found.device_kind}, which computes small batches faster a sample"
-        if faster
-        else "comes from its batch and its learning rate, which one device did not have"
-    )
-    return f" A speed-up of {best.speedup:.3g} on {best.devices} {cause}."
-
-
-def _sample_s(measured: Measured, batch: float) -> float:
-    """Seconds of a training step over its samples, as measured on one device."""
-    return float(cost.seconds_at(measured.train, batch)) / batch
+    return [f"{'; '.join(told)}.{superlinear.told(best, found.measured, found.device_kind)}"]
 
 
 def _growth(one: Forecast) -> str:
@@ -237,7 +214,7 @@ def _label(name: str) -> str:
     return strategies.ARMS[name].label
 
 
-def _row(cell: Cell) -> tuple[str, ...]:
+def _row(cell: Cell, measured: Measured) -> tuple[str, ...]:
     return (
         cell.arm,
         str(cell.devices),
@@ -246,9 +223,18 @@ def _row(cell: Cell) -> tuple[str, ...]:
         time_text(cell.seconds),
         f"{time_text(cell.seconds_low)} to {time_text(cell.seconds_high)}",
         f"{100 * cell.probability_of_failure:.0f} %" if cell.tested else "untested",
-        f"{cell.speedup:.2f}",
+        f"{cell.speedup:.2f}{superlinear.mark(cell, measured)}",
         f"{100 * cell.efficiency:.0f} %",
     )
+
+
+def _rows(one: Forecast, found: Found) -> tuple[tuple[str, ...], ...]:
+    return tuple(_row(cell, found.measured) for cell in one.cells)
+
+
+def _marks(one: Forecast, found: Found) -> tuple[str, ...]:
+    """What the marks of the rows mean."""
+    return superlinear.explained(one.cells, found.measured, found.device_kind)
 
 
 def _rests_on(found: Found, rule: Rule, forecasts: Sequence[Forecast], clusters: Sequence[Cluster]) -> list[str]:
@@ -333,7 +319,7 @@ def _blocks(
         blocks += [
             Heading(cluster.name, 2),
             _times(one, cluster, found.device_kind, folder / f"times_{place + 1}"),
-            _table(one, times_of(one, cluster, found.device_kind), place + 1),
+            _table(one, times_of(one, cluster, found.device_kind), place + 1, found),
         ]
     blocks += [
         Heading("Where each arm is the best", 2),
@@ -364,13 +350,13 @@ def _band(name: str, cells: Sequence[Cell]) -> Band:
     )
 
 
-def _table(one: Forecast, whose: str, place: int) -> Table:
+def _table(one: Forecast, whose: str, place: int, found: Found) -> Table:
     best = one.best
     note = (
         f"The choice is {best.arm} on {best.devices}: the fewest devices within {100 * (prediction.NEAR - 1):.0f} % of the least "
         "expected time, in which a run that fails is begun again with strong scaling."
     )
-    return Table(f"plan_{place}", f"Predicted for {whose}", COLUMNS, tuple(map(_row, one.cells)), (note,))
+    return Table(f"plan_{place}", f"Predicted for {whose}", COLUMNS, _rows(one, found), (note, *_marks(one, found)))
 
 
 def _map(

@@ -120,6 +120,7 @@ class Forecast(NamedTuple):
       listed: the best batches on 1, 2, 4, … devices at the base rate: what `optim.best_batches` takes.
       overheads: (a + c(n)) / (b B) by number of devices.
       compute_scale: seconds of computation on the cluster's device for one second measured.
+      scale_given: the user gave that factor; otherwise it is the cluster's.
     """
 
     cells: list[Cell]
@@ -128,6 +129,7 @@ class Forecast(NamedTuple):
     listed: tuple[int, ...]
     overheads: dict[int, float]
     compute_scale: float = 1.0
+    scale_given: bool = False
 
 
 def law(measured: Measured) -> Steps:
@@ -278,7 +280,7 @@ def forecast(
     best = min((cell for cell in sure if cell.expected_s <= NEAR * least), key=lambda cell: (cell.devices, cell.expected_s))
     a, b = (machines[1].scale * part for part in cost.affine(measured.train))
     overheads = {n: (a + machines[n].reduce_s) / (b * measured.optim.base_batch) if b else math.inf for n in devices}
-    return Forecast(cells, best, batches, listed, overheads, machines[1].scale)
+    return Forecast(cells, best, batches, listed, overheads, machines[1].scale, compute_scale > 0)
 
 
 def _path(name: str, measured: Measured, devices: int, batch: int) -> Path:

@@ -152,6 +152,17 @@ def test_a_folder_of_cubes_is_cut_by_its_diameters(trained, files, tmp_path):
     assert "mine.csv" in error
 
 
+def test_volumes_that_are_left_out_are_named(trained, tmp_path):
+    folder = tmp_path / "cubes"
+    (folder / "images").mkdir(parents=True)
+    sitk.WriteImage(bright(MIDDLE), folder / "images" / "one.nii.gz")
+    (folder / "images" / "two.nii.gz").write_bytes(b"")
+    (folder / "nodules.csv").write_text("file,diameter_mm\none.nii.gz,8\ntwo.nii.gz,8\ntree.nii.gz,x\n")
+    code, printed, error = describe(trained, folder, "--out", tmp_path / "out", "--data.cache", tmp_path / "cache")
+    assert code == 0, error
+    assert "nodules.csv line 4: diameter_mm must be a finite number; got x\ntwo.nii.gz: " in printed
+
+
 def test_the_volumes_of_a_run_on_scans_are_in_hu_whatever_its_window(files, tmp_path):
     config = DataConfig(source="luna16", root="gone", window=(-1200.0, 600.0), edge="40mm", size=8, cache=str(tmp_path))
     cubes = _cut(config, files[0][:1])

@@ -180,7 +180,8 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 from gmmae.config.rules import Section
-from gmmae.workloads.interface import Splits, Workload
+from gmmae.workloads.interface import Splits
+from gmmae.workloads.interface import Workload
 
 @dataclass(frozen=True)
 class Config(Section):
@@ -201,7 +202,7 @@ def build(config):
 def distances(tmp_path_factory):
     root = tmp_path_factory.mktemp("distances")
     (root / "distances.py").write_text(DISTANCES)
-    options = ["--workload", str(root / "distances.py"), "--stop.max-epochs", "1", "--log.tensorboard", "False"]
+    options = ["--workload", str(root / "distances.py"), "--stop.max-epochs", "1", "--log.no-tensorboard"]
     config = parse_train([*options, "--parallel.devices", "1", "--optim.base-batch", "2"], "train.py")[0]
     run(config, root / "run", Recorder())
     return root / "run"
@@ -257,7 +258,7 @@ def test_a_damaged_checkpoint_is_one_line_and_no_loss(trained, tmp_path):
         command = [
             sys.executable,
             "-c",
-            "from gmmae.cli.main import main; raise SystemExit(main())",
+            "from gmmae.main.main import main; raise SystemExit(main())",
             "evaluate",
             str(folder),
         ]

@@ -110,6 +110,15 @@ def test_bad_input_is_one_line(trained, tmp_path, capsys, arguments, message):
     assert error.count("\n") == 1
 
 
+def test_a_folder_that_holds_something_is_left_as_it_is(trained, tmp_path, capsys):
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "mine.txt").write_text("mine")
+    code, _, error = generate(capsys, trained, "--out", tmp_path / "made")
+    assert code == 2
+    assert "--out must be a folder that is new or empty; got " in error
+    assert [path.name for path in (tmp_path / "made").iterdir()] == ["mine.txt"]
+
+
 def test_a_size_that_leaves_an_axis_without_voxels_is_told_before_any_work_is_done(flat, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sources, "load_whole", None)
     code, _, error = generate(capsys, flat, "--out", tmp_path / "made", "--size", 5)

@@ -1,6 +1,7 @@
 """The command line as a user meets it: exit codes, one-line errors, where things are."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -119,6 +120,30 @@ def test_unknown_command(monkeypatch, capsys):
     )
 
 
+def helped(capsys, *words: str) -> str:
+    """The help of a command, without the frames that tyro draws."""
+    with pytest.raises(SystemExit) as ended:
+        main._dispatch(main.COMMANDS, main.HELP, [*words, "--help"], "gmmae")
+    assert not ended.value.code
+    return capsys.readouterr().out.replace("│", " ")
+
+
+def test_where_a_run_or_a_sweep_is_taken_it_is_said_that_it_must_be_trusted(capsys, monkeypatch):
+    """A run's configuration may name a file of Python, which is executed."""
+    monkeypatch.setenv("COLUMNS", "100")
+    texts = {name: helped(capsys, name) for name in main.COMMANDS if name not in ("data", "train")}  # train begins a process
+    taking = {name for name, text in texts.items() if re.search(r"\bRUN\b", text.partition("\n\n")[0])} | {"report"}
+    assert taking >= {"describe", "evaluate", "export", "generate"}
+    for name in taking:
+        text = " ".join(texts[name].split())
+        assert re.search(r" (RUN|FOLDER) (a|the work directory of a) (run|sweep) that you trust.{,30} is executed", text), name
+
+
+def test_the_readme_says_that_a_run_must_be_trusted():
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert "A run folder names Python code that is executed, so open only those that you trust." in text
+
+
 @pytest.mark.slow
 def test_script_and_installed_command_agree_on_help():
     """In processes of their own: `train.py` starts, and help needs no JAX."""
@@ -126,7 +151,7 @@ def test_script_and_installed_command_agree_on_help():
     for section in ("data", "model", "optim", "stop", "parallel", "distributed", "checkpoint", "log"):
         assert f"{section} options" in helped.stdout
     for command in ("train", "sweep", "report"):
-        call = f"import sys, gmmae.cli.main as c\ntry: c.{command}(['--help'])\nexcept SystemExit: pass"
+        call = f"import sys, gmmae.main.main as c\ntry: c.{command}(['--help'])\nexcept SystemExit: pass"
         probe = f"{call}\nassert 'jax' not in sys.modules"
         subprocess.run([sys.executable, "-c", probe], check=True, capture_output=True, cwd=ROOT)
 
@@ -268,12 +293,12 @@ def test_a_report_is_of_the_sweep_in_the_folder(tmp_path, sweep_file, monkeypatc
 GOES_ON = "the same command goes on where it was"
 BEGINS = "nothing was written; the same command begins again"
 AT_CTRL_C = {
-    ("train",): ("gmmae.cli.main.accompanied", GOES_ON),
+    ("train",): ("gmmae.main.main.accompanied", GOES_ON),
     ("sweep",): ("gmmae.cli.arguments.parse_sweep", GOES_ON),
     ("report",): ("gmmae.cli.arguments.parse_report", "no file is half written; the same command begins again"),
-    ("data", "prepare"): ("gmmae.cli.data.parse_prepare", GOES_ON),
-    ("data", "inspect"): ("gmmae.cli.data.parse_inspect", BEGINS),
-    ("data", "synth"): ("gmmae.cli.data.parse_synth", BEGINS),
+    ("data", "prepare"): ("gmmae.main.data.parse_prepare", GOES_ON),
+    ("data", "inspect"): ("gmmae.main.data.parse_inspect", BEGINS),
+    ("data", "synth"): ("gmmae.main.data.parse_synth", BEGINS),
     ("plan",): ("gmmae.cli.plan.command", GOES_ON),
     **{
         (name,): (f"gmmae.cli.{name}.command", BEGINS)

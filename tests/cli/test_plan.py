@@ -11,8 +11,8 @@ from gmmae.planner import page
 from gmmae.plotting.document import Paragraph
 from gmmae.scaling import strategies
 from gmmae.system import guard
-from tests.planner.laboratory import Laboratory
 from tests.planner import laboratory
+from tests.planner.laboratory import Laboratory
 from tests.workloads.test_guide import EXAMPLE
 
 
@@ -159,7 +159,8 @@ def test_the_times_of_one_device_are_not_called_those_of_another(measured, tmp_p
     assert "devices as fast as the one that measured (cpu), linked as in H200, NVLink, 400 Gb/s" in out
     plain = cells(tmp_path, "strong")[1]["seconds"]
     _, out, _ = small_plan(capsys, tmp_path, "--scale-compute", 0.02)
-    assert "of H200, NVLink, 400 Gb/s, steps measured on cpu, computation taken as 0.02 times as long" in out
+    scaled = "of H200, NVLink, 400 Gb/s, times scaled by 0.02 from steps measured on cpu (--scale-compute): "
+    assert scaled in answer_of(out)
     assert cells(tmp_path, "strong")[1]["seconds"] == pytest.approx(0.02 * plain)
 
 
@@ -177,4 +178,30 @@ def test_a_speed_up_above_the_number_of_devices_is_the_machine_s(measured, tmp_p
     _, out, _ = small_plan(capsys, tmp_path, "--devices", 8)
     best = read(tmp_path)["clusters"]["H200, NVLink, 400 Gb/s"]["best"]
     assert best["speedup"] > 8
-    assert "comes from cpu, which computes small batches faster a sample" in answer_of(out)
+    artefact = "is an artefact of the machine on which the steps were measured (cpu), which takes less time a sample for small"
+    assert f"A speed-up of {best['speedup']:.3g} is predicted on 8 devices. More than 8-fold {artefact}" in answer_of(out)
+    page = (tmp_path / "README.md").read_text()
+    for text in (out, page):
+        assert f"‡ More than n-fold {artefact}" in text
+        assert f"{best['speedup']:.2f}‡" in text
+
+
+def test_speed_ups_that_are_not_recommended_are_marked_too(measured, tmp_path, capsys, monkeypatch):
+    """The choice is another arm or another number of devices; its row alone would leave the others unexplained."""
+    monkeypatch.setattr(laboratory, "STEP_S", lambda batch: 1e-5 * batch**2)
+    _, out, _ = small_plan(capsys, tmp_path, "--devices", 1, 2, 4, 8)
+    found = read(tmp_path)["clusters"]["H200, NVLink, 400 Gb/s"]
+    beyond = [cell for cell in found["cells"] if cell["speedup"] > 1.005 * cell["devices"]]
+    assert any((cell["arm"], cell["devices"]) != (found["best"]["arm"], found["best"]["devices"]) for cell in beyond)
+    rows = [line.split() for line in out.splitlines() if line.split()[:1] and line.split()[0] in strategies.ARMS]
+    marked = {(row[0], int(row[1])) for row in rows if row[-3][-1] in "‡§"}
+    assert marked == {(cell["arm"], cell["devices"]) for cell in beyond}
+
+
+def test_a_factor_of_the_clusters_file_is_told_in_the_answer(measured, tmp_path, capsys):
+    """A file's `reference_step_s` names times of a GPU without anybody asking."""
+    _, out, _ = small_plan(capsys, tmp_path, "--clusters", "k80_1gbe")
+    factor = read(tmp_path)["clusters"]["K80, 1 GbE"]["compute_scale"]
+    told = f"K80, 1 GbE, times scaled by {factor:.3g} from steps measured on cpu (reference_step_s in the cluster's file): "
+    assert told in answer_of(out)
+    assert told.partition(" (")[0] in (tmp_path / "README.md").read_text().split("##")[0]

@@ -134,7 +134,7 @@ def test_an_undefined_dice_is_left_out_of_the_mean(unet, tmp_path):
     root = folders.write(
         tmp_path / "cubes", spoil=lambda made, _: made._replace(values=np.where(made.mask, 200, -300).astype(np.int16))
     )
-    options = ("--data.empty-slices", True, "--data.validation", 2)
+    options = ("--data.empty-slices", "--data.validation", 2)
     assert train(unet, root, tmp_path / "run", *options)[0] == 0
     code, printed, _ = command("evaluate", tmp_path / "run")
     assert code == 0

@@ -120,3 +120,11 @@ def test_synthetic_volumes_depend_on_seed_and_number_only():
     np.testing.assert_array_equal(several[0].values, one[0].values)
     assert len({volume.values.tobytes() for volume in several}) == 3
     assert all(volume.mask.any() and volume.values.shape[1:] == (20, 20) for volume in several)
+
+
+def test_a_small_synthetic_nodule_is_not_missed_by_thick_slices():
+    """Of 3 mm, with slices of 2.4 mm, one lay between two of them, and no patch of it held a voxel of its mask."""
+    volumes = native_nodules(377, 24, 0)
+    assert all(volume.mask.any() for volume in volumes)
+    assert volumes[376].diameter_mm == 3
+    assert volumes[376].values.shape == (3, 24, 24)

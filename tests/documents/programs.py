@@ -197,7 +197,7 @@ def _started(words: Sequence[str]) -> None:
 
 def _module(name: str, words: Sequence[str]) -> None:
     file = _file_of(name)
-    if "ArgumentParser" not in file.read_text(encoding="utf-8"):
+    if "Parser(" not in file.read_text(encoding="utf-8"):
         if words:
             raise Wrong(f"{name} has no options; got {' '.join(words)}")
         return

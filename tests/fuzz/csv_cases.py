@@ -186,6 +186,8 @@ def _columns() -> Iterator[tuple[str, Change, Expect]]:
     yield "all names in small letters", small, reads_or_refused(CSV, "coord")
     spaced = rows_changed(lambda rows: [[name.replace("coord", "coord ") for name in rows[0]], *rows[1:]])
     yield "coord X for coordX", spaced, reads_or_refused(CSV, "coord")
+    both = rows_changed(lambda rows: [[*rows[0], "Patient"], *([*row, "x"] for row in rows[1:])])
+    yield "patient and Patient", both, refused(CSV, "patient")
     yield "no column file", WithoutColumns(("file",)), refused(CSV, "file")
     yield "no column diameter_mm", WithoutColumns(("diameter_mm",)), refused("diameter_mm")
     yield "no column coordZ", WithoutColumns(("coordZ",)), refused("coordZ", f"{CSV}")

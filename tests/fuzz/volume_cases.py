@@ -116,6 +116,7 @@ def _headers() -> Iterator[tuple[str, Change, Expect]]:
         "voxels without end": {"dim": [3, 32767, 32767, 32767, 1, 1, 1, 1]},
         "a negative size": {"dim_1": -14},
         "a size of 0": {"dim_3": 0},
+        "half of the slices": {"dim_3": 5},
         "9 axes": {"dim_0": 9},
         "an unknown type": {"datatype": 9999},
         "voxels at NaN": {"vox_offset": np.nan},

@@ -3,8 +3,8 @@ import os
 import pytest
 
 from gmmae.config.schema import Config, OptimConfig, ParallelConfig
-from gmmae.multihost.environment import device_a_core, prepare, require_prepared
 from gmmae.multihost import environment
+from gmmae.multihost.environment import device_a_core, prepare, require_prepared
 from gmmae.system.environment import CPU_DEVICES, THREADS, cores
 from gmmae.system.errors import InputError
 

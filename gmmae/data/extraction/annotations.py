@@ -2,11 +2,14 @@
 
 import csv
 import math
+import os
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from gmmae.data.extraction.quantities import as_number, require_diameter, require_spacing
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError
 
@@ -14,6 +17,9 @@ GROUP_COLUMNS = ("patient", "group", "scan", "seriesuid")
 SCAN_COLUMNS = ("scan", "seriesuid")
 """Those of them that name no more than the scan."""
 COORDINATES = ("coordX", "coordY", "coordZ")
+SPACINGS = ("spacingX", "spacingY", "spacingZ")
+LONGEST_NAME = 255
+"""Bytes of a file name that file systems take."""
 
 
 class Fault(NamedTuple):
@@ -74,10 +80,17 @@ class Row(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The usable rows of a CSV, and a fault for each of the others."""
+    """The usable rows of a CSV, and a fault for each of the others.
+
+    Attributes:
+      columns: the names of all columns, as this program spells them where it knows them.
+      lines: the cells of each row by column, whether it can be used or not.
+    """
 
     rows: list[Row]
     faults: list[Fault]
+    columns: tuple[str, ...] = ()
+    lines: tuple[dict[str, str], ...] = ()
 
 
 def read_table(path: Path, config: DataConfig, file_column: str, required: tuple[str, ...]) -> Table:
@@ -93,7 +106,8 @@ def read_table(path: Path, config: DataConfig, file_column: str, required: tuple
       DataError: the file is missing, no CSV, or lacks a column.
     """
     if not path.is_file():
-        there = sorted(p.name for p in path.parent.glob("*"))[:8] if path.parent.is_dir() else []
+        names = sorted(p.name for p in path.parent.glob("*")) if path.parent.is_dir() else []
+        there = [name for name in names if not name.startswith(".")][:8]
         what = "is no file" if path.exists() else "is not there"
         raise DataError(
             f"data.csv must name the CSV of the nodules; {path} {what} (the folder holds {', '.join(there) or 'nothing'})"
@@ -102,7 +116,7 @@ def read_table(path: Path, config: DataConfig, file_column: str, required: tuple
         lines = list(_records(path))
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{path}: must be a CSV in UTF-8; {error}") from error
-    columns = lines[0][1] if lines else []
+    columns = _as_known(lines[0][1] if lines else [], config, file_column)
     if repeated := [column for column, count in Counter(filter(None, columns)).items() if count > 1]:
         raise DataError(f"{path}: columns must have different names; {', '.join(repeated)} is there twice")
     chosen = [c for c in (config.group_column,) if c]
@@ -113,6 +127,51 @@ def read_table(path: Path, config: DataConfig, file_column: str, required: tuple
         hint = ": separate cells by commas" if len(columns) == 1 and {";", "\t"} & set(columns[0]) else ""
         raise DataError(f"{path}: must have the column {', '.join(missing)}; it has {', '.join(columns) or 'none'}{hint}")
     return _usable(path.name, columns, lines[1:], config, file_column, required)
+
+
+def require_rows(table: Table, path: Path) -> None:
+    """
+    Raises:
+      DataError: the CSV has a header alone.
+    """
+    if not table.rows and not table.faults:
+        raise DataError(f"{path}: must list a nodule; it has a header alone")
+
+
+def one_name_each(rows: Sequence[Row], found: Mapping[str, Path | None], csv: str) -> tuple[list[Row], list[Fault]]:
+    """The rows without those that name a volume otherwise than an earlier row, and a fault for each of these.
+
+    A split divides groups by name: two names of one volume could be on both sides of it.
+
+    Args:
+      rows: of the CSV.
+      found: the volume of each name.
+      csv: the name of the CSV.
+    """
+    kept: list[Row] = []
+    faults: list[Fault] = []
+    first: dict[Path, Row] = {}
+    for row in rows:
+        path = found.get(row.file)
+        earlier = row if path is None else first.setdefault(Path(os.path.realpath(path)), row)
+        if earlier.file == row.file:
+            kept.append(row)
+        else:
+            text = f"{row.file} is the volume {earlier.file} of line {earlier.number}: give it one name"
+            faults.append(Fault("row", f"{csv} line {row.number}", text, 1))
+    return kept, faults
+
+
+def _as_known(columns: Sequence[str], config: DataConfig, file_column: str) -> list[str]:
+    """The names of columns; one that differs from a known one only by case, spaces and signs gets that one's spelling."""
+    chosen = tuple(filter(None, (config.group_column, config.category_column)))
+    known = (*chosen, file_column, *COORDINATES, "diameter_mm", *SPACINGS, *GROUP_COLUMNS, "mask")
+    by_letters = {_letters(name): name for name in reversed(known)}
+    return [name if name in known else by_letters.get(_letters(name), name) for name in columns]
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[\W_]", "", name).casefold()
 
 
 def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -146,7 +205,9 @@ def _usable(
     rows: list[Row] = []
     faults: list[Fault] = []
     seen: dict[tuple[str, tuple[float, ...] | None], Row] = {}
+    cells_of: list[dict[str, str]] = []
     for number, values in lines:
+        cells_of.append(dict(zip(columns, values + [""] * len(columns), strict=False)))
         try:
             cells = _by_column(columns, values)
             empty = [column for column in (file_column, *required) if not cells[column]]
@@ -164,18 +225,16 @@ def _usable(
         else:
             text = f"names the place of line {earlier.number} again, but says something else of it: keep one of the two"
             faults.append(Fault("row", f"{name} line {number}", text, 1))
-    return Table(rows, faults)
+    return Table(rows, faults, tuple(columns), tuple(cells_of))
 
 
 def _row(number: int, cells: dict[str, str], config: DataConfig, file_column: str) -> Row:
     file = cells[file_column]
     _require_inside(file_column, file)
     diameter = _number(cells, "diameter_mm")
-    if diameter is not None and diameter <= 0:
-        raise DataError(f"diameter_mm must be positive; got {cells['diameter_mm']}")
-    spacing = _point(cells, ("spacingX", "spacingY", "spacingZ"), config.least_axes)
-    if spacing is not None and min(spacing) <= 0:
-        raise DataError(f"spacingX, spacingY, spacingZ must be positive; got {spacing}")
+    require_diameter(diameter)
+    spacing = _point(cells, SPACINGS, config.least_axes)
+    require_spacing(spacing or (), ", ".join(SPACINGS))
     group_columns = (config.group_column,) if config.group_column else GROUP_COLUMNS
     group_column = next((c for c in group_columns if cells.get(c)), "")
     mask = cells.get("mask", "")
@@ -210,10 +269,7 @@ def _number(cells: dict[str, str], column: str) -> float | None:
     text = cells.get(column, "")
     if not text:
         return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = as_number(text)
     if not math.isfinite(value):
         hint = ": write it with a decimal point" if "," in text else ""
         raise DataError(f"{column} must be a finite number; got {text}{hint}")
@@ -225,3 +281,5 @@ def _require_inside(column: str, name: str) -> None:
     parts = name.replace("\\", "/").split("/")
     if not name or ".." in parts or name.startswith(("/", "\\")) or ":" in name or "\0" in name:
         raise DataError(f"{column} must be a name inside data.root; got {name!r}")
+    if any(len(os.fsencode(part)) > LONGEST_NAME for part in parts):
+        raise DataError(f"{column} must be a name of at most {LONGEST_NAME} bytes; got {name}")

@@ -23,6 +23,7 @@ class Readable(Protocol):
 
 
 ARRAY_SUFFIXES = (".npy", ".npz")
+CHUNK_BYTES = 2**20
 
 
 def open_array(path: Path, key: str = "volume") -> Shaped[np.ndarray, "..."]:
@@ -42,6 +43,8 @@ def open_array(path: Path, key: str = "volume") -> Shaped[np.ndarray, "..."]:
         promised, there = file.tell() + math.prod(shape) * dtype.itemsize, path.stat().st_size
         if there < promised:
             raise DataError(f"truncated .npy: the header promises {promised} bytes, {path.name} has {there}")
+        if there > promised:
+            raise DataError(f".npy must hold the {promised} bytes that the header promises; {path.name} has {there}")
         return np.memmap(path, dtype, "r", file.tell(), shape, "F" if fortran_order else "C")
 
 
@@ -60,12 +63,25 @@ def array_header(path: Path, key: str) -> tuple[tuple[int, ...], np.dtype]:
         return shape, dtype
 
 
+def check_array(path: Path, key: str) -> None:
+    """Reads an array in a `.npz` through, and keeps nothing: only its end tells whether a byte has changed.
+
+    Raises:
+      DataError: damaged.
+    """
+    with _faults(path), zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as file:
+        while file.read(CHUNK_BYTES):
+            pass
+
+
 def stream(path: Path, key: str, whole: bool = False) -> Iterator[Shaped[np.ndarray, "..."]]:
     """The parts along the first axis of an array in a `.npz`, one at a time, or the whole array as the only part."""
     with _faults(path), zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as file:
         shape, fortran_order, dtype = _header(file)
         if whole or fortran_order:
             array = _take(file, shape, dtype, "F" if fortran_order else "C")
+            if file.read(1):  # the checksum is compared at the end
+                raise ValueError(f"{key} must hold the bytes that its header promises; it has more")
             yield from [array] if whole else array
             return
         for _ in range(shape[0]):
@@ -76,7 +92,7 @@ def _take(file: Readable, shape: tuple[int, ...], dtype: np.dtype, order: str) -
     promised = math.prod(shape) * dtype.itemsize
     data = file.read(promised)
     if len(data) < promised:
-        raise DataError(f"truncated .npz: an array promises {promised} more bytes, {len(data)} are there")
+        raise ValueError(f"truncated .npz: an array promises {promised} more bytes, {len(data)} are there")
     return np.frombuffer(data, dtype).reshape(shape, order="F" if order == "F" else "C")
 
 
@@ -85,12 +101,13 @@ def _header(file: Readable) -> tuple[tuple[int, ...], bool, np.dtype]:
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran_order, dtype = read(file)
     if dtype.hasobject:
-        raise DataError("arrays must hold numbers or text; this one holds Python objects, which are never unpickled")
+        raise ValueError("arrays must hold numbers or text; this one holds Python objects, which are never unpickled")
     return shape, fortran_order, dtype
 
 
 @contextmanager
 def _faults(path: Path) -> Iterator[None]:
+    """Names the file in what goes wrong within."""
     try:
         yield
     except (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:

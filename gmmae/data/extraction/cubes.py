@@ -6,7 +6,7 @@ arrays, which carry no geometry, `spacingX, spacingY, spacingZ` (mm; otherwise 1
 in `images/`, masks under their column's name or under the volume's own name in `masks/`.
 
 One file: `volumes [N, z, y, x]`, and where there are any `masks`, `groups [N]`, `categories [N]`, `names [N]`,
-`diameter_mm [N]`, `spacing_mm [N, 3]` (x, y, z).
+`diameter_mm [N]`, `spacing_mm [N, 3]` (x, y, z). Text may be bytes in UTF-8, and numbers may be text.
 
 With data.ndim 2 or 1, images `[y, x]` or signals `[x]` are taken too, and of what has more axes the central section. What is
 said of z, or of y and z, is then not needed.
@@ -21,10 +21,11 @@ from pathlib import Path
 
 import numpy as np
 
-from gmmae.data.extraction.annotations import Fault, Row, Table, read_table
+from gmmae.data.extraction.annotations import Fault, Row, Table, one_name_each, read_table, require_rows
 from gmmae.data.extraction.arrays import ARRAY_SUFFIXES, array_header, array_names, stream
 from gmmae.data.extraction.integrity import SUFFIXES
 from gmmae.data.extraction.luna16 import ANNOTATIONS, NODULES, find_scans
+from gmmae.data.extraction.quantities import as_number, require_diameter, require_spacing
 from gmmae.data.extraction.tasks import Item, Plan, Task, fingerprint, sha256, task
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError
@@ -48,6 +49,7 @@ def plan(config: DataConfig) -> Plan:
             "--data.source luna16"
         )
     table = read_table(csv, config, "file", ())
+    require_rows(table, csv)
     tasks, faults = _tasks(root, table, csv.name)
     return Plan(
         tasks,
@@ -75,14 +77,14 @@ def plan_files(files: Sequence[Path]) -> Plan:
     tasks: list[Task] = []
     places = [Path(os.path.abspath(path)) for path in files]
     common = Path(os.path.commonpath([place.parent for place in places])) if places else Path()
-    names, given = Counter(path.name for path in places), Counter(places)
+    names, given = Counter(path.name for path in places), Counter(map(os.path.realpath, places))
     for path, place in zip(files, places, strict=True):
         if not path.is_file():
             raise DataError(f"a volume must be a file that is there; got {path}")
         if not path.name.endswith((*SUFFIXES, *ARRAY_SUFFIXES)):
             raise DataError(f"a volume must end in {', '.join((*ARRAY_SUFFIXES, *SUFFIXES))}; got {path}")
-        if given[place] > 1:
-            raise DataError(f"each volume must be given once; got {path} {given[place]} times")
+        if given[os.path.realpath(place)] > 1:
+            raise DataError(f"each volume must be given once; got {path} {given[os.path.realpath(place)]} times")
         name = place.name if names[place.name] == 1 else place.relative_to(common).as_posix()
         tasks.append(task(place, str(path), (Item(name, str(path), name, "", None, None),)))
     return Plan(tuple(tasks), (), len(tasks), fingerprint(Path("/"), tasks), "", "leave the file out")
@@ -90,12 +92,13 @@ def plan_files(files: Sequence[Path]) -> Plan:
 
 def _tasks(root: Path, table: Table, csv: str) -> tuple[tuple[Task, ...], list[Fault]]:
     by_file: dict[str, list[Row]] = defaultdict(list)
-    for row in table.rows:
+    found = {name: _find(root, name) for name in {row.file for row in table.rows}}
+    kept, faults = one_name_each(table.rows, found, csv)
+    for row in kept:
         by_file[row.file].append(row)
     tasks: list[Task] = []
-    faults: list[Fault] = []
     for name, rows in sorted(by_file.items()):
-        path = _find(root, name)
+        path = found[name]
         if path is None:
             text = f"there is no such file, in {root.name} or its images/; {csv} lists it"
             faults.append(Fault("missing", name, text, len(rows)))
@@ -127,6 +130,29 @@ def _find(root: Path, name: str) -> Path | None:
     return next((path for path in (root / name, root / "images" / name) if path.is_file()), None)
 
 
+def _texts(root: Path, key: str, values: np.ndarray | None) -> np.ndarray | None:
+    """A column of texts; bytes are read as UTF-8."""
+    if values is None or values.dtype.kind != "S":
+        return values
+    try:
+        return np.char.decode(values, "utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{root}: {key} must be text; got bytes that are no UTF-8 ({error})") from error
+
+
+def _numbers(root: Path, key: str, values: np.ndarray | None) -> np.ndarray | None:
+    """A column of numbers, which may be written as text."""
+    if values is None or values.dtype.kind in "iuf":
+        return values
+    words = _texts(root, key, values)
+    assert words is not None
+    numbers = np.array([as_number(str(word)) for word in words.ravel()]).reshape(words.shape)
+    for place, word in zip(np.argwhere(np.isnan(numbers)), words[np.isnan(numbers)], strict=True):
+        if str(word).strip().lower() != "nan":
+            raise DataError(f"{root}: {key}[{', '.join(map(str, place))}] must be a number; got {word}")
+    return numbers
+
+
 def _plan_arrays(root: Path, ndim: int) -> Plan:
     shape, _ = array_header(root, "volumes")
     samples, axes = (*shape, 0)[0], len(shape) - 1
@@ -148,8 +174,9 @@ def _plan_arrays(root: Path, ndim: int) -> Plan:
             raise DataError(f"{root}: {key} must have the shape {(samples, *axes)}, as volumes has; got {values.shape}")
         return values
 
-    names, groups, categories = column("names"), column("groups"), column("categories")
-    diameter_mm, spacing_mm = column("diameter_mm"), column("spacing_mm", axes)
+    names, groups, categories = (_texts(root, key, column(key)) for key in ("names", "groups", "categories"))
+    diameter_mm = _numbers(root, "diameter_mm", column("diameter_mm"))
+    spacing_mm = _numbers(root, "spacing_mm", column("spacing_mm", axes))
     if names is not None and len(set(names.tolist())) < samples:
         raise DataError(f"{root}: names must differ from each other; {samples - len(set(names.tolist()))} are repeated")
     items: list[Item] = []
@@ -159,10 +186,11 @@ def _plan_arrays(root: Path, ndim: int) -> Plan:
         diameter = None if diameter_mm is None else float(diameter_mm[i])
         spacing = None if spacing_mm is None else tuple(float(mm) for mm in spacing_mm[i])
         place = f"volumes[{i}]"
-        sizes = [v for v in (diameter, *(spacing or ())) if v is not None]
-        if not all(np.isfinite(v) and v > 0 for v in sizes):
-            text = f"diameter_mm and spacing_mm must be positive; got {', '.join(f'{v:g}' for v in sizes)}"
-            faults.append(Fault("row", f"{root.name} {place}", text, 1))
+        try:
+            require_diameter(diameter)
+            require_spacing(spacing or (), "spacing_mm")
+        except DataError as error:
+            faults.append(Fault("row", f"{root.name} {place}", str(error), 1))
             continue
         group = name if groups is None else str(groups[i])
         category = "" if categories is None else str(categories[i])

@@ -135,10 +135,11 @@ def _in_three_axes(shape: Shape) -> Index:
     return (z, y, x)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # `_box` refuses what comes of it
 def _indices(volume: Volume, centre_mm: Point, edge_mm: float, shape: Shape) -> Float[np.ndarray, "z y x 3"]:
     """The continuous index (x, y, z) in the scan of each voxel of the cube (z, y, x)."""
     if not (math.isfinite(edge_mm) and edge_mm > 0):
-        raise DataError(f"a cube's edge must be positive; got {edge_mm:g} mm")
+        raise DataError(f"a cube's edge must be positive and finite; got {edge_mm:g} mm")
     at = volume.frame.TransformPhysicalPointToContinuousIndex
     middle = np.array(at(centre_mm))
     # The map from points to indices is affine: three more points give it all.
@@ -149,10 +150,11 @@ def _indices(volume: Volume, centre_mm: Point, edge_mm: float, shape: Shape) -> 
     return middle + np.stack([dx, dy, dz], -1) @ np.stack(columns)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def _box(indices: Float[np.ndarray, "z y x 3"], edge_mm: float) -> Box:
     low, high = np.floor(indices.min((0, 1, 2))), np.ceil(indices.max((0, 1, 2)))
     covered = float(np.prod(high - low + 1))
-    if covered > MAX_REGION_VOXELS:
+    if not covered <= MAX_REGION_VOXELS:  # a NaN is refused too
         raise DataError(
             f"a cube may cover at most {MAX_REGION_VOXELS:.2g} voxels of its scan; {edge_mm:g} mm cover {covered:.2g}: "
             "are diameter, data.edge and spacing in mm?"

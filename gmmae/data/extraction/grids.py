@@ -64,12 +64,23 @@ def index_of(volume: Volume, point_mm: Point) -> Float[np.ndarray, " 3"]:
     Raises:
       DataError: the point lies outside the volume.
     """
-    index = np.array(volume.frame.TransformPhysicalPointToContinuousIndex(point_mm))
-    beyond = np.maximum(-0.5 - index, index - (np.array(volume.size) - 0.5))
+    index, beyond = _beyond(volume, point_mm)
     if not (beyond <= 0).all():
         distance = np.linalg.norm(np.maximum(beyond, 0) * volume.frame.GetSpacing())
         raise DataError(f"the point ({', '.join(f'{c:g}' for c in point_mm)}) mm lies {distance:.1f} mm outside the scan")
     return index
+
+
+def holds(volume: Volume, point_mm: Point) -> bool:
+    """Whether a world point lies in a voxel, but for the rounding of headers."""
+    _, beyond = _beyond(volume, point_mm)
+    return bool((beyond <= SAME_GRID).all())
+
+
+def _beyond(volume: Volume, point_mm: Point) -> tuple[Float[np.ndarray, " 3"], Float[np.ndarray, " 3"]]:
+    """The continuous index of a world point, and how many voxels it lies outside the volume along each axis."""
+    index = np.array(volume.frame.TransformPhysicalPointToContinuousIndex(point_mm))
+    return index, np.maximum(-0.5 - index, index - (np.array(volume.size) - 0.5))
 
 
 def same_grid(one: Volume, other: Volume) -> bool:

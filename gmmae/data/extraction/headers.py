@@ -1,19 +1,21 @@
 """The headers of volume files, read without ITK, which repairs some faults in them without a word.
 
-ITK takes a spacing of 0 or NaN in NIfTI for 1 mm, and an origin that is no number in MetaImage for 0. It does not rescale the
-voxels of a MetaImage whose header says so. Such headers are refused here, before ITK reads them.
+ITK takes a spacing of 0 or NaN in NIfTI for 1 mm, and so it does where a MetaImage has none. It takes an origin that is no
+number in MetaImage for 0, and does not rescale the voxels of a MetaImage whose header says so. Such headers are refused here,
+before ITK reads them.
 """
 
 import math
 import re
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from gmmae.data.extraction.quantities import as_number, listed
 from gmmae.data.volumes import DataError
 
 SPACING_TOLERANCE = 0.01
@@ -21,7 +23,7 @@ SPACING_TOLERANCE = 0.01
 
 META_NUMBERS = {
     "DimSize": 1,
-    "ElementSpacing": 1,
+    **dict.fromkeys(("ElementSpacing", "ElementSize"), 1),
     **dict.fromkeys(("Offset", "Position", "Origin"), 1),
     **dict.fromkeys(("TransformMatrix", "Rotation", "Orientation"), 2),
 }
@@ -172,6 +174,8 @@ def _check_meta(fields: dict[str, str]) -> None:
         if name in fields and len(_numbers(fields[name])) != int(axes) ** power:
             count = int(axes) ** power
             raise DataError(f"{name} in the header must be {count} finite numbers; got {fields[name]}")
+    if "ElementSpacing" not in fields and "ElementSize" not in fields:
+        raise DataError("ElementSpacing in the header must give the spacing in mm; got none, which ITK takes for 1 mm")
     for name, neutral in META_SCALING.items():
         if _numbers(fields.get(name, str(neutral))) != [neutral]:
             raise DataError(f"{name} in the header must be {neutral:g}, because it is not applied; got {fields[name]}")
@@ -224,13 +228,5 @@ def _check_scaling(slope: float, intercept: float) -> None:
 
 def _numbers(text: str) -> list[float]:
     """The finite numbers of a field, none where one of them is no such number."""
-    try:
-        numbers = [float(word) for word in text.split()]
-    except ValueError:
-        return []
+    numbers = [as_number(word) for word in text.split()]
     return numbers if all(map(math.isfinite, numbers)) else []
-
-
-def listed(numbers: Iterable[int | float]) -> str:
-    """Numbers in a message."""
-    return " ".join(f"{number:g}" for number in numbers)

@@ -59,7 +59,7 @@ class Checked(NamedTuple):
 
 
 def check_data(path: Path, data: Path, voxels: int, voxel_bytes: int) -> Checked:
-    """Compare the data with what the header promises.
+    """Compare the data with what the header promises. A header that promises less would give a part of the volume.
 
     Args:
       path: the file with the header.
@@ -68,7 +68,7 @@ def check_data(path: Path, data: Path, voxels: int, voxel_bytes: int) -> Checked
       voxel_bytes: bytes of each.
 
     Raises:
-      DataError: truncated or damaged data; the message gives both lengths.
+      DataError: truncated, damaged or longer data; the message gives both lengths.
     """
     promised = voxels * voxel_bytes
     if path.suffix in (".mhd", ".mha"):
@@ -107,7 +107,7 @@ def _check_meta(path: Path, data: Path, promised: int) -> bool:
     offset = int(header["end"]) if data == path else 0
     if header.get("CompressedData", "").lower() != "true":
         skipped = header.get("HeaderSize", "0")  # -1: whatever comes before the last bytes
-        _check_length(data, promised + offset + (int(skipped) if skipped.isdigit() else 0))
+        _check_length(data, promised + offset + (int(skipped) if skipped.isdigit() else 0), exactly=skipped != "-1")
         return False
     stored, there = header.get("CompressedDataSize", ""), data.stat().st_size - offset
     if stored.isdigit() and there < int(stored):
@@ -125,7 +125,7 @@ def _check_nrrd(path: Path, promised: int) -> bool:
     if encoding in ("gzip", "gz"):
         _check_stream(path, promised, offset)
     elif encoding == "raw":
-        _check_length(path, promised + offset)
+        _check_length(path, promised + offset, exactly={"byte skip", "line skip"}.isdisjoint(fields))
     return encoding != "raw"
 
 
@@ -171,10 +171,12 @@ def _promised(header: Nifti, voxels: int) -> int:
     return voxels * header.voxel_bytes + int(header.offset)
 
 
-def _check_length(data: Path, promised: int) -> None:
+def _check_length(data: Path, promised: int, exactly: bool = True) -> None:
     there = data.stat().st_size
     if there < promised:
         raise DataError(f"truncated {_kind(data)}: the header promises {promised} bytes, {data.name} has {there}")
+    if exactly and there > promised:
+        raise DataError(f"{_kind(data)} must hold the {promised} bytes that the header promises; {data.name} has {there}")
 
 
 def _check_stream(data: Path, promised: int, offset: int) -> None:
@@ -184,7 +186,10 @@ def _check_stream(data: Path, promised: int, offset: int) -> None:
 
 
 def _decompressed(data: Path, promised: int, offset: int) -> Iterator[bytes]:
-    """A file from `offset` on, decompressed part by part, until the promised bytes are there and their stream has ended."""
+    """A file from `offset` on, decompressed part by part, until the promised bytes are there and their stream has ended.
+
+    Nothing is promised if `promised` is 0.
+    """
     total, ended = 0, False
     stream = zlib.decompressobj(wbits=47)  # zlib or gzip, as the stream says
     with data.open("rb") as file:
@@ -205,6 +210,10 @@ def _decompressed(data: Path, promised: int, offset: int) -> Iterator[bytes]:
                 break
     if not ended or total < promised:
         raise DataError(f"truncated {_kind(data)}: the header promises {promised} bytes, {data.name} decompresses to {total}")
+    if promised and total > promised:
+        raise DataError(
+            f"{_kind(data)} must hold the {promised} bytes that the header promises; {data.name} decompresses to {total}"
+        )
 
 
 def _kind(path: Path) -> str:

@@ -9,7 +9,7 @@ Source: Setio et al. 2017, https://luna16.grand-challenge.org/Data/.
 from collections import defaultdict
 from pathlib import Path
 
-from gmmae.data.extraction.annotations import COORDINATES, Fault, Row, read_table
+from gmmae.data.extraction.annotations import COORDINATES, Fault, Row, one_name_each, read_table, require_rows
 from gmmae.data.extraction.tasks import Item, Plan, Task, fingerprint, sha256, task
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError
@@ -36,8 +36,11 @@ def plan(config: DataConfig) -> Plan:
         raise DataError(f"data.root must hold .mhd scans, in subset*/ or directly; {root} has none")
     csv = root / (config.csv or ANNOTATIONS)
     table = read_table(csv, config, "seriesuid", COLUMNS)
+    require_rows(table, csv)
     by_scan: dict[str, list[Row]] = defaultdict(list)
-    for row in table.rows:
+    rows, repeated = one_name_each(table.rows, found, csv.name)
+    faults += repeated
+    for row in rows:
         by_scan[row.file].append(row)
     tasks: list[Task] = []
     for uid, rows in sorted(by_scan.items()):
@@ -61,6 +64,8 @@ def find_scans(root: Path) -> tuple[dict[str, Path], list[Fault]]:
     found: dict[str, Path] = {}
     faults: list[Fault] = []
     for path in sorted([*root.glob("*.mhd"), *root.glob("subset*/*.mhd")]):
+        if path.name.startswith("."):
+            continue  # macOS leaves a `._name` beside each file on disks of other systems
         first = found.setdefault(path.stem, path)
         if first is not path:
             text = f"is also in {first.parent.name}, which is used: remove one of the two"

@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Real
 
 from gmmae.data.extraction import voxels
-from gmmae.data.extraction.arrays import ARRAY_SUFFIXES, array_names, open_array, stream
-from gmmae.data.extraction.grids import Volume, middle_mm
+from gmmae.data.extraction.arrays import ARRAY_SUFFIXES, array_header, array_names, check_array, open_array, stream
+from gmmae.data.extraction.grids import Volume, index_of, middle_mm
 from gmmae.data.extraction.scans import array_volume, open_scan
 from gmmae.data.extraction.tasks import Item, Task
 from gmmae.data.volumes import DataError, Point
@@ -79,6 +79,18 @@ def read_scan(path: Path) -> tuple[Volume, Real[np.ndarray, "z y x"]]:
     return volume, voxels.read_whole(volume, hu=True)
 
 
+def shape(path: Path) -> tuple[int, ...]:
+    """Voxels of a volume, or of each in a file of several, along z, y, x. None is read of a file that is no array.
+
+    Raises:
+      DataError: it cannot be read.
+      OSError: the system failed, not the file.
+    """
+    if path.suffix == ".npz" and "volumes" in array_names(path):
+        return array_header(path, "volumes")[0][1:]
+    return open_array(path).shape if path.name.endswith(ARRAY_SUFFIXES) else open_scan(path).size[::-1]
+
+
 def centre_mm(opened: Opened) -> Point:
     """The world point of a nodule, by default the middle of its volume.
 
@@ -94,13 +106,16 @@ def with_mask(opened: Opened, use: Callable[[Volume], T]) -> T | None:
     """The result of a function of the nodule's mask; None where there is no mask.
 
     Raises:
-      DataError: the mask cannot be one of its volume, or as the function; the message names it.
+      DataError: the nodule lies outside its volume, the mask cannot be one of them, or as the function.
     """
     if opened.mask is None:
         return None
+    centre = None if opened.item.centre_mm is None else centre_mm(opened)
+    if centre is not None:
+        index_of(opened.volume, centre)
     with at(opened.mask_name):
         mask = opened.mask()
-        voxels.require_mask_of(mask, opened.volume)
+        voxels.require_mask_of(mask, opened.volume, centre)
         return use(mask)
 
 
@@ -131,6 +146,8 @@ def _open_stack(task: Task, through: Through) -> Iterator[Opened]:
     """The volumes of one `.npz`, read one after the other."""
     wanted = {item.part: item for item in task.items}
     masks = stream(task.file, "masks") if "masks" in array_names(task.file) else None
+    for name in ("volumes", *(["masks"] if masks else [])):
+        check_array(task.file, name)
     for i, array in enumerate(stream(task.file, "volumes")):
         mask = None if masks is None else next(masks)
         if i in wanted:

@@ -19,12 +19,13 @@ from gmmae.data.extraction.progress import Say
 from gmmae.data.extraction.summary import summarise
 from gmmae.data.extraction.tasks import Plan, Task
 from gmmae.data.settings import DataConfig
-from gmmae.data.volumes import DataError, Details, Nodules, TransientError, central_section
+from gmmae.data.volumes import DataError, Details, Nodules, central_section, unreadable_root
 from gmmae.system.compilation_cache import user_cache
 
-VERSION = 4
+VERSION = 5
 """Raised whenever the same files and options would give other cubes, or an entry another meaning.
 
+5: columns are known in any case. Scaled voxels, masks that do not reach their nodule and files that are too long are faults.
 4: NaN in NIfTI, masks of several labels or elsewhere, and headers that ITK repairs are faults. An entry names the files.
 3: cubes are called values, and may have a unit of their own.
 2: an entry holds every nodule that its files have. Before, a killed process or a disk's error could cost some, for good.
@@ -126,7 +127,7 @@ def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False,
     try:
         plan = plan or SOURCES[config.source](config)
     except OSError as error:
-        raise TransientError(f"data.root must be a folder that can be read; got {error}: try the same command again") from error
+        raise unreadable_root(error) from error
     if config.on_error == "refuse":
         refuse(plan.faults, plan.way_out)
     place = Path(config.cache) if config.cache else user_cache()

@@ -11,8 +11,9 @@ import SimpleITK as sitk
 from jaxtyping import Shaped
 
 from gmmae.data.extraction.grids import Index, Volume, as_volume, frame
-from gmmae.data.extraction.headers import check_header, listed
+from gmmae.data.extraction.headers import check_header
 from gmmae.data.extraction.integrity import SUFFIXES, check_data, check_gzip, data_file, nifti_values, read_through
+from gmmae.data.extraction.quantities import listed, require_spacing
 from gmmae.data.volumes import DataError, Point
 
 VOXEL_BYTES = {
@@ -28,8 +29,6 @@ VOXEL_BYTES = {
     sitk.sitkFloat64: 8,
 }
 
-SPACING_MM = (1e-6, 1e6)
-"""Distances of voxels beyond these are not in mm, or no distances."""
 NOT_ORTHONORMAL = 0.01
 """Largest difference of a direction matrix, times its transpose, from the identity. Headers are rounded."""
 
@@ -87,9 +86,7 @@ def _check_geometry(size: Sequence[int], spacing: Sequence[float], origin: Seque
         raise DataError(f"a volume must have a voxel; its size is {' × '.join(map(str, size))}")
     if not np.isfinite([*spacing, *origin, *direction]).all():
         raise DataError("spacing, origin and direction in the header must be finite numbers")
-    if min(spacing) < SPACING_MM[0] or max(spacing) > SPACING_MM[1]:
-        least, most = SPACING_MM
-        raise DataError(f"the spacing must be between {least:g} and {most:g} mm; it is {listed(spacing)}")
+    require_spacing(spacing)
     matrix = np.array(direction).reshape(len(size), len(size))
     if np.linalg.matrix_rank(matrix) == len(size) and np.abs(matrix.T @ matrix - np.eye(len(size))).max() > NOT_ORTHONORMAL:
         raise DataError(f"the axes must be at right angles, and the direction of unit vectors; it is {listed(direction)}")

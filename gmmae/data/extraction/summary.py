@@ -99,10 +99,15 @@ def lines(summary: dict[str, Any]) -> list[str]:
         )
     if summary["repeated"]:
         text.append(f"readings that failed and were repeated: {len(summary['repeated'])}; the first: {summary['repeated'][0]}")
+    return text + fault_lines(summary, "summary.json")
+
+
+def fault_lines(summary: dict[str, Any], place: str) -> list[str]:
+    """The faults for people, one a line, as many as they will read; `place` has all."""
     faults = [Fault(**fault).line() for fault in summary["faults"]]
     if len(faults) > FAULT_LINES:
-        faults[FAULT_LINES:] = [f"and {len(faults) - FAULT_LINES} more, in summary.json"]
-    return text + faults
+        faults[FAULT_LINES:] = [f"and {len(faults) - FAULT_LINES} more, in {place}"]
+    return faults
 
 
 def _grouping(summary: dict[str, Any]) -> list[str]:

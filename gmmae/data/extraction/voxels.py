@@ -4,13 +4,15 @@ import numpy as np
 import SimpleITK as sitk
 from jaxtyping import Real, UInt8
 
-from gmmae.data.extraction.grids import Index, Volume, corners_mm, overlap, same_grid
-from gmmae.data.volumes import DataError
+from gmmae.data.extraction.grids import Index, Volume, corners_mm, holds, overlap, same_grid
+from gmmae.data.volumes import DataError, Point
 
 HU = (-32768, 32767)
 """What whole numbers of 16 bits hold."""
 TOO_NARROW = (np.dtype(np.uint8), np.dtype(np.int8))
 """Types that cannot hold the HU of lung and of tissue."""
+FEW = 10
+"""Values that all lie this near to 0 are no HU: a region of CT has more noise than that."""
 MOST_LABELS = 5
 """Labels of a mask that an error names."""
 
@@ -57,16 +59,19 @@ def read_mask(mask: Volume, first: Index, size: Index) -> sitk.Image:
     return image != 0
 
 
-def require_mask_of(mask: Volume, volume: Volume) -> None:
+def require_mask_of(mask: Volume, volume: Volume, centre_mm: Point | None = None) -> None:
     """
     Raises:
-      DataError: the mask has other axes than the volume, or lies elsewhere in the world.
+      DataError: the mask has other axes than the volume, or lies elsewhere in the world, or not around the nodule's centre.
     """
     if mask.axes != volume.axes:
         raise DataError(f"must have the {volume.axes} axes of its volume; it has {mask.axes}")
     if not overlap(mask, volume):
         ours, theirs = (_extent(each) for each in (volume, mask))
         raise DataError(f"must overlap its volume, which covers {ours} mm; it covers {theirs} mm")
+    if centre_mm is not None and not holds(mask, centre_mm):
+        point = ", ".join(f"{mm:g}" for mm in centre_mm)
+        raise DataError(f"must hold its nodule's centre, ({point}) mm; it covers {_extent(mask)} mm")
 
 
 def mask_on_grid(mask: Volume, volume: Volume) -> UInt8[np.ndarray, "z y x"]:
@@ -115,5 +120,6 @@ def _require_hu(image: sitk.Image) -> None:
         raise DataError(f"voxels must be HU, which 8 bits cannot hold; got {voxels.dtype}: {other}, such as 0 255")
     if low < HU[0] or high > HU[1]:
         raise DataError(f"voxels must be HU between {HU[0]} and {HU[1]}; got {low:g} to {high:g}: {other}")
-    if low >= 0 and high <= 1 and (low < high or np.issubdtype(voxels.dtype, np.floating)):
-        raise DataError(f"voxels must be HU; got {low:g} to {high:g}, which looks windowed already: {other}, such as 0 1")
+    if low >= -FEW and high <= FEW and (low < high or np.issubdtype(voxels.dtype, np.floating)):
+        looks, window = ("windowed already", "0 1") if low >= 0 and high <= 1 else ("scaled already", "-1 1")
+        raise DataError(f"voxels must be HU; got {low:g} to {high:g}, which looks {looks}: {other}, such as {window}")

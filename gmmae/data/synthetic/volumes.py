@@ -79,7 +79,7 @@ def native_nodules(samples: int, edge: int, seed: int) -> tuple[Scanned, ...]:
     """Volumes around random nodules as they were scanned, of `edge` pixels in their slices and cut close to the nodule along z.
 
     What is behind volume i, and its scanner, depend on `seed` and i only. The centre that is known misses the nodule's as a
-    reader's does.
+    reader's does. A nodule that lies between two slices is scanned again, with a slice through its middle.
     """
     return tuple(_native(edge, seed, index) for index in range(samples))
 
@@ -90,9 +90,11 @@ def _native(edge: int, seed: int, index: int) -> Scanned:
     scanner = _draw_scanner(rng)
     slices = max(2, round(phantom.diameter_mm / scanner.spacing_mm[0]))
     shift_mm = 0.05 * phantom.diameter_mm * rng.standard_normal(3)
-    shape = (slices, edge, edge)
-    places = _places(shape, scanner.spacing_mm, shift_mm)
-    hu, mask = _scan(phantom, scanner, places, scanner.spacing_mm, rng)
+    for shape in ((slices, edge, edge), (slices + 1, edge, edge)):
+        places = _places(shape, scanner.spacing_mm, shift_mm)
+        hu, mask = _scan(phantom, scanner, places, scanner.spacing_mm, rng)
+        if mask.any():
+            break
     z, y, x = ((n - 1) / 2 for n in shape)
     name = f"synthetic-{index:06d}"
     values = np.rint(np.clip(hu, -1024, 3071)).astype(np.int16)

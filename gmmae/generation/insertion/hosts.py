@@ -1,6 +1,6 @@
 """A folder of scans shaped like LUNA16's, one scan in memory at a time."""
 
-import csv
+import os
 from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
@@ -20,11 +20,11 @@ GROUPS = ("patient", "group")
 
 
 class Table(NamedTuple):
-    """`annotations.csv` as it is.
+    """`annotations.csv` as it is, with the names of columns that this program knows.
 
     Attributes:
       columns: of the CSV.
-      lines: of each scan, unchanged.
+      lines: of each scan, but for spaces around cells.
       rows: of each scan, those that can be used.
       faults: a line for each row that cannot.
     """
@@ -90,27 +90,29 @@ def list_scans(root: Path) -> dict[str, Path]:
     return dict(sorted(found.items()))
 
 
+def repeated_scans(root: Path) -> list[str]:
+    """A line for each scan that the folder has twice, of which one is used."""
+    return [fault.line() for fault in find_scans(root)[1]]
+
+
 def read_annotations(root: Path) -> Table:
     """The folder's `annotations.csv`; without one, none is annotated.
 
     Raises:
-      DataError: it is no CSV, or lacks a column of LUNA16's.
+      DataError: it is no file, no CSV, or lacks a column of LUNA16's.
     """
     path = root / ANNOTATIONS
     lines: dict[str, list[dict[str, str]]] = defaultdict(list)
     rows: dict[str, list[Row]] = defaultdict(list)
-    if not path.is_file():
+    if not os.path.lexists(path):
         return Table(("seriesuid", *COLUMNS), lines, rows)
     table = read_table(path, DataConfig(source="luna16"), "seriesuid", COLUMNS)
     for row in table.rows:
         rows[row.file].append(row)
     faults = tuple(fault.line() for fault in table.faults if fault.lost)
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file, restval="")
-        for line in reader:
-            line.pop(None, None)  # pyright: ignore[reportArgumentType]  # what a line has beyond the columns
-            lines[(line["seriesuid"] or "").strip()].append(line)
-        return Table(tuple(reader.fieldnames or ()), lines, rows, faults)
+    for line in table.lines:
+        lines[line["seriesuid"]].append(line)
+    return Table(table.columns, lines, rows, faults)
 
 
 def read_host(uid: str, path: Path) -> Host:

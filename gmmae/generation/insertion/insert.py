@@ -15,7 +15,16 @@ from gmmae.generation.insertion import noise, pleura
 from gmmae.generation.insertion.blending import BLENDINGS
 from gmmae.generation.insertion.cubes import Nodule, as_nodule
 from gmmae.generation.insertion.folder import MASKS, PICTURE, Row, write_mask, write_scan, write_tables
-from gmmae.generation.insertion.hosts import Host, Table, annotated, list_scans, outside, read_annotations, read_host
+from gmmae.generation.insertion.hosts import (
+    Host,
+    Table,
+    annotated,
+    list_scans,
+    outside,
+    read_annotations,
+    read_host,
+    repeated_scans,
+)
 from gmmae.generation.insertion.lungs import find_lungs
 from gmmae.generation.insertion.placing import Taken
 from gmmae.generation.insertion.put import Inserted, put
@@ -42,7 +51,8 @@ class Summary(NamedTuple):
       left: scans that got none.
       unplaced: a line for each nodule that was tried and found no place.
       unused: nodules for which no scan was left.
-      faults: a line for each row of annotations.csv that cannot be used, and for each scan that could not be read.
+      faults: a line for each row of annotations.csv that cannot be used, and for each scan that is there twice or could not
+        be read.
       gaps: where the distances to the pleura come from.
     """
 
@@ -104,7 +114,7 @@ def insert(
     rows: list[Row] = []
     written: dict[str, Path] = {}
     faults: list[str] = []
-    strays = list(table.faults)
+    strays = [*repeated_scans(scans), *table.faults]
     shown: list[Shown] = []
     with whole_folder(out) as folder, Progress(len(headers), "scans", say) as progress:
         gaps = pleura.measure(headers, table)

@@ -1,7 +1,8 @@
-"""Projected epochs that are more than n times as short on n devices: an artefact of the machine on which steps were measured.
+"""What is projected to be more than n times as short on n devices: an artefact of the machine on which steps were measured.
 
 On n devices alike, computation takes an n-th of the time at best, and the all-reduce is added to it. A projected epoch is
-shorter than that only where the measuring machine takes less time a sample for a small batch than for a large one.
+shorter than that only where the measuring machine takes less time a sample for a small batch than for a large one. A plan's
+time to the target may be shorter by a batch and a learning rate too that one device did not have.
 """
 
 import math
@@ -51,8 +52,17 @@ def items(results: Results) -> list[str]:
 
 
 def _why(results: Results, devices: int | None = None) -> str:
-    fold = "n-fold" if devices is None else f"{devices}-fold"
+    return artefact(results.timings[0].device_kind, devices, "**")
+
+
+def artefact(device_kind: str, devices: int | None, bold: str = "") -> str:
+    """Returns the sentence that blames the machine on which the steps were measured."""
     return (
-        f"More than {fold} is an artefact of the machine on which the steps were measured** "
-        f"({results.timings[0].device_kind}), which takes less time a sample for small batches."
+        f"More than {fold(devices)} is an artefact of the machine on which the steps were measured{bold} "
+        f"({device_kind}), which takes less time a sample for small batches."
     )
+
+
+def fold(devices: int | None) -> str:
+    """Returns "n-fold" for a number of devices, or for n."""
+    return "n-fold" if devices is None else f"{devices}-fold"

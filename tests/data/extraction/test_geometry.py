@@ -189,7 +189,7 @@ def voxels_of(value, dtype=np.float64):
         (voxels_of(1e6), (10.0, 10.0, 10.0), 5.0, r"between -32768 and 32767; got 1e\+06"),
         (voxels_of(0.5), (10.0, 10.0, 10.0), 5.0, "looks windowed already"),
         (voxels_of(0), (10.0, 10.0, 10.0), 5000.0, "at most 6.7e\\+07 voxels of its scan; 5000 mm cover 1"),
-        (voxels_of(0), (10.0, 10.0, 10.0), float("nan"), "edge must be positive; got nan"),
+        (voxels_of(0), (10.0, 10.0, 10.0), float("nan"), "edge must be positive and finite; got nan"),
     ],
 )
 def test_what_cannot_be_cut_says_why(volume, point, edge, message):

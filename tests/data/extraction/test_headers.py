@@ -33,6 +33,11 @@ META = {
     "no number": ("ElementSpacing", "nan 1 1", "ElementSpacing in the header must be 3 finite numbers; got nan 1 1"),
     "decimal commas": ("Offset", "-10,5 0,0 3,5", "Offset in the header must be 3 finite numbers; got -10,5 0,0 3,5"),
     "words": ("Offset", "left top 0", "Offset in the header must be 3 finite numbers; got left top 0"),
+    "a number that only Python knows": (
+        "ElementSpacing",
+        "1_0 1 1",
+        "ElementSpacing in the header must be 3 finite numbers; got 1_0 1 1",
+    ),
     "too few numbers": ("DimSize", "16 16", "DimSize in the header must be 3 finite numbers; got 16 16"),
     "a matrix too small": ("TransformMatrix", "1 0 0 1", "TransformMatrix in the header must be 9 finite numbers; got 1 0 0 1"),
     "no volume": ("DimSize", "0 16 5", "a volume must have a voxel; its size is 0 × 16 × 5"),
@@ -61,6 +66,15 @@ def test_a_metaimage(tmp_path, field, value, message):
     lines = [line for line in path.read_text().splitlines() if not line.startswith(f"{field} =")]
     path.write_text("\n".join([*lines[:-1], f"{field} = {value}", lines[-1]]) + "\n")
     assert refusal(path).startswith(message)
+
+
+def test_a_metaimage_must_say_its_spacing(tmp_path):
+    path = written(tmp_path / "a.mhd")
+    text = path.read_text()
+    path.write_text(text.replace("ElementSpacing =", "ElementSize ="))  # which ITK takes for it
+    assert open_scan(path).frame.GetSpacing() == folders.SPACING
+    path.write_text("".join(line for line in text.splitlines(True) if "ElementSpacing" not in line))
+    assert refusal(path) == "ElementSpacing in the header must give the spacing in mm; got none, which ITK takes for 1 mm"
 
 
 NIFTI = {

@@ -60,6 +60,28 @@ def test_a_truncated_file_is_called_that_with_both_lengths(write, name):
         open_scan(path)
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_header_that_promises_less_than_there_is_is_refused(write, name):
+    """It would give a part of the volume, such as every slice but the last."""
+    compressed, data = FORMATS[name]
+    path = write(name, compressed, VOXELS)
+    more = write(f"more_{name}", compressed, np.concatenate([VOXELS, VOXELS[:1]]))
+    if data == name:
+        fields = {".nii": ("<h", 46), ".gz": ("<h", 46)}
+        content = gzip.decompress(more.read_bytes()) if path.suffix == ".gz" else more.read_bytes()
+        if path.suffix in fields:
+            changed = bytearray(content)
+            struct.pack_into(fields[path.suffix][0], changed, fields[path.suffix][1], len(VOXELS))
+        else:
+            changed = content.replace(b"50 60 21", b"50 60 20")
+        path.write_bytes(gzip.compress(bytes(changed)) if path.suffix == ".gz" else bytes(changed))
+    else:
+        (path.parent / data).write_bytes((path.parent / f"more_{data}").read_bytes())
+        path.write_text("".join(line for line in path.read_text().splitlines(True) if "CompressedDataSize" not in line))
+    with pytest.raises(DataError, match=r"must hold the \d+ bytes that the header promises; .* (has|decompresses to) \d+$"):
+        open_scan(path)
+
+
 def test_one_missing_byte_is_noticed(write):
     path = write("scan.mhd", False)
     os.truncate(path.with_suffix(".raw"), BYTES - 1)

@@ -102,6 +102,12 @@ def test_any_one_value_marks_the_nodule(values):
         (np.array([0, 255], np.uint8), "voxels must be HU, which 8 bits cannot hold; got uint8: if they have another unit"),
         (np.array([0, 1], np.int16), "voxels must be HU; got 0 to 1, which looks windowed already"),
         (np.array([0.0, 0.3]), "voxels must be HU; got 0 to 0.3, which looks windowed already"),
+        (
+            np.array([-1.0, 0.9]),
+            "voxels must be HU; got -1 to 0.9, which looks scaled already: if they have another unit, give",
+        ),
+        (np.array([-2.5, 9.0]), "voxels must be HU; got -2.5 to 9, which looks scaled already"),
+        (np.array([-1, 1], np.int16), "voxels must be HU; got -1 to 1, which looks scaled already"),
         (np.array([-1000, 40000], np.int32), "voxels must be HU between -32768 and 32767; got -1000 to 40000"),
     ],
 )
@@ -111,6 +117,12 @@ def test_only_hu_are_taken_for_hu(values, message):
         voxels.read_whole(volume, hu=True)
     assert str(caught.value).startswith(message)
     np.testing.assert_array_equal(voxels.read_whole(volume, hu=False).ravel(), values)
+
+
+def test_the_noise_of_water_is_hu():
+    noise = np.random.default_rng(0).normal(0, 8, (3, 5, 5)).astype(np.int16)
+    assert np.abs(noise).max() > voxels.FEW
+    voxels.read_whole(volume_of(sitk.GetImageFromArray(noise)), hu=True)
 
 
 def test_numbers_that_32_bits_do_not_hold_are_refused_in_any_unit():

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError
 from gmmae.generation.insertion.insert import insert
 from gmmae.system import guard
+from gmmae.system.errors import InputError
 
 
 @pytest.fixture(autouse=True)
@@ -208,7 +210,7 @@ def test_annotated_nodules_tell_how_far_from_the_pleura_new_ones_lie(scans, ball
         ("empty mask", "that of n0 has none"),
         ("folder", "SCANS must be a folder of .mhd scans"),
         ("scans", "SCANS must hold .mhd scans"),
-        ("out", "nothing is overwritten"),
+        ("out", "--out must be a folder that is new or empty; got "),
         ("blending", "--blending must be one of poisson, alpha; got 'glue'"),
         ("count", "--per-scan must be two counts"),
         ("places", "a nodule must find a place in "),
@@ -232,8 +234,9 @@ def test_errors_are_one_line_and_write_nothing(change, message, scans, balls, tm
         blending = "glue"
     elif change == "count":
         per_scan = (0, 2)
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(InputError) as caught:
         insert(nodules, details, scans, out, 0, blending, silent, per_scan)
+    assert isinstance(caught.value, DataError) or change == "out"
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     if change == "out":
@@ -243,10 +246,9 @@ def test_errors_are_one_line_and_write_nothing(change, message, scans, balls, tm
     assert not list(tmp_path.glob(".*partial"))
 
 
-def test_the_command_reads_a_folder_of_cubes(scans, balls, tmp_path, capsys):
-    nodules, details = balls(3)
+def cubes(folder, nodules, details):
+    """Writes nodules as a folder of cubes."""
     assert nodules.masks is not None
-    folder = tmp_path / "cubes"
     for kind, arrays in (("images", nodules.values), ("masks", nodules.masks)):
         (folder / kind).mkdir(parents=True)
         for name, array in zip(nodules.names, arrays, strict=True):
@@ -255,7 +257,60 @@ def test_the_command_reads_a_folder_of_cubes(scans, balls, tmp_path, capsys):
             sitk.WriteImage(image, str(folder / kind / f"{name}.nii.gz"))
     lines = ["file,category,diameter_mm", *(f"{name}.nii.gz,solid,8" for name in nodules.names)]
     (folder / "nodules.csv").write_text("\n".join(lines) + "\n")
-    arguments = [folder, scans, "--out", tmp_path / "out", "--per-scan", 1, 1, "--cache", tmp_path / "cache"]
-    assert guard.guarded(main.COMMANDS["insert"], list(map(str, arguments)), "gmmae insert") == 0
+    return folder
+
+
+def command(folder, scans, tmp_path, *options):
+    """The exit code of `gmmae insert`."""
+    arguments = [folder, scans, "--out", tmp_path / "out", "--per-scan", 1, 1, "--cache", tmp_path / "cache", *options]
+    return guard.guarded(main.COMMANDS["insert"], list(map(str, arguments)), "gmmae insert")
+
+
+def test_the_command_reads_a_folder_of_cubes(scans, balls, tmp_path, capsys):
+    folder = cubes(tmp_path / "cubes", *balls(3))
+    assert command(folder, scans, tmp_path) == 0
     assert f"2 nodules in 2 scans: {tmp_path / 'out'}" in capsys.readouterr().out
     assert (tmp_path / "out" / "insertions.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_cubes_that_are_left_out_are_named(scans, balls, tmp_path, capsys):
+    folder = cubes(tmp_path / "cubes", *balls(6))
+    (folder / "images" / "n0.nii.gz").write_bytes(b"")
+    for name in ("images/n1.nii.gz", "masks/n2.nii.gz"):
+        (folder / name).write_bytes((folder / name).read_bytes()[:200])
+    table = folder / "nodules.csv"
+    table.write_text(table.read_text().replace("n3.nii.gz,solid,8", "n3.nii.gz,solid,nan"))
+    assert command(folder, scans, tmp_path) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for place in ("n0.nii.gz", "n1.nii.gz", "n2.nii.gz (nodules.csv line 4): the mask n2.nii.gz", "nodules.csv line 5"):
+        assert sum(line.startswith(place) for line in lines) == 1, place
+
+
+def test_files_that_a_mac_leaves_are_no_scans(scans, balls, tmp_path):
+    wanted = inserted(balls(), scans, tmp_path / "wanted", 3, "alpha", silent)
+    for path in list(scans.glob("subset*/*")):
+        (path.parent / f"._{path.name}").write_bytes(b"\0\5\x16\7Mac OS X")
+    (scans / "._b.mhd").write_bytes(b"")
+    found = inserted(balls(), scans, tmp_path / "found", 3, "alpha", silent)
+    assert found._replace(out=wanted.out) == wanted
+
+
+def test_a_scan_that_is_there_twice_is_named(scans, balls, tmp_path):
+    for path in (scans / "subset0").glob("a.*"):
+        shutil.copy(path, scans / "subset1" / path.name)
+    summary = inserted(balls(), scans, tmp_path / "out", 3, "alpha", silent)
+    assert "subset1/a.mhd: is also in subset0, which is used: remove one of the two" in summary.lines()
+
+
+def test_annotations_may_be_spelled_otherwise_but_must_be_a_file(scans, balls, tmp_path):
+    wanted = inserted(balls(), scans, tmp_path / "wanted", 3, "alpha", silent)
+    path = scans / "annotations.csv"
+    head, _, rows = path.read_text().partition("\n")
+    path.write_text("\n" + head.upper().replace("COORD", "Coord ").replace(",", " , ") + "\n" + rows.replace(",", " , "))
+    found = inserted(balls(), scans, tmp_path / "found", 3, "alpha", silent)
+    assert found._replace(out=wanted.out) == wanted
+    assert table(tmp_path / "found" / "annotations.csv") == table(tmp_path / "wanted" / "annotations.csv")
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(DataError, match=r"annotations\.csv is no file"):
+        inserted(balls(), scans, tmp_path / "none", 3, "alpha", silent)
