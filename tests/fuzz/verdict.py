@@ -102,12 +102,12 @@ def compare(found: Result, right: Result, near: bool = False, renamed: bool = Fa
 
 
 def _without_names(result: Result) -> Result:
-    """The samples in the order of a number that each of them has for itself, and without their names."""
+    """The samples in the order of a number that each of them has for itself, and without their names and files."""
     key = next((name for name in ("loss", "diameter_mm") if name in result), None)
     if "names" not in result or key is None:
         return result
     order = np.argsort(np.asarray(result[key], float), kind="stable")
-    columns = {name: np.asarray(column) for name, column in result.items() if name != "names"}
+    columns = {name: np.asarray(column) for name, column in result.items() if name not in ("names", "files")}
     return {name: column[order] if column.shape[:1] == order.shape else column for name, column in columns.items()}
 
 
