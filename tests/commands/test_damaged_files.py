@@ -110,3 +110,11 @@ def test_a_nul_in_a_path_of_a_file(run, tmp_path, capsys):
 def test_a_seed_of_a_sweep_that_no_run_takes(capsys):
     error = refusal(capsys, "sweep", "--seeds", 2**32, "--dry-run")
     assert "seeds must be one or more different numbers of 0 to 4294967295; got (4294967296,)" in error
+
+
+def test_a_line_end_in_the_name_of_a_folder_is_shown_in_one_line(tmp_path, capsys):
+    folder = tmp_path / "a\nb"
+    folder.mkdir()
+    (folder / "nodules.csv").write_text("")
+    error = refusal(capsys, "data", "prepare", "--data.source", "cubes", "--data.root", folder)
+    assert r"a\nb/nodules.csv" in error
