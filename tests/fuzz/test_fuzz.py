@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tests.fuzz import generated_cases, nifti
 from tests.fuzz.bench import Bench
 from tests.fuzz.calls import Outcome, in_process, subprocess_of
-from tests.fuzz.cases import Case, left_out, on, reads, reads_or_leaves_out, refused, unchanged
+from tests.fuzz.cases import STORAGE_FAILED, Case, left_out, on, reads, reads_or_leaves_out, refused, unchanged
 from tests.fuzz.commands import COMMANDS, Result
 from tests.fuzz.folders import GRID, write_image
 from tests.fuzz.processes import Asked, trials
@@ -43,6 +44,7 @@ def ended(code: int | None = 0, out="", err="", crash=""):
         (ended(2, err="1 of 2 scans read\nerror: a.csv: no\n"), refused("a.csv"), CLEAN, "refused"),
         (ended(2, err="error: b.csv: no\n"), refused("a.csv"), CLEAN, "UNNAMED"),
         (ended(75, err="error: a.csv: no\n"), refused("a.csv"), CLEAN, "UNNAMED"),
+        (ended(74, err="error: a.csv: no\n"), replace(refused("a.csv"), code=STORAGE_FAILED), CLEAN, "refused"),
         (ended(2, err="error: a.csv\nb: no\n"), refused("a.csv"), CLEAN, "UNNAMED"),
         (ended(2), refused("a.csv"), CLEAN, "UNNAMED"),
         (ended(2, err="WARNING: In itk.cxx\nerror: a.csv: no\n"), refused("a.csv"), CLEAN, "NOISY"),

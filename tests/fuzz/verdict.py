@@ -9,9 +9,6 @@ from tests.fuzz.calls import Outcome
 from tests.fuzz.cases import Change, Expect
 from tests.fuzz.commands import Result
 
-BAD_INPUT = 2
-"""The exit code of a refusal."""
-
 ROUNDING = 1e-5
 NEAR_HU, NEAR_SHARE, NEAR_MASK = 3.0, 0.03, 0.15
 """Tolerances for another grid: HU of voxels, the relative difference of other numbers, the share of mask voxels."""
@@ -79,7 +76,7 @@ def _refusal(outcome: Outcome, expect: Expect) -> Verdict:
     last = lines[-1] if lines else ""
     if len(outcome.errors) != 1 or not last.startswith("error: "):
         return Verdict("UNNAMED", f"exit code {outcome.code}, standard error is {' | '.join(lines[-3:])!r}")
-    if outcome.code != BAD_INPUT:
+    if outcome.code != expect.code:
         return Verdict("UNNAMED", f"exit code {outcome.code}: {last}")
     if not expect.refuses:
         return Verdict("REFUSED", last)
