@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gmmae.base import locks, stopping
+from gmmae.base import json_files, locks, stopping
 from gmmae.base.config import Config, StopConfig, defaults, determining, flatten, flatten_table, to_toml
 from gmmae.base.errors import InputError
 from gmmae.base.output import remove_empty, write_text
-from gmmae.base.records import Epoch, Record, from_json, read_history
+from gmmae.base.records import Epoch, Record, from_plain, read_history
 
 
 class WorkDir:
@@ -36,13 +36,9 @@ class WorkDir:
           InputError: it is there and cannot be read.
         """
         try:
-            return from_json(self.record.read_text(encoding="utf-8"))
+            return json_files.read(self.record, "be a record of this program", "delete it or give another workdir", from_plain)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError) as error:
-            raise InputError(
-                f"{self.record} must be a record of this program; got {error}: delete it or give another workdir"
-            ) from error
 
     def read_rows(self) -> list[Epoch]:
         """The rows of the history; none where it is not there, or cannot be read."""

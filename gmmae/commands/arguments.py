@@ -5,6 +5,7 @@ The values of a file pass through the same parser as the command line's, so type
 
 import contextlib
 import io
+import os
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, make_dataclass, replace
@@ -264,7 +265,7 @@ def _default(table: dict[str, Any], workload: str | None) -> Config:
     if not isinstance(named, str):
         raise InputError(f"workload must be a name, a file or a module; got {named!r}")
     name = workload or named
-    absolute = str(Path(name).resolve()) if registry.is_file(name) else name  # a sweep's cells may begin in another folder
+    absolute = os.path.realpath(name) if registry.is_file(name) else name  # a sweep's cells may begin in another folder
     table["workload"] = absolute
     return registry.configuration(absolute)
 
@@ -317,6 +318,8 @@ def _option(arguments: Sequence[str], option: str, default: str | None) -> str |
 
 def parse(default: T, arguments: Sequence[str], prog: str) -> T:
     """tyro's parser of a dataclass, whose docstring is the help's first line; its framed message becomes one line."""
+    if wrong := next((word for word in arguments if "\0" in word), None):
+        raise InputError(f"a value must have no NUL character, which no path can have; got {wrong!r}: remove it")
     message = io.StringIO()
     try:
         with contextlib.redirect_stderr(message):

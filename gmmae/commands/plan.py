@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from gmmae.base.rules import NonNegativeFloat, NonNegativeInt, Rule, distinct, require
+from gmmae.base.rules import NonNegativeFloat, NonNegativeInt, Rule, at_least, distinct, require
 from gmmae.commands.arguments import TrainArguments, config_path, parse_with_config
 
 Clusters = Annotated[tuple[str, ...], Rule("at least one", bool)]
-Devices = Annotated[tuple[int, ...], distinct(1)]
+Devices = Annotated[tuple[int, ...], distinct(at_least(1))]
 
 
 @dataclass(frozen=True)

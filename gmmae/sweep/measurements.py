@@ -16,7 +16,7 @@ import numpy as np
 
 from gmmae.analysis.pace import late
 from gmmae.analysis.scaling import StepTimes
-from gmmae.base import stopping
+from gmmae.base import json_files, stopping
 from gmmae.base.config import Config, StopConfig, changed, run_id
 from gmmae.base.errors import InputError
 from gmmae.base.output import write_text
@@ -240,6 +240,14 @@ def _timed_steps(timing: dict[str, int]) -> int:
     return timing["steps"] * timing["blocks"]
 
 
+def _kept(data: dict[str, Any]) -> dict[str, Any]:
+    parts = {"facts": {}, "parts": {}, "seconds": {}}
+    for name in parts.keys() & data.keys():
+        if not isinstance(data[name], dict):
+            raise ValueError(f"{name} = {data[name]!r}, which is no object")
+    return parts | data
+
+
 def _read(path: Path, run: str, facts: Facts) -> dict[str, Any]:
     """What an earlier process has measured.
 
@@ -248,14 +256,9 @@ def _read(path: Path, run: str, facts: Facts) -> dict[str, Any]:
     """
     own = {"version": VERSION, "run_id": run, "facts": facts._asdict()}
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        found = json_files.read(path, "be what a plan has measured", "delete it, and it is measured again", _kept)
     except FileNotFoundError:
         return {**own, "parts": {}, "seconds": {}}
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path} must be what a plan has measured; got {error}: delete it, and it is measured again"
-        ) from error
-    found = kept if isinstance(kept, dict) else {}
     names = {"version": "version of gmmae", "run_id": "configuration"}
     differing = [words for key, words in names.items() if found.get(key) != own[key]]
     if not differing:
