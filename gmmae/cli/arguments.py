@@ -243,6 +243,8 @@ def _option(arguments: Sequence[str], option: str, default: str | None) -> str |
 
 def parse(default: T, arguments: Sequence[str], prog: str) -> T:
     """tyro's parser of a dataclass, whose docstring is the help's first line; its framed message becomes one line."""
+    if wrong := next((word for word in arguments if "\0" in word), None):
+        raise InputError(f"a value must have no NUL character, which no path can have; got {wrong!r}: remove it")
     message = io.StringIO()
     try:
         with contextlib.redirect_stderr(message):

@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -68,7 +69,7 @@ def command(arguments: Sequence[str], prog: str) -> int:
 def _settings(config: Config) -> dict[str, Any]:
     """The settings that decide on the rows; folders by their absolute paths, so that one folder is always the same."""
     settings = dict(flatten(config.settings, resumable=False))
-    folders = {key: str(Path(settings[key]).resolve()) for key in ("data.root", "data.augment_with") if settings.get(key)}
+    folders = {key: os.path.realpath(settings[key]) for key in ("data.root", "data.augment_with") if settings.get(key)}
     return settings | folders
 
 

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from gmmae.cli.arguments import MISSING, Run, parse
 from gmmae.config.rules import Options, Rule, Seed, between
+from gmmae.config.schema import Config
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import Nodules
 from gmmae.system.errors import InputError
 from gmmae.system.files import require_free, tell, whole_folder
-from gmmae.training.trained import Trained, load
+from gmmae.training.trained import load, run_config
 
 if TYPE_CHECKING:
     from gmmae.generation.generator import Generated, Generator
@@ -49,12 +50,13 @@ def command(arguments: Sequence[str], prog: str) -> int:
     """Generates, writes, draws, and says where everything is. Returns the exit code."""
     asked = parse(GenerateArguments(MISSING, MISSING), arguments, prog)
     start = time.perf_counter()
+    data = _checked(asked)
     trained = load(asked.run)
-    data = generating_data(trained)
+    if trained.workload.decode is None:
+        raise _no_generator()
     from gmmae.data import sources
     from gmmae.generation import generator as generators
 
-    _check(asked, data)
     whole = sources.load_whole(replace(data, augment_with=""))  # new nodules are made of real ones only
     training, held_out = (whole.nodules.take(part) for part in whole.split)
     model = generators.Model(trained.config, trained.workload, trained.params, data.window, data.shape)
@@ -75,8 +77,9 @@ def command(arguments: Sequence[str], prog: str) -> int:
     return 0
 
 
-def _check(asked: GenerateArguments, data: DataConfig) -> None:
-    """Says what is wrong before any work is done."""
+def _checked(asked: GenerateArguments) -> DataConfig:
+    """The section `data` of the run; says what is wrong before any data are read."""
+    data = _generating_data(run_config(asked.run))
     from gmmae.generation.generator import resized
     from gmmae.generation.insertion.hosts import list_scans, read_annotations
 
@@ -85,6 +88,7 @@ def _check(asked: GenerateArguments, data: DataConfig) -> None:
     if asked.into is not None:
         list_scans(asked.into)
         read_annotations(asked.into)
+    return data
 
 
 def _require_memory(count: int, shape: tuple[int, ...]) -> None:
@@ -130,19 +134,23 @@ def _write(asked: GenerateArguments, found: "Generated", held_out: Nodules, run:
         return [] if asked.into is None else _insert(asked, found, asked.into, place)
 
 
-def generating_data(trained: Trained) -> DataConfig:
+def _generating_data(config: Config) -> DataConfig:
     """The section `data` of a run that can generate.
 
     Raises:
-      InputError: its model decodes no latent vectors, or its data are not volumes.
+      InputError: its data are not volumes.
     """
-    data = getattr(trained.config.settings, "data", None)
-    if trained.workload.decode is None or not isinstance(data, DataConfig) or data.ndim != 3:
-        raise InputError(
-            "RUN must have a model that makes volumes of latent vectors, model.decoder = cells with data.ndim = 3; got "
-            "another: train one with --config nodules_generate"
-        )
+    data = getattr(config.settings, "data", None)
+    if not isinstance(data, DataConfig) or data.ndim != 3:
+        raise _no_generator()
     return data
+
+
+def _no_generator() -> InputError:
+    return InputError(
+        "RUN must have a model that makes volumes of latent vectors, model.decoder = cells with data.ndim = 3; got another: "
+        "train one with --config nodules_generate"
+    )
 
 
 def _contact_sheets(out: Path, real: Nodules, found: "Generated", window: tuple[float, float], seed: int) -> None:

@@ -1,13 +1,15 @@
 """`gmmae judge`: generated nodules against real ones, as a page and in a dozen lines."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
 
 from gmmae.cli import arguments as parsing
 from gmmae.cli.arguments import MISSING, Generated, Real
 from gmmae.config import toml
-from gmmae.config.rules import NonNegativeInt, Options, Seed
+from gmmae.config.rules import Options, Seed, between
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import Nodules
 from gmmae.generation.judging.donors import Origin
@@ -17,6 +19,8 @@ from gmmae.training.workdir import WorkDir
 
 SHOWN = 3
 """Names in an error."""
+
+Count = Annotated[int, between(0, 100_000)]
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class JudgeArguments(Options):
     split: bool = False  # REAL has these too: divide it by data.validation and data.seed as training did
     config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used; best, RUN/config.toml
     out: Path = Path("judgement")  # folder for the page and judgement.json; what is there is replaced
-    count: NonNegativeInt = 0  # nodules of each set that are compared; 0: as many as the smallest set has
+    count: Count = 0  # nodules of each set that are compared; 0: as many as the smallest set has
     seed: Seed = 0  # of what is chosen at random
     data: DataConfig = field(default_factory=lambda: DataConfig(source="cubes", fill="replicate"))
 
@@ -65,7 +69,7 @@ def _check(asked: JudgeArguments) -> None:
         raise InputError(
             f"--split and --train must not be given together: both say what was trained on; got --train {asked.train}"
         )
-    if asked.real.resolve() == asked.generated.resolve():
+    if os.path.realpath(asked.real) == os.path.realpath(asked.generated):
         raise InputError(f"REAL and GENERATED must be two sets of nodules; both are {asked.real}: name another")
 
 

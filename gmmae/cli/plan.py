@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Annotated
 
 from gmmae.cli.arguments import TrainArguments, parse_with_config
-from gmmae.config.rules import NonNegativeFloat, NonNegativeInt, Rule, distinct, require
+from gmmae.config.rules import NonNegativeFloat, NonNegativeInt, Rule, at_least, distinct, require
 from gmmae.config.toml import find
 
 Clusters = Annotated[tuple[str, ...], Rule("at least one", bool)]
-Devices = Annotated[tuple[int, ...], distinct(1)]
+Devices = Annotated[tuple[int, ...], distinct(at_least(1))]
 
 
 @dataclass(frozen=True)

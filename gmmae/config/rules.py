@@ -56,21 +56,22 @@ def increasing(least: int, most: int) -> Rule:
     return Rule(f"two counts, {least} ≤ fewest ≤ most ≤ {most}", holds)
 
 
-def distinct(least: int) -> Rule:
-    """A list of different numbers, not empty, none below another."""
+def distinct(each: Rule) -> Rule:
+    """A list of different numbers, not empty, for each of which a rule holds."""
 
     def holds(values: tuple[Any, ...]) -> bool:
-        return bool(values) and len(set(values)) == len(values) and all(value >= least for value in values)
+        return bool(values) and len(set(values)) == len(values) and all(map(each.holds, values))
 
-    return Rule(f"one or more different numbers of at least {least}", holds)
+    return Rule(f"one or more different numbers of {each.words}", holds)
 
 
 PositiveInt = Annotated[int, at_least(1)]
 NonNegativeInt = Annotated[int, at_least(0)]
 PositiveFloat = Annotated[float, Rule("positive", lambda value: math.isfinite(value) and value > 0)]
 NonNegativeFloat = Annotated[float, at_least(0)]
-Seed = Annotated[int, between(0, 2**32 - 1)]
+SEED = between(0, 2**32 - 1)
 """What NumPy, scikit-learn and JAX take alike."""
+Seed = Annotated[int, SEED]
 Share = Annotated[float, Rule("at least 0 and below 1", lambda value: 0 <= value < 1)]
 
 

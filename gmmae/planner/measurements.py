@@ -25,7 +25,7 @@ from gmmae.scaling.identity import run_id
 from gmmae.sweep import throughput
 from gmmae.sweep.grid import TimingConfig
 from gmmae.sweep.throughput import Timing, Timings
-from gmmae.system import stop_reasons
+from gmmae.system import json_files, stop_reasons
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
 from gmmae.training import compilation, loop, noise_scale, stopping
@@ -243,6 +243,14 @@ def _timed_steps(timing: dict[str, int]) -> int:
     return timing["steps"] * timing["blocks"]
 
 
+def _kept(data: dict[str, Any]) -> dict[str, Any]:
+    parts = {"facts": {}, "parts": {}, "seconds": {}}
+    for name in parts.keys() & data.keys():
+        if not isinstance(data[name], dict):
+            raise ValueError(f"{name} = {data[name]!r}, which is no object")
+    return parts | data
+
+
 def _read(path: Path, run: str, facts: Facts) -> dict[str, Any]:
     """What an earlier process has measured.
 
@@ -251,14 +259,9 @@ def _read(path: Path, run: str, facts: Facts) -> dict[str, Any]:
     """
     own = {"version": VERSION, "run_id": run, "facts": facts._asdict()}
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        found = json_files.read(path, "be what a plan has measured", "delete it, and it is measured again", _kept)
     except FileNotFoundError:
         return {**own, "parts": {}, "seconds": {}}
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path} must be what a plan has measured; got {error}: delete it, and it is measured again"
-        ) from error
-    found = kept if isinstance(kept, dict) else {}
     names = {"version": "version of gmmae", "run_id": "configuration"}
     differing = [words for key, words in names.items() if found.get(key) != own[key]]
     if not differing:

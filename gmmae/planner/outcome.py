@@ -1,6 +1,5 @@
 """What `gmmae plan` foretold, beside what the sweep then found."""
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from gmmae.sweep.grid import SweepConfig
 from gmmae.sweep.report import efficiency, page
 from gmmae.sweep.report.outcomes import devices_text, listed
 from gmmae.sweep.report.results import Results, Run
+from gmmae.system import json_files
 from gmmae.system.errors import InputError
 
 LEVEL = 80
@@ -56,21 +56,22 @@ def read(path: Path, stop: StopConfig) -> dict[str, Forecast]:
     Raises:
       InputError: it cannot be read, is none, or is about another target.
     """
+    what, change = "be a plan that `gmmae plan` has written", "make it anew, or move it away"
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        target, metric = float(data["target"]), data["metric"]
-        found = {name: _forecast(one) for name, one in data["clusters"].items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        what = f"no {error}" if isinstance(error, KeyError) else error
-        raise InputError(
-            f"{path} must be a plan that `gmmae plan` has written; got {what}: make it anew, or move it away"
-        ) from error
+        target, metric, found = json_files.read(path, what, change, _plan)
+    except FileNotFoundError as error:
+        raise InputError(f"{path} must {what}; got {error.strerror}: give the path of another") from error
     if (metric, target) != (stop.metric, stop.target):
         raise InputError(
             f"{path} must be a plan for the sweep's target, {stop.metric} {stop.target:g}; got one for {metric} {target:g}: "
             "plan for the same target, or move it away"
         )
     return found
+
+
+def _plan(data: Mapping[str, Any]) -> tuple[float, str, dict[str, Forecast]]:
+    """The target, its metric, and the forecasts by cluster."""
+    return float(data["target"]), data["metric"], {name: _forecast(one) for name, one in data["clusters"].items()}
 
 
 def _forecast(data: Mapping[str, Any]) -> Forecast:

@@ -5,7 +5,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple
 
-from gmmae.config.rules import ConfigError, NonNegativeFloat, NonNegativeInt, PositiveInt, Rule, Section, distinct, require
+from gmmae.config.rules import (
+    SEED,
+    ConfigError,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    Rule,
+    Section,
+    at_least,
+    distinct,
+    require,
+)
 from gmmae.config.schema import Config, changed, flatten
 from gmmae.scaling import strategies
 from gmmae.workloads.registry import configuration
@@ -18,7 +29,7 @@ def _known_arms(names: tuple[str, ...]) -> bool:
     return bool(names) and len(set(names)) == len(names) and set(names) <= strategies.ARMS.keys()
 
 
-Counts = Annotated[tuple[int, ...], distinct(1)]
+Counts = Annotated[tuple[int, ...], distinct(at_least(1))]
 Clusters = Annotated[tuple[str, ...], Rule("at least one", bool)]
 Word = Annotated[str, Rule("a name without spaces", lambda word: len(word.split()) <= 1 and word == word.strip())]
 Lines = Annotated[tuple[str, ...], Rule("lines that are not empty", lambda lines: all(line.strip() for line in lines))]
@@ -79,7 +90,7 @@ class SweepConfig(Section):
     mode: Mode = "virtual"  # virtual: one device computes the batch of n; measured: on n devices; throughput: step times only
     arms: tuple[str, ...] = ("strong", "weak", "linear-warmup", "linear")  # scaling strategies
     devices: Counts = (1, 2, 4, 8)  # device counts
-    seeds: Annotated[tuple[int, ...], distinct(0)] = (0,)  # of initial parameters and order of samples
+    seeds: Annotated[tuple[int, ...], distinct(SEED)] = (0,)  # of initial parameters and order of samples
     executor: Executor = "processes"  # who runs the cells: this host's processes, the same through submitit, or Slurm's jobs
     jobs: PositiveInt = 1  # processes, local: cells that run at the same time, on a GPU each; more than 1 in virtual mode only
     cell_time_limit_s: NonNegativeFloat = 0.0  # a cell that runs longer is ended and recorded as timed_out; 0: no limit

@@ -4,14 +4,19 @@ import json
 import tomllib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from gmmae.config.schema import OptimConfig
 from gmmae.scaling.batches import plan
 from gmmae.scaling.strategies import arm
 from gmmae.sweep.grid import Cell
+from gmmae.system import json_files
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
+from gmmae.system.json_files import checked
+from gmmae.system.stop_reasons import EXIT_CODES
 from gmmae.training.records import Record, from_plain, plain
 from gmmae.training.workdir import WorkDir
 
@@ -19,6 +24,7 @@ CRASHED = "crashed"
 TIMED_OUT = "timed_out"
 FAILED = (CRASHED, TIMED_OUT)
 """Outcomes of a process rather than of the optimisation; `sweep --retry` computes them again."""
+OUTCOMES = (*EXIT_CODES, *FAILED)
 
 
 @dataclass(frozen=True)
@@ -76,23 +82,34 @@ class SweepDir:
         """A cell's record, or None where it has none.
 
         Raises:
-          InputError: it is there and cannot be read.
+          InputError: it is there and cannot be read, or is another cell's.
         """
-        path = self.record(cell)
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-            inner = None if data["record"] is None else from_plain(data["record"])
-            return CellRecord(**data | {"record": inner})
+            return json_files.read(
+                self.record(cell), "be a cell's record", "delete it, and the sweep writes it again", partial(_record, cell)
+            )
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise InputError(
-                f"{path} must be a cell's record; got {error!r}: delete it, and the sweep writes it again"
-            ) from error
 
     def read_all(self, cells: list[Cell]) -> Iterator[CellRecord]:
         """The records that are there."""
         return (record for cell in cells if (record := self.read(cell)) is not None)
+
+
+def _record(cell: Cell, data: dict[str, Any]) -> CellRecord:
+    """The record of a cell.
+
+    Raises:
+      ValueError: it is another cell's, has no outcome that a cell has, or a value of another type.
+      KeyError: it has no run.
+    """
+    inner = None if data["record"] is None else from_plain(data["record"])
+    found = checked(CellRecord, data | {"record": inner})
+    if found.cell != cell:
+        raise ValueError(f"that of {found.cell.name}")
+    if found.outcome not in OUTCOMES or (inner is None and found.outcome not in FAILED):
+        raise ValueError(f"outcome = {found.outcome!r}{'' if inner else ' without a run'}")
+    return found
 
 
 def on_devices(record: Record, cell: Cell, optim: OptimConfig) -> Record:

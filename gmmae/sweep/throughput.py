@@ -13,8 +13,10 @@ import numpy as np
 from gmmae.config.schema import Config
 from gmmae.scaling.batches import Plan
 from gmmae.sweep.grid import TimingConfig
+from gmmae.system import json_files
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
+from gmmae.system.json_files import checked
 from gmmae.system.provenance import git_commit, versions
 from gmmae.training import compilation
 from gmmae.training.compilation import Setup
@@ -172,10 +174,11 @@ def read(path: Path) -> Timings | None:
       InputError: they are there and cannot be read.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        rows = {name: [Timing(**row) for row in data[name]] for name in ("train", "validation")}
-        return Timings(**data | rows)
+        return json_files.read(path, "be step times", "delete it, and the sweep measures them again", _timings)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{path} must be step times; got {error!r}: delete it, and the sweep measures them again") from error
+
+
+def _timings(data: dict[str, Any]) -> Timings:
+    rows = {name: [checked(Timing, row) for row in data[name]] for name in ("train", "validation")}
+    return checked(Timings, data | rows)

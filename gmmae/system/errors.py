@@ -58,8 +58,17 @@ LOST_PEER = 75
 
 def report(error: InputError) -> int:
     """Prints an error as one line on standard error; returns the exit code."""
-    _say(f"error: {error}\n")
+    _say(f"error: {printable(str(error))}\n")
     return error.exit_code
+
+
+def printable(text: str) -> str:
+    r"""A text with what no terminal shows, such as a line end in a file's name, written as Python does.
+
+    >>> printable("a\nb/ü.csv"), printable("\u202etfel")
+    ('a\\nb/ü.csv', '\\u202etfel')
+    """
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def report_interrupt(error: KeyboardInterrupt) -> int:

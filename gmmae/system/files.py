@@ -54,7 +54,7 @@ def whole_file(path: Path, durable: bool = False) -> Iterator[Path]:
     Raises:
       OSError: the file cannot be written there.
     """
-    path = Path(os.path.realpath(path))
+    path = _followed(path)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if path.exists() and not path.is_file():
@@ -70,6 +70,18 @@ def whole_file(path: Path, durable: bool = False) -> Iterator[Path]:
             os.replace(part, path)
         finally:
             part.unlink(missing_ok=True)
+
+
+def _followed(path: Path) -> Path:
+    """The place that a path leads to, links followed.
+
+    Raises:
+      OSError: it is a link that leads to itself.
+    """
+    place = Path(os.path.realpath(path))
+    if place.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    return place
 
 
 def _remove_left(path: Path) -> None:
@@ -149,14 +161,15 @@ def require_free(out: Path, option: str = "--out", mark: str = "") -> None:
       InputError: as `whole_folder`.
     """
     place = _Place.of(out)
-    if place.work.exists():
-        with told(option, out, "folder"), _alone(place, option):
-            place.leave()
-    _require_free(out, option, mark)
+    with told(option, out, "folder"):
+        if place.work.exists():
+            with _alone(place, option):
+                place.leave()
+        _require_free(out, option, mark)
 
 
 def _require_free(out: Path, option: str, mark: str) -> None:
-    place = _Place.of(out).out
+    place = _followed(out)
     holds = place.is_dir() and any(place.iterdir())
     if place.exists() and (not place.is_dir() or (holds and not (mark and (place / mark).exists()))):
         earlier = f", or one with {mark}, which is replaced" if mark else ""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from gmmae.config.schema import LOSS
 from gmmae.system.files import write_text
+from gmmae.system.json_files import checked
 
 SCHEMA_VERSION = 1
 
@@ -108,7 +109,7 @@ def to_json(record: Record) -> str:
 
 
 def from_json(text: str) -> Record:
-    """The record that `to_json` wrote. Keys of newer schema versions are ignored."""
+    """The record that `to_json` wrote."""
     return from_plain(json.loads(text))
 
 
@@ -118,10 +119,17 @@ def plain(record: Record) -> dict[str, Any]:
 
 
 def from_plain(data: dict[str, Any]) -> Record:
-    """The record that `plain` made, or a version before it, whose target was `target_loss`."""
-    data = {"target": data.get("target_loss")} | data
+    """The record that `plain` made, or a version before it, whose target was `target_loss`.
+
+    Keys of newer schema versions are ignored.
+
+    Raises:
+      ValueError: a field is missing, or has a value of another type.
+    """
+    data = ({"target": data["target_loss"]} if "target_loss" in data else {}) | data
     known = {item.name: data[item.name] for item in fields(Record) if item.name in data}
-    return Record(**{key: _number(value) if key.endswith(("_loss", "_metrics")) else value for key, value in known.items()})
+    results = [key for key in known if key.endswith(("_loss", "_metrics"))]
+    return checked(Record, known | {key: _number(known[key]) for key in results}, any_number=results)
 
 
 def _plain(value: Any) -> Any:

@@ -68,7 +68,8 @@ def stop_reason(
         return COLLAPSED
     if patience_epochs and len(costs) > patience_epochs:
         before = lowest[-patience_epochs - 1]
-        if min(costs[-patience_epochs:]) >= before - patience_gain * abs(before):
+        gain = patience_gain * abs(before) if math.isfinite(before) else 0.0
+        if min(costs[-patience_epochs:]) >= before - gain:
             return STALLED
     if len(val_losses) >= max_epochs:
         return MAX_EPOCHS
@@ -91,10 +92,9 @@ class Course:
         """Takes note of the next epoch."""
         self.rows.append(row)
         self._val_losses.append(row.val_loss)
-        self._costs.append(self._stop.cost(row.value(self._stop.metric)))
-        self._lowest.append(
-            min([*self._lowest[-1:], self._costs[-1]])
-        )  # in this order NaN is never the lowest but as the first
+        cost = self._stop.cost(row.value(self._stop.metric))
+        self._costs.append(math.inf if math.isnan(cost) else cost)  # an undefined metric is worse than any other
+        self._lowest.append(min([*self._lowest[-1:], self._costs[-1]]))
 
     def cost(self, epoch: int) -> float:
         """The watched metric after an epoch, from 1, as something to make small; infinite for epoch 0."""

@@ -183,14 +183,23 @@ def load(workdir: str | Path, **changes: Any) -> Trained:
       InputError: the folder holds no run with a checkpoint that can be read and finite parameters, or a change has an unknown
         key.
     """
-    folder = WorkDir(Path(workdir))
-    if not folder.config.is_file():
-        raise _no_run(folder)
-    own = read_config(folder.config)
+    own = run_config(Path(workdir))
     keys = [key for key, _ in flatten(own)]
     if unknown := [key for key in changes if key.replace("__", ".") not in keys]:
         raise InputError(f"changes must be of keys of the configuration, such as {keys[0]}; got {', '.join(unknown)}")
-    return restore(on_its_data(changed(own, **changes), own), folder.root)
+    return restore(on_its_data(changed(own, **changes), own), Path(workdir))
+
+
+def run_config(workdir: Path) -> Config:
+    """The configuration of the run in a folder.
+
+    Raises:
+      InputError: there is none.
+    """
+    folder = WorkDir(workdir)
+    if not folder.config.is_file():
+        raise _no_run(folder)
+    return read_config(folder.config)
 
 
 def restore(config: Config, workdir: Path) -> Trained:

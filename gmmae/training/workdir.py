@@ -11,11 +11,11 @@ from typing import Any
 from gmmae.config.schema import Config, StopConfig, defaults, flatten
 from gmmae.config.toml import flatten_table, to_toml
 from gmmae.scaling.identity import determining
-from gmmae.system import locks, stop_reasons
+from gmmae.system import json_files, locks, stop_reasons
 from gmmae.system.errors import InputError
 from gmmae.system.files import remove_empty, write_text
 from gmmae.training import stopping
-from gmmae.training.records import Epoch, Record, from_json, read_history
+from gmmae.training.records import Epoch, Record, from_plain, read_history
 
 
 class WorkDir:
@@ -39,13 +39,9 @@ class WorkDir:
           InputError: it is there and cannot be read.
         """
         try:
-            return from_json(self.record.read_text(encoding="utf-8"))
+            return json_files.read(self.record, "be a record of this program", "delete it or give another workdir", from_plain)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError) as error:
-            raise InputError(
-                f"{self.record} must be a record of this program; got {error}: delete it or give another workdir"
-            ) from error
 
     def read_rows(self) -> list[Epoch]:
         """The rows of the history; none where it is not there, or cannot be read."""

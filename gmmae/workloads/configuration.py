@@ -1,5 +1,6 @@
 """The configuration of a run: from a TOML file, with the settings of the workload that the file names."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def default(table: dict[str, Any], workload: str | None) -> Config:
     if not isinstance(named, str):
         raise InputError(f"workload must be a name, a file or a module; got {named!r}")
     name = workload or named
-    table["workload"] = str(Path(name).resolve()) if registry.is_file(name) else name
+    table["workload"] = os.path.realpath(name) if registry.is_file(name) else name
     return registry.configuration(table["workload"])
 
 

@@ -51,7 +51,7 @@ NUMBERS = [number for owner in CLASSES for number in numbers(owner)]
 COMMANDS = {
     "SynthArguments": ("data", "synth", "OUT"),
     "InsertArguments": ("insert", "nowhere", "nowhere", "--out", "OUT"),
-    "JudgeArguments": ("judge", "nowhere", "nowhere", "--out", "OUT"),
+    "JudgeArguments": ("judge", "nowhere", "elsewhere", "--out", "OUT"),
     "GenerateArguments": ("generate", "nowhere", "--out", "OUT"),
     "PlanArguments": ("plan", "--workdir", "OUT"),
     "Arguments": ("describe", "RUN", "nowhere.mha", "--out", "OUT"),

@@ -5,7 +5,6 @@ The exit code is 0 if every command ended as it must: with the right result, or 
 
 import argparse
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -19,51 +18,42 @@ if __name__ == "__main__":
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", tempfile.mkdtemp(prefix="fuzz_compiled_"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
-from tests.fuzz.bench import Bench, Trial
-from tests.fuzz.table import all_cases, thinned
+from tests.fuzz.processes import Asked, Line, chosen, trials
 
 
 def main() -> int:
     """Tries the cases, prints a line each, and then the counts."""
     asked = _arguments()
-    cases = all_cases() if asked.all else thinned()
-    chosen = [(case, command) for case in cases for command in case.expect if re.search(asked.only, f"{case.name} × {command}")]
+    calls = Asked(asked.only, asked.all, asked.subprocess)
     if asked.list:
-        print("\n".join(f"{case.name} × {command}" for case, command in chosen))
+        print("\n".join(f"{case.name} × {command}" for case, command in chosen(calls)))
         return 0
     folder = asked.keep or Path(tempfile.mkdtemp(prefix="fuzz_"))
-    bench = Bench(folder)
     start, tried = time.monotonic(), []
-    for case, command in chosen:
-        trial = bench.trial(case, command, asked.subprocess)
+    for trial in trials(calls, folder, asked.jobs):
         tried.append(trial)
-        if not asked.quiet or trial.verdict.failed:
-            print(_line(trial), flush=True)
+        if not asked.quiet or trial.failed:
+            print(trial.text, flush=True)
     if asked.keep is None:
         shutil.rmtree(folder)
     print(summary(tried, time.monotonic() - start))
-    return int(any(trial.verdict.failed for trial in tried))
+    return int(any(trial.failed for trial in tried))
 
 
-def _line(trial: Trial) -> str:
-    text = f"{trial.verdict.kind:9} {trial.case.name} × {trial.command}, {trial.seconds:.1f} s"
-    return "\n          ".join([text, *filter(None, [trial.verdict.text]), *([trial.line] if trial.verdict.failed else [])])
-
-
-def summary(tried: Sequence[Trial], seconds: float) -> str:
+def summary(tried: Sequence[Line], seconds: float) -> str:
     """How many calls ended in which way, by command and in all."""
-    kinds = Counter(trial.verdict.kind for trial in tried)
+    kinds = Counter(trial.kind for trial in tried)
     rows = [f"{command:14} {_counts(trial for trial in tried if trial.command == command)}" for command in _commands(tried)]
-    total = f"{len(tried)} calls on {len({trial.case.name for trial in tried})} folders, {seconds:.0f} s: {_text(kinds)}"
+    total = f"{len(tried)} calls on {len({trial.case for trial in tried})} folders, {seconds:.0f} s: {_text(kinds)}"
     return "\n".join([*rows, total])
 
 
-def _commands(tried: Sequence[Trial]) -> list[str]:
+def _commands(tried: Sequence[Line]) -> list[str]:
     return list(dict.fromkeys(trial.command for trial in tried))
 
 
-def _counts(tried: Iterable[Trial]) -> str:
-    return _text(Counter(trial.verdict.kind for trial in tried))
+def _counts(tried: Iterable[Line]) -> str:
+    return _text(Counter(trial.kind for trial in tried))
 
 
 def _text(kinds: Counter[str]) -> str:
@@ -78,6 +68,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="a new folder for the cases; those that failed stay in it")
     parser.add_argument("--all", action="store_true", help="all commands of each case (default: two of them)")
     parser.add_argument("--subprocess", action="store_true", help="each call in a process of its own")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="processes (default: one for each core)")
     parser.add_argument("--quiet", action="store_true", help="prints the failures and the counts only")
     parser.add_argument("--list", action="store_true", help="names the calls and ends")
     return parser.parse_args()

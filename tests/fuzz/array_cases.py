@@ -163,5 +163,6 @@ def cases() -> Iterator[Case]:
         "npz",
         lambda folder: (folder / NAME).rename(folder / "ALL.NPZ"),
         upper,
+        renamed=True,
         root=lambda folder: str(folder / "ALL.NPZ"),
     )

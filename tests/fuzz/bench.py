@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from gmmae.system import locks
 from tests.fuzz import calls, commands, folders, verdict
 from tests.fuzz.cases import Case, Change
 from tests.fuzz.commands import COMMANDS, Call, Result
@@ -28,12 +29,17 @@ class Trial(NamedTuple):
 
 
 class Bench:
-    """Tries cases in a temporary folder."""
+    """Tries cases in a temporary folder.
 
-    def __init__(self, root: Path) -> None:
+    Args:
+      root: the folder.
+      shared: what the cases share lies there; it may be that of another process.
+    """
+
+    def __init__(self, root: Path, shared: Path | None = None) -> None:
         self.root = root
-        self.shared = root / "shared"
-        self.shared.mkdir(parents=True)
+        self.shared = shared or root / "shared"
+        self.shared.mkdir(parents=True, exist_ok=True)
         self._count = 0
         self._right = cache(self._result_of)
         self._made = cache(self._make)
@@ -76,13 +82,17 @@ class Bench:
 
     def _make(self, name: str) -> Path:
         """A clean folder or a run, by name."""
-        path = self.shared / name
-        if name in folders.BASES:
-            folders.BASES[name](path)
-        else:
-            from tests.fuzz import runs  # it needs JAX
+        path, made = self.shared / name, self.shared / f".{name}.made"
+        with locks.held(self.shared / f".{name}.lock", lambda _: None):
+            if made.exists():
+                return path
+            if name in folders.BASES:
+                folders.BASES[name](path)
+            else:
+                from tests.fuzz import runs  # it needs JAX
 
-            runs.MAKERS[name](path, self._made)
+                runs.MAKERS[name](path, self._made)
+            made.touch()
         return path
 
     def _result_of(self, base: str, command: str, change: Change) -> Result:

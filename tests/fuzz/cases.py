@@ -5,6 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+BAD_INPUT = 2
+STORAGE_FAILED = 74
+"""Exit codes of a refusal: the folder is wrong, or the disk is."""
+
 Change = Callable[[Path], object]
 """Changes a folder in place."""
 
@@ -34,12 +38,14 @@ class Expect:
       refuses: whether the command may refuse the folder.
       names: the place of the damage. The error line must contain each of these strings.
       near: whether numbers may differ by rounding, because the same field was sampled on another grid.
+      code: the exit code of a refusal.
     """
 
     readings: tuple[Reading, ...]
     refuses: bool
     names: tuple[str, ...] = ()
     near: bool = False
+    code: int = BAD_INPUT
 
 
 def reads(like: Change = unchanged, near: bool = False) -> Expect:

@@ -7,6 +7,7 @@ from shutil import copy, rmtree
 
 import numpy as np
 
+from tests.fuzz import nifti
 from tests.fuzz.cases import Both, Case, Change, Expect, Reading, left_out, on, reads, reads_or_refused, refused, unchanged
 from tests.fuzz.csv_cases import Cell, Without, WithoutColumns, headed, rows_changed, text_changed, written
 from tests.fuzz.folders import CHEST_GRID, CSV, write_image
@@ -47,11 +48,12 @@ def _generated() -> Iterator[tuple[str, Change, str, Expect]]:
 
 
 def _with_geometry_of_mask(folder: Path) -> None:
-    import SimpleITK as sitk
-
-    image, mask = (sitk.ReadImage(str(folder / name)) for name in (IMAGE, MASK))
-    image.CopyInformation(mask)
-    sitk.WriteImage(image, str(folder / IMAGE))
+    """SimpleITK would write the header, and 0 for NaN."""
+    header, rest = nifti.contents(folder / IMAGE)
+    mask, _ = nifti.contents(folder / MASK)
+    for name in nifti.GEOMETRY:
+        header[name] = mask[name]
+    nifti.write(folder / IMAGE, header, rest)
 
 
 SCAN, RAW = "subset1/b.mhd", "subset1/b.raw"

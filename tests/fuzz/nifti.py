@@ -18,6 +18,8 @@ FIELDS = np.dtype(
 )
 """The header of NIfTI-1: 348 bytes."""
 NAMES = FIELDS.names or ()
+GEOMETRY = ("pixdim", "xyzt_units", "qform_code", "sform_code", "quatern", "qoffset", "srow")
+"""The fields that say where the voxels lie."""
 
 
 def contents(path: Path) -> tuple[np.ndarray, bytes]:

@@ -1,9 +1,10 @@
 """Places to write to that cannot be written, or that hold something already."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from tests.fuzz.cases import Case, Change, on, reads, refused, unchanged
+from tests.fuzz.cases import STORAGE_FAILED, Case, Change, on, reads, refused, unchanged
 
 
 def _file(folder: Path) -> None:
@@ -36,6 +37,8 @@ def cases() -> Iterator[Case]:
         options, expect = ("--out", place), refused(place.rpartition("/")[2][:20])
         yield Case(f"--out: {name}", "cubes", change, on("prepare, describe, insert", expect), options)
         yield Case(f"--out: {name}", "generator", change, on("generate", expect), options)
+        if name == "/dev/full":  # a file can be there, and is full
+            expect = replace(expect, code=STORAGE_FAILED)
         if name != "a file":  # `evaluate` and `export` replace a file
             yield Case(f"--out, a file: {name}", "cubes", change, on("evaluate", expect), options)
             yield Case(f"--out, a file: {name}", "nodules", change, on("export", expect), options)

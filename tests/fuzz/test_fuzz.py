@@ -2,14 +2,18 @@
 
 import time
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from tests.fuzz import generated_cases, nifti
 from tests.fuzz.bench import Bench
 from tests.fuzz.calls import Outcome, in_process, subprocess_of
-from tests.fuzz.cases import Case, left_out, on, reads, reads_or_leaves_out, refused, unchanged
+from tests.fuzz.cases import STORAGE_FAILED, Case, left_out, on, reads, reads_or_leaves_out, refused, unchanged
 from tests.fuzz.commands import COMMANDS, Result
+from tests.fuzz.folders import GRID, write_image
+from tests.fuzz.processes import Asked, trials
 from tests.fuzz.table import all_cases, sample, thinned
 from tests.fuzz.verdict import compare, judge
 
@@ -40,6 +44,7 @@ def ended(code: int | None = 0, out="", err="", crash=""):
         (ended(2, err="1 of 2 scans read\nerror: a.csv: no\n"), refused("a.csv"), CLEAN, "refused"),
         (ended(2, err="error: b.csv: no\n"), refused("a.csv"), CLEAN, "UNNAMED"),
         (ended(75, err="error: a.csv: no\n"), refused("a.csv"), CLEAN, "UNNAMED"),
+        (ended(74, err="error: a.csv: no\n"), replace(refused("a.csv"), code=STORAGE_FAILED), CLEAN, "refused"),
         (ended(2, err="error: a.csv\nb: no\n"), refused("a.csv"), CLEAN, "UNNAMED"),
         (ended(2), refused("a.csv"), CLEAN, "UNNAMED"),
         (ended(2, err="WARNING: In itk.cxx\nerror: a.csv: no\n"), refused("a.csv"), CLEAN, "NOISY"),
@@ -70,6 +75,51 @@ def test_results_are_compared_number_by_number():
     assert compare(CLEAN, turned)
     assert not compare(CLEAN, turned, renamed=True)
     assert compare(CLEAN, turned | {"split": ["train", "validation"]}, renamed=True)
+
+
+def entry(work, files, names=("n0", "n1")):
+    """The result of a call of `prepare` that has cut these files."""
+    (work / "cache" / "0").mkdir(parents=True)
+    np.savez(work / "cache" / "0" / "nodules.npz", names=names, files=files, diameter_mm=[4.0, 5.0])
+    return COMMANDS["prepare"].result(work, ended())
+
+
+def test_files_in_another_format_or_folder_are_the_same_and_renamed_ones_are_not_compared(tmp_path):
+    clean = entry(tmp_path / "clean", ["images/n0.nii.gz", "images/n1.nii.gz"])
+    other = entry(tmp_path / "other", ["images/n0.npy", "deep/n1.MHD"])
+    assert not compare(other, clean)
+    wrong = entry(tmp_path / "wrong", ["images/n1.nii.gz", "images/n1.nii.gz"])
+    assert compare(wrong, clean)
+    renamed = entry(tmp_path / "renamed", ["images/a b.nii.gz", "images/n1.nii.gz"], ("a b", "n1"))
+    assert compare(renamed, clean)
+    assert not compare(renamed, clean, renamed=True)
+
+
+def test_the_folder_of_a_call_is_no_part_of_its_description(tmp_path):
+    (tmp_path / "out").mkdir()
+    np.savez(tmp_path / "out" / "mixtures.npz", weights=[1.0], paths=["/here/n0.nii.gz"])
+    (tmp_path / "out" / "nodules.csv").write_text("described,category,diameter_mm\n1,solid,4\n")
+    assert set(COMMANDS["describe"].result(tmp_path, ended())) == {"weights", "category", "diameter_mm", "reconstructions"}
+
+
+def test_a_volume_with_nan_holds_nan_where_its_mask_lies(tmp_path):
+    write_image(tmp_path / generated_cases.IMAGE, np.full(GRID.shape, -300, np.int16), GRID)
+    write_image(tmp_path / generated_cases.MASK, np.ones(GRID.shape, np.uint8), GRID._replace(origin=(1.0, 2.0, 3.0)))
+    (case,) = (case for case in generated_cases.cases() if case.name == "generated: a volume with NaN")
+    case.change(tmp_path)
+    header, rest = nifti.contents(tmp_path / generated_cases.IMAGE)
+    mask, _ = nifti.contents(tmp_path / generated_cases.MASK)
+    assert np.isnan(np.frombuffer(rest[4:], "<f4")).all()
+    assert (header["srow"] == mask["srow"]).all()
+
+
+def test_processes_share_the_calls_and_what_is_prepared(tmp_path):
+    lines = list(trials(Asked("^beside: (a pipe|another CSV) × prepare"), tmp_path, 2))
+    assert [(line.case, line.command, line.kind) for line in lines] == [
+        ("beside: another CSV", "prepare", "read"),
+        ("beside: a pipe", "prepare", "read"),
+    ]
+    assert [path.name for path in (tmp_path / "shared").iterdir() if not path.name.startswith(".")] == ["cubes"]
 
 
 def test_a_call_keeps_what_is_written_and_takes_exceptions_for_crashes(tmp_path, monkeypatch):

@@ -9,9 +9,6 @@ from tests.fuzz.calls import Outcome
 from tests.fuzz.cases import Change, Expect
 from tests.fuzz.commands import Result
 
-BAD_INPUT = 2
-"""The exit code of a refusal."""
-
 ROUNDING = 1e-5
 NEAR_HU, NEAR_SHARE, NEAR_MASK = 3.0, 0.03, 0.15
 """Tolerances for another grid: HU of voxels, the relative difference of other numbers, the share of mask voxels."""
@@ -79,7 +76,7 @@ def _refusal(outcome: Outcome, expect: Expect) -> Verdict:
     last = lines[-1] if lines else ""
     if len(outcome.errors) != 1 or not last.startswith("error: "):
         return Verdict("UNNAMED", f"exit code {outcome.code}, standard error is {' | '.join(lines[-3:])!r}")
-    if outcome.code != BAD_INPUT:
+    if outcome.code != expect.code:
         return Verdict("UNNAMED", f"exit code {outcome.code}: {last}")
     if not expect.refuses:
         return Verdict("REFUSED", last)
@@ -102,12 +99,12 @@ def compare(found: Result, right: Result, near: bool = False, renamed: bool = Fa
 
 
 def _without_names(result: Result) -> Result:
-    """The samples in the order of a number that each of them has for itself, and without their names."""
+    """The samples in the order of a number that each of them has for itself, and without their names and files."""
     key = next((name for name in ("loss", "diameter_mm") if name in result), None)
     if "names" not in result or key is None:
         return result
     order = np.argsort(np.asarray(result[key], float), kind="stable")
-    columns = {name: np.asarray(column) for name, column in result.items() if name != "names"}
+    columns = {name: np.asarray(column) for name, column in result.items() if name not in ("names", "files")}
     return {name: column[order] if column.shape[:1] == order.shape else column for name, column in columns.items()}
 
 

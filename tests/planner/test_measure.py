@@ -110,8 +110,9 @@ def test_what_was_measured_of_something_else_is_refused(tmp_path, key, value, wh
         plan(tmp_path)
 
 
-def test_a_damaged_file_is_told(tmp_path):
-    (tmp_path / "measured.json").write_text("{")
+@pytest.mark.parametrize("text", ["{", "[]", "3", '{"parts": []}', "[" * 100_000])
+def test_a_damaged_file_is_told(tmp_path, text):
+    (tmp_path / "measured.json").write_text(text)
     with pytest.raises(InputError, match=r"measured.json must be what a plan has measured"):
         plan(tmp_path)
 

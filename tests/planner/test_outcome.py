@@ -109,7 +109,8 @@ def test_measured_times_stand_beside_all_clusters_of_the_plan(tmp_path):
     ("text", "message"),
     [
         ("{", "must be a plan that `gmmae plan` has written; got Expecting property name"),
-        ("[]", "must be a plan that .*; got list indices"),
+        ("[" * 100_000, "must be a plan that .*; got JSON that is nested too deep"),
+        ("[]", "must be a plan that .*; got a JSON value that is no object"),
         ("{}", "must be a plan that .*; got no 'target': make it anew, or move it away"),
         (json.dumps(PLAN | {"clusters": {"Flat": {"cells": [{"arm": "strong"}]}}}), "must be a plan that .*; got no 'devices'"),
         (json.dumps(PLAN | {"clusters": []}), "must be a plan that .*; got 'list' object has no attribute 'items'"),

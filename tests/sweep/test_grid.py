@@ -14,20 +14,24 @@ from gmmae.sweep.grid import GRIDDED, Cell, SlurmConfig, SweepConfig, cells, pat
 from gmmae.workloads.registry import configuration
 
 NAN, INF = math.nan, math.inf
-NUMBERS = "one or more different numbers of at least"
+NUMBERS = "one or more different numbers of"
 BAD: list[tuple[str, Any, str]] = [
     ("mode", "fast", "one of virtual, measured, throughput"),
     *[
         ("arms", value, "one or more, all different, of strong, weak, linear")
         for value in ((), ("weak", "weak"), ("weak", "fast"))
     ],
-    *[("devices", value, f"{NUMBERS} 1") for value in ((), (2, 2), (0, 1))],
-    *[("seeds", value, f"{NUMBERS} 0") for value in ((), (3, 3), (-1,))],
+    *[("devices", value, f"{NUMBERS} at least 1") for value in ((), (2, 2), (0, 1))],
+    *[("seeds", value, f"{NUMBERS} 0 to 4294967295") for value in ((), (3, 3), (-1,), (2**32,))],
     ("executor", "lsf", "one of processes, local, slurm"),
     ("jobs", 0, "at least 1"),
     *[(key, value, "at least 0") for key in ("cell_time_limit_s", "grace_s") for value in (-1.0, NAN, INF)],
     ("clusters", (), "at least one"),
-    *[(f"timing.{key}", value, f"{NUMBERS} 1") for key in ("device_batches", "global_batches") for value in ((), (4, 4), (0,))],
+    *[
+        (f"timing.{key}", value, f"{NUMBERS} at least 1")
+        for key in ("device_batches", "global_batches")
+        for value in ((), (4, 4), (0,))
+    ],
     ("timing.warmup_steps", -1, "at least 0"),
     ("timing.steps", 0, "at least 1"),
     ("timing.blocks", 0, "at least 1"),

@@ -68,12 +68,23 @@ def test_a_missing_record_is_none_and_only_those_that_are_there_are_listed(folde
     assert list(folder.read_all([Cell("weak", 1, 0), CELL, Cell("weak", 4, 0)])) == [cell_record()]
 
 
+WRITTEN = dataclasses.asdict(cell_record())
 BROKEN = {
     "empty": "",
     "cut": '{"arm": "weak"',
     "a list": "[]",
     "another's": '{"record": null}',
     "no run in it": '{"arm": "weak"}',
+    "a number": "3",
+    "null": "null",
+    "deep": "[" * 100_000,
+    "of another cell": json.dumps({**WRITTEN, "arm": "strong"}),
+    "an unknown outcome": json.dumps({**WRITTEN, "outcome": "bored"}),
+    "an outcome without its run": json.dumps({**WRITTEN, "record": None}),
+    "numbers as text": json.dumps({**WRITTEN, "record": {**WRITTEN["record"], "epochs": "ten"}}),
+    "no clocks": json.dumps({**WRITTEN, "record": {**WRITTEN["record"], "clocks": None}}),
+    "NaN seconds": json.dumps({**WRITTEN, "record": {**WRITTEN["record"], "clocks": {"train_s": math.nan}}}),
+    "a path that is a number": json.dumps({**WRITTEN, "path": 3}),
     "a wrong run": json.dumps({**dataclasses.asdict(cell_record(None)), "record": {"arm": "weak"}}),
 }
 
@@ -92,7 +103,7 @@ def test_a_broken_record_is_named_with_the_way_out(folder, text):
 
 def test_a_folder_in_the_place_of_a_record_is_no_missing_one(folder):
     folder.record(CELL).mkdir()
-    with pytest.raises(InputError, match="must be a cell's record; got IsADirectoryError"):
+    with pytest.raises(InputError, match="must be a cell's record; got Is a directory: delete it"):
         folder.read(CELL)
 
 

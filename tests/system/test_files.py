@@ -108,6 +108,24 @@ def test_a_place_that_cannot_be_written_is_named_before_and_after(tmp_path):
             pass
 
 
+def test_a_link_to_itself_is_no_place_to_write_to(tmp_path):
+    (tmp_path / "out").symlink_to(tmp_path / "out")
+    rule = r"--out must be a folder that can be written; got .*out \(Too many levels of symbolic links\): name another"
+    for refused in (write, require_free):
+        with pytest.raises(InputError, match=rule):
+            refused(tmp_path / "out")
+    with pytest.raises(InputError, match=rule.replace("folder", "file")), output_file(tmp_path / "out"):
+        pass
+    assert (tmp_path / "out").is_symlink()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_name_that_is_too_long_is_no_place_to_write_to(tmp_path):
+    for refused in (write, require_free):
+        with pytest.raises(InputError, match=r"--out must be a folder that can be written; got .*x \(File name too long\)"):
+            refused(tmp_path / ("x" * 10_000))
+
+
 def test_a_fault_leaves_nothing_not_even_the_folders_above(tmp_path):
     with pytest.raises(OSError, match="File exists"), whole_folder(tmp_path / "a" / "b" / "out") as place:
         list(map(fill, (place, place)))

@@ -4,7 +4,10 @@ from typing import Any
 
 import pytest
 
+from gmmae.config.schema import StopConfig
 from gmmae.system import stop_reasons
+from gmmae.training import stopping
+from gmmae.training.records import Epoch
 from gmmae.training.stopping import stop_reason
 
 GOES_ON: dict[str, Any] = {
@@ -81,6 +84,27 @@ def test_the_result_comes_before_the_limits():
     assert reason(at_once | {"target": 0.2}) == "target_reached"
     assert reason(at_once) == "collapsed"
     assert reason(at_once | {"collapse_epochs": 0}) == "max_epochs"
+
+
+def stops(metrics: list[float]) -> str | None:
+    """The reason after epochs whose watched metric has these values; two epochs of patience."""
+    course = stopping.Course(StopConfig(metric="dice", goal="above", target=0.99, max_epochs=9, patience_epochs=2))
+    for epoch, dice in enumerate(metrics, 1):
+        course.add(Epoch(epoch, epoch, epoch, 0.1, 0.5, 0.5 / epoch, 0, 0, 0, 0, 0, {"dice": dice}))
+    return course.stop_reason([0.5], 0.0)
+
+
+@pytest.mark.parametrize("undefined", [[], [math.nan], [math.nan, math.nan]])
+def test_patience_ends_as_without_epochs_whose_metric_is_undefined(undefined):
+    assert stops([*undefined, 0.5]) is None
+    assert stops([*undefined, 0.5, 0.5]) is None
+    assert stops([*undefined, 0.5, 0.5, 0.5]) == stops([*undefined, 0.5, math.nan, 0.5]) == "stalled"
+    assert stops([*undefined, 0.5, 0.5, 0.6]) is None
+
+
+def test_a_metric_that_is_never_defined_does_not_get_better():
+    assert stops([math.nan] * 2) is None
+    assert stops([math.nan] * 3) == stops([0.5, math.nan, math.nan]) == "stalled"
 
 
 def test_every_reason_has_its_exit_code():

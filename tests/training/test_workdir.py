@@ -91,7 +91,8 @@ def test_a_place_that_cannot_be_written(tmp_path, place):
         claimed(small(), tmp_path / place)
 
 
-def test_broken_record(tmp_path):
-    WorkDir(tmp_path).record.write_text('{"run_id": ')
+@pytest.mark.parametrize("text", ['{"run_id": ', "[]", "3", "null", "{}", "[" * 100_000])
+def test_broken_record(tmp_path, text):
+    WorkDir(tmp_path).record.write_text(text)
     with pytest.raises(InputError, match=r"record.json must be a record of this program"):
         WorkDir(tmp_path).read_record()

@@ -39,7 +39,7 @@ def whole(entry: Path) -> bool:
     try:
         hashes = json.loads((entry / MANIFEST).read_text())
         return all(sha256(entry / name) == digest for name, digest in hashes.items())
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return False
 
 

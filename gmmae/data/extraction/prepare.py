@@ -1,6 +1,7 @@
 """From a folder of scans or volumes to `Nodules`: extracted once, kept in the cache, loaded in a moment."""
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -231,6 +232,6 @@ def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Readi
     summary["determining"] = {
         "version": VERSION,
         **{name: getattr(config, name) for name in DETERMINING},
-        "root": str(Path(config.root).resolve()),
+        "root": os.path.realpath(config.root),
     }
     (folder / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n")

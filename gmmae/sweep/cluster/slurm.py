@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from gmmae.sweep.cluster.host import Submitted, importable, load_submitit, result_of, task, without_result
 from gmmae.sweep.grid import SlurmConfig, SweepConfig
 from gmmae.sweep.supervisor import Ended, Job
+from gmmae.system import json_files
 from gmmae.system.errors import InputError
 from gmmae.system.files import whole_file, write_text
 
@@ -197,17 +198,22 @@ class Slurm:
 
     def _read(self) -> dict[str, str]:
         try:
-            return json.loads(self._kept.read_text(encoding="utf-8"))
+            return json_files.read(
+                self._kept, "say which jobs are submitted", "look for them with squeue, then delete it", _jobs
+            )
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError) as error:
-            raise InputError(
-                f"{self._kept} must say which jobs are submitted; got {error}: look for them with squeue, then delete it"
-            ) from error
 
     def _write(self, submitted: Mapping[str, str]) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         write_text(self._kept, json.dumps(submitted, indent=2) + "\n")
+
+
+def _jobs(data: dict[str, Any]) -> dict[str, str]:
+    for name, job_id in data.items():
+        if not isinstance(job_id, str):
+            raise ValueError(f"{name} = {job_id!r}, which is no job's id")
+    return data
 
 
 def _listed() -> Listed | None:
