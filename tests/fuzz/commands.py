@@ -63,11 +63,15 @@ class Command(NamedTuple):
 
 
 def table(path: Path, *columns: str) -> Result:
-    """Some columns of a CSV, by name; all of them if none are named. Rows are in order of their cells."""
+    """Some columns of a CSV, by name; all of them if none are named. Rows are in order of their cells, names first."""
     with path.open(newline="", encoding="utf-8") as file:
-        rows = sorted(csv.DictReader(file), key=lambda row: [row[name] for name in columns or sorted(row)])
+        rows = sorted(csv.DictReader(file), key=lambda row: [row[name] for name in columns or sorted(row, key=_names_first)])
     names = columns or tuple(rows[0])
     return {name: [_value(row[name]) for row in rows] for name in names}
+
+
+def _names_first(column: str) -> tuple[bool, str]:
+    return column != "name", column
 
 
 def _value(cell: str) -> object:

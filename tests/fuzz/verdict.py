@@ -95,7 +95,8 @@ def compare(found: Result, right: Result, near: bool = False, renamed: bool = Fa
         return [f"only one has {', '.join(sorted(found.keys() ^ right.keys()))}"]
     if renamed:
         found, right = _without_names(found), _without_names(right)
-    return [f"{name}: {text}" for name in found if (text := _differ(name, found[name], right[name], near))]
+    share = NEAR_MASK if "dice" in found else NEAR_SHARE  # a segmentation's loss hangs on the mask's border, as Dice does
+    return [f"{name}: {text}" for name in found if (text := _differ(name, found[name], right[name], near, share))]
 
 
 def _without_names(result: Result) -> Result:
@@ -108,7 +109,7 @@ def _without_names(result: Result) -> Result:
     return {name: column[order] if column.shape[:1] == order.shape else column for name, column in columns.items()}
 
 
-def _differ(name: str, found: object, right: object, near: bool) -> str:
+def _differ(name: str, found: object, right: object, near: bool, share: float) -> str:
     one, two = np.asarray(found), np.asarray(right)
     if one.shape != two.shape:
         return f"{_short(found)} for {_short(right)}" if one.ndim < 2 else f"shape {one.shape} for {two.shape}"
@@ -120,7 +121,7 @@ def _differ(name: str, found: object, right: object, near: bool) -> str:
         return ""  # a mask on another grid has other voxels at its border
     if near and name == "masks":
         return "" if np.mean(first != second) <= NEAR_MASK * max(second.mean(), 0.01) else "masks are elsewhere"
-    scale = np.abs(second) * (NEAR_SHARE if near else ROUNDING)
+    scale = np.abs(second) * (share if near else ROUNDING)
     same = np.isclose(first, second, rtol=0, atol=scale + (NEAR_HU if near and name == "values" else 1e-6), equal_nan=True)
     if same.all():
         return ""

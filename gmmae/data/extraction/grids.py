@@ -4,6 +4,7 @@ World coordinates are x, y, z in mm, LPS as in ITK; arrays are z, y, x. An image
 single line; `Volume.axes` says so.
 """
 
+import math
 from collections.abc import Callable
 from itertools import product
 from typing import NamedTuple
@@ -66,8 +67,8 @@ def index_of(volume: Volume, point_mm: Point) -> Float[np.ndarray, " 3"]:
     """
     index, beyond = _beyond(volume, point_mm)
     if not (beyond <= 0).all():
-        distance = np.linalg.norm(np.maximum(beyond, 0) * volume.frame.GetSpacing())
-        raise DataError(f"the point ({', '.join(f'{c:g}' for c in point_mm)}) mm lies {distance:.1f} mm outside the scan")
+        distance = math.hypot(*(np.maximum(beyond, 0) * volume.frame.GetSpacing()).tolist())
+        raise DataError(f"the point ({', '.join(f'{c:g}' for c in point_mm)}) mm lies {distance:.6g} mm outside the scan")
     return index
 
 

@@ -184,7 +184,7 @@ def voxels_of(value, dtype=np.float64):
 @pytest.mark.parametrize(
     ("volume", "point", "edge", "message"),
     [
-        (voxels_of(0), (509.5, 10.0, 10.0), 5.0, r"\(509.5, 10, 10\) mm lies 490.0 mm outside the scan"),
+        (voxels_of(0), (509.5, 10.0, 10.0), 5.0, r"\(509.5, 10, 10\) mm lies 490 mm outside the scan"),
         (voxels_of(np.nan), (10.0, 10.0, 10.0), 5.0, r"must be finite numbers; 343 of the 343 read are NaN"),
         (voxels_of(1e6), (10.0, 10.0, 10.0), 5.0, r"between -32768 and 32767; got 1e\+06"),
         (voxels_of(0.5), (10.0, 10.0, 10.0), 5.0, "looks windowed already"),
