@@ -203,7 +203,7 @@ def test_a_line_end_in_a_folders_name_makes_no_second_line(unet, tmp_path):
     (tmp_path / "a\nb").mkdir()
     (tmp_path / "a\nb" / "nodules.csv").write_text("")
     for answer in (prepared(tmp_path / "a\nb", tmp_path), train(unet, tmp_path / "a\nb", tmp_path / "run")):
-        assert "a b/nodules.csv: must have the column file" in refused(answer)
+        assert r"a\nb/nodules.csv: must have the column file" in refused(answer)
 
 
 def test_a_name_that_is_too_long_is_no_reason_to_try_again(unet, tmp_path):
