@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Float32, Float64, Real, Shaped
 
-from gmmae.system.errors import InputError
+from gmmae.system.errors import InputError, printable
 
 Point = tuple[float, float, float]
 """A place in the world, or a length along each of its axes: x, y, z in mm, LPS as in ITK."""
@@ -20,11 +20,11 @@ Point = tuple[float, float, float]
 class DataError(InputError):
     """Data that cannot be used; the message names the volume or file and its fault.
 
-    It is one line, also where a name has a line end in it.
+    It is one line, also where a name has a line end in it: a summary prints it as it is.
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.splitlines()))
+        super().__init__(printable(message))
 
 
 class TransientError(DataError):

@@ -115,7 +115,4 @@ def test_a_seed_of_a_sweep_that_no_run_takes(capsys):
 
 def test_a_line_end_in_the_name_of_a_folder_is_shown_in_one_line(tmp_path, capsys):
     folder = tmp_path / "a\nb"
-    folder.mkdir()
-    (folder / "nodules.csv").write_text("")
-    error = refusal(capsys, "data", "prepare", "--data.source", "cubes", "--data.root", folder)
-    assert r"a\nb/nodules.csv" in error
+    assert r"a\nb, which has no config.toml" in refusal(capsys, "evaluate", folder)

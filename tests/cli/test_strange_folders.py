@@ -6,10 +6,10 @@ Each is read rightly, or costs what it damages and is named with its place.
 import numpy as np
 import pytest
 import SimpleITK as sitk
+from tests.commands import test_strange_volumes
 from tests.commands.test_strange_volumes import command, refused, train
 
 from tests import volume_folders as folders
-from tests.commands import test_strange_volumes
 from tests.volume_folders import Case
 
 unet = test_strange_volumes.unet
@@ -203,7 +203,7 @@ def test_a_line_end_in_a_folders_name_makes_no_second_line(unet, tmp_path):
     (tmp_path / "a\nb").mkdir()
     (tmp_path / "a\nb" / "nodules.csv").write_text("")
     for answer in (prepared(tmp_path / "a\nb", tmp_path), train(unet, tmp_path / "a\nb", tmp_path / "run")):
-        assert "a b/nodules.csv: must have the column file" in refused(answer)
+        assert r"a\nb/nodules.csv: must have the column file" in refused(answer)
 
 
 def test_a_name_that_is_too_long_is_no_reason_to_try_again(unet, tmp_path):

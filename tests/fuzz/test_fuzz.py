@@ -69,10 +69,9 @@ def test_results_are_compared_number_by_number():
     assert compare({"values": values}, {"values": values + 1})
     assert not compare({"values": values}, {"values": values + 1}, near=True)
     assert compare({"values": values}, {"values": values + 9}, near=True)
-    loss, dice = {"loss": np.array([1.0])}, {"dice": np.array([0.5])}
-    assert compare({"loss": np.array([1.1])}, loss, near=True)
-    assert not compare({"loss": np.array([1.1])} | dice, loss | dice, near=True)
-    assert compare({"loss": np.array([1.3])} | dice, loss | dice, near=True)
+    assert compare({"loss": [1.1]}, {"loss": [1.0]}, near=True)
+    assert not compare({"loss": [1.1], "dice": [0.4]}, {"loss": [1.0], "dice": [0.5]}, near=True)
+    assert compare({"loss": [1.3], "dice": [0.5]}, {"loss": [1.0], "dice": [0.5]}, near=True)
     assert compare({"loss": [np.nan]}, {"loss": [1.0]})
     assert compare(CLEAN, CLEAN | {"names": ["a", "c"]})
     turned: Result = {"names": ["c", "d"], "loss": [2.0, 1.0], "split": ["validation", "train"]}
