@@ -3,7 +3,7 @@ that reads the cube.
 
     python -m experiments.masks --root FOLDER --run RUN --workdir DIR [--held-out test]
 
-Both are trained on the study's training nodules (`experiments.generation --parts split` says how RUN is) and chosen by its tuning
+Both are trained on the study's training nodules (`experiments.generation --parts split` makes RUN) and chosen by its tuning
 set. --results gets masks_PART.csv: the mean Dice over the nodules, with an interval by patient.
 
 This file is the U-Net's workload as well: `train.py --workload experiments/masks.py --root FOLDER`.

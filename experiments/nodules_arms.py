@@ -1,4 +1,4 @@
-"""The nodules with the arms of the study. A workload's file: `python sweep.py --config experiments/configs/rates.toml` names it."""
+"""The nodules with the arms of the study. A workload's file, named by `experiments/configs/rates.toml`."""
 
 import sys
 from pathlib import Path

@@ -1,8 +1,8 @@
 """docs/study.md: its numbers and tables, from the committed results.
 
-    python -m experiments.study [--check]      # writes docs/study.md from experiments/study.md; --check: only whether it is that
+    python -m experiments.study [--check]      # writes docs/study.md; --check: only whether it is that
 
-In experiments/study.md `{{name}}` stands for a number or a table that this module makes (`FACTS`): no figure is written by hand.
+In experiments/study.md `{{name}}` stands for a number or a table of `FACTS`: no figure is written by hand.
 """
 
 import argparse

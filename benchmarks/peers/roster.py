@@ -52,7 +52,7 @@ class Peer(Protocol):
         ...
 
     def last(self, recipe: str) -> Last:
-        """What an epoch at the problem's parameters, which stay, ends with, divided by a recipe of `experiments.last_batches`."""
+        """What an epoch at the problem's parameters, which stay, ends with, divided as `experiments.last_batches` says."""
         ...
 
 

@@ -1,8 +1,9 @@
 """A decoder that places components in the cells of a lattice, and the autoencoder that goes with it.
 
 50 components of the paper's heads leave out what makes a nodule look real. Here the cube is divided into cells, each with a few
-normal distributions whose axes are those of the cube (`gmmae.models.kernels.axis_aligned`): hundreds of components, each of which
-explains its own neighbourhood. On a grid their density is cheaper than that of a tenth as many components with correlations.
+normal distributions whose axes are those of the cube (`gmmae.models.kernels.axis_aligned`): hundreds of components, each of
+which explains its own neighbourhood. On a grid their density is cheaper than that of a tenth as many
+components with correlations.
 
 Two more heads read the latent vector: a mask of the nodule's own voxels, and the logarithm of the mass that was divided out of
 the density (`gmmae.data.volumes.to_density`). Both are needed to make nodules of latent vectors.

@@ -353,8 +353,8 @@ def _band(name: str, cells: Sequence[Cell]) -> Band:
 def _table(one: Forecast, whose: str, place: int, found: Found) -> Table:
     best = one.best
     note = (
-        f"The choice is {best.arm} on {best.devices}: the fewest devices within {100 * (prediction.NEAR - 1):.0f} % of the least "
-        "expected time, in which a run that fails is begun again with strong scaling."
+        f"The choice is {best.arm} on {best.devices}: the fewest devices within {100 * (prediction.NEAR - 1):.0f} % of the "
+        "least expected time, in which a run that fails is begun again with strong scaling."
     )
     return Table(f"plan_{place}", f"Predicted for {whose}", COLUMNS, _rows(one, found), (note, *_marks(one, found)))
 

@@ -1,7 +1,7 @@
 """NVIDIA's GPUs as the driver lists them, and the extra of this project that JAX needs to use them.
 
-`make` runs this file by itself, before anything is installed: `python gmmae/system/nvidia.py test` prints the extras to install,
-"test" and what fits the GPU, and says on standard error where a GPU cannot be used. Standard library only.
+`make` runs this file by itself, before anything is installed: `python gmmae/system/nvidia.py test` prints the extras to
+install, "test" and what fits the GPU, and says on standard error where a GPU cannot be used. Standard library only.
 """
 
 import subprocess

@@ -335,7 +335,8 @@ def own_workload(tmp_path, monkeypatch):
     """A file with the nodules and an arm of its own."""
     monkeypatch.setitem(strategies.ARMS, "own-root", strategies.ARMS["sqrt"])  # taken away again afterwards
     path = tmp_path / "mine.py"
-    path.write_text("from gmmae.scaling.strategies import ARMS, Arm, batch_a_device\nfrom gmmae.workloads.nodules import Config, build\n"
+    path.write_text("from gmmae.scaling.strategies import ARMS, Arm, batch_a_device\n"
+                    "from gmmae.workloads.nodules import Config, build\n"
                     "ARMS['own-root'] = Arm('Own', batch_a_device, lambda k: k ** 0.25)\n")  # fmt: skip
     return path
 

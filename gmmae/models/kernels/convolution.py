@@ -4,8 +4,8 @@ On a CPU, XLA computes 3-D convolutions and above all their gradients slowly, an
 an epoch, its gradients fall back to a form that is several times slower still. cuDNN, which computes them on an NVIDIA GPU,
 has no good kernels for few channels either: in three dimensions an H100 reaches a tenth of its rate. So on both a convolution
 is made of matrix products, in one of three forms that agree to rounding, each with a rule for its gradients (no scatter, no
-transposed convolution). Two are products of spectra (`gmmae.models.kernels.spectral`). In the direct one patches are laid side by
-side along every axis but the first, one product gives the contributions of all kernel planes along the first axis, and
+transposed convolution). Two are products of spectra (`gmmae.models.kernels.spectral`). In the direct one patches are laid side
+by side along every axis but the first, one product gives the contributions of all kernel planes along the first axis, and
 shifted sums put these together. Elsewhere the library's convolution is used.
 
 The axes of the volume come first, then the samples: XLA chooses the layout in memory by itself on a GPU, and on a CPU all
