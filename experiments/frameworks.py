@@ -4,7 +4,8 @@
 
 `make study-frameworks` makes the environments first. The twins of `benchmarks.peers` train
 `experiments/configs/frameworks.toml`: the quickstart's model on half its data to a loss of 0.00165, because to the
-quickstart's own 0.001 PyTorch takes two minutes on two cores. In one process on both cores; in two, of a core each, strong (the batch of 16 divided) and weak (a batch of 32, the
+quickstart's own 0.001 PyTorch takes two minutes on two cores.
+In one process on both cores; in two, of a core each, strong (the batch of 16 divided) and weak (a batch of 32, the
 rate kept). Runs take turns, none beside another. All batches divide here; what becomes of those that do not is measured by
 `experiments.last_batches`, and what each framework asks of its user by `experiments.needs`; this program runs both first.
 
