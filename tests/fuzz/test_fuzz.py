@@ -73,6 +73,8 @@ def test_results_are_compared_number_by_number():
     assert not compare({"loss": [1.1], "dice": [0.4]}, {"loss": [1.0], "dice": [0.5]}, near=True)
     assert compare({"loss": [1.3], "dice": [0.5]}, {"loss": [1.0], "dice": [0.5]}, near=True)
     assert compare({"loss": [np.nan]}, {"loss": [1.0]})
+    assert compare({"loss": [1.0]}, {"loss": [np.nan]})
+    assert not compare({"loss": [np.nan, np.inf]}, {"loss": [np.nan, np.inf]})
     assert compare(CLEAN, CLEAN | {"names": ["a", "c"]})
     turned: Result = {"names": ["c", "d"], "loss": [2.0, 1.0], "split": ["validation", "train"]}
     assert compare(CLEAN, turned)

@@ -121,7 +121,7 @@ def _differ(name: str, found: object, right: object, near: bool, share: float) -
         return ""  # a mask on another grid has other voxels at its border
     if near and name == "masks":
         return "" if np.mean(first != second) <= NEAR_MASK * max(second.mean(), 0.01) else "masks are elsewhere"
-    scale = np.abs(second) * (share if near else ROUNDING)
+    scale = np.nan_to_num(np.abs(second), posinf=0.0) * (share if near else ROUNDING)
     same = np.isclose(first, second, rtol=0, atol=scale + (NEAR_HU if near and name == "values" else 1e-6), equal_nan=True)
     if same.all():
         return ""
