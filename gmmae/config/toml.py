@@ -109,6 +109,8 @@ def _converted(key: str, kind: Any, value: Any) -> Any:
     if not any(_fits_length(length, value) for length in lengths):
         names = {None: "a single value", ...: "a list"}
         _refuse(key, " or ".join(names.get(length, f"a list of {length}") for length in lengths), value)
+    if any("\0" in str(each) for each in (value if isinstance(value, list | tuple) else [value])):
+        _refuse(key, "without a NUL character, which no path can have", value)
     for option in options:
         if _is_of(option, value):
             return _as(option, value)

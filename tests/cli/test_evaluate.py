@@ -258,7 +258,7 @@ def test_a_damaged_checkpoint_is_one_line_and_no_loss(trained, tmp_path):
         command = [
             sys.executable,
             "-c",
-            "from gmmae.main.main import main; raise SystemExit(main())",
+            "from gmmae.cli.main import main; raise SystemExit(main())",
             "evaluate",
             str(folder),
         ]

@@ -151,7 +151,7 @@ def test_script_and_installed_command_agree_on_help():
     for section in ("data", "model", "optim", "stop", "parallel", "distributed", "checkpoint", "log"):
         assert f"{section} options" in helped.stdout
     for command in ("train", "sweep", "report"):
-        call = f"import sys, gmmae.main.main as c\ntry: c.{command}(['--help'])\nexcept SystemExit: pass"
+        call = f"import sys, gmmae.cli.main as c\ntry: c.{command}(['--help'])\nexcept SystemExit: pass"
         probe = f"{call}\nassert 'jax' not in sys.modules"
         subprocess.run([sys.executable, "-c", probe], check=True, capture_output=True, cwd=ROOT)
 
@@ -293,12 +293,12 @@ def test_a_report_is_of_the_sweep_in_the_folder(tmp_path, sweep_file, monkeypatc
 GOES_ON = "the same command goes on where it was"
 BEGINS = "nothing was written; the same command begins again"
 AT_CTRL_C = {
-    ("train",): ("gmmae.main.main.accompanied", GOES_ON),
+    ("train",): ("gmmae.cli.main.accompanied", GOES_ON),
     ("sweep",): ("gmmae.cli.arguments.parse_sweep", GOES_ON),
     ("report",): ("gmmae.cli.arguments.parse_report", "no file is half written; the same command begins again"),
-    ("data", "prepare"): ("gmmae.main.data.parse_prepare", GOES_ON),
-    ("data", "inspect"): ("gmmae.main.data.parse_inspect", BEGINS),
-    ("data", "synth"): ("gmmae.main.data.parse_synth", BEGINS),
+    ("data", "prepare"): ("gmmae.cli.data.parse_prepare", GOES_ON),
+    ("data", "inspect"): ("gmmae.cli.data.parse_inspect", BEGINS),
+    ("data", "synth"): ("gmmae.cli.data.parse_synth", BEGINS),
     ("plan",): ("gmmae.cli.plan.command", GOES_ON),
     **{
         (name,): (f"gmmae.cli.{name}.command", BEGINS)

@@ -6,10 +6,10 @@ Each is read rightly, or costs what it damages and is named with its place.
 import numpy as np
 import pytest
 import SimpleITK as sitk
-from tests.commands import test_strange_volumes
-from tests.commands.test_strange_volumes import command, refused, train
 
 from tests import volume_folders as folders
+from tests.cli import test_strange_volumes
+from tests.cli.test_strange_volumes import command, refused, train
 from tests.volume_folders import Case
 
 unet = test_strange_volumes.unet

@@ -96,6 +96,7 @@ def changed(given, key, value):
 
 
 ANY_VALUE = {
+    "arm",
     "log.tensorboard",
     "log.noise_scale",
     "data.root",

@@ -26,7 +26,7 @@ import fcntl, json, os, re, resource, signal, sys, time
 from pathlib import Path
 from gmmae.system.files import write_text
 from gmmae.training.records import Epoch, Record, read_history, to_json, write_history
-from gmmae.training.stopping import EXIT_CODES
+from gmmae.system.stop_reasons import EXIT_CODES
 from gmmae.sweep.supervisor import die_with_parent
 
 die_with_parent()

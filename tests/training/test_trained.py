@@ -84,7 +84,7 @@ def test_a_folder_that_holds_no_run_cannot_be_loaded(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"), [({"stop__max_epochs": 0}, "at least 1; got 0"), ({"stop__epochs": 1}, "--stop.epochs")]
+    ("changes", "message"), [({"stop__max_epochs": 0}, "at least 1; got 0"), ({"stop__epochs": 1}, "stop.epochs")]
 )
 def test_bad_changes_are_errors_by_key(changes, message):
     with pytest.raises(InputError, match=message):
