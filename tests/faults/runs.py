@@ -244,6 +244,19 @@ def processes_of(workdir: Path) -> list[int]:
     return [pid for pid in _pids() if pid != os.getpid() and str(workdir).encode() in _command_line(pid)]
 
 
+def gone(pid: int, within_s: float = 60.0) -> bool:
+    """Whether a process ends in time; a zombie has ended."""
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
 def children_of(pid: int) -> list[int]:
     """The processes that a process has started and that have not ended."""
     return [child for child in _pids() if _parent(child) == pid]

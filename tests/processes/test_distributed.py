@@ -18,7 +18,7 @@ import pytest
 from gmmae.base.config import Config, to_toml
 from gmmae.base.records import Epoch, read_history
 from gmmae.training.loop import run
-from tests.faults.runs import children_of, starts_jax
+from tests.faults.runs import children_of, gone, starts_jax
 from tests.small import Recorder, fingerprint, losses, small
 
 ROOT = Path(__file__).parent.parent.parent
@@ -218,6 +218,7 @@ def test_a_lost_process_ends_the_other_one_in_time_and_nothing_is_left(tmp_path,
     workdir = tmp_path / "run"
     processes = pair.start(endless(), workdir)
     wait_for_epochs(workdir, 2)
+    worker = worker_of(processes[lost])
     fault(processes[lost])
     start = time.monotonic()
     code, _, error = finish(processes[1 - lost], 30)
@@ -228,8 +229,9 @@ def test_a_lost_process_ends_the_other_one_in_time_and_nothing_is_left(tmp_path,
         rf"python train\.py --config .*--distributed\.process-id {1 - lost}\b.*",
         our_line(error),
     )
-    # A stopped process is killed by its parent: it would hold the work directory.
+    # A stopped process is killed by its parent: it would hold the work directory. A worker without a parent ends by itself.
     assert processes[lost].wait(10) == code_of_lost
+    assert gone(worker, 10)
     done = len(rows(workdir))
     config = small(parallel__devices=4, stop__max_epochs=done + 1, checkpoint__every_epochs=1)
     assert alone(config, workdir)[-1].epoch == done + 1

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.runs import gone
+
 ROOT = Path(__file__).parent.parent.parent
 LIMIT_S = 1.5
 """Enough for a process to put a deadline off in time on a busy machine; more than a tick."""
@@ -57,18 +59,6 @@ def worker_of(process: subprocess.Popen[str]) -> int:
     """The number of the worker, when it says that it is ready."""
     assert process.stdout is not None
     return int(process.stdout.readline().split()[1])
-
-
-def gone(pid: int) -> bool:
-    until = time.monotonic() + LONG_S
-    while time.monotonic() < until:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except OSError:
-            return True
-        time.sleep(0.02)
-    return False
 
 
 @pytest.mark.parametrize(
