@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal
 # Folders or files of tests, for a part of them; by default all.
 TESTS ?=
 # What is installed: also what JAX needs for the GPU of this host, if there is one.
-EXTRAS ?= $(shell $(PYTHON) gmmae/base/nvidia.py test)
+EXTRAS ?= $(shell $(PYTHON) gmmae/system/nvidia.py test)
 
 .PHONY: train sweep test test-all test-gpu-programs test-cluster test-install test-faults test-faults-quick bench gpu-report study-frameworks lint format
 
@@ -61,7 +61,7 @@ gpu-report: $(VENV)/bench
 
 # One job in gmmae, PyTorch, Horovod (which it builds, some five minutes) and Keras, each in an environment of its own: docs/study.md, section 5.
 study-frameworks: $(VENV)/ready $(FRAMEWORKS)/torch/ready $(FRAMEWORKS)/horovod/ready $(FRAMEWORKS)/keras/ready
-	$(BIN)/python -m studies.frameworks --out results/study/frameworks --environments $(FRAMEWORKS) $(STUDY)
+	$(BIN)/python -m experiments.frameworks --out results/study/frameworks --environments $(FRAMEWORKS) $(STUDY)
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
@@ -81,12 +81,12 @@ $(FRAMEWORKS)/torch/ready: PACKAGES := torch
 $(FRAMEWORKS)/horovod/ready: PACKAGES := torch cffi cloudpickle psutil pyyaml packaging setuptools wheel
 $(FRAMEWORKS)/keras/ready: PACKAGES := keras tensorflow-cpu
 
-$(FRAMEWORKS)/horovod/ready: studies/horovod.sh
+$(FRAMEWORKS)/horovod/ready: experiments/horovod.sh
 
 $(FRAMEWORKS)/%/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . $(PACKAGES)
-	$(if $(findstring /horovod/,$@),studies/horovod.sh $(@D)/bin/python)
+	$(if $(findstring /horovod/,$@),experiments/horovod.sh $(@D)/bin/python)
 	touch $@
 
 $(VENV)/bench: $(VENV)/ready

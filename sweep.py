@@ -2,7 +2,8 @@
 
 import sys
 
-from gmmae.commands.cli import guarded, sweep
+from gmmae.cli.main import sweep
+from gmmae.system.guard import guarded
 
 if __name__ == "__main__":
     sys.exit(guarded(sweep, sys.argv[1:], "python sweep.py"))

@@ -2,7 +2,8 @@
 
 import sys
 
-from gmmae.commands.cli import guarded, start_training
+from gmmae.cli.main import start_training
+from gmmae.system.guard import guarded
 
 if __name__ == "__main__":
     sys.exit(guarded(start_training, sys.argv[1:], "python train.py"))

@@ -21,11 +21,12 @@ from benchmarks.child import ROOT, ask
 from benchmarks.options import Parser, at_least, guarded, new_folder
 from benchmarks.peers import compare, roster
 from benchmarks.peers.fleet import fleet
-from gmmae.base.errors import InputError
-from gmmae.base.output import write_text
-from gmmae.base.provenance import git_commit, machine, versions
-from gmmae.commands.arguments import config_path, read_config
-from gmmae.report.tables import Table, markdown
+from gmmae.config.toml import find
+from gmmae.plotting.tables import Table, markdown
+from gmmae.system.errors import InputError
+from gmmae.system.files import write_text
+from gmmae.system.provenance import git_commit, machine, versions
+from gmmae.workloads.configuration import read_config
 
 SAMPLES, VALIDATION = {"cpu": 330, "gpu": 2100}, 128
 """Of the timed epochs: ten or 65 full steps of 32 and a partial one."""
@@ -92,7 +93,7 @@ def processes(bench: Bench) -> Section:
 
 def uncounted(bench: Bench, part: str) -> bool:
     """Whether a part counts operations that no formula here has for the configuration; it then says so."""
-    if reason := flops.uncounted(read_config(config_path(bench.asked.config))):
+    if reason := flops.uncounted(read_config(find(bench.asked.config))):
         print(f"{part}: left out, {reason}")
     return bool(reason)
 
@@ -177,7 +178,7 @@ def main() -> None:
     parser.add_argument("--out", type=new_folder, default=ROOT / "results" / "bench")
     asked = parser.parse_args()
     for name in (asked.config, asked.target_config):
-        read_config(config_path(name))
+        read_config(find(name))
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(asked, Path(folder))
         print(f"{machine(bench.kind)}; {', '.join(f'{k} {v}' for k, v in versions().items())}\n", flush=True)

@@ -17,8 +17,8 @@ import numpy as np
 
 from benchmarks.options import Parser, at_least, guarded
 from benchmarks.seeds import seconds
-from gmmae.models import axis_aligned, together
-from gmmae.models.axis_aligned import AxisAligned
+from gmmae.models.kernels import axis_aligned, per_sample_loss
+from gmmae.models.kernels.axis_aligned import AxisAligned
 from gmmae.models.losses import mean_of_each, msle
 from gmmae.models.mixture import coefficients_of, grid, monomials_at
 
@@ -35,7 +35,7 @@ def forms(mixture: AxisAligned, volumes: jax.Array) -> dict[str, Callable[[], An
 
     def polynomials(mixture: AxisAligned) -> jax.Array:
         terms = coefficients_of(mixture.mixture)
-        return together.of_polynomials(terms, monomials_at(points), volumes.reshape(len(volumes), -1), msle)
+        return per_sample_loss.of_polynomials(terms, monomials_at(points), volumes.reshape(len(volumes), -1), msle)
 
     found, expected = {}, None
     for form in (by_sample, at_once, polynomials):

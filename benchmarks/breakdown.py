@@ -25,9 +25,9 @@ from benchmarks.epoch import compiled_epoch, of_batches
 from benchmarks.options import Parser, at_least, guarded
 from benchmarks.peers.ours import configuration
 from benchmarks.spread import Spread, spread
-from gmmae.base.config import Config
-from gmmae.models.products import FULL
-from gmmae.report.tables import Table
+from gmmae.config.schema import Config
+from gmmae.models.kernels.precision import FULL
+from gmmae.plotting.tables import Table
 
 STEPS = 8
 """Of an epoch."""

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gmmae.base.errors import InputError
+from gmmae.system.errors import InputError
 
 ROOT = Path(__file__).parent.parent
 

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.options import Parser, at_least, guarded
-from gmmae.models.convolution import FORMS, Form, form_of
-from gmmae.models.products import precision
+from gmmae.models.kernels.convolution import FORMS, Form, form_of
+from gmmae.models.kernels.precision import precision
 
 STEPS, ROUNDS = {"cpu": 3, "gpu": 30}, 5
 LAYERS: dict[str, tuple[tuple[int, int, int, int, int], ...]] = {

@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.child import ask
 from benchmarks.options import Parser, at_least, guarded
 from benchmarks.spread import exponent, spread
-from gmmae.report.tables import Table
+from gmmae.plotting.tables import Table
 
 GROWTH = {"batch": (8, 16, 32, 64, 128), "components": (25, 50, 100, 200), "size": (14, 16, 20, 24)}
 DEVICES, DEVICE_BATCH = (1, 2, 4, 8), 8
@@ -63,7 +63,7 @@ def peak_memory(config: str, virtual: int, micro: int) -> dict[str, float]:
     import jax
 
     from benchmarks.peers.ours import Ours, configuration
-    from gmmae.base.config import ParallelConfig
+    from gmmae.config.schema import ParallelConfig
 
     parallel = ParallelConfig(virtual=virtual, micro_batch=micro)
     ours = Ours(dataclasses.replace(configuration(config, 1024, 256), arm="weak", parallel=parallel))
@@ -78,7 +78,7 @@ def growth(config: str, turns: int) -> dict[str, dict[str, Any]]:
     """Seconds a step for each size of each kind, in turns."""
     from benchmarks import flops
     from benchmarks.peers.ours import configuration
-    from gmmae.base.config import changed
+    from gmmae.config.schema import changed
 
     base = flops.counted(configuration(config, STEPS * max(GROWTH["batch"]), 2))
     grown = {
@@ -99,7 +99,7 @@ def devices(config: str, turns: int) -> dict[str, Any]:
     import jax
 
     from benchmarks.peers.ours import configuration
-    from gmmae.base.config import ParallelConfig
+    from gmmae.config.schema import ParallelConfig
 
     base = configuration(config, STEPS * DEVICE_BATCH * max(DEVICES), 8)
     base = dataclasses.replace(base, arm="weak", optim=dataclasses.replace(base.optim, base_batch=DEVICE_BATCH))

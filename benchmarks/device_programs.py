@@ -21,11 +21,11 @@ import jax
 
 from benchmarks import hlo, hlo_costs
 from benchmarks.options import Parser, at_least, guarded
-from gmmae.base.config import Config, changed
-from gmmae.base.errors import InputError
-from gmmae.commands.arguments import parse_train
-from gmmae.report.tables import Table, markdown
-from gmmae.training import programs
+from gmmae.cli.arguments import parse_train
+from gmmae.config.schema import Config, changed
+from gmmae.plotting.tables import Table, markdown
+from gmmae.system.errors import InputError
+from gmmae.training import compilation
 from gmmae.training.parallel import Devices
 
 TARGETS = Path(__file__).parent / "targets"
@@ -144,14 +144,14 @@ def compiled(config: Config, devices: Devices) -> Iterator[tuple[str, Reading]]:
     Raises:
       InputError: as `programs.prepare`.
     """
-    setup = programs.prepare(config, devices)
-    with programs.arithmetic(config):
-        state = devices.replicate(programs.blank_state(config, setup.workload))
-        training, validation = (programs.data_set(setup, split) for split in setup.workload.data)
-        epoch = programs.compile_epoch(setup, state, training)
+    setup = compilation.prepare(config, devices)
+    with compilation.arithmetic(config):
+        state = devices.replicate(compilation.blank_state(config, setup.workload))
+        training, validation = (compilation.data_set(setup, split) for split in setup.workload.data)
+        epoch = compilation.compile_epoch(setup, state, training)
         yield "epoch", read(epoch, setup.train_plan.steps)
-        dealt = programs.deal_validation(setup)
-        yield "validation", read(programs.compile_validation(setup, state.params, validation, *dealt), setup.eval_plan.steps)
+        dealt = compilation.deal_validation(setup)
+        yield "validation", read(compilation.compile_validation(setup, state.params, validation, *dealt), setup.eval_plan.steps)
 
 
 def floor_us(reading: Reading, target: str) -> dict[str, float]:

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from gmmae.base.config import Config, changed
-from gmmae.training import programs
+from gmmae.config.schema import Config, changed
+from gmmae.training import compilation
 
 
 def of_batches(config: Config, batch: int, steps: int) -> Config:
@@ -19,10 +19,10 @@ def of_batches(config: Config, batch: int, steps: int) -> Config:
 
 def compiled_epoch(config: Config) -> tuple[jax.stages.Compiled, tuple[Any, ...]]:
     """The program and its arguments, the first of which is the state before; it takes nobody's memory, so it runs again."""
-    setup = programs.prepare(config)
+    setup = compilation.prepare(config)
     devices, plan = setup.devices, setup.train_plan
-    with programs.arithmetic(config):
-        dealt = programs.deal(setup, np.arange(plan.samples, dtype=np.int32), plan)
-        samples = programs.data_set(setup, setup.workload.data.train)
-        arguments = (devices.replicate(programs.initial_state(setup)), samples, devices.replicate(np.int32(1)), *dealt)
-        return devices.compile(partial(programs.epoch_of_device, setup), *arguments, sharded=3), arguments
+    with compilation.arithmetic(config):
+        dealt = compilation.deal(setup, np.arange(plan.samples, dtype=np.int32), plan)
+        samples = compilation.data_set(setup, setup.workload.data.train)
+        arguments = (devices.replicate(compilation.initial_state(setup)), samples, devices.replicate(np.int32(1)), *dealt)
+        return devices.compile(partial(compilation.epoch_of_device, setup), *arguments, sharded=3), arguments

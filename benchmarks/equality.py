@@ -8,28 +8,28 @@ import dataclasses
 import jax
 import numpy as np
 
-from gmmae.base.config import Config, ParallelConfig, changed
-from gmmae.base.records import LOSS
-from gmmae.commands.arguments import config_path, read_config
-from gmmae.training import programs
+from gmmae.config.schema import LOSS, Config, ParallelConfig, changed
+from gmmae.config.toml import find
+from gmmae.training import compilation
+from gmmae.workloads.configuration import read_config
 
 EPOCHS, COUNTS = 10, (2, 3, 8)
 
 
 def losses(config: Config, devices: int) -> np.ndarray:
     """Training and validation loss of each epoch: (epochs, 2)."""
-    setup, rows = programs.prepare(dataclasses.replace(config, parallel=ParallelConfig(devices))), []
-    with programs.arithmetic(config):
-        state = setup.devices.replicate(programs.initial_state(setup))
-        compiled = programs.build(setup, state)
+    setup, rows = compilation.prepare(dataclasses.replace(config, parallel=ParallelConfig(devices))), []
+    with compilation.arithmetic(config):
+        state = setup.devices.replicate(compilation.initial_state(setup))
+        compiled = compilation.build(setup, state)
         for epoch in range(1, EPOCHS + 1):
             state, steps = compiled.train(state, epoch)
-            rows.append((programs.mean_over_steps(steps, setup.train_plan), compiled.evaluate(state.params)[LOSS]))
+            rows.append((compilation.mean_over_steps(steps, setup.train_plan), compiled.evaluate(state.params)[LOSS]))
     return np.array(rows)
 
 
 def main() -> None:
-    quickstart = read_config(config_path("quickstart"))
+    quickstart = read_config(find("quickstart"))
     quickstart = changed(quickstart, data__samples=384, data__validation=64)
     quickstart = dataclasses.replace(quickstart, optim=dataclasses.replace(quickstart.optim, base_batch=32))
     print(f"jax {jax.__version__}, {jax.devices()[0].device_kind}; largest relative difference from one device, by epoch")

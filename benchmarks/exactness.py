@@ -26,24 +26,25 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from benchmarks.options import Parser, at_least, guarded, new_file, power_of_two
-from gmmae.base import environment
-from gmmae.base.config import Config, ParallelConfig, changed
-from gmmae.base.records import LOSS
-from gmmae.commands.arguments import config_path, read_config
-from gmmae.data.batches import epoch_order, shards
-from gmmae.figures import canvas
+from gmmae.config.schema import LOSS, Config, ParallelConfig, changed
+from gmmae.config.toml import find
 from gmmae.models.losses import weighted_sum
-from gmmae.training import programs
+from gmmae.multihost import environment
+from gmmae.plotting import canvas
+from gmmae.scaling.batches import epoch_order, shards
+from gmmae.system.environment import THREADS
+from gmmae.training import compilation
 from gmmae.training.parallel import DETERMINISTIC
 from gmmae.training.reduction import repeat, tree_sum
 from gmmae.training.step import train_epoch
+from gmmae.workloads.configuration import read_config
 
 TURNS = 11
 COST_SHARDS = (8, 32)
 
 
 def quickstart() -> Config:
-    return read_config(config_path("quickstart"))
+    return read_config(find("quickstart"))
 
 
 def configuration(devices: int, reduction: str, count: int) -> Config:
@@ -62,9 +63,9 @@ def sha(tree) -> str:
 def train(devices: int, reduction: str, count: int, epochs: int, out: Path) -> None:
     """One run, in this process; keeps the parameters after every epoch."""
     config = configuration(devices, reduction, count)
-    setup = programs.prepare(config)
-    state = setup.devices.replicate(programs.initial_state(setup))
-    compiled = programs.build(setup, state)
+    setup = compilation.prepare(config)
+    state = setup.devices.replicate(compilation.initial_state(setup))
+    compiled = compilation.build(setup, state)
     losses, kept, epoch = [], [], 0
     for epoch in range(1, (epochs or config.stop.max_epochs) + 1):
         state, steps = compiled.train(state, epoch)
@@ -132,16 +133,16 @@ def draw(drift: dict[tuple[str, int], np.ndarray], path: Path) -> Path:
 
 def cost(devices: list[int]) -> None:
     """Seconds of a step, the reductions in turns in one process; quartiles over epochs of a few steps."""
-    threads = os.environ.get(environment.THREADS, "as cores")  # what follows comes too late to change them
+    threads = os.environ.get(THREADS, "as cores")  # what follows comes too late to change them
     jax.config.update("jax_num_cpu_devices", max(devices))
     jax.devices()
     print("| devices | threads | reduction | s a step, median (quartiles) | over pmean |\n" + "|---" * 5 + "|")
     for n in devices:
         epochs = {}
         for name, count in (("pmean", 32), *((f"exact, {count} shards", count) for count in COST_SHARDS)):
-            setup = programs.prepare(changed(configuration(n, name[:5], count), data__samples=256, data__validation=128))
-            state = setup.devices.replicate(programs.initial_state(setup))
-            epochs[name] = [programs.train_program(setup, state), state, setup.train_plan.steps]
+            setup = compilation.prepare(changed(configuration(n, name[:5], count), data__samples=256, data__validation=128))
+            state = setup.devices.replicate(compilation.initial_state(setup))
+            epochs[name] = [compilation.train_program(setup, state), state, setup.train_plan.steps]
         seconds = {name: [] for name in epochs}
         for turn in range(TURNS + 1):
             for name, (program, state, steps) in epochs.items():
@@ -176,8 +177,8 @@ def _term(function, samples, weights, shard):
 def groups(counts: list[int], count: int, epochs: int) -> None:
     """On one device: the bits after some epochs when the shards are taken in groups, as more devices would, two runs each."""
     config = configuration(1, "exact", count)
-    setup = programs.prepare(config)
-    start, volumes = programs.initial_state(setup), jnp.asarray(setup.workload.data.train)
+    setup = compilation.prepare(config)
+    start, volumes = compilation.initial_state(setup), jnp.asarray(setup.workload.data.train)
     print(f"{setup.devices.kind}, jax {jax.__version__}\n\n| parts | run | parameters and Adam's state |\n|---|---|---|")
     for parts in counts:
 
@@ -197,8 +198,8 @@ def groups(counts: list[int], count: int, epochs: int) -> None:
 def together(counts: list[int], count: int) -> None:
     """The shards' gradients, some at a time by `vmap`, against one at a time: how many bits differ, and the time for all."""
     config = configuration(1, "exact", count)
-    setup = programs.prepare(config)
-    params, volumes = programs.initial_state(setup).params, jnp.asarray(setup.workload.data.train)
+    setup = compilation.prepare(config)
+    params, volumes = compilation.initial_state(setup).params, jnp.asarray(setup.workload.data.train)
     dealt = shards(epoch_order(config.seed, 1, setup.train_plan.samples), setup.train_plan)
     indices, weights = (jnp.asarray(x[:, 0]) for x in dealt)
 
@@ -218,7 +219,7 @@ def together(counts: list[int], count: int) -> None:
                 )
                 return i + 1, lax.dynamic_update_slice_in_dim(found, values, i * some, 0)
 
-            nothing = jnp.zeros((count, 1 + programs.parameter_count(params)))
+            nothing = jnp.zeros((count, 1 + compilation.parameter_count(params)))
             return lax.while_loop(lambda carry: carry[0] < times, body, (jnp.int32(0), nothing))[1]
 
         return jax.jit(step)
@@ -252,7 +253,7 @@ def main() -> None:
     used, most = max(asked.groups or asked.together or asked.devices), COST_SHARDS[0] if asked.cost else asked.shards
     if used > most:
         parser.error(f"devices, groups and shards together must be at most the shards, {most}; got {used}")
-    with programs.arithmetic(quickstart()):
+    with compilation.arithmetic(quickstart()):
         if asked.train:
             train(asked.devices[0], asked.train[0], asked.shards, asked.epochs, Path(asked.train[1]))
         elif asked.cost:

@@ -4,8 +4,8 @@ A product and its addition count two. Gradients cost as much as the forward pass
 the first convolution needs none of its input.
 """
 
-from gmmae.base.config import Config, flatten
-from gmmae.base.errors import InputError
+from gmmae.config.schema import Config, flatten
+from gmmae.system.errors import InputError
 
 ADAM = 14
 """Operations a parameter: two moments (3 and 4), their corrections (2), root, sum, quotient, rate, update."""

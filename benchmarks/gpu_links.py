@@ -16,9 +16,9 @@ from jax import lax
 
 from benchmarks.limits import seconds
 from benchmarks.options import Parser, guarded
-from gmmae.base import nvidia
-from gmmae.base.provenance import versions
-from gmmae.report.tables import Table, markdown
+from gmmae.plotting.tables import Table, markdown
+from gmmae.system import nvidia
+from gmmae.system.provenance import versions
 
 COPIED = 1 << 28
 """Bytes of the array whose copy is timed."""

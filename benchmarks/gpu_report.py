@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from benchmarks.child import ROOT
 from benchmarks.options import Parser, guarded, new_file
-from gmmae.base import nvidia
-from gmmae.base.output import write_text
-from gmmae.base.provenance import git_commit, versions
+from gmmae.system import nvidia
+from gmmae.system.files import write_text
+from gmmae.system.provenance import git_commit, versions
 
 PYTHON = (sys.executable, "-m")
 

@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.options import Parser, at_least, guarded
-from gmmae.models import fused
-from gmmae.models.exponent import Ranges, coefficients
+from gmmae.models.kernels import loss_kernel
+from gmmae.models.kernels.log_density import Ranges, coefficients
 from gmmae.models.losses import PointLoss, mean_of_each, msle
 from gmmae.models.mixture import density_of, grid
-from gmmae.report.tables import Table, markdown
+from gmmae.plotting.tables import Table, markdown
 
 EDGES, COMPONENTS, SPREADS, BATCHES = (16, 16, 16), 50, (1.0, 2.0, 4.0), (1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 32, 33)
 RANGES = Ranges("partial", "tanh", tuple(1 / edge for edge in EDGES), 0.99)
@@ -68,7 +68,7 @@ def main() -> None:
     asked = parser.parse_args()
     interpret = jax.default_backend() != "gpu"
     exact = with_gradient(plain)
-    forms = {"plain": exact, "kernel": with_gradient(partial(fused.losses, interpret=interpret))}
+    forms = {"plain": exact, "kernel": with_gradient(partial(loss_kernel.losses, interpret=interpret))}
     rows = []
     for spread in SPREADS:
         worst = {name: (0.0, 0.0) for name in forms}

@@ -21,13 +21,13 @@ from benchmarks import flops
 from benchmarks.epoch import compiled_epoch, of_batches
 from benchmarks.options import Parser, at_least, guarded, new_file
 from benchmarks.spread import spread
-from gmmae.base.config import Config
-from gmmae.base.provenance import versions
-from gmmae.base.records import LOSS
-from gmmae.commands.arguments import config_path, read_config
-from gmmae.report.tables import Table, markdown
-from gmmae.training import programs
-from gmmae.training.blocks import block_program
+from gmmae.config.schema import LOSS, Config
+from gmmae.config.toml import find
+from gmmae.plotting.tables import Table, markdown
+from gmmae.system.provenance import versions
+from gmmae.training import compilation
+from gmmae.training.multi_epoch import block_program
+from gmmae.workloads.configuration import read_config
 
 PAPER_EPOCHS = 65_536
 STEPS, TURNS = 8, 7
@@ -66,7 +66,7 @@ def steps(config: Config, batch: int, best: dict[str, float]) -> dict[str, Any]:
     launches = launched(compiled.as_text() or "")
     floor = {
         "flops": sum(flops.of_step(config).values()) / best["flops"],
-        "bytes": least_bytes(config, programs.parameter_count(state.params)) / best["bytes"],
+        "bytes": least_bytes(config, compilation.parameter_count(state.params)) / best["bytes"],
         "launches": launches / best["launches"],
     }
     return {"batch": batch, "seconds": measured, "launches": launches, "floor": floor}
@@ -93,11 +93,11 @@ def epochs(config: Config, count: int, dispatch: int) -> dict[str, Any]:
     """Epochs a second with validation, so many in a dispatch, as `loop` runs them but for its files."""
     parallel = dataclasses.replace(config.parallel, epochs_per_dispatch=dispatch)
     config = dataclasses.replace(config, parallel=parallel, stop=dataclasses.replace(config.stop, target=0.0))
-    setup, done = programs.prepare(config), 0
-    with programs.arithmetic(config):
-        state = setup.devices.replicate(programs.initial_state(setup))
+    setup, done = compilation.prepare(config), 0
+    with compilation.arithmetic(config):
+        state = setup.devices.replicate(compilation.initial_state(setup))
         best = jax.tree.map(jnp.copy, state.params)
-        names = list(programs.evaluate_program(setup, state.params)(state.params))
+        names = list(compilation.evaluate_program(setup, state.params)(state.params))
         run = block_program(setup, state, names)
         block = run(state, best, float("inf"), range(1, 1 + dispatch))
         began = time.perf_counter()
@@ -151,7 +151,7 @@ def main() -> None:
     parser.add_argument("--dispatch", type=at_least(1), nargs="+", default=[1, 10, 100])
     parser.add_argument("--out", type=new_file, help="a JSON file to write")
     asked = parser.parse_args()
-    config = dataclasses.replace(flops.counted(read_config(config_path(asked.config))), precision=asked.precision)
+    config = dataclasses.replace(flops.counted(read_config(find(asked.config))), precision=asked.precision)
     best = rates()
     found = {
         "device": jax.devices()[0].device_kind,

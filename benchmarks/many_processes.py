@@ -25,13 +25,15 @@ from typing import Any
 
 from benchmarks.child import ROOT
 from benchmarks.options import Parser, at_least, guarded
-from gmmae.base.config import Config
-from gmmae.base.records import Epoch, read_history
-from gmmae.base.stopping import EXIT_CODES, SIGTERM
-from gmmae.commands.arguments import config_path, parse_train, read_config
-from gmmae.processes.distributed import joined
-from gmmae.processes.peers import Group
-from gmmae.report.tables import Table, markdown
+from gmmae.cli.arguments import parse_train
+from gmmae.config.schema import Config
+from gmmae.config.toml import find
+from gmmae.multihost.distributed import joined
+from gmmae.multihost.peers import Group
+from gmmae.plotting.tables import Table, markdown
+from gmmae.system.stop_reasons import EXIT_CODES, SIGTERM
+from gmmae.training.records import Epoch, read_history
+from gmmae.workloads.configuration import read_config
 
 EPOCHS, AGREEMENTS, TURNS = 3, 50, 5
 REDUCED = (64, 1 << 21)
@@ -56,7 +58,7 @@ def main() -> None:
     if asked.measure:
         measure(MEASURES[asked.measure], options)
         return
-    read_config(config_path(asked.state))
+    read_config(find(asked.state))
     with tempfile.TemporaryDirectory() as folder:
         trained = [train(count, Path(folder) / f"train_{count}") for count in asked.processes]
         restored = [restore(way, count, asked.state, Path(folder)) for count in asked.readers for way in WAYS]
@@ -219,12 +221,12 @@ def restoring_s(broadcast: bool, config: Config, workdir: Path, group: Group) ->
     """Seconds until all processes have a checkpoint, in turns."""
     from jax.experimental import multihost_utils
 
-    from gmmae.training import programs
+    from gmmae.training import compilation
     from gmmae.training.checkpoint import Checkpoint, Checkpoints, Progress, restore_epoch
     from gmmae.workloads import registry
 
     folder = workdir / "checkpoints"
-    like = programs.blank_state(config, registry.build(config))
+    like = compilation.blank_state(config, registry.build(config))
     if group.primary:
         row = Epoch(1, 1, 1, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
         Checkpoints(folder, keep=1).save(Checkpoint(like, like.params, Progress([row], {}, 1)))

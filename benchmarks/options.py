@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from gmmae.base.errors import InputError, report
+from gmmae.system.errors import InputError, report
 
 
 class Parser(argparse.ArgumentParser):

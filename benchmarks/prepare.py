@@ -32,7 +32,7 @@ NODULES = 3
 LOAD = """
 import json, sys, time
 start = time.perf_counter()
-from gmmae.data.config import DataConfig
+from gmmae.data.settings import DataConfig
 from gmmae.data.extraction.prepare import load, prepare
 config = DataConfig(source="luna16", root=sys.argv[1], cache=sys.argv[2], workers=int(sys.argv[3]))
 imported = time.perf_counter()

@@ -18,21 +18,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.options import Parser, at_least, guarded
-from gmmae.base.config import Config
-from gmmae.commands.arguments import config_path, read_config
-from gmmae.data.batches import Plan, epoch_order, shards
-from gmmae.training import programs
+from gmmae.config.schema import Config
+from gmmae.config.toml import find
+from gmmae.scaling.batches import Plan, epoch_order, shards
+from gmmae.training import compilation
 from gmmae.training.step import TrainState, train_epoch
+from gmmae.workloads.configuration import read_config
 
 
 def seeds_of(config: Config, count: int, batch: int, steps: int) -> tuple[Callable[..., Any], list[tuple[Any, ...]]]:
     """A function of one seed that trains it for some steps, and its arguments for each seed."""
-    setup = programs.prepare(dataclasses.replace(config, parallel=dataclasses.replace(config.parallel, devices=1)))
+    setup = compilation.prepare(dataclasses.replace(config, parallel=dataclasses.replace(config.parallel, devices=1)))
     samples = jax.tree.map(jnp.asarray, setup.workload.data.train)
     plan = Plan(steps * batch, batch, devices=1)
     arguments = []
     for seed in range(count):
-        start = programs.initial_state(setup._replace(config=dataclasses.replace(setup.config, seed=seed)))
+        start = compilation.initial_state(setup._replace(config=dataclasses.replace(setup.config, seed=seed)))
         order = epoch_order(seed, 1, setup.train_plan.samples)
         indices, weights = (x[0] for x in shards(np.resize(order, plan.samples), plan))
         arguments.append(jax.device_put((start, indices, weights)))
@@ -75,14 +76,14 @@ def main() -> None:
     parser.add_argument("--steps", type=at_least(1), default=4, help="training steps between two looks at the clock")
     parser.add_argument("--rounds", type=at_least(1), default=5, help="times that each way has its turn")
     asked = parser.parse_args()
-    config = read_config(config_path(asked.config))
+    config = read_config(find(asked.config))
     print(f"{jax.devices()[0].device_kind}, {os.cpu_count()} cores, Python {platform.python_version()}, jax {jax.__version__}")
     print(f"{asked.config}, {asked.steps} steps, {asked.rounds} rounds; seconds a step and seed, medians; ratios (least, most)")
     print("| batch | seeds | one after the other | together | lax.map | other / together | other / lax.map |")
     print("|---|---|---|---|---|---|---|")
     for batch in asked.batches:
         for count in asked.seeds:
-            with programs.arithmetic(config):
+            with compilation.arithmetic(config):
                 work = ways(*seeds_of(config, count, batch, asked.steps))
                 turns = np.array([[seconds(way) for way in work.values()] for _ in range(asked.rounds)])
             each = np.median(turns, axis=0) / (asked.steps * count)

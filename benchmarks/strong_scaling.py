@@ -23,8 +23,9 @@ import jax
 import numpy as np
 
 from benchmarks.options import Parser, at_least, guarded
-from gmmae.base.records import read_history
-from gmmae.commands.arguments import config_path, read_config
+from gmmae.config.toml import find
+from gmmae.training.records import read_history
+from gmmae.workloads.configuration import read_config
 
 ROOT = Path(__file__).parent.parent
 WARM = 1
@@ -113,7 +114,7 @@ def step_s(places: Sequence[Path]) -> float:
 
 def train(kind: Kind, config: str, folder: Path, cores: Sequence[int], options: Sequence[str]) -> list[Path]:
     """Runs one kind; gives the work directories that were written."""
-    batch = round(kind.share * read_config(config_path(config)).optim.base_batch)
+    batch = round(kind.share * read_config(find(config)).optim.base_batch)
     places = [folder / ("run" if kind.together else str(i)) for i in range(kind.processes)]
     with socket.create_server(("127.0.0.1", 0)) as probe:
         address = f"127.0.0.1:{probe.getsockname()[1]}"

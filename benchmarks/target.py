@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.child import ROOT
 from benchmarks.peers.fleet import Worker
 from benchmarks.peers.roster import ROSTER
-from gmmae.report.tables import Table, seconds
+from gmmae.plotting.tables import Table, seconds
 
 
 def measure(config: str, twin: str, folder: Path, rounds: int) -> dict[str, Any]:

@@ -11,18 +11,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gmmae.base.config import Config
-    from gmmae.commands.api import Trained, configure, load, train
+    from gmmae.config.schema import Config
     from gmmae.models import mixture
+    from gmmae.training.trained import Trained, load, train
+    from gmmae.workloads.configuration import configure
+
+__version__ = "0.1.0"
 
 __all__ = ["Config", "Trained", "configure", "load", "mixture", "train"]
 
-_PLACES = {"Config": "gmmae.base.config", "mixture": "gmmae.models"}
+_PLACES = {"Config": "gmmae.config.schema", "configure": "gmmae.workloads.configuration", "mixture": "gmmae.models"}
 
 
 def __getattr__(name: str) -> Any:
     """Imports what is asked for, and nothing before: JAX must not start before a run's devices are known."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    place = import_module(_PLACES.get(name, "gmmae.commands.api"))
+    place = import_module(_PLACES.get(name, "gmmae.training.trained"))
     return import_module(f"{place.__name__}.{name}") if name == "mixture" else getattr(place, name)

@@ -41,4 +41,4 @@ for pid in "${pids[@]}"; do
     wait "$pid"
     codes+=($?)
 done
-"${PYTHON:-.venv/bin/python}" -m gmmae.base.exit_codes run "${#hosts[@]}" "${codes[@]}"
+"${PYTHON:-.venv/bin/python}" -m gmmae.system.exit_codes run "${#hosts[@]}" "${codes[@]}"

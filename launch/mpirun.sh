@@ -31,4 +31,4 @@ wait $pid
 while kill -0 $pid 2>/dev/null; do wait $pid; done # a trapped signal ends `wait` too
 wait $pid
 # mpirun has the code of whichever process failed first, a killed one too; several are taken for granted.
-"${PYTHON:-.venv/bin/python}" -m gmmae.base.exit_codes run 2 $?
+"${PYTHON:-.venv/bin/python}" -m gmmae.system.exit_codes run 2 $?

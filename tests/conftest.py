@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ.setdefault("PJRT_NPROC", "8")  # as gmmae.base.environment sets it for exact reductions of eight shards
+os.environ.setdefault("PJRT_NPROC", "8")  # as gmmae.system.environment sets it for exact reductions of eight shards
 # Programs that several tests compile alike, in subprocesses too, are kept for the session, and never in the user's folder.
 # Workers of pytest-xdist have the folder of the process that started them.
 os.environ["JAX_COMPILATION_CACHE_DIR"] = os.environ.get("GMMAE_TEST_COMPILED") or tempfile.mkdtemp(prefix="gmmae_compiled_")

@@ -9,13 +9,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from gmmae.base.arms import OptimConfig
-from gmmae.base.config import CheckpointConfig, Config, LogConfig, ParallelConfig, StopConfig, changed
-from gmmae.base.records import Epoch, read_history
-from gmmae.data.config import DataConfig
-from gmmae.models.config import ModelConfig
-from gmmae.training import programs
+from gmmae.config.schema import CheckpointConfig, Config, LogConfig, OptimConfig, ParallelConfig, StopConfig, changed
+from gmmae.data.settings import DataConfig
+from gmmae.models.settings import ModelConfig
+from gmmae.training import compilation
 from gmmae.training.checkpoint import Checkpoints
+from gmmae.training.records import Epoch, read_history
 from gmmae.workloads import nodules, registry
 
 SMALL = registry.configuration(
@@ -64,7 +63,7 @@ def losses(rows: list[Epoch]) -> list[tuple[int, float, float]]:
 
 def fingerprint(config: Config, workdir: Path) -> str:
     """SHA-256 of all that must not depend on devices: the last checkpoint's arrays, and every loss of the history."""
-    like = programs.initial_state(programs.prepare(dataclasses.replace(config, parallel=ParallelConfig(devices=1))))
+    like = compilation.initial_state(compilation.prepare(dataclasses.replace(config, parallel=ParallelConfig(devices=1))))
     saved = Checkpoints(workdir / "checkpoints", 2).restore(like, print)
     assert saved is not None
     digest = hashlib.sha256(repr((losses(read_history(workdir / "history.csv")), saved.progress.best_epoch)).encode())

@@ -3,22 +3,23 @@
 import math
 from pathlib import Path
 
-from gmmae.analysis.scaling import Cluster
-from gmmae.base import arms, stopping
-from gmmae.base.config import changed
-from gmmae.base.records import Epoch, Record, write_history
-from gmmae.data.batches import plan
+from gmmae.config.schema import changed
+from gmmae.scaling import strategies
+from gmmae.scaling.batches import plan
+from gmmae.scaling.cost import Cluster
 from gmmae.sweep import throughput
-from gmmae.sweep.cells import CRASHED, FAILED, CellRecord, SweepDir
 from gmmae.sweep.grid import Cell, SweepConfig, paths
+from gmmae.sweep.runs import CRASHED, FAILED, CellRecord, SweepDir
 from gmmae.sweep.throughput import Timing, Timings
+from gmmae.system import stop_reasons
+from gmmae.training.records import Epoch, Record, write_history
 
 TRAIN, VALIDATION, PARAMETERS, TARGET = 512, 256, 490_000, 0.0016384
 
 
 def run_record(config: SweepConfig, cell: Cell, outcome: str, epochs: int, loss: float, **changes) -> Record:
     """The record of a cell that ended with a validation loss; training takes 2 s an epoch and validation 0.5 s."""
-    strategy = arms.follow(cell.arm, config.run.optim, cell.devices, TRAIN)
+    strategy = strategies.follow(cell.arm, config.run.optim, cell.devices, TRAIN)
     share = plan(TRAIN, strategy.global_batch, cell.devices)
     values = {
         "run_id": "0123456789ab",
@@ -46,7 +47,7 @@ def run_record(config: SweepConfig, cell: Cell, outcome: str, epochs: int, loss:
         "final_val_loss": loss,
         "best_val_loss": loss if math.isfinite(loss) else 0.004,
         "best_epoch": epochs,
-        "time_to_target_s": 2.5 * epochs if outcome == stopping.TARGET_REACHED else None,
+        "time_to_target_s": 2.5 * epochs if outcome == stop_reasons.TARGET_REACHED else None,
         "clocks": {"train_s": 2.0 * epochs, "eval_s": 0.5 * epochs, "total_s": 3.0 * epochs},
         "versions": {"jax": "0.10.2", "python": "3.11.9"},
         "git_commit": "8d988e1",
@@ -91,7 +92,7 @@ def add(
 
 def reach(config: SweepConfig, root: Path, cell: Cell, epochs: int) -> CellRecord:
     """A cell that reached the target."""
-    return add(config, root, cell, stopping.TARGET_REACHED, epochs)
+    return add(config, root, cell, stop_reasons.TARGET_REACHED, epochs)
 
 
 def timing(samples: int, devices: int, median_s: float) -> Timing:
@@ -147,11 +148,11 @@ def small(root: Path, config: SweepConfig = GRID) -> SweepConfig:
             reach(config, root, Cell("weak", n, seed), 10 if n == 1 else 20 * n)
         for arm in ("linear-warmup", "linear"):
             reach(config, root, Cell(arm, 1, seed), 10)
-        add(config, root, Cell("linear", 2, seed), stopping.COLLAPSED, 12, 0.0148 + 0.001 * seed)
-        add(config, root, Cell("linear", 4, seed), stopping.DIVERGED, 1, math.nan)
+        add(config, root, Cell("linear", 2, seed), stop_reasons.COLLAPSED, 12, 0.0148 + 0.001 * seed)
+        add(config, root, Cell("linear", 4, seed), stop_reasons.DIVERGED, 1, math.nan)
     reach(config, root, Cell("linear-warmup", 2, 0), 10)
-    add(config, root, Cell("linear-warmup", 2, 1), stopping.COLLAPSED, 12, 0.0148)
-    add(config, root, Cell("linear-warmup", 2, 2), stopping.COLLAPSED, 12, 0.0148)
-    add(config, root, Cell("linear-warmup", 4, 0), stopping.MAX_EPOCHS, 30, 0.002)
+    add(config, root, Cell("linear-warmup", 2, 1), stop_reasons.COLLAPSED, 12, 0.0148)
+    add(config, root, Cell("linear-warmup", 2, 2), stop_reasons.COLLAPSED, 12, 0.0148)
+    add(config, root, Cell("linear-warmup", 4, 0), stop_reasons.MAX_EPOCHS, 30, 0.002)
     add(config, root, Cell("linear-warmup", 4, 1), CRASHED)
     return config

@@ -12,13 +12,14 @@ MODULES = {".".join(path.relative_to(ROOT.parent).with_suffix("").parts): path f
 TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
 PACKAGES = sorted({path.parent for path in ROOT.rglob("*.py")} - {ROOT})
 FLOORS = [
-    {"base"},
-    {"models", "data", "analysis", "figures"},
-    {"workloads", "processes"},
+    {"system"},
+    {"config"},
+    {"models", "scaling", "plotting", "data"},
+    {"multihost", "workloads"},
     {"training"},
     {"sweep", "generation"},
-    {"report"},
-    {"commands"},
+    {"planner"},
+    {"cli"},
 ]
 """The packages from the lowest floor to the highest; those of one floor know nothing of each other."""
 FLOOR = {package: number for number, packages in enumerate(FLOORS) for package in packages}
@@ -26,8 +27,8 @@ STEP = (
     "gmmae.training.step",
     "gmmae.models.autoencoder",
     "gmmae.models.losses",
-    "gmmae.training.schedules",
-    "gmmae.data.batches",
+    "gmmae.scaling.schedules",
+    "gmmae.scaling.batches",
 )
 """What a program that has its own loop needs."""
 
@@ -73,8 +74,8 @@ def within(name, package):
 
 def test_the_reading_finds_what_is_there():
     assert {"gmmae.models.mixture", "gmmae.models.encoder"} <= own("gmmae.models.autoencoder")
-    assert "gmmae.figures.canvas" in own("gmmae.figures.curves")  # from gmmae.figures import canvas
-    assert "gmmae.training.loop" in own("gmmae.commands.cli")  # inside a function
+    assert "gmmae.plotting.canvas" in own("gmmae.plotting.curves")  # from gmmae.plotting import canvas
+    assert "gmmae.training.loop" in own("gmmae.cli.main")  # inside a function
 
 
 def test_every_module_lies_in_a_package_that_has_a_floor_and_says_what_it_is_for():
@@ -100,7 +101,7 @@ def test_data_and_models_meet_in_the_workloads_only():
         for name in MODULES
         if {"data", "models"} <= {package_of(target) for target in own(name)} and name != "gmmae.__init__"
     }
-    assert meeting == {"gmmae.workloads.nodules", "gmmae.workloads.cells", "gmmae.workloads.segmentation"}
+    assert meeting == {"gmmae.workloads.nodules", "gmmae.workloads.lattice", "gmmae.workloads.segmentation"}
 
 
 def identifiers(name):
@@ -125,7 +126,7 @@ def test_only_distributed_starts_and_stops_jax_among_processes():
         for node in ast.walk(TREES[name])
         if isinstance(node, ast.Attribute) and node.attr in calls and ast.unparse(node.value).endswith("distributed")
     }
-    assert found == {"gmmae.processes.distributed"}
+    assert found == {"gmmae.multihost.distributed"}
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,7 @@ def test_only_checked_voxels_of_a_volume_are_used():
     assert calls == {f"gmmae.data.extraction.{name}" for name in ("voxels", "geometry", "extract")}
 
 
-@pytest.mark.parametrize("name", ["gmmae.processes.parent", "gmmae.processes.supervisor", "gmmae.base.config"])
+@pytest.mark.parametrize("name", ["gmmae.multihost.watchdog", "gmmae.sweep.supervisor", "gmmae.config.schema"])
 def test_what_must_work_without_jax_knows_no_jax(name):
     assert not {target.split(".")[0] for current in reached_from(name) for target in imports(current)} & {
         "jax",
@@ -170,15 +171,15 @@ def test_what_must_work_without_jax_knows_no_jax(name):
 @pytest.mark.parametrize(
     ("package", "allowed"),
     [
-        ("matplotlib", ["gmmae.figures"]),
-        ("scipy", ["gmmae.figures", "gmmae.data", "gmmae.analysis", "gmmae.generation"]),
+        ("matplotlib", ["gmmae.plotting", "gmmae.planner.figures", "gmmae.generation.judging.figures"]),
+        ("scipy", ["gmmae.plotting", "gmmae.data", "gmmae.scaling", "gmmae.planner", "gmmae.sweep.report", "gmmae.generation"]),
         ("sklearn", ["gmmae.generation"]),
-        ("SimpleITK", ["gmmae.figures", "gmmae.data", "gmmae.generation.insertion"]),
-        ("tensorboardX", ["gmmae.training.writers"]),
+        ("SimpleITK", ["gmmae.plotting", "gmmae.data", "gmmae.generation.insertion"]),
+        ("tensorboardX", ["gmmae.training.tensorboard"]),
         ("orbax", ["gmmae.training.checkpoint"]),
         ("submitit", ["gmmae.sweep.cluster"]),
-        ("tyro", ["gmmae.commands.arguments"]),
-        ("rich", ["gmmae.training.terminal", "gmmae.data", "gmmae.sweep.display", "gmmae.commands.cell"]),
+        ("tyro", ["gmmae.cli.arguments"]),
+        ("rich", ["gmmae.training.terminal", "gmmae.data", "gmmae.sweep.display", "gmmae.sweep.worker"]),
     ],
 )
 def test_heavy_packages_stay_in_their_places(package, allowed):

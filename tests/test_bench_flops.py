@@ -4,11 +4,10 @@ import jax
 import pytest
 
 from benchmarks import flops
-from gmmae.base.arms import OptimConfig
-from gmmae.base.config import Config, ParallelConfig
-from gmmae.data.config import DataConfig
-from gmmae.models.config import ModelConfig
-from gmmae.training import programs
+from gmmae.config.schema import Config, OptimConfig, ParallelConfig
+from gmmae.data.settings import DataConfig
+from gmmae.models.settings import ModelConfig
+from gmmae.training import compilation
 from gmmae.workloads import nodules
 from tests.small import small
 
@@ -37,9 +36,9 @@ def test_a_second_convolution_needs_its_input_s_gradient_too():
 
 
 def test_the_optimiser_s_parameters_are_the_model_s():
-    setup = programs.prepare(TINY)
+    setup = compilation.prepare(TINY)
     counted = flops.of_step(TINY)["optimiser"] / flops.ADAM
-    assert counted == programs.parameter_count(programs.initial_state(setup).params)
+    assert counted == compilation.parameter_count(compilation.initial_state(setup).params)
 
 
 def test_the_forward_product_is_what_xla_counts():

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import gpu_links, gpu_report
 from benchmarks.gpu_report import SECTIONS, Outcome, Section, left_out, outcome, report, text
-from gmmae.base.nvidia import Gpu
+from gmmae.system.nvidia import Gpu
 
 H100 = Gpu("NVIDIA H100", "580.65", 9.0)
 OLD = Gpu("Tesla K80", "470.1", 3.7)

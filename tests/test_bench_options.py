@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import options
-from gmmae.base.config import to_toml
+from gmmae.config.toml import to_toml
 from tests.small import small
 
 FOLDER = Path(options.__file__).parent

@@ -21,10 +21,10 @@ from benchmarks.peers.quadratic import coefficients
 from benchmarks.peers.roster import Place
 from benchmarks.peers.worker import answer, to_target
 from benchmarks.spread import array_distance, distance
-from gmmae.base.arms import ARMS, Rates
-from gmmae.base.config import to_toml
-from gmmae.base.errors import InputError
+from gmmae.config.toml import to_toml
 from gmmae.models import mixture
+from gmmae.scaling.strategies import ARMS, Rates
+from gmmae.system.errors import InputError
 from tests.small import small
 
 SAMPLES, VALIDATION = 22, 6  # three steps of 8, 8 and 6

@@ -10,14 +10,14 @@ import jax
 import numpy as np
 import pytest
 
-from gmmae.base.config import Config
-from gmmae.base.environment import THREADS
-from gmmae.base.errors import InputError
-from gmmae.base.records import from_json, to_json
-from gmmae.data.batches import epoch_order
-from gmmae.training import programs
+from gmmae.config.schema import Config
+from gmmae.scaling.batches import epoch_order
+from gmmae.system.environment import THREADS
+from gmmae.system.errors import InputError
+from gmmae.training import compilation
 from gmmae.training.loop import run
 from gmmae.training.parallel import AXIS, exact_mean
+from gmmae.training.records import from_json, to_json
 from gmmae.training.step import train_epoch
 from tests.small import Recorder, fingerprint, small
 
@@ -73,15 +73,15 @@ def test_virtual_devices_have_the_bits_of_as_many_real_ones(tmp_path):
 @pytest.mark.slow
 def test_all_replicas_are_equal_after_an_epoch():
     """Seen through a sharded output: a replicated one would show the first only."""
-    setup = programs.prepare(small(parallel__devices=4, **EXACT))
+    setup = compilation.prepare(small(parallel__devices=4, **EXACT))
 
     def program(state, volumes, indices, weights, part):
         step = {"losses": setup.workload.losses, "optimizer": setup.optimizer, "average": partial(exact_mean, part=part)}
         return train_epoch(state, volumes, indices, weights, **step)[0].params
 
     mapped = jax.pmap(program, axis_name=AXIS, in_axes=(None, None, 0, 0, 0), devices=list(setup.devices.devices))
-    samples = programs.deal(setup, epoch_order(0, 1, setup.train_plan.samples), setup.train_plan)
-    start = programs.initial_state(setup)
+    samples = compilation.deal(setup, epoch_order(0, 1, setup.train_plan.samples), setup.train_plan)
+    start = compilation.initial_state(setup)
     params = jax.device_get(mapped(start, setup.workload.data.train, *samples))
     for leaf, before in zip(jax.tree.leaves(params), jax.tree.leaves(start.params), strict=True):
         assert all(replica.tobytes() == leaf[0].tobytes() for replica in leaf)
@@ -90,10 +90,10 @@ def test_all_replicas_are_equal_after_an_epoch():
 
 def after_an_epoch(**changes) -> list[np.ndarray]:
     """The parameters' and the optimiser's arrays."""
-    setup = programs.prepare(small(**changes))
-    with programs.arithmetic(setup.config):
-        state = setup.devices.replicate(programs.initial_state(setup))
-        return jax.tree.leaves(jax.device_get(programs.train_program(setup, state)(state, 1)[0]))
+    setup = compilation.prepare(small(**changes))
+    with compilation.arithmetic(setup.config):
+        state = setup.devices.replicate(compilation.initial_state(setup))
+        return jax.tree.leaves(jax.device_get(compilation.train_program(setup, state)(state, 1)[0]))
 
 
 @pytest.mark.slow
@@ -123,13 +123,13 @@ def test_other_shards_have_other_bits(monkeypatch):
 )
 def test_what_cannot_be_exact_is_refused(changes, message):
     with pytest.raises(InputError, match=message):
-        programs.prepare(small(**EXACT | changes))
+        compilation.prepare(small(**EXACT | changes))
 
 
 def test_too_few_threads_are_refused(monkeypatch):
     monkeypatch.setenv(THREADS, "2")
     with pytest.raises(InputError, match=r"needs PJRT_NPROC = parallel.shards = 8 "):
-        programs.prepare(small(**EXACT))
+        compilation.prepare(small(**EXACT))
 
 
 @pytest.mark.slow

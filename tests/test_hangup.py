@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import pytest
 
-from gmmae.base.config import to_toml
-from gmmae.base.errors import StorageError
-from gmmae.base.streams import Outlasting
+from gmmae.config.toml import to_toml
+from gmmae.system.errors import StorageError
+from gmmae.system.streams import Outlasting
 from tests.small import small
 
 ROOT = Path(__file__).parent.parent

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import pytest
 
-from gmmae.base.errors import InputError
-from gmmae.training import loop, programs
+from gmmae.system.errors import InputError
+from gmmae.training import compilation, loop
 from tests.small import Recorder, small
 
 ROOT = Path(__file__).parent.parent
@@ -27,7 +27,7 @@ def memory_runs_out(*_: object, **__: object) -> Any:
 
 
 def at_compilation(monkeypatch) -> None:
-    monkeypatch.setattr(programs, "build", memory_runs_out)
+    monkeypatch.setattr(compilation, "build", memory_runs_out)
 
 
 def at_the_block(monkeypatch) -> None:
@@ -35,14 +35,14 @@ def at_the_block(monkeypatch) -> None:
 
 
 def at_the_first_validation(monkeypatch) -> None:
-    monkeypatch.setattr(programs, "evaluate_program", lambda *_: memory_runs_out)
+    monkeypatch.setattr(compilation, "evaluate_program", lambda *_: memory_runs_out)
 
 
 def interrupted(monkeypatch) -> None:
     def interrupt(*_: object) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(programs, "build", interrupt)
+    monkeypatch.setattr(compilation, "build", interrupt)
 
 
 FAILURES = {

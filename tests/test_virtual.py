@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from gmmae.base.records import Record
 from gmmae.training.loop import run
+from gmmae.training.records import Record
 from tests.small import Recorder, losses, small
 
 pytestmark = pytest.mark.slow

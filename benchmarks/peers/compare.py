@@ -10,8 +10,8 @@ from benchmarks.peers.fleet import Worker, idle_shares
 from benchmarks.peers.problem import first_losses
 from benchmarks.peers.roster import ROSTER
 from benchmarks.spread import array_distance, distance, ratios, spread
-from gmmae.base.errors import InputError
-from gmmae.report.tables import Table
+from gmmae.plotting.tables import Table
+from gmmae.system.errors import InputError
 
 TOLERANCE = 1e-4
 """Largest relative difference from ours, of any loss and of any array of the first gradient."""

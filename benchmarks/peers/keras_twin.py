@@ -16,7 +16,7 @@ from benchmarks.peers.problem import Arrays, Autoencoder, Problem
 from benchmarks.peers.quadratic import coefficients
 from benchmarks.peers.roster import Last, Place
 
-EVAL_BATCH = 64  # as gmmae.training.programs.EVAL_DEVICE_BATCH
+EVAL_BATCH = 64  # as gmmae.training.compilation.EVAL_DEVICE_BATCH
 
 
 class Density(keras.layers.Layer):

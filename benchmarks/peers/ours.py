@@ -19,15 +19,15 @@ from benchmarks.options import guarded
 from benchmarks.peers import problem
 from benchmarks.peers.problem import Arrays, Problem
 from benchmarks.peers.roster import Last, Place
-from gmmae.base.config import Config, changed, flatten
-from gmmae.base.errors import InputError
-from gmmae.base.provenance import versions
-from gmmae.base.records import LOSS
-from gmmae.commands.arguments import config_path, read_config
-from gmmae.data.batches import plan, shards
-from gmmae.training import programs
+from gmmae.config.schema import LOSS, Config, changed, flatten
+from gmmae.config.toml import find
+from gmmae.scaling.batches import plan, shards
+from gmmae.system.errors import InputError
+from gmmae.system.provenance import versions
+from gmmae.training import compilation
 from gmmae.training.parallel import pmean
 from gmmae.training.step import TrainState
+from gmmae.workloads.configuration import read_config
 
 CONSTANT_RATE = {"optim.decay_epochs": (), "optim.ramp_epochs": 0, "optim.cosine_epochs": 0}
 TRAINING = {"arm": "strong", "optim.clip_norm": 0.0, **CONSTANT_RATE, "data.augment": False}
@@ -48,7 +48,7 @@ def configuration(
     need not draw places. The learning rate of slices is constant, because the twins have no schedule. `changes` are other
     fields, `section__field`.
     """
-    config = changed(read_config(config_path(name)), **(changes or {}))
+    config = changed(read_config(find(name)), **(changes or {}))
     config = dataclasses.replace(config, precision=precision)
     if config.workload == "segmentation":
         rate = {key.replace(".", "__"): value for key, value in CONSTANT_RATE.items()}
@@ -68,8 +68,8 @@ def problem_of(**source: Any) -> Problem:
     if config.workload not in shapes:
         raise InputError(f"the twins need a workload among {', '.join(shapes)}; got {config.workload!r}: {OTHER}")
     shape, given = shapes[config.workload](config)
-    setup = programs.prepare(config)
-    params = programs.initial_state(setup).params
+    setup = compilation.prepare(config)
+    params = compilation.initial_state(setup).params
     train, validation = map(given, setup.workload.data)
     return Problem(
         workload=config.workload,
@@ -115,7 +115,7 @@ def unet(config: Config) -> tuple[dict[str, Any], Given]:
     _require(config, UNET)
 
     def given(samples: Any) -> Arrays:
-        with programs.arithmetic(config):
+        with compilation.arithmetic(config):
             images, labels = (np.asarray(array) for array in seen(data, samples, None))
         return {"images": images[..., 0], "truth": labels == NODULE, "counted": labels != OUTSIDE}
 
@@ -149,8 +149,8 @@ class Ours:
 
     def __init__(self, config: Config, params: Arrays | None = None):
         self.params = params or {}
-        self.setup = programs.prepare(config)
-        self.start = programs.initial_state(self.setup)
+        self.setup = compilation.prepare(config)
+        self.start = compilation.initial_state(self.setup)
         self.trains: dict[int, Any] = {}
         self.evaluates: Callable[[Any], dict[str, float]] | None = None
         self.reduce: Callable[[], Any] | None = None
@@ -166,7 +166,7 @@ class Ours:
             self.state = self.setup.devices.replicate(self.start)
 
     def _arithmetic(self) -> Any:
-        return programs.arithmetic(self.setup.config)
+        return compilation.arithmetic(self.setup.config)
 
     def train(self, samples: int, epoch: int) -> None:
         self.losses(samples, epoch)
@@ -176,24 +176,24 @@ class Ours:
             if samples not in self.trains:
                 count, batch = self.setup.devices.count, self.setup.train_plan.batch
                 sized = self.setup._replace(train_plan=plan(samples, batch, count, self.setup.train_plan.micro_batch))
-                self.trains[samples] = programs.train_program(sized, self.state)
+                self.trains[samples] = compilation.train_program(sized, self.state)
             self.state, losses = self.trains[samples](self.state, epoch)
         return losses
 
     def evaluate(self) -> float:
         with self._arithmetic():
-            self.evaluates = self.evaluates or programs.evaluate_program(self.setup, self.state.params)
+            self.evaluates = self.evaluates or compilation.evaluate_program(self.setup, self.state.params)
             return self.evaluates(self.state.params)[LOSS]
 
     def gradient(self) -> Arrays:
-        order = programs.epoch_order(self.setup.config.seed, 1, self.setup.train_plan.samples)
+        order = compilation.epoch_order(self.setup.config.seed, 1, self.setup.train_plan.samples)
         with self._arithmetic():
             return self.gradient_of(jax.device_get(self.state.params), order[: self.setup.train_plan.batch])
 
     def gradient_of(self, params: Any, index: np.ndarray) -> Arrays:
         """Of the mean loss of some training samples."""
         with self._arithmetic():
-            samples = programs.cast(self.setup.config, self.setup.workload.data.train)
+            samples = compilation.cast(self.setup.config, self.setup.workload.data.train)
             chosen = jax.tree.map(lambda array: array[index], samples)
             return flat(self.gradient_program(params, chosen))
 
@@ -210,8 +210,8 @@ class Ours:
             params = unflat(self.params)
             state = self.setup.devices.replicate(TrainState(params, jax.tree.map(np.zeros_like, params)))
             setup = self.setup._replace(optimizer=optax.GradientTransformation(zeros, keep))
-            state, _ = programs.train_program(setup, state)(state, 1)
-            order = programs.epoch_order(setup.config.seed, 1, setup.train_plan.samples)
+            state, _ = compilation.train_program(setup, state)(state, 1)
+            order = compilation.epoch_order(setup.config.seed, 1, setup.train_plan.samples)
             dealt = shards(order, setup.train_plan)
             own = zip(dealt.indices[jax.process_index()], dealt.weights[jax.process_index()], strict=True)
             return flat(jax.device_get(state.opt_state)), [index[weights > 0].tolist() for index, weights in own]
@@ -224,7 +224,7 @@ class Ours:
     def _reduction(self, times: int) -> Callable[[], Any]:
         """`times` means of the gradient's size over the processes, one after the other."""
         devices = self.setup.devices
-        vector = devices.replicate(np.zeros(programs.parameter_count(self.start.params), np.float32))
+        vector = devices.replicate(np.zeros(compilation.parameter_count(self.start.params), np.float32))
         ones = devices.shard(np.ones((devices.count, 1), np.float32))
 
         def program(vector: Any, ones: Any) -> Any:

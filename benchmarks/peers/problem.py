@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gmmae.data.batches import epoch_order
+from gmmae.scaling.batches import epoch_order
 
 Arrays = dict[str, np.ndarray]
 

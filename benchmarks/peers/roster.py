@@ -52,7 +52,7 @@ class Peer(Protocol):
         ...
 
     def last(self, recipe: str) -> Last:
-        """What an epoch at the problem's parameters, which stay, ends with, divided by a recipe of `studies.last_batches`."""
+        """What an epoch at the problem's parameters, which stay, ends with, divided as `experiments.last_batches` says."""
         ...
 
 
@@ -83,7 +83,7 @@ ROSTER = {
     "torch-ddp": Entry("PyTorch DDP, eager, two processes", "torch", "torch_twin", {"mode": ""}, 2, CPU),
     "torch-ddp-compile": Entry("PyTorch DDP, torch.compile, two processes", "torch", "torch_twin", {"mode": "default"}, 2, CPU),
     "horovod": Entry(
-        "Horovod with PyTorch, two processes", "horovod", "horovod_twin", {}, 2, CPU, installed_by="studies/horovod.sh"
+        "Horovod with PyTorch, two processes", "horovod", "horovod_twin", {}, 2, CPU, installed_by="experiments/horovod.sh"
     ),
     "keras-2": Entry("Keras on TensorFlow, own loop, two processes", "tensorflow", "keras_pair", {}, 2, CPU, NODULES),
 }

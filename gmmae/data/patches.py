@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int32, Real, UInt8
 
-from gmmae.data.native import Scanned
+from gmmae.data.native_volumes import Scanned
 from gmmae.data.synthetic.painting import interpolate
 from gmmae.data.volumes import DataError
 
@@ -22,7 +22,7 @@ class Patches(NamedTuple):
     """Patches, several of one volume where they are slices.
 
     Attributes:
-      values: as in `gmmae.data.native.Scanned`; channels are neighbouring slices, or one.
+      values: as in `gmmae.data.native_volumes.Scanned`; channels are neighbouring slices, or one.
       labels: 0, `NODULE` or `OUTSIDE`.
       offsets: where what is seen begins in a patch when its place is not drawn.
       volumes: the number of each patch's volume.

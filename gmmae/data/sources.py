@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float32
 
-from gmmae.data.config import DataConfig
 from gmmae.data.extraction import prepare
+from gmmae.data.settings import DataConfig
 from gmmae.data.splits import Split, split
 from gmmae.data.synthetic.volumes import synthetic_nodules
 from gmmae.data.volumes import Nodules, central_section, joined, to_density

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Float32, Float64, Real, Shaped
 
-from gmmae.base.errors import InputError, printable
+from gmmae.system.errors import InputError, printable
 
 Point = tuple[float, float, float]
 """A place in the world, or a length along each of its axes: x, y, z in mm, LPS as in ITK."""

@@ -3,7 +3,7 @@
 import csv
 from pathlib import Path
 
-from gmmae.data.extraction import places
+from gmmae.data.extraction import world_coordinates
 from gmmae.generation.generator import Generated
 
 COLUMNS = (
@@ -18,7 +18,7 @@ def write(generated: Generated, out: Path, run: str, seed: int) -> None:
 
     Args:
       generated: volumes of three axes.
-      out: the folder, as `gmmae.base.output.whole_folder` gives it.
+      out: the folder, as `gmmae.system.files.whole_folder` gives it.
       run: the id of the run whose model made them.
       seed: of the sample.
     """
@@ -31,7 +31,7 @@ def write(generated: Generated, out: Path, run: str, seed: int) -> None:
     for i, name in enumerate(nodules.names):
         file = f"{name}.nii.gz"
         for folder, values in volumes.items():
-            places.write(out / folder / file, values[i], (0.0, 0.0, 0.0), float(nodules.details.edge_mm[i]))
+            world_coordinates.write(out / folder / file, values[i], (0.0, 0.0, 0.0), float(nodules.details.edge_mm[i]))
         donors = (" ".join(dict.fromkeys(names[i])) for names in (generated.shape_donors, generated.texture_donors))
         known = (nodules.categories[i], f"{nodules.details.diameter_mm[i]:.6f}", run, seed)
         rows.append([file, *known, generated.nearest[i], f"{generated.distance[i]:.6f}", generated.turn[i], *donors])

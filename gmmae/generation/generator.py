@@ -8,16 +8,16 @@ import numpy as np
 from jaxtyping import Float, Float32, Int, Int16, Shaped
 from scipy import ndimage
 
-from gmmae.base.config import Config
-from gmmae.base.errors import InputError
+from gmmae.config.schema import Config
 from gmmae.data.volumes import Details, Nodules, masses, to_density, windowed
 from gmmae.generation import prior as priors
-from gmmae.generation.novelty import COPY_PERCENTILE, nearest, symmetries
+from gmmae.generation.judging.novelty import COPY_PERCENTILE, nearest, symmetries
 from gmmae.generation.prior import Prior, Strengths
 from gmmae.generation.texture import block_weights, mosaic, signed_distances, with_grey_levels
+from gmmae.system.errors import InputError
 
 if TYPE_CHECKING:
-    from gmmae.workloads.workload import Params, Workload
+    from gmmae.workloads.interface import Params, Workload
 
 BATCH = 64
 """Samples that are encoded or decoded at a time."""
@@ -67,8 +67,8 @@ class Generated(NamedTuple):
       nodules: values in HU (int16), categories, the diameters and edges that were drawn, and masks where the training set
         has them. Each is a group of its own, and lies at the world's origin.
       nearest: the training nodule that each is nearest to.
-      distance: to it, as `gmmae.generation.novelty.nearest` measures, before it was turned.
-      turn: which of `gmmae.generation.novelty.symmetries` it was put into; 0 leaves it as its donors lie.
+      distance: to it, as `gmmae.generation.judging.novelty.nearest` measures, before it was turned.
+      turn: which of `gmmae.generation.judging.novelty.symmetries` it was put into; 0 leaves it as its donors lie.
       shape_donors, texture_donors: the training nodules that the prior's bands and the texture's blocks come from.
       rejected: samples that were thrown away for being too near.
     """
@@ -195,7 +195,7 @@ class Generator(NamedTuple):
     ) -> Generated:
         values, outline = drawn["values"], drawn["outline"]
         if shape != self.model.shape:
-            from gmmae.workloads.cells import density_at
+            from gmmae.workloads.lattice import density_at
 
             stretch = _stretch(self.model.shape, shape)
             density = density_at(drawn["weights"], drawn["means"], drawn["covariances"], shape, stretch)
@@ -278,11 +278,11 @@ def _in_batches(model: Model, function: Callable[..., Any], given: np.ndarray) -
     """
     import jax
 
-    from gmmae.training import programs
+    from gmmae.training import compilation
 
     compiled, parts = jax.jit(function), []
-    with programs.arithmetic(model.config):
-        given = programs.cast(model.config, given)
+    with compilation.arithmetic(model.config):
+        given = compilation.cast(model.config, given)
         for start in range(0, len(given), BATCH):
             part = given[start : start + BATCH]
             padded = np.concatenate([part, np.repeat(part[-1:], BATCH - len(part), axis=0)])

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
 
-from gmmae.base.output import whole_file
+from gmmae.system.files import whole_file
 
 
 class Strengths(NamedTuple):

@@ -7,17 +7,17 @@ from flax import linen as nn
 from jax import lax
 from jaxtyping import Array, Float
 
-from gmmae.models import together
-from gmmae.models.config import ModelConfig
 from gmmae.models.encoder import Encoder, Heads
-from gmmae.models.exponent import Ranges, coefficients
+from gmmae.models.kernels import per_sample_loss
+from gmmae.models.kernels.log_density import Ranges, coefficients
 from gmmae.models.losses import PointLoss, mean_of_each
 from gmmae.models.mixture import Logits, Mixture, density_of, from_logits, grid, monomials_at
+from gmmae.models.settings import ModelConfig
 
 try:
-    from gmmae.models import fused
+    from gmmae.models.kernels import loss_kernel
 except ImportError:  # JAX will part with Pallas' Triton, it says since 0.11; then a GPU computes one operation after the other
-    fused = None
+    loss_kernel = None
 
 
 class MixtureAutoencoder(nn.Module):
@@ -51,12 +51,12 @@ class MixtureAutoencoder(nn.Module):
 
         def by_sample(planes: Array, volumes: Array) -> Array:
             terms, monomials = self._terms(planes, volumes), monomials_at(_centres(volumes))
-            return together.of_polynomials(terms, monomials, volumes.reshape(len(volumes), -1), point_loss)
+            return per_sample_loss.of_polynomials(terms, monomials, volumes.reshape(len(volumes), -1), point_loss)
 
         planes = self._planes(volumes)
         forms = {"cpu": by_sample, "default": plain}
-        if fused and self.fused and planes.dtype == jnp.float32:
-            forms["cuda"] = partial(fused.losses, point_loss=point_loss, ranges=self._ranges(volumes), interpret=False)
+        if loss_kernel and self.fused and planes.dtype == jnp.float32:
+            forms["cuda"] = partial(loss_kernel.losses, point_loss=point_loss, ranges=self._ranges(volumes), interpret=False)
         return lax.platform_dependent(planes, volumes, **forms)
 
     def mixture(self, volumes: Float[Array, "samples *volume"]) -> Mixture:

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from gmmae.models.convolution import Conv
+from gmmae.models.kernels.convolution import Conv
+from gmmae.models.kernels.precision import dense_product, matmul, tf32_wanted
 from gmmae.models.mixture import head_planes
-from gmmae.models.products import dense_product, matmul, tf32_wanted
 
 
 @jax.custom_vjp

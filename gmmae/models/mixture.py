@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from gmmae.models.products import FULL
+from gmmae.models.kernels.precision import FULL
 
 LOG_2PI = math.log(2 * math.pi)
 

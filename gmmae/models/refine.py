@@ -15,8 +15,8 @@ import optax
 from jax import lax
 from jaxtyping import Array, Float
 
-from gmmae.models import axis_aligned, together
-from gmmae.models.axis_aligned import AxisAligned
+from gmmae.models.kernels import axis_aligned, per_sample_loss
+from gmmae.models.kernels.axis_aligned import AxisAligned
 from gmmae.models.losses import PointLoss, mean_of_each
 from gmmae.models.mixture import Mixture, coefficients_of, density, density_of, grid, monomials_at
 
@@ -126,7 +126,7 @@ def _losses(volumes: Array, point_loss: PointLoss) -> Callable[[Mixture | AxisAl
     points, flat = _centres(volumes), volumes.reshape(len(volumes), -1)
 
     def by_sample(terms: Array) -> Array:
-        return together.of_polynomials(terms, monomials_at(points), flat, point_loss)
+        return per_sample_loss.of_polynomials(terms, monomials_at(points), flat, point_loss)
 
     def plain(terms: Array) -> Array:
         return mean_of_each(point_loss(density_of(terms, points), flat))

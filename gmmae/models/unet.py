@@ -3,7 +3,7 @@
 A stage is two convolutions, each with a normalisation and a leaky ReLU. Between stages a convolution of kernel and stride 2
 halves every axis on the way down, and a transposed one doubles it on the way up, where what the stage of that size had found
 is laid beside. Kernels that do not overlap are one matrix product over blocks, fast on every device; the other convolutions are
-those of `gmmae.models.convolution`.
+those of `gmmae.models.kernels.convolution`.
 
 Normalisation is by sample: over the voxels of one channel (instance), or of a group of channels (group). Batch normalisation
 would let a sample's loss depend on the others of its batch, and so on how the batch is divided: strong scaling would not be
@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
-from gmmae.models.convolution import Conv
-from gmmae.models.products import matmul, tf32_wanted
+from gmmae.models.kernels.convolution import Conv
+from gmmae.models.kernels.precision import matmul, tf32_wanted
 
 EPSILON = 1e-5
 """Added to a variance."""

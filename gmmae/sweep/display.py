@@ -9,10 +9,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from gmmae.base import stopping
-from gmmae.base.records import LOSS, Epoch
-from gmmae.sweep.cells import CRASHED, TIMED_OUT, CellRecord
+from gmmae.config.schema import LOSS
 from gmmae.sweep.grid import Cell, SweepConfig
+from gmmae.sweep.runs import CRASHED, TIMED_OUT, CellRecord
+from gmmae.system import stop_reasons
+from gmmae.training.records import Epoch
 from gmmae.training.terminal import standard_output
 
 COLOURS = {"reached": "green", "starting": "cyan", "epoch": "cyan", "waiting": "dim", "interrupted": "yellow"}
@@ -35,7 +36,7 @@ def cell_text(record: CellRecord) -> str:
     run = record.record
     if run is None or record.outcome in (CRASHED, TIMED_OUT):
         return record.outcome
-    if record.outcome == stopping.TARGET_REACHED:
+    if record.outcome == stop_reasons.TARGET_REACHED:
         return f"reached at epoch {run.epochs}"
     return f"{record.outcome} at {_value_text(run.metric, run.final_value)}"
 

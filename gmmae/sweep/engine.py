@@ -1,6 +1,6 @@
 """A sweep: each cell of the grid in a subprocess of its own, what is finished left alone, what fails recorded and left behind.
 
-Files are in `gmmae.sweep.cells`, the grid in `gmmae.sweep.grid`, processes in `gmmae.processes.supervisor` or
+Files are in `gmmae.sweep.runs`, the grid in `gmmae.sweep.grid`, processes in `gmmae.sweep.supervisor` or
 `gmmae.sweep.cluster.jobs`. The record of a cell is written when its process has ended; a cell without one is computed again by
 the next call, and resumes from its run's checkpoint. When the records of a path's cells are written, its checkpoints are
 removed, unless they are to be kept.
@@ -12,18 +12,20 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from gmmae.base import arms, stopping
-from gmmae.base.config import StopConfig, defaults, flatten, flatten_table, to_toml
-from gmmae.base.errors import InputError
-from gmmae.base.output import write_text
-from gmmae.base.records import Record, read_history
-from gmmae.base.workdir import WorkDir, alone, differences, finished, writable
-from gmmae.processes.supervisor import Ended, Job, describe, last_lines
-from gmmae.sweep import timing as sweep_timing
-from gmmae.sweep.cells import CRASHED, FAILED, TIMED_OUT, CellRecord, SweepDir, on_devices, read_toml
+from gmmae.config.schema import StopConfig, defaults, flatten
+from gmmae.config.toml import flatten_table, to_toml
+from gmmae.scaling import strategies
+from gmmae.sweep import step_times as sweep_timing
 from gmmae.sweep.display import SweepDisplay, cell_text, course_text
 from gmmae.sweep.grid import Cell, SweepConfig, cells, left_out, paths
 from gmmae.sweep.jobs import execute, training_job
+from gmmae.sweep.runs import CRASHED, FAILED, TIMED_OUT, CellRecord, SweepDir, on_devices, read_toml
+from gmmae.sweep.supervisor import Ended, Job, describe, last_lines
+from gmmae.system import stop_reasons
+from gmmae.system.errors import InputError
+from gmmae.system.files import write_text
+from gmmae.training.records import Record, read_history
+from gmmae.training.workdir import WorkDir, alone, differences, finished, writable
 
 FIXED = ("mode", "run.stop.target", "run.stop.metric", "run.stop.goal", "run.stop.collapse_epochs")
 """Keys that a sweep may not change, beside those that no run may: they decide how its finished cells ended."""
@@ -69,7 +71,7 @@ def sweep(
             display.say(summary(records, len(grid)))
         if reason:
             display.say("the same command goes on where it stopped")
-            return stopping.EXIT_CODES[reason]
+            return stop_reasons.EXIT_CODES[reason]
         untimed = sweep_timing.failures(config, folder, wanted)
         for line in untimed:
             display.say(line)
@@ -81,7 +83,7 @@ def sweep(
 
 def interrupted(code: int) -> bool:
     """Whether an exit code says that the sweep was stopped from outside."""
-    return code in (stopping.EXIT_CODES[reason] for reason in stopping.INTERRUPTED)
+    return code in (stop_reasons.EXIT_CODES[reason] for reason in stop_reasons.INTERRUPTED)
 
 
 def summary(records: Sequence[CellRecord], total: int) -> str:
@@ -151,7 +153,7 @@ def _stands(record: CellRecord, folder: SweepDir, stop: StopConfig, retry: bool)
 
 def _over(record: Record, run: WorkDir, stop: StopConfig) -> bool:
     """Whether a run has nothing left to do under these rules; one that stalled is judged again, as its patience may change."""
-    return finished(record, stop, run.read_rows() if record.stop_reason == stopping.STALLED else ())
+    return finished(record, stop, run.read_rows() if record.stop_reason == stop_reasons.STALLED else ())
 
 
 def _require_same_strategy(config: SweepConfig, folder: SweepDir, found: CellRecord) -> None:
@@ -159,7 +161,7 @@ def _require_same_strategy(config: SweepConfig, folder: SweepDir, found: CellRec
     run = found.record
     if run is None:
         return
-    strategy = arms.follow(found.arm, config.run.optim, found.devices, run.train_samples)
+    strategy = strategies.follow(found.arm, config.run.optim, found.devices, run.train_samples)
     if (run.global_batch, run.learning_rate) != (strategy.global_batch, strategy.rates.peak):
         raise InputError(
             f"{folder.record(found.cell)} must have its arm's batch and learning rate, {strategy.global_batch} and "
@@ -194,7 +196,7 @@ def _cell_record(config: SweepConfig, folder: SweepDir, cell: Cell, job: Job, en
     except InputError as error:  # not a record, or a batch with fewer samples than the cell has devices
         return CellRecord(cell.arm, cell.devices, cell.seed, config.mode, CRASHED, job.name, None, str(error))
     outcome, message = (record.stop_reason if record else None) or CRASHED, ""
-    if ended.timed_out or ended.returncode != stopping.EXIT_CODES.get(outcome) or outcome in stopping.INTERRUPTED:
+    if ended.timed_out or ended.returncode != stop_reasons.EXIT_CODES.get(outcome) or outcome in stop_reasons.INTERRUPTED:
         outcome = TIMED_OUT if ended.timed_out else CRASHED
         message = f"{describe(ended)}: {last_lines(job.log) or 'nothing said'} ({job.log})"
     return CellRecord(cell.arm, cell.devices, cell.seed, config.mode, outcome, job.name, shown, message)

@@ -5,9 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple
 
-from gmmae.base import arms
-from gmmae.base.config import Config, changed, flatten
-from gmmae.base.rules import (
+from gmmae.config.rules import (
     SEED,
     ConfigError,
     NonNegativeFloat,
@@ -19,6 +17,8 @@ from gmmae.base.rules import (
     distinct,
     require,
 )
+from gmmae.config.schema import Config, changed, flatten
+from gmmae.scaling import strategies
 from gmmae.workloads.registry import configuration
 
 Mode = Literal["virtual", "measured", "throughput"]
@@ -26,7 +26,7 @@ Executor = Literal["processes", "local", "slurm"]
 
 
 def _known_arms(names: tuple[str, ...]) -> bool:
-    return bool(names) and len(set(names)) == len(names) and set(names) <= arms.ARMS.keys()
+    return bool(names) and len(set(names)) == len(names) and set(names) <= strategies.ARMS.keys()
 
 
 Counts = Annotated[tuple[int, ...], distinct(at_least(1))]
@@ -102,7 +102,7 @@ class SweepConfig(Section):
     run: Config = field(default_factory=configuration)
 
     def __post_init__(self) -> None:
-        require(_known_arms(self.arms), "arms", f"one or more, all different, of {', '.join(arms.ARMS)}", self.arms)
+        require(_known_arms(self.arms), "arms", f"one or more, all different, of {', '.join(strategies.ARMS)}", self.arms)
         super().__post_init__()
         for name in self.arms:
             most = max(_batch(self, name, n) for n in self.devices)
@@ -164,7 +164,7 @@ def left_out(config: SweepConfig) -> list[str]:
 
 
 def _batch(config: SweepConfig, arm: str, devices: int) -> int:
-    return arms.arm(arm).batch(config.run.optim, devices)
+    return strategies.arm(arm).batch(config.run.optim, devices)
 
 
 def run_config(config: SweepConfig, cell: Cell) -> Config:
@@ -193,7 +193,7 @@ def paths(config: SweepConfig, samples: int) -> Iterator[tuple[Cell, list[Cell]]
     for cell in cells(config):
         key: Any = cell
         if config.mode == "virtual":
-            key = cell.seed, arms.follow(cell.arm, config.run.optim, cell.devices, samples).path
+            key = cell.seed, strategies.follow(cell.arm, config.run.optim, cell.devices, samples).path
         shared.setdefault(key, []).append(cell)
     for members in shared.values():
         yield members[0], members

@@ -6,19 +6,20 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-from gmmae.base.config import to_toml
-from gmmae.base.environment import CPU_DEVICES, device_a_core
-from gmmae.base.gpus import places
-from gmmae.base.output import write_text
-from gmmae.processes.supervisor import Ended, Job, supervise
-from gmmae.sweep.cells import SweepDir
+from gmmae.config.toml import to_toml
+from gmmae.multihost.environment import device_a_core
 from gmmae.sweep.cluster.jobs import run_jobs
 from gmmae.sweep.grid import Cell, SweepConfig, run_config
+from gmmae.sweep.runs import SweepDir
+from gmmae.sweep.supervisor import Ended, Job, supervise
+from gmmae.system.environment import CPU_DEVICES
+from gmmae.system.files import write_text
+from gmmae.system.gpus import places
 
 Request = dict[str, list[int]]
 """What a process is to time: `batches` of a training step, and sample counts of a `validation` pass."""
 
-PROGRAM = (sys.executable, "-m", "gmmae.commands.cell")
+PROGRAM = (sys.executable, "-m", "gmmae.sweep.worker")
 """What a cell's process runs; its arguments follow."""
 
 

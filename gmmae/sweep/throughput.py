@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from gmmae.base import json_files
-from gmmae.base.config import Config
-from gmmae.base.errors import InputError
-from gmmae.base.json_files import checked
-from gmmae.base.output import write_text
-from gmmae.base.provenance import git_commit, versions
-from gmmae.data.batches import Plan
+from gmmae.config.schema import Config
+from gmmae.scaling.batches import Plan
 from gmmae.sweep.grid import TimingConfig
-from gmmae.training import programs
-from gmmae.training.programs import Setup
+from gmmae.system import json_files
+from gmmae.system.errors import InputError
+from gmmae.system.files import write_text
+from gmmae.system.json_files import checked
+from gmmae.system.provenance import git_commit, versions
+from gmmae.training import compilation
+from gmmae.training.compilation import Setup
 
 TRAINING, VALIDATION = "training", "validation"
 """What is timed, as the keys of `Timings.failed` call it: "training of 32"."""
@@ -64,13 +64,13 @@ def measure(config: Config, batches: Sequence[int], validation: Sequence[int], t
       validation: sample counts of a validation pass, at most the validation volumes.
       timing: warm-up steps, and how often.
     """
-    setup = programs.prepare(config)
-    with programs.arithmetic(config):
+    setup = compilation.prepare(config)
+    with compilation.arithmetic(config):
         return _measure(setup, batches, validation, timing)
 
 
 def _measure(setup: Setup, batches: Sequence[int], validation: Sequence[int], timing: TimingConfig) -> Timings:
-    state = programs.initial_state(setup)
+    state = compilation.initial_state(setup)
     failed: dict[str, str] = {}
     trains = _attempt(failed, TRAINING, batches, lambda batch: _train_block(setup, state, batch, timing))
     passes = _attempt(failed, VALIDATION, validation, lambda count: _validation_block(setup, state, count))
@@ -83,7 +83,7 @@ def _measure(setup: Setup, batches: Sequence[int], validation: Sequence[int], ti
         devices=n,
         device_kind=setup.devices.kind,
         oversubscribed=setup.devices.oversubscribed,
-        parameters=programs.parameter_count(state.params),
+        parameters=compilation.parameter_count(state.params),
         train=[_timing(batch, n, seconds[block]) for batch, block in trains.items()],
         validation=[_timing(count, n, seconds[block]) for count, block in passes.items()],
         failed=failed,
@@ -114,7 +114,7 @@ def _train_block(setup: Setup, start: Any, batch: int, timing: TimingConfig) -> 
     repeated = jax.tree.map(lambda array: _repeated(array, block.samples), data.train)
     sized = setup._replace(train_plan=block, workload=setup.workload._replace(data=data._replace(train=repeated)))
     held = [setup.devices.replicate(start)]  # each block takes over the memory of the one before
-    train = programs.train_program(sized, held[0])
+    train = compilation.train_program(sized, held[0])
 
     def run() -> float:
         began = time.perf_counter()
@@ -133,9 +133,9 @@ def _repeated(array: np.ndarray, samples: int) -> np.ndarray:
 
 def _validation_block(setup: Setup, start: Any, count: int) -> Callable[[], float]:
     sharers = setup.eval_plan.devices
-    sized = setup._replace(eval_plan=Plan(count, min(count, programs.EVAL_DEVICE_BATCH * sharers), sharers))
+    sized = setup._replace(eval_plan=Plan(count, min(count, compilation.EVAL_DEVICE_BATCH * sharers), sharers))
     params = setup.devices.replicate(start.params)
-    evaluate = programs.evaluate_program(sized, params)
+    evaluate = compilation.evaluate_program(sized, params)
 
     def run() -> float:
         began = time.perf_counter()

@@ -22,11 +22,11 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jaxtyping import Float64
 
-from gmmae.base.errors import InputError, StorageError
-from gmmae.base.records import PLAIN, Epoch
-from gmmae.processes import agreement
+from gmmae.multihost import agreement
+from gmmae.system.errors import InputError, StorageError
+from gmmae.training.records import PLAIN, Epoch
 from gmmae.training.step import TrainState
-from gmmae.workloads.workload import Params
+from gmmae.workloads.interface import Params
 
 
 class CheckpointError(InputError):

@@ -4,14 +4,15 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from gmmae.base.config import changed, flatten, flatten_table
-from gmmae.base.errors import InputError
-from gmmae.base.workdir import WorkDir, differences
-from gmmae.processes import agreement
-from gmmae.processes.peers import Group
+from gmmae.config.schema import changed, flatten
+from gmmae.config.toml import flatten_table
+from gmmae.multihost import agreement
+from gmmae.multihost.peers import Group
+from gmmae.system.errors import InputError
 from gmmae.training.checkpoint import OtherModelError, newest
-from gmmae.training.programs import Setup, blank_state, cast
+from gmmae.training.compilation import Setup, blank_state, cast
 from gmmae.training.step import TrainState
+from gmmae.training.workdir import WorkDir, differences
 
 SHAPES = ("data.ndim", "data.size")
 """Of the data, which are others where a model is tuned to them, what its shapes may follow."""

@@ -12,28 +12,29 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from gmmae.base import stopping
-from gmmae.base.clock import Clock
-from gmmae.base.config import Config, determining
-from gmmae.base.idle import IDLE
-from gmmae.base.interrupts import Interrupts
-from gmmae.base.records import LOSS, Epoch, Record, from_plain, plain
-from gmmae.base.workdir import WorkDir, begin, claim, finished
-from gmmae.processes import agreement
-from gmmae.processes.peers import ALONE, Group
-from gmmae.training import programs
-from gmmae.training.blocks import TrainBlock, block_program
+from gmmae.config.schema import LOSS, Config
+from gmmae.multihost import agreement
+from gmmae.multihost.peers import ALONE, Group
+from gmmae.scaling.identity import determining
+from gmmae.system import stop_reasons
+from gmmae.system.clock import Clock
+from gmmae.system.interrupts import Interrupts
+from gmmae.system.null_object import IDLE
+from gmmae.training import compilation, stopping
 from gmmae.training.checkpoint import Checkpoint, Checkpoints, Progress, restore_epoch
+from gmmae.training.compilation import Programs, Setup
 from gmmae.training.finetune import first_parameters
-from gmmae.training.journal import Journal
-from gmmae.training.probes import Norms, gradient_norms, noise_of
-from gmmae.training.programs import Programs, Setup
-from gmmae.training.startup import facts, new_record, require_checkpoint, require_metric, require_same_path, resume_warnings
+from gmmae.training.multi_epoch import TrainBlock, block_program
+from gmmae.training.noise_scale import Norms, gradient_norms, noise_of
+from gmmae.training.records import Epoch, Record, from_plain, plain
+from gmmae.training.run_logger import Journal
+from gmmae.training.run_summary import facts, new_record, require_checkpoint, require_metric, require_same_path, resume_warnings
 from gmmae.training.step import TrainState
+from gmmae.training.tensorboard import TensorBoard
 from gmmae.training.terminal import Display
-from gmmae.training.writers import TensorBoard
+from gmmae.training.workdir import WorkDir, begin, claim, finished
 from gmmae.workloads import registry
-from gmmae.workloads.workload import Events
+from gmmae.workloads.interface import Events
 
 DISPATCH_S = 1.0
 """Seconds that several epochs in one program may take, where nobody has said how many: so late a signal, or a row, may be."""
@@ -63,11 +64,11 @@ def run(config: Config, root: Path, display: Display, group: Group = ALONE) -> R
         if earlier is not None and ended:
             display.say(f"{root} holds a finished run: {earlier.stop_reason} after {earlier.epochs} epochs")
             return earlier
-        setup = programs.prepare(config)
+        setup = compilation.prepare(config)
         group.require_same(agreement.data(*setup.workload.data))
         checkpoints = Checkpoints(workdir.checkpoints, config.checkpoint.keep) if group.primary else None
         try:
-            with Interrupts() as interrupts, programs.arithmetic(config):
+            with Interrupts() as interrupts, compilation.arithmetic(config):
                 return _Run(setup, workdir, checkpoints, display, group, earlier).train(interrupts)
         finally:
             display.close()
@@ -88,7 +89,7 @@ class _Run:
         earlier: Record | None,
     ):
         self.setup, self.workdir, self.checkpoints, self.display, self.group = setup, workdir, checkpoints, display, group
-        start = programs.initial_state(setup)
+        start = compilation.initial_state(setup)
         self.record = new_record(setup, start)
         require_same_path(earlier, self.record)
         for line in resume_warnings(setup.config, earlier, self.record):
@@ -129,7 +130,7 @@ class _Run:
         words = facts(self.setup, self.record, self.workdir.root, done)
         self.display.start(words, max_epochs=stop.max_epochs, done=done)
         with self.clock.section("compile_s"):
-            compiled = programs.build(self.setup, self.state)
+            compiled = compilation.build(self.setup, self.state)
         # Gloo's first operation waits 30 s, and a cache of compiled programs serves process 0 alone.
         self.group.wait()
         validation = self.history[-1].validation if done else compiled.evaluate(self.state.params)
@@ -145,7 +146,7 @@ class _Run:
         self._begin()
         reason, _ = self._agree(self._stop_reason([row.train_loss for row in self.history[-1:]]) if done else None, None)
         self._show(compiled, val_loss, last=reason is not None)
-        if reason == stopping.TARGET_REACHED and (row := self.course.at_target()):
+        if reason == stop_reasons.TARGET_REACHED and (row := self.course.at_target()):
             self.display.say(
                 f"validation {stop.metric} {row.value(stop.metric):g} reached after epoch {row.epoch} of the {done} done before"
             )
@@ -172,7 +173,7 @@ class _Run:
 
     def _agree(self, end: str | None, interrupt: str | None) -> tuple[str | None, str | None]:
         """The end that the first process sees, by its clock, and the first interrupt of any process: the same for all."""
-        reasons = [None, *stopping.EXIT_CODES]
+        reasons = [None, *stop_reasons.EXIT_CODES]
         of_each = self.group.agree([reasons.index(end), reasons.index(interrupt)])
         return reasons[of_each[0, 0]], reasons[next((number for _, number in of_each if number), 0)]
 
@@ -206,7 +207,7 @@ class _Run:
             steps=epoch * plan.steps,
             samples=epoch * plan.samples,
             lr=np.asarray(self.setup.schedule(epoch * plan.steps - 1)).item(),
-            train_loss=programs.mean_over_steps(step_losses, plan),
+            train_loss=compilation.mean_over_steps(step_losses, plan),
             val_loss=validation[LOSS],
             **clocks,
             metrics={name: value for name, value in validation.items() if name != LOSS},
@@ -246,7 +247,7 @@ class _Run:
     def _write_record(self, reason: str | None) -> Record:
         last = self.history[-1] if self.history else None
         best = self.history[self.best_epoch - 1] if self.best_epoch else None
-        at_target = self.course.at_target() if reason == stopping.TARGET_REACHED else None
+        at_target = self.course.at_target() if reason == stop_reasons.TARGET_REACHED else None
         self.record = dataclasses.replace(
             self.record,
             stop_reason=reason,

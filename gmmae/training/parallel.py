@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Int32, PyTree
 
-from gmmae.base.errors import InputError
+from gmmae.system.errors import InputError
 from gmmae.training.reduction import OfBatch, in_parts, repeat, tree_sum
 
 AXIS = "devices"

@@ -1,7 +1,7 @@
 """The training step, the epoch and the evaluation as pure functions of one device's shard.
 
 `average` is the mean over devices, given by `gmmae.training.parallel`; by default there is one device, and the same functions
-are the sequential algorithm. Weights come from `gmmae.data.batches`.
+are the sequential algorithm. Weights come from `gmmae.scaling.batches`.
 """
 
 import math
@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from gmmae.models.losses import weighted_sum
 from gmmae.training.reduction import OfBatch, in_parts
-from gmmae.workloads.workload import Params, PerSample, Samples
+from gmmae.workloads.interface import Params, PerSample, Samples
 
 Average = Callable[[OfBatch, Array, Array], Any]
 Losses = Callable[[Params, Samples, Array | None], Array]
@@ -84,7 +84,7 @@ def train_step(
     Args:
       state: equal on all devices, and so is the state returned.
       samples: this device's samples, as `losses` takes them.
-      weights: as in `gmmae.data.batches.Shards`.
+      weights: as in `gmmae.scaling.batches.Shards`.
       losses: `(params, samples) -> one loss a sample`.
       optimizer: an optax transformation.
       average: `(function, samples, weights) -> ` the mean over devices of the function's value at the samples of each.
@@ -118,8 +118,8 @@ def train_epoch(
     Args:
       state: equal on all devices.
       samples: the whole training set, a pytree of arrays.
-      indices, weights: this device's part of `gmmae.data.batches.Shards`.
-      losses: as `gmmae.workloads.workload.Workload.losses`.
+      indices, weights: this device's part of `gmmae.scaling.batches.Shards`.
+      losses: as `gmmae.workloads.interface.Workload.losses`.
       keys: `index -> one random key for each`, or None.
       optimizer, average: as in `train_step`.
 

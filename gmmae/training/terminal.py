@@ -10,8 +10,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 from rich.text import Text
 
-from gmmae.base.records import Epoch
-from gmmae.base.streams import Outlasting
+from gmmae.system.streams import Outlasting
+from gmmae.training.records import Epoch
 
 
 class Display(Protocol):

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from gmmae.base.rules import ConfigError, Section
-from gmmae.data.config import DataConfig
-from gmmae.models.config import ModelConfig
-from gmmae.workloads.workload import Events, Params, PerSample, Snapshot, Splits, Workload
+from gmmae.config.rules import ConfigError, Section
+from gmmae.data.settings import DataConfig
+from gmmae.models.settings import ModelConfig
+from gmmae.workloads.interface import Events, Params, PerSample, Snapshot, Splits, Workload
 
 if TYPE_CHECKING:
     from jax import Array
@@ -41,9 +41,9 @@ def build(config: Config) -> Workload:
       DataError: the data cannot be used.
     """
     if config.model.decoder == "cells":
-        from gmmae.workloads import cells
+        from gmmae.workloads import lattice
 
-        return cells.workload(config.model, config.data, config.loss)
+        return lattice.workload(config.model, config.data, config.loss)
     import jax
     import jax.numpy as jnp
 
@@ -97,7 +97,7 @@ def training_samples(config: Config) -> int:
 
 def draw(snapshots: Sequence[Snapshot], folder: Path, title: str, ending: str = "png") -> Path:
     """Nodules, and the mixtures that the model made of them after some epochs."""
-    from gmmae.figures import mixtures
+    from gmmae.plotting import mixtures
 
     shown = [
         mixtures.Snapshot(epoch=snapshot.epoch, val_loss=snapshot.val_loss, **{name: snapshot.arrays[name] for name in MIXTURE})

@@ -11,9 +11,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from gmmae.base.config import Config
-from gmmae.base.errors import InputError
-from gmmae.workloads.workload import Splits, Workload
+from gmmae.config.schema import Config
+from gmmae.system.errors import InputError
+from gmmae.workloads.interface import Splits, Workload
 
 OURS = ("nodules", "segmentation")
 

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
-from gmmae.base.rules import ConfigError, NonNegativeInt, PositiveFloat, Rule, Section, Seed, at_least, require
-from gmmae.data.config import DataConfig, Window
+from gmmae.config.rules import ConfigError, NonNegativeInt, PositiveFloat, Rule, Section, Seed, at_least, require
+from gmmae.data.settings import DataConfig, Window
 from gmmae.data.splits import Split
-from gmmae.workloads.workload import Events, Params, PerSample, Samples, Snapshot, Splits, Workload
+from gmmae.workloads.interface import Events, Params, PerSample, Samples, Snapshot, Splits, Workload
 
 if TYPE_CHECKING:
     from jax import Array
 
-    from gmmae.data.native import Scanned
+    from gmmae.data.native_volumes import Scanned
     from gmmae.data.patches import Patches
 
 CPU_PIXELS = 64**2
@@ -95,7 +95,7 @@ def scanned(data: PatchConfig) -> "tuple[Scanned, ...]":
         from gmmae.data.synthetic.volumes import native_nodules
 
         return native_nodules(data.samples, data.size + 2 * data.jitter, data.seed)
-    from gmmae.data.native import read
+    from gmmae.data.native_volumes import read
 
     return read(
         DataConfig(
@@ -247,7 +247,7 @@ def _name(volumes: "Sequence[Scanned]", patches: "Patches", i: int, ndim: int) -
 
 def draw(snapshots: Sequence[Snapshot], folder: Path, title: str, ending: str = "png") -> Path:
     """What is seen of nodules, their masks, and the ones found after some epochs."""
-    from gmmae.figures.segmentations import Found, segmentations
+    from gmmae.plotting.segmentations import Found, segmentations
 
     found = [Found(f"epoch {snapshot.epoch}", middle(snapshot.arrays["probabilities"])) for snapshot in snapshots]
     last = snapshots[-1].arrays

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gmmae.base.config import Config, to_toml
-from gmmae.base.records import Epoch, read_history
+from gmmae.config.schema import Config
+from gmmae.config.toml import to_toml
 from gmmae.training.loop import run
+from gmmae.training.records import Epoch, read_history
 from tests.small import Recorder, losses, small
 
 LONG_S = 600.0

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from gmmae.base.config import to_toml
-from gmmae.base.errors import InputError
-from gmmae.base.records import read_history
-from gmmae.processes.supervisor import Ended, Job, describe
-from gmmae.sweep.cells import SweepDir
+from gmmae.config.toml import to_toml
 from gmmae.sweep.cluster.jobs import run_jobs
 from gmmae.sweep.grid import Cell, SlurmConfig, SweepConfig, TimingConfig, cells
+from gmmae.sweep.runs import SweepDir
+from gmmae.sweep.supervisor import Ended, Job, describe
+from gmmae.system.errors import InputError
+from gmmae.training.records import read_history
 from tests.small import small
 
 pytestmark = pytest.mark.usefixtures("slurm")

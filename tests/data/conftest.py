@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import SimpleITK as sitk
 
-from gmmae.data.config import DataConfig
+from gmmae.data.settings import DataConfig
 
 COLUMNS = ("seriesuid", "coordX", "coordY", "coordZ", "diameter_mm")
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from gmmae.data import sources
-from gmmae.data.config import DataConfig
+from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError
 
 

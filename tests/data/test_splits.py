@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gmmae.commands.arguments import config_path, read_config
-from gmmae.data.config import DataConfig
+from gmmae.config.toml import find
+from gmmae.data.settings import DataConfig
 from gmmae.data.splits import Split, fold, report, requested, split
 from gmmae.data.volumes import DataError
+from gmmae.workloads.configuration import read_config
 
 SAMPLES = st.lists(st.tuples(st.integers(0, 12), st.sampled_from("abc")), min_size=2, max_size=40)
 
@@ -134,7 +135,7 @@ def test_a_small_set_is_split_without_an_option(samples):
 
 @pytest.mark.parametrize(("name", "validation"), [("quickstart", 128), ("paper", 256)])
 def test_the_configurations_keep_the_splits_of_their_figures(name, validation):
-    data = read_config(config_path(name)).settings.data
+    data = read_config(find(name)).settings.data
     assert requested(data.samples, data.validation) == validation
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import SimpleITK as sitk
 
-from gmmae.base.errors import StorageError
-from gmmae.base.output import whole_folder
 from gmmae.data import writing
 from gmmae.data.extraction.scans import open_scan
 from gmmae.data.writing import write_image
+from gmmae.system.errors import StorageError
+from gmmae.system.files import whole_folder
 
 VALUES = np.random.default_rng(0).integers(-1000, 400, (1, 6, 8)).astype(np.int16)
 

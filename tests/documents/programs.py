@@ -15,17 +15,19 @@ from unittest import mock
 
 import tyro
 
-from gmmae.base.config import leaves, to_toml
-from gmmae.base.errors import InputError
-from gmmae.commands import arguments, cli
-from gmmae.commands.words import as_words
-from gmmae.workloads import registry
+from gmmae.cli import arguments, main
+from gmmae.cli.words import as_words
+from gmmae.config import toml
+from gmmae.config.schema import leaves
+from gmmae.config.toml import to_toml
+from gmmae.system.errors import InputError
+from gmmae.workloads import configuration, registry
 from tests.documents.reading import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
-PASSED_ON = {"BENCH": "benchmarks", "REPORT": "benchmarks.gpu_report", "STUDY": "studies.frameworks"}
+PASSED_ON = {"BENCH": "benchmarks", "REPORT": "benchmarks.gpu_report", "STUDY": "experiments.frameworks"}
 """Variables of the Makefile that hold options of a program."""
 
 OTHERS = {"tensorboard", "unzip", "source", "ssh"}
@@ -102,7 +104,7 @@ def parsing_only(listing: bool = False) -> Iterator[None]:
         mock.patch.object(tyro, "cli", cli_parses),
         mock.patch.object(argparse.ArgumentParser, "parse_args", argparse_parses),
         mock.patch.object(argparse.ArgumentParser, "parse_known_args", argparse_parses_known),
-        mock.patch.dict(cli.COMMANDS, train=cli.train),  # without the process beside it
+        mock.patch.dict(main.COMMANDS, train=main.train),  # without the process beside it
         mock.patch.dict(os.environ),
     ):
         yield
@@ -129,7 +131,7 @@ def check(words: Sequence[str]) -> None:
 
 def modules() -> list[str]:
     """Returns the names of the studies and benchmarks that have options."""
-    files = [file for folder in ("studies", "benchmarks") for file in sorted((ROOT / folder).glob("*.py"))]
+    files = [file for folder in ("experiments", "benchmarks") for file in sorted((ROOT / folder).glob("*.py"))]
     names = [
         f"{file.parent.name}.{file.stem}".removesuffix(".__main__") for file in files if "add_argument(" in file.read_text()
     ]
@@ -159,7 +161,7 @@ def named(words: Sequence[str]) -> None:
     match list(words):
         case ["python" | "python3", "-m", module, *_]:
             _file_of(module)
-        case ["gmmae", command, *_] if command not in cli.COMMANDS:
+        case ["gmmae", command, *_] if command not in main.COMMANDS:
             raise Wrong(f"no command of that name: {command}")
 
 
@@ -171,9 +173,9 @@ def _started(words: Sequence[str]) -> None:
         case ["python" | "python3", "-m", module, *rest]:
             _module(module, rest)
         case ["python" | "python3", "train.py", *rest]:
-            cli.train(rest, "python train.py")
+            main.train(rest, "python train.py")
         case ["python" | "python3", "sweep.py", *rest]:
-            cli.sweep(rest, "python sweep.py")
+            main.sweep(rest, "python sweep.py")
         case ["python" | "python3", file, *rest] if (ROOT / file).is_file():
             _module(file.removesuffix(".py").replace("/", "."), rest)
         case ["gmmae", *rest]:
@@ -216,14 +218,14 @@ def _file_of(module: str) -> Path:
 def _gmmae(words: Sequence[str]) -> None:
     if len(words) > 1 and words[0] in ON_A_RUN:
         _as_a_run(Path(words[1]))
-    cli._dispatch(cli.COMMANDS, words, "gmmae")
+    main._dispatch(main.COMMANDS, main.HELP, words, "gmmae")
 
 
 def _as_a_run(folder: Path) -> None:
     """Makes a run of the work directory that a command names, as far as parsing goes."""
     if not folder.is_absolute() and not (folder / "config.toml").exists():
         folder.mkdir(parents=True, exist_ok=True)
-        config = arguments.read_config(arguments.config_path("luna16_nodules"))
+        config = configuration.read_config(toml.find("luna16_nodules"))
         (folder / "config.toml").write_text(to_toml(config), encoding="utf-8")
 
 
@@ -253,7 +255,7 @@ def _launched(words: Sequence[str], after: str) -> None:
         raise Wrong(f"{after} is missing: {' '.join(words)}")
     if after != "--":
         _exists(after)
-    cli.train(words[words.index(after) + 1 :], "python train.py")
+    main.train(words[words.index(after) + 1 :], "python train.py")
 
 
 def _exists(file: str) -> None:

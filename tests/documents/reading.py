@@ -10,15 +10,15 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 
 GENERATED = ROOT / "docs" / "study.md"
-"""What `python -m studies.study` makes of its template, which stands for it here."""
+"""What `python -m experiments.study` makes of its template, which stands for it here."""
 
-PAGES = [*ROOT.glob("*.md"), *sorted({*(ROOT / "docs").glob("*.md")} - {GENERATED}), ROOT / "studies" / "study.md"]
+PAGES = [*ROOT.glob("*.md"), *sorted({*(ROOT / "docs").glob("*.md")} - {GENERATED}), ROOT / "experiments" / "study.md"]
 """Documents in Markdown."""
 
-HEADS = [*(ROOT / "configs").rglob("*.toml"), *(ROOT / "studies" / "configs").glob("*.toml"), *(ROOT / "launch").iterdir()]
+HEADS = [*(ROOT / "configs").rglob("*.toml"), *(ROOT / "experiments" / "configs").glob("*.toml"), *(ROOT / "launch").iterdir()]
 """Files whose comments name the command that they are for."""
 
-PROGRAMS = [*(ROOT / "studies").glob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
+PROGRAMS = [*(ROOT / "experiments").glob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
 """Programs whose docstrings name their command."""
 
 NAMES = r"python3?|gmmae|make|pip|source|sbatch|launch/\S+|tensorboard|unzip"

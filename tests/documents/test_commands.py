@@ -5,8 +5,8 @@ from unittest import mock
 
 import pytest
 
-from gmmae.base.arms import ARMS
-from gmmae.commands.words import as_words
+from gmmae.cli.words import as_words
+from gmmae.scaling.strategies import ARMS
 from gmmae.workloads import registry
 from tests.documents.programs import OTHERS, Wrong, check, modules, named, options
 from tests.documents.reading import PROGRAM, ROOT, Said, backticks, blocks, docstrings, heads, messages, program
@@ -136,9 +136,9 @@ def test_options_in_the_programs_own_messages_exist(known):
         ("gmmae paln", "must be one of train, sweep"),
         ("python train.py --arm fast", "arm must be one of"),
         ("python sweep.py --config sweep_quick --dry", "--dry"),
-        ("python -m studies.plan --outt there", "--outt"),
-        ("python -m studies.segmentation --data a --out b --stop.epochs 3", "--stop.epochs"),
-        ("python -m studies.nothing", "no module studies.nothing"),
+        ("python -m experiments.plan --outt there", "--outt"),
+        ("python -m experiments.segmentation --data a --out b --stop.epochs 3", "--stop.epochs"),
+        ("python -m experiments.nothing", "no module experiments.nothing"),
         ("python benchmarks/equality.py --seed 1", "has no options"),
         ("make trian", "no target trian"),
         ('make bench BENCH="--part peers"', "--part"),

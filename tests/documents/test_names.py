@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from gmmae.base.config import flatten
+from gmmae.config.schema import flatten
 from gmmae.sweep.grid import SweepConfig
 from gmmae.workloads.registry import OURS, configuration
 from tests.documents.reading import ROOT, Said, backticks, links
 
-SOURCES = [path for folder in ("gmmae", "studies", "benchmarks", "launch") for path in (ROOT / folder).rglob("*.*")]
+SOURCES = [path for folder in ("gmmae", "experiments", "benchmarks", "launch") for path in (ROOT / folder).rglob("*.*")]
 TEXT = {path: path.read_text(encoding="utf-8") for path in SOURCES if path.suffix in (".py", ".sh", ".sbatch")}
 
 KEYS = {key for name in OURS for key, _ in flatten(configuration(name))} | {key for key, _ in flatten(SweepConfig())}
@@ -95,7 +95,7 @@ def test_links_lead_somewhere():
     for said in links():
         target, _, anchor = said.text.partition("#")
         # The template of the study is read where its page lies.
-        page = ROOT / ("docs/study.md" if said.place == "studies/study.md" else said.place)
+        page = ROOT / ("docs/study.md" if said.place == "experiments/study.md" else said.place)
         path = (page.parent / target).resolve() if target else page
         if not path.exists() or (anchor and anchor not in anchors(path)):
             found.append(f"{said.place}: {said.text}")

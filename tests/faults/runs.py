@@ -17,11 +17,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from gmmae.base.config import to_toml
-from gmmae.base.records import read_history
-from gmmae.models.config import ModelConfig
-from gmmae.training import programs
+from gmmae.config.toml import to_toml
+from gmmae.models.settings import ModelConfig
+from gmmae.training import compilation
 from gmmae.training.checkpoint import restore_epoch
+from gmmae.training.records import read_history
 from gmmae.training.step import TrainState
 from tests.small import small
 
@@ -300,7 +300,7 @@ def final_state(workdir: Path) -> dict[str, str]:
 
 @functools.cache
 def _like() -> TrainState:
-    return programs.initial_state(programs.prepare(CONFIG))
+    return compilation.initial_state(compilation.prepare(CONFIG))
 
 
 def digest(tree: Any) -> str:

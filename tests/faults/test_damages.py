@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gmmae.base.records import Epoch
-from gmmae.training import programs
+from gmmae.training import compilation
 from gmmae.training.checkpoint import Checkpoint, Checkpoints, Progress
+from gmmae.training.records import Epoch
 from tests.faults import damages
 from tests.faults.__main__ import exit_code
 from tests.faults.damages import DAMAGES, UnmatchedError
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 @pytest.fixture(scope="module")
 def state():
-    return programs.initial_state(programs.prepare(small()))
+    return compilation.initial_state(compilation.prepare(small()))
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from gmmae.base.records import read_history
+from gmmae.training.records import read_history
 from tests.faults.damages import DAMAGES, UnmatchedError
 from tests.faults.disks import mount_disk, unmount
 from tests.faults.faults import BESIDE, STOPPED, Ending, Fault
@@ -87,7 +87,7 @@ class Bench:
 
     def write_scans(self) -> None:
         """Writes the scans for the faults that need them, and trains on them without a fault."""
-        write = "import sys; from gmmae.commands.cli import main; sys.exit(main())"
+        write = "import sys; from gmmae.cli.main import main; sys.exit(main())"
         subprocess.run([sys.executable, "-c", write, "data", "synth", self.folder / "scans", *SCANS], cwd=ROOT, check=True)
         self.wanted_of_scans = self.undisturbed(scans=True)
 

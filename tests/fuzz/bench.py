@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from gmmae.base import locks
+from gmmae.system import locks
 from tests.fuzz import calls, commands, folders, verdict
 from tests.fuzz.cases import Case, Change
 from tests.fuzz.commands import COMMANDS, Call, Result

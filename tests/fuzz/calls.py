@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import IO, NamedTuple
 from unittest import mock
 
-from gmmae.commands import cli
+from gmmae.cli import main
+from gmmae.system import guard
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 60.0
 """The longest time of a call."""
 
-PROGRAM = "import sys; from gmmae.commands.cli import main; sys.exit(main())"
+PROGRAM = "import sys; from gmmae.cli.main import main; sys.exit(main())"
 
 
 class Outcome(NamedTuple):
@@ -53,14 +54,14 @@ class EndedError(BaseException):
 def in_process(arguments: Sequence[str], cwd: Path, limit_s: float = LIMIT_S) -> Outcome:
     """Calls `gmmae` in this process; training has no parent process there."""
     code, crash = None, ""
-    commands = {**cli.COMMANDS, "train": cli.train}
+    commands = {**main.COMMANDS, "train": main.train}
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         with _writing_to(out, err), _at(cwd), warnings.catch_warnings():
             warnings.simplefilter("default")
             warnings.showwarning = _show
             try:
                 with _limited(limit_s):
-                    code = cli.guarded(cli._dispatch, commands, list(arguments), "gmmae")
+                    code = guard.guarded(main._dispatch, commands, main.HELP, list(arguments), "gmmae")
             except SystemExit as error:
                 code = error.code if isinstance(error.code, int) else 1
             except EndedError as error:

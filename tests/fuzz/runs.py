@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gmmae.base.config import to_toml
+from gmmae.config.toml import to_toml
 from gmmae.sweep.grid import cells
 from gmmae.training.loop import run
 from tests import small, sweeps

@@ -128,17 +128,17 @@ def test_processes_share_the_calls_and_what_is_prepared(tmp_path):
 
 
 def test_a_call_keeps_what_is_written_and_takes_exceptions_for_crashes(tmp_path, monkeypatch):
-    from gmmae.commands import cli
+    from gmmae.cli import main
 
     def printing(*_):
         print("out")
         raise ValueError("a bug")
 
-    monkeypatch.setitem(cli.COMMANDS, "judge", printing)
+    monkeypatch.setitem(main.COMMANDS, "judge", printing)
     crashed = in_process(["judge"], tmp_path)
     assert (crashed.code, crashed.out) == (None, "out\n")
     assert crashed.crash.startswith("ValueError: a bug")
-    monkeypatch.setitem(cli.COMMANDS, "judge", lambda *_: time.sleep(60))
+    monkeypatch.setitem(main.COMMANDS, "judge", lambda *_: time.sleep(60))
     late = in_process(["judge"], tmp_path, limit_s=0.05)
     assert late.crash.startswith("not done within")
     for call in (in_process, subprocess_of):

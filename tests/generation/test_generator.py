@@ -4,17 +4,17 @@ import jax
 import numpy as np
 import pytest
 
-from gmmae.base.config import changed
-from gmmae.base.errors import InputError
+from gmmae.config.schema import changed
 from gmmae.data import sources
-from gmmae.data.config import DataConfig
 from gmmae.data.extraction import prepare
+from gmmae.data.settings import DataConfig
 from gmmae.generation import folder
 from gmmae.generation import generator as generators
 from gmmae.generation.generator import TEXTURE, Model
-from gmmae.generation.novelty import symmetries
+from gmmae.generation.judging.novelty import symmetries
+from gmmae.system.errors import InputError
 from gmmae.workloads import registry
-from gmmae.workloads.cells import density_at
+from gmmae.workloads.lattice import density_at
 from tests.small import small
 
 DATA = DataConfig(size=8, samples=60, validation=20)

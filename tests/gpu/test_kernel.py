@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import pytest
 
 from benchmarks.kernel import RANGES, errors, plain, problems, with_gradient
-from gmmae.models import fused
+from gmmae.models.kernels import loss_kernel
 from gmmae.models.losses import msle
 
 
 @pytest.mark.parametrize("spread", [1.0, 2.0])
 def test_losses_and_gradients_are_those_of_float64(gpus, spread):
-    forms = with_gradient(plain), with_gradient(fused.losses)
+    forms = with_gradient(plain), with_gradient(loss_kernel.losses)
     for planes, targets in problems(20, spread):
         with jax.enable_x64(True):
             exact = forms[0](*(jnp.asarray(x, jnp.float64) for x in (planes, targets)), msle, RANGES)

@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from gmmae.base.config import Config
-from gmmae.training import loop, programs
+from gmmae.config.schema import Config
+from gmmae.training import compilation, loop
 from gmmae.training.parallel import Devices
 from tests.small import Recorder, losses, small
 
@@ -17,10 +17,10 @@ SMOOTH = {"model__activation": "silu"}
 
 def course(config: Config, devices: tuple[Any, ...], epochs: int = 2) -> tuple[np.ndarray, list[np.ndarray]]:
     """Each step's loss, the validation's behind them, and the parameters at the end."""
-    setup, found = programs.prepare(config, Devices(devices)), []
-    with programs.arithmetic(config):
-        state = setup.devices.replicate(programs.initial_state(setup))
-        compiled = programs.build(setup, state)
+    setup, found = compilation.prepare(config, Devices(devices)), []
+    with compilation.arithmetic(config):
+        state = setup.devices.replicate(compilation.initial_state(setup))
+        compiled = compilation.build(setup, state)
         for epoch in range(1, 1 + epochs):
             state, steps = compiled.train(state, epoch)
             found += [steps, [compiled.evaluate(state.params)["loss"]]]
@@ -58,7 +58,7 @@ def test_several_epochs_a_dispatch_are_as_many_epochs(gpus, tmp_path):
     for asked in (0, 1):
         display = Recorder()
         config = small(**SMOOTH, parallel__epochs_per_dispatch=asked, stop__max_epochs=9)
-        assert (programs.prepare(config).most_epochs > 1) == (asked == 0)
+        assert (compilation.prepare(config).most_epochs > 1) == (asked == 0)
         loop.run(config, tmp_path / str(asked), display)
         rows.append(losses(display.rows))
     np.testing.assert_allclose(rows[0], rows[1], rtol=1e-4)

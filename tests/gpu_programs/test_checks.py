@@ -9,15 +9,15 @@ import pytest
 from jax import lax
 
 from benchmarks.device_programs import Reading, compiled, in_mode, read, topology
-from gmmae.base.config import Config
+from gmmae.config.schema import Config
 from gmmae.models import mixture
-from gmmae.training import parallel, programs
+from gmmae.training import compilation, parallel
 from tests.gpu_programs.checks import Asked, Bound, faults
 from tests.small import small
 
 SMALL = small(data__augment=False)
 AMPLE = Bound(launches=1000, temporary_mb=1000.0)
-losses = programs.losses
+losses = compilation.losses
 pmean = parallel.pmean
 
 
@@ -28,8 +28,8 @@ def epoch(config: Config = SMALL, devices: int = 1) -> Reading:
 
 @pytest.fixture(scope="module")
 def parameters() -> int:
-    setup = programs.prepare(SMALL, topology("h100", 1, 1))
-    return programs.parameter_count(programs.blank_state(SMALL, setup.workload).params)
+    setup = compilation.prepare(SMALL, topology("h100", 1, 1))
+    return compilation.parameter_count(compilation.blank_state(SMALL, setup.workload).params)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_a_second_all_reduce_is_found(monkeypatch, parameters):
 
     asked = Asked("float32", 2, parameters, AMPLE)
     assert faults(epoch(devices=2), asked) == []
-    monkeypatch.setattr(programs, "pmean", twice)
+    monkeypatch.setattr(compilation, "pmean", twice)
     [fault] = faults(epoch(devices=2), asked)
     size = f"{4 * (parameters + 1):,}"
     assert fault == (
@@ -68,7 +68,7 @@ def test_a_callback_to_the_host_cannot_be_compiled_and_would_be_found(monkeypatc
         jax.debug.callback(lambda value: None, values.mean())
         return values
 
-    monkeypatch.setattr(programs, "losses", told)
+    monkeypatch.setattr(compilation, "losses", told)
     with pytest.raises(RuntimeError, match="Unknown backend: 'gpu' requested"):
         epoch()
     reading = sound._replace(host=["xla_ffi_python_gpu_callback"])
@@ -95,7 +95,7 @@ def test_a_polynomial_that_is_kept_for_the_gradient_is_found(monkeypatch, sound,
         values = losses(*given)
         return holding(values, jnp.exp(jnp.arange(1600.0)[:, None] * values.mean() + jnp.arange(4096.0)))
 
-    monkeypatch.setattr(programs, "losses", kept)
+    monkeypatch.setattr(compilation, "losses", kept)
     bound = Bound(1000, sound.temporary / 1e6 + 20)
     [fault] = faults(epoch(), Asked("float32", 1, parameters, bound))
     assert fault.startswith("temporary memory may be ")

@@ -4,14 +4,15 @@ import pytest
 
 from benchmarks import hlo
 from benchmarks.device_programs import compiled, in_mode, read, topology
-from gmmae.base.config import changed
-from gmmae.commands.arguments import config_path, read_config
-from gmmae.training import blocks, programs
+from gmmae.config.schema import changed
+from gmmae.config.toml import find
+from gmmae.training import compilation, multi_epoch
 from gmmae.training.parallel import Devices
+from gmmae.workloads.configuration import read_config
 from tests.gpu_programs.checks import BOUNDS, Asked, faults, validation_faults
 
 STEPS = 5
-PAPER = changed(read_config(config_path("paper")), data__samples=32 * STEPS + 128, data__validation=128)
+PAPER = changed(read_config(find("paper")), data__samples=32 * STEPS + 128, data__validation=128)
 PARAMETERS = 493_492
 
 
@@ -32,10 +33,10 @@ def test_several_epochs_in_one_program_ask_the_host_once_an_epoch(monkeypatch):
     real = Devices.compile
     monkeypatch.setattr(Devices, "compile", lambda *given, **options: kept.append(real(*given, **options)))
     devices = topology("h100", 1, 1)
-    setup = programs.prepare(PAPER, devices)
+    setup = compilation.prepare(PAPER, devices)
     assert setup.most_epochs == 10, "by default, on a GPU; checkpoints come every ten epochs"
-    with programs.arithmetic(PAPER):
-        blocks.block_program(setup, devices.replicate(programs.blank_state(PAPER, setup.workload)), ["loss"])
+    with compilation.arithmetic(PAPER):
+        multi_epoch.block_program(setup, devices.replicate(compilation.blank_state(PAPER, setup.workload)), ["loss"])
     [program] = kept
     text = hlo.parse(program.as_text())
     [_] = hlo.open_loops(text, text.entry)

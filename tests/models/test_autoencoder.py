@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from gmmae.models.autoencoder import MixtureAutoencoder, autoencoder
-from gmmae.models.config import ModelConfig
 from gmmae.models.encoder import Encoder, Heads
 from gmmae.models.mixture import density, grid, head_planes
+from gmmae.models.settings import ModelConfig
 
 
 def small(n, **changes) -> Any:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.sweep.fake_cells import Fake, grid
+from tests.sweep.fake_runs import Fake, grid
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ import math
 import pytest
 from rich.console import Console
 
-from gmmae.base.records import Epoch
 from gmmae.sweep.display import LiveSweep, PlainSweep, TimeLeft, cell_text, course_text, duration, grid_table, sweep_display
 from gmmae.sweep.grid import Cell, SweepConfig
-from tests.sweep.test_cells import RECORD, cell_record
+from gmmae.training.records import Epoch
+from tests.sweep.test_runs import RECORD, cell_record
 
 CONFIG = SweepConfig(arms=("strong", "weak"), devices=(2, 1), seeds=(0, 5), jobs=2)
 ONE, TWO = Cell("weak", 1, 0), Cell("weak", 2, 0)

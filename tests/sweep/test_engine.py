@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from gmmae.base import environment, stopping
+from gmmae.multihost import environment
 from gmmae.sweep import engine, throughput
 from gmmae.sweep import jobs as sweep_jobs
-from gmmae.sweep import timing as sweep_timing
-from gmmae.sweep.cells import CRASHED, TIMED_OUT, SweepDir
+from gmmae.sweep import step_times as sweep_timing
 from gmmae.sweep.engine import CELLS_FAILED, summary
 from gmmae.sweep.grid import Cell, SweepConfig, TimingConfig
-from tests.sweep.fake_cells import NAMES, PATHS, ROOT, Fake, Watch, grid
-from tests.sweep.test_cells import RECORD, cell_record
+from gmmae.sweep.runs import CRASHED, TIMED_OUT, SweepDir
+from gmmae.system import stop_reasons
+from tests.sweep.fake_runs import NAMES, PATHS, ROOT, Fake, Watch, grid
+from tests.sweep.test_runs import RECORD, cell_record
 
 # Ends
 
@@ -119,7 +120,7 @@ def test_what_a_failed_process_left_is_kept(failing):
     _, [(_, _, _, records), *_] = failing
     assert records["weak-n1-seed0"].record is None
     hung = records["linear-n2-seed0"].record
-    assert (hung.stop_reason, hung.epochs) == (stopping.SIGTERM, 2)
+    assert (hung.stop_reason, hung.epochs) == (stop_reasons.SIGTERM, 2)
 
 
 def test_divergence_is_a_result_and_the_others_are_as_if_nothing_had_failed(failing, undisturbed):

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from gmmae.base.config import Config, StopConfig, changed, to_toml
-from gmmae.base.errors import InputError
-from gmmae.base.output import write_text
-from gmmae.base.records import to_json, write_history
+from gmmae.config.schema import Config, StopConfig, changed
+from gmmae.config.toml import to_toml
 from gmmae.sweep import engine
-from gmmae.sweep.cells import CRASHED, SweepDir
 from gmmae.sweep.grid import Cell
+from gmmae.sweep.runs import CRASHED, SweepDir
+from gmmae.system.errors import InputError
+from gmmae.system.files import write_text
+from gmmae.training.records import to_json, write_history
 from gmmae.workloads.registry import configuration
 from tests.small import small
-from tests.sweep.fake_cells import NAMES, PATHS, Fake, Watch, grid, without_clocks
+from tests.sweep.fake_runs import NAMES, PATHS, Fake, Watch, grid, without_clocks
 from tests.waiting import DEADLINE_S, wait_until
 
 # Checkpoints

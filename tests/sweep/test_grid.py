@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from gmmae.base import arms
-from gmmae.base.arms import OptimConfig
-from gmmae.base.config import Config, ParallelConfig, flatten, to_toml
-from gmmae.base.rules import ConfigError
-from gmmae.commands.arguments import read_sweep
+from gmmae.cli.arguments import read_sweep
+from gmmae.config.rules import ConfigError
+from gmmae.config.schema import Config, OptimConfig, ParallelConfig, flatten
+from gmmae.config.toml import to_toml
+from gmmae.scaling import strategies
 from gmmae.sweep.grid import GRIDDED, Cell, SlurmConfig, SweepConfig, cells, paths, run_config
 from gmmae.workloads.registry import configuration
 
@@ -193,11 +193,13 @@ def test_cells_that_clipping_makes_the_same_share_a_path():
 
 def test_another_optimiser_or_warmup_is_another_path(monkeypatch):
     """Two arms of the same batch and peak: one without the warmup, then one with another β2."""
-    usual = arms.ARMS["linear-warmup"]
+    usual = strategies.ARMS["linear-warmup"]
     assert len(shared(SweepConfig(arms=("linear", "linear-warmup"), devices=(2,)))) == 2
-    monkeypatch.setitem(arms.ARMS, "linear", usual)
+    monkeypatch.setitem(strategies.ARMS, "linear", usual)
     assert len(shared(SweepConfig(arms=("linear", "linear-warmup"), devices=(2,)))) == 1
-    monkeypatch.setitem(arms.ARMS, "linear", usual._replace(adam=lambda optim, k: arms.Adam(optim.beta1, 0.99, optim.epsilon)))
+    monkeypatch.setitem(
+        strategies.ARMS, "linear", usual._replace(adam=lambda optim, k: strategies.Adam(optim.beta1, 0.99, optim.epsilon))
+    )
     assert len(shared(SweepConfig(arms=("linear", "linear-warmup"), devices=(2,)))) == 2
 
 

@@ -6,11 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from gmmae.base.errors import InputError
 from gmmae.sweep import throughput
 from gmmae.sweep.grid import TimingConfig
 from gmmae.sweep.throughput import Timing, Timings, measure, read, write
-from gmmae.training import programs
+from gmmae.system.errors import InputError
+from gmmae.training import compilation
 from tests.small import small
 
 TIMING = TimingConfig(warmup_steps=1, steps=2, blocks=3)
@@ -36,7 +36,7 @@ def test_a_batch_smaller_than_the_devices_is_a_failure_with_its_reason(timings):
 
 
 def test_where_it_was_measured_is_said(timings):
-    state = programs.initial_state(programs.prepare(CONFIG))
+    state = compilation.initial_state(compilation.prepare(CONFIG))
     assert (timings.devices, timings.device_kind, timings.oversubscribed) == (2, "cpu", True)
     assert timings.parameters == sum(leaf.size for leaf in jax.tree.leaves(state.params))
     assert timings.versions["jax"] == jax.__version__
@@ -94,7 +94,7 @@ class Trained:
 @pytest.mark.parametrize(("warmup_steps", "blocks"), [(0, 1), (1, 1), (2, 1), (3, 2), (4, 2)])
 def test_whole_blocks_before_the_first_timed_one_cover_the_warmup_steps(monkeypatch, warmup_steps, blocks):
     program = Trained()
-    monkeypatch.setattr(programs, "train_program", program)
+    monkeypatch.setattr(compilation, "train_program", program)
     measure(small(), [8], [], TimingConfig(warmup_steps=warmup_steps, steps=2, blocks=3))
     assert program.calls == [8] * (blocks + 3)
     assert program.steps == {2}  # one dispatch does a block
@@ -102,7 +102,7 @@ def test_whole_blocks_before_the_first_timed_one_cover_the_warmup_steps(monkeypa
 
 def test_batches_are_timed_in_turns_and_one_that_does_not_fit_does_not_stop_the_others(monkeypatch):
     program = Trained(too_large=(16,))
-    monkeypatch.setattr(programs, "train_program", program)
+    monkeypatch.setattr(compilation, "train_program", program)
     found = measure(small(), [4, 16, 8], [], TIMING)
     assert program.calls == [4, 8] + [4, 8] * 3
     assert [row.samples for row in found.train] == [4, 8]
@@ -115,14 +115,14 @@ def test_batches_are_timed_in_turns_and_one_that_does_not_fit_does_not_stop_the_
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_the_precision_is_the_runs(monkeypatch, precision):
     program = Trained()
-    monkeypatch.setattr(programs, "train_program", program)
+    monkeypatch.setattr(compilation, "train_program", program)
     measure(small(precision=precision), [8], [], TIMING)
     assert program.dtypes == {np.dtype(precision)}
 
 
 def test_quartiles_over_blocks(monkeypatch):
     """Blocks of 2, 4, 6, 8 and 10 s and of 2 steps: steps of 1 to 5 s."""
-    monkeypatch.setattr(programs, "train_program", Trained())
+    monkeypatch.setattr(compilation, "train_program", Trained())
     ends = itertools.chain([0, 0], *([0, seconds] for seconds in (8, 2, 10, 4, 6)))
     monkeypatch.setattr(throughput, "time", SimpleNamespace(perf_counter=lambda: next(ends)))
     found = measure(small(), [8], [], dataclasses.replace(TIMING, blocks=5))

@@ -6,14 +6,14 @@ import io
 import pytest
 from rich.console import Console
 
-from gmmae.base import environment
+from gmmae.multihost import environment
 from gmmae.sweep import engine, throughput
-from gmmae.sweep.cells import SweepDir
 from gmmae.sweep.display import PlainSweep
 from gmmae.sweep.grid import Cell, SweepConfig, TimingConfig, cells, run_config
+from gmmae.sweep.runs import SweepDir
 from gmmae.training import loop
 from tests.small import Recorder, small
-from tests.sweep.fake_cells import Watch
+from tests.sweep.fake_runs import Watch
 
 RUN = small(parallel__devices=0, stop__max_epochs=2, checkpoint__every_epochs=5)
 TIMING = TimingConfig(warmup_steps=1, steps=2, blocks=2)

@@ -9,10 +9,10 @@ import jax
 import numpy as np
 import pytest
 
-from gmmae.base.errors import StorageError
-from gmmae.base.records import Epoch
-from gmmae.training import programs
+from gmmae.system.errors import StorageError
+from gmmae.training import compilation
 from gmmae.training.checkpoint import Checkpoint, CheckpointError, Checkpoints, Progress, newest, restore_epoch
+from gmmae.training.records import Epoch
 from tests.faults.damages import rewrite
 from tests.small import small
 
@@ -23,7 +23,7 @@ def row(epoch: int, loss: float) -> Epoch:
 
 @pytest.fixture(scope="module")
 def state():
-    return programs.initial_state(programs.prepare(small()))
+    return compilation.initial_state(compilation.prepare(small()))
 
 
 def saved(folder, state, epochs: int) -> Checkpoint:
@@ -247,7 +247,7 @@ def test_a_save_that_fails_is_a_storage_error_and_harms_no_other(tmp_path, state
 
 def test_other_shapes_are_refused(tmp_path, state):
     saved(tmp_path, state, 1)
-    other = programs.initial_state(programs.prepare(small(model__latent_dim=5)))
+    other = compilation.initial_state(compilation.prepare(small(model__latent_dim=5)))
     with pytest.raises(CheckpointError, match="must hold the model of this configuration; its arrays have other shapes"):
         Checkpoints(tmp_path, keep=1).restore(other, print)
 

@@ -5,10 +5,10 @@ from shutil import copytree, rmtree
 
 import pytest
 
-from gmmae.base.errors import InputError
-from gmmae.base.records import read_history
-from gmmae.processes.peers import Alone
+from gmmae.multihost.peers import Alone
+from gmmae.system.errors import InputError
 from gmmae.training.loop import run
+from gmmae.training.records import read_history
 from tests.small import Recorder, fingerprint, small
 
 

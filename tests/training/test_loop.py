@@ -9,12 +9,12 @@ import jax
 import numpy as np
 import pytest
 
-from gmmae.base import stopping
-from gmmae.base.config import Config
-from gmmae.base.errors import InputError
-from gmmae.base.records import Record, from_json, read_history, to_json
-from gmmae.training import loop, startup
+from gmmae.config.schema import Config
+from gmmae.system import stop_reasons
+from gmmae.system.errors import InputError
+from gmmae.training import loop, run_summary
 from gmmae.training.checkpoint import Checkpoints
+from gmmae.training.records import Record, from_json, read_history, to_json
 from tests.small import Recorder, checkpoint_epochs, losses, small
 
 
@@ -24,8 +24,8 @@ def finish(config: Config, workdir) -> tuple[Record, Recorder]:
 
 
 def final_state(config: Config, workdir):
-    setup = loop.programs.prepare(config)
-    saved = Checkpoints(workdir / "checkpoints", 2).restore(loop.programs.initial_state(setup), print)
+    setup = loop.compilation.prepare(config)
+    saved = Checkpoints(workdir / "checkpoints", 2).restore(loop.compilation.initial_state(setup), print)
     assert saved is not None
     return saved
 
@@ -71,7 +71,7 @@ def test_record_and_history_are_complete(uninterrupted):
     [(3, "3 × cpu, one a core"), (2, "3 × cpu (virtual: they share the processor, so times are no measure of scaling)")],
 )
 def test_first_facts_name_devices_batch_padding_and_rate(tmp_path, monkeypatch, cores, devices):
-    monkeypatch.setattr(startup, "cores", lambda: cores)
+    monkeypatch.setattr(run_summary, "cores", lambda: cores)
     _, display = finish(small(arm="linear-warmup", parallel__devices=3, stop__max_epochs=1), tmp_path)
     assert display.facts["global batch"] == "22 (clipped from 24) = 3 × 8 a device, 2 of the slots padded"
     assert display.facts["learning rate"] == "0.00105 → 0.0028875 = 2.75 η in 5 epochs"
@@ -80,7 +80,7 @@ def test_first_facts_name_devices_batch_padding_and_rate(tmp_path, monkeypatch, 
 
 
 def test_a_gpu_that_is_not_used_is_on_the_start_table(tmp_path, monkeypatch):
-    monkeypatch.setattr(startup.nvidia, "unused", lambda platform, _: f"not used by {platform}")
+    monkeypatch.setattr(run_summary.nvidia, "unused", lambda platform, _: f"not used by {platform}")
     _, display = finish(small(stop__max_epochs=1), tmp_path)
     assert display.facts["GPU"] == "not used by cpu"
 
@@ -95,8 +95,8 @@ def test_target_reached(tmp_path, uninterrupted):
 def test_divergence_is_a_result(tmp_path):
     """A step of size 1e30 overflows float32: the next loss is not a number."""
     record, display = finish(small(optim__learning_rate=1e30), tmp_path)
-    assert record.stop_reason == stopping.DIVERGED
-    assert stopping.EXIT_CODES[record.stop_reason] == 3
+    assert record.stop_reason == stop_reasons.DIVERGED
+    assert stop_reasons.EXIT_CODES[record.stop_reason] == 3
     assert not np.isfinite(display.rows[-1].val_loss)
     assert losses(read_history(tmp_path / "history.csv"))[0][0] == 1
     assert json.loads((tmp_path / "record.json").read_text())["final_val_loss"] in ("nan", "inf")
@@ -105,8 +105,8 @@ def test_divergence_is_a_result(tmp_path):
 def test_collapse_is_a_result(tmp_path):
     """Steps of size 10 switch every ReLU off; the finite loss then stays the same to the last digit."""
     record, display = finish(small(optim__learning_rate=10.0, stop__max_epochs=50, stop__collapse_epochs=3), tmp_path)
-    assert record.stop_reason == stopping.COLLAPSED
-    assert stopping.EXIT_CODES[record.stop_reason] == 3
+    assert record.stop_reason == stop_reasons.COLLAPSED
+    assert stop_reasons.EXIT_CODES[record.stop_reason] == 3
     assert len({row.val_loss for row in display.rows[-4:]}) == 1
     assert np.isfinite(display.rows[-1].val_loss)
 
@@ -139,7 +139,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, uninterrupted, n
     before = signal.getsignal(number)
     first = loop.run(config, tmp_path, Interrupting(number, at=3))
     assert signal.getsignal(number) is before
-    assert (first.stop_reason, first.epochs, stopping.EXIT_CODES.get(first.stop_reason or "")) == (reason, 3, code)
+    assert (first.stop_reason, first.epochs, stop_reasons.EXIT_CODES.get(first.stop_reason or "")) == (reason, 3, code)
     assert checkpoint_epochs(tmp_path) == [2, 3]
 
     second, resumed = finish(config, tmp_path)

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from gmmae.base.errors import InputError
-from gmmae.data.batches import epoch_order, shards
-from gmmae.training import programs
+from gmmae.scaling.batches import epoch_order, shards
+from gmmae.system.errors import InputError
+from gmmae.training import compilation
 from gmmae.training.parallel import AXIS, choose, pmean
 from gmmae.training.reduction import in_parts
 from gmmae.training.step import train_epoch
@@ -18,9 +18,9 @@ EPOCHS = 3
 
 
 def trained(devices: int) -> tuple[list[float], list[float], dict]:
-    setup = programs.prepare(small(parallel__devices=devices))
-    state = setup.devices.replicate(programs.initial_state(setup))
-    compiled = programs.build(setup, state)
+    setup = compilation.prepare(small(parallel__devices=devices))
+    state = setup.devices.replicate(compilation.initial_state(setup))
+    compiled = compilation.build(setup, state)
     train_losses, val_losses = [], []
     for epoch in range(1, EPOCHS + 1):
         state, losses = compiled.train(state, epoch)
@@ -47,8 +47,8 @@ def test_strong_scaling_equals_one_device(devices, one_device):
 
 def replicas_after_an_epoch(average):
     """The parameters on each of 4 devices, seen through a sharded output: a replicated one would show the first only."""
-    setup = programs.prepare(small(parallel__devices=4))
-    state = setup.devices.replicate(programs.initial_state(setup))
+    setup = compilation.prepare(small(parallel__devices=4))
+    state = setup.devices.replicate(compilation.initial_state(setup))
     samples = setup.devices.shard(shards(epoch_order(0, 1, setup.train_plan.samples), setup.train_plan))
     epoch = partial(train_epoch, losses=setup.workload.losses, optimizer=setup.optimizer, average=average)
     mapped = jax.pmap(epoch, axis_name=AXIS, in_axes=(None, None, 0, 0), devices=list(setup.devices.devices))
@@ -70,10 +70,10 @@ def test_without_the_mean_replicas_differ():
 
 
 def test_compiled_program_runs_on_all_devices_and_donates():
-    setup = programs.prepare(small(parallel__devices=8))
-    state = setup.devices.replicate(programs.initial_state(setup))
+    setup = compilation.prepare(small(parallel__devices=8))
+    state = setup.devices.replicate(compilation.initial_state(setup))
     before = jax.tree.leaves(state)
-    compiled = programs.build(setup, state)
+    compiled = compilation.build(setup, state)
     state, _ = compiled.train(state, 1)
     leaf = jax.tree.leaves(state.params)[0]
     assert leaf.sharding.device_set == set(setup.devices.devices)
@@ -95,9 +95,9 @@ def test_choose_all_and_oversubscribed():
 @pytest.mark.slow
 def test_augmentation_does_not_depend_on_the_number_of_devices(one_device):
     def run(devices):
-        setup = programs.prepare(small(parallel__devices=devices, data__augment=True))
-        state = setup.devices.replicate(programs.initial_state(setup))
-        return programs.build(setup, state).train(state, 1)[1]
+        setup = compilation.prepare(small(parallel__devices=devices, data__augment=True))
+        state = setup.devices.replicate(compilation.initial_state(setup))
+        return compilation.build(setup, state).train(state, 1)[1]
 
     augmented = run(1)
     assert not np.allclose(augmented, one_device[0][: len(augmented)], rtol=1e-3)

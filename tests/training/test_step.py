@@ -8,8 +8,8 @@ import numpy as np
 import optax
 import pytest
 
-from gmmae.data.batches import epoch_order, plan, shards
-from gmmae.training import programs
+from gmmae.scaling.batches import epoch_order, plan, shards
+from gmmae.training import compilation
 from gmmae.training.step import TrainState, adam, evaluate, train_epoch, train_step
 from tests.small import small
 
@@ -20,7 +20,7 @@ ATOL = 1e-5
 
 @pytest.fixture(scope="module")
 def setup():
-    return programs.prepare(small())
+    return compilation.prepare(small())
 
 
 def plain(setup):
@@ -30,7 +30,7 @@ def plain(setup):
 
 @pytest.mark.slow
 def test_scanned_epoch_equals_plain_loop(setup):
-    state = programs.initial_state(setup)
+    state = compilation.initial_state(setup)
     volumes = jnp.asarray(setup.workload.data.train)
     samples = shards(epoch_order(0, 1, len(volumes)), setup.train_plan)
     indices, weights = jnp.asarray(samples.indices[0]), jnp.asarray(samples.weights[0])
@@ -52,7 +52,7 @@ def test_scanned_epoch_equals_plain_loop(setup):
 
 def test_gradient_is_the_mean_over_real_samples(setup):
     """Eq. 2 with padding: SGD with rate 1 moves the parameters by the gradient itself."""
-    params = jax.tree.map(jnp.asarray, programs.initial_state(setup).params)
+    params = jax.tree.map(jnp.asarray, compilation.initial_state(setup).params)
     volumes = jnp.asarray(setup.workload.data.train[:5])
     uneven = plan(samples=5, global_batch=5, devices=3)
     samples = shards(np.arange(5, dtype=np.int32), uneven)
@@ -75,14 +75,14 @@ def test_gradient_is_the_mean_over_real_samples(setup):
 
 
 def test_evaluation_counts_every_sample_once(setup):
-    params = jax.tree.map(jnp.asarray, programs.initial_state(setup).params)
+    params = jax.tree.map(jnp.asarray, compilation.initial_state(setup).params)
     volumes = jnp.asarray(setup.workload.data.validation)
     partial_last = plan(samples=6, global_batch=4, devices=1)
     samples = shards(np.arange(6, dtype=np.int32), partial_last)
     indices, weights = jnp.asarray(samples.indices[0]), jnp.asarray(samples.weights[0])
     steps = jax.jit(partial(evaluate, values=lambda *of: {"loss": plain(setup)(*of)}))(params, volumes, indices, weights)
     expected = float(np.asarray(jax.jit(plain(setup))(params, volumes), np.float64).mean())
-    assert programs.mean_over_steps(np.asarray(steps["loss"]), partial_last) == pytest.approx(expected, rel=1e-6)
+    assert compilation.mean_over_steps(np.asarray(steps["loss"]), partial_last) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("beta1", [0.0, 0.9])

@@ -4,7 +4,7 @@ import math
 import pytest
 from rich.console import Console
 
-from gmmae.base.records import Epoch
+from gmmae.training.records import Epoch
 from gmmae.training.terminal import Live, Plain, display
 
 FACTS = {"arm": "linear, seed 0", "learning rate": "0.0042 [not markup]"}

@@ -5,14 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gmmae.training import programs
-from gmmae.training.blocks import block_program
+from gmmae.training import compilation
+from gmmae.training.multi_epoch import block_program
 from tests.small import small
 
 
-def with_metric(threshold: float, devices: int, **changes) -> programs.Setup:
+def with_metric(threshold: float, devices: int, **changes) -> compilation.Setup:
     """A setup whose metric is a volume's largest density, undefined above the threshold."""
-    setup = programs.prepare(small(parallel__devices=devices, **changes))
+    setup = compilation.prepare(small(parallel__devices=devices, **changes))
 
     def metrics(params, samples):
         largest = jnp.asarray(samples).max((1, 2, 3))
@@ -22,12 +22,12 @@ def with_metric(threshold: float, devices: int, **changes) -> programs.Setup:
 
 
 def largest() -> np.ndarray:
-    return np.asarray(programs.prepare(small()).workload.data.validation).max((1, 2, 3))
+    return np.asarray(compilation.prepare(small()).workload.data.validation).max((1, 2, 3))
 
 
-def evaluated(setup: programs.Setup) -> dict[str, float]:
-    params = setup.devices.replicate(programs.initial_state(setup).params)
-    return programs.evaluate_program(setup, params)(params)
+def evaluated(setup: compilation.Setup) -> dict[str, float]:
+    params = setup.devices.replicate(compilation.initial_state(setup).params)
+    return compilation.evaluate_program(setup, params)(params)
 
 
 @pytest.mark.parametrize("devices", [1, 4])
@@ -51,12 +51,12 @@ def test_where_no_sample_defines_it_the_mean_is_undefined():
 def test_several_epochs_in_one_program_judge_by_the_same_mean():
     each = np.sort(largest())
     setup = with_metric(each[3], 1, parallel__epochs_per_dispatch=2, stop__metric="largest")
-    state = setup.devices.replicate(programs.initial_state(setup))
+    state = setup.devices.replicate(compilation.initial_state(setup))
     block = block_program(setup, state, list(evaluated(setup)))(state, jax.device_get(state.params), np.inf, range(1, 3))
     assert [row["largest"] for row in block.validations] == pytest.approx([each[:4].mean()] * 2, rel=1e-6)
     assert block.best_epoch == 1
     never = with_metric(-1.0, 1, parallel__epochs_per_dispatch=2, stop__metric="largest")
-    state = never.devices.replicate(programs.initial_state(never))
+    state = never.devices.replicate(compilation.initial_state(never))
     block = block_program(never, state, list(evaluated(never)))(state, jax.device_get(state.params), np.inf, range(1, 3))
     assert np.isnan([row["largest"] for row in block.validations]).all()
     assert block.best_epoch == 0

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from gmmae.base.config import changed
-from gmmae.base.records import from_json, read_history
-from gmmae.commands.arguments import parse_train
+from gmmae.cli.arguments import parse_train
+from gmmae.config.schema import changed
 from gmmae.training.loop import run
+from gmmae.training.records import from_json, read_history
 from tests.small import Recorder, fingerprint, losses
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLE = (ROOT / "docs" / "workload.md").read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
 CUBE_ROOT = """
-from gmmae.base.arms import ARMS, Arm, batch_a_device
+from gmmae.scaling.strategies import ARMS, Arm, batch_a_device
 
 ARMS["cube-root"] = Arm("Cube-root rule", batch_a_device, lambda k: k ** (1 / 3))
 """

@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gmmae.base.config import changed
-from gmmae.base.errors import InputError
-from gmmae.commands.arguments import parse_train
-from gmmae.training import programs
+from gmmae.cli.arguments import parse_train
+from gmmae.config.schema import changed
+from gmmae.system.errors import InputError
+from gmmae.training import compilation
 from gmmae.workloads import registry
+from gmmae.workloads.interface import Splits, Workload
 from gmmae.workloads.registry import count, load
-from gmmae.workloads.workload import Splits, Workload
 
-HEAD = "from dataclasses import dataclass\nimport numpy as np\nfrom gmmae.workloads.workload import Splits, Workload\n"
+HEAD = "from dataclasses import dataclass\nimport numpy as np\nfrom gmmae.workloads.interface import Splits, Workload\n"
 CONFIG = "@dataclass(frozen=True)\nclass Config:\n    size: int = 4  # of a sample\n"
 BUILD = """
 def build(config):
@@ -117,9 +117,9 @@ def test_functions_that_do_not_give_one_number_a_sample(monkeypatch, changes, me
     data = np.ones((6, 4), np.float32)
     plain = Workload(Splits(data, data), lambda key: np.ones(2, np.float32), lambda p, s, k: s[:, 0] * p[0])
     monkeypatch.setattr(registry, "build", lambda config: plain._replace(**changes))
-    setup = programs.prepare(changed(registry.configuration(), optim__base_batch=2, parallel__devices=1))
+    setup = compilation.prepare(changed(registry.configuration(), optim__base_batch=2, parallel__devices=1))
     with pytest.raises(InputError, match=message):
-        programs.build(setup, setup.devices.replicate(programs.initial_state(setup)))
+        compilation.build(setup, setup.devices.replicate(compilation.initial_state(setup)))
 
 
 @pytest.mark.parametrize("what", ["names", "groups"])

@@ -4,14 +4,13 @@ import jax
 import numpy as np
 import pytest
 
-from gmmae.base.arms import OptimConfig
-from gmmae.base.config import CheckpointConfig, LogConfig, ParallelConfig, StopConfig, changed, flatten
-from gmmae.base.rules import ConfigError
+from gmmae.config.rules import ConfigError
+from gmmae.config.schema import CheckpointConfig, LogConfig, OptimConfig, ParallelConfig, StopConfig, changed, flatten
 from gmmae.data.patches import OUTSIDE
-from gmmae.training import programs
+from gmmae.training import compilation
 from gmmae.training.loop import run
 from gmmae.workloads import registry, segmentation
-from gmmae.workloads.workload import Snapshot
+from gmmae.workloads.interface import Snapshot
 from tests.small import Recorder, fingerprint, losses
 
 SMALL = registry.configuration(
@@ -54,7 +53,7 @@ def first(samples, count):
 @pytest.mark.parametrize(("asked", "size", "parts"), [(0, 16, 1), (0, 64, 4), (2, 64, 2)])
 def test_a_cpu_trains_on_a_few_samples_at_once_unless_told_otherwise(asked, size, parts):
     config = small(data__size=size, optim__base_batch=4, parallel__micro_batch=asked)
-    assert programs.prepare(config).train_plan.micro_batches == parts
+    assert compilation.prepare(config).train_plan.micro_batches == parts
 
 
 def test_samples_are_patches_of_slices_divided_by_nodule(workload):

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from gmmae.data.config import DataConfig
 from gmmae.data.extraction.quantities import as_number, require_diameter, require_spacing
+from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError
 
 GROUP_COLUMNS = ("patient", "group", "scan", "seriesuid")

@@ -14,11 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gmmae.base import locks
-from gmmae.base.errors import StorageError
-from gmmae.base.output import FAILED
 from gmmae.data.extraction.tasks import sha256
 from gmmae.data.volumes import DataError
+from gmmae.system import locks
+from gmmae.system.errors import StorageError
+from gmmae.system.files import FAILED
 
 MANIFEST = "manifest.json"
 STALE_S = 30 * 24 * 3600.0

@@ -16,9 +16,9 @@ import numpy as np
 import SimpleITK as sitk
 from jaxtyping import Bool, Float, Real, Shaped, UInt8
 
-from gmmae.data.config import EDGE
 from gmmae.data.extraction import voxels
 from gmmae.data.extraction.grids import Index, Volume, index_of
+from gmmae.data.settings import EDGE
 from gmmae.data.volumes import DataError, Point
 
 MAX_REGION_VOXELS = 2**26

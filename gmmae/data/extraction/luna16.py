@@ -9,9 +9,9 @@ Source: Setio et al. 2017, https://luna16.grand-challenge.org/Data/.
 from collections import defaultdict
 from pathlib import Path
 
-from gmmae.data.config import DataConfig
 from gmmae.data.extraction.annotations import COORDINATES, Fault, Row, one_name_each, read_table, require_rows
 from gmmae.data.extraction.tasks import Item, Plan, Task, fingerprint, sha256, task
+from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError
 
 ANNOTATIONS, NODULES = "annotations.csv", "nodules.csv"

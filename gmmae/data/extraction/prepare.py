@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Real
 
-from gmmae.base.compiled import user_cache
-from gmmae.data.config import DataConfig
 from gmmae.data.extraction import cache, cubes, luna16
 from gmmae.data.extraction.annotations import Fault, refuse
 from gmmae.data.extraction.arrays import stream
@@ -21,7 +19,9 @@ from gmmae.data.extraction.extracted import Cube, Reading
 from gmmae.data.extraction.progress import Say
 from gmmae.data.extraction.summary import summarise
 from gmmae.data.extraction.tasks import Plan, Task
+from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError, Details, Nodules, central_section, unreadable_root
+from gmmae.system.compilation_cache import user_cache
 
 VERSION = 5
 """Raised whenever the same files and options would give other cubes, or an entry another meaning.

@@ -3,15 +3,15 @@
 from contextlib import closing
 from pathlib import Path
 
-from gmmae.data.config import DataConfig
-from gmmae.data.extraction import parts
+from gmmae.data.extraction import scan_cache
 from gmmae.data.extraction.annotations import refuse
 from gmmae.data.extraction.extract import Options
 from gmmae.data.extraction.extracted import Reading
 from gmmae.data.extraction.processes import cores
 from gmmae.data.extraction.progress import Progress, Say
-from gmmae.data.extraction.retries import read_all
+from gmmae.data.extraction.retry import read_all
 from gmmae.data.extraction.tasks import Plan, Task
+from gmmae.data.settings import DataConfig
 
 
 def read(config: DataConfig, plan: Plan, version: int, kept: Path, say: Say) -> list[Reading]:
@@ -30,7 +30,7 @@ def read(config: DataConfig, plan: Plan, version: int, kept: Path, say: Say) -> 
     """
     options = _options(config)
     places = {task: _part(kept, version, task, options) for task in plan.tasks}
-    before = {task: result for task, place in places.items() if (result := parts.load(place, task)) is not None}
+    before = {task: result for task, place in places.items() if (result := scan_cache.load(place, task)) is not None}
     readings = [Reading(task, result, ()) for task, result in before.items()]
     left = [task for task in plan.tasks if task not in before]
     if before:
@@ -44,7 +44,7 @@ def read(config: DataConfig, plan: Plan, version: int, kept: Path, say: Say) -> 
         for reading in results:
             if config.on_error == "refuse":
                 refuse(reading.result.faults, plan.way_out)
-            parts.save(places[reading.task], reading.task, reading.result)
+            scan_cache.save(places[reading.task], reading.task, reading.result)
             readings.append(reading)
             progress.advance()
     return readings
@@ -52,7 +52,7 @@ def read(config: DataConfig, plan: Plan, version: int, kept: Path, say: Say) -> 
 
 def forget(config: DataConfig, plan: Plan, version: int, kept: Path) -> None:
     """Remove the parts of a plan."""
-    parts.remove(kept, [_part(kept, version, task, _options(config)).stem for task in plan.tasks])
+    scan_cache.remove(kept, [_part(kept, version, task, _options(config)).stem for task in plan.tasks])
 
 
 def _options(config: DataConfig) -> Options:
@@ -60,4 +60,4 @@ def _options(config: DataConfig) -> Options:
 
 
 def _part(kept: Path, version: int, task: Task, options: Options) -> Path:
-    return kept / f"{parts.name(version, task, options)}.npz"
+    return kept / f"{scan_cache.name(version, task, options)}.npz"

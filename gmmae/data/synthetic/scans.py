@@ -14,11 +14,11 @@ import numpy as np
 import SimpleITK as sitk
 from jaxtyping import Int16
 
-from gmmae.base.output import whole_folder
 from gmmae.data.synthetic.painting import Field, blur_of, paint, paint_tube
 from gmmae.data.synthetic.phantom import DIAMETER_MM, Phantom, Tube, Vector, draw_phantom, random_directions, random_tube
 from gmmae.data.volumes import DataError
 from gmmae.data.writing import write_image
+from gmmae.system.files import whole_folder
 
 Volume = Int16[np.ndarray, "z y x"]
 

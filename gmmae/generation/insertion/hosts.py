@@ -9,10 +9,10 @@ import numpy as np
 import SimpleITK as sitk
 from jaxtyping import Float, Real
 
-from gmmae.data.config import DataConfig
 from gmmae.data.extraction.annotations import Row, read_table
 from gmmae.data.extraction.luna16 import ANNOTATIONS, COLUMNS, find_scans
 from gmmae.data.extraction.opening import read_scan
+from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError
 
 GROUPS = ("patient", "group")

@@ -8,11 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gmmae.base.output import whole_folder
 from gmmae.data.extraction.prepare import Details
 from gmmae.data.extraction.progress import Progress, Say
 from gmmae.data.volumes import DataError, Nodules
-from gmmae.figures.insertions import Shown, draw_insertions
 from gmmae.generation.insertion import noise, pleura
 from gmmae.generation.insertion.blending import BLENDINGS
 from gmmae.generation.insertion.cubes import Nodule, as_nodule
@@ -30,6 +28,8 @@ from gmmae.generation.insertion.hosts import (
 from gmmae.generation.insertion.lungs import find_lungs
 from gmmae.generation.insertion.placing import Taken
 from gmmae.generation.insertion.put import Inserted, put
+from gmmae.plotting.insertions import Shown, draw_insertions
+from gmmae.system.files import whole_folder
 
 BLENDING = "poisson"
 SHOWN = 6

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gmmae.base.errors import InputError
-from gmmae.processes.supervisor import Ended, Job, last_lines
 from gmmae.sweep.cluster.task import ClusterTask
+from gmmae.sweep.supervisor import Ended, Job, last_lines
+from gmmae.system.errors import InputError
 
 
 @dataclass

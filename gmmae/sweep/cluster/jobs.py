@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from gmmae.base.interrupts import Interrupts
-from gmmae.processes.supervisor import Ended, Job
 from gmmae.sweep.cluster.host import Host, Submitted
 from gmmae.sweep.cluster.local import Local
 from gmmae.sweep.cluster.slurm import Slurm
 from gmmae.sweep.grid import SweepConfig
+from gmmae.sweep.supervisor import Ended, Job
+from gmmae.system.interrupts import Interrupts
 
 
 def run_jobs(
@@ -46,7 +46,7 @@ def run_jobs(
       on_start, on_end, on_tick: as of `supervise`.
 
     Returns:
-      None, or the reason of `gmmae.base.stopping` when it was interrupted.
+      None, or the reason of `gmmae.training.stopping` when it was interrupted.
 
     Raises:
       InputError: submitit is missing, or Slurm, or what is asked of it is refused.

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from gmmae.base.gpus import least_used
-from gmmae.processes.supervisor import Ended, Job
 from gmmae.sweep.cluster.host import Submitted, importable, load_submitit, result_of, task, without_result
 from gmmae.sweep.grid import SweepConfig
+from gmmae.sweep.supervisor import Ended, Job
+from gmmae.system.gpus import least_used
 
 
 class Local:

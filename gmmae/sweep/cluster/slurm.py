@@ -21,12 +21,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gmmae.base import json_files
-from gmmae.base.errors import InputError
-from gmmae.base.output import whole_file, write_text
-from gmmae.processes.supervisor import Ended, Job
 from gmmae.sweep.cluster.host import Submitted, importable, load_submitit, result_of, task, without_result
 from gmmae.sweep.grid import SlurmConfig, SweepConfig
+from gmmae.sweep.supervisor import Ended, Job
+from gmmae.system import json_files
+from gmmae.system.errors import InputError
+from gmmae.system.files import whole_file, write_text
 
 LATE_S = 15.0
 """How much later than a Slurm job's end its result may be seen, on a file system that all nodes share."""

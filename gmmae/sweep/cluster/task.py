@@ -13,10 +13,10 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-from gmmae.base.errors import LOST_PEER
-from gmmae.base.exit_codes import again, of_run
-from gmmae.base.stopping import EXIT_CODES, SIGTERM
-from gmmae.processes.supervisor import Ended, Job, die_with_parent, supervise
+from gmmae.sweep.supervisor import Ended, Job, die_with_parent, supervise
+from gmmae.system.errors import LOST_PEER
+from gmmae.system.exit_codes import again, of_run
+from gmmae.system.stop_reasons import EXIT_CODES, SIGTERM
 
 TOLD_S = 0.5
 """Seconds between two looks at whether a signal has come."""

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gmmae.data.config import DataConfig
 from gmmae.data.extraction.annotations import read_table
+from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError
 
 HEADER = "file,coordX,coordY,coordZ,diameter_mm"

@@ -110,7 +110,7 @@ def test_everything_is_on_disk_before_the_name_that_vouches_for_it(tmp_path, mon
 
 PREPARE = """
 import sys
-from gmmae.data.config import DataConfig
+from gmmae.data.settings import DataConfig
 from gmmae.data.extraction.prepare import prepare
 prepare(DataConfig(source="luna16", root=sys.argv[1], cache=sys.argv[2], workers=int(sys.argv[3])))
 """

@@ -7,10 +7,10 @@ import pytest
 import SimpleITK as sitk
 
 from gmmae.data import sources
-from gmmae.data.config import DataConfig
 from gmmae.data.extraction import cubes
 from gmmae.data.extraction.prepare import load, load_prepared, prepare
 from gmmae.data.extraction.summary import lines
+from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError, central_section
 
 QUIET: list[str] = []

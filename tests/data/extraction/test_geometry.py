@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from scipy.ndimage import map_coordinates
 from scipy.spatial.transform import Rotation
 
-from gmmae.data.config import AIR_HU
 from gmmae.data.extraction.geometry import cut, cut_mask, edge_mm, preload
 from gmmae.data.extraction.grids import Volume, frame
 from gmmae.data.extraction.scans import open_scan
+from gmmae.data.settings import AIR_HU
 from gmmae.data.volumes import DataError
 
 POINT = (12.3, -45.6, 78.9)

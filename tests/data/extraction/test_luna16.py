@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gmmae.data.config import DataConfig
 from gmmae.data.extraction import luna16
 from gmmae.data.extraction.prepare import load, load_prepared, prepare
+from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError
 
 QUIET: list[str] = []

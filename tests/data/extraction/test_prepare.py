@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gmmae.data.config import DataConfig
 from gmmae.data.extraction.annotations import Fault
 from gmmae.data.extraction.prepare import prepare
 from gmmae.data.extraction.progress import Progress
 from gmmae.data.extraction.summary import lines, summarise
 from gmmae.data.extraction.tasks import Plan
+from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError, central_section, to_density
 
 QUIET: list[str] = []
@@ -143,7 +143,7 @@ def test_on_a_terminal_there_is_a_bar(monkeypatch, capsys):
     ],
 )
 def test_options_are_checked_where_they_are_declared(option, message):
-    from gmmae.base.rules import ConfigError
+    from gmmae.config.rules import ConfigError
 
     with pytest.raises(ConfigError, match=message):
         dataclasses.replace(DataConfig(), **option)

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gmmae.data.config import AIR_HU
 from gmmae.data.extraction import luna16, processes
 from gmmae.data.extraction.extract import Options
 from gmmae.data.extraction.extracted import Extracted, Transient
 from gmmae.data.extraction.prepare import load
 from gmmae.data.extraction.processes import WorkerError, extract_all
+from gmmae.data.settings import AIR_HU
 
 OPTIONS = Options((16, 16, 16), 3, "1.25x", AIR_HU, True)
 PATCHED = "import os, sys, gmmae.data.extraction.processes as p; real = p.extract; p.extract = lambda t, o: {}; p.serve()"
@@ -114,7 +114,7 @@ def test_a_script_without_a_main_guard_may_load_data(luna_folder, tmp_path):
     config = luna_folder("abc")
     script = tmp_path / "plain_script.py"
     script.write_text(
-        "import sys\nfrom gmmae.data.config import DataConfig\nfrom gmmae.data.extraction.prepare import load\n"
+        "import sys\nfrom gmmae.data.settings import DataConfig\nfrom gmmae.data.extraction.prepare import load\n"
         f"nodules = load(DataConfig(source='luna16', root={config.root!r}, cache={str(tmp_path / 'other')!r}, workers=2))\n"
         "print(len(nodules.values))\n"
     )
@@ -127,7 +127,7 @@ def test_workers_do_not_import_jax_and_a_cached_load_not_even_simpleitk(luna_fol
     config = luna_folder("ab")
     load(config, [].append)
     check = (
-        "import sys\nfrom gmmae.data.config import DataConfig\nfrom gmmae.data.extraction.prepare import load\n"
+        "import sys\nfrom gmmae.data.settings import DataConfig\nfrom gmmae.data.extraction.prepare import load\n"
         f"load(DataConfig(source='luna16', root={config.root!r}, cache={config.cache!r}))\n"
         "print('SimpleITK' in sys.modules, 'jax' in sys.modules)\n"
         "import gmmae.data.extraction.processes\n"

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import SimpleITK as sitk
 
-from gmmae.base.errors import InputError
 from gmmae.data.synthetic import scans as synthetic_scans
 from gmmae.data.synthetic.phantom import CATEGORIES, draw_phantom
 from gmmae.data.synthetic.scans import Annotation, Frame, synthetic_scan, write_luna16_folder
 from gmmae.data.volumes import DataError
+from gmmae.system.errors import InputError
 
 SHAPE = (40, 96, 112)
 SPACING_MM = (0.9, 1.1, 2.0)

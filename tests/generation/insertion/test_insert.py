@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import SimpleITK as sitk
 
-from gmmae.base.errors import InputError
-from gmmae.commands import cli
-from gmmae.data.config import DataConfig
+from gmmae.cli import main
 from gmmae.data.extraction.prepare import load_prepared, prepare
+from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError
 from gmmae.generation.insertion.insert import insert
+from gmmae.system import guard
+from gmmae.system.errors import InputError
 
 
 @pytest.fixture(autouse=True)
@@ -262,7 +263,7 @@ def cubes(folder, nodules, details):
 def command(folder, scans, tmp_path, *options):
     """The exit code of `gmmae insert`."""
     arguments = [folder, scans, "--out", tmp_path / "out", "--per-scan", 1, 1, "--cache", tmp_path / "cache", *options]
-    return cli.guarded(cli.COMMANDS["insert"], list(map(str, arguments)), "gmmae insert")
+    return guard.guarded(main.COMMANDS["insert"], list(map(str, arguments)), "gmmae insert")
 
 
 def test_the_command_reads_a_folder_of_cubes(scans, balls, tmp_path, capsys):

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from gmmae.base.errors import InputError
-from gmmae.processes.supervisor import NOT_STARTED, Job, describe, last_lines
 from gmmae.sweep.cluster.jobs import run_jobs
 from gmmae.sweep.grid import SweepConfig
-from tests.processes.test_supervisor import DEAF, HOLD, POLITE, Calls, held, program
-from tests.sweep.fake_cells import NAMES, Fake, grid, without_clocks
+from gmmae.sweep.supervisor import NOT_STARTED, Job, describe, last_lines
+from gmmae.system.errors import InputError
+from tests.sweep.fake_runs import NAMES, Fake, grid, without_clocks
+from tests.sweep.test_supervisor import DEAF, HOLD, POLITE, Calls, held, program
 from tests.waiting import DEADLINE_S, locked, wait_until
 
 

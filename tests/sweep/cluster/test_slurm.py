@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from submitit.slurm.slurm import _make_sbatch_string
 
-from gmmae.base.errors import InputError
-from gmmae.processes.supervisor import Ended, Job, describe
 from gmmae.sweep.cluster import slurm as cluster_slurm
 from gmmae.sweep.cluster.jobs import run_jobs
 from gmmae.sweep.cluster.slurm import parameters
 from gmmae.sweep.grid import SlurmConfig, SweepConfig
+from gmmae.sweep.supervisor import Ended, Job, describe
+from gmmae.system.errors import InputError
 
 
 def options(slurm: SlurmConfig, devices: int, jobs: int = 3, *, timed: bool = False, grace_s: float = 30.0) -> dict[str, str]:

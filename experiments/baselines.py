@@ -1,0 +1,105 @@
+"""New nodules without a model, which a generator has to be better than: copies that are flipped, pasted, or interpolated."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.spatial.distance import cdist
+
+from experiments.cohorts import WINDOW
+from gmmae.data.volumes import Nodules
+from gmmae.generation.judging.novelty import symmetries
+
+NEIGHBOURS = 5
+"""Of SMOTE, as in its paper."""
+
+
+def repeated(training: Nodules, count: int, seed: int) -> Nodules:
+    """Training nodules again: what more of them bring without saying anything new, where a classifier's regularisation is
+    fixed.
+    """
+    donors = _donors(len(training.names), count, np.random.default_rng(seed))
+    assert training.masks is not None
+    return named("repeated", training, donors, training.values[donors], training.masks[donors])
+
+
+def copy_paste(training: Nodules, count: int, seed: int, shift: int = 0) -> Nodules:
+    """Training nodules, each once as long as they last, flipped and turned within their plane, and moved by up to `shift`
+    voxels.
+    """
+    rng = np.random.default_rng(seed)
+    donors = _donors(len(training.names), count, rng)
+    values, masks = _disturbed(training, donors, shift, rng)
+    return named("copy", training, donors, values, masks)
+
+
+def carved(training: Nodules, count: int, seed: int) -> Nodules:
+    """A training nodule's voxels, flipped and turned, over the cube of another of its category (Yang et al., CarveMix,
+    2021).
+    """
+    rng = np.random.default_rng(seed)
+    donors = _donors(len(training.names), count, rng)
+    categories = np.array(training.categories)
+    hosts = np.array([rng.choice(np.flatnonzero(categories == categories[donor])) for donor in donors])
+    values, masks = _disturbed(training, donors, 0, rng)
+    assert training.masks is not None
+    over = masks > 0
+    return named("carved", training, donors, np.where(over, values, training.values[hosts]), over | (training.masks[hosts] > 0))
+
+
+def smote(training: Nodules, count: int, seed: int) -> Nodules:
+    """Between a training nodule and one of its 5 nearest of its category, voxel by voxel (Chawla et al., SMOTE, 2002)."""
+    low, high = WINDOW
+    flat = (np.clip(training.values, low, high).reshape(len(training.values), -1) - low) / (high - low)
+    one, two, share = between(flat, training.categories, count, seed)
+    assert training.masks is not None
+    parts = share.reshape(-1, 1, 1, 1)
+    values, masks = (x[one] * (1 - parts) + x[two] * parts for x in (training.values, training.masks > 0))
+    return named("smote", training, one, values.round(), masks >= 0.5)
+
+
+def between(
+    points: Float[np.ndarray, "samples features"], categories: Sequence[str], count: int, seed: int
+) -> tuple[Int[np.ndarray, " count"], Int[np.ndarray, " count"], Float[np.ndarray, " count"]]:
+    """Pairs of a sample and one of its nearest of its category, itself where it is alone, and a share of the way between
+    them.
+    """
+    rng = np.random.default_rng(seed)
+    donors = _donors(len(points), count, rng)
+    apart = cdist(points, points, "sqeuclidean")
+    labels = np.asarray(categories)
+    apart[labels[:, None] != labels] = np.inf
+    np.fill_diagonal(apart, np.inf)
+    near = np.argsort(apart, axis=1)[:, :NEIGHBOURS]
+    known = np.minimum(np.isfinite(apart).sum(1), NEIGHBOURS)
+    others = np.array([near[donor, rng.integers(known[donor])] if known[donor] else donor for donor in donors])
+    return donors, others, rng.random(count)
+
+
+def _donors(samples: int, count: int, rng: np.random.Generator) -> Int[np.ndarray, " count"]:
+    """Each once before any is drawn again."""
+    rounds = [rng.permutation(samples) for _ in range(-(-count // samples))]
+    return np.concatenate(rounds)[:count]
+
+
+def _disturbed(
+    training: Nodules, donors: Int[np.ndarray, " count"], shift: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Values and masks in a symmetry and a place drawn by lot; what moves in repeats the outermost voxels."""
+    assert training.masks is not None
+    values, masks = [], []
+    for donor in donors:
+        pair = np.stack([training.values[donor], training.masks[donor]])
+        turns = list(symmetries(pair))
+        padded = np.pad(turns[rng.integers(len(turns))], ((0, 0), *[(shift, shift)] * 3), mode="edge")
+        start = rng.integers(0, 2 * shift + 1, 3)
+        value, mask = padded[(slice(None), *(slice(at, at + n) for at, n in zip(start, pair.shape[1:], strict=True)))]
+        values.append(value)
+        masks.append(mask)
+    return np.stack(values), np.stack(masks)
+
+
+def named(kind: str, training: Nodules, donors: np.ndarray, values: np.ndarray, masks: np.ndarray) -> Nodules:
+    """The new nodules, each of its donor's patient, category and size."""
+    names = tuple(f"{kind}_{i}" for i in range(len(donors)))
+    return training.take(donors)._replace(names=names, values=values.astype(np.int16), masks=masks.astype(np.uint8))

@@ -1,0 +1,221 @@
+"""One job to one loss in gmmae, PyTorch, Horovod and Keras: same weights, data, order of samples, optimiser and rule to stop.
+
+    python -m experiments.frameworks --out DIR [--turns 2] [--only torch-ddp horovod …] [--environments .venv-frameworks]
+
+`make study-frameworks` makes the environments first. The twins of `benchmarks.peers` train
+`experiments/configs/frameworks.toml`: the quickstart's model on half its data to a loss of 0.00165, because to the
+quickstart's own 0.001 PyTorch takes two minutes on two cores.
+In one process on both cores; in two, of a core each, strong (the batch of 16 divided) and weak (a batch of 32, the
+rate kept). Runs take turns, none beside another. All batches divide here; what becomes of those that do not is measured by
+`experiments.last_batches`, and what each framework asks of its user by `experiments.needs`; this program runs both first.
+
+DIR gets frameworks.csv, a row a run, last_batches.csv and needs.csv, and the tables come on the screen; what is there is not
+measured again. Seconds are those of `benchmarks.target`: training and validation, without what the first epoch takes longer
+than the median one, which is compilation; and the wall, from the start of Python to the target. `others` is how many cores
+other work took meanwhile. On CPUs only.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from benchmarks.child import ask
+from benchmarks.peers.fleet import Worker
+from benchmarks.peers.roster import ROSTER
+from benchmarks.target import without_compiling
+from experiments import environments, last_batches, needs, tables
+from gmmae.sweep.display import grid_table
+from gmmae.system.provenance import git_commit, machine
+
+CONFIG = "experiments/configs/frameworks.toml"
+BATCH = 16
+"""The configuration's; strong scaling divides it."""
+CHECKED = 12
+"""The step whose loss is compared: the last that the first epoch has with either batch."""
+
+
+class Arm(NamedTuple):
+    """How the batch follows the processes."""
+
+    name: str
+    processes: int
+    batch: int
+
+
+ARMS = (Arm("one", 1, BATCH), Arm("strong", 2, BATCH), Arm("weak", 2, 2 * BATCH))
+
+FRAMEWORKS = {
+    "gmmae": {1: "ours", 2: "ours-2"},
+    "PyTorch": {1: "torch", 2: "torch-ddp"},
+    "PyTorch, torch.compile": {1: "torch-compile", 2: "torch-ddp-compile"},
+    "Horovod with PyTorch": {2: "horovod"},
+    "Keras on TensorFlow": {1: "keras", 2: "keras-2"},
+}
+"""The peers of `benchmarks.peers.roster` by processes. In one process Horovod is PyTorch."""
+
+
+class Run(NamedTuple):
+    """One to be made."""
+
+    framework: str
+    peer: str
+    arm: Arm
+
+
+def runs(only: Sequence[str] = ()) -> list[Run]:
+    """Those of a turn, gmmae's first; `only` are names of peers."""
+    found = [
+        Run(framework, peers[arm.processes], arm)
+        for arm in ARMS
+        for framework, peers in FRAMEWORKS.items()
+        if arm.processes in peers
+    ]
+    return [run for run in found if not only or run.peer in only]
+
+
+def run(peer: str, folder: Path, python: str) -> dict[str, Any]:
+    """One run to the target, the problem in the folder."""
+    began, busy = time.perf_counter(), busy_s()
+    worker = Worker(peer, folder, python)
+    try:
+        said = worker.ask("target")
+        wall_s = time.perf_counter() - began
+        others = (busy_s() - busy - worker.cpu_s()) / wall_s
+        worker.ask("reset")
+        samples = json.loads((folder / "samples.json").read_text())
+        losses = worker.ask("losses", samples=samples, epoch=1)["losses"]
+        facts = worker.ask("facts")
+    finally:
+        worker.close()
+    kept = ("jax", "torch", "horovod", "keras", "tensorflow")
+    return {
+        "reached": int(said["reached"]),
+        "epochs": len(said["epoch_s"]),
+        "val_loss": said["val_loss"],
+        "train_s": round(without_compiling(said["epoch_s"]), 3),
+        "epoch_s": round(median(said["epoch_s"]), 4),
+        "wall_s": round(wall_s, 2),
+        f"loss_{CHECKED}": f"{losses[CHECKED - 1]:.9g}",
+        "threads": facts["threads"],
+        "others": round(others, 2),
+        "versions": " ".join(f"{key} {facts['versions'][key]}" for key in kept if key in facts["versions"]),
+    }
+
+
+def busy_s() -> float:
+    """Seconds that the cores have worked, for whomever; a hypervisor's other guests too."""
+    user, nice, system, _idle, _waiting, interrupts, soft, stolen, *_ = map(int, Path("/proc/stat").read_text().split()[1:11])
+    return (user + nice + system + interrupts + soft + stolen) / os.sysconf("SC_CLK_TCK")
+
+
+def measure(file: Path, turns: int, only: Sequence[str], pythons: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Makes the runs of the peers that have a Python, but for those that the file has, turn by turn; written as they end."""
+    rows: list[dict[str, Any]] = [*tables.read(file)] if file.exists() else []
+    done = {(row["framework"], row["arm"], int(row["turn"])) for row in rows}
+    about = {"machine": machine("cpu"), "git_commit": git_commit()}
+    with tempfile.TemporaryDirectory() as folder:
+        for turn in range(turns):
+            for framework, peer, arm in runs(only):
+                if (framework, arm.name, turn) in done or peer not in pythons:
+                    continue
+                key = {"framework": framework, "arm": arm.name, "processes": arm.processes, "batch": arm.batch, "turn": turn}
+                row = {**key, **run(peer, problem(Path(folder), arm.batch), pythons[peer]), **about}
+                print(" ".join(f"{name} {value}" for name, value in list(row.items())[:11]), flush=True)
+                rows.append(row)
+                tables.write(file, rows)
+    return rows
+
+
+def problem(folder: Path, batch: int) -> Path:
+    """The folder of the job with that batch, made where it is missing."""
+    place = folder / str(batch)
+    if not place.exists():
+        place.mkdir()
+        source = {"name": CONFIG, "changes": {"optim__base_batch": batch}}
+        found = ask("benchmarks.peers.ours", json.dumps(source), str(place))
+        (place / "samples.json").write_text(json.dumps(found["samples"]))
+    return place
+
+
+def summary(rows: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
+    """The head and a line for each framework and arm: medians of the turns, and beside gmmae's of the same turn."""
+    by: dict[tuple[str, str], dict[int, Mapping[str, str]]] = defaultdict(dict)
+    for row in rows:
+        by[row["arm"], row["framework"]][int(row["turn"])] = row
+    head = ("processes, batch", "framework", "reached", "epochs", "training and validation, s", "an epoch, s", "wall, s")
+    lines: list[tuple[str, ...]] = [(*head, "an epoch, times gmmae's", f"loss of step {CHECKED} off gmmae's")]
+    for arm in ARMS:
+        own = by.get((arm.name, "gmmae"), {})
+        for framework in FRAMEWORKS:
+            of = by.get((arm.name, framework))
+            if not of:
+                continue
+            both = [turn for turn in of if turn in own]
+            ratios = [float(of[turn]["epoch_s"]) / float(own[turn]["epoch_s"]) for turn in both]
+            loss = f"loss_{CHECKED}"
+            off = [abs(float(of[turn][loss]) / float(own[turn][loss]) - 1) for turn in both]
+            each = list(of.values())
+            came = [row for row in each if row["reached"] == "1"]
+            label = f"{arm.processes}, {arm.batch}" + (f" ({arm.name})" if arm.processes > 1 else "")
+            lines.append((
+                label,
+                framework,
+                f"{len(came)} of {len(each)}",
+                middle([float(row["epochs"]) for row in came], ".0f"),
+                middle([float(row["train_s"]) for row in came], ".1f"),
+                middle([float(row["epoch_s"]) for row in each], ".2f"),
+                middle([float(row["wall_s"]) for row in came], ".0f"),
+                middle(ratios, ".2f"),
+                f"{max(off):.0e}" if off and framework != "gmmae" else "",
+            ))  # fmt: skip
+    return lines
+
+
+SUMMARIES = {"frameworks": summary, "last_batches": last_batches.summary, "needs": needs.summary}
+"""The tables by the names of their files."""
+
+
+def middle(values: Sequence[float], form: str) -> str:
+    """The median, and the range where there is one.
+
+    >>> middle([2.0, 1.0, 4.0], ".1f"), middle([2.0], ".0f"), middle([], ".0f")
+    ('2.0 (1.0–4.0)', '2', '–')
+    """
+    if not values:
+        return "–"
+    text, low, high = (format(value, form) for value in (median(values), min(values), max(values)))
+    return text if low == high else f"{text} ({low}–{high})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--turns", type=int, default=2, help="how often each run is made")
+    parser.add_argument("--only", nargs="+", choices=sorted({run.peer for run in runs()}), default=[], help="these peers")
+    parser.add_argument("--environments", type=Path, default=environments.FOLDER, help="what make has installed")
+    asked = parser.parse_args()
+    asked.environments = asked.environments.absolute()
+    if (cores := len(os.sched_getaffinity(0))) < 2:
+        raise SystemExit(f"two processes need a core each; got {cores} core: take a machine with two")
+    wanted = {run.peer for run in runs(asked.only)}
+    there = environments.pythons(wanted, asked.environments)
+    for peer in sorted(wanted - there.keys()):
+        print(f"{ROSTER[peer].title}: left out, it has no environment in {asked.environments}: make study-frameworks")
+    os.environ.update(CUDA_VISIBLE_DEVICES="", JAX_PLATFORMS="cpu")  # also where there is a GPU, which one process would take
+    last_batches.measure(asked.out / "last_batches.csv", there)
+    needs.measure(asked.out / "needs.csv", there)
+    measure(asked.out / "frameworks.csv", asked.turns, asked.only, there)
+    for name, summarised in SUMMARIES.items():
+        if (file := asked.out / f"{name}.csv").exists():
+            print(grid_table(summarised(tables.read(file))), "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,263 @@
+"""What frameworks make of an epoch's last batch, where neither the epoch nor that batch divides: measured, in two processes.
+
+    python -m experiments.last_batches --out DIR [--environments .venv-frameworks]
+
+For each framework its users' ways to divide an epoch of 61 or 49 samples into steps of 16 on two processes. What is left for
+the last step, 13 samples or one, does not divide. The framework's own sampler and its own reduction run in two real processes,
+in float64, at one set of parameters for all. Compared is the gradient that a process has after the last step with that of the
+mean over the samples that the full steps have left: what one device computes. And counted are samples that an epoch sees twice
+or not at all. All of it at the initial parameters, and at those that gmmae has after `EPOCHS` epochs.
+
+DIR gets last_batches.csv, a row a framework, way, epoch and parameters.
+"""
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.child import ROOT, ask
+from benchmarks.peers import problem
+from benchmarks.peers.fleet import Worker
+from experiments import environments, tables
+from gmmae.sweep.display import grid_table
+from gmmae.system.provenance import git_commit, machine
+
+CONFIG, BATCH, PROCESSES = "experiments/configs/frameworks.toml", 16, 2
+MANY, ONE = 61, 49
+"""Samples of an epoch: 13 are left for its last step, or one."""
+EPOCHS = 100
+"""After which the parameters are the trained ones: about as many steps as the comparison's runs take to their target."""
+NONE = "no such step"
+AT = {"start": 0, "trained": EPOCHS}
+
+
+class Recipe(NamedTuple):
+    """A way to divide an epoch, as the peer knows it and in words."""
+
+    peer: str
+    name: str
+    framework: str
+    words: str
+    samples: tuple[int, ...] = (MANY, ONE)
+
+
+_DDP, _HOROVOD, _TWO = "PyTorch DDP", "Horovod with PyTorch", "Keras, own loop"
+RECIPES = (
+    Recipe("ours-2", "weights", "gmmae", "`train.py` as it is"),
+    Recipe("torch-ddp", "pads", _DDP, "`DistributedSampler`"),
+    Recipe("torch-ddp", "sampler drops", _DDP, "`DistributedSampler(drop_last=True)`"),
+    Recipe("torch-ddp", "loader drops", _DDP, "`DistributedSampler`, `DataLoader(drop_last=True)`"),
+    Recipe("torch-ddp", "uneven", _DDP, "a sampler that neither pads nor drops", (MANY,)),
+    Recipe("torch-ddp", "join", _DDP, "that sampler, `Join`", (ONE,)),
+    Recipe("torch-ddp", "join of those", _DDP, "that sampler, `Join(divide_by_initial_world_size=False)`", (ONE,)),
+    Recipe("torch-ddp", "weighted", _DDP, "that sampler, the loss times n · own samples / all (by hand)", (MANY,)),
+    Recipe("horovod", "pads", _HOROVOD, "`DistributedSampler`"),
+    Recipe("horovod", "uneven", _HOROVOD, "a sampler that neither pads nor drops", (MANY,)),
+    Recipe("horovod", "join", _HOROVOD, "that sampler, `hvd.join()`", (ONE,)),
+    Recipe("keras", "fit", "Keras, one process", "`Model.fit`"),
+    Recipe("keras-2", "average", _TWO, "`compute_average_loss(losses)`"),
+    Recipe("keras-2", "average of a batch", _TWO, "`compute_average_loss(losses, global_batch_size=16)`"),
+    Recipe("keras-2", "mean", _TWO, "the sum of the losses over the step's samples (by hand)"),
+)
+
+
+def measure(file: Path, pythons: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The ways of the peers that have a Python, but for those that the file has; written as they are found."""
+    rows: list[dict[str, Any]] = [*tables.read(file)] if file.exists() else []
+    done = {(row["framework"], row["recipe"], int(row["samples"]), row["at"]) for row in rows}
+    about = {"machine": machine("cpu"), "git_commit": git_commit()}
+    with tempfile.TemporaryDirectory() as folder:
+        for samples in (MANY, ONE):
+            for at in AT:
+                left = [
+                    recipe
+                    for recipe in RECIPES
+                    if recipe.peer in pythons
+                    and samples in recipe.samples
+                    and (recipe.framework, recipe.words, samples, at) not in done
+                ]
+                for recipe, found in _measured(left, Path(folder) / f"{samples}_{at}", samples, AT[at], pythons):
+                    key = {"framework": recipe.framework, "recipe": recipe.words, "samples": samples, "at": at}
+                    rows.append({**key, **found, **about})
+                    print(*list(rows[-1].values())[:9], flush=True)
+                    tables.write(file, rows)
+    return rows
+
+
+def _measured(
+    recipes: Sequence[Recipe], place: Path, samples: int, epochs: int, pythons: Mapping[str, str]
+) -> Iterator[tuple[Recipe, dict[str, Any]]]:
+    """Each way and what became of the epoch, the problem made in `place`."""
+    if not recipes:
+        return
+    place.mkdir()
+    source = {"name": CONFIG, "samples": samples, "validation": 16, "precision": "float64"}
+    ask("benchmarks.peers.ours", json.dumps(source), str(place))
+    if epochs:
+        _self("--train", str(place), str(epochs))
+    said: dict[Recipe, list[dict[str, Any]]] = {}
+    for peer in dict.fromkeys(recipe.peer for recipe in recipes):
+        worker = Worker(peer, place, pythons[peer])
+        try:
+            for recipe in recipes:
+                if recipe.peer == peer:
+                    said[recipe] = worker.ask_all("last", recipe=recipe.name, folder=str(place))
+                    for answer in said[recipe]:  # the next recipe's come there too
+                        answer["gradient"] = dict(np.load(answer["gradient"]))
+        finally:
+            worker.close()
+    steps = {recipe: merged([answer["steps"] for answer in answers]) for recipe, answers in said.items()}
+    rests = {recipe: left_over(of, samples, BATCH) for recipe, of in steps.items()}
+    (place / "rests.json").write_text(json.dumps([*rests.values()]))
+    _self("--wanted", str(place))
+    for number, (recipe, answers) in enumerate(said.items()):
+        yield recipe, {**counts(steps[recipe], samples), "error": error(answers, dict(np.load(place / f"wanted.{number}.npz")))}
+
+
+def _self(*words: str) -> None:
+    """This program in a process of its own, for what needs JAX."""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-m", "experiments.last_batches", *words], check=True, cwd=ROOT, env=environ)
+
+
+def error(answers: Sequence[Mapping[str, Any]], wanted: Mapping[str, np.ndarray]) -> float | str:
+    """Of the processes that had the last step, the largest; a word where the last step was a full one."""
+    most = max(len(answer["steps"]) for answer in answers)
+    if sum(len(answer["steps"][-1]) for answer in answers if len(answer["steps"]) == most) == BATCH:
+        return NONE
+    return max(relative_error(answer["gradient"], wanted) for answer in answers if len(answer["steps"]) == most)
+
+
+def merged(ranks: Sequence[Sequence[Sequence[int]]]) -> list[list[int]]:
+    """The samples of each step of all processes, of which some may have had fewer steps.
+
+    >>> merged([[[0, 2], [4]], [[1, 3]]])
+    [[0, 2, 1, 3], [4]]
+    """
+    most = max(map(len, ranks))
+    return [[sample for steps in ranks if step < len(steps) for sample in steps[step]] for step in range(most)]
+
+
+def left_over(steps: Sequence[Sequence[int]], samples: int, batch: int) -> list[int]:
+    """The samples that the full steps have left: those of one device's last step.
+
+    >>> left_over([[3, 1], [0, 2], [4, 3]], 5, 2)
+    [4]
+    """
+    seen = {sample for step in steps[: samples // batch] for sample in step}
+    return sorted(set(range(samples)) - seen)
+
+
+def counts(steps: Sequence[Sequence[int]], samples: int) -> dict[str, int]:
+    """How often an epoch sees its samples.
+
+    >>> counts([[3, 1], [0, 3]], 5)
+    {'steps': 2, 'last': 2, 'twice': 1, 'left_out': 2}
+    """
+    seen = Counter(sample for step in steps for sample in step)
+    twice = sum(count - 1 for count in seen.values())
+    return {"steps": len(steps), "last": len(steps[-1]), "twice": twice, "left_out": samples - len(seen)}
+
+
+def relative_error(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> float:
+    """‖found − wanted‖ / ‖wanted‖ over all arrays; NaN is.
+
+    >>> relative_error({"a": np.array([3.0, 8.0])}, {"a": np.array([3.0, 4.0])})
+    0.8
+    """
+    off = sum(float(np.square(found[name] - value).sum()) for name, value in wanted.items())
+    return math.sqrt(off / sum(float(np.square(value).sum()) for value in wanted.values()))
+
+
+def summary(rows: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
+    """The head and a line for each framework, way and epoch; a column of errors for each set of parameters."""
+    errors = {(row["framework"], row["recipe"], row["samples"], row["at"]): error_text(row["error"]) for row in rows}
+    head = ("framework", "way", "samples", "left for the last step", "seen twice", "left out")
+    lines: list[tuple[str, ...]] = [(*head, "gradient's error at the start", f"after {EPOCHS} epochs")]
+    for samples in (MANY, ONE):
+        for recipe in RECIPES:
+            of = [row for row in rows if (row["framework"], row["recipe"], row["samples"]) == _key(recipe, samples)]
+            if of:
+                each = (errors.get((*_key(recipe, samples), at), "") for at in AT)
+                row = of[0]
+                lines.append(
+                    (*_key(recipe, samples), str(samples % BATCH), row["twice"], row["left_out"], *each)
+                )  # fmt: skip
+    return lines
+
+
+def _key(recipe: Recipe, samples: int) -> tuple[str, str, str]:
+    return recipe.framework, recipe.words, str(samples)
+
+
+def error_text(value: str) -> str:
+    """A relative error for a reader: rounding as a power of ten, more in per cent.
+
+    >>> error_text("3.2e-15"), error_text("0.0712"), error_text("nan"), error_text("no such step")
+    ('3e-15', '7.1 %', 'not a number', 'no such step')
+    """
+    try:
+        error = float(value)
+    except ValueError:
+        return value
+    if math.isnan(error):
+        return "not a number"
+    return f"{100 * error:.2g} %" if error > 1e-6 else f"{error:.0e}"
+
+
+def _train(folder: Path, epochs: int) -> None:
+    """Puts the parameters after some epochs into the problem."""
+    from benchmarks.peers import ours
+    from benchmarks.peers.roster import Place
+
+    known = problem.read(folder)
+    peer = ours.start(known, Place())
+    for epoch in range(1, epochs + 1):
+        peer.train(known.samples, epoch)
+    problem.write(folder, known._replace(params=ours.flat(peer.state.params)))
+
+
+def _wanted(folder: Path) -> None:
+    """The gradients of the mean losses of some samples each at the problem's parameters, on one device."""
+    from benchmarks.peers import ours
+    from benchmarks.peers.roster import Place
+
+    known = problem.read(folder)
+    peer = ours.start(known, Place())
+    params = ours.unflat(known.params)
+    for number, index in enumerate(json.loads((folder / "rests.json").read_text())):
+        problem.write_arrays(folder / f"wanted.{number}.npz", peer.gradient_of(params, np.asarray(index)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--environments", type=Path, default=environments.FOLDER)
+    parser.add_argument("--train", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--wanted", type=Path, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.train:
+        _train(Path(asked.train[0]), int(asked.train[1]))
+    elif asked.wanted:
+        _wanted(asked.wanted)
+    elif asked.out:
+        pythons = environments.pythons((recipe.peer for recipe in RECIPES), asked.environments)
+        file = asked.out / "last_batches.csv"
+        if measure(file, pythons):
+            print(grid_table(summary(tables.read(file))))
+    else:
+        parser.error("--out DIR must be given: where the results go")
+
+
+if __name__ == "__main__":
+    main()

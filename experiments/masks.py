@@ -1,0 +1,152 @@
+"""How well the mask of a nodule can be told from its cube: by the head of a model, which knows a latent vector, and by a U-Net
+that reads the cube.
+
+    python -m experiments.masks --root FOLDER --run RUN --workdir DIR [--held-out test]
+
+Both are trained on the study's training nodules (`experiments.generation --parts split` makes RUN) and chosen by its tuning
+set. --results gets masks_PART.csv: the mean Dice over the nodules, with an interval by patient.
+
+This file is the U-Net's workload as well: `train.py --workload experiments/masks.py --root FOLDER`.
+
+Hardware and time: Intel Xeon, 2 cores, which other work shared: 100 epochs take 10 minutes.
+"""
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gmmae.config.rules import Section
+from gmmae.data.volumes import windowed
+from gmmae.generation.judging.features import radii
+from gmmae.workloads.interface import Params, PerSample, Samples, Splits, Workload
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+if TYPE_CHECKING:
+    from jax import Array
+
+    from gmmae.data.volumes import Nodules
+
+FEATURES = (12, 24, 48)
+"""Channels of the U-Net's stages."""
+OPTIONS = {
+    "optim__learning_rate": 0.003,
+    "optim__base_batch": 16,
+    "optim__ramp_epochs": 10,
+    "optim__cosine_epochs": 100,
+    "stop__max_epochs": 100,
+}
+"""Of its training."""
+
+
+@dataclass(frozen=True)
+class Config(Section):
+    root: str = ""  # the nodules' folder
+
+
+def build(config: Config) -> Workload:
+    """The workload; its samples are images of two channels, the windowed HU and the distance from the middle, and masks."""
+    import jax
+    import jax.numpy as jnp
+
+    from experiments import cohorts
+    from gmmae.models.losses import dice
+    from gmmae.models.unet import UNet, mask_losses
+    from gmmae.workloads.augment import symmetries
+    from gmmae.workloads.segmentation import CPU_PIXELS
+
+    found, module = cohorts.read(Path(config.root)), UNet(FEATURES)
+
+    def logits(params: Params, samples: Samples, keys: "Array | None") -> "tuple[Array, Array]":
+        shares, masks = (jnp.asarray(samples[name]) for name in ("shares", "masks"))
+        if keys is not None:
+            shares, masks = symmetries(shares, keys), symmetries(masks, keys)
+        out = module.apply(params, _images(shares))
+        assert isinstance(out, jax.Array)
+        return out, masks > 0
+
+    def losses(params: Params, samples: Samples, keys: "Array | None") -> "Array":
+        out, masks = logits(params, samples, keys)
+        return mask_losses(out, masks, jnp.ones_like(masks))
+
+    def init(key: "Array") -> Params:
+        return module.init(key, jnp.zeros((1, *found.train.values.shape[1:], 2)))
+
+    def metrics(params: Params, samples: Samples) -> PerSample:
+        return {"dice": dice(*logits(params, samples, None))}
+
+    splits = Splits(samples_of(found.train), samples_of(found.tune))
+    names, at_once = Splits(found.train.names, found.tune.names), max(1, CPU_PIXELS // found.train.values[0].size)
+    groups = Splits(found.train.groups, found.tune.groups)
+    return Workload(splits, init, losses, metrics, about="masks of cubes", names=names, groups=groups, cpu_samples=at_once)
+
+
+def samples_of(nodules: "Nodules") -> dict[str, np.ndarray]:
+    """What the U-Net is given: windowed HU from 0 to 1, and masks."""
+    assert nodules.masks is not None
+    from experiments.cohorts import WINDOW
+
+    return {"shares": windowed(nodules.values, WINDOW).astype(np.float32), "masks": nodules.masks.astype(np.float32)}
+
+
+def _images(shares: "Array") -> "Array":
+    import jax.numpy as jnp
+
+    radius = jnp.broadcast_to(jnp.asarray(radii(shares.shape[1:]), shares.dtype), shares.shape)
+    return jnp.stack([2 * shares - 1, radius - 1], axis=-1)
+
+
+def ball(masks: np.ndarray) -> np.ndarray:
+    """The ball in the middle that has the largest mean Dice with these masks."""
+    balls = [radii(masks.shape[1:]) <= radius for radius in np.linspace(0.2, 1, 41)]
+    totals = masks.sum((1, 2, 3))
+    return max(balls, key=lambda one: np.mean(2 * (masks * one).sum((1, 2, 3)) / (totals + one.sum())))
+
+
+def main() -> None:
+    """Trains the U-Net, unless DIR has it, and writes the table."""
+    import jax.numpy as jnp
+
+    import gmmae
+    from experiments import cohorts, models, tables
+    from gmmae.generation import generator
+    from gmmae.generation.judging import bootstrap
+    from gmmae.models.losses import dice
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--run", type=Path, required=True)
+    parser.add_argument("--workdir", type=Path, required=True)
+    parser.add_argument("--held-out", choices=("tune", "test"), default="tune")
+    parser.add_argument("--results", type=Path, default=Path("results/generation"))
+    asked = parser.parse_args()
+    found = cohorts.read(asked.root)
+    config = gmmae.configure("", workload=str(Path(__file__)), root=str(asked.root.resolve()), **OPTIONS)
+    gmmae.train(config, asked.workdir)
+    judged, reader, trained = getattr(found, asked.held_out), gmmae.load(asked.workdir), models.read(asked.run)
+    cohorts.check_held_out(found, trained.training, asked.run)
+    head = generator.decode(trained.model, generator.encode(trained.model, judged))["mask"]
+    assert found.train.masks is not None
+    middle = np.broadcast_to(ball(found.train.masks > 0), judged.masks.shape)
+    truth = jnp.asarray(judged.masks > 0)
+    scores = {
+        "the ball that suits the training nodules best": np.asarray(dice(jnp.asarray(middle - 0.5), truth)),
+        "the model's head": np.asarray(dice(jnp.asarray(head - 0.5), truth)),
+        "a U-Net that reads the cube": reader.metrics(samples_of(judged))["dice"],
+    }
+    lines = []
+    for name, of in scores.items():
+        mean = bootstrap.mean(of, judged.groups, seed=0)
+        lines.append(
+            {"found by": name, "nodules": len(of), **{key: tables.number(value) for key, value in mean._asdict().items()}}
+        )
+        print(*lines[-1].values())
+    tables.write(asked.results / f"masks_{asked.held_out}.csv", lines)
+
+
+if __name__ == "__main__":
+    main()

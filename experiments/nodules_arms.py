@@ -1,0 +1,14 @@
+"""The nodules with the arms of the study. A workload's file, named by `experiments/configs/rates.toml`."""
+
+import sys
+from pathlib import Path
+
+from gmmae.scaling.strategies import ARMS
+from gmmae.workloads.nodules import Config, build, draw, events, training_samples
+
+sys.path.append(str(Path(__file__).parents[1]))
+from experiments.more_arms import MORE
+
+__all__ = ["Config", "build", "draw", "events", "training_samples"]
+
+ARMS.update(MORE)

@@ -1,0 +1,124 @@
+"""Cells of the study's sweeps, counted and put into tables."""
+
+import csv
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from experiments import tables
+from gmmae.scaling.strategies import ARMS
+from gmmae.system.stop_reasons import TARGET_REACHED
+
+RESULTS = Path(__file__).parent.parent / "results"
+
+OTHERS = ("weak", "linear-warmup", "linear", "sqrt", "best-batch")
+"""The arms that strong scaling is compared with."""
+
+Row = Mapping[str, str]
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '∣') for cell in line)} |" for line in lines)
+
+
+def cells(name: str) -> Sequence[Row]:
+    """The cells of a sweep of the study."""
+    return tables.read(RESULTS / "study" / name / "cells.csv")
+
+
+def reached(row: Row) -> bool:
+    return row["outcome"] == TARGET_REACHED
+
+
+def distinct(rows: Iterable[Row]) -> list[Row]:
+    """The rows that were computed: cells may share a run."""
+    return list({(row["path"], row["seed"]): row for row in rows}.values())
+
+
+def middle(values: Sequence[float]) -> str:
+    """The median, and the range where there is one; a miss is infinite.
+
+    >>> middle([3.0, 1.0, 2.0]), middle([2.0, math.inf, math.inf]), middle([2.0])
+    ('2 (1–3)', '– (2–∞)', '2')
+    """
+    low, high = min(values), max(values)
+    found = float(np.median(values)) if np.isfinite(np.sort(values)[: len(values) // 2 + 1]).all() else math.inf
+    text = "–" if math.isinf(found) else f"{found:.4g}"
+    ends = (f"{end:.4g}" if math.isfinite(end) else "∞" for end in (low, high))
+    return text if low == high else f"{text} ({'–'.join(ends)})"
+
+
+def outcome(rows: Sequence[Row]) -> str:
+    """How many of the seeds arrived, in how many epochs, and how the others ended.
+
+    >>> outcome([{"outcome": "target_reached", "epochs": "21"}, {"outcome": "stalled", "epochs": "90"}])
+    '1/2: 21; stalled'
+    >>> outcome([{"outcome": "collapsed", "epochs": "22"}] * 2)
+    '0/2: collapsed 2'
+    """
+    came = [float(row["epochs"]) for row in rows if reached(row)]
+    missed = Counter(row["outcome"].replace("_", " ") for row in rows if not reached(row))
+    words = ", ".join(f"{kind} {count}" if count > 1 else kind for kind, count in missed.most_common())
+    return f"{len(came)}/{len(rows)}: " + "; ".join(filter(None, (middle(came) if came else "", words)))
+
+
+def by_arm(rows: Iterable[Row], arms: Sequence[str]) -> dict[tuple[str, int], list[Row]]:
+    """Cells by arm and devices, seed by seed."""
+    found = defaultdict(list)
+    for row in sorted(rows, key=lambda row: int(row["seed"])):
+        if row["arm"] in arms:
+            found[row["arm"], int(row["devices"])].append(row)
+    return found
+
+
+def arrivals(grouped: Mapping[tuple[str, int], Sequence[Row]]) -> dict[str, str]:
+    """How many of the seeds arrived, by arm and devices.
+
+    >>> arrivals({("linear-warmup", 4): [{"outcome": "target_reached"}, {"outcome": "stalled"}]})
+    {'came_linear_warmup_4': '1 of 2'}
+    """
+    return {f"came_{arm}_{n}".replace("-", "_"): f"{sum(map(reached, of))} of {len(of)}" for (arm, n), of in grouped.items()}
+
+
+def on_one_device(rows: Iterable[Row]) -> list[Row]:
+    """Strong scaling's cells there: the run that it computes on any number of devices."""
+    return [row for row in rows if row["arm"] == "strong" and row["devices"] == "1"]
+
+
+def outcomes_table(rows: Sequence[Row]) -> str:
+    """Of `OTHERS`: arms by rows, devices by columns."""
+    found = by_arm(rows, OTHERS)
+    counts = sorted({n for _, n in found if n > 1})
+    return table(
+        ("arm", *(f"n = {n}" for n in counts)),
+        ((ARMS[arm].label, *(outcome(found[arm, n]) if (arm, n) in found else "" for n in counts)) for arm in OTHERS),
+    )
+
+
+def of_report(name: str, number: int) -> str:
+    """One of the tables that the report of a sweep wrote, whose columns may have one name."""
+    with (RESULTS / "study" / name / f"table_{number}.csv").open(newline="", encoding="utf-8") as file:
+        head, *rows = csv.reader(file)
+    return table(head, rows)
+
+
+def runs(rows: Iterable[Row]) -> dict[str, str]:
+    """How much was computed, on what."""
+    own = distinct(rows)
+    hours = sum(float(row["train_s"]) + float(row["eval_s"]) for row in own) / 3600
+    return {
+        "runs": str(len(own)),
+        "hours": f"{hours:.1f}",
+        "machine": "; ".join(sorted({row["machine"] for row in own})),
+        "seeds": str(len({row["seed"] for row in own})),
+    }
+
+
+def arrived_epochs(row: Row) -> float:
+    """Epochs to the target; infinite where it was missed."""
+    return float(row["epochs"]) if reached(row) else math.inf

@@ -1,0 +1,315 @@
+"""What `gmmae plan` foretold, against what happened: cells that it never saw, other policies, MLPerf's and the paper's numbers.
+
+    python -m experiments.plan collect FOLDER...     # work directories of plans, WORKLOAD-SEED: results/plan/measured.json
+    python -m experiments.plan                       # reads results/plan, prints the tables, writes summary.csv and paper.csv
+
+The plans to collect are made with `gmmae plan --noise-scale`.
+`results/plan/cells.csv` has the true cells: workload, arm, devices, batch, learning_rate, seed, outcome, epochs, steps,
+train_s.
+`results/plan/mlperf.csv` has the means of the reference convergence points of github.com/mlcommons/logging, commit 7bbf792
+(`mlperf_logging/rcp_checker/*/rcps_*.json`, Apache 2.0): of each benchmark the round with the most batches, at least three.
+"""
+
+import argparse
+import itertools
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments import policies, tables
+from experiments.policies import Situation, Truth
+from gmmae.config.schema import OptimConfig
+from gmmae.planner import prediction, steps
+from gmmae.planner.prediction import Cell, Measured
+from gmmae.scaling.cost import Cluster, StepTimes, read_cluster
+from gmmae.sweep.display import grid_table
+from gmmae.sweep.report.efficiency import PAPER_TABLE_I, PAPER_TABLE_II
+from gmmae.system.errors import InputError
+from gmmae.system.stop_reasons import TARGET_REACHED
+
+PLACE = Path(__file__).parent.parent / "results" / "plan"
+OF_STUDY = {name: PLACE.parent / "study" / name / "cells.csv" for name in ("nodules_real", "segmentation")}
+"""Cells of sweeps, as their reports write them, in place of those of the same workload."""
+OF_A_PLAN = ("strong", "quarter", prediction.BEST_BATCH)
+"""Arms whose batch a plan runs itself, or chooses anew."""
+PAPER_DATA = "nodules_real"
+RATIOS = np.logspace(-2, 2, 25)
+"""Overheads of the clusters that are made up."""
+ANYWHERE = Cluster("anywhere", "", 1024, 0.0, 1e30, 0.0, 1e30)
+FALSE_ALARMS = 0.1
+
+
+class Case(NamedTuple):
+    """One plan, and what became of the cells of its workload and seed."""
+
+    workload: str
+    measured: Measured
+    published: float | None  # noise scale, as AdaptDL takes it
+    cost: float  # of measuring, in base runs, by epochs
+    cost_s: float  # by seconds, compiling and all
+    cells: list[Truth]  # with n > 1
+
+
+def restore(found: Mapping[str, Any]) -> Measured:
+    """The measurements that a `plan.json` rests on."""
+    m = found["measured"]
+
+    def table(name: str) -> StepTimes:
+        rows = sorted((int(batch), float(seconds)) for batch, seconds in m[name].items())
+        return StepTimes(tuple(batch for batch, _ in rows), tuple(seconds for _, seconds in rows))
+
+    def numbers(name: str) -> dict[float, float]:
+        return {float(factor): math.nan if value is None else value for factor, value in m[name].items()}
+
+    return Measured(
+        samples=m["samples"],
+        validation=m["validation"],
+        optim=OptimConfig(base_batch=m["base_batch"], learning_rate=m["learning_rate"], warmup_epochs=m["warmup_epochs"]),
+        max_epochs=m["max_epochs"],
+        steps={int(batch): count for batch, count in m["steps"].items()},
+        seed_sigma=m["seed_sigma"],
+        noise_scale=found["noise_scale"],
+        train=table("step_s"),
+        passes=table("validation_s"),
+        gradient_bytes=m["gradient_bytes"],
+        progress=numbers("progress"),
+        vitality=numbers("vitality"),
+        pace=numbers("pace"),
+    )
+
+
+def collect(folders: Iterable[Path]) -> None:
+    """Writes what the evaluation needs of some plans, beside those that are there."""
+    file = PLACE / "measured.json"
+    kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    for folder in sorted(folders):
+        found = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+        if found["measured"]["norms"] is None:
+            raise InputError(
+                f"{folder} must hold a plan with the gradient's noise scale; got none: plan again with --noise-scale"
+            )
+        kept[folder.name] = {key: found[key] for key in ("measured", "noise_scale", "rule", "target", "metric", "curves")}
+        kept[folder.name]["norms"] = found["measured"]["norms"]
+    file.write_text(json.dumps(dict(sorted(kept.items()))) + "\n", encoding="utf-8")
+
+
+def read() -> list[Case]:
+    """Every plan that has cells to be judged by."""
+    truths: dict[str, list[Truth]] = defaultdict(list)
+    of_study = {name: tables.read(path) for name, path in OF_STUDY.items() if path.exists()}
+    for row in tables.read(PLACE / "cells.csv"):
+        if row["workload"] not in of_study:
+            truths[f"{row['workload']}-{row['seed']}"].append(_truth(row, row["batch"]))
+    for name, rows in of_study.items():
+        for row in rows:
+            truths[f"{name}-{row['seed']}"].append(_truth(row, row["global_batch"]))
+    cases = []
+    for name, found in json.loads((PLACE / "measured.json").read_text(encoding="utf-8")).items():
+        cells = [cell for cell in truths[name] if cell.devices > 1 and cell.arm not in OF_A_PLAN]
+        m = found["measured"]
+        cost, cost_s = (sum(m[unit].values()) / m["base_run"][unit] for unit in ("epochs", "seconds"))
+        if cells:
+            published = policies.published_scale(found["norms"])
+            cases.append(Case(name.rpartition("-")[0], restore(found), published, cost, cost_s, cells))
+    return cases
+
+
+def _truth(row: Mapping[str, str], batch: str) -> Truth:
+    return Truth(row["arm"], int(row["devices"]), int(batch), row["outcome"] == TARGET_REACHED, float(row["steps"]))
+
+
+class Judged(NamedTuple):
+    """A cell beside what the plan said of it."""
+
+    workload: str
+    truth: Truth
+    said: Cell
+
+    @property
+    def error(self) -> float:
+        """Of the logarithm of the steps."""
+        return math.log(self.said.steps / self.truth.steps)
+
+
+def judged(case: Case) -> list[Judged]:
+    """All cells of a case, those that are one optimisation once; steps, intervals and failures depend on no cluster."""
+    distinct = {(cell.arm, cell.batch): cell for cell in sorted(case.cells, key=lambda cell: -cell.devices)}.values()
+    names = sorted({cell.arm for cell in case.cells})
+    said = prediction.forecast(case.measured, ANYWHERE, names, sorted({cell.devices for cell in case.cells})).cells
+    by_name = {(cell.arm, cell.devices): cell for cell in said}
+    return [Judged(case.workload, truth, by_name[truth.arm, truth.devices]) for truth in distinct]
+
+
+class Scatter(NamedTuple):
+    """How far the steps of cells are off those of the same cells with other seeds, absolute differences of logarithms.
+
+    Attributes:
+      pairs: of any two seeds.
+      medians: of one seed and the median of all others, where there are at least three: no plan knows as much beforehand.
+    """
+
+    pairs: list[float]
+    medians: list[float]
+
+
+def scatter(cases: Sequence[Case]) -> Scatter:
+    """Of the weak arm's cells that arrived."""
+    counts: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for case in cases:
+        for batch, arrived in {cell.batch: cell for cell in case.cells if cell.arm == "weak" and cell.arrived}.items():
+            counts[case.workload, batch].append(math.log(arrived.steps))
+    pairs = [abs(a - b) for logs in counts.values() for a, b in itertools.combinations(logs, 2)]
+    several = [logs for logs in counts.values() if len(logs) > 2]
+    medians = [abs(own - float(np.median([*logs[:i], *logs[i + 1 :]]))) for logs in several for i, own in enumerate(logs)]
+    return Scatter(pairs, medians)
+
+
+def recall(of: Sequence[Judged]) -> float:
+    """The share of failures above the probability that at most `FALSE_ALARMS` of the arrivals exceed; NaN without failures."""
+    failed = [one.said.probability_of_failure for one in of if not one.truth.arrived]
+    arrived = sorted((one.said.probability_of_failure for one in of if one.truth.arrived), reverse=True)
+    if not failed:
+        return math.nan
+    threshold = arrived[math.floor(FALSE_ALARMS * len(arrived))] if arrived else 0.0
+    return float(np.mean([chance > threshold for chance in failed]))
+
+
+def regrets(cases: Sequence[Case], policy: str) -> list[policies.Outcome]:
+    """Of a policy's choices on clusters that are made up, with the steps of the true cells."""
+    found = []
+    for case in cases:
+        base = case.measured.optim.base_batch
+        strong = Truth("strong", 1, base, True, prediction.whole(case.measured.steps[base], case.measured.samples, base))
+        for n in sorted({cell.devices for cell in case.cells}):
+            truths = {"strong": strong} | {cell.arm: cell for cell in case.cells if cell.devices == n}
+            if "weak" not in truths or n > base:
+                continue
+            for ratio in RATIOS:
+                now = Situation(case.measured, case.published, float(ratio), n, tuple(truths))
+                found.append(policies.outcome(now, policies.POLICIES[policy](now), truths))
+    return found
+
+
+def summary(cases: Sequence[Case]) -> list[tuple[str, ...]]:
+    """The figures, for each workload and for all."""
+    rows = [("figure", "of", "cells", "value")]
+    all_of = [one for case in cases for one in judged(case)]
+    for workload in (*dict.fromkeys(case.workload for case in cases), "all"):
+        of = [one for one in all_of if workload in (one.workload, "all")]
+        mine = [case for case in cases if workload in (case.workload, "all")]
+        rows += _figures(workload, of, mine)
+    for workload in (*dict.fromkeys(case.workload for case in cases), "all"):
+        mine = [case for case in cases if workload in (case.workload, "all")]
+        rows += [_regret(mine, policy, workload) for policy in policies.POLICIES]
+    return [row for row in rows if row[2] != "0"]
+
+
+def _regret(cases: Sequence[Case], policy: str, workload: str) -> tuple[str, ...]:
+    found = regrets(cases, policy)
+    what = f"regret of {policy}: mean / 95 % / worst / never arrives"
+    if not found:
+        return (what, workload, "0", "")
+    times, lost = [one.regret for one in found], np.mean([not one.arrived for one in found])
+    value = f"{np.mean(times):.3f} / {np.quantile(times, 0.95):.2f} / {max(times):.2f} / {100 * lost:.0f} %"
+    return (what, workload, str(len(found)), value)
+
+
+def _figures(name: str, of: Sequence[Judged], cases: Sequence[Case]) -> list[tuple[str, ...]]:
+    weak = [abs(one.error) for one in of if one.truth.arm == "weak" and one.truth.arrived]
+    scaled = [abs(one.error) for one in of if one.truth.arm != "weak" and one.truth.arrived]
+    arrived = [one for one in of if one.truth.arrived]
+    held = [one.said.steps_low <= one.truth.steps <= one.said.steps_high for one in arrived]
+    missed = sum(not one.truth.arrived for one in of)
+    rows = []
+    again = scatter(cases)
+    errors_of = {
+        "steps, weak: |log error|, median / 90 %": weak,
+        "steps, other arms: |log error|, median / 90 %": scaled,
+        "steps, weak: |log error| of the same cell with another seed": again.pairs,
+        "steps, weak: |log error| of the median of its other seeds": again.medians,
+    }
+    for figure, errors in errors_of.items():
+        if errors:
+            rows.append((figure, name, str(len(errors)), f"{np.median(errors):.3f} / {np.quantile(errors, 0.9):.3f}"))
+    rows.append(("80 % intervals that hold the steps", name, str(len(held)), f"{100 * np.mean(held):.0f} %"))
+    if missed:
+        value = f"{recall(of):.2f} of {missed}"
+        rows.append((f"failures foreseen at {100 * FALSE_ALARMS:.0f} % false alarms", name, str(len(of)), value))
+    spent = f"{np.mean([case.cost for case in cases]):.2f} / {np.mean([case.cost_s for case in cases]):.1f}"
+    rows.append(("cost in base runs, epochs / seconds with compiling", name, str(len(cases)), spent))
+    return rows
+
+
+def mlperf() -> list[tuple[str, ...]]:
+    """The hyperbola fitted to each benchmark's points, and each point foretold by a fit of the others."""
+    points: dict[str, dict[int, float]] = defaultdict(dict)
+    for row in tables.read(PLACE / "mlperf.csv"):
+        points[row["benchmark"]][int(row["batch"])] = float(row["epochs"]) / int(row["batch"])
+    fits = {name: _rms(steps.fit(of), of) for name, of in points.items()}
+    inside, ends = [], []
+    for of in points.values():
+        for batch in of:
+            others = {b: count for b, count in of.items() if b != batch}
+            error = _rms(steps.fit(others), {batch: of[batch]})
+            (ends if batch in (min(of), max(of)) else inside).append(error)
+    worst = max(fits, key=lambda name: fits[name])
+    return [
+        ("benchmarks", str(len(fits))),
+        ("rms log error of the fit, median", f"{np.median(list(fits.values())):.3f}"),
+        (f"the worst, {worst}", f"{fits[worst]:.2f}"),
+        ("leave one out, inside, median", f"{np.median(inside):.3f}"),
+        ("leave one out, at the ends, median", f"{np.median(ends):.3f}"),
+    ]
+
+
+def _rms(law: tuple[float, float], of: Mapping[int, float]) -> float:
+    smin, bn = law
+    return math.sqrt(np.mean([math.log(count / (smin * (1 + bn / batch))) ** 2 for batch, count in of.items()]))
+
+
+def paper(cases: Sequence[Case]) -> list[tuple[str, ...]]:
+    """Efficiencies on the paper's cluster, by the plans of the real nodules, beside Tables I and II.
+
+    The step of the cluster's file is that of all samples: 1.04 s for 32, so nothing is overhead. A cell that will rather fail
+    is NaN, as in the paper.
+    """
+    cluster = read_cluster(Path(__file__).parent.parent / "configs" / "clusters" / "k80_1gbe.toml")
+    printed = {"strong": PAPER_TABLE_I, **PAPER_TABLE_II}
+    said: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for case in (case for case in cases if case.workload == PAPER_DATA):
+        ideal = StepTimes((1, 64), (cluster.reference_step_s / 32, 2 * cluster.reference_step_s))
+        m = case.measured._replace(train=ideal, passes=StepTimes((1, 2), (1e-9, 1e-9)))
+        for cell in prediction.forecast(m, cluster, tuple(printed), PAPER_TABLE_I).cells:
+            fails = cell.probability_of_failure > 0.5
+            said[cell.arm, cell.devices].append(math.nan if fails else 100 * cell.efficiency)
+    rows = [("arm", *(f"n = {n}" for n in PAPER_TABLE_I))]
+    for arm, table in printed.items():
+        middle = {n: sorted(said[arm, n], key=lambda x: (math.isnan(x), x)) for n in table}
+        texts = (f"{values[len(values) // 2]:.1f} ({table[n]:.1f})" if values else "" for n, values in middle.items())
+        rows.append((arm, *texts))
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", nargs="?", choices=("judge", "collect"), default="judge")
+    parser.add_argument("folders", nargs="*", type=Path)
+    asked = parser.parse_args()
+    if asked.command == "collect":
+        collect(asked.folders)
+        return
+    cases = read()
+    for name, rows in {"summary": summary(cases), "paper": paper(cases)}.items():
+        head, *below = rows
+        tables.write(PLACE / f"{name}.csv", [dict(zip(head, row, strict=True)) for row in below])
+        print(grid_table(rows) + "\n")
+    print(grid_table([("MLPerf's reference points", ""), *mlperf()]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Who decides how to scale, and what it costs on clusters that are made up: measured steps, any overhead of a step."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gmmae.planner import prediction
+from gmmae.planner.prediction import Measured
+from gmmae.training import noise_scale
+
+
+class Truth(NamedTuple):
+    """A cell as it went; `steps` are those to the target, or to the end of a run that missed it."""
+
+    arm: str
+    devices: int
+    batch: int
+    arrived: bool
+    steps: float
+
+
+class Situation(NamedTuple):
+    """What a policy knows.
+
+    Attributes:
+      measured: by the plan.
+      published: the noise scale as AdaptDL estimates it; None where it is not positive.
+      ratio: (a + c) / (b B) of the cluster.
+      devices: that there are.
+      arms: that may be chosen.
+    """
+
+    measured: Measured
+    published: float | None
+    ratio: float
+    devices: int
+    arms: Sequence[str]
+
+    def step_s(self, batch: float) -> float:
+        """Seconds of a step, a sample of one device being the unit."""
+        return self.ratio * self.measured.optim.base_batch + np.ceil(batch / self.devices)
+
+
+def planned(now: Situation) -> str:
+    """The arm of least expected time, by the plan."""
+    at = prediction.with_overhead(now.measured, now.ratio, now.devices)
+    found = prediction.choices(at, prediction.law(now.measured), now.arms)
+    return min(found, key=lambda arm: found[arm])
+
+
+def by_goodput(now: Situation, scale: float | None, grown: str = "weak") -> str:
+    """AdaptDL's choice of a batch (Qiao et al., OSDI 2021): the largest throughput times (φ + B) / (φ + m B), φ a noise scale.
+
+    It scales the rate along with the batch; both are judged, at the base rate and by the linear rule with warmup (`grown`).
+    """
+    phi, base = scale or 0.0, now.measured.optim.base_batch
+    batch = min(base * now.devices, now.measured.samples)
+    goodput = {arm: b / now.step_s(b) * (phi + base) / (phi + b) for arm, b in (("strong", base), (grown, batch))}
+    return max(goodput, key=lambda arm: goodput[arm])
+
+
+def _scaled(now: Situation) -> str:
+    return "linear-warmup" if "linear-warmup" in now.arms else "weak"
+
+
+POLICIES: dict[str, Callable[[Situation], str]] = {
+    "the plan": planned,
+    "always strong": lambda _: "strong",
+    "always weak": lambda _: "weak",
+    "ideal speed-up, linear rule with warmup": _scaled,
+    "AdaptDL's goodput, base rate": lambda now: by_goodput(now, now.published),
+    "AdaptDL's goodput, linear rule with warmup": lambda now: by_goodput(now, now.published, _scaled(now)),
+    "the noise scale alone": lambda now: by_goodput(now, now.measured.noise_scale),
+}
+
+
+class Outcome(NamedTuple):
+    """What a choice came to."""
+
+    regret: float  # time over that of the best arm
+    arrived: bool
+
+
+def outcome(now: Situation, choice: str, truths: Mapping[str, Truth]) -> Outcome:
+    """The time of a choice over the best cell's; one that missed the target is begun again with strong scaling.
+
+    Args:
+      now: the situation.
+      choice: an arm.
+      truths: by arm, the cells on those devices, strong among them.
+    """
+    times = {arm: truth.steps * now.step_s(truth.batch) for arm, truth in truths.items()}
+    best = min(times[arm] for arm, truth in truths.items() if truth.arrived)
+    chosen = truths[choice]
+    return Outcome((times[choice] + (0.0 if chosen.arrived else times["strong"])) / best, chosen.arrived)
+
+
+def published_scale(norms: Sequence[Any]) -> float | None:
+    """The ratio of the means of variance and squared gradient over all steps, as AdaptDL takes them."""
+    batch, of_one, of_batch = norms
+    found = noise_scale.parts(1, np.array(of_one), batch, np.array(of_batch))
+    signal = float(found.signal.mean())
+    return float(found.noise.mean()) / signal if signal > 0 else None

@@ -1,0 +1,104 @@
+"""The slides' figure: the loss by epoch for each number of devices; and when each arm is as good as one device.
+
+python -m experiments.scaling --runs FOLDER --out DIR [--metric dice] [--share 0.98]
+
+FOLDER is a sweep's, or holds the `history_ARM-nN-seedS.csv` of one. The value that counts is a share of what strong scaling on
+one device has after its last epoch, with the same seed; arms are compared by the epoch and the step in which they first reach
+it. Runs that were cut off stand with the epochs that they have.
+
+DIR gets reached.csv, and for each arm losses_ARM.png; of several seeds medians are drawn.
+"""
+
+import argparse
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments import tables
+from gmmae.plotting import canvas
+from gmmae.plotting.loss_curves import Course, losses_by_devices
+from gmmae.scaling.strategies import ARMS
+from gmmae.sweep.grid import Cell
+from gmmae.training.records import Epoch, read_history
+
+NAME = re.compile(r"(?:history_)?(.+)-n(\d+)-seed(\d+)")
+
+
+def histories(folder: Path) -> dict[Cell, list[Epoch]]:
+    """The epochs of each run of a folder, by arm, devices and seed."""
+    runs = {path.parent.name: path for path in folder.glob("runs/*/history.csv")}
+    runs |= {path.stem: path for path in folder.glob("history_*.csv")}
+    named = [(NAME.fullmatch(name), path) for name, path in runs.items()]
+    found = {Cell(match[1], int(match[2]), int(match[3])): read_history(path) for match, path in named if match}
+    if not found:
+        raise SystemExit(
+            f"--runs must hold runs/*/history.csv or history_ARM-nN-seedS.csv; got {folder}: give a sweep's folder"
+        )
+    return dict(sorted(found.items()))
+
+
+def reached(runs: dict[Cell, list[Epoch]], metric: str, share: float) -> list[dict[str, Any]]:
+    """A row for each run: the first epoch and step with a share of the metric of one device's last epoch; empty if none has.
+
+    More is better. Every seed needs its run of strong scaling on one device.
+    """
+    rows = []
+    for cell, epochs in runs.items():
+        target = share * runs[Cell("strong", 1, cell.seed)][-1].metrics[metric]
+        hit = next((epoch for epoch in epochs if epoch.metrics[metric] >= target), None)
+        rows.append({
+            **cell._asdict(),
+            "epochs": len(epochs),
+            "target": round(target, 4),
+            "epoch": hit.epoch if hit else "",
+            "steps": hit.steps if hit else "",
+            f"best_{metric}": round(max(epoch.metrics[metric] for epoch in epochs), 4),
+            f"last_{metric}": round(epochs[-1].metrics[metric], 4),
+        })  # fmt: skip
+    return rows
+
+
+def figure(runs: dict[Cell, list[Epoch]], arm: str, path: Path) -> Path:
+    """The losses of an arm by epoch, medians over its seeds, from one device, which is strong scaling's run, to many."""
+    by_devices: dict[int, list[list[Epoch]]] = defaultdict(list)
+    for cell, epochs in runs.items():
+        if cell == Cell("strong", 1, cell.seed) or (cell.arm == arm and cell.devices > 1):
+            by_devices[cell.devices].append(epochs)
+    courses = [_course(f"n = {n}", of) for n, of in sorted(by_devices.items())]
+    seeds = len({cell.seed for cell in runs})
+    title = f"{ARMS[arm].label}, medians of {seeds} seeds" if seeds > 1 else ARMS[arm].label
+    return canvas.save(losses_by_devices(courses, title=title, target=None, x_label="epoch"), path)
+
+
+def _course(label: str, seeds: Sequence[Sequence[Epoch]]) -> Course:
+    """Of the epochs that all seeds have."""
+    losses = np.median(
+        [[(epoch.train_loss, epoch.val_loss) for epoch in epochs] for epochs in zip(*seeds, strict=False)], axis=1
+    )
+    return Course(label, np.arange(1.0, len(losses) + 1), losses[:, 0], losses[:, 1])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Writes the table and the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path, required=True, help="a sweep's folder, or one of its histories")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--metric", default="dice", help="of validation; more is better")
+    parser.add_argument("--share", type=float, default=0.98, help="of one device's last value")
+    asked = parser.parse_args(arguments)
+    runs = histories(asked.runs)
+    rows = reached(runs, asked.metric, asked.share)
+    asked.out.mkdir(parents=True, exist_ok=True)
+    tables.write(asked.out / "reached.csv", rows)
+    for row in rows:
+        print(" ".join(f"{key} {value}" for key, value in row.items()))
+    for arm in sorted({cell.arm for cell in runs} - {"strong"}):
+        print(figure(runs, arm, asked.out / f"losses_{arm}.png"))
+
+
+if __name__ == "__main__":
+    main()

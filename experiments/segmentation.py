@@ -1,0 +1,305 @@
+"""How well a U-Net finds the voxels of real nodules: Dice a nodule on its own grid, by cross-validation over patients.
+
+python -m experiments.segmentation --data FOLDER --out DIR [--folds 5] [--only 0 1] [--epochs 14] [--nodules 60] [OPTIONS]
+
+One network a fold is trained by the project's own loop, on slices that hold nodule (all: `--data.empty-slices`). OPTIONS
+are those of train.py. It is judged after its last epoch, so no fold chooses its epoch. Predictions of slices, each at a place
+off the nodule's centre by lot, are put together in the nodule's volume; what lies outside of what was seen counts as not found.
+Figures are over the slices that hold nodule, and over all slices of the volume.
+
+Baselines: a ball of the annotated diameter at the annotated place, neither of which the network is told; there a ball of one
+diameter for all; a threshold; and that with an opening, and of what is left the component nearest to the annotated place.
+Diameter and thresholds are those that suit the training nodules best.
+
+DIR gets nodules.csv, summary.csv, segmentations.png, and the runs; what is finished is not trained again.
+"""
+
+import argparse
+import csv
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+from scipy import ndimage
+
+import gmmae
+from experiments import tables
+from gmmae.config.schema import Config
+from gmmae.data.native_volumes import Scanned
+from gmmae.data.patches import Patches
+from gmmae.generation.judging import bootstrap
+from gmmae.plotting.segmentations import Found, segmentations
+from gmmae.training.trained import Trained, restore
+from gmmae.workloads import segmentation
+
+THRESHOLDS_HU = (-800, -700, -600, -500, -400, -300)
+DIAMETERS_MM = (5, 6, 7, 8, 9, 10, 12)
+BASELINES = ("ball", "fixed_ball", "threshold", "opened")
+NETWORKS = ("unet", "unet_flips")
+"""As trained, and the mean of what it finds in an image and in its flips."""
+SHOWN = (0.75, 0.25)
+"""Quantiles of the Dice, of each category, that the picture shows."""
+
+Mask = Bool[np.ndarray, "z y x"]
+
+
+class Seen(NamedTuple):
+    """What was seen of the largest slice of a nodule, its label, and what was found there."""
+
+    image: Float[np.ndarray, "y x"]
+    labels: np.ndarray
+    found: Float[np.ndarray, "y x"]
+
+
+class Judged(NamedTuple):
+    """The Dice of one nodule: over the slices that hold it, and over all of its volume."""
+
+    held: float
+    whole: float
+
+
+def judge(found: Mask, mask: Mask) -> Judged:
+    """The Dice of a mask that was found."""
+    holding = mask.any((1, 2))
+    return Judged(dice(found[holding], mask[holding]), dice(found, mask))
+
+
+def dice(found: np.ndarray, mask: np.ndarray) -> float:
+    """
+    >>> dice(np.array([True, True, False]), np.array([True, False, False])) == 2 / 3
+    True
+    """
+    return 2 * float((found & mask).sum()) / max(int(found.sum() + mask.sum()), 1)
+
+
+def ball(volume: Scanned, diameter_mm: float) -> Mask:
+    """At the annotated place."""
+    return _squared_mm(volume) <= (diameter_mm / 2) ** 2
+
+
+def _squared_mm(volume: Scanned) -> Float[np.ndarray, "z y x"]:
+    """The squared distance of each voxel from the annotated place, mm²."""
+    places = zip(volume.mask.shape, volume.centre, volume.spacing_mm, strict=True)
+    z, y, x = (np.square((np.arange(n) - centre) * mm) for n, centre, mm in places)
+    return z[:, None, None] + y[:, None] + x
+
+
+def opened(volume: Scanned, above: Mask) -> Mask:
+    """What an opening leaves of a mask, in each slice, and of that the component nearest to the annotated place."""
+    left = np.asarray(ndimage.binary_opening(above, ndimage.generate_binary_structure(2, 1)[None]))
+    labels, count = ndimage.label(left)  # pyright: ignore[reportGeneralTypeIssues]
+    if not count:
+        return left
+    nearest = int(np.argmin(np.where(left, _squared_mm(volume), np.inf)))
+    return labels == labels.ravel()[nearest]
+
+
+def candidates(volume: Scanned) -> dict[str, list[Judged]]:
+    """The baselines that have something to choose, for each choice; the ball of the annotated diameter has none."""
+    mask, above = volume.mask > 0, [volume.values > hu for hu in THRESHOLDS_HU]
+    return {
+        "ball": [judge(ball(volume, volume.diameter_mm), mask)],
+        "fixed_ball": [judge(ball(volume, mm), mask) for mm in DIAMETERS_MM],
+        "threshold": [judge(one, mask) for one in above],
+        "opened": [judge(opened(volume, one), mask) for one in above],
+    }
+
+
+def best(by_nodule: Sequence[dict[str, list[Judged]]], training: np.ndarray) -> dict[str, int]:
+    """The number of the choice with the best mean Dice over the training nodules."""
+    mean = {name: np.mean([[one.held for one in by_nodule[i][name]] for i in training], axis=0) for name in BASELINES}
+    return {name: int(np.argmax(values)) for name, values in mean.items()}
+
+
+def configured(asked: argparse.Namespace, more: Sequence[str], fold: int) -> Config:
+    """The run of a fold: the prototype's recipe, and whatever the command line says else."""
+    csv_file = subset(asked.data, asked.out, asked.nodules) if asked.nodules else ""
+    recipe = {
+        "data.source": "cubes",
+        "data.root": asked.data.resolve(),
+        "data.csv": csv_file,
+        "data.folds": asked.folds,
+        "data.fold": fold,
+        "optim.learning-rate": 0.003,
+        "optim.base-batch": 32,
+        "optim.ramp-epochs": max(1, round(0.3 * asked.epochs)),
+        "optim.cosine-epochs": asked.epochs,
+        "stop.max-epochs": asked.epochs,
+        "stop.metric": "dice",
+        "stop.goal": "above",
+        "checkpoint.every-epochs": asked.epochs,
+        "log.tensorboard": False,
+        "log.detail-epochs": asked.epochs,
+    }
+    from gmmae.cli.arguments import parse_train
+    from gmmae.cli.words import as_words
+
+    arguments = ["--workload", "segmentation", *(word for key, value in recipe.items() for word in as_words(key, value))]
+    return parse_train([*arguments, *more], "experiments.segmentation")[0]
+
+
+def subset(data: Path, out: Path, nodules: int) -> Path:
+    """A CSV with so many rows of the folder's, evenly spread."""
+    with (data / "nodules.csv").open(newline="", encoding="utf-8") as file:
+        head, *rows = csv.reader(file)
+    path = out.resolve() / f"nodules_{nodules}.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    chosen = np.unique(np.linspace(0, len(rows) - 1, min(nodules, len(rows))).round().astype(int))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([head, *(rows[i] for i in chosen)])
+    return path
+
+
+def train(config: Config, workdir: Path) -> Trained:
+    """A run with the parameters after its last epoch; one that is finished is only read."""
+    from gmmae.training.checkpoint import newest
+    from gmmae.training.compilation import blank_state
+    from gmmae.training.workdir import WorkDir
+
+    gmmae.train(config, workdir, quiet=True)
+    trained = restore(config, workdir)
+    last = newest(WorkDir(workdir).checkpoints, blank_state(config, trained.workload))
+    assert last is not None
+    return trained._replace(params=last.state.params)
+
+
+def probabilities(trained: Trained, patches: Patches, flips: Sequence[tuple[int, ...]]) -> np.ndarray:
+    """The mean of what a network finds in patches that are flipped along some axes."""
+    jitter, results = trained.config.settings.data.jitter, []
+    for axes in flips:
+        flipped = patches._replace(
+            values=np.flip(patches.values, axes),
+            labels=np.flip(patches.labels, axes),
+            offsets=np.where([axis + 1 in axes for axis in range(2)], 2 * jitter - patches.offsets, patches.offsets),
+        )
+        found = trained.describe(segmentation.samples_of(flipped))["probabilities"]
+        results.append(np.flip(found, axes))
+    return np.mean(results, axis=0)
+
+
+def put_together(volume: Scanned, patches: Patches, found: np.ndarray) -> Mask:
+    """The mask of a volume from what was found in its slices."""
+    mask = np.zeros(volume.mask.shape, bool)
+    for (z, *corner), offset, one in zip(patches.corners, patches.offsets, found, strict=True):
+        start = np.array(corner) + offset
+        (y0, x0), (y1, x1) = np.maximum(start, 0), np.minimum(start + one.shape, mask.shape[1:])
+        mask[z, y0:y1, x0:x1] = one[y0 - start[0] : y1 - start[0], x0 - start[1] : x1 - start[1]] > 0.5
+    return mask
+
+
+def run_fold(
+    config: Config, workdir: Path, by_nodule: Sequence[dict[str, list[Judged]]]
+) -> tuple[list[dict[str, Any]], dict[str, Seen]]:
+    """A row for each held-out nodule, and what is seen of its largest slice."""
+    data = config.settings.data
+    trained = train(config, workdir)
+    volumes = segmentation.scanned(data)
+    training, held_out = segmentation.divided(volumes, data)
+    chosen = best(by_nodule, training)
+    everything = segmentation.patches_of(volumes, data, True)
+    patches = everything.take(np.flatnonzero(np.isin(everything.volumes, held_out)))
+    shown = trained.describe(segmentation.samples_of(patches))
+    plain = shown["probabilities"]
+    flips = probabilities(trained, patches, [(), (1,), (2,), (1, 2)])
+    rows, seen = [], {}
+    for i in held_out:
+        volume, own = volumes[i], np.flatnonzero(patches.volumes == i)
+        part, mask = patches.take(own), volume.mask > 0
+        judged = {
+            name: judge(put_together(volume, part, p[own]), mask) for name, p in zip(NETWORKS, (plain, flips), strict=True)
+        }
+        judged |= {name: by_nodule[i][name][number] for name, number in chosen.items()}
+        rows.append({
+            "name": volume.name,
+            "patient": volume.group,
+            "category": volume.category,
+            "fold": data.fold,
+            "diameter_mm": volume.diameter_mm,
+            "slices": int(mask.any((1, 2)).sum()),
+            "volume_slices": len(mask),
+            **{name: one.held for name, one in judged.items()},
+            **{f"{name}_whole": one.whole for name, one in judged.items()},
+        })  # fmt: skip
+        largest = own[np.argmax(mask[part.corners[:, 0]].sum((1, 2)))]
+        seen[volume.name] = Seen(shown["images"][largest], shown["labels"][largest], flips[largest])
+    return rows, seen
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A line for each method, choice of slices and category: the mean with its interval by patient, and the median.
+
+    Nodules of one patient have no interval.
+    """
+    lines = []
+    for name in (*NETWORKS, *BASELINES):
+        for slices in ("with nodule", "all"):
+            for category in ("all", *sorted({row["category"] for row in rows})):
+                own = [row for row in rows if category in ("all", row["category"])]
+                values = np.array([row[name if slices == "with nodule" else f"{name}_whole"] for row in own])
+                mean = bootstrap.mean(values, [row["patient"] for row in own], seed=0)
+                lines.append({
+                    "method": name,
+                    "slices": slices,
+                    "category": category,
+                    "nodules": len(own),
+                    "mean": round(mean.value, 4),
+                    "low": tables.number(mean.low),
+                    "high": tables.number(mean.high),
+                    "median": round(float(np.median(values)), 4),
+                })  # fmt: skip
+    return lines
+
+
+def picture(rows: Sequence[dict[str, Any]], seen: dict[str, Seen], path: Path) -> Path:
+    """Of each category the nodules at some quantiles of the Dice."""
+    chosen, labels = [], []
+    for category in sorted({row["category"] for row in rows}):
+        own = sorted((row for row in rows if row["category"] == category), key=lambda row: row["unet_flips"])
+        for share in SHOWN:
+            row = own[round(share * (len(own) - 1))]
+            chosen.append(seen[row["name"]])
+            labels.append(f"{category} {row['unet_flips']:.2f}")
+    images, of_labels, found = (np.stack(arrays) for arrays in zip(*chosen, strict=True))
+    title = "Readers' masks, and a U-Net's"
+    return segmentations(images, of_labels == 1, of_labels == 2, [Found("found", found)], path, title, labels)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Trains what is missing, judges, and writes the tables and the picture."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder of volumes with masks and nodules.csv")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--folds", type=int, default=5)
+    parser.add_argument("--only", type=int, nargs="+", help="numbers of the folds to do, from 0")
+    parser.add_argument("--epochs", type=int, default=14)
+    parser.add_argument("--nodules", type=int, default=0, help="so many of the nodules; 0: all")
+    asked, more = parser.parse_known_args(arguments)
+    asked.out.mkdir(parents=True, exist_ok=True)
+    start = time.perf_counter()
+    first = configured(asked, more, 0)
+    volumes = segmentation.scanned(first.settings.data)
+    by_nodule = [candidates(volume) for volume in volumes]
+    print(f"{len(volumes)} nodules read, and baselines tried, in {time.perf_counter() - start:.0f} s", flush=True)
+    rows: list[dict[str, Any]] = []
+    seen: dict[str, Seen] = {}
+    for fold in asked.only if asked.only is not None else range(asked.folds):
+        start = time.perf_counter()
+        config = configured(asked, more, fold)
+        own, shown = run_fold(config, asked.out / f"fold_{fold}", by_nodule)
+        rows += own
+        seen |= shown
+        means = " ".join(f"{name} {np.mean([row[name] for row in own]):.4f}" for name in (*NETWORKS, *BASELINES))
+        print(f"fold {fold}: {len(own)} nodules, {means}, {time.perf_counter() - start:.0f} s", flush=True)
+        tables.write(asked.out / "nodules.csv", rows)
+    table = summary(rows)
+    tables.write(asked.out / "summary.csv", table)
+    for line in table:
+        print(" ".join(str(value) for value in line.values()))
+    print(picture(rows, seen, asked.out / "segmentations.png"))
+
+
+if __name__ == "__main__":
+    main()

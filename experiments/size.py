@@ -1,0 +1,233 @@
+"""How the size of the data set changes what pays: steps, epochs and failures of each arm, and the numbers of the law.
+
+    python -m experiments.size --workload images --out DIR [--sizes 240 480 …] [--seeds 0 1 2]
+    python -m experiments.size --workload adrenal --data adrenal_shapes.npz --out DIR
+    python -m experiments.size --workload slices --data FOLDER --out DIR
+
+All runs in this process, one after the other, each to the same target on a validation set of one size. For each number of
+training samples: the base batch B and a quarter of it at the base rate, and with several n weak scaling, the linear rule with
+and without warmup, and the square-root rule. From the runs at the base rate follow Smin and Bn (`gmmae.planner.steps`): weak
+scaling is faster than strong where the overhead of a step, over what a batch's samples take, is above B / Bn.
+
+DIR gets WORKLOAD.csv, a row a run, and the table on the screen; runs that are there are not repeated. The shapes are those of
+AdrenalMNIST3D (Yang et al., Scientific Data 2023), an array `volumes` of 1,584 × 32³, whose voxels are taken eight together.
+The slices are those of the nodules in FOLDER, as configs/unet.toml reads them, for a small U-Net.
+"""
+
+import argparse
+import math
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments import slices, tables
+from experiments.real_times import example
+from gmmae.config.schema import Config, changed
+from gmmae.planner import steps
+from gmmae.sweep.display import grid_table
+from gmmae.system.errors import InputError
+from gmmae.system.null_object import IDLE
+from gmmae.system.stop_reasons import INTERRUPTED, TARGET_REACHED
+from gmmae.training.records import read_history
+from gmmae.workloads.configuration import configure
+from gmmae.workloads.registry import training_samples
+
+ARMS = ("weak", "linear", "linear-warmup", "sqrt")
+DEVICES = (2, 4, 8, 16, 32)
+QUARTER = "quarter"
+"""The base batch's quarter, on one device."""
+
+
+class Data(NamedTuple):
+    """A workload whose training set may have any size.
+
+    Attributes:
+      sizes: of the training set.
+      devices: with which the arms are run.
+      patience: samples seen without an improvement of the loss by 1 %, after which a run is given up; 0: none is.
+    """
+
+    sizes: tuple[int, ...]
+    devices: tuple[int, ...] = DEVICES
+    patience: int = 0
+
+    def config(self, name: str, samples: int, folder: Path, data: Path | None = None) -> Config:
+        """With so many training samples, and validation samples that are always the same number.
+
+        Args:
+          name: the workload's.
+          samples: for training.
+          folder: for files that the runs need.
+          data: the file of the shapes, or the folder of the nodules.
+
+        Raises:
+          InputError: the workload needs data, and has none.
+        """
+        if name == "images":
+            options = {"images": samples * 4 // 3, "noise": 1.0, "optim__learning_rate": 0.002, "stop__target": 0.3}
+            return configure("", workload=str(example(folder)), stop__max_epochs=800, **options)
+        patience = max(3, math.ceil(self.patience / samples))
+        stop = {"stop__max_epochs": 800, "stop__patience_epochs": patience, "stop__collapse_epochs": 20}
+        if name == "nodules_synthetic":
+            options = {"data__samples": samples + 128, "data__validation": 128, "stop__target": 0.0014}
+        elif data is None:
+            raise InputError(f"--workload {name} needs --data, the file of the shapes or the folder of the nodules; got none")
+        elif name == "slices":
+            options = {"data__root": str(data.resolve()), "data__size": 32, "data__jitter": 6, "model__features": (8, 16, 32)}
+            options |= {"slices": samples, "optim__decay_epochs": (), "optim__warmup_epochs": 5, "stop__target": 0.74}
+            return configure("unet", workload=slices.__file__, **options, **stop)
+        else:
+            file = some_shapes(data, samples + 256, folder)
+            options = {"data__source": "cubes", "data__root": str(file), "data__window": (0, 255)}
+            options |= {"data__validation": 256, "stop__target": 0.018}
+        return configure("quickstart", parallel__micro_batch=32, **options, **stop)
+
+
+def some_shapes(file: Path, count: int, folder: Path) -> Path:
+    """A file of so many of the shapes, always the same ones, with half as many voxels along each axis."""
+    with np.load(file) as arrays:
+        volumes = arrays["volumes"]
+    taken = volumes[np.random.default_rng(0).permutation(len(volumes))[:count]]
+    edge = taken.shape[1] // 2
+    out = folder / f"shapes_{count}.npz"
+    np.savez(out, volumes=taken.reshape(-1, edge, 2, edge, 2, edge, 2).mean((2, 4, 6)).round().astype(np.int16))
+    return out
+
+
+DATA = {
+    "images": Data((480, 960, 1920, 3840)),
+    "nodules_synthetic": Data((256, 512, 1024, 2048, 4096, 16_384), (4, 16), 23_000),
+    "adrenal": Data((200, 500, 1188), (4, 16), 23_000),
+    "slices": Data((500, 1500, 4480), (4, 16), 46_000),
+}
+
+
+def paths(config: Config, seeds: Sequence[int], numbers: Sequence[int] = DEVICES) -> Iterator[tuple[str, int, Config]]:
+    """Arm, devices and configuration of each run, those of a batch above the samples left out.
+
+    Args:
+      config: of one size.
+      seeds: of parameters and order.
+      numbers: of devices.
+    """
+    samples = training_samples(config)
+    for seed in seeds:
+        one = changed(config, seed=seed, log__tensorboard=False)
+        yield "strong", 1, one
+        yield QUARTER, 1, changed(one, optim__base_batch=config.optim.base_batch // 4)
+        for devices in numbers:
+            if devices * config.optim.base_batch <= samples:
+                yield from ((arm, devices, changed(one, arm=arm, parallel__virtual=devices)) for arm in ARMS)
+
+
+def trained(config: Config) -> dict[str, Any]:
+    """What became of a run."""
+    from gmmae.training.loop import run
+
+    with tempfile.TemporaryDirectory() as folder:
+        record = run(config, Path(folder) / "run", IDLE)
+        rows = read_history(Path(folder) / "run" / "history.csv")
+    if record.stop_reason in INTERRUPTED:
+        raise SystemExit(f"ended by {record.stop_reason}; the same command goes on with this run")
+    return {
+        "batch": record.global_batch,
+        "learning_rate": record.learning_rate,
+        "outcome": record.stop_reason,
+        "epochs": record.epochs,
+        "steps": record.epochs * record.steps_per_epoch,
+        "crossing": round(steps.to_target(rows, config.stop), 1),
+        "train_s": round(record.clocks["train_s"], 3),
+        "machine": record.machine,
+        "git_commit": record.git_commit,
+    }
+
+
+def summary(rows: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
+    """A row for each size: the law's numbers, medians over seeds, and where each arm fails first."""
+    by_size: dict[int, list[Mapping[str, str]]] = defaultdict(list)
+    for row in rows:
+        by_size[int(row["samples"])].append(row)
+    found = [("samples", "steps at B", "epochs", "Smin", "Bn", "B / Bn", *(f"{arm} misses" for arm in ARMS))]
+    for size, of in sorted(by_size.items()):
+        base = [row for row in of if row["arm"] == "strong"]
+        laws = [law for seed in {row["seed"] for row in of} if (law := _law([row for row in of if row["seed"] == seed]))]
+        middle = [float(np.median(numbers)) for numbers in zip(*laws, strict=True)] if laws else [math.nan, math.nan]
+        batch = int(base[0]["batch"])
+        found.append((
+            str(size),
+            f"{np.median([float(row['crossing']) for row in base]):.0f}",
+            f"{np.median([int(row['epochs']) for row in base]):.0f}",
+            f"{middle[0]:.0f}",
+            f"{middle[1]:.1f}",
+            f"{batch / middle[1]:.2f}",
+            *(_misses([row for row in of if row["arm"] == arm]) for arm in ARMS),
+        ))  # fmt: skip
+    return found
+
+
+def turning(strong: float, weak: float, devices: int) -> float:
+    """The overhead, over what the base batch's samples take, from which weak scaling is faster, by the steps of both.
+
+    A strong step takes r + 1 / n of that time, a weak one r + 1, so the runs take the same time at
+    r = (weak - strong / n) / (strong - weak). Infinite where weak scaling takes no fewer steps, or does not arrive.
+
+    >>> turning(200.0, 150.0, 2), turning(200.0, 250.0, 2), turning(200.0, math.inf, 2)
+    (1.0, inf, inf)
+    """
+    return (weak - strong / devices) / (strong - weak) if weak < strong else math.inf
+
+
+def thresholds(rows: Sequence[Mapping[str, str]], growing: str = "weak") -> dict[int, dict[int, float]]:
+    """Medians over seeds of `turning`, by size and devices, for an arm whose batch grows."""
+    steps_of = {(int(row["samples"]), row["arm"], int(row["devices"]), row["seed"]): float(row["crossing"]) for row in rows}
+    found: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for (samples, arm, devices, seed), count in sorted(steps_of.items()):
+        if arm == growing:
+            found[samples][devices].append(turning(steps_of[samples, "strong", 1, seed], count, devices))
+    return {samples: {n: float(np.median(of)) for n, of in by.items()} for samples, by in found.items()}
+
+
+def _law(of: Sequence[Mapping[str, str]]) -> tuple[float, float] | None:
+    """Smin and Bn by the runs at the base rate of one seed."""
+    points = {int(row["batch"]): float(row["crossing"]) for row in of if row["arm"] in ("strong", QUARTER, "weak")}
+    arrived = {batch: count for batch, count in points.items() if math.isfinite(count)}
+    return steps.fit(arrived) if len(arrived) > 1 else None
+
+
+def _misses(of: Sequence[Mapping[str, str]]) -> str:
+    missed = sorted({int(row["devices"]) for row in of if row["outcome"] != TARGET_REACHED})
+    if not missed:
+        return f"none of {len(of)}"
+    count = sum(row["outcome"] != TARGET_REACHED for row in of)
+    return f"{count} of {len(of)}, from n = {missed[0]}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workload", choices=list(DATA), required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--data", type=Path, help="of adrenal the file of the shapes, of slices the folder of the nodules")
+    parser.add_argument("--sizes", type=int, nargs="+", help="training samples")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    asked = parser.parse_args()
+    file = asked.out / f"{asked.workload}.csv"
+    rows: list[dict[str, Any]] = [*tables.read(file)] if file.exists() else []
+    done = {(int(row["samples"]), row["arm"], int(row["devices"]), int(row["seed"])) for row in rows}
+    with tempfile.TemporaryDirectory() as folder:
+        for size in asked.sizes or DATA[asked.workload].sizes:
+            config = DATA[asked.workload].config(asked.workload, size, Path(folder), asked.data)
+            for arm, devices, one in paths(config, asked.seeds, DATA[asked.workload].devices):
+                if (size, arm, devices, one.seed) not in done:
+                    found = {"samples": size, "arm": arm, "devices": devices, "seed": one.seed, **trained(one)}
+                    print(" ".join(f"{key} {value}" for key, value in list(found.items())[:9]), flush=True)
+                    rows.append(found)
+                    tables.write(file, rows)
+    print(grid_table(summary(tables.read(file))))
+
+
+if __name__ == "__main__":
+    main()

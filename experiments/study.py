@@ -1,0 +1,373 @@
+"""docs/study.md: its numbers and tables, from the committed results.
+
+    python -m experiments.study [--check]      # writes docs/study.md; --check: only whether it is that
+
+In experiments/study.md `{{name}}` stands for a number or a table of `FACTS`: no figure is written by hand.
+"""
+
+import argparse
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from experiments import failure, frameworks, h100, real_times, size, tables
+from experiments import plan as plans
+from experiments.outcomes import (
+    RESULTS,
+    Row,
+    arrivals,
+    arrived_epochs,
+    by_arm,
+    cells,
+    middle,
+    of_report,
+    on_one_device,
+    outcome,
+    outcomes_table,
+    reached,
+    runs,
+    table,
+)
+from gmmae.config.toml import find
+from gmmae.planner import prediction
+from gmmae.planner.prediction import Measured
+from gmmae.scaling.cost import read_cluster
+from gmmae.scaling.strategies import ARMS
+from gmmae.system.stop_reasons import MAX_EPOCHS, TARGET_REACHED
+
+ROOT = Path(__file__).parent.parent
+TEMPLATE, PAGE = ROOT / "experiments" / "study.md", ROOT / "docs" / "study.md"
+GENERATED = (
+    "<!-- Made by `python -m experiments.study` from experiments/study.md and results/. Change those, not this file. -->"
+)
+PLACE = re.compile(r"\{\{(\w+)\}\}")
+CLUSTERS = ("k80_1gbe", "h200_nvlink")
+"""To which times are projected."""
+
+H100 = "H100, earlier kernels"
+
+RATES = {
+    "weak": "k⁰",
+    "fourth-root": "k^¼",
+    "sqrt": "k^½",
+    "three-quarters": "k^¾",
+    "linear": "k",
+    "linear-warmup": "k, warmup",
+}
+"""The arms at n times the base batch, by their factor of the rate."""
+
+
+def nodules() -> dict[str, str]:
+    """The paper's comparison."""
+    rows = cells(plans.PAPER_DATA)
+    one = on_one_device(rows)
+    seconds = [float(row["train_s"]) + float(row["eval_s"]) for row in one]
+    grouped = by_arm(rows, list(dict.fromkeys(row["arm"] for row in rows)))
+    with_signs = tables.read(RESULTS / "study" / plans.PAPER_DATA / "table_8.csv")
+    faster = {(row["against"], row["devices"].rstrip("†")): f"{row['strong faster']} of {row['seeds']}" for row in with_signs}
+    return {
+        **arrivals(grouped),
+        **{f"faster_{arm}_{n}".replace("-", "_"): text for (arm, n), text in faster.items()},
+        **{f"nodules_{key}": value for key, value in runs(rows).items()},
+        "nodules_outcomes": outcomes_table(rows),
+        "nodules_table_1": of_report(plans.PAPER_DATA, 1),
+        "nodules_table_2": of_report(plans.PAPER_DATA, 2),
+        "nodules_signs": of_report(plans.PAPER_DATA, 8),
+        "strong_epochs": middle([float(row["epochs"]) for row in one]),
+        "strong_seconds": middle([round(value, 1) for value in seconds]),
+    }
+
+
+def splits() -> dict[str, str]:
+    """The comparison on other divisions of the same nodules."""
+    found, linear = {}, []
+    for folder in sorted((RESULTS / "study").glob("split_*")):
+        rows = cells(folder.name)
+        one = [float(row["epochs"]) for row in on_one_device(rows)]
+        found |= {
+            f"{folder.name}_outcomes": outcomes_table(rows),
+            f"{folder.name}_times": table(("n", "strong faster", "weak's time over strong's"), of_split(rows)),
+            f"{folder.name}_strong": middle(one),
+            f"{folder.name}_seeds": str(len(one)),
+        }
+        linear += by_arm(rows, ("linear",))["linear", 4]
+    return found | {"splits_came_linear_4": f"{sum(map(reached, linear))} of {len(linear)}"}
+
+
+def of_split(rows: Sequence[Row]) -> tuple[tuple[str, ...], ...]:
+    """For each number of devices in how many seeds strong scaling was faster than weak, and the ratio of their times."""
+    times = {
+        (row["arm"], int(row["devices"]), row["seed"]): float(row["time_to_target_s"]) if reached(row) else math.inf
+        for row in rows
+    }
+    lines = []
+    for n in sorted({n for arm, n, _ in times if arm == "weak" and n > 1}):
+        ratios = [of / times["strong", n, seed] for (arm, count, seed), of in times.items() if (arm, count) == ("weak", n)]
+        lines.append((str(n), f"{sum(ratio > 1 for ratio in ratios)} of {len(ratios)}", middle(ratios)))
+    return tuple(lines)
+
+
+def given_up() -> dict[str, str]:
+    """What runs that missed the target could still have become, in their last checkpoints."""
+    rows = tables.read(RESULTS / "study" / plans.PAPER_DATA / "given_up.csv")
+    grouped = by_arm(rows, list(dict.fromkeys(row["arm"] for row in rows)))
+    counts = sorted({n for _, n in grouped})
+    lines = []
+    for arm in (name for name in ARMS if any(arm == name for arm, _ in grouped)):
+        kinds = (Counter(row["kind"] for row in grouped.get((arm, n), ())) for n in counts)
+        lines.append((ARMS[arm].label, *(", ".join(f"{kind} {count}" for kind, count in of.most_common()) for of in kinds)))
+    totals = Counter(row["kind"] for row in rows)
+    by_cell = {(row["arm"], row["devices"], row["seed"]): row for row in cells(plans.PAPER_DATA)}
+    still_open = [(row["arm"], row["devices"], row["seed"]) for row in rows if row["kind"] == "open"]
+    continued = sum(by_cell[key]["outcome"] in (MAX_EPOCHS, TARGET_REACHED) for key in still_open)
+    return {
+        "given_up_arrived": str(sum(reached(by_cell[key]) for key in still_open)),
+        "given_up_table": table(("arm", *(f"n = {n}" for n in counts)), lines),
+        "given_up": str(len(rows)),
+        "given_up_for_good": str(totals["frozen"] + totals["blind"]),
+        "least": f"{float(rows[0]['least']):.5f}",
+        **{f"given_up_{kind}": str(totals[kind]) for kind in ("frozen", "blind", "open")},
+        "continued": str(continued),
+        "given_up_rest": str(len(still_open) - continued),
+        "open_best": f"{min(float(by_cell[key]['best_val_loss']) for key in still_open):.5f}",
+        "drift_blind": f"{max((float(row['drift']) for row in rows if row['kind'] == 'blind'), default=0.0):.0e}",
+    }
+
+
+def other_targets() -> dict[str, str]:
+    """Weak scaling against strong at losses that the runs passed on their way."""
+    rows = tables.read(RESULTS / "study" / plans.PAPER_DATA / "targets.csv")
+    by_run = {(row["target"], row["arm"], int(row["devices"]), row["seed"]): row for row in rows}
+    seeds = sorted({row["seed"] for row in rows})
+    counts = sorted({int(row["devices"]) for row in rows if row["arm"] == "weak"})
+    lines = []
+    for target in sorted({row["target"] for row in rows}, key=float, reverse=True):
+        strong = [by_run[target, "strong", 1, seed] for seed in seeds]
+        cells = [f"{float(target):.4g}", middle([float(row["epochs"]) for row in strong])]
+        for n in counts:
+            both = [(one, by_run[target, "weak", n, one["seed"]]) for one in strong]
+            more = np.median([float(weak["epochs"]) / float(one["epochs"]) for one, weak in both])
+            turn = np.median([size.turning(float(one["steps"]), float(weak["steps"]), n) for one, weak in both])
+            cells.append(f"{more:.2f}; {turn:.2f}")
+        lines.append(cells)
+    return {"targets_table": table(("target", "strong, epochs", *(f"weak, n = {n}" for n in counts)), lines)}
+
+
+def rates() -> dict[str, str]:
+    """Several rates at each batch: the best of them, known afterwards, against strong scaling."""
+    rows = [*cells(plans.PAPER_DATA), *(cells("rates") if (RESULTS / "study" / "rates").exists() else ())]
+    tried = [arm for arm in RATES if any(row["arm"] == arm for row in rows)]
+    found = by_arm(rows, tried)
+    strong = {row["seed"]: float(row["epochs"]) for row in on_one_device(rows)}
+    measured = next(case.measured for case in plans.read() if case.workload == plans.PAPER_DATA)
+    lines, medians = [], defaultdict(list)
+    for n in sorted({n for _, n in found if n > 1}):
+        epochs = {arm: {row["seed"]: arrived_epochs(row) for row in found[arm, n]} for arm in tried}
+        best = {seed: min(of.get(seed, math.inf) for of in epochs.values()) for seed in epochs["weak"]}
+        more = [best[seed] / strong[seed] for seed in sorted(best)]
+        batch = int(found["weak", n][0]["global_batch"])
+        told = []
+        for name, at in machines(measured, n).items():
+            ratios = [ratio * longer_epoch(at, batch) for ratio in more]
+            medians[name].append(float(np.median(ratios)))
+            told.append(f"{middle(ratios)}; {sum(ratio > 1 for ratio in ratios)} of {len(ratios)}")
+        for few_us in h100.FEW_US:
+            longer = longer_epoch(prediction.with_overhead(measured, h100.overhead(measured, n, h100.later(few_us)), n), batch)
+            medians[f"{few_us} µs"].append(longer * float(np.median(more)))
+        lines.append((str(n), *(middle(list(epochs[arm].values())) for arm in tried), middle(list(best.values())), *told))
+    names = (f"over strong's time, {name}" for name in machines(measured, 1))
+    few = min(len({row["seed"] for row in rows if row["arm"] == arm}) for arm in tried)
+    return {
+        "rates_table": table(("n", *(RATES[arm] for arm in tried), "the best of them", *names), lines),
+        "rates_seeds": str(few),
+        **{f"rates_{name}": text for name, text in arrivals(found).items()},
+        "h100_us": " and ".join(f"{1e6 * second:.0f}" for second in h100.timed(h100.EARLIER).seconds),
+        "h100_range": f"{min(medians[H100]):.2f} to {max(medians[H100]):.2f}",
+        "h100_overhead": f"{h100.overhead(measured, 1):.2f}",
+        **untimed(measured, medians),
+    }
+
+
+def untimed(measured: Measured, medians: Mapping[str, Sequence[float]]) -> dict[str, str]:
+    """Returns what growing batches take with later code, by the time that a step of few samples may have.
+
+    Args:
+      measured: of the workload.
+      medians: by that time, the best growing batch's time over strong scaling's on 2, 4, … devices.
+    """
+    lines = []
+    for few_us in h100.FEW_US:
+        of = medians[f"{few_us} µs"]
+        overhead = h100.overhead(measured, 1, h100.later(few_us))
+        lines.append((f"{few_us} µs", f"{overhead:.2f}", f"{min(of):.2f} to {max(of):.2f}"))
+    head = (
+        f"if a step of {h100.FEW} took",
+        "overhead over the samples' time",
+        "growing batch's time over strong's on 2 to 32",
+    )
+    return {"h100_now_us": f"{1e6 * h100.timed('later').seconds[-1]:.0f}", "untimed_table": table(head, lines)}
+
+
+def longer_epoch(at: prediction.Machine, batch: int) -> float:
+    """Returns how many times as long an epoch of a batch takes as one of the base batch."""
+    return float(at.epoch_s(batch)) / float(at.epoch_s(at.measured.optim.base_batch))
+
+
+def machines(measured: Measured, devices: int) -> dict[str, prediction.Machine]:
+    """Clusters with so many devices, and H100s, with the overhead of their own and no time for validation."""
+    found = {name: prediction.machine(measured, read_cluster(find(name, "clusters")), devices) for name in CLUSTERS}
+    return found | {H100: prediction.with_overhead(measured, h100.overhead(measured, devices), devices)}
+
+
+def failures() -> dict[str, str]:
+    """The first steps of the arms, and what became of the linear rules with one change each."""
+    rows = tables.read(RESULTS / "study" / "failure" / "courses.csv")
+    shown = ("alive_encoder", "gradient", "spread", "at_the_edge")
+    seed, last = min(row["seed"] for row in rows), []
+    for cure, change in failure.CURES.items():
+        for arm, devices in failure.COURSES:
+            of = [
+                row for row in rows if (row["cure"], row["arm"], row["devices"], row["seed"]) == (cure, arm, str(devices), seed)
+            ]
+            if of:
+                end = of[-1]
+                numbers = (f"{float(end[key]):.2g}" for key in shown)
+                last.append(
+                    (change.label, ARMS[arm].label, str(devices), end["step"], f"{float(end['train_loss']):.5f}", *numbers)
+                )
+    head = ("change", "arm", "n", "step", "training loss", "units that learn", "gradient", "spread", "at the edge")
+    found = {"courses_table": table(head, last)}
+    tried = {name: change for name, change in failure.CURES.items() if (RESULTS / "study" / f"cures_{name}").exists()}
+    if not tried:
+        return found
+    lines, seeds = [], set.intersection(*({row["seed"] for row in cells(f"cures_{name}")} for name in tried))
+    for name, change in {"none": failure.CURES["none"], **tried}.items():
+        both = [f"{arm}{change.arms}" for arm in ("linear", "linear-warmup")]
+        grouped = by_arm(cells(plans.PAPER_DATA if name == "none" else f"cures_{name}"), both)
+        for arm in both:
+            texts = [outcome([row for row in grouped[arm, n] if row["seed"] in seeds]) for n in (4, 8)]
+            lines.append((change.label, ARMS[arm.removesuffix(change.arms)].label, *texts))
+    return found | {"cures_table": table(("change", "arm", "n = 4", "n = 8"), lines)}
+
+
+def sizes() -> dict[str, str]:
+    """Data sets of several sizes; and the overhead from which weak scaling was faster, as the runs themselves have it."""
+    found = {}
+    for name in size.DATA:
+        file = RESULTS / "study" / "size" / f"{name}.csv"
+        if file.exists():
+            rows = tables.read(file)
+            (head, *lines), thresholds = size.summary(rows), size.thresholds(rows)
+            counts = sorted({n for of in thresholds.values() for n in of})
+            more = [[f"{of[n]:.2f}" if n in of else "" for n in counts] for of in thresholds.values()]
+            named = (*head, *(f"turns at, n = {n}" for n in counts))
+            found[f"sizes_{name}"] = table(named, [(*line, *own) for line, own in zip(lines, more, strict=True)])
+            linear = [max(0.0, value) for of in size.thresholds(rows, "linear").values() for value in of.values()]
+            found[f"turns_linear_{name}"] = f"{min(linear):.2f} to {max(linear):.2f}"
+            found[f"machine_{name}"] = "; ".join(sorted({row["machine"] for row in rows}))
+    return found
+
+
+def compared() -> dict[str, str]:
+    """Other frameworks."""
+    folder = RESULTS / "study" / "frameworks"
+    found = {}
+    for name, summary in frameworks.SUMMARIES.items():
+        head, *lines = summary(tables.read(folder / f"{name}.csv"))
+        found[f"{name}_table"] = table(head, lines)
+    rows = tables.read(folder / "frameworks.csv")
+    return found | {
+        "frameworks_machine": "; ".join(sorted({row["machine"] for row in rows})),
+        "frameworks_versions": ", ".join(sorted({word for row in rows for word in re.findall(r"\S+ \S+", row["versions"])})),
+        "frameworks_others": middle([float(row["others"]) for row in rows]),
+    }
+
+
+def unet() -> dict[str, str]:
+    """The U-Net on real slices: the slides' on all of them, and a small one on few."""
+    rows = tables.read(RESULTS / "segmentation" / "scaling" / "reached.csv")
+    lines = ([row[key] for key in ("arm", "devices", "epochs", "epoch", "steps", "best_dice")] for row in rows)
+    table_of_all = table(("arm", "n", "epochs trained", "epoch of 98 %", "steps to it", "best Dice"), lines)
+    return {"unet_table": table_of_all} | {f"unet_small_{key}": value for key, value in small_unet().items()}
+
+
+def small_unet() -> dict[str, str]:
+    """When each arm was as good as one device with the same seed."""
+    found = by_arm(tables.read(RESULTS / "study" / "unet_small" / "reached.csv"), ("strong", "weak", "linear-warmup"))
+    strong = {row["seed"]: row for row in found["strong", 1]}
+    rows = cells("unet_small")
+    batch = int(on_one_device(rows)[0]["global_batch"])  # strong scaling has no more devices than samples
+    lines, facts = [], runs(rows)
+    for (arm, n), of in sorted(found.items(), key=lambda item: ([*ARMS].index(item[0][0]), item[0][1])):
+        epochs, steps = ([float(row[key] or "inf") for row in of] for key in ("epoch", "steps"))
+        ones = [strong[row["seed"]] for row in of]
+        more = [count / float(one["epoch"]) for count, one in zip(epochs, ones, strict=True)]
+        both = zip(steps, (float(one["steps"]) for one in ones), strict=True)
+        turns = [max(0.0, size.turning(one, count, min(n, batch))) for count, one in both]
+        own = ("", "") if arm == "strong" else (middle(more), middle(turns))
+        best = middle([float(row["best_dice"]) for row in of])
+        came = facts[f"{arm}_{n}".replace("-", "_")] = f"{sum(map(math.isfinite, epochs))} of {len(of)}"
+        lines.append((ARMS[arm].label, str(n), came, middle(epochs), middle(steps), *own, best))
+    head = ("arm", "n", "as good", "epoch", "steps", "epochs over strong's", "turns at", "best Dice")
+    return facts | {"table": table(head, lines)}
+
+
+def planned() -> dict[str, str]:
+    """Plan against outcome: a column a workload, the choices of others below the plan's."""
+    rows = tables.read(RESULTS / "plan" / "summary.csv")
+    values = {(row["figure"], row["of"]): row for row in rows}
+    columns = list(dict.fromkeys(row["of"] for row in rows))
+    lines = []
+    for figure in dict.fromkeys(row["figure"] for row in rows):
+        found = [values.get((figure, of)) for of in columns]
+        lines.append((figure, *(f"{row['value']} ({row['cells']})" if row else "" for row in found)))
+    head, *below = real_times.summary(tables.read(real_times.OUT))
+    names = ("figure (cells, or clusters times cells)", *(of.replace("_", " ") for of in columns))
+    return {"plan_table": table(names, lines), "real_times_table": table(head, below)}
+
+
+FACTS: tuple[Callable[[], dict[str, str]], ...] = (
+    nodules,
+    splits,
+    given_up,
+    other_targets,
+    rates,
+    failures,
+    sizes,
+    compared,
+    unet,
+    planned,
+)
+
+
+def page() -> str:
+    """docs/study.md as it should be.
+
+    Raises:
+      SystemExit: the template names what there is not.
+    """
+    facts = {name: value for make in FACTS for name, value in make().items()}
+    template = f"{GENERATED}\n\n{TEMPLATE.read_text(encoding='utf-8')}"
+    unknown = sorted(set(PLACE.findall(template)) - facts.keys())
+    if unknown:
+        raise SystemExit(f"{TEMPLATE.name} may name {', '.join(sorted(facts))}; got {', '.join(unknown)}")
+    return PLACE.sub(lambda match: facts[match[1]], template)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="whether docs/study.md is up to date; writes nothing")
+    asked = parser.parse_args()
+    text = page()
+    if asked.check:
+        raise SystemExit(None if PAGE.read_text(encoding="utf-8") == text else f"{PAGE} is not what the results say")
+    PAGE.write_text(text, encoding="utf-8")
+    print(PAGE.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Whether the comparison depends on the target: the epochs in which the runs of sweeps came to others on their way.
+
+    python -m experiments.targets SWEEP... --out DIR [--targets 0.0022 0.002 0.0018]
+
+Of every run in these sweeps' work directories, for each target above the run's own (of one below it a run that had arrived
+says nothing) and for its own: the epochs and the steps to it, interpolated between validations. DIR gets targets.csv.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from experiments import tables
+from gmmae.config.schema import flatten
+from gmmae.planner import steps
+from gmmae.sweep.display import grid_table
+from gmmae.system.errors import InputError
+from gmmae.system.stop_reasons import INTERRUPTED
+from gmmae.training.records import Record, read_history
+from gmmae.training.workdir import WorkDir
+from gmmae.workloads.configuration import read_config
+
+TARGETS = (0.0022, 0.002, 0.0018)
+"""Of the validation loss, between that of the best density that is the same for all nodules and the paper's target."""
+
+
+def ended(sweep: Path) -> Iterator[tuple[WorkDir, Record]]:
+    """The runs of a sweep's work directory that ended by themselves."""
+    for path in sorted(sweep.glob("runs/*/record.json")):
+        folder = WorkDir(path.parent)
+        record = folder.read_record()
+        if record is not None and record.stop_reason not in INTERRUPTED:
+            yield folder, record
+
+
+def on_the_way(sweep: Path, targets: Sequence[float]) -> Iterator[dict[str, Any]]:
+    """A row for each run and target.
+
+    Raises:
+      InputError: a target is at or below a run's own.
+    """
+    for folder, record in ended(sweep):
+        config = read_config(folder.config)
+        if min(targets, default=1.0) <= config.stop.target:
+            raise InputError(f"targets must be above the runs' own, {config.stop.target:g}; got {min(targets):g}")
+        rows, options = read_history(folder.history), dict(flatten(config))
+        for target in (*targets, config.stop.target):
+            found = steps.to_target(rows, replace(config.stop, target=target))
+            yield {
+                **{key: options[key] for key in ("arm", "seed", "data.seed")},
+                "devices": record.devices,
+                "batch": record.global_batch,
+                "target": target,
+                "steps": round(found, 1),
+                "epochs": round(found / record.steps_per_epoch, 2),
+                "machine": record.machine,
+                "git_commit": record.git_commit,
+            }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sweeps", type=Path, nargs="+", metavar="SWEEP")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--targets", type=float, nargs="+", default=list(TARGETS))
+    asked = parser.parse_args()
+    rows = [row for sweep in asked.sweeps for row in on_the_way(sweep, asked.targets)]
+    tables.write(asked.out / "targets.csv", rows)
+    shown = ("arm", "devices", "seed", "target", "epochs")
+    print(grid_table([shown, *(tuple(str(row[key]) for key in shown) for row in rows)]))
+
+
+if __name__ == "__main__":
+    main()

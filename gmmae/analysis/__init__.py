@@ -1,1 +1,0 @@
-"""What follows from numbers alone: scaling laws, their fits, efficiencies over seeds."""

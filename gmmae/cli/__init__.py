@@ -1,0 +1,1 @@
+"""The command `gmmae`: one module for each subcommand."""

@@ -1,0 +1,255 @@
+"""Configurations from TOML files and command lines: command line over file over defaults.
+
+The values of a file pass through the same parser as the command line's, so types, choices and errors are declared once.
+"""
+
+import contextlib
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, make_dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+import tyro
+
+from gmmae.cli import words
+from gmmae.config import toml
+from gmmae.config.rules import INLINE, Options
+from gmmae.config.schema import Config
+from gmmae.data.settings import DataConfig
+from gmmae.scaling.strategies import require_known
+from gmmae.sweep.grid import SweepConfig
+from gmmae.system.errors import InputError
+from gmmae.training.workdir import WorkDir
+from gmmae.workloads import configuration, registry
+
+T = TypeVar("T")
+
+Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NODULE")]
+
+Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
+"""An argument without a name."""
+
+Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+"""The work directory of a run that the user trusts: it may name Python that is executed. It is an argument without a name."""
+
+Files = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+"""One or more arguments without a name."""
+
+Real = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="REAL")]
+Generated = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="GENERATED")]
+
+Scans = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SCANS")]
+"""A folder shaped like LUNA16's, as an argument without a name."""
+
+MISSING: Any = tyro.MISSING
+"""The default of an argument that must be given."""
+
+
+@dataclass(frozen=True)
+class TrainArguments(Options):
+    """Train a workload. The defaults shown are those of the TOML file.
+
+    Exit code 0: finished, whether the target was reached or missed (record.json says which). 3: diverged or collapsed. 2: bad
+    input. 1: a fault of the program. 143, 130, 129: interrupted, with a checkpoint. 74: the work directory failed. 75: another
+    process was lost.
+    """
+
+    config: str = "quickstart"  # TOML file, or the name of one in configs/; with --workload alone: none
+    workdir: Path | None = None  # the run's folder; default: runs/ and the name of the TOML file, or of the workload
+    run: Annotated[Config, INLINE, tyro.conf.arg(name="")] = field(default_factory=Config)
+
+
+def parse_train(arguments: Sequence[str], prog: str) -> tuple[Config, Path]:
+    """The configuration and the work directory of `train`.
+
+    Raises:
+      InputError: an unknown key or a bad value, on the command line or in the file.
+      SystemExit: help was asked for, and has been printed.
+    """
+    parsed, config, name = parse_with_config(TrainArguments, arguments, prog)
+    return config, parsed.workdir or Path("runs") / name
+
+
+Trained = TypeVar("Trained", bound=TrainArguments)
+
+
+def parse_with_config(kind: type[Trained], arguments: Sequence[str], prog: str) -> tuple[Trained, Config, str]:
+    """The arguments of a command like `train`, the configuration, and the name of its file or workload. Errors likewise."""
+    workload = _option(arguments, "--workload", None)
+    name = _option(arguments, "--config", None if workload else TrainArguments.config)
+    path = None if name is None else toml.find(name)
+    run = configuration.default({}, workload) if path is None else configuration.read_config(path, workload)
+    parsed = parse(kind(config=str(path or ""), run=_typed(run)), arguments, prog)
+    return parsed, _plain(parsed.run, run.workload), (path or Path(run.workload)).stem
+
+
+def parse_on_run(kind: type[T], arguments: Sequence[str], prog: str) -> tuple[T, Config]:
+    """The arguments of a command on a trained run, whose first one is the run's work directory.
+
+    Args:
+      kind: the command's own arguments, a dataclass with defaults throughout whose first field is a `Run`.
+
+    Returns:
+      Those arguments; and the run's configuration, with those settings of its workload changed that the command line gives.
+
+    Raises:
+      InputError: as `parse_train`, or the first argument is no run.
+    """
+    asks_help = arguments[:1] in ([], ["-h"], ["--help"])
+    run = registry.configuration() if asks_help else _run_config(Path(arguments[0]))
+    parts = [
+        ("own", Annotated[kind, INLINE, tyro.conf.arg(name="")], field(default_factory=kind)),
+        ("settings", Annotated[type(run.settings), INLINE, tyro.conf.arg(name="")], field(default=run.settings)),
+    ]
+    both: Any = make_dataclass(kind.__name__, parts, frozen=True)
+    both.__doc__ = kind.__doc__
+    parsed = parse(both(), arguments, prog)
+    return parsed.own, replace(run, settings=parsed.settings)
+
+
+def _run_config(root: Path) -> Config:
+    path = WorkDir(root).config
+    if not path.is_file():
+        raise InputError(f"the first argument must be the work directory of a run; got {root}, which has no {path.name}")
+    return configuration.read_config(path)
+
+
+@dataclass(frozen=True)
+class SweepArguments(Options):
+    """Compare scaling strategies: arms × device counts × seeds, each cell in a process of its own, then a report.
+
+    Exit code 0: every cell has a result, and a missed target is one. 4: a cell crashed or timed out. 2: bad input. 1: a fault
+    of the program. 143, 130, 129: interrupted.
+    """
+
+    config: str = "sweep_quick"  # TOML file, or the name of one in configs/
+    workdir: Path | None = None  # the sweep's folder; default: runs/ and the name of the TOML file
+    dry_run: bool = False  # print the grid, with batches, learning rates and steps, and end
+    retry: bool = False  # compute crashed and timed-out cells again
+    sweep: Annotated[SweepConfig, INLINE, tyro.conf.arg(name="")] = field(default_factory=SweepConfig)
+
+
+class SweepRequest(NamedTuple):
+    """What `sweep` was asked for."""
+
+    config: SweepConfig
+    workdir: Path
+    dry_run: bool
+    retry: bool
+
+
+def parse_sweep(arguments: Sequence[str], prog: str) -> SweepRequest:
+    """The arguments of `sweep`. Errors as `parse_train`."""
+    path = toml.find(_option(arguments, "--config", SweepArguments.config) or "")
+    sweep = read_sweep(path, _option(arguments, "--run.workload", None))
+    defaults = SweepArguments(config=str(path), sweep=replace(sweep, run=_typed(sweep.run)))
+    parsed = parse(defaults, arguments, prog)
+    sweep = replace(parsed.sweep, run=_plain(parsed.sweep.run, sweep.run.workload))
+    return SweepRequest(sweep, parsed.workdir or Path("runs") / path.stem, parsed.dry_run, parsed.retry)
+
+
+@dataclass(frozen=True)
+class ReportArguments(Options):
+    """Write a sweep's tables, figures and verdict, finished or not."""
+
+    root: Folder  # the work directory of a sweep that you trust: the Python that it names is executed
+    clusters: tuple[str, ...] = ()  # TOML files, or names of those in configs/clusters, projected to; default: the sweep's
+    plan: Path | None = None  # plan.json of `gmmae plan`, shown beside the outcome; default: that of the sweep's folder
+
+
+def parse_report(arguments: Sequence[str], prog: str) -> ReportArguments:
+    """The arguments of `report`. Errors as `parse_train`."""
+    return parse(ReportArguments(MISSING), arguments, prog)
+
+
+def data_section(arguments: Sequence[str], default: DataConfig = DataConfig()) -> DataConfig:  # noqa: B008
+    """The section `data` of the file that `--config` names; the default without one.
+
+    Raises:
+      InputError: the file cannot be read, or has no such section.
+    """
+    name = _option(arguments, "--config", None)
+    if not name:
+        return default
+    settings = configuration.read_config(toml.find(name)).settings
+    data = getattr(settings, "data", None)
+    if not isinstance(data, DataConfig):
+        raise InputError(f"--config must be of a workload whose data are volumes or images, such as nodules; got {name!r}")
+    return data
+
+
+def read_sweep(path: Path, workload: str | None = None) -> SweepConfig:
+    """The sweep in a TOML file; its `run` begins with the training configuration that its key `base` names.
+
+    A workload of its own replaces that one's, and must have its settings.
+
+    Raises:
+      InputError: as `read_config`.
+    """
+    table = toml.read_table(path)
+    base = table.pop("base", None)
+    if base is not None and not isinstance(base, str):
+        raise InputError(f"{path}: base must be a TOML file, or the name of one in configs/; got {base!r}")
+    own = table.get("run", {})
+    own = own if isinstance(own, dict) else {}
+    try:
+        run = configuration.default(own, workload) if workload or "workload" in own or not base else None
+        if base:
+            run = configuration.read_config(toml.find(base), run and run.workload)
+    except InputError as error:
+        raise InputError(f"{path}: base: {error}") from error
+    assert run is not None
+    try:
+        sweep = toml.updated(SweepConfig(run=run), dict(toml.flatten_table(table)))
+        return replace(sweep, run=require_known(sweep.run))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _typed(config: Config) -> Config:
+    """The same configuration, of a type that says what its settings are, so that they are arguments too."""
+    kind: Any = type(config.settings)
+
+    @dataclass(frozen=True)
+    class Run(Config):
+        settings: Annotated[kind, INLINE, tyro.conf.arg(name="")] = field(default_factory=kind)  # pyright: ignore[reportInvalidTypeForm]
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            require_known(self)
+
+    return Run(**{item.name: getattr(config, item.name) for item in fields(Config)})
+
+
+def _plain(config: Config, workload: str = "") -> Config:
+    values: dict[str, Any] = {item.name: getattr(config, item.name) for item in fields(Config)}
+    values["workload"] = workload or config.workload
+    return Config(**values)
+
+
+def _option(arguments: Sequence[str], option: str, default: str | None) -> str | None:
+    """The value of an option that decides on the defaults of others."""
+    value = default
+    for i, argument in enumerate(arguments):
+        if argument == option:
+            if i + 1 == len(arguments):
+                raise InputError(f"{option} must be followed by a value")
+            value = arguments[i + 1]
+        elif argument.startswith(f"{option}="):
+            value = argument.partition("=")[2]
+    return value
+
+
+def parse(default: T, arguments: Sequence[str], prog: str) -> T:
+    """tyro's parser of a dataclass, whose docstring is the help's first line; its framed message becomes one line."""
+    if wrong := next((word for word in arguments if "\0" in word), None):
+        raise InputError(f"a value must have no NUL character, which no path can have; got {wrong!r}: remove it")
+    message = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(message):
+            return tyro.cli(type(default), prog=prog, default=default, args=arguments)
+    except SystemExit as error:
+        if not error.code:
+            raise
+        raise InputError(words.switch_with_a_value(default, arguments) or words.one_line(message.getvalue())) from None

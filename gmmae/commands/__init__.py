@@ -1,1 +1,0 @@
-"""The command line: one function a subcommand, exit codes, one-line errors."""

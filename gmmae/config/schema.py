@@ -1,0 +1,234 @@
+"""The configuration: frozen dataclasses, every field declared once with its meaning and unit.
+
+The comment behind a field is its help text on the command line, and its annotation the rule that values are checked by. What a
+workload is made of (its data, its model) is a dataclass of its own, `Config.settings`, whose fields and sections stand beside
+those of `Config` in files and on the command line. Reading these is `gmmae.cli.arguments`.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+from gmmae.config.rules import (
+    INLINE,
+    RESUMABLE,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Rule,
+    Section,
+    Seed,
+    Share,
+    at_least,
+    marked,
+    require,
+)
+
+Precision = Literal["float32", "tf32", "float64"]
+Reduction = Literal["pmean", "exact"]
+Goal = Literal["below", "above"]
+
+FINITE = Rule("a finite number", math.isfinite)
+
+LOSS = "loss"
+"""The name of the loss among the validation metrics."""
+
+
+def _increasing(epochs: tuple[int, ...]) -> bool:
+    return list(epochs) == sorted(set(epochs)) and all(epoch >= 1 for epoch in epochs)
+
+
+def _positive(values: tuple[float, ...]) -> bool:
+    return all(math.isfinite(value) and value > 0 for value in values)
+
+
+Epochs = Annotated[tuple[int, ...], Rule("increasing epochs from 1", _increasing)]
+
+
+Batches = Annotated[tuple[int, ...], Rule("positive numbers", _positive)]
+Factors = Annotated[tuple[float, ...], Rule("positive numbers", _positive)]
+
+
+@dataclass(frozen=True)
+class OptimConfig(Section, name="optim"):
+    learning_rate: PositiveFloat = 0.00105  # η of Adam for the base batch; the arm scales it
+    base_batch: PositiveInt = 32  # global batch of one device; the arm scales it
+    warmup_epochs: NonNegativeInt = 5  # length of the warmup in the -warmup arms, in epochs
+    decay_epochs: Epochs = ()  # epochs after which the learning rate is multiplied by decay_factor
+    decay_factor: PositiveFloat = 0.1  # of the step decay
+    ramp_epochs: NonNegativeInt = 0  # epochs over which the rate rises from 0, in every arm; 0: it begins as the arm says
+    cosine_epochs: NonNegativeInt = 0  # epochs over which the rate falls to a hundredth along a cosine; 0: it does not
+    beta1: Share = 0.9  # Adam's β1
+    beta2: Share = 0.999  # Adam's β2
+    epsilon: PositiveFloat = 1e-8  # Adam's ε
+    clip_norm: NonNegativeFloat = 0.0  # clip the gradient to this global norm; 0 does not clip
+    best_batches: Batches = ()  # arm best-batch: the batches on 1, 2, 4, 8, … devices, as `gmmae plan` says
+    tuned_factors: Factors = ()  # arm tuned: factors of the rate for 1, 2, 4, 8, … base batches, as `gmmae plan --tune` says
+
+
+@dataclass(frozen=True)
+class StopConfig(Section, name="stop"):
+    target: Annotated[float, FINITE] = 0.0  # stop when the validation metric reaches this; 0: there is none
+    metric: str = LOSS  # what the target and "best" are about: loss, or one of the workload's validation metrics
+    goal: Goal = "below"  # the side of the target that the metric is to come to: below or above
+    max_epochs: PositiveInt = 400  # stop after this many epochs
+    time_limit_s: NonNegativeFloat = 0.0  # stop at the first epoch that ends after this total_s; 0 never stops
+    collapse_epochs: NonNegativeInt = 0  # stop when the validation loss has not changed at all for so long; 0 never stops
+    patience_epochs: NonNegativeInt = 0  # stop when the metric's best has not improved in so many epochs; 0 never stops
+    patience_gain: Share = 0.01  # the smallest improvement that counts there, as a share of the metric
+
+    @property
+    def target_loss(self) -> float | None:
+        """The target where it is about the validation loss; None where it is not, or there is none."""
+        return self.target or None if self.metric == LOSS else None
+
+    @property
+    def looks_at_each_epoch(self) -> bool:
+        """Whether a rule compares the losses of single epochs, which is the host's work."""
+        return self.collapse_epochs > 0 or self.patience_epochs > 0
+
+    def cost(self, value: Any) -> Any:
+        """A value of the metric as something to make small: the value itself, or its negative where more is better."""
+        return -value if self.goal == "above" else value
+
+
+@dataclass(frozen=True)
+class ParallelConfig(Section, name="parallel"):
+    devices: NonNegativeInt = 0  # to train on; 0: all of all processes; with virtual in one process: one GPU, or all of a CPU
+    virtual: NonNegativeInt = 0  # devices that the arm reckons with though fewer compute their batch; 0: devices
+    micro_batch: NonNegativeInt = 0  # most samples that a device works on at once, to bound memory; 0: its whole share
+    reduction: Reduction = "pmean"  # pmean: sums in any order; exact: the same bits on any number of devices
+    shards: int = 32  # exact: fixed parts of a batch that the devices share; the most devices, a power of two
+    epochs_per_dispatch: Annotated[NonNegativeInt, RESUMABLE] = 0  # most epochs in one program; 0: 1; on a GPU a second of them
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.shards > 0 and self.shards.bit_count() == 1, "parallel.shards", "a power of two", self.shards)
+
+    @property
+    def exact(self) -> bool:
+        return self.reduction == "exact"
+
+
+@dataclass(frozen=True)
+class DistributedConfig(Section, name="distributed"):
+    """Which processes train together. Nothing here enters a run's identity; most of it differs between its processes."""
+
+    auto: bool = True  # join the other tasks where srun or mpirun started several; off: this process trains alone
+    coordinator: str = ""  # by hand: host:port that process 0 listens on and all others reach; empty: as srun and mpirun say
+    num_processes: NonNegativeInt = 0  # by hand: processes that train together; 0: as srun and mpirun say
+    process_id: Annotated[int, at_least(-1)] = -1  # by hand: of this process, from 0; -1: as srun and mpirun say
+    local_devices: tuple[int, ...] = ()  # GPUs of this process by number; empty: all, or shared out among a host's processes
+    start_timeout_s: Annotated[float, at_least(1)] = 300.0  # longest wait for the other processes at the start
+    heartbeat_timeout_s: Annotated[float, at_least(1)] = 30.0  # a process not heard of for so long is lost, and all others end
+    stall_timeout_s: NonNegativeFloat = 600.0  # who takes so long for an epoch, and 10 times the longest, is killed; 0: none
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        host, _, port = self.coordinator.rpartition(":")
+        sound = bool(host) and port.isascii() and port.isdigit() and 0 < int(port) < 2**16
+        require(not self.coordinator or sound, "distributed.coordinator", "host:port", self.coordinator)
+        require(all(i >= 0 for i in self.local_devices), "distributed.local_devices", "numbers from 0", self.local_devices)
+
+
+@dataclass(frozen=True)
+class CheckpointConfig(Section, name="checkpoint"):
+    every_epochs: PositiveInt = 10  # epochs between checkpoints; one is always written when the run ends
+    keep: PositiveInt = 2  # newest checkpoints kept
+
+
+@dataclass(frozen=True)
+class LogConfig(Section, name="log"):
+    tensorboard: bool = True  # write TensorBoard events under tb/
+    noise_scale: bool = False  # and, every detail_epochs, the gradient's noise scale, for up to two epochs' time
+    detail_epochs: PositiveInt = 10  # epochs between TensorBoard's histograms and images
+    figure_epochs: tuple[int, ...] = (0, 4, 32, 256, 1024, 8192)  # epochs that the workload draws, besides the last
+    figure_samples: PositiveInt = 4  # validation samples shown in figures and images
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(all(e >= 0 for e in self.figure_epochs), "log.figure_epochs", "epochs of at least 0", self.figure_epochs)
+
+
+@dataclass(frozen=True)
+class Config(Section):
+    arm: str = "strong"  # scaling strategy: how global batch and learning rate follow the number of devices
+    seed: Seed = 0  # of the initial parameters and of the order of the samples
+    precision: Precision = "float32"  # of all numbers; tf32 for products of convolutions and dense layers; float64 for checks
+    workload: str = "nodules"  # data, model, loss: nodules, segmentation, a file (path/to/mine.py) or a module (one.two)
+    init_from: str = ""  # fine-tuning: work directory of a run whose best parameters are this one's first; empty: drawn by seed
+    compilation_cache: Annotated[str, RESUMABLE] = "on"  # of programs: on (in the user's cache folder), off, or a folder
+    settings: Annotated[Any, INLINE] = None  # of the workload: its own dataclass
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    stop: Annotated[StopConfig, RESUMABLE] = field(default_factory=StopConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    distributed: Annotated[DistributedConfig, RESUMABLE] = field(default_factory=DistributedConfig)
+    checkpoint: Annotated[CheckpointConfig, RESUMABLE] = field(default_factory=CheckpointConfig)
+    log: Annotated[LogConfig, RESUMABLE] = field(default_factory=LogConfig)
+
+    @property
+    def matmul_precision(self) -> str:
+        """Of products in float32, as `jax.default_matmul_precision` calls it."""
+        return "tensorfloat32" if self.precision == "tf32" else "highest"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        place = self.compilation_cache
+        require(place in ("on", "off") or "/" in place, "compilation_cache", "on, off, or a path with a / in it", place)
+
+    @property
+    def dtype(self) -> str:
+        """Of parameters, data and sums."""
+        return "float64" if self.precision == "float64" else "float32"
+
+
+def defaults(config: Config) -> Config:
+    """What a configuration is where nothing is said, with the same kind of settings."""
+    return Config(settings=None if config.settings is None else type(config.settings)())
+
+
+def changed(config: Config, **changes: Any) -> Config:
+    """A configuration with other values; `__` stands where a key has a point, and settings are named as on the command line.
+
+    >>> changed(Config(), arm="weak", stop__max_epochs=5).stop.max_epochs
+    5
+    """
+    settings: Any = config.settings
+    own = {item.name for item in dataclasses.fields(settings)} if settings is not None else set()
+    for key, value in changes.items():
+        section, _, name = key.rpartition("__")
+        inline = (section or name) in own
+        owner = config.settings if inline else config
+        part = replace(getattr(owner, section), **{name: value}) if section else value
+        owner = replace(owner, **{section or name: part})
+        config = replace(config, settings=owner) if inline else owner
+    return config
+
+
+def leaves(config: Any, prefix: str = "", *, resumable: bool = True) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
+    """As `flatten`, with the field that declares each key between the key and its value."""
+    for item in dataclasses.fields(config):
+        value = getattr(config, item.name)
+        if marked(item, RESUMABLE) and not resumable:
+            continue
+        inline = marked(item, INLINE)
+        if dataclasses.is_dataclass(value):
+            yield from leaves(value, prefix if inline else f"{prefix}{item.name}.", resumable=resumable)
+        elif not inline:
+            yield prefix + item.name, item, value
+
+
+def flatten(config: Any, *, resumable: bool = True) -> Iterator[tuple[str, Any]]:
+    """All `section.field` keys of a configuration with their values, in the order of declaration.
+
+    Args:
+      config: any dataclass of values and dataclasses.
+      resumable: whether those are among them that may change when a run is resumed.
+
+    >>> dict(flatten(Config()))["optim.base_batch"]
+    32
+    """
+    return ((key, value) for key, _, value in leaves(config, resumable=resumable))

@@ -1,0 +1,129 @@
+"""Volumes as they were scanned, with the voxels of their nodule: no cube is cut out, and nothing is resampled but masks.
+
+Volumes are read and checked as those that cubes are cut from (`gmmae.data.extraction`).
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from jaxtyping import Real, UInt8
+
+from gmmae.data.settings import DataConfig
+from gmmae.data.volumes import DataError, TransientError, masses, unreadable_root
+
+if TYPE_CHECKING:
+    from gmmae.data.extraction.opening import Opened
+    from gmmae.data.extraction.tasks import Task
+
+
+class Scanned(NamedTuple):
+    """A volume around one nodule.
+
+    Attributes:
+      name, group, category: as in `gmmae.data.volumes.Nodules`.
+      values: int16 in HU, or float32 in a unit of their own.
+      mask: 1 in the nodule.
+      centre: of the nodule, z, y, x, in voxels from the first one.
+      spacing_mm: between voxels, z, y, x.
+      diameter_mm: NaN where not known.
+      place: where the user finds it: the volume, and the line of the CSV.
+    """
+
+    name: str
+    group: str
+    category: str
+    values: Real[np.ndarray, "z y x"]
+    mask: UInt8[np.ndarray, "z y x"]
+    centre: tuple[float, float, float]
+    spacing_mm: tuple[float, float, float]
+    diameter_mm: float
+    place: str = ""
+
+
+def read(config: DataConfig) -> tuple[Scanned, ...]:
+    """The volumes of a folder of cubes that has masks, in the order of their names.
+
+    Args:
+      config: the root, the CSV and its columns, the fewest axes, and the window, which says what the unit is.
+
+    Raises:
+      DataError: something is missing or cannot be read; nothing is left out.
+    """
+    from gmmae.data.extraction import cubes
+    from gmmae.data.extraction.annotations import refuse
+
+    if Path(config.root).suffix == ".npz":
+        raise DataError(f"data.root must be a folder of volumes with masks for a segmentation; got the file {config.root}")
+    root = Path(config.root)
+    try:
+        if cubes.looks_like_luna16(root, root / (config.csv or cubes.NODULES)):
+            raise DataError(
+                f"data.root must hold volumes with masks and {cubes.NODULES} for a segmentation; got {root}, which is shaped "
+                "like LUNA16 and has no masks"
+            )
+        plan = cubes.plan(config)
+    except OSError as error:
+        raise unreadable_root(error) from error
+    refuse(plan.faults, "take its row out of the CSV")
+    if not plan.tasks:
+        raise DataError(f"data.csv must list a nodule; {config.root} lists none")
+    found = _read_all(plan.tasks, config.least_axes, config.hu, plan.inputs)
+    for scanned in found:
+        masses(scanned.values[None], config.window, [scanned.place])
+    return found
+
+
+@lru_cache(maxsize=1)  # the folds of a cross-validation read one folder
+def _read_all(tasks: "tuple[Task, ...]", least_axes: int, hu: bool, inputs: object) -> tuple[Scanned, ...]:
+    """`inputs` are the files' stamps: what has changed is read again."""
+    found = [scanned for task in tasks for scanned in _read_task(task, least_axes, hu)]
+    return tuple(sorted(found, key=lambda scanned: scanned.name))
+
+
+def _read_task(task: "Task", least_axes: int, hu: bool) -> Iterator[Scanned]:
+    """The nodules of one file, whose voxels are read once."""
+    from gmmae.data.extraction import voxels
+    from gmmae.data.extraction.opening import at, open_all
+    from gmmae.data.extraction.tasks import place_of
+
+    volume, values = None, np.empty(0)
+    nodules = open_all(task, least_axes)
+    try:
+        while True:
+            with at(task.label):
+                opened = next(nodules, None)
+            if opened is None:
+                return
+            place = place_of(task, opened.item)
+            with at(place):
+                if opened.volume is not volume:
+                    volume, values = opened.volume, _as_kept(voxels.read_whole(opened.volume, hu), hu)
+                scanned = _scanned(opened, values, place)
+            yield scanned
+    except (OSError, MemoryError) as error:
+        raise TransientError(f"{task.label}: {' '.join(str(error).split()) or type(error).__name__}") from error
+
+
+def _as_kept(values: np.ndarray, hu: bool) -> np.ndarray:
+    return np.rint(values).astype(np.int16) if hu else values.astype(np.float32)
+
+
+def _scanned(opened: "Opened", values: np.ndarray, place: str) -> Scanned:
+    from gmmae.data.extraction.grids import index_of
+    from gmmae.data.extraction.opening import centre_mm, with_mask
+    from gmmae.data.extraction.voxels import mask_on_grid
+
+    item, volume = opened.item, opened.volume
+    mask = with_mask(opened, lambda mask: mask_on_grid(mask, volume))
+    if mask is None:
+        raise DataError(f"a volume must have a mask to be segmented; add {Path(item.name).name} to masks/")
+    if not mask.any():
+        raise DataError(f"{opened.mask_name}: must hold voxels of its volume; got no voxel at all")
+    z, y, x = np.argwhere(mask).mean(0) if item.centre_mm is None else index_of(volume, centre_mm(opened))[::-1]
+    sz, sy, sx = volume.frame.GetSpacing()[::-1]
+    diameter_mm = float("nan") if item.diameter_mm is None else item.diameter_mm
+    centre = (float(z), float(y), float(x))
+    return Scanned(item.name, item.group, item.category, values, mask, centre, (sz, sy, sx), diameter_mm, place)

@@ -1,1 +1,0 @@
-"""PNG and SVG files from plain arrays: the only place of matplotlib."""

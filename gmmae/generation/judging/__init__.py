@@ -1,0 +1,1 @@
+"""Generated nodules against real ones: features, tests, novelty and a page."""

@@ -1,0 +1,140 @@
+"""Real and generated volumes side by side: slices without names, histograms, and each new volume above the old one that is
+nearest to it.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Real
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from scipy.ndimage import zoom
+
+from gmmae.plotting import canvas
+from gmmae.plotting.canvas import BLUE, VERMILION, WIDTH
+
+COLUMNS = 10
+ROWS = "ABCDEF"
+"""Names of the sheet's rows, so that a slice can be called B7."""
+BINS = 40
+
+
+class Feature(NamedTuple):
+    """A feature's values in both sets, with what stands above its histogram."""
+
+    title: str
+    real: Float[np.ndarray, " real"]
+    generated: Float[np.ndarray, " generated"]
+
+
+def unnamed(
+    real: Real[np.ndarray, "real z y x"],
+    generated: Real[np.ndarray, "generated depth height width"],
+    window: tuple[float, float],
+    seed: int,
+    labelled: bool = False,
+) -> tuple[Figure, str]:
+    """Central axial slices of as many real and generated volumes in random order, and the names of the generated ones.
+
+    Where one set has finer voxels, its slices are shown in those of the other: sharpness would give it away.
+
+    Args:
+      real, generated: volumes, of which at most half a sheet each are drawn at random; the sets may differ in shape.
+      window: the values shown black and white.
+      seed: of the choice and the order.
+      labelled: whether generated ones have a frame.
+    """
+    rng = np.random.default_rng(seed)
+    count = min(len(real), len(generated), COLUMNS * len(ROWS) // 2)
+    shown = [some[rng.permutation(len(some))[:count]] for some in (real, generated)]
+    slices = _alike([some[:, some.shape[1] // 2] for some in shown])
+    order = rng.permutation(2 * count)
+    rows = -(-2 * count // COLUMNS)
+    figure = canvas.blank(rows * 0.66 + 0.2, "")
+    grid = figure.subplots(rows, COLUMNS, squeeze=False, gridspec_kw={"wspace": 0.04, "hspace": 0.04})
+    for axes in grid.flat:
+        axes.axis("off")
+    names = [f"{ROWS[at // COLUMNS]}{at % COLUMNS + 1}" for at in range(2 * count)]
+    for axes, name, sample in zip(grid.flat, names, order, strict=False):
+        axes.imshow(slices[sample], cmap="gray", vmin=window[0], vmax=window[1])
+        if labelled and sample >= count:
+            axes.add_patch(Rectangle((0, 0), 1, 1, transform=axes.transAxes, fill=False, color=VERMILION, linewidth=2))
+        axes.text(0.03, 0.97, name, transform=axes.transAxes, va="top", fontsize=5, color="white", alpha=0.8)
+    return figure, ", ".join(name for name, sample in zip(names, order, strict=True) if sample >= count)
+
+
+def _alike(sets: Sequence[Real[np.ndarray, "_ _ _"]]) -> Real[np.ndarray, "all rows columns"]:
+    """The images of all sets, in the fewest pixels that a set has along each axis."""
+    fewest = np.min([images.shape[1:] for images in sets], axis=0)
+    return np.concatenate([_shrunk(images, tuple(fewest / images.shape[1:])) for images in sets])
+
+
+def _shrunk(images: Real[np.ndarray, "samples _ _"], factors: tuple[float, ...]) -> Real[np.ndarray, "samples rows columns"]:
+    if factors == (1, 1):
+        return images
+    return np.asarray(zoom(images.astype(np.float32), (1, *factors), order=1, mode="nearest", grid_mode=True))
+
+
+def value_histograms(
+    real: Real[np.ndarray, "real z y x"],
+    generated: Real[np.ndarray, "generated z y x"],
+    window: tuple[float, float],
+    unit: str,
+    distance: str,
+) -> Figure:
+    """The share of voxels by value, of both; values beyond the window are in its last bins.
+
+    Args:
+      real, generated: volumes.
+      window: the values that are shown.
+      unit: of the values, for the axis.
+      distance: what stands above the legend.
+    """
+    figure = canvas.blank(2.6, "")
+    axes = figure.subplots()
+    edges = np.linspace(*window, 71)
+    for some, colour, label in ((real, BLUE, "real"), (generated, VERMILION, "generated")):
+        counts = np.histogram(np.clip(some, *window), edges)[0]
+        axes.stairs(counts / counts.sum(), edges, color=colour, label=label)
+    canvas.dress(axes, unit, "share of voxels")
+    axes.set_yscale("log")
+    axes.legend(loc="upper center", frameon=False, fontsize=8, title=distance, title_fontsize=8)
+    return figure
+
+
+def feature_histograms(features: Sequence[Feature]) -> Figure:
+    """Densities of the features, real and generated, three in a row."""
+    rows = -(-len(features) // 3)
+    figure = canvas.blank(1.75 * rows, "")
+    grid = figure.subplots(rows, 3, squeeze=False)
+    for axes in grid.flat[len(features) :]:
+        axes.axis("off")
+    for axes, (title, real, generated) in zip(grid.flat, features, strict=False):
+        edges = np.histogram_bin_edges(np.concatenate([real, generated]), BINS)
+        for values, colour in ((real, BLUE), (generated, VERMILION)):
+            axes.hist(values, edges, density=True, histtype="step", color=colour)
+        canvas.dress(axes, "", "")
+        axes.set_yticks([])
+        axes.tick_params(labelsize=6)
+        axes.set_title(title, fontsize=7)
+    return figure
+
+
+def neighbours(
+    generated: Real[np.ndarray, "pairs z y x"],
+    nearest: Real[np.ndarray, "pairs z y x"],
+    titles: Sequence[str],
+    window: tuple[float, float],
+) -> Figure:
+    """The central axial slice of each generated volume, and below it that of the nearest training volume."""
+    figure = canvas.blank(2 * WIDTH / len(titles) + 0.35, "")
+    grid = figure.subplots(2, len(titles), squeeze=False, gridspec_kw={"wspace": 0.04, "hspace": 0.04})
+    for row, volumes, label in zip(grid, (generated, nearest), ("generated", "training"), strict=True):
+        for axes, volume in zip(row, volumes, strict=True):
+            axes.imshow(volume[len(volume) // 2], cmap="gray", vmin=window[0], vmax=window[1])
+            axes.set(xticks=[], yticks=[])
+        row[0].set_ylabel(label, fontsize=7)
+    for axes, title in zip(grid[0], titles, strict=True):
+        axes.set_title(title, fontsize=7)
+    return figure

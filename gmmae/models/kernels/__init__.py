@@ -1,0 +1,1 @@
+"""Functions that exist for speed only, each beside a plain form that tests compare it with."""

@@ -1,0 +1,69 @@
+"""Mixtures whose components' axes are those of the volume: on a grid their density is a product of matrices."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from gmmae.models.kernels import per_sample_loss
+from gmmae.models.kernels.precision import FULL
+from gmmae.models.losses import PointLoss, mean_of_each
+from gmmae.models.mixture import LOG_2PI, Mixture
+
+
+class AxisAligned(NamedTuple):
+    """Mixtures whose components have diagonal covariances; leading axes `*b`.
+
+    Attributes:
+      log_weights: log α, whose exponentials sum to one.
+      means: μ, world axes x, y, z.
+      sigma: standard deviations along them.
+    """
+
+    log_weights: Float[Array, "*b k"]
+    means: Float[Array, "*b k n"]
+    sigma: Float[Array, "*b k n"]
+
+    @property
+    def mixture(self) -> Mixture:
+        """The same with Cholesky factors."""
+        return Mixture(
+            self.log_weights, self.means, self.sigma[..., None] * jnp.eye(self.sigma.shape[-1], dtype=self.sigma.dtype)
+        )
+
+
+def density_on_grid(mixture: AxisAligned, shape: tuple[int, ...]) -> Float[Array, "..."]:
+    """`gmmae.models.mixture.density` at the voxel centres of a volume of this shape, in array order (z, y, x).
+
+    `Σ_k α_k N(x) N(y) N(z)` is one product of matrices, (voxels of all axes but x) × K and K × (voxels along x), so that of a
+    component only so many exponentials are computed as all axes together have voxels.
+    """
+    along_x, *others = (_normal(mixture, axis, edge) for axis, edge in enumerate(reversed(shape)))
+    rest = jnp.exp(mixture.log_weights)[..., None, :]  # *b 1 k
+    for along in others:  # y, then z before it: the voxels' order is that of the array
+        rest = (along[..., :, None, :] * rest[..., None, :, :]).reshape(*rest.shape[:-2], -1, rest.shape[-1])
+    found = jnp.matmul(rest, along_x.mT, precision=FULL)
+    return found.reshape(*found.shape[:-2], *shape)
+
+
+def losses(mixture: AxisAligned, volumes: Float[Array, "samples *volume"], point_loss: PointLoss) -> Float[Array, " samples"]:
+    """The mean of `point_loss` over the voxels of each volume and its density; on a CPU sample by sample, with the gradient."""
+
+    def of_one(mixture: AxisAligned, volume: Array, _: None) -> Array:
+        return point_loss(density_on_grid(mixture, volume.shape), volume).mean()
+
+    def by_sample(mixture: AxisAligned, volumes: Array) -> Array:
+        return per_sample_loss.losses(of_one, mixture, volumes, None)
+
+    def plain(mixture: AxisAligned, volumes: Array) -> Array:
+        return mean_of_each(point_loss(density_on_grid(mixture, volumes.shape[1:]), volumes))
+
+    return lax.platform_dependent(mixture, volumes, cpu=by_sample, default=plain)
+
+
+def _normal(mixture: AxisAligned, axis: int, edge: int) -> Float[Array, "*b edge k"]:
+    """The normal densities of all components at the voxel centres along an axis."""
+    means, sigma = mixture.means[..., None, :, axis], mixture.sigma[..., None, :, axis]
+    centres = (2 * jnp.arange(edge, dtype=means.dtype) + 1) / edge - 1
+    return jnp.exp(-0.5 * jnp.square((centres[:, None] - means) / sigma) - jnp.log(sigma) - 0.5 * LOG_2PI)

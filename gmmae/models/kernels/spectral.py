@@ -1,0 +1,159 @@
+"""Convolutions as products of real spectra: `out = Rᵀ ((D x) ⊙ (E k))` for matrices D, E and R, by axes (Winograd, 1980).
+
+D and E are discrete Fourier transforms of the volume's length, as real matrix products. A product of complex numbers takes
+three products of real ones (Gauss), `(a + ib)(c + id) = c(a + b) - b(c + d) + i (c(a + b) + a(d - c))`: the last stage of D
+gives a + b, a and b of each frequency, that of E c, d - c and c + d, and Rᵀ begins with their products. So no complex number
+appears, and the gradients are the transposed products, `Dᵀ ((R g) ⊙ (E k))` of x and `Eᵀ ((D x) ⊙ (R g))` of k.
+
+`every_axis` transforms all axes: a tenth of the operations of the sum over the kernel's taps, where there are several channels.
+`first_axis` transforms one, and adds the taps along the others: for one channel, whose full spectrum would be mostly
+transforms of the result.
+
+Arrays are laid out `*volume samples channels`, so that a transform along any axis multiplies a matrix from the left and moves
+nothing. The signal is real, so half the frequencies along its first axis determine the rest.
+"""
+
+import math
+from functools import cache
+from typing import Literal
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Float64
+
+from gmmae.models.kernels.precision import FULL
+
+Role = Literal["data", "kernel", "result"]
+"""Whose matrix it is: D, E or R."""
+
+_FACTORS: dict[Role, list[list[int]]] = {
+    "data": [[1, 1], [1, 0], [0, 1]],
+    "kernel": [[1, 0], [-1, -1], [1, -1]],  # of the conjugate, for a correlation
+    "result": [[1, 1], [0, 1], [-1, 0]],
+}
+"""What the last stage makes of a real and an imaginary part: (factor, part)."""
+
+
+def _product(a: Array | np.ndarray, b: Array, precision: lax.Precision) -> Array:
+    return jnp.matmul(a, b, precision=precision)
+
+
+def every_axis(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Array:
+    """`out[p] = Σ_q x[p + q] kernel[q]`: shapes as in `gmmae.models.kernels.convolution.convolve`."""
+    period = x.shape[:-2]
+    product = _product(_to("data", x, period, precision), _to("kernel", kernel, period, precision), precision)
+    return _from("result", product, period, (*_valid(x, kernel), x.shape[-2], kernel.shape[-1]), precision)
+
+
+def every_axis_gradients(x: Array, kernel: Array, g: Array, precision: lax.Precision = FULL) -> tuple[Array, Array]:
+    """Of `every_axis`. The spectra of x and kernel are those of the forward pass, and XLA computes them once.
+
+    Small products with a transposed factor take twice as long, so g alone is transposed, and what comes of it.
+    """
+    period = x.shape[:-2]
+    of_x, of_kernel, of_g = (
+        _to("data", x, period, precision),
+        _to("kernel", kernel, period, precision),
+        _to("result", g.mT, period, precision),
+    )
+    to_x, to_kernel = _product(of_kernel, of_g, precision), _product(of_g, of_x, precision)
+    edges, (samples, channels), features = kernel.shape[:-2], x.shape[-2:], kernel.shape[-1]
+    return (
+        _from("data", to_x, period, (*period, channels, samples), precision).mT,
+        _from("kernel", to_kernel, period, (*edges, features, channels), precision).mT,
+    )
+
+
+def first_axis(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Array:
+    """`out[p] = Σ_q x[p + q] kernel[q]`: shapes as in `gmmae.models.kernels.convolution.convolve`."""
+    factor = _to("kernel", kernel.reshape(len(kernel), -1, kernel.shape[-1]), x.shape[:1], precision)
+    # The larger factor on the right, untransposed; the smaller result is put in order.
+    product = _product(factor.mT, _patches(x, kernel, precision), precision)
+    first, *others = _valid(x, kernel)
+    out = _from("result", product, x.shape[:1], (first, kernel.shape[-1], *others, x.shape[-2]), precision)
+    return jnp.moveaxis(out, 1, -1)
+
+
+def first_axis_gradients(x: Array, kernel: Array, g: Array, precision: lax.Precision = FULL) -> tuple[Array, Array]:
+    """Of `first_axis`. That of x is taken along every axis; where x is data, nobody asks for it."""
+    of_g = _to("result", g.reshape(len(g), -1, g.shape[-1]), x.shape[:1], precision)
+    product = _product(_patches(x, kernel, precision), of_g, precision)
+    return every_axis_gradients(x, kernel, g, precision)[0], _from("kernel", product, x.shape[:1], kernel.shape, precision)
+
+
+def _valid(x: Array, kernel: Array) -> tuple[int, ...]:
+    return tuple(size - edge + 1 for size, edge in zip(x.shape[:-2], kernel.shape[:-2], strict=True))
+
+
+def _patches(x: Array, kernel: Array, precision: lax.Precision) -> Float[Array, "factors taps rows"]:
+    """What the kernel reaches along all axes but the first, in D's terms along the first."""
+    samples, channels = x.shape[-2:]
+    moved = jnp.moveaxis(x, -1, 1)
+    patches = _to("data", moved.reshape(len(x), channels, -1), x.shape[:1], precision)
+    patches = patches.reshape(len(patches), *moved.shape[1:])
+    for axis in reversed(range(1, x.ndim - 2)):
+        patches = _shifts(patches, axis - x.ndim + 1, kernel.shape[axis])
+    return patches.reshape(len(patches), -1, math.prod(_valid(x, kernel)[1:]) * samples)
+
+
+def _shifts(x: Array, axis: int, edge: int) -> Array:
+    """What each tap of a kernel sees along an axis, without padding; the taps are a new axis 1.
+
+    Axis by axis, a kernel's patches are few copies of long pieces.
+    """
+    size = x.shape[axis] - edge + 1
+    return jnp.stack([lax.slice_in_dim(x, tap, tap + size, axis=axis) for tap in range(edge)], axis=1)
+
+
+def _to(role: Role, x: Array, period: tuple[int, ...], precision: lax.Precision) -> Float[Array, "factors rows columns"]:
+    """D, E or R times x, along its leading axes."""
+    *volume, rows, columns = x.shape
+    for axis, points in enumerate(volume):
+        matrices = _matrices(role, period, points, axis, str(x.dtype))
+        x = _product(matrices, x.reshape(len(matrices), matrices.shape[-1], -1), precision)
+    return x.reshape(-1, rows, columns)
+
+
+def _from(role: Role, x: Array, period: tuple[int, ...], shape: tuple[int, ...], precision: lax.Precision) -> Array:
+    """Dᵀ, Eᵀ or Rᵀ times x; its axes first in `shape`."""
+    volume = shape[: len(period)]
+    for axis, points in reversed(list(enumerate(volume))):
+        matrices = _matrices(role, period, points, axis, str(x.dtype)).swapaxes(1, 2)
+        x = _product(matrices, x.reshape(len(matrices), matrices.shape[-1], -1), precision)
+    return x.reshape(shape)
+
+
+# Kept, because XLA sees that two results are the same only where the constants are the same object.
+@cache
+def _matrices(
+    role: Role, period: tuple[int, ...], points: int, axis: int, dtype: str
+) -> Float[np.ndarray, "copies rows columns"]:
+    """That of one axis, once for each frequency along the axes before it: XLA would else move these to the end, and back."""
+    matrix = _matrix(role, period[axis], points, first=axis == 0, last=axis == len(period) - 1).astype(dtype)
+    copies = math.prod([period[0] // 2 + 1, *period[1:]][:axis])
+    return np.ascontiguousarray(np.broadcast_to(matrix, (copies, *matrix.shape)))
+
+
+def _matrix(role: Role, period: int, points: int, *, first: bool, last: bool) -> Float64[np.ndarray, "rows columns"]:
+    """The transform along one axis of length `period`, of which all but the first points are zero.
+
+    Its rows are (frequency, part), along the last axis (frequency, factor); its columns the points of the first axis, where
+    the signal is real, else (part, point). R is the inverse's transpose: along the first axis a frequency stands for its
+    conjugate too, where that is another one; where it is not, the signal's part is real, and one factor is enough.
+    """
+    frequencies = np.arange(period // 2 + 1 if first else period)
+    angle = 2 * np.pi * (np.outer(frequencies, np.arange(points)) % period) / period
+    real, imag = np.cos(angle), -np.sin(angle)
+    if not first:
+        real, imag = np.concatenate([real, -imag], axis=1), np.concatenate([imag, real], axis=1)
+    parts = np.stack([real, imag], axis=1)
+    single = (frequencies * 2 % period == 0) if first else np.zeros(period, bool)
+    if role == "result":
+        parts *= (np.where(single | (not first), 1, 2) / period)[:, None, None]
+    if not last:
+        return parts.reshape(-1, parts.shape[-1])
+    factors = np.einsum("kp,fpc->fkc", _FACTORS[role], parts)
+    needed = np.ones(factors.shape[:2], bool)
+    needed[single, 1:] = False
+    return factors[needed]

@@ -1,0 +1,44 @@
+"""The section `model` of a configuration: the Gaussian-mixture autoencoder."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from gmmae.config.rules import RESUMABLE, NonNegativeFloat, PositiveInt, Rule, Section, require
+
+Decoder = Literal["heads", "cells"]
+Covariance = Literal["partial", "paper"]
+Rho = Literal["sigmoid", "tanh"]
+Padding = Literal["VALID", "SAME"]
+Activation = Literal["relu", "leaky_relu", "elu", "gelu", "silu", "tanh"]
+
+FILTERS = Rule("one or more positive numbers", lambda values: bool(values) and min(values) >= 1)
+CORRELATION = Rule("above 0 and at most 1", lambda value: 0 < value <= 1)
+
+
+@dataclass(frozen=True)
+class ModelConfig(Section, name="model"):
+    filters: Annotated[tuple[int, ...], FILTERS] = (32, 32, 32)  # filters of each convolution
+    kernels: tuple[int, ...] = (7, 5, 3)  # kernel edge of each convolution, in voxels
+    padding: Padding = "VALID"  # padding of the convolutions
+    activation: Activation = "relu"  # after each convolution and the latent layer
+    latent_dim: PositiveInt = 128  # length of the latent vector
+    components: PositiveInt = 50  # normal distributions in the mixture (K)
+    covariance: Covariance = "partial"  # partial: always positive definite; paper: Eq. 6 to the letter, may give NaN
+    rho: Rho = "sigmoid"  # range of the correlations: sigmoid (0, 1), tanh (-1, 1)
+    sigma_floor: NonNegativeFloat = 0.5  # smallest standard deviation, in voxels
+    rho_limit: Annotated[float, CORRELATION] = 0.99  # largest absolute correlation
+    decoder: Decoder = "heads"  # from latent vector to mixture: heads, the paper's dense layers; cells, components by place
+    cells: PositiveInt = 6  # cells: along each axis
+    cell_components: PositiveInt = 2  # cells: normal distributions in each, in place of components
+    mask_weight: NonNegativeFloat = 0.001  # cells: of the mask's cross-entropy in the loss
+    mass_weight: NonNegativeFloat = 0.001  # cells: of the squared error of log mass in the loss
+    fused: Annotated[bool, RESUMABLE] = True  # on an NVIDIA GPU, loss and gradient in one kernel
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            len(self.kernels) == len(self.filters) and min(self.kernels) >= 1,
+            "model.kernels",
+            f"{len(self.filters)} positive numbers, one for each of model.filters",
+            self.kernels,
+        )

@@ -1,0 +1,74 @@
+"""What the processes of one run must have in common: configuration, versions, code and data.
+
+One that differs would not fail: it would average its gradients into those of another run.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gmmae.config.schema import Config, flatten
+from gmmae.scaling.identity import determining
+from gmmae.system.errors import InputError
+from gmmae.system.provenance import source_hash, versions
+
+SHOWN = 3
+"""Differences that a message names."""
+
+
+class DisagreementError(InputError):
+    """The processes differ; every one of them raises this, so none has to tell the others."""
+
+
+def program(config: Config) -> dict[str, str]:
+    """By name, what has to be equal before JAX starts: what determines the run, when it ends, devices, versions and sources."""
+    ends = {key: value for key, value in flatten(config) if key.startswith("stop.")}
+    keys = determining(config) | ends | {"parallel.devices": config.parallel.devices}
+    return {key: json.dumps(value) for key, value in keys.items()} | versions() | {"the sources of gmmae": source_hash()}
+
+
+def data(train: Any, validation: Any) -> dict[str, str]:
+    """By name, the hashes of the samples that are trained on and validated with: pytrees of arrays."""
+    return {"the training data": digest(train), "the validation data": digest(validation)}
+
+
+def digest(arrays: Any) -> str:
+    """Twelve hexadecimal digits of a SHA-256 of a pytree of arrays."""
+    import jax
+
+    found = hashlib.sha256()
+    for leaf in jax.tree.leaves(arrays):
+        array = np.asarray(leaf)
+        found.update(f"{array.dtype} {array.shape}\n".encode() + array.tobytes())
+    return found.hexdigest()[:12]
+
+
+def require_same(said: Sequence[Mapping[str, str]]) -> None:
+    """Compares what the processes say, in their order.
+
+    Raises:
+      DisagreementError: something differs; the message names it, the values and the processes.
+    """
+    names = list(dict.fromkeys(name for words in said for name in words))
+    differing = [text for name in names if (text := _difference(name, [words.get(name, "missing") for words in said]))]
+    if differing:
+        more = f"; and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
+        raise DisagreementError(
+            f"all processes must have the same configuration, versions, code and data; got {'; '.join(differing[:SHOWN])}{more}"
+        )
+
+
+def _difference(name: str, values: Sequence[str]) -> str:
+    """One name's values with who has them; empty if all have the same.
+
+    >>> _difference("jax", ["0.10.2", "0.12.0", "0.10.2"])
+    'jax 0.10.2 on processes 0, 2 and 0.12.0 on process 1'
+    """
+    holders = {value: [i for i, other in enumerate(values) if other == value] for value in values}
+    if len(holders) == 1:
+        return ""
+    parts = [f"{value} on process{'es' * (len(ids) > 1)} {', '.join(map(str, ids))}" for value, ids in holders.items()]
+    return f"{name} {' and '.join(parts)}"

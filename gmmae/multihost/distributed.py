@@ -1,0 +1,177 @@
+"""The beginning and the end of a run of several processes; the only module that calls `jax.distributed`.
+
+A process that ends in an error ends at once (`os._exit`): JAX's own way out waits for the others, which may be gone.
+"""
+
+import ipaddress
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+from gmmae.config.schema import Config, DistributedConfig
+from gmmae.multihost import agreement, environment
+from gmmae.multihost.launchers import Place, find
+from gmmae.multihost.peers import ALONE, LATE, WEEK_MS, Group, Peers
+from gmmae.multihost.watchdog import NO_PARENT, Parent, Words
+from gmmae.system import compilation_cache
+from gmmae.system.environment import tell_jax
+from gmmae.system.errors import InputError, report
+
+
+class StartError(InputError):
+    """The processes did not come together."""
+
+
+@contextmanager
+def joined(config: Config, command: str, parent: Parent = NO_PARENT) -> Iterator[Group]:
+    """The processes that train together, this one among them; no JAX may have run before.
+
+    Args:
+      config: of this process.
+      command: what resumes the run, for the message when another process is lost.
+      parent: of this process.
+
+    Raises:
+      InputError: this process trains alone and something is wrong. With others, the process ends with the message and the
+        code that the command line would have given; all of them with the code of the first that failed, or with 75 if one was
+        lost.
+    """
+    asked = config.distributed
+    place = find(asked, os.environ)
+    environment.prepare(config, alone=place is None)
+    compilation_cache.keep(config.compilation_cache)
+    if place is not None:
+        _limit_start(place, asked, parent)
+    tell_jax()
+    if place is None:
+        yield ALONE
+        return
+    peers = _meet(place, asked, parent, command)
+    try:
+        if not peers.primary:
+            _be_silent()
+        peers.require_same(agreement.program(config))
+        yield peers
+        peers.wait()
+        peers.close()
+        _stop_jax()
+    except BaseException as error:
+        _end(error, peers)
+
+
+def _limit_start(place: Place, asked: DistributedConfig, parent: Parent) -> None:
+    """What the parent is to know before this process waits for others in JAX's C++, where no handler of a signal runs."""
+    late_s = asked.start_timeout_s + LATE * asked.heartbeat_timeout_s
+    parent.watch_each_other(late_s, "error: this process has been stopped amid its start: killed\n")
+    parent.if_aborted(
+        Words(
+            f"error: all {place.processes} processes must start within distributed.start_timeout_s, "
+            f"{asked.start_timeout_s:g} s, and reach process 0 at {place.host}:{place.port}; "
+            "got fewer: start them all, with the same coordinator and "
+            "distributed.num_processes, each with another distributed.process_id\n",
+            StartError.exit_code,
+        )
+    )
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _meet(place: Place, asked: DistributedConfig, parent: Parent, command: str) -> Peers:
+    """Starts JAX, with its service at process 0, and makes sure that all are there."""
+    import jax
+    from jax._src import distributed
+
+    # A signal is the run's to handle (`interrupts`): JAX's service would swallow SIGTERM, and speak on standard error.
+    jax.config.update("jax_enable_preemption_service", False)
+    host = f"[{place.host}]" if ":" in place.host else place.host
+    try:
+        with _silent_errors():  # JAX aborts where others do not come; the parent says in one line what JAX says in twenty
+            jax.distributed.initialize(
+                f"{host}:{place.port}",
+                place.processes,
+                place.process_id,
+                local_device_ids=list(place.local_devices),  # an empty list keeps all; None keeps one under srun and mpirun
+                initialization_timeout=round(asked.start_timeout_s),
+                heartbeat_timeout_seconds=WEEK_MS // 1000,
+                shutdown_timeout_seconds=round(asked.heartbeat_timeout_s),
+                coordinator_bind_address=None if BIND in os.environ else f"{bound(host)}:{place.port}",
+            )
+    except RuntimeError as error:
+        raise StartError(
+            f"distributed.coordinator must be an address where process 0 can listen; got {place.host}:{place.port} "
+            f"({str(error).splitlines()[0]}): give another port"
+        ) from error
+    client = distributed.global_state.client
+    peers = Peers(client, place.process_id, place.processes, parent, asked.heartbeat_timeout_s, asked.stall_timeout_s, command)
+    parent.if_aborted(peers.words_without_first())
+    return peers
+
+
+BIND = "JAX_COORDINATOR_BIND_ADDRESS"
+"""JAX's variable for where process 0 listens, for networks where that is not the address that the others use."""
+
+
+def bound(host: str) -> str:
+    """Where process 0 listens: at the address that the others use, on no other interface.
+
+    Many systems give the name of their own host a loopback address, where other hosts would not find it: then on all.
+
+    >>> bound("127.0.0.1"), bound("[::1]")
+    ('127.0.0.1', '[::1]')
+    """
+    if host == "localhost" or _is_loopback(host.strip("[]")):
+        return host
+    try:
+        found = {str(entry[4][0]) for entry in socket.getaddrinfo(host.strip("[]"), None)}
+    except OSError:
+        return host
+    return "[::]" if any(map(_is_loopback, found)) else host
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def _be_silent() -> None:
+    """Shuts standard output, where Gloo announces its connections from C++; errors go to standard error."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+
+
+@contextmanager
+def _silent_errors() -> Iterator[None]:
+    """Within it, nothing is written to standard error."""
+    sys.stderr.flush()
+    nowhere, before = os.open(os.devnull, os.O_WRONLY), os.dup(2)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+        os.close(nowhere)
+
+
+def _stop_jax() -> None:
+    import jax
+
+    jax.distributed.shutdown()
+
+
+def _end(error: BaseException, peers: Peers) -> NoReturn:
+    if isinstance(error, InputError):
+        code = report(error)
+        peers.fail(str(error), code)
+    peers.may_be_a_loss()
+    traceback.print_exception(error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    peers.fail(" ".join(f"{type(error).__name__}: {error}".split())[:200], 130 if isinstance(error, KeyboardInterrupt) else 1)

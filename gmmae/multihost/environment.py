@@ -1,0 +1,65 @@
+"""Threads and CPU devices of a run, decided from its configuration before JAX starts."""
+
+import os
+from collections.abc import MutableMapping
+
+from gmmae.config.schema import Config, ParallelConfig
+from gmmae.scaling.strategies import devices_may_change
+from gmmae.system.environment import CPU_DEVICES, THREADS, cores
+from gmmae.system.errors import InputError
+
+MOST_CPU_DEVICES = 4
+"""That a run takes without being asked; more have not been timed."""
+
+
+def prepare(config: Config, alone: bool = True, environ: MutableMapping[str, str] = os.environ) -> None:
+    """Fixes the threads for `parallel.reduction = exact`, and divides a CPU into a device a core where that is free to choose.
+
+    On a CPU, XLA divides long sums of a matrix product among the threads, so the bits depend on their number. Unless fixed, it
+    follows the cores of the machine, a launcher's binding, and the number of devices.
+
+    XLA uses a second core badly within one operation, and well as a second device. So a process that trains alone takes a
+    device a core where neither batch nor learning rate follow their number and nobody has said how many.
+
+    Args:
+      config: of the run.
+      alone: whether no other process trains with this one.
+      environ: the process's environment.
+    """
+    parallel = config.parallel
+    if parallel.exact:
+        environ[THREADS] = str(parallel.shards)
+    chosen = parallel.devices or CPU_DEVICES in environ or "host_platform_device_count" in environ.get("XLA_FLAGS", "")
+    if alone and not chosen and devices_may_change(config):
+        environ[CPU_DEVICES] = str(device_a_core(config))
+
+
+def device_a_core(config: Config, runs: int = 1) -> int:
+    """The CPU devices of a run, where so many run side by side: a device a core, within bounds.
+
+    The exact reduction needs a power of two.
+    """
+    count = max(1, min(cores() // runs, MOST_CPU_DEVICES, config.optim.base_batch))
+    return 1 << min(count, config.parallel.shards).bit_length() - 1 if config.parallel.exact else count
+
+
+def require_prepared(parallel: ParallelConfig, cpu_devices: int) -> None:
+    """Refuses what `prepare` could not make right.
+
+    Args:
+      parallel: of the run.
+      cpu_devices: CPU devices of this process, used or not.
+
+    Raises:
+      InputError: the number of threads is another one.
+    """
+    if cpu_devices > parallel.shards:
+        raise InputError(
+            f"the exact reduction needs at most parallel.shards = {parallel.shards} CPU devices in a process, used or not; got "
+            f"{cpu_devices}: lower JAX_NUM_CPU_DEVICES, or raise parallel.shards"
+        )
+    if cpu_devices and os.environ.get(THREADS) != str(parallel.shards):
+        raise InputError(
+            f"the exact reduction needs {THREADS} = parallel.shards = {parallel.shards} in the environment before JAX starts; "
+            f"got {os.environ.get(THREADS)!r}: set it, or call gmmae.multihost.environment.prepare first"
+        )

@@ -1,0 +1,139 @@
+"""Which process of how many this one is: by hand, or as srun and mpirun tell it through the environment."""
+
+import re
+import zlib
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gmmae.config.rules import ConfigError
+from gmmae.config.schema import DistributedConfig
+
+PORTS = range(20000, 30000)
+"""Where a coordinator listens that nobody chose: below the ports that systems give to outgoing connections."""
+
+
+class Place(NamedTuple):
+    """One process among several.
+
+    Attributes:
+      process_id: from 0.
+      processes: how many there are.
+      host, port: where process 0 listens.
+      local_devices: GPUs of this process by number; empty: all that it sees.
+    """
+
+    process_id: int
+    processes: int
+    host: str
+    port: int
+    local_devices: tuple[int, ...] = ()
+
+
+class _Launched(NamedTuple):
+    """What a launcher says of a process; `coordinator` is empty where it does not."""
+
+    process_id: int
+    processes: int
+    coordinator: str
+    local_rank: int
+    local_size: int
+
+
+def find(config: DistributedConfig, environment: Mapping[str, str]) -> Place | None:
+    """The place of this process, or None where it trains alone. What is given by hand goes before what a launcher says.
+
+    Raises:
+      ConfigError: the process id is out of range, or a part is given and the rest is not known.
+    """
+    launched = (_slurm(environment) or _open_mpi(environment)) if config.auto else None
+    found = launched or _Launched(-1, 0, "", 0, 1)
+    known = {
+        "coordinator": config.coordinator or found.coordinator,
+        "num_processes": config.num_processes or found.processes,
+        "process_id": config.process_id if config.process_id >= 0 else found.process_id,
+    }
+    if not launched and (config.coordinator, config.num_processes, config.process_id) == ("", 0, -1):
+        return None
+    missing = [f"distributed.{key}" for key, value in known.items() if value in ("", 0 if key == "num_processes" else -1)]
+    if missing:
+        raise ConfigError(
+            "distributed.coordinator, num_processes and process_id must all be given, or come from srun or mpirun; "
+            f"got no {' and no '.join(missing)}"
+        )
+    process_id, processes = int(known["process_id"]), int(known["num_processes"])
+    if process_id >= processes:
+        raise ConfigError(
+            f"distributed.process_id must be below distributed.num_processes, {processes}; got {process_id}: count from 0"
+        )
+    if processes == 1:
+        return None
+    host, _, port = str(known["coordinator"]).rpartition(":")
+    return Place(process_id, processes, host.strip("[]"), int(port), config.local_devices or _shared_out(found, environment))
+
+
+def _shared_out(found: _Launched, environment: Mapping[str, str]) -> tuple[int, ...]:
+    """One GPU each where several processes share a host, unless the launcher has shown each one its own only."""
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "")
+    own_only = visible != "" and "," not in visible
+    return (found.local_rank,) if found.local_size > 1 and not own_only else ()
+
+
+def _slurm(environment: Mapping[str, str]) -> _Launched | None:
+    """A task of `srun`. In a batch script outside of `srun` there is no step, and the process trains alone."""
+    try:
+        processes = int(environment["SLURM_STEP_NUM_TASKS"])
+        nodes = environment["SLURM_STEP_NODELIST"]
+        job, step = environment["SLURM_JOB_ID"], environment["SLURM_STEP_ID"]
+        process_id, local_rank, node = (int(environment[f"SLURM_{key}"]) for key in ("PROCID", "LOCALID", "NODEID"))
+        on_nodes = tasks_per_node(environment["SLURM_STEP_TASKS_PER_NODE"])
+    except (KeyError, ValueError):
+        return None
+    if processes == 1:
+        return None
+    host = "127.0.0.1" if len(on_nodes) == 1 else first_host(nodes)
+    return _Launched(process_id, processes, f"{host}:{_port(f'{job}.{step}')}", local_rank, on_nodes[node])
+
+
+def _open_mpi(environment: Mapping[str, str]) -> _Launched | None:
+    """A process of `mpirun`. On several hosts process 0 is taken to run where `mpirun` does; if not, give the coordinator."""
+    try:
+        processes, process_id, local_size, local_rank = (
+            int(environment[f"OMPI_COMM_WORLD_{key}"]) for key in ("SIZE", "RANK", "LOCAL_SIZE", "LOCAL_RANK")
+        )
+    except (KeyError, ValueError):
+        return None
+    if processes == 1:
+        return None
+    address = environment.get("OMPI_MCA_orte_hnp_uri", "")
+    job = environment.get("PMIX_NAMESPACE") or address.partition(".")[0]
+    url = re.search(r"tcp://([^,:]+)|tcp6://\[([^,\]]+)", address)
+    host = "127.0.0.1" if local_size == processes else (url[1] or url[2]) if url else ""
+    return _Launched(process_id, processes, f"{host}:{_port(job)}" if host else "", local_rank, local_size)
+
+
+def _port(job: str) -> int:
+    """The same port in all processes of a job; different jobs hardly ever share one."""
+    return PORTS[zlib.crc32(job.encode()) % len(PORTS)]
+
+
+def first_host(nodes: str) -> str:
+    """The first host of Slurm's list of nodes.
+
+    >>> first_host("node[001-004,7],other"), first_host("a,b"), first_host("rack[2,3]-ib")
+    ('node001', 'a', 'rack2-ib')
+    """
+    match = re.match(r"([^,\[]*)(?:\[(\w+)[^\]]*\]([^,\[]*))?", nodes)
+    return "".join(part or "" for part in match.groups()) if match else nodes
+
+
+def tasks_per_node(text: str) -> list[int]:
+    """Slurm's counts of tasks, node by node.
+
+    >>> tasks_per_node("2(x3),1")
+    [2, 2, 2, 1]
+    """
+    counts: list[int] = []
+    for part in text.split(","):
+        count, _, repeats = part.rstrip(")").partition("(x")
+        counts += [int(count)] * int(repeats or 1)
+    return counts

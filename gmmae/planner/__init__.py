@@ -1,0 +1,1 @@
+"""`gmmae plan`: measures a workload on one device and predicts every scaling strategy on many."""

@@ -1,0 +1,274 @@
+"""The single measurements of a plan, each stored with what it depends on, so that no order of calls changes an answer.
+
+A training run at one batch is kept whole. It is read up to the epoch at which it stops under the present rules. Everything else
+is a named part of `measured.json`. The name holds all that decides the value, beside the configuration and the data.
+"""
+
+import json
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gmmae.config.schema import Config, StopConfig, changed
+from gmmae.data.extraction.tasks import sha256
+from gmmae.multihost import agreement
+from gmmae.planner import trials
+from gmmae.planner.learning_rate import late
+from gmmae.planner.trials import Trial
+from gmmae.scaling.cost import StepTimes
+from gmmae.scaling.identity import run_id
+from gmmae.sweep import throughput
+from gmmae.sweep.grid import TimingConfig
+from gmmae.sweep.throughput import Timing, Timings
+from gmmae.system import json_files, stop_reasons
+from gmmae.system.errors import InputError
+from gmmae.system.files import write_text
+from gmmae.training import compilation, loop, noise_scale, stopping
+from gmmae.training.checkpoint import newest
+from gmmae.training.noise_scale import Norms
+from gmmae.training.records import Epoch, Record
+from gmmae.training.terminal import Display
+from gmmae.training.workdir import WorkDir, alone, writable
+from gmmae.workloads import registry
+
+VERSION = 2
+"""Of the form of `measured.json`."""
+
+
+class Interrupted(Exception):
+    """A signal stopped a run; the same command goes on. The argument is the stop reason."""
+
+
+class PlanDir:
+    """Paths below `root`."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        self.measured = root / "measured.json"
+        self.step_times = root / "step_times.json"
+        self.lock = root / ".lock"
+
+    def run(self, batch: int, last_epoch: int = 0) -> WorkDir:
+        """The work directory of the run at a batch, or of its copy that ends after an epoch."""
+        return WorkDir(self.root / "runs" / (f"batch_{batch}" + f"_epoch_{last_epoch}" * bool(last_epoch)))
+
+
+@contextmanager
+def claimed(root: Path) -> Iterator[PlanDir]:
+    """Makes the work directory of a plan; no other process may write in it meanwhile.
+
+    Raises:
+      InputError: the folder cannot be written, or another process works in it.
+    """
+    folder = PlanDir(root)
+    with writable(root):
+        root.mkdir(parents=True, exist_ok=True)
+        with alone(folder.lock, "plan"):
+            yield folder
+
+
+class Facts(NamedTuple):
+    """What the measurements of one work directory have in common."""
+
+    samples: int  # training samples
+    validation: int  # validation samples
+    device_kind: str
+    data: dict[str, str]  # hashes of the samples
+    source: str  # hash of the workload's own file; empty where it is no file
+
+
+class Curve(NamedTuple):
+    """A run at one batch, up to the epoch at which it stops."""
+
+    batch: int
+    rows: list[Epoch]
+    reason: str  # why it stops there
+    record: Record  # of the whole run, which may have gone further under other rules
+
+    @property
+    def reached(self) -> bool:
+        """Whether the run reaches the target."""
+        return self.reason == stop_reasons.TARGET_REACHED
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a training step: the median over epochs, without the first one where there are others."""
+        seconds, steps = (np.diff([0, *(getattr(row, name) for row in self.rows)]) for name in ("train_s", "steps"))
+        return float(np.median((seconds / steps)[min(1, len(self.rows) - 1) :]))
+
+
+class Measurements:
+    """Measures on demand, and reads what an earlier process has measured of the same configuration and data.
+
+    Attributes:
+      facts: of the work directory.
+      seconds: that the measuring of each part took, by its name.
+    """
+
+    def __init__(self, config: Config, folder: PlanDir, display: Callable[[], Display]):
+        self.config, self.folder, self.display = config, folder, display
+        setup = compilation.prepare(config)
+        data = agreement.data(*setup.workload.data)
+        source = sha256(Path(config.workload)) if registry.is_file(config.workload) else ""
+        self.facts = Facts(setup.train_plan.samples, setup.eval_plan.samples, setup.devices.kind, data, source)
+        self._kept = _read(folder.measured, run_id(config), self.facts)
+        self.seconds: dict[str, float] = self._kept["seconds"]
+
+    def curve(self, batch: int, max_epochs: int) -> Curve:
+        """The run at a base batch, trained as far as it has to go.
+
+        Raises:
+          Interrupted: by a signal.
+          InputError: as `loop.run`.
+        """
+        config = changed(self.config, optim__base_batch=batch, stop__max_epochs=max_epochs)
+        workdir = self.folder.run(batch)
+        record = workdir.read_record()
+        rows, reason = until_stop(workdir.read_rows() if record and record.stop_reason else [], config.stop)
+        if record is None or reason is None:
+            record = self._train(config, workdir)
+            rows, reason = until_stop(workdir.read_rows(), config.stop)
+        return Curve(batch, rows, reason or record.stop_reason or stop_reasons.MAX_EPOCHS, record)
+
+    def _train(self, config: Config, workdir: WorkDir) -> Record:
+        record = loop.run(config, workdir.root, self.display())
+        if record.stop_reason in stop_reasons.INTERRUPTED:
+            raise Interrupted(record.stop_reason)
+        return record
+
+    def trial(self, factor: float) -> Trial:
+        """The first steps at the base batch with a multiple of the learning rate."""
+        return Trial(*self._part(f"{factor:g} times the learning rate", lambda: self._attempt(factor)))
+
+    @cached_property
+    def _attempt(self) -> Callable[[float], Trial]:
+        """One compiled program for all multiples."""
+        return trials.trials(self.config)
+
+    def first_steps(self, arm: str, devices: int) -> Trial:
+        """The first steps of an arm on some devices, which one device computes."""
+        config = changed(self.config, arm=arm, parallel__virtual=devices)
+        return Trial(*self._part(f"first steps of {arm} on {devices}", lambda: trials.trials(config)(1.0)))
+
+    def late_losses(self, devices: int, factors: Sequence[float], steps: int) -> tuple[dict[float, float], float]:
+        """The mean training loss over the last third of some steps of weak scaling, by the factor of the learning rate; and the
+        seconds that measuring took.
+        """
+        config = changed(self.config, arm="weak", parallel__virtual=devices)
+        attempts: list[Callable[[float], Trial]] = []
+
+        def make(factor: float) -> float:
+            attempts[:] = attempts or [trials.trials(config, steps)]
+            losses = attempts[0](factor).losses
+            return float(np.mean(losses[late(losses)]))
+
+        names = {factor: f"{factor:g} times the learning rate in {steps} steps of weak on {devices}" for factor in factors}
+        losses = {factor: float(self._part(name, partial(make, factor))) for factor, name in names.items()}
+        return losses, sum(self.seconds[name] for name in names.values())
+
+    def norms(self, curve: Curve) -> Norms:
+        """Norms of gradients at the end of a curve, for the noise scale."""
+        epoch = len(curve.rows)
+        return Norms(*self._part(f"noise of the gradient after epoch {epoch}", lambda: self._norms(curve.batch, epoch)))
+
+    def _norms(self, batch: int, epoch: int) -> Norms:
+        """A run whose newest checkpoint is of a later epoch is trained again, up to this one, in a folder of its own."""
+        config = changed(self.config, optim__base_batch=batch)
+        setup, workdir = compilation.prepare(config), self.folder.run(batch)
+        like = compilation.initial_state(setup)
+        found = newest(workdir.checkpoints, like)
+        if found is None or len(found.progress.history) != epoch:
+            workdir = self.folder.run(batch, epoch)
+            self._train(changed(config, stop__target=0.0, stop__max_epochs=epoch), workdir)
+            found = newest(workdir.checkpoints, like)
+        if found is None:
+            raise InputError(f"{workdir.checkpoints} must hold the state after epoch {epoch}; got none: delete {workdir.root}")
+        with compilation.arithmetic(config):
+            return noise_scale.gradient_norms(setup, like)(found.state)
+
+    def step_times(self, batches: Collection[int], validation: Collection[int], timing: TimingConfig) -> Timings:
+        """Times of training steps and validation passes; those that were timed as carefully before are not timed again."""
+        kept = throughput.read(self.folder.step_times)
+        if kept is not None and _timed_steps(kept.timing) < _timed_steps(throughput.settings(timing)):
+            kept = None
+        have, done = ({row.samples for row in rows} for rows in ((kept.train, kept.validation) if kept else ((), ())))
+        new_batches, new_counts = sorted(set(batches) - have), sorted(set(validation) - done)
+        if kept is None or new_batches or new_counts:
+            config = changed(self.config, seed=0)  # the seed is in the program and not in its time: no second compilation
+            began = time.perf_counter()
+            made = throughput.measure(config, new_batches, new_counts, timing)
+            kept = throughput.merged(kept, made)
+            throughput.write(self.folder.step_times, kept)
+            self._note("step times", self.seconds.get("step times", 0.0) + time.perf_counter() - began)
+        return kept._replace(
+            train=[row for row in kept.train if row.samples in batches],
+            validation=[row for row in kept.validation if row.samples in validation],
+        )
+
+    def _part(self, name: str, make: Callable[[], Any]) -> Any:
+        """A stored value, which is made where it is not there."""
+        if name not in self._kept["parts"]:
+            began = time.perf_counter()
+            self._kept["parts"][name] = make()
+            self._note(name, time.perf_counter() - began)
+        return self._kept["parts"][name]
+
+    def _note(self, name: str, seconds: float) -> None:
+        self.seconds[name] = seconds
+        write_text(self.folder.measured, json.dumps(self._kept, indent=1) + "\n")
+
+
+def until_stop(rows: Sequence[Epoch], stop: StopConfig) -> tuple[list[Epoch], str | None]:
+    """The rows up to the first epoch after which a run stops under these rules, and why; None where it goes on."""
+    course = stopping.Course(stop)
+    for row in rows:
+        course.add(row)
+        if reason := course.stop_reason([row.train_loss], row.total_s):
+            return course.rows, reason
+    return course.rows, None
+
+
+def step_table(rows: Sequence[Timing]) -> StepTimes:
+    """Median seconds by number of samples."""
+    ordered = sorted(rows)
+    return StepTimes(tuple(row.samples for row in ordered), tuple(row.median_s for row in ordered))
+
+
+def _timed_steps(timing: dict[str, int]) -> int:
+    return timing["steps"] * timing["blocks"]
+
+
+def _kept(data: dict[str, Any]) -> dict[str, Any]:
+    parts = {"facts": {}, "parts": {}, "seconds": {}}
+    for name in parts.keys() & data.keys():
+        if not isinstance(data[name], dict):
+            raise ValueError(f"{name} = {data[name]!r}, which is no object")
+    return parts | data
+
+
+def _read(path: Path, run: str, facts: Facts) -> dict[str, Any]:
+    """What an earlier process has measured.
+
+    Raises:
+      InputError: the file is another plan's, of other data, of another device or version, or cannot be read.
+    """
+    own = {"version": VERSION, "run_id": run, "facts": facts._asdict()}
+    try:
+        found = json_files.read(path, "be what a plan has measured", "delete it, and it is measured again", _kept)
+    except FileNotFoundError:
+        return {**own, "parts": {}, "seconds": {}}
+    names = {"version": "version of gmmae", "run_id": "configuration"}
+    differing = [words for key, words in names.items() if found.get(key) != own[key]]
+    if not differing:
+        words = {"samples": "data", "validation": "data", "data": "data", "device_kind": "device", "source": "workload"}
+        differing = [word for key, word in words.items() if found["facts"].get(key) != own["facts"][key]]
+    if differing:
+        raise InputError(
+            f"workdir must be that of a plan of the same {differing[0]}; got {path.parent}, of another: give another --workdir"
+        )
+    return found

@@ -1,0 +1,209 @@
+"""What `gmmae plan` foretold, beside what the sweep then found."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gmmae.config.schema import StopConfig
+from gmmae.plotting import tables
+from gmmae.plotting.document import Block, Folded, Paragraph
+from gmmae.plotting.tables import Table
+from gmmae.scaling.cost import Cluster
+from gmmae.scaling.strategies import ARMS
+from gmmae.sweep.grid import SweepConfig
+from gmmae.sweep.report import efficiency, page
+from gmmae.sweep.report.outcomes import devices_text, listed
+from gmmae.sweep.report.results import Results, Run
+from gmmae.system import json_files
+from gmmae.system.errors import InputError
+
+LEVEL = 80
+"""Of a plan's intervals, in percent."""
+NUMBERS = ("seconds", "seconds_low", "seconds_high", "probability_of_failure", "learning_rate")
+
+
+class Prediction(NamedTuple):
+    """What a plan says of an arm on a number of devices; NaN where it has no number."""
+
+    arm: str
+    devices: int
+    batch: int
+    seconds: float  # of a run that arrives, as are the bounds
+    seconds_low: float
+    seconds_high: float
+    probability_of_failure: float
+    learning_rate: float
+    tested: bool = True  # whether trials stand behind that probability
+
+    def fits(self, run: Run) -> bool:
+        """Whether it is about what the run did."""
+        rate = math.isclose(self.learning_rate, run.record.learning_rate, rel_tol=1e-6)
+        return rate and (self.arm, self.devices, self.batch) == (run.cell.arm, run.cell.devices, run.record.global_batch)
+
+
+class Forecast(NamedTuple):
+    """A plan for one cluster."""
+
+    cells: tuple[Prediction, ...]
+    best: tuple[str, int]  # the arm and the number of devices that it recommends
+    scaled: bool = False  # by a factor that its user gave, which the sweep does not know
+
+
+def read(path: Path, stop: StopConfig) -> dict[str, Forecast]:
+    """The forecasts of a `plan.json` by cluster.
+
+    Raises:
+      InputError: it cannot be read, is none, or is about another target.
+    """
+    what, change = "be a plan that `gmmae plan` has written", "make it anew, or move it away"
+    try:
+        target, metric, found = json_files.read(path, what, change, _plan)
+    except FileNotFoundError as error:
+        raise InputError(f"{path} must {what}; got {error.strerror}: give the path of another") from error
+    if (metric, target) != (stop.metric, stop.target):
+        raise InputError(
+            f"{path} must be a plan for the sweep's target, {stop.metric} {stop.target:g}; got one for {metric} {target:g}: "
+            "plan for the same target, or move it away"
+        )
+    return found
+
+
+def _plan(data: Mapping[str, Any]) -> tuple[float, str, dict[str, Forecast]]:
+    """The target, its metric, and the forecasts by cluster."""
+    return float(data["target"]), data["metric"], {name: _forecast(one) for name, one in data["clusters"].items()}
+
+
+def _forecast(data: Mapping[str, Any]) -> Forecast:
+    cells = (
+        Prediction(
+            cell["arm"],
+            int(cell["devices"]),
+            int(cell["batch"]),
+            *(_number(cell[name]) for name in NUMBERS),
+            tested=bool(cell.get("tested", True)),
+        )
+        for cell in data["cells"]
+    )
+    return Forecast(tuple(cells), (data["best"]["arm"], int(data["best"]["devices"])), bool(data.get("scaled_by_user", False)))
+
+
+def _number(value: float | None) -> float:
+    """A plan writes null where it has no finite number."""
+    return math.nan if value is None else float(value)
+
+
+def write_report(config: SweepConfig, root: Path, clusters: Sequence[Cluster], plan: Path | None = None) -> list[Path]:
+    """Writes the report of a sweep, with a plan beside the outcome.
+
+    Args:
+      config, root, clusters: as for `gmmae.sweep.report.page.write`.
+      plan: file of a plan; by default the one in the sweep's folder, if there is one.
+
+    Raises:
+      InputError: as `gmmae.sweep.report.page.write`, or the plan cannot be read or is not the sweep's.
+    """
+    if plan is not None and config.mode == "throughput":
+        raise InputError(f"--plan needs a sweep that trains to a target; got {root}, which has step times only: leave it out")
+
+    def section(by_cluster: Sequence[Results]) -> list[Block]:
+        own = by_cluster[0].folder.plan
+        path = plan or (own if own.exists() else None)
+        return [Folded("Prediction and outcome", tuple(blocks(by_cluster, path)))] if path else []
+
+    return page.write(config, root, clusters, section)
+
+
+def blocks(by_cluster: Sequence[Results], path: Path) -> list[Block]:
+    """A table for each cluster of the plan that the sweep's times are projected to; for all of them where times are measured.
+
+    Args:
+      by_cluster: the sweep, by whose seconds its times are.
+      path: of the plan.
+
+    Raises:
+      InputError: as `read`, or the plan is about other batches and rates than all of the sweep's.
+    """
+    first = by_cluster[0]
+    forecasts = read(path, first.config.run.stop)
+    projected = {results.clock.cluster: results for results in by_cluster}
+    chosen = {name: first for name in forecasts} if first.clock.kind == "measured" else projected
+    pairs = [(name, results) for name, results in chosen.items() if name in forecasts]
+    if not pairs:
+        here = listed(results.clock.cluster or "no cluster" for results in by_cluster)
+        return [
+            Paragraph(f"The plan is for {listed(forecasts)}; times here are of {here}. `gmmae report --clusters` names others.")
+        ]
+    made: list[Block] = []
+    for place, (name, results) in enumerate(pairs):
+        if forecasts[name].scaled:
+            made.append(
+                Paragraph(f"The plan's times for {name} are those of --scale-compute; the sweep's are not: no comparison.")
+            )
+            continue
+        fitting = [(one, runs) for one in forecasts[name].cells if (runs := _group(results, one))]
+        fitting.sort(key=lambda pair: (results.config.arms.index(pair[0].arm), pair[0].devices))
+        if first.runs and not fitting:
+            raise InputError(
+                f"{path} must be a plan for the sweep's batches and learning rates; got none of them: "
+                "plan with the sweep's configuration, or move it away"
+            )
+        made += [Paragraph(_choice(name, forecasts[name], results)), _table(name, fitting, results, f"plan_{place + 1}")]
+    return made
+
+
+def _group(results: Results, one: Prediction) -> list[Run]:
+    return [run for run in results.group(one.arm, one.devices) if one.fits(run)]
+
+
+def _choice(name: str, forecast: Forecast, results: Results) -> str:
+    """What the plan recommended, and what that cost."""
+    arm, devices = forecast.best
+    label = ARMS[arm].label if arm in ARMS else arm
+    text = f"**For {name} the plan chose {label} on {devices_text([devices])}.**"
+    chosen = results.seconds(arm, devices)
+    medians = [one.median for arm in results.config.arms for n in results.counts if (one := results.seconds(arm, n))]
+    if chosen is None:
+        return f"{text} The sweep has no such cell."
+    if not math.isfinite(chosen.median):
+        return f"{text} Its median run missed the target."
+    ratio = chosen.median / min(medians)
+    return f"{text} " + (
+        "No cell was faster." if ratio == 1 else f"It took {tables.ratio(ratio)} times as long as the fastest cell."
+    )
+
+
+def _table(name: str, fitting: Sequence[tuple[Prediction, list[Run]]], results: Results, stem: str) -> Table:
+    rows, inside, arrived = [], 0, 0
+    for one, runs in fitting:
+        median = efficiency.median([run.time_s for run in runs])
+        known = math.isfinite(median) and math.isfinite(one.seconds_low) and math.isfinite(one.seconds_high)
+        within = known and one.seconds_low <= median <= one.seconds_high
+        inside, arrived = inside + within, arrived + known
+        missed = f"{sum(not run.reached for run in runs)} of {len(runs)}"
+        times = (_known(one.seconds, tables.seconds), _interval(one), tables.seconds(median))
+        verdict = "yes" if within else "no" if known else "–"
+        share = _known(one.probability_of_failure, "{:.0%}".format) if one.tested else "untested"
+        rows.append((one.arm, str(one.devices), *times, verdict, missed, share))
+    columns = ("arm", "devices", "predicted (s)", f"{LEVEL} % interval (s)", "outcome (s)", "within", "missed", "P(miss)")
+    notes = [
+        f"{inside} of {arrived} median times that have an interval lie within it. It is that of single runs that arrive.",
+        "Outcome: the median over seeds, a miss counted as infinite. P(miss): the predicted probability of one.",
+        "The plan has trained the base batch itself, so of strong scaling and of one device it foretells the times only.",
+    ]
+    if results.clock.kind == "projected":
+        notes.append(
+            "Both times are projected by one model of the cluster, which this table does not test, from step times of one "
+            "device, each from its own: where that was slower or busier, all times are longer alike."
+        )
+    title = f"Predicted for {name}, and found ({'projected' if results.clock.kind == 'projected' else 'measured here'})"
+    return Table(stem, title, columns, tuple(rows), tuple(notes))
+
+
+def _interval(one: Prediction) -> str:
+    known = math.isfinite(one.seconds_low) and math.isfinite(one.seconds_high)
+    return tables.interval_text((one.seconds_low, one.seconds_high) if known else None, tables.seconds)
+
+
+def _known(value: float, text: Callable[[float], str]) -> str:
+    return "–" if math.isnan(value) else text(value)

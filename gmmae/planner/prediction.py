@@ -1,0 +1,378 @@
+"""From what one device measures to what each arm will take on n devices of a cluster: times, intervals, failures, the choice.
+
+Steps to the target follow the hyperbola of `gmmae.planner.steps`, a step's time that of one device with its share of the batch
+plus the cluster's all-reduce (`gmmae.scaling.cost`), and failures `gmmae.planner.stability`. Everything uncertain is drawn
+`DRAWS` times with a fixed generator; an interval is from the 10 % to the 90 % quantile of a run that arrives.
+
+A step on n devices takes a + b · (device batch) + c(n). With the hyperbola, growing the batch n-fold at the base rate is faster
+than dividing it exactly if (a + c(n)) / (b B) > B / Bn: overhead against noise. Both numbers are in `Rule`.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from gmmae.config.schema import OptimConfig
+from gmmae.planner import learning_rate, stability, steps
+from gmmae.planner.steps import Steps
+from gmmae.scaling import cost, strategies
+from gmmae.scaling.cost import Cluster, StepTimes
+from gmmae.scaling.strategies import Path
+from gmmae.system.errors import InputError
+
+DRAWS = 4000
+
+LEVEL = 0.8
+"""Of the intervals."""
+
+RATE_SIGMA = 0.15
+"""Of the logarithm of the pace of an arm that scales the rate."""
+
+SAME_SIGMA = 0.05
+"""Of the logarithm of the steps of a path that was run: with a division of its own, rounding takes it another way."""
+
+TIME_SIGMA = 0.08
+"""Of the logarithm of a projected time."""
+
+CANDIDATES = 100
+"""For the best batch, evenly spaced in logarithms."""
+
+NEAR = 1.1
+"""The smallest number of devices is chosen whose expected time is within this factor of the least."""
+
+BEST_BATCH = "best-batch"
+"""The arm at the base rate with the batch that takes the least time."""
+
+
+class Measured(NamedTuple):
+    """What one device has measured of a workload.
+
+    Attributes:
+      samples, validation: in the training and the validation set.
+      optim: base batch, base rate, and what else the arms follow.
+      max_epochs: after which a run has missed the target.
+      steps: to the target at the base rate, by batch.
+      seed_sigma: of their logarithm (`gmmae.planner.steps.seed_sigma`).
+      noise_scale: of the gradient, in samples, to be told; nothing follows from it. None where it was not measured.
+      train: seconds of a training step by its samples.
+      passes: seconds of a pass over validation samples, by their number.
+      gradient_bytes: that an all-reduce adds up.
+      progress, vitality, pace: of trials of the rate, by its factor (`gmmae.planner.stability`, `gmmae.planner.learning_rate`).
+    """
+
+    samples: int
+    validation: int
+    optim: OptimConfig
+    max_epochs: int
+    steps: Mapping[int, float]
+    seed_sigma: float
+    noise_scale: float | None
+    train: StepTimes
+    passes: StepTimes
+    gradient_bytes: float
+    progress: Mapping[float, float]
+    vitality: Mapping[float, float]
+    pace: Mapping[float, float]
+
+
+class Rule(NamedTuple):
+    """The numbers that decide between dividing the batch and letting it grow."""
+
+    smin: float  # the fewest steps
+    bn: float  # the batch at which there are 2^p times as many
+    power: float  # p; the rule of thumb is of p = 1
+    overhead_s: float  # a: seconds of a step without samples
+    sample_s: float  # b: seconds that each sample adds
+    residual: float  # of the fit of the steps, a root mean square of logarithms
+
+
+class Cell(NamedTuple):
+    """What an arm will do on a number of devices. Intervals are of runs that arrive; times are of training and validation."""
+
+    arm: str
+    devices: int
+    batch: int
+    learning_rate: float
+    steps: float
+    steps_low: float
+    steps_high: float
+    seconds: float
+    seconds_low: float
+    seconds_high: float
+    probability_of_failure: float
+    tested: bool  # whether trials stand behind that probability
+    expected_s: float  # of a run that is begun again as a strong one where it fails
+    speedup: float  # over one device
+    efficiency: float
+
+
+class Forecast(NamedTuple):
+    """All of it, for one cluster.
+
+    Attributes:
+      cells: every arm on every number of devices that it has samples for.
+      best: the one to take.
+      best_batches: the batches of the arm `BEST_BATCH` by number of devices, as `listed` makes them.
+      listed: the best batches on 1, 2, 4, … devices at the base rate: what `optim.best_batches` takes.
+      overheads: (a + c(n)) / (b B) by number of devices.
+      compute_scale: seconds of computation on the cluster's device for one second measured.
+      scale_given: the user gave that factor; otherwise it is the cluster's.
+    """
+
+    cells: list[Cell]
+    best: Cell
+    best_batches: dict[int, int]
+    listed: tuple[int, ...]
+    overheads: dict[int, float]
+    compute_scale: float = 1.0
+    scale_given: bool = False
+
+
+def law(measured: Measured) -> Steps:
+    """Draws of the hyperbola's two numbers."""
+    rng, power = np.random.default_rng(0), steps.power(measured.pace)
+    return steps.posterior(measured.steps, measured.optim.base_batch, DRAWS, rng, measured.seed_sigma, power)
+
+
+def rule(measured: Measured) -> Rule:
+    """The two numbers of the steps, where they are most likely, and the two of a step's time."""
+    found, (overhead_s, sample_s) = law(measured), cost.affine(measured.train)
+    residual = steps.residual(measured.steps, found.power) if len(measured.steps) > 1 else math.nan
+    return Rule(float(np.median(found.smin)), float(np.median(found.bn)), found.power, overhead_s, sample_s, residual)
+
+
+class Machine(NamedTuple):
+    """n devices of a cluster, as they take their steps and validations."""
+
+    measured: Measured
+    scale: float  # of all computation
+    reduce_s: float
+    devices: int
+
+    def epoch_s(self, batch: int | np.ndarray) -> np.ndarray:
+        """Seconds of an epoch with its validation, at a global batch."""
+        m = self.measured
+        step_s = self.scale * cost.seconds_at(m.train, np.ceil(np.asarray(batch) / self.devices)) + self.reduce_s
+        passes_s = self.scale * cost.seconds_at(m.passes, math.ceil(m.validation / self.devices))
+        return np.ceil(m.samples / np.asarray(batch)) * step_s + passes_s
+
+
+def machine(measured: Measured, cluster: Cluster, devices: int, compute_scale: float = 0.0) -> Machine:
+    """n devices of that cluster.
+
+    Args:
+      measured: of the workload.
+      cluster: whose all-reduce it is.
+      devices: n.
+      compute_scale: seconds on the cluster's device for one second measured; 0: as the cluster's `reference_step_s` says.
+
+    Raises:
+      InputError: the cluster's `reference_batch` was not measured.
+    """
+    reduce_s = cost.all_reduce_s(cluster, devices, measured.gradient_bytes)
+    return Machine(measured, compute_scale or cost.scale(cluster, measured.train), reduce_s, devices)
+
+
+def draw_steps(measured: Measured, found: Steps, path: Path) -> Float[np.ndarray, " draws"]:
+    """Draws of a path's steps to the target, if it arrives."""
+    base = strategies.follow("strong", measured.optim, 1, measured.samples).path
+    scaled = path.rates.peak / base.rates.peak
+    rng = np.random.default_rng([path.global_batch, int(1000 * scaled)])
+    normal = rng.normal(size=(2, len(found.smin)))
+    if scaled == 1 and path.global_batch in measured.steps:
+        return measured.steps[path.global_batch] * np.exp(SAME_SIGMA * normal[0])
+    off = steps.residual(measured.steps, found.power)  # what the law misses at the batches that were run, it misses elsewhere
+    unscaled = found.at(path.global_batch) * np.exp(math.hypot(measured.seed_sigma, steps.MODEL_SIGMA, off) * normal[0])
+    if scaled == 1:
+        return unscaled
+    paces = learning_rate.at_factor(scaled, measured.pace) * np.exp(RATE_SIGMA * normal[1])
+    an_epoch = math.ceil(measured.samples / path.global_batch)
+    return an_epoch * learning_rate.quickened(unscaled / an_epoch, paces, path.rates.warmup_epochs)
+
+
+class Outlook(NamedTuple):
+    """A path's draws, which do not depend on where it is run."""
+
+    epochs: Float[np.ndarray, " draws"]
+    steps: Float[np.ndarray, " draws"]
+    failure: float
+    tested: bool  # whether trials stand behind `failure`
+
+
+def whole(steps: float, samples: int, batch: int) -> float:
+    """Steps rounded up to whole epochs.
+
+    >>> whole(19.0, 100, 10)
+    20.0
+    """
+    an_epoch = math.ceil(samples / batch)
+    return float(math.ceil(steps / an_epoch) * an_epoch)
+
+
+def outlook(measured: Measured, found: Steps, path: Path) -> Outlook:
+    """Whole epochs and their steps; and the probability of missing the target, `max_epochs` among the reasons."""
+    an_epoch = math.ceil(measured.samples / path.global_batch)
+    epochs = np.ceil(draw_steps(measured, found, path) / an_epoch)
+    factor = path.rates.peak / measured.optim.learning_rate
+    tried = (factor, path.rates.warmup_epochs > 0, measured.progress, measured.vitality)
+    failed = stability.probability(*tried)
+    late = float((epochs > measured.max_epochs).mean())
+    return Outlook(epochs, epochs * an_epoch, failed + (1 - failed) * late, stability.tested(*tried))
+
+
+def runnable(samples: int, devices: Collection[int]) -> list[int]:
+    """The numbers of devices with a training sample for each device, increasing.
+
+    Raises:
+      InputError: there is none.
+    """
+    found = sorted(n for n in devices if n <= samples)
+    if not found:
+        raise InputError(
+            f"devices must be at most the {samples} training samples, one for each device; got "
+            f"{', '.join(map(str, sorted(devices)))}: give fewer with --devices"
+        )
+    return found
+
+
+def forecast(
+    measured: Measured, cluster: Cluster, names: Collection[str], devices: Collection[int], compute_scale: float = 0.0
+) -> Forecast:
+    """Every arm on every number of devices that its batch has samples for.
+
+    The best is chosen among the cells whose failure was tested.
+
+    Args:
+      measured: of the workload.
+      cluster: where it will run.
+      names: of arms; `BEST_BATCH` may be among them.
+      devices: numbers of them.
+      compute_scale: as in `machine`.
+
+    Raises:
+      InputError: as `machine` and `runnable`.
+    """
+    found, devices = law(measured), runnable(measured.samples, devices)
+    machines = {n: machine(measured, cluster, n, compute_scale) for n in sorted({1, *devices})}
+    powers = [2**i for i in range(devices[-1].bit_length())]
+    listed = tuple(best_batch(measured, found, machine(measured, cluster, n, compute_scale)) for n in powers)
+    optim = replace(measured.optim, best_batches=listed)
+    batches = {n: strategies.follow(BEST_BATCH, optim, n, measured.samples).global_batch for n in devices}
+    base = strategies.follow("strong", measured.optim, 1, measured.samples).path
+    looks = {base: outlook(measured, found, base)}
+    alone_s = float(np.median(_times(machines[1], looks[base], base)))
+    cells: list[Cell] = []
+    for n in devices:
+        fallback_s = min(_expected(machines[k], looks[base], base, math.inf) for k in machines if k <= n)
+        for name in names:
+            path = _path(name, measured, n, batches[n])
+            if path.global_batch < n:
+                continue
+            if path not in looks:
+                looks[path] = outlook(measured, found, path)
+            cells.append(_cell(name, machines[n], looks[path], path, alone_s, fallback_s))
+    sure = [cell for cell in cells if cell.tested] or cells
+    least = min(cell.expected_s for cell in sure)
+    best = min((cell for cell in sure if cell.expected_s <= NEAR * least), key=lambda cell: (cell.devices, cell.expected_s))
+    a, b = (machines[1].scale * part for part in cost.affine(measured.train))
+    overheads = {n: (a + machines[n].reduce_s) / (b * measured.optim.base_batch) if b else math.inf for n in devices}
+    return Forecast(cells, best, batches, listed, overheads, machines[1].scale, compute_scale > 0)
+
+
+def _path(name: str, measured: Measured, devices: int, batch: int) -> Path:
+    if name != BEST_BATCH:
+        return strategies.follow(name, measured.optim, devices, measured.samples).path
+    return strategies.follow("strong", measured.optim, devices, measured.samples).path._replace(global_batch=batch)
+
+
+def _times(at: Machine, look: Outlook, path: Path) -> Float[np.ndarray, " draws"]:
+    rng = np.random.default_rng([at.devices, path.global_batch])
+    return look.epochs * float(at.epoch_s(path.global_batch)) * np.exp(TIME_SIGMA * rng.normal(size=len(look.epochs)))
+
+
+def _expected(at: Machine, look: Outlook, path: Path, fallback_s: float) -> float:
+    """Seconds on the average: who fails has spent the time by which nine of ten would have arrived, and begins a strong run."""
+    if path.global_batch < at.devices:
+        return math.inf
+    times = _times(at, look, path)
+    if not math.isfinite(fallback_s):
+        return float(times.mean())
+    return float((1 - look.failure) * times.mean() + look.failure * (np.quantile(times, (1 + LEVEL) / 2) + fallback_s))
+
+
+def _cell(name: str, at: Machine, look: Outlook, path: Path, alone_s: float, fallback_s: float) -> Cell:
+    quantiles = ((1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2)
+    low, middle, high = (float(q) for q in np.quantile(_times(at, look, path), quantiles))
+    few, half, many = (float(q) for q in np.quantile(look.steps, quantiles))
+    expected_s = _expected(at, look, path, fallback_s)
+    return Cell(
+        arm=name,
+        devices=at.devices,
+        batch=path.global_batch,
+        learning_rate=path.rates.peak,
+        steps=half,
+        steps_low=few,
+        steps_high=many,
+        seconds=middle,
+        seconds_low=low,
+        seconds_high=high,
+        probability_of_failure=look.failure,
+        tested=look.tested,
+        expected_s=expected_s,
+        speedup=alone_s / middle,
+        efficiency=alone_s / middle / at.devices,
+    )
+
+
+def best_batch(measured: Measured, found: Steps, at: Machine) -> int:
+    """The batch, a multiple of the devices, that takes the least time on the average at the base rate, in whole epochs.
+
+    Where there are fewer samples than devices it is all samples, which no such devices can share.
+    """
+    most = measured.samples // at.devices
+    if not most:
+        return measured.samples
+    candidates = at.devices * np.unique(np.geomspace(1, most, CANDIDATES).round().astype(int))
+    steps_an_epoch = np.ceil(measured.samples / candidates)
+    epochs = np.array([np.ceil(found.at(b) / each).mean() for b, each in zip(candidates, steps_an_epoch, strict=True)])
+    return int(candidates[np.argmin(epochs * at.epoch_s(candidates))])
+
+
+def with_overhead(measured: Measured, ratio: float, devices: int) -> Machine:
+    """Devices that are made up: (a + c) / (b B) is the ratio, b the unit of time, and validation takes none."""
+    overhead = ratio * measured.optim.base_batch
+    unit = StepTimes((1, 2), (overhead + 1, overhead + 2))
+    return Machine(measured._replace(train=unit, passes=StepTimes((1, 2), (1e-9, 1e-9))), 1.0, 0.0, devices)
+
+
+def choices(at: Machine, found: Steps, names: Sequence[str]) -> dict[str, float]:
+    """Seconds to be expected of each arm that has a sample for each device, strong scaling always among them.
+
+    Args:
+      at: the devices.
+      found: the workload's `law`.
+      names: of arms.
+    """
+    measured = at.measured
+    batch = best_batch(measured, found, at) if BEST_BATCH in names else 0
+    paths = {name: _path(name, measured, at.devices, batch) for name in ("strong", *names)}
+    looks = {path: outlook(measured, found, path) for path in paths.values()}
+    strong = paths["strong"]
+    fallback_s = _expected(at, looks[strong], strong, math.inf)
+    return {name: _expected(at, looks[path], path, fallback_s) for name, path in paths.items()}
+
+
+def overhead_map(measured: Measured, names: Sequence[str], devices: Sequence[int], ratios: Sequence[float]) -> list[list[str]]:
+    """The arm with the least expected time, for each ratio (a + c) / (b B) a row and for each number of devices a column.
+
+    Steps are those of the workload; a step takes the overhead of its row, and one unit of time for each sample of a device.
+    """
+    found, rows = law(measured), []
+    for ratio in ratios:
+        expected = [choices(with_overhead(measured, ratio, n), found, names) for n in devices]
+        rows.append([min(of, key=lambda name, of=of: of[name]) for of in expected])
+    return rows

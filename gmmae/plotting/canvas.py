@@ -1,0 +1,115 @@
+"""What all figures share: resolution, colours, numbers as the paper sets them, and whole files or none."""
+
+import math
+import os
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import matplotlib
+import numpy as np
+from jaxtyping import Float
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
+
+from gmmae.system.files import whole_file
+
+DPI = 150
+WIDTH = 6.4
+"""Of a figure that stands alone, in inches."""
+NARROW = 4.2
+"""Of one whose letters can still be read across a telephone."""
+# Okabe and Ito's colours, which stay apart for the colour-blind.
+BLUE, ORANGE, VERMILION, GREY = "#0072B2", "#E69F00", "#D55E00", "#666666"
+GREEN, PURPLE, SKY = "#009E73", "#CC79A7", "#56B4E9"
+
+
+def power_of_ten(value: float) -> str:
+    """A loss as the paper sets it, 4.7×10⁻³."""
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "∞"
+    mantissa, exponent = f"{value:.1e}".split("e")
+    if int(exponent) == 0:
+        return mantissa
+    return rf"${mantissa}\times10^{{{int(exponent)}}}$"
+
+
+def plain(value: int | float, digits: int = 3) -> str:
+    """A positive number, with a power of ten only where it would be long without.
+
+    >>> plain(0.0016384), plain(20000)
+    ('0.00164', '20000')
+    """
+    return f"{float(f'{value:.{digits}g}'):g}" if 1e-4 <= value < 1e6 else power_of_ten(value)
+
+
+def finite(values: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    """The values with NaN, which matplotlib leaves out of a line, for infinity."""
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def blank(height: float, title: str, width: float = WIDTH) -> Figure:
+    """A figure `height` inches high, by default as wide as a journal's column, with a title above."""
+    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+    if title:
+        figure.suptitle(textwrap.fill(title, round(12.5 * width)), fontsize=10)
+    return figure
+
+
+def dress(axes: Axes, x_label: str, y_label: str) -> None:
+    """Labels, and no frame but the two axes."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(which="both", labelsize=8)
+    axes.set_xlabel(x_label, fontsize=9)
+    axes.set_ylabel(y_label, fontsize=9)
+
+
+def legend_above(axes: Axes, handles: Sequence[Artist], width: float = WIDTH) -> None:
+    """A legend that no data can reach, in as many columns as fit into `width`, in inches.
+
+    It belongs to the axes, because matplotlib lays a legend of the figure over its title.
+    """
+    lengths = [len(str(handle.get_label())) for handle in handles]
+    columns = min(4, len(handles))
+    # Inches: a handle with its gaps, and letters of 8 points. Columns are filled one after the other, as matplotlib does.
+    while columns > 1 and sum(0.5 + 0.065 * max(part) for part in np.array_split(lengths, columns)) > width - 0.7:
+        columns -= 1
+    columns = math.ceil(len(handles) / math.ceil(len(handles) / columns))  # as many rows, but even ones
+    style = {"frameon": False, "fontsize": 8, "borderaxespad": 0.3, "columnspacing": 1.2, "handlelength": 1.8}
+    axes.legend(handles=list(handles), loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, **style)
+
+
+def log_axis(axes: Axes, which: Literal["x", "y"], at: Sequence[int] = ()) -> None:
+    """Make an axis, whose limits are set, logarithmic: plain numbers at the values given, or else at some eight round ones."""
+    scale, axis = (axes.set_xscale, axes.xaxis) if which == "x" else (axes.set_yscale, axes.yaxis)
+    scale("log")
+    low, high = axis.get_view_interval()
+    decades = math.log10(high / low)
+    digits = (1, 2, 3, 5, 7) if decades < 1.5 else (1, 2, 5) if decades < 2.5 else (1, 3) if decades < 4 else (1,)
+    even = MaxNLocator(5, steps=[1, 2, 5, 10])
+    axis.set_major_locator(FixedLocator(at) if at else even if high < 3 * low else LogLocator(subs=digits))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(lambda value, _: plain(float(value), 6))
+
+
+def save(figure: Figure, path: str | os.PathLike[str]) -> Path:
+    """Writes an SVG if the path ends in .svg, else a PNG, whole or not at all.
+
+    Equal figures give equal bytes.
+    """
+    path = Path(path)
+    kind = "svg" if path.suffix == ".svg" else "png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Text as outlines looks the same whatever fonts there are; with a salt, identifiers follow from the content alone.
+    with whole_file(path) as part, matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": "gmmae"}):
+        figure.savefig(part, format=kind, dpi=DPI, facecolor="white", metadata={"Date": None} if kind == "svg" else None)
+    return path
+
+
+def save_both(figure: Figure, stem: str | os.PathLike[str]) -> tuple[Path, Path]:
+    """Write `stem`.png and `stem`.svg; returns their paths."""
+    stem = Path(stem)
+    return save(figure, stem.with_name(f"{stem.name}.png")), save(figure, stem.with_name(f"{stem.name}.svg"))

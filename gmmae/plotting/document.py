@@ -1,0 +1,239 @@
+"""A report as a list of blocks, written as Markdown, and that Markdown as one HTML file that needs nothing but itself.
+
+The texts of paragraphs, list items and captions know two marks, `code` in backticks and **bold** in double asterisks, the
+first not within the second. All else, in every text, is shown as it is written.
+"""
+
+import base64
+import os
+import re
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Literal, NamedTuple, assert_never
+from urllib.parse import quote
+
+from markdown_it import MarkdownIt
+
+from gmmae.plotting import tables
+from gmmae.plotting.tables import Table
+from gmmae.system.errors import InputError
+
+SVG_LIMIT_BYTES = 500_000
+"""A larger SVG goes into the HTML as its PNG: curves stay sharp on paper, and a plot of many points does not bloat the file."""
+
+NARROW = "40rem"
+"""The width of a screen on which tables and figures are set for a telephone."""
+
+
+class Heading(NamedTuple):
+    text: str
+    level: Literal[1, 2]  # 1 is the title of the page
+
+
+class Paragraph(NamedTuple):
+    text: str
+
+
+class Bullets(NamedTuple):
+    items: tuple[str, ...]
+
+
+class Figure(NamedTuple):
+    """A drawing in both formats."""
+
+    name: str  # shown where the drawing cannot be
+    caption: str
+    png: Path
+    svg: Path
+    narrow: Path | None = None  # the same as an SVG for narrow screens; without it the figure scrolls there
+
+
+class Folded(NamedTuple):
+    """A section of which a reader sees the title until he asks for the rest."""
+
+    title: str
+    blocks: tuple["Block", ...]
+
+
+Block = Heading | Paragraph | Bullets | Figure | Table | Folded
+
+
+def unfolded(blocks: Sequence[Block]) -> list[Block]:
+    """The blocks in reading order, with those of a fold in its place."""
+    return [one for block in blocks for one in (unfolded(block.blocks) if isinstance(block, Folded) else [block])]
+
+
+def markdown(blocks: Sequence[Block], folder: Path) -> str:
+    """The blocks as GitHub's Markdown. A figure shows its PNG and leads to its SVG; a fold is HTML.
+
+    Args:
+      blocks: in reading order.
+      folder: where the text will lie; links to figures are relative to it.
+
+    Raises:
+      InputError: a figure's file is missing.
+      ValueError: a table's row of the wrong length.
+
+    >>> print(markdown([Heading("Results", 1), Paragraph("**Strong** takes `T_n` < T_1.")], Path()), end="")
+    # Results
+    <BLANKLINE>
+    **Strong** takes `T_n` \\< T\\_1.
+    """
+    return "\n\n".join(_markdown_block(block, folder).rstrip("\n") for block in blocks) + "\n"
+
+
+def html(title: str, blocks: Sequence[Block]) -> str:
+    """The blocks as one HTML file without scripts or references to anything outside itself.
+
+    Headings of level 2 and folds make the table of contents, which stands after a leading heading of level 1 and its first
+    paragraph or list. A link to a fold opens it, and on paper all folds are open.
+
+    Args:
+      title: of the browser's window; the page shows the blocks only.
+      blocks: in reading order.
+
+    Raises:
+      InputError, ValueError: as `markdown`.
+    """
+    body = [_html_block(block, f"section-{place}") for place, block in enumerate(blocks)]
+    titled = bool(blocks) and isinstance(blocks[0], Heading) and blocks[0].level == 1
+    body.insert(titled + (titled and len(blocks) > 1 and isinstance(blocks[1], Paragraph | Bullets)), _contents(blocks))
+    return _PAGE.format(title=escape(title), style=_STYLE, body="".join(body))
+
+
+def _markdown_block(block: Block, folder: Path) -> str:
+    match block:
+        case Heading(text, level):
+            return f"{'#' * level} {tables.markdown_text(text)}"
+        case Paragraph(text):
+            return _marked(text)
+        case Bullets(items):
+            return "\n".join(f"- {_marked(item)}" for item in items)
+        case Figure(name, caption, png, svg, _):
+            png_link, svg_link = (_link(_existing(path), folder) for path in (png, svg))
+            return f"[![{tables.markdown_text(name)}]({png_link})]({svg_link})\n\n{_marked(caption)}"
+        case Table():
+            return tables.markdown(block)
+        case Folded(title, blocks):
+            return f"<details>\n{_summary(title)}\n\n{markdown(blocks, folder)}\n</details>"
+        case _:
+            assert_never(block)
+
+
+_RENDERER = MarkdownIt("commonmark").enable("table")
+
+
+def _html_block(block: Block, anchor: str) -> str:
+    """The block's Markdown rendered, with what Markdown cannot say: anchors, drawings within the file, and figures as such."""
+    match block:
+        case Heading(text, level):
+            return f'<h{level} id="{anchor}">{escape(text)}</h{level}>\n'
+        case Figure(name, caption, png, svg, narrow):
+            image = f'<img src="{_data(_existing(png), _existing(svg))}" alt="{escape(name)}">'
+            if narrow is not None:
+                source = f'<source media="(max-width: {NARROW})" srcset="{_data(_existing(png), _existing(narrow))}">'
+                image = f"<picture>{source}{image}</picture>"
+            return f"<figure>\n{_scrolled(image, name)}{_RENDERER.render(_marked(caption))}</figure>\n"
+        case Table():
+            before, table, after = re.split(r"(<table>.*</table>\n)", _RENDERER.render(tables.markdown(block)), flags=re.DOTALL)
+            return f'<figure class="table">\n{before}{_scrolled(table, block.title)}{after}</figure>\n'
+        case Folded(title, blocks):
+            inner = "".join(_html_block(inner, f"{anchor}-{place}") for place, inner in enumerate(blocks))
+            # A link opens the folds around its target, so the target is what is folded and not the fold itself.
+            return f'<details>\n{_summary(title)}\n<div id="{anchor}">\n{inner}</div>\n</details>\n'
+        case _:
+            return _RENDERER.render(_markdown_block(block, Path()))
+
+
+def _summary(title: str) -> str:
+    return f"<summary><h2>{escape(title)}</h2></summary>"
+
+
+def _scrolled(content: str, label: str) -> str:
+    """A box that scrolls, with the keyboard too, where the page is too narrow for what is in it."""
+    return f'<div class="scroll" role="region" aria-label="{escape(label)}" tabindex="0">\n{content}</div>\n'
+
+
+def _contents(blocks: Sequence[Block]) -> str:
+    titles = {place: block.title for place, block in enumerate(blocks) if isinstance(block, Folded)}
+    titles |= {place: block.text for place, block in enumerate(blocks) if isinstance(block, Heading) and block.level > 1}
+    entries = [f'<li><a href="#section-{place}">{escape(titles[place])}</a></li>' for place in sorted(titles)]
+    return "\n".join(['<nav aria-label="Contents">', "<ul>", *entries, "</ul>", "</nav>", ""]) if entries else ""
+
+
+def _marked(text: str) -> str:
+    """The text as a paragraph of Markdown in which nothing but the two marks is interpreted."""
+    # Every other run is a mark. As in Markdown, asterisks between spaces mark nothing.
+    runs = re.split(r"(`[^`]+`|\*\*(?=\S)|(?<=\S)\*\*)", " ".join(text.split()))
+    return tables.markdown_start("".join(run if place % 2 else tables.markdown_text(run) for place, run in enumerate(runs)))
+
+
+def _link(path: Path, folder: Path) -> str:
+    return quote(Path(os.path.relpath(path, folder)).as_posix())
+
+
+def _data(png: Path, svg: Path) -> str:
+    """The drawing as a data URI. In an `img` an SVG can neither run a script nor load anything."""
+    path, kind = (svg, "svg+xml") if svg.stat().st_size <= SVG_LIMIT_BYTES else (png, "png")
+    return f"data:image/{kind};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise InputError(f"a report needs the files of its figures; {str(path)!r} is missing: draw the figures first")
+    return path
+
+
+_PAGE = """\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+{body}</body>
+</html>
+"""
+
+_STYLE = """
+:root { color-scheme: light dark; }
+body { font: 1rem/1.55 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }
+h1, h2 { line-height: 1.25; margin: 2em 0 0.5em; }
+h1 { margin-top: 0; font-size: 1.6rem; }
+h2 { font-size: 1.25rem; }
+code { font-family: ui-monospace, monospace; font-size: 0.9em; }
+nav ul { list-style: none; padding: 0; display: flex; flex-wrap: wrap; gap: 0 1.5em; }
+details { border-top: 1px solid #8886; }
+details:last-of-type { border-bottom: 1px solid #8886; }
+summary { padding: 0.6em 0; cursor: pointer; }
+summary h2 { display: inline; font-size: 1.1rem; }
+details > div { scroll-margin-top: 4rem; padding-bottom: 1em; }
+figure { margin: 2rem 0; break-inside: avoid; }
+figure p { font-size: 0.9em; }
+figure p:first-child { margin: 0 0 0.5em; }
+img { display: block; max-width: 100%; height: auto; margin: 0 auto 0.5em; background: white; }
+.scroll { /* with a shadow on the right as long as there is more */
+  overflow-x: auto;
+  background: linear-gradient(to left, Canvas 1rem, transparent) right / 2rem 102% no-repeat local,
+    linear-gradient(to left, #888a, transparent) right / 0.8rem 100% no-repeat;
+}
+table { border-collapse: collapse; border-block: 1.5px solid; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
+th, td { padding: 0.3em 0.7em; text-align: left; vertical-align: top; border-bottom: 1px solid #8886; }
+td:first-child { white-space: nowrap; }
+td:last-child:not([style]) { min-width: 11rem; }
+td[style] { white-space: nowrap; } /* numbers, which Markdown aligns to the right */
+@media (max-width: %s) {
+  body { margin: 1rem auto; }
+  h1 { font-size: 1.3rem; }
+  img { max-width: none; width: 34rem; } /* so its letters can be read */
+  picture img { width: 100%; }
+  table { font-size: 0.85rem; line-height: 1.35; }
+  th, td { padding: 0.25em 0.5em; }
+  th:first-child, td:first-child { position: sticky; left: 0; background: Canvas; }
+}
+@media print { details::details-content { content-visibility: visible; } }
+""".replace("%s", NARROW)

@@ -1,0 +1,244 @@
+"""Nodules beside the mixtures that describe them, in the course of training: the paper's Fig. 1."""
+
+import os
+import textwrap
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float32
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from gmmae.plotting import canvas, surfaces
+from gmmae.plotting.canvas import BLUE, DPI, GREY, ORANGE, VERMILION, power_of_ten
+
+SURFACE = LinearSegmentedColormap.from_list("surface", ["#1b2333", "#4f6d8c", "#b9cfda", "#fbfaf2"])
+
+# Inches, in reconstructions(): a cell is CELL wide and high; for three axes its insets reach below by INSET - OVERLAP.
+CELL, INSET, OVERLAP, GAP, MARGIN, HEADING, TITLE_LINE, FOOTING = 1.6, 0.56, 0.1, 0.14, 0.12, 0.46, 0.22, 0.78
+
+
+class Snapshot(NamedTuple):
+    """What a model makes of some nodules at one epoch, for n axes and K components.
+
+    Attributes:
+      epoch: epochs trained.
+      val_loss: the validation loss then; may be NaN.
+      density: M (Eq. 5) at the voxel centres of [-1, 1]^n; array axes z, y, x (the last n of them).
+      weights: α of each component.
+      means: μ in world coordinates on [-1, 1]; the last axis is x, y, z (the first n of them).
+      covariances: Σ, in the order of the means.
+    """
+
+    epoch: int
+    val_loss: float
+    density: Float32[np.ndarray, "nodules ..."]
+    weights: Float32[np.ndarray, "nodules components"]
+    means: Float32[np.ndarray, "nodules components n"]
+    covariances: Float32[np.ndarray, "nodules components n n"]
+
+
+class _Estimate(NamedTuple):
+    """One nodule's part of a snapshot."""
+
+    density: Float32[np.ndarray, "..."]
+    weights: Float32[np.ndarray, " components"]
+    means: Float32[np.ndarray, "components n"]
+    covariances: Float32[np.ndarray, "components n n"]
+
+
+def reconstructions(
+    inputs: Float32[np.ndarray, "nodules ..."],
+    snapshots: list[Snapshot] | tuple[Snapshot, ...],
+    path: str | os.PathLike[str],
+    *,
+    title: str | None = None,
+) -> Path:
+    """Draw (a) nodules, a row each, and (b) their reconstructions as training goes on.
+
+    For three axes a cell shows a shaded surface at a level chosen from the row's input (`rendering.iso_level`) and shared by
+    its reconstructions; insets are the central slice of the input on the left and of the density on the right. For two axes
+    a cell is the image, with the means of the components; for one axis it is the curves of input, density and components. The
+    input sets one grey scale, or one vertical axis, for its row. A density that is not finite gives a cell that says NaN; one
+    that stays below the level gives an empty cell.
+
+    Args:
+      inputs: volumes as densities over [-1, 1]^n, n = 1, 2 or 3; array axes z, y, x.
+      snapshots: the columns, in the order of drawing; of the same nodules.
+      path: of the PNG or SVG file. Missing folders are made; an existing file is replaced in one step.
+      title: above the figure.
+
+    Returns:
+      The path.
+
+    Raises:
+      ValueError: there is no nodule or no snapshot, shapes disagree, or an input is not finite.
+
+    Source: Fig. 1 of the paper.
+    """
+    _check_nodules(inputs, snapshots)
+    ndim, rows, columns = inputs.ndim - 1, len(inputs), len(snapshots)
+    cell_height = CELL + (INSET - OVERLAP if ndim == 3 else 0)
+    lefts = [MARGIN] + [MARGIN + (CELL + GAP) * (column + 1) + GAP for column in range(columns)]
+    top = FOOTING + rows * (cell_height + GAP) - GAP
+    width = lefts[-1] + CELL + MARGIN
+    title_lines = textwrap.wrap(title or "", int(width / 0.09))
+    figure = Figure(figsize=(width, top + HEADING + (TITLE_LINE * len(title_lines) + 0.06 if title else 0)), dpi=DPI)
+
+    for row, nodule in enumerate(inputs):
+        bottom = top - cell_height - row * (cell_height + GAP)
+        for left, snapshot in zip(lefts, [None, *snapshots], strict=True):
+            estimate = _Estimate(*(array[row] for array in snapshot[2:])) if snapshot else None
+            _DRAW_CELL[ndim](figure, left, bottom, nodule, estimate, row == rows - 1)
+    _headings(figure, lefts, top, snapshots)
+    _footing(figure, lefts, _KEY[ndim])
+    _text(figure, width / 2, figure.get_figheight() - 0.08, "\n".join(title_lines), va="top", fontsize=11)
+    return canvas.save(figure, path)
+
+
+def _check_nodules(inputs: np.ndarray, snapshots: list[Snapshot] | tuple[Snapshot, ...]) -> None:
+    if inputs.ndim not in (2, 3, 4) or 0 in inputs.shape:
+        raise ValueError(f"inputs must have shape (nodules, x), (nodules, y, x) or (nodules, z, y, x); got {inputs.shape}")
+    if not np.isfinite(inputs).all():
+        raise ValueError("inputs must be finite; they hold NaN or infinity")
+    if not snapshots:
+        raise ValueError("there must be at least one snapshot to draw; got none")
+    n, nodules = inputs.ndim - 1, len(inputs)
+    for snapshot in snapshots:
+        components = snapshot.weights.shape[-1]
+        expected = [inputs.shape, (nodules, components), (nodules, components, n), (nodules, components, n, n)]
+        for name, array, shape in zip(Snapshot._fields[2:], snapshot[2:], expected, strict=True):
+            if array.shape != shape:
+                raise ValueError(f"{name} at epoch {snapshot.epoch} must have shape {shape} to fit inputs; got {array.shape}")
+
+
+def _draw_volume(
+    figure: Figure, left: float, bottom: float, nodule: np.ndarray, estimate: _Estimate | None, last_row: bool
+) -> None:
+    """A shaded surface, and for a reconstruction the two central slices."""
+    axes = _axes(figure, left, bottom + INSET - OVERLAP, CELL, CELL)
+    axes.set(xlim=(-surfaces.HALF_WIDTH, surfaces.HALF_WIDTH), ylim=(-surfaces.HALF_WIDTH, surfaces.HALF_WIDTH))
+    axes.add_collection(LineCollection(list(surfaces.domain_edges(nodule.shape)), colors="#cccccc", linewidths=0.5, zorder=0))
+    shown = estimate.density if estimate else nodule
+    if np.isfinite(shown).all():
+        brightness = surfaces.surface(shown, max(surfaces.iso_level(nodule), 0.0))
+        colours = SURFACE(np.ma.masked_invalid(brightness))
+        colours[np.isnan(brightness)] = (1, 1, 1, 0)
+        axes.imshow(colours, extent=(*axes.get_xlim(), *axes.get_ylim()), interpolation="bilinear")
+    else:
+        _say_nan(axes)
+    if not estimate:
+        return
+    spare = CELL - INSET
+    for volume, label, offset in ((nodule, "input", 0.0), (estimate.density, "estimate", spare)):
+        inset = _axes(figure, left + offset, bottom, INSET, INSET, frame="#999999")
+        _image(inset, volume[len(volume) // 2], nodule)
+        if last_row:
+            _text(figure, left + offset + INSET / 2, bottom - 0.04, label, va="top", fontsize=7, color=GREY)
+
+
+def _draw_image(
+    figure: Figure, left: float, bottom: float, nodule: np.ndarray, estimate: _Estimate | None, last_row: bool
+) -> None:
+    axes = _axes(figure, left, bottom, CELL, CELL)
+    _image(axes, estimate.density if estimate else nodule, nodule)
+    if estimate and np.isfinite(estimate.means).all() and np.isfinite(estimate.weights).all():
+        axes.scatter(*estimate.means.T, s=400 * estimate.weights, color=ORANGE, alpha=0.8, linewidths=0)
+
+
+def _draw_curve(
+    figure: Figure, left: float, bottom: float, nodule: np.ndarray, estimate: _Estimate | None, last_row: bool
+) -> None:
+    axes = _axes(figure, left, bottom, CELL, CELL)
+    axes.spines["bottom"].set(visible=True, color=GREY)
+    size = len(nodule)
+    axes.stairs(nodule, np.linspace(-1, 1, size + 1), fill=True, color="#d0d0d0", lw=0)
+    axes.set(xlim=(-1, 1), ylim=(0, 1.25 * max(float(nodule.max()), 1e-12)))
+    if last_row:
+        axes.set_xticks([-1, 0, 1], labels=["−1", "0", "1"], fontsize=7, color=GREY)
+        axes.tick_params(length=2, color=GREY, pad=1.5)
+        for label, side in zip(axes.get_xticklabels(), ("left", "center", "right"), strict=True):
+            label.set_horizontalalignment(side)
+    if not estimate:
+        return
+    if not np.isfinite(estimate.density).all():
+        _say_nan(axes)
+        return
+    x = np.linspace(-1, 1, 401)[:, None]
+    mean, variance = estimate.means[:, 0], np.maximum(estimate.covariances[:, 0, 0], 1e-12)
+    parts = estimate.weights * np.exp(-((x - mean) ** 2) / (2 * variance)) / np.sqrt(2 * np.pi * variance)
+    axes.plot(x, parts, color=ORANGE, lw=0.5, alpha=0.7)
+    axes.plot((2 * np.arange(size) + 1) / size - 1, estimate.density, color=BLUE, lw=1.4)
+
+
+_DRAW_CELL = {1: _draw_curve, 2: _draw_image, 3: _draw_volume}
+_KEY = {
+    1: {"input": "#d0d0d0", "estimate": BLUE, "its components": ORANGE},
+    2: {"means of the components, area by weight": ORANGE},
+    3: {},
+}
+
+
+def _image(axes: Axes, image: np.ndarray, scale: np.ndarray) -> None:
+    """A slice as radiologists see it, y downwards, in world coordinates, its pixels square, on the grey scale of `scale`."""
+    axes.set(xlim=(-1, 1), ylim=(1, -1))
+    height, width = image.shape
+    if np.isfinite(image).all():
+        extent = (-1, 1, 1, -1)
+        axes.imshow(
+            image,
+            cmap="gray",
+            vmin=scale.min(),
+            vmax=scale.max(),
+            extent=extent,
+            interpolation="nearest",
+            aspect=height / width,
+        )
+    else:
+        _say_nan(axes)
+
+
+def _say_nan(axes: Axes) -> None:
+    axes.text(0.5, 0.5, "NaN", transform=axes.transAxes, ha="center", va="center", fontsize=9, color=VERMILION)
+
+
+def _axes(figure: Figure, left: float, bottom: float, width: float, height: float, frame: str | None = None) -> Axes:
+    """Bare axes at a place in inches."""
+    w, h = figure.get_size_inches()
+    axes = figure.add_axes((left / w, bottom / h, width / w, height / h), xticks=[], yticks=[], facecolor="none")
+    for spine in axes.spines.values():
+        spine.set(visible=frame is not None, color=frame, linewidth=0.6)
+    return axes
+
+
+def _text(figure: Figure, x: float, y: float, text: str, **style: Any) -> None:
+    """Text at a place in inches."""
+    w, h = figure.get_size_inches()
+    figure.text(x / w, y / h, text, ha="center", **style)
+
+
+def _headings(figure: Figure, lefts: list[float], top: float, snapshots: list[Snapshot] | tuple[Snapshot, ...]) -> None:
+    headings = [("", "input")] + [(f"epoch = {s.epoch}", f"loss = {power_of_ten(s.val_loss)}") for s in snapshots]
+    for left, lines in zip(lefts, headings, strict=True):
+        for line, above in zip(lines, (0.28, 0.1), strict=True):
+            _text(figure, left + CELL / 2, top + above, line, va="baseline", fontsize=9)
+
+
+def _footing(figure: Figure, lefts: list[float], key: dict[str, str]) -> None:
+    """Below the cells: the arrow of training, (a) and (b), and what the colours mean."""
+    start, end, width = lefts[1], lefts[-1] + CELL, figure.get_figwidth()
+    axes = _axes(figure, 0.0, 0.0, width, FOOTING)
+    axes.set(xlim=(0, width), ylim=(0, FOOTING))
+    arrow = {"arrowstyle": "-|>", "color": GREY, "lw": 1, "shrinkA": 0, "shrinkB": 0}
+    axes.annotate("", (end, 0.52), (start, 0.52), arrowprops=arrow)
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 3}
+    axes.text((start + end) / 2, 0.52, "training", ha="center", va="center", fontsize=9, color=GREY, bbox=box)
+    for x, label in ((lefts[0] + CELL / 2, "(a)"), ((start + end) / 2, "(b)")):
+        axes.text(x, 0.38, label, ha="center", va="top", fontsize=10)
+    if key:
+        handles = [Line2D([], [], color=colour, label=label, marker="o", ms=4, ls="none") for label, colour in key.items()]
+        axes.legend(handles=handles, loc="lower center", ncols=len(key), frameon=False, fontsize=7.5, handletextpad=0)

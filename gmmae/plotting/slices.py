@@ -1,0 +1,142 @@
+"""Pictures of the data before any model sees them: a contact sheet of many nodules, and one nodule from every side."""
+
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, Real, Shaped
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from gmmae.plotting import canvas
+from gmmae.plotting.canvas import BLUE, ORANGE
+
+SHOWN = {4: "Central axial slices of ", 3: "Images of ", 2: "Signals of "}
+PLANES = ("axial", "coronal", "sagittal")
+"""The central slices across z, y and x."""
+
+
+def contact_sheet(
+    path: str | os.PathLike[str],
+    values: Real[np.ndarray, "samples *volume"],
+    filled: Float[np.ndarray, " samples"],
+    window: tuple[float, float],
+    unit: str = "HU",
+    limit: int = 400,
+) -> Path:
+    """The nodules, left to right and down: central axial slices, images or signals. The whole file is written or none.
+
+    Args:
+      path: the PNG.
+      values: volumes, images or signals; of more than `limit`, as many are shown, evenly spread.
+      filled: share of each that lies outside its scan; such cells have an orange frame, as thick as that share is large.
+      window: the values shown black and white; of a signal, those at the bottom and at the top of its cell.
+      unit: of the values; empty where it is not known.
+      limit: nodules shown at most.
+    """
+    shown = np.unique(np.linspace(0, len(values) - 1, min(limit, len(values))).round().astype(int))
+    images = values[:, values.shape[1] // 2] if values.ndim == 4 else values
+    height, width = images.shape[-2:] if images.ndim == 3 else images.shape[-1:] * 2
+    columns = math.ceil(math.sqrt(1.4 * len(shown) * height / width))
+    rows = math.ceil(len(shown) / columns)
+    sheet = np.full((rows * (height + 2), columns * (width + 2)), np.nan)
+    high = 0.42 * rows * height / width * max(1, 4.5 / (0.42 * columns))
+    figure = Figure(figsize=(max(0.42 * columns, 4.5), high + 0.4))
+    axes = figure.add_axes((0.01, 0.01, 0.98, 1 - 0.4 / figure.get_figheight()))
+    for i, sample in enumerate(shown):
+        top, left = i // columns * (height + 2) + 1, i % columns * (width + 2) + 1
+        if images.ndim == 3:
+            sheet[top : top + height, left : left + width] = images[sample]
+        else:
+            share = np.clip((images[sample].astype(float) - window[0]) / (window[1] - window[0]), 0, 1)
+            axes.plot(left + np.arange(width), top + (height - 1) * (1 - share), color=BLUE, linewidth=0.6)
+        if filled[sample] > 0:
+            thickness = 0.4 + 2 * float(filled[sample])
+            axes.add_patch(Rectangle((left - 1, top - 1), width + 1, height + 1, fill=False, color=ORANGE, linewidth=thickness))
+    axes.imshow(sheet, cmap="gray", vmin=window[0], vmax=window[1], interpolation="nearest")
+    axes.set_axis_off()
+    of = f"{len(shown)} of {len(values)} nodules" if len(shown) < len(values) else f"{len(values)} nodules"
+    title = f"{SHOWN[values.ndim]}{of}, {unit or 'values'} {window[0]:g} to {window[1]:g}"
+    if filled.any():
+        title += "; orange: partly outside the scan"
+    figure.text(0.01, 1 - 0.3 / figure.get_figheight(), title, fontsize=8)
+    return canvas.save(figure, path)
+
+
+def nodule_slices(
+    path: str | os.PathLike[str],
+    values: Real[np.ndarray, "*volume"],
+    mask: Shaped[np.ndarray, "*volume"] | None,
+    window: tuple[float, float],
+    edge_mm: float,
+    title: str,
+) -> Path:
+    """One nodule in mm from its centre: its three central slices, or the image, or the signal; a mask's outline in orange.
+
+    Args:
+      path: the PNG.
+      values: the volume, image or signal.
+      mask: the nodule's voxels, or None.
+      window: the values shown black and white; of a signal, the range of its vertical axis.
+      edge_mm: the longest edge of the volume.
+      title: above the slices.
+    """
+    figure = Figure(figsize=(7.2, 2.9))
+    voxel_mm = edge_mm / max(values.shape)
+    if values.ndim == 1:
+        _signal(figure.add_axes((0.075, 0.15, 0.89, 0.6)), values, mask, window, voxel_mm)
+    elif values.ndim == 2:
+        _slice(figure.add_axes((0.075, 0.15, 0.24, 0.6)), values, mask, window, voxel_mm, "yx")
+    else:
+        for axis, plane in enumerate(PLANES):
+            axes = figure.add_axes((0.075 + 0.325 * axis, 0.15, 0.24, 0.6))
+            middle = values.shape[axis] // 2
+            section = None if mask is None else mask.take(middle, axis)
+            _slice(axes, values.take(middle, axis), section, window, voxel_mm, "zyx".replace("zyx"[axis], ""))
+            axes.set_title(plane, fontsize=8)
+    figure.text(0.01, 0.93, title, fontsize=9)
+    return canvas.save(figure, path)
+
+
+def _slice(
+    axes: Axes,
+    image: Real[np.ndarray, "up right"],
+    mask: Shaped[np.ndarray, "up right"] | None,
+    window: tuple[float, float],
+    voxel_mm: float,
+    names: str,
+) -> None:
+    """Patients are seen from their feet, front up: y runs down in an axial slice, z up in the others."""
+    down = names[0] == "y"
+    height, width = (n * voxel_mm / 2 for n in image.shape)
+    extent = (-width, width, height, -height) if down else (-width, width, -height, height)
+    origin = "upper" if down else "lower"
+    axes.imshow(image, cmap="gray", vmin=window[0], vmax=window[1], extent=extent, origin=origin)
+    if mask is not None and mask.any():
+        up, right = (_centres(n, voxel_mm) for n in image.shape)
+        axes.contour(right, up, mask, [0.5], colors=ORANGE, linewidths=1)
+    axes.set_xlabel(f"{names[1]} / mm", fontsize=7, labelpad=1)
+    axes.set_ylabel(f"{names[0]} / mm", fontsize=7, labelpad=0)
+    axes.tick_params(labelsize=6)
+
+
+def _signal(
+    axes: Axes,
+    values: Real[np.ndarray, " n"],
+    mask: Shaped[np.ndarray, " n"] | None,
+    window: tuple[float, float],
+    voxel_mm: float,
+) -> None:
+    along = _centres(len(values), voxel_mm)
+    axes.plot(along, values, color=BLUE, linewidth=1)
+    axes.set_ylim(*window)
+    if mask is not None and mask.any():
+        axes.fill_between(along, *window, where=mask > 0, step="mid", color=ORANGE, linewidth=0)
+    axes.set_xlabel("x / mm", fontsize=7, labelpad=1)
+    axes.tick_params(labelsize=6)
+
+
+def _centres(n: int, voxel_mm: float) -> Float[np.ndarray, " n"]:
+    return (np.arange(n) - (n - 1) / 2) * voxel_mm

@@ -1,1 +1,0 @@
-"""From a sweep's files to one page: tables, figures, and the answer in words."""

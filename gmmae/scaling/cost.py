@@ -1,0 +1,254 @@
+"""Time on machines one does not have: the paper's law of n devices, all-reduce by α and β, and clusters as small files.
+
+A projected step is a measured step of one device, scaled to the cluster's device, plus an all-reduce of the gradient. It
+rests on three assumptions: communication does not overlap with computation, nobody else uses the links, and time depends on
+the device's batch only. Fitting the models to measured times is `gmmae.scaling.fits`.
+"""
+
+import math
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+from scipy.optimize import nnls
+
+from gmmae.system.errors import InputError
+
+Collective = Literal["ring", "tree", "fastest"]
+
+
+def law(devices: float | np.ndarray, serial_s: float, parallel_s: float, communication_s: float) -> Any:
+    """T(n) = T_S + T_P / n + c log2 n, the denominator of the speedup in section IV of the paper.
+
+    Args:
+      devices: n, a number or an array.
+      serial_s: T_S, what runs on each device whatever their number.
+      parallel_s: T_P, what the devices share.
+      communication_s: c, added by each doubling of the devices. The paper leaves the base of the logarithm open.
+
+    >>> float(law(4, 1.0, 8.0, 0.5))
+    4.0
+    """
+    return serial_s + parallel_s / devices + communication_s * np.log2(devices)
+
+
+def ring_s(devices: int, size_bytes: float, alpha_s: float, beta_bytes_per_s: float) -> float:
+    """Seconds of a ring all-reduce: 2(n-1) α + 2(n-1)/n · bytes / β; 0 for one device.
+
+    Args:
+      devices: n, at least 1.
+      size_bytes: bytes to reduce on each device.
+      alpha_s: α, the latency of a message.
+      beta_bytes_per_s: β, the bandwidth of a link in one direction.
+
+    Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005; the time of
+    the additions is left out.
+    """
+    steps = 2 * (devices - 1)
+    return steps * (alpha_s + size_bytes / devices / beta_bytes_per_s)
+
+
+def tree_s(devices: int, size_bytes: float, alpha_s: float, beta_bytes_per_s: float) -> float:
+    """Seconds of a binomial reduction and broadcast: 2 ⌈log2 n⌉ (α + bytes / β); 0 for one device.
+
+    Arguments and source are those of `ring_s`. The messages are whole: trees that cut them into pieces hide all levels but
+    one, and this is then an upper bound.
+    """
+    levels = (devices - 1).bit_length()
+    return 2 * levels * (alpha_s + size_bytes / beta_bytes_per_s)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    name: str  # what tables call it
+    device: str  # the device, in words
+    devices_per_node: int  # devices used on each node
+    alpha_intra_s: float  # latency of a message between devices of a node
+    beta_intra_bytes_per_s: float  # bandwidth between them, in one direction
+    alpha_inter_s: float  # latency of a message between nodes
+    beta_inter_bytes_per_s: float  # bandwidth of a node's link, in one direction
+    reference_step_s: float = 0.0  # a training step of reference_batch samples on one device; 0: times are taken as measured
+    reference_batch: int = 32  # samples of that step
+    collective: Collective = "fastest"  # the all-reduce: ring, tree, or whichever of the two takes less time
+    sources: str = ""  # where the numbers are from, in words
+
+    def __post_init__(self) -> None:
+        for key in ("name", "device", "sources"):
+            _require(isinstance(getattr(self, key), str), key, "a string", getattr(self, key))
+        for key in ("devices_per_node", "reference_batch"):
+            value = getattr(self, key)
+            _require(type(value) is int and value >= 1, key, "a whole number of at least 1", value)
+        for key in ("alpha_intra_s", "alpha_inter_s", "reference_step_s"):
+            value = getattr(self, key)
+            _require(_is_finite(value) and value >= 0, key, "a number of at least 0, in seconds", value)
+        for key in ("beta_intra_bytes_per_s", "beta_inter_bytes_per_s"):
+            value = getattr(self, key)
+            _require(_is_finite(value) and value > 0, key, "a positive number, in bytes per second", value)
+        choices = get_args(Collective)
+        _require(self.collective in choices, "collective", f"one of {', '.join(choices)}", self.collective)
+
+
+def _require(holds: bool, key: str, rule: str, value: object) -> None:
+    if not holds:
+        raise InputError(f"{key} must be {rule}; got {value!r}")
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def read_cluster(path: str | Path) -> Cluster:
+    """The cluster that a TOML file describes; its keys are the fields of `Cluster`.
+
+    Raises:
+      InputError: unreadable, not TOML, a key unknown or missing, a bad value; the message names the file and the key.
+    """
+    try:
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"a cluster must be a readable TOML file; got {path} ({error.strerror})") from error
+    except ValueError as error:
+        raise InputError(f"{path} must be TOML: {error}") from error
+    known = [field.name for field in fields(Cluster)]
+    unknown = [key for key in table if key not in known]
+    if unknown:
+        raise InputError(f"{path}: {unknown[0]} must be one of {', '.join(known)}; remove it or mend its spelling")
+    missing = [field.name for field in fields(Cluster) if field.default is MISSING and field.name not in table]
+    if missing:
+        raise InputError(f"{path}: {missing[0]} must be given; it is missing")
+    try:
+        return Cluster(**table)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def all_reduce_s(cluster: Cluster, devices: int, size_bytes: float) -> float:
+    """Seconds to sum `size_bytes` over the devices, nodes being filled one after the other.
+
+    Within a node both algorithms see its α and β. Beyond, the ring is flat: it goes once through each node, so one message
+    uses a node's link in each direction at a time, and all wait for the slowest, whose α and β count in every step. The tree
+    is hierarchical: ⌈log2⌉ of the devices of a node levels inside it and ⌈log2⌉ of the nodes levels between them.
+
+    Raises:
+      InputError: not a whole number of at least 1 devices.
+
+    >>> tiny = Cluster("tiny", "none", 2, 0.0, 100.0, 1.0, 10.0, collective="ring")
+    >>> all_reduce_s(tiny, 2, 50), all_reduce_s(tiny, 4, 40)
+    (0.5, 12.0)
+    """
+    _require(isinstance(devices, int) and devices >= 1, "devices", "a whole number of at least 1", devices)
+    inside = cluster.alpha_intra_s, cluster.beta_intra_bytes_per_s
+    between = cluster.alpha_inter_s, cluster.beta_inter_bytes_per_s
+    nodes = math.ceil(devices / cluster.devices_per_node)
+    tree = tree_s(min(devices, cluster.devices_per_node), size_bytes, *inside) + tree_s(nodes, size_bytes, *between)
+    slowest = inside if nodes == 1 else (max(inside[0], between[0]), min(inside[1], between[1]))
+    ring = ring_s(devices, size_bytes, *slowest)
+    return {"ring": ring, "tree": tree, "fastest": min(ring, tree)}[cluster.collective]
+
+
+class StepTimes(NamedTuple):
+    """Seconds of a training step on one device, measured for increasing batches."""
+
+    batches: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    def at(self, batch: int) -> float:
+        """Seconds of a step of `batch` samples, linear between the measured batches and never beyond them.
+
+        Raises:
+          InputError: a batch outside the measured ones, or measurements that are no times of increasing batches.
+
+        >>> StepTimes((1, 4), (0.5, 2.0)).at(2)
+        1.0
+        """
+        increasing = list(self.batches) == sorted(set(self.batches))
+        timed = len(self.seconds) == len(self.batches) > 0 and all(math.isfinite(s) and s > 0 for s in self.seconds)
+        if not (increasing and timed):
+            raise InputError(f"step times must be a positive time for each of increasing batches; got {tuple(self)}")
+        low, high = min(self.batches), max(self.batches)
+        if not low <= batch <= high:
+            raise InputError(
+                f"device batch must be measured, from {low} to {high}; got {batch!r}: measure a step of that batch"
+            )
+        return float(np.interp(batch, self.batches, self.seconds))
+
+
+def same_device(device: str, other: str) -> bool:
+    """Whether two names are of one kind of device: by the first word with a digit, or as a whole where neither has one.
+
+    >>> same_device("NVIDIA H200 SXM", "NVIDIA H200"), same_device("NVIDIA H200 SXM", "cpu")
+    (True, False)
+    >>> same_device("NVIDIA A100 SXM4", "NVIDIA A100-SXM4-80GB"), same_device("NVIDIA H100 80GB", "NVIDIA A100 80GB")
+    (True, False)
+    """
+    models = []
+    for name in (device, other):
+        words = re.findall(r"[a-z0-9]+", name.lower())
+        models.append(next((word for word in words if re.search(r"\d", word)), " ".join(words)))
+    return models[0] == models[1]
+
+
+def scale(cluster: Cluster, step_times: StepTimes) -> float:
+    """Seconds on the cluster's device for one second measured; 1 where the cluster gives no `reference_step_s`.
+
+    One number for all computation: training steps of any batch, and evaluation.
+
+    Raises:
+      InputError: `reference_batch` lies outside the measured batches.
+    """
+    if not cluster.reference_step_s:
+        return 1.0
+    return cluster.reference_step_s / step_times.at(cluster.reference_batch)
+
+
+def projected_step_s(cluster: Cluster, step_times: StepTimes, device_batch: int, devices: int, gradient_bytes: float) -> float:
+    """Seconds of a training step on `devices` devices of the cluster: scaled computation, then the all-reduce.
+
+    Args:
+      step_times: measured on one device.
+      device_batch: samples that each device takes, padding included.
+      gradient_bytes: bytes of the gradient, 4 for each parameter in float32.
+
+    Raises:
+      InputError: a batch outside the measured ones, or no device.
+    """
+    return scale(cluster, step_times) * step_times.at(device_batch) + all_reduce_s(cluster, devices, gradient_bytes)
+
+
+def affine(times: StepTimes) -> tuple[float, float]:
+    """a and b of a + b · batch, both at least 0, by least squares of the relative residuals.
+
+    >>> [round(number, 3) for number in affine(StepTimes((1, 2, 4), (3.0, 4.0, 6.0)))]
+    [2.0, 1.0]
+    """
+    batches, seconds = np.array(times.batches, float), np.array(times.seconds)
+    (a, b), _ = nnls(np.stack([1 / seconds, batches / seconds], axis=1), np.ones(len(batches)))
+    return float(a), float(b)
+
+
+def seconds_at(times: StepTimes, samples: float | np.ndarray) -> np.ndarray:
+    """Seconds of so many samples: between the measured numbers linear, beyond the largest as `affine` goes on from there.
+
+    >>> seconds_at(StepTimes((1, 2), (3.0, 4.0)), np.array([1.0, 1.5, 4.0])).round(6).tolist()
+    [3.0, 3.5, 6.0]
+    """
+    beyond = np.maximum(0.0, np.asarray(samples) - times.batches[-1])
+    return np.interp(samples, times.batches, times.seconds) + affine(times)[1] * beyond
+
+
+def as_in_runs(times: StepTimes, seen: Mapping[int, float]) -> StepTimes:
+    """The times scaled to what steps of some batches took in whole runs; between these, their ratios linear in logarithms.
+
+    A step that is timed in a short block pays for the block's beginning, on a CPU by as much as a third of it.
+
+    >>> as_in_runs(StepTimes((1, 4, 8), (2.0, 4.0, 8.0)), {4: 2.0}).seconds
+    (1.0, 2.0, 4.0)
+    """
+    batches = sorted(seen)
+    ratios = [math.log(seen[batch] / float(seconds_at(times, batch))) for batch in batches]
+    scales = np.exp(np.interp(np.log(times.batches), np.log(batches), ratios))
+    return StepTimes(times.batches, tuple((np.array(times.seconds) * scales).tolist()))

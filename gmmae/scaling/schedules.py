@@ -1,0 +1,45 @@
+"""The learning rate as a function of the optimiser's step."""
+
+import math
+
+import optax
+
+from gmmae.scaling.strategies import COSINE_END, Rates
+
+
+def learning_rate(rates: Rates, steps_per_epoch: int) -> optax.Schedule:
+    """The learning rate by step, counted from 0. Epochs become steps here and nowhere else.
+
+    A warmup goes linearly from `first` at step 0 to `peak` at step `warmup_epochs · steps_per_epoch`. Each epoch in
+    `decay_epochs` multiplies the rate by `decay_factor` from its end on; over the first `ramp_epochs` it is multiplied by a
+    factor that rises linearly to 1, and over the first `cosine_epochs` by half a cosine from 1 to `COSINE_END` (Loshchilov and
+    Hutter, arXiv:1608.03983, without restarts).
+
+    Args:
+      rates: of an arm.
+      steps_per_epoch: optimiser steps in an epoch, the last partial batch counted.
+
+    >>> rate = learning_rate(Rates(0.001, 0.004, warmup_epochs=5), steps_per_epoch=10)
+    >>> [round(float(rate(step)), 6) for step in (0, 25, 50, 500)]
+    [0.001, 0.0025, 0.004, 0.004]
+    """
+    warmup_steps = rates.warmup_epochs * steps_per_epoch
+    constant = optax.constant_schedule(rates.peak)
+    warm = optax.linear_schedule(rates.first, rates.peak, warmup_steps) if warmup_steps else constant
+    factors = _factors(rates, steps_per_epoch)
+    if not factors:
+        return warm
+    return lambda step: math.prod((factor(step) for factor in factors), start=warm(step))
+
+
+def _factors(rates: Rates, steps_per_epoch: int) -> list[optax.Schedule]:
+    """What multiplies the rate that the arm says."""
+    factors: list[optax.Schedule] = []
+    if rates.decay_epochs:
+        decays = {epoch * steps_per_epoch: rates.decay_factor for epoch in rates.decay_epochs}
+        factors.append(optax.piecewise_constant_schedule(1.0, decays))
+    if ramp := rates.ramp_epochs * steps_per_epoch:
+        factors.append(optax.linear_schedule(1 / ramp, 1.0, ramp - 1))
+    if cosine := rates.cosine_epochs * steps_per_epoch:
+        factors.append(optax.cosine_decay_schedule(1.0, cosine, COSINE_END))
+    return factors

@@ -1,0 +1,29 @@
+"""What follows from a sweep's grid before anything is run, in words."""
+
+from gmmae.scaling import strategies
+from gmmae.scaling.batches import plan
+from gmmae.sweep.grid import Cell, SweepConfig, paths
+
+COLUMNS = ("cell", "batch", "a device", "padded", "learning rate", "steps/epoch", "same path as")
+
+
+def dry_run(config: SweepConfig, samples: int) -> list[tuple[str, ...]]:
+    """The grid with what follows from it: a row of texts for each cell, the first row the column names.
+
+    Args:
+      config: the sweep.
+      samples: training volumes.
+
+    Raises:
+      InputError: a cell cannot be run.
+    """
+    rows = [_row(config, cell, owner, samples) for owner, members in paths(config, samples) for cell in members]
+    return [COLUMNS, *rows]
+
+
+def _row(config: SweepConfig, cell: Cell, owner: Cell, samples: int) -> tuple[str, ...]:
+    strategy = strategies.follow(cell.arm, config.run.optim, cell.devices, samples)
+    share = plan(samples, strategy.global_batch, cell.devices)
+    rate = strategies.rate_text(strategy.rates, config.run.optim.learning_rate)
+    numbers = (strategy.batch_text(), f"{share.device_batch}", f"{share.padding}", rate, f"{share.steps}")
+    return (cell.name, *numbers, "" if owner == cell else owner.name)

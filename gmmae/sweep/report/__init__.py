@@ -1,0 +1,1 @@
+"""The report of a sweep: results, tables, figures and one page."""

@@ -1,0 +1,153 @@
+"""The report of a sweep, finished or not: Markdown, one HTML file, tables, figures and TensorBoard, made anew each time."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gmmae.plotting import document, tables
+from gmmae.plotting.document import Block, Folded, Heading, Paragraph
+from gmmae.plotting.tables import Table
+from gmmae.scaling.cost import Cluster
+from gmmae.sweep.grid import SweepConfig
+from gmmae.sweep.report import results, strategy_figures, strategy_tables, tensorboard, throughput_page
+from gmmae.sweep.report.answer import answer
+from gmmae.sweep.report.results import Results
+from gmmae.sweep.report.verdict import verdict
+from gmmae.system.files import ANYTHING, whole_folder, write_text
+
+MODES = {
+    "virtual": "virtual: one device computes the batch of n devices exactly, and times on n devices are projected",
+    "measured": "measured: each cell ran on its number of devices",
+    "throughput": "throughput: step times only, nothing is trained to a target",
+}
+
+
+Section = Callable[[Sequence[Results]], Sequence[Block]]
+"""More blocks for the page, made from the results for each cluster."""
+
+
+def no_section(by_cluster: Sequence[Results]) -> Sequence[Block]:
+    """Returns nothing to add to the page."""
+    return ()
+
+
+def write(config: SweepConfig, root: Path, clusters: Sequence[Cluster], section: Section = no_section) -> list[Path]:
+    """Writes the report under `report` in the sweep's folder, and the comparison of its cells under `tb`.
+
+    Args:
+      config: of the sweep.
+      root: its work directory; any of what a sweep makes may be missing.
+      clusters: that virtual cells are projected to; the first that they can be is that of most tables and figures.
+      section: more of the page, shown after the first table of a sweep that trains to a target.
+
+    Returns:
+      The HTML page, the Markdown page, and the folder for TensorBoard if any cell has a history.
+
+    Raises:
+      InputError: a file of the sweep cannot be read, or the report cannot be written.
+    """
+    by_cluster = [results.read(config, root, cluster) for cluster in clusters or [None]]
+    by_cluster.sort(key=lambda found: found.clock.kind == "unknown")
+    first = by_cluster[0]
+    place = first.folder.report
+    with whole_folder(place, "FOLDER", ANYTHING, waits=True) as folder:
+        (folder / "figures").mkdir()
+        _save(_title(first), _blocks(by_cluster, folder / "figures", section), folder)
+        if config.mode != "throughput":
+            write_text(folder / "cells.csv", strategy_tables.cells_csv(first))
+    shown = tensorboard.write(first)
+    return [place / "report.html", place / "report.md", *([shown] if shown else [])]
+
+
+def _save(title: str, blocks: Sequence[Block], folder: Path) -> None:
+    (folder / "tables").mkdir()
+    for table in (block for block in document.unfolded(blocks) if isinstance(block, Table)):
+        for ending, text in (("csv", tables.csv_text), ("tex", tables.latex), ("md", tables.markdown)):
+            write_text(folder / "tables" / f"{table.name}.{ending}", text(table))
+    write_text(folder / "report.md", document.markdown(blocks, folder))
+    write_text(folder / "report.html", document.html(title, blocks))
+
+
+def _title(found: Results) -> str:
+    short = f", {found.clock.short}" if found.clock.short else ""
+    return f"Scaling strategies compared: {found.folder.root.resolve().name}{short}"
+
+
+def _blocks(by_cluster: Sequence[Results], figures: Path, section: Section) -> list[Block]:
+    """The answer, the figure and the table that it rests on, and all else folded."""
+    found = by_cluster[0]
+    title = Heading(_title(found), 1)
+    if found.config.mode == "throughput":
+        return [title, *throughput_page.blocks(found, figures), _grounds(by_cluster)]
+    lead = [title, Paragraph(answer(found)), *_unfinished(found)]
+    told = Folded("Verdict", tuple(verdict(found)))
+    if not found.runs:
+        return [*lead, told, _grounds(by_cluster)]
+    lead += [strategy_figures.time_to_target(found, figures), *_present(strategy_tables.endings(found))]
+    lead += section(by_cluster)
+    folds = [told, Folded("Tables", tuple(_tables(by_cluster))), Folded("Figures", tuple(_figures(found, figures)))]
+    return [*lead, *(fold for fold in folds if fold.blocks), _grounds(by_cluster)]
+
+
+def _unfinished(found: Results) -> list[Block]:
+    done, failed = len(found.runs) + len(found.failed), len(found.failed)
+    text = ""
+    if done < found.total:
+        text = f"**{done} of {found.total} cells are computed.** The rest is missing from what follows."
+    if failed:
+        text += f" {failed} of {done} processes crashed or timed out: they say nothing of the optimisation and count nowhere."
+    return [Paragraph(text.strip())] if text else []
+
+
+def _tables(by_cluster: Sequence[Results]) -> list[Table]:
+    found = by_cluster[0]
+    papers = [arm for arm in found.paper if arm != "strong" and arm in found.config.arms]
+    others = [arm for arm in found.config.arms if arm != "strong" and arm not in papers]
+    weak = "Table II. Efficiency of the other strategies"
+    return _present(
+        strategy_tables.strong_efficiency(found),
+        strategy_tables.other_efficiencies(found, papers, "table_2", weak),
+        strategy_tables.other_efficiencies(found, others, "table_2b", f"{weak}, not in the paper" if found.paper else weak),
+        strategy_tables.clusters(by_cluster),
+        strategy_tables.epoch_times(found),
+        strategy_tables.step_times(found),
+        strategy_tables.times_to_target(found),
+        strategy_tables.paired(found),
+    )
+
+
+def _figures(found: Results, folder: Path) -> list[Block]:
+    return [
+        strategy_figures.samples(found, folder),
+        strategy_figures.warmup(found, folder),
+        strategy_figures.losses(found, "strong", 4, folder),
+        strategy_figures.losses(found, "weak", 5, folder),
+    ]
+
+
+def _grounds(by_cluster: Sequence[Results]) -> Folded:
+    """What times rest on, and what was run by which versions."""
+    found = by_cluster[0]
+    body: list[Paragraph] = []
+    if found.clock.note and found.config.mode != "throughput":
+        whole = " Each step of an epoch counts as a full one, the last too." if found.clock.kind == "projected" else ""
+        body.append(Paragraph(f"**Times**: {found.clock.note}{whole}"))
+        body += [Paragraph(other.clock.note) for other in by_cluster[1:] if other.clock.kind != found.clock.kind]
+    return Folded("Times, devices and versions", (*body, Paragraph(_provenance(found))))
+
+
+def _present(*made: Table | None) -> list[Table]:
+    return [table for table in made if table is not None]
+
+
+def _provenance(found: Results) -> str:
+    """What was run, on what, by which versions."""
+    sources = [(run.record.device_kind, run.record.versions, run.record.git_commit) for run in found.runs]
+    sources += [(timings.device_kind, timings.versions, timings.git_commit) for timings in found.timings]
+    kinds = sorted({kind for kind, _, _ in sources})
+    versions = sorted({f"{name} {version}" for _, used, _ in sources for name, version in used.items()})
+    commits = sorted({commit for _, _, commit in sources if commit})
+    parts = [f"Mode {MODES[found.config.mode]}"]
+    parts += [f"device: {', '.join(kinds)}"] if kinds else []
+    parts += [f"versions: {', '.join(versions)}"] if versions else []
+    parts += [f"commit: {', '.join(commits)}"] if commits else []
+    return ". ".join(part[0].upper() + part[1:] for part in parts) + "."

@@ -1,0 +1,93 @@
+"""Seconds of an epoch on the devices of a cluster, from step times measured on one device: where virtual cells get their times.
+
+    epoch = steps · (scaled compute + all-reduce) + scaled validation of ⌈V / n⌉ samples
+
+The scale and the all-reduce are those of `gmmae.scaling.cost`.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gmmae.scaling import cost
+from gmmae.scaling.cost import Cluster, StepTimes
+from gmmae.sweep.throughput import Timing, Timings
+from gmmae.system.errors import InputError
+from gmmae.training.records import Record
+
+GRADIENT_BYTES = {"float32": 4, "float64": 8}
+"""Of each parameter."""
+
+
+class EpochTime(NamedTuple):
+    """What the seconds of an epoch are spent on."""
+
+    compute_s: float  # of all training steps; where measured, with the all-reduce in it
+    all_reduce_s: float | None  # of all steps; None where it was measured together with the computation
+    validation_s: float
+
+    @property
+    def total_s(self) -> float:
+        """
+        >>> EpochTime(2.0, 1.0, 0.5).total_s, EpochTime(3.0, None, 0.5).total_s
+        (3.5, 3.5)
+        """
+        return self.compute_s + (self.all_reduce_s or 0.0) + self.validation_s
+
+
+class Projection(NamedTuple):
+    """One device's step times, taken to a cluster."""
+
+    cluster: Cluster
+    timings: Timings  # of one device
+    parameter_bytes: int  # of each parameter
+
+    def epoch(self, record: Record) -> EpochTime:
+        """An epoch of a run on the devices that its arm reckons with.
+
+        Raises:
+          InputError: a batch, or a share of the validation volumes, lies outside the measured ones.
+        """
+        train = _step_times(self.timings.train)
+        size_bytes = record.parameters * self.parameter_bytes
+        step_s = cost.projected_step_s(self.cluster, train, record.device_batch, record.devices, size_bytes)
+        all_reduce_s = cost.all_reduce_s(self.cluster, record.devices, size_bytes)
+        steps = record.steps_per_epoch
+        validation_s = cost.scale(self.cluster, train) * self._validation_s(record)
+        return EpochTime(steps * (step_s - all_reduce_s), steps * all_reduce_s, validation_s)
+
+    def _validation_s(self, record: Record) -> float:
+        try:
+            return _step_times(self.timings.validation).at(math.ceil(record.validation_samples / record.devices))
+        except InputError as error:
+            raise InputError(f"validation: {error}") from error
+
+    def assumptions(self) -> str:
+        """What the projection rests on, in a sentence."""
+        cluster = self.cluster
+        scaled = f", scaled to {cluster.reference_step_s:g} s for a step of {cluster.reference_batch} samples"
+        return (
+            f"Projected to {cluster.name} ({cluster.devices_per_node} a node), not measured there: computation as measured on "
+            f"{self.timings.device_kind} (quartiles within {100 * _spread(self.timings.train):.1f} % of the medians)"
+            f"{scaled if cluster.reference_step_s else ''}; all-reduce with α = {_micro(cluster.alpha_intra_s)}, "
+            f"β = {_giga(cluster.beta_intra_bytes_per_s)} inside a node and {_micro(cluster.alpha_inter_s)}, "
+            f"{_giga(cluster.beta_inter_bytes_per_s)} between nodes; no overlap of the two."
+        )
+
+
+def _step_times(rows: Sequence[Timing]) -> StepTimes:
+    ordered = sorted(rows)
+    return StepTimes(tuple(row.samples for row in ordered), tuple(row.median_s for row in ordered))
+
+
+def _spread(rows: Sequence[Timing]) -> float:
+    """The largest relative distance of a quartile from its median."""
+    return max((max(row.high_s - row.median_s, row.median_s - row.low_s) / row.median_s for row in rows), default=0.0)
+
+
+def _micro(time_s: float) -> str:
+    return f"{1e6 * time_s:g} µs"
+
+
+def _giga(bytes_per_s: float) -> str:
+    return f"{1e-9 * bytes_per_s:g} GB/s"

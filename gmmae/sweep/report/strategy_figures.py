@@ -1,0 +1,159 @@
+"""The figures of a report of trained cells, the paper's Fig. 1 to 5: each with its caption, or why it is missing."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from gmmae.plotting import canvas, comparison, loss_curves, tables
+from gmmae.plotting.comparison import Series
+from gmmae.plotting.document import Block, Figure, Paragraph
+from gmmae.plotting.loss_curves import Course
+from gmmae.scaling.strategies import ARMS
+from gmmae.sweep.report import capped_batches
+from gmmae.sweep.report.efficiency import Interval
+from gmmae.sweep.report.outcomes import devices_text, intervals_explained, listed
+from gmmae.sweep.report.results import Results, Run
+from gmmae.training.figures import read_snapshots
+from gmmae.workloads import registry
+
+PAPER_WARMUP_DEVICES = 8
+"""Of the paper's Fig. 3."""
+
+
+def samples(results: Results, folder: Path) -> Block:
+    """Fig. 1: what the workload draws of its samples, from the first arm's run on the fewest devices that left snapshots."""
+    draw = getattr(registry.load(results.config.run.workload), "draw", None)
+    if draw is None:
+        return Paragraph("Fig. 1 is left out: the workload draws no picture.")
+    arm = results.config.arms[0]
+    for run in (run for n in results.counts for run in results.group(arm, n)):
+        snapshots = read_snapshots(results.folder.run(run.path).snapshots, run.record.epochs)
+        if snapshots:
+            title = f"{ARMS[arm].label} on {devices_text([run.cell.devices])}, seed {run.cell.seed}"
+            png, svg = (draw(snapshots, folder, title, ending) for ending in ("png", "svg"))
+            epochs = listed(snapshot.epoch for snapshot in snapshots)
+            text = (
+                f"Fig. 1. Validation samples, and what the model makes of them after {epochs} epochs; the loss is that of all "
+            )
+            return Figure("Fig. 1", f"{text}validation samples. {title}.", png, svg)
+    return Paragraph(f"Fig. 1 is left out: no run of the arm {arm} has left snapshots.")
+
+
+def time_to_target(results: Results, folder: Path) -> Block:
+    """Fig. 2: time to the target by devices and arm."""
+    series = [found for arm in results.config.arms if (found := _series(results, arm))]
+    if not series:
+        return Paragraph("Fig. 2 is left out: there are no times to the target.")
+    title = f"Time to the target validation {results.config.run.stop.metric}"
+    words = {"title": results.clock.titled(title), "y_label": _time_label(results, "time to target")}
+    wide, narrow = (comparison.time_to_target(series, **words, width=width) for width in (canvas.WIDTH, canvas.NARROW))
+    text = (
+        f"Fig. 2. {title}. The target is {results.config.run.stop.target:g}. {_batches(results)} Points are medians over "
+        "seeds, a miss counted as infinite, so a missing point is a median run that missed the target; numbers above the axes, "
+        f"if any, count the seeds that reached it. {intervals_explained(results)} Dashed: T1 / n."
+    )
+    both = canvas.save_both(wide, folder / "figure_2")
+    small = canvas.save(narrow, folder / "figure_2_narrow.svg")
+    return Figure("Fig. 2", _captioned(results, text, results.runs), *both, small)
+
+
+def _batches(results: Results) -> str:
+    optim = results.config.run.optim
+    fixed = [ARMS[arm].label for arm in results.config.arms if not ARMS[arm].grows(optim)]
+    if not fixed:
+        return "The global batch grows with the devices."
+    return f"{listed(fixed)} keeps the global batch as it is; with other strategies it grows with the devices."
+
+
+def _series(results: Results, arm: str) -> Series | None:
+    found = [(n, summary) for n in results.counts if (summary := results.seconds(arm, n))]
+    if not found:
+        return None
+    intervals = [summary.interval or Interval(math.nan, math.nan) for _, summary in found]
+    return Series(
+        ARMS[arm].label + capped_batches.mark(run for run in results.runs if run.cell.arm == arm),
+        tuple(n for n, _ in found),
+        tuple(summary.median for _, summary in found),
+        tuple(interval.low for interval in intervals),
+        tuple(interval.high for interval in intervals),
+        tuple(summary.reached for _, summary in found),
+        tuple(summary.runs for _, summary in found),
+    )
+
+
+def warmup(results: Results, folder: Path) -> Block:
+    """Fig. 3: a run with warmup; the paper's, on 8 devices, if it is there."""
+    run = _warmup_run(results)
+    if run is None:
+        return Paragraph("Fig. 3 is left out: no run of the linear rule with warmup has left a history.")
+    course, epochs = _course(results, run), results.config.run.optim.warmup_epochs
+    on = f"on {devices_text([run.cell.devices])}{capped_batches.mark([run])}, seed {run.cell.seed}"
+    ending = "reached the target" if run.reached else f"ended as {run.outcome.replace('_', ' ')}"
+    text = (
+        f"Fig. 3. Losses under the linear rule with {epochs} epochs of warmup {on}; the learning rate goes from "
+        f"{results.config.run.optim.learning_rate:g} to {run.record.learning_rate:g}. The run {ending} after "
+        f"{run.record.epochs} epochs, at a validation loss of {tables.loss(float(course.val_loss[-1]))}."
+    )
+    if run.path != run.cell.name:
+        text += f" Computed as `{run.path}`."
+    title = results.clock.titled(f"Linear rule with warmup {on}")
+    target = results.config.run.stop.target_loss
+    if run.epoch is None:
+        drawn = loss_curves.losses_by_devices([course], title=title, target=target, x_label="epoch")
+    else:
+        text += f" The panel on the right enlarges the first {epochs} epochs, where there are more." if epochs else ""
+        label = _time_label(results, "time")
+        drawn = loss_curves.warmup_course(
+            course, title=title, target=target, first_epochs=epochs, epoch_s=run.epoch.total_s, x_label=label
+        )
+    return Figure("Fig. 3", _captioned(results, text, [run]), *canvas.save_both(drawn, folder / "figure_3"))
+
+
+def _warmup_run(results: Results) -> Run | None:
+    """On the paper's 8 devices, else on the fewest where one missed the target, else on the most."""
+    runs = [run for n in results.counts for run in results.group("linear-warmup", n) if results.history(run)]
+    papers = [run for run in runs if run.cell.devices == PAPER_WARMUP_DEVICES]
+    missed = [run for run in runs if not run.reached]
+    return (papers or missed or sorted(runs, key=lambda run: -run.cell.devices) or [None])[0]
+
+
+def losses(results: Results, arm: str, number: int, folder: Path) -> Block:
+    """Fig. 4 and 5: the losses of an arm by devices, of the first seed that has any."""
+    name, of = f"Fig. {number}", f"{ARMS[arm].label[0].lower()}{ARMS[arm].label[1:]}"
+    found = [run for n in results.counts for run in results.group(arm, n) if results.history(run)]
+    if not found:
+        return Paragraph(f"{name} is left out: no run of {of} has left a history.")
+    seeds = [seed for seed in results.config.seeds if any(run.cell.seed == seed for run in found)]
+    runs = [run for run in found if run.cell.seed == seeds[0]]
+    title = f"Losses under {of}, seed {seeds[0]}"
+    drawn = loss_curves.losses_by_devices(
+        [_course(results, run) for run in runs],
+        title=results.clock.titled(title),
+        target=results.config.run.stop.target_loss,
+        x_label="epoch" if results.clock.kind == "unknown" else _time_label(results, "time"),
+    )
+    text = f"{name}. {title}: on {listed(run.cell.devices for run in runs)} devices, against time on a logarithmic axis."
+    if results.clock.kind == "unknown":
+        text = text.replace("against time", "against epochs")
+    if len(runs) > 1 and len({run.path for run in runs}) == 1:
+        text += " One optimisation path, computed once per seed: the curves differ in time only."
+    elif ARMS[arm].grows(results.config.run.optim):
+        text += " The global batch grows with the devices, so an epoch has fewer steps."
+    return Figure(name, _captioned(results, text, runs), *canvas.save_both(drawn, folder / f"figure_{number}"))
+
+
+def _course(results: Results, run: Run) -> Course:
+    history = results.history(run)
+    elapsed = [float(row.epoch) if run.epoch is None else results.elapsed_s(run, row) for row in history]
+    train, validation = (np.array([getattr(row, name) for row in history]) for name in ("train_loss", "val_loss"))
+    return Course(devices_text([run.cell.devices]) + capped_batches.mark([run]), np.array(elapsed), train, validation)
+
+
+def _captioned(results: Results, text: str, runs: Sequence[Run]) -> str:
+    return results.clock.captioned(" ".join([text.strip(), *capped_batches.notes(runs)]))
+
+
+def _time_label(results: Results, what: str) -> str:
+    return f"projected {what} (s)" if results.clock.kind == "projected" else f"{what} (s)"

@@ -1,0 +1,248 @@
+"""The tables of a report of trained cells: the paper's Tables I and II beside ours, outcomes, clusters, and where time goes."""
+
+import csv
+import io
+import math
+from collections.abc import Callable, Sequence
+
+from gmmae.plotting import tables
+from gmmae.plotting.tables import Table
+from gmmae.sweep.grid import cells
+from gmmae.sweep.report import capped_batches, outcomes, superlinear
+from gmmae.sweep.report.efficiency import Efficiency, Interval
+from gmmae.sweep.report.outcomes import epochs_text, intervals_explained, misses, reached
+from gmmae.sweep.report.results import Results, Run
+from gmmae.sweep.report.verdict import comparisons
+
+NONE = "–"
+EXPLAINED = (
+    "Efficiency: T1 / (n Tn) · 100 %, T the median time to the target over seeds, a miss counted as infinite. NaN: the median "
+    "run missed the target. –: not computed, or not in the paper."
+)
+SHARED = (
+    "The strong cells of a seed are one optimisation path, computed once for all numbers of devices: by construction they take "
+    "the same epochs, and their efficiencies do not scatter over seeds."
+)
+
+
+def strong_efficiency(results: Results) -> Table | None:
+    """Table I; None where the sweep has no strong cell with times."""
+    rows = []
+    for n in results.counts:
+        runs, found = results.group("strong", n), results.efficiency("strong", n)
+        ours = _percents(found) if found else (NONE, NONE)
+        rows.append((_devices(runs, n), *ours, reached(runs) if runs else NONE, *_paper_percent(results, "strong", n)))
+    columns = ("devices", "efficiency (%)", "interval (%)", "reached", *_paper_column(results, "strong"))
+    title = results.clock.titled("Table I. Efficiency of strong scaling")
+    notes = (intervals_explained(results), *_shared(results), *_notes(results, ["strong"]))
+    return Table("table_1", title, columns, tuple(rows), notes) if _any(rows, 1) else None
+
+
+def other_efficiencies(results: Results, arms: Sequence[str], name: str, title: str) -> Table | None:
+    """Table II, or the same for arms that the paper has not; None where none of the arms has times."""
+    rows = []
+    for n in results.counts:
+        row = [str(n)]
+        for arm in arms:
+            found, runs = results.efficiency(arm, n), results.group(arm, n)
+            row.append(f"{tables.percent(found.percent)}{capped_batches.mark(runs)} ({reached(runs, '/')})" if found else NONE)
+            row += _paper_percent(results, arm, n)
+        rows.append(tuple(row))
+    columns = ["devices"]
+    for arm in arms:
+        columns += [f"{arm} (%)", *_paper_column(results, arm)]
+    notes = ("In parentheses: seeds that reached the target.", *_notes(results, arms))
+    shown = any(results.efficiency(arm, n) for arm in arms for n in results.counts)
+    return Table(name, results.clock.titled(title), tuple(columns), tuple(rows), notes) if shown else None
+
+
+def endings(results: Results) -> Table | None:
+    """Table III: how the runs of each arm ended; None where nothing is computed."""
+    rows = []
+    for arm in results.config.arms:
+        for n in results.counts:
+            runs = results.group(arm, n)
+            if not runs:
+                continue
+            record = runs[0].record
+            why = "; ".join(how for how, _ in misses(runs)) or NONE
+            batch = (str(record.global_batch), f"{record.learning_rate:g}")
+            rows.append((arm, _devices(runs, n), *batch, reached(runs), epochs_text(runs), why))
+    columns = ("arm", "devices", "batch", "learning rate", "reached", "epochs", "misses")
+    notes = [
+        "Epochs: to the target, median and range over seeds; a miss counts as infinite. Crashed and timed-out processes are "
+        "not counted.",
+        outcomes.EXPLAINED.format(metric=results.config.run.stop.metric),
+        *_shared(results),
+        *capped_batches.notes(results.runs),
+    ]
+    return Table("table_3", "Table III. How the runs ended", columns, tuple(rows), tuple(notes)) if rows else None
+
+
+def clusters(by_cluster: Sequence[Results]) -> Table | None:
+    """Table IV: strong scaling projected to each cluster; None for fewer than two clusters with times."""
+    known = [results for results in by_cluster if results.clock.kind == "projected"]
+    if len(known) < 2:
+        return None
+    rows = []
+    for n in known[0].counts:
+        row = [_devices(known[0].group("strong", n), n)]
+        for results in known:
+            time, found = results.seconds("strong", n), results.efficiency("strong", n)
+            row += [tables.seconds(time.median) if time else NONE, tables.percent(found.percent) if found else NONE]
+        rows.append(tuple(row))
+    columns = ["devices"]
+    for results in known:
+        columns += [f"{results.clock.cluster}: time (s)", "efficiency (%)"]
+    title = "Table IV. Time to the target and efficiency of strong scaling on other clusters, projected"
+    above = dict.fromkeys(note for results in known for note in superlinear.notes(results, ["strong"]))
+    notes = (*(results.clock.note for results in known), *above, *_clipped(known[0], ["strong"]))
+    return Table("table_4", title, tuple(columns), tuple(rows), notes) if _any(rows, 1) else None
+
+
+def epoch_times(results: Results) -> Table | None:
+    """Where an epoch's time goes, for strong and weak scaling; None without times."""
+    rows = []
+    for arm in ("strong", "weak"):
+        for n in results.counts:
+            known = [run for run in results.group(arm, n) if run.epoch is not None]
+            if not known:
+                continue
+            run = known[0]
+            assert run.epoch is not None
+            reduce_s = run.epoch.all_reduce_s
+            parts = (run.epoch.compute_s, reduce_s, run.epoch.validation_s, run.epoch.total_s)
+            texts = (NONE if part is None else tables.seconds(part) for part in parts)
+            steps = (str(run.record.steps_per_epoch), str(run.record.device_batch))
+            rows.append((arm, _devices(known, n), *steps, *texts))
+    columns = ("arm", "devices", "steps", "device batch", "compute (s)", "all-reduce (s)", "validation (s)", "epoch (s)")
+    notes = ("Compute: all training steps of an epoch; where measured, with the all-reduce in it. Of the first seed.",)
+    title = results.clock.titled("Table V. What an epoch's time is spent on")
+    notes += (*results.clock.notes, *_clipped(results, ["strong", "weak"]))
+    return Table("table_5", title, columns, tuple(rows), notes) if rows else None
+
+
+def step_times(results: Results) -> Table | None:
+    """The measured step times that projections rest on; None without them."""
+    if not results.timings:
+        return None
+    timings = results.timings[0]
+    rows = tuple(
+        (what, str(row.samples), *(f"{1e3 * value:.4g}" for value in (row.median_s, row.low_s, row.high_s)))
+        for what, measured in (("training step", timings.train), ("validation pass", timings.validation))
+        for row in sorted(measured)
+    )
+    columns = ("what", "samples", "median (ms)", "first quartile (ms)", "third quartile (ms)")
+    title = f"Table VI. Times measured on one device ({timings.device_kind})"
+    return Table("table_6", title, columns, rows, tuple(f"{what}: {why}" for what, why in timings.failed.items()))
+
+
+def times_to_target(results: Results) -> Table | None:
+    """Median times of every arm, the numbers behind Fig. 2; None without times."""
+    rows = []
+    for arm in results.config.arms:
+        for n in results.counts:
+            found, share = results.seconds(arm, n), results.efficiency(arm, n)
+            if found:
+                times = (tables.seconds(found.median), _interval(found.interval, tables.seconds))
+                percents = _percents(share) if share else (NONE, NONE)
+                devices = _devices(results.group(arm, n), n)
+                rows.append((arm, devices, f"{found.reached} of {found.runs}", *times, *percents))
+    columns = ("arm", "devices", "reached", "time (s)", "interval (s)", "efficiency (%)", "interval (%)")
+    title = results.clock.titled("Table VII. Time to the target")
+    notes = (intervals_explained(results), *_shared(results), *_notes(results, results.config.arms))
+    return Table("table_7", title, columns, tuple(rows), notes) if rows else None
+
+
+def paired(results: Results) -> Table | None:
+    """Strong scaling against the others, seed by seed; None where they have no seeds in common."""
+    rows = []
+    for arm, n, found in comparisons(results):
+        p_value = NONE if found.p_value is None else f"{found.p_value:.3g}"
+        counts = (str(found.pairs), str(found.slower), str(found.faster), str(found.ties))
+        ratios = (tables.ratio(found.ratio), _interval(found.interval, tables.ratio))
+        rows.append((arm, _devices(results.group(arm, n), n), *counts, *ratios, p_value))
+    columns = ("against", "devices", "seeds", "strong faster", "other faster", "ties", "ratio", "interval", "p")
+    notes = (
+        "Ratio: the other's time over strong scaling's, median over seeds; ∞: only the other missed the target. p: two-sided "
+        "sign test, not corrected for the number of comparisons.",
+        intervals_explained(results),
+        *results.clock.notes,
+        *_clipped(results, results.config.arms),
+    )
+    title = results.clock.titled("Table VIII. Strong scaling against the others, seed by seed")
+    return Table("table_8", title, columns, tuple(rows), notes) if rows else None
+
+
+def cells_csv(results: Results) -> str:
+    """One row for each computed cell, failed processes included; empty where there is no value."""
+    columns = ("arm", "devices", "seed", "mode", "outcome", "epochs", "wanted_batch", "global_batch", "device_batch")
+    columns += ("learning_rate",)
+    clocks, provenance = ("train_s", "eval_s"), ("machine", "git_commit")
+    losses = ("final_train_loss", "final_val_loss", "best_val_loss", "best_epoch")
+    rows = {}
+    for run in results.runs:
+        known = math.isfinite(run.time_s)
+        row = {name: getattr(run.record, name) for name in (*columns[5:], *losses)}
+        row |= {"outcome": run.outcome, "path": run.path, "time_to_target_s": run.time_s if known else ""}
+        row |= {"projected": known and results.clock.kind == "projected"}
+        row |= {"steps": run.record.epochs * run.record.steps_per_epoch}
+        row |= {name: run.record.clocks.get(name, "") for name in clocks}
+        rows[run.cell] = row | {name: getattr(run.record, name) or "" for name in provenance}
+    for record in results.failed:
+        rows[record.cell] = {"outcome": record.outcome, "path": record.path, "projected": False}
+    metrics = list(dict.fromkeys(name for run in results.runs for name in run.record.best_metrics))
+    for run in results.runs:
+        rows[run.cell] |= {f"best_{name}": run.record.best_metrics.get(name, "") for name in metrics}
+    names = (*columns, *losses, *(f"best_{name}" for name in metrics), "time_to_target_s", "projected", "path")
+    names += ("steps", *clocks, *provenance)
+    file = io.StringIO()
+    writer = csv.DictWriter(file, names, lineterminator="\n")
+    writer.writeheader()
+    for cell in cells(results.config):
+        if cell in rows:
+            writer.writerow(cell._asdict() | {"mode": results.config.mode} | rows[cell])
+    return file.getvalue()
+
+
+def _shared(results: Results) -> tuple[str, ...]:
+    """Where the strong cells are one run by construction."""
+    return (SHARED,) if results.config.mode == "virtual" and "strong" in results.config.arms else ()
+
+
+def _notes(results: Results, arms: Sequence[str]) -> tuple[str, ...]:
+    return (EXPLAINED, *superlinear.notes(results, arms), *results.clock.notes, *_clipped(results, arms))
+
+
+def _clipped(results: Results, arms: Sequence[str]) -> tuple[str, ...]:
+    return capped_batches.notes(run for run in results.runs if run.cell.arm in arms)
+
+
+def _devices(runs: Sequence[Run], count: int) -> str:
+    """A number of devices, marked where the batch of its runs is clipped."""
+    return f"{count}{capped_batches.mark(runs)}"
+
+
+def _percents(found: Efficiency) -> tuple[str, str]:
+    """An efficiency and its interval; no interval where the median run missed and there is no efficiency."""
+    interval = None if math.isnan(found.percent) else found.interval
+    return tables.percent(found.percent), _interval(interval, tables.percent)
+
+
+def _interval(interval: Interval | None, number: Callable[[float], str]) -> str:
+    """A dash also where both bounds are infinite: nearly all resamples missed the target."""
+    return tables.interval_text(None if interval and math.isinf(interval.low) else interval, number)
+
+
+def _paper_column(results: Results, arm: str) -> list[str]:
+    return ["paper (%)"] if arm in results.paper else []
+
+
+def _paper_percent(results: Results, arm: str, devices: int) -> list[str]:
+    """The cells of `_paper_column` in a row."""
+    table = results.paper.get(arm)
+    return [] if table is None else [tables.percent(table[devices]) if devices in table else NONE]
+
+
+def _any(rows: Sequence[tuple[str, ...]], place: int) -> bool:
+    return any(row[place] != NONE for row in rows)

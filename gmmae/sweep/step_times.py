@@ -1,0 +1,72 @@
+"""The step times of a sweep: which ones it needs, and measuring those that are not there yet."""
+
+import math
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from gmmae.sweep import throughput
+from gmmae.sweep.display import SweepDisplay
+from gmmae.sweep.grid import SweepConfig, TimingConfig
+from gmmae.sweep.jobs import Request, execute, timing_job
+from gmmae.sweep.runs import CellRecord, SweepDir
+from gmmae.sweep.supervisor import describe, last_lines
+
+
+def requests(config: SweepConfig, records: Sequence[CellRecord], reference_batches: Collection[int]) -> dict[int, Request]:
+    """What to measure, by number of devices.
+
+    In virtual mode: on one device, the batches that a device of some cell has, and the share of the validation volumes. In
+    throughput mode: the batches of weak and strong scaling. In measured mode nothing.
+
+    Args:
+      config: the sweep.
+      records: of its cells so far.
+      reference_batches: of the clusters that times are projected to.
+    """
+    if config.mode == "throughput":
+        return {n: _throughput_request(config, n) for n in sorted(config.devices)}
+    known = [record.record for record in records if record.record is not None]
+    if config.mode == "measured" or not known:
+        return {}
+    validation = {math.ceil(known[0].validation_samples / n) for n in config.devices}
+    batches = {record.device_batch for record in known} | {config.run.optim.base_batch, *reference_batches}
+    return {1: {"batches": sorted(batches), "validation": sorted(validation)}}
+
+
+def _throughput_request(config: SweepConfig, devices: int) -> Request:
+    weak = {batch * devices for batch in config.timing.device_batches}
+    strong = {batch for batch in config.timing.global_batches if batch >= devices}
+    return {"batches": sorted(weak | strong), "validation": []}
+
+
+def measure(config: SweepConfig, folder: SweepDir, display: SweepDisplay, wanted: dict[int, Request]) -> str | None:
+    """Measures the step times that are not there yet, each on a host that does nothing else; why it was interrupted, if so."""
+    return execute(
+        config,
+        folder,
+        [timing_job(config, folder, n, wanted[n]) for n in _missing(config, folder, wanted)],
+        at_once=1,
+        timed=True,
+        on_start=lambda job: display.say(f"{job.name}: measuring step times"),
+        on_end=lambda job, ended: display.say(f"{job.name}: {describe(ended)}, {ended.seconds:.0f} s"),
+    )
+
+
+def failures(config: SweepConfig, folder: SweepDir, wanted: dict[int, Request]) -> list[str]:
+    """A line for each number of devices whose step times were asked for and are not there."""
+    names = [folder.step_times(n).stem for n in _missing(config, folder, wanted)]
+    return [f"{name} failed: {last_lines(folder.log(name)) or 'nothing said'} ({folder.log(name)})" for name in names]
+
+
+def _missing(config: SweepConfig, folder: SweepDir, wanted: dict[int, Request]) -> list[int]:
+    return [n for n, request in wanted.items() if not _measured(folder.step_times(n), request, config.timing)]
+
+
+def _measured(path: Path, request: Request, timing: TimingConfig) -> bool:
+    found = throughput.read(path)
+    if found is None or found.timing != throughput.settings(timing):
+        return False
+    asked = {throughput.TRAINING: request["batches"], throughput.VALIDATION: request["validation"]}
+    measured = {throughput.TRAINING: found.train, throughput.VALIDATION: found.validation}
+    tried = {f"{what} of {row.samples}" for what, rows in measured.items() for row in rows} | set(found.failed)
+    return {f"{what} of {count}" for what, counts in asked.items() for count in counts} <= tried

@@ -1,0 +1,110 @@
+"""Compiled programs kept from one process to the next, by JAX's persistent cache in a folder of the user's.
+
+One folder serves all hosts: in JAX's key of an entry are its own version, the program, the kind of the GPU or the features of
+the CPU, and the compiler's options. The number of threads that share an operation of a CPU is in the key of JAX 0.10 but not of
+0.12, so where it is fixed, because bits depend on it, it has a folder of its own.
+"""
+
+import os
+import re
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from gmmae.system.environment import LEAST_S, PLACE, THREADS
+
+LIMIT_BYTES = 2**30
+"""Of the folder, when a process begins; a program takes from some ten kilobytes to a few megabytes."""
+
+_ENTRY = re.compile(r".+-[0-9a-f]{64}-cache")
+_TROUBLE = r"Error (?P<what>reading|writing) persistent compilation cache entry for '(?P<program>[^']+)'"
+
+
+def user_cache() -> Path:
+    """`gmmae` in the folder where the user's programs keep what they can make again: $XDG_CACHE_HOME, or the system's custom.
+
+    Raises:
+      RuntimeError: the user has no home.
+    """
+    custom = "Library/Caches" if sys.platform == "darwin" else ".cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / custom) / "gmmae"
+
+
+def keep(asked: str, environ: MutableMapping[str, str] = os.environ) -> None:
+    """Tells JAX, which must not have been imported yet, where to keep compiled programs.
+
+    Where JAX's own variable is set, it decides. A folder that cannot be used costs a line on standard error, and time.
+
+    Args:
+      asked: `compilation_cache` of the configuration.
+      environ: the process's environment.
+    """
+    if asked == "off" or PLACE in environ:
+        return
+    try:
+        folder = user_cache() / "compiled" if asked == "on" else Path(asked).expanduser()
+        folder /= f"threads_{environ[THREADS]}" if THREADS in environ else ""
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is in it will be executed
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+        _bound(folder, LIMIT_BYTES)
+    except (OSError, RuntimeError) as error:
+        _say(f"compiled programs cannot be kept, and every start takes as long as the first ({error})")
+        return
+    environ[PLACE] = str(folder.absolute())
+    environ.setdefault(LEAST_S, "0.1")
+
+
+def _bound(folder: Path, limit_bytes: int) -> None:
+    """Deletes the oldest entries of a folder that has outgrown its limit, and nothing that JAX has not written.
+
+    JAX can do so itself, but locks the folder for every access then, and 0.10 writes no more once an entry has no time stamp.
+    """
+    found = []
+    for path in folder.iterdir():
+        if _ENTRY.fullmatch(path.name):
+            with suppress(FileNotFoundError):  # another process is as far as this one
+                stat = path.stat()
+                found.append((stat.st_mtime, stat.st_size, path))
+    excess = sum(size for _, size, _ in found) - limit_bytes
+    for _, size, path in sorted(found):
+        if excess <= 0:
+            break
+        path.unlink(missing_ok=True)
+        excess -= size
+
+
+@contextmanager
+def repairing_cache() -> Iterator[None]:
+    """Around a compilation: what JAX warns of its cache becomes one line, and a damaged entry is deleted.
+
+    JAX writes entries in place: a full disk, or a kill at that moment, leaves one that cannot be read and is never replaced.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("always", message=_TROUBLE)
+        yield
+    for warning in caught:
+        text = " ".join(str(warning.message).split())
+        if trouble := re.match(_TROUBLE, text):
+            _say(f"{text[:300]}: {'compiled anew' if trouble['what'] == 'reading' else 'not kept'}")
+            _forget(trouble["program"])
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+
+
+def _forget(program: str) -> None:
+    """Deletes all entries of a program's name: JAX does not tell which one it was."""
+    import jax
+
+    folder = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
+    with suppress(OSError):
+        for path in Path(folder).glob(f"{program}-*"):
+            if _ENTRY.fullmatch(path.name):
+                path.unlink(missing_ok=True)
+
+
+def _say(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,55 @@
+"""What has to stand in the environment before JAX starts."""
+
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+THREADS = "PJRT_NPROC"
+"""Threads that XLA divides one operation of a CPU among, at least as many as devices; by default the cores that it may use."""
+
+CPU_DEVICES = "JAX_NUM_CPU_DEVICES"
+"""Devices that a CPU is divided into; by default one. Where there is a GPU nobody uses them."""
+
+PLACE = "JAX_COMPILATION_CACHE_DIR"
+LEAST_S = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
+"""JAX's variables for the folder of compiled programs, and for how long one must take to compile to be kept there."""
+
+
+def tell_jax(environ: Mapping[str, str] = os.environ) -> None:
+    """Tells a JAX that is imported already, as by a user's workload or program, what stands in the environment now.
+
+    JAX reads its variables when it is imported; what XLA reads, it reads when the first array is made. Where that has happened,
+    the devices are those that there are.
+    """
+    if "jax" not in sys.modules:
+        return
+    import jax
+
+    for name in (PLACE, LEAST_S, CPU_DEVICES):
+        if name in environ:
+            with suppress(RuntimeError):
+                jax.config.update(name.lower(), _number(environ[name]))
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
+
+
+def cores() -> int:
+    """Cores that this process may run on; threads of one core count once, where the system tells."""
+    if not hasattr(os, "sched_getaffinity"):  # macOS
+        return os.cpu_count() or 1
+    return len({_siblings(cpu) for cpu in os.sched_getaffinity(0)})
+
+
+def _siblings(cpu: int) -> str:
+    """The threads of a processor's core, as Linux writes them; the processor itself where it does not."""
+    try:
+        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
+    except OSError:
+        return str(cpu)

@@ -1,0 +1,82 @@
+"""What the exit code of a run says, and after which ends the run is started again.
+
+All processes of a run end with one code where they can: one that fails tells the others its own.
+
+| code | what it says | started again |
+|---|---|---|
+| 0 | finished, whether the target was reached or missed | no |
+| 1, 2 | a fault of the program; bad input, or processes that differ | no: it would fail again |
+| 3 | diverged or collapsed | no: that is the result |
+| 74 | the work directory failed, or another place that is written: a full disk | no |
+| 130, 129 | Ctrl-C, a terminal that is closed; with a checkpoint | no |
+| 143 | SIGTERM (a time limit, a preemption), with a checkpoint | yes, up to a number that the caller sets |
+| 75 | a process was lost: killed, crashed, stopped, cut off with its host | yes, up to 3 times in a row |
+| another one above 128 | killed: with other processes that is a loss, 75; alone it would be killed again | no |
+
+Commands other than `train`, `sweep` and `plan` have no checkpoint. At Ctrl-C every command says what holds. A command whose
+reader has gone (`| head`), or whose output is closed, goes on in silence. It ends with the code that it would have had.
+
+Those who start runs go by this table: `launch/`, and `cluster_task` for the cells of a sweep.
+
+    python -m gmmae.system.exit_codes run PROCESSES CODE...    # exits with the run's code
+    python -m gmmae.system.exit_codes again RESTARTS CODE...   # exits with 0 if the run, which ended with these codes one after
+                                                             # another, is to be started again after the last, or with 1
+"""
+
+import sys
+from collections.abc import Sequence
+
+from gmmae.system.errors import LOST_PEER
+from gmmae.system.stop_reasons import EXIT_CODES, INTERRUPTED, SIGTERM
+
+LOSSES = 3
+"""In a row, after which a run is started again. A checkpoint at a time limit or a preemption lies between two rows."""
+
+
+def of_run(codes: Sequence[int], processes: int) -> int:
+    """The code of a run.
+
+    Args:
+      codes: of its processes, as a shell has them; or the one that their launcher has made of them.
+      processes: how many there are.
+
+    >>> of_run([137, 75], 2), of_run([137], 1), of_run([75, 2], 2), of_run([0, 0], 2)
+    (75, 137, 2, 0)
+    """
+    failed = [LOST_PEER if processes > 1 and _killed(code) else code for code in codes if code]
+    # What a process says of itself goes before what it says of another; and a fault, a small number, before a signal.
+    return min((code for code in failed if code != LOST_PEER), default=LOST_PEER if failed else 0)
+
+
+def _killed(code: int) -> bool:
+    """By a signal: 128 and its number in a shell, 255 where ssh tells of it, or of a host that cannot be reached."""
+    return code > 128 and code not in (EXIT_CODES[reason] for reason in INTERRUPTED)
+
+
+def again(codes: Sequence[int], restarts: float) -> bool:
+    """Whether a run is to be started again.
+
+    Args:
+      codes: of its ends so far, the last one now.
+      restarts: the most after SIGTERM.
+
+    >>> again([143, 143], 2), again([143, 143], 1), again([75] * 4, 9), again([75, 75, 75, 143, 75], 9), again([2], 9)
+    (True, False, False, True, False)
+    """
+    if codes[-1] == EXIT_CODES[SIGTERM]:
+        return codes.count(codes[-1]) <= restarts
+    if codes[-1] == LOST_PEER:
+        in_a_row = next((i for i, code in enumerate(reversed(codes)) if code != LOST_PEER), len(codes))
+        return in_a_row <= LOSSES
+    return False
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The two commands of the launch files."""
+    command, *numbers = arguments
+    number, *codes = map(int, numbers)
+    return of_run(codes, number) if command == "run" else int(not again(codes, number))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,73 @@
+"""SIGTERM, SIGUSR1, SIGINT and SIGHUP as a request to stop at the end of the epoch."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Self
+
+from gmmae.system.stop_reasons import SIGHUP, SIGINT, SIGTERM
+
+REASONS = {signal.SIGTERM: SIGTERM, signal.SIGUSR1: SIGTERM, signal.SIGINT: SIGINT, signal.SIGHUP: SIGHUP}
+"""SIGUSR1 is what mpirun passes on: at SIGTERM it kills."""
+
+
+SAME_S = 1.0
+"""A terminal sends SIGINT to a process and to its parent, which passes it on: two within this time are one."""
+
+
+Handler = Callable[[int, FrameType | None], object]
+
+
+def twice_as_once(handler: Handler) -> Handler:
+    """A handler of signals for which SIGINT that comes twice has come once."""
+    came = -SAME_S
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        now = time.monotonic()
+        if number == signal.SIGINT:
+            if now - came < SAME_S:
+                return
+            came = now
+        handler(number, frame)
+
+    return handle
+
+
+class Interrupts:
+    """While entered, the first of these signals sets `reason`; SIGINT after that acts as if it were not handled.
+
+    The others do not: Slurm sends SIGTERM to all processes of a job, and their parents pass it on, so one request may come
+    twice. Who will not wait sends SIGKILL.
+
+    SIGHUP, which a closed terminal sends, stays ignored where it is: nohup asks for that.
+
+    Outside the main thread, where Python cannot install handlers, nothing is changed and `reason` stays None.
+    """
+
+    def __init__(self, hangup: bool = True) -> None:
+        """With `hangup` False SIGHUP is left as it is."""
+        self.reason: str | None = None
+        self._hangup = hangup and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+        self._before: dict[signal.Signals, object] = {}
+        self._handler = twice_as_once(self._note)
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            handled = [number for number in REASONS if number != signal.SIGHUP or self._hangup]
+            self._before = {number: signal.signal(number, self._handler) for number in handled}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        if number == signal.SIGINT and self.reason is not None:
+            signal.signal(signal.SIGINT, self._before[signal.SIGINT])  # pyright: ignore[reportArgumentType]
+            os.kill(os.getpid(), signal.SIGINT)
+            return
+        self.reason = self.reason or REASONS[signal.Signals(number)]

@@ -1,0 +1,60 @@
+"""Which code, and which versions of what it rests on, computed something."""
+
+import hashlib
+import platform
+import re
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from gmmae.system.environment import cores
+
+PACKAGES = ("gmmae", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that decide on the numbers."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def machine(kind: str) -> str:
+    """What computes, in words: the accelerator as JAX calls it, or the processor and the cores that this process may use."""
+    if kind != "cpu":
+        return kind
+    try:
+        found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+    except OSError:  # not Linux
+        found = None
+    name = found[1] if found else platform.processor() or platform.machine() or kind
+    return f"{' '.join(name.split())}, {cores()} core{'s' * (cores() > 1)}"
+
+
+def git_commit() -> str | None:
+    """The commit of the checkout that this code runs from, `-dirty` behind it if changed; None outside a checkout."""
+    here = Path(__file__)
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(here.parent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", here.name)
+        return git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def source_hash() -> str:
+    """Twelve hexadecimal digits of a SHA-256 of the package's source files, names and contents."""
+    here = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(here.rglob("*.py")):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(here).as_posix()} {len(content)}\n".encode() + content)
+    return digest.hexdigest()[:12]

@@ -1,0 +1,76 @@
+"""Standard input, output and error as a command finds them: closed, or without a reader."""
+
+import errno
+import io
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from typing import Any, TextIO, cast
+
+from gmmae.system.errors import StorageError
+
+
+class Outlasting:
+    """A text stream that is silent once nobody can read it any more: its terminal was closed, or the reader of its pipe ended.
+
+    A run must not die of that, least of all before the checkpoint that SIGHUP asks for. A full disk is another matter.
+    """
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with self._silent_once_gone():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._silent_once_gone():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @contextmanager
+    def _silent_once_gone(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            with suppress(io.UnsupportedOperation):
+                _silence(self._stream.fileno())
+            if error.errno not in (errno.EIO, errno.EPIPE):
+                name = getattr(self._stream, "name", "the output")
+                raise StorageError(
+                    f"{name} must stay writable; writing it failed ({error.strerror or error}): send it elsewhere"
+                ) from error
+
+
+def _silence(descriptor: int) -> None:
+    """Sends what is written to a descriptor nowhere, as also what Python still holds for it when it exits."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
+def open_closed() -> None:
+    """Opens those of the three streams that are closed (`>&-`): otherwise the next file that is opened would be one of them."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free is this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+@contextmanager
+def outlasting() -> Iterator[None]:
+    """Within it, standard output and error may lose their readers, as those of `| head`: nothing is said of it."""
+    open_closed()
+    output, error = (cast(TextIO, Outlasting(stream)) for stream in (sys.stdout, sys.stderr))
+    with redirect_stdout(output), redirect_stderr(error):
+        try:
+            yield
+        finally:
+            output.flush()

@@ -1,0 +1,59 @@
+"""The figures of a run, drawn from what its work directory holds."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from gmmae.config.schema import Config
+from gmmae.plotting.curves import losses
+from gmmae.training.records import Record, read_history
+from gmmae.training.run_logger import storage
+from gmmae.training.workdir import WorkDir
+from gmmae.workloads import registry
+from gmmae.workloads.interface import Snapshot
+
+MOST_SNAPSHOTS = 5
+"""Epochs in a workload's picture at most: more would be too small to see."""
+
+
+def draw(config: Config, record: Record, workdir: WorkDir) -> list[Path]:
+    """Draws what the workload shows of its samples, and `losses.png`; returns their paths.
+
+    Args:
+      config, record: of the run.
+      workdir: with its history and snapshots.
+
+    Raises:
+      StorageError: the work directory cannot be written.
+    """
+    with storage(workdir.figures):
+        return _draw(config, record, workdir)
+
+
+def _draw(config: Config, record: Record, workdir: WorkDir) -> list[Path]:
+    title = f"{record.arm}, {record.devices} × {record.device_kind}, seed {record.seed}"
+    history = read_history(workdir.history)
+    snapshots = read_snapshots(workdir.snapshots, len(history))
+    draw = getattr(registry.load(config.workload), "draw", None)
+    paths = [draw(snapshots, workdir.figures, title, "png")] if draw and snapshots else []
+    if history:
+        columns = ("epoch", "train_loss", "val_loss", "lr")
+        epoch, train, validation, rate = (np.array([getattr(row, name) for row in history]) for name in columns)
+        path = workdir.figures / "losses.png"
+        paths.append(losses(epoch, train, validation, rate, path, target=config.stop.target_loss, title=title))
+    return paths
+
+
+def read_snapshots(folder: Path, epochs: int) -> list[Snapshot]:
+    """What was kept of the shown samples up to the last epoch, thinned out evenly."""
+    paths = [path for path in sorted(folder.glob("epoch_*.npz")) if int(path.stem.rpartition("_")[2]) <= epochs]
+    if len(paths) > MOST_SNAPSHOTS:
+        paths = [paths[math.floor(i)] for i in np.linspace(0, len(paths) - 1, MOST_SNAPSHOTS)]
+    return [_read(path) for path in paths]
+
+
+def _read(path: Path) -> Snapshot:
+    with np.load(path, allow_pickle=False) as saved:
+        arrays = dict(saved)
+    return Snapshot(int(arrays.pop("epoch")), float(arrays.pop("val_loss")), arrays)

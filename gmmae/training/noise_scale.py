@@ -1,0 +1,115 @@
+"""The gradient noise scale: the batch whose mean gradient has as much noise as signal (McCandlish et al., arXiv:1812.06162).
+
+The mean gradient of b samples has the expected squared norm |G|² + tr(Σ) / b. Two batch sizes tell the two apart, and their
+ratio tr(Σ) / |G|² is the noise scale, in samples. Norms may be those that the optimiser sees, |P^(-1/2) g|² with
+P = √v̂ + ε of Adam.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+from jaxtyping import Array, Float
+
+from gmmae.training import compilation
+from gmmae.training.compilation import Setup
+from gmmae.training.step import TrainState, take
+from gmmae.workloads.interface import Samples
+
+NORM_STEPS = 8
+"""Batches whose gradients the noise scale is computed from, at most an epoch's."""
+
+
+class Parts(NamedTuple):
+    """Unbiased estimates, which may be negative."""
+
+    signal: Float[np.ndarray, "..."]  # |G|²
+    noise: Float[np.ndarray, "..."]  # tr(Σ), of one sample
+
+
+def parts(small: int, small_squares: np.ndarray, large: int, large_squares: np.ndarray) -> Parts:
+    """Signal and noise from the mean squared norms of mean gradients of two batch sizes (appendix A.1 there).
+
+    >>> parts(1, np.array(11.0), 10, np.array(2.0))  # |G|² = 1, tr(Σ) = 10
+    Parts(signal=np.float64(1.0), noise=np.float64(10.0))
+    """
+    signal = (large * large_squares - small * small_squares) / (large - small)
+    return Parts(signal, (small_squares - large_squares) / (1 / small - 1 / large))
+
+
+def noise_scale(small: int, small_squares: np.ndarray, large: int, large_squares: np.ndarray, blocks: int = 8) -> float | None:
+    """The noise scale from the norms of many steps: of each block of them, the ratio of the means; then the median.
+
+    A few steps have gradients far above all others, and a ratio of means over all would be theirs. None where the signal of
+    most blocks is lost in the noise.
+
+    Args:
+      small, large: samples in the two batches.
+      small_squares, large_squares: mean squared norms, one a step, in order.
+      blocks: of consecutive steps.
+
+    >>> noise_scale(1, np.full(16, 11.0), 10, np.full(16, 2.0))
+    10.0
+    """
+    signal, noise = parts(small, np.asarray(small_squares, float), large, np.asarray(large_squares, float))
+    count = min(blocks, len(signal))
+    means = [
+        (part.mean(), other.mean()) for part, other in zip(*(np.array_split(x, count) for x in (signal, noise)), strict=True)
+    ]
+    ratios = np.array([other / part if part > 0 else np.inf for part, other in means])
+    found = float(np.median(ratios))
+    return found if 0 < found < np.inf else None
+
+
+class Norms(NamedTuple):
+    """Squared norms of gradients as Adam sees them, |P^(-1/2) g|², a number a step."""
+
+    batch: int
+    of_one: list[float]  # the mean over the samples of a step, each alone
+    of_batch: list[float]  # of their mean gradient
+
+
+def gradient_norms(setup: Setup, like: TrainState) -> Callable[[TrainState], Norms]:
+    """A program for the norms that the noise scale is computed from, at a state of a run, on the host.
+
+    Args:
+      setup: of the run; one device computes.
+      like: a state on the host, for its shapes.
+    """
+    config, batch = setup.config, setup.train_plan.batch
+    order = np.random.default_rng(0).permutation(setup.train_plan.samples)[: batch * NORM_STEPS]
+    indices = order[: len(order) // batch * batch].reshape(-1, batch)
+
+    def squares(state: TrainState, data: Samples, index: Array) -> tuple[Array, Array]:
+        count = optax.tree_utils.tree_get_all_with_path(state.opt_state, "count")[0][1]
+        unbiased = -jnp.expm1(jnp.maximum(count, 1) * math.log(config.optim.beta2))
+        scales = jax.tree.map(
+            lambda v: jnp.sqrt(v / unbiased) + config.optim.epsilon, optax.tree_utils.tree_get(state.opt_state, "nu")
+        )
+
+        def norm(index: Array) -> Array:
+            keys = jax.vmap(lambda sample: jax.random.fold_in(jax.random.key(0), sample))(index)
+            samples = take(data, index)
+            gradient = jax.grad(lambda params: compilation.losses(setup.workload, params, samples, keys).mean())(state.params)
+            return jax.tree.reduce(jnp.add, jax.tree.map(lambda g, scale: jnp.sum(g**2 / scale), gradient, scales))
+
+        return lax.map(lambda one: norm(one[None]), index).mean(), norm(index)
+
+    data = jax.device_put(compilation.cast(config, setup.workload.data.train))
+    compiled = jax.jit(squares).lower(like, data, indices[0]).compile()
+
+    def norms(state: TrainState) -> Norms:
+        found = [compiled(state, data, index) for index in indices]
+        return Norms(batch, [float(one) for one, _ in found], [float(many) for _, many in found])
+
+    return norms
+
+
+def noise_of(norms: Norms) -> float | None:
+    """The noise scale in samples; None where the norms say none."""
+    return noise_scale(1, np.array(norms.of_one), norms.batch, np.array(norms.of_batch))

@@ -1,0 +1,167 @@
+"""What a run leaves behind for people and programs to compare: `record.json` and `history.csv`."""
+
+import csv
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gmmae.config.schema import LOSS
+from gmmae.system.files import write_text
+from gmmae.system.json_files import checked
+
+SCHEMA_VERSION = 1
+
+
+class Epoch(NamedTuple):
+    """One row of `history.csv`; steps, samples and clocks are totals since the beginning of the run."""
+
+    epoch: int  # counted from 1
+    steps: int
+    samples: int
+    lr: float  # at the epoch's last step
+    train_loss: float  # mean over the epoch's samples, each before its step's update
+    val_loss: float  # after the epoch, every validation sample counted once
+    compile_s: float
+    train_s: float
+    eval_s: float
+    checkpoint_s: float
+    total_s: float
+    metrics: Mapping[str, float] = {}  # the workload's own, after the epoch; a column each, as val_NAME
+
+    def value(self, metric: str) -> float:
+        """A validation metric by name, the loss among them; NaN where the epoch has none of that name."""
+        return self.validation.get(metric, math.nan)
+
+    @property
+    def validation(self) -> dict[str, float]:
+        """The validation metrics by name, the loss first."""
+        return {LOSS: self.val_loss, **self.metrics}
+
+
+PLAIN = Epoch._fields[:-1]
+"""The columns of every history."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run. NaN and infinity are results; in JSON they are the strings "nan", "inf" and "-inf"."""
+
+    run_id: str  # hash of what determines the run
+    arm: str
+    seed: int
+    devices: int  # the number that the arm reckons with
+    processes: int
+    device_kind: str
+    oversubscribed: bool  # several devices of one CPU, which also one could use all of: the times are no measure of scaling
+    global_batch: int
+    device_batch: int
+    padding: int  # empty slots of all devices in a full step
+    steps_per_epoch: int
+    learning_rate: float  # after any warmup, before any decay
+    parameters: int
+    train_samples: int
+    validation_samples: int
+    target: float
+    metric: str = LOSS  # what the target and the best epoch are about
+    goal: str = "below"  # the side of the target that the metric is to come to
+    base_batch: int = 0  # global batch of one device; 0: written by a version that kept neither this nor the next
+    wanted_batch: int = 0  # that the arm asks for: more than `global_batch` where that is clipped to the training set
+    virtual: bool = False  # fewer devices computed the batch of `devices`: the same losses, but the times are theirs
+    stop_reason: str | None = None  # None while the run goes on
+    epochs: int = 0
+    final_train_loss: float | None = None
+    final_val_loss: float | None = None
+    best_val_loss: float | None = None
+    best_epoch: int | None = None  # by the metric; `best_val_loss` is the loss after it
+    best_metrics: dict[str, float] = field(default_factory=dict)  # the workload's own after that epoch
+    final_metrics: dict[str, float] = field(default_factory=dict)
+    target_epoch: int | None = None  # the first to reach the target; before `epochs` where the target was raised since
+    time_to_target_s: float | None = None  # train_s + eval_s after that epoch; None unless the target was reached
+    init_from: dict[str, Any] = field(default_factory=dict)  # whose parameters it began with: run, run_id, epoch, sha256
+    clocks: dict[str, float] = field(default_factory=dict)  # seconds by section
+    versions: dict[str, str] = field(default_factory=dict)
+    git_commit: str | None = None
+    machine: str = ""  # the accelerator, or the processor and the cores that the first process may use
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def final_value(self) -> float | None:
+        """The metric after the last epoch."""
+        return self.final_val_loss if self.metric == LOSS else self.final_metrics.get(self.metric)
+
+    @property
+    def best_value(self) -> float | None:
+        """The metric after the best epoch."""
+        return self.best_val_loss if self.metric == LOSS else self.best_metrics.get(self.metric)
+
+    @property
+    def clipped(self) -> bool:
+        """The global batch is the whole training set, because the arm asks for more."""
+        return self.wanted_batch > self.global_batch
+
+
+def to_json(record: Record) -> str:
+    """The record as strict JSON."""
+    return json.dumps(plain(record), indent=2, allow_nan=False) + "\n"
+
+
+def from_json(text: str) -> Record:
+    """The record that `to_json` wrote."""
+    return from_plain(json.loads(text))
+
+
+def plain(record: Record) -> dict[str, Any]:
+    """The record as a dictionary of what strict JSON can say."""
+    return {key: _plain(value) for key, value in asdict(record).items()}
+
+
+def from_plain(data: dict[str, Any]) -> Record:
+    """The record that `plain` made, or a version before it, whose target was `target_loss`.
+
+    Keys of newer schema versions are ignored.
+
+    Raises:
+      ValueError: a field is missing, or has a value of another type.
+    """
+    data = ({"target": data["target_loss"]} if "target_loss" in data else {}) | data
+    known = {item.name: data[item.name] for item in fields(Record) if item.name in data}
+    results = [key for key in known if key.endswith(("_loss", "_metrics"))]
+    return checked(Record, known | {key: _number(known[key]) for key in results}, any_number=results)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _number(each) for key, each in value.items()}
+    return float(value) if isinstance(value, str) else value
+
+
+def write_history(path: Path, history: Iterable[Epoch], metrics: Iterable[str] = ()) -> None:
+    """Writes `history.csv` anew, as after a resume, with a column for each of the metrics; the run then appends to it."""
+    lines = [",".join([*PLAIN, *(f"val_{name}" for name in metrics)]), *map(history_line, history)]
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def history_line(row: Epoch) -> str:
+    """One row, every float to the last digit."""
+    return ",".join(map(repr, (*row[:-1], *row.metrics.values())))
+
+
+def read_history(path: Path) -> list[Epoch]:
+    """The rows of a `history.csv`."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return [_epoch(row) for row in csv.DictReader(file)]
+
+
+def _epoch(row: dict[str, str]) -> Epoch:
+    numbers = [float(row[key]) for key in PLAIN[3:]]
+    metrics = {key.removeprefix("val_"): float(value) for key, value in row.items() if key not in PLAIN}
+    return Epoch(int(row["epoch"]), int(row["steps"]), int(row["samples"]), *numbers, metrics=metrics)

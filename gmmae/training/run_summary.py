@@ -1,0 +1,182 @@
+"""What is known of a run before its first epoch: for the record, and in words for the person who started it."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+
+from gmmae.config.schema import Config, StopConfig
+from gmmae.scaling.identity import run_id
+from gmmae.scaling.strategies import rate_text
+from gmmae.system import nvidia
+from gmmae.system.environment import cores
+from gmmae.system.errors import InputError
+from gmmae.system.provenance import git_commit, machine, versions
+from gmmae.training.compilation import Setup, parameter_count
+from gmmae.training.records import Record
+from gmmae.training.step import TrainState
+
+
+def new_record(setup: Setup, state: TrainState) -> Record:
+    """The record of a run that has not begun."""
+    config, devices, plan = setup.config, setup.devices, setup.arm_plan
+    return Record(
+        run_id=run_id(config),
+        arm=config.arm,
+        seed=config.seed,
+        devices=plan.devices,
+        virtual=config.parallel.virtual > 0,
+        processes=jax.process_count(),
+        device_kind=devices.kind,
+        oversubscribed=devices.oversubscribed,
+        base_batch=config.optim.base_batch,
+        wanted_batch=setup.strategy.wanted_batch,
+        global_batch=plan.batch,
+        device_batch=plan.device_batch,
+        padding=plan.padding,
+        steps_per_epoch=plan.steps,
+        learning_rate=setup.strategy.rates.peak,
+        parameters=parameter_count(state.params),
+        train_samples=plan.samples,
+        validation_samples=setup.eval_plan.samples,
+        target=config.stop.target,
+        metric=config.stop.metric,
+        goal=config.stop.goal,
+        versions=versions(),
+        git_commit=git_commit(),
+        machine=machine(devices.kind),
+    )
+
+
+def require_same_path(earlier: Record | None, now: Record) -> None:
+    """Refuses to go on with a run on devices that would change what its steps compute.
+
+    An arm whose batch follows the number of devices may be asked for "all there are": the configuration is the same then.
+
+    Raises:
+      InputError: global batch or learning rate differ from the earlier part of the run.
+    """
+    if earlier is None or (earlier.global_batch, earlier.learning_rate) == (now.global_batch, now.learning_rate):
+        return
+    mend = "use as many devices as before, or" if earlier.devices != now.devices else "another version's rule chose them:"
+    raise InputError(
+        f"a resumed run of arm {now.arm} must keep its global batch and learning rate, {earlier.global_batch} and "
+        f"{earlier.learning_rate:g} on {earlier.devices} devices; got {now.global_batch} and {now.learning_rate:g} on "
+        f"{now.devices}: {mend} give another workdir"
+    )
+
+
+def require_metric(stop: StopConfig, validation: Mapping[str, float]) -> None:
+    """Refuses to watch a metric that the workload does not have.
+
+    Raises:
+      InputError: likewise.
+    """
+    if stop.metric not in validation:
+        raise InputError(
+            f"stop.metric must be one of {', '.join(validation)}, which this workload's validation gives; got {stop.metric!r}"
+        )
+
+
+def require_checkpoint(earlier: Record | None, found: bool, folder: Path) -> None:
+    """Refuses to begin again in silence what was asked to go on.
+
+    Args:
+      earlier: the record of the run so far.
+      found: a checkpoint has been read.
+      folder: where they are.
+
+    Raises:
+      InputError: the run has epochs behind it, and no checkpoint.
+    """
+    if earlier is not None and earlier.epochs and not found:
+        raise InputError(
+            f"workdir must hold a checkpoint for its run to go on after epoch {earlier.epochs}; got none in {folder} (a sweep "
+            "removes those of finished cells unless keep_checkpoints is true): give another workdir, or delete this one to "
+            "begin again"
+        )
+
+
+def resume_warnings(config: Config, earlier: Record | None, now: Record) -> list[str]:
+    """Lines that say why a resumed run with the exact reduction may not have the bits of one that nobody interrupted."""
+    if earlier is None or not config.parallel.exact:
+        return []
+    found = {"the device": (earlier.device_kind, now.device_kind)}
+    found |= {name: (earlier.versions.get(name, "missing"), version) for name, version in now.versions.items()}
+    differing = [f"{name} was {was} and is {now}" for name, (was, now) in found.items() if was != now]
+    return [f"warning: bits may differ from those of one run throughout: {', '.join(differing)}"] if differing else []
+
+
+def facts(setup: Setup, record: Record, root: Path, done: int) -> dict[str, str]:
+    """The start-up table: names and values in words.
+
+    Args:
+      setup, record: of the run.
+      root: its work directory.
+      done: epochs that an earlier process has finished.
+    """
+    config, plan, stop = setup.config, setup.arm_plan, setup.config.stop
+    return {
+        "run": f"{record.run_id} in {root}" + (f", resumed after epoch {done}" if done else ""),
+        "arm": f"{config.arm}, seed {config.seed}",
+        "devices": _devices_text(setup, record),
+        **_gpu_text(setup),
+        "global batch": _batch_text(setup),
+        **_reduction_text(setup),
+        "learning rate": rate_text(setup.strategy.rates, config.optim.learning_rate),
+        "steps per epoch": f"{plan.steps}"
+        + (f", the last of {plan.counts[-1]} samples" if plan.counts[-1] != plan.batch else ""),
+        "parameters": f"{record.parameters:,}" + _origin_text(record),
+        "workload": config.workload,
+        "data": _data_text(setup, record),
+        "stops at": (f"validation {stop.metric} {SIGNS[stop.goal]} {stop.target:g}, or " if stop.target else "")
+        + f"{stop.max_epochs} epochs",
+    }
+
+
+SIGNS = {"below": "≤", "above": "≥"}
+
+
+def _origin_text(record: Record) -> str:
+    origin = record.init_from
+    return f", at first the best of {origin['run']}, of its epoch {origin['epoch']}" if origin else ""
+
+
+def _data_text(setup: Setup, record: Record) -> str:
+    leaves = jax.tree.leaves(setup.workload.data.train)
+    shapes = ", ".join("×".join(map(str, leaf.shape[1:])) or "one number" for leaf in leaves)
+    about = f"{setup.workload.about}, " if setup.workload.about else ""
+    return f"{about}{record.train_samples} for training and {record.validation_samples} for validation, each {shapes}"
+
+
+def _devices_text(setup: Setup, record: Record) -> str:
+    count = setup.devices.count
+    real = f"{count} × {record.device_kind}"
+    a_core = record.oversubscribed and record.processes == 1 and count <= cores()
+    if record.virtual:
+        real += ", one a core," if a_core else ""
+        return f"{record.devices}, virtual: {real} compute{'s' * (count == 1)} their batch, so times are no measure of scaling"
+    shared = " (virtual: they share the processor, so times are no measure of scaling)" if record.oversubscribed else ""
+    return f"{real}, one a core" if a_core else f"{real}{shared}"
+
+
+def _gpu_text(setup: Setup) -> dict[str, str]:
+    line = nvidia.unused(setup.devices.platform, os.environ)
+    return {"GPU": line} if line else {}
+
+
+def _batch_text(setup: Setup) -> str:
+    plan = setup.arm_plan
+    padding = f", {plan.padding} of the slots padded" if plan.padding else ", no padding"
+    return f"{setup.strategy.batch_text()} = {plan.devices} × {plan.device_batch} a device{padding}"
+
+
+def _reduction_text(setup: Setup) -> dict[str, str]:
+    if not setup.config.parallel.exact:
+        return {}
+    plan = setup.train_plan
+    padding = f", {plan.padding} of the slots padded" if plan.padding else ""
+    return {
+        "reduction": f"exact: {plan.devices} shards of {plan.device_batch}{padding}; the same bits on any number of devices"
+    }

@@ -1,0 +1,141 @@
+"""TensorBoard: losses, metrics, what the workload shows, and HParams, in one run; charts that compare several."""
+
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from tensorboardX import SummaryWriter
+from tensorboardX.summary import hparams
+
+from gmmae.config.schema import LOSS
+from gmmae.training.records import Epoch, Record
+from gmmae.workloads.interface import Events
+
+SCALARS = {"loss/train": "train_loss", "loss/validation": "val_loss", "optimiser/learning_rate": "lr"}
+RESULTS = {"result/time_to_target_s": "time_to_target_s", "result/epochs": "epochs", "result/best_val_loss": "best_val_loss"}
+QUEUE = 10_000
+FLUSH_S = 1
+"""Between two times that what has been written is made sure to be on the disk."""
+TIMES = {f"time/{name}": name for name in ("train_s", "eval_s", "total_s")}
+
+
+def training_s(row: Epoch) -> float:
+    """The seconds of training and validation up to the end of an epoch: what a time to the target is made of."""
+    return row.train_s + row.eval_s
+
+
+class TensorBoard:
+    """Events of one run under a folder.
+
+    Events carry the run's own clock, so that TensorBoard's axis "Relative" shows seconds of training: neither compiling nor a
+    pause between two processes of a run is among them, and a run that is written afterwards has the times that it took.
+
+    Args:
+      folder: made when needed.
+      parameters: the run's hyperparameters by name, for the HParams tab.
+      start: the epoch to go on from. Whatever an earlier process has written of it and of later ones is purged, so all of
+        that has to come again.
+      metric: that the target is about; one of the workload's has columns of its own in the HParams tab, beside the losses.
+      times: tags of an epoch's clocks, each with its field of `Epoch`.
+      results: tags of the outcome, each with its field of `Record`.
+      clock: seconds since the start at the end of an epoch; None: events carry the time at which they are written.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        parameters: Mapping[str, Any],
+        start: int = 0,
+        metric: str = LOSS,
+        times: Mapping[str, str] = TIMES,
+        results: Mapping[str, str] = RESULTS,
+        clock: Callable[[Epoch], float] | None = training_s,
+    ):
+        self._clock, self._start, self._now = clock, _first_start(folder), None
+        own = {} if metric == LOSS else {f"result/best_{metric}": "best_value"}
+        self._epoch_tags, self._result_tags = {**SCALARS, **times}, {**results, **own}
+        # A queue that never fills: where the disk is full the thread that empties it ends, and a full one would wait for ever.
+        self._writer = SummaryWriter(str(folder), purge_step=start, flush_secs=FLUSH_S, max_queue=QUEUE)
+        self._next_flush = 0.0
+        # SummaryWriter.add_hparams would open a run of its own, named by the time, for the same purpose.
+        plain = {key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in parameters.items()}
+        # A warning for each NaN: here they are results, and the record says so.
+        logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)
+        assert self._writer.file_writer is not None
+        columns = [*SCALARS, *(f"metric/{metric}" for _ in own), *self._result_tags]
+        for summary in hparams(plain, dict.fromkeys(columns, 0.0)):
+            self._writer.file_writer.add_summary(summary)
+
+    def epoch(self, row: Epoch) -> None:
+        """The scalars of an epoch; they are on disk about a second later.
+
+        Raises:
+          OSError: earlier ones cannot be written.
+        """
+        self._now = self._start + self._clock(row) if self._clock else None
+        for tag, name in self._epoch_tags.items():
+            self._writer.add_scalar(tag, getattr(row, name), row.epoch, self._now)
+        for name, value in row.metrics.items():
+            self._writer.add_scalar(f"metric/{name}", value, row.epoch, self._now)
+        if time.monotonic() >= self._next_flush:  # it waits for the disk, longer than a short epoch takes
+            self._writer.flush()  # of what has arrived so far: a full disk shows here, in the caller's thread
+            self._next_flush = time.monotonic() + FLUSH_S
+
+    def events(self, epoch: int, events: Events) -> None:
+        """What the workload shows after an epoch; values that are not finite are left out of histograms."""
+        for tag, value in events.scalars.items():
+            self._writer.add_scalar(tag, value, epoch, self._now)
+        for tag, values in events.histograms.items():
+            if values.size and np.isfinite(values).all():
+                self._writer.add_histogram(tag, values, epoch, walltime=self._now)
+        for tag, image in events.images.items():
+            self._writer.add_image(tag, image, epoch, self._now, dataformats="HW" if image.ndim == 2 else "HWC")
+
+    def result(self, record: Record) -> None:
+        """The outcome of a run, for the columns of the HParams tab; what the run did not reach is left out."""
+        for tag, name in self._result_tags.items():
+            value = getattr(record, name)
+            if value is not None:
+                self._writer.add_scalar(tag, value, record.epochs, self._now)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Point(NamedTuple):
+    """Of a line in a chart."""
+
+    time_s: float  # since the start
+    value: float
+
+
+def write_charts(
+    folder: Path, title: str, charts: Mapping[str, str], lines: Mapping[str, Mapping[str, Sequence[Point]]]
+) -> None:
+    """Charts for the tab Custom Scalars; TensorBoard draws in one all lines of one tag, in a colour for each run.
+
+    Args:
+      folder: where each run has a folder.
+      title: above all charts.
+      charts: a tag for each title of a chart.
+      lines: by run and tag; points are steps, counted from 0.
+    """
+    start = time.time()
+    layout = {title: {name: ["Multiline", [f"^{re.escape(tag)}$"]] for name, tag in charts.items()}}
+    for place, (run, by_tag) in enumerate(lines.items()):
+        with SummaryWriter(str(folder / run)) as writer:
+            if not place:
+                writer.add_custom_scalars(layout)
+            for tag, points in by_tag.items():
+                for step, point in enumerate(points):
+                    writer.add_scalar(tag, point.value, step, start + point.time_s)
+
+
+def _first_start(folder: Path) -> float:
+    """When the first process of the run began, by the names of its files of events; now, where there are none."""
+    names = (re.match(r"events\.out\.tfevents\.(\d+)", path.name) for path in folder.glob("events.out.tfevents.*"))
+    return min((float(name[1]) for name in names if name), default=time.time())

@@ -1,0 +1,235 @@
+"""What a Python program uses of gmmae: configure, train, load. `docs/api.md` shows it."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gmmae.config.schema import LOSS, Config, changed, flatten
+from gmmae.system.errors import InputError
+from gmmae.system.null_object import IDLE
+from gmmae.training.records import Record
+from gmmae.training.workdir import WorkDir
+from gmmae.workloads.configuration import on_its_data, read_config
+from gmmae.workloads.interface import Params, Samples, Workload
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jax import Array
+
+    from gmmae.models.losses import PointLoss
+
+MIXTURE = ("weights", "means", "covariances")
+"""What a workload that finds mixtures says of a sample."""
+
+
+def train(config: Config, workdir: str | Path, *, quiet: bool = False) -> Record:
+    """Trains to the end, or resumes what is in the work directory, on all devices; draws the figures.
+
+    Args:
+      config: from `configure`.
+      workdir: the run's folder.
+      quiet: prints nothing.
+
+    Returns:
+      The record, as in `record.json`.
+
+    Raises:
+      InputError: the configuration does not fit the machine, the data or the work directory.
+    """
+    from gmmae.multihost.distributed import joined
+
+    with joined(config, "gmmae.train") as group:
+        from gmmae.training import figures, terminal
+        from gmmae.training.loop import run
+
+        record = run(config, Path(workdir), IDLE if quiet or not group.primary else terminal.display(), group)
+    if group.primary:
+        figures.draw(config, record, WorkDir(Path(workdir)))
+    return record
+
+
+class Trained(NamedTuple):
+    """A trained model.
+
+    Attributes:
+      config, record: of its run.
+      workload: its functions and its data.
+      params: the best ones, on the host.
+    """
+
+    config: Config
+    record: Record
+    workload: Workload
+    params: Params
+
+    def losses(self, samples: Samples) -> "np.ndarray":
+        """One loss a sample. `samples` are as in `workload.data`."""
+        return self._applied(self.workload.losses, samples, None)
+
+    def metrics(self, samples: Samples) -> "Mapping[str, np.ndarray]":
+        """One value a sample for each metric of the workload."""
+        return self._applied(self.workload.metrics, samples)
+
+    def evaluate(self, samples: Samples) -> "Mapping[str, np.ndarray]":
+        """One value a sample for the loss, which is the first, and for each metric."""
+        from gmmae.training import compilation
+
+        found = self._applied(partial(compilation.values, self.workload), samples)
+        return {LOSS: found[LOSS], **found}  # JAX puts names in order
+
+    def describe(self, samples: Samples) -> "Mapping[str, np.ndarray]":
+        """What the workload says of samples; of nodules: their mixtures (weights, means, covariances) and densities."""
+        if self.workload.describe is None:
+            raise InputError(f"a workload must have `describe` to describe samples; got {self.config.workload}, which has none")
+        return self._applied(self.workload.describe, samples)
+
+    def refine(self, samples: Samples, steps: int = 30) -> "Mapping[str, np.ndarray]":
+        """As `describe`, of nodules, with each mixture polished by so many steps of Adam (`gmmae.models.refine`).
+
+        Besides: `loss_before` and `loss` of each sample, before these steps and after them, and the `seconds` they took.
+        """
+        import numpy as np
+
+        from gmmae.models.losses import LOSSES
+
+        described = self.describe(samples) if self.workload.describe else {}
+        loss = LOSSES.get(getattr(self.config.settings, "loss", ""))
+        if loss is None or not {"inputs", *MIXTURE} <= described.keys():
+            raise InputError(
+                "a workload must describe samples by inputs, weights, means and covariances, and have a setting loss, one of "
+                f"{', '.join(LOSSES)}, for mixtures to be refined; got {self.config.workload}"
+            )
+        covariances = described["covariances"]
+        diagonal = not covariances[..., ~np.eye(covariances.shape[-1], dtype=bool)].any()
+        refined = partial(self._refined, point_loss=loss, steps=steps, diagonal=diagonal)
+        start = {name: described[name] for name in ("inputs", *MIXTURE)}
+        results, seconds = zip(*self._batches(refined, start), strict=True)
+        of_each = np.repeat(seconds, [len(result["loss"]) for result in results]) / len(results[0]["loss"])
+        return {**described, **_joined(results), "seconds": of_each}
+
+    def _refined(
+        self, _: Params, start: "dict[str, Array]", *, point_loss: "PointLoss", steps: int, diagonal: bool
+    ) -> "dict[str, Array]":
+        from gmmae.models.mixture import Mixture
+        from gmmae.models.refine import refine
+
+        model = getattr(self.config.settings, "model", None)
+        mixture, floor = Mixture.of(*(start[name] for name in MIXTURE)), getattr(model, "sigma_floor", 0.25)
+        found = refine(mixture, start["inputs"], point_loss, steps=steps, sigma_floor=floor, diagonal=diagonal)
+        mixtures = (found.mixture.weights, found.mixture.means, found.mixture.covariances)
+        losses = {"loss_before": found.before, "loss": found.after}
+        return {**dict(zip(MIXTURE, mixtures, strict=True)), "density": found.density, **losses}
+
+    def _applied(self, function: Callable[..., Any], samples: Samples, *more: Any) -> Any:
+        return _joined([result for result, _ in self._batches(function, samples, *more)])
+
+    def _batches(self, function: Callable[..., Any], samples: Samples, *more: Any) -> list[tuple[Any, float]]:
+        """What a function of parameters and samples gives of so many samples at a time, on the host, and the seconds it took.
+
+        It is computed as the run's validation is: in its precision, by one compiled program.
+        """
+        import jax
+        import numpy as np
+
+        from gmmae.training import compilation
+        from gmmae.training.step import take
+        from gmmae.workloads.registry import count
+
+        total, found = count(samples), []
+        batch = min(total, compilation.EVAL_DEVICE_BATCH)
+        with compilation.arithmetic(self.config):
+            params, samples = jax.device_put(self.params), compilation.cast(self.config, samples)
+            program = jax.jit(function).lower(params, take(samples, np.arange(batch)), *more)
+            if total > batch:
+                _require_samples(jax.tree.leaves(program.out_info), batch)
+            program = program.compile()
+            for first in range(0, total, batch):
+                index = np.minimum(np.arange(first, first + batch), total - 1)  # the last batch repeats its last sample
+                start = time.perf_counter()
+                result = jax.device_get(program(params, take(samples, index), *more))
+                seconds, left = time.perf_counter() - start, total - first
+                found.append((result if left >= batch else jax.tree.map(lambda array: array[:left], result), seconds))  # noqa: B023
+        return found
+
+
+def _require_samples(arrays: Sequence[Any], batch: int) -> None:
+    if wrong := [array.shape for array in arrays if array.shape[:1] != (batch,)]:
+        raise InputError(
+            f"a workload's functions must give one entry a sample to be used on more than {batch} samples; got the shape "
+            f"{wrong[0]} for {batch}: give fewer samples at a time"
+        )
+
+
+def _joined(results: Sequence[Any]) -> Any:
+    """What a function gave of several batches, as if of one."""
+    import jax
+    import numpy as np
+
+    return results[0] if len(results) == 1 else jax.tree.map(lambda *arrays: np.concatenate(arrays), *results)
+
+
+def load(workdir: str | Path, **changes: Any) -> Trained:
+    """The best parameters of a run, with the workload that they belong to; its data are loaded too.
+
+    Works in any interpreter, whatever devices and reduction the run had, and changes nothing in its folder.
+
+    Args:
+      workdir: the folder of a run that you trust: the Python that it names is executed.
+      changes: of the configuration, as in `configure`: `data__root="elsewhere"` for other data.
+
+    Raises:
+      InputError: the folder holds no run with a checkpoint that can be read and finite parameters, or a change has an unknown
+        key.
+    """
+    own = run_config(Path(workdir))
+    keys = [key for key, _ in flatten(own)]
+    if unknown := [key for key in changes if key.replace("__", ".") not in keys]:
+        raise InputError(f"changes must be of keys of the configuration, such as {keys[0]}; got {', '.join(unknown)}")
+    return restore(on_its_data(changed(own, **changes), own), Path(workdir))
+
+
+def run_config(workdir: Path) -> Config:
+    """The configuration of the run in a folder.
+
+    Raises:
+      InputError: there is none.
+    """
+    folder = WorkDir(workdir)
+    if not folder.config.is_file():
+        raise _no_run(folder)
+    return read_config(folder.config)
+
+
+def restore(config: Config, workdir: Path) -> Trained:
+    """The best parameters of the run in a folder, with the workload of a configuration, which may have other data.
+
+    Raises:
+      InputError: as `load`.
+    """
+    folder = WorkDir(workdir)
+    record = folder.read_record() if folder.config.is_file() else None
+    if record is None:
+        raise _no_run(folder)
+    from gmmae.training import compilation
+    from gmmae.training.checkpoint import finite, newest
+    from gmmae.workloads import registry
+
+    workload = registry.build(config)
+    found = newest(folder.checkpoints, compilation.blank_state(config, workload))
+    if found is None:
+        raise InputError(
+            f"workdir must hold a checkpoint; got none in {folder.checkpoints}: train on, or set keep_checkpoints in a sweep"
+        )
+    if not finite(found.best):
+        raise InputError(
+            f"the checkpoint {folder.checkpoints / str(len(found.progress.history))} must hold finite parameters; some of its "
+            "best ones are NaN or infinite: train again, or give another workdir"
+        )
+    return Trained(config, record, workload, found.best)
+
+
+def _no_run(folder: WorkDir) -> InputError:
+    names = f"{folder.config.name} and {folder.record.name}"
+    return InputError(f"workdir must be that of a run; got {folder.root}, which has no {names}")

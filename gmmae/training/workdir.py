@@ -1,0 +1,166 @@
+"""A run's work directory: its files by name, and whose run it is."""
+
+import json
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gmmae.config.schema import Config, StopConfig, defaults, flatten
+from gmmae.config.toml import flatten_table, to_toml
+from gmmae.scaling.identity import determining
+from gmmae.system import json_files, locks, stop_reasons
+from gmmae.system.errors import InputError
+from gmmae.system.files import remove_empty, write_text
+from gmmae.training import stopping
+from gmmae.training.records import Epoch, Record, from_plain, read_history
+
+
+class WorkDir:
+    """Paths below `root`; which of them exist depends on how far the run is."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        self.config = root / "config.toml"
+        self.lock = root / ".lock"
+        self.record = root / "record.json"
+        self.history = root / "history.csv"
+        self.tensorboard = root / "tb"
+        self.checkpoints = root / "checkpoints"
+        self.figures = root / "figures"
+        self.snapshots = self.figures / "snapshots"
+
+    def read_record(self) -> Record | None:
+        """The record, or None where none has been written.
+
+        Raises:
+          InputError: it is there and cannot be read.
+        """
+        try:
+            return json_files.read(self.record, "be a record of this program", "delete it or give another workdir", from_plain)
+        except FileNotFoundError:
+            return None
+
+    def read_rows(self) -> list[Epoch]:
+        """The rows of the history; none where it is not there, or cannot be read."""
+        try:
+            return read_history(self.history)
+        except (OSError, ValueError, TypeError, KeyError):
+            return []
+
+    @property
+    def begun(self) -> bool:
+        """Whether a run has done something here that would be lost."""
+        rows = len(self.history.read_bytes().splitlines()[:2]) - 1 if self.history.is_file() else 0  # below the head
+        return rows > 0 or (self.checkpoints.is_dir() and any(self.checkpoints.iterdir()))
+
+
+def finished(record: Record, stop: StopConfig, history: Sequence[Epoch] = ()) -> bool:
+    """Whether a run has nothing left to do under these rules.
+
+    Args:
+      record: of the run.
+      stop: the rules, which may have changed since.
+      history: of the run, by which all of them are judged again; without it only the limits of epochs and time are.
+    """
+    reason, total_s = record.stop_reason, record.clocks.get("total_s", 0.0)
+    if reason is None or reason in stop_reasons.INTERRUPTED or not record.epochs or len(history) != record.epochs:
+        limits = {"max_epochs": stop.max_epochs, "time_limit_s": stop.time_limit_s}
+        return stopping.finished(reason, record.epochs, total_s, **limits)
+    course = stopping.Course(stop)
+    for row in history:
+        course.add(row)
+    return course.stop_reason([history[-1].train_loss], total_s) == reason
+
+
+@contextmanager
+def claim(config: Config, root: Path) -> Iterator[WorkDir]:
+    """Makes the work directory, or recognises it as this run's own; no other process may enter it.
+
+    A start that fails before `begin` takes away again what it has made.
+
+    Raises:
+      InputError: it cannot be written, another process is in it, or it belongs to a run with another configuration.
+    """
+    workdir = WorkDir(root)
+    new = [path for path in (workdir.checkpoints, root, *root.parents) if not path.exists()]
+    with ExitStack() as held:
+        held.callback(remove_empty, new)
+        with writable(root):
+            root.mkdir(parents=True, exist_ok=True)
+            new_lock = not workdir.lock.exists()
+            held.enter_context(alone(workdir.lock, "run"))
+        if new_lock:
+            held.callback(_remove_lock, workdir)
+        if workdir.config.exists() and workdir.begun:
+            _require_same_run(config, workdir.config)
+        yield workdir
+
+
+def begin(config: Config, workdir: WorkDir) -> None:
+    """Makes a claimed work directory the run's own: its start has succeeded.
+
+    Raises:
+      InputError: it cannot be written.
+    """
+    with writable(workdir.root):
+        workdir.snapshots.mkdir(parents=True, exist_ok=True)
+        write_text(workdir.config, to_toml(config))
+
+
+@contextmanager
+def writable(root: Path) -> Iterator[None]:
+    """What fails to write says that a work directory must be one that can be written."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"workdir must be a folder that can be written; got {root} ({error.strerror or error}): give another with --workdir"
+        ) from error
+
+
+def _remove_lock(workdir: WorkDir) -> None:
+    """Removes the lock, while it is held, of a work directory in which no run has begun."""
+    if not workdir.config.exists():
+        workdir.lock.unlink(missing_ok=True)
+
+
+def alone(lock: Path, work: str) -> AbstractContextManager[None]:
+    """Holds the lock of a work directory, in which one run, sweep or plan, as `work` calls it, may work at a time.
+
+    Raises:
+      InputError: another process holds it.
+    """
+    return locks.held(lock, partial(_refuse, lock.parent, work))
+
+
+def _refuse(root: Path, work: str, holder: str) -> None:
+    raise InputError(
+        f"workdir must be worked on by one {work} at a time; got {root}, which {holder} holds: wait for it, end it, or give "
+        "another with --workdir"
+    )
+
+
+def _require_same_run(config: Config, path: Path) -> None:
+    try:
+        saved = dict(flatten_table(tomllib.loads(path.read_text(encoding="utf-8"))))
+    except ValueError as error:
+        raise InputError(f"{path} must be TOML; got {error}: mend it or give another --workdir") from error
+    if changes := differences(dict(flatten(defaults(config))) | saved, determining(config)):
+        raise InputError(
+            f"workdir must hold a run of the same configuration; got {path.parent} where {changes}: give another --workdir"
+        )
+
+
+def differences(saved: dict[str, Any], wanted: dict[str, Any]) -> str:
+    """What a saved configuration has otherwise than is wanted, in words; empty where nothing is.
+
+    >>> differences({"seed": 0, "devices": [1, 2]}, {"seed": 3, "devices": (1, 2)})
+    'seed was 0, now 3'
+    """
+    saved, wanted = (json.loads(json.dumps(values)) for values in (saved, wanted))  # tuples are lists, as in TOML
+    changes = [f"{key} was {saved.get(key)!r}, now {value!r}" for key, value in wanted.items() if saved.get(key) != value]
+    more = f"; and {len(changes) - 3} more" if len(changes) > 3 else ""
+    return "; ".join(changes[:3]) + more

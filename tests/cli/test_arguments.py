@@ -1,0 +1,484 @@
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from gmmae.cli.arguments import (
+    MISSING,
+    SweepRequest,
+    parse,
+    parse_report,
+    parse_sweep,
+    parse_train,
+    parse_with_config,
+    read_sweep,
+)
+from gmmae.cli.data import parse_inspect, parse_prepare, parse_synth
+from gmmae.cli.judge import JudgeArguments
+from gmmae.cli.plan import PlanArguments
+from gmmae.cli.words import as_words
+from gmmae.config.schema import Config, flatten
+from gmmae.config.toml import find
+from gmmae.scaling import strategies
+from gmmae.sweep.grid import SweepConfig
+from gmmae.system.errors import InputError
+from gmmae.workloads import nodules
+from gmmae.workloads.configuration import read_config
+from gmmae.workloads.registry import configuration
+
+DEFAULT = configuration()
+CONFIGS = Path(__file__).parent.parent.parent / "configs"
+
+
+@pytest.fixture
+def toml(tmp_path):
+    """Writes a TOML file and returns its path."""
+
+    def write(text):
+        path = tmp_path / "mine.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def train(*arguments):
+    return parse_train(arguments, "train.py")
+
+
+# Precedence
+
+
+def test_the_command_line_wins_over_the_file_and_the_file_over_the_defaults(toml):
+    path = toml("seed = 5\n[optim]\nbase_batch = 16\nwarmup_epochs = 10\n[model]\nfilters = [8, 8, 8]")
+    config, _ = train("--config", str(path), "--optim.base-batch", "8", "--data.validation", "0.25")
+    assert config.optim.base_batch == 8  # command line over file
+    assert (config.seed, config.optim.warmup_epochs, config.settings.model.filters) == (5, 10, (8, 8, 8))  # file over defaults
+    assert config.settings.data.validation == 0.25  # command line over defaults
+    assert config.optim.learning_rate == DEFAULT.optim.learning_rate
+
+
+def test_a_value_on_the_command_line_may_mend_the_file(toml):
+    path = toml("[data]\nsize = 24\n[model]\nkernels = [9, 9, 7]")  # leaves 24 - 8 - 8 - 6 = 2 voxels
+    config, _ = train("--config", str(path), "--model.kernels", "3", "3", "3")
+    assert (config.settings.data.size, config.settings.model.kernels) == (24, (3, 3, 3))
+
+
+@pytest.mark.parametrize("spelling", [["--config", "{}"], ["--config={}"]])
+def test_the_file_can_be_given_in_two_ways(toml, spelling):
+    path = toml("seed = 5")
+    assert train(*(part.format(path) for part in spelling))[0].seed == 5
+
+
+@pytest.mark.parametrize("key", ["max-epochs", "max_epochs"])
+def test_hyphens_and_underscores_are_one(toml, key):
+    assert read_config(toml(f"[stop]\n{key} = 7")) == dataclasses.replace(
+        DEFAULT, stop=dataclasses.replace(DEFAULT.stop, max_epochs=7)
+    )
+    assert train(f"--stop.{key}", "7")[0].stop.max_epochs == 7
+
+
+def test_values_of_every_kind_are_read(toml):
+    lines = ["[data]", "validation = 0.5", "window = [-1200, 300]", "[log]", "tensorboard = false", "figure_epochs = []"]
+    config = read_config(toml("\n".join([*lines, "[optim]", "epsilon = 1e-7"])))
+    assert (config.settings.data.validation, config.settings.data.window) == (0.5, (-1200.0, 300.0))
+    assert (config.log.tensorboard, config.log.figure_epochs, config.optim.epsilon) == (False, (), 1e-7)
+    assert isinstance(read_config(toml("[data]\nvalidation = 100")).settings.data.validation, int)  # a count stays a count
+
+
+def test_an_empty_file_is_the_defaults(toml):
+    assert read_config(toml("")) == DEFAULT
+
+
+def test_the_work_directory_is_named_after_the_file_unless_given(toml):
+    path = toml("")
+    assert train("--config", str(path))[1] == Path("runs/mine")
+    assert train("--config", str(path), "--workdir", "here/there")[1] == Path("here/there")
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
+def test_every_file_in_configs_is_read_by_path_and_by_name(path):
+    if path.stem.startswith("sweep"):
+        pytest.skip("a sweep's file is no run's")
+    assert find(path.stem).samefile(path)
+    assert train("--config", path.stem) == (read_config(path), Path("runs") / path.stem)
+
+
+def test_a_target_is_a_file_s_to_say_and_none_for_a_workload_alone():
+    assert train("--workload", "nodules")[0].stop.target == 0
+    targets = {path.stem: read_config(path).stop.target for path in CONFIGS.glob("*.toml") if "sweep" not in path.stem}
+    assert targets == {
+        "adrenal_shapes": 0.013,
+        "luna16_nodules": 0.0016384,
+        "paper": 0.0016384,
+        "nodules_generate": 0.0,
+        "quickstart": 0.001,
+        "unet": 0.0,
+        "unet_quick": 0.0,
+    }
+    assert sweep("--config", "sweep_luna16_nodules").config.run.stop.target == 0.0016384
+
+
+def test_quickstart_is_the_default():
+    assert train() == train("--config", "quickstart")
+
+
+# Switches
+
+PARSERS = {
+    "train": lambda words: parse_train(words, "train")[0],
+    "train --workload segmentation": lambda words: parse_train(["--workload", "segmentation", *words], "train")[0],
+    "sweep": lambda words: parse_sweep(words, "sweep"),
+    "sweep's file": lambda words: parse_sweep(words, "sweep").config,
+    "plan": lambda words: parse_with_config(PlanArguments, words, "plan")[0],
+    "data prepare": lambda words: parse_prepare(words, "data prepare"),
+    "data inspect": lambda words: parse_inspect(["0", *words], "data inspect"),
+    "data synth": lambda words: parse_synth(["scans", *words], "data synth"),
+    "judge": lambda words: parse(JudgeArguments(MISSING, MISSING), ["real", "made", *words], "judge"),
+}
+"""The parser of each command that has switches."""
+
+
+def values(parsed):
+    """The arguments of a command by their names on the command line."""
+    return parsed._asdict() if isinstance(parsed, SweepRequest) else dict(flatten(parsed))
+
+
+KNOWN = {
+    "train": {"data.augment", "model.fused", "distributed.auto", "log.tensorboard", "log.noise_scale"},
+    "train --workload segmentation": {"data.empty_slices"},
+    "sweep": {"dry_run", "retry"},
+    "sweep's file": {"keep_checkpoints", "run.data.augment", "run.log.tensorboard"},
+    "plan": {"tune", "data.augment"},
+    "data prepare": {"refresh", "data.augment"},
+    "data inspect": {"data.augment"},
+    "data synth": {"compressed"},
+    "judge": {"split", "data.augment"},
+}
+"""Some switches of each command; the others are found."""
+
+
+@pytest.mark.parametrize("command", PARSERS)
+def test_every_boolean_option_is_a_switch(command):
+    parse_words = PARSERS[command]
+    switches = {key for key, value in values(parse_words([])).items() if isinstance(value, bool)}
+    assert switches >= KNOWN[command]
+    for given in ([True], [False], [False, True]):  # the last one counts
+        found = values(parse_words([word for key in switches for value in given for word in as_words(key, value)]))
+        assert {key: found[key] for key in switches} == dict.fromkeys(switches, given[-1])
+
+
+@pytest.mark.parametrize("given", [["--data.augment", "True"], ["--data.augment=false"], ["--data.augment", "yes"]])
+@pytest.mark.parametrize("command", [name for name in KNOWN if "data.augment" in KNOWN[name]])
+def test_a_switch_with_a_value_is_told_what_to_write(command, given):
+    value = given[-1].rpartition("=")[2]
+    assert one_line(PARSERS[command], given) == (
+        f"--data.augment is a switch without a value: write --data.augment or --data.no-augment; got {value!r}"
+    )
+
+
+def test_an_almost_right_switch_is_told_both_forms():
+    message = one_line(train, "--no-log.tensorboard")
+    assert message.endswith("--no-log.tensorboard; did you mean --log.tensorboard or --log.no-tensorboard?")
+
+
+# Help
+
+
+def test_help_exits_with_0_and_names_every_section(toml, capsys):
+    path = toml("[optim]\nlearning_rate = 0.0123")
+    with pytest.raises(SystemExit) as caught:
+        train("--config", str(path), "--help")
+    assert caught.value.code in (0, None)
+    shown = capsys.readouterr().out
+    assert "train.py" in shown
+    for section in (*dataclasses.fields(nodules.Config), *(f for f in dataclasses.fields(Config) if f.name != "settings")):
+        assert f"--{section.name.replace('_', '-')}" in shown
+    for option in (
+        "--workdir",
+        "--config",
+        "--data.window",
+        "--optim.learning-rate",
+        "--stop.target",
+        "--log.tensorboard",
+    ):
+        assert option in shown
+    assert "0.0123" in shown  # the defaults shown are the file's
+    assert "in voxels" in shown  # a unit
+
+
+@pytest.mark.parametrize(
+    ("parse", "parts"),
+    [
+        (parse_train, ["0: finished, whether the target was reached or missed", "3: diverged or collapsed", "75: another"]),
+        (parse_sweep, ["0: every cell has a result, and a missed target is one", "4: a cell crashed or timed out"]),
+    ],
+)
+def test_help_says_what_the_exit_codes_mean(capsys, parse, parts):
+    with pytest.raises(SystemExit):
+        parse(["--help"], "gmmae")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert [part for part in parts if part not in shown] == []
+
+
+# Errors
+
+
+def one_line(call, *arguments):
+    with pytest.raises(InputError) as caught:
+        call(*arguments)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert not set(message) & set("│╭╮╰╯─")
+    assert message[0] == message[0].lower() or message.startswith("--")
+    return message
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("[optim]\nlerning_rate = 1", ["unknown key 'optim.lerning_rate'; did you mean 'optim.learning_rate'?"]),
+        ("[optim]\nlerning-rate = 1", ["did you mean 'optim.learning_rate'?"]),
+        ("[optimm]\nbase_batch = 1", ["unknown key 'optimm.base_batch'", "did you mean 'optim.base_batch'?"]),
+        ("sed = 1", ["unknown key 'sed'; did you mean 'seed'?"]),
+        ("[data]\nqqqqqq = 1", ["unknown key 'data.qqqqqq'; valid keys: data.source, data.root, data.csv"]),
+        ("[qqqqqq]\nzzzzzz = 1", ["unknown key 'qqqqqq.zzzzzz'; valid keys: arm, seed"]),
+        ("data = 3", ["unknown key 'data'"]),
+        ("[optim]\ndecay_epochs = 3", ["optim.decay_epochs must be a list; got 3"]),
+        ("[data]\nsize = []", ["data.size must be at least 4; got ()"]),
+        ("arm = ['strong']", ["arm must be a single value; got ['strong']"]),
+        ('arm = "fast"', ["arm", "'fast'", "strong", "linear-warmup"]),
+        ('[data]\nsize = "big"', ["data.size", "'big'"]),
+        ("[data]\nsize = 16.5", ["data.size", "16.5"]),
+        ('[data]\naugment = "yes"', ["data.augment must be true or false; got 'yes'"]),
+        ("[data]\naugment = 1", ["data.augment must be true or false; got 1"]),
+        ("[data]\nwindow = [1]", ["data.window must be a list of 2; got [1]"]),
+        ("[data]\nsize = 2", ["data.size must be at least 4; got 2"]),
+        ("[optim]\nlearning_rate = -1", ["optim.learning_rate must be positive; got -1.0"]),
+        ("[optim]\nlearning_rate = nan", ["optim.learning_rate must be positive; got nan"]),
+        ("a b c", ["must be TOML", "line 1"]),
+    ],
+)
+def test_an_error_in_a_file_names_the_file_the_key_and_what_is_allowed(toml, text, parts):
+    path = toml(text)
+    message = one_line(read_config, path)
+    for part in (str(path), *parts):
+        assert part in message
+    assert one_line(train, "--config", str(path)) == message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--arm", "fast"], ["arm must be one of strong, ", "tuned; got 'fast'"]),
+        (["--data.size", "big"], ["--data.size", "'big'"]),
+        (["--stop.max-epochs", "1.5"], ["--stop.max-epochs", "'1.5'"]),
+        (["--seed"], ["--seed", "missing value"]),
+        (["--data.size", "2"], ["data.size must be at least 4; got 2"]),
+        (["--optim.lerning-rate", "1"], ["--optim.lerning-rate", "did you mean --optim.learning-rate?"]),
+        (["--zzz", "1"], ["--zzz"]),
+        (["extra"], ["extra"]),
+        (["--config"], ["--config must be followed by a value"]),
+        (["--config", "nowhere"], ["--config must be a TOML file or one of", "quickstart", "'nowhere'"]),
+    ],
+)
+@pytest.mark.parametrize("columns", ["40", "200"])
+def test_an_error_on_the_command_line_is_one_line(monkeypatch, arguments, parts, columns):
+    monkeypatch.setenv("COLUMNS", columns)  # the parser draws its frame to the terminal's width
+    message = one_line(train, *arguments)
+    for part in parts:
+        assert part in message
+
+
+def test_a_file_that_is_no_text_and_a_folder_are_refused(tmp_path):
+    path = tmp_path / "binary.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    assert f"{path} must be TOML" in one_line(read_config, path)
+    assert "must be a readable file" in one_line(read_config, tmp_path)
+    assert "must be a readable file" in one_line(read_config, tmp_path / "missing.toml")
+
+
+# Sweeps
+
+
+def sweep(*arguments):
+    return parse_sweep(arguments, "gmmae sweep")
+
+
+@pytest.fixture
+def base(tmp_path):
+    """A training configuration for sweeps to begin with."""
+    path = tmp_path / "base.toml"
+    path.write_text("[optim]\nbase_batch = 8\nwarmup_epochs = 3\n[stop]\nmax_epochs = 9\n[data]\nsamples = 100", "utf-8")
+    return path
+
+
+def test_command_line_over_sweep_file_over_base_file_over_defaults(toml, base):
+    path = toml(f"base = '{base}'\ndevices = [1, 3]\n[run.optim]\nwarmup_epochs = 4\n[run.stop]\nmax_epochs = 10")
+    config = sweep("--config", str(path), "--run.stop.max-epochs", "11", "--seeds", "2", "1").config
+    assert (config.run.stop.max_epochs, config.seeds) == (11, (2, 1))  # command line
+    assert (config.run.optim.warmup_epochs, config.devices) == (4, (1, 3))  # sweep file
+    assert (config.run.optim.base_batch, config.run.settings.data.samples) == (8, 100)  # base file
+    assert (config.run.optim.learning_rate, config.arms) == (
+        DEFAULT.optim.learning_rate,
+        SweepConfig().arms,
+    )  # defaults
+
+
+def test_a_base_may_be_named_and_may_be_missing(toml):
+    assert read_sweep(toml('base = "quickstart"')).run == read_config(CONFIGS / "quickstart.toml")
+    assert read_sweep(toml("")) == SweepConfig()
+
+
+@pytest.fixture
+def own_workload(tmp_path, monkeypatch):
+    """A file with the nodules and an arm of its own."""
+    monkeypatch.setitem(strategies.ARMS, "own-root", strategies.ARMS["sqrt"])  # taken away again afterwards
+    path = tmp_path / "mine.py"
+    path.write_text("from gmmae.scaling.strategies import ARMS, Arm, batch_a_device\n"
+                    "from gmmae.workloads.nodules import Config, build\n"
+                    "ARMS['own-root'] = Arm('Own', batch_a_device, lambda k: k ** 0.25)\n")  # fmt: skip
+    return path
+
+
+def test_a_sweep_may_have_a_workload_in_place_of_its_bases_with_arms_of_its_own(toml, own_workload, monkeypatch):
+    monkeypatch.chdir(own_workload.parent)
+    path = toml('base = "quickstart"\narms = ["own-root"]\n[run]\nworkload = "mine.py"')
+    config = read_sweep(path)
+    assert config.run.workload == str(own_workload)  # not relative: cells may begin in another folder
+    assert config.arms == ("own-root",)
+    assert config.run.optim == read_config(CONFIGS / "quickstart.toml").optim
+    assert sweep("--config", str(path)).config == config
+
+
+def test_values_of_every_kind_are_read_for_a_sweep(toml):
+    lines = [
+        'mode = "throughput"',
+        'arms = ["sqrt", "weak"]',
+        "grace_s = 2",
+        "[timing]",
+        "steps = 3",
+        "device_batches = [1, 5]",
+    ]
+    config = read_sweep(toml("\n".join([*lines, "[run.model]", "filters = [4]", "kernels = [3]"])))
+    assert (config.mode, config.arms, config.grace_s) == ("throughput", ("sqrt", "weak"), 2.0)
+    assert (config.timing.steps, config.timing.device_batches, config.run.settings.model.filters) == (3, (1, 5), (4,))
+
+
+@pytest.mark.parametrize("given", [(), ("--dry-run",), ("--retry",), ("--retry", "--dry-run"), ("--retry", "--no-dry-run")])
+def test_switches_are_on_where_they_are_named(toml, given):
+    asked = sweep("--config", str(toml("")), *given)
+    assert (asked.dry_run, asked.retry) == ("--dry-run" in given, "--retry" in given)
+    assert asked.workdir == Path("runs/mine")
+
+
+def test_switches_of_a_run_are_switches_in_a_sweep_too(toml):
+    path = toml("keep_checkpoints = true\n[run.log]\ntensorboard = false")
+    asked = sweep("--config", str(path), "--run.data.augment", "--no-keep-checkpoints", "--workdir", "here")
+    assert (asked.config.run.log.tensorboard, asked.config.run.settings.data.augment) == (False, True)
+    assert not asked.config.keep_checkpoints
+    assert asked.workdir == Path("here")
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("sweep*.toml")), ids=lambda path: path.stem)
+def test_every_sweep_in_configs_is_read_by_path_and_by_name(path):
+    assert sweep("--config", path.stem) == (read_sweep(path), Path("runs") / path.stem, False, False)
+    assert sweep("--config", str(path)).config == read_sweep(path)
+
+
+def test_the_quick_sweep_is_the_default():
+    assert sweep() == sweep("--config", "sweep_quick")
+
+
+def test_the_help_of_a_sweep_names_its_options(toml, capsys):
+    with pytest.raises(SystemExit) as caught:
+        sweep("--config", str(toml("grace_s = 12.5")), "--help")
+    assert caught.value.code in (0, None)
+    shown = capsys.readouterr().out
+    for part in ("--dry-run", "--retry", "--arms", "--timing.device-batches", "--run.optim.learning-rate", "12.5"):
+        assert part in shown
+
+
+@pytest.mark.parametrize(
+    ("parse", "parts"),
+    [
+        (parse_sweep, ["names of those in configs/clusters, projected to", "cells with more get several nodes"]),
+        (parse_inspect, ["Show what is known of one nodule", "a part that only it has"]),
+    ],
+)
+def test_comments_behind_fields_with_rules_are_help_too(capsys, parse, parts):
+    with pytest.raises(SystemExit):
+        parse(["--help"], "gmmae")
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert [part for part in parts if part not in shown] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("divices = [1]", ["unknown key 'divices'; did you mean 'devices'?"]),
+        ("[run.optim]\nlerning_rate = 1", ["did you mean 'run.optim.learning_rate'?"]),
+        ("[timing]\nqqqqqq = 1", ["unknown key 'timing.qqqqqq'; valid keys: timing.device_batches, "]),
+        ("devices = 4", ["devices must be a list; got 4"]),
+        ("jobs = [1]", ["jobs must be a single value; got [1]"]),
+        ("[run.data]\nwindow = [1]", ["run.data.window must be a list of 2; got [1]"]),
+        ("devices = [2, 2]", ["devices must be one or more different numbers of at least 1; got (2, 2)"]),
+        ('mode = "fast"', ["mode", "'fast'", "virtual", "throughput"]),
+        ('arms = ["strong", "fast"]', ["arms", "'fast'"]),
+        ("[run]\nseed = 3", ["run.seed must be left to the sweep, which sets it for each cell; got 3: remove it"]),
+        ("[run.data]\nsize = 2", ["data.size must be at least 4; got 2"]),
+        ("base = 3", ["base must be a TOML file, or the name of one in configs/; got 3"]),
+        ('base = ["quickstart"]', ["base must be a TOML file, or the name of one in configs/; got ['quickstart']"]),
+        ("a b c", ["must be TOML", "line 1"]),
+    ],
+)
+def test_an_error_in_a_sweeps_file_names_the_file_the_key_and_what_is_allowed(toml, text, parts):
+    path = toml(text)
+    message = one_line(read_sweep, path)
+    for part in (str(path), *parts):
+        assert part in message
+    assert one_line(sweep, "--config", str(path)) == message
+
+
+def test_an_error_in_the_base_names_the_base(toml, tmp_path):
+    (tmp_path / "base.toml").write_text("sed = 1")
+    path = toml(f"base = '{tmp_path / 'base.toml'}'")
+    assert one_line(read_sweep, path) == f"{path}: base: {tmp_path / 'base.toml'}: unknown key 'sed'; did you mean 'seed'?"
+    assert "'nowhere'" in one_line(read_sweep, toml('base = "nowhere"'))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--run.optim.lerning-rate", "1"], ["did you mean --run.optim.learning-rate?"]),
+        (["--jobs", "many"], ["--jobs", "'many'"]),
+        (["--jobs", "2", "--mode", "measured"], ["jobs must be 1 where times are measured, mode = measured; got 2"]),
+        (["--run.arm", "weak"], ["run.arm must be left to the sweep"]),
+        (["extra"], ["extra"]),
+    ],
+)
+def test_an_error_on_the_command_line_of_a_sweep_is_one_line(arguments, parts):
+    message = one_line(sweep, *arguments)
+    for part in parts:
+        assert part in message
+
+
+def report(*arguments):
+    return parse_report(arguments, "gmmae report")
+
+
+def test_a_report_takes_a_folder_and_clusters():
+    assert (report("here").root, report("here").clusters) == (Path("here"), ())
+    assert report("here", "--clusters", "pcie", "mine.toml").clusters == ("pcie", "mine.toml")
+    assert (report("here").plan, report("here", "--plan", "plan.json").plan) == (None, Path("plan.json"))
+
+
+@pytest.mark.parametrize(("arguments", "part"), [([], "FOLDER"), (["here", "--clustres", "pcie"], "--clustres")])
+def test_an_error_on_the_command_line_of_a_report_is_one_line(arguments, part):
+    assert part.lower() in one_line(report, *arguments).lower()
+
+
+def test_a_cluster_is_a_file_or_named_in_configs():
+    assert find("pcie", "clusters").samefile(CONFIGS / "clusters" / "pcie.toml")
+    with pytest.raises(InputError, match=r"^--clusters must be a TOML file or one of ethernet_100g, .*pcie; got 'k81'$"):
+        find("k81", "clusters")

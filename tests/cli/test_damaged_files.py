@@ -1,0 +1,118 @@
+"""Files that an earlier command has written, and that have been damaged since: one line that names the file."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from gmmae.cli import main
+from gmmae.config.toml import to_toml
+from gmmae.sweep.grid import Cell
+from gmmae.system import guard
+from tests import sweeps
+from tests.small import small
+
+DEEP = "[" * 100_000
+DAMAGED = {"no text": "", "a list": "[]", "a number": "3", "null": "null", "an empty object": "{}", "deep": DEEP}
+
+
+def refusal(capsys, *arguments) -> str:
+    """The line of a command that refuses."""
+    name, *rest = map(str, arguments)
+    command = {**main.COMMANDS, "train": main.train}[name]
+    assert guard.guarded(command, rest, f"gmmae {name}") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    return error
+
+
+@pytest.fixture
+def run(tmp_path):
+    """As much of a run as is read before its checkpoint."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "config.toml").write_text(to_toml(small()))
+    return folder
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """A sweep of one cell."""
+    config = replace(sweeps.GRID, arms=("strong",), devices=(1,), seeds=(0,))
+    sweeps.reach(config, tmp_path, Cell("strong", 1, 0), 10)
+    sweeps.add_step_times(tmp_path, 1, sweeps.STEPS, sweeps.PASSES)
+    (tmp_path / "sweep.toml").write_text(to_toml(config), encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED.keys())
+def test_the_record_of_a_run(run, tmp_path, capsys, text):
+    (run / "record.json").write_text(text)
+    assert "record.json must be a record of this program" in refusal(capsys, "export", run, "--out", tmp_path / "model.zip")
+
+
+@pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED.keys())
+@pytest.mark.parametrize("name", ["records/strong-n1-seed0.json", "step_times/step-times-n1.json", "plan.json"])
+def test_a_file_of_a_sweep(sweep, capsys, name, text):
+    (sweep / name).write_text(text)
+    assert f"{sweep / name} must be " in refusal(capsys, "report", sweep)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"arm": "weak"}, "that of weak-n1-seed0"),
+        ({"outcome": "bored"}, "outcome = 'bored'"),
+        ({"epochs": "ten"}, "epochs = 'ten'"),
+        ({"clocks": None}, "clocks = None"),
+        ({"clocks": {"train_s": float("nan"), "eval_s": 1.0}}, "clocks = {'train_s': nan, 'eval_s': 1.0}"),
+    ],
+    ids=str,
+)
+def test_a_value_of_a_cells_record(sweep, capsys, change, what):
+    path = sweep / "records" / "strong-n1-seed0.json"
+    data = json.loads(path.read_text())
+    key = next(iter(change))
+    path.write_text(json.dumps(data | change if key in data else data | {"record": data["record"] | change}))
+    assert f"{path} must be a cell's record; got {what}" in refusal(capsys, "report", sweep)
+
+
+def test_a_link_to_itself_for_data(run, tmp_path, capsys):
+    (tmp_path / "data").symlink_to(tmp_path / "data")
+    (tmp_path / "nodules.py").symlink_to(tmp_path / "nodules.py")
+    data = ("--data.source", "cubes", "--data.root", tmp_path / "data")
+    assert "got " in refusal(capsys, "evaluate", run, *data)
+    assert "data" in refusal(capsys, "judge", tmp_path / "data", tmp_path / "other", "--out", tmp_path / "out")
+    assert "workload must be a file" in refusal(capsys, "train", "--workload", tmp_path / "nodules.py")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("evaluate", "RUN", "--data.root", "a\0b"),
+        ("judge", "a\0b", "other"),
+        ("data", "prepare", "--data.source", "cubes", "--data.root", "a\0b"),
+        ("sweep", "--run.data.root", "a\0b"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_nul_in_a_path(run, capsys, arguments):
+    error = refusal(capsys, *(run if word == "RUN" else word for word in arguments))
+    assert "must have no NUL character" in error
+    assert r"got 'a\x00b'" in error
+
+
+def test_a_nul_in_a_path_of_a_file(run, tmp_path, capsys):
+    (run / "config.toml").write_text(to_toml(small()).replace('root = ""', 'root = "a\\u0000b"'))
+    assert "config.toml: data.root must be without a NUL character" in refusal(capsys, "evaluate", run)
+
+
+def test_a_seed_of_a_sweep_that_no_run_takes(capsys):
+    error = refusal(capsys, "sweep", "--seeds", 2**32, "--dry-run")
+    assert "seeds must be one or more different numbers of 0 to 4294967295; got (4294967296,)" in error
+
+
+def test_a_line_end_in_the_name_of_a_folder_is_shown_in_one_line(tmp_path, capsys):
+    folder = tmp_path / "a\nb"
+    assert r"a\nb, which has no config.toml" in refusal(capsys, "evaluate", folder)

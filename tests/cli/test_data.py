@@ -1,0 +1,111 @@
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gmmae.cli.data import inspect_data, prepare_data, synth_data
+from gmmae.data.extraction.prepare import load
+from gmmae.data.settings import DataConfig
+from gmmae.data.volumes import DataError
+from gmmae.system.errors import InputError
+
+
+@pytest.fixture
+def config(tmp_path):
+    rng = np.random.default_rng(0)
+    volumes = rng.integers(-1000, 400, (3, 16, 16, 16)).astype(np.int16)
+    names = ["first", "second", "second_too"]
+    np.savez(tmp_path / "all.npz", volumes=volumes, masks=volumes > 300, names=names, diameter_mm=[5.0, 6.0, 7.0])
+    return DataConfig(
+        source="cubes", root=str(tmp_path / "all.npz"), cache=str(tmp_path / "cache"), workers=1, scan_time_limit_s=0.0
+    )
+
+
+def is_png(path):
+    return path.read_bytes().startswith(b"\x89PNG\r\n")
+
+
+def test_prepare_prints_the_summary_and_where_the_files_are(config, tmp_path):
+    text = prepare_data(config, tmp_path / "out").splitlines()
+    assert text[0] == "3 nodules in 3 groups: 3 without category"
+    assert "extracted in " in text[-3]
+    assert "% of it reading: " in text[-3]
+    assert text[-2:] == [str(tmp_path / "out" / name) for name in ("summary.json", "contact_sheet.png")]
+    assert is_png(tmp_path / "out" / "contact_sheet.png")
+    again = prepare_data(config).splitlines()
+    assert again[:-3] == text[:-3]
+    assert again[-3].startswith("found in the cache: ")
+
+
+def test_another_window_is_another_contact_sheet(config):
+    first = prepare_data(config).splitlines()[-1]
+    second = prepare_data(dataclasses.replace(config, window=(-1200.0, 600.0))).splitlines()[-1]
+    assert second.endswith("contact_sheet_-1200_600.png")
+    assert not first.endswith(second)
+
+
+@pytest.mark.parametrize(("which", "index"), [("0", 0), ("2", 2), ("second", 1), ("too", 2), ("fir", 0)])
+def test_inspect_shows_one_nodule(config, tmp_path, which, index):
+    text = inspect_data(config, which, tmp_path / "nodule.png")
+    facts = {line[:10].strip(): line[11:] for line in text.splitlines()}
+    assert facts["nodule"] == f"{index}  {['first', 'second', 'second_too'][index]}"
+    assert facts["diameter"] == f"{5 + index:.2f} mm"
+    assert facts["from"] == f"volumes[{index}]"
+    assert facts["cube"] == "16 voxels, 16.00 mm along each axis"
+    assert facts["mask"].endswith(" voxels")
+    assert facts["filled"].startswith("0.0%")
+    assert is_png(tmp_path / "nodule.png")
+
+
+@pytest.mark.parametrize(("size", "ndim"), [(16, 3), ((8, 12, 16), 3), ((12, 16), 2), (16, 1)])
+def test_data_in_their_own_unit_are_shown_in_it(config, tmp_path, size, ndim):
+    shape = DataConfig(size=size, ndim=ndim).shape
+    volumes = np.random.default_rng(0).uniform(0, 1, (3, *shape))
+    volumes[:, -1] = 1
+    np.savez(tmp_path / "all.npz", volumes=volumes, masks=volumes > 0.5)
+    config = dataclasses.replace(config, size=size, ndim=ndim, window=(0.0, 1.0))
+    text = prepare_data(config).splitlines()
+    assert sum(line.startswith("values: 1 % below 0.") for line in text) == 1
+    assert text[-1].endswith("contact_sheet_0_1.png")
+    assert is_png(Path(text[-1]))
+    facts = {line[:10].strip(): line[11:] for line in inspect_data(config, "1", tmp_path / "nodule.png").splitlines()}
+    low, high, mean = volumes[1].min(), volumes[1].max(), volumes[1].mean()
+    assert facts["values"].startswith(f"{low:g} to {high:g}, mean {mean:.4g}, centre 0.")
+    assert facts["cube"] == (
+        "16 voxels, 16.00 mm along each axis" if size == 16 else f"{str(shape)[1:-1].replace(', ', ' × ')} voxels of 1.00 mm"
+    )
+    assert "HU" not in facts
+    assert is_png(tmp_path / "nodule.png")
+
+
+@pytest.mark.parametrize(
+    ("which", "message"),
+    [("3", "'3' is in 0 names: none"), ("sec", "a number below 3, .*'sec' is in 2 names: second, second_too")],
+)
+def test_a_name_must_be_one_nodules(config, tmp_path, which, message):
+    with pytest.raises(DataError, match=message):
+        inspect_data(config, which, tmp_path / "nodule.png")
+
+
+def test_places_that_cannot_be_written_are_named(config, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"--out must be a folder that can be written; got .*file"):
+        prepare_data(config, tmp_path / "file")
+    with pytest.raises(InputError, match=r"--out must be a file that can be written; got .*file"):
+        inspect_data(config, "0", tmp_path / "file" / "x.png")
+
+
+def test_synthetic_scans_can_be_prepared_and_their_nodules_are_in_the_middle(tmp_path):
+    text = synth_data(tmp_path / "scans", 2, (2, 2), 0, 60, 128, True).splitlines()
+    assert text[0].startswith("2 scans of 60 × 128 × 128 voxels with 4 nodules, ")
+    assert len(list((tmp_path / "scans").glob("subset*/*.zraw"))) == 2
+    config = DataConfig(source="luna16", root=str(tmp_path / "scans"), cache=str(tmp_path / "cache"), workers=1, edge="2x")
+    assert prepare_data(config).startswith("4 nodules in 2 groups: ")
+    for cube in load(config, [].append).values:
+        # The edge is two diameters, so the middle quarter of it lies well within the nodule, the outer layers in the lung.
+        assert cube[6:10, 6:10, 6:10].mean() > np.median(cube) + 100
+    with pytest.raises(InputError, match=r"FOLDER must be a folder that is new or empty"):
+        synth_data(tmp_path / "scans", 1, (1, 1), 0, 60, 128, False)
+    with pytest.raises(DataError, match=r"slices and pixels must be at least 1; got 60 and 0"):
+        synth_data(tmp_path / "other", 1, (1, 1), 0, 60, 0, False)

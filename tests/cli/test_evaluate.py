@@ -1,0 +1,343 @@
+"""`gmmae evaluate`: means as the run's own validation has them, on whichever samples were asked for."""
+
+import csv
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import gmmae
+from gmmae.cli import main
+from gmmae.cli.arguments import parse_train
+from gmmae.config.schema import changed
+from gmmae.config.toml import to_toml
+from gmmae.generation.judging import bootstrap
+from gmmae.system import guard
+from gmmae.system.errors import InputError
+from gmmae.system.files import write_text
+from gmmae.training import compilation
+from gmmae.training.checkpoint import Checkpoint, Checkpoints, Progress
+from gmmae.training.loop import run
+from gmmae.training.workdir import WorkDir
+from gmmae.workloads import registry
+from gmmae.workloads.configuration import on_its_data, without_own_csv
+from tests.faults.damages import rewrite
+from tests.small import Recorder, small
+from tests.workloads.test_guide import EXAMPLE
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    return folder, run(small(stop__max_epochs=2), folder, Recorder())
+
+
+def evaluate(capsys, *arguments):
+    code = guard.guarded(main.COMMANDS["evaluate"], list(map(str, arguments)), "gmmae evaluate")
+    return code, *capsys.readouterr()
+
+
+def rows(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_mean_is_that_of_the_run_and_each_sample_has_its_row(trained, capsys):
+    folder, record = trained
+    code, printed, _ = evaluate(capsys, folder)
+    assert code == 0
+    head, loss, intervals, place = printed.splitlines()
+    assert head == f"{folder}: the parameters of epoch {record.best_epoch}, the best, on 6 validation samples"
+    table = rows(folder / "evaluation.csv")
+    values = np.array([float(row["loss"]) for row in table])
+    assert values.mean() == pytest.approx(record.best_val_loss, rel=1e-5)  # other programs round otherwise
+    assert intervals.startswith("95 % intervals resample the 6 groups (patients, or scans where none is named) of 6 samples")
+    name, mean, words = loss.split(maxsplit=2)
+    expected = bootstrap.mean(values, list(map(str, range(6))), seed=0)
+    assert name == "loss"
+    assert float(mean) == pytest.approx(values.mean(), rel=1e-5)
+    assert words == f"(95 % interval {expected.low:.4g} to {expected.high:.4g})"
+    assert place.split() == ["samples", str(folder / "evaluation.csv")]
+    assert {row["split"] for row in table} == {"validation"}
+    names = registry.build(small()).names
+    assert names is not None
+    assert [row["name"] for row in table] == list(names.validation)
+
+
+def test_all_samples_are_those_of_both_splits_in_small_batches_too(trained, tmp_path, capsys, monkeypatch):
+    folder, _ = trained
+    whole, parts = tmp_path / "whole.csv", tmp_path / "parts.csv"
+    assert evaluate(capsys, folder, "--on", "all", "--out", whole)[0] == 0
+    monkeypatch.setattr(compilation, "EVAL_DEVICE_BATCH", 4)  # the last batch is padded
+    assert evaluate(capsys, folder, "--on", "all", "--out", parts)[0] == 0
+    one, other = rows(whole), rows(parts)
+    assert [row["split"] for row in one] == ["train"] * 22 + ["validation"] * 6
+    assert [row["name"] for row in one] == [row["name"] for row in other]
+    assert len({row["name"] for row in one}) == 28
+    losses = [[float(row["loss"]) for row in table] for table in (one, other)]
+    np.testing.assert_allclose(*losses, rtol=1e-4)  # forms of a convolution depend on the batch
+    assert len(set(losses[0])) == 28
+
+
+def test_other_data_are_evaluated_whole_however_few_they_are(trained, tmp_path, capsys):
+    folder, _ = trained
+    out = tmp_path / "other.csv"
+    code, printed, _ = evaluate(capsys, folder, "--data.seed", 5, "--data.samples", 4, "--out", out)
+    assert code == 0  # the run's 6 validation samples would be too many
+    assert printed.splitlines()[0].endswith("on 3 train and 1 validation samples of other data")
+    assert len(rows(out)) == 4
+    model = gmmae.load(folder, data__seed=5, data__samples=4, data__validation=0.25)
+    expected = np.concatenate([model.losses(model.workload.data.train), model.losses(model.workload.data.validation)])
+    np.testing.assert_allclose([float(row["loss"]) for row in rows(out)], expected, rtol=1e-4)
+
+
+def test_a_list_of_the_runs_own_nodules_is_not_one_of_another_folder(tmp_path):
+    config = changed(small(), data__source="cubes", data__root=str(tmp_path), data__csv=str(tmp_path / "mine.csv"))
+    assert without_own_csv(config, config).settings.data.csv == ""
+    for csv_of in ("mine.csv", str(tmp_path / "given.csv")):
+        other = changed(config, data__csv=csv_of)
+        assert without_own_csv(other, config) == other
+    assert on_its_data(changed(config, data__root="elsewhere"), config).settings.data.csv == ""
+    assert on_its_data(changed(config, seed=9), config) == changed(config, seed=9)
+    relative = changed(config, data__csv="mine.csv")  # a name is looked for in whichever folder is read
+    assert without_own_csv(relative, relative) == relative
+
+
+def test_a_loaded_model_s_other_data_do_not_go_by_the_runs_list(tmp_path, monkeypatch):
+    own = changed(small(), data__source="cubes", data__root=str(tmp_path), data__csv=str(tmp_path / "mine.csv"))
+    write_text(WorkDir(tmp_path).config, to_toml(own))
+    monkeypatch.setattr("gmmae.training.trained.restore", lambda config, workdir: config.settings.data.csv)
+    assert gmmae.load(tmp_path) == own.settings.data.csv
+    assert gmmae.load(tmp_path, data__root="elsewhere") == ""
+    assert gmmae.load(tmp_path, data__root="elsewhere", data__csv="theirs.csv") == "theirs.csv"
+
+
+def test_another_loss_of_the_same_data_is_of_the_validation_samples(trained, tmp_path, capsys):
+    folder, record = trained
+    _, printed, _ = evaluate(capsys, folder, "--loss", "mae", "--out", tmp_path / "mae.csv")
+    assert "on 6 validation samples\n" in printed
+    assert np.mean([float(row["loss"]) for row in rows(tmp_path / "mae.csv")]) > 2 * record.best_val_loss
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory):
+    """The guide's example, trained for an epoch."""
+    root = tmp_path_factory.mktemp("mine")
+    (root / "mine.py").write_text(EXAMPLE)
+    arguments = ["--workload", str(root / "mine.py"), "--images", "96", "--stop.max-epochs", "1", "--log.no-tensorboard"]
+    config = parse_train([*arguments, "--parallel.devices", "1"], "train.py")[0]
+    return root / "run", run(config, root / "run", Recorder())
+
+
+def test_a_workload_of_ones_own_has_its_metrics_and_numbers_for_names(mine, capsys):
+    folder, record = mine
+    code, printed, _ = evaluate(capsys, folder)
+    assert code == 0
+    table = rows(folder / "evaluation.csv")
+    assert list(table[0]) == ["name", "split", "loss", "accuracy"]  # it names no groups
+    assert "95 % intervals take the 24 samples for independent of each other: the workload names no groups\n" in printed
+    assert [row["name"] for row in table] == list(map(str, range(24)))
+    assert np.mean([float(row["accuracy"]) for row in table]) == pytest.approx(record.best_metrics["accuracy"])
+    assert np.mean([float(row["loss"]) for row in table]) == pytest.approx(record.best_val_loss, rel=1e-5)
+    assert "accuracy" in printed
+
+
+def test_a_run_that_cannot_be_written_is_evaluated_all_the_same(trained, capsys):
+    folder, _ = trained
+    (folder / "evaluation.csv").unlink(missing_ok=True)
+    (folder / "evaluation.csv").mkdir()
+    code, printed, _ = evaluate(capsys, folder)
+    (folder / "evaluation.csv").rmdir()
+    assert code == 0
+    assert f"no row a sample was written: {folder} cannot be written (Is a directory); --out names another place" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "the first argument must be the work directory of a run; got nowhere, which has no config.toml"),
+        (["--on", "all"], "the first argument must be the work directory of a run; got --on, which has no config.toml"),
+        (["RUN", "--on", "some"], "some"),
+        (["RUN", "--data.sampels", "4"], "did you mean --data.samples"),
+        (["RUN", "--model.latent-dim", "5"], "must hold the model of this configuration; its arrays have other shapes"),
+        (["RUN", "--out", "missing/evaluation.csv"], "--out must be a file that can be written; got missing/evaluation.csv"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_said_in_a_line(trained, capsys, arguments, message):
+    code, _, error = evaluate(capsys, *(trained[0] if word == "RUN" else word for word in arguments))
+    assert code == 2
+    assert message in error
+    assert error.count("\n") == 1
+
+
+DISTANCES = """
+from dataclasses import dataclass
+import jax.numpy as jnp
+import numpy as np
+from gmmae.config.rules import Section
+from gmmae.workloads.interface import Splits
+from gmmae.workloads.interface import Workload
+
+@dataclass(frozen=True)
+class Config(Section):
+    groups: str = "aabbcc"  # of the validation samples
+    last: float = 6.0  # the last validation sample
+
+def build(config):
+    values = np.array([1, 1, 2, 2, 6, config.last], np.float32)
+    groups = Splits([*"xyzxyz"], [*config.groups]) if config.groups else None
+    return Workload(
+        Splits(np.zeros(6, np.float32), values), lambda key: jnp.zeros(1), lambda p, x, k: x - p[0] * 0, groups=groups
+    )
+"""
+"""A workload whose validation losses are 1, 1, 2, 2, 6 and `last`."""
+
+
+@pytest.fixture(scope="module")
+def distances(tmp_path_factory):
+    root = tmp_path_factory.mktemp("distances")
+    (root / "distances.py").write_text(DISTANCES)
+    options = ["--workload", str(root / "distances.py"), "--stop.max-epochs", "1", "--log.no-tensorboard"]
+    config = parse_train([*options, "--parallel.devices", "1", "--optim.base-batch", "2"], "train.py")[0]
+    run(config, root / "run", Recorder())
+    return root / "run"
+
+
+@pytest.mark.parametrize(
+    ("groups", "line"),
+    [
+        ("aabbcc", "95 % intervals resample the 3 groups (patients, or scans where none is named) of 6 samples; so few groups"),
+        ("abcdef", "95 % intervals resample the 6 groups (patients, or scans where none is named) of 6 samples; so few groups"),
+        ("", "95 % intervals take the 6 samples for independent of each other: the workload names no groups; so few samples"),
+    ],
+)
+def test_intervals_resample_patients_and_say_what_they_resample(distances, tmp_path, capsys, groups, line):
+    code, printed, _ = evaluate(capsys, distances, "--on", "validation", "--groups", groups, "--out", tmp_path / "out.csv")
+    assert code == 0
+    _, loss, intervals, _ = printed.splitlines()
+    expected = bootstrap.mean(np.array([1.0, 1, 2, 2, 6, 6]), [*(groups or "abcdef")], seed=0)
+    assert loss == f"loss         3 (95 % interval {expected.low:.4g} to {expected.high:.4g})"
+    assert (expected.low, expected.high) == (1, 6) if groups == "aabbcc" else expected.low > 1
+    assert intervals == f"{line} make them too narrow"
+    assert [row.get("group", "") for row in rows(tmp_path / "out.csv")] == [*(groups or [""] * 6)]
+
+
+def test_one_patient_gives_no_interval(distances, tmp_path, capsys):
+    code, printed, _ = evaluate(capsys, distances, "--on", "validation", "--groups", "aaaaaa", "--out", tmp_path / "out.csv")
+    assert code == 0
+    assert printed.splitlines()[1:3] == [
+        "loss         3",
+        "no intervals: they need at least 2 groups (patients, or scans where none is named); the 6 samples are of one",
+    ]
+
+
+def test_a_loss_that_is_not_finite_is_a_result_of_a_sound_model(distances, tmp_path, capsys):
+    code, printed, _ = evaluate(capsys, distances, "--on", "validation", "--last", "nan", "--out", tmp_path / "out.csv")
+    assert code == 0
+    assert printed.splitlines()[1] == "loss         nan (1 of 6 values is not finite)"
+    code, printed, _ = evaluate(capsys, distances, "--on", "validation", "--last", "inf", "--out", tmp_path / "out.csv")
+    assert printed.splitlines()[1] == "loss         inf (1 of 6 values is not finite)"
+
+
+def test_a_damaged_checkpoint_is_one_line_and_no_loss(trained, tmp_path):
+    """It runs in a process of its own, because the threads of a read that has failed print tracebacks beside that line."""
+    for damage in ("numbers", "index"):
+        folder = tmp_path / damage
+        shutil.copytree(trained[0], folder)
+        checkpoint = folder / "checkpoints" / "2"
+        if damage == "numbers":
+            rewrite(checkpoint, "best.params.heads.bias", np.nan)
+        else:
+            for path in (checkpoint / "arrays" / "d").iterdir():
+                path.write_bytes(path.read_bytes()[:40])
+        command = [
+            sys.executable,
+            "-c",
+            "from gmmae.cli.main import main; raise SystemExit(main())",
+            "evaluate",
+            str(folder),
+        ]
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (found.returncode, found.stdout) == (2, ""), found
+        assert found.stderr.startswith(f"error: the checkpoint {checkpoint} must be readable; reading it failed with ")
+        assert found.stderr.count("\n") == 1
+        assert not (folder / "evaluation.csv").exists()
+
+
+def test_parameters_that_are_not_finite_are_no_model(trained, tmp_path, capsys):
+    folder, record = tmp_path / "run", trained[1]
+    shutil.copytree(trained[0], folder)
+    setup = compilation.prepare(small())
+    state = compilation.initial_state(setup)
+    broken = jax.tree.map(lambda leaf: np.full_like(leaf, np.inf), state.params)
+    history = WorkDir(folder).read_rows()
+    checkpoints = Checkpoints(folder / "checkpoints", keep=1)
+    checkpoints.save(Checkpoint(state, broken, Progress([*history, history[-1]._replace(epoch=3)], {}, record.best_epoch)))
+    checkpoints.close()
+    code, printed, error = evaluate(capsys, folder)
+    assert (code, printed) == (2, "")
+    assert error == (
+        f"error: the checkpoint {folder / 'checkpoints' / '3'} must hold finite parameters; some of its best ones are NaN or "
+        "infinite: train again, or give another workdir\n"
+    )
+
+
+def test_the_rows_of_the_runs_own_validation_are_not_overwritten(trained, capsys):
+    folder, _ = trained
+    places, files = {}, {}
+    options = {
+        "own": [],
+        "train": ["--on", "train"],
+        "all": ["--on", "all"],
+        "other": ["--data.seed", 5],
+        "others": ["--data.seed", 6],
+        "validation": ["--data.seed", 5, "--on", "validation"],
+        "mae": ["--loss", "mae"],
+    }
+    for name, more in options.items():
+        code, printed, _ = evaluate(capsys, folder, *more)
+        assert code == 0
+        places[name] = Path(printed.splitlines()[-1].removeprefix("samples").strip())
+        files[name] = places[name].read_text()
+    assert len(set(places.values())) == len(options)
+    assert {name: place.read_text() for name, place in places.items()} == files
+    assert places["own"] == folder / "evaluation.csv"
+    assert places["train"] == folder / "evaluation_train.csv"
+    assert places["all"] == folder / "evaluation_all.csv"
+    assert re.fullmatch(r"evaluation_all_synthetic_[0-9a-f]{8}\.csv", places["other"].name)
+    assert re.fullmatch(r"evaluation_[0-9a-f]{8}\.csv", places["mae"].name)
+    # The same question has the same place.
+    _, printed, _ = evaluate(capsys, folder, "--data.seed", 5)
+    assert printed.endswith(f" {places['other']}\n")
+
+
+def test_the_help_says_where_the_rows_are_written(capsys):
+    with pytest.raises(SystemExit):
+        evaluate(capsys, "--help")
+    said = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "default: evaluation.csv in RUN for the run's own validation samples" in said
+
+
+def test_unknown_changes_are_refused_by_load(trained):
+    with pytest.raises(InputError, match="changes must be of keys of the configuration, such as arm; got data__sampels"):
+        gmmae.load(trained[0], data__sampels=3)
+
+
+def test_what_has_no_entry_a_sample_is_refused_where_batches_are_many(trained, monkeypatch):
+    model = gmmae.load(trained[0])
+    model = model._replace(workload=model.workload._replace(describe=lambda params, samples: {"filters": np.ones((3, 2))}))
+    assert model.describe(model.workload.data.validation)["filters"].shape == (3, 2)
+    monkeypatch.setattr(compilation, "EVAL_DEVICE_BATCH", 4)
+    with pytest.raises(InputError, match=r"one entry a sample to be used on more than 4 samples; got the shape \(3, 2\) for 4"):
+        model.describe(model.workload.data.validation)
+
+
+def test_only_mixtures_can_be_refined(mine):
+    model = gmmae.load(mine[0])
+    with pytest.raises(InputError, match="inputs, weights, means and covariances, and have a setting loss, one of msle, mse"):
+        model.refine(model.workload.data.validation)

@@ -1,0 +1,120 @@
+"""`gmmae export`: the file, loaded where there is JAX and NumPy alone, gives the model's numbers for any number of samples."""
+
+import json
+import subprocess
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+
+import gmmae
+from gmmae.cli import main
+from gmmae.cli.arguments import parse_train
+from gmmae.system import guard
+from gmmae.training import compilation
+from gmmae.training.loop import run
+from tests.small import Recorder, small
+from tests.workloads.test_guide import EXAMPLE
+
+LOAD = """
+import sys, importlib.abc
+
+class Nothing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("gmmae", "flax", "optax", "orbax", "tyro", "jaxtyping", "SimpleITK", "sklearn"):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Nothing())
+sys.path.insert(0, sys.argv[1])
+import load
+import numpy as np
+
+model = load.Model(sys.argv[2])
+with np.load(sys.argv[3]) as arrays:
+    given = dict(arrays)
+found = {}
+for count in (1, 3, 32):
+    samples = {name: array[:count] for name, array in given.items()}
+    samples = samples["only"] if list(samples) == ["only"] else samples
+    for function in model.functions:
+        arrays = model(function, samples)
+        for name, array in (arrays if isinstance(arrays, dict) else {"": arrays}).items():
+            found[f"{count} {function} {name}"] = array
+np.savez(sys.argv[4], **found)
+"""
+
+
+def exported(root, config, tmp_path, monkeypatch):
+    """Trains and exports; what the file alone gives, by number of samples, function and name, and what the model does.
+
+    The model computes them one by one, as the file does: forms of a convolution depend on the batch, and round otherwise.
+    """
+    run(config, root, Recorder())
+    assert guard.guarded(main.COMMANDS["export"], [str(root), "--out", str(tmp_path / "model.zip")], "gmmae export") == 0
+    model = gmmae.load(root)
+    samples = model.workload.data.train
+    given = samples if isinstance(samples, dict) else {"only": samples}
+    np.savez(tmp_path / "given.npz", **given)
+    with zipfile.ZipFile(tmp_path / "model.zip") as archive:
+        archive.extract("load.py", tmp_path)
+        meta = json.loads(archive.read("meta.json"))
+    names = [tmp_path, tmp_path / "model.zip", tmp_path / "given.npz", tmp_path / "found.npz"]
+    done = subprocess.run([sys.executable, "-I", "-c", LOAD, *map(str, names)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    expected = {}
+    monkeypatch.setattr(compilation, "EVAL_DEVICE_BATCH", 1)
+    for count in (1, 3, 32):
+        part = {name: array[:count] for name, array in given.items()}
+        part = part["only"] if list(part) == ["only"] else part
+        expected[f"{count} losses "] = model.losses(part)
+        expected |= {f"{count} metrics {name}": array for name, array in model.metrics(part).items()}
+        if model.workload.describe:
+            expected |= {f"{count} describe {name}": array for name, array in model.describe(part).items()}
+    with np.load(tmp_path / "found.npz") as found:
+        return model, meta, dict(found), expected
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_the_file_alone_gives_the_numbers_of_the_model(tmp_path, monkeypatch, precision):
+    config = small(data__samples=40, precision=precision, stop__max_epochs=2)
+    model, meta, found, expected = exported(tmp_path / "run", config, tmp_path, monkeypatch)
+    assert found.keys() == expected.keys()
+    assert {name.split()[0] for name in found} == {"1", "3", "32"}
+    assert {name.split()[1] for name in found} == {"losses", "describe"}
+    for name, array in found.items():
+        assert (array.dtype, array.shape) == (np.dtype(precision), expected[name].shape)
+        np.testing.assert_allclose(array, expected[name], rtol=1e-6, atol=1e-6)
+    assert (meta["run_id"], meta["dtype"], meta["platforms"]) == (model.record.run_id, precision, ["cpu", "cuda"])
+    assert meta["functions"]["describe"]["gives"]["means"] == f"{precision}[samples, 4, 3]"
+    assert meta["functions"]["losses"]["samples"] == f"{precision}[samples, 8, 8, 8]"
+
+
+def test_a_workload_of_ones_own_is_exported_with_its_metrics(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(EXAMPLE)
+    arguments = [
+        "--workload",
+        str(tmp_path / "mine.py"),
+        "--images",
+        "96",
+        "--stop.max-epochs",
+        "1",
+        "--log.no-tensorboard",
+    ]
+    config = parse_train([*arguments, "--parallel.devices", "1"], "train.py")[0]
+    _, meta, found, expected = exported(tmp_path / "run", config, tmp_path, monkeypatch)
+    assert found.keys() == expected.keys()
+    for name, array in found.items():
+        np.testing.assert_allclose(array, expected[name], rtol=1e-6, atol=1e-6)
+    assert list(meta["functions"]) == ["losses", "metrics"]
+    assert meta["functions"]["metrics"]["samples"] == {"image": "float32[samples, 8, 8]", "label": "int32[samples]"}
+
+
+def test_a_file_that_cannot_be_written_is_said_in_a_line(tmp_path, capsys):
+    run(small(stop__max_epochs=1), tmp_path / "run", Recorder())
+    out = tmp_path / "missing" / "model.zip"
+    assert guard.guarded(main.COMMANDS["export"], [str(tmp_path / "run"), "--out", str(out)], "gmmae export") == 2
+    assert (
+        capsys.readouterr().err
+        == f"error: --out must be a file that can be written; got {out} (No such file or directory): name another\n"
+    )

@@ -1,0 +1,141 @@
+"""Every command that writes, interrupted at several moments and given again: its files are those of an undisturbed call."""
+
+import os
+import re
+import shutil
+import zipfile
+
+import numpy as np
+import pytest
+
+from gmmae.cli import main
+from gmmae.config.toml import to_toml
+from gmmae.generation.judging import two_samples
+from gmmae.sweep.grid import Cell, SweepConfig
+from gmmae.sweep.runs import SweepDir
+from gmmae.system import guard
+from gmmae.training.loop import run
+from tests.generation.nodules import balls
+from tests.interrupting import Killed, full_disk, killed, moments, tree
+from tests.small import Recorder, small
+from tests.sweeps import reach
+
+CELLS = {"model__decoder": "cells", "model__cells": 2, "data__samples": 60, "data__validation": 20, "stop__max_epochs": 1}
+
+
+def call(name, *arguments):
+    return guard.guarded(main.COMMANDS[name], list(map(str, arguments)), f"gmmae {name}")
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """What the commands need: a run, nodules, scans and a sweep; and the folder that they write to."""
+    root = tmp_path_factory.mktemp("places")
+    run(small(**CELLS), root / "run", Recorder())
+    for name, seed in (("real", 0), ("generated", 1)):
+        nodules = balls(seed, 60, name)
+        known = {"names": nodules.names, "groups": nodules.groups, "categories": nodules.categories}
+        np.savez(root / f"{name}.npz", volumes=nodules.values, masks=nodules.masks, **known)  # pyright: ignore[reportArgumentType]
+    assert call("data", "synth", root / "scans", "--scans", 1, "--pixels", 96, "--slices", 60, "--nodules", 1, 1) == 0
+    assert call("generate", root / "run", "--out", root / "before", "--count", 2) == 0
+    sweep = SweepConfig(
+        run=small(stop__target=0.0016384, parallel__devices=0), arms=("strong",), devices=(1, 2), mode="measured"
+    )
+    for devices in sweep.devices:
+        reach(sweep, root / "sweep", Cell("strong", devices, 0), 3)
+    SweepDir(root / "sweep").config.write_text(to_toml(sweep))
+    return root
+
+
+NODULES = "--data.root real.npz --data.source cubes --data.size 8 --data.edge whole --data.workers 1 --data.cache cache"
+COMMANDS = {
+    "generate": "generate run --out OUT/made --count 3 --into scans",
+    "insert": "insert before scans --out OUT/made --size 8 --cache cache",
+    "describe": "describe run real.npz --out OUT/made --data.cache cache",
+    "judge": f"judge real.npz generated.npz --out OUT/made {NODULES}",
+    "evaluate": "evaluate run --out OUT/made.csv",
+    "export": "export run --out OUT/made.zip",
+    "synth": "data synth OUT/made --scans 2 --pixels 64 --slices 40",
+    "inspect": f"data inspect 0 --out OUT/made.png {NODULES}",
+    "prepare": f"data prepare --out OUT {NODULES}",
+    "report": "report OUT/sweep",
+}
+"""A word that is the name of something in `places` stands for its path, and OUT for the folder that is written to."""
+GOES_ON = ("prepare",)
+SLOW = ("describe", "judge")
+SEVERAL = ("prepare", "report")
+"""Commands that write several things, each whole; the others write one."""
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(two_samples, "REPETITIONS", 1)
+    monkeypatch.setattr("gmmae.generation.insertion.insert.SHOWN", 1)
+
+    def end(code):
+        raise SystemExit(code)
+
+    monkeypatch.setattr(os, "_exit", end)  # as after a StorageError
+
+
+def files(folder):
+    """Those of a folder, without what depends on the clock: TensorBoard's files, and the dates in a ZIP archive."""
+    found = {re.sub(r"tfevents.*", "tfevents", name): data for name, data in tree(folder).items()}
+    for name in found:
+        if name.endswith("tfevents"):
+            found[name] = b""
+        if name.endswith(".zip"):
+            with zipfile.ZipFile(folder / name) as archive:
+                found[name] = b"".join(archive.read(part) for part in ("load.py", "meta.json", "params.npz"))
+    return found
+
+
+def attempt(name, words, capsys):
+    try:
+        code = call(*words)
+    except SystemExit as end:
+        code = end.code
+    except Killed:
+        code = 137
+    return code, capsys.readouterr().err.splitlines()[-1:]
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in COMMANDS])
+def test_a_command_that_was_interrupted_may_be_given_again(name, places, tmp_path, capsys):
+    out = tmp_path / "out"
+
+    def begin() -> None:
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir()
+        if name == "report":
+            shutil.copytree(places / "sweep", out / "sweep")
+
+    known = {path.name: path for path in places.iterdir()} | {"cache": tmp_path / "cache", "OUT": out}
+    words = [str(known.get(word, word.replace("OUT", str(out)))) for word in COMMANDS[name].split()]
+    begin()
+    with moments(out) as undisturbed:
+        assert call(*words) == 0, capsys.readouterr().err
+    wanted, count = files(out), undisturbed.count
+    assert count >= 2
+    begin()
+    before = files(out)
+    holds = "the same command goes on where it was" if name in GOES_ON else "the same command begins again"
+    with moments(out, max(1, count - 2)):
+        code, said = attempt(name, words, capsys)
+    assert code == 130
+    if "is written, and whole" in said[0]:
+        assert name in SEVERAL or files(out) == wanted
+        begin()
+    else:
+        assert said[0].endswith(holds)
+        assert name in SEVERAL or (files(out) == before and "nothing was written" in said[0])
+    with moments(out, 2, full_disk, for_good=True):
+        code, said = attempt(name, words, capsys)
+    assert (code, len(said)) == (74, 1)
+    assert "No space left on device" in said[0]
+    assert name in SEVERAL or files(out) == before
+    with moments(out, max(1, count // 2), killed, for_good=True):
+        assert attempt(name, words, capsys)[0] == 137
+    assert call(*words) == 0
+    assert files(out) == wanted

@@ -1,0 +1,359 @@
+"""The command line as a user meets it: exit codes, one-line errors, where things are."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import pytest
+
+from gmmae.cli import main
+from gmmae.config.toml import to_toml
+from gmmae.sweep import engine
+from gmmae.sweep.grid import SweepConfig
+from gmmae.system import guard
+from tests.small import small
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def config_file(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(to_toml(small(stop__max_epochs=2)))
+    return path
+
+
+def train(*arguments: object) -> int:
+    return guard.guarded(main.train, list(map(str, arguments)))
+
+
+def test_train_says_where_everything_is(tmp_path, config_file, capsys):
+    workdir = tmp_path / "run"
+    assert train("--config", config_file, "--workdir", workdir) == 0
+    printed = capsys.readouterr().out
+    for name in ("figures/reconstructions.png", "figures/losses.png", "record.json", "history.csv", "checkpoints"):
+        assert str(workdir / name) in printed
+        assert (workdir / name).exists()
+    assert "max_epochs after 2 epochs" in printed
+    assert "global batch     8 = 1 × 8 a device, no padding" in printed
+
+
+@pytest.mark.slow
+def test_default_workdir_is_named_by_the_config(tmp_path, config_file, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert train("--config", config_file) == 0
+    assert (tmp_path / "runs" / "small" / "record.json").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rate", "reason"), [("1e30", "diverged"), ("10", "collapsed")], ids=["not a number", "dead units"])
+def test_failed_optimisation_is_exit_code_3_with_a_whole_record(tmp_path, config_file, rate, reason):
+    workdir = tmp_path / "run"
+    limits = ("--stop.collapse-epochs", 3, "--stop.max-epochs", 50)
+    assert train("--config", config_file, "--workdir", workdir, "--optim.learning-rate", rate, *limits) == 3
+    record = json.loads((workdir / "record.json").read_text())
+    assert record["stop_reason"] == reason
+    assert record["time_to_target_s"] is None
+    assert len((workdir / "history.csv").read_text().splitlines()) == record["epochs"] + 1
+    assert (workdir / "figures" / "losses.png").is_file()
+
+
+def bad_toml(tmp_path: Path) -> list[object]:
+    path = tmp_path / "bad.toml"
+    path.write_text("[data]\nsampels = 3\n")
+    return ["--config", path]
+
+
+def other_workdir(tmp_path: Path) -> list[object]:
+    (tmp_path / "run" / "checkpoints" / "2").mkdir(parents=True)
+    (tmp_path / "run" / "config.toml").write_text(to_toml(small(seed=7)))
+    return ["--workdir", tmp_path / "run"]
+
+
+def corrupt_checkpoint(tmp_path: Path) -> list[object]:
+    folder = tmp_path / "run" / "checkpoints" / "2"
+    (folder / "state").mkdir(parents=True)
+    (folder / "_CHECKPOINT_METADATA").write_text("{}")
+    return ["--workdir", tmp_path / "run"]
+
+
+BAD_INPUT = {
+    "unknown key": (bad_toml, "bad.toml: unknown key 'data.sampels'; did you mean 'data.samples'?"),
+    "negative rate": (lambda _: ["--optim.learning-rate", "-1"], "optim.learning_rate must be positive; got -1.0"),
+    "too many devices": (lambda _: ["--parallel.devices", "64"], "parallel.devices must be at most the number of devices"),
+    "more devices than samples": (
+        lambda _: ["--parallel.devices", "8", "--optim.base-batch", "4"],
+        "parallel.devices must be at most the samples in a step, 4; got 8",
+    ),
+    "unknown arm": (lambda _: ["--arm", "strnog"], "'strnog'"),
+    "another config": (other_workdir, "where seed was 7, now 0"),
+    "corrupt checkpoint": (corrupt_checkpoint, "checkpoints/2 must be readable"),
+    "read-only workdir": (lambda _: ["--workdir", "/proc/run"], "workdir must be a folder that can be written; got /proc/run"),
+    "no such config": (lambda _: ["--config", "quickstrat"], "--config must be a TOML file or one of"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD_INPUT.values(), ids=BAD_INPUT.keys())
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path, config_file, capsys, arguments, message):
+    given = arguments(tmp_path)
+    if "--config" not in given:
+        given = ["--config", config_file, *given]
+    if "--workdir" not in given:
+        given = [*given, "--workdir", tmp_path / "unused"]
+    assert train(*given) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_unknown_command(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["gmmae", "trian"])
+    assert main.main() == 2
+    assert (
+        "must be one of train, sweep, report, data, plan, evaluate, describe, export, generate, insert, judge; got 'trian'"
+        in capsys.readouterr().err
+    )
+
+
+def helped(capsys, *words: str) -> str:
+    """The help of a command, without the frames that tyro draws."""
+    with pytest.raises(SystemExit) as ended:
+        main._dispatch(main.COMMANDS, main.HELP, [*words, "--help"], "gmmae")
+    assert not ended.value.code
+    return capsys.readouterr().out.replace("│", " ")
+
+
+def test_where_a_run_or_a_sweep_is_taken_it_is_said_that_it_must_be_trusted(capsys, monkeypatch):
+    """A run's configuration may name a file of Python, which is executed."""
+    monkeypatch.setenv("COLUMNS", "100")
+    texts = {name: helped(capsys, name) for name in main.COMMANDS if name not in ("data", "train")}  # train begins a process
+    taking = {name for name, text in texts.items() if re.search(r"\bRUN\b", text.partition("\n\n")[0])} | {"report"}
+    assert taking >= {"describe", "evaluate", "export", "generate"}
+    for name in taking:
+        text = " ".join(texts[name].split())
+        assert re.search(r" (RUN|FOLDER) (a|the work directory of a) (run|sweep) that you trust.{,30} is executed", text), name
+
+
+def test_the_readme_says_that_a_run_must_be_trusted():
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert "A run folder names Python code that is executed, so open only those that you trust." in text
+
+
+@pytest.mark.slow
+def test_script_and_installed_command_agree_on_help():
+    """In processes of their own: `train.py` starts, and help needs no JAX."""
+    helped = subprocess.run([sys.executable, ROOT / "train.py", "--help"], capture_output=True, text=True, check=True, cwd=ROOT)
+    for section in ("data", "model", "optim", "stop", "parallel", "distributed", "checkpoint", "log"):
+        assert f"{section} options" in helped.stdout
+    for command in ("train", "sweep", "report"):
+        call = f"import sys, gmmae.cli.main as c\ntry: c.{command}(['--help'])\nexcept SystemExit: pass"
+        probe = f"{call}\nassert 'jax' not in sys.modules"
+        subprocess.run([sys.executable, "-c", probe], check=True, capture_output=True, cwd=ROOT)
+
+
+def data(*arguments: object) -> int:
+    return guard.guarded(main.data, list(map(str, arguments)))
+
+
+@pytest.mark.slow
+def test_data_commands_lead_from_scans_to_training(tmp_path, config_file, capsys):
+    """Write scans, cut the nodules, look at one, train on them: what the README's section on own data says."""
+    scans, cache = tmp_path / "scans", tmp_path / "cache"
+    size = ("--scans", 6, "--nodules", 2, 3, "--slices", 40, "--pixels", 96)
+    assert data("synth", scans, *size) == 0
+    source = ("--data.source", "luna16", "--data.root", scans, "--data.cache", cache, "--data.workers", 1)
+    assert data("prepare", *source, "--data.size", 8, "--out", tmp_path / "sheet") == 0
+    printed = capsys.readouterr().out
+    assert "extracted in" in printed
+    assert (tmp_path / "sheet" / "contact_sheet.png").is_file()
+    assert data("prepare", *source, "--data.size", 8, "--refresh") == 0
+    assert "extracted in" in capsys.readouterr().out
+    assert data("inspect", 0, *source, "--data.size", 8, "--out", tmp_path / "one.png") == 0
+    assert "diameter" in capsys.readouterr().out
+    assert (tmp_path / "one.png").is_file()
+    workdir = tmp_path / "run"
+    assert train("--config", config_file, "--workdir", workdir, *source, "--data.validation", 0.3) == 0
+    assert json.loads((workdir / "record.json").read_text())["train_samples"] > 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["prepare"], "data.source must be one of luna16, cubes"),
+        (["prepare", "--data.source", "luna16"], "data.root must be the folder of the .mhd scans"),
+        (["prepare", "--data.edge", "big"], "data.edge must be a positive number followed by x or mm"),
+        (["inspect", "--data.source", "cubes"], "NODULE"),
+        (["cut"], "must be one of prepare, inspect, synth; got 'cut'"),
+    ],
+)
+def test_bad_data_commands(capsys, arguments, message):
+    assert data(*arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.fixture
+def sweep_file(tmp_path):
+    """28 volumes, 22 of them for training, and a base batch of 8."""
+    path = tmp_path / "tiny.toml"
+    path.write_text(to_toml(SweepConfig(arms=("strong", "weak"), devices=(1, 3), run=small(parallel__devices=0))))
+    return path
+
+
+def sweep(*arguments: object) -> int:
+    return guard.guarded(main.sweep, list(map(str, arguments)))
+
+
+def test_a_dry_run_prints_the_grid_and_leaves_nothing(tmp_path, sweep_file, capsys, monkeypatch):
+    """On 3 devices: 8 = 3 × 3 - 1 in 3 steps of the 22 volumes; weak asks for 24 and gets all 22 = 3 × 8 - 2 in one."""
+    monkeypatch.chdir(tmp_path)
+    assert sweep("--config", sweep_file, "--dry-run") == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split() == ["cell", "batch", "a", "device", "padded", "learning", "rate", "steps/epoch", "same", "path", "as"]
+    assert [row.split() for row in rows] == [
+        ["strong-n1-seed0", "8", "8", "0", "0.00105", "3"],
+        ["weak-n1-seed0", "8", "8", "0", "0.00105", "3", "strong-n1-seed0"],
+        ["strong-n3-seed0", "8", "3", "1", "0.00105", "3", "strong-n1-seed0"],
+        ["weak-n3-seed0", "22", "(clipped", "from", "24)", "8", "2", "0.00105", "1"],
+    ]
+    assert not (tmp_path / "runs").exists()
+
+
+BAD_SWEEPS = {
+    "devices": (
+        ["--dry-run", "--devices", "9"],
+        "devices must be at most the samples in a step of the arm strong, 8; got (9,)",
+    ),
+    "cluster": (["--clusters", "k81"], "--clusters must be a TOML file or one of ethernet_100g, "),
+    "option": (["--retyr"], "--retyr"),
+    "workdir": (["--workdir", "/proc/sweep"], "workdir must be a folder that can be written; got /proc/sweep"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD_SWEEPS.values(), ids=BAD_SWEEPS.keys())
+def test_a_bad_sweep_is_one_line_and_exit_code_2(sweep_file, capsys, arguments, message):
+    assert sweep("--config", sweep_file, *arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(("code", "reported"), [(0, True), (4, True), (143, False), (130, False)])
+def test_a_sweep_is_followed_by_its_report_unless_it_was_interrupted(tmp_path, sweep_file, monkeypatch, capsys, code, reported):
+    ran, written = [], []
+    monkeypatch.setattr(engine, "sweep", lambda *given, **options: ran.append((given, options)) or code)
+
+    def write(config, root, clusters, plan):
+        assert plan is None
+        written.append((config, root, [cluster.name for cluster in clusters]))
+        return [root / "report" / "report.md"]
+
+    monkeypatch.setitem(sys.modules, "gmmae.sweep.report.page", SimpleNamespace(write=write))
+    assert sweep("--config", sweep_file, "--workdir", tmp_path / "here", "--retry", "--clusters", "pcie", "k80_1gbe") == code
+    [((config, root, _), options)] = ran
+    assert (config.devices, root) == ((1, 3), tmp_path / "here")
+    assert options == {"samples": 22, "retry": True, "reference_batches": {32}}
+    assert len(written) == reported
+    if reported:
+        assert written[0][:2] == (config, root)
+        assert len(written[0][2]) == 2
+        assert str(root / "report" / "report.md") in capsys.readouterr().out.replace("\n", "")
+
+
+def test_a_report_needs_the_folder_of_a_sweep(tmp_path, capsys):
+    assert guard.guarded(main.report, [str(tmp_path)]) == 2
+    message = f"error: FOLDER must be the work directory of a sweep; got {tmp_path}, which has no sweep.toml\n"
+    assert capsys.readouterr().err == message
+
+
+def test_a_report_is_of_the_sweep_in_the_folder(tmp_path, sweep_file, monkeypatch, capsys):
+    """The saved clusters unless others are given, and a plan where one is."""
+    root = tmp_path / "sweep"
+    root.mkdir()
+    sweep_file.rename(root / "sweep.toml")
+    written = []
+    module = SimpleNamespace(write=lambda *given: written.append(given) or [root / "report.md"])
+    monkeypatch.setitem(sys.modules, "gmmae.sweep.report.page", module)
+    assert guard.guarded(main.report, [str(root)]) == 0
+    assert guard.guarded(main.report, [str(root), "--clusters", "pcie", "h200_nvlink", "--plan", "a.json"]) == 0
+    assert capsys.readouterr().out.splitlines() == [str(root / "report.md")] * 2
+    assert [(config.devices, place, len(clusters), plan) for config, place, clusters, plan in written] == [
+        ((1, 3), root, 1, None),
+        ((1, 3), root, 2, Path("a.json")),
+    ]
+
+
+GOES_ON = "the same command goes on where it was"
+BEGINS = "nothing was written; the same command begins again"
+AT_CTRL_C = {
+    ("train",): ("gmmae.cli.main.accompanied", GOES_ON),
+    ("sweep",): ("gmmae.cli.arguments.parse_sweep", GOES_ON),
+    ("report",): ("gmmae.cli.arguments.parse_report", "no file is half written; the same command begins again"),
+    ("data", "prepare"): ("gmmae.cli.data.parse_prepare", GOES_ON),
+    ("data", "inspect"): ("gmmae.cli.data.parse_inspect", BEGINS),
+    ("data", "synth"): ("gmmae.cli.data.parse_synth", BEGINS),
+    ("plan",): ("gmmae.cli.plan.command", GOES_ON),
+    **{
+        (name,): (f"gmmae.cli.{name}.command", BEGINS)
+        for name in ("evaluate", "describe", "export", "generate", "insert", "judge")
+    },
+}
+
+
+def test_the_words_at_ctrl_c_are_tested_for_every_command():
+    commands = {(name,) for name in main.COMMANDS if name != "data"} | {("data", name) for name in main.DATA_COMMANDS}
+    assert set(AT_CTRL_C) == commands
+
+
+@pytest.mark.parametrize("words", AT_CTRL_C, ids=" ".join)
+def test_ctrl_c_ends_in_one_line_that_says_what_holds(words, monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    place, holds = AT_CTRL_C[words]
+    monkeypatch.setattr(place, interrupted)
+    name, *rest = words
+    assert guard.guarded(main.COMMANDS[name], rest, f"gmmae {name}") == 130
+    assert capsys.readouterr().err == f"interrupted; {holds}\n"
+
+
+def test_too_little_memory_is_one_line(capsys):
+    def large():
+        raise MemoryError("Unable to allocate 7.28 TiB for an array")
+
+    assert guard.guarded(large) == 2
+    assert capsys.readouterr().err.startswith("error: memory must hold what is asked for; got Unable to allocate 7.28 TiB")
+
+
+def test_a_full_device_is_one_line_and_other_faults_of_the_program_keep_their_traceback(capsys):
+    def failing(message):
+        raise jax.errors.JaxRuntimeError(message)
+
+    found = "RESOURCE_EXHAUSTED: [0] Failed to load in-memory CUBIN.:\nCUDA_ERROR_OUT_OF_MEMORY: out of memory"
+    assert guard.guarded(failing, f"INTERNAL: {found}") == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert " ".join(found.split()) in line
+    assert "--parallel.micro-batch" in line
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
+        guard.guarded(failing, "INTERNAL: something else")
+
+
+@pytest.mark.parametrize(("text", "commands"), [(main.HELP, main.COMMANDS), (main.DATA_HELP, main.DATA_COMMANDS)])
+def test_help_has_a_line_for_each_command(text, commands):
+    assert {line.split()[0] for line in text.splitlines() if line.startswith("  ")} == set(commands)
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"), [([], main.HELP), (["--help"], main.HELP), (["data"], main.DATA_HELP), (["--version"], "gmmae 0.1.0\n")]
+)
+def test_the_command_alone_shows_its_help_and_its_version(monkeypatch, capsys, words, shown):
+    monkeypatch.setattr("sys.argv", ["gmmae", *words])
+    assert main.main() == 0
+    assert capsys.readouterr().out == shown

@@ -1,0 +1,115 @@
+"""Every option of every command has a rule, and what breaks it is one line that names the option."""
+
+import dataclasses
+import importlib
+import pkgutil
+from types import UnionType
+from typing import Annotated, NamedTuple, get_args, get_origin, get_type_hints
+
+import pytest
+
+import gmmae.cli
+from gmmae.cli import main
+from gmmae.config.rules import Options, Rule
+from gmmae.config.toml import to_toml
+from gmmae.system import guard
+from tests.small import small
+
+MODULES = [importlib.import_module(f"gmmae.cli.{module.name}") for module in pkgutil.iter_modules(gmmae.cli.__path__)]
+CLASSES = sorted(
+    {
+        each
+        for module in MODULES
+        for each in vars(module).values()
+        if isinstance(each, type) and each.__name__.endswith("Arguments") and each.__module__.startswith("gmmae.cli")
+    },
+    key=lambda each: (each.__module__, each.__name__),
+)
+
+
+class Number(NamedTuple):
+    """A field that is a number, or several."""
+
+    owner: type
+    name: str
+    kind: type
+    values: int
+    ruled: bool
+
+
+def numbers(owner):
+    """The fields of a command's arguments that are numbers."""
+    for name, hint in get_type_hints(owner, include_extras=True).items():
+        rules = [rule for rule in getattr(hint, "__metadata__", ()) if isinstance(rule, Rule)]
+        bare = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+        kinds = get_args(bare) if get_origin(bare) in (tuple, UnionType) else (bare,)
+        for kind in {int, float} & set(kinds):
+            yield Number(owner, name, kind, 2 if kinds == (kind, kind) else 1, bool(rules))
+
+
+NUMBERS = [number for owner in CLASSES for number in numbers(owner)]
+COMMANDS = {
+    "SynthArguments": ("data", "synth", "OUT"),
+    "InsertArguments": ("insert", "nowhere", "nowhere", "--out", "OUT"),
+    "JudgeArguments": ("judge", "nowhere", "elsewhere", "--out", "OUT"),
+    "GenerateArguments": ("generate", "nowhere", "--out", "OUT"),
+    "PlanArguments": ("plan", "--workdir", "OUT"),
+    "Arguments": ("describe", "RUN", "nowhere.mha", "--out", "OUT"),
+}
+HOSTILE = {int: ("-1", "99999999999999999999999", "1e9", "nan"), float: ("-1", "inf", "-inf", "nan", "1e300")}
+
+
+def test_the_reading_finds_what_is_there():
+    assert {"GenerateArguments", "Arguments", "TrainArguments", "PlanArguments"} <= {each.__name__ for each in CLASSES}
+    assert {"seed", "texture", "per_scan", "refine", "devices", "slices"} <= {number.name for number in NUMBERS}
+
+
+@pytest.mark.parametrize("owner", CLASSES, ids=lambda each: f"{each.__module__.rpartition('.')[2]}.{each.__name__}")
+def test_the_arguments_of_a_command_have_rules_that_are_checked(owner):
+    assert dataclasses.is_dataclass(owner)
+    assert isinstance(owner, type)
+    assert issubclass(owner, Options)
+    assert [number.name for number in numbers(owner) if not number.ruled] == []
+
+
+@pytest.fixture(scope="module")
+def described_run(tmp_path_factory):
+    """As much of a run as is read before its options are checked."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "config.toml").write_text(to_toml(small()))
+    return folder
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=lambda number: f"{number.owner.__name__}.{number.name}")
+def test_a_hostile_number_is_one_line_that_names_the_option(number, described_run, tmp_path, capsys):
+    places = {"OUT": str(tmp_path / "out"), "RUN": str(described_run)}
+    name, *given = COMMANDS[number.owner.__name__]
+    given = [places.get(word, word) for word in given]
+    option = "--" + number.name.replace("_", "-")
+    for value in HOSTILE[number.kind]:
+        if number.name in ("budget_epochs", "devices", "scale_compute") and float(value) > 0 and float(value) < float("inf"):
+            continue  # as many as anybody likes
+        code = guard.guarded(main.COMMANDS[name], [*given, option, *[value] * number.values], f"gmmae {name}")
+        error = capsys.readouterr().err
+        assert (code, error.count("\n")) == (2, 1), value
+        assert option in error, value
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("generate", "nowhere", "--out", "o", "--count", "0"), "--count must be 1 to 100000; got 0"),
+        (("generate", "nowhere", "--out", "o", "--size", "3"), "--size must be 0, or 4 to 512; got 3"),
+        (("generate", "nowhere", "--out", "o", "--seed", "-1"), "--seed must be 0 to 4294967295; got -1"),
+        (("generate", "nowhere", "--out", "o", "--texture", "inf"), "--texture must be 0 to 100; got inf"),
+        (("insert", "n", "s", "--out", "o", "--per-scan", "3", "2"), "--per-scan must be two counts, 1 ≤ fewest ≤ most ≤ 1000"),
+        (("insert", "n", "s", "--out", "o", "--edge", "wide"), "--edge must be a positive number followed by x or mm"),
+        (("train", "--seed", "4294967296"), "seed must be 0 to 4294967295; got 4294967296"),
+    ],
+)
+def test_the_line_says_what_must_hold_and_what_came(arguments, message, capsys):
+    name, *rest = arguments
+    command = main.train if name == "train" else main.COMMANDS[name]
+    assert guard.guarded(command, rest, f"gmmae {name}") == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,207 @@
+"""`gmmae plan` as a user meets it: the answer first, everything in plan.json, one line for bad input."""
+
+import json
+import re
+
+import pytest
+
+from gmmae.cli import main
+from gmmae.config.schema import OptimConfig
+from gmmae.planner import page
+from gmmae.plotting.document import Paragraph
+from gmmae.scaling import strategies
+from gmmae.system import guard
+from tests.planner import laboratory
+from tests.planner.laboratory import Laboratory
+from tests.workloads.test_guide import EXAMPLE
+
+
+def plan(capsys, *arguments):
+    code = guard.guarded(main.COMMANDS["plan"], list(map(str, arguments)), "gmmae plan")
+    return code, *capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("--devices", "0"), "--devices must be one or more different numbers of at least 1; got (0,)"),
+        (("--clusters", "nowhere"), "--clusters must be a TOML file or one of"),
+        (("--budget-epochs", "-1"), "--budget-epochs must be at least 0; got -1"),
+        (("--scale-compute", "nan"), "--scale-compute must be at least 0; got nan"),
+        (("--clusters", "k80_1gbe", "k80_1gbe"), "clusters must be one or more of different names; got"),
+        (("--stop.target", "0"), "stop.target must be given"),
+    ],
+)
+def test_bad_input_is_one_line(arguments, line, tmp_path, capsys):
+    code, _, err = plan(capsys, "--config", "quickstart", "--workdir", tmp_path / "plan", *arguments)
+    assert code == 2
+    assert err.startswith(f"error: {line}")
+    assert err.count("\n") == 1
+
+
+def test_a_cluster_without_a_number_is_told(tmp_path, capsys):
+    (tmp_path / "mine.toml").write_text('name = "mine"\ndevice = "x"\ndevices_per_node = 1\n')
+    code, _, err = plan(capsys, "--clusters", tmp_path / "mine.toml", "--workdir", tmp_path / "plan")
+    assert (code, err) == (2, f"error: {tmp_path}/mine.toml: alpha_intra_s must be given; it is missing\n")
+
+
+@pytest.mark.slow
+def test_a_user_s_own_workload_is_planned(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(EXAMPLE)
+    options = ("--stop.metric", "accuracy", "--stop.goal", "above", "--stop.target", "0.9", "--devices", "1", "2", "4")
+    code, out, _ = plan(capsys, "--workload", tmp_path / "mine.py", *options, "--workdir", tmp_path / "plan")
+    assert code == 0
+    answer = answer_of(out)
+    assert "linked as in H200, NVLink, 400 Gb/s" in answer
+    assert "80 %" in answer
+    found = json.loads((tmp_path / "plan" / "plan.json").read_text())
+    cells = found["clusters"]["H200, NVLink, 400 Gb/s"]["cells"]
+    assert {cell["devices"] for cell in cells} == {1, 2, 4}
+    assert all(cell["seconds_low"] <= cell["seconds"] <= cell["seconds_high"] for cell in cells)
+    page = (tmp_path / "plan" / "index.html").read_text()
+    assert answer.split(":")[0] in page
+    assert "(figures/map.png)" in (tmp_path / "plan" / "README.md").read_text()
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """A workload of 100 samples whose training takes no time; pages have no pictures, which take most of theirs."""
+    monkeypatch.setattr(page, "_times", lambda *_: Paragraph("times"))
+    monkeypatch.setattr(page, "_map", lambda *_: Paragraph("map"))
+    with Laboratory() as laboratory:
+        yield laboratory
+
+
+def small_plan(capsys, workdir, *arguments, target="0.2"):
+    options = ("--config", "quickstart", "--optim.base-batch", 8, "--stop.target", target, "--workdir", workdir)
+    return plan(capsys, *options, *arguments)
+
+
+def answer_of(out):
+    """The line that says what to do."""
+    return next(line for line in out.splitlines() if line.startswith("On "))
+
+
+def read(workdir):
+    return json.loads((workdir / "plan.json").read_text())
+
+
+def cells(workdir, arm):
+    (forecast,) = read(workdir)["clusters"].values()
+    return {cell["devices"]: cell for cell in forecast["cells"] if cell["arm"] == arm}
+
+
+def test_more_devices_later_are_planned_as_if_they_had_been_asked_for_at_once(measured, tmp_path, capsys):
+    small_plan(capsys, tmp_path / "used", "--devices", 1, 2)
+    small_plan(capsys, tmp_path / "used", "--devices", 1, 2, 4, 8)
+    small_plan(capsys, tmp_path / "fresh", "--devices", 1, 2, 4, 8)
+    for arm in ("linear", "linear-warmup"):
+        assert cells(tmp_path / "used", arm) == cells(tmp_path / "fresh", arm)
+
+
+def test_an_easier_target_after_a_harder_one_is_planned_as_if_alone(measured, tmp_path, capsys):
+    small_plan(capsys, tmp_path / "used", target="0.1")
+    small_plan(capsys, tmp_path / "used", target="0.3")
+    small_plan(capsys, tmp_path / "fresh", target="0.3")
+    assert read(tmp_path / "used")["rule"] == read(tmp_path / "fresh")["rule"]
+    assert read(tmp_path / "used")["measured"]["steps"] == read(tmp_path / "fresh")["measured"]["steps"]
+
+
+@pytest.mark.parametrize("budget", [8, 14, 30])
+def test_the_budget_holds(measured, tmp_path, capsys, budget):
+    code, _, err = small_plan(capsys, tmp_path, "--budget-epochs", budget, target="0.3")
+    assert code == 0, err
+    assert measured.epochs <= budget
+    assert sum(read(tmp_path)["measured"]["epochs"].values()) <= budget
+
+
+def test_a_budget_below_the_step_times_is_refused_before_anything_is_measured(measured, tmp_path, capsys):
+    code, _, err = small_plan(capsys, tmp_path, "--budget-epochs", 1)
+    assert code == 2
+    assert err.startswith("error: budget_epochs must be at least ")
+    assert measured.epochs == 0
+
+
+def test_what_was_not_tried_is_called_untested(measured, tmp_path, capsys):
+    """The base run takes the whole budget, so no higher learning rate is tried."""
+    _, out, _ = small_plan(capsys, tmp_path, "--devices", 1, 2, 4, "--budget-epochs", 9, target="0.3")
+    assert "the linear rule is untested from n = 2 on" in out
+    assert "most likely fail" not in out
+    assert [cell["tested"] for cell in cells(tmp_path, "linear").values()] == [True, False, False]
+
+
+def test_devices_without_a_sample_each_are_never_recommended(measured, tmp_path, capsys):
+    code, out, _ = small_plan(capsys, tmp_path, "--devices", 1, 200)
+    assert code == 0
+    assert "200 devices are left out: there are 100 training samples" in out
+    assert {cell["devices"] for cell in cells(tmp_path, "best-batch").values()} == {1}
+    code, _, err = small_plan(capsys, tmp_path, "--devices", 200)
+    assert code == 2
+    assert (
+        err
+        == "error: devices must be at most the 100 training samples, one for each device; got 200: give fewer with --devices\n"
+    )
+
+
+@pytest.mark.parametrize("devices", [(1, 8), (3, 6), (1, 2, 4, 8, 16)])
+def test_the_printed_option_gives_the_planned_batches(measured, tmp_path, capsys, devices):
+    _, out, _ = small_plan(capsys, tmp_path, "--devices", *devices)
+    (batches,) = re.findall(r"--optim\.best-batches ([\d ]+)", out)
+    optim = OptimConfig(base_batch=8, best_batches=tuple(map(int, batches.split())))
+    for n, cell in cells(tmp_path, "best-batch").items():
+        assert strategies.follow("best-batch", optim, n, 100).global_batch == cell["batch"]
+
+
+def test_the_times_of_one_device_are_not_called_those_of_another(measured, tmp_path, capsys):
+    _, out, _ = small_plan(capsys, tmp_path)
+    assert "H200" in out
+    assert "GPU" not in answer_of(out)
+    assert "devices as fast as the one that measured (cpu), linked as in H200, NVLink, 400 Gb/s" in out
+    plain = cells(tmp_path, "strong")[1]["seconds"]
+    _, out, _ = small_plan(capsys, tmp_path, "--scale-compute", 0.02)
+    scaled = "of H200, NVLink, 400 Gb/s, times scaled by 0.02 from steps measured on cpu (--scale-compute): "
+    assert scaled in answer_of(out)
+    assert cells(tmp_path, "strong")[1]["seconds"] == pytest.approx(0.02 * plain)
+
+
+def test_a_page_has_the_workload_s_name(measured, tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(EXAMPLE)
+    options = ("--stop.target", "0.2", "--optim.base-batch", 8, "--workdir", tmp_path / "plan")
+    code, _, err = plan(capsys, "--workload", tmp_path / "mine.py", *options)
+    assert code == 0, err
+    assert (tmp_path / "plan" / "README.md").read_text().startswith("# Plan: mine\n")
+
+
+def test_a_speed_up_above_the_number_of_devices_is_the_machine_s(measured, tmp_path, capsys, monkeypatch):
+    """Small batches take less time a sample: a cache holds them."""
+    monkeypatch.setattr(laboratory, "STEP_S", lambda batch: 1e-5 * batch**2)
+    _, out, _ = small_plan(capsys, tmp_path, "--devices", 8)
+    best = read(tmp_path)["clusters"]["H200, NVLink, 400 Gb/s"]["best"]
+    assert best["speedup"] > 8
+    artefact = "is an artefact of the machine on which the steps were measured (cpu), which takes less time a sample for small"
+    assert f"A speed-up of {best['speedup']:.3g} is predicted on 8 devices. More than 8-fold {artefact}" in answer_of(out)
+    page = (tmp_path / "README.md").read_text()
+    for text in (out, page):
+        assert f"‡ More than n-fold {artefact}" in text
+        assert f"{best['speedup']:.2f}‡" in text
+
+
+def test_speed_ups_that_are_not_recommended_are_marked_too(measured, tmp_path, capsys, monkeypatch):
+    """The choice is another arm or another number of devices; its row alone would leave the others unexplained."""
+    monkeypatch.setattr(laboratory, "STEP_S", lambda batch: 1e-5 * batch**2)
+    _, out, _ = small_plan(capsys, tmp_path, "--devices", 1, 2, 4, 8)
+    found = read(tmp_path)["clusters"]["H200, NVLink, 400 Gb/s"]
+    beyond = [cell for cell in found["cells"] if cell["speedup"] > 1.005 * cell["devices"]]
+    assert any((cell["arm"], cell["devices"]) != (found["best"]["arm"], found["best"]["devices"]) for cell in beyond)
+    rows = [line.split() for line in out.splitlines() if line.split()[:1] and line.split()[0] in strategies.ARMS]
+    marked = {(row[0], int(row[1])) for row in rows if row[-3][-1] in "‡§"}
+    assert marked == {(cell["arm"], cell["devices"]) for cell in beyond}
+
+
+def test_a_factor_of_the_clusters_file_is_told_in_the_answer(measured, tmp_path, capsys):
+    """A file's `reference_step_s` names times of a GPU without anybody asking."""
+    _, out, _ = small_plan(capsys, tmp_path, "--clusters", "k80_1gbe")
+    factor = read(tmp_path)["clusters"]["K80, 1 GbE"]["compute_scale"]
+    told = f"K80, 1 GbE, times scaled by {factor:.3g} from steps measured on cpu (reference_step_s in the cluster's file): "
+    assert told in answer_of(out)
+    assert told.partition(" (")[0] in (tmp_path / "README.md").read_text().split("##")[0]

@@ -1,0 +1,235 @@
+"""Other people's volumes through the commands: the right result, or one line that names the place."""
+
+import csv
+import io
+from contextlib import redirect_stderr, redirect_stdout
+
+import numpy as np
+import pytest
+import SimpleITK as sitk
+
+from gmmae.cli import main
+from gmmae.config.schema import CheckpointConfig, LogConfig
+from gmmae.config.toml import to_toml
+from gmmae.system import guard
+from tests import volume_folders as folders
+from tests.volume_folders import Case
+from tests.workloads import test_segmentation as segmentation
+
+
+@pytest.fixture(scope="module")
+def unet(tmp_path_factory):
+    """A configuration of a tiny U-Net for one epoch."""
+    config = segmentation.small(
+        data__source="cubes",
+        stop__max_epochs=1,
+        model__features=(2,),
+        checkpoint=CheckpointConfig(every_epochs=1),
+        log=LogConfig(tensorboard=False, figure_epochs=(), figure_samples=1),
+    )
+    path = tmp_path_factory.mktemp("config") / "unet.toml"
+    path.write_text(to_toml(config))
+    return path
+
+
+def command(*words):
+    """Exit code, standard output and error of `gmmae` with these words."""
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as error:
+        if words[0] == "train":
+            code = guard.guarded(main.train, [str(word) for word in words[1:]])
+        else:
+            code = guard.guarded(main.COMMANDS[words[0]], [str(word) for word in words[1:]], f"gmmae {words[0]}")
+    return code, out.getvalue(), error.getvalue()
+
+
+def train(unet, root, workdir, *options):
+    return command("train", "--config", unet, "--data.root", root, "--workdir", workdir, *options)
+
+
+def refused(answer):
+    """The one line of an error."""
+    code, _, error = answer
+    assert code == 2, error
+    lines = [line for line in error.splitlines() if " scans read in " not in line]
+    assert [line[:7] for line in lines] == ["error: "], error
+    return error
+
+
+def loss(workdir):
+    with (workdir / "history.csv").open(newline="") as file:
+        return [float(row["val_loss"]) for row in csv.DictReader(file)]
+
+
+@pytest.fixture(scope="module")
+def sound(unet, tmp_path_factory):
+    """A sound folder and the validation losses of a run on it."""
+    root = folders.write(tmp_path_factory.mktemp("sound") / "cubes")
+    assert train(unet, root, root.parent / "run")[0] == 0
+    return root, loss(root.parent / "run")
+
+
+# A3
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_mask_on_another_grid_lies_where_its_geometry_says(unet, sound, tmp_path, turned):
+    """The same voxels of the world, in another order or from another first voxel: the run is the same."""
+
+    def spoil(made: Case, _: int) -> None:
+        name = str(made.row[0])
+        sitk.WriteImage(folders.image(made.values), str(tmp_path / "cubes" / "images" / name))
+        if turned:  # rows and columns run backwards, from the opposite corner
+            last = folders.world((0, folders.SHAPE[1] - 1, folders.SHAPE[2] - 1))
+            mask = folders.image(made.mask[:, ::-1, ::-1].copy(), last, direction=(-1, 0, 0, 0, -1, 0, 0, 0, 1))
+        else:
+            mask = folders.image(np.roll(made.mask, (2, 3), (1, 2)), folders.world((0, -2, -3)))
+        sitk.WriteImage(mask, str(tmp_path / "cubes" / "masks" / name))
+
+    root = folders.write(tmp_path / "cubes", spoil=spoil)
+    assert train(unet, root, tmp_path / "run")[0] == 0
+    assert loss(tmp_path / "run") == sound[1]
+
+
+def test_a_mask_that_lies_elsewhere_is_refused(unet, tmp_path):
+    root = folders.write(tmp_path / "cubes")
+    mask = folders.image(folders.case(1).mask, (0.0, 0.0, 0.0))
+    sitk.WriteImage(mask, str(root / "masks" / "n1.mha"))
+    error = refused(train(unet, root, tmp_path / "run"))
+    assert "n1.mha (nodules.csv line 3): the mask n1.mha: must overlap its volume" in error
+    options = ("--data.source", "cubes", "--data.root", root, "--data.cache", tmp_path / "cache", "--data.edge", "8mm")
+    code, printed, _ = command("data", "prepare", *options, "--data.workers", 1, "--data.scan-time-limit-s", 0)
+    assert code == 0
+    assert "1 lost to faults" in printed
+    assert "n1.mha (nodules.csv line 3): the mask n1.mha: must overlap its volume" in printed
+
+
+# A4
+
+
+@pytest.mark.parametrize("rows", [[2], [0, 1, 2, 3]], ids=["one", "all"])
+def test_a_centre_outside_its_scan_names_the_line_of_the_csv(unet, tmp_path, rows):
+    def spoil(made: Case, number: int) -> Case:
+        return made._replace(row=[*made.row[:2], 500.0, *made.row[3:]]) if number in rows else made
+
+    root = folders.write(tmp_path / "cubes", spoil=spoil)
+    error = refused(train(unet, root, tmp_path / "run"))
+    assert f"n{rows[0]}.mha (nodules.csv line {rows[0] + 2}): the point (500, " in error
+    assert "mm outside the scan" in error
+
+
+def test_a_centre_that_is_not_the_masks_is_refused(unet, tmp_path):
+    def spoil(made: Case, number: int) -> Case:
+        corner = folders.world((0, 0, 0))
+        return made._replace(row=[*made.row[:2], *corner, 4.0]) if number == 1 else made
+
+    root = folders.write(tmp_path / "cubes", spoil=spoil)
+    error = refused(train(unet, root, tmp_path / "run", "--data.jitter", 0))
+    assert "n1.mha (nodules.csv line 3): the mask must have a voxel within 8 samples around the centre; it has none" in error
+    error = refused(train(unet, root, tmp_path / "run", "--data.size", 4, "--data.jitter", 9))
+    assert "n0.mha (nodules.csv line 2): what is seen must always hold a voxel of the volume; data.jitter = 9 may move" in error
+
+
+def test_an_undefined_dice_is_left_out_of_the_mean(unet, tmp_path):
+    """Nothing is found in slices that are even, in the middle of the window: each mean is over the others."""
+    root = folders.write(
+        tmp_path / "cubes", spoil=lambda made, _: made._replace(values=np.where(made.mask, 200, -300).astype(np.int16))
+    )
+    options = ("--data.empty-slices", "--data.validation", 2)
+    assert train(unet, root, tmp_path / "run", *options)[0] == 0
+    code, printed, _ = command("evaluate", tmp_path / "run")
+    assert code == 0
+    with (tmp_path / "run" / "evaluation.csv").open(newline="") as file:
+        each = np.array([float(row["dice"]) for row in csv.DictReader(file)])
+    with (tmp_path / "run" / "history.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert 0 < np.isnan(each).sum() < len(each)
+    assert float(row["val_dice"]) == pytest.approx(np.nanmean(each), rel=1e-5)
+    (line,) = [line for line in printed.splitlines() if line.startswith("dice ")]
+    assert float(line.split()[1]) == pytest.approx(np.nanmean(each), rel=1e-5)
+
+
+# A5
+
+
+def test_segmentation_refuses_the_voxels_that_cubes_refuse(unet, tmp_path):
+    shares = folders.write(tmp_path / "shares", spoil=lambda made, _: made._replace(values=(made.values + 1000) / 1400.0))
+    assert "must be HU; got 0.0" in refused(train(unet, shares, tmp_path / "run"))
+
+    def spoil(made: Case, number: int) -> Case:
+        values = made.values.astype(np.float32)
+        values[0, 0, 0] = np.nan if number == 3 else values[0, 0, 0]
+        return made._replace(values=values)
+
+    damaged = folders.write(tmp_path / "damaged", spoil=spoil)
+    error = refused(train(unet, damaged, tmp_path / "run"))
+    assert "n3.mha (nodules.csv line 5): voxels must be finite numbers; 1 " in error
+    huge = folders.write(tmp_path / "huge", spoil=lambda made, _: made._replace(values=np.float64(1e30) * made.values))
+    assert "must be HU between -32768 and 32767" in refused(train(unet, huge, tmp_path / "run"))
+
+
+def test_segmentation_keeps_values_of_another_unit(unet, sound, tmp_path):
+    shares = folders.write(tmp_path / "shares", spoil=lambda made, _: made._replace(values=(made.values + 1000) / 1400.0))
+    assert train(unet, shares, tmp_path / "run", "--data.window", 0, 1)[0] == 0
+    assert loss(tmp_path / "run") == pytest.approx(sound[1], rel=1e-5)  # other units round otherwise
+
+
+# A14
+
+
+@pytest.mark.parametrize("ending", [".nii", ".nii.gz"])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_nan_in_nifti_is_refused_as_in_other_formats(unet, tmp_path, ending, kind, value):
+    def spoil(made: Case, number: int) -> Case:
+        values = made.values.astype(kind)
+        values[2, 7:9, 8] = value if number == 1 else values[2, 7:9, 8]
+        return made._replace(values=values)
+
+    root = folders.write(tmp_path / "cubes", ending=ending, spoil=spoil)
+    place = f"n1{ending} (nodules.csv line 3): voxels must be finite numbers; 2 "
+    options = ("--data.source", "cubes", "--data.root", root, "--data.cache", tmp_path / "cache", "--data.edge", "8mm")
+    options = (*options, "--data.workers", 1, "--data.scan-time-limit-s", 0)
+    assert place in command("data", "prepare", *options)[1]
+    assert place in refused(command("data", "prepare", *options, "--data.on-error", "refuse"))
+    assert place in refused(train(unet, root, tmp_path / "run"))
+
+
+# A17
+
+
+def test_a_volume_below_the_window_is_named(tmp_path):
+    def spoil(made: Case, number: int) -> Case:
+        return made._replace(values=made.values * 0 - 1024) if number == 2 else made
+
+    root = folders.write(tmp_path / "cubes", spoil=spoil)
+    options = ("--data.source", "cubes", "--data.root", root, "--data.cache", tmp_path / "cache", "--data.edge", "8mm")
+    options = (*options, "--data.workers", 1, "--data.scan-time-limit-s", 0, "--workdir", tmp_path / "run")
+    error = refused(command("train", "--config", "quickstart", *options))
+    assert "n2.mha (nodules.csv line 4)" in error
+
+
+# B18
+
+
+def test_a_luna16_folder_taken_for_cubes_is_told_its_source(unet, tmp_path):
+    scans = tmp_path / "scans"
+    assert command("data", "synth", scans, "--scans", 2, "--slices", 20, "--pixels", 32)[0] == 0
+    error = refused(command("train", "--config", "luna16_nodules", "--data.root", scans, "--workdir", tmp_path / "run"))
+    assert "--data.source luna16" in error
+    wrong = ("--data.csv", "annotations.csv", "--workdir", tmp_path / "run")
+    error = refused(command("train", "--config", "luna16_nodules", "--data.root", scans, *wrong))
+    assert "--data.source luna16" in error
+    error = refused(train(unet, scans, tmp_path / "run"))
+    assert "LUNA16" in error
+    assert "--data.source luna16" not in error  # which a segmentation does not know
+
+
+def test_a_folder_of_cubes_taken_for_luna16_is_told_its_source(tmp_path):
+    root = folders.write(tmp_path / "cubes")
+    error = refused(command("data", "prepare", "--data.source", "luna16", "--data.root", root))
+    assert "--data.source cubes" in error
+    folders.write(tmp_path / "headers", ending=".mhd")
+    for path in (tmp_path / "headers" / "images").iterdir():
+        path.rename(tmp_path / "headers" / path.name)
+    error = refused(command("data", "prepare", "--data.source", "luna16", "--data.root", tmp_path / "headers"))
+    assert "--data.source cubes" in error

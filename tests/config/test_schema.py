@@ -1,0 +1,339 @@
+import ast
+import math
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from gmmae.config import schema
+from gmmae.config.rules import ConfigError
+from gmmae.config.schema import flatten
+from gmmae.config.toml import to_toml
+from gmmae.data import settings as data_config
+from gmmae.models import settings as model_config
+from gmmae.scaling import strategies
+from gmmae.scaling.identity import determining, run_id
+from gmmae.workloads import nodules, registry
+from gmmae.workloads.configuration import read_config
+
+NAN, INF = math.nan, math.inf
+BAD = [
+    ("seed", -1, "0 to 4294967295"),
+    ("seed", 2**32, "0 to 4294967295"),
+    ("loss", "huber", "one of msle, mse, mae"),
+    ("precision", "bfloat16", "one of float32, tf32, float64"),
+    ("data.source", "web", "one of synthetic"),
+    *[("data.ndim", value, "one of 1, 2, 3") for value in (0, 4)],
+    *[("data.edge", value, "a positive number followed by x or mm") for value in ("", "1.25", "0x", "-1mm", "20 mm", "nanx")],
+    ("data.fill", "water", "one of air, replicate"),
+    ("data.on_error", "ask", "one of skip, refuse"),
+    ("data.workers", -1, "at least 0"),
+    *[("data.scan_time_limit_s", value, "at least 0") for value in (-1.0, NAN, INF)],
+    ("data.size", 3, "at least 4"),
+    ("data.samples", 1, "at least 2"),
+    ("data.seed", -1, "0 to 4294967295"),
+    *[("data.validation", value, "a count of at least 1 or a fraction") for value in (0, -1, 0.0, 1.0, -0.5, NAN)],
+    *[("data.window", value, "two increasing numbers") for value in ((400.0, -1000.0), (0.0, 0.0), (-INF, 0.0), (0.0, NAN))],
+    *[("model.filters", value, "positive numbers") for value in ((), (8, 0, 8))],
+    *[("model.kernels", value, "3 positive numbers, one for each of model.filters") for value in ((), (3, 3), (3, 3, 0))],
+    ("model.padding", "FULL", "one of VALID, SAME"),
+    ("model.activation", "step", "one of relu, leaky_relu"),
+    ("model.covariance", "full", "one of partial, paper"),
+    ("model.rho", "sin", "one of sigmoid, tanh"),
+    ("model.latent_dim", 0, "at least 1"),
+    ("model.components", 0, "at least 1"),
+    *[("model.sigma_floor", value, "at least 0") for value in (-0.1, NAN, INF)],
+    ("model.decoder", "trees", "one of heads, cells"),
+    ("model.cells", 0, "at least 1"),
+    ("model.cell_components", 0, "at least 1"),
+    *[(f"model.{name}_weight", value, "at least 0") for name in ("mask", "mass") for value in (-1.0, NAN)],
+    *[(f"optim.{name}_epochs", -1, "at least 0") for name in ("ramp", "cosine")],
+    *[("model.rho_limit", value, "above 0 and at most 1") for value in (0.0, 1.01, NAN)],
+    *[
+        (f"optim.{name}", value, "positive")
+        for name in ("learning_rate", "decay_factor", "epsilon")
+        for value in (0.0, -1.0, NAN, INF)
+    ],
+    ("optim.base_batch", 0, "at least 1"),
+    *[("optim.best_batches", value, "positive numbers") for value in ((0,), (32, -1))],
+    *[("optim.tuned_factors", value, "positive numbers") for value in ((0.0,), (1.0, NAN), (1.0, INF))],
+    ("optim.warmup_epochs", -1, "at least 0"),
+    *[("optim.decay_epochs", value, "increasing epochs from 1") for value in ((3, 2), (2, 2), (0, 2))],
+    *[(f"optim.{name}", value, "at least 0 and below 1") for name in ("beta1", "beta2") for value in (-0.1, 1.0, NAN)],
+    *[("optim.clip_norm", value, "at least 0") for value in (-1.0, NAN, INF)],
+    *[(f"stop.{name}", value, "at least 0") for name in ("time_limit_s",) for value in (-1.0, NAN, INF)],
+    ("stop.max_epochs", 0, "at least 1"),
+    *[("stop.target", value, "a finite number") for value in (NAN, INF)],
+    ("stop.goal", "beyond", "one of below, above"),
+    ("stop.collapse_epochs", -1, "at least 0"),
+    ("stop.patience_epochs", -1, "at least 0"),
+    *[("stop.patience_gain", value, "at least 0 and below 1") for value in (-0.1, 1.0, NAN)],
+    *[(f"parallel.{name}", -1, "at least 0") for name in ("devices", "virtual", "micro_batch", "epochs_per_dispatch")],
+    ("parallel.reduction", "psum", "one of pmean, exact"),
+    *[("parallel.shards", value, "a power of two") for value in (0, -8, 3, 12)],
+    *[("distributed.coordinator", value, "host:port") for value in ("host", ":80", "host:", "host:0", "host:65536", "host:x")],
+    ("distributed.num_processes", -1, "at least 0"),
+    ("distributed.process_id", -2, "at least -1"),
+    ("distributed.local_devices", (0, -1), "numbers from 0"),
+    *[(f"distributed.{name}_timeout_s", value, "at least 1") for name in ("start", "heartbeat") for value in (0.5, NAN, INF)],
+    *[("distributed.stall_timeout_s", value, "at least 0") for value in (-1.0, NAN, INF)],
+    ("checkpoint.every_epochs", 0, "at least 1"),
+    ("checkpoint.keep", 0, "at least 1"),
+    ("log.detail_epochs", 0, "at least 1"),
+    *[("compilation_cache", value, "on, off, or a path with a / in it") for value in ("", "False", "folder")],
+    ("log.figure_epochs", (0, -4), "at least 0"),
+    ("log.figure_samples", 0, "at least 1"),
+]
+
+
+DEFAULT = registry.configuration()
+
+
+def changed(given, key, value):
+    """The configuration with one `section.field` changed."""
+    return schema.changed(given, **{key.replace(".", "__"): value})
+
+
+ANY_VALUE = {
+    "arm",
+    "log.tensorboard",
+    "log.noise_scale",
+    "data.root",
+    "data.csv",
+    "data.category_column",
+    "data.group_column",
+    "data.cache",
+    "data.augment",
+    "data.augment_with",
+    "distributed.auto",
+    "model.fused",
+    "workload",
+    "init_from",
+    "stop.metric",
+}
+"""Paths, names and switches: nothing to refuse before they are used."""
+
+
+@pytest.mark.parametrize(("key", "value", "rule"), BAD, ids=[f"{key}={value}" for key, value, _ in BAD])
+def test_a_bad_value_is_refused_by_key_rule_and_value(key, value, rule):
+    with pytest.raises(ConfigError) as caught:
+        changed(DEFAULT, key, value)
+    message = str(caught.value)
+    assert message.startswith(f"{key} must be ")
+    assert rule in message
+    assert message.endswith(f"; got {value!r}")
+    assert "\n" not in message
+
+
+def test_every_key_with_a_rule_has_a_bad_value_above():
+    assert {key for key, _ in flatten(DEFAULT)} - {key for key, _, _ in BAD} == {*ANY_VALUE}
+
+
+EDGES = [
+    ("data.validation", 1),
+    ("data.validation", 0.001),
+    ("data.samples", 2),
+    ("model.rho_limit", 1.0),
+    ("model.sigma_floor", 0.0),
+    ("model.kernels", (7, 5, 6)),  # 16 - 6 - 4 - 5 = 1 voxel
+    ("optim.beta1", 0.0),
+    ("optim.warmup_epochs", 0),
+    ("optim.decay_epochs", (1, 2)),
+    ("stop.target", 0.0),
+    ("stop.max_epochs", 1),
+    ("parallel.shards", 1),
+    ("log.figure_epochs", ()),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), EDGES)
+def test_what_a_rule_just_allows_is_taken(key, value):
+    assert dict(flatten(changed(DEFAULT, key, value)))[key] == value
+
+
+def test_kernels_that_leave_no_voxel_are_refused_with_the_way_out():
+    message = (
+        r"model\.kernels must leave at least 1 voxel of data\.size = 16 under VALID padding; got \(7, 5, 7\), which leaves 0"
+    )
+    with pytest.raises(ConfigError, match=message + ".*model.padding = SAME"):
+        changed(DEFAULT, "model.kernels", (7, 5, 7))
+    same = changed(changed(DEFAULT, "model.padding", "SAME"), "model.kernels", (7, 5, 7))
+    assert same.settings.model.kernels == (7, 5, 7)
+
+
+# A value that every key may take and that is not its default.
+OTHER = {
+    "arm": "linear-warmup",
+    "seed": 3,
+    "loss": "mae",
+    "precision": "float64",
+    "init_from": "runs/other",
+    "data.source": "cubes",
+    "data.root": "scans",
+    "data.csv": "other.csv",
+    "data.edge": "20mm",
+    "data.fill": "replicate",
+    "data.category_column": "kind",
+    "data.group_column": "hospital",
+    "data.on_error": "refuse",
+    "data.workers": 3,
+    "data.scan_time_limit_s": 12.5,
+    "data.cache": "cubes",
+    "data.augment": True,
+    "data.augment_with": "generated",
+    "data.ndim": 2,
+    "data.size": 20,
+    "data.samples": 100,
+    "data.validation": 0.5,
+    "data.window": (-1200.0, 300.5),
+    "data.seed": 1,
+    "model.filters": (8, 16, 8),
+    "model.kernels": (3, 3, 2),
+    "model.padding": "SAME",
+    "model.activation": "gelu",
+    "model.latent_dim": 64,
+    "model.components": 10,
+    "model.covariance": "paper",
+    "model.rho": "tanh",
+    "model.sigma_floor": 0.25,
+    "model.rho_limit": 0.9,
+    "model.decoder": "cells",
+    "model.cells": 4,
+    "model.cell_components": 3,
+    "model.mask_weight": 0.1,
+    "model.mass_weight": 0.2,
+    "optim.ramp_epochs": 4,
+    "optim.cosine_epochs": 60,
+    "model.fused": False,
+    "optim.learning_rate": 1 / 3,
+    "optim.base_batch": 16,
+    "optim.best_batches": (32, 48),
+    "optim.tuned_factors": (1.0, 1.5),
+    "optim.warmup_epochs": 10,
+    "optim.decay_epochs": (30, 60),
+    "optim.decay_factor": 0.2,
+    "optim.beta1": 0.8,
+    "optim.beta2": 0.99,
+    "optim.epsilon": 1e-7,
+    "optim.clip_norm": 1.0,
+    "stop.target": 1e-3,
+    "stop.metric": "error",
+    "stop.goal": "above",
+    "stop.max_epochs": 7,
+    "stop.time_limit_s": 60.0,
+    "stop.collapse_epochs": 5,
+    "stop.patience_epochs": 7,
+    "stop.patience_gain": 0.02,
+    "parallel.devices": 2,
+    "parallel.virtual": 8,
+    "parallel.micro_batch": 64,
+    "parallel.reduction": "exact",
+    "parallel.shards": 8,
+    "parallel.epochs_per_dispatch": 4,
+    "distributed.auto": False,
+    "distributed.coordinator": "host:1234",
+    "distributed.num_processes": 4,
+    "distributed.process_id": 3,
+    "distributed.local_devices": (0, 1),
+    "distributed.start_timeout_s": 60.0,
+    "distributed.heartbeat_timeout_s": 10.0,
+    "distributed.stall_timeout_s": 100.0,
+    "checkpoint.every_epochs": 3,
+    "checkpoint.keep": 1,
+    "compilation_cache": "./compiled",
+    "log.tensorboard": False,
+    "log.noise_scale": True,
+    "log.detail_epochs": 2,
+    "log.figure_epochs": (1, 2),
+    "log.figure_samples": 2,
+}
+ONLY_ONE_CHOICE = {"workload"}
+MAY_DIFFER_ON_RESUME = {
+    "stop.target",
+    "stop.metric",
+    "stop.goal",
+    "stop.collapse_epochs",
+    "stop.patience_epochs",
+    "stop.patience_gain",
+    "data.on_error",
+    "data.workers",
+    "data.scan_time_limit_s",
+    "data.cache",
+    "stop.max_epochs",
+    "stop.time_limit_s",
+    "parallel.devices",
+    "parallel.epochs_per_dispatch",
+    "distributed.auto",
+    "model.fused",
+    "distributed.coordinator",
+    "distributed.num_processes",
+    "distributed.process_id",
+    "distributed.local_devices",
+    "distributed.start_timeout_s",
+    "distributed.heartbeat_timeout_s",
+    "distributed.stall_timeout_s",
+    "checkpoint.every_epochs",
+    "checkpoint.keep",
+    "compilation_cache",
+    "log.tensorboard",
+    "log.noise_scale",
+    "log.detail_epochs",
+    "log.figure_epochs",
+    "log.figure_samples",
+}
+
+
+def test_another_value_is_known_for_every_key():
+    assert set(OTHER) | ONLY_ONE_CHOICE == {key for key, _ in flatten(DEFAULT)}
+
+
+@pytest.mark.parametrize("key", OTHER)
+def test_the_run_id_changes_with_what_determines_the_run_and_with_nothing_else(key):
+    other = changed(DEFAULT, key, OTHER[key])
+    assert (run_id(other) == run_id(DEFAULT)) == (key in MAY_DIFFER_ON_RESUME)
+    assert (key in determining(other)) == (key not in MAY_DIFFER_ON_RESUME)
+
+
+@pytest.mark.parametrize("arm", ["weak", "linear", "linear-warmup", "sqrt", "sqrt-warmup"])
+def test_devices_determine_a_run_only_where_its_batch_follows_them(arm):
+    """With `virtual` the batch follows that number; on `strong`, above, it follows none."""
+    config = changed(DEFAULT, "arm", arm)
+    assert run_id(changed(config, "parallel.devices", 2)) != run_id(config)
+    virtual = changed(config, "parallel.virtual", 8)
+    assert run_id(changed(virtual, "parallel.devices", 2)) == run_id(virtual)
+
+
+def test_the_run_id_is_twelve_hexadecimal_digits_and_the_same_in_every_process():
+    assert re.fullmatch("[0-9a-f]{12}", run_id(DEFAULT))
+    assert run_id(DEFAULT) == run_id(DEFAULT)
+
+
+def all_changed():
+    config = DEFAULT
+    for key in sorted(OTHER, key=lambda key: key != "model.padding"):  # SAME first: then any kernels fit
+        config = changed(config, key, OTHER[key])
+    return config
+
+
+@pytest.mark.parametrize("given", [DEFAULT, all_changed()], ids=["defaults", "all changed"])
+def test_toml_read_back_is_equal(given, tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text(to_toml(given), encoding="utf-8")
+    assert read_config(path) == given
+    table = tomllib.loads(to_toml(given))
+    assert table["optim"]["learning_rate"] == given.optim.learning_rate
+    assert len(set(flatten(given))) == len(to_toml(given).split(" = ")) - 1  # every key once
+
+
+def test_every_field_explains_itself():
+    """The comment behind a field is its help on the command line."""
+    lines = []
+    for module in (schema, strategies, data_config, model_config, nodules):
+        source = Path(str(module.__file__)).read_text(encoding="utf-8")
+        classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name.endswith("Config")]
+        fields = [node for owner in classes for node in owner.body if isinstance(node, ast.AnnAssign)]
+        lines += [source.splitlines()[node.lineno - 1] for node in fields]
+    values = [line for line in lines if "default_factory" not in line and "INLINE" not in line]
+    assert len(values) == len(list(flatten(DEFAULT)))
+    assert [line for line in values if "  # " not in line] == []

@@ -1,0 +1,259 @@
+"""What passes is repeated, what stays is named; neither costs a nodule in silence."""
+
+import errno
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gmmae.data.extraction import extract, integrity, prepare, processes, retry, scan_cache, scans
+from gmmae.data.extraction.prepare import PARTS, load
+from gmmae.data.settings import AIR_HU
+from gmmae.data.volumes import DataError, TransientError
+
+WORKER = (
+    "import os, signal, sys, gmmae.data.extraction.processes as p; real = p.extract; p.extract = lambda t, o: {}; p.serve()"
+)
+KILLED_OVER_B = "os.kill(os.getpid(), signal.SIGKILL) if t.label.endswith('b.mhd'){} else real(t, o)"
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch):
+    monkeypatch.setattr(retry, "PAUSES_S", (0.0, 0.0))
+
+
+def once(path):
+    """In a worker: true the first time only."""
+    return f" and not os.path.exists({str(path)!r}) and not open({str(path)!r}, 'x').close()"
+
+
+def read_by(monkeypatch, expression):
+    """The scans that are read from now on in this process; the expression is a function of the task, and may fail."""
+    read: list[str] = []
+    real = extract.extract
+
+    def spied(task, options):
+        read.append(task.file.stem)
+        return expression(task) or real(task, options)
+
+    monkeypatch.setattr(processes, "extract", spied)
+    return read
+
+
+def entries(config):
+    return [path for path in Path(config.cache).iterdir() if path.is_dir() and not path.name.startswith(".")]
+
+
+def test_a_scan_whose_worker_was_killed_is_read_again(luna_folder, monkeypatch, tmp_path):
+    config = luna_folder("ab", workers=2)
+    monkeypatch.setattr(processes, "WORKER", WORKER.format(KILLED_OVER_B.format(once(tmp_path / "killed"))))
+    said: list[str] = []
+    prepared = prepare.prepare(config, said.append)
+    assert prepared.summary["nodules"] == 2
+    assert prepared.summary["faults"] == []
+    (line,) = prepared.summary["repeated"]
+    assert line.startswith("subset1/b.mhd: the process reading it died (status -9): killed, too little memory")
+    assert any(line.startswith("scans that are read again, one at a time: 1; the first: subset1/b.mhd: ") for line in said)
+
+
+def test_one_that_is_always_killed_is_named_not_sealed_and_read_by_the_same_command_later(luna_folder, monkeypatch):
+    config = luna_folder("ab", workers=2)
+    sound = processes.WORKER
+    monkeypatch.setattr(processes, "WORKER", WORKER.format(KILLED_OVER_B.format("")))
+    said: list[str] = []
+    with pytest.raises(TransientError, match=r"1 failed for reasons that may pass: subset1/b.mhd: the process .*same command"):
+        load(config, said.append)
+    assert sum(line.startswith("not read: subset1/b.mhd: ") for line in said) == 1
+    assert entries(config) == []
+    monkeypatch.setattr(processes, "WORKER", sound)
+    said.clear()
+    assert load(config, said.append).names == ("a_0", "b_0")
+    assert said[0] == "1 of 2 scans were read before, 1 are left"
+    assert not (Path(config.cache) / PARTS).exists()
+
+
+def test_an_error_of_the_disk_is_no_fault_of_the_scan(luna_folder, monkeypatch):
+    config = luna_folder("abc", compressed=True)
+    failing = [1]
+    real = integrity._check_stream
+
+    def check(data, promised, offset):
+        if data.name == "b.zraw" and failing:
+            failing.pop()
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(data))
+        real(data, promised, offset)
+
+    monkeypatch.setattr(integrity, "_check_stream", check)
+    prepared = prepare.prepare(config, [].append)
+    assert (prepared.summary["nodules"], prepared.summary["faults"]) == (3, [])
+    assert "Input/output error" in prepared.summary["repeated"][0]
+    failing += [1] * 3
+    with pytest.raises(TransientError, match=r"b.mhd: \[Errno 5\] Input/output error"):
+        prepare.prepare(config, [].append, refresh=True)
+    assert entries(config) == []
+
+
+class FailingReader:
+    """ITK's reader, whose first readings of voxels fail as they do when the disk does: with the error of a broken file."""
+
+    left = 0
+
+    def __init__(self):
+        self.real = REAL_READER()
+
+    def __getattr__(self, name):
+        return getattr(self.real, name)
+
+    def Execute(self):
+        if FailingReader.left:
+            FailingReader.left -= 1
+            raise RuntimeError("Exception: ITK ERROR: MetaImageIO(0x1): File cannot be read: b.mhd for reading.")
+        return self.real.Execute()
+
+
+REAL_READER = scans.sitk.ImageFileReader
+
+
+@pytest.mark.parametrize(("failures", "nodules"), [(1, 2), (2, 1)])
+def test_itk_is_asked_twice_before_it_is_believed(luna_folder, monkeypatch, failures, nodules):
+    monkeypatch.setattr(scans.sitk, "ImageFileReader", FailingReader)
+    monkeypatch.setattr(FailingReader, "left", failures)
+    assert prepare.prepare(luna_folder("ab"), [].append).summary["nodules"] == nodules
+
+
+def test_where_the_disk_still_fails_itk_is_not_believed(luna_folder, monkeypatch):
+    def fails(path):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr(scans.sitk, "ImageFileReader", FailingReader)
+    monkeypatch.setattr(FailingReader, "left", 99)
+    monkeypatch.setattr(scans, "read_through", fails)
+    with pytest.raises(TransientError, match=r"2 failed for reasons that may pass: .*Input/output error"):
+        load(luna_folder("ab"), [].append)
+
+
+@pytest.mark.parametrize(("kind", "error"), [(OSError, errno.EIO), (DataError, None), (DataError, errno.EINVAL)])
+def test_an_array_that_cannot_be_read_is_broken_only_if_the_system_did_not_fail(tmp_path, monkeypatch, kind, error):
+    from gmmae.data.extraction import arrays
+
+    def fails(file):
+        raise OSError(*([error, os.strerror(error)] if error else ["Invalid data stream"]))  # as bz2 says it
+
+    np.save(tmp_path / "a.npy", np.zeros((4, 4, 4)))
+    monkeypatch.setattr(arrays, "_header", fails)
+    with pytest.raises(kind):
+        arrays.open_array(tmp_path / "a.npy")
+
+
+def test_a_scan_that_is_away_for_a_moment_is_not_missing(luna_folder, monkeypatch):
+    config = luna_folder("ab")
+    scan = Path(config.root) / "subset1/b.raw"
+    scan.rename(scan.with_suffix(".away"))
+    stat = scan.with_suffix(".away").stat()
+    scan.write_bytes(b"")
+    os.utime(scan, ns=(stat.st_mtime_ns, stat.st_mtime_ns))
+    os.truncate(scan, stat.st_size)
+    os.utime(scan, ns=(stat.st_mtime_ns, stat.st_mtime_ns))
+    attempts: list[str] = []
+
+    def away_then_back(task):
+        if task.file.stem == "b":
+            attempts.append("b")
+            if len(attempts) == 1:
+                scan.unlink()
+            else:
+                scan.with_suffix(".away").rename(scan)
+
+    read_by(monkeypatch, away_then_back)
+    assert load(config, [].append).names == ("a_0", "b_0")
+    assert attempts == ["b", "b"]
+
+
+def test_when_nothing_can_be_read_any_more_it_does_not_go_on_trying(luna_folder, monkeypatch):
+    config = luna_folder("abcdefghijkl")
+    read = read_by(monkeypatch, lambda task: extract.Transient("Input/output error"))
+    with pytest.raises(TransientError, match=r"8 failed for reasons that may pass, 4 more were not tried: .*; and 3 more; run"):
+        load(config, [].append)
+    assert len(read) == retry.IN_A_ROW
+
+
+def test_refusing_does_not_mistake_what_passes_for_a_fault(luna_folder, monkeypatch):
+    config = luna_folder("ab", on_error="refuse")
+    failures = [extract.Transient("Input/output error")]
+    read_by(monkeypatch, lambda task: failures.pop() if failures else None)
+    assert len(load(config, [].append).values) == 2
+
+
+def test_an_interrupted_extraction_goes_on_where_it_was(luna_folder, monkeypatch):
+    config = luna_folder("abcd", rows=[(uid, 10, -20, 30, 8) for uid in "aabbccdd"[::2]] + [("b", 500, 0, 0, 8)])
+
+    def interrupted(task):
+        if task.file.stem == "d":
+            raise KeyboardInterrupt
+
+    read = read_by(monkeypatch, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        load(config, [].append)
+    assert read == ["a", "b", "c", "d"]
+    assert entries(config) == []
+    read = read_by(monkeypatch, lambda task: None)
+    said: list[str] = []
+    nodules = load(config, said.append)
+    assert said[0] == "2 of 4 scans were read before, 2 are left"
+    assert read == ["b", "d"]  # b has a place outside the scan: what is broken is read again
+    assert nodules.names == ("a_0", "b_0", "c_0", "d_0")
+    monkeypatch.undo()
+    whole = load(luna_folder("abcd", cache=str(Path(config.cache).parent / "other")), [].append)
+    np.testing.assert_array_equal(nodules.values, whole.values)
+
+
+def test_refreshing_also_forgets_what_an_interrupted_extraction_read(luna_folder, monkeypatch):
+    config = luna_folder("ab")
+    read = read_by(monkeypatch, lambda task: extract.Transient("Input/output error") if task.file.stem == "b" else None)
+    with pytest.raises(TransientError):
+        load(config, [].append)
+    read = read_by(monkeypatch, lambda task: None)
+    prepare.prepare(config, [].append, refresh=True)
+    assert read == ["a", "b"]
+
+
+def test_parts_keep_masks_and_places_and_are_those_of_their_files_only(luna_folder, tmp_path):
+    from gmmae.data.extraction import luna16
+    from gmmae.data.extraction.extract import Options
+
+    options = Options((16, 16, 16), 3, "1.25x", AIR_HU, True)
+    config = luna_folder("a", [("a", 10, -20, 30, 8), ("a", 12, -20, 30, 8)])
+    (task,) = luna16.plan(config).tasks
+    result = extract.extract(task, options)
+    assert isinstance(result, extract.Extracted)
+    first = result.cubes[0]._replace(mask=np.ones((16, 16, 16), np.uint8))
+    result = result._replace(cubes=(first, result.cubes[1]))
+    place = tmp_path / "parts" / "one.npz"
+    scan_cache.save(place, task, result)
+    kept = scan_cache.load(place, task)
+    assert kept is not None
+    for cube, known in zip(kept.cubes, result.cubes, strict=True):
+        np.testing.assert_array_equal(cube.values, known.values)
+        assert cube._replace(values=known.values, mask=known.mask) == known
+        assert (cube.mask is None) == (known.mask is None)
+    np.testing.assert_array_equal(kept.cubes[0].mask, first.mask)
+    os.truncate(place, place.stat().st_size // 2)
+    assert scan_cache.load(place, task) is None
+    name = scan_cache.name(1, task, options)
+    os.utime(task.file, (1, 1))
+    (later,) = luna16.plan(config).tasks
+    assert (
+        len({name, scan_cache.name(2, task, options), scan_cache.name(1, later, options), scan_cache.name(1, task, options)})
+        == 3
+    )
+
+
+def test_parts_that_nobody_takes_up_again_are_removed_when_they_are_old(tmp_path):
+    for name in ("mine.npz", "mine.123", "others.npz", "forgotten.npz"):
+        (tmp_path / name).touch()
+    long_ago = time.time() - scan_cache.cache.STALE_S - 60
+    os.utime(tmp_path / "forgotten.npz", (long_ago, long_ago))
+    scan_cache.remove(tmp_path, ["mine"])
+    assert [path.name for path in tmp_path.iterdir()] == ["others.npz"]

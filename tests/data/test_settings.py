@@ -1,0 +1,56 @@
+import dataclasses
+
+import pytest
+
+from gmmae.config.rules import ConfigError
+from gmmae.data.settings import DataConfig
+
+
+@pytest.mark.parametrize(
+    ("ndim", "size", "shape", "volume_shape"),
+    [
+        (3, 16, (16, 16, 16), (16, 16, 16)),
+        (3, (16, 24, 20), (16, 24, 20), (16, 24, 20)),
+        (2, 16, (16, 16), (16, 16, 16)),
+        (2, (24, 20), (24, 20), (24, 24, 20)),
+        (1, 30, (30,), (30, 30, 30)),
+    ],
+)
+def test_the_size_is_one_number_or_one_for_each_axis(ndim, size, shape, volume_shape):
+    config = DataConfig(ndim=ndim, size=size)
+    assert (config.size, config.shape, config.volume_shape) == (size, shape, volume_shape)
+
+
+@pytest.mark.parametrize(("ndim", "size"), [(3, (16,)), (3, (16, 16, 16)), (2, (16, 16)), (1, (16,))])
+def test_equal_edges_are_one_number(ndim, size):
+    assert DataConfig(ndim=ndim, size=size) == DataConfig(ndim=ndim, size=16)
+
+
+@pytest.mark.parametrize(
+    ("size", "rule"),
+    [
+        ((16, 24), "one number, or one for each of data.ndim = 3 axes"),
+        ((16, 16), "one number, or one for each of data.ndim = 3 axes"),
+        ((16, 24, 3), "at least 4"),
+        ((), "at least 4"),
+        (3, "at least 4"),
+    ],
+)
+def test_a_size_that_fits_no_volume_is_refused(size, rule):
+    with pytest.raises(ConfigError) as caught:
+        DataConfig(size=size)
+    assert str(caught.value) == f"data.size must be {rule}; got {size!r}"
+
+
+@pytest.mark.parametrize("window", [(1.0, 0.0), (0.0, 0.0), (float("nan"), 1.0), (0.0, float("inf"))])
+def test_a_window_is_two_increasing_numbers(window):
+    with pytest.raises(ConfigError, match=r"data\.window must be two increasing numbers; got \("):
+        DataConfig(window=window)
+
+
+def test_cubes_with_a_window_of_their_own_are_no_hu():
+    cubes = DataConfig(source="cubes")
+    own = dataclasses.replace(cubes, window=(0.0, 1.0))
+    wide = DataConfig(source="luna16", window=(-1200.0, 600.0))
+    assert [(config.hu, config.outside) for config in (cubes, own, wide)] == [(True, -1000), (False, 0), (True, -1000)]
+    assert dataclasses.replace(own, fill="replicate").outside is None

@@ -1,0 +1,105 @@
+"""What the study makes of predictions, and its baselines, on volumes made by hand."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments.segmentation import (
+    BASELINES,
+    NETWORKS,
+    THRESHOLDS_HU,
+    Judged,
+    ball,
+    best,
+    candidates,
+    judge,
+    opened,
+    probabilities,
+    put_together,
+    summary,
+)
+from gmmae.data.native_volumes import Scanned
+from gmmae.data.patches import slices
+from gmmae.workloads import segmentation as workload
+
+FLIPS = [(), (1,), (2,), (1, 2)]
+
+
+def volume(centre=(1.0, 7.0, 5.0)):
+    """A disc of nodule in the middle one of three slices, a vessel of one pixel, and a brighter block away from it."""
+    z, y, x = np.ogrid[:3, :16, :12]
+    mask = (np.square(y - 7) + np.square(x - 5) <= 9) & (z == 1)
+    values = np.where(mask, -350, -900)
+    values[:, 7, 8:] = -100
+    values[:, 12:, :8] = 50
+    return Scanned("a", "P", "solid", values.astype(np.int16), mask.astype(np.uint8), centre, (2.0, 1.0, 1.0), 6.5)
+
+
+def test_what_was_found_in_slices_is_put_where_it_was_seen():
+    one = volume()
+    patches = slices([one], size=8, jitter=4, empty=True)
+    seen = workload.seen(workload.PatchConfig(size=8, jitter=4), workload.samples_of(patches), None)[1]
+    found = put_together(one, patches, np.asarray(seen == 1, float))
+    inside = np.zeros_like(found)
+    for corner, offset in zip(patches.corners, patches.offsets, strict=True):
+        (y0, x0), (y1, x1) = np.maximum(corner[1:] + offset, 0), np.maximum(corner[1:] + offset + 8, 0)
+        inside[corner[0], y0:y1, x0:x1] = True
+    np.testing.assert_array_equal(found, inside & (one.mask > 0))
+    assert 0 < found.sum() < one.mask.sum(), "some of it was not seen"
+
+
+def test_flips_are_taken_back():
+    """A network that finds nothing but the image gives the image, whichever way it was flipped."""
+    patches = slices([volume()], size=8, jitter=4, empty=True)
+    data = workload.PatchConfig(size=8, jitter=4)
+
+    def describe(samples: Any) -> Any:
+        return {"probabilities": np.asarray(workload.seen(data, samples, None)[0][..., 0])}
+
+    trained: Any = SimpleNamespace(config=SimpleNamespace(settings=SimpleNamespace(data=data)), describe=describe)
+    plain = probabilities(trained, patches, [()])
+    assert len(np.unique(plain)) > 3
+    np.testing.assert_allclose(probabilities(trained, patches, FLIPS), plain, rtol=1e-6)
+
+
+def test_an_opening_leaves_the_component_at_the_nodule():
+    one = volume()
+    above = one.values > -500
+    found = opened(one, above)
+    assert found[one.mask > 0].mean() > 0.8
+    assert not found[:, 11:].any()
+    assert not found[:, 7, 10:].any()
+    assert not opened(one, one.values > 1000).any()
+
+
+def test_baselines_are_judged_for_every_choice_and_chosen_by_training_nodules():
+    found = candidates(volume())
+    assert set(found) == set(BASELINES)
+    assert [len(found[name]) for name in ("ball", "threshold", "opened")] == [1, len(THRESHOLDS_HU), len(THRESHOLDS_HU)]
+    assert found["ball"][0] == judge(ball(volume(), 6.5), volume().mask > 0)
+    assert found["ball"][0].held > 0.8 > found["ball"][0].whole > 0.4
+    values = {name: [Judged(0.2, 0.2)] * 2 for name in BASELINES}
+    better = {**values, "threshold": [Judged(0.1, 0.1), Judged(0.9, 0.0)]}
+    assert best([values, better, values], np.array([0, 1]))["threshold"] == 1
+    assert best([values, better, values], np.array([0, 2]))["threshold"] == 0
+
+
+def test_the_dice_of_the_slices_that_hold_nodule_leaves_out_what_is_found_in_others():
+    mask = volume().mask > 0
+    everywhere = np.broadcast_to(mask[1], mask.shape)
+    assert judge(everywhere, mask) == Judged(1.0, 0.5)
+
+
+def test_a_summary_has_a_line_for_each_method_and_category():
+    dices = {**dict.fromkeys((*NETWORKS, *BASELINES), 0.5), **{f"{name}_whole": 0.25 for name in (*NETWORKS, *BASELINES)}}
+    rows = [{"patient": f"P{i}", "category": "solid" if i else "part-solid", **dices, "unet": i / 4} for i in range(5)]
+    lines = summary(rows)
+    assert len(lines) == len((*NETWORKS, *BASELINES)) * 2 * 3
+    first = next(line for line in lines if (line["method"], line["slices"], line["category"]) == ("unet", "with nodule", "all"))
+    assert (first["nodules"], first["mean"], first["median"]) == (5, 0.5, 0.5)
+    assert float(first["low"]) < 0.5 < float(first["high"])
+    alone = next(line for line in lines if (line["method"], line["category"]) == ("unet", "part-solid"))
+    assert (alone["nodules"], alone["mean"]) == (1, pytest.approx(0.0))
+    assert (alone["low"], alone["high"]) == ("", "")  # one patient has no interval

@@ -1,0 +1,51 @@
+"""The U-Net's workload with fewer training slices."""
+
+import numpy as np
+import pytest
+
+from experiments import slices
+from gmmae.system.errors import InputError
+from gmmae.workloads import registry
+from gmmae.workloads.configuration import configure
+
+SMALL = {"data__samples": 12, "data__size": 16, "data__jitter": 2, "data__validation": 3, "model__features": (4,)}
+
+
+def built(count):
+    workload = registry.build(configure("", workload=slices.__file__, slices=count, **SMALL))
+    assert workload.names is not None
+    return workload.data, workload.names
+
+
+def nodules(names):
+    return [name.rpartition(" slice ")[0] for name in names]
+
+
+def test_whole_nodules_are_taken_and_the_last_as_far_as_it_is_needed():
+    (_, everything), (_, some) = built(0), built(30)
+    all_of, taken = nodules(everything.train), nodules(some.train)
+    cut = [name for name in set(taken) if taken.count(name) < all_of.count(name)]
+    assert len(taken) == 30 < len(all_of)
+    assert len(cut) <= 1
+
+
+def test_samples_are_those_of_their_names_and_the_validation_set_is_the_same():
+    (everything, all_names), (some, names) = built(0), built(30)
+    at = [all_names.train.index(name) for name in names.train]
+    np.testing.assert_array_equal(some.train["values"], everything.train["values"][at])
+    np.testing.assert_array_equal(some.validation["values"], everything.validation["values"])
+
+
+def test_slices_keep_the_group_of_their_nodule():
+    workload = registry.build(configure("", workload=slices.__file__, slices=30, **SMALL))
+    assert workload.names is not None
+    assert workload.groups is not None
+    group_of = {}
+    for name, group in zip(nodules(workload.names.train), workload.groups.train, strict=True):
+        assert group_of.setdefault(name, group) == group
+    assert len(workload.groups.train) == 30
+
+
+def test_more_slices_than_there_are():
+    with pytest.raises(InputError, match=r"slices must be at most \d+, the training slices there are; got 9999"):
+        built(9999)

@@ -1,0 +1,184 @@
+"""Judgements of populations that are the same, shifted, or copied."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from gmmae.generation.judging import two_samples
+from gmmae.generation.judging.judge import Scale, halves
+from gmmae.generation.judging.judge import judge as judge_scaled
+from gmmae.system.errors import InputError
+from tests.generation.nodules import balls
+
+HU = Scale((-1000.0, 400.0), hu=True)
+judge = partial(judge_scaled, scale=HU)
+REAL, TRAINING = balls(0, 60), balls(1, 80, "trained")
+
+
+@pytest.fixture(autouse=True)
+def few_divisions(monkeypatch):
+    """Of folds, so that the tests are quick."""
+    monkeypatch.setattr(two_samples, "REPETITIONS", 1)
+
+
+def test_what_is_of_the_same_population_is_as_good_as_real_and_shifted_nodules_are_found():
+    same = judge(REAL, balls(2, 60, "new"), TRAINING)
+    # Sixty against sixty: the standard deviation of the AUC is about .07, of the ratio of the medians of distances a few per
+    # cents.
+    assert same.floor.c2st.value == pytest.approx(0.5, abs=0.15)
+    assert same.generated.c2st.value == pytest.approx(0.5, abs=0.15)
+    assert same.novelty is not None
+    assert same.novelty.plain.value == pytest.approx(1, abs=0.1)
+    assert same.novelty.symmetric.value == pytest.approx(1, abs=0.1)
+    assert same.novelty.copies < 0.2
+    assert same.generated.samples == same.floor.samples == 60
+    shifted = judge(REAL, balls(2, 60, "new", shift=80), TRAINING)
+    assert shifted.generated.c2st.value > 0.9
+    assert shifted.generated.mmd2.low > same.generated.mmd2.high
+    assert shifted.generated.value_distance == pytest.approx(80, abs=10)
+    assert shifted.generated.marginals.share < same.generated.marginals.share
+    assert shifted.floor.c2st == same.floor.c2st
+
+
+def test_copies_are_not_new_and_flipped_ones_only_seem_to_be():
+    copies = TRAINING._replace(names=tuple(f"copy{i}" for i in range(80)), groups=tuple(f"copy{i}" for i in range(80)))
+    found = judge(REAL, copies, TRAINING).novelty
+    assert found is not None
+    assert found.plain.value == 0
+    assert found.copies == 1
+    flipped = judge(REAL, copies._replace(values=copies.values[:, ::-1, :, ::-1]), TRAINING).novelty
+    assert flipped is not None
+    assert flipped.plain.value > 0.7
+    assert flipped.symmetric.value == 0
+    assert flipped.copies == 1
+    assert flipped.nearest.index.tolist() == list(range(80))
+
+
+def test_without_a_training_set_the_floor_is_of_two_halves_and_novelty_is_unknown():
+    found = judge(REAL, balls(2, 40, "new"))
+    assert found.novelty is None
+    assert found.generated.samples == found.floor.samples == 30
+    assert found.floor.c2st.value == pytest.approx(0.5, abs=0.2)
+
+
+def test_masks_are_used_where_both_have_them():
+    generated = balls(2, 40, "new")
+    assert judge(REAL, generated).masks
+    assert not judge(REAL._replace(masks=None), generated).masks
+
+
+def test_halves_divide_no_patient_and_are_as_equal_as_can_be():
+    groups = [*"aaaaabbbcccdde"]
+    first, second = halves(groups, seed=0)
+    assert sorted([*first, *second]) == list(range(14))
+    assert not {groups[i] for i in first} & {groups[i] for i in second}
+    assert len(first) == 7
+    assert {tuple(halves(REAL.groups, seed)[0]) for seed in range(2)} != {tuple(halves(REAL.groups, 0)[0])}
+
+
+def test_both_columns_compare_as_many_with_the_same_real_nodules():
+    found = judge(balls(0, 120), balls(2, 40, "new"), TRAINING)
+    assert found.generated.samples == found.floor.samples == 40
+    assert [len(set(index.tolist())) for index in found.sets] == [40, 40, 40]
+    assert found.generated.patients[0] == found.floor.patients[0]
+    # More generated nodules change nothing in the real column, where as many are compared.
+    many = judge(balls(0, 120), balls(2, 200, "new"), TRAINING, count=40)
+    assert [len(index) for index in many.sets] == [40, 40, 40]
+    assert (many.floor.c2st, many.floor.mmd2, many.floor.coverage) == (found.floor.c2st, found.floor.mmd2, found.floor.coverage)
+    assert many.novelty is not None
+    assert len(many.novelty.nearest.index) == 200  # those that are not compared have their nearest too
+
+
+def test_without_a_training_set_the_halves_share_no_patient():
+    found = judge(REAL, balls(2, 300, "new"))
+    one, two = ({REAL.groups[i] for i in index} for index in (found.sets.reference, found.sets.others))
+    assert found.generated.samples == 30
+    assert not one & two
+
+
+def test_masks_of_the_training_set_count_too():
+    """The real column must not compare shapes of masks with shapes of intensity."""
+    assert not judge(REAL, balls(2, 40, "new"), TRAINING._replace(masks=None)).masks
+
+
+def test_a_unit_of_their_own_changes_no_figure_but_that_of_the_unit():
+    def own(nodules):
+        return nodules._replace(values=(np.clip(nodules.values, -1000, 400) / 1400 + 1000 / 1400).astype(np.float32))
+
+    made = balls(2, 60, "new", shift=80)
+    known = judge(REAL, made, TRAINING)
+    found = judge_scaled(own(REAL), own(made), own(TRAINING), scale=Scale((0.0, 1.0), hu=False))
+    assert found.generated.c2st.value == pytest.approx(known.generated.c2st.value, abs=0.01)  # features are of float32
+    assert found.generated.mmd2.value == pytest.approx(known.generated.mmd2.value, rel=1e-2)
+    assert found.generated.coverage == pytest.approx(known.generated.coverage, abs=0.05)
+    assert found.novelty is not None
+    assert known.novelty is not None
+    assert found.novelty.symmetric == pytest.approx(known.novelty.symmetric, rel=1e-4)
+    assert found.generated.value_distance == pytest.approx(known.generated.value_distance / 1400, rel=1e-3)
+
+
+def test_real_nodules_that_the_training_set_holds_are_no_measure():
+    repeated = REAL._replace(groups=tuple(f"other{name}" for name in REAL.groups))
+    with pytest.raises(InputError, match="40 of 40 nodules are voxel for voxel in it: leave them out of one"):
+        judge(REAL, balls(2, 40, "new"), repeated)
+    flipped = repeated._replace(values=repeated.values[:, ::-1])
+    with pytest.raises(InputError, match="40 of 40 nodules are voxel for voxel in it when flipped: leave them out of one"):
+        judge(REAL, balls(2, 40, "new"), flipped)
+
+
+def of_patients(nodules, patients):
+    return nodules._replace(groups=tuple(f"{nodules.names[0]} {i % patients}" for i in range(len(nodules.names))))
+
+
+NEEDED = "at least 25 nodules of at least 5 patients (scans where none is named) are needed in "
+HALVED = "at least 50 nodules of at least 10 patients (scans where none is named) are needed in REAL; got "
+OR_TRAIN = ": add some, or name the training set with --train"
+WIDOW = balls(0, 60)._replace(groups=("a",) * 30 + tuple("bcdefghijk") * 3)
+"""Half of these nodules are one patient's."""
+
+
+@pytest.mark.parametrize(
+    ("real", "generated", "training", "message"),
+    [
+        (REAL, balls(2, 20), TRAINING, f"{NEEDED}GENERATED; got 20 of 10: add some"),
+        (balls(0, 40), balls(2, 40), None, f"{HALVED}40 of 20{OR_TRAIN}"),
+        *((of_patients(REAL, n), balls(2, 40), None, f"{HALVED}60 of {n}{OR_TRAIN}") for n in (1, 2, 3, 5, 9)),
+        *((of_patients(REAL, n), balls(2, 40), TRAINING, f"{NEEDED}REAL; got 60 of {n}: add some") for n in (1, 2, 3)),
+        (REAL, of_patients(balls(2, 40), 1), TRAINING, f"{NEEDED}GENERATED; got 40 of 1: add some"),
+        (REAL, balls(2, 40), of_patients(TRAINING, 4), f"{NEEDED}--train; got 80 of 4: add some"),
+        (WIDOW, balls(2, 40), None, f"{NEEDED}each half of REAL; got 30 of 1{OR_TRAIN}"),
+        (REAL, balls(2, 40, size=9), None, "GENERATED must have volumes of 8 × 8 × 8; got 9 × 9 × 9: make them alike"),
+        (
+            REAL._replace(values=REAL.values[:, 4]),
+            balls(2, 40),
+            None,
+            "REAL must have volumes of three axes; got 8 × 8: make them alike",
+        ),
+        (
+            REAL,
+            balls(2, 40, "new"),
+            balls(3, 50),
+            "REAL must have been held out of the training set; 25 of its 30 patients are in --train, such as real0: "
+            "leave them out of one",
+        ),
+    ],
+)
+def test_what_cannot_be_judged_is_told(real, generated, training, message):
+    with pytest.raises(InputError) as error:
+        judge(real, generated, training)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(("patients", "training"), [(5, TRAINING), (10, None), (60, None)])
+def test_as_many_patients_as_are_needed_give_finite_figures(patients, training):
+    found = judge(of_patients(REAL, patients), balls(2, 40, "new"), training)
+    figures = [figure for one in (found.generated, found.floor) for figure in (one.c2st, one.mmd2, one.density, one.coverage)]
+    assert np.isfinite(figures).all()
+    assert all(low <= high for _, low, high in figures)
+
+
+@pytest.mark.parametrize("count", [24, 41])
+def test_a_count_that_cannot_be_compared_is_refused(count):
+    with pytest.raises(InputError, match=f"--count must be 0, or from 25 to the 40 nodules that each set has; got {count}"):
+        judge(REAL, balls(2, 40, "new"), TRAINING, count=count)

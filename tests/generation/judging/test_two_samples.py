@@ -1,0 +1,165 @@
+"""Each test against a hand computation, and on populations that are the same, shifted, or copies."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from gmmae.generation.judging import two_samples
+from gmmae.generation.judging.two_samples import c2st, exchanged, folds, marginals, mmd2, support, value_distance
+from gmmae.system.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def few_divisions(monkeypatch):
+    """Of folds, so that the tests are quick."""
+    monkeypatch.setattr(two_samples, "REPETITIONS", 2)
+
+
+def normal(seed, samples=120, shift=0.0):
+    return np.random.default_rng(seed).normal(shift, 1, (samples, 6))
+
+
+def names(prefix, samples=120):
+    return [f"{prefix}{i}" for i in range(samples)]
+
+
+def test_two_halves_of_one_population_cannot_be_told_apart_and_shifted_ones_can():
+    # The AUC of 120 against 120 has a standard deviation of .05 (30 pairs of populations, of mean .498), the mean of four .025.
+    pairs = np.random.default_rng(100).normal(size=(4, 2, 120, 6))
+    floors = [c2st(one, two, names("a"), names("b")) for one, two in pairs]
+    assert np.mean([floor.value for floor in floors]) == pytest.approx(0.5, abs=0.06)
+    shifted = c2st(normal(0), normal(1, shift=1.0), names("a"), names("b"))
+    assert shifted.value > 0.9
+    assert shifted.low > 0.9
+
+
+def test_the_interval_of_an_auc_is_as_wide_as_theory_says():
+    """The standard error of an AUC of two equal populations is √((m + n + 1) / 12mn) (Mann and Whitney 1947)."""
+    found = c2st(normal(2), normal(3), names("a"), names("b"))
+    se = np.sqrt(241 / (12 * 120 * 120))
+    assert (found.high - found.low) / (2 * 1.96) == pytest.approx(se, rel=0.35)
+
+
+def test_a_pair_in_two_folds_hides_what_a_pair_in_one_fold_shows():
+    """A classifier that memorised the one takes the slightly changed other for it, which lowers the AUC below that of pairs."""
+    real = np.random.default_rng(4).normal(size=(40, 25))
+    copies = real + 0.25 * np.random.default_rng(5).normal(size=real.shape) + 0.1
+    paired = c2st(real, copies, names("a", 40), names("a", 40))
+    apart = c2st(real, copies, names("a", 40), names("b", 40))
+    assert apart.value < paired.value - 0.03
+
+
+def test_folds_never_divide_a_group_or_a_pair_and_test_each_sample_once():
+    rng = np.random.default_rng(6)
+    groups = rng.integers(0, 30, 100).astype(str)
+    labels = np.repeat([0, 1], 50)
+    divided = folds(labels, groups, seed=0)
+    assert len(divided) == 5
+    assert sorted(np.concatenate([test for _, test in divided])) == list(range(100))
+    for train, test in divided:
+        assert not set(groups[train]) & set(groups[test])
+    assert [test.tolist() for _, test in folds(labels, groups, seed=1)] != [test.tolist() for _, test in divided]
+
+
+def test_mmd2_is_that_of_a_hand_computation():
+    real, other = np.array([[-1.0], [1.0]]), np.array([[1.0], [3.0]])  # already standardised
+    # Distances: -1 1: 2, 1 3: 2, across: 2, 4, 0, 2; the median of 2, 2, 2, 4, 0, 2 is 2: k = exp(-d²/8).
+    k = {d: np.exp(-(d**2) / 8) for d in (0, 2, 4)}
+    across = (k[2] + k[4] + k[0] + k[2]) / 4
+    assert mmd2(real, other, ["a", "b"], ["c", "d"]).value == pytest.approx(2 * k[2] - 2 * across)
+    # Without the pairs (-1, 1) and (1, 3).
+    assert mmd2(real, other, ["a", "b"], ["a", "b"], paired=True).value == pytest.approx(2 * k[2] - (k[4] + k[0]))
+
+
+def test_mmd2_is_about_zero_for_one_population_and_not_for_two():
+    # Its standard deviation was .003 (30 pairs of populations).
+    floors = [mmd2(normal(2 * i), normal(2 * i + 1), names("a"), names("b")) for i in range(4)]
+    assert abs(np.mean([floor.value for floor in floors])) < 0.006
+    assert min(floor.low for floor in floors) < 0
+    assert mmd2(normal(0), normal(1, shift=1.0), names("a"), names("b")).low > 0.05
+
+
+def test_marginals_count_features_with_and_without_correction():
+    real = np.tile(np.arange(100.0)[:, None], 6)
+    other = real + np.array([100, 20, 0, 0, 0, 0])
+    found = marginals(real, other, names("a", 100), names("b", 100))
+    np.testing.assert_allclose(found.statistic, [1, 0.2, 0, 0, 0, 0])
+    assert found.p[0] == 0.001
+    # The exact p of a statistic of .2 for 100 against 100 is .0366 (SciPy); 999 exchanges have a standard error of .006.
+    exact: Any = stats.ks_2samp(real[:, 1], other[:, 1], method="exact")
+    assert found.p[1] == pytest.approx(exact.pvalue, abs=0.018)
+    assert (found.p[2:] == 1).all()
+    assert found.share == pytest.approx(4 / 6)
+    # Adjusted, the second of six is significant where its p is below .05 · 2/6.
+    assert found.corrected_share == pytest.approx(5 / 6)
+
+
+def test_nodules_of_one_patient_are_no_evidence_of_their_own():
+    """Two sets of one population, five equal nodules a patient: as Kolmogorov's own test, which is told of no patient, has it,
+    they differ."""
+    real, other = np.repeat(normal(20, 24), 5, axis=0), np.repeat(normal(21, 24), 5, axis=0)
+    one, two = (np.repeat(names(prefix, 24), 5).tolist() for prefix in "ab")
+    assert marginals(real, other, one, two).share == 1
+    assert marginals(real, other, names("a"), names("b")).share < 0.7
+
+
+def test_exchanges_keep_groups_together_and_turn_pairs():
+    labels = exchanged([*"aabbc", *"ddaef"], 5, seed=0)
+    assert labels.shape == (1000, 10)
+    assert labels[0].tolist() == [True] * 5 + [False] * 5
+    for one, two in ((0, 1), (2, 3), (5, 6)):
+        assert (labels[:, one] == labels[:, two]).all()
+    assert (labels[:, 0] != labels[:, 7]).all()  # the patient that is in both sets
+    assert 400 < labels[:, 0].sum() < 600
+    # Of b, c, d, e and f two are of the first set.
+    assert set((labels[:, [2, 4, 5, 8, 9]]).sum(1)) == {2}
+    assert len({tuple(row) for row in labels}) == 20
+
+
+def test_density_and_coverage_of_balls_on_a_line(monkeypatch):
+    """Four real points one apart and one nearest neighbour: radii 1. A generated point on a real one lies in its ball and those
+    beside it.
+    """
+    monkeypatch.setattr(two_samples, "NEIGHBOURS", 1)
+    real = np.array([[0.0], [1.0], [2.0], [3.0]])
+    found = support(real, np.array([[1.0], [1.0], [9.0]]), names("a", 4), names("b", 3))
+    assert found.density.value == pytest.approx((3 + 3 + 0) / 3)
+    assert found.coverage.value == pytest.approx(3 / 4)
+
+
+def test_one_population_is_dense_and_covered_and_one_mode_of_it_is_dense_and_not_covered():
+    same = support(normal(0), normal(1), names("a"), names("b"))
+    assert same.density.value == pytest.approx(1, abs=0.15)
+    assert same.coverage.value > 0.9
+    collapsed = support(normal(0), 0.1 * normal(1), names("a"), names("b"))
+    assert collapsed.density.value > 1.5
+    assert collapsed.coverage.value < 0.8
+
+
+def test_histograms_are_apart_by_the_hu_that_all_voxels_were_raised():
+    values, window = np.random.default_rng(9).integers(-900, 300, (3, 4, 4, 4)).astype(np.int16), (-1000.0, 400.0)
+    assert value_distance(values, values, window) == 0
+    assert value_distance(values, values + 25, window) == pytest.approx(25)
+    assert value_distance(np.full((1, 2, 2, 2), -3000), np.full((1, 2, 2, 2), -1000), window) == 0  # outside the window
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (0.0, 255.0), (1000.0, 3000.0), (-2e6, 2e6)])
+def test_histograms_in_another_unit_are_apart_by_what_all_voxels_were_raised(low, high):
+    shares = np.random.default_rng(9).uniform(0.1, 0.7, (3, 8, 8, 8))
+    raised = value_distance(low + (high - low) * shares, low + (high - low) * (shares + 0.2), (low, high))
+    assert raised == pytest.approx(0.2 * (high - low), rel=1e-3)  # a histogram has 65,536 levels
+
+
+def test_samples_that_are_all_equal_are_of_one_population():
+    same = np.ones((30, 4))
+    assert mmd2(same, same, names("a", 30), names("b", 30)).value == pytest.approx(0, abs=1e-12)
+
+
+def test_a_fold_has_both_sets_to_learn_from_and_to_be_tested_on():
+    labels = np.repeat([0, 1], [30, 30])
+    groups = np.array(["a"] * 30 + names("b", 30))  # one patient: no fold can have it on both sides
+    assert folds(labels, groups, seed=0) == []
+    with pytest.raises(InputError, match="got 31 groups that no division into 5 folds parts like that: add nodules of other"):
+        c2st(normal(0, 30), normal(1, 30), ["a"] * 30, names("b", 30))

@@ -1,0 +1,94 @@
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from jax import lax
+
+from gmmae.models.kernels.convolution import FORMS, Conv, convolve, form_of
+
+CASES = [(n, size, kernel) for n in (1, 2, 3) for size, kernel in [(5, 3), (6, 2), (5, 5), (4, 1)]]
+CASES += [(2, (7, 4), 3), (3, (4, 7, 5), 2)]
+RTOL = 1e-12  # float64: sums of at most 375 terms of size one, in another order
+
+
+@pytest.fixture(autouse=True)
+def x64():
+    with jax.enable_x64(True):
+        yield
+
+
+def arrays(n, size, kernel, channels=3, features=4, samples=2):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((*([size] * n if isinstance(size, int) else size), samples, channels))
+    return jnp.asarray(x), jnp.asarray(rng.standard_normal((*[kernel] * n, channels, features)))
+
+
+def library(x, kernel):
+    axes = "012"[: x.ndim - 2]
+    numbers = (f"{axes}NC", f"{axes}IO", f"{axes}NC")
+    return lax.conv_general_dilated(x, kernel, (1,) * len(axes), "VALID", dimension_numbers=numbers)
+
+
+def assert_close(ours, theirs):
+    np.testing.assert_allclose(ours, theirs, rtol=RTOL, atol=RTOL * float(jnp.abs(theirs).max()))
+
+
+def value_and_gradients(function, x, weights):
+    @jax.jit
+    def run(x, weights):
+        value, back = jax.vjp(function, x, weights)
+        return value, *back(jnp.sin(jnp.arange(value.size, dtype=value.dtype)).reshape(value.shape))
+
+    return run(x, weights)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("n", "size", "kernel"), CASES)
+def test_every_form_and_its_gradients_equal_the_librarys(n, size, kernel, form):
+    x, weights = arrays(n, size, kernel)
+    expected = value_and_gradients(library, x, weights)
+    value, *gradients = expected
+    g = jnp.sin(jnp.arange(value.size, dtype=value.dtype)).reshape(value.shape)
+    got = (jax.jit(FORMS[form].apply)(x, weights), *jax.jit(FORMS[form].gradients)(x, weights, g))
+    for ours, theirs in zip(got, expected, strict=True):
+        assert ours.shape == theirs.shape
+        assert_close(ours, theirs)
+    assert all(gradient.any() for gradient in gradients)
+
+
+# One sample of three channels is convolved tap by tap, 40 in spectra along every axis, one channel in spectra along the first.
+# A GPU takes more samples to be worth the spectra.
+@pytest.mark.parametrize(("channels", "samples", "form"), [(3, 1, "direct"), (3, 38, "every axis"), (1, 2, "first axis")])
+def test_the_form_follows_samples_and_channels(channels, samples, form):
+    x, weights = arrays(3, 6, 3, channels, samples=samples)
+    assert form_of(x, weights, "cpu") == FORMS[form]
+    assert form_of(x[:, :, :, :37], weights, "cuda") == FORMS["direct" if form == "every axis" else form]
+    assert form_of(x, weights, "cuda") == FORMS[form]
+    assert form_of(x, weights, "tpu") == FORMS["library"]
+    for ours, theirs in zip(value_and_gradients(convolve, x, weights), value_and_gradients(library, x, weights), strict=True):
+        assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("padding", ["VALID", "SAME"])
+@pytest.mark.parametrize(("n", "size", "kernel"), CASES)
+def test_layer_equals_flax(n, size, kernel, padding):
+    x, weights = arrays(n, size, kernel)
+    params = {"params": {"kernel": weights, "bias": jnp.arange(4.0)}}
+    ours = jnp.moveaxis(jax.jit(Conv(4, kernel, padding).apply)(params, x), -2, 0)
+    reference = nn.Conv(4, (kernel,) * n, padding=padding, param_dtype=jnp.float64)
+    theirs = jax.jit(reference.apply)(params, jnp.moveaxis(x, -2, 0))
+    assert ours.shape == theirs.shape
+    assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_layer_starts_as_keras_does(n):
+    x, _ = arrays(n, 5, 3)
+    params: Any = Conv(40, 3, "VALID").init(jax.random.key(0), x)["params"]
+    assert params["kernel"].shape == (*[3] * n, 3, 40)
+    assert not params["bias"].any()
+    bound = np.sqrt(6 / (3**n * (3 + 40)))  # Glorot: √(6 / (fan in + fan out)), fans counted with the kernel's taps
+    assert 0.9 * bound < jnp.abs(params["kernel"]).max() <= bound  # of at least 360 uniform draws

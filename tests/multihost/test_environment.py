@@ -1,0 +1,78 @@
+import os
+
+import pytest
+
+from gmmae.config.schema import Config, OptimConfig, ParallelConfig
+from gmmae.multihost import environment
+from gmmae.multihost.environment import device_a_core, prepare, require_prepared
+from gmmae.system.environment import CPU_DEVICES, THREADS, cores
+from gmmae.system.errors import InputError
+
+EXACT = ParallelConfig(reduction="exact", shards=16)
+
+
+def test_only_the_exact_reduction_fixes_the_threads(monkeypatch):
+    monkeypatch.setenv(THREADS, "3")
+    prepare(Config())
+    assert os.environ[THREADS] == "3"
+    prepare(Config(parallel=EXACT))
+    assert os.environ[THREADS] == "16"
+    require_prepared(EXACT, cpu_devices=16)
+
+
+def test_more_cpu_devices_than_shards_are_refused(monkeypatch):
+    """They would bring more threads with them."""
+    monkeypatch.setenv(THREADS, "16")
+    with pytest.raises(InputError, match=r"at most parallel.shards = 16 CPU devices .*; got 17: lower JAX_NUM_CPU_DEVICES"):
+        require_prepared(EXACT, cpu_devices=17)
+
+
+@pytest.mark.parametrize("threads", [None, "2"])
+def test_another_number_of_threads_is_refused_on_a_cpu(monkeypatch, threads):
+    monkeypatch.delenv(THREADS, raising=False)
+    if threads:
+        monkeypatch.setenv(THREADS, threads)
+    with pytest.raises(InputError, match=rf"needs PJRT_NPROC = parallel.shards = 16 .*; got {threads!r}: set it"):
+        require_prepared(EXACT, cpu_devices=1)
+    require_prepared(EXACT, cpu_devices=0)  # on a GPU
+
+
+@pytest.fixture
+def three_cores(monkeypatch):
+    monkeypatch.setattr(environment, "cores", lambda: 3)
+
+
+def cpu_devices(config=None, alone=True, **environ) -> str | None:
+    prepare(config or Config(), alone, environ)
+    return environ.get(CPU_DEVICES)
+
+
+@pytest.mark.usefixtures("three_cores")
+def test_a_run_takes_a_device_a_core_where_its_batch_follows_no_devices():
+    assert cpu_devices() == "3"
+    assert cpu_devices(Config(arm="weak", parallel=ParallelConfig(virtual=8))) == "3"
+    assert cpu_devices(Config(arm="weak")) is None
+
+
+@pytest.mark.usefixtures("three_cores")
+def test_who_says_otherwise_is_heard():
+    assert cpu_devices(Config(parallel=ParallelConfig(devices=1))) is None
+    assert cpu_devices(alone=False) is None
+    assert cpu_devices(JAX_NUM_CPU_DEVICES="1") == "1"
+    assert cpu_devices(XLA_FLAGS="--xla_force_host_platform_device_count=2") is None
+
+
+def test_a_device_a_core_has_bounds(monkeypatch):
+    exact, small_batch = Config(parallel=ParallelConfig(reduction="exact")), Config(optim=OptimConfig(base_batch=2))
+    counts = {}
+    for number in (1, 3, 64):
+        monkeypatch.setattr(environment, "cores", lambda number=number: number)
+        counts[number] = [device_a_core(Config()), device_a_core(small_batch), device_a_core(exact), device_a_core(Config(), 2)]
+    assert counts == {1: [1, 1, 1, 1], 3: [3, 2, 2, 1], 64: [4, 2, 4, 4]}
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="Linux")
+def test_cores_are_those_that_the_process_may_use_and_no_threads(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 5})
+    monkeypatch.setattr("gmmae.system.environment._siblings", lambda cpu: "0-1" if cpu < 2 else str(cpu))
+    assert cores() == 3

@@ -1,0 +1,137 @@
+"""Training, trials and timings that take no time, for tests of what a plan makes of them.
+
+Each result depends on what the real one depends on: a run's loss on its batch and epoch, a trial's on its factor, a step's
+time on its batch. Runs are kept in ordinary work directories, stop by the ordinary rules, and go on where they were.
+"""
+
+import dataclasses
+import math
+from types import SimpleNamespace
+from typing import Self
+
+import numpy as np
+import pytest
+
+from gmmae.config.schema import Config
+from gmmae.planner import measurements, prediction
+from gmmae.planner.trials import Trial
+from gmmae.scaling.batches import Plan
+from gmmae.sweep import throughput
+from gmmae.sweep.throughput import Timing, Timings
+from gmmae.system import stop_reasons
+from gmmae.training import stopping
+from gmmae.training.noise_scale import Norms
+from gmmae.training.records import Epoch, Record, from_json, to_json, write_history
+from gmmae.training.workdir import WorkDir
+
+SAMPLES, VALIDATION = 100, 40
+STEP_S = lambda batch: 0.01 + 0.001 * batch  # noqa: E731 - tests put others in its place
+FAILS_AT = 8.0
+"""The factor of the learning rate whose trial runs away."""
+
+
+class Laboratory:
+    """Stands in for the modules that measure; counts epochs, and breaks off when `breaks_at` results have been made."""
+
+    def __init__(self, breaks_at: int = 0):
+        self.made, self.breaks_at = 0, breaks_at
+        self.epochs = 0.0
+
+    def __enter__(self) -> Self:
+        self._patch = pytest.MonkeyPatch()
+        self._patch.setattr(measurements, "compilation", SimpleNamespace(prepare=self.prepare))
+        self._patch.setattr(measurements, "loop", SimpleNamespace(run=self.run))
+        self._patch.setattr(measurements.trials, "trials", self.trials)
+        self._patch.setattr(measurements.throughput, "measure", self.step_times)
+        self._patch.setattr(prediction, "DRAWS", 50)
+        self._patch.setattr(measurements.Measurements, "_norms", lambda _, batch, epoch: self.norms(batch, epoch))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._patch.undo()
+
+    def count(self, epochs: float) -> None:
+        self.made += 1
+        if self.made == self.breaks_at:
+            raise KeyboardInterrupt
+        self.epochs += epochs
+
+    def prepare(self, config: Config):
+        data = (np.arange(SAMPLES), np.arange(VALIDATION))
+        return SimpleNamespace(
+            workload=SimpleNamespace(data=data),
+            train_plan=Plan(SAMPLES, config.optim.base_batch, 1),
+            eval_plan=Plan(VALIDATION, VALIDATION, 1),
+            devices=SimpleNamespace(kind="cpu"),
+        )
+
+    def run(self, config: Config, root, display) -> Record:
+        workdir, batch = WorkDir(root), min(config.optim.base_batch, SAMPLES)
+        workdir.root.mkdir(parents=True, exist_ok=True)
+        course = stopping.Course(config.stop)
+        for row in workdir.read_rows():
+            course.add(row)
+        reason = course.stop_reason([0.0], 0.0)
+        while reason is None:
+            epoch = len(course.rows) + 1
+            try:
+                self.count(1)
+            except KeyboardInterrupt:
+                reason = stop_reasons.SIGINT
+                break
+            course.add(row_of(epoch, batch))
+            reason = course.stop_reason([0.0], course.rows[-1].total_s)
+        write_history(workdir.history, course.rows)
+        record = dataclasses.replace(RECORD, stop_reason=reason, epochs=len(course.rows), global_batch=batch)
+        record = dataclasses.replace(record, steps_per_epoch=math.ceil(SAMPLES / batch), device_batch=batch)
+        workdir.record.write_text(to_json(record))
+        return from_json(workdir.record.read_text())
+
+    def trials(self, config: Config, steps: int = 10):
+        def attempt(factor: float) -> Trial:
+            self.count(config.optim.ramp_epochs + math.ceil(steps / math.ceil(SAMPLES / config.optim.base_batch)))
+            speed = min(factor, 3.0) if factor < FAILS_AT else -5.0
+            virtual = config.parallel.virtual or 1
+            losses = [float(np.exp(-speed * step / 40)) for step in range(steps)]
+            return Trial(losses, [1.0 / virtual, 0.9])
+
+        return attempt
+
+    def step_times(self, config, batches, validation, timing) -> Timings:
+        self.count(sum(batches) * (max(timing.warmup_steps, timing.steps) + timing.steps * timing.blocks) / SAMPLES)
+        train = [Timing(batch, batch, *(3 * (STEP_S(batch),))) for batch in batches]
+        passes = [Timing(count, count, *(3 * (0.002 * count,))) for count in validation]
+        return Timings(1, "cpu", False, 1000, train, passes, {}, throughput.settings(timing), {}, None)
+
+    def norms(self, batch: int, epoch: int) -> Norms:
+        self.count(1)
+        return Norms(batch, [10.0 + epoch, 12.0], [1.0, 1.5])
+
+
+def row_of(epoch: int, batch: int) -> Epoch:
+    """The loss falls by a law of the samples seen, more slowly for large batches, with a little scatter of its own."""
+    steps = epoch * math.ceil(SAMPLES / batch)
+    progress = steps / (1 + 20.0 / batch)
+    loss = 1.0 / (1 + progress / 10) * (1 + 0.01 * math.sin(epoch * 7 + batch))
+    seconds = steps * STEP_S(batch)
+    return Epoch(epoch, steps, epoch * SAMPLES, 0.001, loss, loss, 0.0, seconds, 0.01 * epoch, 0.0, seconds)
+
+
+RECORD = Record(
+    run_id="",
+    arm="strong",
+    seed=0,
+    devices=1,
+    processes=1,
+    device_kind="cpu",
+    oversubscribed=False,
+    global_batch=0,
+    device_batch=0,
+    padding=0,
+    steps_per_epoch=0,
+    learning_rate=0.001,
+    parameters=1000,
+    train_samples=SAMPLES,
+    validation_samples=VALIDATION,
+    target=0.0,
+)

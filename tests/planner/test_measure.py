@@ -1,0 +1,141 @@
+"""A plan's measurements: resumable, bounded by a budget, and refused where the base run misses the target."""
+
+import json
+
+import pytest
+
+from gmmae.planner import measurements
+from gmmae.planner.measure import measure
+from gmmae.planner.measurements import Interrupted, PlanDir, claimed
+from gmmae.scaling.identity import run_id
+from gmmae.system.errors import InputError
+from gmmae.system.null_object import IDLE
+from gmmae.training import loop
+from tests.small import small
+
+REACHED = 0.05
+"""A loss that the first epoch of `small` reaches."""
+
+
+def plan(root, budget_epochs=0, noise_scale=False, tune=False, **changes):
+    with claimed(root) as folder:
+        return measure(
+            small(**{"stop__target": REACHED} | changes),
+            folder,
+            lambda: IDLE,
+            devices=(1, 2),
+            budget_epochs=budget_epochs,
+            noise_scale=noise_scale,
+            tune=tune,
+        )
+
+
+def test_a_target_must_be_given(tmp_path):
+    with pytest.raises(InputError, match=r"stop.target must be given, because a plan is one of reaching it; got 0"):
+        plan(tmp_path, stop__target=0.0)
+
+
+@pytest.mark.slow
+def test_what_is_measured_is_not_measured_again(tmp_path, monkeypatch):
+    found = plan(tmp_path, noise_scale=True)
+    assert set(found.measured.steps) == {8, 2}
+    assert found.measured.samples + found.measured.validation == 28
+    assert 2.0 in found.measured.progress
+    assert found.measured.train.batches[0] == 1
+    for batch in (8, 2):  # as the runs themselves took
+        rows = PlanDir(tmp_path).run(batch).read_rows()
+        took = rows[-1].train_s / rows[-1].steps
+        assert found.measured.train.at(batch) == pytest.approx(took, rel=1e-6 if len(rows) == 1 else 0.5)
+    assert found.norms is not None
+    assert set(found.epochs) == set(found.seconds)
+    monkeypatch.setattr(measurements.trials, "trials", None)
+    monkeypatch.setattr(measurements.trials, "gradient_norms", None)
+    monkeypatch.setattr(measurements.throughput, "measure", None)
+    again = plan(tmp_path, noise_scale=True)
+    assert again.measured == found.measured
+    assert again.epochs == found.epochs
+
+
+@pytest.mark.slow
+def test_a_budget_leaves_out_the_second_run(tmp_path):
+    found = plan(tmp_path, budget_epochs=4)
+    assert sum(found.epochs.values()) <= 4
+    assert list(found.measured.steps) == [8]
+    assert "no second batch was run" in found.notes[-1]
+
+
+@pytest.mark.slow
+def test_the_noise_scale_at_an_easier_target_is_that_of_a_fresh_plan(tmp_path):
+    """The run has gone on to the harder target, so its newest checkpoint is of a later epoch."""
+    plan(tmp_path / "used", stop__target=0.02, stop__max_epochs=20)
+    again, fresh = (plan(tmp_path / name, noise_scale=True).norms for name in ("used", "fresh"))
+    assert again == fresh
+
+
+@pytest.mark.slow
+def test_a_target_that_is_not_reached_is_told_with_what_was(tmp_path):
+    with pytest.raises(
+        InputError, match=r"must reach stop.target, loss 1e-09; got [\d.e-]+ at best in 2 epochs \(max_epochs\)"
+    ):
+        plan(tmp_path, stop__target=1e-9, stop__max_epochs=2)
+
+
+def test_another_plan_s_folder_is_refused(tmp_path):
+    (tmp_path / "measured.json").write_text(json.dumps({"version": measurements.VERSION, "run_id": "another"}))
+    with pytest.raises(InputError, match="workdir must be that of a plan of the same configuration"):
+        plan(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "what"),
+    [
+        ("samples", 5, "data"),
+        ("data", {"the training data": "0"}, "data"),
+        ("device_kind", "NVIDIA H200", "device"),
+        ("source", "0", "workload"),
+    ],
+)
+def test_what_was_measured_of_something_else_is_refused(tmp_path, key, value, what):
+    with claimed(tmp_path) as folder:
+        facts = measurements.Measurements(small(), folder, lambda: IDLE).facts._asdict()
+    kept = {
+        "version": measurements.VERSION,
+        "run_id": run_id(small()),
+        "facts": facts | {key: value},
+        "parts": {},
+        "seconds": {},
+    }
+    (tmp_path / "measured.json").write_text(json.dumps(kept))
+    with pytest.raises(InputError, match=f"workdir must be that of a plan of the same {what}; got"):
+        plan(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "3", '{"parts": []}', "[" * 100_000])
+def test_a_damaged_file_is_told(tmp_path, text):
+    (tmp_path / "measured.json").write_text(text)
+    with pytest.raises(InputError, match=r"measured.json must be what a plan has measured"):
+        plan(tmp_path)
+
+
+def test_an_interrupted_run_ends_the_plan(tmp_path, monkeypatch):
+    class Ended:
+        stop_reason = "sigterm"
+
+    monkeypatch.setattr(loop, "run", lambda *_: Ended())
+    with pytest.raises(Interrupted, match="sigterm"):
+        plan(tmp_path)
+
+
+@pytest.mark.slow
+def test_rates_are_tuned_batch_by_batch(tmp_path):
+    found = plan(tmp_path, tune=True)
+    assert len(found.tuned_factors) == 2
+    tried = json.loads((tmp_path / "measured.json").read_text())["parts"]
+    for factor, devices in zip(found.tuned_factors, (1, 2), strict=True):
+        losses = {name: loss for name, loss in tried.items() if name.endswith(f"of weak on {devices}")}
+        assert len(losses) == 6
+        assert min(losses, key=lambda name, losses=losses: losses[name]).startswith(f"{factor:g} times")
+
+
+def test_paths_lie_below_the_folder(tmp_path):
+    assert PlanDir(tmp_path).run(8).root == tmp_path / "runs" / "batch_8"

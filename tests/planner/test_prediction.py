@@ -1,0 +1,140 @@
+"""Forecasts from measurements made by hand: the rule of thumb, whole epochs, choices, and what is told of doubt."""
+
+import math
+
+import numpy as np
+import pytest
+
+from gmmae.config.schema import OptimConfig
+from gmmae.planner import prediction
+from gmmae.planner.prediction import BEST_BATCH, Machine, Measured
+from gmmae.scaling import cost
+from gmmae.scaling.cost import Cluster, StepTimes
+
+BN, SMIN = 20.0, 200.0
+IDEAL = Cluster("Ideal", "a device", 64, 0.0, 1e30, 0.0, 1e30)
+DEVICES = (1, 2, 4, 8, 16, 32)
+
+
+def measured(overhead_s=0.0, sample_s=1e-3, **changes) -> Measured:
+    """Of 2048 samples; a step takes what is given, validation nothing."""
+    batches = (1, 2, 4, 8, 16, 32, 64)
+    values = {
+        "samples": 2048,
+        "validation": 100,
+        "optim": OptimConfig(),
+        "max_epochs": 400,
+        "steps": {batch: SMIN * (1 + BN / batch) for batch in (4, 8, 32)},
+        "seed_sigma": 0.11,
+        "noise_scale": BN / 3,
+        "train": StepTimes(batches, tuple(overhead_s + sample_s * batch for batch in batches)),
+        "passes": StepTimes((1, 100), (1e-9, 1e-9)),
+        "gradient_bytes": 1e6,
+        "progress": {1: 1.0, 2: 1.0, 4: 1.0, 8: -3.0},
+        "vitality": {2: 0.6, 4: 0.05},
+        "pace": {},
+    }
+    return Measured(**values | changes)
+
+
+def cells(found, arm):
+    return {cell.devices: cell for cell in found.cells if cell.arm == arm}
+
+
+def test_the_law_is_found_again():
+    rule = prediction.rule(measured(0.01, 0.002))
+    assert rule.bn == pytest.approx(BN, rel=0.1)
+    assert (rule.overhead_s, rule.sample_s) == (pytest.approx(0.01), pytest.approx(0.002))
+    assert rule.residual < 1e-3
+
+
+@pytest.mark.parametrize(("ratio", "better"), [(0.1, "strong"), (10.0, "weak")])
+def test_weak_beats_strong_exactly_where_the_rule_says(ratio, better):
+    """B / Bn = 1.6; a / (b B) is far below it, or far above."""
+    found = prediction.forecast(measured(ratio * 32e-3, 1e-3), IDEAL, ("strong", "weak"), DEVICES)
+    assert prediction.rule(measured(ratio * 32e-3, 1e-3)).bn == pytest.approx(BN, rel=0.1)
+    strong, weak = cells(found, "strong")[8], cells(found, "weak")[8]
+    assert (weak.seconds < strong.seconds) == (better == "weak")
+    assert found.best.arm == better
+
+
+def test_epochs_are_whole_and_intervals_hold_their_middle():
+    found = prediction.forecast(measured(), IDEAL, ("weak",), DEVICES)
+    for cell in found.cells:
+        assert cell.steps % math.ceil(2048 / cell.batch) == 0
+        assert cell.steps_low <= cell.steps <= cell.steps_high
+        assert cell.seconds_low < cell.seconds < cell.seconds_high
+
+
+def test_a_batch_is_clipped_to_the_training_set():
+    found = prediction.forecast(measured(samples=574), IDEAL, ("weak", "linear"), (32,))
+    assert {cell.batch for cell in found.cells} == {574}
+    assert cells(found, "linear")[32].learning_rate == pytest.approx(OptimConfig().learning_rate * 574 / 32)
+
+
+def test_devices_without_a_sample_are_left_out():
+    found = prediction.forecast(measured(optim=OptimConfig(base_batch=8)), IDEAL, ("strong", "weak"), (8, 16))
+    assert set(cells(found, "strong")) == {8}
+    assert set(cells(found, "weak")) == {8, 16}
+
+
+def test_the_best_batch_is_that_of_the_formula():
+    """√(n Bn a / b) = 160 on 8 devices."""
+    m = measured(0.16, 1e-3)
+    found = prediction.forecast(m, IDEAL, (BEST_BATCH, "strong", "weak"), (8,))
+    assert found.best_batches[8] == pytest.approx(math.sqrt(8 * prediction.rule(m).bn * 160), rel=0.1)
+    of_best = cells(found, BEST_BATCH)[8].seconds
+    assert of_best < 1.01 * min(cells(found, arm)[8].seconds for arm in ("strong", "weak"))
+
+
+def test_failures_cost_time_and_are_not_chosen():
+    found = prediction.forecast(measured(0.3, 1e-3), IDEAL, ("strong", "weak", "linear"), DEVICES)
+    linear = cells(found, "linear")
+    assert linear[2].probability_of_failure < 0.3 < 0.8 < linear[4].probability_of_failure
+    assert linear[8].expected_s > linear[8].seconds + cells(found, "strong")[8].seconds
+    assert found.best.arm == "weak"
+
+
+def test_too_few_epochs_are_a_failure():
+    found = prediction.forecast(measured(max_epochs=1), IDEAL, ("strong",), (1,))
+    assert found.cells[0].probability_of_failure > 0.9
+
+
+def test_the_fewest_devices_within_a_tenth_are_chosen():
+    """Steps of nothing but overhead: more devices bring nothing to strong scaling."""
+    found = prediction.forecast(measured(0.1, 1e-9), IDEAL, ("strong",), DEVICES)
+    assert found.best.devices == 1
+
+
+def test_the_same_numbers_give_the_same_plan():
+    first, second = (
+        prediction.forecast(measured(0.02), IDEAL, ("strong", "weak", "linear-warmup", "sqrt", BEST_BATCH), DEVICES)
+        for _ in range(2)
+    )
+    assert first == second
+
+
+def test_the_all_reduce_is_the_cluster_s():
+    slow = Cluster("Slow", "a device", 2, 1e-3, 1e8, 1e-3, 1e8)
+    at = prediction.machine(measured(), slow, 8)
+    assert at.reduce_s == cost.all_reduce_s(slow, 8, 1e6)
+    assert at.epoch_s(32) == pytest.approx(64 * (4e-3 + at.reduce_s), rel=1e-3)
+
+
+def test_the_map_has_strong_below_and_weak_above():
+    rows = prediction.overhead_map(measured(), ("strong", "weak"), (2, 8, 32), (0.01, 100.0))
+    assert rows == [["strong"] * 3, ["weak"] * 3]
+
+
+def test_times_beyond_the_measured_batches_go_on():
+    at = Machine(measured(0.01, 1e-3), 1.0, 0.0, 1)
+    assert at.epoch_s(np.array([128]))[0] == pytest.approx(16 * (0.01 + 0.128), rel=1e-3)
+
+
+def test_step_times_are_those_of_the_runs_where_there_were_runs():
+    timed = StepTimes((1, 8, 32, 128), (0.004, 0.0125, 0.047, 0.18))
+    found = cost.as_in_runs(timed, {8: 0.0105, 32: 0.036})
+    assert found.at(8) == pytest.approx(0.0105)
+    assert found.at(32) == pytest.approx(0.036)
+    assert found.at(1) / timed.at(1) == pytest.approx(0.0105 / 0.0125)  # beyond, the ratio of the nearest
+    assert found.at(128) / timed.at(128) == pytest.approx(0.036 / 0.047)

@@ -1,0 +1,107 @@
+"""Trials: the factor is that of the rate, dead units are counted, and the noise of gradients is that of the samples."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from gmmae.planner import trials
+from gmmae.planner.trials import Factored, Trial, factored
+from gmmae.training import compilation, loop, noise_scale
+from gmmae.training.records import read_history
+from gmmae.training.step import adam
+from tests.small import Recorder, losses, small
+
+
+def test_a_factor_is_a_factor_of_the_rate():
+    params, gradient = jnp.arange(3.0), jnp.array([1.0, -2.0, 0.5])
+    one, other = factored(adam(lambda _: 0.01)), adam(lambda _: 0.04)
+    state = one.init(params)
+    assert isinstance(state, Factored)
+    state, expected_state = state._replace(factor=jnp.float32(4.0)), other.init(params)
+    for _ in range(2):
+        update, state = one.update(gradient, state, params)
+        expected, expected_state = other.update(gradient, expected_state, params)
+        np.testing.assert_allclose(np.asarray(update), np.asarray(expected), rtol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def attempt():
+    return trials.trials(small(data__samples=28))
+
+
+def test_a_trial_is_the_run_s_first_steps(attempt):
+    trial = attempt(1.0)
+    config = small()
+    setup = compilation.prepare(config)
+    with compilation.arithmetic(config):
+        state = setup.devices.replicate(compilation.initial_state(setup))
+        train = compilation.train_program(setup, state)
+        losses = []
+        for epoch in (1, 2, 3, 4):
+            state, of_steps = train(state, epoch)
+            losses += of_steps.tolist()
+    np.testing.assert_allclose(trial.losses, losses, rtol=1e-5)
+    assert len(trial.losses) >= trials.LEAST_STEPS
+    assert attempt(1.0) == trial
+
+
+def test_a_rate_beyond_reason_fails(attempt):
+    base, wild = attempt(1.0), attempt(1000.0)
+    final = 0.5 * base.losses[-1]
+    assert trials.progress(base, base, final) == 1.0
+    assert not trials.progress(base, wild, final) > 0.5
+    assert trials.vitality(base, wild) < 0.2 < trials.vitality(base, base)
+
+
+def test_a_loss_that_is_no_number_has_no_progress():
+    assert math.isnan(trials.progress(Trial([1.0, 0.5], []), Trial([1.0, math.nan], []), 0.1))
+
+
+def test_the_trial_waits_for_the_ramp():
+    assert trials.epochs(small(optim__ramp_epochs=2), samples=28, batch=8) == 2 + 3
+    assert trials.epochs(small(), samples=1000, batch=8) == 1
+
+
+def test_gradient_norms_are_those_of_the_samples():
+    config = small()
+    setup = compilation.prepare(config)
+    with compilation.arithmetic(config):
+        state = compilation.initial_state(setup)
+        second = jax.tree.map(lambda leaf: np.full_like(leaf, 0.01), state.params)
+        adam_state = optax.tree_utils.tree_set(state.opt_state, nu=second, count=np.int32(1))
+        state = state._replace(opt_state=adam_state)
+        found = noise_scale.gradient_norms(setup, state)(state)
+    assert found.batch == 8
+    assert len(found.of_one) == len(found.of_batch) == setup.train_plan.samples // 8
+    assert all(one > many > 0 for one, many in zip(found.of_one, found.of_batch, strict=True))
+    # By hand: v̂ = 0.01 / (1 - β2) = 10, whose root divides the squares.
+    data = compilation.cast(config, setup.workload.data.train)
+    order = np.random.default_rng(0).permutation(setup.train_plan.samples)[:8]
+
+    def mean_loss(params):
+        samples = jax.tree.map(lambda array: jnp.asarray(array[order]), data)
+        return setup.workload.losses(params, samples, jax.random.split(jax.random.key(0), 8)).mean()
+
+    gradient = jax.jit(jax.grad(mean_loss))(state.params)
+    squares = sum(float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves(gradient))
+    assert found.of_batch[0] == pytest.approx(squares / math.sqrt(10), rel=1e-3)
+
+
+@pytest.mark.slow
+def test_tensorboard_shows_the_noise_scale_where_it_is_asked_for(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    asked = {"log__tensorboard": True, "log__detail_epochs": 1, "stop__max_epochs": 2}
+    for on in (False, True):
+        loop.run(small(log__noise_scale=on, **asked), tmp_path / str(on), Recorder())
+    tags = {on: EventAccumulator(str(tmp_path / str(on) / "tb")).Reload() for on in (False, True)}
+    assert "optimiser/noise_scale" not in tags[False].Tags()["scalars"]
+    shown = tags[True].Scalars("optimiser/noise_scale")
+    assert {event.step for event in shown} <= {1, 2}
+    assert all(event.value > 0 for event in shown)
+    plain = {on: losses(read_history(tmp_path / str(on) / "history.csv")) for on in (False, True)}
+    assert plain[True] == plain[False]

@@ -1,0 +1,98 @@
+import matplotlib.image
+import numpy as np
+import pytest
+
+from gmmae.plotting import canvas
+from gmmae.plotting.slices import contact_sheet, nodule_slices
+
+WINDOW = (-1000.0, 400.0)
+ORANGE = np.array([0xE6, 0x9F, 0x00]) / 255
+
+
+def orange(path):
+    return int((np.abs(matplotlib.image.imread(path)[..., :3] - ORANGE).max(-1) < 0.1).sum())
+
+
+@pytest.mark.parametrize("samples", [1, 2, 7, 450])
+def test_the_contact_sheet_shows_every_central_slice_once(tmp_path, samples):
+    # Black cubes with one white central slice: the white area counts them.
+    hu = np.full((samples, 16, 16, 16), -1000, np.int16)
+    hu[:, 8] = 0
+    grey = (0 + 1000) / 1400
+    path = contact_sheet(tmp_path / "sheet.png", hu, np.zeros(samples), WINDOW)
+    image = matplotlib.image.imread(path)[..., 0]
+    cells = (np.abs(image - grey) < 0.02).sum()
+    one = contact_sheet(
+        tmp_path / "half.png",
+        np.where(np.arange(samples)[:, None, None, None] < 1, hu, -1000).astype(np.int16),
+        np.zeros(samples),
+        WINDOW,
+    )
+    single = (np.abs(matplotlib.image.imread(one)[..., 0] - grey) < 0.02).sum()
+    # Edges of cells are blurred by less than a tenth of a cell's area.
+    assert cells / single == pytest.approx(min(samples, 400), rel=0.1)
+    assert orange(path) == 0
+
+
+@pytest.mark.parametrize("shape", [(12, 24), (20, 12, 24), (24,)], ids=str)
+def test_images_signals_and_boxes_have_a_sheet_too(tmp_path, monkeypatch, shape):
+    """The second of two is twice the first everywhere: so is what is drawn of it."""
+    saved = []
+    monkeypatch.setattr(canvas, "save", lambda figure, path: saved.append(figure) or path)
+    first = np.random.default_rng(0).uniform(0, 0.5, shape).astype(np.float32)
+    contact_sheet(tmp_path / "sheet.png", np.stack([first, 2 * first]), np.zeros(2), (0.0, 1.0), "")
+    (axes,) = saved[0].axes
+    (title,) = saved[0].texts
+    if len(shape) == 1:
+        heights = [24 - line.get_ydata() for line in axes.lines]  # from the bottom of the cell, 23 rows above which is 1
+        np.testing.assert_allclose(heights[0] / 23, first, atol=1e-6)
+    else:
+        sheet = axes.images[0].get_array().filled(np.nan)
+        heights = [sheet[1:13, 1:25], sheet[1:13, 27:51]]
+        np.testing.assert_array_equal(heights[0], first[10] if len(shape) == 3 else first)
+    np.testing.assert_allclose(heights[1], 2 * heights[0], atol=1e-5)
+    what = {1: "Signals", 2: "Images", 3: "Central axial slices"}[len(shape)]
+    assert title.get_text() == f"{what} of 2 nodules, values 0 to 1"
+
+
+@pytest.mark.parametrize("shape", [(12, 24), (20, 12, 24)], ids=str)
+def test_slices_have_the_proportions_of_their_volume(tmp_path, monkeypatch, shape):
+    saved = []
+    monkeypatch.setattr(canvas, "save", lambda figure, path: saved.append(figure) or path)
+    values = np.random.default_rng(0).uniform(0, 1, shape)
+    nodule_slices(tmp_path / "nodule.png", values, values > 0.5, (0.0, 1.0), 48.0, "a nodule")
+    pictures = [axes.images[0] for axes in saved[0].axes]
+    expected = [values] if len(shape) == 2 else [values[10], values[:, 6], values[:, :, 12]]
+    for picture, section in zip(pictures, expected, strict=True):
+        np.testing.assert_array_equal(picture.get_array(), section)
+        left, right, *vertical = picture.get_extent()
+        assert (right - left, abs(vertical[1] - vertical[0])) == (2 * section.shape[1], 2 * section.shape[0])  # voxels of 2 mm
+
+
+def test_a_signal_is_a_curve_with_its_mask(tmp_path, monkeypatch):
+    saved = []
+    monkeypatch.setattr(canvas, "save", lambda figure, path: saved.append(figure) or path)
+    values = np.linspace(-1, 1, 20)
+    nodule_slices(tmp_path / "nodule.png", values, values > 0, (-2.0, 2.0), 10.0, "a signal")
+    (axes,) = saved[0].axes
+    np.testing.assert_allclose(axes.lines[0].get_xydata()[[0, -1]], [(-4.75, -1), (4.75, 1)])
+    assert axes.get_ylim() == (-2, 2)
+    (area,) = axes.collections
+    assert area.get_datalim(axes.transData).x0 == pytest.approx(0, abs=0.26)  # half a sample
+
+
+def test_padded_nodules_have_a_frame(tmp_path):
+    hu = np.zeros((6, 16, 16, 16), np.int16)
+    few = orange(contact_sheet(tmp_path / "few.png", hu, np.array([0, 0.2, 0, 0, 0, 0]), WINDOW))
+    more = orange(contact_sheet(tmp_path / "more.png", hu, np.array([0, 0.2, 0.2, 0, 0.2, 0]), WINDOW))
+    assert few > 0
+    assert more == pytest.approx(3 * few, rel=0.2)
+
+
+def test_a_mask_is_outlined_where_there_is_one(tmp_path):
+    hu = np.zeros((16, 16, 16), np.int16)
+    mask = np.zeros((16, 16, 16), np.uint8)
+    assert orange(nodule_slices(tmp_path / "a.png", hu, None, WINDOW, 20.0, "a")) == 0
+    assert orange(nodule_slices(tmp_path / "b.png", hu, mask, WINDOW, 20.0, "b")) == 0
+    mask[5:11, 5:11, 5:11] = 1
+    assert orange(nodule_slices(tmp_path / "c.png", hu, mask, WINDOW, 20.0, "c")) > 100

@@ -1,0 +1,172 @@
+import csv
+import io
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gmmae.plotting import tables
+from gmmae.plotting.tables import Table
+
+TABLE = Table(
+    "table_1",
+    "Efficiency & time, η = 0.001",
+    ("arm", "GPUs", "efficiency (%)", "time"),
+    (
+        ("linear-warmup", "8", "NaN", "not reached"),
+        ("a|b <c> time_s", "16", "58.08", "12.3"),
+        ('"x", y', "32", "–", "≥ 40.0"),
+    ),
+    ("1. NaN: the target was missed.", "3 × 10² runs."),
+)
+WRITERS = [tables.markdown, tables.csv_text, tables.latex]
+
+
+def test_markdown():
+    assert tables.markdown(TABLE) == (
+        "**Efficiency \\& time, η = 0.001**\n"
+        "\n"
+        "| arm | GPUs | efficiency (%) | time |\n"
+        "| --- | ---: | ---: | ---: |\n"
+        "| linear-warmup | 8 | NaN | not reached |\n"
+        "| a\\|b \\<c\\> time\\_s | 16 | 58.08 | 12.3 |\n"
+        '| "x", y | 32 | – | ≥ 40.0 |\n'
+        "\n"
+        "1\\. NaN: the target was missed.\n"
+        "\n"
+        "3 × 10² runs.\n"
+    )
+
+
+def test_csv_has_the_cells_and_no_more():
+    assert tables.csv_text(TABLE).splitlines()[3] == '"""x"", y",32,–,≥ 40.0'
+    assert list(csv.reader(io.StringIO(tables.csv_text(TABLE)))) == [list(TABLE.columns), *map(list, TABLE.rows)]
+
+
+# The csv module before Python 3.13 does not quote a lone carriage return.
+TEXT = st.text(st.characters(exclude_characters="\r", exclude_categories=["Cs"]))
+CELLS = st.lists(st.tuples(TEXT, TEXT), max_size=4).map(tuple)
+
+
+@given(CELLS)
+def test_csv_makes_the_round_trip_with_any_text(rows):
+    text = tables.csv_text(Table("t", "", ("a", "b"), rows))
+    assert list(csv.reader(io.StringIO(text, newline=""))) == [["a", "b"], *map(list, rows)]
+
+
+@given(CELLS)
+def test_any_text_leaves_a_markdown_tables_rows_and_columns_as_they_are(rows):
+    lines = tables.markdown(Table("t", "two", ("a", "b"), rows)).splitlines()
+    assert len(lines) == 4 + len(rows)
+    for line in lines[2:]:
+        assert len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) == 3, "bars that no backslash escapes"
+
+
+def test_latex():
+    assert tables.latex(TABLE) == "\n".join(
+        [
+            r"\begin{table}",
+            r"  \centering",
+            r"  \caption{Efficiency \& time, \(\eta\) = 0.001}",
+            r"  \label{tab:table-1}",
+            r"  \begin{tabular}{lrrr}",
+            r"    \toprule",
+            r"    arm & GPUs & efficiency (\%) & time \\",
+            r"    \midrule",
+            r"    linear-warmup & 8 & NaN & not reached \\",
+            r"    a\textbar{}b \textless{}c\textgreater{} time\_s & 16 & 58.08 & 12.3 \\",
+            r"""    "x", y & 32 & \textendash{} & \(\ge\) 40.0 \\""",
+            r"    \bottomrule",
+            r"  \end{tabular}",
+            r"  \par\smallskip{\footnotesize 1. NaN: the target was missed.\par}",
+            r"  \par\smallskip{\footnotesize 3 \(\times\) 10\(^2\) runs.\par}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("5 % & #1 $x_y$ {z}", r"5 \% \& \#1 \$x\_y\$ \{z\}"),
+        ("~^\\", r"\textasciitilde{}\textasciicircum{}\textbackslash{}"),
+        ("\\%", r"\textbackslash{}\%"),
+        ("--arm ---", r"-{}-arm -{}-{}-"),
+        ("[1, 2] *", "{[}1, 2{]} {*}"),
+        ("1–2 — ≤ ≥ ± ∞", r"1\textendash{}2 \textemdash{} \(\le\) \(\ge\) \(\pm\) \(\infty\)"),
+        ("σ² λ Λ Δ µ μ −1", r"\(\sigma\)\(^2\) \(\lambda\) \(\Lambda\) \(\Delta\) \(\mu\) \(\mu\) \(-\)1"),
+        ("Poincaré,\n  Erdős", "Poincaré, Erdős"),
+    ],
+)
+def test_latex_escapes(text, expected):
+    assert tables.latex_text(text) == expected
+
+
+def test_a_character_without_latex_is_named():
+    with pytest.raises(ValueError, match=r"no LaTeX is known for '✔' \(HEAVY CHECK MARK\): add it to gmmae.plotting.tables"):
+        tables.latex_text("done ✔")
+
+
+@pytest.mark.parametrize("write", WRITERS)
+@pytest.mark.parametrize("row", [("strong",), ("strong", "8", "9")])
+def test_a_row_of_the_wrong_length_is_named(write, row):
+    with pytest.raises(ValueError, match=rf"each row of table_2 must have 2 cells; got {len(row)}: \('strong'"):
+        write(Table("table_2", "", ("arm", "GPUs"), (("weak", "4"), row)))
+
+
+@pytest.mark.parametrize(
+    ("cells", "numeric"),
+    [
+        (("1", "2.5", "NaN"), True),
+        (("-1", "−2", "±3", "∞", "-∞"), True),
+        (("98.20 to ∞", "–", ""), True),
+        (("not reached", "12.3"), True),
+        (("1", "strong"), False),
+        (("-", "1"), False),
+        (("– none", "1"), False),
+        (("not run",), False),
+    ],
+)
+def test_columns_of_numbers_are_aligned_to_the_right(cells, numeric):
+    table = Table("t", "", ("a",), tuple((cell,) for cell in cells))
+    assert (r"\begin{tabular}{r}" in tables.latex(table)) == numeric
+    assert ("---:" in tables.markdown(table)) == numeric
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (tables.percent(100.0), "100.00"),
+        (tables.percent(9.454999), "9.45"),
+        (tables.percent(0.0), "0.00"),
+        (tables.percent(math.nan), "NaN"),
+        (tables.percent(math.inf), "∞"),
+        (tables.seconds(0.0), "0.00"),
+        (tables.seconds(999.4), "999"),
+        (tables.seconds(999.6), "1000"),
+        (tables.seconds(99.96), "100"),
+        (tables.seconds(1.0), "1.00"),
+        (tables.seconds(123_456), "123000"),
+        (tables.seconds(1_234_567), "1.23e+06"),
+        (tables.seconds(0.00012345), "0.000123"),
+        (tables.seconds(0.000012345), "1.23e-05"),
+        (tables.seconds(math.nan), "NaN"),
+        (tables.seconds(math.inf), "not reached"),
+        (tables.loss(0.0016384), "0.001638"),
+        (tables.loss(0.00099996), "0.001000"),
+        (tables.loss(12.345678), "12.35"),
+        (tables.loss(-3.21), "-3.210"),
+        (tables.loss(3.2e30), "3.200e+30"),
+        (tables.loss(math.inf), "∞"),
+        (tables.loss(-math.inf), "-∞"),
+        (tables.loss(math.nan), "NaN"),
+        (tables.interval_text((0.0, 46.254), tables.percent), "0.00 to 46.25"),
+        (tables.interval_text((math.inf, math.inf), tables.seconds), "not reached to not reached"),
+        (tables.interval_text(None, tables.seconds), "–"),
+    ],
+)
+def test_numbers_as_they_are_read(written, expected):
+    assert written == expected

@@ -1,0 +1,99 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gmmae.scaling.batches import epoch_order, plan, shards
+from gmmae.system.errors import InputError
+
+
+@st.composite
+def plans(draw):
+    samples = draw(st.integers(1, 120))
+    batch = draw(st.integers(1, 150))
+    return plan(samples, batch, draw(st.integers(1, min(batch, samples, 40))))
+
+
+def real(dealt, the_plan):
+    """The indices of the real samples of each step, in order."""
+    by_step = dealt.indices.swapaxes(0, 1).reshape(the_plan.steps, -1)
+    mask = dealt.weights.swapaxes(0, 1).reshape(the_plan.steps, -1) > 0
+    return [indices[keep] for indices, keep in zip(by_step, mask, strict=True)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(plans(), st.integers(0, 5), st.integers(0, 5))
+def test_each_sample_is_real_once_in_the_order_of_the_epoch(the_plan, seed, epoch):
+    order = epoch_order(seed, epoch, the_plan.samples)
+    dealt = shards(order, the_plan)
+    assert dealt.indices.shape == dealt.weights.shape == (the_plan.devices, the_plan.steps, the_plan.device_batch)
+    steps = real(dealt, the_plan)
+    np.testing.assert_array_equal(np.concatenate(steps), order)
+    assert [len(step) for step in steps] == the_plan.counts.tolist()
+    assert sorted(order) == list(range(the_plan.samples))
+
+
+@settings(max_examples=150, deadline=None)
+@given(plans(), st.integers(0, 9))
+def test_the_mean_over_devices_of_weighted_sums_is_the_mean_over_the_real_samples(the_plan, seed):
+    """Eq. 2, for every step, the partial one too."""
+    order = epoch_order(seed, 0, the_plan.samples)
+    values = np.random.default_rng(seed).normal(size=the_plan.samples)
+    dealt = shards(order, the_plan)
+    sums = (values[dealt.indices] * dealt.weights.astype(np.float64)).sum(-1)
+    expected = [values[step].mean() for step in real(dealt, the_plan)]
+    # A weight is rounded to float32, which is 6e-8 of it; the weighted terms are below 5 in size.
+    np.testing.assert_allclose(sums.mean(0), expected, rtol=0, atol=3e-7)
+
+
+@settings(max_examples=150, deadline=None)
+@given(plans())
+def test_padding_repeats_a_real_sample_of_its_step(the_plan):
+    dealt = shards(epoch_order(0, 0, the_plan.samples), the_plan)
+    for step, members in enumerate(real(dealt, the_plan)):
+        assert set(dealt.indices[:, step].ravel()) == set(members)
+        assert (dealt.weights[:, step] == 0).sum() == the_plan.devices * the_plan.device_batch - len(members)
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3, 7, 8, 31, 32])
+def test_a_step_has_the_same_samples_whatever_the_number_of_devices(devices):
+    order = epoch_order(3, 4, 100)
+    for one, many in zip(*(real(shards(order, p), p) for p in (plan(100, 32, 1), plan(100, 32, devices))), strict=True):
+        np.testing.assert_array_equal(one, many)
+
+
+def test_the_order_changes_with_the_seed_and_the_epoch_and_with_nothing_else():
+    first = epoch_order(0, 0, 50)
+    np.testing.assert_array_equal(epoch_order(0, 0, 50), first)
+    others = [epoch_order(*where, 50) for where in ((0, 1), (1, 0), (1, 1))]
+    assert len({tuple(order) for order in (first, *others)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("samples", "batch", "devices", "steps", "device_batch", "padding", "counts"),
+    [
+        (574, 32, 1, 18, 32, 0, [32] * 17 + [30]),  # the real nodules: 17 · 32 + 30
+        (574, 32, 5, 18, 7, 3, [32] * 17 + [30]),
+        (512, 256, 8, 2, 32, 0, [256, 256]),
+        (512, 32, 32, 16, 1, 0, [32] * 16),
+        (10, 64, 4, 1, 3, 2, [10]),  # a batch beyond the data set is the data set
+        (1, 1, 1, 1, 1, 0, [1]),
+    ],
+)
+def test_plans_against_numbers_worked_by_hand(samples, batch, devices, steps, device_batch, padding, counts):
+    found = plan(samples, batch, devices)
+    assert (found.steps, found.device_batch, found.padding) == (steps, device_batch, padding)
+    assert found.counts.tolist() == counts
+
+
+def test_shards_against_a_plan_worked_by_hand():
+    dealt = shards(np.array([4, 2, 0, 1, 3], np.int32), plan(5, 3, 2))
+    assert dealt.indices.tolist() == [[[4, 2], [1, 3]], [[0, 4], [1, 1]]]  # device, step, slot
+    np.testing.assert_allclose(dealt.weights, [[[2 / 3, 2 / 3], [1, 1]], [[2 / 3, 0], [0, 0]]], rtol=1e-7)  # float32
+
+
+@pytest.mark.parametrize(("samples", "batch", "devices", "most"), [(100, 8, 9, 8), (6, 32, 7, 6)])
+def test_more_devices_than_samples_in_a_step_are_refused(samples, batch, devices, most):
+    message = rf"parallel\.devices must be at most the samples in a step, {most}; got {devices}: use fewer devices or a larger"
+    with pytest.raises(InputError, match=message):
+        plan(samples, batch, devices)

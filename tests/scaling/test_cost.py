@@ -1,0 +1,209 @@
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gmmae.scaling import cost
+from gmmae.scaling.cost import Cluster, StepTimes
+from gmmae.system.errors import InputError
+
+FILES = sorted((Path(__file__).parent.parent.parent / "configs" / "clusters").glob("*.toml"))
+# 4 devices a node: 1 s and 100 bytes/s inside, 3 s and 10 bytes/s between nodes.
+CLUSTER = Cluster("c", "d", 4, 1.0, 100.0, 3.0, 10.0)
+TIMES = StepTimes((1, 4, 8), (0.5, 2.0, 2.4))
+TOML = """
+name = "c"
+device = "d"
+devices_per_node = 4
+alpha_intra_s = 1
+beta_intra_bytes_per_s = 100
+alpha_inter_s = 3.0
+beta_inter_bytes_per_s = 10.0
+"""
+
+
+def with_collective(collective):
+    return dataclasses.replace(CLUSTER, collective=collective)
+
+
+def written(folder, text):
+    path = folder / "mine.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+# 2 + 60 / n + 0.5 log2 n
+@pytest.mark.parametrize(("devices", "seconds"), [(1, 62), (2, 32.5), (4, 18), (32, 6.375)])
+def test_the_law_against_values_worked_by_hand(devices, seconds):
+    assert cost.law(devices, 2, 60, 0.5) == pytest.approx(seconds)
+
+
+def test_the_law_takes_arrays():
+    np.testing.assert_allclose(cost.law(np.array([1, 2, 4]), 2.0, 60.0, 0.5), [62, 32.5, 18])
+
+
+@pytest.mark.parametrize(
+    ("devices", "ring", "tree"),  # α = 2 s, 120 bytes at 10 bytes/s: 12 s whole
+    [
+        (1, 0, 0),
+        (2, 2 * 2 + 12, 2 * (2 + 12)),  # ring: 2 steps of 60 bytes
+        (3, 4 * 2 + 16, 4 * (2 + 12)),  # 4 steps of 40 bytes; 2 levels
+        (4, 6 * 2 + 18, 4 * (2 + 12)),  # 6 steps of 30 bytes; 2 levels
+        (5, 8 * 2 + 19.2, 6 * (2 + 12)),  # 8 steps of 24 bytes; 3 levels
+    ],
+)
+def test_ring_and_tree_against_values_worked_by_hand(devices, ring, tree):
+    assert cost.ring_s(devices, 120, 2, 10) == pytest.approx(ring)
+    assert cost.tree_s(devices, 120, 2, 10) == pytest.approx(tree)
+
+
+@pytest.mark.parametrize("model", [cost.ring_s, cost.tree_s])
+@pytest.mark.parametrize("devices", [2, 3, 8, 100])
+def test_more_bytes_take_longer_and_none_take_the_latency(model, devices):
+    times = [model(devices, size, 1e-5, 1e9) for size in (0, 1, 1e3, 1e6, 1e9)]
+    assert times == sorted(set(times))
+    assert model(devices, 0, 1e-5, 1e9) == model(devices, 1e9, 1e-5, float("inf"))
+
+
+@pytest.mark.parametrize(
+    ("devices", "ring", "tree"),  # 80 bytes: 0.8 s whole inside a node, 8 s between nodes
+    [
+        (1, 0, 0),
+        (4, 6 + 1.2, 4 * 1.8),  # one node: 6 steps of 1 s + 20 bytes; 2 levels of 1.8 s up and down
+        (8, 14 * 3 + 14, 4 * 1.8 + 2 * 11),  # 14 steps of 3 s + 10 bytes at 10 bytes/s; one level more, of 11 s
+        (9, 16 * 3 + 128 / 9, 4 * 1.8 + 4 * 11),  # 16 steps of 80 / 9 bytes; a third node is a second level
+    ],
+)
+def test_two_levels_against_values_worked_by_hand(devices, ring, tree):
+    assert cost.all_reduce_s(with_collective("ring"), devices, 80) == pytest.approx(ring)
+    assert cost.all_reduce_s(with_collective("tree"), devices, 80) == pytest.approx(tree)
+    assert cost.all_reduce_s(CLUSTER, devices, 80) == pytest.approx(min(ring, tree))
+
+
+def test_the_fastest_is_the_tree_for_small_messages_and_the_ring_for_large_ones():
+    for size, name in ((1, "tree"), (1e6, "ring")):
+        assert cost.all_reduce_s(CLUSTER, 8, size) == cost.all_reduce_s(with_collective(name), 8, size)
+
+
+def test_a_ring_waits_for_the_slowest_link_even_where_that_is_inside_the_nodes():
+    slow_inside = Cluster("c", "d", 2, 5.0, 1.0, 3.0, 10.0, collective="ring")
+    assert cost.all_reduce_s(slow_inside, 4, 8) == pytest.approx(6 * (5 + 2))  # 6 steps of 2 bytes at 1 byte/s
+
+
+@pytest.mark.parametrize("devices", [0, -1, 1.5])
+def test_an_all_reduce_needs_a_device(devices):
+    with pytest.raises(InputError, match=f"devices must be a whole number of at least 1; got {devices}"):
+        cost.all_reduce_s(CLUSTER, devices, 1)
+
+
+# Between 1 and 4: 0.5 s a sample; between 4 and 8: 0.1 s a sample.
+@pytest.mark.parametrize(("batch", "seconds"), [(1, 0.5), (2, 1.0), (4, 2.0), (5, 2.1), (8, 2.4)])
+def test_step_times_are_linear_between_measured_batches(batch, seconds):
+    assert TIMES.at(batch) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("batch", [0, 9])
+def test_step_times_are_never_extrapolated(batch):
+    with pytest.raises(InputError, match=f"device batch must be measured, from 1 to 8; got {batch}: measure a step"):
+        TIMES.at(batch)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        StepTimes((), ()),
+        StepTimes((4, 1), (1.0, 1.0)),
+        StepTimes((1, 1), (1.0, 1.0)),
+        StepTimes((1, 4), (1.0,)),
+        StepTimes((1, 4), (1.0, 0.0)),
+        StepTimes((1, 4), (1.0, float("nan"))),
+    ],
+)
+def test_step_times_must_be_measurements(times):
+    with pytest.raises(InputError, match="step times must be a positive time for each of increasing batches; got"):
+        times.at(1)
+
+
+def test_a_projected_step_is_scaled_computation_and_the_all_reduce():
+    ring = with_collective("ring")
+    assert cost.scale(ring, TIMES) == 1
+    # As measured: 1 s for 2 samples, and 7.2 s as above.
+    assert cost.projected_step_s(ring, TIMES, 2, 4, 80) == pytest.approx(8.2)
+    # Its device takes 6 s where 2 s were measured: 3 · 1 s, and the same 7.2 s.
+    slow = dataclasses.replace(ring, reference_step_s=6.0, reference_batch=4)
+    assert cost.scale(slow, TIMES) == pytest.approx(3)
+    assert cost.projected_step_s(slow, TIMES, 2, 4, 80) == pytest.approx(10.2)
+
+
+def test_the_scale_needs_the_reference_batch_measured():
+    with pytest.raises(InputError, match="device batch must be measured, from 1 to 8; got 32"):
+        cost.scale(dataclasses.replace(CLUSTER, reference_step_s=1.0), TIMES)
+
+
+def test_a_file_is_read(tmp_path):
+    assert cost.read_cluster(written(tmp_path, TOML)) == CLUSTER
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_shipped_file_is_read_and_says_where_it_is_from(path):
+    cluster = cost.read_cluster(path)
+    assert cluster.sources
+    assert path.read_text(encoding="utf-8").startswith("# ")
+    assert cluster.beta_inter_bytes_per_s < cluster.beta_intra_bytes_per_s
+    assert cluster.alpha_intra_s < cluster.alpha_inter_s
+    assert 0 < cost.all_reduce_s(cluster, 2, 2e6) < cost.all_reduce_s(cluster, 32, 2e6)
+
+
+def test_the_papers_cluster_against_a_value_worked_by_hand():
+    assert [path.stem for path in FILES] == ["ethernet_100g", "h200_nvlink", "k80_1gbe", "pcie"]
+    cluster = cost.read_cluster(FILES[2])
+    # Ring of 32: 62 · (50 µs + 62500 bytes at 117.7 MB/s) = 62 · (50 + 531.0) µs = 36.02 ms, and the tree
+    # 2 · (20 + 606.1) µs + 8 · (50 + 16992) µs = 137.6 ms.
+    assert cost.all_reduce_s(cluster, 32, 2e6) == pytest.approx(0.03602, rel=1e-3)
+    assert cost.all_reduce_s(dataclasses.replace(cluster, collective="tree"), 32, 2e6) == pytest.approx(0.1376, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "rule"),
+    [
+        ("name", 3, "a string"),
+        ("device", None, "a string"),
+        ("sources", ["a"], "a string"),
+        ("devices_per_node", 0, "a whole number of at least 1"),
+        ("devices_per_node", 2.0, "a whole number of at least 1"),
+        ("reference_batch", True, "a whole number of at least 1"),
+        ("alpha_intra_s", -1e-6, "a number of at least 0, in seconds"),
+        ("alpha_inter_s", "1", "a number of at least 0, in seconds"),
+        ("reference_step_s", float("nan"), "a number of at least 0, in seconds"),
+        ("beta_intra_bytes_per_s", 0, "a positive number, in bytes per second"),
+        ("beta_inter_bytes_per_s", float("inf"), "a positive number, in bytes per second"),
+        ("collective", "butterfly", "one of ring, tree, fastest"),
+    ],
+)
+def test_a_bad_value_names_its_key(key, value, rule):
+    with pytest.raises(InputError) as error:
+        dataclasses.replace(CLUSTER, **{key: value})
+    assert str(error.value) == f"{key} must be {rule}; got {value!r}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (TOML + "alpha = 1\n", "alpha must be one of name, device, .*sources; remove it or mend its spelling"),
+        (TOML.replace("alpha_inter_s", "# "), "alpha_inter_s must be given; it is missing"),
+        (TOML + "reference_step_s = -1.0\n", "reference_step_s must be a number of at least 0, in seconds; got -1.0"),
+        ("name = \n", "must be TOML: "),
+    ],
+)
+def test_a_bad_file_is_one_line_with_its_name_and_the_key(tmp_path, text, message):
+    path = written(tmp_path, text)
+    with pytest.raises(InputError, match=message) as error:
+        cost.read_cluster(path)
+    assert str(error.value).startswith(str(path))
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(InputError, match=r"a cluster must be a readable TOML file; got .*none.toml \(No such file"):
+        cost.read_cluster(tmp_path / "none.toml")

@@ -1,0 +1,231 @@
+"""A small program in the place of a cell's run, and sweeps of it."""
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from gmmae.config.schema import Config, StopConfig
+from gmmae.config.toml import to_toml
+from gmmae.sweep import engine
+from gmmae.sweep import jobs as sweep_jobs
+from gmmae.sweep.grid import Cell, SweepConfig
+from gmmae.sweep.runs import CellRecord, SweepDir
+from tests.waiting import locked
+
+ROOT = Path(__file__).parent.parent.parent
+
+# Four epochs of 20 steps, each loss made from the one before, so that an epoch computed twice or left out would show.
+CELL = r"""
+import fcntl, json, os, re, resource, signal, sys, time
+from pathlib import Path
+from gmmae.system.files import write_text
+from gmmae.training.records import Epoch, Record, read_history, to_json, write_history
+from gmmae.system.stop_reasons import EXIT_CODES
+from gmmae.sweep.supervisor import die_with_parent
+
+die_with_parent()
+what, config, out = sys.argv[1], Path(sys.argv[2]).read_text(), Path(sys.argv[-1])
+name = out.name if what == "train" else out.stem
+wish = json.loads(Path(__file__).with_name("wishes.json").read_text()).get(name, "")
+
+
+def note(event):
+    with Path(__file__).with_name("events.txt").open("a") as file:
+        file.write(f"{event} {name}\n")
+
+
+def write_record(reason, loss, epochs):
+    batch = 32 if arm == "strong" else 32 * n
+    rate = 0.00105 * (n if arm == "linear" else 1)
+    if wish == "clipped":  # as before the rate followed the batch
+        batch = min(batch, 640)
+    clocks = {"train_s": time.time(), "total_s": time.time()}
+    write_text(out / "record.json", to_json(Record(
+        run_id="0", arm=arm, seed=int(seed), devices=n, processes=1, device_kind="fake", oversubscribed=False,
+        global_batch=batch, device_batch=batch // n, padding=0, steps_per_epoch=20, learning_rate=rate, parameters=1,
+        base_batch=32, wanted_batch=batch, train_samples=640,
+        validation_samples=128, target=0.0, virtual="virtual = 0" not in config, stop_reason=reason,
+        epochs=epochs, final_train_loss=loss, final_val_loss=loss, clocks=clocks,
+    )))
+
+
+def timings():
+    asked = json.loads(Path(sys.argv[3]).read_text())
+    row = {"device_batch": 1, "median_s": 2.0, "low_s": 1.0, "high_s": 3.0}
+    rows = {"train": [row | {"samples": b} for b in asked["batches"] if b != 64]}
+    rows["validation"] = [row | {"samples": b} for b in asked["validation"]]
+    failed = {"training of 64": "why"} if 64 in asked["batches"] else {}
+    text = {"devices": 1, "device_kind": "fake", "oversubscribed": False, "parameters": 1, "versions": {}, "git_commit": None}
+    asked["timing"] = {key: asked["timing"][key] for key in ("warmup_steps", "steps", "blocks")}
+    write_text(out, json.dumps(text | rows | {"failed": failed, "timing": asked["timing"]}))
+
+
+note("start")
+if wish == "crash":
+    print("a warning")
+    sys.exit("what it was")
+if wish == "bad":
+    print("error: optim.base_batch must be smaller; got 9")
+    sys.exit(2)
+if wish == "segfault":
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.kill(os.getpid(), signal.SIGSEGV)
+if what == "time":
+    timings()
+    note("end")
+    sys.exit()
+held = (out / "held").open("w")
+fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+(out / "gpu").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
+while wish == "meet" and len(list(out.parent.glob("weak-*/gpu"))) < 2:
+    time.sleep(0.01)
+arm, n, seed = re.fullmatch(r"([a-z-]+)-n(\d+)-seed(\d+)", name).groups()
+n = int(n)
+rows = read_history(out / "history.csv") if (out / "history.csv").exists() else []
+
+
+def stop(*_):
+    write_record("sigterm", rows[-1].val_loss, len(rows))
+    note("sigterm")
+    sys.exit(EXIT_CODES["sigterm"])
+
+
+for epoch in range(len(rows) + 1, 5):
+    loss = (rows[-1].val_loss if rows else 1.0) / (1 + n + len(arm))
+    if wish == "diverge" and epoch == 3:
+        loss = float("nan")
+    rows.append(Epoch(epoch, 20 * epoch, 640 * epoch, 0.001, loss, loss, 0.0, 0.0, 0.0, 0.0, 0.0))
+    write_history(out / "history.csv", rows)
+    (out / "checkpoints" / str(epoch)).mkdir(parents=True)
+    write_record(None, loss, epoch)
+    if loss != loss:
+        break
+    if wish == "hang" and epoch == 2:
+        signal.signal(signal.SIGTERM, stop)
+        note("hang")
+        time.sleep(120)
+    if wish == "slow":
+        time.sleep(0.2)
+reason = "diverged" if rows[-1].val_loss != rows[-1].val_loss else "max_epochs"
+write_record("collapsed" if wish == "lie" else reason, rows[-1].val_loss, len(rows))
+if wish == "garbage":
+    (out / "record.json").write_text("{")
+note("end")
+sys.exit(0 if wish == "lie" else EXIT_CODES[reason])
+"""
+
+
+class Watch:
+    """A display that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.states: dict[str, str] = {}
+        self.begun: list[str] = []
+        self.jobs = -1
+
+    def start(self, config, done, jobs) -> None:
+        self.states = {cell.name: text for cell, text in done.items()}
+        self.jobs = jobs
+
+    def started(self, name) -> None:
+        self.begun.append(name)
+
+    def tick(self, running) -> None:
+        pass
+
+    def ended(self, name, cells, seconds) -> None:
+        self.states |= {cell.name: text for cell, text in cells.items()}
+
+    def say(self, line) -> None:
+        self.lines.append(line)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error) -> None:
+        pass
+
+
+class Fake:
+    """A sweep whose cells do as they are wished to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.script = folder / "cell.py"
+        self.script.write_text(CELL)
+        self.root = folder / "sweep"
+        self.wish({})
+
+    def wish(self, wishes: dict[str, str]) -> None:
+        self.script.with_name("wishes.json").write_text(json.dumps(wishes))
+
+    def events(self, what: str) -> list[str]:
+        path = self.script.with_name("events.txt")
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [name for event, name in map(str.split, lines) if event == what]
+
+    def forget(self) -> None:
+        self.script.with_name("events.txt").unlink(missing_ok=True)
+
+    def sweep(self, config: SweepConfig, *, display=None, **options) -> tuple[int, Watch]:
+        watch = display or Watch()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sweep_jobs, "PROGRAM", (sys.executable, "-S", str(self.script)))
+            return engine.sweep(config, self.root, watch, samples=640, **options), watch
+
+    def start(self, config: SweepConfig) -> subprocess.Popen[str]:
+        """The same in a process of its own."""
+        path = self.script.with_name("wanted.toml")
+        path.write_text(to_toml(config))
+        command = (sys.executable, "-c", SWEEPER, self.script, path, self.root)
+        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def record(self, name: str) -> CellRecord | None:
+        arm, n, seed = re.fullmatch(r"([a-z-]+)-n(\d+)-seed(\d+)", name).groups()  # pyright: ignore[reportOptionalMemberAccess]
+        return SweepDir(self.root).read(Cell(arm, int(n), int(seed)))
+
+    def records(self) -> dict[str, CellRecord]:
+        found = {path.stem: self.record(path.stem) for path in SweepDir(self.root).records.glob("*.json")}
+        return {name: record for name, record in found.items() if record is not None}
+
+    def orphans(self) -> list[str]:
+        """Cells whose processes live: only death lets go of their lock."""
+        return [path.parent.name for path in self.root.glob("runs/*/held") if locked(path)]
+
+
+SWEEPER = """
+import sys
+from pathlib import Path
+from rich.console import Console
+from gmmae.sweep import engine, jobs as sweep_jobs
+from gmmae.cli.arguments import read_sweep
+from gmmae.sweep.display import PlainSweep
+sweep_jobs.PROGRAM = (sys.executable, "-S", sys.argv[1])
+sys.exit(engine.sweep(read_sweep(Path(sys.argv[2])), Path(sys.argv[3]), PlainSweep(Console()), samples=640))
+"""
+
+
+def grid(**changes) -> SweepConfig:
+    """Five paths for six cells: on one device both arms are the same."""
+    run = Config(stop=StopConfig(max_epochs=4))
+    plain: dict = {"arms": ("weak", "linear"), "devices": (1, 2, 4), "jobs": 2, "grace_s": 5.0, "run": run}
+    return SweepConfig(**plain | changes)
+
+
+PATHS = ["weak-n1-seed0", "weak-n2-seed0", "linear-n2-seed0", "weak-n4-seed0", "linear-n4-seed0"]
+NAMES = ["linear-n1-seed0", *PATHS]
+
+
+def without_clocks(records: dict[str, CellRecord]) -> dict[str, CellRecord]:
+    assert all(record.record is not None for record in records.values())
+    return {
+        name: dataclasses.replace(record, record=dataclasses.replace(record.record, clocks={}))
+        for name, record in records.items()
+        if record.record is not None
+    }

@@ -1,0 +1,287 @@
+import itertools
+import math
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gmmae.sweep.report.efficiency import (
+    PAPER_TABLE_I,
+    PAPER_TABLE_II,
+    Efficiency,
+    Interval,
+    Summary,
+    median,
+    paired,
+    strong_percent,
+    summary,
+    time_to_loss,
+    weak_percent,
+)
+from gmmae.system.errors import InputError
+
+INF = math.inf
+
+
+def by_seed(*times):
+    return dict(enumerate(times))
+
+
+def over_three_seeds(middle):
+    """Three seeds with that median, the quickest run last."""
+    return by_seed(1.5 * middle, middle, 0.5 * middle)
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ([3.0], 3),
+        ([4.0, 1.0], 2.5),
+        ([9.0, 1.0, 2.0], 2),
+        ([1.0, 2.0, 4.0, INF], 3),
+        ([1.0, INF], INF),
+        ([INF, INF, 1.0, 2.0], INF),
+        ([INF, INF], INF),
+        ([5.0, INF, 1.0], 5),
+    ],
+)
+def test_medians_worked_by_hand(times, expected):
+    assert median(times) == expected
+    assert median(times[::-1]) == expected
+
+
+# T1 is 10,000 s. The seconds on 2, 4, ... devices are 10,000 / (n · efficiency), worked by hand to the second decimal, which
+# leaves an error under 0.001 in a percentage; infinite where the paper has NaN.
+TIMES = {
+    "strong": [4754.21, 2879.85, 1387.50, 1076.10, 675.68],
+    "weak": [5156.77, 3914.81, 2953.69, 3180.66, 3306.88],
+    "linear-warmup": [5885.82, 3311.70, INF, INF, INF],
+    "linear": [INF, INF, INF, INF, INF],
+}
+
+
+@pytest.mark.parametrize("arm", TIMES)
+def test_the_papers_tables_from_times_worked_by_hand(arm):
+    table = PAPER_TABLE_I if arm == "strong" else PAPER_TABLE_II[arm]
+    base = over_three_seeds(10_000)
+    found = {1: time_to_loss(base, base, 1).percent}
+    for devices, seconds in zip((2, 4, 8, 16, 32), TIMES[arm], strict=True):
+        found[devices] = time_to_loss(base, over_three_seeds(seconds), devices).percent
+    assert found == pytest.approx(table, abs=0.0015, nan_ok=True)
+
+
+def test_the_arms_of_the_papers_second_table():
+    assert set(PAPER_TABLE_II) == {"weak", "linear-warmup", "linear"}
+    assert {tuple(row) for row in (PAPER_TABLE_I, *PAPER_TABLE_II.values())} == {(1, 2, 4, 8, 16, 32)}
+
+
+def test_a_summary_of_three_runs():
+    # Of the 27 resamples of three, 7 have the quickest run as the median, 13 the middle, 7 the slowest: 95 % are all, the
+    # middle 40 % are from 30 % on, which is past 7 / 27 = 26 %.
+    assert summary([30.0, 10.0, 20.0]) == Summary(20, Interval(10, 30), reached=3, runs=3)
+    assert summary([30.0, 10.0, 20.0], level=0.4).interval == Interval(20, 20)
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ([7.0], Summary(7, None, 1, 1)),
+        ([INF], Summary(INF, None, 0, 1)),
+        ([7.0, 9.0], Summary(8, None, 2, 2)),
+        ([7.0, 9.0, INF], Summary(9, Interval(7, INF), 2, 3)),
+        ([7.0, INF, INF], Summary(INF, Interval(7, INF), 1, 3)),
+        ([INF, INF, INF], Summary(INF, Interval(INF, INF), 0, 3)),
+    ],
+)
+def test_missed_targets_and_few_runs_in_a_summary(times, expected):
+    assert summary(times) == expected
+
+
+@pytest.mark.parametrize("level", [0.2, 0.3, 0.6, 0.8, 0.95])
+@pytest.mark.parametrize(
+    ("t1", "tn"),
+    [
+        ((100.0, 110.0, 130.0), (60.0, 50.0, 40.0)),
+        ((100.0, 110.0, 130.0), (60.0, 50.0, INF)),
+        ((100.0, INF, 130.0), (INF, 50.0, 40.0)),
+    ],
+)
+def test_the_bootstrap_against_all_27_resamples(t1, tn, level):
+    percents = []
+    for picks in itertools.product(range(3), repeat=3):
+        first, nth = (statistics.median(times[pick] for pick in picks) for times in (t1, tn))
+        percents.append(0.0 if nth == INF else 100 * first / (2 * nth))
+    percents.sort()
+    tails = [(1 - level) / 2, (1 + level) / 2]
+    # The drawn share under a step between two values has a standard error of at most 0.5 %; the levels keep clear of all steps.
+    steps = [place for place in range(1, 27) if percents[place] != percents[place - 1]]
+    assert min(abs(tail - step / 27) for tail in tails for step in steps) > 0.02
+    expected = [percents[math.ceil(27 * tail) - 1] for tail in tails]
+    found = time_to_loss(by_seed(*t1), by_seed(*tn), 2, level=level)
+    assert found.interval == pytest.approx(expected)
+
+
+def test_the_bootstrap_draws_both_times_of_a_seed():
+    # Every seed has the same quotient, so any resample of seeds has it too; drawn apart, the medians would vary.
+    t1, tn = by_seed(10.0, 20.0, 40.0, 80.0, 160.0), by_seed(8.0, 16.0, 32.0, 64.0, 128.0)
+    assert time_to_loss(t1, tn, 1).interval == Interval(125, 125)
+
+
+def test_the_interval_covers_the_true_median_about_as_often_as_it_says():
+    # 41 runs from an exponential distribution of mean 1, whose median is log 2. Over 200 repetitions the standard error of the
+    # share of intervals that hold it is 1.5 %; 4 of them, and a bias of the method of up to 2 %, are allowed for.
+    rng = np.random.default_rng(0)
+    intervals = [summary(rng.exponential(size=41).tolist(), resamples=1000).interval for _ in range(200)]
+    share = np.mean([interval.low <= math.log(2) <= interval.high for interval in intervals if interval])
+    assert abs(share - 0.95) < 0.08
+
+
+@pytest.mark.parametrize(
+    ("t1", "tn", "expected"),
+    [
+        # Worked by hand for 4 devices: 100 · 80 / (4 · 40) = 50, and so on.
+        ((80.0,), (40.0,), Efficiency(50, None, 1, 1)),
+        ((80.0, 80.0), (40.0, INF), Efficiency(math.nan, None, 1, 2)),
+        ((80.0, 80.0, 80.0), (40.0, 20.0, INF), Efficiency(50, Interval(0, 100), 2, 3)),
+        ((80.0, 80.0, 80.0), (40.0, INF, INF), Efficiency(math.nan, Interval(0, 50), 1, 3)),
+        ((80.0, 80.0, 80.0), (INF, INF, INF), Efficiency(math.nan, Interval(0, 0), 0, 3)),
+        ((80.0, 80.0, INF), (40.0, 40.0, 40.0), Efficiency(50, Interval(50, INF), 3, 3)),
+        ((80.0, INF, INF), (40.0, 40.0, 40.0), Efficiency(math.nan, None, 3, 3)),
+        ((INF, INF, INF), (INF, INF, INF), Efficiency(math.nan, None, 0, 3)),
+    ],
+)
+def test_missed_targets_in_an_efficiency(t1, tn, expected):
+    found = time_to_loss(by_seed(*t1), by_seed(*tn), 4)
+    assert found.percent == pytest.approx(expected.percent, nan_ok=True)
+    assert found[1:] == expected[1:]
+
+
+def test_seeds_of_one_side_alone_do_not_count():
+    t1, tn = {0: 80.0, 1: 1000.0, 2: 60.0}, {0: 40.0, 2: 20.0, 3: 1.0}
+    assert time_to_loss(t1, tn, 1) == Efficiency(100 * 70 / 30, None, 2, 2)
+
+
+@pytest.mark.parametrize("t", [(30.0, 10.0, INF, 25.0, 17.0), (4.0, 3.0, 2.0, 1.0)])
+def test_a_bootstrap_is_a_function_of_its_seed(t):
+    def drawn(seed):
+        return summary(t, 0.5, resamples=5, seed=seed)
+
+    assert drawn(3) == drawn(3)
+    assert len({drawn(seed) for seed in range(20)}) > 1
+    other = by_seed(*t[::-1])
+    assert time_to_loss(by_seed(*t), other, 2, 0.5, 5, 3) == time_to_loss(by_seed(*t), other, 2, 0.5, 5, 3)
+    assert paired(by_seed(*t), other, 0.5, 5, 3) == paired(by_seed(*t), other, 0.5, 5, 3)
+
+
+SECONDS = st.floats(0.1, 1e6) | st.just(INF)
+PAIRS = st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=7)
+
+
+def split(pairs):
+    return by_seed(*(first for first, _ in pairs)), by_seed(*(nth for _, nth in pairs))
+
+
+def same(found, expected):
+    """Equal but for rounding: a few units in the last place of a float64."""
+    assert (found.interval is None) == (expected.interval is None)
+    flat = [[result._replace(interval=None), *(result.interval or ())] for result in (found, expected)]
+    numbers = [[item for item in (*row[0], *row[1:]) if item is not None] for row in flat]
+    assert numbers[0] == pytest.approx(numbers[1], rel=1e-12, nan_ok=True)
+
+
+@settings(max_examples=50, deadline=None)
+@given(PAIRS, st.floats(1e-3, 1e3), st.sampled_from([1, 2, 32]))
+def test_the_unit_of_time_does_not_matter(pairs, factor, devices):
+    scaled = [(factor * first, factor * nth) for first, nth in pairs]
+    same(time_to_loss(*split(scaled), devices, resamples=200), time_to_loss(*split(pairs), devices, resamples=200))
+
+
+@settings(max_examples=50, deadline=None)
+@given(PAIRS, st.randoms(use_true_random=False))
+def test_the_names_and_the_order_of_seeds_do_not_matter(pairs, random):
+    shuffled = random.sample(pairs, len(pairs))
+    for compare in (lambda t1, tn: time_to_loss(t1, tn, 4, resamples=200), lambda t1, tn: paired(t1, tn, resamples=200)):
+        same(compare(*split(shuffled)), compare(*split(pairs)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(PAIRS)
+def test_no_interval_is_nan_or_the_wrong_way_round(pairs):
+    t1, tn = split(pairs)
+    for interval in (
+        summary(list(t1.values()), resamples=100).interval,
+        time_to_loss(t1, tn, 2, resamples=100).interval,
+        paired(t1, tn, resamples=100).interval,
+    ):
+        assert interval is None or 0 <= interval.low <= interval.high
+
+
+def test_throughput_efficiencies_worked_by_hand():
+    assert strong_percent(12.0, 2.0, 8) == 75  # 12 / 16
+    assert weak_percent(12.0, 16.0) == 75
+    assert strong_percent(12.0, 12.0, 1) == weak_percent(12.0, 12.0) == 100
+
+
+def test_a_paired_comparison_worked_by_hand():
+    base = by_seed(10.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0)
+    other = by_seed(20.0, 30.0, 5.0, INF, 40.0, 10.0, 50.0)
+    found = paired(base, other)
+    assert found[:4] == (7, 1, 5, 1)
+    assert found.ratio == 3  # 0.5, 1, 2, 3, 4, 5, infinity
+    # Of 6 coins, at most one head or at most one tail: 2 · (1 + 6) / 64.
+    assert found.p_value == pytest.approx(14 / 64)
+    assert paired(other, base)[:4] == (7, 5, 1, 1)
+    assert paired(other, base).ratio == pytest.approx(1 / 3)
+    assert paired(other, base).p_value == found.p_value
+
+
+@pytest.mark.parametrize(
+    ("base", "other", "expected"),
+    [
+        ((INF,), (INF,), (1, 0, 0, 1, 1, None, None)),
+        ((INF,), (5.0,), (1, 1, 0, 0, 0, None, 1)),
+        ((5.0,), (INF,), (1, 0, 1, 0, INF, None, 1)),
+        ((5.0, INF), (INF, 5.0), (2, 1, 1, 0, INF, None, 1)),
+        ((INF, INF, INF), (INF, INF, INF), (3, 0, 0, 3, 1, (1, 1), None)),
+        ((5.0, 5.0, INF), (INF, INF, 5.0), (3, 1, 2, 0, INF, (0, INF), 1)),
+        ((5.0, 5.0, 5.0), (INF, INF, INF), (3, 0, 3, 0, INF, (INF, INF), 0.25)),
+        ((5.0, 7.0, 9.0), (5.0, 7.0, 9.0), (3, 0, 0, 3, 1, (1, 1), None)),
+    ],
+)
+def test_missed_targets_and_ties_in_a_comparison(base, other, expected):
+    found = paired(by_seed(*base), by_seed(*other))
+    assert found == expected
+
+
+def test_a_comparisons_interval_is_the_bootstrap_of_the_ratio():
+    # Ratios 2, 3 and 5: as for the times of three runs.
+    base, other = by_seed(1.0, 10.0, 100.0), by_seed(3.0, 20.0, 500.0)
+    assert paired(base, other).interval == Interval(2, 5)
+    assert paired(base, other, level=0.4).interval == Interval(3, 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: median([]), "a median needs at least one time; got none: give every run's"),
+        (lambda: summary([]), "a median needs at least one time; got none"),
+        (lambda: median([1.0, math.nan]), "must be positive seconds, infinite where it was missed; got nan"),
+        (lambda: summary([0.0]), "must be positive seconds, infinite where it was missed; got 0.0"),
+        (lambda: time_to_loss({0: 1.0}, {0: -1.0}, 2), "must be positive seconds, .*; got -1.0"),
+        (lambda: paired({0: 1.0}, {0: 1.0, 1: math.nan}), "must be positive seconds, .*; got nan"),
+        (lambda: time_to_loss({0: 1.0}, {1: 1.0}, 2), r"common seeds; got \[0\] and \[1\]: run both with the same seeds"),
+        (lambda: paired({2: 1.0, 0: 1.0}, {1: 1.0}), r"common seeds; got \[0, 2\] and \[1\]: run both"),
+        (lambda: time_to_loss({0: 1.0}, {0: 1.0}, 0), "devices must be at least 1; got 0"),
+        (lambda: strong_percent(1.0, 1.0, 0), "devices must be at least 1; got 0"),
+        (lambda: strong_percent(1.0, INF, 2), "must be positive and finite; got inf s: measure at least one step"),
+        (lambda: weak_percent(0.0, 1.0), "must be positive and finite; got 0.0 s"),
+        (lambda: summary([1.0], level=95), "between 0 and 1; got 95: 0.95 is 95 %"),
+        (lambda: paired({0: 1.0}, {0: 1.0}, level=0.0), "between 0 and 1; got 0.0"),
+        (lambda: summary([1.0], resamples=0), "at least one resample; got 0: take 10000"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(InputError, match=message):
+        call()

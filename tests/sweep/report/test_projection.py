@@ -1,0 +1,60 @@
+from dataclasses import replace
+
+import pytest
+
+from gmmae.sweep.grid import Cell
+from gmmae.sweep.report.projection import EpochTime, Projection
+from gmmae.system.errors import InputError
+from tests import sweeps
+from tests.sweeps import FLAT, GRID, PASSES, STEPS
+
+
+@pytest.fixture
+def timings(tmp_path):
+    return sweeps.add_step_times(tmp_path, 1, STEPS, PASSES)
+
+
+def record(arm, devices):
+    return sweeps.run_record(GRID, Cell(arm, devices, 0), "target_reached", 10, 0.001)
+
+
+@pytest.mark.parametrize(
+    ("arm", "devices", "expected"),
+    [  # see sweeps.small
+        ("strong", 1, EpochTime(8.0, 0.0, 2.0)),
+        ("strong", 2, EpochTime(4.8, 16.0, 1.0)),
+        ("weak", 2, EpochTime(4.0, 8.0, 1.0)),
+        ("weak", 4, EpochTime(2.0, 6.0, 0.5)),
+    ],
+)
+def test_an_epoch_is_its_steps_with_their_all_reduce_and_a_validation(timings, arm, devices, expected):
+    assert Projection(FLAT, timings, 4).epoch(record(arm, devices)) == pytest.approx(expected)
+
+
+def test_a_faster_device_speeds_up_all_computation_and_no_communication(timings):
+    # 32 samples in 0.25 s rather than 0.5 s: half of 4.8 and of 1.
+    twice = replace(FLAT, reference_step_s=0.25)
+    assert Projection(twice, timings, 4).epoch(record("strong", 2)) == pytest.approx((2.4, 16.0, 0.5))
+
+
+def test_float64_doubles_the_gradient(timings):
+    assert Projection(FLAT, timings, 8).epoch(record("strong", 2)).all_reduce_s == pytest.approx(32.0)
+
+
+def test_what_is_not_measured_is_not_projected(timings):
+    with pytest.raises(InputError, match="device batch must be measured, from 8 to 32; got 1"):
+        Projection(FLAT, timings, 4).epoch(record("strong", 32))
+    few = timings._replace(validation=timings.validation[:1])  # 64 of the 256 samples
+    with pytest.raises(InputError, match="validation: device batch must be measured, from 64 to 64; got 256"):
+        Projection(FLAT, few, 4).epoch(record("strong", 1))
+
+
+def test_the_assumptions_name_what_the_times_rest_on(timings):
+    text = Projection(FLAT, timings, 4).assumptions()
+    assert text.startswith("Projected to Flat (8 a node), not measured there: computation as measured on cpu")
+    assert "quartiles within 10.0 % of the medians" in text
+    assert "α = 0 µs, β = 0.00196 GB/s inside a node" in text
+    assert "no overlap" in text
+    assert "scaled" not in text
+    scaled = Projection(replace(FLAT, reference_step_s=1.04), timings, 4).assumptions()
+    assert "scaled to 1.04 s for a step of 32 samples" in scaled

@@ -1,0 +1,203 @@
+import csv
+import io
+from dataclasses import replace
+
+import pytest
+
+from gmmae.plotting import tables
+from gmmae.plotting.tables import Table
+from gmmae.sweep.grid import Cell
+from gmmae.sweep.report import results, strategy_tables
+from tests import sweeps
+from tests.sweeps import FLAT, GRID, PASSES, STEPS
+
+
+@pytest.fixture
+def projected(tmp_path):
+    sweeps.small(tmp_path)
+    sweeps.add_step_times(tmp_path, 1, STEPS, PASSES)
+    return results.read(GRID, tmp_path, FLAT)
+
+
+def there(table: Table | None) -> Table:
+    assert table is not None
+    return table
+
+
+def made(found):
+    """Every table of a report of trained cells."""
+    others = strategy_tables.other_efficiencies(found, ["weak", "linear-warmup", "linear"], "table_2", "Table II")
+    one_each = (
+        strategy_tables.strong_efficiency,
+        strategy_tables.endings,
+        strategy_tables.epoch_times,
+        strategy_tables.step_times,
+        strategy_tables.times_to_target,
+        strategy_tables.paired,
+    )
+    return [others, strategy_tables.clusters([found, found]), *(make(found) for make in one_each)]
+
+
+def test_table_1_stands_beside_the_papers(projected):
+    # 100 / (2 · 218) and 100 / (4 · 277); one path a seed, and here equal seeds, leave the bootstrap nothing to vary.
+    assert there(strategy_tables.strong_efficiency(projected)).rows == (
+        ("1", "100.00", "100.00 to 100.00", "3 of 3", "100.00"),
+        ("2", "22.94", "22.94 to 22.94", "3 of 3", "105.17"),
+        ("4", "9.03", "9.03 to 9.03", "3 of 3", "86.81"),
+    )
+
+
+def test_table_2_has_nan_where_the_median_run_missed(projected):
+    table = there(strategy_tables.other_efficiencies(projected, ["weak", "linear-warmup", "linear"], "table_2", "Table II"))
+    # Weak: 100 / (2 · 520).
+    assert table.rows[1] == ("2", "9.62 (3/3)", "96.96", "NaN (1/3)", "84.95", "NaN (0/3)", "NaN")
+    assert table.columns[1:3] == ("weak (%)", "paper (%)")
+
+
+def test_arms_and_devices_that_the_paper_has_not_have_no_column_and_a_dash(tmp_path):
+    config = replace(GRID, arms=("strong", "sqrt"), devices=(1, 3), seeds=(0,))
+    sweeps.add_step_times(tmp_path, 1, STEPS, PASSES)
+    for cell in (Cell("strong", 1, 0), Cell("strong", 3, 0), Cell("sqrt", 1, 0)):
+        sweeps.reach(config, tmp_path, cell, 10)
+    found = results.read(config, tmp_path, FLAT)
+    assert there(strategy_tables.strong_efficiency(found)).rows[1][-1] == "–"
+    table = there(strategy_tables.other_efficiencies(found, ["sqrt"], "table_2b", "Table II"))
+    assert table.columns == ("devices", "sqrt (%)")
+    assert table.rows == (("1", "100.00 (1/1)"), ("3", "–"))
+
+
+def test_table_3_says_how_runs_ended(projected):
+    rows = {row[:2]: row[2:] for row in there(strategy_tables.endings(projected)).rows}
+    assert rows["weak", "4"] == ("128", "0.00105", "3 of 3", "80", "–")
+    assert rows["linear", "2"] == ("64", "0.0021", "0 of 3", "not reached", "collapsed 3× at 0.01480 to 0.01680")
+    out_of_epochs = "out of epochs 1× at 0.002000 (best 0.002000)"
+    assert rows["linear-warmup", "4"] == ("128", "0.0042", "0 of 1", "not reached", out_of_epochs)
+
+
+def test_epochs_of_the_seeds_that_missed_count_as_infinite(projected):
+    rows = {row[:2]: row[2:] for row in there(strategy_tables.endings(projected)).rows}
+    assert rows["linear-warmup", "2"][2:4] == ("1 of 3", "not reached (10 to not reached)")
+
+
+def test_strong_cells_that_are_one_run_are_called_so(projected, tmp_path):
+    for made in (strategy_tables.strong_efficiency, strategy_tables.endings, strategy_tables.times_to_target):
+        assert strategy_tables.SHARED in there(made(projected)).notes
+    measured = replace(GRID, mode="measured", devices=(1, 2))
+    for n in (1, 2):
+        sweeps.add(measured, tmp_path / "measured", Cell("strong", n, 0), "target_reached", 10)
+    assert (
+        strategy_tables.SHARED not in there(strategy_tables.endings(results.read(measured, tmp_path / "measured", None))).notes
+    )
+
+
+@pytest.mark.parametrize(
+    ("seeds", "expected"),
+    [
+        (2, "No intervals: they need 3 seeds."),
+        (3, "hold the true median with a probability of at most 75 %, so they are no 95 % confidence intervals"),
+        (5, "of at most 93.8 %"),
+        (6, "Intervals: the percentiles 2.5 and 97.5 of a bootstrap over seeds."),
+    ],
+)
+def test_an_interval_is_called_what_its_seeds_make_it(tmp_path, seeds, expected):
+    config = replace(GRID, arms=("strong", "weak"), devices=(1, 2), seeds=tuple(range(seeds)))
+    sweeps.add_step_times(tmp_path, 1, STEPS, PASSES)
+    for seed in config.seeds:
+        for arm in config.arms:
+            for n in config.devices:
+                sweeps.reach(config, tmp_path, Cell(arm, n, seed), 10 + seed)
+    found = results.read(config, tmp_path, FLAT)
+    for made in (strategy_tables.strong_efficiency, strategy_tables.times_to_target, strategy_tables.paired):
+        assert any(expected in note for note in there(made(found)).notes)
+
+
+def test_a_batch_cut_to_the_training_set_is_told(tmp_path):
+    config = replace(GRID, arms=("weak",), devices=(32,), seeds=(0, 1))
+    for seed, epochs in ((0, 10), (1, 20)):
+        sweeps.reach(config, tmp_path, Cell("weak", 32, seed), epochs)
+    table = there(strategy_tables.endings(results.read(config, tmp_path, None)))
+    assert table.rows == (("weak", "32†", "512", "0.00105", "2 of 2", "15 (10 to 20)", "–"),)
+    assert table.notes[-1] == CLIPPED
+
+
+CLIPPED = "† Batch clipped to the 512 training samples; where the rate follows the batch, k = 512 / 32 = 16."
+
+
+def test_every_table_marks_the_cells_whose_batch_is_clipped_and_no_other(tmp_path):
+    """Of 512 samples weak gets what it asks for on 16 devices, and half of it on 32."""
+    config = replace(GRID, arms=("strong", "weak"), devices=(1, 16, 32), seeds=(0,))
+    sweeps.add_step_times(tmp_path, 1, {1: 0.1, 2: 0.1, 16: 0.3, 32: 0.5}, {8: 0.1, 16: 0.2, 256: 2.0})
+    for n in config.devices:
+        sweeps.reach(config, tmp_path, Cell("strong", n, 0), 10)
+        sweeps.reach(config, tmp_path, Cell("weak", n, 0), 20)
+    found = results.read(config, tmp_path, FLAT)
+    strong = there(strategy_tables.strong_efficiency(found))
+    assert [row[0] for row in strong.rows] == ["1", "16", "32"]
+    assert CLIPPED not in strong.notes
+    weak = there(strategy_tables.other_efficiencies(found, ["weak"], "table_2", "Table II"))
+    assert ["†" in row[1] for row in weak.rows] == [False, False, True]
+    assert weak.notes[-1] == CLIPPED
+    for make in (strategy_tables.endings, strategy_tables.epoch_times, strategy_tables.times_to_target, strategy_tables.paired):
+        table = there(make(found))
+        assert {row[:2] for row in table.rows if "†" in row[1]} == {("weak", "32†")}, table.name
+        assert table.notes[-1] == CLIPPED
+        assert CLIPPED in tables.markdown(table)
+        assert "32†" in tables.markdown(table)
+        assert r"32\dag{}" in tables.latex(table)
+        assert "32†" in tables.csv_text(table)
+    rows = list(csv.DictReader(io.StringIO(strategy_tables.cells_csv(found))))
+    assert [row["wanted_batch"] for row in rows if row["arm"] == "weak"] == ["32", "512", "1024"]
+    assert [row["global_batch"] for row in rows if row["arm"] == "weak"] == ["32", "512", "512"]
+
+
+def test_table_4_compares_clusters_that_can_be_projected_to(projected, tmp_path):
+    fast = results.read(GRID, tmp_path, replace(FLAT, name="Fast", reference_step_s=0.25))
+    table = there(strategy_tables.clusters([projected, fast]))
+    # Twice as fast in all but the 16 s of all-reduce: 16 + 0.5 · 5.8 = 18.9 s an epoch on 2 devices, 5 s on one.
+    assert table.columns == ("devices", "Flat: time (s)", "efficiency (%)", "Fast: time (s)", "efficiency (%)")
+    assert table.rows[1] == ("2", "218", "22.94", "189", "13.23")
+    assert strategy_tables.clusters([projected]) is None
+    assert strategy_tables.clusters([projected, results.read(GRID, tmp_path, None)]) is None
+
+
+def test_an_epoch_is_shown_in_its_parts(projected):
+    rows = {row[:2]: row[2:] for row in there(strategy_tables.epoch_times(projected)).rows}
+    assert rows["strong", "2"] == ("16", "16", "4.80", "16.0", "1.00", "21.8")
+    assert rows["weak", "4"] == ("4", "32", "2.00", "6.00", "0.500", "8.50")
+
+
+def test_misses_have_no_interval_and_mixed_seeds_one_that_is_open(projected):
+    rows = {row[:2]: row[2:] for row in there(strategy_tables.times_to_target(projected)).rows}
+    assert rows["linear", "2"] == ("0 of 3", "not reached", "–", "NaN", "–")
+    assert rows["linear-warmup", "2"][:3] == ("1 of 3", "not reached", "130 to not reached")
+
+
+def test_projected_tables_say_so_and_every_table_can_be_written(projected):
+    for table in map(there, made(projected)):
+        assert tables.latex(table)
+        assert tables.csv_text(table)
+        if table.name not in ("table_3", "table_6"):  # how runs ended, and what has been measured
+            assert "projected" in table.title
+            assert any("α = 0 µs" in note for note in table.notes), table.name
+
+
+def test_without_times_the_tables_of_times_are_left_out(tmp_path):
+    found = results.read(sweeps.small(tmp_path), tmp_path, FLAT)
+    assert [table.name for table in made(found) if table is not None] == ["table_3"]
+
+
+def test_cells_csv_has_a_row_for_each_computed_cell(projected):
+    rows = list(csv.DictReader(io.StringIO(strategy_tables.cells_csv(projected))))
+    assert len(rows) == 35  # of 36, one has no record
+    by_cell = {(row["arm"], row["devices"], row["seed"]): row for row in rows}
+    strong = by_cell["strong", "2", "0"]
+    assert float(strong["time_to_target_s"]) == pytest.approx(218)
+    assert (strong["projected"], strong["path"], strong["device_batch"]) == ("True", "strong-n1-seed0", "16")
+    record = next(run.record for run in projected.runs if run.cell == ("strong", 2, 0))
+    assert int(strong["steps"]) == record.epochs * record.steps_per_epoch
+    assert (strong["machine"], strong["git_commit"]) == ("a processor, 2 cores", "8d988e1")
+    assert float(strong["train_s"]) == record.clocks["train_s"]
+    missed = by_cell["linear", "4", "0"]
+    assert (missed["outcome"], missed["time_to_target_s"], missed["final_val_loss"]) == ("diverged", "", "nan")
+    crashed = by_cell["linear-warmup", "4", "1"]
+    assert (crashed["outcome"], crashed["epochs"], crashed["mode"]) == ("crashed", "", "virtual")

@@ -1,0 +1,68 @@
+import pytest
+
+from gmmae.system.clock import SECTIONS, Clock
+
+
+class Hand:
+    """A clock that moves when told to."""
+
+    def __init__(self, at):
+        self.at = at
+
+    def __call__(self):
+        return self.at
+
+
+def spend(clock, hand, section, seconds):
+    with clock.section(section):
+        hand.at += seconds
+
+
+def test_sections_add_up_apart_and_the_total_counts_what_is_between():
+    hand = Hand(100.0)
+    clock = Clock(now=hand)
+    for section, seconds in [("compile_s", 8), ("train_s", 1), ("eval_s", 0.5), ("train_s", 2), ("checkpoint_s", 0.25)]:
+        spend(clock, hand, section, seconds)
+    hand.at += 4
+    assert clock.read() == {"compile_s": 8, "train_s": 3, "eval_s": 0.5, "checkpoint_s": 0.25, "total_s": 15.75}
+
+
+def test_a_resumed_clock_goes_on_from_what_was_saved():
+    hand = Hand(100.0)
+    clock = Clock(now=hand)
+    spend(clock, hand, "train_s", 3)
+    saved = clock.read()
+    hand.at += 50  # after the checkpoint: lost with the process
+
+    later = Hand(7.0)  # another process, another zero
+    resumed = Clock(saved, later)
+    assert resumed.read() == saved
+    spend(resumed, later, "train_s", 2)
+    spend(resumed, later, "eval_s", 1)
+    assert resumed.read() == dict.fromkeys(SECTIONS, 0) | {"train_s": 5, "eval_s": 1, "total_s": 6}
+
+
+def test_a_section_that_fails_is_counted_all_the_same():
+    hand = Hand(0.0)
+    clock = Clock(now=hand)
+
+    def fail():
+        with clock.section("eval_s"):
+            hand.at += 2
+            raise RuntimeError("lost device")
+
+    with pytest.raises(RuntimeError, match="lost device"):
+        fail()
+    assert clock.read()["eval_s"] == 2
+
+
+def test_reading_twice_changes_nothing_and_the_real_clock_runs():
+    clock = Clock()
+    first, second = clock.read(), clock.read()
+    assert 0 <= first["total_s"] <= second["total_s"] < 60
+    assert {key: first[key] for key in SECTIONS} == dict.fromkeys(SECTIONS, 0)
+
+
+def test_an_unknown_section_is_an_error():
+    with pytest.raises(KeyError, match="traning_s"), Clock().section("traning_s"):
+        pass

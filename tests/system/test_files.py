@@ -1,0 +1,347 @@
+"""Files and folders that are there whole, or not at all, whatever happens in between."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from gmmae.system import files
+from gmmae.system.errors import InputError, Interrupted, StorageError
+from gmmae.system.files import ANYTHING, output_file, require_free, tell, whole_file, whole_folder, write_text
+from tests.interrupting import Killed, full_disk, killed, moments, tree
+
+ROOT = Path(__file__).parent.parent.parent
+MOMENTS = 8
+"""At which a small folder needs room on the disk; without the ends of them, at the least."""
+
+
+def fill(folder: Path, text: str = "new") -> None:
+    (folder / "deep").mkdir()
+    (folder / "deep" / "one").write_text(text)
+    (folder / "mark").write_text(text)
+
+
+NEW = {"deep/": b"", "deep/one": b"new", "mark": b"new"}
+
+
+def write(out: Path, **options) -> None:
+    with whole_folder(out, **options) as place:
+        fill(place)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_folder_that_is_new_or_empty_is_written(tmp_path, there):
+    out = tmp_path / "a" / "out"
+    if there:
+        out.mkdir(parents=True)
+    with whole_folder(out) as place:
+        fill(place)
+        assert list(out.iterdir() if there else []) == []
+    assert tree(tmp_path / "a") == {"out/": b"", **{f"out/{name}": data for name, data in NEW.items()}}
+
+
+def test_a_link_to_a_folder_stays_a_link(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    write(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert tree(tmp_path / "real") == NEW
+
+
+def file(place: Path) -> None:
+    place.write_text("mine")
+
+
+def full(place: Path) -> None:
+    place.mkdir()
+    (place / "thesis.tex").write_text("mine")
+
+
+@pytest.mark.parametrize("make", [file, full])
+def test_what_is_not_the_commands_own_is_left_alone(tmp_path, make):
+    make(tmp_path / "out")
+    before = tree(tmp_path)
+    for refused in (lambda: write(tmp_path / "out", mark="mark"), lambda: require_free(tmp_path / "out", mark="mark")):
+        with pytest.raises(
+            InputError, match=r"--out must be a folder that is new or empty, or one with mark, which is replaced"
+        ):
+            refused()
+    with pytest.raises(InputError, match=r"--out must be a folder that is new or empty; got .*out, which holds something else"):
+        write(tmp_path / "out")
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("mark", ["mark", ANYTHING])
+def test_an_earlier_result_is_replaced(tmp_path, mark):
+    out = tmp_path / "out"
+    out.mkdir()
+    fill(out, "old")
+    (out / "stale").write_text("old")
+    write(out, mark=mark)
+    assert tree(out) == NEW
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_the_folder_in_which_the_command_was_given_is_not_replaced(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(
+        InputError, match=r"--out must be a folder that can be replaced; got \., in which the command was given"
+    ):
+        write(Path())
+
+
+def test_a_place_that_cannot_be_written_is_named_before_and_after(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"FOLDER must be a folder that can be written; got .*file/out \(Not a directory\)"):
+        write(tmp_path / "file" / "out", option="FOLDER")
+    (tmp_path / "folder").mkdir()
+    for place, why in (("file/out", "Not a directory"), ("folder", "Is a directory")):
+        rule = rf"--out must be a file that can be written; got .*{place} \({why}\)"
+        with pytest.raises(InputError, match=rule), output_file(tmp_path / place):
+            pass
+
+
+def test_a_link_to_itself_is_no_place_to_write_to(tmp_path):
+    (tmp_path / "out").symlink_to(tmp_path / "out")
+    rule = r"--out must be a folder that can be written; got .*out \(Too many levels of symbolic links\): name another"
+    for refused in (write, require_free):
+        with pytest.raises(InputError, match=rule):
+            refused(tmp_path / "out")
+    with pytest.raises(InputError, match=rule.replace("folder", "file")), output_file(tmp_path / "out"):
+        pass
+    assert (tmp_path / "out").is_symlink()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_name_that_is_too_long_is_no_place_to_write_to(tmp_path):
+    for refused in (write, require_free):
+        with pytest.raises(InputError, match=r"--out must be a folder that can be written; got .*x \(File name too long\)"):
+            refused(tmp_path / ("x" * 10_000))
+
+
+def test_a_fault_leaves_nothing_not_even_the_folders_above(tmp_path):
+    with pytest.raises(OSError, match="File exists"), whole_folder(tmp_path / "a" / "b" / "out") as place:
+        list(map(fill, (place, place)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def filled(place: Path, out: Path) -> None:
+    fill(out)
+
+
+def taken_away(place: Path, out: Path) -> None:
+    place.rename(out.with_name("away"))
+    fill(place)
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "error", "words"),
+    [
+        (filled, InputError, "which holds something else"),
+        (taken_away, StorageError, r"writing .* failed \(No such file or directory\)"),
+    ],
+)
+def test_what_others_do_meanwhile_is_told(tmp_path, meanwhile, error, words):
+    (tmp_path / "out").mkdir()
+    with pytest.raises(error, match=words), whole_folder(tmp_path / "out") as place:
+        meanwhile(place, tmp_path / "out")
+    assert not (tmp_path / ".out.partial").exists()
+
+
+def test_what_fails_elsewhere_is_not_said_of_the_folder(tmp_path):
+    with pytest.raises(FileNotFoundError), whole_folder(tmp_path / "out"):
+        (tmp_path / "scan.mhd").read_bytes()
+
+
+@pytest.mark.parametrize("earlier", [True, False])
+@pytest.mark.parametrize(("error", "for_good"), [(KeyboardInterrupt, False), (full_disk, False), (killed, True)])
+def test_at_any_moment_all_is_old_or_new_and_the_same_call_succeeds(tmp_path, error, for_good, earlier):
+    """Ctrl-C, a full disk and SIGKILL at each moment at which the disk is touched."""
+    at = 0
+    for at in range(1, 100):
+        root = tmp_path / str(at)
+        out = root / "out"
+        root.mkdir()
+        if earlier:
+            out.mkdir()
+            fill(out, "old")
+        before, after = tree(root), {"out/": b"", **{f"out/{name}": data for name, data in NEW.items()}}
+        with moments(root, at, error, for_good) as seen:
+            words = "is written, and whole"
+            try:
+                write(out, mark="mark")
+            except (KeyboardInterrupt, StorageError, Killed) as caught:
+                words = str(caught)
+        if seen.count < at:
+            break
+        if not for_good:
+            assert tree(root) in (before, after)
+            assert (tree(root) == after) == ("is written, and whole" in words)
+        write(out, mark="mark")
+        assert tree(root) == after
+    assert at > MOMENTS
+
+
+def test_what_a_killed_call_has_left_goes_even_where_the_next_is_refused(tmp_path):
+    """It was killed between its last two steps, so the folder is whole."""
+    write(tmp_path / "out")
+    (tmp_path / ".out.partial" / "old").mkdir(parents=True)
+    with pytest.raises(InputError, match="which holds something else"):
+        require_free(tmp_path / "out")
+    assert list(tmp_path.iterdir()) == [tmp_path / "out"]
+
+
+def test_two_calls_into_one_folder(tmp_path, capfd):
+    out = tmp_path / "out"
+    with whole_folder(out) as place:
+        fill(place)
+        for call in (lambda: write(out), lambda: require_free(out)):
+            with pytest.raises(
+                InputError, match=rf"--out must be written by one process at a time; got .* process {os.getpid()} "
+            ):
+                call()
+        second = threading.Thread(target=write, args=(out,), kwargs={"mark": "mark", "waits": True})
+        second.start()
+        while "waiting for process" not in capfd.readouterr().err:
+            assert second.is_alive()
+    second.join()
+    assert tree(out) == NEW
+    assert list(tmp_path.iterdir()) == [out]
+
+
+CALL = """
+import sys, time
+from gmmae.system.files import whole_folder
+with whole_folder(__import__("pathlib").Path(sys.argv[1])) as place:
+    (place / "one").write_text("half")
+    print("there", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("number", "left"), [(signal.SIGTERM, []), (signal.SIGHUP, []), (signal.SIGKILL, [".out.partial"])])
+def test_a_signal_ends_a_process_and_the_next_one_succeeds(tmp_path, number, left):
+    out = tmp_path / "out"
+    call = [sys.executable, "-c", CALL, out]
+    with subprocess.Popen(call, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"there\n"
+        process.send_signal(number)
+    assert [path.name for path in tmp_path.iterdir()] == left
+    write(out)
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
+    """As SIGHUP under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with whole_folder(tmp_path / "out"):
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (tmp_path / "out").is_dir()
+
+
+def test_sigterm_has_its_own_exit_code(tmp_path):
+    with pytest.raises(Interrupted) as caught, whole_folder(tmp_path / "out"):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert caught.value.code == 143
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_ctrl_c_in_what_is_said_at_the_end_says_that_all_is_there(tmp_path, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("builtins.print", interrupt)
+    with pytest.raises(Interrupted, match=r"out is written, and whole"):
+        tell(tmp_path / "out", ["line"])
+
+
+def test_a_file_is_replaced_whole_or_stays(tmp_path):
+    path = tmp_path / "a.txt"
+    write_text(path, "old")
+    with pytest.raises(UnicodeEncodeError), whole_file(path) as part:
+        part.write_text("half" * 10_000 + "\udc80", encoding="utf-8")
+    assert tree(tmp_path) == {"a.txt": b"old"}
+    with whole_file(path, durable=True) as part:
+        part.write_text("new")
+        assert path.read_text() == "old"
+    assert tree(tmp_path) == {"a.txt": b"new"}
+
+
+@pytest.mark.parametrize(("error", "for_good"), [(KeyboardInterrupt, False), (full_disk, False), (killed, True)])
+def test_at_any_moment_a_file_is_old_or_new_and_the_same_call_succeeds(tmp_path, error, for_good):
+    path = tmp_path / "a.txt"
+    at = 0
+    for at in range(1, 20):
+        path.write_text("old")
+        with moments(tmp_path, at, error, for_good) as seen, suppress(BaseException), output_file(path) as part:
+            part.write_text("new")
+        if seen.count < at:
+            break
+        assert path.read_text() in ("old", "new")
+        write_text(path, "again")
+        assert tree(tmp_path) == {"a.txt": b"again"}
+    assert at > 3
+
+
+def test_several_may_write_one_file_and_the_last_one_stays(tmp_path):
+    path = tmp_path / "a.txt"
+    with whole_file(path) as one, whole_file(path) as two:
+        one.write_text("one")
+        two.write_text("two")
+    assert tree(tmp_path) == {"a.txt": b"one"}
+
+
+def test_what_a_killed_process_has_left_of_a_file_goes_and_other_files_stay(tmp_path):
+    (tmp_path / ".a.txt.0123abcd.part").write_text("half")
+    (tmp_path / ".a.txt").write_text("mine")
+    (tmp_path / ".ab.txt.0123abcd.part").write_text("of another file")
+    write_text(tmp_path / "a.txt", "new")
+    assert sorted(tree(tmp_path)) == [".a.txt", ".ab.txt.0123abcd.part", "a.txt"]
+
+
+def test_a_device_is_written_as_it_is():
+    with output_file(Path("/dev/null")) as part:
+        part.write_text("nothing")
+    assert not Path("/dev/null").is_file()
+
+
+def test_a_full_disk_is_a_failure_of_storage(tmp_path):
+    for place in (output_file(tmp_path / "a"), whole_folder(tmp_path / "b")):
+        with (
+            pytest.raises(StorageError, match=r"writing .* failed \(No space left on device\): nothing was written") as caught,
+            place,
+        ):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        assert caught.value.exit_code == 74
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_a_file_system_cannot_be_flushed_at_once_files_are_one_by_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(files.ctypes, "CDLL", lambda *_, **__: None)
+    flushed = []
+    monkeypatch.setattr(files.os, "fsync", flushed.append)
+    write(tmp_path / "out")
+    assert len(flushed) == len(NEW) + 2  # the folder and the one above
+    assert tree(tmp_path / "out") == NEW
+
+
+def test_where_there_are_no_locks_files_are_written_and_nothing_is_removed(tmp_path, monkeypatch):
+    def fails(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(files.fcntl, "flock", fails)
+    (tmp_path / ".a.txt.0123abcd.part").write_text("perhaps another host's")
+    write_text(tmp_path / "a.txt", "new")
+    write(tmp_path / "out")
+    assert sorted(tree(tmp_path)) == [".a.txt.0123abcd.part", "a.txt", "out/", "out/deep/", "out/deep/one", "out/mark"]

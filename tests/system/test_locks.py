@@ -1,0 +1,124 @@
+"""One process at a time, whatever the file system does with locks."""
+
+import errno
+import fcntl
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from gmmae.system import locks
+
+
+class BusyError(Exception):
+    pass
+
+
+def refuse(holder):
+    raise BusyError(holder)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(locks, "BEAT_S", 0.02)
+    monkeypatch.setattr(locks, "SILENCE_S", 0.5)
+    monkeypatch.setattr(locks, "LOOK_EVERY_S", 0.02)
+
+
+@pytest.fixture(params=[None, errno.ENOLCK, errno.ENOTSUP], ids=["flock", "ENOLCK", "ENOTSUP"])
+def no_flock(request, monkeypatch):
+    def fails(file, operation):
+        raise OSError(request.param, os.strerror(request.param))
+
+    if request.param:
+        monkeypatch.setattr(fcntl, "flock", fails)
+
+
+@pytest.fixture
+def flock_of_this_host_only(monkeypatch):
+    """As with NFS's `nolock` or Lustre's `localflock`, seen from another host: the lock is always had."""
+    monkeypatch.setattr(fcntl, "flock", lambda file, operation: None)
+
+
+def other_host(path: Path, monkeypatch):
+    """From here on this process is one on another host."""
+    monkeypatch.setattr(locks, "_kernel", lambda: "another kernel")
+
+
+@pytest.mark.usefixtures("no_flock")
+def test_a_second_one_is_told_who_holds_it(tmp_path):
+    with locks.held(tmp_path / "lock", refuse):
+        with pytest.raises(BusyError, match=rf"^process {os.getpid()} on "), locks.held(tmp_path / "lock", refuse):
+            pass
+        assert (tmp_path / "lock.owner").exists()
+    assert not (tmp_path / "lock.owner").exists()
+    with locks.held(tmp_path / "lock", refuse):
+        pass
+
+
+@pytest.mark.usefixtures("no_flock")
+def test_one_that_waits_enters_when_the_first_one_leaves(tmp_path):
+    events: list[str] = []
+    waits = threading.Event()
+
+    def busy(holder):
+        waits.set()
+
+    def second():
+        with locks.held(tmp_path / "lock", busy):
+            events.append("second in")
+
+    thread = threading.Thread(target=second)
+    with locks.held(tmp_path / "lock", refuse):
+        thread.start()
+        assert waits.wait(20)
+        events.append("first out")
+    thread.join(20)
+    assert events == ["first out", "second in"]
+
+
+@pytest.mark.usefixtures("flock_of_this_host_only")
+def test_a_run_on_another_host_is_seen_though_its_lock_is_not(tmp_path, monkeypatch):
+    with locks.held(tmp_path / "lock", refuse):
+        other_host(tmp_path, monkeypatch)
+        with pytest.raises(BusyError, match=rf"^process {os.getpid()} on "), locks.held(tmp_path / "lock", refuse):
+            pass
+
+
+@pytest.mark.parametrize("kernel", ["another kernel", locks._kernel()])
+def test_what_a_dead_process_left_is_taken_over(tmp_path, kernel):
+    (tmp_path / "lock.owner").write_text(f"process 1 on gone\n{kernel}")
+    with locks.held(tmp_path / "lock", refuse):
+        assert str(os.getpid()) in (tmp_path / "lock.owner").read_text()
+
+
+def test_of_this_kernel_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "_silent", lambda owner: pytest.fail("nothing to wait for: flock says that it is dead"))
+    (tmp_path / "lock.owner").write_text(f"process 1 on here\n{locks._kernel()}")
+    with locks.held(tmp_path / "lock", refuse):
+        pass
+
+
+def test_one_that_was_taken_for_dead_does_not_remove_its_successors_name(tmp_path):
+    with locks.held(tmp_path / "lock", refuse):
+        (tmp_path / "lock.owner").write_text("process 1 on elsewhere\nanother kernel")
+    assert (tmp_path / "lock.owner").exists()
+
+
+def test_other_errors_of_the_file_system_are_not_hidden(tmp_path, monkeypatch):
+    def fails(file, operation):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(fcntl, "flock", fails)
+    with pytest.raises(OSError, match="Input/output error"), locks.held(tmp_path / "lock", refuse):
+        pass
+
+
+def test_the_lock_is_taken_on_a_file_that_is_open_for_writing(tmp_path, monkeypatch):
+    # Otherwise NFS answers EBADF.
+    modes: list[int] = []
+    monkeypatch.setattr(fcntl, "flock", lambda file, operation: modes.append(fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE))
+    with locks.held(tmp_path / "lock", refuse):
+        pass
+    assert modes == [os.O_WRONLY]

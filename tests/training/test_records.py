@@ -1,0 +1,113 @@
+import json
+import math
+from dataclasses import asdict, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gmmae.system.files import write_text
+from gmmae.training.records import PLAIN, Epoch, Record, from_json, history_line, read_history, to_json, write_history
+
+RECORD = Record(
+    run_id="0123456789ab",
+    arm="linear",
+    seed=1,
+    devices=4,
+    processes=1,
+    device_kind="cpu",
+    oversubscribed=True,
+    global_batch=128,
+    device_batch=32,
+    padding=0,
+    steps_per_epoch=5,
+    learning_rate=0.0042,
+    parameters=490_000,
+    train_samples=574,
+    validation_samples=196,
+    target=0.0016384,
+)
+ENDED = replace(
+    RECORD,
+    stop_reason="target_reached",
+    epochs=25,
+    final_train_loss=0.1 + 0.2,
+    final_val_loss=1e-3 / 3,
+    best_val_loss=1e-3 / 3,
+    best_epoch=25,
+    time_to_target_s=123.456,
+    clocks={"train_s": 1 / 3, "total_s": 200.0},
+    versions={"jax": "0.10.2"},
+    git_commit="8d988e1-dirty",
+)
+
+
+def refuse(constant):
+    raise AssertionError(f"{constant} is no JSON")
+
+
+@pytest.mark.parametrize("record", [RECORD, ENDED])
+def test_a_record_survives_json(record):
+    assert from_json(to_json(record)) == record
+    assert json.loads(to_json(record))["time_to_target_s"] == record.time_to_target_s
+
+
+@pytest.mark.parametrize(("value", "text"), [(math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf")])
+def test_nan_and_infinity_are_results_and_strict_json(value, text):
+    record = replace(ENDED, final_train_loss=value, final_val_loss=value, stop_reason="diverged")
+    plain = json.loads(to_json(record), parse_constant=refuse)
+    assert (plain["final_train_loss"], plain["final_val_loss"]) == (text, text)
+    back = from_json(to_json(record))
+    assert repr(back.final_val_loss) == repr(value)
+    assert back.best_val_loss == record.best_val_loss
+    assert repr(asdict(back)) == repr(asdict(record))
+
+
+def test_keys_of_a_newer_schema_are_ignored():
+    newer = json.loads(to_json(ENDED)) | {"schema_version": 2, "colour": "green"}
+    assert from_json(json.dumps(newer)) == replace(ENDED, schema_version=2)
+
+
+ROW = st.builds(
+    Epoch,
+    *[st.integers(0, 2**53)] * 3,
+    *[st.floats()] * 8,
+    metrics=st.fixed_dictionaries({"dice": st.floats()}),
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(ROW, max_size=4))
+def test_the_history_survives_to_the_last_digit(tmp_path_factory, rows):
+    path = tmp_path_factory.mktemp("history") / "history.csv"
+    write_history(path, rows, ["dice"])
+    assert list(map(repr, read_history(path))) == list(map(repr, rows))
+
+
+def test_lines_can_be_appended_to_a_history(tmp_path):
+    path = tmp_path / "history.csv"
+    rows = [Epoch(epoch, 18 * epoch, 574 * epoch, 0.00105, 0.1 / epoch, math.nan, 1, 2, 3, 4, 5.5) for epoch in (1, 2)]
+    write_history(path, rows[:1])
+    with path.open("a", encoding="utf-8") as file:
+        file.write(history_line(rows[1]) + "\n")
+    assert list(map(repr, read_history(path)))[1] == repr(
+        rows[1]._replace(**{name: float(getattr(rows[1], name)) for name in PLAIN[3:]})
+    )
+    assert path.read_text().splitlines()[0] == ",".join(PLAIN)
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "record.json"
+    write_text(path, "old")
+
+    def fail(source, target):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_text(path, "new")
+    assert path.read_text() == "old"
+    monkeypatch.undo()
+    write_text(path, "µ")
+    assert path.read_text(encoding="utf-8") == "µ"
+    assert [file.name for file in tmp_path.iterdir()] == ["record.json"]

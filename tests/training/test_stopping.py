@@ -1,0 +1,120 @@
+import itertools
+import math
+from typing import Any
+
+import pytest
+
+from gmmae.config.schema import StopConfig
+from gmmae.system import stop_reasons
+from gmmae.training import stopping
+from gmmae.training.records import Epoch
+from gmmae.training.stopping import stop_reason
+
+GOES_ON: dict[str, Any] = {
+    "step_losses": [0.5, 0.4],
+    "val_losses": [0.3, 0.2],
+    "total_s": 10.0,
+    "target": 0.1,
+    "max_epochs": 9,
+    "time_limit_s": 60.0,
+    "collapse_epochs": 1,
+}
+
+
+def reason(changes: dict[str, Any]) -> str | None:
+    values = {**GOES_ON, **changes}
+    losses = values["val_losses"]
+    return stop_reason(**values, costs=losses, lowest=list(itertools.accumulate(losses, min)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, None),
+        ({"target": 0.2}, "target_reached"),  # at the target
+        ({"target": 0.21}, "target_reached"),
+        ({"target": 0.199}, None),
+        ({"target": 0.3, "val_losses": [0.3, 0.31]}, "target_reached"),  # raised after the first epoch
+        ({"target": None, "val_losses": [0.1, 0.0]}, None),  # switched off
+        ({"max_epochs": 2}, "max_epochs"),
+        ({"max_epochs": 1}, "max_epochs"),  # lowered on a resume
+        ({"total_s": 60.0}, "time_limit"),
+        ({"total_s": 59.9}, None),
+        ({"total_s": 1e9, "time_limit_s": 0.0}, None),
+        ({"val_losses": [0.2, 0.2]}, "collapsed"),
+        ({"val_losses": [0.2, 0.2 + 1e-12]}, None),
+        ({"val_losses": [0.2, 0.2], "collapse_epochs": 0}, None),
+        ({"val_losses": [0.2, 0.21, 0.22], "patience_epochs": 2}, "stalled"),
+        ({"val_losses": [0.2, 0.21, 0.2], "patience_epochs": 2}, "stalled"),  # as good is no better
+        ({"val_losses": [0.2, 0.21, 0.199], "patience_epochs": 2}, "stalled"),  # half a per cent
+        ({"val_losses": [0.2, 0.21, 0.199], "patience_epochs": 2, "patience_gain": 0.001}, None),
+        ({"val_losses": [0.2, 0.21, 0.19], "patience_epochs": 2}, None),
+        ({"val_losses": [0.2, 0.19, 0.2], "patience_epochs": 2}, None),  # the best is one epoch old
+        ({"val_losses": [0.2, 0.21], "patience_epochs": 2}, None),  # one further epoch, not two
+        ({"val_losses": [0.3, 0.2, 0.2], "collapse_epochs": 2}, None),
+        ({"val_losses": [0.3, 0.2, 0.2, 0.2], "collapse_epochs": 2}, "collapsed"),
+        ({"val_losses": [0.2, 0.2], "collapse_epochs": 2}, None),  # one further epoch, not two
+        ({"val_losses": [0.2, 0.3, 0.2], "collapse_epochs": 2}, None),
+    ],
+)
+def test_reasons_one_at_a_time(changes, expected):
+    assert reason(changes) == expected
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("where", ["first step", "last step", "validation"])
+def test_nan_or_infinity_in_any_loss_diverges_whatever_else_holds(value, where):
+    changes = {
+        "first step": {"step_losses": [value, 0.4]},
+        "last step": {"step_losses": [0.5, value]},
+        "validation": {"val_losses": [0.3, value]},
+    }[where]
+    assert reason({"target": 0.25, "max_epochs": 2, "total_s": 60.0} | changes) == "diverged"
+
+
+def test_a_target_that_an_earlier_epoch_had_reached_comes_first():
+    """It was raised since."""
+    later = {"val_losses": [0.2, 0.3], "target": 0.2, "max_epochs": 2}
+    assert reason(later) == reason(later | {"step_losses": [math.nan]}) == "target_reached"
+    assert reason(later | {"target": None}) == "max_epochs"
+
+
+def test_the_result_comes_before_the_limits():
+    at_once = {"val_losses": [0.2, 0.2], "max_epochs": 2, "total_s": 60.0}
+    assert reason(at_once | {"target": 0.2}) == "target_reached"
+    assert reason(at_once) == "collapsed"
+    assert reason(at_once | {"collapse_epochs": 0}) == "max_epochs"
+
+
+def stops(metrics: list[float]) -> str | None:
+    """The reason after epochs whose watched metric has these values; two epochs of patience."""
+    course = stopping.Course(StopConfig(metric="dice", goal="above", target=0.99, max_epochs=9, patience_epochs=2))
+    for epoch, dice in enumerate(metrics, 1):
+        course.add(Epoch(epoch, epoch, epoch, 0.1, 0.5, 0.5 / epoch, 0, 0, 0, 0, 0, {"dice": dice}))
+    return course.stop_reason([0.5], 0.0)
+
+
+@pytest.mark.parametrize("undefined", [[], [math.nan], [math.nan, math.nan]])
+def test_patience_ends_as_without_epochs_whose_metric_is_undefined(undefined):
+    assert stops([*undefined, 0.5]) is None
+    assert stops([*undefined, 0.5, 0.5]) is None
+    assert stops([*undefined, 0.5, 0.5, 0.5]) == stops([*undefined, 0.5, math.nan, 0.5]) == "stalled"
+    assert stops([*undefined, 0.5, 0.5, 0.6]) is None
+
+
+def test_a_metric_that_is_never_defined_does_not_get_better():
+    assert stops([math.nan] * 2) is None
+    assert stops([math.nan] * 3) == stops([0.5, math.nan, math.nan]) == "stalled"
+
+
+def test_every_reason_has_its_exit_code():
+    expected = {
+        0: {"target_reached", "max_epochs", "time_limit", "stalled"},
+        3: {"diverged", "collapsed"},
+        143: {"sigterm"},
+        130: {"sigint"},
+        129: {"sighup"},
+    }
+    found = {code: {reason for reason, its in stop_reasons.EXIT_CODES.items() if its == code} for code in expected}
+    assert found == expected
+    assert set(stop_reasons.INTERRUPTED) < set(stop_reasons.EXIT_CODES)

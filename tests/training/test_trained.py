@@ -1,0 +1,91 @@
+"""The Python interface: `docs/api.md` as printed, and what it says of what is not there."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gmmae
+from gmmae.system.errors import InputError
+from gmmae.training.loop import run
+from tests.small import Recorder, small
+
+ROOT = Path(__file__).parent.parent.parent
+BLOCKS = [part.partition("```")[0] for part in (ROOT / "docs" / "api.md").read_text(encoding="utf-8").split("```python\n")[1:]]
+
+
+@pytest.mark.slow
+def test_the_examples_run_as_printed(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("\n".join(BLOCKS))
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, cwd=tmp_path, env=None)
+    assert done.returncode == 0, done.stderr
+    outcome, losses, shapes, refined, density = done.stdout.splitlines()[:5]
+    assert outcome.startswith("max_epochs 0.00")
+    assert losses.count("0.00") == 2
+    assert shapes == "(2, 50) (2, 50, 3) (2, 50, 3, 3)"
+    assert refined == "True"
+    assert density.startswith("[")
+    assert (tmp_path / "runs" / "from_python" / "figures" / "reconstructions.png").is_file()
+
+
+def test_every_public_name_is_there_and_no_other():
+    assert all(getattr(gmmae, name) is not None for name in gmmae.__all__)
+    with pytest.raises(AttributeError, match="module 'gmmae' has no attribute 'nothing'"):
+        gmmae.nothing  # noqa: B018
+
+
+def test_importing_gmmae_does_not_import_jax():
+    program = "import sys, gmmae; config = gmmae.configure('quickstart'); print('jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout == "False\n"
+
+
+LOADING = """
+import sys
+import gmmae
+from gmmae.system.errors import InputError
+
+exact, empty = sys.argv[1:]
+model = gmmae.load(exact)
+losses = model.losses(model.workload.data.validation)
+print(type(losses).__name__, losses.dtype, losses.mean())
+try:
+    gmmae.load(empty)
+except InputError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+def test_an_exact_run_in_float64_loads_in_any_interpreter_and_its_folder_stays_as_it_is(tmp_path):
+    config = small(precision="float64", parallel__reduction="exact", parallel__shards=8, stop__max_epochs=1)
+    record = run(config, tmp_path / "exact", Recorder())
+    shutil.copytree(tmp_path / "exact", tmp_path / "empty", ignore=shutil.ignore_patterns("checkpoints"))
+    before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
+    command = [sys.executable, "-c", LOADING, tmp_path / "exact", tmp_path / "empty"]
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("JAX", "XLA", "PJRT"))}
+    done = subprocess.run(command, capture_output=True, text=True, env=plain)
+    assert (done.returncode, done.stderr) == (0, "")
+    losses, refusal = done.stdout.splitlines()
+    *kind, mean = losses.split()
+    assert kind == ["ndarray", "float64"]
+    assert float(mean) == pytest.approx(record.best_val_loss, rel=1e-7)  # its weights of samples are float32
+    assert refusal.startswith(f"workdir must hold a checkpoint; got none in {tmp_path / 'empty' / 'checkpoints'}: train on")
+    assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
+
+
+def test_a_folder_that_holds_no_run_cannot_be_loaded(tmp_path):
+    with pytest.raises(InputError, match=f"workdir must be that of a run; got {tmp_path}, which has no config.toml"):
+        gmmae.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"), [({"stop__max_epochs": 0}, "at least 1; got 0"), ({"stop__epochs": 1}, "stop.epochs")]
+)
+def test_bad_changes_are_errors_by_key(changes, message):
+    with pytest.raises(InputError, match=message):
+        gmmae.configure("quickstart", **changes)

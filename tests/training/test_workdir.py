@@ -1,0 +1,98 @@
+"""Whose work directory it is."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gmmae.system.errors import InputError
+from gmmae.training.records import Epoch, write_history
+from gmmae.training.workdir import WorkDir, begin, claim
+from tests.small import small
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def claimed(config, root) -> WorkDir:
+    """As by a run that was ended after its first epoch."""
+    with claim(config, root) as workdir:
+        begin(config, workdir)
+        write_history(workdir.history, [Epoch(1, 3, 22, 1e-3, 0.5, 0.5, 1.0, 1.0, 1.0, 1.0, 1.0)])
+        return workdir
+
+
+def test_claim_twice_is_fine_and_limits_may_change(tmp_path):
+    claimed(small(), tmp_path)
+    workdir = claimed(small(stop__max_epochs=99, checkpoint__keep=5, log__detail_epochs=3), tmp_path)
+    assert "max_epochs = 99" in workdir.config.read_text()
+
+
+def test_another_configuration_is_refused_and_nothing_changes(tmp_path):
+    workdir = claimed(small(), tmp_path)
+    before = workdir.config.read_text()
+    with pytest.raises(
+        InputError, match=r"same configuration; got .* where seed was 0, now 1; optim.base_batch was 8, now 4: give another"
+    ):
+        claimed(small(seed=1, optim__base_batch=4), tmp_path)
+    assert workdir.config.read_text() == before
+
+
+def test_devices_may_change_where_no_batch_follows_them(tmp_path):
+    claimed(small(parallel__devices=2), tmp_path / "strong")
+    claimed(small(parallel__devices=4), tmp_path / "strong")
+    claimed(small(arm="weak", parallel__devices=2), tmp_path / "weak")
+    with pytest.raises(InputError, match=r"where parallel\.devices was 2, now 4: give another"):
+        claimed(small(arm="weak", parallel__devices=4), tmp_path / "weak")
+
+
+def test_a_second_run_is_refused_while_the_first_one_lives(tmp_path):
+    with (
+        claim(small(), tmp_path),
+        pytest.raises(InputError, match=rf"one run at a time; got .*, which process {os.getpid()} on .* holds: wait for it"),
+    ):
+        claimed(small(), tmp_path)
+    claimed(small(), tmp_path)
+
+
+def test_the_lock_ends_with_its_process_however_that_ends(tmp_path):
+    holder = (
+        "import sys, time; from pathlib import Path; from gmmae.training.workdir import claim; from tests.small import small\n"
+        "with claim(small(), Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", holder, tmp_path], stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        with pytest.raises(InputError, match=rf"which process {process.pid} on .* holds"):
+            claimed(small(), tmp_path)
+        process.kill()
+    claimed(small(), tmp_path)
+
+
+def test_many_differences_are_cut_short(tmp_path):
+    claimed(small(), tmp_path)
+    with pytest.raises(InputError, match="and 2 more: give another"):
+        claimed(small(seed=1, arm="weak", loss="mse", data__seed=3, data__samples=40), tmp_path)
+
+
+def test_broken_config(tmp_path):
+    claimed(small(), tmp_path).config.write_text("seed = = 1")
+    with pytest.raises(InputError, match=r"config.toml must be TOML"):
+        claimed(small(), tmp_path)
+
+
+@pytest.mark.parametrize("place", ["file/below", "file"])
+def test_a_place_that_cannot_be_written(tmp_path, place):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(
+        InputError, match=r"workdir must be a folder that can be written; got .*file.*: give another with --workdir"
+    ):
+        claimed(small(), tmp_path / place)
+
+
+@pytest.mark.parametrize("text", ['{"run_id": ', "[]", "3", "null", "{}", "[" * 100_000])
+def test_broken_record(tmp_path, text):
+    WorkDir(tmp_path).record.write_text(text)
+    with pytest.raises(InputError, match=r"record.json must be a record of this program"):
+        WorkDir(tmp_path).read_record()
