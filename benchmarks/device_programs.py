@@ -145,13 +145,12 @@ def compiled(config: Config, devices: Devices) -> Iterator[tuple[str, Reading]]:
       InputError: as `programs.prepare`.
     """
     setup = compilation.prepare(config, devices)
-    with compilation.arithmetic(config):
+    with compilation.precision_context(config):
         state = devices.replicate(compilation.blank_state(config, setup.workload))
         training, validation = (compilation.data_set(setup, split) for split in setup.workload.data)
         epoch = compilation.compile_epoch(setup, state, training)
         yield "epoch", read(epoch, setup.train_plan.steps)
-        dealt = compilation.deal_validation(setup)
-        yield "validation", read(compilation.compile_validation(setup, state.params, validation, *dealt), setup.eval_plan.steps)
+        yield "validation", read(compilation.compile_validation(setup, state.params, validation), setup.eval_plan.steps)
 
 
 def floor_us(reading: Reading, target: str) -> dict[str, float]:

@@ -1,11 +1,9 @@
 """The compiled program of an epoch as `train.py` runs it, at a batch of the benchmark's choice."""
 
 import dataclasses
-from functools import partial
 from typing import Any
 
 import jax
-import numpy as np
 
 from gmmae.config.schema import Config, changed
 from gmmae.training import compilation
@@ -20,9 +18,9 @@ def of_batches(config: Config, batch: int, steps: int) -> Config:
 def compiled_epoch(config: Config) -> tuple[jax.stages.Compiled, tuple[Any, ...]]:
     """The program and its arguments, the first of which is the state before; it takes nobody's memory, so it runs again."""
     setup = compilation.prepare(config)
-    devices, plan = setup.devices, setup.train_plan
-    with compilation.arithmetic(config):
-        dealt = compilation.deal(setup, np.arange(plan.samples, dtype=np.int32), plan)
+    devices = setup.devices
+    with compilation.precision_context(config):
         samples = compilation.data_set(setup, setup.workload.data.train)
-        arguments = (devices.replicate(compilation.initial_state(setup)), samples, devices.replicate(np.int32(1)), *dealt)
-        return devices.compile(partial(compilation.epoch_of_device, setup), *arguments, sharded=3), arguments
+        state = devices.replicate(compilation.initial_state(setup))
+        arguments = (state, samples, *compilation.epoch_arguments(setup, 1))
+        return devices.compile(compilation.train_epoch_of(setup), *arguments, sharded=3), arguments

@@ -19,9 +19,9 @@ EPOCHS, COUNTS = 10, (2, 3, 8)
 def losses(config: Config, devices: int) -> np.ndarray:
     """Training and validation loss of each epoch: (epochs, 2)."""
     setup, rows = compilation.prepare(dataclasses.replace(config, parallel=ParallelConfig(devices))), []
-    with compilation.arithmetic(config):
+    with compilation.precision_context(config):
         state = setup.devices.replicate(compilation.initial_state(setup))
-        compiled = compilation.build(setup, state)
+        compiled = compilation.compile_programs(setup, state)
         for epoch in range(1, EPOCHS + 1):
             state, steps = compiled.train(state, epoch)
             rows.append((compilation.mean_over_steps(steps, setup.train_plan), compiled.evaluate(state.params)[LOSS]))

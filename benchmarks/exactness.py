@@ -31,12 +31,10 @@ from gmmae.config.toml import find
 from gmmae.models.losses import weighted_sum
 from gmmae.multihost import environment
 from gmmae.plotting import canvas
-from gmmae.scaling.batches import epoch_order, shards
+from gmmae.scaling.batches import epoch_order, shard_samples
 from gmmae.system.environment import THREADS
 from gmmae.training import compilation
-from gmmae.training.parallel import DETERMINISTIC
-from gmmae.training.reduction import repeat, tree_sum
-from gmmae.training.step import train_epoch
+from gmmae.training.parallel import DETERMINISTIC, repeat, tree_sum
 from gmmae.workloads.configuration import read_config
 
 TURNS = 11
@@ -65,7 +63,7 @@ def train(devices: int, reduction: str, count: int, epochs: int, out: Path) -> N
     config = configuration(devices, reduction, count)
     setup = compilation.prepare(config)
     state = setup.devices.replicate(compilation.initial_state(setup))
-    compiled = compilation.build(setup, state)
+    compiled = compilation.compile_programs(setup, state)
     losses, kept, epoch = [], [], 0
     for epoch in range(1, (epochs or config.stop.max_epochs) + 1):
         state, steps = compiled.train(state, epoch)
@@ -155,23 +153,24 @@ def cost(devices: list[int]) -> None:
             print(f"| {n} | {threads} | {name} | {median:.4f} ({low:.4f}, {high:.4f}) | {ratio:.2f} |", flush=True)
 
 
-def in_groups(function, samples, weights, *, part, groups: int):
+def in_groups(function, samples, weights, shard_range, *, groups: int):
     """`parallel.exact_mean` of `groups` devices, one after the other on one device."""
-    first, count = part
+    first, count = shard_range
     terms = partial(_term, function, samples, weights)
-    like = ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function, samples[0], weights[0])))
-    totals = jnp.stack([tree_sum(terms, first + group * count, count, len(samples)) for group in range(groups)])
+    shapes = jax.eval_shape(lambda: function(jax.tree.map(lambda leaf: leaf[0], samples), weights[0]))
+    like = ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
+    totals = jnp.stack([tree_sum(terms, first + group * count, count, len(weights)) for group in range(groups)])
 
     def across(totals):
         for level in range(groups.bit_length() - 1):
             totals += totals[np.arange(groups) ^ 1 << level]
         return totals
 
-    return like[1](repeat(across, totals, jnp.minimum(count, 1))[0] / len(samples))
+    return like[1](repeat(across, totals, jnp.minimum(count, 1))[0] / len(weights))
 
 
 def _term(function, samples, weights, shard):
-    return ravel_pytree(function(samples[shard], weights[shard]))[0]
+    return ravel_pytree(function(*jax.tree.map(lambda leaf: leaf[shard], (samples, weights))))[0]
 
 
 def groups(counts: list[int], count: int, epochs: int) -> None:
@@ -183,14 +182,13 @@ def groups(counts: list[int], count: int, epochs: int) -> None:
     for parts in counts:
 
         def program(state, indices, weights, part, parts=parts):
-            average = partial(in_groups, part=part, groups=parts)
-            losses, optimizer = setup.workload.losses, setup.optimizer
-            return train_epoch(state, volumes, indices, weights, losses=losses, optimizer=optimizer, average=average)[0]
+            train_epoch = make_train_epoch(setup.workload.losses, setup.optimizer, mean=partial(in_groups, groups=parts))
+            return train_epoch(state, volumes, jnp.int32(1), indices, weights, part)[0]
 
         for attempt in (1, 2):
             state, compiled = start, jax.jit(program, compiler_options=DETERMINISTIC)
             for epoch in range(1, (epochs or 2) + 1):
-                dealt = shards(epoch_order(config.seed, epoch, setup.train_plan.samples), setup.train_plan)
+                dealt = shard_samples(epoch_order(config.seed, epoch, setup.train_plan.samples), setup.train_plan)
                 state = compiled(state, *(x.swapaxes(0, 1) for x in dealt), np.array([0, count // parts], np.int32))
             print(f"| {parts} | {attempt} | `{sha(state)[:12]}` |", flush=True)
 
@@ -200,7 +198,7 @@ def together(counts: list[int], count: int) -> None:
     config = configuration(1, "exact", count)
     setup = compilation.prepare(config)
     params, volumes = compilation.initial_state(setup).params, jnp.asarray(setup.workload.data.train)
-    dealt = shards(epoch_order(config.seed, 1, setup.train_plan.samples), setup.train_plan)
+    dealt = shard_samples(epoch_order(config.seed, 1, setup.train_plan.samples), setup.train_plan)
     indices, weights = (jnp.asarray(x[:, 0]) for x in dealt)
 
     def gradient(params, index, weight):
@@ -253,7 +251,7 @@ def main() -> None:
     used, most = max(asked.groups or asked.together or asked.devices), COST_SHARDS[0] if asked.cost else asked.shards
     if used > most:
         parser.error(f"devices, groups and shards together must be at most the shards, {most}; got {used}")
-    with compilation.arithmetic(quickstart()):
+    with compilation.precision_context(quickstart()):
         if asked.train:
             train(asked.devices[0], asked.train[0], asked.shards, asked.epochs, Path(asked.train[1]))
         elif asked.cost:

@@ -26,7 +26,7 @@ from gmmae.config.toml import find
 from gmmae.plotting.tables import Table, markdown
 from gmmae.system.provenance import versions
 from gmmae.training import compilation
-from gmmae.training.multi_epoch import block_program
+from gmmae.training.multi_epoch import compile_epochs
 from gmmae.workloads.configuration import read_config
 
 PAPER_EPOCHS = 65_536
@@ -94,11 +94,11 @@ def epochs(config: Config, count: int, dispatch: int) -> dict[str, Any]:
     parallel = dataclasses.replace(config.parallel, epochs_per_dispatch=dispatch)
     config = dataclasses.replace(config, parallel=parallel, stop=dataclasses.replace(config.stop, target=0.0))
     setup, done = compilation.prepare(config), 0
-    with compilation.arithmetic(config):
+    with compilation.precision_context(config):
         state = setup.devices.replicate(compilation.initial_state(setup))
         best = jax.tree.map(jnp.copy, state.params)
         names = list(compilation.evaluate_program(setup, state.params)(state.params))
-        run = block_program(setup, state, names)
+        run = compile_epochs(setup, state, names)
         block = run(state, best, float("inf"), range(1, 1 + dispatch))
         began = time.perf_counter()
         while done < count:

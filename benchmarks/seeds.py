@@ -20,9 +20,9 @@ import numpy as np
 from benchmarks.options import Parser, at_least, guarded
 from gmmae.config.schema import Config
 from gmmae.config.toml import find
-from gmmae.scaling.batches import Plan, epoch_order, shards
+from gmmae.scaling.batches import BatchPlan, epoch_order, shard_samples
 from gmmae.training import compilation
-from gmmae.training.step import TrainState, train_epoch
+from gmmae.training.step import TrainState, make_train_epoch
 from gmmae.workloads.configuration import read_config
 
 
@@ -30,16 +30,18 @@ def seeds_of(config: Config, count: int, batch: int, steps: int) -> tuple[Callab
     """A function of one seed that trains it for some steps, and its arguments for each seed."""
     setup = compilation.prepare(dataclasses.replace(config, parallel=dataclasses.replace(config.parallel, devices=1)))
     samples = jax.tree.map(jnp.asarray, setup.workload.data.train)
-    plan = Plan(steps * batch, batch, devices=1)
+    plan = BatchPlan(steps * batch, batch, devices=1)
     arguments = []
     for seed in range(count):
         start = compilation.initial_state(setup._replace(config=dataclasses.replace(setup.config, seed=seed)))
         order = epoch_order(seed, 1, setup.train_plan.samples)
-        indices, weights = (x[0] for x in shards(np.resize(order, plan.samples), plan))
+        indices, weights = (x[0] for x in shard_samples(np.resize(order, plan.samples), plan))
         arguments.append(jax.device_put((start, indices, weights)))
 
+    train_epoch = make_train_epoch(setup.workload.losses, setup.optimizer)
+
     def train(state: TrainState, indices: jax.Array, weights: jax.Array) -> Any:
-        return train_epoch(state, samples, indices, weights, losses=setup.workload.losses, optimizer=setup.optimizer)
+        return train_epoch(state, samples, jnp.int32(1), indices, weights, None)
 
     return train, arguments
 
@@ -83,7 +85,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for batch in asked.batches:
         for count in asked.seeds:
-            with compilation.arithmetic(config):
+            with compilation.precision_context(config):
                 work = ways(*seeds_of(config, count, batch, asked.steps))
                 turns = np.array([[seconds(way) for way in work.values()] for _ in range(asked.rounds)])
             each = np.median(turns, axis=0) / (asked.steps * count)

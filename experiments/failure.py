@@ -27,9 +27,9 @@ from experiments.more_arms import MORE
 from gmmae.config.schema import Config, changed
 from gmmae.config.toml import find
 from gmmae.plotting import canvas
-from gmmae.scaling.strategies import ARMS
+from gmmae.scaling.strategies import STRATEGIES
 from gmmae.training import compilation
-from gmmae.training.compilation import Setup
+from gmmae.training.compilation import TrainSetup
 from gmmae.training.step import take
 from gmmae.workloads.configuration import read_config
 from gmmae.workloads.interface import Params
@@ -70,10 +70,10 @@ CURES = {
 def course(config: Config, steps: int) -> list[dict[str, Any]]:
     """A row for each epoch of the first steps."""
     setup = compilation.prepare(config)
-    with compilation.arithmetic(config):
+    with compilation.precision_context(config):
         start = compilation.initial_state(setup)
         state = setup.devices.replicate(start)
-        compiled, found = compilation.build(setup, state), judge(setup, start.params, SAMPLES)
+        compiled, found = compilation.compile_programs(setup, state), judge(setup, start.params, SAMPLES)
         rows = [{"epoch": 0, "step": 0, "train_loss": "", **_row(compiled, found, start.params)}]
         for epoch in range(1, 1 + math.ceil(steps / setup.train_plan.steps)):
             state, losses = compiled.train(state, epoch)
@@ -92,7 +92,7 @@ def numbers(found: Mapping[str, Any]) -> dict[str, float]:
     return {"alive_encoder": min(value for key, value in plain.items() if key.startswith("alive_encoder")), **plain}
 
 
-def judge(setup: Setup, params: Params, count: int) -> Any:
+def judge(setup: TrainSetup, params: Params, count: int) -> Any:
     """A program of parameters: what a row says of them by the first so many training samples."""
     samples = take(jax.device_put(compilation.cast(setup.config, setup.workload.data.train)), np.arange(count))
     keys = jax.random.split(jax.random.key(0), count)
@@ -123,7 +123,7 @@ def configurations(base: Config, seeds: Sequence[int]) -> dict[tuple[str, str, i
     found = {}
     for cure, change in CURES.items():
         for arm, devices in COURSES:
-            if f"{arm}{change.arms}" not in ARMS or (cure != "none" and not arm.startswith("linear")):
+            if f"{arm}{change.arms}" not in STRATEGIES or (cure != "none" and not arm.startswith("linear")):
                 continue
             for seed in seeds:
                 options = {"arm": f"{arm}{change.arms}", "parallel__virtual": devices, "seed": seed, **change.options}
@@ -143,7 +143,7 @@ def figure(rows: Sequence[Mapping[str, str]], path: Path) -> Path:
         for (arm, devices), colour in zip(COURSES, colours, strict=True):
             which = (cure, arm, str(devices), str(seed))
             of = [row for row in rows if (row["cure"], row["arm"], row["devices"], row["seed"]) == which]
-            style = {"color": colour, "linewidth": 1.2, "label": f"{ARMS[arm].label}, n = {devices}"}
+            style = {"color": colour, "linewidth": 1.2, "label": f"{STRATEGIES[arm].label}, n = {devices}"}
             for j, key in enumerate(SHOWN):
                 points = [(int(row["step"]), float(row[key])) for row in of if row[key]]
                 if points:
@@ -167,7 +167,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=60, help="of each course, at least")
     asked = parser.parse_args()
-    ARMS.update(MORE)
+    STRATEGIES.update(MORE)
     base = changed(read_config(find("luna16_nodules")), data__root=str(asked.data), parallel__micro_batch=32)
     file = asked.out / "courses.csv"
     rows: list[dict[str, Any]] = tables.read(file) if file.exists() else []

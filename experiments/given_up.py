@@ -32,7 +32,7 @@ from experiments.failure import judge, numbers
 from experiments.more_arms import MORE
 from experiments.targets import ended
 from gmmae.config.schema import Config, OptimConfig, changed, flatten
-from gmmae.scaling.strategies import ARMS
+from gmmae.scaling.strategies import STRATEGIES
 from gmmae.system.stop_reasons import TARGET_REACHED
 from gmmae.training import compilation
 from gmmae.training.checkpoint import newest
@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
-    ARMS.update(MORE)
+    STRATEGIES.update(MORE)
     rows = [row for sweep in asked.sweeps if (folders := missed(sweep)) for row in judged(folders, asked.data)]
     if not rows:
         raise SystemExit("the sweeps must have runs that missed their targets, with checkpoints; got none")

@@ -1,7 +1,7 @@
 """Arms of the study: rates between weak scaling's and the linear rule's, and the linear rule with β2 in samples."""
 
 from gmmae.config.schema import OptimConfig
-from gmmae.scaling.strategies import Adam, Arm, batch_a_device, linearly
+from gmmae.scaling.strategies import Adam, ScalingStrategy, batch_a_device, linearly
 
 
 def memory_in_samples(optim: OptimConfig, k: float) -> Adam:
@@ -10,10 +10,10 @@ def memory_in_samples(optim: OptimConfig, k: float) -> Adam:
 
 
 MORE = {
-    "fourth-root": Arm("Fourth-root rule", batch_a_device, lambda k: k**0.25),
-    "three-quarters": Arm("Three-quarter rule", batch_a_device, lambda k: k**0.75),
-    "linear-memory": Arm("Linear rule, β2 in samples", batch_a_device, linearly, adam=memory_in_samples),
-    "linear-warmup-memory": Arm(
+    "fourth-root": ScalingStrategy("Fourth-root rule", batch_a_device, lambda k: k**0.25),
+    "three-quarters": ScalingStrategy("Three-quarter rule", batch_a_device, lambda k: k**0.75),
+    "linear-memory": ScalingStrategy("Linear rule, β2 in samples", batch_a_device, linearly, adam=memory_in_samples),
+    "linear-warmup-memory": ScalingStrategy(
         "Linear rule + warmup, β2 in samples", batch_a_device, linearly, warmup=True, adam=memory_in_samples
     ),
 }

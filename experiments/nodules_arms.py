@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from gmmae.scaling.strategies import ARMS
+from gmmae.scaling.strategies import STRATEGIES
 from gmmae.workloads.nodules import Config, build, draw, events, training_samples
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -11,4 +11,4 @@ from experiments.more_arms import MORE
 
 __all__ = ["Config", "build", "draw", "events", "training_samples"]
 
-ARMS.update(MORE)
+STRATEGIES.update(MORE)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments import tables
-from gmmae.scaling.strategies import ARMS
+from gmmae.scaling.strategies import STRATEGIES
 from gmmae.system.stop_reasons import TARGET_REACHED
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -96,7 +96,7 @@ def outcomes_table(rows: Sequence[Row]) -> str:
     counts = sorted({n for _, n in found if n > 1})
     return table(
         ("arm", *(f"n = {n}" for n in counts)),
-        ((ARMS[arm].label, *(outcome(found[arm, n]) if (arm, n) in found else "" for n in counts)) for arm in OTHERS),
+        ((STRATEGIES[arm].label, *(outcome(found[arm, n]) if (arm, n) in found else "" for n in counts)) for arm in OTHERS),
     )
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from experiments import tables
 from gmmae.plotting import canvas
 from gmmae.plotting.loss_curves import Course, losses_by_devices
-from gmmae.scaling.strategies import ARMS
+from gmmae.scaling.strategies import STRATEGIES
 from gmmae.sweep.grid import Cell
 from gmmae.training.records import Epoch, read_history
 
@@ -70,7 +70,7 @@ def figure(runs: dict[Cell, list[Epoch]], arm: str, path: Path) -> Path:
             by_devices[cell.devices].append(epochs)
     courses = [_course(f"n = {n}", of) for n, of in sorted(by_devices.items())]
     seeds = len({cell.seed for cell in runs})
-    title = f"{ARMS[arm].label}, medians of {seeds} seeds" if seeds > 1 else ARMS[arm].label
+    title = f"{STRATEGIES[arm].label}, medians of {seeds} seeds" if seeds > 1 else STRATEGIES[arm].label
     return canvas.save(losses_by_devices(courses, title=title, target=None, x_label="epoch"), path)
 
 

@@ -36,7 +36,7 @@ from gmmae.config.toml import find
 from gmmae.planner import prediction
 from gmmae.planner.prediction import Measured
 from gmmae.scaling.cost import read_cluster
-from gmmae.scaling.strategies import ARMS
+from gmmae.scaling.strategies import STRATEGIES
 from gmmae.system.stop_reasons import MAX_EPOCHS, TARGET_REACHED
 
 ROOT = Path(__file__).parent.parent
@@ -117,9 +117,11 @@ def given_up() -> dict[str, str]:
     grouped = by_arm(rows, list(dict.fromkeys(row["arm"] for row in rows)))
     counts = sorted({n for _, n in grouped})
     lines = []
-    for arm in (name for name in ARMS if any(arm == name for arm, _ in grouped)):
+    for arm in (name for name in STRATEGIES if any(arm == name for arm, _ in grouped)):
         kinds = (Counter(row["kind"] for row in grouped.get((arm, n), ())) for n in counts)
-        lines.append((ARMS[arm].label, *(", ".join(f"{kind} {count}" for kind, count in of.most_common()) for of in kinds)))
+        lines.append(
+            (STRATEGIES[arm].label, *(", ".join(f"{kind} {count}" for kind, count in of.most_common()) for of in kinds))
+        )
     totals = Counter(row["kind"] for row in rows)
     by_cell = {(row["arm"], row["devices"], row["seed"]): row for row in cells(plans.PAPER_DATA)}
     still_open = [(row["arm"], row["devices"], row["seed"]) for row in rows if row["kind"] == "open"]
@@ -237,7 +239,14 @@ def failures() -> dict[str, str]:
                 end = of[-1]
                 numbers = (f"{float(end[key]):.2g}" for key in shown)
                 last.append(
-                    (change.label, ARMS[arm].label, str(devices), end["step"], f"{float(end['train_loss']):.5f}", *numbers)
+                    (
+                        change.label,
+                        STRATEGIES[arm].label,
+                        str(devices),
+                        end["step"],
+                        f"{float(end['train_loss']):.5f}",
+                        *numbers,
+                    )
                 )
     head = ("change", "arm", "n", "step", "training loss", "units that learn", "gradient", "spread", "at the edge")
     found = {"courses_table": table(head, last)}
@@ -250,7 +259,7 @@ def failures() -> dict[str, str]:
         grouped = by_arm(cells(plans.PAPER_DATA if name == "none" else f"cures_{name}"), both)
         for arm in both:
             texts = [outcome([row for row in grouped[arm, n] if row["seed"] in seeds]) for n in (4, 8)]
-            lines.append((change.label, ARMS[arm.removesuffix(change.arms)].label, *texts))
+            lines.append((change.label, STRATEGIES[arm.removesuffix(change.arms)].label, *texts))
     return found | {"cures_table": table(("change", "arm", "n = 4", "n = 8"), lines)}
 
 
@@ -302,7 +311,7 @@ def small_unet() -> dict[str, str]:
     rows = cells("unet_small")
     batch = int(on_one_device(rows)[0]["global_batch"])  # strong scaling has no more devices than samples
     lines, facts = [], runs(rows)
-    for (arm, n), of in sorted(found.items(), key=lambda item: ([*ARMS].index(item[0][0]), item[0][1])):
+    for (arm, n), of in sorted(found.items(), key=lambda item: ([*STRATEGIES].index(item[0][0]), item[0][1])):
         epochs, steps = ([float(row[key] or "inf") for row in of] for key in ("epoch", "steps"))
         ones = [strong[row["seed"]] for row in of]
         more = [count / float(one["epoch"]) for count, one in zip(epochs, ones, strict=True)]
@@ -311,7 +320,7 @@ def small_unet() -> dict[str, str]:
         own = ("", "") if arm == "strong" else (middle(more), middle(turns))
         best = middle([float(row["best_dice"]) for row in of])
         came = facts[f"{arm}_{n}".replace("-", "_")] = f"{sum(map(math.isfinite, epochs))} of {len(of)}"
-        lines.append((ARMS[arm].label, str(n), came, middle(epochs), middle(steps), *own, best))
+        lines.append((STRATEGIES[arm].label, str(n), came, middle(epochs), middle(steps), *own, best))
     head = ("arm", "n", "as good", "epoch", "steps", "epochs over strong's", "turns at", "best Dice")
     return facts | {"table": table(head, lines)}
 

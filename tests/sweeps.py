@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gmmae.config.schema import changed
 from gmmae.scaling import strategies
-from gmmae.scaling.batches import plan
+from gmmae.scaling.batches import plan_batches
 from gmmae.scaling.cost import Cluster
 from gmmae.sweep import throughput
 from gmmae.sweep.grid import Cell, SweepConfig, paths
@@ -19,8 +19,8 @@ TRAIN, VALIDATION, PARAMETERS, TARGET = 512, 256, 490_000, 0.0016384
 
 def run_record(config: SweepConfig, cell: Cell, outcome: str, epochs: int, loss: float, **changes) -> Record:
     """The record of a cell that ended with a validation loss; training takes 2 s an epoch and validation 0.5 s."""
-    strategy = strategies.follow(cell.arm, config.run.optim, cell.devices, TRAIN)
-    share = plan(TRAIN, strategy.global_batch, cell.devices)
+    strategy = strategies.resolve(cell.arm, config.run.optim, cell.devices, TRAIN)
+    share = plan_batches(TRAIN, strategy.global_batch, cell.devices)
     values = {
         "run_id": "0123456789ab",
         "arm": cell.arm,
@@ -35,7 +35,7 @@ def run_record(config: SweepConfig, cell: Cell, outcome: str, epochs: int, loss:
         "device_batch": share.device_batch,
         "padding": share.padding,
         "steps_per_epoch": share.steps,
-        "learning_rate": strategy.rates.peak,
+        "learning_rate": strategy.learning_rate.peak,
         "parameters": PARAMETERS,
         "train_samples": TRAIN,
         "validation_samples": VALIDATION,

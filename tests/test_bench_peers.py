@@ -23,7 +23,7 @@ from benchmarks.peers.worker import answer, to_target
 from benchmarks.spread import array_distance, distance
 from gmmae.config.toml import to_toml
 from gmmae.models import mixture
-from gmmae.scaling.strategies import ARMS, Rates
+from gmmae.scaling.strategies import STRATEGIES, LearningRateSpec
 from gmmae.system.errors import InputError
 from tests.small import small
 
@@ -87,8 +87,10 @@ def test_the_rate_of_the_u_net_is_constant_as_the_twins_rate_is():
     """`unet_quick` has a ramp and a cosine, and `unet` falls by steps: with them, PyTorch's second loss was 15 % off."""
     for name in ("unet_quick", "unet"):
         config = ours.configuration(name, 20, 4)
-        rates = ARMS[config.arm].rates(config.optim, 1.0)
-        assert rates == Rates(config.optim.learning_rate, config.optim.learning_rate, decay_factor=rates.decay_factor)
+        rates = STRATEGIES[config.arm].learning_rate(config.optim, 1.0)
+        assert rates == LearningRateSpec(
+            config.optim.learning_rate, config.optim.learning_rate, decay_factor=rates.decay_factor
+        )
 
 
 def test_losses_are_compared_as_long_as_rounding_alone_keeps_them_together(known):

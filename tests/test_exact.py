@@ -4,21 +4,19 @@ All devices here are of one process whose eight threads stand in conftest.py, as
 """
 
 import dataclasses
-from functools import partial
 
 import jax
 import numpy as np
 import pytest
 
 from gmmae.config.schema import Config
-from gmmae.scaling.batches import epoch_order
 from gmmae.system.environment import THREADS
 from gmmae.system.errors import InputError
 from gmmae.training import compilation
 from gmmae.training.loop import run
 from gmmae.training.parallel import AXIS, exact_mean
 from gmmae.training.records import from_json, to_json
-from gmmae.training.step import train_epoch
+from gmmae.training.step import make_train_epoch
 from tests.small import Recorder, fingerprint, small
 
 EXACT = {"parallel__reduction": "exact", "parallel__shards": 8}
@@ -75,14 +73,11 @@ def test_all_replicas_are_equal_after_an_epoch():
     """Seen through a sharded output: a replicated one would show the first only."""
     setup = compilation.prepare(small(parallel__devices=4, **EXACT))
 
-    def program(state, volumes, indices, weights, part):
-        step = {"losses": setup.workload.losses, "optimizer": setup.optimizer, "average": partial(exact_mean, part=part)}
-        return train_epoch(state, volumes, indices, weights, **step)[0].params
-
-    mapped = jax.pmap(program, axis_name=AXIS, in_axes=(None, None, 0, 0, 0), devices=list(setup.devices.devices))
-    samples = compilation.deal(setup, epoch_order(0, 1, setup.train_plan.samples), setup.train_plan)
+    epoch = make_train_epoch(setup.workload.losses, setup.optimizer, mean=exact_mean)
+    mapped = jax.pmap(epoch, axis_name=AXIS, in_axes=(None, None, None, 0, 0, 0), devices=list(setup.devices.devices))
     start = compilation.initial_state(setup)
-    params = jax.device_get(mapped(start, setup.workload.data.train, *samples))
+    state, _ = mapped(start, setup.workload.data.train, *compilation.epoch_arguments(setup, 1))
+    params = jax.device_get(state.params)
     for leaf, before in zip(jax.tree.leaves(params), jax.tree.leaves(start.params), strict=True):
         assert all(replica.tobytes() == leaf[0].tobytes() for replica in leaf)
         assert (leaf[0] != before).any()
@@ -91,7 +86,7 @@ def test_all_replicas_are_equal_after_an_epoch():
 def after_an_epoch(**changes) -> list[np.ndarray]:
     """The parameters' and the optimiser's arrays."""
     setup = compilation.prepare(small(**changes))
-    with compilation.arithmetic(setup.config):
+    with compilation.precision_context(setup.config):
         state = setup.devices.replicate(compilation.initial_state(setup))
         return jax.tree.leaves(jax.device_get(compilation.train_program(setup, state)(state, 1)[0]))
 

@@ -21,7 +21,7 @@ from benchmarks.peers.problem import Arrays, Problem
 from benchmarks.peers.roster import Last, Place
 from gmmae.config.schema import LOSS, Config, changed, flatten
 from gmmae.config.toml import find
-from gmmae.scaling.batches import plan, shards
+from gmmae.scaling.batches import plan_batches, shard_samples
 from gmmae.system.errors import InputError
 from gmmae.system.provenance import versions
 from gmmae.training import compilation
@@ -115,7 +115,7 @@ def unet(config: Config) -> tuple[dict[str, Any], Given]:
     _require(config, UNET)
 
     def given(samples: Any) -> Arrays:
-        with compilation.arithmetic(config):
+        with compilation.precision_context(config):
             images, labels = (np.asarray(array) for array in seen(data, samples, None))
         return {"images": images[..., 0], "truth": labels == NODULE, "counted": labels != OUTSIDE}
 
@@ -166,7 +166,7 @@ class Ours:
             self.state = self.setup.devices.replicate(self.start)
 
     def _arithmetic(self) -> Any:
-        return compilation.arithmetic(self.setup.config)
+        return compilation.precision_context(self.setup.config)
 
     def train(self, samples: int, epoch: int) -> None:
         self.losses(samples, epoch)
@@ -175,7 +175,7 @@ class Ours:
         with self._arithmetic():
             if samples not in self.trains:
                 count, batch = self.setup.devices.count, self.setup.train_plan.batch
-                sized = self.setup._replace(train_plan=plan(samples, batch, count, self.setup.train_plan.micro_batch))
+                sized = self.setup._replace(train_plan=plan_batches(samples, batch, count, self.setup.train_plan.micro_batch))
                 self.trains[samples] = compilation.train_program(sized, self.state)
             self.state, losses = self.trains[samples](self.state, epoch)
         return losses
@@ -212,7 +212,7 @@ class Ours:
             setup = self.setup._replace(optimizer=optax.GradientTransformation(zeros, keep))
             state, _ = compilation.train_program(setup, state)(state, 1)
             order = compilation.epoch_order(setup.config.seed, 1, setup.train_plan.samples)
-            dealt = shards(order, setup.train_plan)
+            dealt = shard_samples(order, setup.train_plan)
             own = zip(dealt.indices[jax.process_index()], dealt.weights[jax.process_index()], strict=True)
             return flat(jax.device_get(state.opt_state)), [index[weights > 0].tolist() for index, weights in own]
 

@@ -281,7 +281,7 @@ def _in_batches(model: Model, function: Callable[..., Any], given: np.ndarray) -
     from gmmae.training import compilation
 
     compiled, parts = jax.jit(function), []
-    with compilation.arithmetic(model.config):
+    with compilation.precision_context(model.config):
         given = compilation.cast(model.config, given)
         for start in range(0, len(given), BATCH):
             part = given[start : start + BATCH]

@@ -292,8 +292,8 @@ class _Measuring:
         optim, samples = self.config.optim, base.record.train_samples
         found: dict[float, Trial] = {}
         for n in (n for n in WIDE if n <= self.most_devices):
-            path = strategies.follow("linear", optim, n, samples).path
-            factor, batch = path.rates.peak / optim.learning_rate, path.global_batch
+            path = strategies.resolve("linear", optim, n, samples).optimization
+            factor, batch = path.learning_rate.peak / optim.learning_rate, path.global_batch
             if not 1 < factor < edge:
                 continue
             epochs, name = trials.epochs(self.config, samples, batch), f"first steps of linear on {n}"

@@ -188,7 +188,7 @@ class Measurements:
             found = newest(workdir.checkpoints, like)
         if found is None:
             raise InputError(f"{workdir.checkpoints} must hold the state after epoch {epoch}; got none: delete {workdir.root}")
-        with compilation.arithmetic(config):
+        with compilation.precision_context(config):
             return noise_scale.gradient_norms(setup, like)(found.state)
 
     def step_times(self, batches: Collection[int], validation: Collection[int], timing: TimingConfig) -> Timings:
@@ -225,12 +225,12 @@ class Measurements:
 
 def until_stop(rows: Sequence[Epoch], stop: StopConfig) -> tuple[list[Epoch], str | None]:
     """The rows up to the first epoch after which a run stops under these rules, and why; None where it goes on."""
-    course = stopping.Course(stop)
+    monitor = stopping.StopMonitor(stop)
     for row in rows:
-        course.add(row)
-        if reason := course.stop_reason([row.train_loss], row.total_s):
-            return course.rows, reason
-    return course.rows, None
+        monitor.add(row)
+        if reason := monitor.reason():
+            return monitor.rows, reason
+    return monitor.rows, None
 
 
 def step_table(rows: Sequence[Timing]) -> StepTimes:

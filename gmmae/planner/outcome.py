@@ -10,7 +10,7 @@ from gmmae.plotting import tables
 from gmmae.plotting.document import Block, Folded, Paragraph
 from gmmae.plotting.tables import Table
 from gmmae.scaling.cost import Cluster
-from gmmae.scaling.strategies import ARMS
+from gmmae.scaling.strategies import STRATEGIES
 from gmmae.sweep.grid import SweepConfig
 from gmmae.sweep.report import efficiency, page
 from gmmae.sweep.report.outcomes import devices_text, listed
@@ -159,7 +159,7 @@ def _group(results: Results, one: Prediction) -> list[Run]:
 def _choice(name: str, forecast: Forecast, results: Results) -> str:
     """What the plan recommended, and what that cost."""
     arm, devices = forecast.best
-    label = ARMS[arm].label if arm in ARMS else arm
+    label = STRATEGIES[arm].label if arm in STRATEGIES else arm
     text = f"**For {name} the plan chose {label} on {devices_text([devices])}.**"
     chosen = results.seconds(arm, devices)
     medians = [one.median for arm in results.config.arms for n in results.counts if (one := results.seconds(arm, n))]

@@ -92,7 +92,7 @@ def time_text(seconds: float) -> str:
 
 def planned(optim: OptimConfig) -> list[str]:
     """The arms that a plan is about: all but those that want what has not been found yet."""
-    return [name for name in strategies.ARMS if name != "tuned" or optim.tuned_factors]
+    return [name for name in strategies.STRATEGIES if name != "tuned" or optim.tuned_factors]
 
 
 def as_json(
@@ -211,7 +211,7 @@ def _failures(one: Forecast) -> str:
 
 
 def _label(name: str) -> str:
-    return strategies.ARMS[name].label
+    return strategies.STRATEGIES[name].label
 
 
 def _row(cell: Cell, measured: Measured) -> tuple[str, ...]:

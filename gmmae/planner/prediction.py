@@ -21,7 +21,7 @@ from gmmae.planner import learning_rate, stability, steps
 from gmmae.planner.steps import Steps
 from gmmae.scaling import cost, strategies
 from gmmae.scaling.cost import Cluster, StepTimes
-from gmmae.scaling.strategies import Path
+from gmmae.scaling.strategies import OptimizationSetup
 from gmmae.system.errors import InputError
 
 DRAWS = 4000
@@ -177,10 +177,10 @@ def machine(measured: Measured, cluster: Cluster, devices: int, compute_scale: f
     return Machine(measured, compute_scale or cost.scale(cluster, measured.train), reduce_s, devices)
 
 
-def draw_steps(measured: Measured, found: Steps, path: Path) -> Float[np.ndarray, " draws"]:
+def draw_steps(measured: Measured, found: Steps, path: OptimizationSetup) -> Float[np.ndarray, " draws"]:
     """Draws of a path's steps to the target, if it arrives."""
-    base = strategies.follow("strong", measured.optim, 1, measured.samples).path
-    scaled = path.rates.peak / base.rates.peak
+    base = strategies.resolve("strong", measured.optim, 1, measured.samples).optimization
+    scaled = path.learning_rate.peak / base.learning_rate.peak
     rng = np.random.default_rng([path.global_batch, int(1000 * scaled)])
     normal = rng.normal(size=(2, len(found.smin)))
     if scaled == 1 and path.global_batch in measured.steps:
@@ -191,7 +191,7 @@ def draw_steps(measured: Measured, found: Steps, path: Path) -> Float[np.ndarray
         return unscaled
     paces = learning_rate.at_factor(scaled, measured.pace) * np.exp(RATE_SIGMA * normal[1])
     an_epoch = math.ceil(measured.samples / path.global_batch)
-    return an_epoch * learning_rate.quickened(unscaled / an_epoch, paces, path.rates.warmup_epochs)
+    return an_epoch * learning_rate.quickened(unscaled / an_epoch, paces, path.learning_rate.warmup_epochs)
 
 
 class Outlook(NamedTuple):
@@ -213,12 +213,12 @@ def whole(steps: float, samples: int, batch: int) -> float:
     return float(math.ceil(steps / an_epoch) * an_epoch)
 
 
-def outlook(measured: Measured, found: Steps, path: Path) -> Outlook:
+def outlook(measured: Measured, found: Steps, path: OptimizationSetup) -> Outlook:
     """Whole epochs and their steps; and the probability of missing the target, `max_epochs` among the reasons."""
     an_epoch = math.ceil(measured.samples / path.global_batch)
     epochs = np.ceil(draw_steps(measured, found, path) / an_epoch)
-    factor = path.rates.peak / measured.optim.learning_rate
-    tried = (factor, path.rates.warmup_epochs > 0, measured.progress, measured.vitality)
+    factor = path.learning_rate.peak / measured.optim.learning_rate
+    tried = (factor, path.learning_rate.warmup_epochs > 0, measured.progress, measured.vitality)
     failed = stability.probability(*tried)
     late = float((epochs > measured.max_epochs).mean())
     return Outlook(epochs, epochs * an_epoch, failed + (1 - failed) * late, stability.tested(*tried))
@@ -261,8 +261,8 @@ def forecast(
     powers = [2**i for i in range(devices[-1].bit_length())]
     listed = tuple(best_batch(measured, found, machine(measured, cluster, n, compute_scale)) for n in powers)
     optim = replace(measured.optim, best_batches=listed)
-    batches = {n: strategies.follow(BEST_BATCH, optim, n, measured.samples).global_batch for n in devices}
-    base = strategies.follow("strong", measured.optim, 1, measured.samples).path
+    batches = {n: strategies.resolve(BEST_BATCH, optim, n, measured.samples).global_batch for n in devices}
+    base = strategies.resolve("strong", measured.optim, 1, measured.samples).optimization
     looks = {base: outlook(measured, found, base)}
     alone_s = float(np.median(_times(machines[1], looks[base], base)))
     cells: list[Cell] = []
@@ -283,18 +283,18 @@ def forecast(
     return Forecast(cells, best, batches, listed, overheads, machines[1].scale, compute_scale > 0)
 
 
-def _path(name: str, measured: Measured, devices: int, batch: int) -> Path:
+def _path(name: str, measured: Measured, devices: int, batch: int) -> OptimizationSetup:
     if name != BEST_BATCH:
-        return strategies.follow(name, measured.optim, devices, measured.samples).path
-    return strategies.follow("strong", measured.optim, devices, measured.samples).path._replace(global_batch=batch)
+        return strategies.resolve(name, measured.optim, devices, measured.samples).optimization
+    return strategies.resolve("strong", measured.optim, devices, measured.samples).optimization._replace(global_batch=batch)
 
 
-def _times(at: Machine, look: Outlook, path: Path) -> Float[np.ndarray, " draws"]:
+def _times(at: Machine, look: Outlook, path: OptimizationSetup) -> Float[np.ndarray, " draws"]:
     rng = np.random.default_rng([at.devices, path.global_batch])
     return look.epochs * float(at.epoch_s(path.global_batch)) * np.exp(TIME_SIGMA * rng.normal(size=len(look.epochs)))
 
 
-def _expected(at: Machine, look: Outlook, path: Path, fallback_s: float) -> float:
+def _expected(at: Machine, look: Outlook, path: OptimizationSetup, fallback_s: float) -> float:
     """Seconds on the average: who fails has spent the time by which nine of ten would have arrived, and begins a strong run."""
     if path.global_batch < at.devices:
         return math.inf
@@ -304,7 +304,7 @@ def _expected(at: Machine, look: Outlook, path: Path, fallback_s: float) -> floa
     return float((1 - look.failure) * times.mean() + look.failure * (np.quantile(times, (1 + LEVEL) / 2) + fallback_s))
 
 
-def _cell(name: str, at: Machine, look: Outlook, path: Path, alone_s: float, fallback_s: float) -> Cell:
+def _cell(name: str, at: Machine, look: Outlook, path: OptimizationSetup, alone_s: float, fallback_s: float) -> Cell:
     quantiles = ((1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2)
     low, middle, high = (float(q) for q in np.quantile(_times(at, look, path), quantiles))
     few, half, many = (float(q) for q in np.quantile(look.steps, quantiles))
@@ -313,7 +313,7 @@ def _cell(name: str, at: Machine, look: Outlook, path: Path, alone_s: float, fal
         arm=name,
         devices=at.devices,
         batch=path.global_batch,
-        learning_rate=path.rates.peak,
+        learning_rate=path.learning_rate.peak,
         steps=half,
         steps_low=few,
         steps_high=many,

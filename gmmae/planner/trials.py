@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from gmmae.config.schema import Config
 from gmmae.planner.learning_rate import late
 from gmmae.training import compilation
-from gmmae.training.compilation import Setup
+from gmmae.training.compilation import TrainSetup
 from gmmae.training.step import take
 from gmmae.workloads.interface import Params
 
@@ -67,7 +67,7 @@ def trials(config: Config, at_least: int = LEAST_STEPS) -> Callable[[float], Tri
     setup = compilation.prepare(config)
     setup = setup._replace(optimizer=factored(setup.optimizer))
     count = epochs(config, setup.train_plan.samples, setup.train_plan.batch, at_least)
-    with compilation.arithmetic(config):
+    with compilation.precision_context(config):
         start = compilation.initial_state(setup)
         train = compilation.train_program(setup, setup.devices.replicate(start))
         alive = _alive_program(setup, start.params)
@@ -75,7 +75,7 @@ def trials(config: Config, at_least: int = LEAST_STEPS) -> Callable[[float], Tri
     def attempt(factor: float) -> Trial:
         assert isinstance(start.opt_state, Factored)
         changed = start.opt_state._replace(factor=np.asarray(factor, config.dtype))
-        with compilation.arithmetic(config):
+        with compilation.precision_context(config):
             state = setup.devices.replicate(start._replace(opt_state=changed))
             losses: list[float] = []
             for epoch in range(1, 1 + count):
@@ -86,7 +86,7 @@ def trials(config: Config, at_least: int = LEAST_STEPS) -> Callable[[float], Tri
     return attempt
 
 
-def _alive_program(setup: Setup, params: Params) -> Callable[[Params], list[float]]:
+def _alive_program(setup: TrainSetup, params: Params) -> Callable[[Params], list[float]]:
     """The share of units, along the last axis of each array of weights, whose gradient is not zero, in few samples."""
     count = min(GRADIENT_SAMPLES, setup.train_plan.samples)
     few = (

@@ -1,25 +1,25 @@
-"""The learning rate as a function of the optimiser's step."""
+"""The learning rate by the optimiser's step."""
 
 import math
 
 import optax
 
-from gmmae.scaling.strategies import COSINE_END, Rates
+from gmmae.scaling.strategies import COSINE_END, LearningRateSpec
 
 
-def learning_rate(rates: Rates, steps_per_epoch: int) -> optax.Schedule:
-    """The learning rate by step, counted from 0. Epochs become steps here and nowhere else.
+def learning_rate(rates: LearningRateSpec, steps_per_epoch: int) -> optax.Schedule:
+    """Returns the learning rate by step, counted from 0. Epochs become steps here and nowhere else.
 
     A warmup goes linearly from `first` at step 0 to `peak` at step `warmup_epochs · steps_per_epoch`. Each epoch in
-    `decay_epochs` multiplies the rate by `decay_factor` from its end on; over the first `ramp_epochs` it is multiplied by a
-    factor that rises linearly to 1, and over the first `cosine_epochs` by half a cosine from 1 to `COSINE_END` (Loshchilov and
-    Hutter, arXiv:1608.03983, without restarts).
+    `decay_epochs` multiplies it by `decay_factor` from its end on. Over the first `ramp_epochs` a factor rises linearly to 1. Over
+    the first `cosine_epochs` another falls along half a cosine from 1 to `COSINE_END` (Loshchilov and Hutter, arXiv:1608.03983,
+    without restarts).
 
     Args:
-      rates: of an arm.
+      rates: of a strategy.
       steps_per_epoch: optimiser steps in an epoch, the last partial batch counted.
 
-    >>> rate = learning_rate(Rates(0.001, 0.004, warmup_epochs=5), steps_per_epoch=10)
+    >>> rate = learning_rate(LearningRateSpec(0.001, 0.004, warmup_epochs=5), steps_per_epoch=10)
     >>> [round(float(rate(step)), 6) for step in (0, 25, 50, 500)]
     [0.001, 0.0025, 0.004, 0.004]
     """
@@ -32,8 +32,8 @@ def learning_rate(rates: Rates, steps_per_epoch: int) -> optax.Schedule:
     return lambda step: math.prod((factor(step) for factor in factors), start=warm(step))
 
 
-def _factors(rates: Rates, steps_per_epoch: int) -> list[optax.Schedule]:
-    """What multiplies the rate that the arm says."""
+def _factors(rates: LearningRateSpec, steps_per_epoch: int) -> list[optax.Schedule]:
+    """Returns the factors of the strategy's learning rate."""
     factors: list[optax.Schedule] = []
     if rates.decay_epochs:
         decays = {epoch * steps_per_epoch: rates.decay_factor for epoch in rates.decay_epochs}

@@ -1,7 +1,7 @@
 """What follows from a sweep's grid before anything is run, in words."""
 
 from gmmae.scaling import strategies
-from gmmae.scaling.batches import plan
+from gmmae.scaling.batches import plan_batches
 from gmmae.sweep.grid import Cell, SweepConfig, paths
 
 COLUMNS = ("cell", "batch", "a device", "padded", "learning rate", "steps/epoch", "same path as")
@@ -22,8 +22,8 @@ def dry_run(config: SweepConfig, samples: int) -> list[tuple[str, ...]]:
 
 
 def _row(config: SweepConfig, cell: Cell, owner: Cell, samples: int) -> tuple[str, ...]:
-    strategy = strategies.follow(cell.arm, config.run.optim, cell.devices, samples)
-    share = plan(samples, strategy.global_batch, cell.devices)
-    rate = strategies.rate_text(strategy.rates, config.run.optim.learning_rate)
+    strategy = strategies.resolve(cell.arm, config.run.optim, cell.devices, samples)
+    share = plan_batches(samples, strategy.global_batch, cell.devices)
+    rate = strategies.learning_rate_text(strategy.learning_rate, config.run.optim.learning_rate)
     numbers = (strategy.batch_text(), f"{share.device_batch}", f"{share.padding}", rate, f"{share.steps}")
     return (cell.name, *numbers, "" if owner == cell else owner.name)

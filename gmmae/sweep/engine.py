@@ -25,7 +25,8 @@ from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
 from gmmae.training.records import Record, read_history
-from gmmae.training.workdir import WorkDir, alone, differences, finished, writable
+from gmmae.training.stopping import finished
+from gmmae.training.workdir import WorkDir, alone, differences, writable
 
 FIXED = ("mode", "run.stop.target", "run.stop.metric", "run.stop.goal", "run.stop.collapse_epochs")
 """Keys that a sweep may not change, beside those that no run may: they decide how its finished cells ended."""
@@ -153,7 +154,7 @@ def _stands(record: CellRecord, folder: SweepDir, stop: StopConfig, retry: bool)
 
 def _over(record: Record, run: WorkDir, stop: StopConfig) -> bool:
     """Whether a run has nothing left to do under these rules; one that stalled is judged again, as its patience may change."""
-    return finished(record, stop, run.read_rows() if record.stop_reason == stop_reasons.STALLED else ())
+    return finished(record, stop, run.read_rows() if record.stop_reason == stop_reasons.STALLED else None)
 
 
 def _require_same_strategy(config: SweepConfig, folder: SweepDir, found: CellRecord) -> None:
@@ -161,11 +162,11 @@ def _require_same_strategy(config: SweepConfig, folder: SweepDir, found: CellRec
     run = found.record
     if run is None:
         return
-    strategy = strategies.follow(found.arm, config.run.optim, found.devices, run.train_samples)
-    if (run.global_batch, run.learning_rate) != (strategy.global_batch, strategy.rates.peak):
+    strategy = strategies.resolve(found.arm, config.run.optim, found.devices, run.train_samples)
+    if (run.global_batch, run.learning_rate) != (strategy.global_batch, strategy.learning_rate.peak):
         raise InputError(
             f"{folder.record(found.cell)} must have its arm's batch and learning rate, {strategy.global_batch} and "
-            f"{strategy.rates.peak:g}; got {run.global_batch} and {run.learning_rate:g}, by another version's rule: delete it "
+            f"{strategy.learning_rate.peak:g}; got {run.global_batch} and {run.learning_rate:g}, by another version's rule: delete it "
             f"and {folder.run(found.path).root}, or give another --workdir"
         )
 

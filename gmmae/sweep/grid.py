@@ -26,7 +26,7 @@ Executor = Literal["processes", "local", "slurm"]
 
 
 def _known_arms(names: tuple[str, ...]) -> bool:
-    return bool(names) and len(set(names)) == len(names) and set(names) <= strategies.ARMS.keys()
+    return bool(names) and len(set(names)) == len(names) and set(names) <= strategies.STRATEGIES.keys()
 
 
 Counts = Annotated[tuple[int, ...], distinct(at_least(1))]
@@ -102,7 +102,7 @@ class SweepConfig(Section):
     run: Config = field(default_factory=configuration)
 
     def __post_init__(self) -> None:
-        require(_known_arms(self.arms), "arms", f"one or more, all different, of {', '.join(strategies.ARMS)}", self.arms)
+        require(_known_arms(self.arms), "arms", f"one or more, all different, of {', '.join(strategies.STRATEGIES)}", self.arms)
         super().__post_init__()
         for name in self.arms:
             most = max(_batch(self, name, n) for n in self.devices)
@@ -164,7 +164,7 @@ def left_out(config: SweepConfig) -> list[str]:
 
 
 def _batch(config: SweepConfig, arm: str, devices: int) -> int:
-    return strategies.arm(arm).batch(config.run.optim, devices)
+    return strategies.strategy(arm).batch(config.run.optim, devices)
 
 
 def run_config(config: SweepConfig, cell: Cell) -> Config:
@@ -193,7 +193,7 @@ def paths(config: SweepConfig, samples: int) -> Iterator[tuple[Cell, list[Cell]]
     for cell in cells(config):
         key: Any = cell
         if config.mode == "virtual":
-            key = cell.seed, strategies.follow(cell.arm, config.run.optim, cell.devices, samples).path
+            key = cell.seed, strategies.resolve(cell.arm, config.run.optim, cell.devices, samples).optimization
         shared.setdefault(key, []).append(cell)
     for members in shared.values():
         yield members[0], members

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from gmmae.config.schema import OptimConfig
-from gmmae.scaling.batches import plan
-from gmmae.scaling.strategies import arm
+from gmmae.scaling.batches import plan_batches
+from gmmae.scaling.strategies import strategy
 from gmmae.sweep.grid import Cell
 from gmmae.system import json_files
 from gmmae.system.errors import InputError
@@ -116,12 +116,12 @@ def on_devices(record: Record, cell: Cell, optim: OptimConfig) -> Record:
     """The record of a path as that of one of the cells that share it: the same losses, another division of the batch."""
     if (record.arm, record.devices) == (cell.arm, cell.devices):
         return record
-    shared = plan(record.train_samples, record.global_batch, cell.devices)
+    shared = plan_batches(record.train_samples, record.global_batch, cell.devices)
     return replace(
         record,
         arm=cell.arm,
         devices=cell.devices,
-        wanted_batch=arm(cell.arm).batch(optim, cell.devices),
+        wanted_batch=strategy(cell.arm).batch(optim, cell.devices),
         device_batch=shared.device_batch,
         padding=shared.padding,
     )

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from gmmae.config.schema import Config
-from gmmae.scaling.batches import Plan
+from gmmae.scaling.batches import BatchPlan
 from gmmae.sweep.grid import TimingConfig
 from gmmae.system import json_files
 from gmmae.system.errors import InputError
@@ -19,7 +19,7 @@ from gmmae.system.files import write_text
 from gmmae.system.json_files import checked
 from gmmae.system.provenance import git_commit, versions
 from gmmae.training import compilation
-from gmmae.training.compilation import Setup
+from gmmae.training.compilation import TrainSetup
 
 TRAINING, VALIDATION = "training", "validation"
 """What is timed, as the keys of `Timings.failed` call it: "training of 32"."""
@@ -65,11 +65,11 @@ def measure(config: Config, batches: Sequence[int], validation: Sequence[int], t
       timing: warm-up steps, and how often.
     """
     setup = compilation.prepare(config)
-    with compilation.arithmetic(config):
+    with compilation.precision_context(config):
         return _measure(setup, batches, validation, timing)
 
 
-def _measure(setup: Setup, batches: Sequence[int], validation: Sequence[int], timing: TimingConfig) -> Timings:
+def _measure(setup: TrainSetup, batches: Sequence[int], validation: Sequence[int], timing: TimingConfig) -> Timings:
     state = compilation.initial_state(setup)
     failed: dict[str, str] = {}
     trains = _attempt(failed, TRAINING, batches, lambda batch: _train_block(setup, state, batch, timing))
@@ -105,7 +105,7 @@ def _attempt(
     return made
 
 
-def _train_block(setup: Setup, start: Any, batch: int, timing: TimingConfig) -> Callable[[], float]:
+def _train_block(setup: TrainSetup, start: Any, batch: int, timing: TimingConfig) -> Callable[[], float]:
     """A function that trains for a block of steps and returns the seconds of one; compiled and warm."""
     data = setup.workload.data
     block = setup.train_plan._replace(samples=timing.steps * batch, batch=batch)
@@ -131,9 +131,9 @@ def _repeated(array: np.ndarray, samples: int) -> np.ndarray:
     return np.resize(array, (max(len(array), samples), *array.shape[1:]))
 
 
-def _validation_block(setup: Setup, start: Any, count: int) -> Callable[[], float]:
+def _validation_block(setup: TrainSetup, start: Any, count: int) -> Callable[[], float]:
     sharers = setup.eval_plan.devices
-    sized = setup._replace(eval_plan=Plan(count, min(count, compilation.EVAL_DEVICE_BATCH * sharers), sharers))
+    sized = setup._replace(eval_plan=BatchPlan(count, min(count, compilation.EVAL_DEVICE_BATCH * sharers), sharers))
     params = setup.devices.replicate(start.params)
     evaluate = compilation.evaluate_program(sized, params)
 

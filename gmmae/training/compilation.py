@@ -1,4 +1,8 @@
-"""What a run computes: everything decided before the first epoch, and the compiled programs that follow from it."""
+"""A run's decisions before its first epoch, and the compiled programs that follow from them.
+
+The path of an epoch is `gmmae.training.loop`, this module's `train_program`, `make_train_epoch` and `train_step` of
+`gmmae.training.step`, and the workload's losses.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -11,55 +15,60 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int, Int32
+from jaxtyping import Array, Float, Int32
 
 from gmmae.config.schema import LOSS, Config, ParallelConfig
 from gmmae.multihost.environment import require_prepared
 from gmmae.scaling import schedules, strategies
-from gmmae.scaling.batches import Plan, epoch_order, plan, shards
+from gmmae.scaling.batches import BatchPlan, epoch_order, plan_batches, shard_samples
 from gmmae.system.compilation_cache import repairing_cache
 from gmmae.system.errors import InputError
 from gmmae.training.parallel import Devices, choose, exact_mean, pmean
-from gmmae.training.step import Average, TrainState, adam, evaluate, take, train_epoch
+from gmmae.training.step import Mean, TrainEpoch, TrainState, adam, evaluate, make_train_epoch, take
 from gmmae.workloads import registry
 from gmmae.workloads.interface import Params, PerSample, Samples, Workload
 from gmmae.workloads.registry import WorkloadError, count
 
 T = TypeVar("T")
 
-MOST_EPOCHS = 100
-"""In one program on a GPU, where the configuration leaves it open: an epoch's share of the host's work is a hundredth then."""
+MAX_EPOCHS_PER_DISPATCH = 100
+"""Default maximum number of epochs per compiled program on a GPU. It amortises the host's work over 100 epochs."""
 
 EVAL_DEVICE_BATCH = 64
-"""Validation samples of one device at a time: bounds memory, and changes no result beyond rounding."""
+"""Validation samples of one device at a time. It bounds memory and changes no result beyond rounding."""
 
 
-class Setup(NamedTuple):
-    """What is decided before the first epoch.
+class TrainSetup(NamedTuple):
+    """The decisions before the first epoch.
 
     Attributes:
+      config: of the run.
+      workload: its functions and data.
       devices: those that compute.
-      strategy: the global batch and the learning rate that follow from the arm, the devices and the training samples.
-      arm_plan: the batch as the arm's number of devices share it; where that number is virtual, `train_plan` is the same
-        batch as the devices that compute it share it.
-      train_plan, eval_plan: for `parallel.reduction = exact`, their devices are its shards.
-      most_epochs: from `epochs_a_dispatch`.
+      strategy: the global batch and the learning rate that follow from scaling strategy, devices and training samples.
+      strategy_plan: the batch as the strategy's number of devices share it. With simulated devices, `train_plan` is the same
+        batch as the computing devices share it.
+      train_plan: of the training samples. For the exact reduction its devices are the shards.
+      eval_plan: of the validation samples, likewise.
+      schedule: the learning rate by step.
+      optimizer: follows the schedule.
+      max_epochs_per_dispatch: from `epochs_per_dispatch`.
     """
 
     config: Config
     workload: Workload
     devices: Devices
-    strategy: strategies.Strategy
-    arm_plan: Plan
-    train_plan: Plan
-    eval_plan: Plan
+    strategy: strategies.ResolvedStrategy
+    strategy_plan: BatchPlan
+    train_plan: BatchPlan
+    eval_plan: BatchPlan
     schedule: optax.Schedule
     optimizer: optax.GradientTransformation
-    most_epochs: int
+    max_epochs_per_dispatch: int
 
 
 class Programs(NamedTuple):
-    """Compiled functions, the data set on the devices filled in. None of them ever compiles again.
+    """Compiled functions that hold the data set on the devices. None of them ever compiles again.
 
     Attributes:
       train: `(state, epoch) -> (state, mean loss of each step)`; takes over the state's memory.
@@ -72,12 +81,12 @@ class Programs(NamedTuple):
     describe: Callable[[Params], dict[str, np.ndarray]] | None
 
 
-def prepare(config: Config, devices: Devices | None = None) -> Setup:
-    """Loads the data, chooses the devices and follows the arm's rules.
+def prepare(config: Config, devices: Devices | None = None) -> TrainSetup:
+    """Loads the data, chooses the devices and resolves the scaling strategy.
 
     Args:
       config: of the run.
-      devices: others than the configuration chooses.
+      devices: instead of those that the configuration chooses.
 
     Raises:
       InputError: the configuration does not fit the machine or the data.
@@ -88,33 +97,35 @@ def prepare(config: Config, devices: Devices | None = None) -> Setup:
     wanted = parallel.virtual or devices.count
     workload = registry.build(config)
     samples, validation = count(workload.data.train), count(workload.data.validation)
-    strategy = strategies.follow(config.arm, optim, wanted, samples)
-    arm_plan = plan(samples, strategy.global_batch, wanted)
+    strategy = strategies.resolve(config.arm, optim, wanted, samples)
+    strategy_plan = plan_batches(samples, strategy.global_batch, wanted)
     if parallel.exact:
         _require_exact(parallel, devices)
-        sharers, train_plan = parallel.shards, Plan(samples, arm_plan.batch, parallel.shards)
+        sharers, train_plan = parallel.shards, BatchPlan(samples, strategy_plan.batch, parallel.shards)
     else:
         micro_batch = parallel.micro_batch or (workload.cpu_samples if devices.platform == "cpu" else 0)
-        sharers, train_plan = devices.count, plan(samples, arm_plan.batch, devices.count, micro_batch)
-    eval_plan = Plan(validation, min(validation, EVAL_DEVICE_BATCH * sharers), sharers)
-    schedule = schedules.learning_rate(strategy.rates, train_plan.steps)
-    optimizer = adam(schedule, **strategy.path.adam._asdict(), clip_norm=optim.clip_norm)
-    most_epochs = epochs_a_dispatch(config, devices.platform)
-    return Setup(config, workload, devices, strategy, arm_plan, train_plan, eval_plan, schedule, optimizer, most_epochs)
+        sharers, train_plan = devices.count, plan_batches(samples, strategy_plan.batch, devices.count, micro_batch)
+    eval_plan = BatchPlan(validation, min(validation, EVAL_DEVICE_BATCH * sharers), sharers)
+    schedule = schedules.learning_rate(strategy.learning_rate, train_plan.steps)
+    optimizer = adam(schedule, **strategy.optimization.adam._asdict(), clip_norm=optim.clip_norm)
+    max_epochs = epochs_per_dispatch(config, devices.platform)
+    return TrainSetup(
+        config, workload, devices, strategy, strategy_plan, train_plan, eval_plan, schedule, optimizer, max_epochs
+    )
 
 
-def epochs_a_dispatch(config: Config, platform: str) -> int:
-    """The most epochs that one program computes without the host.
+def epochs_per_dispatch(config: Config, platform: str) -> int:
+    """Returns the most epochs that one program computes without the host.
 
-    Where the configuration leaves it open, one on a CPU, whose epochs are long beside what the host does for one; on a GPU as
-    many as the host has nothing to do in: checkpoints and TensorBoard's pictures come every few epochs, and some rules look at
-    each. How many of them a dispatch takes is for the clock to say; this one program computes all, so no bit depends on it.
+    Where the configuration leaves it open, this is 1 on a CPU, whose epochs take longer than the host's work between them. On a
+    GPU it is the number of epochs between two tasks of the host: a checkpoint, TensorBoard's pictures, or a stopping rule that
+    looks at each epoch. The loop may ask this one program for fewer epochs, so no bit depends on how many it asks for.
     """
-    if asked := config.parallel.epochs_per_dispatch:
-        return asked
+    if configured := config.parallel.epochs_per_dispatch:
+        return configured
     if platform == "cpu" or config.stop.looks_at_each_epoch:
         return 1
-    return min(MOST_EPOCHS, config.stop.max_epochs, config.checkpoint.every_epochs, config.log.detail_epochs)
+    return min(MAX_EPOCHS_PER_DISPATCH, config.stop.max_epochs, config.checkpoint.every_epochs, config.log.detail_epochs)
 
 
 def _require_exact(parallel: ParallelConfig, devices: Devices) -> None:
@@ -132,10 +143,10 @@ def _require_exact(parallel: ParallelConfig, devices: Devices) -> None:
 
 
 @contextmanager
-def arithmetic(config: Config) -> Iterator[None]:
-    """The context in which a run's arrays are made and its programs compiled: JAX drops float64 outside of it.
+def precision_context(config: Config) -> Iterator[None]:
+    """Sets JAX's precision while a run's arrays are made and its programs compiled; outside of it JAX drops float64.
 
-    Products in float32 that do not say otherwise are computed at full precision, and not in TF32 as by default on a GPU.
+    Products in float32 are computed at full precision by default, and not in TF32 as a GPU would.
     """
     with (
         jax.enable_x64(config.precision == "float64"),
@@ -145,8 +156,8 @@ def arithmetic(config: Config) -> Iterator[None]:
 
 
 @repairing_cache()
-def initial_state(setup: Setup) -> TrainState:
-    """The state before the first epoch, on the host; it depends on the configuration's seed and model only."""
+def initial_state(setup: TrainSetup) -> TrainState:
+    """Returns the state before the first epoch, on the host; it depends on the configuration's seed and model only."""
 
     def init(key: Array) -> TrainState:  # a compiled program is kept by its function's name, and a partial has none
         return _init(setup.workload, setup.optimizer, key)
@@ -160,7 +171,7 @@ def initial_state(setup: Setup) -> TrainState:
 
 
 def blank_state(config: Config, workload: Workload) -> TrainState:
-    """Zeros in the shape of a run's states, on the host; neither the run's devices nor its data are needed."""
+    """Returns zeros in the shape of a run's states, on the host, without its devices or its data."""
     init = partial(_init, workload, adam(lambda _: 0.0, clip_norm=config.optim.clip_norm))
     with jax.enable_x64(False):
         shapes = jax.eval_shape(init, jax.random.key(0))
@@ -173,11 +184,11 @@ def _init(workload: Workload, optimizer: optax.GradientTransformation, key: Arra
 
 
 def parameter_count(params: Params) -> int:
-    """Numbers in all parameter arrays."""
+    """Returns the number of elements of all parameter arrays."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
-def build(setup: Setup, state: TrainState) -> Programs:
+def compile_programs(setup: TrainSetup, state: TrainState) -> Programs:
     """Puts the data set on the devices and compiles the programs.
 
     Args:
@@ -188,13 +199,16 @@ def build(setup: Setup, state: TrainState) -> Programs:
     return Programs(train, evaluate_program(setup, state.params), _describe_program(setup, state.params))
 
 
-def mean_over_steps(losses: Float[np.ndarray, " steps"], plan: Plan) -> float:
-    """The mean over all samples of an epoch from the means of its steps, in float64."""
+def mean_over_steps(losses: Float[np.ndarray, " steps"], plan: BatchPlan) -> float:
+    """Returns the mean over all samples of an epoch from the means of its steps, in float64."""
     return float(losses.astype(np.float64) @ plan.counts / plan.samples)
 
 
-def validation_means(steps: Mapping[str, Float[np.ndarray, " steps"]], plan: Plan) -> dict[str, float]:
-    """The mean of each value of a validation, by name; of a metric that may be undefined, over the samples that define it."""
+def validation_means(steps: Mapping[str, Float[np.ndarray, " steps"]], plan: BatchPlan) -> dict[str, float]:
+    """Returns the mean of each value of a validation, by name.
+
+    The mean of a metric that may be undefined is over the samples that define it.
+    """
     means = {name: mean_over_steps(values, plan) for name, values in steps.items()}
     for name in [name for name in means if undefined_share(name) in means]:
         defined = plan.samples - round(means.pop(undefined_share(name)) * plan.samples)
@@ -204,119 +218,105 @@ def validation_means(steps: Mapping[str, Float[np.ndarray, " steps"]], plan: Pla
 
 
 def undefined_share(name: str) -> str:
-    """The name under which a validation gives the share of samples for which a metric is undefined."""
+    """Returns the name of the share of samples for which a metric is undefined."""
     return f"{name}, undefined"
 
 
 @repairing_cache()
-def train_program(setup: Setup, state: TrainState) -> Callable[[TrainState, int], tuple[TrainState, np.ndarray]]:
-    """`Programs.train` alone."""
+def train_program(setup: TrainSetup, state: TrainState) -> Callable[[TrainState, int], tuple[TrainState, np.ndarray]]:
+    """Compiles `Programs.train` alone."""
     samples = data_set(setup, setup.workload.data.train)
     compiled = compile_epoch(setup, state, samples)
 
     def train(state: TrainState, epoch: int) -> tuple[TrainState, np.ndarray]:
-        state, losses = jax.block_until_ready(compiled(state, samples, *deal_epoch(setup, epoch)))
+        arguments = epoch_arguments(setup, epoch)
+        state, losses = jax.block_until_ready(compiled(state, samples, *arguments))
         return state, np.asarray(losses)
 
     return train
 
 
-def compile_epoch(setup: Setup, state: TrainState, samples: Samples) -> jax.stages.Compiled:
-    """The program of `(state, training samples, *deal_epoch(setup, epoch))`; it takes over the state's memory."""
-    program, deterministic = partial(epoch_of_device, setup), setup.config.parallel.exact
-    given = deal_epoch(setup, 1)
-    return setup.devices.compile(program, state, samples, *given, sharded=3, donate=(0,), deterministic=deterministic)
+def compile_epoch(setup: TrainSetup, state: TrainState, samples: Samples) -> jax.stages.Compiled:
+    """Compiles `(state, training samples, *epoch_arguments(setup, epoch))`; it takes over the state's memory."""
+    arguments, deterministic = epoch_arguments(setup, 1), setup.config.parallel.exact
+    return setup.devices.compile(
+        train_epoch_of(setup), state, samples, *arguments, sharded=3, donate=(0,), deterministic=deterministic
+    )
+
+
+def train_epoch_of(setup: TrainSetup) -> TrainEpoch:
+    """Returns one device's function of an epoch of this run."""
+    mean = _mean(setup, setup.train_plan)
+    return make_train_epoch(partial(losses, setup.workload), setup.optimizer, setup.config.seed, mean)
 
 
 @repairing_cache()
-def evaluate_program(setup: Setup, params: Params) -> Callable[[Params], dict[str, float]]:
-    """`Programs.evaluate` alone."""
-    samples, dealt = data_set(setup, setup.workload.data.validation), deal_validation(setup)
-    compiled = compile_validation(setup, params, samples, *dealt)
+def evaluate_program(setup: TrainSetup, params: Params) -> Callable[[Params], dict[str, float]]:
+    """Compiles `Programs.evaluate` alone."""
+    samples, arguments = data_set(setup, setup.workload.data.validation), validation_arguments(setup)
+    compiled = compile_validation(setup, params, samples)
 
     def evaluate(params: Params) -> dict[str, float]:
-        return validation_means(jax.device_get(compiled(params, samples, *dealt)), setup.eval_plan)
+        return validation_means(jax.device_get(compiled(params, samples, *arguments)), setup.eval_plan)
 
     return evaluate
 
 
-def compile_validation(setup: Setup, params: Params, samples: Samples, *dealt: Array) -> jax.stages.Compiled:
-    """The program of `(parameters, validation samples, *deal_validation(setup))`."""
-    program = partial(validation_of_device, setup)
-    return setup.devices.compile(program, params, samples, *dealt, sharded=3, deterministic=setup.config.parallel.exact)
+def compile_validation(setup: TrainSetup, params: Params, samples: Samples) -> jax.stages.Compiled:
+    """Compiles `(parameters, validation samples, *validation_arguments(setup))`."""
+    arguments, deterministic = validation_arguments(setup), setup.config.parallel.exact
+    return setup.devices.compile(evaluation_of(setup), params, samples, *arguments, sharded=3, deterministic=deterministic)
 
 
-Dealt = Int[Array, "steps *device_batch"]
-Weights = Float[Array, "steps *device_batch"]
-Part = Int[Array, "2"]
-Order = Int32[np.ndarray, " samples"]
+def evaluation_of(setup: TrainSetup) -> Callable[..., dict[str, Float[Array, " steps"]]]:
+    """Returns one device's function of a validation: the means of each step by name, the loss first."""
+    return partial(evaluate, values=partial(_summable, setup.workload), mean=_mean(setup, setup.eval_plan))
 
 
-def epoch_of_device(
-    setup: Setup, state: TrainState, samples: Samples, epoch: Int[Array, ""], indices: Dealt, weights: Weights, part: Part
-) -> tuple[TrainState, Float[Array, " steps"]]:
-    """One device's part of an epoch: the new state and the mean loss of each step. The last three are from `deal`."""
-    of_epoch = jax.random.fold_in(jax.random.key(setup.config.seed), epoch)
-
-    def keys(index: Int[Array, " device_batch"]) -> Array:
-        return jax.vmap(lambda sample: jax.random.fold_in(of_epoch, sample))(index)
-
-    return train_epoch(
-        state,
-        samples,
-        indices,
-        weights,
-        losses=partial(losses, setup.workload),
-        keys=keys,
-        optimizer=setup.optimizer,
-        average=_average(setup, setup.train_plan, part),
-    )
-
-
-def validation_of_device(
-    setup: Setup, params: Params, samples: Samples, indices: Dealt, weights: Weights, part: Part
-) -> dict[str, Float[Array, " steps"]]:
-    """One device's part of a validation: the means of each step by name, the loss first."""
-    average = _average(setup, setup.eval_plan, part)
-    return evaluate(params, samples, indices, weights, values=partial(_summable, setup.workload), average=average)
+def _mean(setup: TrainSetup, plan: BatchPlan) -> Mean:
+    return exact_mean if setup.config.parallel.exact else partial(pmean, micro_batches=plan.micro_batches)
 
 
 def losses(workload: Workload, params: Params, samples: Samples, keys: Array | None) -> Array:
-    """One loss a sample, as `Workload.losses` is to give them."""
-    found = workload.losses(params, samples, keys)
-    _require_one_a_sample("losses", found, samples)
-    return found
+    """Returns one loss for each sample, or raises a WorkloadError where the workload gives another shape."""
+    of_samples = workload.losses(params, samples, keys)
+    _require_one_per_sample("losses", of_samples, samples)
+    return of_samples
 
 
 def values(workload: Workload, params: Params, samples: Samples) -> PerSample:
-    """One loss a sample, and one value for each metric, by name; what a validation takes the means of."""
-    found = losses(workload, params, samples, None)
+    """Returns the loss and each metric by name, one value for each sample; a validation takes their means.
+
+    Raises:
+      WorkloadError: the workload gives values of another shape, or calls a metric "loss".
+    """
+    of_samples = losses(workload, params, samples, None)
     metrics = workload.metrics(params, samples)
-    for name, of_metric in metrics.items():
-        _require_one_a_sample(f"metrics, {name!r}", of_metric, samples)
+    for name, metric in metrics.items():
+        _require_one_per_sample(f"metrics, {name!r}", metric, samples)
     if LOSS in metrics:
         raise WorkloadError(f"metrics of a workload must have other names than {LOSS!r}; got {', '.join(metrics)}: rename it")
-    return {LOSS: found, **{name: jnp.asarray(of_metric, found.dtype) for name, of_metric in metrics.items()}}
+    return {LOSS: of_samples, **{name: jnp.asarray(metric, of_samples.dtype) for name, metric in metrics.items()}}
 
 
 def _summable(workload: Workload, params: Params, samples: Samples) -> PerSample:
-    """As `values`, but an undefined metric is 0, and beside it stands 1 for each sample that it is undefined for."""
-    found = dict(values(workload, params, samples))
+    """Returns `values` with 0 for an undefined metric, and a second entry that is 1 for each sample it is undefined for."""
+    summable = dict(values(workload, params, samples))
     for name in workload.may_be_undefined:
-        undefined = jnp.isnan(found[name])
-        found[undefined_share(name)] = undefined.astype(found[name].dtype)
-        found[name] = jnp.where(undefined, 0, found[name])
-    return found
+        undefined = jnp.isnan(summable[name])
+        summable[undefined_share(name)] = undefined.astype(summable[name].dtype)
+        summable[name] = jnp.where(undefined, 0, summable[name])
+    return summable
 
 
-def _require_one_a_sample(what: str, values: Array, samples: Samples) -> None:
+def _require_one_per_sample(name: str, values: Array, samples: Samples) -> None:
     shape, wanted = np.shape(values), (count(samples),)
     if shape != wanted:
-        raise WorkloadError(f"{what} of a workload must be one number a sample, of shape {wanted} here; got shape {shape}")
+        raise WorkloadError(f"{name} of a workload must be one number a sample, of shape {wanted} here; got shape {shape}")
 
 
 def cast(config: Config, arrays: T) -> T:
-    """Arrays on the host, the floating ones in the run's precision."""
+    """Returns arrays on the host, the floating ones in the run's precision."""
 
     def leaf(array: ArrayLike) -> np.ndarray:
         array = np.asarray(array)
@@ -325,30 +325,32 @@ def cast(config: Config, arrays: T) -> T:
     return jax.tree.map(leaf, arrays)
 
 
-def data_set(setup: Setup, samples: Samples) -> Samples:
-    """All samples, on every device."""
+def data_set(setup: TrainSetup, samples: Samples) -> Samples:
+    """Copies all samples to every device."""
     return setup.devices.replicate(cast(setup.config, samples))
 
 
-def deal_epoch(setup: Setup, epoch: int) -> tuple[Array, ...]:
-    """The number of an epoch, and what `deal` makes of its training samples."""
+def epoch_arguments(setup: TrainSetup, epoch: int) -> tuple[Array, ...]:
+    """Returns the arguments of `make_train_epoch`'s function that follow the samples, on the devices."""
     order = epoch_order(setup.config.seed, epoch, setup.train_plan.samples)
-    return setup.devices.replicate(np.int32(epoch)), *deal(setup, order, setup.train_plan)
+    sharded = (*shard_indices(setup, order, setup.train_plan), setup.devices.shard_ranges(setup.train_plan.devices))
+    return setup.devices.replicate(np.int32(epoch)), *setup.devices.shard(sharded)
 
 
-def deal_validation(setup: Setup) -> tuple[Array, Array, Array]:
-    """What `deal` makes of all validation samples."""
-    return deal(setup, np.arange(setup.eval_plan.samples, dtype=np.int32), setup.eval_plan)
+def validation_arguments(setup: TrainSetup) -> tuple[Array, ...]:
+    """Returns the arguments of `evaluate` that follow the samples, on the devices."""
+    order = np.arange(setup.eval_plan.samples, dtype=np.int32)
+    return setup.devices.shard(
+        (*shard_indices(setup, order, setup.eval_plan), setup.devices.shard_ranges(setup.eval_plan.devices))
+    )
 
 
-def deal(setup: Setup, order: Order, plan: Plan) -> tuple[Array, Array, Array]:
-    """Indices, weights and part of each device, on the devices."""
-    return setup.devices.shard((*dealt_on_host(setup, order, plan), setup.devices.parts(plan.devices)))
+def shard_indices(setup: TrainSetup, order: Int32[np.ndarray, " samples"], plan: BatchPlan) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the indices and the weights of an epoch's samples on the host, one entry for each device.
 
-
-def dealt_on_host(setup: Setup, order: Order, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
-    """Indices and weights, on the host, one entry a device. Where shards are fixed, every device has all of them."""
-    indices, weights = shards(order, plan)
+    With the exact reduction every device has those of all shards.
+    """
+    indices, weights = shard_samples(order, plan)
     if not setup.config.parallel.exact:
         return indices, weights
     n = setup.devices.count
@@ -356,12 +358,8 @@ def dealt_on_host(setup: Setup, order: Order, plan: Plan) -> tuple[np.ndarray, n
     return indices, weights
 
 
-def _average(setup: Setup, plan: Plan, part: Part) -> Average:
-    return partial(exact_mean, part=part) if setup.config.parallel.exact else partial(pmean, parts=plan.micro_batches)
-
-
 @repairing_cache()
-def _describe_program(setup: Setup, params: Params) -> Callable[[Params], dict[str, np.ndarray]] | None:
+def _describe_program(setup: TrainSetup, params: Params) -> Callable[[Params], dict[str, np.ndarray]] | None:
     if setup.workload.describe is None:
         return None
     count = min(setup.config.log.figure_samples, setup.eval_plan.samples)

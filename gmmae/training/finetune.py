@@ -10,7 +10,7 @@ from gmmae.multihost import agreement
 from gmmae.multihost.peers import Group
 from gmmae.system.errors import InputError
 from gmmae.training.checkpoint import OtherModelError, newest
-from gmmae.training.compilation import Setup, blank_state, cast
+from gmmae.training.compilation import TrainSetup, blank_state, cast
 from gmmae.training.step import TrainState
 from gmmae.training.workdir import WorkDir, differences
 
@@ -18,7 +18,7 @@ SHAPES = ("data.ndim", "data.size")
 """Of the data, which are others where a model is tuned to them, what its shapes may follow."""
 
 
-def first_parameters(setup: Setup, start: TrainState, group: Group) -> tuple[TrainState, dict[str, Any]]:
+def first_parameters(setup: TrainSetup, start: TrainState, group: Group) -> tuple[TrainState, dict[str, Any]]:
     """The state before the first epoch, and for the record where its parameters are from: empty where the seed drew them.
 
     Every process reads them, and all must have read the same.
@@ -45,7 +45,7 @@ def first_parameters(setup: Setup, start: TrainState, group: Group) -> tuple[Tra
     return start._replace(params=params), origin
 
 
-def _best(setup: Setup, folder: WorkDir) -> Any:
+def _best(setup: TrainSetup, folder: WorkDir) -> Any:
     """The newest checkpoint of the other run, whose optimiser and precision may be others."""
     saved = dict(flatten_table(tomllib.loads(folder.config.read_text(encoding="utf-8"))))
     its = {key.replace(".", "__"): saved[key] for key in ("precision", "optim.clip_norm") if key in saved}

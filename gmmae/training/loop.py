@@ -1,11 +1,11 @@
-"""One run: from a configuration and a work directory to a record.
+"""The host's part of training: from a configuration and a work directory to a record.
 
-The host's part of training. Each epoch is one dispatch for training and one for validation; between them the host keeps
-clocks, history, checkpoints and logs, and decides whether to stop.
+Each epoch is one dispatch for training and one for validation. Between them the host keeps clocks, history, checkpoints and
+logs, and decides whether to stop.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -20,24 +20,32 @@ from gmmae.system import stop_reasons
 from gmmae.system.clock import Clock
 from gmmae.system.interrupts import Interrupts
 from gmmae.system.null_object import IDLE
-from gmmae.training import compilation, stopping
+from gmmae.training import compilation
 from gmmae.training.checkpoint import Checkpoint, Checkpoints, Progress, restore_epoch
-from gmmae.training.compilation import Programs, Setup
+from gmmae.training.compilation import Programs, TrainSetup
 from gmmae.training.finetune import first_parameters
-from gmmae.training.multi_epoch import TrainBlock, block_program
+from gmmae.training.multi_epoch import TrainEpochs, compile_epochs
 from gmmae.training.noise_scale import Norms, gradient_norms, noise_of
 from gmmae.training.records import Epoch, Record, from_plain, plain
-from gmmae.training.run_logger import Journal
-from gmmae.training.run_summary import facts, new_record, require_checkpoint, require_metric, require_same_path, resume_warnings
+from gmmae.training.run_logger import RunLogger
+from gmmae.training.run_summary import (
+    new_record,
+    require_checkpoint,
+    require_metric,
+    require_same_optimization,
+    resume_warnings,
+    run_summary,
+)
 from gmmae.training.step import TrainState
+from gmmae.training.stopping import StopMonitor, epochs_in_time, finished
 from gmmae.training.tensorboard import TensorBoard
 from gmmae.training.terminal import Display
-from gmmae.training.workdir import WorkDir, begin, claim, finished
+from gmmae.training.workdir import WorkDir, begin, claim
 from gmmae.workloads import registry
 from gmmae.workloads.interface import Events
 
 DISPATCH_S = 1.0
-"""Seconds that several epochs in one program may take, where nobody has said how many: so late a signal, or a row, may be."""
+"""Default limit of the seconds of several epochs in one program. A signal, or a row of the history, may be late by these."""
 
 
 def run(config: Config, root: Path, display: Display, group: Group = ALONE) -> Record:
@@ -47,7 +55,7 @@ def run(config: Config, root: Path, display: Display, group: Group = ALONE) -> R
       config: the run.
       root: its work directory; it may hold an earlier part of the same run, or its end.
       display: where a person looks.
-      group: the processes that train together; only the first one writes.
+      group: the processes that train together. Only the first one writes.
 
     Returns:
       The record, as it is in `record.json`; its `stop_reason` is never None.
@@ -68,7 +76,7 @@ def run(config: Config, root: Path, display: Display, group: Group = ALONE) -> R
         group.require_same(agreement.data(*setup.workload.data))
         checkpoints = Checkpoints(workdir.checkpoints, config.checkpoint.keep) if group.primary else None
         try:
-            with Interrupts() as interrupts, compilation.arithmetic(config):
+            with Interrupts() as interrupts, compilation.precision_context(config):
                 return _Run(setup, workdir, checkpoints, display, group, earlier).train(interrupts)
         finally:
             display.close()
@@ -77,11 +85,11 @@ def run(config: Config, root: Path, display: Display, group: Group = ALONE) -> R
 
 
 class _Run:
-    """The state of the host's loop; restored from the newest checkpoint when it is made."""
+    """The state of the host's loop, restored from the newest checkpoint when it is made."""
 
     def __init__(
         self,
-        setup: Setup,
+        setup: TrainSetup,
         workdir: WorkDir,
         checkpoints: Checkpoints | None,
         display: Display,
@@ -91,7 +99,7 @@ class _Run:
         self.setup, self.workdir, self.checkpoints, self.display, self.group = setup, workdir, checkpoints, display, group
         start = compilation.initial_state(setup)
         self.record = new_record(setup, start)
-        require_same_path(earlier, self.record)
+        require_same_optimization(earlier, self.record)
         for line in resume_warnings(setup.config, earlier, self.record):
             display.say(line)
         saved = self._restore(start)
@@ -102,57 +110,58 @@ class _Run:
             origin = earlier.init_from if earlier else {}
         self.record = dataclasses.replace(self.record, init_from=origin)
         self.clock = Clock(saved.progress.clocks if saved else None)
-        self.course = stopping.Course(setup.config.stop)
+        self.monitor = StopMonitor(setup.config.stop)
         for row in saved.progress.history if saved else []:
-            self.course.add(row)
+            self.monitor.add(row)
         self.best_epoch = saved.progress.best_epoch if saved else 0
         self.best = saved.best if saved else start.params
         self.state: TrainState = setup.devices.replicate(saved.state if saved else start)
-        self.journal: Journal = IDLE
-        self.metrics: list[str] = []  # that a validation gives, the loss among them
-        self.block: TrainBlock | None = None
+        self.logger: RunLogger = IDLE
+        self.metrics: list[str] = []  # of a validation, the loss among them
+        self.train_epochs: TrainEpochs | None = None
         self.events: Callable[..., Events] | None = getattr(registry.load(setup.config.workload), "events", None)
         self.epoch_s: float | None = None  # of the last dispatch
         self.norms: Callable[[TrainState], Norms] | None = None  # of gradients, for the noise scale
 
     def _restore(self, like: TrainState) -> Checkpoint | None:
-        """What the first process can read decides where all go on."""
-        found = self.checkpoints.restore(like, self.display.say) if self.checkpoints else None
-        epoch = self.group.first(len(found.progress.history) if found else None)
-        return found if self.checkpoints or epoch is None else restore_epoch(self.workdir.checkpoints, epoch, like)
+        """Returns the newest checkpoint that the first process can read; all processes go on from it."""
+        checkpoint = self.checkpoints.restore(like, self.display.say) if self.checkpoints else None
+        epoch = self.group.first(len(checkpoint.progress.history) if checkpoint else None)
+        return checkpoint if self.checkpoints or epoch is None else restore_epoch(self.workdir.checkpoints, epoch, like)
 
     @property
     def history(self) -> list[Epoch]:
-        return self.course.rows
+        """The epochs so far."""
+        return self.monitor.rows
 
     def train(self, interrupts: Interrupts) -> Record:
+        """Trains to the end or to an interrupt, and returns the record."""
         stop, done = self.setup.config.stop, len(self.history)
-        words = facts(self.setup, self.record, self.workdir.root, done)
-        self.display.start(words, max_epochs=stop.max_epochs, done=done)
+        self.display.start(run_summary(self.setup, self.record, self.workdir.root, done), max_epochs=stop.max_epochs, done=done)
         with self.clock.section("compile_s"):
-            compiled = compilation.build(self.setup, self.state)
+            compiled = compilation.compile_programs(self.setup, self.state)
         # Gloo's first operation waits 30 s, and a cache of compiled programs serves process 0 alone.
         self.group.wait()
         validation = self.history[-1].validation if done else compiled.evaluate(self.state.params)
         require_metric(stop, validation)
         self.metrics = list(validation)
-        if self.setup.most_epochs > 1:
+        if self.setup.max_epochs_per_dispatch > 1:
             with self.clock.section("compile_s"):
-                self.block = block_program(self.setup, self.state, self.metrics)
+                self.train_epochs = compile_epochs(self.setup, self.state, self.metrics)
             self.best = self.setup.devices.replicate(self.best)
         val_loss = validation[LOSS]
         if (log := self.setup.config.log).noise_scale and log.tensorboard and self.group.primary:
             self.norms = gradient_norms(self.setup, jax.device_get(self.state))
         self._begin()
-        reason, _ = self._agree(self._stop_reason([row.train_loss for row in self.history[-1:]]) if done else None, None)
+        reason, _ = self._agree(self.monitor.reason(), None)
         self._show(compiled, val_loss, last=reason is not None)
-        if reason == stop_reasons.TARGET_REACHED and (row := self.course.at_target()):
+        if reason == stop_reasons.TARGET_REACHED and (row := self.monitor.at_target()):
             self.display.say(
                 f"validation {stop.metric} {row.value(stop.metric):g} reached after epoch {row.epoch} of the {done} done before"
             )
         while reason is None:
-            step_losses = self._advance(compiled)
-            end, interrupt = self._agree(self._stop_reason(step_losses), interrupts.reason)
+            self._advance(compiled)
+            end, interrupt = self._agree(self.monitor.reason(), interrupts.reason)
             self._show(compiled, self.history[-1].val_loss, last=end is not None)
             reason = end or interrupt
             if reason or len(self.history) % self.setup.config.checkpoint.every_epochs == 0:
@@ -160,45 +169,44 @@ class _Run:
                 self._write_record(reason)
                 self.group.wait()  # the others wait here: in a collective operation their patience is JAX's
         record = self._write_record(reason)
-        self.journal.end(record)
+        self.logger.end(record)
         return record
 
     def _begin(self) -> None:
-        """The first thing that is written, so that a start that fails leaves the work directory as it was."""
+        """Writes the first files; a start that fails earlier leaves the work directory as it was."""
         if self.group.primary:
             begin(self.setup.config, self.workdir)
-            self.journal = Journal(self.workdir, self._board())
-        self.journal.begin(self.history, [name for name in self.metrics if name != LOSS])
+            self.logger = RunLogger(self.workdir, self._tensorboard())
+        self.logger.begin(self.history, [name for name in self.metrics if name != LOSS])
         self._write_record(None)
 
     def _agree(self, end: str | None, interrupt: str | None) -> tuple[str | None, str | None]:
-        """The end that the first process sees, by its clock, and the first interrupt of any process: the same for all."""
+        """Returns the end that the first process sees, by its clock, and the first interrupt of any process."""
         reasons = [None, *stop_reasons.EXIT_CODES]
         of_each = self.group.agree([reasons.index(end), reasons.index(interrupt)])
         return reasons[of_each[0, 0]], reasons[next((number for _, number in of_each if number), 0)]
 
-    def _advance(self, compiled: Programs) -> Sequence[float]:
-        """One epoch, or several in one program; the losses of the last one's steps."""
-        if self.block is None:
+    def _advance(self, compiled: Programs) -> None:
+        """Trains one epoch, or several in one program."""
+        if self.train_epochs is None:
             with self.clock.section("train_s"):
                 self.state, step_losses = compiled.train(self.state, len(self.history) + 1)
             with self.clock.section("eval_s"):
                 validation = compiled.evaluate(self.state.params)
             row = self._row(step_losses, validation, self.clock.read())
-            if self.course.cost(row.epoch) < self.course.cost(self.best_epoch):
+            if self.monitor.cost(row.epoch) < self.monitor.cost(self.best_epoch):
                 self.best, self.best_epoch = jax.device_get(self.state.params), row.epoch
-            return step_losses.tolist()
+            return
         before = self.clock.read()
         epochs = range(len(self.history) + 1, len(self.history) + 1 + self._free_epochs(before["total_s"]))
         with self.clock.section("train_s"):
-            block = self.block(self.state, self.best, self.course.cost(self.best_epoch), epochs)
-        self.state, self.best, self.best_epoch = block.state, block.best, block.best_epoch or self.best_epoch
-        after, count = self.clock.read(), len(block.validations)
+            result = self.train_epochs(self.state, self.best, self.monitor.cost(self.best_epoch), epochs)
+        self.state, self.best, self.best_epoch = result.state, result.best, result.best_epoch or self.best_epoch
+        after, count = self.clock.read(), len(result.validations)
         self.epoch_s = (after["total_s"] - before["total_s"]) / count
-        for done, (step_losses, validation) in enumerate(zip(block.step_losses, block.validations, strict=True), start=1):
+        for done, (step_losses, validation) in enumerate(zip(result.step_losses, result.validations, strict=True), start=1):
             clocks = {key: before[key] + (after[key] - before[key]) * done / count for key in after}
             self._row(step_losses, validation, clocks)
-        return block.step_losses[-1].tolist()
 
     def _row(self, step_losses: np.ndarray, validation: Mapping[str, float], clocks: Mapping[str, float]) -> Epoch:
         epoch, plan = len(self.history) + 1, self.setup.train_plan
@@ -212,29 +220,26 @@ class _Run:
             **clocks,
             metrics={name: value for name, value in validation.items() if name != LOSS},
         )
-        self.course.add(row)
-        self.journal.epoch(row)
+        self.monitor.add(row)
+        self.logger.epoch(row)
         self.display.epoch(row)
         return row
 
     def _free_epochs(self, total_s: float) -> int:
-        """Epochs until the host has something to do: a checkpoint, a picture, or a rule for which it looks at each loss."""
+        """Returns the epochs until the host's next task: a checkpoint, a picture, or a rule that looks at each loss."""
         config, done = self.setup.config, len(self.history)
         if config.stop.looks_at_each_epoch:
             return 1
         next_figure = [epoch - done for epoch in config.log.figure_epochs if epoch > done]
         regular = [every - done % every for every in (config.checkpoint.every_epochs, config.log.detail_epochs)]
-        count = min(self.setup.most_epochs, config.stop.max_epochs - done, *regular, *next_figure)
-        unasked, limit_s = not config.parallel.epochs_per_dispatch, config.stop.time_limit_s
-        if unasked:
-            count = min(count, stopping.epochs_in_time(self.epoch_s, 0.0, DISPATCH_S))
+        count = min(self.setup.max_epochs_per_dispatch, config.stop.max_epochs - done, *regular, *next_figure)
+        automatic, limit_s = not config.parallel.epochs_per_dispatch, config.stop.time_limit_s
+        if automatic:
+            count = min(count, epochs_in_time(self.epoch_s, 0.0, DISPATCH_S))
         if limit_s:
-            count = min(count, stopping.epochs_in_time(self.epoch_s, total_s, limit_s))
+            count = min(count, epochs_in_time(self.epoch_s, total_s, limit_s))
         # The first process's clock decides.
-        return int(self.group.agree([count])[0, 0]) if unasked or limit_s else count
-
-    def _stop_reason(self, step_losses: Sequence[float]) -> str | None:
-        return self.course.stop_reason(step_losses, self.clock.read()["total_s"])
+        return int(self.group.agree([count])[0, 0]) if automatic or limit_s else count
 
     def _save(self) -> None:
         if not self.checkpoints:
@@ -247,7 +252,7 @@ class _Run:
     def _write_record(self, reason: str | None) -> Record:
         last = self.history[-1] if self.history else None
         best = self.history[self.best_epoch - 1] if self.best_epoch else None
-        at_target = self.course.at_target() if reason == stop_reasons.TARGET_REACHED else None
+        at_target = self.monitor.at_target() if reason == stop_reasons.TARGET_REACHED else None
         self.record = dataclasses.replace(
             self.record,
             stop_reason=reason,
@@ -262,10 +267,10 @@ class _Run:
             time_to_target_s=at_target.train_s + at_target.eval_s if at_target else None,
             clocks=self.clock.read(),
         )
-        self.journal.record(self.record)
+        self.logger.record(self.record)
         return self.record
 
-    def _board(self) -> TensorBoard:
+    def _tensorboard(self) -> TensorBoard:
         if not self.setup.config.log.tensorboard:
             return IDLE
         parameters = determining(self.setup.config) | {
@@ -281,13 +286,13 @@ class _Run:
     def _show(self, compiled: Programs, val_loss: float, *, last: bool) -> None:
         epoch, log = len(self.history), self.setup.config.log
         in_figure = last or epoch in log.figure_epochs
-        on_board = last or epoch % log.detail_epochs == 0
-        if self.norms and on_board and epoch and (scale := noise_of(self.norms(jax.device_get(self.state)))):
-            self.journal.events(epoch, Events(scalars={"optimiser/noise_scale": scale}))
-        if not self.group.primary or compiled.describe is None or not (in_figure or on_board):
+        in_tensorboard = last or epoch % log.detail_epochs == 0
+        if self.norms and in_tensorboard and epoch and (scale := noise_of(self.norms(jax.device_get(self.state)))):
+            self.logger.events(epoch, Events(scalars={"optimiser/noise_scale": scale}))
+        if not self.group.primary or compiled.describe is None or not (in_figure or in_tensorboard):
             return
         arrays = compiled.describe(self.state.params)
-        if on_board and self.events:
-            self.journal.events(epoch, self.events(arrays))
+        if in_tensorboard and self.events:
+            self.logger.events(epoch, self.events(arrays))
         if in_figure:
-            self.journal.snapshot(epoch, val_loss, arrays)
+            self.logger.snapshot(epoch, val_loss, arrays)

@@ -1,7 +1,8 @@
-"""Several epochs in one program, with validation and the best parameters: for epochs shorter than what the host does for one.
+"""Several epochs in one program, with validation and the best parameters.
 
-The device stops after the epoch that reaches the target or has a loss that is not finite, so nothing is computed beyond it. It
-judges by float32 sums, a millionth early; the host judges by the losses of the steps, as after single epochs, and may go on.
+It serves epochs that are shorter than the host's work between two of them. The device stops after the epoch that reaches the
+target or has a loss that is not finite, so nothing is computed beyond it. It compares float32 sums with the target, a millionth
+early. The host judges by the losses of the steps, as after single epochs, and may go on.
 """
 
 import math
@@ -19,27 +20,28 @@ from gmmae.config.schema import LOSS
 from gmmae.scaling.batches import epoch_order
 from gmmae.system.compilation_cache import repairing_cache
 from gmmae.training.compilation import (
-    Setup,
+    TrainSetup,
     data_set,
-    deal_validation,
-    dealt_on_host,
-    epoch_of_device,
+    evaluation_of,
+    shard_indices,
+    train_epoch_of,
     undefined_share,
+    validation_arguments,
     validation_means,
-    validation_of_device,
 )
 from gmmae.training.step import TrainState
 from gmmae.workloads.interface import Params, Samples
 
 
-class Block(NamedTuple):
-    """What some epochs gave.
+class MultiEpochResult(NamedTuple):
+    """The outcome of several epochs.
 
     Attributes:
       state: after the last of them, on the devices.
-      best, best_epoch: the parameters of the best validation metric so far, on the devices, and their epoch; 0: those given.
+      best: the parameters of the best validation metric so far, on the devices.
+      best_epoch: their epoch; 0 where they are those given.
       step_losses: the mean training loss of each step.
-      validations: what a validation gives, after each epoch.
+      validations: the means of a validation, after each epoch.
     """
 
     state: TrainState
@@ -50,13 +52,15 @@ class Block(NamedTuple):
 
 
 class _Carry(NamedTuple):
-    """What one epoch hands to the next, on the devices.
+    """The values that one epoch hands to the next, on the devices.
 
     Attributes:
-      done: epochs of this block so far.
-      ended: nothing is to be computed any more.
-      best_cost, best_epoch: of the best parameters.
-      step_losses, validations: a row for each epoch that the block may have.
+      done: epochs of this dispatch so far.
+      ended: no further epoch is to be computed.
+      best_cost: of the best parameters.
+      best_epoch: of the best parameters.
+      step_losses: a row for each epoch that the dispatch may have.
+      validations: likewise, by name.
     """
 
     done: Int[Array, ""]
@@ -69,23 +73,24 @@ class _Carry(NamedTuple):
     validations: dict[str, Float[Array, "epochs steps"]]
 
 
-TrainBlock = Callable[[TrainState, Params, float, range], Block]
-"""`(state, best, its `StopConfig.cost`, epochs) -> Block`; takes over the memory of state and best."""
+TrainEpochs = Callable[[TrainState, Params, float, range], MultiEpochResult]
+"""`(state, best, its `StopConfig.cost`, epochs) -> MultiEpochResult`; takes over the memory of state and best."""
 
 
 @repairing_cache()
-def block_program(setup: Setup, state: TrainState, names: Sequence[str]) -> TrainBlock:
-    """Compiles a program for up to `setup.most_epochs` epochs.
+def compile_epochs(setup: TrainSetup, state: TrainState, names: Sequence[str]) -> TrainEpochs:
+    """Compiles a program for up to `setup.max_epochs_per_dispatch` epochs.
 
     Args:
-      setup: from `programs.prepare`.
+      setup: from `compilation.prepare`.
       state: a state on the devices, for its shapes.
-      names: of what a validation gives.
+      names: of the values that a validation gives.
     """
-    config, devices, most = setup.config, setup.devices, setup.most_epochs
+    config, devices, max_epochs = setup.config, setup.devices, setup.max_epochs_per_dispatch
+    train_epoch, evaluate = train_epoch_of(setup), evaluation_of(setup)
     stop, samples = config.stop, tuple(data_set(setup, split) for split in setup.workload.data)
     shares = (setup.eval_plan.counts / setup.eval_plan.samples).astype(config.dtype)
-    bar = stop.cost(stop.target) + abs(stop.target) * 1e-6 if stop.target else -math.inf
+    target_cost = stop.cost(stop.target) + abs(stop.target) * 1e-6 if stop.target else -math.inf
 
     def program(
         state: TrainState,
@@ -93,21 +98,21 @@ def block_program(setup: Setup, state: TrainState, names: Sequence[str]) -> Trai
         best_cost: Float[Array, ""],
         samples: tuple[Samples, Samples],
         epochs: Int[Array, "2"],
-        *dealt: Array,
+        *shards: Array,
     ) -> tuple[TrainState, Params, Array, Array, Array, dict[str, Array]]:
-        *validation, indices, weights, part = dealt
+        *validation, indices, weights, shard_range = shards
         first, count = epochs
 
         def run(carry: _Carry) -> _Carry:
             done = carry.done
-            state, losses = epoch_of_device(setup, carry.state, samples[0], first + done, indices[done], weights[done], part)
-            steps = validation_of_device(setup, state.params, samples[1], *validation)
+            state, losses = train_epoch(carry.state, samples[0], first + done, indices[done], weights[done], shard_range)
+            steps = evaluate(state.params, samples[1], *validation)
             cost = stop.cost(_mean(steps, stop.metric, shares, setup.eval_plan.samples))
             better = cost < carry.best_cost
             finite = jnp.isfinite(losses).all() & jnp.isfinite(steps[LOSS] @ shares)
             return _Carry(
                 done=done + 1,
-                ended=~finite | (cost <= bar),
+                ended=~finite | (cost <= target_cost),
                 state=state,
                 best=jax.tree.map(partial(jnp.where, better), state.params, carry.best),
                 best_cost=jnp.where(better, cost, carry.best_cost),
@@ -121,7 +126,7 @@ def block_program(setup: Setup, state: TrainState, names: Sequence[str]) -> Trai
 
         zero = jnp.int32(0)
         step_losses, validation_steps = (
-            jnp.zeros((most, plan.steps), config.dtype) for plan in (setup.train_plan, setup.eval_plan)
+            jnp.zeros((max_epochs, plan.steps), config.dtype) for plan in (setup.train_plan, setup.eval_plan)
         )
         undefined = map(undefined_share, setup.workload.may_be_undefined)
         blank = dict.fromkeys((*names, *undefined), validation_steps)
@@ -129,21 +134,21 @@ def block_program(setup: Setup, state: TrainState, names: Sequence[str]) -> Trai
         end = lax.while_loop(lambda carry: (carry.done < count) & ~carry.ended, run, start)
         return end.state, end.best, end.best_epoch, end.done, end.step_losses, end.validations
 
-    validation = deal_validation(setup)
+    validation = validation_arguments(setup)
 
     def arguments(state: TrainState, best: Params, best_cost: float, epochs: range) -> tuple[PyTree, ...]:
         plan = setup.train_plan
-        on_host = [dealt_on_host(setup, epoch_order(config.seed, epoch, plan.samples), plan) for epoch in epochs]
-        on_host += [on_host[-1]] * (most - len(epochs))  # never reached
-        each = (np.stack(x, axis=1) for x in zip(*on_host, strict=True))
-        dealt = devices.shard((*each, devices.parts(plan.devices)))
+        of_epochs = [shard_indices(setup, epoch_order(config.seed, epoch, plan.samples), plan) for epoch in epochs]
+        of_epochs += [of_epochs[-1]] * (max_epochs - len(epochs))  # never reached
+        indices, weights = (np.stack(arrays, axis=1) for arrays in zip(*of_epochs, strict=True))
+        shards = devices.shard((indices, weights, devices.shard_ranges(plan.devices)))
         scalars = devices.replicate((np.asarray(best_cost, config.dtype), np.array([epochs.start, len(epochs)], np.int32)))
-        return state, best, scalars[0], samples, scalars[1], *validation, *dealt
+        return state, best, scalars[0], samples, scalars[1], *validation, *shards
 
-    example = arguments(state, state.params, 0.0, range(1, 1 + most))
+    example = arguments(state, state.params, 0.0, range(1, 1 + max_epochs))
     compiled = devices.compile(program, *example, sharded=6, donate=(0, 1), deterministic=config.parallel.exact)
 
-    def run(state: TrainState, best: Params, best_cost: float, epochs: range) -> Block:
+    def run(state: TrainState, best: Params, best_cost: float, epochs: range) -> MultiEpochResult:
         state, best, best_epoch, done, step_losses, steps = jax.block_until_ready(
             compiled(*arguments(state, best, best_cost, epochs))
         )
@@ -152,13 +157,13 @@ def block_program(setup: Setup, state: TrainState, names: Sequence[str]) -> Trai
         means = [
             validation_means({name: rows[epoch] for name, rows in on_host.items()}, setup.eval_plan) for epoch in range(count)
         ]
-        return Block(state, best, int(best_epoch), np.asarray(step_losses)[:count], means)
+        return MultiEpochResult(state, best, int(best_epoch), np.asarray(step_losses)[:count], means)
 
     return run
 
 
 def _mean(steps: Mapping[str, Array], name: str, shares: Float[np.ndarray, " steps"], samples: int) -> Float[Array, ""]:
-    """As `programs.validation_means`, of one value."""
+    """Returns one of the `compilation.validation_means`, on the device."""
     mean = steps[name] @ shares
     if undefined_share(name) not in steps:
         return mean

@@ -17,7 +17,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from gmmae.training import compilation
-from gmmae.training.compilation import Setup
+from gmmae.training.compilation import TrainSetup
 from gmmae.training.step import TrainState, take
 from gmmae.workloads.interface import Samples
 
@@ -74,7 +74,7 @@ class Norms(NamedTuple):
     of_batch: list[float]  # of their mean gradient
 
 
-def gradient_norms(setup: Setup, like: TrainState) -> Callable[[TrainState], Norms]:
+def gradient_norms(setup: TrainSetup, like: TrainState) -> Callable[[TrainState], Norms]:
     """A program for the norms that the noise scale is computed from, at a state of a run, on the host.
 
     Args:

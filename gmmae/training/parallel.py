@@ -1,8 +1,13 @@
-"""Devices: the only module that calls `pmap` or names its axis.
+"""Devices and means over them: the only module that calls `pmap` or names its axis.
 
-State and data set are replicated, an epoch's indices and weights are sharded, gradients and losses are averaged, by `pmean` or
-exactly. `pmap` is in maintenance mode, and since JAX 0.8 it is `jit(shard_map)` underneath: with `in_axes` and
-`out_axes` None, replicated arrays go in and come out whole, without a leading device axis and without copies.
+State and data set are replicated. An epoch's indices and weights are sharded. Gradients and losses are averaged, by `pmean` or
+by `exact_mean`. Since JAX 0.8 `pmap` is `jit(shard_map)` underneath. With `in_axes` and `out_axes` None, replicated arrays go in
+and come out whole, without a leading device axis and without copies.
+
+`exact_mean` has the same bits however many devices share a batch. Floating-point addition is not associative, so the order is
+fixed: consecutive pairs. A compiler that sees how often a loop runs unrolls it, fuses it with the rest, and rounds otherwise. So
+the number of passes is an argument of the program. The code that computes a term, and the code that adds two, are then the same
+for one device with all terms and for many with one each.
 """
 
 from collections.abc import Callable
@@ -18,9 +23,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Int32, PyTree
 
 from gmmae.system.errors import InputError
-from gmmae.training.reduction import OfBatch, in_parts, repeat, tree_sum
+from gmmae.training.step import B, BatchFunction, T
 
 AXIS = "devices"
+Vector = Float[Array, " size"]
 
 DETERMINISTIC: dict[str, str | bool] = {
     "xla_gpu_deterministic_ops": True,
@@ -34,46 +40,65 @@ program that was compiled without one. Older versions of JAX keep their Triton k
 """
 
 
-def pmean(function: OfBatch, samples: Array, weights: Array, *, parts: int = 1) -> Any:
-    """The mean over devices of a function's value at the samples of each, added in whatever order is fast.
+def accumulate_micro_batches(
+    function: BatchFunction[B, T], batch: B, weights: Float[Array, " samples"], micro_batches: int = 1
+) -> T:
+    """Returns the sum of a function's values at equal parts of a batch, computed one after the other to bound memory."""
+    if micro_batches == 1:
+        return function(batch, weights)
+    parts = jax.tree.map(lambda leaf: leaf.reshape(micro_batches, -1, *leaf.shape[1:]), (batch, weights))
+    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(function, batch, weights))
+
+    def add(total: T, part: tuple[B, Array]) -> tuple[T, None]:
+        return jax.tree.map(jnp.add, total, function(*part)), None
+
+    return lax.scan(add, zero, parts)[0]
+
+
+def pmean(
+    function: BatchFunction[B, T], batch: B, weights: Array, shard_range: Array | None = None, *, micro_batches: int = 1
+) -> T:
+    """Returns the mean over devices of a function of each device's batch, added in whatever order is fast.
 
     This and `exact_mean` are for use inside a function given to `Devices.compile`.
     """
-    mean = in_parts(function, samples, weights, parts=parts)
+    local = accumulate_micro_batches(function, batch, weights, micro_batches)
     if lax.axis_size(AXIS) == 1:
-        return mean
-    # One operation for all arrays: each one is a meeting of all devices, which takes longer than its bytes do.
+        return local
+    # One operation for all arrays: each operation synchronises all devices, which takes longer than its bytes do.
     with jax.named_scope("reduction"):
-        vector, unravel = ravel_pytree(mean)
+        vector, unravel = ravel_pytree(local)
         return unravel(lax.pmean(vector, AXIS))
 
 
 def exact_mean(
-    function: OfBatch,
-    samples: Int[Array, "shards shard_batch"],
-    weights: Float[Array, "shards shard_batch"],
-    *,
-    part: Int[Array, "2"],
-) -> Any:
-    """The mean over shards of a function's value at each, with the same bits on any number of devices.
+    function: BatchFunction[B, T], batch: B, weights: Float[Array, "shards shard_batch"], shard_range: Int[Array, "2"] | None
+) -> T:
+    """Returns the mean over shards of a function's value at each, with the same bits on any number of devices.
 
-    One binary tree over the shards in their order: each device adds those of its part; then devices that are 1, 2, 4, … apart
-    exchange their sums. `a + b` is `b + a` to the last bit, so all devices end with the same.
+    Values are added as one binary tree over the shards in their order. Each device adds those of its range. Then devices that
+    are 1, 2, 4, … apart exchange their sums. `a + b` is `b + a` to the last bit, so all devices end with the same.
 
     Args:
       function: of one shard.
-      samples, weights: all shards, a power of two, on every device.
-      part: this device's first shard and number of shards, from `parts`.
+      batch: all shards, a power of two, on every device; the shards are the leading axis of every array.
+      weights: of the same shape.
+      shard_range: this device's first shard and number of shards, from `Devices.shard_ranges`.
     """
-    first, count = part
-    shards, devices = len(samples), lax.axis_size(AXIS)
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(function, samples[0], weights[0]))
+    assert shard_range is not None, "the exact mean is over shards"
+    first, count = shard_range
+    shards, devices = len(weights), lax.axis_size(AXIS)
+
+    def shard(number: Int[Array, ""] | int) -> tuple[B, Array]:
+        return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, number, keepdims=False), (batch, weights))
+
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(lambda: function(*shard(0))))
     _, unravel = ravel_pytree(zeros)
 
-    def term(shard: Int[Array, ""]) -> Float[Array, " size"]:
-        return ravel_pytree(function(*(lax.dynamic_index_in_dim(x, shard, keepdims=False) for x in (samples, weights))))[0]
+    def term(number: Int[Array, ""]) -> Vector:
+        return ravel_pytree(function(*shard(number)))[0]
 
-    def across(total: Float[Array, " size"]) -> Float[Array, " size"]:
+    def across(total: Vector) -> Vector:
         for level in range(devices.bit_length() - 1):
             total += lax.ppermute(total, AXIS, [(i, i ^ 1 << level) for i in range(devices)])
         return total
@@ -82,6 +107,47 @@ def exact_mean(
     if devices > 1:
         total = repeat(across, total, jnp.minimum(count, 1))  # once, but the compiler does not know
     return unravel(total / shards)
+
+
+def tree_sum(term: Callable[[Int[Array, ""]], Vector], first: Int[Array, ""], count: Int[Array, ""], most: int) -> Vector:
+    """Returns `term(first) + … + term(first + count - 1)`, added in consecutive pairs, then in pairs of those sums, and so on.
+
+    A binary counter: after term i every level whose bit in i is one is complete and is carried on. It keeps
+    `log2(most) + 1` vectors.
+
+    Args:
+      term: of an index.
+      first: the first index.
+      count: how many, a power of two. Both must be unknown when the program is compiled.
+      most: the largest `count`.
+    """
+    like = jax.eval_shape(term, first)
+    subtotals = jnp.zeros((most.bit_length(), *like.shape), like.dtype)
+
+    def push(carry: tuple[Array, Vector, Array]) -> tuple[Array, Vector, Array]:
+        i, _, subtotals = carry
+
+        def complete(state: tuple[Array, Vector]) -> Array:
+            return (i >> state[0]) & 1 == 1
+
+        def merge(state: tuple[Array, Vector]) -> tuple[Array, Vector]:
+            level, total = state
+            return level + 1, lax.dynamic_index_in_dim(subtotals, level, keepdims=False) + total
+
+        level, total = lax.while_loop(complete, merge, (jnp.int32(0), term(first + i)))
+        return i + 1, total, lax.dynamic_update_index_in_dim(subtotals, total, level, 0)
+
+    return lax.while_loop(lambda carry: carry[0] < count, push, (jnp.int32(0), subtotals[0], subtotals))[1]
+
+
+def repeat(function: Callable[[Vector], Vector], value: Vector, times: Int[Array, ""]) -> Vector:
+    """Applies a function `times` times.
+
+    Where the number is unknown to the compiler, nothing is fused into the function or out of it.
+    """
+    return lax.while_loop(
+        lambda carry: carry[0] < times, lambda carry: (carry[0] + 1, function(carry[1])), (jnp.int32(0), value)
+    )[1]
 
 
 @dataclass(frozen=True)
@@ -139,8 +205,8 @@ class Devices:
 
         return jax.tree.map(place, tree)  # device_put would compare the arrays of all processes, over the network
 
-    def parts(self, shards: int) -> Int32[np.ndarray, "devices 2"]:
-        """For `exact_mean`: the first shard and the number of shards of each device."""
+    def shard_ranges(self, shards: int) -> Int32[np.ndarray, "devices 2"]:
+        """Returns the first shard and the number of shards of each device, for `exact_mean`."""
         share = shards // self.count
         return np.array([(i * share, share) for i in range(self.count)], np.int32)
 

@@ -1,4 +1,4 @@
-"""Everything that a run writes while it goes on, besides its checkpoints: history, record, snapshots and the board."""
+"""The files that a run writes while it goes on, besides its checkpoints: history, record, snapshots and TensorBoard's."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -14,45 +14,49 @@ from gmmae.training.workdir import WorkDir
 from gmmae.workloads.interface import Events
 
 
-class Journal:
-    """What the loop tells of a run's course, in a work directory; methods raise `StorageError` where it cannot be written."""
+class RunLogger:
+    """Writes a run's progress into its work directory; methods raise `StorageError` where it cannot be written."""
 
-    def __init__(self, workdir: WorkDir, board: TensorBoard):
-        self._workdir, self._board = workdir, board
+    def __init__(self, workdir: WorkDir, tensorboard: TensorBoard):
+        self._workdir, self._tensorboard = workdir, tensorboard
 
     def begin(self, history: Sequence[Epoch], metrics: Sequence[str]) -> None:
-        """Writes the history anew: rows that no checkpoint has are dropped. The board takes up its last row again."""
+        """Writes the history again without the rows that no checkpoint has. TensorBoard gets its last row again."""
         with self._storage():
             write_history(self._workdir.history, history, metrics)
             for row in history[-1:]:
-                self._board.epoch(row)
+                self._tensorboard.epoch(row)
 
     def epoch(self, row: Epoch) -> None:
+        """Appends a row to the history."""
         with self._storage():
             with self._workdir.history.open("a", encoding="utf-8") as file:
                 file.write(history_line(row) + "\n")
-            self._board.epoch(row)
+            self._tensorboard.epoch(row)
 
     def events(self, epoch: int, events: Events) -> None:
+        """Writes a workload's events for TensorBoard."""
         with self._storage():
-            self._board.events(epoch, events)
+            self._tensorboard.events(epoch, events)
 
     def snapshot(self, epoch: int, val_loss: float, arrays: Mapping[str, np.ndarray]) -> None:
+        """Writes the arrays of the shown validation samples."""
         with self._storage():
-            place = self._workdir.snapshots / f"epoch_{epoch:06d}.npz"
-            facts = {"epoch": np.int64(epoch), "val_loss": np.float64(val_loss)}
-            with whole_file(place) as part, part.open("wb") as file:
-                np.savez_compressed(file, **facts, **arrays)  # pyright: ignore[reportArgumentType]
+            path = self._workdir.snapshots / f"epoch_{epoch:06d}.npz"
+            scalars = {"epoch": np.int64(epoch), "val_loss": np.float64(val_loss)}
+            with whole_file(path) as part, part.open("wb") as file:
+                np.savez_compressed(file, **scalars, **arrays)  # pyright: ignore[reportArgumentType]
 
     def record(self, record: Record) -> None:
+        """Writes the record."""
         with self._storage():
             write_text(self._workdir.record, to_json(record))
 
     def end(self, record: Record) -> None:
-        """The record once more, for the board, which is closed."""
+        """Writes the result for TensorBoard and closes its file."""
         with self._storage():
-            self._board.result(record)
-            self._board.close()
+            self._tensorboard.result(record)
+            self._tensorboard.close()
 
     def _storage(self) -> AbstractContextManager[None]:
         return storage(self._workdir.root)
@@ -60,7 +64,7 @@ class Journal:
 
 @contextmanager
 def storage(place: Path) -> Iterator[None]:
-    """Within it, an error of the system is a `StorageError` about the work directory, and about that place in it."""
+    """Turns an error of the file system into a `StorageError` about the work directory and the file."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What is known of a run before its first epoch: for the record, and in words for the person who started it."""
+"""The facts of a run before its first epoch: its record, the start table, and checks against an earlier part of the run."""
 
 import os
 from collections.abc import Mapping
@@ -8,19 +8,19 @@ import jax
 
 from gmmae.config.schema import Config, StopConfig
 from gmmae.scaling.identity import run_id
-from gmmae.scaling.strategies import rate_text
+from gmmae.scaling.strategies import learning_rate_text
 from gmmae.system import nvidia
 from gmmae.system.environment import cores
 from gmmae.system.errors import InputError
 from gmmae.system.provenance import git_commit, machine, versions
-from gmmae.training.compilation import Setup, parameter_count
+from gmmae.training.compilation import TrainSetup, parameter_count
 from gmmae.training.records import Record
 from gmmae.training.step import TrainState
 
 
-def new_record(setup: Setup, state: TrainState) -> Record:
-    """The record of a run that has not begun."""
-    config, devices, plan = setup.config, setup.devices, setup.arm_plan
+def new_record(setup: TrainSetup, state: TrainState) -> Record:
+    """Returns the record of a run that has not begun."""
+    config, devices, plan = setup.config, setup.devices, setup.strategy_plan
     return Record(
         run_id=run_id(config),
         arm=config.arm,
@@ -36,7 +36,7 @@ def new_record(setup: Setup, state: TrainState) -> Record:
         device_batch=plan.device_batch,
         padding=plan.padding,
         steps_per_epoch=plan.steps,
-        learning_rate=setup.strategy.rates.peak,
+        learning_rate=setup.strategy.learning_rate.peak,
         parameters=parameter_count(state.params),
         train_samples=plan.samples,
         validation_samples=setup.eval_plan.samples,
@@ -49,29 +49,30 @@ def new_record(setup: Setup, state: TrainState) -> Record:
     )
 
 
-def require_same_path(earlier: Record | None, now: Record) -> None:
-    """Refuses to go on with a run on devices that would change what its steps compute.
+def require_same_optimization(earlier: Record | None, now: Record) -> None:
+    """Refuses to resume a run on devices that would change its optimisation.
 
-    An arm whose batch follows the number of devices may be asked for "all there are": the configuration is the same then.
+    A strategy whose batch follows the number of devices may be run on "all devices". The configuration is then the same on
+    another number.
 
     Raises:
       InputError: global batch or learning rate differ from the earlier part of the run.
     """
     if earlier is None or (earlier.global_batch, earlier.learning_rate) == (now.global_batch, now.learning_rate):
         return
-    mend = "use as many devices as before, or" if earlier.devices != now.devices else "another version's rule chose them:"
+    remedy = "use as many devices as before, or" if earlier.devices != now.devices else "another version's rule chose them:"
     raise InputError(
         f"a resumed run of arm {now.arm} must keep its global batch and learning rate, {earlier.global_batch} and "
         f"{earlier.learning_rate:g} on {earlier.devices} devices; got {now.global_batch} and {now.learning_rate:g} on "
-        f"{now.devices}: {mend} give another workdir"
+        f"{now.devices}: {remedy} give another workdir"
     )
 
 
 def require_metric(stop: StopConfig, validation: Mapping[str, float]) -> None:
-    """Refuses to watch a metric that the workload does not have.
+    """Refuses a monitored metric that the workload does not have.
 
     Raises:
-      InputError: likewise.
+      InputError: the validation does not give this metric.
     """
     if stop.metric not in validation:
         raise InputError(
@@ -80,12 +81,12 @@ def require_metric(stop: StopConfig, validation: Mapping[str, float]) -> None:
 
 
 def require_checkpoint(earlier: Record | None, found: bool, folder: Path) -> None:
-    """Refuses to begin again in silence what was asked to go on.
+    """Refuses to begin a run again that should be resumed.
 
     Args:
       earlier: the record of the run so far.
-      found: a checkpoint has been read.
-      folder: where they are.
+      found: whether a checkpoint has been read.
+      folder: of the checkpoints.
 
     Raises:
       InputError: the run has epochs behind it, and no checkpoint.
@@ -99,7 +100,7 @@ def require_checkpoint(earlier: Record | None, found: bool, folder: Path) -> Non
 
 
 def resume_warnings(config: Config, earlier: Record | None, now: Record) -> list[str]:
-    """Lines that say why a resumed run with the exact reduction may not have the bits of one that nobody interrupted."""
+    """Returns warnings that a resumed run with the exact reduction may have other bits than an uninterrupted one."""
     if earlier is None or not config.parallel.exact:
         return []
     found = {"the device": (earlier.device_kind, now.device_kind)}
@@ -108,15 +109,16 @@ def resume_warnings(config: Config, earlier: Record | None, now: Record) -> list
     return [f"warning: bits may differ from those of one run throughout: {', '.join(differing)}"] if differing else []
 
 
-def facts(setup: Setup, record: Record, root: Path, done: int) -> dict[str, str]:
-    """The start-up table: names and values in words.
+def run_summary(setup: TrainSetup, record: Record, root: Path, done: int) -> dict[str, str]:
+    """Returns the start table: names and values in words.
 
     Args:
-      setup, record: of the run.
+      setup: of the run.
+      record: of the run.
       root: its work directory.
       done: epochs that an earlier process has finished.
     """
-    config, plan, stop = setup.config, setup.arm_plan, setup.config.stop
+    config, plan, stop = setup.config, setup.strategy_plan, setup.config.stop
     return {
         "run": f"{record.run_id} in {root}" + (f", resumed after epoch {done}" if done else ""),
         "arm": f"{config.arm}, seed {config.seed}",
@@ -124,7 +126,7 @@ def facts(setup: Setup, record: Record, root: Path, done: int) -> dict[str, str]
         **_gpu_text(setup),
         "global batch": _batch_text(setup),
         **_reduction_text(setup),
-        "learning rate": rate_text(setup.strategy.rates, config.optim.learning_rate),
+        "learning rate": learning_rate_text(setup.strategy.learning_rate, config.optim.learning_rate),
         "steps per epoch": f"{plan.steps}"
         + (f", the last of {plan.counts[-1]} samples" if plan.counts[-1] != plan.batch else ""),
         "parameters": f"{record.parameters:,}" + _origin_text(record),
@@ -143,14 +145,14 @@ def _origin_text(record: Record) -> str:
     return f", at first the best of {origin['run']}, of its epoch {origin['epoch']}" if origin else ""
 
 
-def _data_text(setup: Setup, record: Record) -> str:
+def _data_text(setup: TrainSetup, record: Record) -> str:
     leaves = jax.tree.leaves(setup.workload.data.train)
     shapes = ", ".join("×".join(map(str, leaf.shape[1:])) or "one number" for leaf in leaves)
     about = f"{setup.workload.about}, " if setup.workload.about else ""
     return f"{about}{record.train_samples} for training and {record.validation_samples} for validation, each {shapes}"
 
 
-def _devices_text(setup: Setup, record: Record) -> str:
+def _devices_text(setup: TrainSetup, record: Record) -> str:
     count = setup.devices.count
     real = f"{count} × {record.device_kind}"
     a_core = record.oversubscribed and record.processes == 1 and count <= cores()
@@ -161,18 +163,18 @@ def _devices_text(setup: Setup, record: Record) -> str:
     return f"{real}, one a core" if a_core else f"{real}{shared}"
 
 
-def _gpu_text(setup: Setup) -> dict[str, str]:
+def _gpu_text(setup: TrainSetup) -> dict[str, str]:
     line = nvidia.unused(setup.devices.platform, os.environ)
     return {"GPU": line} if line else {}
 
 
-def _batch_text(setup: Setup) -> str:
-    plan = setup.arm_plan
+def _batch_text(setup: TrainSetup) -> str:
+    plan = setup.strategy_plan
     padding = f", {plan.padding} of the slots padded" if plan.padding else ", no padding"
     return f"{setup.strategy.batch_text()} = {plan.devices} × {plan.device_batch} a device{padding}"
 
 
-def _reduction_text(setup: Setup) -> dict[str, str]:
+def _reduction_text(setup: TrainSetup) -> dict[str, str]:
     if not setup.config.parallel.exact:
         return {}
     plan = setup.train_plan

@@ -1,12 +1,13 @@
-"""The training step, the epoch and the evaluation as pure functions of one device's shard.
+"""A training step, an epoch and a validation as pure functions of one device's arguments.
 
-`average` is the mean over devices, given by `gmmae.training.parallel`; by default there is one device, and the same functions
-are the sequential algorithm. Weights come from `gmmae.scaling.batches`.
+`mean` averages over the devices. `gmmae.training.parallel` has two of them, `pmean` and `exact_mean`. The default is for one
+device, and makes the same functions the sequential algorithm. Weights come from `gmmae.scaling.batches`.
 """
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -16,16 +17,30 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from gmmae.models.losses import weighted_sum
-from gmmae.training.reduction import OfBatch, in_parts
 from gmmae.workloads.interface import Params, PerSample, Samples
 
-Average = Callable[[OfBatch, Array, Array], Any]
+T = TypeVar("T")
+B = TypeVar("B")
+BatchFunction = Callable[[B, Array], T]
+"""`(batch, weights) -> arrays`, a weighted sum over the samples of a batch."""
 Losses = Callable[[Params, Samples, Array | None], Array]
-Keys = Callable[[Array], Array | None]
+"""`(parameters, samples, keys) -> one loss for each sample`."""
+Indices = Int[Array, "steps *device_batch"]
+Weights = Float[Array, "steps *device_batch"]
 
 
-def no_keys(index: Array) -> None:
-    """For losses that draw nothing."""
+@runtime_checkable
+class Mean(Protocol):
+    """Averages a function of a device's batch over all devices."""
+
+    def __call__(self, function: BatchFunction[B, T], batch: B, weights: Array, shard_range: Array | None) -> T:
+        """Returns the mean of `function(batch, weights)`; `shard_range` is as in `parallel.exact_mean`."""
+        ...
+
+
+def on_one_device(function: BatchFunction[B, T], batch: B, weights: Array, shard_range: Array | None = None) -> T:
+    """Returns the value of the function, because there is only one device to average over."""
+    return function(batch, weights)
 
 
 class TrainState(NamedTuple):
@@ -35,23 +50,44 @@ class TrainState(NamedTuple):
     opt_state: optax.OptState
 
 
+class Batch(NamedTuple):
+    """One device's samples of a step, and a random key for each; no keys where the losses draw nothing."""
+
+    samples: Samples
+    keys: Array | None = None
+
+
 def take(samples: Samples, index: Int[Array | np.ndarray, "*batch"]) -> Samples:
-    """The samples at `index`."""
+    """Returns the samples at these positions of the data set."""
     return jax.tree.map(lambda array: array[index], samples)
+
+
+def sample_keys(epoch_key: Array, index: Int[Array, "*batch"]) -> Array:
+    """Returns a random key for each sample, which depends on the epoch and the sample's position in the data set only."""
+    keys = jax.vmap(lambda sample: jax.random.fold_in(epoch_key, sample))(index.ravel())
+    return keys.reshape(index.shape)
 
 
 def adam(
     learning_rate: optax.Schedule, *, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, clip_norm: float = 0.0
 ) -> optax.GradientTransformation:
-    """Adam (Kingma and Ba, arXiv:1412.6980) on a schedule, after clipping by global norm where `clip_norm` is positive."""
+    """Returns Adam (Kingma and Ba, arXiv:1412.6980) on a schedule.
+
+    Args:
+      learning_rate: by the number of the step, from 0.
+      beta1: decay of the first moment.
+      beta2: decay of the second moment.
+      epsilon: added to the root of the second moment.
+      clip_norm: largest global norm of the gradient that Adam gets; 0 does not clip.
+    """
     update = _adam(learning_rate, beta1, beta2, epsilon)
     return optax.chain(optax.clip_by_global_norm(clip_norm), update) if clip_norm else update
 
 
 def _adam(learning_rate: optax.Schedule, beta1: float, beta2: float, epsilon: float) -> optax.GradientTransformation:
-    """optax's, but for `1 - βᵗ`, which cancels in float32: its first steps are 1e-5 off, and losses after them 1e-4.
+    """Returns optax's Adam with another `1 - βᵗ`, which cancels in float32.
 
-    Rate and moments share one count of the steps.
+    optax's first steps are 1e-5 off, and the losses after them 1e-4. Learning rate and moments share one count of the steps.
     """
     moments = optax.scale_by_adam(beta1, beta2, epsilon)
     logs = [math.log(beta) if beta else -math.inf for beta in (beta1, beta2)]
@@ -72,82 +108,115 @@ def _adam(learning_rate: optax.Schedule, beta1: float, beta2: float, epsilon: fl
 
 def train_step(
     state: TrainState,
-    samples: Samples,
+    batch: Batch,
     weights: Float[Array, "*samples"],
     *,
-    losses: Callable[[Params, Samples], Array],
+    losses: Losses,
     optimizer: optax.GradientTransformation,
-    average: Average = in_parts,
+    mean: Mean = on_one_device,
+    shard_range: Int[Array, "2"] | None = None,
 ) -> tuple[TrainState, Float[Array, ""]]:
-    """One synchronous data-parallel step (Eq. 2): local gradient of the weighted sum, mean over devices, update.
+    """Takes one synchronous data-parallel step (Eq. 2): local gradient of the weighted sum, mean over devices, update.
 
     Args:
       state: equal on all devices, and so is the state returned.
-      samples: this device's samples, as `losses` takes them.
-      weights: as in `gmmae.scaling.batches.Shards`.
-      losses: `(params, samples) -> one loss a sample`.
+      batch: this device's samples.
+      weights: of the samples, as in `gmmae.scaling.batches.ShardedIndices`.
+      losses: give one loss for each sample.
       optimizer: an optax transformation.
-      average: `(function, samples, weights) -> ` the mean over devices of the function's value at the samples of each.
+      mean: averages loss and gradient over the devices.
+      shard_range: for `parallel.exact_mean`.
 
     Returns:
       The new state and the mean loss over the step's real samples of all devices, before the update.
     """
 
-    def loss_and_gradient(samples: Samples, weights: Array) -> tuple[Float[Array, ""], Params]:
-        return jax.value_and_grad(lambda params: weighted_sum(losses(params, samples), weights))(state.params)
+    def loss_and_gradient(batch: Batch, weights: Array) -> tuple[Float[Array, ""], Params]:
+        def loss(params: Params) -> Float[Array, ""]:
+            return weighted_sum(losses(params, batch.samples, batch.keys), weights)
 
-    loss, gradient = average(loss_and_gradient, samples, weights)
+        return jax.value_and_grad(loss)(state.params)
+
+    loss, gradient = mean(loss_and_gradient, batch, weights, shard_range)
     with jax.named_scope("optimiser"):
         updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
         return TrainState(optax.apply_updates(state.params, updates), opt_state), loss
 
 
-def train_epoch(
-    state: TrainState,
-    samples: Samples,
-    indices: Int[Array, "steps *device_batch"],
-    weights: Float[Array, "steps *device_batch"],
-    *,
-    losses: Losses,
-    keys: Keys = no_keys,
-    optimizer: optax.GradientTransformation,
-    average: Average = in_parts,
-) -> tuple[TrainState, Float[Array, " steps"]]:
-    """A scan of `train_step` over the epoch's steps; the data set stays on the device and is gathered from.
+TrainEpoch = Callable[
+    [TrainState, Samples, Int[Array, ""], Indices, Weights, Int[Array, "2"] | None], tuple[TrainState, Float[Array, " steps"]]
+]
+
+
+def make_train_epoch(
+    losses: Losses, optimizer: optax.GradientTransformation, seed: int = 0, mean: Mean = on_one_device
+) -> TrainEpoch:
+    """Returns a function that scans `train_step` over an epoch.
 
     Args:
-      state: equal on all devices.
-      samples: the whole training set, a pytree of arrays.
-      indices, weights: this device's part of `gmmae.scaling.batches.Shards`.
-      losses: as `gmmae.workloads.interface.Workload.losses`.
-      keys: `index -> one random key for each`, or None.
-      optimizer, average: as in `train_step`.
-
-    Returns:
-      The new state and the mean loss of each step.
+      losses: give one loss for each sample.
+      optimizer: an optax transformation.
+      seed: of the samples' random keys.
+      mean: averages loss and gradient over the devices.
     """
 
-    def of_index(params: Params, index: Array) -> Array:
-        return losses(params, take(samples, index), keys(index))
+    def train_epoch(
+        state: TrainState,
+        samples: Samples,
+        epoch: Int[Array, ""],
+        indices: Indices,
+        weights: Weights,
+        shard_range: Int[Array, "2"] | None = None,
+    ) -> tuple[TrainState, Float[Array, " steps"]]:
+        """Returns the state after an epoch and the mean loss of each step.
 
-    def body(carry: TrainState, shard: tuple[Array, Array]) -> tuple[TrainState, Array]:
-        return train_step(carry, *shard, losses=of_index, optimizer=optimizer, average=average)
+        Args:
+          state: equal on all devices.
+          samples: the whole training set, a pytree of arrays that stays on the device.
+          epoch: its number.
+          indices: this device's part of `gmmae.scaling.batches.ShardedIndices`.
+          weights: of the same.
+          shard_range: for `parallel.exact_mean`.
+        """
+        epoch_key = jax.random.fold_in(jax.random.key(seed), epoch)
+        step = partial(train_step, losses=losses, optimizer=optimizer, mean=mean, shard_range=shard_range)
 
-    return lax.scan(body, state, (indices, weights))
+        def body(state: TrainState, of_step: tuple[Array, Array]) -> tuple[TrainState, Array]:
+            index, weights = of_step
+            return step(state, Batch(take(samples, index), sample_keys(epoch_key, index)), weights)
+
+        return lax.scan(body, state, (indices, weights))
+
+    return train_epoch
 
 
 def evaluate(
     params: Params,
     samples: Samples,
-    indices: Int[Array, "steps *device_batch"],
-    weights: Float[Array, "steps *device_batch"],
+    indices: Indices,
+    weights: Weights,
+    shard_range: Int[Array, "2"] | None = None,
     *,
     values: Callable[[Params, Samples], PerSample],
-    average: Average = in_parts,
+    mean: Mean = on_one_device,
 ) -> dict[str, Float[Array, " steps"]]:
-    """The mean of each step's real samples, by name; `values` gives one value a sample. Other arguments as in `train_epoch`."""
+    """Returns the mean of each step's real samples, by name.
 
-    def means(index: Array, weight: Array) -> dict[str, Array]:
-        return {name: weighted_sum(each, weight) for name, each in values(params, take(samples, index)).items()}
+    Args:
+      params: equal on all devices.
+      samples: the whole data set, a pytree of arrays.
+      indices: as in `make_train_epoch`.
+      weights: as in `make_train_epoch`.
+      shard_range: for `parallel.exact_mean`.
+      values: give one value for each sample, by name.
+      mean: averages over the devices.
+    """
 
-    return lax.scan(lambda _, shard: (None, average(means, *shard)), None, (indices, weights))[1]
+    def sums(samples: Samples, weights: Array) -> dict[str, Array]:
+        return {name: weighted_sum(value, weights) for name, value in values(params, samples).items()}
+
+    def body(_: None, of_step: tuple[Array, Array]) -> tuple[None, dict[str, Array]]:
+        index, weights = of_step
+        return None, mean(sums, take(samples, index), weights, shard_range)
+
+    return lax.scan(body, None, (indices, weights))[1]

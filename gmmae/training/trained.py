@@ -139,7 +139,7 @@ class Trained(NamedTuple):
 
         total, found = count(samples), []
         batch = min(total, compilation.EVAL_DEVICE_BATCH)
-        with compilation.arithmetic(self.config):
+        with compilation.precision_context(self.config):
             params, samples = jax.device_put(self.params), compilation.cast(self.config, samples)
             program = jax.jit(function).lower(params, take(samples, np.arange(batch)), *more)
             if total > batch:

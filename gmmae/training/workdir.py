@@ -2,19 +2,18 @@
 
 import json
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gmmae.config.schema import Config, StopConfig, defaults, flatten
+from gmmae.config.schema import Config, defaults, flatten
 from gmmae.config.toml import flatten_table, to_toml
 from gmmae.scaling.identity import determining
-from gmmae.system import json_files, locks, stop_reasons
+from gmmae.system import json_files, locks
 from gmmae.system.errors import InputError
 from gmmae.system.files import remove_empty, write_text
-from gmmae.training import stopping
 from gmmae.training.records import Epoch, Record, from_plain, read_history
 
 
@@ -55,24 +54,6 @@ class WorkDir:
         """Whether a run has done something here that would be lost."""
         rows = len(self.history.read_bytes().splitlines()[:2]) - 1 if self.history.is_file() else 0  # below the head
         return rows > 0 or (self.checkpoints.is_dir() and any(self.checkpoints.iterdir()))
-
-
-def finished(record: Record, stop: StopConfig, history: Sequence[Epoch] = ()) -> bool:
-    """Whether a run has nothing left to do under these rules.
-
-    Args:
-      record: of the run.
-      stop: the rules, which may have changed since.
-      history: of the run, by which all of them are judged again; without it only the limits of epochs and time are.
-    """
-    reason, total_s = record.stop_reason, record.clocks.get("total_s", 0.0)
-    if reason is None or reason in stop_reasons.INTERRUPTED or not record.epochs or len(history) != record.epochs:
-        limits = {"max_epochs": stop.max_epochs, "time_limit_s": stop.time_limit_s}
-        return stopping.finished(reason, record.epochs, total_s, **limits)
-    course = stopping.Course(stop)
-    for row in history:
-        course.add(row)
-    return course.stop_reason([history[-1].train_loss], total_s) == reason
 
 
 @contextmanager

@@ -333,7 +333,7 @@ def test_a_base_may_be_named_and_may_be_missing(toml):
 @pytest.fixture
 def own_workload(tmp_path, monkeypatch):
     """A file with the nodules and an arm of its own."""
-    monkeypatch.setitem(strategies.ARMS, "own-root", strategies.ARMS["sqrt"])  # taken away again afterwards
+    monkeypatch.setitem(strategies.STRATEGIES, "own-root", strategies.STRATEGIES["sqrt"])  # taken away again afterwards
     path = tmp_path / "mine.py"
     path.write_text("from gmmae.scaling.strategies import ARMS, Arm, batch_a_device\n"
                     "from gmmae.workloads.nodules import Config, build\n"

@@ -149,7 +149,7 @@ def test_the_printed_option_gives_the_planned_batches(measured, tmp_path, capsys
     (batches,) = re.findall(r"--optim\.best-batches ([\d ]+)", out)
     optim = OptimConfig(base_batch=8, best_batches=tuple(map(int, batches.split())))
     for n, cell in cells(tmp_path, "best-batch").items():
-        assert strategies.follow("best-batch", optim, n, 100).global_batch == cell["batch"]
+        assert strategies.resolve("best-batch", optim, n, 100).global_batch == cell["batch"]
 
 
 def test_the_times_of_one_device_are_not_called_those_of_another(measured, tmp_path, capsys):
@@ -193,7 +193,7 @@ def test_speed_ups_that_are_not_recommended_are_marked_too(measured, tmp_path, c
     found = read(tmp_path)["clusters"]["H200, NVLink, 400 Gb/s"]
     beyond = [cell for cell in found["cells"] if cell["speedup"] > 1.005 * cell["devices"]]
     assert any((cell["arm"], cell["devices"]) != (found["best"]["arm"], found["best"]["devices"]) for cell in beyond)
-    rows = [line.split() for line in out.splitlines() if line.split()[:1] and line.split()[0] in strategies.ARMS]
+    rows = [line.split() for line in out.splitlines() if line.split()[:1] and line.split()[0] in strategies.STRATEGIES]
     marked = {(row[0], int(row[1])) for row in rows if row[-3][-1] in "‡§"}
     assert marked == {(cell["arm"], cell["devices"]) for cell in beyond}
 

@@ -6,7 +6,7 @@ from unittest import mock
 import pytest
 
 from gmmae.cli.words import as_words
-from gmmae.scaling.strategies import ARMS
+from gmmae.scaling.strategies import STRATEGIES
 from gmmae.workloads import registry
 from tests.documents.programs import OTHERS, Wrong, check, modules, named, options
 from tests.documents.reading import PROGRAM, ROOT, Said, backticks, blocks, docstrings, heads, messages, program
@@ -26,7 +26,7 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "my_sweep.toml").write_text('[run]\nworkload = "mine.py"\n', encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     registry.load.cache_clear()
-    with mock.patch.dict(ARMS):  # files of workloads add theirs when they are loaded
+    with mock.patch.dict(STRATEGIES):  # files of workloads add theirs when they are loaded
         yield
     registry.load.cache_clear()
 

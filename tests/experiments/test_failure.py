@@ -14,7 +14,7 @@ from gmmae.workloads.configuration import read_config
 @pytest.fixture
 def more_arms(monkeypatch):
     for name, arm in MORE.items():
-        monkeypatch.setitem(strategies.ARMS, name, arm)
+        monkeypatch.setitem(strategies.STRATEGIES, name, arm)
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,9 @@ SMOOTH = {"model__activation": "silu"}
 def course(config: Config, devices: tuple[Any, ...], epochs: int = 2) -> tuple[np.ndarray, list[np.ndarray]]:
     """Each step's loss, the validation's behind them, and the parameters at the end."""
     setup, found = compilation.prepare(config, Devices(devices)), []
-    with compilation.arithmetic(config):
+    with compilation.precision_context(config):
         state = setup.devices.replicate(compilation.initial_state(setup))
-        compiled = compilation.build(setup, state)
+        compiled = compilation.compile_programs(setup, state)
         for epoch in range(1, 1 + epochs):
             state, steps = compiled.train(state, epoch)
             found += [steps, [compiled.evaluate(state.params)["loss"]]]
@@ -58,7 +58,7 @@ def test_several_epochs_a_dispatch_are_as_many_epochs(gpus, tmp_path):
     for asked in (0, 1):
         display = Recorder()
         config = small(**SMOOTH, parallel__epochs_per_dispatch=asked, stop__max_epochs=9)
-        assert (compilation.prepare(config).most_epochs > 1) == (asked == 0)
+        assert (compilation.prepare(config).max_epochs_per_dispatch > 1) == (asked == 0)
         loop.run(config, tmp_path / str(asked), display)
         rows.append(losses(display.rows))
     np.testing.assert_allclose(rows[0], rows[1], rtol=1e-4)

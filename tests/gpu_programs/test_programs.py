@@ -34,9 +34,9 @@ def test_several_epochs_in_one_program_ask_the_host_once_an_epoch(monkeypatch):
     monkeypatch.setattr(Devices, "compile", lambda *given, **options: kept.append(real(*given, **options)))
     devices = topology("h100", 1, 1)
     setup = compilation.prepare(PAPER, devices)
-    assert setup.most_epochs == 10, "by default, on a GPU; checkpoints come every ten epochs"
-    with compilation.arithmetic(PAPER):
-        multi_epoch.block_program(setup, devices.replicate(compilation.blank_state(PAPER, setup.workload)), ["loss"])
+    assert setup.max_epochs_per_dispatch == 10, "by default, on a GPU; checkpoints come every ten epochs"
+    with compilation.precision_context(PAPER):
+        multi_epoch.compile_epochs(setup, devices.replicate(compilation.blank_state(PAPER, setup.workload)), ["loss"])
     [program] = kept
     text = hlo.parse(program.as_text())
     [_] = hlo.open_loops(text, text.entry)

@@ -15,7 +15,7 @@ import pytest
 from gmmae.config.schema import Config
 from gmmae.planner import measurements, prediction
 from gmmae.planner.trials import Trial
-from gmmae.scaling.batches import Plan
+from gmmae.scaling.batches import BatchPlan
 from gmmae.sweep import throughput
 from gmmae.sweep.throughput import Timing, Timings
 from gmmae.system import stop_reasons
@@ -60,29 +60,29 @@ class Laboratory:
         data = (np.arange(SAMPLES), np.arange(VALIDATION))
         return SimpleNamespace(
             workload=SimpleNamespace(data=data),
-            train_plan=Plan(SAMPLES, config.optim.base_batch, 1),
-            eval_plan=Plan(VALIDATION, VALIDATION, 1),
+            train_plan=BatchPlan(SAMPLES, config.optim.base_batch, 1),
+            eval_plan=BatchPlan(VALIDATION, VALIDATION, 1),
             devices=SimpleNamespace(kind="cpu"),
         )
 
     def run(self, config: Config, root, display) -> Record:
         workdir, batch = WorkDir(root), min(config.optim.base_batch, SAMPLES)
         workdir.root.mkdir(parents=True, exist_ok=True)
-        course = stopping.Course(config.stop)
+        monitor = stopping.StopMonitor(config.stop)
         for row in workdir.read_rows():
-            course.add(row)
-        reason = course.stop_reason([0.0], 0.0)
+            monitor.add(row)
+        reason = monitor.reason()
         while reason is None:
-            epoch = len(course.rows) + 1
+            epoch = len(monitor.rows) + 1
             try:
                 self.count(1)
             except KeyboardInterrupt:
                 reason = stop_reasons.SIGINT
                 break
-            course.add(row_of(epoch, batch))
-            reason = course.stop_reason([0.0], course.rows[-1].total_s)
-        write_history(workdir.history, course.rows)
-        record = dataclasses.replace(RECORD, stop_reason=reason, epochs=len(course.rows), global_batch=batch)
+            monitor.add(row_of(epoch, batch))
+            reason = monitor.reason()
+        write_history(workdir.history, monitor.rows)
+        record = dataclasses.replace(RECORD, stop_reason=reason, epochs=len(monitor.rows), global_batch=batch)
         record = dataclasses.replace(record, steps_per_epoch=math.ceil(SAMPLES / batch), device_batch=batch)
         workdir.record.write_text(to_json(record))
         return from_json(workdir.record.read_text())

@@ -37,7 +37,7 @@ def test_a_trial_is_the_run_s_first_steps(attempt):
     trial = attempt(1.0)
     config = small()
     setup = compilation.prepare(config)
-    with compilation.arithmetic(config):
+    with compilation.precision_context(config):
         state = setup.devices.replicate(compilation.initial_state(setup))
         train = compilation.train_program(setup, state)
         losses = []
@@ -69,7 +69,7 @@ def test_the_trial_waits_for_the_ramp():
 def test_gradient_norms_are_those_of_the_samples():
     config = small()
     setup = compilation.prepare(config)
-    with compilation.arithmetic(config):
+    with compilation.precision_context(config):
         state = compilation.initial_state(setup)
         second = jax.tree.map(lambda leaf: np.full_like(leaf, 0.01), state.params)
         adam_state = optax.tree_utils.tree_set(state.opt_state, nu=second, count=np.int32(1))

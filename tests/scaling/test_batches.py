@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gmmae.scaling.batches import epoch_order, plan, shards
+from gmmae.scaling.batches import epoch_order, plan_batches, shard_samples
 from gmmae.system.errors import InputError
 
 
@@ -11,7 +11,7 @@ from gmmae.system.errors import InputError
 def plans(draw):
     samples = draw(st.integers(1, 120))
     batch = draw(st.integers(1, 150))
-    return plan(samples, batch, draw(st.integers(1, min(batch, samples, 40))))
+    return plan_batches(samples, batch, draw(st.integers(1, min(batch, samples, 40))))
 
 
 def real(dealt, the_plan):
@@ -25,7 +25,7 @@ def real(dealt, the_plan):
 @given(plans(), st.integers(0, 5), st.integers(0, 5))
 def test_each_sample_is_real_once_in_the_order_of_the_epoch(the_plan, seed, epoch):
     order = epoch_order(seed, epoch, the_plan.samples)
-    dealt = shards(order, the_plan)
+    dealt = shard_samples(order, the_plan)
     assert dealt.indices.shape == dealt.weights.shape == (the_plan.devices, the_plan.steps, the_plan.device_batch)
     steps = real(dealt, the_plan)
     np.testing.assert_array_equal(np.concatenate(steps), order)
@@ -39,7 +39,7 @@ def test_the_mean_over_devices_of_weighted_sums_is_the_mean_over_the_real_sample
     """Eq. 2, for every step, the partial one too."""
     order = epoch_order(seed, 0, the_plan.samples)
     values = np.random.default_rng(seed).normal(size=the_plan.samples)
-    dealt = shards(order, the_plan)
+    dealt = shard_samples(order, the_plan)
     sums = (values[dealt.indices] * dealt.weights.astype(np.float64)).sum(-1)
     expected = [values[step].mean() for step in real(dealt, the_plan)]
     # A weight is rounded to float32, which is 6e-8 of it; the weighted terms are below 5 in size.
@@ -49,7 +49,7 @@ def test_the_mean_over_devices_of_weighted_sums_is_the_mean_over_the_real_sample
 @settings(max_examples=150, deadline=None)
 @given(plans())
 def test_padding_repeats_a_real_sample_of_its_step(the_plan):
-    dealt = shards(epoch_order(0, 0, the_plan.samples), the_plan)
+    dealt = shard_samples(epoch_order(0, 0, the_plan.samples), the_plan)
     for step, members in enumerate(real(dealt, the_plan)):
         assert set(dealt.indices[:, step].ravel()) == set(members)
         assert (dealt.weights[:, step] == 0).sum() == the_plan.devices * the_plan.device_batch - len(members)
@@ -58,7 +58,9 @@ def test_padding_repeats_a_real_sample_of_its_step(the_plan):
 @pytest.mark.parametrize("devices", [1, 2, 3, 7, 8, 31, 32])
 def test_a_step_has_the_same_samples_whatever_the_number_of_devices(devices):
     order = epoch_order(3, 4, 100)
-    for one, many in zip(*(real(shards(order, p), p) for p in (plan(100, 32, 1), plan(100, 32, devices))), strict=True):
+    for one, many in zip(
+        *(real(shard_samples(order, p), p) for p in (plan_batches(100, 32, 1), plan_batches(100, 32, devices))), strict=True
+    ):
         np.testing.assert_array_equal(one, many)
 
 
@@ -81,13 +83,13 @@ def test_the_order_changes_with_the_seed_and_the_epoch_and_with_nothing_else():
     ],
 )
 def test_plans_against_numbers_worked_by_hand(samples, batch, devices, steps, device_batch, padding, counts):
-    found = plan(samples, batch, devices)
+    found = plan_batches(samples, batch, devices)
     assert (found.steps, found.device_batch, found.padding) == (steps, device_batch, padding)
     assert found.counts.tolist() == counts
 
 
 def test_shards_against_a_plan_worked_by_hand():
-    dealt = shards(np.array([4, 2, 0, 1, 3], np.int32), plan(5, 3, 2))
+    dealt = shard_samples(np.array([4, 2, 0, 1, 3], np.int32), plan_batches(5, 3, 2))
     assert dealt.indices.tolist() == [[[4, 2], [1, 3]], [[0, 4], [1, 1]]]  # device, step, slot
     np.testing.assert_allclose(dealt.weights, [[[2 / 3, 2 / 3], [1, 1]], [[2 / 3, 0], [0, 0]]], rtol=1e-7)  # float32
 
@@ -96,4 +98,4 @@ def test_shards_against_a_plan_worked_by_hand():
 def test_more_devices_than_samples_in_a_step_are_refused(samples, batch, devices, most):
     message = rf"parallel\.devices must be at most the samples in a step, {most}; got {devices}: use fewer devices or a larger"
     with pytest.raises(InputError, match=message):
-        plan(samples, batch, devices)
+        plan_batches(samples, batch, devices)

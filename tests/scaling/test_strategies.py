@@ -3,7 +3,15 @@ from dataclasses import replace
 import pytest
 
 from gmmae.config.schema import OptimConfig
-from gmmae.scaling.strategies import ARMS, Adam, Path, Rates, Strategy, follow, rate_text
+from gmmae.scaling.strategies import (
+    STRATEGIES,
+    Adam,
+    LearningRateSpec,
+    OptimizationSetup,
+    ResolvedStrategy,
+    learning_rate_text,
+    resolve,
+)
 from gmmae.system.errors import InputError
 
 OPTIM = OptimConfig(learning_rate=0.001, base_batch=32, best_batches=(32, 50, 80), tuned_factors=(1.0, 1.5, 2.5))
@@ -22,18 +30,20 @@ BY_HAND = {
 }
 
 
-@pytest.mark.parametrize("name", ARMS)
+@pytest.mark.parametrize("name", STRATEGIES)
 def test_every_arms_batch_and_rate_against_numbers_worked_by_hand(name):
     batch, first, peak = BY_HAND[name]
-    found = follow(name, OPTIM, 4, LARGE)
+    found = resolve(name, OPTIM, 4, LARGE)
     assert (found.wanted_batch, found.global_batch) == (batch, batch)
-    assert (found.rates.first, found.rates.peak) == pytest.approx((first, peak))
-    assert found.rates.warmup_epochs == (5 if name.endswith("-warmup") else 0)
+    assert (found.learning_rate.first, found.learning_rate.peak) == pytest.approx((first, peak))
+    assert found.learning_rate.warmup_epochs == (5 if name.endswith("-warmup") else 0)
 
 
-@pytest.mark.parametrize("name", ARMS)
+@pytest.mark.parametrize("name", STRATEGIES)
 def test_every_arm_is_the_base_on_one_device(name):
-    assert follow(name, OPTIM, 1, LARGE) == Strategy(32, Path(32, Rates(0.001, 0.001, 0, (), 0.1), Adam(0.9, 0.999, 1e-8)))
+    assert resolve(name, OPTIM, 1, LARGE) == ResolvedStrategy(
+        32, OptimizationSetup(32, LearningRateSpec(0.001, 0.001, 0, (), 0.1), Adam(0.9, 0.999, 1e-8))
+    )
 
 
 # 574 / 32 = 17.9375, its square root 4.23527
@@ -49,20 +59,20 @@ CLIPPED = {
 @pytest.mark.parametrize("name", CLIPPED)
 def test_a_rate_follows_the_batch_that_is_really_taken(name):
     """32 devices ask for 1024 of 574 samples."""
-    found = follow(name, OPTIM, 32, 574)
+    found = resolve(name, OPTIM, 32, 574)
     assert (found.wanted_batch, found.global_batch) == (1024, 574)
-    assert (found.rates.first, found.rates.peak) == pytest.approx(CLIPPED[name], rel=1e-5)
+    assert (found.learning_rate.first, found.learning_rate.peak) == pytest.approx(CLIPPED[name], rel=1e-5)
 
 
 def test_a_training_set_smaller_than_the_base_batch_lowers_the_rate_of_the_rule():
     """k = 8 / 32."""
-    assert [follow(name, OPTIM, 1, 8).rates.peak for name in ("strong", "linear", "sqrt")] == [0.001, 0.00025, 0.0005]
+    assert [resolve(name, OPTIM, 1, 8).learning_rate.peak for name in ("strong", "linear", "sqrt")] == [0.001, 0.00025, 0.0005]
 
 
 def test_decay_is_part_of_every_arms_rates():
     optim = replace(OPTIM, decay_epochs=(30, 60), decay_factor=0.5)
-    for name in ARMS:
-        rates = follow(name, optim, 2, LARGE).rates
+    for name in STRATEGIES:
+        rates = resolve(name, optim, 2, LARGE).learning_rate
         assert (rates.decay_epochs, rates.decay_factor) == ((30, 60), 0.5)
 
 
@@ -76,9 +86,9 @@ def test_decay_is_part_of_every_arms_rates():
     ],
 )
 def test_a_clipped_batch_and_the_factor_of_its_rate_are_said(name, samples, batch, rate):
-    found = follow(name, OPTIM, 32, samples)
+    found = resolve(name, OPTIM, 32, samples)
     assert found.batch_text() == batch
-    assert rate_text(found.rates, OPTIM.learning_rate) == rate
+    assert learning_rate_text(found.learning_rate, OPTIM.learning_rate) == rate
 
 
 @pytest.mark.parametrize(
@@ -90,13 +100,13 @@ def test_a_clipped_batch_and_the_factor_of_its_rate_are_said(name, samples, batc
 )
 def test_what_only_a_plan_knows_must_be_given(name, message):
     with pytest.raises(InputError, match=message):
-        follow(name, OptimConfig(), 2, LARGE)
+        resolve(name, OptimConfig(), 2, LARGE)
 
 
 def test_a_planned_batch_grows_with_the_root_beyond_the_planned_devices():
-    assert [follow("best-batch", OPTIM, n, LARGE).global_batch for n in (1, 2, 3, 4, 16)] == [32, 50, 61, 80, 160]
+    assert [resolve("best-batch", OPTIM, n, LARGE).global_batch for n in (1, 2, 3, 4, 16)] == [32, 50, 61, 80, 160]
 
 
 def test_an_unknown_arm_lists_the_valid_ones():
     with pytest.raises(InputError, match=r"arm must be one of strong, weak, linear, linear-warmup, .*; got 'fast'"):
-        follow("fast", OPTIM, 2, LARGE)
+        resolve("fast", OPTIM, 2, LARGE)

@@ -193,12 +193,12 @@ def test_cells_that_clipping_makes_the_same_share_a_path():
 
 def test_another_optimiser_or_warmup_is_another_path(monkeypatch):
     """Two arms of the same batch and peak: one without the warmup, then one with another β2."""
-    usual = strategies.ARMS["linear-warmup"]
+    usual = strategies.STRATEGIES["linear-warmup"]
     assert len(shared(SweepConfig(arms=("linear", "linear-warmup"), devices=(2,)))) == 2
-    monkeypatch.setitem(strategies.ARMS, "linear", usual)
+    monkeypatch.setitem(strategies.STRATEGIES, "linear", usual)
     assert len(shared(SweepConfig(arms=("linear", "linear-warmup"), devices=(2,)))) == 1
     monkeypatch.setitem(
-        strategies.ARMS, "linear", usual._replace(adam=lambda optim, k: strategies.Adam(optim.beta1, 0.99, optim.epsilon))
+        strategies.STRATEGIES, "linear", usual._replace(adam=lambda optim, k: strategies.Adam(optim.beta1, 0.99, optim.epsilon))
     )
     assert len(shared(SweepConfig(arms=("linear", "linear-warmup"), devices=(2,)))) == 2
 

@@ -12,7 +12,7 @@ from gmmae.system import stop_reasons
 from gmmae.system.clock import Clock
 from gmmae.training import compilation, loop
 from gmmae.training.checkpoint import Checkpoints
-from gmmae.training.multi_epoch import block_program
+from gmmae.training.multi_epoch import compile_epochs
 from gmmae.training.parallel import Devices
 from gmmae.training.records import read_history
 from tests.small import Recorder, checkpoint_epochs, losses, small
@@ -120,7 +120,7 @@ def time_epochs(monkeypatch, seconds, meanwhile=lambda count: None):
     now, dispatched = [0.0], []
 
     def timed(*of):
-        block = block_program(*of)
+        block = compile_epochs(*of)
 
         def run(state, best, best_loss, epochs):
             dispatched.append(len(epochs))
@@ -154,7 +154,10 @@ GPU = property(lambda devices: "gpu")
     [
         ({}, 6),
         ({"log__detail_epochs": 4}, 4),
-        ({"checkpoint__every_epochs": 1000, "log__detail_epochs": 1000, "stop__max_epochs": 1000}, compilation.MOST_EPOCHS),
+        (
+            {"checkpoint__every_epochs": 1000, "log__detail_epochs": 1000, "stop__max_epochs": 1000},
+            compilation.MAX_EPOCHS_PER_DISPATCH,
+        ),
         ({"stop__max_epochs": 3}, 3),
         ({"stop__collapse_epochs": 3}, 1),
         ({"stop__patience_epochs": 3}, 1),
@@ -164,8 +167,8 @@ GPU = property(lambda devices: "gpu")
 )
 def test_a_gpu_computes_as_many_epochs_as_the_host_leaves_alone(changes, most):
     config = small(**{"checkpoint__every_epochs": 6, "stop__max_epochs": 99} | changes)
-    assert compilation.epochs_a_dispatch(config, "gpu") == most
-    assert compilation.epochs_a_dispatch(config, "cpu") == changes.get("parallel__epochs_per_dispatch", 1)
+    assert compilation.epochs_per_dispatch(config, "gpu") == most
+    assert compilation.epochs_per_dispatch(config, "cpu") == changes.get("parallel__epochs_per_dispatch", 1)
 
 
 @pytest.mark.parametrize("seconds", [0.3, 2.0])

@@ -6,12 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from gmmae.scaling.batches import epoch_order, shards
+from gmmae.scaling.batches import epoch_order, shard_samples
 from gmmae.system.errors import InputError
 from gmmae.training import compilation
 from gmmae.training.parallel import AXIS, choose, pmean
-from gmmae.training.reduction import in_parts
-from gmmae.training.step import train_epoch
+from gmmae.training.step import make_train_epoch, on_one_device
 from tests.small import small
 
 EPOCHS = 3
@@ -20,7 +19,7 @@ EPOCHS = 3
 def trained(devices: int) -> tuple[list[float], list[float], dict]:
     setup = compilation.prepare(small(parallel__devices=devices))
     state = setup.devices.replicate(compilation.initial_state(setup))
-    compiled = compilation.build(setup, state)
+    compiled = compilation.compile_programs(setup, state)
     train_losses, val_losses = [], []
     for epoch in range(1, EPOCHS + 1):
         state, losses = compiled.train(state, epoch)
@@ -45,14 +44,14 @@ def test_strong_scaling_equals_one_device(devices, one_device):
     assert one_device[1][-1] < 0.98 * one_device[1][0], "training must have had an effect"
 
 
-def replicas_after_an_epoch(average):
+def replicas_after_an_epoch(mean):
     """The parameters on each of 4 devices, seen through a sharded output: a replicated one would show the first only."""
     setup = compilation.prepare(small(parallel__devices=4))
     state = setup.devices.replicate(compilation.initial_state(setup))
-    samples = setup.devices.shard(shards(epoch_order(0, 1, setup.train_plan.samples), setup.train_plan))
-    epoch = partial(train_epoch, losses=setup.workload.losses, optimizer=setup.optimizer, average=average)
-    mapped = jax.pmap(epoch, axis_name=AXIS, in_axes=(None, None, 0, 0), devices=list(setup.devices.devices))
-    return jax.device_get(mapped(state, setup.workload.data.train, *samples)[0].params)
+    samples = setup.devices.shard(shard_samples(epoch_order(0, 1, setup.train_plan.samples), setup.train_plan))
+    epoch = make_train_epoch(setup.workload.losses, setup.optimizer, mean=mean)
+    mapped = jax.pmap(epoch, axis_name=AXIS, in_axes=(None, None, None, 0, 0), devices=list(setup.devices.devices))
+    return jax.device_get(mapped(state, setup.workload.data.train, 1, *samples)[0].params)
 
 
 @pytest.mark.slow
@@ -65,7 +64,7 @@ def test_all_replicas_are_equal_after_an_epoch():
 @pytest.mark.slow
 def test_without_the_mean_replicas_differ():
     """What the test above would find, if the mean were missing."""
-    leaves = jax.tree.leaves(replicas_after_an_epoch(in_parts))
+    leaves = jax.tree.leaves(replicas_after_an_epoch(on_one_device))
     assert any((leaf[1] != leaf[0]).any() for leaf in leaves)
 
 
@@ -73,7 +72,7 @@ def test_compiled_program_runs_on_all_devices_and_donates():
     setup = compilation.prepare(small(parallel__devices=8))
     state = setup.devices.replicate(compilation.initial_state(setup))
     before = jax.tree.leaves(state)
-    compiled = compilation.build(setup, state)
+    compiled = compilation.compile_programs(setup, state)
     state, _ = compiled.train(state, 1)
     leaf = jax.tree.leaves(state.params)[0]
     assert leaf.sharding.device_set == set(setup.devices.devices)
@@ -97,7 +96,7 @@ def test_augmentation_does_not_depend_on_the_number_of_devices(one_device):
     def run(devices):
         setup = compilation.prepare(small(parallel__devices=devices, data__augment=True))
         state = setup.devices.replicate(compilation.initial_state(setup))
-        return compilation.build(setup, state).train(state, 1)[1]
+        return compilation.compile_programs(setup, state).train(state, 1)[1]
 
     augmented = run(1)
     assert not np.allclose(augmented, one_device[0][: len(augmented)], rtol=1e-3)

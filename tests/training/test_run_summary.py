@@ -8,7 +8,7 @@ import pytest
 
 from gmmae.system.errors import InputError
 from gmmae.training import compilation, loop
-from gmmae.training.run_summary import facts, new_record, require_same_path
+from gmmae.training.run_summary import new_record, require_same_optimization, run_summary
 from tests.small import Recorder, small
 from tests.sweep.test_runs import RECORD
 
@@ -21,7 +21,7 @@ def test_the_linear_arm_on_32_devices_with_574_samples_has_their_batch_and_the_r
     assert (record.train_samples, record.wanted_batch, record.global_batch, record.base_batch) == (574, 1024, 574, 32)
     assert record.learning_rate == pytest.approx(17.9375 * 0.00105)
     assert np.asarray(setup.schedule(0)).item() == pytest.approx(17.9375 * 0.00105)
-    told = facts(setup, record, tmp_path, 0)
+    told = run_summary(setup, record, tmp_path, 0)
     assert told["global batch"] == "574 (clipped from 1024) = 32 × 18 a device, 2 of the slots padded"
     assert told["learning rate"] == "0.0188344 = 17.94 η"
 
@@ -30,7 +30,7 @@ def test_a_run_of_another_versions_rule_does_not_go_on(tmp_path):
     earlier = dataclasses.replace(RECORD, arm="linear", devices=32, global_batch=574, learning_rate=0.0336)
     now = dataclasses.replace(earlier, learning_rate=0.01883437)
     with pytest.raises(InputError) as caught:
-        require_same_path(earlier, now)
+        require_same_optimization(earlier, now)
     assert str(caught.value) == (
         "a resumed run of arm linear must keep its global batch and learning rate, 574 and 0.0336 on 32 devices; got 574 and "
         "0.0188344 on 32: another version's rule chose them: give another workdir"

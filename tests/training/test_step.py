@@ -8,9 +8,9 @@ import numpy as np
 import optax
 import pytest
 
-from gmmae.scaling.batches import epoch_order, plan, shards
+from gmmae.scaling.batches import epoch_order, plan_batches, shard_samples
 from gmmae.training import compilation
-from gmmae.training.step import TrainState, adam, evaluate, train_epoch, train_step
+from gmmae.training.step import Batch, TrainState, adam, evaluate, make_train_epoch, train_step
 from tests.small import small
 
 # One step differs by the order of float32 sums: a few units in the last place of the gradient, which Adam, dividing by its
@@ -23,25 +23,23 @@ def setup():
     return compilation.prepare(small())
 
 
-def plain(setup):
-    """The losses without random keys."""
-    return lambda params, samples: setup.workload.losses(params, samples, None)
+def without_keys(setup):
+    return lambda params, samples, keys=None: setup.workload.losses(params, samples, None)
 
 
 @pytest.mark.slow
 def test_scanned_epoch_equals_plain_loop(setup):
     state = compilation.initial_state(setup)
     volumes = jnp.asarray(setup.workload.data.train)
-    samples = shards(epoch_order(0, 1, len(volumes)), setup.train_plan)
+    samples = shard_samples(epoch_order(0, 1, len(volumes)), setup.train_plan)
     indices, weights = jnp.asarray(samples.indices[0]), jnp.asarray(samples.weights[0])
-    step = partial(train_step, losses=plain(setup), optimizer=setup.optimizer)
+    step = partial(train_step, losses=without_keys(setup), optimizer=setup.optimizer)
 
-    scanned, scanned_losses = jax.jit(partial(train_epoch, losses=setup.workload.losses, optimizer=setup.optimizer))(
-        state, volumes, indices, weights
-    )
+    epoch = jax.jit(make_train_epoch(setup.workload.losses, setup.optimizer))
+    scanned, scanned_losses = epoch(state, volumes, 1, indices, weights)
     looped, looped_losses = state, []
     for index, weight in zip(indices, weights, strict=True):
-        looped, loss = jax.jit(step)(looped, volumes[index], weight)
+        looped, loss = jax.jit(step)(looped, Batch(volumes[index]), weight)
         looped_losses.append(float(loss))
 
     np.testing.assert_allclose(scanned_losses, looped_losses, rtol=1e-5)
@@ -54,34 +52,36 @@ def test_gradient_is_the_mean_over_real_samples(setup):
     """Eq. 2 with padding: SGD with rate 1 moves the parameters by the gradient itself."""
     params = jax.tree.map(jnp.asarray, compilation.initial_state(setup).params)
     volumes = jnp.asarray(setup.workload.data.train[:5])
-    uneven = plan(samples=5, global_batch=5, devices=3)
-    samples = shards(np.arange(5, dtype=np.int32), uneven)
+    uneven = plan_batches(samples=5, global_batch=5, devices=3)
+    samples = shard_samples(np.arange(5, dtype=np.int32), uneven)
     assert uneven.padding == 1
     sgd = optax.sgd(1.0)
-    step = jax.jit(partial(train_step, losses=plain(setup), optimizer=sgd))
+    step = jax.jit(partial(train_step, losses=without_keys(setup), optimizer=sgd))
     moved = [
-        step(TrainState(params, sgd.init(params)), volumes[index[0]], jnp.asarray(weight[0]))
+        step(TrainState(params, sgd.init(params)), Batch(volumes[index[0]]), jnp.asarray(weight[0]))
         for index, weight in zip(samples.indices, samples.weights, strict=True)
     ]
     gradient = jax.tree.map(
         lambda start, *ends: np.mean([start - end for end in ends], axis=0), params, *[s.params for s, _ in moved]
     )
-    expected = jax.jit(jax.grad(lambda p: plain(setup)(p, volumes).mean()))(params)
+    expected = jax.jit(jax.grad(lambda p: without_keys(setup)(p, volumes).mean()))(params)
 
     assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(expected)) > 1e-4
     # The difference of two parameters near 1 is known to 1e-7, whatever the size of the gradient.
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), gradient, expected)
-    np.testing.assert_allclose(np.mean([loss for _, loss in moved]), jax.jit(plain(setup))(params, volumes).mean(), rtol=1e-6)
+    np.testing.assert_allclose(
+        np.mean([loss for _, loss in moved]), jax.jit(without_keys(setup))(params, volumes).mean(), rtol=1e-6
+    )
 
 
 def test_evaluation_counts_every_sample_once(setup):
     params = jax.tree.map(jnp.asarray, compilation.initial_state(setup).params)
     volumes = jnp.asarray(setup.workload.data.validation)
-    partial_last = plan(samples=6, global_batch=4, devices=1)
-    samples = shards(np.arange(6, dtype=np.int32), partial_last)
+    partial_last = plan_batches(samples=6, global_batch=4, devices=1)
+    samples = shard_samples(np.arange(6, dtype=np.int32), partial_last)
     indices, weights = jnp.asarray(samples.indices[0]), jnp.asarray(samples.weights[0])
-    steps = jax.jit(partial(evaluate, values=lambda *of: {"loss": plain(setup)(*of)}))(params, volumes, indices, weights)
-    expected = float(np.asarray(jax.jit(plain(setup))(params, volumes), np.float64).mean())
+    steps = jax.jit(partial(evaluate, values=lambda *of: {"loss": without_keys(setup)(*of)}))(params, volumes, indices, weights)
+    expected = float(np.asarray(jax.jit(without_keys(setup))(params, volumes), np.float64).mean())
     assert compilation.mean_over_steps(np.asarray(steps["loss"]), partial_last) == pytest.approx(expected, rel=1e-6)
 
 

@@ -1,4 +1,3 @@
-import itertools
 import math
 from typing import Any
 
@@ -6,12 +5,11 @@ import pytest
 
 from gmmae.config.schema import StopConfig
 from gmmae.system import stop_reasons
-from gmmae.training import stopping
 from gmmae.training.records import Epoch
-from gmmae.training.stopping import stop_reason
+from gmmae.training.stopping import StopMonitor
 
 GOES_ON: dict[str, Any] = {
-    "step_losses": [0.5, 0.4],
+    "train_loss": 0.5,
     "val_losses": [0.3, 0.2],
     "total_s": 10.0,
     "target": 0.1,
@@ -22,9 +20,12 @@ GOES_ON: dict[str, Any] = {
 
 
 def reason(changes: dict[str, Any]) -> str | None:
-    values = {**GOES_ON, **changes}
-    losses = values["val_losses"]
-    return stop_reason(**values, costs=losses, lowest=list(itertools.accumulate(losses, min)))
+    rules = GOES_ON | changes
+    losses, train_loss, total_s = (rules.pop(key) for key in ("val_losses", "train_loss", "total_s"))
+    monitor = StopMonitor(StopConfig(**rules))
+    for epoch, loss in enumerate(losses, 1):
+        monitor.add(Epoch(epoch, epoch, epoch, 0.1, train_loss, loss, 0, 0, 0, 0, total_s))
+    return monitor.reason()
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ def reason(changes: dict[str, Any]) -> str | None:
         ({"target": 0.21}, "target_reached"),
         ({"target": 0.199}, None),
         ({"target": 0.3, "val_losses": [0.3, 0.31]}, "target_reached"),  # raised after the first epoch
-        ({"target": None, "val_losses": [0.1, 0.0]}, None),  # switched off
+        ({"target": 0.0, "val_losses": [0.1, 0.0]}, None),  # switched off
         ({"max_epochs": 2}, "max_epochs"),
         ({"max_epochs": 1}, "max_epochs"),  # lowered on a resume
         ({"total_s": 60.0}, "time_limit"),
@@ -62,21 +63,17 @@ def test_reasons_one_at_a_time(changes, expected):
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("where", ["first step", "last step", "validation"])
+@pytest.mark.parametrize("where", ["training", "validation"])
 def test_nan_or_infinity_in_any_loss_diverges_whatever_else_holds(value, where):
-    changes = {
-        "first step": {"step_losses": [value, 0.4]},
-        "last step": {"step_losses": [0.5, value]},
-        "validation": {"val_losses": [0.3, value]},
-    }[where]
+    changes = {"training": {"train_loss": value}, "validation": {"val_losses": [0.3, value]}}[where]
     assert reason({"target": 0.25, "max_epochs": 2, "total_s": 60.0} | changes) == "diverged"
 
 
 def test_a_target_that_an_earlier_epoch_had_reached_comes_first():
     """It was raised since."""
     later = {"val_losses": [0.2, 0.3], "target": 0.2, "max_epochs": 2}
-    assert reason(later) == reason(later | {"step_losses": [math.nan]}) == "target_reached"
-    assert reason(later | {"target": None}) == "max_epochs"
+    assert reason(later) == reason(later | {"train_loss": math.nan}) == "target_reached"
+    assert reason(later | {"target": 0.0}) == "max_epochs"
 
 
 def test_the_result_comes_before_the_limits():
@@ -88,10 +85,10 @@ def test_the_result_comes_before_the_limits():
 
 def stops(metrics: list[float]) -> str | None:
     """The reason after epochs whose watched metric has these values; two epochs of patience."""
-    course = stopping.Course(StopConfig(metric="dice", goal="above", target=0.99, max_epochs=9, patience_epochs=2))
+    monitor = StopMonitor(StopConfig(metric="dice", goal="above", target=0.99, max_epochs=9, patience_epochs=2))
     for epoch, dice in enumerate(metrics, 1):
-        course.add(Epoch(epoch, epoch, epoch, 0.1, 0.5, 0.5 / epoch, 0, 0, 0, 0, 0, {"dice": dice}))
-    return course.stop_reason([0.5], 0.0)
+        monitor.add(Epoch(epoch, epoch, epoch, 0.1, 0.5, 0.5 / epoch, 0, 0, 0, 0, 0, {"dice": dice}))
+    return monitor.reason()
 
 
 @pytest.mark.parametrize("undefined", [[], [math.nan], [math.nan, math.nan]])

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from gmmae.training import compilation
-from gmmae.training.multi_epoch import block_program
+from gmmae.training.multi_epoch import compile_epochs
 from tests.small import small
 
 
-def with_metric(threshold: float, devices: int, **changes) -> compilation.Setup:
+def with_metric(threshold: float, devices: int, **changes) -> compilation.TrainSetup:
     """A setup whose metric is a volume's largest density, undefined above the threshold."""
     setup = compilation.prepare(small(parallel__devices=devices, **changes))
 
@@ -25,7 +25,7 @@ def largest() -> np.ndarray:
     return np.asarray(compilation.prepare(small()).workload.data.validation).max((1, 2, 3))
 
 
-def evaluated(setup: compilation.Setup) -> dict[str, float]:
+def evaluated(setup: compilation.TrainSetup) -> dict[str, float]:
     params = setup.devices.replicate(compilation.initial_state(setup).params)
     return compilation.evaluate_program(setup, params)(params)
 
@@ -52,11 +52,11 @@ def test_several_epochs_in_one_program_judge_by_the_same_mean():
     each = np.sort(largest())
     setup = with_metric(each[3], 1, parallel__epochs_per_dispatch=2, stop__metric="largest")
     state = setup.devices.replicate(compilation.initial_state(setup))
-    block = block_program(setup, state, list(evaluated(setup)))(state, jax.device_get(state.params), np.inf, range(1, 3))
+    block = compile_epochs(setup, state, list(evaluated(setup)))(state, jax.device_get(state.params), np.inf, range(1, 3))
     assert [row["largest"] for row in block.validations] == pytest.approx([each[:4].mean()] * 2, rel=1e-6)
     assert block.best_epoch == 1
     never = with_metric(-1.0, 1, parallel__epochs_per_dispatch=2, stop__metric="largest")
     state = never.devices.replicate(compilation.initial_state(never))
-    block = block_program(never, state, list(evaluated(never)))(state, jax.device_get(state.params), np.inf, range(1, 3))
+    block = compile_epochs(never, state, list(evaluated(never)))(state, jax.device_get(state.params), np.inf, range(1, 3))
     assert np.isnan([row["largest"] for row in block.validations]).all()
     assert block.best_epoch == 0

@@ -119,7 +119,7 @@ def test_functions_that_do_not_give_one_number_a_sample(monkeypatch, changes, me
     monkeypatch.setattr(registry, "build", lambda config: plain._replace(**changes))
     setup = compilation.prepare(changed(registry.configuration(), optim__base_batch=2, parallel__devices=1))
     with pytest.raises(InputError, match=message):
-        compilation.build(setup, setup.devices.replicate(compilation.initial_state(setup)))
+        compilation.compile_programs(setup, setup.devices.replicate(compilation.initial_state(setup)))
 
 
 @pytest.mark.parametrize("what", ["names", "groups"])

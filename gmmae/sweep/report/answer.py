@@ -4,7 +4,7 @@ import math
 from typing import NamedTuple
 
 from gmmae.plotting import tables
-from gmmae.scaling.strategies import ARMS
+from gmmae.scaling.strategies import STRATEGIES
 from gmmae.sweep.report import capped_batches, efficiency, superlinear
 from gmmae.sweep.report.efficiency import Summary
 from gmmae.sweep.report.outcomes import CONVINCING, LEAST_SEEDS, devices_text, listed, seeds_text
@@ -67,7 +67,7 @@ def _winner(results: Results, first: Place, alike: list[Place]) -> str:
 
 
 def _label(results: Results, place: Place) -> str:
-    return ARMS[place.arm].label + capped_batches.mark(results.group(place.arm, place.devices))
+    return STRATEGIES[place.arm].label + capped_batches.mark(results.group(place.arm, place.devices))
 
 
 def _clock(results: Results) -> str:

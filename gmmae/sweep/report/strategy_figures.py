@@ -10,7 +10,7 @@ from gmmae.plotting import canvas, comparison, loss_curves, tables
 from gmmae.plotting.comparison import Series
 from gmmae.plotting.document import Block, Figure, Paragraph
 from gmmae.plotting.loss_curves import Course
-from gmmae.scaling.strategies import ARMS
+from gmmae.scaling.strategies import STRATEGIES
 from gmmae.sweep.report import capped_batches
 from gmmae.sweep.report.efficiency import Interval
 from gmmae.sweep.report.outcomes import devices_text, intervals_explained, listed
@@ -31,7 +31,7 @@ def samples(results: Results, folder: Path) -> Block:
     for run in (run for n in results.counts for run in results.group(arm, n)):
         snapshots = read_snapshots(results.folder.run(run.path).snapshots, run.record.epochs)
         if snapshots:
-            title = f"{ARMS[arm].label} on {devices_text([run.cell.devices])}, seed {run.cell.seed}"
+            title = f"{STRATEGIES[arm].label} on {devices_text([run.cell.devices])}, seed {run.cell.seed}"
             png, svg = (draw(snapshots, folder, title, ending) for ending in ("png", "svg"))
             epochs = listed(snapshot.epoch for snapshot in snapshots)
             text = (
@@ -61,7 +61,7 @@ def time_to_target(results: Results, folder: Path) -> Block:
 
 def _batches(results: Results) -> str:
     optim = results.config.run.optim
-    fixed = [ARMS[arm].label for arm in results.config.arms if not ARMS[arm].grows(optim)]
+    fixed = [STRATEGIES[arm].label for arm in results.config.arms if not STRATEGIES[arm].grows(optim)]
     if not fixed:
         return "The global batch grows with the devices."
     return f"{listed(fixed)} keeps the global batch as it is; with other strategies it grows with the devices."
@@ -73,7 +73,7 @@ def _series(results: Results, arm: str) -> Series | None:
         return None
     intervals = [summary.interval or Interval(math.nan, math.nan) for _, summary in found]
     return Series(
-        ARMS[arm].label + capped_batches.mark(run for run in results.runs if run.cell.arm == arm),
+        STRATEGIES[arm].label + capped_batches.mark(run for run in results.runs if run.cell.arm == arm),
         tuple(n for n, _ in found),
         tuple(summary.median for _, summary in found),
         tuple(interval.low for interval in intervals),
@@ -121,7 +121,7 @@ def _warmup_run(results: Results) -> Run | None:
 
 def losses(results: Results, arm: str, number: int, folder: Path) -> Block:
     """Fig. 4 and 5: the losses of an arm by devices, of the first seed that has any."""
-    name, of = f"Fig. {number}", f"{ARMS[arm].label[0].lower()}{ARMS[arm].label[1:]}"
+    name, of = f"Fig. {number}", f"{STRATEGIES[arm].label[0].lower()}{STRATEGIES[arm].label[1:]}"
     found = [run for n in results.counts for run in results.group(arm, n) if results.history(run)]
     if not found:
         return Paragraph(f"{name} is left out: no run of {of} has left a history.")
@@ -139,7 +139,7 @@ def losses(results: Results, arm: str, number: int, folder: Path) -> Block:
         text = text.replace("against time", "against epochs")
     if len(runs) > 1 and len({run.path for run in runs}) == 1:
         text += " One optimisation path, computed once per seed: the curves differ in time only."
-    elif ARMS[arm].grows(results.config.run.optim):
+    elif STRATEGIES[arm].grows(results.config.run.optim):
         text += " The global batch grows with the devices, so an epoch has fewer steps."
     return Figure(name, _captioned(results, text, runs), *canvas.save_both(drawn, folder / f"figure_{number}"))
 

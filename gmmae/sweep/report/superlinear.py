@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 
 from gmmae.plotting import tables
-from gmmae.scaling.strategies import ARMS
+from gmmae.scaling.strategies import STRATEGIES
 from gmmae.sweep.report.outcomes import devices_text, listed
 from gmmae.sweep.report.results import Results
 
@@ -47,7 +47,7 @@ def items(results: Results) -> list[str]:
     for arm in results.config.arms:
         if counts := artefacts(results, arm):
             ratios = listed(tables.ratio(speed_up(results, arm, n)) for n in counts)
-            parts.append(f"{ARMS[arm].label} on {devices_text(counts)} ({ratios} times)")
+            parts.append(f"{STRATEGIES[arm].label} on {devices_text(counts)} ({ratios} times)")
     return [f"**Epochs more than n times as short on n devices**: {'; '.join(parts)}. **{_why(results)}"] if parts else []
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from gmmae.plotting import tables
 from gmmae.plotting.document import Block, Bullets, Paragraph
-from gmmae.scaling.strategies import ARMS
+from gmmae.scaling.strategies import STRATEGIES
 from gmmae.sweep.report import capped_batches, efficiency, superlinear
 from gmmae.sweep.report.efficiency import Comparison
 from gmmae.sweep.report.outcomes import CONVINCING, EXPLAINED, LEAST_SEEDS, LEVEL, devices_text, listed, misses, seeds_text
@@ -55,14 +55,14 @@ def _arm(results: Results, arm: str) -> str:
         for how, runs in misses([run for n in results.counts for run in results.group(arm, n)])
     ]
     told += [f"Nothing computed on {devices_text(missing)}"] if missing else []
-    return f"**{ARMS[arm].label}**: {'. '.join(told)}."
+    return f"**{STRATEGIES[arm].label}**: {'. '.join(told)}."
 
 
 def _clipped(results: Results) -> list[Block]:
     parts = []
     for arm in results.config.arms:
         counts = [n for n in results.counts if capped_batches.mark(results.group(arm, n))]
-        parts += [f"{ARMS[arm].label} on {devices_text(counts)}"] if counts else []
+        parts += [f"{STRATEGIES[arm].label} on {devices_text(counts)}"] if counts else []
     return (
         [Paragraph(f"**Clipped batches**: {'; '.join(parts)}. {' '.join(capped_batches.notes(results.runs))}")] if parts else []
     )
@@ -81,7 +81,7 @@ def _fastest(results: Results) -> list[str]:
         first = [arm for arm, time in finite.items() if time == min(finite.values())]
         winner = "no arm, since no median run reached the target" if not first else "all arms alike"
         if first and len(first) < len(medians):
-            winner = listed(ARMS[arm].label for arm in first)
+            winner = listed(STRATEGIES[arm].label for arm in first)
         winners.setdefault(winner, []).append(n)
     parts = [f"{winner} on {devices_text(ns)}" for winner, ns in winners.items()]
     clock = f" ({results.clock.short})" if results.clock.short else ""
@@ -116,7 +116,7 @@ def _against(results: Results) -> list[str]:
         told = [f"faster in {k} of {seeds_text(m)} on {devices_text(ns)}" for (k, m), ns in wins.items()]
         where = f"on {devices_text(convincing)}" if convincing else "nowhere"
         items.append(
-            f"**Strong scaling against {ARMS[arm].label}**: {', '.join(told)}. The other's time over its own: "
+            f"**Strong scaling against {STRATEGIES[arm].label}**: {', '.join(told)}. The other's time over its own: "
             f"{', '.join(ratios)}. Significant (sign test, p < {CONVINCING:g}): {where}."
         )
     return items
@@ -135,12 +135,12 @@ def _paper(results: Results) -> list[str]:
                 agree += 1
             else:
                 theirs = "the paper's run did" if math.isfinite(there) else "the paper's run did not"
-                differing.append(f"{ARMS[arm].label} on {n} (reached by {here} of {seeds_text(len(runs))}; {theirs})")
+                differing.append(f"{STRATEGIES[arm].label} on {n} (reached by {here} of {seeds_text(len(runs))}; {theirs})")
             ours = results.efficiency(arm, n)
             if ours and math.isfinite(ours.percent) and math.isfinite(there):
                 gaps[n] = (ours.percent, there)
         if gaps:
-            lines.append(_gap(ARMS[arm].label, gaps))
+            lines.append(_gap(STRATEGIES[arm].label, gaps))
     total = agree + len(differing)
     if not total:
         return []
