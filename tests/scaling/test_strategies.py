@@ -79,9 +79,9 @@ def test_decay_is_part_of_every_arms_rates():
 @pytest.mark.parametrize(
     ("name", "samples", "batch", "rate"),
     [
-        ("linear", 574, "574 (clipped from 1024)", "0.0179375 = 17.94 η"),
-        ("linear-warmup", 574, "574 (clipped from 1024)", "0.001 → 0.0179375 = 17.94 η in 5 epochs"),
-        ("weak", 574, "574 (clipped from 1024)", "0.001"),
+        ("linear", 574, "574 (capped from 1024)", "0.0179375 = 17.94 η"),
+        ("linear-warmup", 574, "574 (capped from 1024)", "0.001 → 0.0179375 = 17.94 η in 5 epochs"),
+        ("weak", 574, "574 (capped from 1024)", "0.001"),
         ("linear", LARGE, "1024", "0.032 = 32 η"),
     ],
 )
@@ -94,8 +94,8 @@ def test_a_clipped_batch_and_the_factor_of_its_rate_are_said(name, samples, batc
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("best-batch", "optim.best_batches must be given for the arm best-batch; got none: `gmmae plan` says them"),
-        ("tuned", "optim.tuned_factors must be given for the arm tuned; got none: `gmmae plan --tune` finds them"),
+        ("best-batch", "optim.best_batches must be given for the strategy best-batch; got none"),
+        ("tuned", "optim.tuned_factors must be given for the strategy tuned; got none"),
     ],
 )
 def test_what_only_a_plan_knows_must_be_given(name, message):

@@ -28,15 +28,15 @@ def test_the_grids_numbers_before_anything_is_run():
 def test_a_data_set_smaller_than_the_batch_is_one_step_of_all_of_it():
     """100 of the 128 samples that weak asks for on 4: 25 a device. 100 on 3 are 34 a device with 2 empty slots."""
     _, *rows = dry_run(SweepConfig(arms=("weak",), devices=(3, 4)), 100)
-    assert [row[1:4] + row[5:6] for row in rows] == [("96", "32", "0", "2"), ("100 (clipped from 128)", "25", "0", "1")]
+    assert [row[1:4] + row[5:6] for row in rows] == [("96", "32", "0", "2"), ("100 (capped from 128)", "25", "0", "1")]
     _, *rows = dry_run(SweepConfig(arms=("weak",), devices=(3,)), 88)
-    assert rows[0][1:4] == ("88 (clipped from 96)", "30", "2")
+    assert rows[0][1:4] == ("88 (capped from 96)", "30", "2")
 
 
 def test_the_linear_arm_on_32_devices_with_574_samples():
     """A batch of 574 rather than 1024, and 574 / 32 = 17.94 times the rate, rather than 32 times."""
     _, row = dry_run(SweepConfig(arms=("linear",), devices=(32,)), 574)
-    assert row == ("linear-n32-seed0", "574 (clipped from 1024)", "18", "2", "0.0188344 = 17.94 η", "1", "")
+    assert row == ("linear-n32-seed0", "574 (capped from 1024)", "18", "2", "0.0188344 = 17.94 η", "1", "")
 
 
 @pytest.mark.parametrize(("arm", "samples", "batch"), [("strong", 640, 32), ("weak", 10, 10)])

@@ -73,7 +73,7 @@ def test_record_and_history_are_complete(uninterrupted):
 def test_first_facts_name_devices_batch_padding_and_rate(tmp_path, monkeypatch, cores, devices):
     monkeypatch.setattr(run_summary, "cores", lambda: cores)
     _, display = finish(small(arm="linear-warmup", parallel__devices=3, stop__max_epochs=1), tmp_path)
-    assert display.facts["global batch"] == "22 (clipped from 24) = 3 × 8 a device, 2 of the slots padded"
+    assert display.facts["global batch"] == "22 (capped from 24) = 3 × 8 a device, 2 of the slots padded"
     assert display.facts["learning rate"] == "0.00105 → 0.0028875 = 2.75 η in 5 epochs"
     assert display.facts["devices"] == devices
     assert "GPU" not in display.facts

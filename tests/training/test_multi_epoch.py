@@ -131,7 +131,7 @@ def time_epochs(monkeypatch, seconds, meanwhile=lambda count: None):
         return run
 
     monkeypatch.setattr(loop, "Clock", partial(Clock, now=lambda: now[0]))
-    monkeypatch.setattr(loop, "block_program", timed)
+    monkeypatch.setattr(loop, "compile_epochs", timed)
     return dispatched
 
 

@@ -22,7 +22,7 @@ def test_the_linear_arm_on_32_devices_with_574_samples_has_their_batch_and_the_r
     assert record.learning_rate == pytest.approx(17.9375 * 0.00105)
     assert np.asarray(setup.schedule(0)).item() == pytest.approx(17.9375 * 0.00105)
     told = run_summary(setup, record, tmp_path, 0)
-    assert told["global batch"] == "574 (clipped from 1024) = 32 × 18 a device, 2 of the slots padded"
+    assert told["global batch"] == "574 (capped from 1024) = 32 × 18 a device, 2 of the slots padded"
     assert told["learning rate"] == "0.0188344 = 17.94 η"
 
 
