@@ -220,7 +220,7 @@ def test_a_dry_run_prints_the_grid_and_leaves_nothing(tmp_path, sweep_file, caps
         ["strong-n1-seed0", "8", "8", "0", "0.00105", "3"],
         ["weak-n1-seed0", "8", "8", "0", "0.00105", "3", "strong-n1-seed0"],
         ["strong-n3-seed0", "8", "3", "1", "0.00105", "3", "strong-n1-seed0"],
-        ["weak-n3-seed0", "22", "(clipped", "from", "24)", "8", "2", "0.00105", "1"],
+        ["weak-n3-seed0", "22", "(capped", "from", "24)", "8", "2", "0.00105", "1"],
     ]
     assert not (tmp_path / "runs").exists()
 
@@ -255,7 +255,7 @@ def test_a_sweep_is_followed_by_its_report_unless_it_was_interrupted(tmp_path, s
         written.append((config, root, [cluster.name for cluster in clusters]))
         return [root / "report" / "report.md"]
 
-    monkeypatch.setitem(sys.modules, "gmmae.sweep.report.page", SimpleNamespace(write=write))
+    monkeypatch.setitem(sys.modules, "gmmae.planner.outcome", SimpleNamespace(write_report=write))
     assert sweep("--config", sweep_file, "--workdir", tmp_path / "here", "--retry", "--clusters", "pcie", "k80_1gbe") == code
     [((config, root, _), options)] = ran
     assert (config.devices, root) == ((1, 3), tmp_path / "here")
@@ -279,8 +279,8 @@ def test_a_report_is_of_the_sweep_in_the_folder(tmp_path, sweep_file, monkeypatc
     root.mkdir()
     sweep_file.rename(root / "sweep.toml")
     written = []
-    module = SimpleNamespace(write=lambda *given: written.append(given) or [root / "report.md"])
-    monkeypatch.setitem(sys.modules, "gmmae.sweep.report.page", module)
+    module = SimpleNamespace(write_report=lambda *given: written.append(given) or [root / "report.md"])
+    monkeypatch.setitem(sys.modules, "gmmae.planner.outcome", module)
     assert guard.guarded(main.report, [str(root)]) == 0
     assert guard.guarded(main.report, [str(root), "--clusters", "pcie", "h200_nvlink", "--plan", "a.json"]) == 0
     assert capsys.readouterr().out.splitlines() == [str(root / "report.md")] * 2
