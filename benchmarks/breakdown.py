@@ -60,7 +60,7 @@ class Event(NamedTuple):
 def measure(name: str, turns: int) -> dict[str, Any]:
     """Seconds of a step, of what XLA did in it, and of the large product, by turns."""
     config, cores = flops.counted(configuration(name)), _on_one_core()
-    share = max(1, config.optim.base_batch // min(4, cores))
+    share = max(1, config.optim.batch_size // min(4, cores))
     config = of_batches(config, share, STEPS)
     epoch, parts = epoch_program(config)
     product = large_product()

@@ -65,8 +65,8 @@ def peak_memory(config: str, virtual: int, micro: int) -> dict[str, float]:
     from benchmarks.peers.ours import Ours, configuration
     from gmmae.config.schema import ParallelConfig
 
-    parallel = ParallelConfig(virtual=virtual, micro_batch=micro)
-    ours = Ours(dataclasses.replace(configuration(config, 1024, 256), arm="weak", parallel=parallel))
+    parallel = ParallelConfig(simulate_devices=virtual, micro_batch_size=micro)
+    ours = Ours(dataclasses.replace(configuration(config, 1024, 256), scaling="weak", parallel=parallel))
     ours.train(1024, 1)
     ours.evaluate()
     found: dict[str, float] = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
@@ -82,12 +82,12 @@ def growth(config: str, turns: int) -> dict[str, dict[str, Any]]:
 
     base = flops.counted(configuration(config, STEPS * max(GROWTH["batch"]), 2))
     grown = {
-        "batch": lambda value: dataclasses.replace(base, optim=dataclasses.replace(base.optim, base_batch=value)),
+        "batch": lambda value: dataclasses.replace(base, optim=dataclasses.replace(base.optim, batch_size=value)),
         "components": lambda value: changed(base, model__components=value),
-        "size": lambda value: changed(base, data__size=value),
+        "size": lambda value: changed(base, data__shape=value),
     }
     sized = {(kind, value): grown[kind](value) for kind, values in GROWTH.items() for value in values}
-    seconds = _in_turns({key: (value, value.optim.base_batch) for key, value in sized.items()}, turns)
+    seconds = _in_turns({key: (value, value.optim.batch_size) for key, value in sized.items()}, turns)
     return {
         kind: {str(v): {"seconds": seconds[kind, v], "flops": sum(flops.of_step(sized[kind, v]).values())} for v in values}
         for kind, values in GROWTH.items()
@@ -102,7 +102,7 @@ def devices(config: str, turns: int) -> dict[str, Any]:
     from gmmae.config.schema import ParallelConfig
 
     base = configuration(config, STEPS * DEVICE_BATCH * max(DEVICES), 8)
-    base = dataclasses.replace(base, arm="weak", optim=dataclasses.replace(base.optim, base_batch=DEVICE_BATCH))
+    base = dataclasses.replace(base, scaling="weak", optim=dataclasses.replace(base.optim, batch_size=DEVICE_BATCH))
     sized = {
         n: (dataclasses.replace(base, parallel=ParallelConfig(devices=n)), n * DEVICE_BATCH)
         for n in DEVICES

@@ -70,9 +70,9 @@ def in_mode(config: Config, mode: str, devices: int) -> Config:
         case "tf32":
             return changed(config, precision="tf32")
         case "exact":
-            return changed(config, parallel__reduction="exact")
+            return changed(config, parallel__deterministic=True)
         case "micro":
-            return changed(config, parallel__micro_batch=max(1, math.ceil(config.optim.base_batch / devices / 2)))
+            return changed(config, parallel__micro_batch_size=max(1, math.ceil(config.optim.batch_size / devices / 2)))
         case _:
             return changed(config, precision="float32")
 

@@ -12,7 +12,7 @@ from gmmae.training import compilation
 def of_batches(config: Config, batch: int, steps: int) -> Config:
     """The configuration with an epoch of so many steps."""
     config = changed(config, data__samples=batch * steps + 2, data__validation=2)
-    return dataclasses.replace(config, optim=dataclasses.replace(config.optim, base_batch=batch))
+    return dataclasses.replace(config, optim=dataclasses.replace(config.optim, batch_size=batch))
 
 
 def compiled_epoch(config: Config) -> tuple[jax.stages.Compiled, tuple[Any, ...]]:

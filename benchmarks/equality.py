@@ -31,7 +31,7 @@ def losses(config: Config, devices: int) -> np.ndarray:
 def main() -> None:
     quickstart = read_config(find("quickstart"))
     quickstart = changed(quickstart, data__samples=384, data__validation=64)
-    quickstart = dataclasses.replace(quickstart, optim=dataclasses.replace(quickstart.optim, base_batch=32))
+    quickstart = dataclasses.replace(quickstart, optim=dataclasses.replace(quickstart.optim, batch_size=32))
     print(f"jax {jax.__version__}, {jax.devices()[0].device_kind}; largest relative difference from one device, by epoch")
     print("| activation | devices | " + " | ".join(map(str, range(1, EPOCHS + 1))) + " |")
     print("|---" * (EPOCHS + 2) + "|")

@@ -35,6 +35,7 @@ from gmmae.scaling.batches import epoch_order, shard_samples
 from gmmae.system.environment import THREADS
 from gmmae.training import compilation
 from gmmae.training.parallel import DETERMINISTIC, repeat, tree_sum
+from gmmae.training.step import make_train_epoch
 from gmmae.workloads.configuration import read_config
 
 TURNS = 11
@@ -48,9 +49,9 @@ def quickstart() -> Config:
 def configuration(devices: int, reduction: str, count: int) -> Config:
     """Quickstart with the default's batch of 32, which 32 devices can share; read before JAX starts."""
     base = quickstart()
-    parallel = ParallelConfig(devices=devices, reduction="exact" if reduction == "exact" else "pmean", shards=count)
+    parallel = ParallelConfig(devices=devices, deterministic=reduction == "exact", deterministic_shards=count)
     environment.prepare(Config(parallel=parallel))
-    return dataclasses.replace(base, parallel=parallel, optim=dataclasses.replace(base.optim, base_batch=32))
+    return dataclasses.replace(base, parallel=parallel, optim=dataclasses.replace(base.optim, batch_size=32))
 
 
 def sha(tree) -> str:
@@ -153,11 +154,11 @@ def cost(devices: list[int]) -> None:
             print(f"| {n} | {threads} | {name} | {median:.4f} ({low:.4f}, {high:.4f}) | {ratio:.2f} |", flush=True)
 
 
-def in_groups(function, samples, weights, shard_range, *, groups: int):
+def in_groups(function, batch, weights, shard_range, *, groups: int):
     """`parallel.exact_mean` of `groups` devices, one after the other on one device."""
     first, count = shard_range
-    terms = partial(_term, function, samples, weights)
-    shapes = jax.eval_shape(lambda: function(jax.tree.map(lambda leaf: leaf[0], samples), weights[0]))
+    terms = partial(_term, function, batch, weights)
+    shapes = jax.eval_shape(lambda: function(jax.tree.map(lambda leaf: leaf[0], batch), weights[0]))
     like = ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
     totals = jnp.stack([tree_sum(terms, first + group * count, count, len(weights)) for group in range(groups)])
 

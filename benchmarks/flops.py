@@ -25,11 +25,11 @@ def convolution(batch: int, out: int, kernel: int, channels: int, filters: int) 
 def uncounted(config: Config) -> str:
     """Why the operations of a configuration are not counted here; "" where they are."""
     has = dict(flatten(config))
-    wanted = {"workload": "nodules", "data.ndim": 3, "model.padding": "VALID", "model.decoder": "heads"}
+    wanted = {"workload": "nodules", "data.ndim": 3, "model.padding": "VALID", "model.decoder": "dense"}
     for key, value in wanted.items():
         if has[key] != value:
             return f"operations are counted for {key} = {value!r} only; got {has[key]!r}"
-    return "" if isinstance(has["data.size"], int) else f"operations are counted for equal edges only; got {has['data.size']}"
+    return "" if isinstance(has["data.shape"], int) else f"operations are counted for equal edges only; got {has['data.shape']}"
 
 
 def counted(config: Config) -> Config:
@@ -45,7 +45,7 @@ def counted(config: Config) -> Config:
 
 def of_step(config: Config) -> dict[str, int]:
     """Operations of each part of a training step, by the names in `breakdown`; VALID convolutions in three dimensions."""
-    model, batch, size = config.settings.model, config.optim.base_batch, config.settings.data.size
+    model, batch, size = config.settings.model, config.optim.batch_size, config.settings.data.shape
     channels = (1, *model.filters)
     found, edge = {}, size
     parameters = 0

@@ -74,7 +74,7 @@ def steps(config: Config, batch: int, best: dict[str, float]) -> dict[str, Any]:
 
 def least_bytes(config: Config, parameters: int) -> int:
     """Bytes that a step moves: four arrays of parameters read and three written, activations written once and read twice."""
-    model, batch, edge = config.settings.model, config.optim.base_batch, config.settings.data.size
+    model, batch, edge = config.settings.model, config.optim.batch_size, config.settings.data.shape
     activations = 2 * batch * edge**3  # the volumes and their densities
     for filters, kernel in zip(model.filters, model.kernels, strict=True):
         edge -= kernel - 1

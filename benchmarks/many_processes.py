@@ -41,10 +41,10 @@ REDUCED = (64, 1 << 21)
 STEPS = 100
 """Of the programs that they are timed in."""
 TINY = shlex.split("""
---data.size 8 --data.samples 128 --data.validation 32 --model.filters 2 --model.kernels 3 --model.latent-dim 4
---model.components 2 --optim.base-batch 32 --stop.target 0 --log.no-tensorboard
+--data.shape 8 --data.samples 128 --data.validation 32 --model.filters 2 --model.kernels 3 --model.latent-dim 4
+--model.components 2 --optim.batch-size 32 --stop.target 0 --log.no-tensorboard
 """)
-FEW = ("--data.samples", "16", "--data.validation", "8", "--optim.base-batch", "8")
+FEW = ("--data.samples", "16", "--data.validation", "8", "--optim.batch-size", "8")
 """The data hardly matter for a state."""
 
 

@@ -114,13 +114,13 @@ def step_s(places: Sequence[Path]) -> float:
 
 def train(kind: Kind, config: str, folder: Path, cores: Sequence[int], options: Sequence[str]) -> list[Path]:
     """Runs one kind; gives the work directories that were written."""
-    batch = round(kind.share * read_config(find(config)).optim.base_batch)
+    batch = round(kind.share * read_config(find(config)).optim.batch_size)
     places = [folder / ("run" if kind.together else str(i)) for i in range(kind.processes)]
     with socket.create_server(("127.0.0.1", 0)) as probe:
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     processes = []
     for i, place in enumerate(places):
-        words = ["--config", config, "--workdir", str(place), "--optim.base-batch", str(batch), "--log.no-tensorboard"]
+        words = ["--config", config, "--workdir", str(place), "--optim.batch-size", str(batch), "--log.no-tensorboard"]
         words += ["--checkpoint.every-epochs", "1000000", *options]
         if kind.together:
             words += [

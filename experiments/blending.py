@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("scans", type=Path)
     parser.add_argument("--count", type=int, default=120)
     asked = parser.parse_args()
-    data = DataConfig(source="cubes", root=str(asked.nodules), size=32, fill="replicate")
+    data = DataConfig(source="cubes", root=str(asked.nodules), shape=32, padding="replicate")
     nodules, details = load_prepared(prepare(data))
     assert nodules.masks is not None
     table = read_annotations(asked.scans)

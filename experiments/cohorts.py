@@ -38,7 +38,7 @@ def read(root: Path) -> Cohorts:
     Raises:
       InputError: as `gmmae.data.extraction.prepare.load`, or no CSV.
     """
-    nodules = prepare.load(DataConfig(source="cubes", root=str(root), fill="replicate"))
+    nodules = prepare.load(DataConfig(source="cubes", root=str(root), padding="replicate"))
     with (root / "nodules.csv").open(newline="", encoding="utf-8") as file:
         rows = {row["file"]: row for row in csv.DictReader(file)}
     rest, test = split(nodules.groups, nodules.categories, SHARES["test"], SEED)

@@ -1,11 +1,11 @@
-"""How training fails: the first steps of some arms, which of the units still learn, the gradient, and whether samples differ.
+"""How training fails: the first steps of some strategies, which of the units still learn, the gradient, and whether samples differ.
 
     python -m experiments.failure --data FOLDER --out DIR [--seeds 0 1 2] [--steps 60]
 
 A row for each epoch of each course: the losses; the share of units that still learn, by array of weights (a unit is dead if
 no weight of it has a gradient in any of some samples); the norm of those samples' mean gradient; the spread of the densities,
 their standard deviation over samples by their mean, both averaged over voxels: 0 where all samples get the same; and what
-share of the mixture, by weight, lies at an edge of the domain, where the range of the means is flat. Arms as configured, and
+share of the mixture, by weight, lies at an edge of the domain, where the range of the means is flat. Strategies as configured, and
 with one change each (`CURES`).
 
 DIR gets courses.csv and courses.png; courses that are there are not computed again.
@@ -56,7 +56,7 @@ class Cure(NamedTuple):
 
     label: str
     options: Mapping[str, Any]  # of the configuration
-    arms: str = ""  # what the names of the arms end in
+    scaling: str = ""  # what the names of the strategies end in
 
 
 CURES = {
@@ -119,15 +119,20 @@ def _name(path: Any) -> str:
 
 
 def configurations(base: Config, seeds: Sequence[int]) -> dict[tuple[str, str, int, int], Config]:
-    """By cure, arm, devices and seed; where a cure changes the arm only, arms that it has no form of are left out."""
+    """By cure, strategy, devices and seed; where a cure changes the strategy only, strategies that it has no form of are left out."""
     found = {}
     for cure, change in CURES.items():
-        for arm, devices in COURSES:
-            if f"{arm}{change.arms}" not in STRATEGIES or (cure != "none" and not arm.startswith("linear")):
+        for scaling, devices in COURSES:
+            if f"{scaling}{change.scaling}" not in STRATEGIES or (cure != "none" and not scaling.startswith("linear")):
                 continue
             for seed in seeds:
-                options = {"arm": f"{arm}{change.arms}", "parallel__virtual": devices, "seed": seed, **change.options}
-                found[cure, arm, devices, seed] = changed(base, **options)
+                options = {
+                    "scaling": f"{scaling}{change.scaling}",
+                    "parallel__simulate_devices": devices,
+                    "seed": seed,
+                    **change.options,
+                }
+                found[cure, scaling, devices, seed] = changed(base, **options)
     return found
 
 
@@ -140,10 +145,10 @@ def figure(rows: Sequence[Mapping[str, str]], path: Path) -> Path:
     for i, cure in enumerate(CURES):
         axes[0][i].set_title(CURES[cure].label, fontsize=9)
         axes[-1][i].set_xlabel("step", fontsize=8)
-        for (arm, devices), colour in zip(COURSES, colours, strict=True):
-            which = (cure, arm, str(devices), str(seed))
-            of = [row for row in rows if (row["cure"], row["arm"], row["devices"], row["seed"]) == which]
-            style = {"color": colour, "linewidth": 1.2, "label": f"{STRATEGIES[arm].label}, n = {devices}"}
+        for (scaling, devices), colour in zip(COURSES, colours, strict=True):
+            which = (cure, scaling, str(devices), str(seed))
+            of = [row for row in rows if (row["cure"], row["scaling"], row["devices"], row["seed"]) == which]
+            style = {"color": colour, "linewidth": 1.2, "label": f"{STRATEGIES[scaling].label}, n = {devices}"}
             for j, key in enumerate(SHOWN):
                 points = [(int(row["step"]), float(row[key])) for row in of if row[key]]
                 if points:
@@ -168,13 +173,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60, help="of each course, at least")
     asked = parser.parse_args()
     STRATEGIES.update(MORE)
-    base = changed(read_config(find("luna16_nodules")), data__root=str(asked.data), parallel__micro_batch=32)
+    base = changed(read_config(find("luna16_nodules")), data__root=str(asked.data), parallel__micro_batch_size=32)
     file = asked.out / "courses.csv"
     rows: list[dict[str, Any]] = tables.read(file) if file.exists() else []
-    done = {(row["cure"], row["arm"], int(row["devices"]), int(row["seed"])) for row in rows}
+    done = {(row["cure"], row["scaling"], int(row["devices"]), int(row["seed"])) for row in rows}
     for which, config in configurations(base, asked.seeds).items():
         if which not in done:
-            named = dict(zip(("cure", "arm", "devices", "seed"), which, strict=True))
+            named = dict(zip(("cure", "scaling", "devices", "seed"), which, strict=True))
             rows += [named | row for row in course(config, asked.steps)]
             tables.write(file, rows)
             print(*which, f"loss {rows[-1]['train_loss']:.6f} alive {rows[-1]['alive_encoder']:.3f}", flush=True)

@@ -66,16 +66,16 @@ class Run(NamedTuple):
 
     framework: str
     peer: str
-    arm: Arm
+    scaling: Arm
 
 
 def runs(only: Sequence[str] = ()) -> list[Run]:
     """Those of a turn, gmmae's first; `only` are names of peers."""
     found = [
-        Run(framework, peers[arm.processes], arm)
-        for arm in ARMS
+        Run(framework, peers[scaling.processes], scaling)
+        for scaling in ARMS
         for framework, peers in FRAMEWORKS.items()
-        if arm.processes in peers
+        if scaling.processes in peers
     ]
     return [run for run in found if not only or run.peer in only]
 
@@ -118,15 +118,21 @@ def busy_s() -> float:
 def measure(file: Path, turns: int, only: Sequence[str], pythons: Mapping[str, str]) -> list[dict[str, Any]]:
     """Makes the runs of the peers that have a Python, but for those that the file has, turn by turn; written as they end."""
     rows: list[dict[str, Any]] = [*tables.read(file)] if file.exists() else []
-    done = {(row["framework"], row["arm"], int(row["turn"])) for row in rows}
+    done = {(row["framework"], row["scaling"], int(row["turn"])) for row in rows}
     about = {"machine": machine("cpu"), "git_commit": git_commit()}
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(turns):
-            for framework, peer, arm in runs(only):
-                if (framework, arm.name, turn) in done or peer not in pythons:
+            for framework, peer, scaling in runs(only):
+                if (framework, scaling.name, turn) in done or peer not in pythons:
                     continue
-                key = {"framework": framework, "arm": arm.name, "processes": arm.processes, "batch": arm.batch, "turn": turn}
-                row = {**key, **run(peer, problem(Path(folder), arm.batch), pythons[peer]), **about}
+                key = {
+                    "framework": framework,
+                    "scaling": scaling.name,
+                    "processes": scaling.processes,
+                    "batch": scaling.batch,
+                    "turn": turn,
+                }
+                row = {**key, **run(peer, problem(Path(folder), scaling.batch), pythons[peer]), **about}
                 print(" ".join(f"{name} {value}" for name, value in list(row.items())[:11]), flush=True)
                 rows.append(row)
                 tables.write(file, rows)
@@ -138,23 +144,23 @@ def problem(folder: Path, batch: int) -> Path:
     place = folder / str(batch)
     if not place.exists():
         place.mkdir()
-        source = {"name": CONFIG, "changes": {"optim__base_batch": batch}}
+        source = {"name": CONFIG, "changes": {"optim__batch_size": batch}}
         found = ask("benchmarks.peers.ours", json.dumps(source), str(place))
         (place / "samples.json").write_text(json.dumps(found["samples"]))
     return place
 
 
 def summary(rows: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
-    """The head and a line for each framework and arm: medians of the turns, and beside gmmae's of the same turn."""
+    """The head and a line for each framework and strategy: medians of the turns, and beside gmmae's of the same turn."""
     by: dict[tuple[str, str], dict[int, Mapping[str, str]]] = defaultdict(dict)
     for row in rows:
-        by[row["arm"], row["framework"]][int(row["turn"])] = row
+        by[row["scaling"], row["framework"]][int(row["turn"])] = row
     head = ("processes, batch", "framework", "reached", "epochs", "training and validation, s", "an epoch, s", "wall, s")
     lines: list[tuple[str, ...]] = [(*head, "an epoch, times gmmae's", f"loss of step {CHECKED} off gmmae's")]
-    for arm in ARMS:
-        own = by.get((arm.name, "gmmae"), {})
+    for scaling in ARMS:
+        own = by.get((scaling.name, "gmmae"), {})
         for framework in FRAMEWORKS:
-            of = by.get((arm.name, framework))
+            of = by.get((scaling.name, framework))
             if not of:
                 continue
             both = [turn for turn in of if turn in own]
@@ -163,7 +169,7 @@ def summary(rows: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
             off = [abs(float(of[turn][loss]) / float(own[turn][loss]) - 1) for turn in both]
             each = list(of.values())
             came = [row for row in each if row["reached"] == "1"]
-            label = f"{arm.processes}, {arm.batch}" + (f" ({arm.name})" if arm.processes > 1 else "")
+            label = f"{scaling.processes}, {scaling.batch}" + (f" ({scaling.name})" if scaling.processes > 1 else "")
             lines.append((
                 label,
                 framework,

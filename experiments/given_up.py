@@ -82,7 +82,7 @@ def missed(sweep: Path) -> list[WorkDir]:
 
 def _base(config: Config, data: Path) -> Config:
     """The run's model and data, with which one program judges all runs of a sweep."""
-    return changed(config, data__root=str(data), arm="strong", parallel__virtual=1)
+    return changed(config, data__root=str(data), scaling="strong", parallel__simulate_devices=1)
 
 
 def judged(folders: Sequence[WorkDir], data: Path) -> list[dict[str, Any]]:
@@ -98,7 +98,7 @@ def judged(folders: Sequence[WorkDir], data: Path) -> list[dict[str, Any]]:
         config, found = read_config(folder.config), numbers(program(kept.state.params))
         options = dict(flatten(config))
         rows.append(
-            {key: options[key] for key in ("arm", "seed", "data.seed", "stop.target")}
+            {key: options[key] for key in ("scaling", "seed", "data.seed", "stop.target")}
             | {
                 "devices": record.devices,
                 "outcome": record.stop_reason,
@@ -125,7 +125,9 @@ def main() -> None:
         raise SystemExit("the sweeps must have runs that missed their targets, with checkpoints; got none")
     tables.write(asked.out / "given_up.csv", rows)
     for row in rows:
-        print(f"{row['kind']:6} {row['arm']}, n = {row['devices']}, seed {row['seed']}: {row['outcome']} after {row['epochs']}")
+        print(
+            f"{row['kind']:6} {row['scaling']}, n = {row['devices']}, seed {row['seed']}: {row['outcome']} after {row['epochs']}"
+        )
     print(dict(Counter(row["kind"] for row in rows)))
 
 

@@ -37,4 +37,4 @@ def overhead(measured: Measured, devices: int, steps: StepTimes | None = None) -
     """
     a, b = cost.affine(steps or timed(EARLIER))
     reduce_s = all_reduce_s(read_cluster(find("h200_nvlink", "clusters")), devices, measured.gradient_bytes)
-    return (a + reduce_s) / (b * measured.optim.base_batch)
+    return (a + reduce_s) / (b * measured.optim.batch_size)

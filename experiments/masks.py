@@ -35,8 +35,8 @@ FEATURES = (12, 24, 48)
 """Channels of the U-Net's stages."""
 OPTIONS = {
     "optim__learning_rate": 0.003,
-    "optim__base_batch": 16,
-    "optim__ramp_epochs": 10,
+    "optim__batch_size": 16,
+    "optim__warmup_epochs": 10,
     "optim__cosine_epochs": 100,
     "stop__max_epochs": 100,
 }

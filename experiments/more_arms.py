@@ -1,4 +1,4 @@
-"""Arms of the study: rates between weak scaling's and the linear rule's, and the linear rule with β2 in samples."""
+"""Strategies of the study: rates between weak scaling's and the linear rule's, and the linear rule with β2 in samples."""
 
 from gmmae.config.schema import OptimConfig
 from gmmae.scaling.strategies import Adam, ScalingStrategy, batch_a_device, linearly

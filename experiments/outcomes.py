@@ -15,7 +15,7 @@ from gmmae.system.stop_reasons import TARGET_REACHED
 RESULTS = Path(__file__).parent.parent / "results"
 
 OTHERS = ("weak", "linear-warmup", "linear", "sqrt", "best-batch")
-"""The arms that strong scaling is compared with."""
+"""The strategies that strong scaling is compared with."""
 
 Row = Mapping[str, str]
 
@@ -67,36 +67,41 @@ def outcome(rows: Sequence[Row]) -> str:
     return f"{len(came)}/{len(rows)}: " + "; ".join(filter(None, (middle(came) if came else "", words)))
 
 
-def by_arm(rows: Iterable[Row], arms: Sequence[str]) -> dict[tuple[str, int], list[Row]]:
-    """Cells by arm and devices, seed by seed."""
+def by_arm(rows: Iterable[Row], scaling: Sequence[str]) -> dict[tuple[str, int], list[Row]]:
+    """Cells by strategy and devices, seed by seed."""
     found = defaultdict(list)
     for row in sorted(rows, key=lambda row: int(row["seed"])):
-        if row["arm"] in arms:
-            found[row["arm"], int(row["devices"])].append(row)
+        if row["scaling"] in scaling:
+            found[row["scaling"], int(row["devices"])].append(row)
     return found
 
 
 def arrivals(grouped: Mapping[tuple[str, int], Sequence[Row]]) -> dict[str, str]:
-    """How many of the seeds arrived, by arm and devices.
+    """How many of the seeds arrived, by strategy and devices.
 
     >>> arrivals({("linear-warmup", 4): [{"outcome": "target_reached"}, {"outcome": "stalled"}]})
     {'came_linear_warmup_4': '1 of 2'}
     """
-    return {f"came_{arm}_{n}".replace("-", "_"): f"{sum(map(reached, of))} of {len(of)}" for (arm, n), of in grouped.items()}
+    return {
+        f"came_{scaling}_{n}".replace("-", "_"): f"{sum(map(reached, of))} of {len(of)}" for (scaling, n), of in grouped.items()
+    }
 
 
 def on_one_device(rows: Iterable[Row]) -> list[Row]:
     """Strong scaling's cells there: the run that it computes on any number of devices."""
-    return [row for row in rows if row["arm"] == "strong" and row["devices"] == "1"]
+    return [row for row in rows if row["scaling"] == "strong" and row["devices"] == "1"]
 
 
 def outcomes_table(rows: Sequence[Row]) -> str:
-    """Of `OTHERS`: arms by rows, devices by columns."""
+    """Of `OTHERS`: strategies by rows, devices by columns."""
     found = by_arm(rows, OTHERS)
     counts = sorted({n for _, n in found if n > 1})
     return table(
-        ("arm", *(f"n = {n}" for n in counts)),
-        ((STRATEGIES[arm].label, *(outcome(found[arm, n]) if (arm, n) in found else "" for n in counts)) for arm in OTHERS),
+        ("scaling", *(f"n = {n}" for n in counts)),
+        (
+            (STRATEGIES[scaling].label, *(outcome(found[scaling, n]) if (scaling, n) in found else "" for n in counts))
+            for scaling in OTHERS
+        ),
     )
 
 

@@ -4,7 +4,7 @@
     python -m experiments.plan                       # reads results/plan, prints the tables, writes summary.csv and paper.csv
 
 The plans to collect are made with `gmmae plan --noise-scale`.
-`results/plan/cells.csv` has the true cells: workload, arm, devices, batch, learning_rate, seed, outcome, epochs, steps,
+`results/plan/cells.csv` has the true cells: workload, strategy, devices, batch, learning_rate, seed, outcome, epochs, steps,
 train_s.
 `results/plan/mlperf.csv` has the means of the reference convergence points of github.com/mlcommons/logging, commit 7bbf792
 (`mlperf_logging/rcp_checker/*/rcps_*.json`, Apache 2.0): of each benchmark the round with the most batches, at least three.
@@ -36,7 +36,7 @@ PLACE = Path(__file__).parent.parent / "results" / "plan"
 OF_STUDY = {name: PLACE.parent / "study" / name / "cells.csv" for name in ("nodules_real", "segmentation")}
 """Cells of sweeps, as their reports write them, in place of those of the same workload."""
 OF_A_PLAN = ("strong", "quarter", prediction.BEST_BATCH)
-"""Arms whose batch a plan runs itself, or chooses anew."""
+"""Strategies whose batch a plan runs itself, or chooses anew."""
 PAPER_DATA = "nodules_real"
 RATIOS = np.logspace(-2, 2, 25)
 """Overheads of the clusters that are made up."""
@@ -69,7 +69,9 @@ def restore(found: Mapping[str, Any]) -> Measured:
     return Measured(
         samples=m["samples"],
         validation=m["validation"],
-        optim=OptimConfig(base_batch=m["base_batch"], learning_rate=m["learning_rate"], warmup_epochs=m["warmup_epochs"]),
+        optim=OptimConfig(
+            batch_size=m["batch_size"], learning_rate=m["learning_rate"], scaling_warmup_epochs=m["scaling_warmup_epochs"]
+        ),
         max_epochs=m["max_epochs"],
         steps={int(batch): count for batch, count in m["steps"].items()},
         seed_sigma=m["seed_sigma"],
@@ -110,7 +112,7 @@ def read() -> list[Case]:
             truths[f"{name}-{row['seed']}"].append(_truth(row, row["global_batch"]))
     cases = []
     for name, found in json.loads((PLACE / "measured.json").read_text(encoding="utf-8")).items():
-        cells = [cell for cell in truths[name] if cell.devices > 1 and cell.arm not in OF_A_PLAN]
+        cells = [cell for cell in truths[name] if cell.devices > 1 and cell.scaling not in OF_A_PLAN]
         m = found["measured"]
         cost, cost_s = (sum(m[unit].values()) / m["base_run"][unit] for unit in ("epochs", "seconds"))
         if cells:
@@ -120,7 +122,7 @@ def read() -> list[Case]:
 
 
 def _truth(row: Mapping[str, str], batch: str) -> Truth:
-    return Truth(row["arm"], int(row["devices"]), int(batch), row["outcome"] == TARGET_REACHED, float(row["steps"]))
+    return Truth(row["scaling"], int(row["devices"]), int(batch), row["outcome"] == TARGET_REACHED, float(row["steps"]))
 
 
 class Judged(NamedTuple):
@@ -138,11 +140,11 @@ class Judged(NamedTuple):
 
 def judged(case: Case) -> list[Judged]:
     """All cells of a case, those that are one optimisation once; steps, intervals and failures depend on no cluster."""
-    distinct = {(cell.arm, cell.batch): cell for cell in sorted(case.cells, key=lambda cell: -cell.devices)}.values()
-    names = sorted({cell.arm for cell in case.cells})
+    distinct = {(cell.scaling, cell.batch): cell for cell in sorted(case.cells, key=lambda cell: -cell.devices)}.values()
+    names = sorted({cell.scaling for cell in case.cells})
     said = prediction.forecast(case.measured, ANYWHERE, names, sorted({cell.devices for cell in case.cells})).cells
-    by_name = {(cell.arm, cell.devices): cell for cell in said}
-    return [Judged(case.workload, truth, by_name[truth.arm, truth.devices]) for truth in distinct]
+    by_name = {(cell.scaling, cell.devices): cell for cell in said}
+    return [Judged(case.workload, truth, by_name[truth.scaling, truth.devices]) for truth in distinct]
 
 
 class Scatter(NamedTuple):
@@ -158,10 +160,10 @@ class Scatter(NamedTuple):
 
 
 def scatter(cases: Sequence[Case]) -> Scatter:
-    """Of the weak arm's cells that arrived."""
+    """Of the weak strategy's cells that arrived."""
     counts: dict[tuple[str, int], list[float]] = defaultdict(list)
     for case in cases:
-        for batch, arrived in {cell.batch: cell for cell in case.cells if cell.arm == "weak" and cell.arrived}.items():
+        for batch, arrived in {cell.batch: cell for cell in case.cells if cell.scaling == "weak" and cell.arrived}.items():
             counts[case.workload, batch].append(math.log(arrived.steps))
     pairs = [abs(a - b) for logs in counts.values() for a, b in itertools.combinations(logs, 2)]
     several = [logs for logs in counts.values() if len(logs) > 2]
@@ -183,10 +185,10 @@ def regrets(cases: Sequence[Case], policy: str) -> list[policies.Outcome]:
     """Of a policy's choices on clusters that are made up, with the steps of the true cells."""
     found = []
     for case in cases:
-        base = case.measured.optim.base_batch
+        base = case.measured.optim.batch_size
         strong = Truth("strong", 1, base, True, prediction.whole(case.measured.steps[base], case.measured.samples, base))
         for n in sorted({cell.devices for cell in case.cells}):
-            truths = {"strong": strong} | {cell.arm: cell for cell in case.cells if cell.devices == n}
+            truths = {"strong": strong} | {cell.scaling: cell for cell in case.cells if cell.devices == n}
             if "weak" not in truths or n > base:
                 continue
             for ratio in RATIOS:
@@ -220,8 +222,8 @@ def _regret(cases: Sequence[Case], policy: str, workload: str) -> tuple[str, ...
 
 
 def _figures(name: str, of: Sequence[Judged], cases: Sequence[Case]) -> list[tuple[str, ...]]:
-    weak = [abs(one.error) for one in of if one.truth.arm == "weak" and one.truth.arrived]
-    scaled = [abs(one.error) for one in of if one.truth.arm != "weak" and one.truth.arrived]
+    weak = [abs(one.error) for one in of if one.truth.scaling == "weak" and one.truth.arrived]
+    scaled = [abs(one.error) for one in of if one.truth.scaling != "weak" and one.truth.arrived]
     arrived = [one for one in of if one.truth.arrived]
     held = [one.said.steps_low <= one.truth.steps <= one.said.steps_high for one in arrived]
     missed = sum(not one.truth.arrived for one in of)
@@ -229,7 +231,7 @@ def _figures(name: str, of: Sequence[Judged], cases: Sequence[Case]) -> list[tup
     again = scatter(cases)
     errors_of = {
         "steps, weak: |log error|, median / 90 %": weak,
-        "steps, other arms: |log error|, median / 90 %": scaled,
+        "steps, other strategies: |log error|, median / 90 %": scaled,
         "steps, weak: |log error| of the same cell with another seed": again.pairs,
         "steps, weak: |log error| of the median of its other seeds": again.medians,
     }
@@ -286,12 +288,12 @@ def paper(cases: Sequence[Case]) -> list[tuple[str, ...]]:
         m = case.measured._replace(train=ideal, passes=StepTimes((1, 2), (1e-9, 1e-9)))
         for cell in prediction.forecast(m, cluster, tuple(printed), PAPER_TABLE_I).cells:
             fails = cell.probability_of_failure > 0.5
-            said[cell.arm, cell.devices].append(math.nan if fails else 100 * cell.efficiency)
-    rows = [("arm", *(f"n = {n}" for n in PAPER_TABLE_I))]
-    for arm, table in printed.items():
-        middle = {n: sorted(said[arm, n], key=lambda x: (math.isnan(x), x)) for n in table}
+            said[cell.scaling, cell.devices].append(math.nan if fails else 100 * cell.efficiency)
+    rows = [("scaling", *(f"n = {n}" for n in PAPER_TABLE_I))]
+    for scaling, table in printed.items():
+        middle = {n: sorted(said[scaling, n], key=lambda x: (math.isnan(x), x)) for n in table}
         texts = (f"{values[len(values) // 2]:.1f} ({table[n]:.1f})" if values else "" for n, values in middle.items())
-        rows.append((arm, *texts))
+        rows.append((scaling, *texts))
     return rows
 
 

@@ -13,7 +13,7 @@ from gmmae.training import noise_scale
 class Truth(NamedTuple):
     """A cell as it went; `steps` are those to the target, or to the end of a run that missed it."""
 
-    arm: str
+    scaling: str
     devices: int
     batch: int
     arrived: bool
@@ -28,25 +28,25 @@ class Situation(NamedTuple):
       published: the noise scale as AdaptDL estimates it; None where it is not positive.
       ratio: (a + c) / (b B) of the cluster.
       devices: that there are.
-      arms: that may be chosen.
+      strategies: that may be chosen.
     """
 
     measured: Measured
     published: float | None
     ratio: float
     devices: int
-    arms: Sequence[str]
+    scaling: Sequence[str]
 
     def step_s(self, batch: float) -> float:
         """Seconds of a step, a sample of one device being the unit."""
-        return self.ratio * self.measured.optim.base_batch + np.ceil(batch / self.devices)
+        return self.ratio * self.measured.optim.batch_size + np.ceil(batch / self.devices)
 
 
 def planned(now: Situation) -> str:
-    """The arm of least expected time, by the plan."""
+    """The strategy of least expected time, by the plan."""
     at = prediction.with_overhead(now.measured, now.ratio, now.devices)
-    found = prediction.choices(at, prediction.law(now.measured), now.arms)
-    return min(found, key=lambda arm: found[arm])
+    found = prediction.choices(at, prediction.law(now.measured), now.scaling)
+    return min(found, key=lambda scaling: found[scaling])
 
 
 def by_goodput(now: Situation, scale: float | None, grown: str = "weak") -> str:
@@ -54,14 +54,14 @@ def by_goodput(now: Situation, scale: float | None, grown: str = "weak") -> str:
 
     It scales the rate along with the batch; both are judged, at the base rate and by the linear rule with warmup (`grown`).
     """
-    phi, base = scale or 0.0, now.measured.optim.base_batch
+    phi, base = scale or 0.0, now.measured.optim.batch_size
     batch = min(base * now.devices, now.measured.samples)
-    goodput = {arm: b / now.step_s(b) * (phi + base) / (phi + b) for arm, b in (("strong", base), (grown, batch))}
-    return max(goodput, key=lambda arm: goodput[arm])
+    goodput = {scaling: b / now.step_s(b) * (phi + base) / (phi + b) for scaling, b in (("strong", base), (grown, batch))}
+    return max(goodput, key=lambda scaling: goodput[scaling])
 
 
 def _scaled(now: Situation) -> str:
-    return "linear-warmup" if "linear-warmup" in now.arms else "weak"
+    return "linear-warmup" if "linear-warmup" in now.scaling else "weak"
 
 
 POLICIES: dict[str, Callable[[Situation], str]] = {
@@ -78,7 +78,7 @@ POLICIES: dict[str, Callable[[Situation], str]] = {
 class Outcome(NamedTuple):
     """What a choice came to."""
 
-    regret: float  # time over that of the best arm
+    regret: float  # time over that of the best strategy
     arrived: bool
 
 
@@ -87,11 +87,11 @@ def outcome(now: Situation, choice: str, truths: Mapping[str, Truth]) -> Outcome
 
     Args:
       now: the situation.
-      choice: an arm.
-      truths: by arm, the cells on those devices, strong among them.
+      choice: a strategy.
+      truths: by strategy, the cells on those devices, strong among them.
     """
-    times = {arm: truth.steps * now.step_s(truth.batch) for arm, truth in truths.items()}
-    best = min(times[arm] for arm, truth in truths.items() if truth.arrived)
+    times = {scaling: truth.steps * now.step_s(truth.batch) for scaling, truth in truths.items()}
+    best = min(times[scaling] for scaling, truth in truths.items() if truth.arrived)
     chosen = truths[choice]
     return Outcome((times[choice] + (0.0 if chosen.arrived else times["strong"])) / best, chosen.arrived)
 

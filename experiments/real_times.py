@@ -1,10 +1,10 @@
 """Plans against the clock: what `gmmae plan` says of two processes, made on one core, and how long they take on two.
 
-    python -m experiments.real_times --workdir DIR [--workloads images …] [--arms strong …] [--seed 0]
+    python -m experiments.real_times --workdir DIR [--workloads images …] [--scaling strong …] [--seed 0]
 
 Each process has one core of this machine for itself. A plan is made on the first core alone; a cluster's file says what
 one core cannot know: the latency and the bandwidth of an all-reduce between two processes (Gloo, over the loopback), and a step
-of the base batch while the other core does the same without a word between them. Then each arm runs on both to its target.
+of the base batch while the other core does the same without a word between them. Then each strategy runs on both to its target.
 Nothing else should run on the machine.
 
 Goes on where it was, and writes results/plan/real.csv. Workloads whose data are not there are left out.
@@ -55,7 +55,7 @@ JOBS = {
     "nodules_synthetic": Job("quickstart", "--stop.target 0.0014 --stop.max-epochs 100"),
     "segmentation": Job(  # a rate that does not change, as the law of the steps wants it
         "unet_quick",
-        "--optim.ramp-epochs 0 --optim.cosine-epochs 0 --optim.learning-rate 0.001 --stop.target 0.8 --stop.max-epochs 60",
+        "--optim.warmup-epochs 0 --optim.cosine-epochs 0 --optim.learning-rate 0.001 --stop.target 0.8 --stop.max-epochs 60",
     ),
     "adrenal": Job("adrenal_shapes", f"--data.root {shlex.quote(str(GLANDS))} --stop.max-epochs 100", GLANDS),
     "nodules_real": Job("luna16_nodules", f"--data.root {shlex.quote(str(NODULES))}", NODULES),
@@ -115,8 +115,8 @@ def planned(job: Job, config: str, clusters: Path, folder: Path, core: int, seed
     return found["cells"]
 
 
-def measured(name: str, arms: Iterable[str], workdir: Path, seed: int) -> list[dict[str, Any]]:
-    """A row for each arm of a workload on two cores: what was said of it, and what happened."""
+def measured(name: str, strategies: Iterable[str], workdir: Path, seed: int) -> list[dict[str, Any]]:
+    """A row for each strategy of a workload on two cores: what was said of it, and what happened."""
     job, cores, folder = JOBS[name], sorted(os.sched_getaffinity(0))[:2], workdir / f"{name}-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     config = str(workdir / job.config) if job.config.endswith(".toml") else job.config
@@ -126,24 +126,26 @@ def measured(name: str, arms: Iterable[str], workdir: Path, seed: int) -> list[d
         some = (*options, "--stop.target", "0", "--stop.max-epochs", str(EPOCHS))
         reduced = {int(size): seconds for size, seconds in ask(2, "reduce", cores=cores).items()}
         side_by_side = step_s(train(EACH, config, folder / "each", cores, some))
-        cluster(here, reduced, side_by_side, read_config(find(config)).optim.base_batch)
-    said = {cell["arm"]: cell for cell in planned(job, config, here, folder / "plan", cores[0], seed) if cell["devices"] == 2}
+        cluster(here, reduced, side_by_side, read_config(find(config)).optim.batch_size)
+    said = {
+        cell["scaling"]: cell for cell in planned(job, config, here, folder / "plan", cores[0], seed) if cell["devices"] == 2
+    }
     rows = []
-    for arm in arms:
-        place = folder / arm / "run"
+    for scaling in strategies:
+        place = folder / scaling / "run"
         if not (place / "record.json").exists():
-            train(TWO, config, place.parent, cores, (*options, "--arm", arm))
+            train(TWO, config, place.parent, cores, (*options, "--scaling", scaling))
         record = from_json((place / "record.json").read_text(encoding="utf-8"))
-        rows.append(row(name, arm, record, said[arm]))
+        rows.append(row(name, scaling, record, said[scaling]))
         print(" ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
     return rows
 
 
-def row(name: str, arm: str, record: Record, said: Mapping[str, Any]) -> dict[str, Any]:
+def row(name: str, scaling: str, record: Record, said: Mapping[str, Any]) -> dict[str, Any]:
     """What happened beside what was said; seconds are of training and validation."""
     return {
         "workload": name,
-        "arm": arm,
+        "scaling": scaling,
         "devices": 2,
         "batch": record.global_batch,
         "seed": record.seed,
@@ -181,7 +183,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workdir", type=Path, required=True)
     parser.add_argument("--workloads", nargs="+", choices=list(JOBS), default=list(JOBS))
-    parser.add_argument("--arms", nargs="+", default=list(ARMS))
+    parser.add_argument("--scaling", nargs="+", default=list(ARMS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=OUT)
     asked = parser.parse_args()
@@ -195,7 +197,7 @@ def main() -> None:
         if needs and not needs.exists():
             print(f"{name} is left out: {needs} is not there")
             continue
-        rows += measured(name, asked.arms, workdir, asked.seed)
+        rows += measured(name, asked.scaling, workdir, asked.seed)
         tables.write(asked.out, rows)
     print(grid_table(summary(rows)))
 

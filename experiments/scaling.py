@@ -1,12 +1,12 @@
-"""The slides' figure: the loss by epoch for each number of devices; and when each arm is as good as one device.
+"""The slides' figure: the loss by epoch for each number of devices; and when each strategy is as good as one device.
 
 python -m experiments.scaling --runs FOLDER --out DIR [--metric dice] [--share 0.98]
 
 FOLDER is a sweep's, or holds the `history_ARM-nN-seedS.csv` of one. The value that counts is a share of what strong scaling on
-one device has after its last epoch, with the same seed; arms are compared by the epoch and the step in which they first reach
+one device has after its last epoch, with the same seed; strategies are compared by the epoch and the step in which they first reach
 it. Runs that were cut off stand with the epochs that they have.
 
-DIR gets reached.csv, and for each arm losses_ARM.png; of several seeds medians are drawn.
+DIR gets reached.csv, and for each strategy losses_ARM.png; of several seeds medians are drawn.
 """
 
 import argparse
@@ -29,7 +29,7 @@ NAME = re.compile(r"(?:history_)?(.+)-n(\d+)-seed(\d+)")
 
 
 def histories(folder: Path) -> dict[Cell, list[Epoch]]:
-    """The epochs of each run of a folder, by arm, devices and seed."""
+    """The epochs of each run of a folder, by strategy, devices and seed."""
     runs = {path.parent.name: path for path in folder.glob("runs/*/history.csv")}
     runs |= {path.stem: path for path in folder.glob("history_*.csv")}
     named = [(NAME.fullmatch(name), path) for name, path in runs.items()]
@@ -62,15 +62,15 @@ def reached(runs: dict[Cell, list[Epoch]], metric: str, share: float) -> list[di
     return rows
 
 
-def figure(runs: dict[Cell, list[Epoch]], arm: str, path: Path) -> Path:
-    """The losses of an arm by epoch, medians over its seeds, from one device, which is strong scaling's run, to many."""
+def figure(runs: dict[Cell, list[Epoch]], scaling: str, path: Path) -> Path:
+    """The losses of a strategy by epoch, medians over its seeds, from one device, which is strong scaling's run, to many."""
     by_devices: dict[int, list[list[Epoch]]] = defaultdict(list)
     for cell, epochs in runs.items():
-        if cell == Cell("strong", 1, cell.seed) or (cell.arm == arm and cell.devices > 1):
+        if cell == Cell("strong", 1, cell.seed) or (cell.scaling == scaling and cell.devices > 1):
             by_devices[cell.devices].append(epochs)
     courses = [_course(f"n = {n}", of) for n, of in sorted(by_devices.items())]
     seeds = len({cell.seed for cell in runs})
-    title = f"{STRATEGIES[arm].label}, medians of {seeds} seeds" if seeds > 1 else STRATEGIES[arm].label
+    title = f"{STRATEGIES[scaling].label}, medians of {seeds} seeds" if seeds > 1 else STRATEGIES[scaling].label
     return canvas.save(losses_by_devices(courses, title=title, target=None, x_label="epoch"), path)
 
 
@@ -96,8 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tables.write(asked.out / "reached.csv", rows)
     for row in rows:
         print(" ".join(f"{key} {value}" for key, value in row.items()))
-    for arm in sorted({cell.arm for cell in runs} - {"strong"}):
-        print(figure(runs, arm, asked.out / f"losses_{arm}.png"))
+    for scaling in sorted({cell.scaling for cell in runs} - {"strong"}):
+        print(figure(runs, scaling, asked.out / f"losses_{scaling}.png"))
 
 
 if __name__ == "__main__":

@@ -124,15 +124,15 @@ def configured(asked: argparse.Namespace, more: Sequence[str], fold: int) -> Con
         "data.folds": asked.folds,
         "data.fold": fold,
         "optim.learning-rate": 0.003,
-        "optim.base-batch": 32,
-        "optim.ramp-epochs": max(1, round(0.3 * asked.epochs)),
+        "optim.batch-size": 32,
+        "optim.warmup-epochs": max(1, round(0.3 * asked.epochs)),
         "optim.cosine-epochs": asked.epochs,
         "stop.max-epochs": asked.epochs,
-        "stop.metric": "dice",
-        "stop.goal": "above",
+        "stop.monitor": "dice",
+        "stop.mode": "above",
         "checkpoint.every-epochs": asked.epochs,
         "log.tensorboard": False,
-        "log.detail-epochs": asked.epochs,
+        "log.every-epochs": asked.epochs,
     }
     from gmmae.cli.arguments import parse_train
     from gmmae.cli.words import as_words

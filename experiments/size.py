@@ -1,4 +1,4 @@
-"""How the size of the data set changes what pays: steps, epochs and failures of each arm, and the numbers of the law.
+"""How the size of the data set changes what pays: steps, epochs and failures of each strategy, and the numbers of the law.
 
     python -m experiments.size --workload images --out DIR [--sizes 240 480 …] [--seeds 0 1 2]
     python -m experiments.size --workload adrenal --data adrenal_shapes.npz --out DIR
@@ -47,7 +47,7 @@ class Data(NamedTuple):
 
     Attributes:
       sizes: of the training set.
-      devices: with which the arms are run.
+      devices: with which the strategies are run.
       patience: samples seen without an improvement of the loss by 1 %, after which a run is given up; 0: none is.
     """
 
@@ -77,14 +77,14 @@ class Data(NamedTuple):
         elif data is None:
             raise InputError(f"--workload {name} needs --data, the file of the shapes or the folder of the nodules; got none")
         elif name == "slices":
-            options = {"data__root": str(data.resolve()), "data__size": 32, "data__jitter": 6, "model__features": (8, 16, 32)}
-            options |= {"slices": samples, "optim__decay_epochs": (), "optim__warmup_epochs": 5, "stop__target": 0.74}
+            options = {"data__root": str(data.resolve()), "data__shape": 32, "data__jitter": 6, "model__features": (8, 16, 32)}
+            options |= {"slices": samples, "optim__decay_epochs": (), "optim__scaling_warmup_epochs": 5, "stop__target": 0.74}
             return configure("unet", workload=slices.__file__, **options, **stop)
         else:
             file = some_shapes(data, samples + 256, folder)
             options = {"data__source": "cubes", "data__root": str(file), "data__window": (0, 255)}
             options |= {"data__validation": 256, "stop__target": 0.018}
-        return configure("quickstart", parallel__micro_batch=32, **options, **stop)
+        return configure("quickstart", parallel__micro_batch_size=32, **options, **stop)
 
 
 def some_shapes(file: Path, count: int, folder: Path) -> Path:
@@ -107,7 +107,7 @@ DATA = {
 
 
 def paths(config: Config, seeds: Sequence[int], numbers: Sequence[int] = DEVICES) -> Iterator[tuple[str, int, Config]]:
-    """Arm, devices and configuration of each run, those of a batch above the samples left out.
+    """Strategy, devices and configuration of each run, those of a batch above the samples left out.
 
     Args:
       config: of one size.
@@ -118,10 +118,12 @@ def paths(config: Config, seeds: Sequence[int], numbers: Sequence[int] = DEVICES
     for seed in seeds:
         one = changed(config, seed=seed, log__tensorboard=False)
         yield "strong", 1, one
-        yield QUARTER, 1, changed(one, optim__base_batch=config.optim.base_batch // 4)
+        yield QUARTER, 1, changed(one, optim__batch_size=config.optim.batch_size // 4)
         for devices in numbers:
-            if devices * config.optim.base_batch <= samples:
-                yield from ((arm, devices, changed(one, arm=arm, parallel__virtual=devices)) for arm in ARMS)
+            if devices * config.optim.batch_size <= samples:
+                yield from (
+                    (scaling, devices, changed(one, scaling=scaling, parallel__simulate_devices=devices)) for scaling in ARMS
+                )
 
 
 def trained(config: Config) -> dict[str, Any]:
@@ -147,13 +149,13 @@ def trained(config: Config) -> dict[str, Any]:
 
 
 def summary(rows: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
-    """A row for each size: the law's numbers, medians over seeds, and where each arm fails first."""
+    """A row for each size: the law's numbers, medians over seeds, and where each strategy fails first."""
     by_size: dict[int, list[Mapping[str, str]]] = defaultdict(list)
     for row in rows:
         by_size[int(row["samples"])].append(row)
-    found = [("samples", "steps at B", "epochs", "Smin", "Bn", "B / Bn", *(f"{arm} misses" for arm in ARMS))]
+    found = [("samples", "steps at B", "epochs", "Smin", "Bn", "B / Bn", *(f"{scaling} misses" for scaling in ARMS))]
     for size, of in sorted(by_size.items()):
-        base = [row for row in of if row["arm"] == "strong"]
+        base = [row for row in of if row["scaling"] == "strong"]
         laws = [law for seed in {row["seed"] for row in of} if (law := _law([row for row in of if row["seed"] == seed]))]
         middle = [float(np.median(numbers)) for numbers in zip(*laws, strict=True)] if laws else [math.nan, math.nan]
         batch = int(base[0]["batch"])
@@ -164,7 +166,7 @@ def summary(rows: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
             f"{middle[0]:.0f}",
             f"{middle[1]:.1f}",
             f"{batch / middle[1]:.2f}",
-            *(_misses([row for row in of if row["arm"] == arm]) for arm in ARMS),
+            *(_misses([row for row in of if row["scaling"] == scaling]) for scaling in ARMS),
         ))  # fmt: skip
     return found
 
@@ -182,18 +184,18 @@ def turning(strong: float, weak: float, devices: int) -> float:
 
 
 def thresholds(rows: Sequence[Mapping[str, str]], growing: str = "weak") -> dict[int, dict[int, float]]:
-    """Medians over seeds of `turning`, by size and devices, for an arm whose batch grows."""
-    steps_of = {(int(row["samples"]), row["arm"], int(row["devices"]), row["seed"]): float(row["crossing"]) for row in rows}
+    """Medians over seeds of `turning`, by size and devices, for a strategy whose batch grows."""
+    steps_of = {(int(row["samples"]), row["scaling"], int(row["devices"]), row["seed"]): float(row["crossing"]) for row in rows}
     found: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for (samples, arm, devices, seed), count in sorted(steps_of.items()):
-        if arm == growing:
+    for (samples, scaling, devices, seed), count in sorted(steps_of.items()):
+        if scaling == growing:
             found[samples][devices].append(turning(steps_of[samples, "strong", 1, seed], count, devices))
     return {samples: {n: float(np.median(of)) for n, of in by.items()} for samples, by in found.items()}
 
 
 def _law(of: Sequence[Mapping[str, str]]) -> tuple[float, float] | None:
     """Smin and Bn by the runs at the base rate of one seed."""
-    points = {int(row["batch"]): float(row["crossing"]) for row in of if row["arm"] in ("strong", QUARTER, "weak")}
+    points = {int(row["batch"]): float(row["crossing"]) for row in of if row["scaling"] in ("strong", QUARTER, "weak")}
     arrived = {batch: count for batch, count in points.items() if math.isfinite(count)}
     return steps.fit(arrived) if len(arrived) > 1 else None
 
@@ -216,13 +218,13 @@ def main() -> None:
     asked = parser.parse_args()
     file = asked.out / f"{asked.workload}.csv"
     rows: list[dict[str, Any]] = [*tables.read(file)] if file.exists() else []
-    done = {(int(row["samples"]), row["arm"], int(row["devices"]), int(row["seed"])) for row in rows}
+    done = {(int(row["samples"]), row["scaling"], int(row["devices"]), int(row["seed"])) for row in rows}
     with tempfile.TemporaryDirectory() as folder:
         for size in asked.sizes or DATA[asked.workload].sizes:
             config = DATA[asked.workload].config(asked.workload, size, Path(folder), asked.data)
-            for arm, devices, one in paths(config, asked.seeds, DATA[asked.workload].devices):
-                if (size, arm, devices, one.seed) not in done:
-                    found = {"samples": size, "arm": arm, "devices": devices, "seed": one.seed, **trained(one)}
+            for scaling, devices, one in paths(config, asked.seeds, DATA[asked.workload].devices):
+                if (size, scaling, devices, one.seed) not in done:
+                    found = {"samples": size, "scaling": scaling, "devices": devices, "seed": one.seed, **trained(one)}
                     print(" ".join(f"{key} {value}" for key, value in list(found.items())[:9]), flush=True)
                     rows.append(found)
                     tables.write(file, rows)

@@ -58,7 +58,7 @@ RATES = {
     "linear": "k",
     "linear-warmup": "k, warmup",
 }
-"""The arms at n times the base batch, by their factor of the rate."""
+"""The strategies at n times the base batch, by their factor of the rate."""
 
 
 def nodules() -> dict[str, str]:
@@ -66,12 +66,12 @@ def nodules() -> dict[str, str]:
     rows = cells(plans.PAPER_DATA)
     one = on_one_device(rows)
     seconds = [float(row["train_s"]) + float(row["eval_s"]) for row in one]
-    grouped = by_arm(rows, list(dict.fromkeys(row["arm"] for row in rows)))
+    grouped = by_arm(rows, list(dict.fromkeys(row["scaling"] for row in rows)))
     with_signs = tables.read(RESULTS / "study" / plans.PAPER_DATA / "table_8.csv")
     faster = {(row["against"], row["devices"].rstrip("†")): f"{row['strong faster']} of {row['seeds']}" for row in with_signs}
     return {
         **arrivals(grouped),
-        **{f"faster_{arm}_{n}".replace("-", "_"): text for (arm, n), text in faster.items()},
+        **{f"faster_{scaling}_{n}".replace("-", "_"): text for (scaling, n), text in faster.items()},
         **{f"nodules_{key}": value for key, value in runs(rows).items()},
         "nodules_outcomes": outcomes_table(rows),
         "nodules_table_1": of_report(plans.PAPER_DATA, 1),
@@ -101,12 +101,14 @@ def splits() -> dict[str, str]:
 def of_split(rows: Sequence[Row]) -> tuple[tuple[str, ...], ...]:
     """For each number of devices in how many seeds strong scaling was faster than weak, and the ratio of their times."""
     times = {
-        (row["arm"], int(row["devices"]), row["seed"]): float(row["time_to_target_s"]) if reached(row) else math.inf
+        (row["scaling"], int(row["devices"]), row["seed"]): float(row["time_to_target_s"]) if reached(row) else math.inf
         for row in rows
     }
     lines = []
-    for n in sorted({n for arm, n, _ in times if arm == "weak" and n > 1}):
-        ratios = [of / times["strong", n, seed] for (arm, count, seed), of in times.items() if (arm, count) == ("weak", n)]
+    for n in sorted({n for scaling, n, _ in times if scaling == "weak" and n > 1}):
+        ratios = [
+            of / times["strong", n, seed] for (scaling, count, seed), of in times.items() if (scaling, count) == ("weak", n)
+        ]
         lines.append((str(n), f"{sum(ratio > 1 for ratio in ratios)} of {len(ratios)}", middle(ratios)))
     return tuple(lines)
 
@@ -114,21 +116,21 @@ def of_split(rows: Sequence[Row]) -> tuple[tuple[str, ...], ...]:
 def given_up() -> dict[str, str]:
     """What runs that missed the target could still have become, in their last checkpoints."""
     rows = tables.read(RESULTS / "study" / plans.PAPER_DATA / "given_up.csv")
-    grouped = by_arm(rows, list(dict.fromkeys(row["arm"] for row in rows)))
+    grouped = by_arm(rows, list(dict.fromkeys(row["scaling"] for row in rows)))
     counts = sorted({n for _, n in grouped})
     lines = []
-    for arm in (name for name in STRATEGIES if any(arm == name for arm, _ in grouped)):
-        kinds = (Counter(row["kind"] for row in grouped.get((arm, n), ())) for n in counts)
+    for scaling in (name for name in STRATEGIES if any(scaling == name for scaling, _ in grouped)):
+        kinds = (Counter(row["kind"] for row in grouped.get((scaling, n), ())) for n in counts)
         lines.append(
-            (STRATEGIES[arm].label, *(", ".join(f"{kind} {count}" for kind, count in of.most_common()) for of in kinds))
+            (STRATEGIES[scaling].label, *(", ".join(f"{kind} {count}" for kind, count in of.most_common()) for of in kinds))
         )
     totals = Counter(row["kind"] for row in rows)
-    by_cell = {(row["arm"], row["devices"], row["seed"]): row for row in cells(plans.PAPER_DATA)}
-    still_open = [(row["arm"], row["devices"], row["seed"]) for row in rows if row["kind"] == "open"]
+    by_cell = {(row["scaling"], row["devices"], row["seed"]): row for row in cells(plans.PAPER_DATA)}
+    still_open = [(row["scaling"], row["devices"], row["seed"]) for row in rows if row["kind"] == "open"]
     continued = sum(by_cell[key]["outcome"] in (MAX_EPOCHS, TARGET_REACHED) for key in still_open)
     return {
         "given_up_arrived": str(sum(reached(by_cell[key]) for key in still_open)),
-        "given_up_table": table(("arm", *(f"n = {n}" for n in counts)), lines),
+        "given_up_table": table(("scaling", *(f"n = {n}" for n in counts)), lines),
         "given_up": str(len(rows)),
         "given_up_for_good": str(totals["frozen"] + totals["blind"]),
         "least": f"{float(rows[0]['least']):.5f}",
@@ -143,9 +145,9 @@ def given_up() -> dict[str, str]:
 def other_targets() -> dict[str, str]:
     """Weak scaling against strong at losses that the runs passed on their way."""
     rows = tables.read(RESULTS / "study" / plans.PAPER_DATA / "targets.csv")
-    by_run = {(row["target"], row["arm"], int(row["devices"]), row["seed"]): row for row in rows}
+    by_run = {(row["target"], row["scaling"], int(row["devices"]), row["seed"]): row for row in rows}
     seeds = sorted({row["seed"] for row in rows})
-    counts = sorted({int(row["devices"]) for row in rows if row["arm"] == "weak"})
+    counts = sorted({int(row["devices"]) for row in rows if row["scaling"] == "weak"})
     lines = []
     for target in sorted({row["target"] for row in rows}, key=float, reverse=True):
         strong = [by_run[target, "strong", 1, seed] for seed in seeds]
@@ -162,13 +164,13 @@ def other_targets() -> dict[str, str]:
 def rates() -> dict[str, str]:
     """Several rates at each batch: the best of them, known afterwards, against strong scaling."""
     rows = [*cells(plans.PAPER_DATA), *(cells("rates") if (RESULTS / "study" / "rates").exists() else ())]
-    tried = [arm for arm in RATES if any(row["arm"] == arm for row in rows)]
+    tried = [scaling for scaling in RATES if any(row["scaling"] == scaling for row in rows)]
     found = by_arm(rows, tried)
     strong = {row["seed"]: float(row["epochs"]) for row in on_one_device(rows)}
     measured = next(case.measured for case in plans.read() if case.workload == plans.PAPER_DATA)
     lines, medians = [], defaultdict(list)
     for n in sorted({n for _, n in found if n > 1}):
-        epochs = {arm: {row["seed"]: arrived_epochs(row) for row in found[arm, n]} for arm in tried}
+        epochs = {scaling: {row["seed"]: arrived_epochs(row) for row in found[scaling, n]} for scaling in tried}
         best = {seed: min(of.get(seed, math.inf) for of in epochs.values()) for seed in epochs["weak"]}
         more = [best[seed] / strong[seed] for seed in sorted(best)]
         batch = int(found["weak", n][0]["global_batch"])
@@ -180,11 +182,13 @@ def rates() -> dict[str, str]:
         for few_us in h100.FEW_US:
             longer = longer_epoch(prediction.with_overhead(measured, h100.overhead(measured, n, h100.later(few_us)), n), batch)
             medians[f"{few_us} µs"].append(longer * float(np.median(more)))
-        lines.append((str(n), *(middle(list(epochs[arm].values())) for arm in tried), middle(list(best.values())), *told))
+        lines.append(
+            (str(n), *(middle(list(epochs[scaling].values())) for scaling in tried), middle(list(best.values())), *told)
+        )
     names = (f"over strong's time, {name}" for name in machines(measured, 1))
-    few = min(len({row["seed"] for row in rows if row["arm"] == arm}) for arm in tried)
+    few = min(len({row["seed"] for row in rows if row["scaling"] == scaling}) for scaling in tried)
     return {
-        "rates_table": table(("n", *(RATES[arm] for arm in tried), "the best of them", *names), lines),
+        "rates_table": table(("n", *(RATES[scaling] for scaling in tried), "the best of them", *names), lines),
         "rates_seeds": str(few),
         **{f"rates_{name}": text for name, text in arrivals(found).items()},
         "h100_us": " and ".join(f"{1e6 * second:.0f}" for second in h100.timed(h100.EARLIER).seconds),
@@ -216,7 +220,7 @@ def untimed(measured: Measured, medians: Mapping[str, Sequence[float]]) -> dict[
 
 def longer_epoch(at: prediction.Machine, batch: int) -> float:
     """Returns how many times as long an epoch of a batch takes as one of the base batch."""
-    return float(at.epoch_s(batch)) / float(at.epoch_s(at.measured.optim.base_batch))
+    return float(at.epoch_s(batch)) / float(at.epoch_s(at.measured.optim.batch_size))
 
 
 def machines(measured: Measured, devices: int) -> dict[str, prediction.Machine]:
@@ -226,14 +230,16 @@ def machines(measured: Measured, devices: int) -> dict[str, prediction.Machine]:
 
 
 def failures() -> dict[str, str]:
-    """The first steps of the arms, and what became of the linear rules with one change each."""
+    """The first steps of the strategies, and what became of the linear rules with one change each."""
     rows = tables.read(RESULTS / "study" / "failure" / "courses.csv")
     shown = ("alive_encoder", "gradient", "spread", "at_the_edge")
     seed, last = min(row["seed"] for row in rows), []
     for cure, change in failure.CURES.items():
-        for arm, devices in failure.COURSES:
+        for scaling, devices in failure.COURSES:
             of = [
-                row for row in rows if (row["cure"], row["arm"], row["devices"], row["seed"]) == (cure, arm, str(devices), seed)
+                row
+                for row in rows
+                if (row["cure"], row["scaling"], row["devices"], row["seed"]) == (cure, scaling, str(devices), seed)
             ]
             if of:
                 end = of[-1]
@@ -241,26 +247,26 @@ def failures() -> dict[str, str]:
                 last.append(
                     (
                         change.label,
-                        STRATEGIES[arm].label,
+                        STRATEGIES[scaling].label,
                         str(devices),
                         end["step"],
                         f"{float(end['train_loss']):.5f}",
                         *numbers,
                     )
                 )
-    head = ("change", "arm", "n", "step", "training loss", "units that learn", "gradient", "spread", "at the edge")
+    head = ("change", "scaling", "n", "step", "training loss", "units that learn", "gradient", "spread", "at the edge")
     found = {"courses_table": table(head, last)}
     tried = {name: change for name, change in failure.CURES.items() if (RESULTS / "study" / f"cures_{name}").exists()}
     if not tried:
         return found
     lines, seeds = [], set.intersection(*({row["seed"] for row in cells(f"cures_{name}")} for name in tried))
     for name, change in {"none": failure.CURES["none"], **tried}.items():
-        both = [f"{arm}{change.arms}" for arm in ("linear", "linear-warmup")]
+        both = [f"{scaling}{change.scaling}" for scaling in ("linear", "linear-warmup")]
         grouped = by_arm(cells(plans.PAPER_DATA if name == "none" else f"cures_{name}"), both)
-        for arm in both:
-            texts = [outcome([row for row in grouped[arm, n] if row["seed"] in seeds]) for n in (4, 8)]
-            lines.append((change.label, STRATEGIES[arm.removesuffix(change.arms)].label, *texts))
-    return found | {"cures_table": table(("change", "arm", "n = 4", "n = 8"), lines)}
+        for scaling in both:
+            texts = [outcome([row for row in grouped[scaling, n] if row["seed"] in seeds]) for n in (4, 8)]
+            lines.append((change.label, STRATEGIES[scaling.removesuffix(change.scaling)].label, *texts))
+    return found | {"cures_table": table(("change", "scaling", "n = 4", "n = 8"), lines)}
 
 
 def sizes() -> dict[str, str]:
@@ -299,29 +305,29 @@ def compared() -> dict[str, str]:
 def unet() -> dict[str, str]:
     """The U-Net on real slices: the slides' on all of them, and a small one on few."""
     rows = tables.read(RESULTS / "segmentation" / "scaling" / "reached.csv")
-    lines = ([row[key] for key in ("arm", "devices", "epochs", "epoch", "steps", "best_dice")] for row in rows)
-    table_of_all = table(("arm", "n", "epochs trained", "epoch of 98 %", "steps to it", "best Dice"), lines)
+    lines = ([row[key] for key in ("scaling", "devices", "epochs", "epoch", "steps", "best_dice")] for row in rows)
+    table_of_all = table(("scaling", "n", "epochs trained", "epoch of 98 %", "steps to it", "best Dice"), lines)
     return {"unet_table": table_of_all} | {f"unet_small_{key}": value for key, value in small_unet().items()}
 
 
 def small_unet() -> dict[str, str]:
-    """When each arm was as good as one device with the same seed."""
+    """When each strategy was as good as one device with the same seed."""
     found = by_arm(tables.read(RESULTS / "study" / "unet_small" / "reached.csv"), ("strong", "weak", "linear-warmup"))
     strong = {row["seed"]: row for row in found["strong", 1]}
     rows = cells("unet_small")
     batch = int(on_one_device(rows)[0]["global_batch"])  # strong scaling has no more devices than samples
     lines, facts = [], runs(rows)
-    for (arm, n), of in sorted(found.items(), key=lambda item: ([*STRATEGIES].index(item[0][0]), item[0][1])):
+    for (scaling, n), of in sorted(found.items(), key=lambda item: ([*STRATEGIES].index(item[0][0]), item[0][1])):
         epochs, steps = ([float(row[key] or "inf") for row in of] for key in ("epoch", "steps"))
         ones = [strong[row["seed"]] for row in of]
         more = [count / float(one["epoch"]) for count, one in zip(epochs, ones, strict=True)]
         both = zip(steps, (float(one["steps"]) for one in ones), strict=True)
         turns = [max(0.0, size.turning(one, count, min(n, batch))) for count, one in both]
-        own = ("", "") if arm == "strong" else (middle(more), middle(turns))
+        own = ("", "") if scaling == "strong" else (middle(more), middle(turns))
         best = middle([float(row["best_dice"]) for row in of])
-        came = facts[f"{arm}_{n}".replace("-", "_")] = f"{sum(map(math.isfinite, epochs))} of {len(of)}"
-        lines.append((STRATEGIES[arm].label, str(n), came, middle(epochs), middle(steps), *own, best))
-    head = ("arm", "n", "as good", "epoch", "steps", "epochs over strong's", "turns at", "best Dice")
+        came = facts[f"{scaling}_{n}".replace("-", "_")] = f"{sum(map(math.isfinite, epochs))} of {len(of)}"
+        lines.append((STRATEGIES[scaling].label, str(n), came, middle(epochs), middle(steps), *own, best))
+    head = ("scaling", "n", "as good", "epoch", "steps", "epochs over strong's", "turns at", "best Dice")
     return facts | {"table": table(head, lines)}
 
 

@@ -49,7 +49,7 @@ def on_the_way(sweep: Path, targets: Sequence[float]) -> Iterator[dict[str, Any]
         for target in (*targets, config.stop.target):
             found = steps.to_target(rows, replace(config.stop, target=target))
             yield {
-                **{key: options[key] for key in ("arm", "seed", "data.seed")},
+                **{key: options[key] for key in ("scaling", "seed", "data.seed")},
                 "devices": record.devices,
                 "batch": record.global_batch,
                 "target": target,
@@ -68,7 +68,7 @@ def main() -> None:
     asked = parser.parse_args()
     rows = [row for sweep in asked.sweeps for row in on_the_way(sweep, asked.targets)]
     tables.write(asked.out / "targets.csv", rows)
-    shown = ("arm", "devices", "seed", "target", "epochs")
+    shown = ("scaling", "devices", "seed", "target", "epochs")
     print(grid_table([shown, *(tuple(str(row[key]) for key in shown) for row in rows)]))
 
 

@@ -19,10 +19,10 @@ from gmmae.workloads import nodules, registry
 
 SMALL = registry.configuration(
     settings=nodules.Config(
-        data=DataConfig(size=8, samples=28, validation=6),
+        data=DataConfig(shape=8, samples=28, validation=6),
         model=ModelConfig(filters=(3, 3), kernels=(3, 3), latent_dim=8, components=4),
     ),
-    optim=OptimConfig(base_batch=8),
+    optim=OptimConfig(batch_size=8),
     stop=StopConfig(target=0.0, max_epochs=3),
     parallel=ParallelConfig(devices=1),
     checkpoint=CheckpointConfig(every_epochs=2),
@@ -31,7 +31,7 @@ SMALL = registry.configuration(
 
 
 def small(**changes: Any) -> Config:
-    """`SMALL` with changes: `small(arm="weak", stop__max_epochs=5)`."""
+    """`SMALL` with changes: `small(scaling="weak", stop__max_epochs=5)`."""
     return changed(SMALL, **changes)
 
 

@@ -19,17 +19,17 @@ TRAIN, VALIDATION, PARAMETERS, TARGET = 512, 256, 490_000, 0.0016384
 
 def run_record(config: SweepConfig, cell: Cell, outcome: str, epochs: int, loss: float, **changes) -> Record:
     """The record of a cell that ended with a validation loss; training takes 2 s an epoch and validation 0.5 s."""
-    strategy = strategies.resolve(cell.arm, config.run.optim, cell.devices, TRAIN)
+    strategy = strategies.resolve(cell.scaling, config.run.optim, cell.devices, TRAIN)
     share = plan_batches(TRAIN, strategy.global_batch, cell.devices)
     values = {
         "run_id": "0123456789ab",
-        "arm": cell.arm,
+        "scaling": cell.scaling,
         "seed": cell.seed,
         "devices": cell.devices,
         "processes": 1,
         "device_kind": "cpu",
         "oversubscribed": False,
-        "base_batch": config.run.optim.base_batch,
+        "batch_size": config.run.optim.batch_size,
         "wanted_batch": strategy.wanted_batch,
         "global_batch": share.batch,
         "device_batch": share.device_batch,
@@ -146,8 +146,8 @@ def small(root: Path, config: SweepConfig = GRID) -> SweepConfig:
         for n in config.devices:
             reach(config, root, Cell("strong", n, seed), 10)
             reach(config, root, Cell("weak", n, seed), 10 if n == 1 else 20 * n)
-        for arm in ("linear-warmup", "linear"):
-            reach(config, root, Cell(arm, 1, seed), 10)
+        for scaling in ("linear-warmup", "linear"):
+            reach(config, root, Cell(scaling, 1, seed), 10)
         add(config, root, Cell("linear", 2, seed), stop_reasons.COLLAPSED, 12, 0.0148 + 0.001 * seed)
         add(config, root, Cell("linear", 4, seed), stop_reasons.DIVERGED, 1, math.nan)
     reach(config, root, Cell("linear-warmup", 2, 0), 10)

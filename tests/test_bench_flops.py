@@ -14,10 +14,10 @@ from tests.small import small
 # One 2³ kernel with 3 filters on 5³ volumes: 4³ outputs, 192 numbers flattened; 2 latent numbers; 1 component.
 TINY = Config(
     settings=nodules.Config(
-        data=DataConfig(size=5, samples=4, validation=1),
+        data=DataConfig(shape=5, samples=4, validation=1),
         model=ModelConfig(filters=(3,), kernels=(2,), latent_dim=2, components=1),
     ),
-    optim=OptimConfig(base_batch=7),
+    optim=OptimConfig(batch_size=7),
     parallel=ParallelConfig(devices=1),
 )
 

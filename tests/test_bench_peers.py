@@ -69,8 +69,8 @@ def test_a_problem_comes_back_from_disk_as_it_was(folder, known):
     [
         ("model__activation", "'relu'", "silu"),
         ("model__decoder", "'heads'", "cells"),
-        ("stop__goal", "'below'", "above"),
-        ("optim__ramp_epochs", "0", 1),
+        ("stop__mode", "'below'", "above"),
+        ("optim__warmup_epochs", "0", 1),
         ("optim__cosine_epochs", "0", 10),
         ("optim__decay_epochs", "()", (3,)),
     ],
@@ -87,7 +87,7 @@ def test_the_rate_of_the_u_net_is_constant_as_the_twins_rate_is():
     """`unet_quick` has a ramp and a cosine, and `unet` falls by steps: with them, PyTorch's second loss was 15 % off."""
     for name in ("unet_quick", "unet"):
         config = ours.configuration(name, 20, 4)
-        rates = STRATEGIES[config.arm].learning_rate(config.optim, 1.0)
+        rates = STRATEGIES[config.scaling].learning_rate(config.optim, 1.0)
         assert rates == LearningRateSpec(
             config.optim.learning_rate, config.optim.learning_rate, decay_factor=rates.decay_factor
         )
@@ -201,10 +201,10 @@ size = 8
 [model]
 features = [2, 3]
 [optim]
-base_batch = 8
+batch_size = 8
 [stop]
 metric = "dice"
-goal = "above"
+mode = "max"
 """
 
 

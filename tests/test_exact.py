@@ -19,7 +19,7 @@ from gmmae.training.records import from_json, to_json
 from gmmae.training.step import make_train_epoch
 from tests.small import Recorder, fingerprint, small
 
-EXACT = {"parallel__reduction": "exact", "parallel__shards": 8}
+EXACT = {"parallel__deterministic": True, "parallel__deterministic_shards": 8}
 EPOCHS = 20
 
 
@@ -39,7 +39,7 @@ def finish(config: Config, workdir) -> Recorder:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("counts", "changes"),
-    [((1, 2, 4, 8), {}), ((1, 4), {"optim__base_batch": 20, "data__augment": True, "optim__clip_norm": 1.0})],
+    [((1, 2, 4, 8), {}), ((1, 4), {"optim__batch_size": 20, "data__augment": True, "optim__clip_norm": 1.0})],
     ids=["one sample a shard", "padding, augmentation, clipping"],
 )
 def test_twenty_epochs_have_the_same_bits_on_any_number_of_devices(tmp_path, counts, changes):
@@ -63,8 +63,8 @@ def test_a_run_that_changes_its_devices_has_the_bits_of_one_that_does_not(tmp_pa
 
 @pytest.mark.slow
 def test_virtual_devices_have_the_bits_of_as_many_real_ones(tmp_path):
-    finish(real := small(arm="weak", parallel__devices=2, **EXACT), tmp_path / "real")
-    finish(small(arm="weak", parallel__devices=1, parallel__virtual=2, **EXACT), tmp_path / "virtual")
+    finish(real := small(scaling="weak", parallel__devices=2, **EXACT), tmp_path / "real")
+    finish(small(scaling="weak", parallel__devices=1, parallel__simulate_devices=2, **EXACT), tmp_path / "virtual")
     assert fingerprint(real, tmp_path / "virtual") == fingerprint(real, tmp_path / "real")
 
 
@@ -102,18 +102,27 @@ def test_the_exact_mean_is_the_mean():
 @pytest.mark.slow
 def test_other_shards_have_other_bits(monkeypatch):
     """What the tests above would find, if sums were added in another order."""
-    eight = after_an_epoch(optim__base_batch=16, **EXACT)
+    eight = after_an_epoch(optim__batch_size=16, **EXACT)
     monkeypatch.setenv(THREADS, "16")
-    sixteen = after_an_epoch(optim__base_batch=16, **EXACT | {"parallel__shards": 16})
+    sixteen = after_an_epoch(optim__batch_size=16, **EXACT | {"parallel__deterministic_shards": 16})
     assert any((one != other).any() for one, other in zip(eight, sixteen, strict=True))
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"parallel__devices": 3}, r"parallel.devices must divide parallel.shards, 8, .*; got 3: use a power of two"),
-        ({"parallel__devices": 8, "parallel__shards": 4}, r"must divide parallel.shards, 4, .*; got 8"),
-        ({"parallel__micro_batch": 2}, r"parallel.micro_batch must be 0 .*; got 2: a larger parallel.shards bounds memory"),
+        (
+            {"parallel__devices": 3},
+            r"parallel.devices must divide parallel.deterministic_shards, 8, .*; got 3: use a power of two",
+        ),
+        (
+            {"parallel__devices": 8, "parallel__deterministic_shards": 4},
+            r"must divide parallel.deterministic_shards, 4, .*; got 8",
+        ),
+        (
+            {"parallel__micro_batch_size": 2},
+            r"parallel.micro_batch_size must be 0 .*; got 2: a larger parallel.deterministic_shards bounds memory",
+        ),
     ],
 )
 def test_what_cannot_be_exact_is_refused(changes, message):
@@ -123,7 +132,7 @@ def test_what_cannot_be_exact_is_refused(changes, message):
 
 def test_too_few_threads_are_refused(monkeypatch):
     monkeypatch.setenv(THREADS, "2")
-    with pytest.raises(InputError, match=r"needs PJRT_NPROC = parallel.shards = 8 "):
+    with pytest.raises(InputError, match=r"needs PJRT_NPROC = parallel.deterministic_shards = 8 "):
         compilation.prepare(small(**EXACT))
 
 

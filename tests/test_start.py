@@ -48,13 +48,13 @@ def interrupted(monkeypatch) -> None:
 FAILURES = {
     "too many devices": ({"parallel__devices": 64}, None, InputError),
     "devices that do not divide the shards": (
-        {"parallel__devices": 3, "parallel__reduction": "exact", "parallel__shards": 8},
+        {"parallel__devices": 3, "parallel__deterministic": True, "parallel__deterministic_shards": 8},
         None,
         InputError,
     ),
     "no such data": ({"data__source": "luna16", "data__root": "/no/such/folder"}, None, InputError),
     "too few data": ({"data__samples": 6}, None, InputError),
-    "more devices than samples": ({"parallel__devices": 8, "optim__base_batch": 4}, None, InputError),
+    "more devices than samples": ({"parallel__devices": 8, "optim__batch_size": 4}, None, InputError),
     "memory, compiling": ({}, at_compilation, jax.errors.JaxRuntimeError),
     "memory, compiling a block": ({"parallel__epochs_per_dispatch": 2}, at_the_block, jax.errors.JaxRuntimeError),
     "memory, at the first validation": ({"log__tensorboard": True}, at_the_first_validation, jax.errors.JaxRuntimeError),
@@ -105,7 +105,7 @@ from pathlib import Path
 from gmmae.training import loop
 from tests.small import Recorder, small
 loop._Run._advance = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # as Linux does where memory runs out
-loop.run(small(optim__base_batch=16), Path(sys.argv[1]), Recorder())
+loop.run(small(optim__batch_size=16), Path(sys.argv[1]), Recorder())
 """
 
 
@@ -114,7 +114,7 @@ def test_a_run_without_an_epoch_gives_way_to_another_configuration(tmp_path):
     command = [sys.executable, "-c", KILLED_IN_THE_FIRST_EPOCH, tmp_path]
     assert subprocess.run(command, cwd=ROOT, check=False, timeout=120).returncode == -signal.SIGKILL
     assert (tmp_path / "config.toml").is_file()
-    record = loop.run(small(optim__base_batch=8), tmp_path, Recorder())
+    record = loop.run(small(optim__batch_size=8), tmp_path, Recorder())
     assert (record.global_batch, record.epochs) == (8, 3)
-    with pytest.raises(InputError, match=r"where optim\.base_batch was 8, now 16"):
-        loop.run(small(optim__base_batch=16), tmp_path, Recorder())
+    with pytest.raises(InputError, match=r"where optim\.batch_size was 8, now 16"):
+        loop.run(small(optim__batch_size=16), tmp_path, Recorder())

@@ -25,10 +25,10 @@ def trained(folder, **changes) -> tuple[Record, np.ndarray]:
 
 
 @pytest.mark.parametrize("devices", [2, 4])
-@pytest.mark.parametrize("arm", ["strong", "weak", "linear", "linear-warmup"])
-def test_virtual_devices_have_the_losses_of_as_many_real_ones(tmp_path, arm, devices):
-    measured, real = trained(tmp_path / "real", arm=arm, parallel__devices=devices)
-    record, virtual = trained(tmp_path / "virtual", arm=arm, parallel__devices=1, parallel__virtual=devices)
+@pytest.mark.parametrize("scaling", ["strong", "weak", "linear", "linear-warmup"])
+def test_virtual_devices_have_the_losses_of_as_many_real_ones(tmp_path, scaling, devices):
+    measured, real = trained(tmp_path / "real", scaling=scaling, parallel__devices=devices)
+    record, virtual = trained(tmp_path / "virtual", scaling=scaling, parallel__devices=1, parallel__simulate_devices=devices)
     np.testing.assert_allclose(virtual, real, rtol=RTOL)
     assert len(set(real[:, 2])) == 4, "losses that do not change would say nothing"
     assert (record.virtual, measured.virtual) == (True, False)
@@ -39,12 +39,12 @@ def test_virtual_devices_have_the_losses_of_as_many_real_ones(tmp_path, arm, dev
 
 @pytest.fixture(scope="module")
 def in_one(tmp_path_factory):
-    return trained(tmp_path_factory.mktemp("in_one"), arm="weak", parallel__virtual=2)[1]
+    return trained(tmp_path_factory.mktemp("in_one"), scaling="weak", parallel__simulate_devices=2)[1]
 
 
 @pytest.mark.parametrize("size", [1, 3, 5, 100])
 def test_micro_batches_change_no_loss(tmp_path, in_one, size):
-    _, parts = trained(tmp_path / "parts", arm="weak", parallel__virtual=2, parallel__micro_batch=size)
+    _, parts = trained(tmp_path / "parts", scaling="weak", parallel__simulate_devices=2, parallel__micro_batch_size=size)
     np.testing.assert_allclose(parts, in_one, rtol=RTOL)
 
 
@@ -61,7 +61,9 @@ def test_float64_is_computed_in_float64_from_the_same_start(tmp_path):
 
 
 def test_a_diverging_virtual_run_is_recorded_as_such(tmp_path):
-    record, _ = trained(tmp_path, arm="linear", parallel__virtual=3, optim__learning_rate=1e30, model__activation="relu")
+    record, _ = trained(
+        tmp_path, scaling="linear", parallel__simulate_devices=3, optim__learning_rate=1e30, model__activation="relu"
+    )
     assert record.stop_reason == "diverged"
     assert record.final_train_loss is not None
     assert not math.isfinite(record.final_train_loss + (record.final_val_loss or 0))

@@ -29,11 +29,11 @@ from gmmae.training.parallel import pmean
 from gmmae.training.step import TrainState
 from gmmae.workloads.configuration import read_config
 
-CONSTANT_RATE = {"optim.decay_epochs": (), "optim.ramp_epochs": 0, "optim.cosine_epochs": 0}
-TRAINING = {"arm": "strong", "optim.clip_norm": 0.0, **CONSTANT_RATE, "data.augment": False}
+CONSTANT_RATE = {"optim.decay_epochs": (), "optim.warmup_epochs": 0, "optim.cosine_epochs": 0}
+TRAINING = {"scaling": "strong", "optim.clip_norm": 0.0, **CONSTANT_RATE, "data.augment": False}
 AUTOENCODER = TRAINING | {
-    **{"loss": "msle", "data.ndim": 3, "model.decoder": "heads", "model.covariance": "partial", "model.padding": "VALID"},
-    **{"model.activation": "relu", "stop.metric": LOSS, "stop.goal": "below"},
+    **{"loss": "msle", "data.ndim": 3, "model.decoder": "dense", "model.covariance": "partial", "model.padding": "VALID"},
+    **{"model.activation": "relu", "stop.monitor": LOSS, "stop.mode": "below"},
 }
 UNET = TRAINING | {"data.ndim": 2, "data.neighbours": 0, "model.groups": 0}
 """Keys of a configuration by the value that the twins have in their place."""
@@ -74,7 +74,7 @@ def problem_of(**source: Any) -> Problem:
     return Problem(
         workload=config.workload,
         model=shape,
-        batch=optim.base_batch,
+        batch=optim.batch_size,
         seed=config.seed,
         learning_rate=optim.learning_rate,
         beta1=optim.beta1,
@@ -98,10 +98,10 @@ def autoencoder(config: Config) -> tuple[dict[str, Any], Given]:
     """What the twins of the nodules' model need."""
     data, model = config.settings.data, config.settings.model
     _require(config, AUTOENCODER)
-    if not isinstance(data.size, int):
-        raise InputError(f"the twins need volumes with equal edges; got data.size = {data.size}: {OTHER}")
-    floor = model.sigma_floor * 2 / data.size
-    sizes = (data.size, [*model.filters], [*model.kernels], model.latent_dim, model.components)
+    if not isinstance(data.shape, int):
+        raise InputError(f"the twins need volumes with equal edges; got data.shape = {data.shape}: {OTHER}")
+    floor = model.sigma_floor * 2 / data.shape
+    sizes = (data.shape, [*model.filters], [*model.kernels], model.latent_dim, model.components)
     shape = problem.Autoencoder(*sizes, model.rho, floor, model.rho_limit)
     return shape._asdict(), lambda volumes: {"volumes": volumes}
 

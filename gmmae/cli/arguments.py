@@ -117,7 +117,7 @@ def _run_config(root: Path) -> Config:
 
 @dataclass(frozen=True)
 class SweepArguments(Options):
-    """Compare scaling strategies: arms × device counts × seeds, each cell in a process of its own, then a report.
+    """Compare scaling strategies: strategies × device counts × seeds, each cell in a process of its own, then a report.
 
     Exit code 0: every cell has a result, and a missed target is one. 4: a cell crashed or timed out. 2: bad input. 1: a fault
     of the program. 143, 130, 129: interrupted.

@@ -59,7 +59,7 @@ def command(arguments: Sequence[str], prog: str) -> int:
 
     whole = sources.load_whole(replace(data, augment_with=""))  # new nodules are made of real ones only
     training, held_out = (whole.nodules.take(part) for part in whole.split)
-    model = generators.Model(trained.config, trained.workload, trained.params, data.window, data.shape)
+    model = generators.Model(trained.config, trained.workload, trained.params, data.window, data.sample_shape)
     generator = generators.fit(model, training, held_out)
     lines = [*_keep_prior(generator, asked.run), *_dead(generator, asked.run)]
     strengths = generators.STRENGTHS._replace(bandwidth=asked.bandwidth)
@@ -84,7 +84,7 @@ def _checked(asked: GenerateArguments) -> DataConfig:
     from gmmae.generation.insertion.hosts import list_scans, read_annotations
 
     require_free(asked.out)
-    _require_memory(asked.count, resized(data.shape, asked.size))
+    _require_memory(asked.count, resized(data.sample_shape, asked.size))
     if asked.into is not None:
         list_scans(asked.into)
         read_annotations(asked.into)
@@ -148,7 +148,7 @@ def _generating_data(config: Config) -> DataConfig:
 
 def _no_generator() -> InputError:
     return InputError(
-        "RUN must have a model that makes volumes of latent vectors, model.decoder = cells with data.ndim = 3; got another: "
+        "RUN must have a model that makes volumes of latent vectors, model.decoder = lattice with data.ndim = 3; got another: "
         "train one with --config nodules_generate"
     )
 

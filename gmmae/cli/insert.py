@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from gmmae.cli.arguments import MISSING, Folder, Scans, parse
 from gmmae.config.rules import Options, Seed, between, increasing
-from gmmae.data.settings import Edge
+from gmmae.data.settings import Crop
 from gmmae.system.files import require_free, tell
 
 Counts = Annotated[tuple[int, int], increasing(1, 1000)]
@@ -23,7 +23,7 @@ class InsertArguments(Options):
     per_scan: Counts = (1, 3)  # the fewest and the most nodules that a scan gets
     blending: Literal["poisson", "alpha"] = "poisson"  # how nodules pass into the lung around them
     seed: Seed = 0  # another seed, other places
-    edge: Edge = "1.25x"  # how wide cubes are cut: as data.edge; generated ones are 1.25x
+    crop: Crop = "1.25x"  # size of the cubes: as data.crop; generated ones are 1.25x
     size: Annotated[int, between(4, 512)] = 32  # voxels along each edge of a cube
     cache: str = ""  # folder of extracted cubes; empty: gmmae in the user's cache folder
 
@@ -40,9 +40,9 @@ def command(arguments: Sequence[str], prog: str) -> int:
     config = DataConfig(
         source="cubes",
         root=str(parsed.nodules),
-        edge=parsed.edge,
-        size=parsed.size,
-        fill="replicate",
+        crop=parsed.crop,
+        shape=parsed.size,
+        padding="replicate",
         cache=parsed.cache,
     )
     prepared = prepare(config, say_on_stderr)

@@ -35,7 +35,7 @@ class JudgeArguments(Options):
     out: Path = Path("judgement")  # folder for the page and judgement.json; what is there is replaced
     count: Count = 0  # nodules of each set that are compared; 0: as many as the smallest set has
     seed: Seed = 0  # of what is chosen at random
-    data: DataConfig = field(default_factory=lambda: DataConfig(source="cubes", fill="replicate"))
+    data: DataConfig = field(default_factory=lambda: DataConfig(source="cubes", padding="replicate"))
 
 
 def command(arguments: Sequence[str], prog: str) -> int:
@@ -107,7 +107,7 @@ def _notes(asked: JudgeArguments) -> list[str]:
     wanted = " × ".join(map(str, first))
     return [
         f"GENERATED's volumes have {wanted} voxels and were resampled to {' × '.join(map(str, asked.data.volume_shape))}: that "
-        f"alone changes their texture; --data.size {size} compares them as they are"
+        f"alone changes their texture; --data.shape {size} compares them as they are"
     ]
 
 

@@ -1,4 +1,4 @@
-"""`gmmae plan`: which arm, how many devices, how long, how sure; measured on one device before any others are booked."""
+"""`gmmae plan`: which strategy, how many devices, how long, how sure; measured on one device before any others are booked."""
 
 import shlex
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ Devices = Annotated[tuple[int, ...], distinct(at_least(1))]
 
 @dataclass(frozen=True)
 class PlanArguments(TrainArguments):
-    """Which arm, how many devices, how long, how sure: measures on one device, foretells times to the target on clusters."""
+    """Which strategy, how many devices, how long, how sure: measures on one device, foretells times to the target on clusters."""
 
     clusters: Clusters = ("h200_nvlink",)  # TOML files, or names of those in configs/clusters
     devices: Devices = (1, 2, 4, 8, 16, 32)  # numbers of devices to choose from
     budget_epochs: NonNegativeInt = 0  # epochs that all measuring may take; 0: what it needs, about two runs to the target
     scale_compute: NonNegativeFloat = 0.0  # seconds on a cluster's device for one second measured here; 0: as its file says
-    tune: bool = False  # also look for the best rate at each batch, for the arm tuned; it takes many runs' time
+    tune: bool = False  # also look for the best rate at each batch, for the strategy tuned; it takes many runs' time
     noise_scale: bool = False  # also measure the gradient's noise scale at the target, for comparison with other formulas
 
 
@@ -37,7 +37,7 @@ def command(arguments: Sequence[str], prog: str) -> int:
     names = {each.name for each in clusters}
     require(bool(names) and len(names) == len(clusters), "clusters", "one or more of different names", asked.clusters)
     root = asked.workdir or Path("runs") / f"plan_{name}"
-    one = changed(config, parallel__devices=1, parallel__virtual=0, distributed__auto=False)
+    one = changed(config, parallel__devices=1, parallel__simulate_devices=0, distributed__auto=False)
     with joined(one, shlex.join([*prog.split(), *arguments])):
         from gmmae.planner import page
         from gmmae.planner.measure import measure

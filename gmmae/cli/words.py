@@ -17,8 +17,8 @@ def _is_switch(item: Field[Any]) -> bool:
 def as_words(key: str, value: Any) -> list[str]:
     """Returns a key and its value as words of a command line; a boolean is a switch, one word.
 
-    >>> as_words("data.size", (16, 24)), as_words("log.noise_scale", True), as_words("log.noise_scale", False)
-    (['--data.size', '16', '24'], ['--log.noise-scale'], ['--log.no-noise-scale'])
+    >>> as_words("data.shape", (16, 24)), as_words("log.noise_scale", True), as_words("log.noise_scale", False)
+    (['--data.shape', '16', '24'], ['--log.noise-scale'], ['--log.no-noise-scale'])
     """
     section, point, name = key.replace("_", "-").rpartition(".")
     if isinstance(value, bool):

@@ -28,8 +28,7 @@ from gmmae.config.rules import (
 )
 
 Precision = Literal["float32", "tf32", "float64"]
-Reduction = Literal["pmean", "exact"]
-Goal = Literal["below", "above"]
+Mode = Literal["min", "max"]
 
 FINITE = Rule("a finite number", math.isfinite)
 
@@ -54,36 +53,38 @@ Factors = Annotated[tuple[float, ...], Rule("positive numbers", _positive)]
 
 @dataclass(frozen=True)
 class OptimConfig(Section, name="optim"):
-    learning_rate: PositiveFloat = 0.00105  # η of Adam for the base batch; the arm scales it
-    base_batch: PositiveInt = 32  # global batch of one device; the arm scales it
-    warmup_epochs: NonNegativeInt = 5  # length of the warmup in the -warmup arms, in epochs
+    learning_rate: PositiveFloat = 0.00105  # η of Adam for the base batch; the strategy scales it
+    batch_size: PositiveInt = 32  # global batch of one device; the strategy scales it
+    scaling_warmup_epochs: NonNegativeInt = 5  # length of the warmup in the -warmup strategies, in epochs
     decay_epochs: Epochs = ()  # epochs after which the learning rate is multiplied by decay_factor
     decay_factor: PositiveFloat = 0.1  # of the step decay
-    ramp_epochs: NonNegativeInt = 0  # epochs over which the rate rises from 0, in every arm; 0: it begins as the arm says
+    warmup_epochs: NonNegativeInt = (
+        0  # epochs over which the rate rises from 0, in every strategy; 0: it begins as the strategy says
+    )
     cosine_epochs: NonNegativeInt = 0  # epochs over which the rate falls to a hundredth along a cosine; 0: it does not
     beta1: Share = 0.9  # Adam's β1
     beta2: Share = 0.999  # Adam's β2
     epsilon: PositiveFloat = 1e-8  # Adam's ε
     clip_norm: NonNegativeFloat = 0.0  # clip the gradient to this global norm; 0 does not clip
-    best_batches: Batches = ()  # arm best-batch: the batches on 1, 2, 4, 8, … devices, as `gmmae plan` says
-    tuned_factors: Factors = ()  # arm tuned: factors of the rate for 1, 2, 4, 8, … base batches, as `gmmae plan --tune` says
+    best_batches: Batches = ()  # strategy best-batch: the batches on 1, 2, 4, 8, … devices, as `gmmae plan` says
+    tuned_factors: Factors = ()  # strategy tuned: factors of the rate for 1, 2, 4, 8, … base batches, as `gmmae plan --tune` says
 
 
 @dataclass(frozen=True)
 class StopConfig(Section, name="stop"):
     target: Annotated[float, FINITE] = 0.0  # stop when the validation metric reaches this; 0: there is none
-    metric: str = LOSS  # what the target and "best" are about: loss, or one of the workload's validation metrics
-    goal: Goal = "below"  # the side of the target that the metric is to come to: below or above
+    monitor: str = LOSS  # the metric of the target and of the best epoch: loss, or a validation metric of the workload
+    mode: Mode = "min"  # whether lower (min) or higher (max) values of the metric are better
     max_epochs: PositiveInt = 400  # stop after this many epochs
     time_limit_s: NonNegativeFloat = 0.0  # stop at the first epoch that ends after this total_s; 0 never stops
     collapse_epochs: NonNegativeInt = 0  # stop when the validation loss has not changed at all for so long; 0 never stops
     patience_epochs: NonNegativeInt = 0  # stop when the metric's best has not improved in so many epochs; 0 never stops
-    patience_gain: Share = 0.01  # the smallest improvement that counts there, as a share of the metric
+    min_relative_improvement: Share = 0.01  # the smallest improvement that counts there, as a share of the metric
 
     @property
     def target_loss(self) -> float | None:
         """The target where it is about the validation loss; None where it is not, or there is none."""
-        return self.target or None if self.metric == LOSS else None
+        return self.target or None if self.monitor == LOSS else None
 
     @property
     def looks_at_each_epoch(self) -> bool:
@@ -92,25 +93,28 @@ class StopConfig(Section, name="stop"):
 
     def cost(self, value: Any) -> Any:
         """A value of the metric as something to make small: the value itself, or its negative where more is better."""
-        return -value if self.goal == "above" else value
+        return -value if self.mode == "max" else value
 
 
 @dataclass(frozen=True)
 class ParallelConfig(Section, name="parallel"):
     devices: NonNegativeInt = 0  # to train on; 0: all of all processes; with virtual in one process: one GPU, or all of a CPU
-    virtual: NonNegativeInt = 0  # devices that the arm reckons with though fewer compute their batch; 0: devices
-    micro_batch: NonNegativeInt = 0  # most samples that a device works on at once, to bound memory; 0: its whole share
-    reduction: Reduction = "pmean"  # pmean: sums in any order; exact: the same bits on any number of devices
-    shards: int = 32  # exact: fixed parts of a batch that the devices share; the most devices, a power of two
+    simulate_devices: NonNegativeInt = 0  # devices that the strategy reckons with though fewer compute their batch; 0: devices
+    micro_batch_size: NonNegativeInt = 0  # most samples that a device works on at once, to bound memory; 0: its whole share
+    deterministic: bool = False  # the same bits on any number of devices, for more time and memory
+    deterministic_shards: int = (
+        32  # deterministic: fixed parts of a batch that the devices share; the most devices, a power of two
+    )
     epochs_per_dispatch: Annotated[NonNegativeInt, RESUMABLE] = 0  # most epochs in one program; 0: 1; on a GPU a second of them
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.shards > 0 and self.shards.bit_count() == 1, "parallel.shards", "a power of two", self.shards)
-
-    @property
-    def exact(self) -> bool:
-        return self.reduction == "exact"
+        require(
+            self.deterministic_shards.bit_count() == 1,
+            "parallel.deterministic_shards",
+            "a power of two",
+            self.deterministic_shards,
+        )
 
 
 @dataclass(frozen=True)
@@ -143,8 +147,8 @@ class CheckpointConfig(Section, name="checkpoint"):
 @dataclass(frozen=True)
 class LogConfig(Section, name="log"):
     tensorboard: bool = True  # write TensorBoard events under tb/
-    noise_scale: bool = False  # and, every detail_epochs, the gradient's noise scale, for up to two epochs' time
-    detail_epochs: PositiveInt = 10  # epochs between TensorBoard's histograms and images
+    noise_scale: bool = False  # and, every every_epochs, the gradient's noise scale, for up to two epochs' time
+    every_epochs: PositiveInt = 10  # epochs between TensorBoard's histograms and images
     figure_epochs: tuple[int, ...] = (0, 4, 32, 256, 1024, 8192)  # epochs that the workload draws, besides the last
     figure_samples: PositiveInt = 4  # validation samples shown in figures and images
 
@@ -155,7 +159,7 @@ class LogConfig(Section, name="log"):
 
 @dataclass(frozen=True)
 class Config(Section):
-    arm: str = "strong"  # scaling strategy: how global batch and learning rate follow the number of devices
+    scaling: str = "strong"  # scaling strategy: how global batch and learning rate follow the number of devices
     seed: Seed = 0  # of the initial parameters and of the order of the samples
     precision: Precision = "float32"  # of all numbers; tf32 for products of convolutions and dense layers; float64 for checks
     workload: str = "nodules"  # data, model, loss: nodules, segmentation, a file (path/to/mine.py) or a module (one.two)
@@ -193,7 +197,7 @@ def defaults(config: Config) -> Config:
 def changed(config: Config, **changes: Any) -> Config:
     """A configuration with other values; `__` stands where a key has a point, and settings are named as on the command line.
 
-    >>> changed(Config(), arm="weak", stop__max_epochs=5).stop.max_epochs
+    >>> changed(Config(), scaling="weak", stop__max_epochs=5).stop.max_epochs
     5
     """
     settings: Any = config.settings
@@ -228,7 +232,7 @@ def flatten(config: Any, *, resumable: bool = True) -> Iterator[tuple[str, Any]]
       config: any dataclass of values and dataclasses.
       resumable: whether those are among them that may change when a run is resumed.
 
-    >>> dict(flatten(Config()))["optim.base_batch"]
+    >>> dict(flatten(Config()))["optim.batch_size"]
     32
     """
     return ((key, value) for key, _, value in leaves(config, resumable=resumable))

@@ -62,7 +62,7 @@ def require_seen(patches: Patches, volumes: Sequence[Scanned], size: int, jitter
             volume = volumes[int(patches.volumes[unseen.argmax()])]
             raise DataError(
                 f"{volume.place or volume.name}: what is seen must always hold a voxel of the volume; data.jitter = {jitter} "
-                f"may move all {size} samples off it: lower data.jitter, or raise data.size"
+                f"may move all {size} samples off it: lower data.jitter, or raise data.shape"
             )
     for number, volume in enumerate(volumes):
         if not (patches.labels[patches.volumes == number] == NODULE).any():

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from gmmae.config.rules import RESUMABLE, NonNegativeFloat, NonNegativeInt, Rule, Section, Seed, at_least, require
 
 EDGE = re.compile(r"(?P<number>\d+\.?\d*|\.\d+)(?P<unit>x|mm)|whole")
-"""What `data.edge` may say: a multiple of the diameter, millimetres, or the whole volume."""
+"""What `data.crop` may say: a multiple of the diameter, millimetres, or the whole volume."""
 
 AIR_HU = -1000.0
 
@@ -29,7 +29,7 @@ def _sound_size(size: int | tuple[int, ...]) -> bool:
 
 OnError = Literal["skip", "refuse"]
 
-Edge = Annotated[str, Rule("a positive number followed by x or mm (1.25x, 20mm), or whole", _sound_edge)]
+Crop = Annotated[str, Rule("a positive number followed by x or mm (1.25x, 20mm), or whole", _sound_edge)]
 Size = Annotated[int | tuple[int, ...], Rule("at least 4", _sound_size)]
 Window = Annotated[tuple[float, float], Rule("two increasing numbers", _sound_window)]
 
@@ -40,13 +40,13 @@ class DataConfig(Section, name="data"):
     root: str = ""  # luna16, cubes: the folder of the scans or volumes; cubes: or one .npz file
     csv: str = ""  # luna16, cubes: the CSV file, looked for in root; empty: annotations.csv (luna16), nodules.csv (cubes)
     ndim: Literal[1, 2, 3] = 3  # axes: 3; 2 for images, or volumes' central slices; 1 for signals, or central lines
-    size: Size = 16  # samples along every axis, or along each: z, y, x (the last ndim of them)
+    shape: Size = 16  # samples along every axis, or along each: z, y, x (the last ndim of them)
     samples: Annotated[int, at_least(2)] = 768  # synthetic: volumes made, training and validation together
     validation: int | float = 0.25  # validation volumes: a fraction between 0 and 1, or a count
     window: Window = (-1000.0, 400.0)  # values that become 0 and 1: HU; cubes: another window is in the data's own unit
     seed: Seed = 0  # of the synthetic volumes and of the split into training and validation
-    edge: Edge = "1.25x"  # luna16, cubes: a cube's edge: 1.25x the diameter, 20mm, or whole (the volume's longest)
-    fill: Literal["air", "replicate"] = "air"  # what lies outside: -1000 HU (else the window's low), or the outermost voxels
+    crop: Crop = "1.25x"  # luna16, cubes: a cube's edge: 1.25x the diameter, 20mm, or whole (the volume's longest)
+    padding: Literal["air", "replicate"] = "air"  # what lies outside: -1000 HU (else the window's low), or the outermost voxels
     category_column: str = "category"  # luna16, cubes: the CSV's column of nodule categories, where there is one
     group_column: str = ""  # luna16, cubes: the column no split divides; empty: patient or group, otherwise the scan
     on_error: Annotated[OnError, RESUMABLE] = "skip"  # luna16, cubes: leave a broken scan or row out and report it, or stop
@@ -57,11 +57,13 @@ class DataConfig(Section, name="data"):
     augment: bool = False  # training volumes are flipped and turned by 90 degrees at random
 
     def __post_init__(self) -> None:
-        if isinstance(self.size, tuple) and len(set(self.size)) == 1 and len(self.size) in (1, self.ndim):
-            object.__setattr__(self, "size", self.size[0])  # one way to say the same, so that runs that are equal are named so
+        if isinstance(self.shape, tuple) and len(set(self.shape)) == 1 and len(self.shape) in (1, self.ndim):
+            object.__setattr__(
+                self, "shape", self.shape[0]
+            )  # one way to say the same, so that runs that are equal are named so
         super().__post_init__()
         rule = f"one number, or one for each of data.ndim = {self.ndim} axes"
-        require(isinstance(self.size, int) or len(self.size) == self.ndim, "data.size", rule, self.size)
+        require(isinstance(self.shape, int) or len(self.shape) == self.ndim, "data.shape", rule, self.shape)
         fraction = isinstance(self.validation, float)
         require(
             0 < self.validation < 1 if fraction else self.validation >= 1,
@@ -71,14 +73,14 @@ class DataConfig(Section, name="data"):
         )
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def sample_shape(self) -> tuple[int, ...]:
         """Samples along each axis, in array order."""
-        return (self.size,) * self.ndim if isinstance(self.size, int) else self.size
+        return (self.shape,) * self.ndim if isinstance(self.shape, int) else self.shape
 
     @property
     def volume_shape(self) -> tuple[int, int, int]:
         """Voxels along z, y, x of what is cut out of a volume: the axes that its central section loses are as long as any."""
-        z, y, x = (max(self.shape),) * (3 - self.ndim) + self.shape
+        z, y, x = (max(self.sample_shape),) * (3 - self.ndim) + self.sample_shape
         return (z, y, x)
 
     @property
@@ -97,6 +99,6 @@ class DataConfig(Section, name="data"):
     @property
     def outside(self) -> float | None:
         """The value of what lies outside a scan; None continues its outermost voxels."""
-        if self.fill == "replicate":
+        if self.padding == "replicate":
             return None
         return AIR_HU if self.hu else self.window[0]

@@ -230,7 +230,7 @@ def fit(model: Model, training: Nodules, held_out: Nodules) -> Generator:
     """
     if model.workload.encode is None or model.workload.decode is None:
         raise InputError(
-            "a run must have a model that decodes latent vectors to nodules, such as model.decoder = cells; this one has none"
+            "a run must have a model that decodes latent vectors to nodules, such as model.decoder = lattice; this one has none"
         )
     details = training.details
     if details is None or not np.isfinite(details.diameter_mm).all():

@@ -103,7 +103,7 @@ class CellAutoencoder(nn.Module):
 def cell_autoencoder(config: ModelConfig, shape: tuple[int, ...]) -> CellAutoencoder:
     """The autoencoder in cells that a configuration asks for, of volumes of this shape."""
     sizes = (config.filters, config.kernels, config.padding, config.activation, config.latent_dim)
-    decoder = CellDecoder(shape, config.cells, config.cell_components, config.sigma_floor)
+    decoder = CellDecoder(shape, config.lattice_size, config.cell_components, config.sigma_floor)
     return CellAutoencoder(Encoder(*sizes, linear_path=True), decoder)
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from gmmae.config.rules import RESUMABLE, NonNegativeFloat, PositiveInt, Rule, Section, require
 
-Decoder = Literal["heads", "cells"]
+Decoder = Literal["dense", "lattice"]
 Covariance = Literal["partial", "paper"]
 Rho = Literal["sigmoid", "tanh"]
 Padding = Literal["VALID", "SAME"]
@@ -27,11 +27,11 @@ class ModelConfig(Section, name="model"):
     rho: Rho = "sigmoid"  # range of the correlations: sigmoid (0, 1), tanh (-1, 1)
     sigma_floor: NonNegativeFloat = 0.5  # smallest standard deviation, in voxels
     rho_limit: Annotated[float, CORRELATION] = 0.99  # largest absolute correlation
-    decoder: Decoder = "heads"  # from latent vector to mixture: heads, the paper's dense layers; cells, components by place
-    cells: PositiveInt = 6  # cells: along each axis
-    cell_components: PositiveInt = 2  # cells: normal distributions in each, in place of components
-    mask_weight: NonNegativeFloat = 0.001  # cells: of the mask's cross-entropy in the loss
-    mass_weight: NonNegativeFloat = 0.001  # cells: of the squared error of log mass in the loss
+    decoder: Decoder = "dense"  # from latent vector to mixture: dense, the paper's layers; lattice, components by place
+    lattice_size: PositiveInt = 6  # lattice: cells along each axis
+    cell_components: PositiveInt = 2  # lattice: normal distributions in each, in place of components
+    mask_weight: NonNegativeFloat = 0.001  # lattice: of the mask's cross-entropy in the loss
+    mass_weight: NonNegativeFloat = 0.001  # lattice: of the squared error of log mass in the loss
     fused: Annotated[bool, RESUMABLE] = True  # on an NVIDIA GPU, loss and gradient in one kernel
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ MOST_CPU_DEVICES = 4
 
 
 def prepare(config: Config, alone: bool = True, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Fixes the threads for `parallel.reduction = exact`, and divides a CPU into a device a core where that is free to choose.
+    """Fixes the threads for `parallel.deterministic is on`, and divides a CPU into a device a core where that is free to choose.
 
     On a CPU, XLA divides long sums of a matrix product among the threads, so the bits depend on their number. Unless fixed, it
     follows the cores of the machine, a launcher's binding, and the number of devices.
@@ -27,8 +27,8 @@ def prepare(config: Config, alone: bool = True, environ: MutableMapping[str, str
       environ: the process's environment.
     """
     parallel = config.parallel
-    if parallel.exact:
-        environ[THREADS] = str(parallel.shards)
+    if parallel.deterministic:
+        environ[THREADS] = str(parallel.deterministic_shards)
     chosen = parallel.devices or CPU_DEVICES in environ or "host_platform_device_count" in environ.get("XLA_FLAGS", "")
     if alone and not chosen and devices_may_change(config):
         environ[CPU_DEVICES] = str(device_a_core(config))
@@ -39,8 +39,8 @@ def device_a_core(config: Config, runs: int = 1) -> int:
 
     The exact reduction needs a power of two.
     """
-    count = max(1, min(cores() // runs, MOST_CPU_DEVICES, config.optim.base_batch))
-    return 1 << min(count, config.parallel.shards).bit_length() - 1 if config.parallel.exact else count
+    count = max(1, min(cores() // runs, MOST_CPU_DEVICES, config.optim.batch_size))
+    return 1 << min(count, config.parallel.deterministic_shards).bit_length() - 1 if config.parallel.deterministic else count
 
 
 def require_prepared(parallel: ParallelConfig, cpu_devices: int) -> None:
@@ -53,13 +53,13 @@ def require_prepared(parallel: ParallelConfig, cpu_devices: int) -> None:
     Raises:
       InputError: the number of threads is another one.
     """
-    if cpu_devices > parallel.shards:
+    if cpu_devices > parallel.deterministic_shards:
         raise InputError(
-            f"the exact reduction needs at most parallel.shards = {parallel.shards} CPU devices in a process, used or not; got "
-            f"{cpu_devices}: lower JAX_NUM_CPU_DEVICES, or raise parallel.shards"
+            f"the exact reduction needs at most parallel.deterministic_shards = {parallel.deterministic_shards} CPU devices in a process, used or not; got "
+            f"{cpu_devices}: lower JAX_NUM_CPU_DEVICES, or raise parallel.deterministic_shards"
         )
-    if cpu_devices and os.environ.get(THREADS) != str(parallel.shards):
+    if cpu_devices and os.environ.get(THREADS) != str(parallel.deterministic_shards):
         raise InputError(
-            f"the exact reduction needs {THREADS} = parallel.shards = {parallel.shards} in the environment before JAX starts; "
+            f"the exact reduction needs {THREADS} = parallel.deterministic_shards = {parallel.deterministic_shards} in the environment before JAX starts; "
             f"got {os.environ.get(THREADS)!r}: set it, or call gmmae.multihost.environment.prepare first"
         )

@@ -1,4 +1,4 @@
-"""A plan's two pictures: times to the target by devices with their intervals, and where each arm is the best."""
+"""A plan's two pictures: times to the target by devices with their intervals, and where each strategy is the best."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,10 +14,10 @@ from gmmae.plotting.comparison import STYLES
 
 
 class Band(NamedTuple):
-    """An arm's foretold times; all tuples are in the order of `devices`.
+    """A strategy's foretold times; all tuples are in the order of `devices`.
 
     Attributes:
-      label: of the arm.
+      label: of the strategy.
       devices: increasing.
       middle, low, high: seconds, and the ends of their interval.
       doubtful: whether more runs are expected to fail than to arrive.
@@ -42,7 +42,7 @@ class Here(NamedTuple):
 def times(bands: Sequence[Band], *, title: str) -> Figure:
     """Time to the target against the number of devices, both logarithmic, with an interval as a band.
 
-    Hollow markers are those of arms that are expected to fail.
+    Hollow markers are those of strategies that are expected to fail.
     """
     figure = canvas.blank(4.2, title)
     axes = figure.subplots()
@@ -50,7 +50,7 @@ def times(bands: Sequence[Band], *, title: str) -> Figure:
     handles = []
     for place, band in enumerate(bands):
         colour, marker = STYLES[place % len(STYLES)]
-        beside = [n * (1 + 0.02 * (place - len(bands) / 2)) for n in band.devices]  # arms of one batch lie on each other
+        beside = [n * (1 + 0.02 * (place - len(bands) / 2)) for n in band.devices]  # strategies of one batch lie on each other
         axes.fill_between(beside, band.low, band.high, color=colour, alpha=0.12, lw=0)
         axes.plot(beside, band.middle, color=colour, lw=1.3)
         for n, middle, doubtful in zip(beside, band.middle, band.doubtful, strict=True):
@@ -76,7 +76,7 @@ def best_arms(
     *,
     title: str,
 ) -> Figure:
-    """The best arm by number of devices and by what a step costs apart from its samples; clusters are lines through the map.
+    """The best strategy by number of devices and by what a step costs apart from its samples; clusters are lines through the map.
 
     Args:
       best: labels, a row for each ratio, a column for each number of devices.

@@ -78,7 +78,7 @@ def at_factor(factor: float, found: Mapping[float, float], least: float = 1e-3) 
 
 
 def quickened(
-    epochs: Float[np.ndarray, " draws"], paces: Float[np.ndarray, " draws"], warmup_epochs: int
+    epochs: Float[np.ndarray, " draws"], paces: Float[np.ndarray, " draws"], scaling_warmup_epochs: int
 ) -> Float[np.ndarray, " draws"]:
     """Epochs at a pace that is 1 at first and rises linearly in the warmup, for what takes so many at a pace of 1.
 
@@ -87,10 +87,10 @@ def quickened(
     >>> quickened(np.array([20.0, 5.5]), np.array([4.0, 4.0]), 5).round(2).tolist()  # 12.5 are done when the warmup ends
     [6.88, 2.93]
     """
-    if not warmup_epochs:
+    if not scaling_warmup_epochs:
         return epochs / paces
-    slope = (paces - 1) / warmup_epochs
-    in_warmup = warmup_epochs * (1 + paces) / 2
+    slope = (paces - 1) / scaling_warmup_epochs
+    in_warmup = scaling_warmup_epochs * (1 + paces) / 2
     with np.errstate(divide="ignore", invalid="ignore"):
         within = np.where(slope > 1e-9, (np.sqrt(np.maximum(0.0, 1 + 2 * slope * epochs)) - 1) / slope, epochs)
-    return np.where(epochs > in_warmup, warmup_epochs + (epochs - in_warmup) / paces, within)
+    return np.where(epochs > in_warmup, scaling_warmup_epochs + (epochs - in_warmup) / paces, within)

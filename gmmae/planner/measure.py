@@ -90,7 +90,7 @@ def measure(
     """Measures what is missing.
 
     Args:
-      config: of the runs; arm and devices are the plan's to choose.
+      config: of the runs; strategy and devices are the plan's to choose.
       folder: the work directory, as `gmmae.planner.measurements.claimed` gives it.
       display: makes what shows one run's course.
       devices: numbers that will be asked about.
@@ -106,7 +106,7 @@ def measure(
     """
     if not config.stop.target:
         raise InputError("stop.target must be given, because a plan is one of reaching it; got 0: give --stop.target")
-    config = changed(config, arm="strong", parallel__devices=1, parallel__virtual=0)
+    config = changed(config, scaling="strong", parallel__devices=1, parallel__simulate_devices=0)
     parts = Measurements(config, folder, display)
     most_devices = runnable(parts.facts.samples, devices)[-1]
     measuring = _Measuring(config, parts, display, most_devices, reference_batches, budget_epochs or math.inf)
@@ -153,7 +153,7 @@ class _Measuring:
             optim=self.config.optim,
             max_epochs=stop.max_epochs,
             steps=steps,
-            seed_sigma=seed_sigma([row.steps for row in base.rows], [stop.cost(row.value(stop.metric)) for row in base.rows]),
+            seed_sigma=seed_sigma([row.steps for row in base.rows], [stop.cost(row.value(stop.monitor)) for row in base.rows]),
             noise_scale=norms and noise_of(norms),
             train=as_in_runs(step_table(times.train), {curve.record.global_batch: curve.step_s for curve in curves}),
             passes=step_table(times.validation),
@@ -166,12 +166,12 @@ class _Measuring:
             measured=measured,
             device_kind=self.parts.facts.device_kind,
             target=stop.target,
-            metric=stop.metric,
+            metric=stop.monitor,
             epochs=self.epochs,
             seconds=self.seconds,
             base_epochs=len(base.rows),
             base_s=base.rows[-1].train_s + base.rows[-1].eval_s,
-            curves={curve.record.global_batch: [row.value(stop.metric) for row in curve.rows] for curve in curves},
+            curves={curve.record.global_batch: [row.value(stop.monitor) for row in curve.rows] for curve in curves},
             notes=self.notes,
             tuned_factors=factors,
             norms=norms,
@@ -220,7 +220,7 @@ class _Measuring:
     @property
     def _batches(self) -> list[int]:
         """Those that a device may get, down to 1 and up to four base batches, and those of the clusters."""
-        batch, samples = self.config.optim.base_batch, self.parts.facts.samples
+        batch, samples = self.config.optim.batch_size, self.parts.facts.samples
         shares = {math.ceil(batch / 4**i) for i in range(batch.bit_length())}  # the rest is interpolated
         return sorted({*shares, min(4 * batch, samples), *self.references})
 
@@ -239,15 +239,15 @@ class _Measuring:
         return times
 
     def _base_run(self) -> Curve:
-        batch, stop = self.config.optim.base_batch, self.config.stop
+        batch, stop = self.config.optim.batch_size, self.config.stop
         self.say(f"measuring the way to the target at the base batch, {batch}")
         base = self._curve(batch, self._left)
         self.epoch_s = (base.rows[-1].train_s + base.rows[-1].eval_s) / len(base.rows)
         if not base.reached:
-            values = [value for row in base.rows if math.isfinite(value := row.value(stop.metric))]
+            values = [value for row in base.rows if math.isfinite(value := row.value(stop.monitor))]
             best = f"{min(values, key=stop.cost):g}" if values else "no finite value"
             raise InputError(
-                f"the base run of a plan must reach stop.target, {stop.metric} {stop.target:g}; got {best} at best in "
+                f"the base run of a plan must reach stop.target, {stop.monitor} {stop.target:g}; got {best} at best in "
                 f"{len(base.rows)} epochs ({base.reason}): give an easier --stop.target, another "
                 "--optim.learning-rate, or more epochs (--stop.max-epochs, --budget-epochs)"
             )
@@ -307,7 +307,7 @@ class _Measuring:
 
     def _tuned(self, steps: float) -> tuple[float, ...]:
         """The best of some factors of the rate at 1, 2, 4, … base batches: the lowest training loss after a part of the way."""
-        base, samples, best = self.config.optim.base_batch, self.parts.facts.samples, []
+        base, samples, best = self.config.optim.batch_size, self.parts.facts.samples, []
         way = math.ceil(TUNING_SHARE * steps)
         for n in (2**i for i in range(self.most_devices.bit_length())):
             batch = min(n * base, samples)

@@ -126,7 +126,7 @@ class Measurements:
           Interrupted: by a signal.
           InputError: as `loop.run`.
         """
-        config = changed(self.config, optim__base_batch=batch, stop__max_epochs=max_epochs)
+        config = changed(self.config, optim__batch_size=batch, stop__max_epochs=max_epochs)
         workdir = self.folder.run(batch)
         record = workdir.read_record()
         rows, reason = until_stop(workdir.read_rows() if record and record.stop_reason else [], config.stop)
@@ -150,16 +150,16 @@ class Measurements:
         """One compiled program for all multiples."""
         return trials.trials(self.config)
 
-    def first_steps(self, arm: str, devices: int) -> Trial:
-        """The first steps of an arm on some devices, which one device computes."""
-        config = changed(self.config, arm=arm, parallel__virtual=devices)
-        return Trial(*self._part(f"first steps of {arm} on {devices}", lambda: trials.trials(config)(1.0)))
+    def first_steps(self, scaling: str, devices: int) -> Trial:
+        """The first steps of a strategy on some devices, which one device computes."""
+        config = changed(self.config, scaling=scaling, parallel__simulate_devices=devices)
+        return Trial(*self._part(f"first steps of {scaling} on {devices}", lambda: trials.trials(config)(1.0)))
 
     def late_losses(self, devices: int, factors: Sequence[float], steps: int) -> tuple[dict[float, float], float]:
         """The mean training loss over the last third of some steps of weak scaling, by the factor of the learning rate; and the
         seconds that measuring took.
         """
-        config = changed(self.config, arm="weak", parallel__virtual=devices)
+        config = changed(self.config, scaling="weak", parallel__simulate_devices=devices)
         attempts: list[Callable[[float], Trial]] = []
 
         def make(factor: float) -> float:
@@ -178,7 +178,7 @@ class Measurements:
 
     def _norms(self, batch: int, epoch: int) -> Norms:
         """A run whose newest checkpoint is of a later epoch is trained again, up to this one, in a folder of its own."""
-        config = changed(self.config, optim__base_batch=batch)
+        config = changed(self.config, optim__batch_size=batch)
         setup, workdir = compilation.prepare(config), self.folder.run(batch)
         like = compilation.initial_state(setup)
         found = newest(workdir.checkpoints, like)

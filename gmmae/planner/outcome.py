@@ -24,9 +24,9 @@ NUMBERS = ("seconds", "seconds_low", "seconds_high", "probability_of_failure", "
 
 
 class Prediction(NamedTuple):
-    """What a plan says of an arm on a number of devices; NaN where it has no number."""
+    """What a plan says of a strategy on a number of devices; NaN where it has no number."""
 
-    arm: str
+    scaling: str
     devices: int
     batch: int
     seconds: float  # of a run that arrives, as are the bounds
@@ -39,14 +39,18 @@ class Prediction(NamedTuple):
     def fits(self, run: Run) -> bool:
         """Whether it is about what the run did."""
         rate = math.isclose(self.learning_rate, run.record.learning_rate, rel_tol=1e-6)
-        return rate and (self.arm, self.devices, self.batch) == (run.cell.arm, run.cell.devices, run.record.global_batch)
+        return rate and (self.scaling, self.devices, self.batch) == (
+            run.cell.scaling,
+            run.cell.devices,
+            run.record.global_batch,
+        )
 
 
 class Forecast(NamedTuple):
     """A plan for one cluster."""
 
     cells: tuple[Prediction, ...]
-    best: tuple[str, int]  # the arm and the number of devices that it recommends
+    best: tuple[str, int]  # the strategy and the number of devices that it recommends
     scaled: bool = False  # by a factor that its user gave, which the sweep does not know
 
 
@@ -61,9 +65,9 @@ def read(path: Path, stop: StopConfig) -> dict[str, Forecast]:
         target, metric, found = json_files.read(path, what, change, _plan)
     except FileNotFoundError as error:
         raise InputError(f"{path} must {what}; got {error.strerror}: give the path of another") from error
-    if (metric, target) != (stop.metric, stop.target):
+    if (metric, target) != (stop.monitor, stop.target):
         raise InputError(
-            f"{path} must be a plan for the sweep's target, {stop.metric} {stop.target:g}; got one for {metric} {target:g}: "
+            f"{path} must be a plan for the sweep's target, {stop.monitor} {stop.target:g}; got one for {metric} {target:g}: "
             "plan for the same target, or move it away"
         )
     return found
@@ -77,7 +81,7 @@ def _plan(data: Mapping[str, Any]) -> tuple[float, str, dict[str, Forecast]]:
 def _forecast(data: Mapping[str, Any]) -> Forecast:
     cells = (
         Prediction(
-            cell["arm"],
+            cell["scaling"],
             int(cell["devices"]),
             int(cell["batch"]),
             *(_number(cell[name]) for name in NUMBERS),
@@ -85,7 +89,9 @@ def _forecast(data: Mapping[str, Any]) -> Forecast:
         )
         for cell in data["cells"]
     )
-    return Forecast(tuple(cells), (data["best"]["arm"], int(data["best"]["devices"])), bool(data.get("scaled_by_user", False)))
+    return Forecast(
+        tuple(cells), (data["best"]["scaling"], int(data["best"]["devices"])), bool(data.get("scaled_by_user", False))
+    )
 
 
 def _number(value: float | None) -> float:
@@ -142,7 +148,7 @@ def blocks(by_cluster: Sequence[Results], path: Path) -> list[Block]:
             )
             continue
         fitting = [(one, runs) for one in forecasts[name].cells if (runs := _group(results, one))]
-        fitting.sort(key=lambda pair: (results.config.arms.index(pair[0].arm), pair[0].devices))
+        fitting.sort(key=lambda pair: (results.config.scaling.index(pair[0].scaling), pair[0].devices))
         if first.runs and not fitting:
             raise InputError(
                 f"{path} must be a plan for the sweep's batches and learning rates; got none of them: "
@@ -153,16 +159,16 @@ def blocks(by_cluster: Sequence[Results], path: Path) -> list[Block]:
 
 
 def _group(results: Results, one: Prediction) -> list[Run]:
-    return [run for run in results.group(one.arm, one.devices) if one.fits(run)]
+    return [run for run in results.group(one.scaling, one.devices) if one.fits(run)]
 
 
 def _choice(name: str, forecast: Forecast, results: Results) -> str:
     """What the plan recommended, and what that cost."""
-    arm, devices = forecast.best
-    label = STRATEGIES[arm].label if arm in STRATEGIES else arm
+    scaling, devices = forecast.best
+    label = STRATEGIES[scaling].label if scaling in STRATEGIES else scaling
     text = f"**For {name} the plan chose {label} on {devices_text([devices])}.**"
-    chosen = results.seconds(arm, devices)
-    medians = [one.median for arm in results.config.arms for n in results.counts if (one := results.seconds(arm, n))]
+    chosen = results.seconds(scaling, devices)
+    medians = [one.median for scaling in results.config.scaling for n in results.counts if (one := results.seconds(scaling, n))]
     if chosen is None:
         return f"{text} The sweep has no such cell."
     if not math.isfinite(chosen.median):
@@ -184,8 +190,8 @@ def _table(name: str, fitting: Sequence[tuple[Prediction, list[Run]]], results: 
         times = (_known(one.seconds, tables.seconds), _interval(one), tables.seconds(median))
         verdict = "yes" if within else "no" if known else "–"
         share = _known(one.probability_of_failure, "{:.0%}".format) if one.tested else "untested"
-        rows.append((one.arm, str(one.devices), *times, verdict, missed, share))
-    columns = ("arm", "devices", "predicted (s)", f"{LEVEL} % interval (s)", "outcome (s)", "within", "missed", "P(miss)")
+        rows.append((one.scaling, str(one.devices), *times, verdict, missed, share))
+    columns = ("scaling", "devices", "predicted (s)", f"{LEVEL} % interval (s)", "outcome (s)", "within", "missed", "P(miss)")
     notes = [
         f"{inside} of {arrived} median times that have an interval lie within it. It is that of single runs that arrive.",
         "Outcome: the median over seeds, a miss counted as infinite. P(miss): the predicted probability of one.",

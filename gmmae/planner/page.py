@@ -36,7 +36,7 @@ RULE_HOLDS = 0.9
 RATIOS = tuple(float(ratio) for ratio in np.logspace(-2, 2, 33))
 """Rows of the map."""
 
-COLUMNS = ("arm", "n", "batch", "rate", "time", "80 %", "fails", "speed-up", "efficiency")
+COLUMNS = ("scaling", "n", "batch", "rate", "time", "80 %", "fails", "speed-up", "efficiency")
 
 
 def write(
@@ -91,7 +91,7 @@ def time_text(seconds: float) -> str:
 
 
 def planned(optim: OptimConfig) -> list[str]:
-    """The arms that a plan is about: all but those that want what has not been found yet."""
+    """The strategies that a plan is about: all but those that want what has not been found yet."""
     return [name for name in strategies.STRATEGIES if name != "tuned" or optim.tuned_factors]
 
 
@@ -128,9 +128,9 @@ def as_json(
             "device": found.device_kind,
             "samples": m.samples,
             "validation": m.validation,
-            "base_batch": m.optim.base_batch,
+            "batch_size": m.optim.batch_size,
             "learning_rate": m.optim.learning_rate,
-            "warmup_epochs": m.optim.warmup_epochs,
+            "scaling_warmup_epochs": m.optim.scaling_warmup_epochs,
             "max_epochs": m.max_epochs,
             "steps": m.steps,
             "seed_sigma": m.seed_sigma,
@@ -184,23 +184,23 @@ def _answer(one: Forecast, cluster: Cluster, found: Found) -> list[str]:
         what = "GPU" if {"GPU", "NVIDIA"} & set(cluster.device.split()) else "device"
         on = f"{best.devices} {what}{'s' * (best.devices > 1)} of {whose}"
     span = f"{time_text(best.seconds)} ({time_text(best.seconds_low)} to {time_text(best.seconds_high)}, 80 %)"
-    answer = f"On {on}: {_label(best.arm).lower()}, about {span}"
+    answer = f"On {on}: {_label(best.scaling).lower()}, about {span}"
     told = [answer, *([_growth(one), _failures(one)] if any(cell.devices > 1 for cell in one.cells) else [])]
     return [f"{'; '.join(told)}.{superlinear.told(best, found.measured, found.device_kind)}"]
 
 
 def _growth(one: Forecast) -> str:
-    strong = {cell.devices: cell.expected_s for cell in one.cells if cell.arm == "strong"}
-    grown = [cell for cell in one.cells if cell.devices > 1 and cell.arm not in ("strong", BEST_BATCH)]
+    strong = {cell.devices: cell.expected_s for cell in one.cells if cell.scaling == "strong"}
+    grown = [cell for cell in one.cells if cell.devices > 1 and cell.scaling not in ("strong", BEST_BATCH)]
     pays = [cell for cell in grown if cell.tested and cell.expected_s < strong.get(cell.devices, math.inf)]
     if not pays:
         return "growing the batch with the devices never pays"
     first = min(pays, key=lambda cell: (cell.devices, cell.expected_s))
-    return f"growing the batch with the devices pays from n = {first.devices} on ({_label(first.arm).lower()})"
+    return f"growing the batch with the devices pays from n = {first.devices} on ({_label(first.scaling).lower()})"
 
 
 def _failures(one: Forecast) -> str:
-    linear = [cell for cell in one.cells if cell.arm == "linear" and cell.devices > 1]
+    linear = [cell for cell in one.cells if cell.scaling == "linear" and cell.devices > 1]
     doubtful = [cell.devices for cell in linear if cell.tested and cell.probability_of_failure > 0.5]
     untested = [cell.devices for cell in linear if not cell.tested]
     told = [
@@ -216,7 +216,7 @@ def _label(name: str) -> str:
 
 def _row(cell: Cell, measured: Measured) -> tuple[str, ...]:
     return (
-        cell.arm,
+        cell.scaling,
         str(cell.devices),
         str(cell.batch),
         f"{cell.learning_rate:.3g}",
@@ -239,7 +239,7 @@ def _marks(one: Forecast, found: Found) -> tuple[str, ...]:
 
 def _rests_on(found: Found, rule: Rule, forecasts: Sequence[Forecast], clusters: Sequence[Cluster]) -> list[str]:
     """The numbers behind the answer."""
-    m, base = found.measured, found.measured.optim.base_batch
+    m, base = found.measured, found.measured.optim.batch_size
     threshold = base / rule.bn
     ratio = rule.overhead_s / (rule.sample_s * base) if rule.sample_s else math.inf
     several = len(clusters) > 1
@@ -254,7 +254,7 @@ def _rests_on(found: Found, rule: Rule, forecasts: Sequence[Forecast], clusters:
         f"Steps to {found.metric} {found.target:g}: {steps}; {law}. A step takes "
         f"{1e3 * rule.overhead_s:.3g} ms + {1e3 * rule.sample_s:.3g} ms a sample on {found.device_kind}.",
         *(
-            f"The arm best-batch{f', {cluster.name}' * several}: "
+            f"The strategy best-batch{f', {cluster.name}' * several}: "
             f"{', '.join(f'{batch} on {n}' for n, batch in one.best_batches.items())}; "
             f"--optim.best-batches {' '.join(map(str, one.listed))}"
             for one, cluster in zip(forecasts, clusters, strict=True)
@@ -265,7 +265,7 @@ def _rests_on(found: Found, rule: Rule, forecasts: Sequence[Forecast], clusters:
             if times_of(one, cluster, found.device_kind).startswith(AS_MEASURED)
         ),
         *([f"The gradient's noise scale is {m.noise_scale:.3g} samples."] if m.noise_scale is not None else []),
-        *([f"For the arm tuned: --optim.tuned-factors {_numbers(found.tuned_factors)}"] if found.tuned_factors else []),
+        *([f"For the strategy tuned: --optim.tuned-factors {_numbers(found.tuned_factors)}"] if found.tuned_factors else []),
         _edge(m.progress)
         + (f"; units that still learn after the linear rule's first steps: {_shares(m.vitality)}." if m.vitality else "."),
         f"Measuring took {epochs:.0f} epochs and {time_text(spent)}: {epochs / found.base_epochs:.1f} times the base run's "
@@ -322,7 +322,7 @@ def _blocks(
             _table(one, times_of(one, cluster, found.device_kind), place + 1, found),
         ]
     blocks += [
-        Heading("Where each arm is the best", 2),
+        Heading("Where each strategy is the best", 2),
         _map(found, forecasts, clusters, devices, folder / "map"),
         Heading("What it rests on", 2),
         Bullets(tuple(_rests_on(found, rule, forecasts, clusters))),
@@ -331,7 +331,10 @@ def _blocks(
 
 
 def _times(one: Forecast, cluster: Cluster, measured_on: str, stem: Path) -> Figure:
-    bands = [_band(name, [cell for cell in one.cells if cell.arm == name]) for name in dict.fromkeys(c.arm for c in one.cells)]
+    bands = [
+        _band(name, [cell for cell in one.cells if cell.scaling == name])
+        for name in dict.fromkeys(c.scaling for c in one.cells)
+    ]
     whose = times_of(one, cluster, measured_on)
     drawn = pictures.times(bands, title=f"Predicted time to the target: {whose}")
     caption = (
@@ -353,7 +356,7 @@ def _band(name: str, cells: Sequence[Cell]) -> Band:
 def _table(one: Forecast, whose: str, place: int, found: Found) -> Table:
     best = one.best
     note = (
-        f"The choice is {best.arm} on {best.devices}: the fewest devices within {100 * (prediction.NEAR - 1):.0f} % of the "
+        f"The choice is {best.scaling} on {best.devices}: the fewest devices within {100 * (prediction.NEAR - 1):.0f} % of the "
         "least expected time, in which a run that fails is begun again with strong scaling."
     )
     return Table(f"plan_{place}", f"Predicted for {whose}", COLUMNS, _rows(one, found), (note, *_marks(one, found)))
@@ -371,10 +374,10 @@ def _map(
     ]
     labels = [_label(name) for name in every]
     drawn = pictures.best_arms(
-        [[_label(name) for name in row] for row in best], labels, devices, RATIOS, here, title="The best arm"
+        [[_label(name) for name in row] for row in best], labels, devices, RATIOS, here, title="The best strategy"
     )
     caption = (
-        "The arm with the least expected time, by the number of devices and by (a + c) / (b B): what a step takes apart from "
+        "The strategy with the least expected time, by the number of devices and by (a + c) / (b B): what a step takes apart from "
         "its samples, over the time of the base batch's samples. Black: you are here."
     )
     return Figure("Map", caption, *canvas.save_both(drawn, stem))

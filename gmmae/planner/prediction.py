@@ -1,4 +1,4 @@
-"""From what one device measures to what each arm will take on n devices of a cluster: times, intervals, failures, the choice.
+"""From what one device measures to what each strategy will take on n devices of a cluster: times, intervals, failures, the choice.
 
 Steps to the target follow the hyperbola of `gmmae.planner.steps`, a step's time that of one device with its share of the batch
 plus the cluster's all-reduce (`gmmae.scaling.cost`), and failures `gmmae.planner.stability`. Everything uncertain is drawn
@@ -30,7 +30,7 @@ LEVEL = 0.8
 """Of the intervals."""
 
 RATE_SIGMA = 0.15
-"""Of the logarithm of the pace of an arm that scales the rate."""
+"""Of the logarithm of the pace of a strategy that scales the rate."""
 
 SAME_SIGMA = 0.05
 """Of the logarithm of the steps of a path that was run: with a division of its own, rounding takes it another way."""
@@ -45,7 +45,7 @@ NEAR = 1.1
 """The smallest number of devices is chosen whose expected time is within this factor of the least."""
 
 BEST_BATCH = "best-batch"
-"""The arm at the base rate with the batch that takes the least time."""
+"""The strategy at the base rate with the batch that takes the least time."""
 
 
 class Measured(NamedTuple):
@@ -53,7 +53,7 @@ class Measured(NamedTuple):
 
     Attributes:
       samples, validation: in the training and the validation set.
-      optim: base batch, base rate, and what else the arms follow.
+      optim: base batch, base rate, and what else the strategies follow.
       max_epochs: after which a run has missed the target.
       steps: to the target at the base rate, by batch.
       seed_sigma: of their logarithm (`gmmae.planner.steps.seed_sigma`).
@@ -91,9 +91,9 @@ class Rule(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """What an arm will do on a number of devices. Intervals are of runs that arrive; times are of training and validation."""
+    """What a strategy will do on a number of devices. Intervals are of runs that arrive; times are of training and validation."""
 
-    arm: str
+    scaling: str
     devices: int
     batch: int
     learning_rate: float
@@ -114,9 +114,9 @@ class Forecast(NamedTuple):
     """All of it, for one cluster.
 
     Attributes:
-      cells: every arm on every number of devices that it has samples for.
+      cells: every strategy on every number of devices that it has samples for.
       best: the one to take.
-      best_batches: the batches of the arm `BEST_BATCH` by number of devices, as `listed` makes them.
+      best_batches: the batches of the strategy `BEST_BATCH` by number of devices, as `listed` makes them.
       listed: the best batches on 1, 2, 4, … devices at the base rate: what `optim.best_batches` takes.
       overheads: (a + c(n)) / (b B) by number of devices.
       compute_scale: seconds of computation on the cluster's device for one second measured.
@@ -135,7 +135,7 @@ class Forecast(NamedTuple):
 def law(measured: Measured) -> Steps:
     """Draws of the hyperbola's two numbers."""
     rng, power = np.random.default_rng(0), steps.power(measured.pace)
-    return steps.posterior(measured.steps, measured.optim.base_batch, DRAWS, rng, measured.seed_sigma, power)
+    return steps.posterior(measured.steps, measured.optim.batch_size, DRAWS, rng, measured.seed_sigma, power)
 
 
 def rule(measured: Measured) -> Rule:
@@ -191,7 +191,7 @@ def draw_steps(measured: Measured, found: Steps, path: OptimizationSetup) -> Flo
         return unscaled
     paces = learning_rate.at_factor(scaled, measured.pace) * np.exp(RATE_SIGMA * normal[1])
     an_epoch = math.ceil(measured.samples / path.global_batch)
-    return an_epoch * learning_rate.quickened(unscaled / an_epoch, paces, path.learning_rate.warmup_epochs)
+    return an_epoch * learning_rate.quickened(unscaled / an_epoch, paces, path.learning_rate.scaling_warmup_epochs)
 
 
 class Outlook(NamedTuple):
@@ -218,7 +218,7 @@ def outlook(measured: Measured, found: Steps, path: OptimizationSetup) -> Outloo
     an_epoch = math.ceil(measured.samples / path.global_batch)
     epochs = np.ceil(draw_steps(measured, found, path) / an_epoch)
     factor = path.learning_rate.peak / measured.optim.learning_rate
-    tried = (factor, path.learning_rate.warmup_epochs > 0, measured.progress, measured.vitality)
+    tried = (factor, path.learning_rate.scaling_warmup_epochs > 0, measured.progress, measured.vitality)
     failed = stability.probability(*tried)
     late = float((epochs > measured.max_epochs).mean())
     return Outlook(epochs, epochs * an_epoch, failed + (1 - failed) * late, stability.tested(*tried))
@@ -242,14 +242,14 @@ def runnable(samples: int, devices: Collection[int]) -> list[int]:
 def forecast(
     measured: Measured, cluster: Cluster, names: Collection[str], devices: Collection[int], compute_scale: float = 0.0
 ) -> Forecast:
-    """Every arm on every number of devices that its batch has samples for.
+    """Every strategy on every number of devices that its batch has samples for.
 
     The best is chosen among the cells whose failure was tested.
 
     Args:
       measured: of the workload.
       cluster: where it will run.
-      names: of arms; `BEST_BATCH` may be among them.
+      names: of strategies; `BEST_BATCH` may be among them.
       devices: numbers of them.
       compute_scale: as in `machine`.
 
@@ -279,7 +279,7 @@ def forecast(
     least = min(cell.expected_s for cell in sure)
     best = min((cell for cell in sure if cell.expected_s <= NEAR * least), key=lambda cell: (cell.devices, cell.expected_s))
     a, b = (machines[1].scale * part for part in cost.affine(measured.train))
-    overheads = {n: (a + machines[n].reduce_s) / (b * measured.optim.base_batch) if b else math.inf for n in devices}
+    overheads = {n: (a + machines[n].reduce_s) / (b * measured.optim.batch_size) if b else math.inf for n in devices}
     return Forecast(cells, best, batches, listed, overheads, machines[1].scale, compute_scale > 0)
 
 
@@ -310,7 +310,7 @@ def _cell(name: str, at: Machine, look: Outlook, path: OptimizationSetup, alone_
     few, half, many = (float(q) for q in np.quantile(look.steps, quantiles))
     expected_s = _expected(at, look, path, fallback_s)
     return Cell(
-        arm=name,
+        scaling=name,
         devices=at.devices,
         batch=path.global_batch,
         learning_rate=path.learning_rate.peak,
@@ -344,18 +344,18 @@ def best_batch(measured: Measured, found: Steps, at: Machine) -> int:
 
 def with_overhead(measured: Measured, ratio: float, devices: int) -> Machine:
     """Devices that are made up: (a + c) / (b B) is the ratio, b the unit of time, and validation takes none."""
-    overhead = ratio * measured.optim.base_batch
+    overhead = ratio * measured.optim.batch_size
     unit = StepTimes((1, 2), (overhead + 1, overhead + 2))
     return Machine(measured._replace(train=unit, passes=StepTimes((1, 2), (1e-9, 1e-9))), 1.0, 0.0, devices)
 
 
 def choices(at: Machine, found: Steps, names: Sequence[str]) -> dict[str, float]:
-    """Seconds to be expected of each arm that has a sample for each device, strong scaling always among them.
+    """Seconds to be expected of each strategy that has a sample for each device, strong scaling always among them.
 
     Args:
       at: the devices.
       found: the workload's `law`.
-      names: of arms.
+      names: of strategies.
     """
     measured = at.measured
     batch = best_batch(measured, found, at) if BEST_BATCH in names else 0
@@ -367,7 +367,7 @@ def choices(at: Machine, found: Steps, names: Sequence[str]) -> dict[str, float]
 
 
 def overhead_map(measured: Measured, names: Sequence[str], devices: Sequence[int], ratios: Sequence[float]) -> list[list[str]]:
-    """The arm with the least expected time, for each ratio (a + c) / (b B) a row and for each number of devices a column.
+    """The strategy with the least expected time, for each ratio (a + c) / (b B) a row and for each number of devices a column.
 
     Steps are those of the workload; a step takes the overhead of its row, and one unit of time for each sample of a device.
     """

@@ -1,4 +1,4 @@
-"""How likely an arm that scales the learning rate is to miss the target, from short trials of the rate.
+"""How likely a strategy that scales the learning rate is to miss the target, from short trials of the rate.
 
 A trial trains for an epoch at the base batch with m times the base rate. Its progress is 1 where its loss is that of the base
 rate, and far below where training has run away. Where it falls to a half is the edge of what works at all.
@@ -26,7 +26,7 @@ SLOPE = 2.0
 """Of the logistic curves, for each doubling of the rate, and for each halving of the vitality."""
 
 UNSCALED = 0.01
-"""The probability of an arm that keeps the base rate."""
+"""The probability of a strategy that keeps the base rate."""
 
 FIRST = 2.0
 """The smallest factor that trials try."""

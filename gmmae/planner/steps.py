@@ -87,7 +87,7 @@ def crossing(steps: Sequence[float], costs: Sequence[float], level: float) -> fl
 
 def to_target(rows: Sequence[Epoch], stop: StopConfig) -> float:
     """The step at which a run's metric first comes to its target (`crossing`), by its epochs; infinite where it does not."""
-    costs = [math.inf, *(stop.cost(row.value(stop.metric)) for row in rows)]
+    costs = [math.inf, *(stop.cost(row.value(stop.monitor)) for row in rows)]
     return crossing([0, *(row.steps for row in rows)], costs, stop.cost(stop.target))
 
 
@@ -114,7 +114,7 @@ def seed_sigma(run_steps: Sequence[float], costs: Sequence[float]) -> float:
 
 def posterior(
     points: Mapping[int, float],
-    base_batch: int,
+    batch_size: int,
     draws: int,
     rng: np.random.Generator,
     sigma: float,
@@ -124,7 +124,7 @@ def posterior(
 
     Args:
       points: steps to the target by batch; one point leaves Bn to its prior.
-      base_batch: about which Bn is expected.
+      batch_size: about which Bn is expected.
       draws: how many.
       rng: of them.
       sigma: of the logarithm of the steps, over seeds.
@@ -137,7 +137,7 @@ def posterior(
     grid = GRID + np.log(batches).mean()
     levels = logs - power * np.log1p(np.exp(grid)[:, None] / batches)  # log Smin by each point
     spread = ((levels - levels.mean(1, keepdims=True)) ** 2).sum(1)
-    weight = -spread / (2 * sigma**2) - ((grid - math.log(base_batch)) / PRIOR_SIGMA) ** 2 / 2
+    weight = -spread / (2 * sigma**2) - ((grid - math.log(batch_size)) / PRIOR_SIGMA) ** 2 / 2
     chances = np.exp(weight - weight.max())
     places = rng.choice(len(grid), size=draws, p=chances / chances.sum())
     log_bn = grid[places] + rng.uniform(-0.5, 0.5, draws) * (GRID[1] - GRID[0])

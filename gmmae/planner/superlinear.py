@@ -18,7 +18,7 @@ def mark(cell: Cell, measured: Measured) -> str:
     """Returns the mark of a plan's speed-up that is larger than the number of devices; otherwise nothing."""
     if cell.speedup <= ROUNDING * cell.devices:
         return ""
-    share, base = cell.batch / cell.devices, measured.optim.base_batch
+    share, base = cell.batch / cell.devices, measured.optim.batch_size
     return MACHINE if share < base and _sample_s(measured, share) < _sample_s(measured, base) else RECIPE
 
 

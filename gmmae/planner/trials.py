@@ -55,7 +55,7 @@ def factored(optimizer: optax.GradientTransformation) -> optax.GradientTransform
 
 def epochs(config: Config, samples: int, batch: int, at_least: int = LEAST_STEPS) -> int:
     """That a trial takes: after any ramp of the rate, as many as have so many steps."""
-    return config.optim.ramp_epochs + math.ceil(at_least / math.ceil(samples / batch))
+    return config.optim.warmup_epochs + math.ceil(at_least / math.ceil(samples / batch))
 
 
 def trials(config: Config, at_least: int = LEAST_STEPS) -> Callable[[float], Trial]:

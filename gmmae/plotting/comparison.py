@@ -13,10 +13,10 @@ from gmmae.plotting import canvas
 from gmmae.plotting.canvas import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
 
 STYLES = ((BLUE, "o"), (VERMILION, "s"), (GREEN, "^"), (PURPLE, "D"), (ORANGE, "v"), (SKY, "P"), ("black", "X"))
-"""Colour and marker of each line, in the order given: the same order gives an arm the same style in every figure."""
+"""Colour and marker of each line, in the order given: the same order gives a strategy the same style in every figure."""
 
 ROW = 0.19
-"""Height in inches of an arm in the strip of misses."""
+"""Height in inches of a strategy in the strip of misses."""
 
 
 class Series(NamedTuple):

@@ -26,10 +26,10 @@ class Table(NamedTuple):
 def markdown(table: Table) -> str:
     """GitHub's Markdown: the title as a bold line, the table, the notes as paragraphs.
 
-    >>> print(markdown(Table("t", "Two", ("arm", "GPUs"), (("strong", "8"),))), end="")
+    >>> print(markdown(Table("t", "Two", ("scaling", "GPUs"), (("strong", "8"),))), end="")
     **Two**
     <BLANKLINE>
-    | arm | GPUs |
+    | strategy | GPUs |
     | --- | ---: |
     | strong | 8 |
     """

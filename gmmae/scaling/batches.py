@@ -84,7 +84,7 @@ def plan_batches(samples: int, global_batch: int, devices: int, micro_batch: int
     if devices > batch:
         raise InputError(
             f"parallel.devices must be at most the samples in a step, {batch}; got {devices}: use fewer devices or a larger "
-            "optim.base_batch"
+            "optim.batch_size"
         )
     return BatchPlan(samples, batch, devices, micro_batch)
 

@@ -11,8 +11,8 @@ from gmmae.scaling.strategies import devices_may_change
 def determining(config: Config) -> dict[str, Any]:
     """The keys that determine what a run computes: all but those that are marked `RESUMABLE`.
 
-    `parallel.devices` is one of them where global batch and learning rate follow it: not in the arm `strong`, and not where
-    `parallel.virtual` takes its place. Such a run may go on with another number of devices.
+    `parallel.devices` is one of them where global batch and learning rate follow it: not in the strategy `strong`, and not where
+    `parallel.simulate_devices` takes its place. Such a run may go on with another number of devices.
     """
     free = ("parallel.devices",) if devices_may_change(config) else ()
     return {key: value for key, value in flatten(config, resumable=False) if key not in free}

@@ -10,8 +10,8 @@ from gmmae.scaling.strategies import COSINE_END, LearningRateSpec
 def learning_rate(rates: LearningRateSpec, steps_per_epoch: int) -> optax.Schedule:
     """Returns the learning rate by step, counted from 0. Epochs become steps here and nowhere else.
 
-    A warmup goes linearly from `first` at step 0 to `peak` at step `warmup_epochs · steps_per_epoch`. Each epoch in
-    `decay_epochs` multiplies it by `decay_factor` from its end on. Over the first `ramp_epochs` a factor rises linearly to 1. Over
+    A warmup goes linearly from `first` at step 0 to `peak` at step `scaling_warmup_epochs · steps_per_epoch`. Each epoch in
+    `decay_epochs` multiplies it by `decay_factor` from its end on. Over the first `warmup_epochs` a factor rises linearly to 1. Over
     the first `cosine_epochs` another falls along half a cosine from 1 to `COSINE_END` (Loshchilov and Hutter, arXiv:1608.03983,
     without restarts).
 
@@ -19,11 +19,11 @@ def learning_rate(rates: LearningRateSpec, steps_per_epoch: int) -> optax.Schedu
       rates: of a strategy.
       steps_per_epoch: optimiser steps in an epoch, the last partial batch counted.
 
-    >>> rate = learning_rate(LearningRateSpec(0.001, 0.004, warmup_epochs=5), steps_per_epoch=10)
+    >>> rate = learning_rate(LearningRateSpec(0.001, 0.004, scaling_warmup_epochs=5), steps_per_epoch=10)
     >>> [round(float(rate(step)), 6) for step in (0, 25, 50, 500)]
     [0.001, 0.0025, 0.004, 0.004]
     """
-    warmup_steps = rates.warmup_epochs * steps_per_epoch
+    warmup_steps = rates.scaling_warmup_epochs * steps_per_epoch
     constant = optax.constant_schedule(rates.peak)
     warm = optax.linear_schedule(rates.first, rates.peak, warmup_steps) if warmup_steps else constant
     factors = _factors(rates, steps_per_epoch)
@@ -38,7 +38,7 @@ def _factors(rates: LearningRateSpec, steps_per_epoch: int) -> list[optax.Schedu
     if rates.decay_epochs:
         decays = {epoch * steps_per_epoch: rates.decay_factor for epoch in rates.decay_epochs}
         factors.append(optax.piecewise_constant_schedule(1.0, decays))
-    if ramp := rates.ramp_epochs * steps_per_epoch:
+    if ramp := rates.warmup_epochs * steps_per_epoch:
         factors.append(optax.linear_schedule(1 / ramp, 1.0, ramp - 1))
     if cosine := rates.cosine_epochs * steps_per_epoch:
         factors.append(optax.cosine_decay_schedule(1.0, cosine, COSINE_END))

@@ -38,19 +38,19 @@ class LearningRateSpec(NamedTuple):
     Attributes:
       first: at the first step.
       peak: after the warmup.
-      warmup_epochs: epochs of the linear way from `first` to `peak`; 0 begins at `peak`.
+      scaling_warmup_epochs: epochs of the linear way from `first` to `peak`; 0 begins at `peak`.
       decay_epochs: epochs after which it is multiplied by `decay_factor`.
       decay_factor: of the step decay.
-      ramp_epochs: epochs over which a factor rises from 0 to 1; 0 has no such factor.
+      warmup_epochs: epochs over which a factor rises from 0 to 1; 0 has no such factor.
       cosine_epochs: epochs of a factor that falls along half a cosine from 1 to `COSINE_END`; 0 has no such factor.
     """
 
     first: float
     peak: float
-    warmup_epochs: int = 0
+    scaling_warmup_epochs: int = 0
     decay_epochs: tuple[int, ...] = ()
     decay_factor: float = 1.0
-    ramp_epochs: int = 0
+    warmup_epochs: int = 0
     cosine_epochs: int = 0
 
 
@@ -66,14 +66,14 @@ COSINE_END = 0.01
 """The factor of the learning rate after its decay along a cosine."""
 
 
-def base_batch(optim: OptimConfig, devices: int) -> int:
+def fixed_batch(optim: OptimConfig, devices: int) -> int:
     """Returns the base batch, which all devices share."""
-    return optim.base_batch
+    return optim.batch_size
 
 
 def batch_a_device(optim: OptimConfig, devices: int) -> int:
     """Returns the base batch times the number of devices."""
-    return optim.base_batch * devices
+    return optim.batch_size * devices
 
 
 def planned_batch(optim: OptimConfig, devices: int) -> int:
@@ -131,7 +131,7 @@ class ScalingStrategy(NamedTuple):
       label: its name in tables and figures.
       batch: the global batch by the base values and the number of devices.
       factor: of the learning rate, by k.
-      warmup: whether the rate begins at η and goes to its peak in `optim.warmup_epochs`.
+      warmup: whether the rate begins at η and goes to its peak in `optim.scaling_warmup_epochs`.
       adam: Adam's constants by the base values and k.
       tuned: the factor by the base values and k; it replaces `factor`.
     """
@@ -151,15 +151,15 @@ class ScalingStrategy(NamedTuple):
         """Returns the learning rate for a batch of k times the base batch."""
         eta = optim.learning_rate
         peak = eta * (self.tuned(optim, k) if self.tuned else self.factor(k))
-        warmup = optim.warmup_epochs if self.warmup and peak != eta else 0
+        warmup = optim.scaling_warmup_epochs if self.warmup and peak != eta else 0
         first = eta if warmup else peak
         return LearningRateSpec(
-            first, peak, warmup, optim.decay_epochs, optim.decay_factor, optim.ramp_epochs, optim.cosine_epochs
+            first, peak, warmup, optim.decay_epochs, optim.decay_factor, optim.warmup_epochs, optim.cosine_epochs
         )
 
 
 STRATEGIES: dict[str, ScalingStrategy] = {
-    "strong": ScalingStrategy("Strong scaling", base_batch),
+    "strong": ScalingStrategy("Strong scaling", fixed_batch),
     "weak": ScalingStrategy("Weak scaling", batch_a_device),
     "linear": ScalingStrategy("Linear rule", batch_a_device, linearly),
     "linear-warmup": ScalingStrategy("Linear rule + warmup", batch_a_device, linearly, warmup=True),
@@ -223,12 +223,12 @@ def learning_rate_text(rates: LearningRateSpec, base_rate: float) -> str:
     """
     factor = f" = {rates.peak / base_rate:.4g} η" if rates.peak != base_rate else ""
     text = f"{rates.peak:g}{factor}"
-    if rates.warmup_epochs:
-        text = f"{rates.first:g} → {text} in {rates.warmup_epochs} epochs"
+    if rates.scaling_warmup_epochs:
+        text = f"{rates.first:g} → {text} in {rates.scaling_warmup_epochs} epochs"
     if rates.decay_epochs:
         text += f", × {rates.decay_factor:g} after epochs {', '.join(map(str, rates.decay_epochs))}"
-    if rates.ramp_epochs:
-        text += f", from 0 in {rates.ramp_epochs} epochs"
+    if rates.warmup_epochs:
+        text += f", from 0 in {rates.warmup_epochs} epochs"
     if rates.cosine_epochs:
         text += f", × {COSINE_END:g} along a cosine of {rates.cosine_epochs} epochs"
     return text
@@ -241,7 +241,7 @@ def strategy(name: str) -> ScalingStrategy:
       InputError: there is none; the valid names are listed.
     """
     if name not in STRATEGIES:
-        raise InputError(f"arm must be one of {', '.join(STRATEGIES)}; got {name!r}")
+        raise InputError(f"strategy must be one of {', '.join(STRATEGIES)}; got {name!r}")
     return STRATEGIES[name]
 
 
@@ -257,7 +257,7 @@ def resolve(name: str, optim: OptimConfig, devices: int, samples: int) -> Resolv
     Raises:
       InputError: an unknown strategy.
 
-    >>> linear = resolve("linear", OptimConfig(learning_rate=0.001, base_batch=32), 32, 574)
+    >>> linear = resolve("linear", OptimConfig(learning_rate=0.001, batch_size=32), 32, 574)
     >>> linear.wanted_batch, linear.global_batch
     (1024, 574)
     >>> round(linear.learning_rate.peak, 9)  # 574 / 32 = 17.9375
@@ -266,7 +266,7 @@ def resolve(name: str, optim: OptimConfig, devices: int, samples: int) -> Resolv
     chosen = strategy(name)
     wanted = chosen.batch(optim, devices)
     taken = min(wanted, samples)
-    k = taken / optim.base_batch
+    k = taken / optim.batch_size
     return ResolvedStrategy(wanted, OptimizationSetup(taken, chosen.learning_rate(optim, k), chosen.adam(optim, k)))
 
 
@@ -276,7 +276,7 @@ def require_known(config: Config) -> Config:
     Raises:
       InputError: its strategy is unknown.
     """
-    strategy(config.arm)
+    strategy(config.scaling)
     return config
 
 
@@ -285,4 +285,4 @@ def devices_may_change(config: Config) -> bool:
 
     It does where neither its batch nor its learning rate follows the devices.
     """
-    return config.parallel.virtual > 0 or not strategy(config.arm).grows(config.optim)
+    return config.parallel.simulate_devices > 0 or not strategy(config.scaling).grows(config.optim)

@@ -1,1 +1,1 @@
-"""Many runs: the grid of arms, devices and seeds, and what is missing of it computed."""
+"""Many runs: the grid of strategies, devices and seeds, and what is missing of it computed."""

@@ -118,7 +118,7 @@ class PlainSweep:
 
 
 class LiveSweep(PlainSweep):
-    """The grid as a table that is redrawn: a row for each arm and seed, a column for each number of devices."""
+    """The grid as a table that is redrawn: a row for each strategy and seed, a column for each number of devices."""
 
     def __init__(self, console: Console):
         super().__init__(console)
@@ -158,15 +158,15 @@ class LiveSweep(PlainSweep):
 
     def _table(self) -> Table:
         table = Table(box=None, padding=(0, 2, 0, 0))
-        table.add_column("arm", no_wrap=True)
+        table.add_column("scaling", no_wrap=True)
         table.add_column("seed", justify="right")
         counts = sorted(self._config.devices)
         for n in counts:
             table.add_column(f"n = {n}")
         for seed in self._config.seeds:
-            for arm in self._config.arms:
-                states = (self._states.get(Cell(arm, n, seed), "waiting") for n in counts)
-                table.add_row(arm, str(seed), *(Text(text, COLOURS.get(text.split()[0], "red")) for text in states))
+            for scaling in self._config.scaling:
+                states = (self._states.get(Cell(scaling, n, seed), "waiting") for n in counts)
+                table.add_row(scaling, str(seed), *(Text(text, COLOURS.get(text.split()[0], "red")) for text in states))
         return table
 
 

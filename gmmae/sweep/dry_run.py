@@ -22,7 +22,7 @@ def dry_run(config: SweepConfig, samples: int) -> list[tuple[str, ...]]:
 
 
 def _row(config: SweepConfig, cell: Cell, owner: Cell, samples: int) -> tuple[str, ...]:
-    strategy = strategies.resolve(cell.arm, config.run.optim, cell.devices, samples)
+    strategy = strategies.resolve(cell.scaling, config.run.optim, cell.devices, samples)
     share = plan_batches(samples, strategy.global_batch, cell.devices)
     rate = strategies.learning_rate_text(strategy.learning_rate, config.run.optim.learning_rate)
     numbers = (strategy.batch_text(), f"{share.device_batch}", f"{share.padding}", rate, f"{share.steps}")

@@ -28,7 +28,7 @@ from gmmae.training.records import Record, read_history
 from gmmae.training.stopping import finished
 from gmmae.training.workdir import WorkDir, alone, differences, writable
 
-FIXED = ("mode", "run.stop.target", "run.stop.metric", "run.stop.goal", "run.stop.collapse_epochs")
+FIXED = ("mode", "run.stop.target", "run.stop.monitor", "run.stop.mode", "run.stop.collapse_epochs")
 """Keys that a sweep may not change, beside those that no run may: they decide how its finished cells ended."""
 
 CELLS_FAILED = 4
@@ -59,7 +59,7 @@ def sweep(
 
     Raises:
       InputError: the work directory cannot be written, belongs to another sweep, or another process works on it; or it holds
-        a cell with a batch or a learning rate that its arm does not have now.
+        a cell with a batch or a learning rate that its strategy does not have now.
     """
     folder = SweepDir(root)
     grid = cells(config) if config.mode != "throughput" else []
@@ -128,7 +128,7 @@ def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples
 
     def on_tick(running: Sequence[tuple[Job, float]]) -> None:
         texts = {
-            cell: _course_text(folder, job.name, config.run.stop.metric) for job, _ in running for cell in shared[job.name]
+            cell: _course_text(folder, job.name, config.run.stop.monitor) for job, _ in running for cell in shared[job.name]
         }
         display.tick(texts)
 
@@ -162,10 +162,10 @@ def _require_same_strategy(config: SweepConfig, folder: SweepDir, found: CellRec
     run = found.record
     if run is None:
         return
-    strategy = strategies.resolve(found.arm, config.run.optim, found.devices, run.train_samples)
+    strategy = strategies.resolve(found.scaling, config.run.optim, found.devices, run.train_samples)
     if (run.global_batch, run.learning_rate) != (strategy.global_batch, strategy.learning_rate.peak):
         raise InputError(
-            f"{folder.record(found.cell)} must have its arm's batch and learning rate, {strategy.global_batch} and "
+            f"{folder.record(found.cell)} must have its strategy's batch and learning rate, {strategy.global_batch} and "
             f"{strategy.learning_rate.peak:g}; got {run.global_batch} and {run.learning_rate:g}, by another version's rule: delete it "
             f"and {folder.run(found.path).root}, or give another --workdir"
         )
@@ -195,12 +195,12 @@ def _cell_record(config: SweepConfig, folder: SweepDir, cell: Cell, job: Job, en
         record = folder.run(job.name).read_record()
         shown = None if record is None else on_devices(record, cell, config.run.optim)
     except InputError as error:  # not a record, or a batch with fewer samples than the cell has devices
-        return CellRecord(cell.arm, cell.devices, cell.seed, config.mode, CRASHED, job.name, None, str(error))
+        return CellRecord(cell.scaling, cell.devices, cell.seed, config.mode, CRASHED, job.name, None, str(error))
     outcome, message = (record.stop_reason if record else None) or CRASHED, ""
     if ended.timed_out or ended.returncode != stop_reasons.EXIT_CODES.get(outcome) or outcome in stop_reasons.INTERRUPTED:
         outcome = TIMED_OUT if ended.timed_out else CRASHED
         message = f"{describe(ended)}: {last_lines(job.log) or 'nothing said'} ({job.log})"
-    return CellRecord(cell.arm, cell.devices, cell.seed, config.mode, outcome, job.name, shown, message)
+    return CellRecord(cell.scaling, cell.devices, cell.seed, config.mode, outcome, job.name, shown, message)
 
 
 def _course_text(folder: SweepDir, name: str, metric: str) -> str:

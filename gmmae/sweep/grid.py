@@ -1,4 +1,4 @@
-"""A sweep's grid: arms × device counts × seeds, the configuration of each cell, and which cells share one optimisation path."""
+"""A sweep's grid: strategies × device counts × seeds, the configuration of each cell, and which cells share one optimisation path."""
 
 import re
 from collections.abc import Iterator
@@ -60,14 +60,14 @@ class SlurmConfig(Section, name="slurm"):
     partition: Word = ""  # where jobs run
     account: Word = ""  # who is charged
     qos: Word = ""  # quality of service
-    time_min: PositiveInt = 60  # of a job; a longer cell is requeued, and goes on from its checkpoint
-    timeouts: NonNegativeInt = 100  # times that a cell may reach time_min and go on
+    timeout_min: PositiveInt = 60  # of a job; a longer cell is requeued, and goes on from its checkpoint
+    timeouts: NonNegativeInt = 100  # times that a cell may reach timeout_min and go on
     devices_per_node: NonNegativeInt = 0  # GPUs of a node; cells with more get several nodes; 0: one node without GPUs
     cpus_per_task: NonNegativeInt = 0  # cores of a node's process
     mem_gb: NonNegativeInt = 0  # memory of a node
-    at_once: NonNegativeInt = 0  # cells on the same number of devices that may run at the same time; 0: all
+    array_parallelism: NonNegativeInt = 0  # cells on the same number of devices that may run at the same time; 0: all
     setup: Lines = ()  # shell lines before a job's program, such as "module load cuda"
-    extra: Options = ()  # other options of sbatch: key=value, key, or "key=" to take away one that is set here
+    additional_parameters: Options = ()  # other options of sbatch: key=value, key, or "key=" to take away one that is set here
 
     def nodes(self, devices: int) -> int:
         """The fewest nodes whose devices are enough, and that can share them evenly.
@@ -79,7 +79,7 @@ class SlurmConfig(Section, name="slurm"):
         return next(n for n in range(1, devices + 1) if devices % n == 0 and devices // n <= most)
 
 
-GRIDDED = ("arm", "seed", "parallel.devices", "parallel.virtual")
+GRIDDED = ("scaling", "seed", "parallel.devices", "parallel.simulate_devices")
 """Keys of a run that the grid sets."""
 
 
@@ -88,7 +88,7 @@ class SweepConfig(Section):
     """What is compared, and how it is run."""
 
     mode: Mode = "virtual"  # virtual: one device computes the batch of n; measured: on n devices; throughput: step times only
-    arms: tuple[str, ...] = ("strong", "weak", "linear-warmup", "linear")  # scaling strategies
+    scaling: tuple[str, ...] = ("strong", "weak", "linear-warmup", "linear")  # scaling strategies
     devices: Counts = (1, 2, 4, 8)  # device counts
     seeds: Annotated[tuple[int, ...], distinct(SEED)] = (0,)  # of initial parameters and order of samples
     executor: Executor = "processes"  # who runs the cells: this host's processes, the same through submitit, or Slurm's jobs
@@ -102,12 +102,17 @@ class SweepConfig(Section):
     run: Config = field(default_factory=configuration)
 
     def __post_init__(self) -> None:
-        require(_known_arms(self.arms), "arms", f"one or more, all different, of {', '.join(strategies.STRATEGIES)}", self.arms)
+        require(
+            _known_arms(self.scaling),
+            "scaling",
+            f"one or more, all different, of {', '.join(strategies.STRATEGIES)}",
+            self.scaling,
+        )
         super().__post_init__()
-        for name in self.arms:
+        for name in self.scaling:
             most = max(_batch(self, name, n) for n in self.devices)
             possible = min(self.devices) <= most or self.mode == "throughput"
-            require(possible, "devices", f"at most the samples in a step of the arm {name}, {most}", self.devices)
+            require(possible, "devices", f"at most the samples in a step of the strategy {name}, {most}", self.devices)
         if self.jobs > 1 and self.mode != "virtual":
             raise ConfigError(
                 f"jobs must be 1 where times are measured, mode = {self.mode}; got {self.jobs}: use mode = virtual"
@@ -121,13 +126,13 @@ class SweepConfig(Section):
 
     def side_by_side(self, jobs: int) -> int:
         """How many of some jobs may run at the same time."""
-        return self.jobs if self.executor != "slurm" else self.slurm.at_once or max(jobs, 1)
+        return self.jobs if self.executor != "slurm" else self.slurm.array_parallelism or max(jobs, 1)
 
 
 class Cell(NamedTuple):
     """One point of the grid."""
 
-    arm: str
+    scaling: str
     devices: int
     seed: int
 
@@ -138,33 +143,33 @@ class Cell(NamedTuple):
         >>> Cell("linear-warmup", 8, 0).name
         'linear-warmup-n8-seed0'
         """
-        return f"{self.arm}-n{self.devices}-seed{self.seed}"
+        return f"{self.scaling}-n{self.devices}-seed{self.seed}"
 
 
 def cells(config: SweepConfig) -> list[Cell]:
     """The grid, seed by seed, each from few devices to many, so that a sweep that is cut short has whole seeds.
 
-    An arm has no cells on more devices than it has samples in a step: `left_out`.
+    A strategy has no cells on more devices than it has samples in a step: `left_out`.
     """
-    grid = [Cell(arm, n, seed) for seed in config.seeds for n in sorted(config.devices) for arm in config.arms]
-    return [cell for cell in grid if cell.devices <= _batch(config, cell.arm, cell.devices)]
+    grid = [Cell(scaling, n, seed) for seed in config.seeds for n in sorted(config.devices) for scaling in config.scaling]
+    return [cell for cell in grid if cell.devices <= _batch(config, cell.scaling, cell.devices)]
 
 
 def left_out(config: SweepConfig) -> list[str]:
-    """A line for each arm and number of devices that has no cell.
+    """A line for each strategy and number of devices that has no cell.
 
-    >>> config = SweepConfig(arms=("strong", "weak"), devices=(8, 40))
+    >>> config = SweepConfig(scaling=("strong", "weak"), devices=(8, 40))
     >>> left_out(config)
     ['strong on 40 devices: left out, a step of it has 32 samples']
     >>> [cell.name for cell in cells(config)]
     ['strong-n8-seed0', 'weak-n8-seed0', 'weak-n40-seed0']
     """
-    asked = [(arm, n, _batch(config, arm, n)) for arm in config.arms for n in sorted(config.devices)]
-    return [f"{arm} on {n} devices: left out, a step of it has {batch} samples" for arm, n, batch in asked if batch < n]
+    asked = [(scaling, n, _batch(config, scaling, n)) for scaling in config.scaling for n in sorted(config.devices)]
+    return [f"{scaling} on {n} devices: left out, a step of it has {batch} samples" for scaling, n, batch in asked if batch < n]
 
 
-def _batch(config: SweepConfig, arm: str, devices: int) -> int:
-    return strategies.strategy(arm).batch(config.run.optim, devices)
+def _batch(config: SweepConfig, scaling: str, devices: int) -> int:
+    return strategies.strategy(scaling).batch(config.run.optim, devices)
 
 
 def run_config(config: SweepConfig, cell: Cell) -> Config:
@@ -173,15 +178,15 @@ def run_config(config: SweepConfig, cell: Cell) -> Config:
     Raises:
       ConfigError: a rule between its parts is broken.
     """
-    count = "parallel__virtual" if config.mode == "virtual" else "parallel__devices"
-    return changed(config.run, arm=cell.arm, seed=cell.seed, **{count: cell.devices})
+    count = "parallel__simulate_devices" if config.mode == "virtual" else "parallel__devices"
+    return changed(config.run, scaling=cell.scaling, seed=cell.seed, **{count: cell.devices})
 
 
 def paths(config: SweepConfig, samples: int) -> Iterator[tuple[Cell, list[Cell]]]:
     """Each optimisation path that has to be computed, by its first cell, with all cells that share it.
 
-    A path is decided by the seed and by `arms.Path`: the global batch, the learning rates and Adam's constants. In virtual mode
-    strong cells of a seed therefore share one whatever their devices, on one device all arms do, and so do cells whose batch is
+    A path is decided by the seed and by `strategies.Path`: the global batch, the learning rates and Adam's constants. In virtual mode
+    strong cells of a seed therefore share one whatever their devices, on one device all strategies do, and so do cells whose batch is
     clipped to the training set.
     In measured mode, where times count, each cell is its own.
 
@@ -193,7 +198,7 @@ def paths(config: SweepConfig, samples: int) -> Iterator[tuple[Cell, list[Cell]]
     for cell in cells(config):
         key: Any = cell
         if config.mode == "virtual":
-            key = cell.seed, strategies.resolve(cell.arm, config.run.optim, cell.devices, samples).optimization
+            key = cell.seed, strategies.resolve(cell.scaling, config.run.optim, cell.devices, samples).optimization
         shared.setdefault(key, []).append(cell)
     for members in shared.values():
         yield members[0], members

@@ -31,7 +31,7 @@ OUTCOMES = (*EXIT_CODES, *FAILED)
 class CellRecord:
     """How one cell ended."""
 
-    arm: str
+    scaling: str
     devices: int
     seed: int
     mode: str
@@ -42,7 +42,7 @@ class CellRecord:
 
     @property
     def cell(self) -> Cell:
-        return Cell(self.arm, self.devices, self.seed)
+        return Cell(self.scaling, self.devices, self.seed)
 
 
 class SweepDir:
@@ -114,14 +114,14 @@ def _record(cell: Cell, data: dict[str, Any]) -> CellRecord:
 
 def on_devices(record: Record, cell: Cell, optim: OptimConfig) -> Record:
     """The record of a path as that of one of the cells that share it: the same losses, another division of the batch."""
-    if (record.arm, record.devices) == (cell.arm, cell.devices):
+    if (record.scaling, record.devices) == (cell.scaling, cell.devices):
         return record
     shared = plan_batches(record.train_samples, record.global_batch, cell.devices)
     return replace(
         record,
-        arm=cell.arm,
+        scaling=cell.scaling,
         devices=cell.devices,
-        wanted_batch=strategy(cell.arm).batch(optim, cell.devices),
+        wanted_batch=strategy(cell.scaling).batch(optim, cell.devices),
         device_batch=shared.device_batch,
         padding=shared.padding,
     )

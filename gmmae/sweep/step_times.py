@@ -29,7 +29,7 @@ def requests(config: SweepConfig, records: Sequence[CellRecord], reference_batch
     if config.mode == "measured" or not known:
         return {}
     validation = {math.ceil(known[0].validation_samples / n) for n in config.devices}
-    batches = {record.device_batch for record in known} | {config.run.optim.base_batch, *reference_batches}
+    batches = {record.device_batch for record in known} | {config.run.optim.batch_size, *reference_batches}
     return {1: {"batches": sorted(batches), "validation": sorted(validation)}}
 
 

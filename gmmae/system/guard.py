@@ -15,7 +15,7 @@ def memory_line(error: str) -> str:
     found = " ".join(error[error.index(OUT_OF_MEMORY) :].split())
     return (
         f"the device's memory must hold data, model and a batch beside what other programs have there; got {found[:200]}: end "
-        "the others (nvidia-smi lists them), or use more devices, a smaller --parallel.micro-batch or fewer samples"
+        "the others (nvidia-smi lists them), or use more devices, a smaller --parallel.micro-batch-size or fewer samples"
     )
 
 

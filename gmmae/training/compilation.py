@@ -92,18 +92,21 @@ def prepare(config: Config, devices: Devices | None = None) -> TrainSetup:
       InputError: the configuration does not fit the machine or the data.
     """
     optim, parallel = config.optim, config.parallel
-    one = parallel.virtual > 0 and jax.process_count() == 1 and jax.default_backend() != "cpu"
+    one = parallel.simulate_devices > 0 and jax.process_count() == 1 and jax.default_backend() != "cpu"
     devices = devices or choose(parallel.devices or int(one))
-    wanted = parallel.virtual or devices.count
+    wanted = parallel.simulate_devices or devices.count
     workload = registry.build(config)
     samples, validation = count(workload.data.train), count(workload.data.validation)
-    strategy = strategies.resolve(config.arm, optim, wanted, samples)
+    strategy = strategies.resolve(config.scaling, optim, wanted, samples)
     strategy_plan = plan_batches(samples, strategy.global_batch, wanted)
-    if parallel.exact:
+    if parallel.deterministic:
         _require_exact(parallel, devices)
-        sharers, train_plan = parallel.shards, BatchPlan(samples, strategy_plan.batch, parallel.shards)
+        sharers, train_plan = (
+            parallel.deterministic_shards,
+            BatchPlan(samples, strategy_plan.batch, parallel.deterministic_shards),
+        )
     else:
-        micro_batch = parallel.micro_batch or (workload.cpu_samples if devices.platform == "cpu" else 0)
+        micro_batch = parallel.micro_batch_size or (workload.cpu_samples if devices.platform == "cpu" else 0)
         sharers, train_plan = devices.count, plan_batches(samples, strategy_plan.batch, devices.count, micro_batch)
     eval_plan = BatchPlan(validation, min(validation, EVAL_DEVICE_BATCH * sharers), sharers)
     schedule = schedules.learning_rate(strategy.learning_rate, train_plan.steps)
@@ -125,19 +128,19 @@ def epochs_per_dispatch(config: Config, platform: str) -> int:
         return configured
     if platform == "cpu" or config.stop.looks_at_each_epoch:
         return 1
-    return min(MAX_EPOCHS_PER_DISPATCH, config.stop.max_epochs, config.checkpoint.every_epochs, config.log.detail_epochs)
+    return min(MAX_EPOCHS_PER_DISPATCH, config.stop.max_epochs, config.checkpoint.every_epochs, config.log.every_epochs)
 
 
 def _require_exact(parallel: ParallelConfig, devices: Devices) -> None:
-    if parallel.shards % devices.count:
+    if parallel.deterministic_shards % devices.count:
         raise InputError(
-            f"parallel.devices must divide parallel.shards, {parallel.shards}, where parallel.reduction is exact; got "
-            f"{devices.count}: use a power of two of devices, or parallel.reduction = pmean"
+            f"parallel.devices must divide parallel.deterministic_shards, {parallel.deterministic_shards}, where parallel.deterministic is on; got "
+            f"{devices.count}: use a power of two of devices, or --parallel.no-deterministic"
         )
-    if parallel.micro_batch:
+    if parallel.micro_batch_size:
         raise InputError(
-            f"parallel.micro_batch must be 0 where parallel.reduction is exact; got {parallel.micro_batch}: a larger "
-            "parallel.shards bounds memory"
+            f"parallel.micro_batch_size must be 0 where parallel.deterministic is on; got {parallel.micro_batch_size}: a larger "
+            "parallel.deterministic_shards bounds memory"
         )
     require_prepared(parallel, jax.local_device_count() if devices.platform == "cpu" else 0)
 
@@ -238,7 +241,7 @@ def train_program(setup: TrainSetup, state: TrainState) -> Callable[[TrainState,
 
 def compile_epoch(setup: TrainSetup, state: TrainState, samples: Samples) -> jax.stages.Compiled:
     """Compiles `(state, training samples, *epoch_arguments(setup, epoch))`; it takes over the state's memory."""
-    arguments, deterministic = epoch_arguments(setup, 1), setup.config.parallel.exact
+    arguments, deterministic = epoch_arguments(setup, 1), setup.config.parallel.deterministic
     return setup.devices.compile(
         train_epoch_of(setup), state, samples, *arguments, sharded=3, donate=(0,), deterministic=deterministic
     )
@@ -264,7 +267,7 @@ def evaluate_program(setup: TrainSetup, params: Params) -> Callable[[Params], di
 
 def compile_validation(setup: TrainSetup, params: Params, samples: Samples) -> jax.stages.Compiled:
     """Compiles `(parameters, validation samples, *validation_arguments(setup))`."""
-    arguments, deterministic = validation_arguments(setup), setup.config.parallel.exact
+    arguments, deterministic = validation_arguments(setup), setup.config.parallel.deterministic
     return setup.devices.compile(evaluation_of(setup), params, samples, *arguments, sharded=3, deterministic=deterministic)
 
 
@@ -274,7 +277,7 @@ def evaluation_of(setup: TrainSetup) -> Callable[..., dict[str, Float[Array, " s
 
 
 def _mean(setup: TrainSetup, plan: BatchPlan) -> Mean:
-    return exact_mean if setup.config.parallel.exact else partial(pmean, micro_batches=plan.micro_batches)
+    return exact_mean if setup.config.parallel.deterministic else partial(pmean, micro_batches=plan.micro_batches)
 
 
 def losses(workload: Workload, params: Params, samples: Samples, keys: Array | None) -> Array:
@@ -351,7 +354,7 @@ def shard_indices(setup: TrainSetup, order: Int32[np.ndarray, " samples"], plan:
     With the exact reduction every device has those of all shards.
     """
     indices, weights = shard_samples(order, plan)
-    if not setup.config.parallel.exact:
+    if not setup.config.parallel.deterministic:
         return indices, weights
     n = setup.devices.count
     indices, weights = (np.broadcast_to(x.swapaxes(0, 1), (n, plan.steps, *x.shape[::2])) for x in (indices, weights))

@@ -32,7 +32,7 @@ def draw(config: Config, record: Record, workdir: WorkDir) -> list[Path]:
 
 
 def _draw(config: Config, record: Record, workdir: WorkDir) -> list[Path]:
-    title = f"{record.arm}, {record.devices} × {record.device_kind}, seed {record.seed}"
+    title = f"{record.scaling}, {record.devices} × {record.device_kind}, seed {record.seed}"
     history = read_history(workdir.history)
     snapshots = read_snapshots(workdir.snapshots, len(history))
     draw = getattr(registry.load(config.workload), "draw", None)

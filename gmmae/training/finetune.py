@@ -14,7 +14,7 @@ from gmmae.training.compilation import TrainSetup, blank_state, cast
 from gmmae.training.step import TrainState
 from gmmae.training.workdir import WorkDir, differences
 
-SHAPES = ("data.ndim", "data.size")
+SHAPES = ("data.ndim", "data.shape")
 """Of the data, which are others where a model is tuned to them, what its shapes may follow."""
 
 

@@ -157,7 +157,7 @@ class _Run:
         self._show(compiled, val_loss, last=reason is not None)
         if reason == stop_reasons.TARGET_REACHED and (row := self.monitor.at_target()):
             self.display.say(
-                f"validation {stop.metric} {row.value(stop.metric):g} reached after epoch {row.epoch} of the {done} done before"
+                f"validation {stop.monitor} {row.value(stop.monitor):g} reached after epoch {row.epoch} of the {done} done before"
             )
         while reason is None:
             self._advance(compiled)
@@ -231,7 +231,7 @@ class _Run:
         if config.stop.looks_at_each_epoch:
             return 1
         next_figure = [epoch - done for epoch in config.log.figure_epochs if epoch > done]
-        regular = [every - done % every for every in (config.checkpoint.every_epochs, config.log.detail_epochs)]
+        regular = [every - done % every for every in (config.checkpoint.every_epochs, config.log.every_epochs)]
         count = min(self.setup.max_epochs_per_dispatch, config.stop.max_epochs - done, *regular, *next_figure)
         automatic, limit_s = not config.parallel.epochs_per_dispatch, config.stop.time_limit_s
         if automatic:
@@ -275,8 +275,8 @@ class _Run:
             return IDLE
         parameters = determining(self.setup.config) | {
             "stop.target": self.record.target,
-            "stop.metric": self.record.metric,
-            "stop.goal": self.record.goal,
+            "stop.monitor": self.record.metric,
+            "stop.mode": self.record.goal,
             "devices": self.record.devices,
             "global_batch": self.record.global_batch,
             "peak_learning_rate": self.record.learning_rate,
@@ -286,7 +286,7 @@ class _Run:
     def _show(self, compiled: Programs, val_loss: float, *, last: bool) -> None:
         epoch, log = len(self.history), self.setup.config.log
         in_figure = last or epoch in log.figure_epochs
-        in_tensorboard = last or epoch % log.detail_epochs == 0
+        in_tensorboard = last or epoch % log.every_epochs == 0
         if self.norms and in_tensorboard and epoch and (scale := noise_of(self.norms(jax.device_get(self.state)))):
             self.logger.events(epoch, Events(scalars={"optimiser/noise_scale": scale}))
         if not self.group.primary or compiled.describe is None or not (in_figure or in_tensorboard):

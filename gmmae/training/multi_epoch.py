@@ -107,7 +107,7 @@ def compile_epochs(setup: TrainSetup, state: TrainState, names: Sequence[str]) -
             done = carry.done
             state, losses = train_epoch(carry.state, samples[0], first + done, indices[done], weights[done], shard_range)
             steps = evaluate(state.params, samples[1], *validation)
-            cost = stop.cost(_mean(steps, stop.metric, shares, setup.eval_plan.samples))
+            cost = stop.cost(_mean(steps, stop.monitor, shares, setup.eval_plan.samples))
             better = cost < carry.best_cost
             finite = jnp.isfinite(losses).all() & jnp.isfinite(steps[LOSS] @ shares)
             return _Carry(
@@ -146,7 +146,7 @@ def compile_epochs(setup: TrainSetup, state: TrainState, names: Sequence[str]) -
         return state, best, scalars[0], samples, scalars[1], *validation, *shards
 
     example = arguments(state, state.params, 0.0, range(1, 1 + max_epochs))
-    compiled = devices.compile(program, *example, sharded=6, donate=(0, 1), deterministic=config.parallel.exact)
+    compiled = devices.compile(program, *example, sharded=6, donate=(0, 1), deterministic=config.parallel.deterministic)
 
     def run(state: TrainState, best: Params, best_cost: float, epochs: range) -> MultiEpochResult:
         state, best, best_epoch, done, step_losses, steps = jax.block_until_ready(

@@ -50,9 +50,9 @@ class Record:
     """One run. NaN and infinity are results; in JSON they are the strings "nan", "inf" and "-inf"."""
 
     run_id: str  # hash of what determines the run
-    arm: str
+    scaling: str
     seed: int
-    devices: int  # the number that the arm reckons with
+    devices: int  # the number that the strategy reckons with
     processes: int
     device_kind: str
     oversubscribed: bool  # several devices of one CPU, which also one could use all of: the times are no measure of scaling
@@ -67,8 +67,8 @@ class Record:
     target: float
     metric: str = LOSS  # what the target and the best epoch are about
     goal: str = "below"  # the side of the target that the metric is to come to
-    base_batch: int = 0  # global batch of one device; 0: written by a version that kept neither this nor the next
-    wanted_batch: int = 0  # that the arm asks for: more than `global_batch` where that is clipped to the training set
+    batch_size: int = 0  # global batch of one device; 0: written by a version that kept neither this nor the next
+    wanted_batch: int = 0  # that the strategy asks for: more than `global_batch` where that is clipped to the training set
     virtual: bool = False  # fewer devices computed the batch of `devices`: the same losses, but the times are theirs
     stop_reason: str | None = None  # None while the run goes on
     epochs: int = 0
@@ -99,7 +99,7 @@ class Record:
 
     @property
     def clipped(self) -> bool:
-        """The global batch is the whole training set, because the arm asks for more."""
+        """The global batch is the whole training set, because the strategy asks for more."""
         return self.wanted_batch > self.global_batch
 
 

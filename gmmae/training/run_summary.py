@@ -23,14 +23,14 @@ def new_record(setup: TrainSetup, state: TrainState) -> Record:
     config, devices, plan = setup.config, setup.devices, setup.strategy_plan
     return Record(
         run_id=run_id(config),
-        arm=config.arm,
+        scaling=config.scaling,
         seed=config.seed,
         devices=plan.devices,
-        virtual=config.parallel.virtual > 0,
+        virtual=config.parallel.simulate_devices > 0,
         processes=jax.process_count(),
         device_kind=devices.kind,
         oversubscribed=devices.oversubscribed,
-        base_batch=config.optim.base_batch,
+        batch_size=config.optim.batch_size,
         wanted_batch=setup.strategy.wanted_batch,
         global_batch=plan.batch,
         device_batch=plan.device_batch,
@@ -41,8 +41,8 @@ def new_record(setup: TrainSetup, state: TrainState) -> Record:
         train_samples=plan.samples,
         validation_samples=setup.eval_plan.samples,
         target=config.stop.target,
-        metric=config.stop.metric,
-        goal=config.stop.goal,
+        metric=config.stop.monitor,
+        goal=config.stop.mode,
         versions=versions(),
         git_commit=git_commit(),
         machine=machine(devices.kind),
@@ -62,7 +62,7 @@ def require_same_optimization(earlier: Record | None, now: Record) -> None:
         return
     remedy = "use as many devices as before, or" if earlier.devices != now.devices else "another version's rule chose them:"
     raise InputError(
-        f"a resumed run of arm {now.arm} must keep its global batch and learning rate, {earlier.global_batch} and "
+        f"a resumed run of strategy {now.scaling} must keep its global batch and learning rate, {earlier.global_batch} and "
         f"{earlier.learning_rate:g} on {earlier.devices} devices; got {now.global_batch} and {now.learning_rate:g} on "
         f"{now.devices}: {remedy} give another workdir"
     )
@@ -74,9 +74,9 @@ def require_metric(stop: StopConfig, validation: Mapping[str, float]) -> None:
     Raises:
       InputError: the validation does not give this metric.
     """
-    if stop.metric not in validation:
+    if stop.monitor not in validation:
         raise InputError(
-            f"stop.metric must be one of {', '.join(validation)}, which this workload's validation gives; got {stop.metric!r}"
+            f"stop.monitor must be one of {', '.join(validation)}, which this workload's validation gives; got {stop.monitor!r}"
         )
 
 
@@ -101,7 +101,7 @@ def require_checkpoint(earlier: Record | None, found: bool, folder: Path) -> Non
 
 def resume_warnings(config: Config, earlier: Record | None, now: Record) -> list[str]:
     """Returns warnings that a resumed run with the exact reduction may have other bits than an uninterrupted one."""
-    if earlier is None or not config.parallel.exact:
+    if earlier is None or not config.parallel.deterministic:
         return []
     found = {"the device": (earlier.device_kind, now.device_kind)}
     found |= {name: (earlier.versions.get(name, "missing"), version) for name, version in now.versions.items()}
@@ -121,7 +121,7 @@ def run_summary(setup: TrainSetup, record: Record, root: Path, done: int) -> dic
     config, plan, stop = setup.config, setup.strategy_plan, setup.config.stop
     return {
         "run": f"{record.run_id} in {root}" + (f", resumed after epoch {done}" if done else ""),
-        "arm": f"{config.arm}, seed {config.seed}",
+        "scaling": f"{config.scaling}, seed {config.seed}",
         "devices": _devices_text(setup, record),
         **_gpu_text(setup),
         "global batch": _batch_text(setup),
@@ -132,7 +132,7 @@ def run_summary(setup: TrainSetup, record: Record, root: Path, done: int) -> dic
         "parameters": f"{record.parameters:,}" + _origin_text(record),
         "workload": config.workload,
         "data": _data_text(setup, record),
-        "stops at": (f"validation {stop.metric} {SIGNS[stop.goal]} {stop.target:g}, or " if stop.target else "")
+        "stops at": (f"validation {stop.monitor} {SIGNS[stop.mode]} {stop.target:g}, or " if stop.target else "")
         + f"{stop.max_epochs} epochs",
     }
 
@@ -175,7 +175,7 @@ def _batch_text(setup: TrainSetup) -> str:
 
 
 def _reduction_text(setup: TrainSetup) -> dict[str, str]:
-    if not setup.config.parallel.exact:
+    if not setup.config.parallel.deterministic:
         return {}
     plan = setup.train_plan
     padding = f", {plan.padding} of the slots padded" if plan.padding else ""

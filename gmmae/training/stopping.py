@@ -26,7 +26,7 @@ class StopMonitor:
     def add(self, row: Epoch) -> None:
         """Adds the next epoch."""
         self.rows.append(row)
-        cost = self._stop.cost(row.value(self._stop.metric))
+        cost = self._stop.cost(row.value(self._stop.monitor))
         self._costs.append(math.inf if math.isnan(cost) else cost)  # an undefined metric is worse than any other
         self._lowest.append(min([*self._lowest[-1:], self._costs[-1]]))
 
@@ -45,7 +45,7 @@ class StopMonitor:
         A target that an earlier epoch reached comes first: it was changed since. NaN or infinity in a loss is `diverged`, before
         any other rule. `collapsed` is a validation loss that stays the same, to the last digit, for `collapse_epochs` further
         epochs: the constant ceiling of the paper's Fig. 3. `stalled` is a plateau that is not constant. There the best of the
-        last `patience_epochs` epochs does not improve on the best before by the share `patience_gain`.
+        last `patience_epochs` epochs does not improve on the best before by the share `min_relative_improvement`.
         """
         stop, rows = self._stop, self.rows
         if not rows:
@@ -70,7 +70,7 @@ class StopMonitor:
         if not 0 < epochs < len(self.rows):
             return False
         before = self._lowest[-epochs - 1]
-        gain = self._stop.patience_gain * abs(before) if math.isfinite(before) else 0.0
+        gain = self._stop.min_relative_improvement * abs(before) if math.isfinite(before) else 0.0
         return min(self._costs[-epochs:]) >= before - gain
 
     def _limit(self) -> str | None:

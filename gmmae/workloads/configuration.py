@@ -21,7 +21,7 @@ def configure(config: str | Path = "quickstart", **changes: Any) -> Config:
     Raises:
       InputError: an unknown key or a bad value.
 
-    >>> configure("quickstart", arm="weak", stop__max_epochs=5).stop.max_epochs
+    >>> configure("quickstart", scaling="weak", stop__max_epochs=5).stop.max_epochs
     5
     """
     values = {key.replace("__", "."): value for key, value in changes.items()}

@@ -61,7 +61,7 @@ class Workload(NamedTuple):
       groups: of the samples of each split, a sequence of strings: the patient of each, or what else makes samples alike.
         Intervals resample groups; None: every sample is a group of its own.
       cpu_samples: most samples that a CPU's device trains on at once, so that what it computes stays in a core's cache, where
-        `parallel.micro_batch` does not say; 0: its whole share.
+        `parallel.micro_batch_size` does not say; 0: its whole share.
       may_be_undefined: names of metrics that are NaN for samples that they are undefined for. Their means are over the other
         samples, and NaN where there is none. A NaN of any other metric makes the mean NaN.
     """

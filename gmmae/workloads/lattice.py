@@ -65,10 +65,10 @@ def workload(model: ModelConfig, data: sources.DataConfig, loss: str) -> Workloa
     """
     nodules, divided = sources.load_whole(data)
     samples = samples_of(nodules, data.window)
-    module, point_loss = cell_autoencoder(model, data.shape), LOSSES[loss]
+    module, point_loss = cell_autoencoder(model, data.sample_shape), LOSSES[loss]
 
     def init(key: Array) -> Params:
-        return module.init(key, jnp.zeros((1, *data.shape)))
+        return module.init(key, jnp.zeros((1, *data.sample_shape)))
 
     def apply(params: Params, given: Array, method: Any = None) -> Any:
         return module.apply(params, given, method=method)
@@ -101,7 +101,7 @@ def workload(model: ModelConfig, data: sources.DataConfig, loss: str) -> Workloa
         found: Decoded = apply(params, jnp.asarray(latent), module.decode)
         mixture = found.mixture.mixture
         return {
-            "density": density_on_grid(found.mixture, data.shape),
+            "density": density_on_grid(found.mixture, data.sample_shape),
             "weights": mixture.weights,
             "means": mixture.means,
             "covariances": mixture.covariances,

@@ -26,10 +26,10 @@ class Config(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        left = min(self.data.shape) - sum(kernel - 1 for kernel in self.model.kernels)
+        left = min(self.data.sample_shape) - sum(kernel - 1 for kernel in self.model.kernels)
         if self.model.padding == "VALID" and left < 1:
             raise ConfigError(
-                f"model.kernels must leave at least 1 voxel of data.size = {self.data.size} under VALID padding; got "
+                f"model.kernels must leave at least 1 voxel of data.shape = {self.data.shape} under VALID padding; got "
                 f"{self.model.kernels}, which leaves {left}: use smaller kernels or model.padding = SAME"
             )
 
@@ -40,7 +40,7 @@ def build(config: Config) -> Workload:
     Raises:
       DataError: the data cannot be used.
     """
-    if config.model.decoder == "cells":
+    if config.model.decoder == "lattice":
         from gmmae.workloads import lattice
 
         return lattice.workload(config.model, config.data, config.loss)

@@ -83,7 +83,7 @@ def _from_name(name: str) -> ModuleType:
 def configuration(name: str = OURS[0], **values: Any) -> Config:
     """A configuration for a workload: its own settings, and everything else, by default or as given.
 
-    >>> configuration("nodules", arm="weak").settings.data.size
+    >>> configuration("nodules", scaling="weak").settings.data.shape
     16
     """
     return Config(**{"workload": name, "settings": load(name).Config(), **values})

@@ -38,7 +38,7 @@ class PatchConfig(Section, name="data"):
     root: str = ""  # cubes: the folder of the volumes, with masks
     csv: str = ""  # cubes: the CSV file, looked for in root; empty: nodules.csv
     ndim: Literal[2, 3] = 2  # axes: 2, axial slices at their own pixel spacing; 3, volumes of cubic voxels
-    size: Annotated[int, at_least(4)] = 64  # samples along every axis that the network sees
+    shape: Annotated[int, at_least(4)] = 64  # samples along every axis that the network sees
     jitter: NonNegativeInt = 11  # samples by which what it sees may be off the nodule's centre, along each axis
     voxel_mm: PositiveFloat = 1.0  # 3 axes: edge of a voxel
     neighbours: NonNegativeInt = 0  # 2 axes: slices above, and as many below, that are seen beside
@@ -78,10 +78,10 @@ class Config(Section):
     def __post_init__(self) -> None:
         super().__post_init__()
         step = 2 ** (len(self.model.features) - 1)
-        if self.data.size % step:
+        if self.data.shape % step:
             raise ConfigError(
-                f"data.size must be a multiple of {step} for {len(self.model.features)} stages of model.features; got "
-                f"{self.data.size}: change either"
+                f"data.shape must be a multiple of {step} for {len(self.model.features)} stages of model.features; got "
+                f"{self.data.shape}: change either"
             )
 
 
@@ -94,7 +94,7 @@ def scanned(data: PatchConfig) -> "tuple[Scanned, ...]":
     if data.source == "synthetic":
         from gmmae.data.synthetic.volumes import native_nodules
 
-        return native_nodules(data.samples, data.size + 2 * data.jitter, data.seed)
+        return native_nodules(data.samples, data.shape + 2 * data.jitter, data.seed)
     from gmmae.data.native_volumes import read
 
     return read(
@@ -133,10 +133,10 @@ def patches_of(volumes: "Sequence[Scanned]", data: PatchConfig, empty: bool) -> 
     from gmmae.data import patches
 
     if data.ndim == 3:
-        found = patches.boxes(volumes, data.size, data.jitter, data.voxel_mm, data.seed)
+        found = patches.boxes(volumes, data.shape, data.jitter, data.voxel_mm, data.seed)
     else:
-        found = patches.slices(volumes, data.size, data.jitter, data.neighbours, empty, data.seed)
-    patches.require_seen(found, volumes, data.size, data.jitter)
+        found = patches.slices(volumes, data.shape, data.jitter, data.neighbours, empty, data.seed)
+    patches.require_seen(found, volumes, data.shape, data.jitter)
     return found
 
 
@@ -159,7 +159,7 @@ def seen(data: PatchConfig, samples: Samples, keys: "Array | None") -> "tuple[Ar
         offsets = jax.vmap(lambda key: jax.random.randint(key, (data.ndim,), 0, 2 * data.jitter + 1))(keys)
 
     def cut(patch: "Array", offset: "Array") -> "Array":
-        return jax.lax.dynamic_slice(patch, offset, (data.size,) * data.ndim)
+        return jax.lax.dynamic_slice(patch, offset, (data.shape,) * data.ndim)
 
     labels, images = jax.vmap(cut)(labels, offsets), jax.vmap(jax.vmap(cut, (-1, None), -1))(patches, offsets)
     if keys is None or not data.augment:
@@ -187,7 +187,7 @@ def build(config: Config) -> Workload:
     module = UNet(config.model.features, config.model.groups)
 
     def init(key: "Array") -> Params:
-        return module.init(key, jnp.zeros((1, *(data.size,) * data.ndim, patches.values.shape[-1])))
+        return module.init(key, jnp.zeros((1, *(data.shape,) * data.ndim, patches.values.shape[-1])))
 
     def logits(params: Params, images: "Array") -> "Array":
         found = module.apply(params, images)
@@ -215,8 +215,8 @@ def build(config: Config) -> Workload:
     groups = Splits(*([volumes[volume].group for volume in patches.volumes[part]] for part in parts))
     about = f"{data.source} {'slices' if data.ndim == 2 else 'volumes'} of {len(volumes)} nodules"
     splits = Splits(*(samples_of(patches.take(part)) for part in parts))
-    at_once = max(1, CPU_PIXELS // data.size**data.ndim)
-    unseen = not all((seen == NODULE).any() for seen in seen_labels(patches, data.size))
+    at_once = max(1, CPU_PIXELS // data.shape**data.ndim)
+    unseen = not all((seen == NODULE).any() for seen in seen_labels(patches, data.shape))
     undefined = ("dice",) if unseen else ()
     return Workload(
         splits,

@@ -51,9 +51,13 @@ def train(*arguments):
 
 def test_the_command_line_wins_over_the_file_and_the_file_over_the_defaults(toml):
     path = toml("seed = 5\n[optim]\nbase_batch = 16\nwarmup_epochs = 10\n[model]\nfilters = [8, 8, 8]")
-    config, _ = train("--config", str(path), "--optim.base-batch", "8", "--data.validation", "0.25")
-    assert config.optim.base_batch == 8  # command line over file
-    assert (config.seed, config.optim.warmup_epochs, config.settings.model.filters) == (5, 10, (8, 8, 8))  # file over defaults
+    config, _ = train("--config", str(path), "--optim.batch-size", "8", "--data.validation", "0.25")
+    assert config.optim.batch_size == 8  # command line over file
+    assert (config.seed, config.optim.scaling_warmup_epochs, config.settings.model.filters) == (
+        5,
+        10,
+        (8, 8, 8),
+    )  # file over defaults
     assert config.settings.data.validation == 0.25  # command line over defaults
     assert config.optim.learning_rate == DEFAULT.optim.learning_rate
 
@@ -61,7 +65,7 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_the_defaults(toml
 def test_a_value_on_the_command_line_may_mend_the_file(toml):
     path = toml("[data]\nsize = 24\n[model]\nkernels = [9, 9, 7]")  # leaves 24 - 8 - 8 - 6 = 2 voxels
     config, _ = train("--config", str(path), "--model.kernels", "3", "3", "3")
-    assert (config.settings.data.size, config.settings.model.kernels) == (24, (3, 3, 3))
+    assert (config.settings.data.shape, config.settings.model.kernels) == (24, (3, 3, 3))
 
 
 @pytest.mark.parametrize("spelling", [["--config", "{}"], ["--config={}"]])
@@ -239,21 +243,21 @@ def one_line(call, *arguments):
     [
         ("[optim]\nlerning_rate = 1", ["unknown key 'optim.lerning_rate'; did you mean 'optim.learning_rate'?"]),
         ("[optim]\nlerning-rate = 1", ["did you mean 'optim.learning_rate'?"]),
-        ("[optimm]\nbase_batch = 1", ["unknown key 'optimm.base_batch'", "did you mean 'optim.base_batch'?"]),
+        ("[optimm]\nbase_batch = 1", ["unknown key 'optimm.batch_size'", "did you mean 'optim.batch_size'?"]),
         ("sed = 1", ["unknown key 'sed'; did you mean 'seed'?"]),
         ("[data]\nqqqqqq = 1", ["unknown key 'data.qqqqqq'; valid keys: data.source, data.root, data.csv"]),
-        ("[qqqqqq]\nzzzzzz = 1", ["unknown key 'qqqqqq.zzzzzz'; valid keys: arm, seed"]),
+        ("[qqqqqq]\nzzzzzz = 1", ["unknown key 'qqqqqq.zzzzzz'; valid keys: strategy, seed"]),
         ("data = 3", ["unknown key 'data'"]),
         ("[optim]\ndecay_epochs = 3", ["optim.decay_epochs must be a list; got 3"]),
-        ("[data]\nsize = []", ["data.size must be at least 4; got ()"]),
-        ("arm = ['strong']", ["arm must be a single value; got ['strong']"]),
-        ('arm = "fast"', ["arm", "'fast'", "strong", "linear-warmup"]),
-        ('[data]\nsize = "big"', ["data.size", "'big'"]),
-        ("[data]\nsize = 16.5", ["data.size", "16.5"]),
+        ("[data]\nsize = []", ["data.shape must be at least 4; got ()"]),
+        ("scaling = ['strong']", ["strategy must be a single value; got ['strong']"]),
+        ('scaling = "fast"', ["scaling", "'fast'", "strong", "linear-warmup"]),
+        ('[data]\nsize = "big"', ["data.shape", "'big'"]),
+        ("[data]\nsize = 16.5", ["data.shape", "16.5"]),
         ('[data]\naugment = "yes"', ["data.augment must be true or false; got 'yes'"]),
         ("[data]\naugment = 1", ["data.augment must be true or false; got 1"]),
         ("[data]\nwindow = [1]", ["data.window must be a list of 2; got [1]"]),
-        ("[data]\nsize = 2", ["data.size must be at least 4; got 2"]),
+        ("[data]\nsize = 2", ["data.shape must be at least 4; got 2"]),
         ("[optim]\nlearning_rate = -1", ["optim.learning_rate must be positive; got -1.0"]),
         ("[optim]\nlearning_rate = nan", ["optim.learning_rate must be positive; got nan"]),
         ("a b c", ["must be TOML", "line 1"]),
@@ -270,11 +274,11 @@ def test_an_error_in_a_file_names_the_file_the_key_and_what_is_allowed(toml, tex
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["--arm", "fast"], ["arm must be one of strong, ", "tuned; got 'fast'"]),
-        (["--data.size", "big"], ["--data.size", "'big'"]),
+        (["--scaling", "fast"], ["strategy must be one of strong, ", "tuned; got 'fast'"]),
+        (["--data.shape", "big"], ["--data.shape", "'big'"]),
         (["--stop.max-epochs", "1.5"], ["--stop.max-epochs", "'1.5'"]),
         (["--seed"], ["--seed", "missing value"]),
-        (["--data.size", "2"], ["data.size must be at least 4; got 2"]),
+        (["--data.shape", "2"], ["data.shape must be at least 4; got 2"]),
         (["--optim.lerning-rate", "1"], ["--optim.lerning-rate", "did you mean --optim.learning-rate?"]),
         (["--zzz", "1"], ["--zzz"]),
         (["extra"], ["extra"]),
@@ -317,11 +321,11 @@ def test_command_line_over_sweep_file_over_base_file_over_defaults(toml, base):
     path = toml(f"base = '{base}'\ndevices = [1, 3]\n[run.optim]\nwarmup_epochs = 4\n[run.stop]\nmax_epochs = 10")
     config = sweep("--config", str(path), "--run.stop.max-epochs", "11", "--seeds", "2", "1").config
     assert (config.run.stop.max_epochs, config.seeds) == (11, (2, 1))  # command line
-    assert (config.run.optim.warmup_epochs, config.devices) == (4, (1, 3))  # sweep file
-    assert (config.run.optim.base_batch, config.run.settings.data.samples) == (8, 100)  # base file
-    assert (config.run.optim.learning_rate, config.arms) == (
+    assert (config.run.optim.scaling_warmup_epochs, config.devices) == (4, (1, 3))  # sweep file
+    assert (config.run.optim.batch_size, config.run.settings.data.samples) == (8, 100)  # base file
+    assert (config.run.optim.learning_rate, config.scaling) == (
         DEFAULT.optim.learning_rate,
-        SweepConfig().arms,
+        SweepConfig().scaling,
     )  # defaults
 
 
@@ -332,12 +336,12 @@ def test_a_base_may_be_named_and_may_be_missing(toml):
 
 @pytest.fixture
 def own_workload(tmp_path, monkeypatch):
-    """A file with the nodules and an arm of its own."""
+    """A file with the nodules and a strategy of its own."""
     monkeypatch.setitem(strategies.STRATEGIES, "own-root", strategies.STRATEGIES["sqrt"])  # taken away again afterwards
     path = tmp_path / "mine.py"
-    path.write_text("from gmmae.scaling.strategies import ARMS, Arm, batch_a_device\n"
+    path.write_text("from gmmae.scaling.strategies import ARMS, Strategy, batch_a_device\n"
                     "from gmmae.workloads.nodules import Config, build\n"
-                    "ARMS['own-root'] = Arm('Own', batch_a_device, lambda k: k ** 0.25)\n")  # fmt: skip
+                    "ARMS['own-root'] = Strategy('Own', batch_a_device, lambda k: k ** 0.25)\n")  # fmt: skip
     return path
 
 
@@ -346,7 +350,7 @@ def test_a_sweep_may_have_a_workload_in_place_of_its_bases_with_arms_of_its_own(
     path = toml('base = "quickstart"\narms = ["own-root"]\n[run]\nworkload = "mine.py"')
     config = read_sweep(path)
     assert config.run.workload == str(own_workload)  # not relative: cells may begin in another folder
-    assert config.arms == ("own-root",)
+    assert config.scaling == ("own-root",)
     assert config.run.optim == read_config(CONFIGS / "quickstart.toml").optim
     assert sweep("--config", str(path)).config == config
 
@@ -354,14 +358,14 @@ def test_a_sweep_may_have_a_workload_in_place_of_its_bases_with_arms_of_its_own(
 def test_values_of_every_kind_are_read_for_a_sweep(toml):
     lines = [
         'mode = "throughput"',
-        'arms = ["sqrt", "weak"]',
+        'scaling = ["sqrt", "weak"]',
         "grace_s = 2",
         "[timing]",
         "steps = 3",
         "device_batches = [1, 5]",
     ]
     config = read_sweep(toml("\n".join([*lines, "[run.model]", "filters = [4]", "kernels = [3]"])))
-    assert (config.mode, config.arms, config.grace_s) == ("throughput", ("sqrt", "weak"), 2.0)
+    assert (config.mode, config.scaling, config.grace_s) == ("throughput", ("sqrt", "weak"), 2.0)
     assert (config.timing.steps, config.timing.device_batches, config.run.settings.model.filters) == (3, (1, 5), (4,))
 
 
@@ -395,7 +399,7 @@ def test_the_help_of_a_sweep_names_its_options(toml, capsys):
         sweep("--config", str(toml("grace_s = 12.5")), "--help")
     assert caught.value.code in (0, None)
     shown = capsys.readouterr().out
-    for part in ("--dry-run", "--retry", "--arms", "--timing.device-batches", "--run.optim.learning-rate", "12.5"):
+    for part in ("--dry-run", "--retry", "--scaling", "--timing.device-batches", "--run.optim.learning-rate", "12.5"):
         assert part in shown
 
 
@@ -424,9 +428,9 @@ def test_comments_behind_fields_with_rules_are_help_too(capsys, parse, parts):
         ("[run.data]\nwindow = [1]", ["run.data.window must be a list of 2; got [1]"]),
         ("devices = [2, 2]", ["devices must be one or more different numbers of at least 1; got (2, 2)"]),
         ('mode = "fast"', ["mode", "'fast'", "virtual", "throughput"]),
-        ('arms = ["strong", "fast"]', ["arms", "'fast'"]),
+        ('scaling = ["strong", "fast"]', ["scaling", "'fast'"]),
         ("[run]\nseed = 3", ["run.seed must be left to the sweep, which sets it for each cell; got 3: remove it"]),
-        ("[run.data]\nsize = 2", ["data.size must be at least 4; got 2"]),
+        ("[run.data]\nsize = 2", ["data.shape must be at least 4; got 2"]),
         ("base = 3", ["base must be a TOML file, or the name of one in configs/; got 3"]),
         ('base = ["quickstart"]', ["base must be a TOML file, or the name of one in configs/; got ['quickstart']"]),
         ("a b c", ["must be TOML", "line 1"]),
@@ -453,7 +457,7 @@ def test_an_error_in_the_base_names_the_base(toml, tmp_path):
         (["--run.optim.lerning-rate", "1"], ["did you mean --run.optim.learning-rate?"]),
         (["--jobs", "many"], ["--jobs", "'many'"]),
         (["--jobs", "2", "--mode", "measured"], ["jobs must be 1 where times are measured, mode = measured; got 2"]),
-        (["--run.arm", "weak"], ["run.arm must be left to the sweep"]),
+        (["--run.scaling", "weak"], ["run.scaling must be left to the sweep"]),
         (["extra"], ["extra"]),
     ],
 )

@@ -39,7 +39,7 @@ def run(tmp_path):
 @pytest.fixture
 def sweep(tmp_path):
     """A sweep of one cell."""
-    config = replace(sweeps.GRID, arms=("strong",), devices=(1,), seeds=(0,))
+    config = replace(sweeps.GRID, scaling=("strong",), devices=(1,), seeds=(0,))
     sweeps.reach(config, tmp_path, Cell("strong", 1, 0), 10)
     sweeps.add_step_times(tmp_path, 1, sweeps.STEPS, sweeps.PASSES)
     (tmp_path / "sweep.toml").write_text(to_toml(config), encoding="utf-8")
@@ -62,7 +62,7 @@ def test_a_file_of_a_sweep(sweep, capsys, name, text):
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"arm": "weak"}, "that of weak-n1-seed0"),
+        ({"scaling": "weak"}, "that of weak-n1-seed0"),
         ({"outcome": "bored"}, "outcome = 'bored'"),
         ({"epochs": "ten"}, "epochs = 'ten'"),
         ({"clocks": None}, "clocks = None"),

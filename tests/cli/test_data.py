@@ -60,11 +60,11 @@ def test_inspect_shows_one_nodule(config, tmp_path, which, index):
 
 @pytest.mark.parametrize(("size", "ndim"), [(16, 3), ((8, 12, 16), 3), ((12, 16), 2), (16, 1)])
 def test_data_in_their_own_unit_are_shown_in_it(config, tmp_path, size, ndim):
-    shape = DataConfig(size=size, ndim=ndim).shape
+    shape = DataConfig(shape=size, ndim=ndim).sample_shape
     volumes = np.random.default_rng(0).uniform(0, 1, (3, *shape))
     volumes[:, -1] = 1
     np.savez(tmp_path / "all.npz", volumes=volumes, masks=volumes > 0.5)
-    config = dataclasses.replace(config, size=size, ndim=ndim, window=(0.0, 1.0))
+    config = dataclasses.replace(config, shape=size, ndim=ndim, window=(0.0, 1.0))
     text = prepare_data(config).splitlines()
     assert sum(line.startswith("values: 1 % below 0.") for line in text) == 1
     assert text[-1].endswith("contact_sheet_0_1.png")
@@ -100,7 +100,7 @@ def test_synthetic_scans_can_be_prepared_and_their_nodules_are_in_the_middle(tmp
     text = synth_data(tmp_path / "scans", 2, (2, 2), 0, 60, 128, True).splitlines()
     assert text[0].startswith("2 scans of 60 × 128 × 128 voxels with 4 nodules, ")
     assert len(list((tmp_path / "scans").glob("subset*/*.zraw"))) == 2
-    config = DataConfig(source="luna16", root=str(tmp_path / "scans"), cache=str(tmp_path / "cache"), workers=1, edge="2x")
+    config = DataConfig(source="luna16", root=str(tmp_path / "scans"), cache=str(tmp_path / "cache"), workers=1, crop="2x")
     assert prepare_data(config).startswith("4 nodules in 2 groups: ")
     for cube in load(config, [].append).values:
         # The edge is two diameters, so the middle quarter of it lies well within the nodule, the outer layers in the lung.

@@ -71,7 +71,7 @@ def rows(path):
 @pytest.fixture(scope="module")
 def refined(trained, files, tmp_path_factory):
     tmp_path = tmp_path_factory.mktemp("described")
-    options = ["--data.edge", "20mm", "--data.cache", tmp_path / "cache"]
+    options = ["--data.crop", "20mm", "--data.cache", tmp_path / "cache"]
     code, printed, error = describe(trained, *files[0], "--out", tmp_path / "out", "--refine", 60, *options)
     assert code == 0, error
     return tmp_path / "out", printed
@@ -121,7 +121,7 @@ def test_reconstructions_lie_over_the_volumes(refined, files):
 
 def test_the_output_is_a_folder_of_cubes_for_the_project(refined):
     out, _ = refined
-    nodules = prepare.load(DataConfig(source="cubes", root=str(out), edge="whole", size=8, cache=str(out / "cache")))
+    nodules = prepare.load(DataConfig(source="cubes", root=str(out), crop="whole", shape=8, cache=str(out / "cache")))
     assert nodules.names == ("reconstructions/middle.nii.gz", "reconstructions/moved.nii.gz")
     image = sitk.GetArrayFromImage(sitk.ReadImage(str(out / "reconstructions" / "moved.nii.gz")))
     np.testing.assert_array_equal(nodules.values[1], image)
@@ -164,7 +164,7 @@ def test_volumes_that_are_left_out_are_named(trained, tmp_path):
 
 
 def test_the_volumes_of_a_run_on_scans_are_in_hu_whatever_its_window(files, tmp_path):
-    config = DataConfig(source="luna16", root="gone", window=(-1200.0, 600.0), edge="40mm", size=8, cache=str(tmp_path))
+    config = DataConfig(source="luna16", root="gone", window=(-1200.0, 600.0), crop="40mm", shape=8, cache=str(tmp_path))
     cubes = _cut(config, files[0][:1])
     (values,) = cubes.sections(2)
     assert values.dtype == np.int16
@@ -184,7 +184,7 @@ def test_arrays_in_one_file_are_described_too(trained, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["RUN", "FILE"], "data.edge = 1.25x needs a column diameter_mm; there is none: give data.edge in mm, or whole"),
+        (["RUN", "FILE"], "data.crop = 1.25x needs a column diameter_mm; there is none: give data.crop in mm, or whole"),
         (["RUN"], "FILE must be one volume or more, a folder with a nodules.csv, or an .npz of volumes; got none"),
         (["RUN", "nowhere.nii.gz"], "a volume must be a file that is there; got nowhere.nii.gz"),
         (["RUN", "CSV"], "a volume must end in .npy, .npz"),
@@ -209,7 +209,7 @@ def test_each_volume_has_a_file_and_a_row_with_its_path(trained, tmp_path):
         moved = bright(MIDDLE)
         moved.SetOrigin([*moved.GetOrigin()[:2], moved.GetOrigin()[2] + 100 * i])
         sitk.WriteImage(moved, path)
-    out, options = tmp_path / "out", ("--data.edge", "20mm", "--data.cache", tmp_path / "cache", "--data.workers", 1)
+    out, options = tmp_path / "out", ("--data.crop", "20mm", "--data.cache", tmp_path / "cache", "--data.workers", 1)
     code, _, error = describe(trained, *volumes, "--out", out, *options)
     assert code == 0, error
     table = rows(out / "nodules.csv")
@@ -268,7 +268,7 @@ def test_volumes_are_described_some_at_a_time_with_the_same_result(trained, tmp_
 def test_a_volume_without_mass_is_named_and_nothing_is_written(trained, files, tmp_path):
     dark = sitk.Cast(bright(MIDDLE) * 0 - 1024, sitk.sitkInt16)
     sitk.WriteImage(dark, tmp_path / "dark.nii.gz")
-    options = ("--data.edge", "20mm", "--data.cache", tmp_path / "cache")
+    options = ("--data.crop", "20mm", "--data.cache", tmp_path / "cache")
     code, _, error = describe(trained, files[0][0], tmp_path / "dark.nii.gz", "--out", tmp_path / "out", *options)
     assert code == 2
     assert f"lower end, -1000; {tmp_path / 'dark.nii.gz'} has none: lower data.window" in error

@@ -203,7 +203,7 @@ def distances(tmp_path_factory):
     root = tmp_path_factory.mktemp("distances")
     (root / "distances.py").write_text(DISTANCES)
     options = ["--workload", str(root / "distances.py"), "--stop.max-epochs", "1", "--log.no-tensorboard"]
-    config = parse_train([*options, "--parallel.devices", "1", "--optim.base-batch", "2"], "train.py")[0]
+    config = parse_train([*options, "--parallel.devices", "1", "--optim.batch-size", "2"], "train.py")[0]
     run(config, root / "run", Recorder())
     return root / "run"
 
@@ -324,7 +324,7 @@ def test_the_help_says_where_the_rows_are_written(capsys):
 
 
 def test_unknown_changes_are_refused_by_load(trained):
-    with pytest.raises(InputError, match="changes must be of keys of the configuration, such as arm; got data__sampels"):
+    with pytest.raises(InputError, match="changes must be of keys of the configuration, such as strategy; got data__sampels"):
         gmmae.load(trained[0], data__sampels=3)
 
 

@@ -14,7 +14,13 @@ from gmmae.training.loop import run
 from tests.interrupting import full_disk, moments
 from tests.small import Recorder, small
 
-CELLS = {"model__decoder": "cells", "model__cells": 2, "data__samples": 60, "data__validation": 20, "stop__max_epochs": 1}
+CELLS = {
+    "model__decoder": "lattice",
+    "model__lattice_size": 2,
+    "data__samples": 60,
+    "data__validation": 20,
+    "stop__max_epochs": 1,
+}
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +34,7 @@ def trained(tmp_path_factory):
 def flat(tmp_path_factory):
     """A run on volumes whose axes differ."""
     folder = tmp_path_factory.mktemp("flat")
-    run(small(**CELLS, data__size=(6, 8, 10)), folder, Recorder())
+    run(small(**CELLS, data__shape=(6, 8, 10)), folder, Recorder())
     return folder
 
 
@@ -49,7 +55,7 @@ def test_it_writes_cubes_that_are_read_back_and_sheets_to_look_at(trained, tmp_p
     assert all(float(row["distance"]) > 0 and row["nearest"].startswith("synthetic-") for row in rows)
     for sheet in ("contact_sheet.png", "contact_sheet_labelled.png"):
         assert (tmp_path / "made" / sheet).stat().st_size > 1000
-    back = prepare.load(DataConfig(source="cubes", root=str(tmp_path / "made"), size=8, cache=str(tmp_path / "cache")), print)
+    back = prepare.load(DataConfig(source="cubes", root=str(tmp_path / "made"), shape=8, cache=str(tmp_path / "cache")), print)
     assert len(back.names) == 30
     assert back.masks is not None
 
@@ -147,7 +153,7 @@ def test_a_model_with_the_papers_heads_cannot_generate(tmp_path, capsys):
     run(small(stop__max_epochs=1), tmp_path / "run", Recorder())
     code, _, error = generate(capsys, tmp_path / "run", "--out", tmp_path / "made")
     assert code == 2
-    assert "RUN must have a model that makes volumes of latent vectors, model.decoder = cells" in error
+    assert "RUN must have a model that makes volumes of latent vectors, model.decoder = lattice" in error
     assert not (tmp_path / "made").exists()
 
 

@@ -20,7 +20,13 @@ from tests.interrupting import Killed, full_disk, killed, moments, tree
 from tests.small import Recorder, small
 from tests.sweeps import reach
 
-CELLS = {"model__decoder": "cells", "model__cells": 2, "data__samples": 60, "data__validation": 20, "stop__max_epochs": 1}
+CELLS = {
+    "model__decoder": "lattice",
+    "model__lattice_size": 2,
+    "data__samples": 60,
+    "data__validation": 20,
+    "stop__max_epochs": 1,
+}
 
 
 def call(name, *arguments):
@@ -39,7 +45,7 @@ def places(tmp_path_factory):
     assert call("data", "synth", root / "scans", "--scans", 1, "--pixels", 96, "--slices", 60, "--nodules", 1, 1) == 0
     assert call("generate", root / "run", "--out", root / "before", "--count", 2) == 0
     sweep = SweepConfig(
-        run=small(stop__target=0.0016384, parallel__devices=0), arms=("strong",), devices=(1, 2), mode="measured"
+        run=small(stop__target=0.0016384, parallel__devices=0), scaling=("strong",), devices=(1, 2), mode="measured"
     )
     for devices in sweep.devices:
         reach(sweep, root / "sweep", Cell("strong", devices, 0), 3)
@@ -47,7 +53,7 @@ def places(tmp_path_factory):
     return root
 
 
-NODULES = "--data.root real.npz --data.source cubes --data.size 8 --data.edge whole --data.workers 1 --data.cache cache"
+NODULES = "--data.root real.npz --data.source cubes --data.shape 8 --data.crop whole --data.workers 1 --data.cache cache"
 COMMANDS = {
     "generate": "generate run --out OUT/made --count 3 --into scans",
     "insert": "insert before scans --out OUT/made --size 8 --cache cache",

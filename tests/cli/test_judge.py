@@ -18,7 +18,7 @@ from gmmae.training.records import Record, to_json
 from tests.generation.nodules import balls
 from tests.small import small
 
-OPTIONS = ("--data.size", "8", "--data.edge", "whole", "--data.workers", "1")
+OPTIONS = ("--data.shape", "8", "--data.crop", "whole", "--data.workers", "1")
 
 
 @pytest.fixture(autouse=True)
@@ -188,7 +188,7 @@ def test_volumes_of_another_size_are_resampled(tmp_path, capsys, no_page):
     assert code == 0
     assert (
         "GENERATED's volumes have 12 × 12 × 12 voxels and were resampled to 8 × 8 × 8: that alone changes their texture; "
-        "--data.size 12 compares them as they are"
+        "--data.shape 12 compares them as they are"
     ) in printed
 
 
@@ -262,7 +262,7 @@ def test_the_configuration_of_another_run_is_refused_and_the_runs_own_divides_as
     real, generated, options = traced
     config = tmp_path / "run" / "config.toml"
     config.parent.mkdir()
-    config.write_text(to_toml(changed(small(), data__seed=0, data__validation=26, data__edge="whole")))
+    config.write_text(to_toml(changed(small(), data__seed=0, data__validation=26, data__crop="whole")))
     counts = dict.fromkeys(
         ("devices", "processes", "global_batch", "device_batch", "padding", "steps_per_epoch", "parameters", "train_samples"), 1
     )

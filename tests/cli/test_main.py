@@ -86,10 +86,10 @@ BAD_INPUT = {
     "negative rate": (lambda _: ["--optim.learning-rate", "-1"], "optim.learning_rate must be positive; got -1.0"),
     "too many devices": (lambda _: ["--parallel.devices", "64"], "parallel.devices must be at most the number of devices"),
     "more devices than samples": (
-        lambda _: ["--parallel.devices", "8", "--optim.base-batch", "4"],
+        lambda _: ["--parallel.devices", "8", "--optim.batch-size", "4"],
         "parallel.devices must be at most the samples in a step, 4; got 8",
     ),
-    "unknown arm": (lambda _: ["--arm", "strnog"], "'strnog'"),
+    "unknown strategy": (lambda _: ["--scaling", "strnog"], "'strnog'"),
     "another config": (other_workdir, "where seed was 7, now 0"),
     "corrupt checkpoint": (corrupt_checkpoint, "checkpoints/2 must be readable"),
     "read-only workdir": (lambda _: ["--workdir", "/proc/run"], "workdir must be a folder that can be written; got /proc/run"),
@@ -167,13 +167,13 @@ def test_data_commands_lead_from_scans_to_training(tmp_path, config_file, capsys
     size = ("--scans", 6, "--nodules", 2, 3, "--slices", 40, "--pixels", 96)
     assert data("synth", scans, *size) == 0
     source = ("--data.source", "luna16", "--data.root", scans, "--data.cache", cache, "--data.workers", 1)
-    assert data("prepare", *source, "--data.size", 8, "--out", tmp_path / "sheet") == 0
+    assert data("prepare", *source, "--data.shape", 8, "--out", tmp_path / "sheet") == 0
     printed = capsys.readouterr().out
     assert "extracted in" in printed
     assert (tmp_path / "sheet" / "contact_sheet.png").is_file()
-    assert data("prepare", *source, "--data.size", 8, "--refresh") == 0
+    assert data("prepare", *source, "--data.shape", 8, "--refresh") == 0
     assert "extracted in" in capsys.readouterr().out
-    assert data("inspect", 0, *source, "--data.size", 8, "--out", tmp_path / "one.png") == 0
+    assert data("inspect", 0, *source, "--data.shape", 8, "--out", tmp_path / "one.png") == 0
     assert "diameter" in capsys.readouterr().out
     assert (tmp_path / "one.png").is_file()
     workdir = tmp_path / "run"
@@ -186,7 +186,7 @@ def test_data_commands_lead_from_scans_to_training(tmp_path, config_file, capsys
     [
         (["prepare"], "data.source must be one of luna16, cubes"),
         (["prepare", "--data.source", "luna16"], "data.root must be the folder of the .mhd scans"),
-        (["prepare", "--data.edge", "big"], "data.edge must be a positive number followed by x or mm"),
+        (["prepare", "--data.crop", "big"], "data.crop must be a positive number followed by x or mm"),
         (["inspect", "--data.source", "cubes"], "NODULE"),
         (["cut"], "must be one of prepare, inspect, synth; got 'cut'"),
     ],
@@ -202,7 +202,7 @@ def test_bad_data_commands(capsys, arguments, message):
 def sweep_file(tmp_path):
     """28 volumes, 22 of them for training, and a base batch of 8."""
     path = tmp_path / "tiny.toml"
-    path.write_text(to_toml(SweepConfig(arms=("strong", "weak"), devices=(1, 3), run=small(parallel__devices=0))))
+    path.write_text(to_toml(SweepConfig(scaling=("strong", "weak"), devices=(1, 3), run=small(parallel__devices=0))))
     return path
 
 
@@ -228,7 +228,7 @@ def test_a_dry_run_prints_the_grid_and_leaves_nothing(tmp_path, sweep_file, caps
 BAD_SWEEPS = {
     "devices": (
         ["--dry-run", "--devices", "9"],
-        "devices must be at most the samples in a step of the arm strong, 8; got (9,)",
+        "devices must be at most the samples in a step of the strategy strong, 8; got (9,)",
     ),
     "cluster": (["--clusters", "k81"], "--clusters must be a TOML file or one of ethernet_100g, "),
     "option": (["--retyr"], "--retyr"),
@@ -340,7 +340,7 @@ def test_a_full_device_is_one_line_and_other_faults_of_the_program_keep_their_tr
     assert guard.guarded(failing, f"INTERNAL: {found}") == 2
     [line] = capsys.readouterr().err.splitlines()
     assert " ".join(found.split()) in line
-    assert "--parallel.micro-batch" in line
+    assert "--parallel.micro-batch-size" in line
     with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
         guard.guarded(failing, "INTERNAL: something else")
 

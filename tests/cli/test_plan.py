@@ -48,7 +48,7 @@ def test_a_cluster_without_a_number_is_told(tmp_path, capsys):
 @pytest.mark.slow
 def test_a_user_s_own_workload_is_planned(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(EXAMPLE)
-    options = ("--stop.metric", "accuracy", "--stop.goal", "above", "--stop.target", "0.9", "--devices", "1", "2", "4")
+    options = ("--stop.monitor", "accuracy", "--stop.mode", "max", "--stop.target", "0.9", "--devices", "1", "2", "4")
     code, out, _ = plan(capsys, "--workload", tmp_path / "mine.py", *options, "--workdir", tmp_path / "plan")
     assert code == 0
     answer = answer_of(out)
@@ -73,7 +73,7 @@ def measured(monkeypatch):
 
 
 def small_plan(capsys, workdir, *arguments, target="0.2"):
-    options = ("--config", "quickstart", "--optim.base-batch", 8, "--stop.target", target, "--workdir", workdir)
+    options = ("--config", "quickstart", "--optim.batch-size", 8, "--stop.target", target, "--workdir", workdir)
     return plan(capsys, *options, *arguments)
 
 
@@ -86,17 +86,17 @@ def read(workdir):
     return json.loads((workdir / "plan.json").read_text())
 
 
-def cells(workdir, arm):
+def cells(workdir, scaling):
     (forecast,) = read(workdir)["clusters"].values()
-    return {cell["devices"]: cell for cell in forecast["cells"] if cell["arm"] == arm}
+    return {cell["devices"]: cell for cell in forecast["cells"] if cell["scaling"] == scaling}
 
 
 def test_more_devices_later_are_planned_as_if_they_had_been_asked_for_at_once(measured, tmp_path, capsys):
     small_plan(capsys, tmp_path / "used", "--devices", 1, 2)
     small_plan(capsys, tmp_path / "used", "--devices", 1, 2, 4, 8)
     small_plan(capsys, tmp_path / "fresh", "--devices", 1, 2, 4, 8)
-    for arm in ("linear", "linear-warmup"):
-        assert cells(tmp_path / "used", arm) == cells(tmp_path / "fresh", arm)
+    for scaling in ("linear", "linear-warmup"):
+        assert cells(tmp_path / "used", scaling) == cells(tmp_path / "fresh", scaling)
 
 
 def test_an_easier_target_after_a_harder_one_is_planned_as_if_alone(measured, tmp_path, capsys):
@@ -147,7 +147,7 @@ def test_devices_without_a_sample_each_are_never_recommended(measured, tmp_path,
 def test_the_printed_option_gives_the_planned_batches(measured, tmp_path, capsys, devices):
     _, out, _ = small_plan(capsys, tmp_path, "--devices", *devices)
     (batches,) = re.findall(r"--optim\.best-batches ([\d ]+)", out)
-    optim = OptimConfig(base_batch=8, best_batches=tuple(map(int, batches.split())))
+    optim = OptimConfig(batch_size=8, best_batches=tuple(map(int, batches.split())))
     for n, cell in cells(tmp_path, "best-batch").items():
         assert strategies.resolve("best-batch", optim, n, 100).global_batch == cell["batch"]
 
@@ -166,7 +166,7 @@ def test_the_times_of_one_device_are_not_called_those_of_another(measured, tmp_p
 
 def test_a_page_has_the_workload_s_name(measured, tmp_path, capsys):
     (tmp_path / "mine.py").write_text(EXAMPLE)
-    options = ("--stop.target", "0.2", "--optim.base-batch", 8, "--workdir", tmp_path / "plan")
+    options = ("--stop.target", "0.2", "--optim.batch-size", 8, "--workdir", tmp_path / "plan")
     code, _, err = plan(capsys, "--workload", tmp_path / "mine.py", *options)
     assert code == 0, err
     assert (tmp_path / "plan" / "README.md").read_text().startswith("# Plan: mine\n")
@@ -187,15 +187,15 @@ def test_a_speed_up_above_the_number_of_devices_is_the_machine_s(measured, tmp_p
 
 
 def test_speed_ups_that_are_not_recommended_are_marked_too(measured, tmp_path, capsys, monkeypatch):
-    """The choice is another arm or another number of devices; its row alone would leave the others unexplained."""
+    """The choice is another strategy or another number of devices; its row alone would leave the others unexplained."""
     monkeypatch.setattr(laboratory, "STEP_S", lambda batch: 1e-5 * batch**2)
     _, out, _ = small_plan(capsys, tmp_path, "--devices", 1, 2, 4, 8)
     found = read(tmp_path)["clusters"]["H200, NVLink, 400 Gb/s"]
     beyond = [cell for cell in found["cells"] if cell["speedup"] > 1.005 * cell["devices"]]
-    assert any((cell["arm"], cell["devices"]) != (found["best"]["arm"], found["best"]["devices"]) for cell in beyond)
+    assert any((cell["scaling"], cell["devices"]) != (found["best"]["scaling"], found["best"]["devices"]) for cell in beyond)
     rows = [line.split() for line in out.splitlines() if line.split()[:1] and line.split()[0] in strategies.STRATEGIES]
     marked = {(row[0], int(row[1])) for row in rows if row[-3][-1] in "‡§"}
-    assert marked == {(cell["arm"], cell["devices"]) for cell in beyond}
+    assert marked == {(cell["scaling"], cell["devices"]) for cell in beyond}
 
 
 def test_a_factor_of_the_clusters_file_is_told_in_the_answer(measured, tmp_path, capsys):

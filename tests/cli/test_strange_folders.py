@@ -18,7 +18,7 @@ unet = test_strange_volumes.unet
 def prepared(root, tmp_path, *options):
     """Exit code, standard output and error of `data prepare`, with a cache of its own."""
     name = f"cache{len(list(tmp_path.glob('cache*')))}"
-    source = () if "--data.source" in options else ("--data.source", "cubes", "--data.edge", "8mm")
+    source = () if "--data.source" in options else ("--data.source", "cubes", "--data.crop", "8mm")
     where = ("--data.root", root, "--data.cache", tmp_path / name, "--data.workers", 1, "--data.scan-time-limit-s", 0)
     return command("data", "prepare", *source, *where, *options)
 
@@ -81,7 +81,7 @@ def test_a_diameter_that_is_none_costs_its_nodule(tmp_path, diameter, edge, text
     root = folders.write(
         tmp_path / "cubes", spoil=lambda made, i: made._replace(row=[*made.row[:-1], diameter if i == 1 else 4])
     )
-    code, printed, _ = prepared(root, tmp_path, "--data.edge", edge)
+    code, printed, _ = prepared(root, tmp_path, "--data.crop", edge)
     assert code == 0
     assert "1 lost to faults" in printed
     (line,) = [line for line in printed.splitlines() if "line 3" in line]
@@ -152,7 +152,7 @@ def second(value):
 def test_a_bad_volume_of_an_npz_costs_itself_only(tmp_path, value):
     name = "diameter_mm" if value == 1e308 else "spacing_mm"
     path = arrays(tmp_path / "all.npz", **{name: second(value)})
-    code, printed, _ = prepared(path, tmp_path, "--data.edge", "2x")
+    code, printed, _ = prepared(path, tmp_path, "--data.crop", "2x")
     assert code == 0
     assert printed.startswith("5 nodules in 3 groups")
     assert "volumes[1]" in printed

@@ -96,7 +96,7 @@ def test_a_mask_that_lies_elsewhere_is_refused(unet, tmp_path):
     sitk.WriteImage(mask, str(root / "masks" / "n1.mha"))
     error = refused(train(unet, root, tmp_path / "run"))
     assert "n1.mha (nodules.csv line 3): the mask n1.mha: must overlap its volume" in error
-    options = ("--data.source", "cubes", "--data.root", root, "--data.cache", tmp_path / "cache", "--data.edge", "8mm")
+    options = ("--data.source", "cubes", "--data.root", root, "--data.cache", tmp_path / "cache", "--data.crop", "8mm")
     code, printed, _ = command("data", "prepare", *options, "--data.workers", 1, "--data.scan-time-limit-s", 0)
     assert code == 0
     assert "1 lost to faults" in printed
@@ -125,7 +125,7 @@ def test_a_centre_that_is_not_the_masks_is_refused(unet, tmp_path):
     root = folders.write(tmp_path / "cubes", spoil=spoil)
     error = refused(train(unet, root, tmp_path / "run", "--data.jitter", 0))
     assert "n1.mha (nodules.csv line 3): the mask must have a voxel within 8 samples around the centre; it has none" in error
-    error = refused(train(unet, root, tmp_path / "run", "--data.size", 4, "--data.jitter", 9))
+    error = refused(train(unet, root, tmp_path / "run", "--data.shape", 4, "--data.jitter", 9))
     assert "n0.mha (nodules.csv line 2): what is seen must always hold a voxel of the volume; data.jitter = 9 may move" in error
 
 
@@ -187,7 +187,7 @@ def test_nan_in_nifti_is_refused_as_in_other_formats(unet, tmp_path, ending, kin
 
     root = folders.write(tmp_path / "cubes", ending=ending, spoil=spoil)
     place = f"n1{ending} (nodules.csv line 3): voxels must be finite numbers; 2 "
-    options = ("--data.source", "cubes", "--data.root", root, "--data.cache", tmp_path / "cache", "--data.edge", "8mm")
+    options = ("--data.source", "cubes", "--data.root", root, "--data.cache", tmp_path / "cache", "--data.crop", "8mm")
     options = (*options, "--data.workers", 1, "--data.scan-time-limit-s", 0)
     assert place in command("data", "prepare", *options)[1]
     assert place in refused(command("data", "prepare", *options, "--data.on-error", "refuse"))
@@ -202,7 +202,7 @@ def test_a_volume_below_the_window_is_named(tmp_path):
         return made._replace(values=made.values * 0 - 1024) if number == 2 else made
 
     root = folders.write(tmp_path / "cubes", spoil=spoil)
-    options = ("--data.source", "cubes", "--data.root", root, "--data.cache", tmp_path / "cache", "--data.edge", "8mm")
+    options = ("--data.source", "cubes", "--data.root", root, "--data.cache", tmp_path / "cache", "--data.crop", "8mm")
     options = (*options, "--data.workers", 1, "--data.scan-time-limit-s", 0, "--workdir", tmp_path / "run")
     error = refused(command("train", "--config", "quickstart", *options))
     assert "n2.mha (nodules.csv line 4)" in error

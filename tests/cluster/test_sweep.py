@@ -133,7 +133,7 @@ def sweep(config: SweepConfig, root: Path) -> tuple[int, str]:
 
 
 def test_a_sweep_of_real_runs(tmp_path):
-    config = SweepConfig(arms=("strong", "weak"), devices=(1, 2), timing=TIMING, run=RUN)
+    config = SweepConfig(scaling=("strong", "weak"), devices=(1, 2), timing=TIMING, run=RUN)
     root = tmp_path / "sweep"
     code, printed = sweep(config, root)
     assert code == 0, printed
@@ -147,8 +147,8 @@ def test_a_sweep_of_real_runs(tmp_path):
 
 def test_a_cell_and_step_times_on_two_nodes(tmp_path):
     """As with one GPU a node; this Slurm has none to ask for."""
-    asked = SlurmConfig(devices_per_node=1, extra=("gpus_per_node=",))
-    config = SweepConfig(mode="measured", arms=("weak",), devices=(2,), slurm=asked, run=RUN)
+    asked = SlurmConfig(devices_per_node=1, additional_parameters=("gpus_per_node=",))
+    config = SweepConfig(mode="measured", scaling=("weak",), devices=(2,), slurm=asked, run=RUN)
     code, printed = sweep(config, tmp_path / "measured")
     assert code == 0, printed
     found = SweepDir(tmp_path / "measured").read(Cell("weak", 2, 0))
@@ -173,9 +173,9 @@ def epochs(root: Path) -> list[int]:
 def test_a_preempted_run_goes_on_from_its_checkpoint(tmp_path, nodes):
     """Only the checkpoint that is written on being told to end can save the epochs before: the next would be after the end."""
     root, last = tmp_path / "sweep", 20
-    asked = SlurmConfig(devices_per_node=2 // nodes, extra=("gpus_per_node=",))
+    asked = SlurmConfig(devices_per_node=2 // nodes, additional_parameters=("gpus_per_node=",))
     run = small(parallel__devices=0, data__samples=4000, stop__max_epochs=last, checkpoint__every_epochs=1000)
-    config = SweepConfig(mode="measured", arms=("weak",), devices=(2,), slurm=asked, run=run)
+    config = SweepConfig(mode="measured", scaling=("weak",), devices=(2,), slurm=asked, run=run)
     with begun(config, root) as process:
         deadline = time.monotonic() + LONG_S
         while not epochs(root):

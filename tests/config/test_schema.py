@@ -25,12 +25,12 @@ BAD = [
     ("precision", "bfloat16", "one of float32, tf32, float64"),
     ("data.source", "web", "one of synthetic"),
     *[("data.ndim", value, "one of 1, 2, 3") for value in (0, 4)],
-    *[("data.edge", value, "a positive number followed by x or mm") for value in ("", "1.25", "0x", "-1mm", "20 mm", "nanx")],
-    ("data.fill", "water", "one of air, replicate"),
+    *[("data.crop", value, "a positive number followed by x or mm") for value in ("", "1.25", "0x", "-1mm", "20 mm", "nanx")],
+    ("data.padding", "water", "one of air, replicate"),
     ("data.on_error", "ask", "one of skip, refuse"),
     ("data.workers", -1, "at least 0"),
     *[("data.scan_time_limit_s", value, "at least 0") for value in (-1.0, NAN, INF)],
-    ("data.size", 3, "at least 4"),
+    ("data.shape", 3, "at least 4"),
     ("data.samples", 1, "at least 2"),
     ("data.seed", -1, "0 to 4294967295"),
     *[("data.validation", value, "a count of at least 1 or a fraction") for value in (0, -1, 0.0, 1.0, -0.5, NAN)],
@@ -45,7 +45,7 @@ BAD = [
     ("model.components", 0, "at least 1"),
     *[("model.sigma_floor", value, "at least 0") for value in (-0.1, NAN, INF)],
     ("model.decoder", "trees", "one of heads, cells"),
-    ("model.cells", 0, "at least 1"),
+    ("model.lattice_size", 0, "at least 1"),
     ("model.cell_components", 0, "at least 1"),
     *[(f"model.{name}_weight", value, "at least 0") for name in ("mask", "mass") for value in (-1.0, NAN)],
     *[(f"optim.{name}_epochs", -1, "at least 0") for name in ("ramp", "cosine")],
@@ -55,23 +55,23 @@ BAD = [
         for name in ("learning_rate", "decay_factor", "epsilon")
         for value in (0.0, -1.0, NAN, INF)
     ],
-    ("optim.base_batch", 0, "at least 1"),
+    ("optim.batch_size", 0, "at least 1"),
     *[("optim.best_batches", value, "positive numbers") for value in ((0,), (32, -1))],
     *[("optim.tuned_factors", value, "positive numbers") for value in ((0.0,), (1.0, NAN), (1.0, INF))],
-    ("optim.warmup_epochs", -1, "at least 0"),
+    ("optim.scaling_warmup_epochs", -1, "at least 0"),
     *[("optim.decay_epochs", value, "increasing epochs from 1") for value in ((3, 2), (2, 2), (0, 2))],
     *[(f"optim.{name}", value, "at least 0 and below 1") for name in ("beta1", "beta2") for value in (-0.1, 1.0, NAN)],
     *[("optim.clip_norm", value, "at least 0") for value in (-1.0, NAN, INF)],
     *[(f"stop.{name}", value, "at least 0") for name in ("time_limit_s",) for value in (-1.0, NAN, INF)],
     ("stop.max_epochs", 0, "at least 1"),
     *[("stop.target", value, "a finite number") for value in (NAN, INF)],
-    ("stop.goal", "beyond", "one of below, above"),
+    ("stop.mode", "beyond", "one of below, above"),
     ("stop.collapse_epochs", -1, "at least 0"),
     ("stop.patience_epochs", -1, "at least 0"),
-    *[("stop.patience_gain", value, "at least 0 and below 1") for value in (-0.1, 1.0, NAN)],
+    *[("stop.min_relative_improvement", value, "at least 0 and below 1") for value in (-0.1, 1.0, NAN)],
     *[(f"parallel.{name}", -1, "at least 0") for name in ("devices", "virtual", "micro_batch", "epochs_per_dispatch")],
-    ("parallel.reduction", "psum", "one of pmean, exact"),
-    *[("parallel.shards", value, "a power of two") for value in (0, -8, 3, 12)],
+    ("parallel.deterministic", "psum", "one of pmean, exact"),
+    *[("parallel.deterministic_shards", value, "a power of two") for value in (0, -8, 3, 12)],
     *[("distributed.coordinator", value, "host:port") for value in ("host", ":80", "host:", "host:0", "host:65536", "host:x")],
     ("distributed.num_processes", -1, "at least 0"),
     ("distributed.process_id", -2, "at least -1"),
@@ -80,7 +80,7 @@ BAD = [
     *[("distributed.stall_timeout_s", value, "at least 0") for value in (-1.0, NAN, INF)],
     ("checkpoint.every_epochs", 0, "at least 1"),
     ("checkpoint.keep", 0, "at least 1"),
-    ("log.detail_epochs", 0, "at least 1"),
+    ("log.every_epochs", 0, "at least 1"),
     *[("compilation_cache", value, "on, off, or a path with a / in it") for value in ("", "False", "folder")],
     ("log.figure_epochs", (0, -4), "at least 0"),
     ("log.figure_samples", 0, "at least 1"),
@@ -96,7 +96,7 @@ def changed(given, key, value):
 
 
 ANY_VALUE = {
-    "arm",
+    "scaling",
     "log.tensorboard",
     "log.noise_scale",
     "data.root",
@@ -110,7 +110,7 @@ ANY_VALUE = {
     "model.fused",
     "workload",
     "init_from",
-    "stop.metric",
+    "stop.monitor",
 }
 """Paths, names and switches: nothing to refuse before they are used."""
 
@@ -138,11 +138,11 @@ EDGES = [
     ("model.sigma_floor", 0.0),
     ("model.kernels", (7, 5, 6)),  # 16 - 6 - 4 - 5 = 1 voxel
     ("optim.beta1", 0.0),
-    ("optim.warmup_epochs", 0),
+    ("optim.scaling_warmup_epochs", 0),
     ("optim.decay_epochs", (1, 2)),
     ("stop.target", 0.0),
     ("stop.max_epochs", 1),
-    ("parallel.shards", 1),
+    ("parallel.deterministic_shards", 1),
     ("log.figure_epochs", ()),
 ]
 
@@ -164,7 +164,7 @@ def test_kernels_that_leave_no_voxel_are_refused_with_the_way_out():
 
 # A value that every key may take and that is not its default.
 OTHER = {
-    "arm": "linear-warmup",
+    "scaling": "linear-warmup",
     "seed": 3,
     "loss": "mae",
     "precision": "float64",
@@ -172,8 +172,8 @@ OTHER = {
     "data.source": "cubes",
     "data.root": "scans",
     "data.csv": "other.csv",
-    "data.edge": "20mm",
-    "data.fill": "replicate",
+    "data.crop": "20mm",
+    "data.padding": "replicate",
     "data.category_column": "kind",
     "data.group_column": "hospital",
     "data.on_error": "refuse",
@@ -183,7 +183,7 @@ OTHER = {
     "data.augment": True,
     "data.augment_with": "generated",
     "data.ndim": 2,
-    "data.size": 20,
+    "data.shape": 20,
     "data.samples": 100,
     "data.validation": 0.5,
     "data.window": (-1200.0, 300.5),
@@ -198,19 +198,19 @@ OTHER = {
     "model.rho": "tanh",
     "model.sigma_floor": 0.25,
     "model.rho_limit": 0.9,
-    "model.decoder": "cells",
-    "model.cells": 4,
+    "model.decoder": "lattice",
+    "model.lattice_size": 4,
     "model.cell_components": 3,
     "model.mask_weight": 0.1,
     "model.mass_weight": 0.2,
-    "optim.ramp_epochs": 4,
+    "optim.warmup_epochs": 4,
     "optim.cosine_epochs": 60,
     "model.fused": False,
     "optim.learning_rate": 1 / 3,
-    "optim.base_batch": 16,
+    "optim.batch_size": 16,
     "optim.best_batches": (32, 48),
     "optim.tuned_factors": (1.0, 1.5),
-    "optim.warmup_epochs": 10,
+    "optim.scaling_warmup_epochs": 10,
     "optim.decay_epochs": (30, 60),
     "optim.decay_factor": 0.2,
     "optim.beta1": 0.8,
@@ -218,18 +218,18 @@ OTHER = {
     "optim.epsilon": 1e-7,
     "optim.clip_norm": 1.0,
     "stop.target": 1e-3,
-    "stop.metric": "error",
-    "stop.goal": "above",
+    "stop.monitor": "error",
+    "stop.mode": "above",
     "stop.max_epochs": 7,
     "stop.time_limit_s": 60.0,
     "stop.collapse_epochs": 5,
     "stop.patience_epochs": 7,
-    "stop.patience_gain": 0.02,
+    "stop.min_relative_improvement": 0.02,
     "parallel.devices": 2,
-    "parallel.virtual": 8,
-    "parallel.micro_batch": 64,
-    "parallel.reduction": "exact",
-    "parallel.shards": 8,
+    "parallel.simulate_devices": 8,
+    "parallel.micro_batch_size": 64,
+    "parallel.deterministic": "exact",
+    "parallel.deterministic_shards": 8,
     "parallel.epochs_per_dispatch": 4,
     "distributed.auto": False,
     "distributed.coordinator": "host:1234",
@@ -244,18 +244,18 @@ OTHER = {
     "compilation_cache": "./compiled",
     "log.tensorboard": False,
     "log.noise_scale": True,
-    "log.detail_epochs": 2,
+    "log.every_epochs": 2,
     "log.figure_epochs": (1, 2),
     "log.figure_samples": 2,
 }
 ONLY_ONE_CHOICE = {"workload"}
 MAY_DIFFER_ON_RESUME = {
     "stop.target",
-    "stop.metric",
-    "stop.goal",
+    "stop.monitor",
+    "stop.mode",
     "stop.collapse_epochs",
     "stop.patience_epochs",
-    "stop.patience_gain",
+    "stop.min_relative_improvement",
     "data.on_error",
     "data.workers",
     "data.scan_time_limit_s",
@@ -278,7 +278,7 @@ MAY_DIFFER_ON_RESUME = {
     "compilation_cache",
     "log.tensorboard",
     "log.noise_scale",
-    "log.detail_epochs",
+    "log.every_epochs",
     "log.figure_epochs",
     "log.figure_samples",
 }
@@ -295,12 +295,12 @@ def test_the_run_id_changes_with_what_determines_the_run_and_with_nothing_else(k
     assert (key in determining(other)) == (key not in MAY_DIFFER_ON_RESUME)
 
 
-@pytest.mark.parametrize("arm", ["weak", "linear", "linear-warmup", "sqrt", "sqrt-warmup"])
-def test_devices_determine_a_run_only_where_its_batch_follows_them(arm):
+@pytest.mark.parametrize("scaling", ["weak", "linear", "linear-warmup", "sqrt", "sqrt-warmup"])
+def test_devices_determine_a_run_only_where_its_batch_follows_them(scaling):
     """With `virtual` the batch follows that number; on `strong`, above, it follows none."""
-    config = changed(DEFAULT, "arm", arm)
+    config = changed(DEFAULT, "scaling", scaling)
     assert run_id(changed(config, "parallel.devices", 2)) != run_id(config)
-    virtual = changed(config, "parallel.virtual", 8)
+    virtual = changed(config, "parallel.simulate_devices", 8)
     assert run_id(changed(virtual, "parallel.devices", 2)) == run_id(virtual)
 
 

@@ -17,13 +17,13 @@ from gmmae.data.settings import DataConfig
     ],
 )
 def test_the_size_is_one_number_or_one_for_each_axis(ndim, size, shape, volume_shape):
-    config = DataConfig(ndim=ndim, size=size)
-    assert (config.size, config.shape, config.volume_shape) == (size, shape, volume_shape)
+    config = DataConfig(ndim=ndim, shape=size)
+    assert (config.shape, config.sample_shape, config.volume_shape) == (size, shape, volume_shape)
 
 
 @pytest.mark.parametrize(("ndim", "size"), [(3, (16,)), (3, (16, 16, 16)), (2, (16, 16)), (1, (16,))])
 def test_equal_edges_are_one_number(ndim, size):
-    assert DataConfig(ndim=ndim, size=size) == DataConfig(ndim=ndim, size=16)
+    assert DataConfig(ndim=ndim, shape=size) == DataConfig(ndim=ndim, shape=16)
 
 
 @pytest.mark.parametrize(
@@ -38,8 +38,8 @@ def test_equal_edges_are_one_number(ndim, size):
 )
 def test_a_size_that_fits_no_volume_is_refused(size, rule):
     with pytest.raises(ConfigError) as caught:
-        DataConfig(size=size)
-    assert str(caught.value) == f"data.size must be {rule}; got {size!r}"
+        DataConfig(shape=size)
+    assert str(caught.value) == f"data.shape must be {rule}; got {size!r}"
 
 
 @pytest.mark.parametrize("window", [(1.0, 0.0), (0.0, 0.0), (float("nan"), 1.0), (0.0, float("inf"))])

@@ -35,8 +35,8 @@ def test_seeds_and_epochs_on_real_nodules():
     found = records("study/nodules_real/cells.csv")
     for n in (2, 4, 8, 16, 32):
         cells = []
-        for arm in ("strong", "weak", "linear-warmup", "linear"):
-            of = [row for row in found if (row["arm"], row["devices"]) == (arm, str(n))]
+        for scaling in ("strong", "weak", "linear-warmup", "linear"):
+            of = [row for row in found if (row["scaling"], row["devices"]) == (scaling, str(n))]
             epochs = [int(row["epochs"]) for row in of if row["outcome"] == "target_reached"]
             cells.append(f"{len(epochs)}/{len(of)}" + (f": {median(epochs):g}" if epochs else ""))
         assert f"| {n}{'†' if n == 32 else ''} | {' | '.join(cells)} |" in README

@@ -21,34 +21,40 @@ def test_the_examples_outside_of_the_searched_folders(module):
     assert doctest.testmod(module).failed == 0
 
 
-def row(framework, arm, turn, epoch_s, reached=1, epochs=20, loss="0.5"):
-    arms = {of.name: of for of in frameworks.ARMS}
+def row(framework, scaling, turn, epoch_s, reached=1, epochs=20, loss="0.5"):
+    strategies = {of.name: of for of in frameworks.ARMS}
     numbers = {"turn": turn, "reached": reached, "epochs": epochs, "train_s": epoch_s * epochs, "epoch_s": epoch_s}
-    known = {"framework": framework, "arm": arm, "processes": arms[arm].processes, "batch": arms[arm].batch, "wall_s": 30}
+    known = {
+        "framework": framework,
+        "scaling": scaling,
+        "processes": strategies[scaling].processes,
+        "batch": strategies[scaling].batch,
+        "wall_s": 30,
+    }
     return {key: str(value) for key, value in {**known, **numbers, f"loss_{frameworks.CHECKED}": loss}.items()}
 
 
 def test_every_framework_runs_on_two_processes_both_ways_and_ours_is_first():
     found = frameworks.runs()
     assert found[0].framework == "gmmae"
-    for arm in ("strong", "weak"):
-        assert [run.framework for run in found if run.arm.name == arm] == list(frameworks.FRAMEWORKS)
-    assert all(ROSTER[run.peer].processes == run.arm.processes for run in found)
-    assert "Horovod with PyTorch" not in [run.framework for run in found if run.arm.processes == 1]
+    for scaling in ("strong", "weak"):
+        assert [run.framework for run in found if run.scaling.name == scaling] == list(frameworks.FRAMEWORKS)
+    assert all(ROSTER[run.peer].processes == run.scaling.processes for run in found)
+    assert "Horovod with PyTorch" not in [run.framework for run in found if run.scaling.processes == 1]
     assert {run.peer for run in frameworks.runs(["horovod"])} == {"horovod"}
 
 
 def test_weak_scaling_doubles_the_batch_and_strong_scaling_keeps_it():
-    batches = {arm.name: (arm.processes, arm.batch) for arm in frameworks.ARMS}
+    batches = {scaling.name: (scaling.processes, scaling.batch) for scaling in frameworks.ARMS}
     assert batches == {"one": (1, 16), "strong": (2, 16), "weak": (2, 32)}
 
 
 def test_the_job_divides_and_its_checked_step_is_in_the_first_epoch():
     config = ours.configuration(frameworks.CONFIG)
     samples = config.settings.data.samples - config.settings.data.validation
-    assert config.optim.base_batch == frameworks.BATCH
-    assert all(samples % arm.batch == 0 == arm.batch % arm.processes for arm in frameworks.ARMS)
-    assert min(samples // arm.batch for arm in frameworks.ARMS) == frameworks.CHECKED
+    assert config.optim.batch_size == frameworks.BATCH
+    assert all(samples % scaling.batch == 0 == scaling.batch % scaling.processes for scaling in frameworks.ARMS)
+    assert min(samples // scaling.batch for scaling in frameworks.ARMS) == frameworks.CHECKED
 
 
 def test_a_framework_is_compared_with_ours_of_the_same_turn_and_arm():

@@ -12,7 +12,7 @@ def test_misses_count_in_a_median():
 
 def test_cells_that_share_a_run_are_one():
     row = {"path": "strong-n1-seed0", "seed": "0"}
-    assert outcomes.distinct([row | {"arm": "strong"}, row | {"arm": "weak"}, row | {"path": "weak-n2-seed0"}]) == [
-        row | {"arm": "weak"},
+    assert outcomes.distinct([row | {"scaling": "strong"}, row | {"scaling": "weak"}, row | {"path": "weak-n2-seed0"}]) == [
+        row | {"scaling": "weak"},
         row | {"path": "weak-n2-seed0"},
     ]

@@ -70,7 +70,7 @@ def test_a_plan_is_restored_from_its_json():
             **{
                 name: {str(key): value for key, value in getattr(m, name).items()} for name in ("steps", "progress", "vitality")
             },
-            **{name: getattr(m.optim, name) for name in ("base_batch", "learning_rate", "warmup_epochs")},
+            **{name: getattr(m.optim, name) for name in ("batch_size", "learning_rate", "scaling_warmup_epochs")},
             "pace": {},
             "step_s": {str(batch): s for batch, s in zip(*m.train, strict=True)},
             "validation_s": {str(batch): s for batch, s in zip(*m.passes, strict=True)},

@@ -38,4 +38,4 @@ def test_the_example_of_the_guide_can_be_run(tmp_path):
     from gmmae.workloads.configuration import read_config
 
     config = read_config(find(str(tmp_path / "images.toml")))
-    assert (config.stop.target, config.optim.base_batch) == (0.08, 32)
+    assert (config.stop.target, config.optim.batch_size) == (0.08, 32)

@@ -11,22 +11,22 @@ from gmmae.training import loop
 from gmmae.workloads.configuration import configure
 
 
-def row(samples, arm, devices, batch, crossing, outcome="target_reached", seed=0):
-    values = {"samples": samples, "arm": arm, "devices": devices, "batch": batch, "seed": seed, "crossing": crossing}
+def row(samples, scaling, devices, batch, crossing, outcome="target_reached", seed=0):
+    values = {"samples": samples, "scaling": scaling, "devices": devices, "batch": batch, "seed": seed, "crossing": crossing}
     return {key: str(value) for key, value in (values | {"outcome": outcome, "epochs": 3}).items()}
 
 
 def test_batches_have_at_most_the_samples(tmp_path):
     config = configure("", workload=str(example(tmp_path)), images=160)  # 120 for training
-    found = [(arm, devices) for arm, devices, _ in size.paths(config, [0])]
-    assert found == [("strong", 1), ("quarter", 1), *((arm, 2) for arm in size.ARMS)]
+    found = [(scaling, devices) for scaling, devices, _ in size.paths(config, [0])]
+    assert found == [("strong", 1), ("quarter", 1), *((scaling, 2) for scaling in size.ARMS)]
 
 
 def test_the_quarter_is_a_batch_of_its_own(tmp_path):
     config = configure("", workload=str(example(tmp_path)), images=160)
-    by_arm = {(arm, n): one for arm, n, one in size.paths(config, [3])}
-    assert by_arm["quarter", 1].optim.base_batch == 8
-    assert by_arm["weak", 2].parallel.virtual == 2
+    by_arm = {(scaling, n): one for scaling, n, one in size.paths(config, [3])}
+    assert by_arm["quarter", 1].optim.batch_size == 8
+    assert by_arm["weak", 2].parallel.simulate_devices == 2
     assert {one.seed for one in by_arm.values()} == {3}
 
 
@@ -56,7 +56,7 @@ def test_a_workload_of_real_data_needs_its_data(name, tmp_path):
 def test_the_u_net_is_trained_at_one_rate_on_the_slices_asked_for(tmp_path):
     config = size.DATA["slices"].config("slices", 500, tmp_path, tmp_path)
     assert config.settings.slices == 500
-    assert (config.optim.decay_epochs, config.stop.metric, config.stop.patience_epochs) == ((), "dice", 92)
+    assert (config.optim.decay_epochs, config.stop.monitor, config.stop.patience_epochs) == ((), "dice", 92)
 
 
 def test_thresholds_are_medians_over_seeds():

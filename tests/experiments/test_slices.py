@@ -8,7 +8,7 @@ from gmmae.system.errors import InputError
 from gmmae.workloads import registry
 from gmmae.workloads.configuration import configure
 
-SMALL = {"data__samples": 12, "data__size": 16, "data__jitter": 2, "data__validation": 3, "model__features": (4,)}
+SMALL = {"data__samples": 12, "data__shape": 16, "data__jitter": 2, "data__validation": 3, "model__features": (4,)}
 
 
 def built(count):

@@ -17,8 +17,15 @@ def test_a_name_that_there_is_not_is_told(tmp_path, monkeypatch):
 
 
 def test_a_split_is_told_by_its_outcomes_and_by_how_often_strong_scaling_was_faster():
-    def row(arm, n, seed, outcome, epochs, seconds):
-        found = {"arm": arm, "devices": n, "seed": seed, "outcome": outcome, "epochs": epochs, "time_to_target_s": seconds}
+    def row(scaling, n, seed, outcome, epochs, seconds):
+        found = {
+            "scaling": scaling,
+            "devices": n,
+            "seed": seed,
+            "outcome": outcome,
+            "epochs": epochs,
+            "time_to_target_s": seconds,
+        }
         return {key: str(value) for key, value in found.items()}
 
     rows = [

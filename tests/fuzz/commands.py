@@ -19,10 +19,10 @@ Result = dict[str, object]
 FORMATS = r"(\.nii|\.nii\.gz|\.mhd|\.mha|\.nrrd|\.npy|\.npz|\.png)$"
 """Endings of volumes."""
 
-SIZE = ("--data.size", "8")
+SIZE = ("--data.shape", "8")
 ONE_WORKER = ("--data.workers", "1", "--data.scan-time-limit-s", "0")
 TINY = (
-    *("--optim.base-batch", "4", "--stop.max-epochs", "1", "--stop.target", "0", "--parallel.devices", "1"),
+    *("--optim.batch-size", "4", "--stop.max-epochs", "1", "--stop.target", "0", "--parallel.devices", "1"),
     *("--log.no-tensorboard", "--log.figure-epochs", "0", "--checkpoint.every-epochs", "1"),
 )
 NODULES = (*("--model.filters", "3", "3", "--model.kernels", "3", "3"), *("--model.latent-dim", "8", "--model.components", "4"))
@@ -158,7 +158,7 @@ def _evaluate(run: str) -> Callable[[Call], Sequence[str]]:
 
     def arguments(call: Call) -> list[str]:
         own = ["--data.source", call.source, "--data.root", call.root]
-        cut = ["--data.size", "8", *call.cache] if run == "nodules" else []
+        cut = ["--data.shape", "8", *call.cache] if run == "nodules" else []
         return ["evaluate", str(call.shared / run), *own, *cut, "--out", str(call.work / "evaluation.csv")]
 
     return arguments
@@ -172,12 +172,12 @@ def _train(*more: str, cached: bool) -> Callable[[Call], Sequence[str]]:
 
 
 def _in_sweep(call: Call) -> list[str]:
-    options = [*call.data, *SIZE, *call.cache, *NODULES, "--optim.base-batch", "2"]
+    options = [*call.data, *SIZE, *call.cache, *NODULES, "--optim.batch-size", "2"]
     return ["sweep", "--dry-run", "--devices", "1", "2", *(re.sub("^--", "--run.", option) for option in options)]
 
 
 def _judge(real: str, generated: str, call: Call) -> list[str]:
-    options = ["--data.size", "8", "--data.edge", "whole", *call.cache, "--out", str(call.work / "out")]
+    options = ["--data.shape", "8", "--data.crop", "whole", *call.cache, "--out", str(call.work / "out")]
     return ["judge", real, generated, *options]
 
 

@@ -47,7 +47,7 @@ JSON: dict[str, str | bytes] = {
     "an empty object": "{}",
     "not UTF-8": b'{"a": "\xff"}',
     "zeros": bytes(100),
-    "cut": '{"run_id": "0123", "arm": "str',
+    "cut": '{"run_id": "0123", "scaling": "str',
     "deep": "[" * 100_000,
 }
 
@@ -121,7 +121,7 @@ def _of_sweeps() -> Iterator[tuple[str, Change, Expect]]:
     yield "a record: without its run", edited(CELL, lambda r: r | {"record": {}}), refused(CELL)
     yield "a record: numbers as text", edited(CELL, lambda r: r | {"record": r["record"] | {"epochs": "ten"}}), refused(CELL)
     yield "a record: NaN seconds", edited(CELL, lambda r: r | {"record": r["record"] | {"clocks": None}}), refused(CELL)
-    yield "a record: of another cell", edited(CELL, lambda r: r | {"arm": "weak", "seed": 1}), reads_or_refused(CELL)
+    yield "a record: of another cell", edited(CELL, lambda r: r | {"scaling": "weak", "seed": 1}), reads_or_refused(CELL)
     yield "a record: an unknown outcome", edited(CELL, lambda r: r | {"outcome": "bored"}), refused(CELL)
     history = "runs/strong-n1-seed0/history.csv"
     for name, text in {

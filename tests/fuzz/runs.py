@@ -17,7 +17,13 @@ from tests.workloads.test_segmentation import small as small_unet
 Made = Callable[[str], Path]
 """The path of another shared thing, made if it is not there."""
 
-CELLS = {"model__decoder": "cells", "model__cells": 2, "data__samples": 40, "data__validation": 10, "stop__max_epochs": 1}
+CELLS = {
+    "model__decoder": "lattice",
+    "model__lattice_size": 2,
+    "data__samples": 40,
+    "data__validation": 10,
+    "stop__max_epochs": 1,
+}
 
 
 def _nodules(path: Path, _: Made) -> None:
@@ -50,7 +56,7 @@ def _real_folder(path: Path, made: Made) -> None:
 
 
 def _sweep(path: Path, _: Made) -> None:
-    config = replace(sweeps.GRID, arms=("strong", "weak"), devices=(1, 2), seeds=(0,))
+    config = replace(sweeps.GRID, scaling=("strong", "weak"), devices=(1, 2), seeds=(0,))
     for cell in cells(config):
         sweeps.reach(config, path, cell, 10)
     sweeps.add_step_times(path, 1, sweeps.STEPS, sweeps.PASSES)

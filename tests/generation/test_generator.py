@@ -17,14 +17,14 @@ from gmmae.workloads import registry
 from gmmae.workloads.lattice import density_at
 from tests.small import small
 
-DATA = DataConfig(size=8, samples=60, validation=20)
+DATA = DataConfig(shape=8, samples=60, validation=20)
 
 
 @pytest.fixture(scope="module")
 def model():
-    config = small(model__decoder="cells", model__cells=2, data__samples=60, data__validation=20)
+    config = small(model__decoder="lattice", model__lattice_size=2, data__samples=60, data__validation=20)
     workload = registry.build(config)
-    return Model(config, workload, workload.init(jax.random.key(0)), DATA.window, DATA.shape)
+    return Model(config, workload, workload.init(jax.random.key(0)), DATA.window, DATA.sample_shape)
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def test_a_model_without_a_decoder_and_nodules_without_diameters_are_refused(mod
 def test_what_is_written_is_read_back_voxel_by_voxel(generator, tmp_path):
     found = generator.sample(5, seed=6)
     folder.write(found, tmp_path / "made", "run0", 6)
-    back = prepare.load(DataConfig(source="cubes", root=str(tmp_path / "made"), size=8, cache=str(tmp_path / "cache")), print)
+    back = prepare.load(DataConfig(source="cubes", root=str(tmp_path / "made"), shape=8, cache=str(tmp_path / "cache")), print)
     order = [back.names.index(f"{name}.nii.gz") for name in found.nodules.names]
     np.testing.assert_array_equal(back.values[order], found.nodules.values)
     assert back.masks is not None
@@ -133,7 +133,7 @@ def test_what_is_written_is_read_back_voxel_by_voxel(generator, tmp_path):
 
 def test_generated_cubes_join_the_training_set_and_leave_validation_alone(generator, tmp_path):
     folder.write(generator.sample(5, seed=7), tmp_path / "made", "run0", 7)
-    config = DataConfig(size=8, samples=20, validation=5, cache=str(tmp_path / "cache"))
+    config = DataConfig(shape=8, samples=20, validation=5, cache=str(tmp_path / "cache"))
     alone = sources.load(config)
     more = sources.load(DataConfig(**{**vars(config), "augment_with": str(tmp_path / "made")}))
     np.testing.assert_array_equal(more.validation, alone.validation)

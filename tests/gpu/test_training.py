@@ -44,7 +44,7 @@ def test_all_gpus_have_the_losses_of_one(gpus):
 
 
 def test_the_exact_reduction_has_the_same_bits_twice_and_on_all_gpus(gpus):
-    config = small(parallel__reduction="exact", parallel__shards=8)
+    config = small(parallel__deterministic=True, parallel__deterministic_shards=8)
     most = 1 << min(8, len(gpus)).bit_length() - 1
     (one, params), *others = (course(config, gpus[:count]) for count in (1, 1, most))
     for losses_again, params_again in others:

@@ -29,7 +29,7 @@ def test_components_stay_in_reach_of_their_cells_and_above_the_floor_whatever_th
 
 
 def test_no_latent_unit_is_dead_at_the_start():
-    config = ModelConfig(filters=(3,), kernels=(3,), latent_dim=16, decoder="cells", cells=2, activation="relu")
+    config = ModelConfig(filters=(3,), kernels=(3,), latent_dim=16, decoder="lattice", lattice_size=2, activation="relu")
     module = cell_autoencoder(config, (8, 8, 8))
     volumes = jax.random.uniform(jax.random.key(0), (20, 8, 8, 8)) / 4
 

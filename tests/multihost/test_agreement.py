@@ -39,7 +39,7 @@ def test_what_is_compared():
         "jaxlib",
         "gmmae",
         "the sources of gmmae",
-        "optim.base_batch",
+        "optim.batch_size",
         "stop.target",
         "parallel.devices",
     } <= set(words)

@@ -131,7 +131,7 @@ def test_two_processes_are_one_run(tmp_path, pair, epochs_per_dispatch):
 
 @pytest.mark.slow
 def test_two_processes_have_the_bits_of_one_device_with_the_exact_reduction(tmp_path, pair):
-    exact = {"parallel__reduction": "exact", "parallel__shards": 8, "stop__max_epochs": 20}
+    exact = {"parallel__deterministic": True, "parallel__deterministic_shards": 8, "stop__max_epochs": 20}
     config = small(parallel__devices=1, **exact)
     alone(config, tmp_path / "one")
     ended = list(map(finish, pair.start(small(parallel__devices=4, **exact), tmp_path / "two")))
@@ -273,13 +273,13 @@ def test_processes_that_differ_all_say_so(tmp_path, pair):
     file.write_text(to_toml(small(parallel__devices=0)))
     common = ("--config", file, "--workdir", tmp_path / "run", "--distributed.coordinator", f"127.0.0.1:{port}")
     processes = [
-        pair.launch(*common, "--distributed.num-processes", 2, "--distributed.process-id", i, "--optim.base-batch", 8 + i)
+        pair.launch(*common, "--distributed.num-processes", 2, "--distributed.process-id", i, "--optim.batch-size", 8 + i)
         for i in (0, 1)
     ]
     for code, out, error in map(finish, processes):
         assert (code, out) == (2, "")
         assert error == (
-            "error: all processes must have the same configuration, versions, code and data; got optim.base_batch 8 on "
+            "error: all processes must have the same configuration, versions, code and data; got optim.batch_size 8 on "
             "process 0 and 9 on process 1\n"
         )
 

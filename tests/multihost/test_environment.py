@@ -8,7 +8,7 @@ from gmmae.multihost.environment import device_a_core, prepare, require_prepared
 from gmmae.system.environment import CPU_DEVICES, THREADS, cores
 from gmmae.system.errors import InputError
 
-EXACT = ParallelConfig(reduction="exact", shards=16)
+EXACT = ParallelConfig(deterministic=True, deterministic_shards=16)
 
 
 def test_only_the_exact_reduction_fixes_the_threads(monkeypatch):
@@ -23,7 +23,9 @@ def test_only_the_exact_reduction_fixes_the_threads(monkeypatch):
 def test_more_cpu_devices_than_shards_are_refused(monkeypatch):
     """They would bring more threads with them."""
     monkeypatch.setenv(THREADS, "16")
-    with pytest.raises(InputError, match=r"at most parallel.shards = 16 CPU devices .*; got 17: lower JAX_NUM_CPU_DEVICES"):
+    with pytest.raises(
+        InputError, match=r"at most parallel.deterministic_shards = 16 CPU devices .*; got 17: lower JAX_NUM_CPU_DEVICES"
+    ):
         require_prepared(EXACT, cpu_devices=17)
 
 
@@ -32,7 +34,7 @@ def test_another_number_of_threads_is_refused_on_a_cpu(monkeypatch, threads):
     monkeypatch.delenv(THREADS, raising=False)
     if threads:
         monkeypatch.setenv(THREADS, threads)
-    with pytest.raises(InputError, match=rf"needs PJRT_NPROC = parallel.shards = 16 .*; got {threads!r}: set it"):
+    with pytest.raises(InputError, match=rf"needs PJRT_NPROC = parallel.deterministic_shards = 16 .*; got {threads!r}: set it"):
         require_prepared(EXACT, cpu_devices=1)
     require_prepared(EXACT, cpu_devices=0)  # on a GPU
 
@@ -50,8 +52,8 @@ def cpu_devices(config=None, alone=True, **environ) -> str | None:
 @pytest.mark.usefixtures("three_cores")
 def test_a_run_takes_a_device_a_core_where_its_batch_follows_no_devices():
     assert cpu_devices() == "3"
-    assert cpu_devices(Config(arm="weak", parallel=ParallelConfig(virtual=8))) == "3"
-    assert cpu_devices(Config(arm="weak")) is None
+    assert cpu_devices(Config(scaling="weak", parallel=ParallelConfig(simulate_devices=8))) == "3"
+    assert cpu_devices(Config(scaling="weak")) is None
 
 
 @pytest.mark.usefixtures("three_cores")
@@ -63,7 +65,7 @@ def test_who_says_otherwise_is_heard():
 
 
 def test_a_device_a_core_has_bounds(monkeypatch):
-    exact, small_batch = Config(parallel=ParallelConfig(reduction="exact")), Config(optim=OptimConfig(base_batch=2))
+    exact, small_batch = Config(parallel=ParallelConfig(deterministic=True)), Config(optim=OptimConfig(batch_size=2))
     counts = {}
     for number in (1, 3, 64):
         monkeypatch.setattr(environment, "cores", lambda number=number: number)

@@ -60,13 +60,13 @@ class Laboratory:
         data = (np.arange(SAMPLES), np.arange(VALIDATION))
         return SimpleNamespace(
             workload=SimpleNamespace(data=data),
-            train_plan=BatchPlan(SAMPLES, config.optim.base_batch, 1),
+            train_plan=BatchPlan(SAMPLES, config.optim.batch_size, 1),
             eval_plan=BatchPlan(VALIDATION, VALIDATION, 1),
             devices=SimpleNamespace(kind="cpu"),
         )
 
     def run(self, config: Config, root, display) -> Record:
-        workdir, batch = WorkDir(root), min(config.optim.base_batch, SAMPLES)
+        workdir, batch = WorkDir(root), min(config.optim.batch_size, SAMPLES)
         workdir.root.mkdir(parents=True, exist_ok=True)
         monitor = stopping.StopMonitor(config.stop)
         for row in workdir.read_rows():
@@ -89,9 +89,9 @@ class Laboratory:
 
     def trials(self, config: Config, steps: int = 10):
         def attempt(factor: float) -> Trial:
-            self.count(config.optim.ramp_epochs + math.ceil(steps / math.ceil(SAMPLES / config.optim.base_batch)))
+            self.count(config.optim.warmup_epochs + math.ceil(steps / math.ceil(SAMPLES / config.optim.batch_size)))
             speed = min(factor, 3.0) if factor < FAILS_AT else -5.0
-            virtual = config.parallel.virtual or 1
+            virtual = config.parallel.simulate_devices or 1
             losses = [float(np.exp(-speed * step / 40)) for step in range(steps)]
             return Trial(losses, [1.0 / virtual, 0.9])
 
@@ -119,7 +119,7 @@ def row_of(epoch: int, batch: int) -> Epoch:
 
 RECORD = Record(
     run_id="",
-    arm="strong",
+    scaling="strong",
     seed=0,
     devices=1,
     processes=1,

@@ -1,4 +1,4 @@
-"""A plan's pictures: every arm and cluster is there, doubt is hollow, and no text lies on another."""
+"""A plan's pictures: every strategy and cluster is there, doubt is hollow, and no text lies on another."""
 
 import math
 
@@ -31,7 +31,7 @@ def test_the_map_shows_each_best_arm_and_where_the_clusters_are():
     labels, ratios = ["Strong scaling", "Weak scaling", "Linear rule"], (0.01, 1.0, 100.0)
     best = [["Strong scaling"] * 4, ["Strong scaling", "Strong scaling", "Linear rule", "Linear rule"], ["Linear rule"] * 4]
     here = [Here("A cluster", COUNTS, (0.0, 0.02, 0.05, math.inf))]
-    figure = figures.best_arms(best, labels, COUNTS, ratios, here, title="The best arm")
+    figure = figures.best_arms(best, labels, COUNTS, ratios, here, title="The best strategy")
     assert_texts_fit(figure)
     axes = figure.axes[0]
     low, high = axes.get_ylim()

@@ -13,13 +13,13 @@ from tests import sweeps
 from tests.sweeps import FLAT, GRID, PASSES, STEPS, TARGET
 
 
-def cell(arm, devices, batch, rate, seconds, **changes):
+def cell(scaling, devices, batch, rate, seconds, **changes):
     low, high = (None, None) if seconds is None else (0.8 * seconds, 1.25 * seconds)
     times = {"seconds": seconds, "seconds_low": low, "seconds_high": high, "probability_of_failure": 0.04}
-    return {"arm": arm, "devices": devices, "batch": batch, "learning_rate": rate, **times} | changes
+    return {"scaling": scaling, "devices": devices, "batch": batch, "learning_rate": rate, **times} | changes
 
 
-RATE, BATCH = GRID.run.optim.learning_rate, GRID.run.optim.base_batch
+RATE, BATCH = GRID.run.optim.learning_rate, GRID.run.optim.batch_size
 CELLS = [
     cell("weak", 1, BATCH, RATE, None, probability_of_failure=None),
     cell("strong", 2, BATCH, RATE, 200.0),  # 218 s
@@ -28,7 +28,7 @@ CELLS = [
     cell("linear", 4, 8 * BATCH, 4 * RATE, 90.0),  # of another batch
     cell("sqrt", 2, 2 * BATCH, 2 * RATE, 90.0),  # not in the sweep
 ]
-BEST = {"arm": "weak", "devices": 2, "seconds": 300.0, "seconds_low": 240.0, "seconds_high": 375.0}
+BEST = {"scaling": "weak", "devices": 2, "seconds": 300.0, "seconds_low": 240.0, "seconds_high": 375.0}
 PLAN = {"target": TARGET, "metric": "loss", "clusters": {"Flat": {"cells": CELLS, "best": BEST}}}
 
 
@@ -63,15 +63,15 @@ def test_predictions_stand_beside_outcomes_where_batch_and_rate_are_the_runs(fou
 
 
 @pytest.mark.parametrize(
-    ("arm", "devices", "ending"),
+    ("scaling", "devices", "ending"),
     [
         ("strong", 1, "chose Strong scaling on 1 device.** No cell was faster."),
         ("linear", 2, "chose Linear rule on 2 devices.** Its median run missed the target."),
         ("best-of-all", 64, "chose best-of-all on 64 devices.** The sweep has no such cell."),
     ],
 )
-def test_what_the_plan_chose_is_told_with_what_it_cost(found, tmp_path, arm, devices, ending):
-    clusters = {"Flat": {"cells": CELLS, "best": {"arm": arm, "devices": devices}}}
+def test_what_the_plan_chose_is_told_with_what_it_cost(found, tmp_path, scaling, devices, ending):
+    clusters = {"Flat": {"cells": CELLS, "best": {"scaling": scaling, "devices": devices}}}
     assert shown(outcome.blocks([found], written(tmp_path, clusters=clusters)))[1][0].endswith(ending)
 
 
@@ -96,7 +96,7 @@ def test_a_plan_for_other_clusters_says_so(found, tmp_path):
 
 
 def test_measured_times_stand_beside_all_clusters_of_the_plan(tmp_path):
-    config = replace(GRID, mode="measured", arms=("strong",), devices=(2,), seeds=(0,))
+    config = replace(GRID, mode="measured", scaling=("strong",), devices=(2,), seeds=(0,))
     sweeps.reach(config, tmp_path, Cell("strong", 2, 0), 10)
     path = written(tmp_path, clusters={name: PLAN["clusters"]["Flat"] for name in ("Fast", "Slow")})
     made, _ = shown(outcome.blocks([results.read(config, tmp_path, None)], path))
@@ -112,7 +112,10 @@ def test_measured_times_stand_beside_all_clusters_of_the_plan(tmp_path):
         ("[" * 100_000, "must be a plan that .*; got JSON that is nested too deep"),
         ("[]", "must be a plan that .*; got a JSON value that is no object"),
         ("{}", "must be a plan that .*; got no 'target': make it anew, or move it away"),
-        (json.dumps(PLAN | {"clusters": {"Flat": {"cells": [{"arm": "strong"}]}}}), "must be a plan that .*; got no 'devices'"),
+        (
+            json.dumps(PLAN | {"clusters": {"Flat": {"cells": [{"scaling": "strong"}]}}}),
+            "must be a plan that .*; got no 'devices'",
+        ),
         (json.dumps(PLAN | {"clusters": []}), "must be a plan that .*; got 'list' object has no attribute 'items'"),
         (
             json.dumps(PLAN | {"target": 0.01}),
@@ -139,7 +142,7 @@ def test_a_plan_that_is_not_there_is_one_line_too(found, tmp_path):
 
 
 def test_a_report_takes_the_plan_in_the_sweeps_folder_or_the_one_it_is_given(tmp_path):
-    config = replace(GRID, arms=("strong",), devices=(2,), seeds=(0,))
+    config = replace(GRID, scaling=("strong",), devices=(2,), seeds=(0,))
     sweeps.add_step_times(tmp_path, 1, STEPS, PASSES)
     sweeps.reach(config, tmp_path, Cell("strong", 2, 0), 10)
     outcome.write_report(config, tmp_path, [FLAT])

@@ -42,17 +42,17 @@ def test_the_json_has_what_others_read(written):
     assert set(plan) >= {"config", "clusters", "rule", "noise_scale", "target", "metric", "measured"}
     assert set(plan["rule"]) == {"smin", "bn", "power", "overhead_s", "sample_s", "residual"}
     one = plan["clusters"]["Ideal"]
-    keys = {"arm", "devices", "batch", "learning_rate", "steps", "steps_low", "steps_high", "seconds", "seconds_low"}
+    keys = {"scaling", "devices", "batch", "learning_rate", "steps", "steps_low", "steps_high", "seconds", "seconds_low"}
     keys |= {"seconds_high", "probability_of_failure", "speedup", "efficiency"}
     assert all(set(cell) >= keys for cell in one["cells"])
-    assert set(one["best"]) >= {"arm", "devices", "seconds", "seconds_low", "seconds_high"}
+    assert set(one["best"]) >= {"scaling", "devices", "seconds", "seconds_low", "seconds_high"}
     assert plan["measured"]["steps"]["32"] == pytest.approx(325.0)
 
 
 def test_the_page_needs_nothing_but_itself(written):
     page = (written[0] / "index.html").read_text()
     assert page.count("<img ") == 3
-    assert "Where each arm is the best" in page
+    assert "Where each strategy is the best" in page
     assert written[1][0] in page
     for place in ("figures/times_1.png", "figures/times_2.svg", "figures/map.png", "README.md"):
         assert (written[0] / place).is_file()

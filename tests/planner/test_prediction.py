@@ -37,8 +37,8 @@ def measured(overhead_s=0.0, sample_s=1e-3, **changes) -> Measured:
     return Measured(**values | changes)
 
 
-def cells(found, arm):
-    return {cell.devices: cell for cell in found.cells if cell.arm == arm}
+def cells(found, scaling):
+    return {cell.devices: cell for cell in found.cells if cell.scaling == scaling}
 
 
 def test_the_law_is_found_again():
@@ -55,7 +55,7 @@ def test_weak_beats_strong_exactly_where_the_rule_says(ratio, better):
     assert prediction.rule(measured(ratio * 32e-3, 1e-3)).bn == pytest.approx(BN, rel=0.1)
     strong, weak = cells(found, "strong")[8], cells(found, "weak")[8]
     assert (weak.seconds < strong.seconds) == (better == "weak")
-    assert found.best.arm == better
+    assert found.best.scaling == better
 
 
 def test_epochs_are_whole_and_intervals_hold_their_middle():
@@ -73,7 +73,7 @@ def test_a_batch_is_clipped_to_the_training_set():
 
 
 def test_devices_without_a_sample_are_left_out():
-    found = prediction.forecast(measured(optim=OptimConfig(base_batch=8)), IDEAL, ("strong", "weak"), (8, 16))
+    found = prediction.forecast(measured(optim=OptimConfig(batch_size=8)), IDEAL, ("strong", "weak"), (8, 16))
     assert set(cells(found, "strong")) == {8}
     assert set(cells(found, "weak")) == {8, 16}
 
@@ -84,7 +84,7 @@ def test_the_best_batch_is_that_of_the_formula():
     found = prediction.forecast(m, IDEAL, (BEST_BATCH, "strong", "weak"), (8,))
     assert found.best_batches[8] == pytest.approx(math.sqrt(8 * prediction.rule(m).bn * 160), rel=0.1)
     of_best = cells(found, BEST_BATCH)[8].seconds
-    assert of_best < 1.01 * min(cells(found, arm)[8].seconds for arm in ("strong", "weak"))
+    assert of_best < 1.01 * min(cells(found, scaling)[8].seconds for scaling in ("strong", "weak"))
 
 
 def test_failures_cost_time_and_are_not_chosen():
@@ -92,7 +92,7 @@ def test_failures_cost_time_and_are_not_chosen():
     linear = cells(found, "linear")
     assert linear[2].probability_of_failure < 0.3 < 0.8 < linear[4].probability_of_failure
     assert linear[8].expected_s > linear[8].seconds + cells(found, "strong")[8].seconds
-    assert found.best.arm == "weak"
+    assert found.best.scaling == "weak"
 
 
 def test_too_few_epochs_are_a_failure():

@@ -45,7 +45,7 @@ def test_draws_hold_the_truth_and_tighten_with_points():
         assert low < TRUE.at(512) < high
 
 
-def test_one_point_leaves_bn_about_the_base_batch():
+def test_one_point_leaves_bn_about_the_batch_size():
     found = posterior({32: 378.0}, 32, 4000, np.random.default_rng(0), 0.11)
     assert np.median(found.bn) == pytest.approx(32, rel=0.2)
     assert np.quantile(found.bn, 0.9) > 3 * 32

@@ -62,7 +62,7 @@ def test_a_loss_that_is_no_number_has_no_progress():
 
 
 def test_the_trial_waits_for_the_ramp():
-    assert trials.epochs(small(optim__ramp_epochs=2), samples=28, batch=8) == 2 + 3
+    assert trials.epochs(small(optim__warmup_epochs=2), samples=28, batch=8) == 2 + 3
     assert trials.epochs(small(), samples=1000, batch=8) == 1
 
 
@@ -95,7 +95,7 @@ def test_gradient_norms_are_those_of_the_samples():
 def test_tensorboard_shows_the_noise_scale_where_it_is_asked_for(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    asked = {"log__tensorboard": True, "log__detail_epochs": 1, "stop__max_epochs": 2}
+    asked = {"log__tensorboard": True, "log__every_epochs": 1, "stop__max_epochs": 2}
     for on in (False, True):
         loop.run(small(log__noise_scale=on, **asked), tmp_path / str(on), Recorder())
     tags = {on: EventAccumulator(str(tmp_path / str(on) / "tb")).Reload() for on in (False, True)}

@@ -15,7 +15,7 @@ from gmmae.system.errors import InputError
 PNG = b"\x89PNG\r\n\x1a\n of a drawing"
 # What a browser would fetch, were the drawing not in an `img`.
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><image href="https://example.com/x.png"/></svg>'
-TABLE = Table("table_1", "Efficiencies", ("arm", "a|b"), (("<strong>", "1 & 2"), ('"q"', "x|y")), ("A note.",))
+TABLE = Table("table_1", "Efficiencies", ("scaling", "a|b"), (("<strong>", "1 & 2"), ('"q"', "x|y")), ("A note.",))
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def figure(tmp_path):
     folder.mkdir()
     (folder / "losses.png").write_bytes(PNG)
     (folder / "losses.svg").write_bytes(SVG)
-    return Figure("losses", "1. Losses of <all> arms", folder / "losses.png", folder / "losses.svg")
+    return Figure("losses", "1. Losses of <all> strategies", folder / "losses.png", folder / "losses.svg")
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_the_page_shows_what_was_written(blocks):
     assert page.texts["strong"] == ["Table 1 | 2", "strong", "Efficiencies"]
     assert page.texts["li"] == ["Times", "<Losses>", "strong: 3 of 5", "- no list in a*b", "2 * 3 ** 4"]
     assert page.texts["td"] == ["<strong>", "1 & 2", '"q"', "x|y"]
-    assert page.texts["p"][-3:] == ["Efficiencies", "A note.", "1. Losses of <all> arms"]
+    assert page.texts["p"][-3:] == ["Efficiencies", "A note.", "1. Losses of <all> strategies"]
     assert [text.split("\n")[1] for text in page.texts["figure"]] == ["Efficiencies", ""]
 
 
@@ -173,7 +173,7 @@ def test_markdown(blocks, tmp_path):
         "\n"
         "[![losses](figures%20%281%29/losses.png)](figures%20%281%29/losses.svg)\n"
         "\n"
-        "1\\. Losses of \\<all\\> arms\n"
+        "1\\. Losses of \\<all\\> strategies\n"
     )
 
 

@@ -13,7 +13,7 @@ from gmmae.plotting.tables import Table
 TABLE = Table(
     "table_1",
     "Efficiency & time, η = 0.001",
-    ("arm", "GPUs", "efficiency (%)", "time"),
+    ("scaling", "GPUs", "efficiency (%)", "time"),
     (
         ("linear-warmup", "8", "NaN", "not reached"),
         ("a|b <c> time_s", "16", "58.08", "12.3"),
@@ -28,7 +28,7 @@ def test_markdown():
     assert tables.markdown(TABLE) == (
         "**Efficiency \\& time, η = 0.001**\n"
         "\n"
-        "| arm | GPUs | efficiency (%) | time |\n"
+        "| strategy | GPUs | efficiency (%) | time |\n"
         "| --- | ---: | ---: | ---: |\n"
         "| linear-warmup | 8 | NaN | not reached |\n"
         "| a\\|b \\<c\\> time\\_s | 16 | 58.08 | 12.3 |\n"
@@ -73,7 +73,7 @@ def test_latex():
             r"  \label{tab:table-1}",
             r"  \begin{tabular}{lrrr}",
             r"    \toprule",
-            r"    arm & GPUs & efficiency (\%) & time \\",
+            r"    strategy & GPUs & efficiency (\%) & time \\",
             r"    \midrule",
             r"    linear-warmup & 8 & NaN & not reached \\",
             r"    a\textbar{}b \textless{}c\textgreater{} time\_s & 16 & 58.08 & 12.3 \\",
@@ -94,7 +94,7 @@ def test_latex():
         ("5 % & #1 $x_y$ {z}", r"5 \% \& \#1 \$x\_y\$ \{z\}"),
         ("~^\\", r"\textasciitilde{}\textasciicircum{}\textbackslash{}"),
         ("\\%", r"\textbackslash{}\%"),
-        ("--arm ---", r"-{}-arm -{}-{}-"),
+        ("--scaling ---", r"-{}-strategy -{}-{}-"),
         ("[1, 2] *", "{[}1, 2{]} {*}"),
         ("1–2 — ≤ ≥ ± ∞", r"1\textendash{}2 \textemdash{} \(\le\) \(\ge\) \(\pm\) \(\infty\)"),
         ("σ² λ Λ Δ µ μ −1", r"\(\sigma\)\(^2\) \(\lambda\) \(\Lambda\) \(\Delta\) \(\mu\) \(\mu\) \(-\)1"),
@@ -114,7 +114,7 @@ def test_a_character_without_latex_is_named():
 @pytest.mark.parametrize("row", [("strong",), ("strong", "8", "9")])
 def test_a_row_of_the_wrong_length_is_named(write, row):
     with pytest.raises(ValueError, match=rf"each row of table_2 must have 2 cells; got {len(row)}: \('strong'"):
-        write(Table("table_2", "", ("arm", "GPUs"), (("weak", "4"), row)))
+        write(Table("table_2", "", ("scaling", "GPUs"), (("weak", "4"), row)))
 
 
 @pytest.mark.parametrize(

@@ -25,14 +25,14 @@ def test_without_warmup_and_decay_the_rate_is_constant():
 
 
 @pytest.mark.parametrize(
-    ("warmup_epochs", "expected"),
+    ("scaling_warmup_epochs", "expected"),
     [
         (5, [1, 1.07, 8 - 0.07, 8, 8]),  # one step of 7 / 100
         (10, [1, 1.035, 4.5 - 0.035, 4.5, 8]),  # one step of 7 / 200; half-way after 100
     ],
 )
-def test_warmup_ends_on_the_first_step_after_its_epochs(warmup_epochs, expected):
-    assert at(LearningRateSpec(1.0, 8.0, warmup_epochs), 20, [0, 1, 99, 100, 200]) == pytest.approx(expected, rel=RTOL)
+def test_warmup_ends_on_the_first_step_after_its_epochs(scaling_warmup_epochs, expected):
+    assert at(LearningRateSpec(1.0, 8.0, scaling_warmup_epochs), 20, [0, 1, 99, 100, 200]) == pytest.approx(expected, rel=RTOL)
 
 
 @pytest.mark.parametrize("steps_per_epoch", [1, 3, 18])
@@ -50,7 +50,7 @@ def test_decay_multiplies_the_rate_from_the_end_of_each_epoch_on():
 
 
 def test_a_ramp_rises_from_the_first_step_to_the_whole_rate_and_a_cosine_falls_to_a_hundredth():
-    found = at(LearningRateSpec(2.0, 2.0, ramp_epochs=2, cosine_epochs=10), 10, [0, 9, 19, 50, 100, 500])
+    found = at(LearningRateSpec(2.0, 2.0, warmup_epochs=2, cosine_epochs=10), 10, [0, 9, 19, 50, 100, 500])
     cosines = [0.01 + 0.99 * (1 + np.cos(np.pi * min(step, 100) / 100)) / 2 for step in (0, 9, 19, 50, 100, 500)]
     ramps = [0.05, 0.5, 1, 1, 1, 1]
     assert found == pytest.approx([2 * ramp * cosine for ramp, cosine in zip(ramps, cosines, strict=True)], rel=1e-5)

@@ -14,7 +14,7 @@ from gmmae.scaling.strategies import (
 )
 from gmmae.system.errors import InputError
 
-OPTIM = OptimConfig(learning_rate=0.001, base_batch=32, best_batches=(32, 50, 80), tuned_factors=(1.0, 1.5, 2.5))
+OPTIM = OptimConfig(learning_rate=0.001, batch_size=32, best_batches=(32, 50, 80), tuned_factors=(1.0, 1.5, 2.5))
 LARGE = 10_000  # training samples that clip nothing
 
 # On 4 devices, by hand: batch, and the rates before and after a warmup
@@ -36,7 +36,7 @@ def test_every_arms_batch_and_rate_against_numbers_worked_by_hand(name):
     found = resolve(name, OPTIM, 4, LARGE)
     assert (found.wanted_batch, found.global_batch) == (batch, batch)
     assert (found.learning_rate.first, found.learning_rate.peak) == pytest.approx((first, peak))
-    assert found.learning_rate.warmup_epochs == (5 if name.endswith("-warmup") else 0)
+    assert found.learning_rate.scaling_warmup_epochs == (5 if name.endswith("-warmup") else 0)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -108,5 +108,5 @@ def test_a_planned_batch_grows_with_the_root_beyond_the_planned_devices():
 
 
 def test_an_unknown_arm_lists_the_valid_ones():
-    with pytest.raises(InputError, match=r"arm must be one of strong, weak, linear, linear-warmup, .*; got 'fast'"):
+    with pytest.raises(InputError, match=r"strategy must be one of strong, weak, linear, linear-warmup, .*; got 'fast'"):
         resolve("fast", OPTIM, 2, LARGE)

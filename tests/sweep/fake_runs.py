@@ -41,15 +41,15 @@ def note(event):
 
 
 def write_record(reason, loss, epochs):
-    batch = 32 if arm == "strong" else 32 * n
-    rate = 0.00105 * (n if arm == "linear" else 1)
+    batch = 32 if strategy == "strong" else 32 * n
+    rate = 0.00105 * (n if strategy == "linear" else 1)
     if wish == "clipped":  # as before the rate followed the batch
         batch = min(batch, 640)
     clocks = {"train_s": time.time(), "total_s": time.time()}
     write_text(out / "record.json", to_json(Record(
-        run_id="0", arm=arm, seed=int(seed), devices=n, processes=1, device_kind="fake", oversubscribed=False,
+        run_id="0", scaling=strategy, seed=int(seed), devices=n, processes=1, device_kind="fake", oversubscribed=False,
         global_batch=batch, device_batch=batch // n, padding=0, steps_per_epoch=20, learning_rate=rate, parameters=1,
-        base_batch=32, wanted_batch=batch, train_samples=640,
+        batch_size=32, wanted_batch=batch, train_samples=640,
         validation_samples=128, target=0.0, virtual="virtual = 0" not in config, stop_reason=reason,
         epochs=epochs, final_train_loss=loss, final_val_loss=loss, clocks=clocks,
     )))
@@ -71,7 +71,7 @@ if wish == "crash":
     print("a warning")
     sys.exit("what it was")
 if wish == "bad":
-    print("error: optim.base_batch must be smaller; got 9")
+    print("error: optim.batch_size must be smaller; got 9")
     sys.exit(2)
 if wish == "segfault":
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -85,7 +85,7 @@ fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
 (out / "gpu").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
 while wish == "meet" and len(list(out.parent.glob("weak-*/gpu"))) < 2:
     time.sleep(0.01)
-arm, n, seed = re.fullmatch(r"([a-z-]+)-n(\d+)-seed(\d+)", name).groups()
+strategy, n, seed = re.fullmatch(r"([a-z-]+)-n(\d+)-seed(\d+)", name).groups()
 n = int(n)
 rows = read_history(out / "history.csv") if (out / "history.csv").exists() else []
 
@@ -97,7 +97,7 @@ def stop(*_):
 
 
 for epoch in range(len(rows) + 1, 5):
-    loss = (rows[-1].val_loss if rows else 1.0) / (1 + n + len(arm))
+    loss = (rows[-1].val_loss if rows else 1.0) / (1 + n + len(strategy))
     if wish == "diverge" and epoch == 3:
         loss = float("nan")
     rows.append(Epoch(epoch, 20 * epoch, 640 * epoch, 0.001, loss, loss, 0.0, 0.0, 0.0, 0.0, 0.0))
@@ -187,8 +187,8 @@ class Fake:
         return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def record(self, name: str) -> CellRecord | None:
-        arm, n, seed = re.fullmatch(r"([a-z-]+)-n(\d+)-seed(\d+)", name).groups()  # pyright: ignore[reportOptionalMemberAccess]
-        return SweepDir(self.root).read(Cell(arm, int(n), int(seed)))
+        scaling, n, seed = re.fullmatch(r"([a-z-]+)-n(\d+)-seed(\d+)", name).groups()  # pyright: ignore[reportOptionalMemberAccess]
+        return SweepDir(self.root).read(Cell(scaling, int(n), int(seed)))
 
     def records(self) -> dict[str, CellRecord]:
         found = {path.stem: self.record(path.stem) for path in SweepDir(self.root).records.glob("*.json")}
@@ -212,9 +212,9 @@ sys.exit(engine.sweep(read_sweep(Path(sys.argv[2])), Path(sys.argv[3]), PlainSwe
 
 
 def grid(**changes) -> SweepConfig:
-    """Five paths for six cells: on one device both arms are the same."""
+    """Five paths for six cells: on one device both strategies are the same."""
     run = Config(stop=StopConfig(max_epochs=4))
-    plain: dict = {"arms": ("weak", "linear"), "devices": (1, 2, 4), "jobs": 2, "grace_s": 5.0, "run": run}
+    plain: dict = {"scaling": ("weak", "linear"), "devices": (1, 2, 4), "jobs": 2, "grace_s": 5.0, "run": run}
     return SweepConfig(**plain | changes)
 
 

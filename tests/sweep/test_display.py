@@ -10,7 +10,7 @@ from gmmae.sweep.grid import Cell, SweepConfig
 from gmmae.training.records import Epoch
 from tests.sweep.test_runs import RECORD, cell_record
 
-CONFIG = SweepConfig(arms=("strong", "weak"), devices=(2, 1), seeds=(0, 5), jobs=2)
+CONFIG = SweepConfig(scaling=("strong", "weak"), devices=(2, 1), seeds=(0, 5), jobs=2)
 ONE, TWO = Cell("weak", 1, 0), Cell("weak", 2, 0)
 
 
@@ -122,7 +122,7 @@ def test_the_live_table_has_a_row_for_each_arm_and_seed_and_the_state_of_every_c
 def test_the_live_display_of_a_sweep_without_work_shows_what_is_there():
     out = console(terminal=True)
     shown = LiveSweep(out)
-    shown.start(SweepConfig(arms=("weak",), devices=(1,)), {ONE: "crashed"}, 0)
+    shown.start(SweepConfig(scaling=("weak",), devices=(1,)), {ONE: "crashed"}, 0)
     with shown:
         pass
     assert table(out)[1] == ["weak", "0", "crashed"]

@@ -31,7 +31,7 @@ def test_every_path_is_computed_once_and_every_cell_has_a_record(undisturbed):
         assert (record.outcome, record.message, record.mode) == ("max_epochs", "", "virtual")
         assert record.path == ("weak-n1-seed0" if "-n1-" in name else name)
         assert record.record is not None
-        assert (record.record.arm, record.record.devices) == (record.arm, record.devices)
+        assert (record.record.scaling, record.record.devices) == (record.scaling, record.devices)
         assert record.record.epochs == 4
     assert watch.lines[-1] == "6 cells: 6 max_epochs"
     assert watch.states == {
@@ -92,7 +92,7 @@ ENDS = {
     "linear-n1-seed0": (CRASHED, "exit code 1: what it was"),
     "weak-n2-seed0": (CRASHED, "killed by SIGSEGV: nothing said"),
     "linear-n2-seed0": (TIMED_OUT, "killed after its time limit of 5 s: nothing said"),
-    "linear-n4-seed0": (CRASHED, "exit code 2: error: optim.base_batch must be smaller; got 9"),
+    "linear-n4-seed0": (CRASHED, "exit code 2: error: optim.batch_size must be smaller; got 9"),
     "weak-n1-seed1": (CRASHED, "exit code 0: nothing said"),
     "linear-n1-seed1": (CRASHED, "exit code 0: nothing said"),
 }
@@ -154,7 +154,7 @@ def test_retry_computes_exactly_the_failed_ones_from_where_they_were(failing):
 
 
 def test_an_arm_has_no_cell_on_more_devices_than_its_batch_has_samples(fake):
-    code, watch = fake.sweep(grid(arms=("strong", "weak"), devices=(1, 40)))
+    code, watch = fake.sweep(grid(scaling=("strong", "weak"), devices=(1, 40)))
     assert code == 0
     assert sorted(fake.records()) == ["strong-n1-seed0", "weak-n1-seed0", "weak-n40-seed0"]
     assert "strong on 40 devices: left out, a step of it has 32 samples" in watch.lines
@@ -192,7 +192,7 @@ def overlapping(fake: Fake) -> int:
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_as_many_cells_run_at_once_as_asked(fake, jobs):
     fake.wish(dict.fromkeys(PATHS, "slow"))
-    assert fake.sweep(grid(jobs=jobs, arms=("weak",), devices=(2, 4)))[0] == 0
+    assert fake.sweep(grid(jobs=jobs, scaling=("weak",), devices=(2, 4)))[0] == 0
     assert overlapping(fake) == jobs
 
 
@@ -240,7 +240,7 @@ def test_throughput_on_more_devices_than_the_base_batch_has_samples(fake):
     """The run that is timed must be one that exists: strong scaling of 32 samples on 40 devices does not."""
     job = sweep_jobs.timing_job(grid(mode="throughput", jobs=1), SweepDir(fake.root), 40, {"batches": [40], "validation": []})
     saved = Path(job.command[-3]).read_text()
-    assert 'arm = "weak"' in saved
+    assert 'scaling = "weak"' in saved
     assert "devices = 40" in saved
     assert job.environment["JAX_NUM_CPU_DEVICES"] == "40"
 
@@ -301,7 +301,7 @@ def test_cells_side_by_side_have_a_gpu_each(fake, tmp_path, monkeypatch, executo
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     fake.wish({"weak-n2-seed0": "meet", "weak-n4-seed0": "meet"})
-    assert fake.sweep(grid(executor=executor, arms=("weak",), devices=(2, 4)))[0] == 0
+    assert fake.sweep(grid(executor=executor, scaling=("weak",), devices=(2, 4)))[0] == 0
     assert sorted(path.read_text() for path in fake.root.glob("runs/weak-*/gpu")) == ["GPU-aaa", "GPU-bbb"]
 
 
@@ -310,5 +310,5 @@ def test_a_cell_alone_sees_all_gpus(fake, tmp_path, monkeypatch):
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert fake.sweep(grid(jobs=1, arms=("weak",), devices=(2,)))[0] == 0
+    assert fake.sweep(grid(jobs=1, scaling=("weak",), devices=(2,)))[0] == 0
     assert [path.read_text() for path in fake.root.glob("runs/weak-*/gpu")] == ["all"]

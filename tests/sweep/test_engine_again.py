@@ -55,7 +55,7 @@ def test_checkpoints_that_a_killed_sweep_had_no_time_to_remove_are_removed_by_th
 
 
 def test_a_raised_limit_begins_again_without_checkpoints_and_says_so(fake):
-    config = grid(arms=("weak",), devices=(2,))
+    config = grid(scaling=("weak",), devices=(2,))
     fake.sweep(config)
     (SweepDir(fake.root).run("weak-n2-seed0").root / "trace").touch()
     code, watch = fake.sweep(dataclasses.replace(config, run=Config(stop=StopConfig(max_epochs=5))))
@@ -67,7 +67,7 @@ def test_a_raised_limit_begins_again_without_checkpoints_and_says_so(fake):
 
 
 def test_a_raised_limit_goes_on_from_checkpoints_that_were_kept(fake):
-    config = grid(arms=("weak",), devices=(2,), keep_checkpoints=True)
+    config = grid(scaling=("weak",), devices=(2,), keep_checkpoints=True)
     fake.sweep(config)
     (SweepDir(fake.root).run("weak-n2-seed0").root / "trace").touch()
     _, watch = fake.sweep(dataclasses.replace(config, run=Config(stop=StopConfig(max_epochs=5))))
@@ -77,14 +77,14 @@ def test_a_raised_limit_goes_on_from_checkpoints_that_were_kept(fake):
 
 def test_a_cell_of_another_versions_rule_is_refused(fake):
     """A batch of 640 on 32 devices, but 32 times the rate, where 640 / 32 = 20."""
-    config = grid(arms=("linear",), devices=(32,))
+    config = grid(scaling=("linear",), devices=(32,))
     fake.wish({"linear-n32-seed0": "clipped"})
     fake.sweep(config)
     path = SweepDir(fake.root).record(Cell("linear", 32, 0))
     with pytest.raises(InputError) as caught:
         fake.sweep(config)
     message = str(caught.value)
-    assert message.startswith(f"{path} must have its arm's batch and learning rate, 640 and 0.021; got 640 and 0.0336, ")
+    assert message.startswith(f"{path} must have its strategy's batch and learning rate, 640 and 0.021; got 640 and 0.0336, ")
     assert str(SweepDir(fake.root).run("linear-n32-seed0").root) in message
 
 
@@ -165,8 +165,8 @@ def test_a_raised_limit_goes_on_with_the_cells_that_it_had_ended_only(fake):
 @pytest.mark.parametrize(("patience", "begun"), [(2, []), (3, ["weak-n1-seed0"])])
 def test_a_changed_patience_judges_the_cells_that_stalled_again(fake, patience, begun):
     """Each loss is a sixth of the one before: two epochs gain 35 of 36, not 99 %, so a patience of 2 ends after three."""
-    stop = StopConfig(max_epochs=4, patience_epochs=2, patience_gain=0.99)
-    config = grid(arms=("weak",), devices=(1,), keep_checkpoints=True, run=Config(stop=stop))
+    stop = StopConfig(max_epochs=4, patience_epochs=2, min_relative_improvement=0.99)
+    config = grid(scaling=("weak",), devices=(1,), keep_checkpoints=True, run=Config(stop=stop))
     assert fake.sweep(config)[0] == 0
     folder, record = SweepDir(fake.root), fake.records()["weak-n1-seed0"]
     assert record.record is not None
@@ -180,8 +180,8 @@ def test_a_changed_patience_judges_the_cells_that_stalled_again(fake, patience, 
 
 
 def test_a_new_cell_on_a_known_path_gets_its_record_from_it(fake):
-    assert fake.sweep(grid(arms=("weak",), devices=(1,)))[0] == 0
-    assert fake.sweep(grid(arms=("weak", "strong"), devices=(1, 2)))[0] == 0
+    assert fake.sweep(grid(scaling=("weak",), devices=(1,)))[0] == 0
+    assert fake.sweep(grid(scaling=("weak", "strong"), devices=(1, 2)))[0] == 0
     strong = fake.records()["strong-n2-seed0"]
     assert strong.path == "weak-n1-seed0"
     assert strong.record is not None

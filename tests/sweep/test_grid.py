@@ -18,7 +18,7 @@ NUMBERS = "one or more different numbers of"
 BAD: list[tuple[str, Any, str]] = [
     ("mode", "fast", "one of virtual, measured, throughput"),
     *[
-        ("arms", value, "one or more, all different, of strong, weak, linear")
+        ("scaling", value, "one or more, all different, of strong, weak, linear")
         for value in ((), ("weak", "weak"), ("weak", "fast"))
     ],
     *[("devices", value, f"{NUMBERS} at least 1") for value in ((), (2, 2), (0, 1))],
@@ -36,10 +36,13 @@ BAD: list[tuple[str, Any, str]] = [
     ("timing.steps", 0, "at least 1"),
     ("timing.blocks", 0, "at least 1"),
     *[(f"slurm.{key}", value, "a name without spaces") for key in ("partition", "account", "qos") for value in ("a b", " a")],
-    ("slurm.time_min", 0, "at least 1"),
+    ("slurm.timeout_min", 0, "at least 1"),
     *[(f"slurm.{key}", -1, "at least 0") for key in ("timeouts", "devices_per_node", "cpus_per_task", "mem_gb", "at_once")],
     ("slurm.setup", ("module load cuda", " "), "lines that are not empty"),
-    *[("slurm.extra", (option,), "options of sbatch as key=value") for option in ("--gres=gpu", "=3", "two words", "")],
+    *[
+        ("slurm.additional_parameters", (option,), "options of sbatch as key=value")
+        for option in ("--gres=gpu", "=3", "two words", "")
+    ],
 ]
 
 
@@ -75,8 +78,8 @@ def test_every_key_of_the_sweep_has_a_bad_value_above():
         ("seeds", (0,)),
         ("devices", (1,)),
         ("jobs", 2),
-        ("slurm.time_min", 1),
-        ("slurm.extra", ("exclude=node[1,2]", "exclusive=", "no-kill", "gres=gpu:a100:2")),
+        ("slurm.timeout_min", 1),
+        ("slurm.additional_parameters", ("exclude=node[1,2]", "exclusive=", "no-kill", "gres=gpu:a100:2")),
     ],
 )
 def test_what_a_rule_just_allows_is_taken(key, value):
@@ -97,10 +100,10 @@ def test_nodes_share_a_cells_devices_evenly():
 
 
 GIVEN = {
-    "arm": Config(arm="weak"),
+    "scaling": Config(scaling="weak"),
     "seed": Config(seed=1),
     "parallel.devices": Config(parallel=ParallelConfig(devices=2)),
-    "parallel.virtual": Config(parallel=ParallelConfig(virtual=2)),
+    "parallel.simulate_devices": Config(parallel=ParallelConfig(simulate_devices=2)),
 }
 
 
@@ -117,14 +120,14 @@ def test_all_that_the_grid_sets_is_refused():
 
 def test_toml_read_back_is_equal(tmp_path):
     config = SweepConfig(
-        arms=("sqrt", "weak"),
+        scaling=("sqrt", "weak"),
         devices=(4, 1),
         seeds=(2, 0),
         jobs=3,
         grace_s=0.5,
-        run=configuration(optim=OptimConfig(base_batch=8)),
+        run=configuration(optim=OptimConfig(batch_size=8)),
         executor="local",
-        slurm=SlurmConfig(setup=("module load cuda", 'echo "$HOSTNAME"'), extra=("gres=gpu:1",)),
+        slurm=SlurmConfig(setup=("module load cuda", 'echo "$HOSTNAME"'), additional_parameters=("gres=gpu:1",)),
     )
     path = tmp_path / "sweep.toml"
     path.write_text(to_toml(config), encoding="utf-8")
@@ -132,7 +135,7 @@ def test_toml_read_back_is_equal(tmp_path):
 
 
 def test_cells_are_ordered_by_seed_then_devices_then_arm():
-    config = SweepConfig(arms=("weak", "strong"), devices=(4, 1), seeds=(7, 0))
+    config = SweepConfig(scaling=("weak", "strong"), devices=(4, 1), seeds=(7, 0))
     assert [cell.name for cell in cells(config)] == [
         "weak-n1-seed7", "strong-n1-seed7", "weak-n4-seed7", "strong-n4-seed7",
         "weak-n1-seed0", "strong-n1-seed0", "weak-n4-seed0", "strong-n4-seed0",
@@ -147,8 +150,8 @@ def shared(config: SweepConfig, samples: int = 10_000) -> dict[str, list[str]]:
 
 
 def test_strong_cells_and_all_cells_on_one_device_share_a_path_of_their_seed():
-    config = SweepConfig(arms=("strong", "weak", "linear-warmup", "linear"), devices=(1, 2, 4), seeds=(0, 1))
-    alone = [f"{arm}-n{n}" for n in (2, 4) for arm in ("weak", "linear-warmup", "linear")]
+    config = SweepConfig(scaling=("strong", "weak", "linear-warmup", "linear"), devices=(1, 2, 4), seeds=(0, 1))
+    alone = [f"{scaling}-n{n}" for n in (2, 4) for scaling in ("weak", "linear-warmup", "linear")]
     for seed in (0, 1):
         together = ["strong-n1", "weak-n1", "linear-warmup-n1", "linear-n1", "strong-n2", "strong-n4"]
         wanted = {f"strong-n1-seed{seed}": [f"{name}-seed{seed}" for name in together]}
@@ -158,7 +161,7 @@ def test_strong_cells_and_all_cells_on_one_device_share_a_path_of_their_seed():
 
 
 def test_without_one_device_the_first_strong_cell_owns_the_path():
-    config = SweepConfig(arms=("weak", "strong"), devices=(8, 2))
+    config = SweepConfig(scaling=("weak", "strong"), devices=(8, 2))
     assert shared(config) == {
         "weak-n2-seed0": ["weak-n2-seed0"],
         "strong-n2-seed0": ["strong-n2-seed0", "strong-n8-seed0"],
@@ -167,21 +170,21 @@ def test_without_one_device_the_first_strong_cell_owns_the_path():
 
 
 def test_other_rates_are_other_paths():
-    config = SweepConfig(arms=("sqrt", "linear", "weak", "sqrt-warmup", "linear-warmup"), devices=(4,))
+    config = SweepConfig(scaling=("sqrt", "linear", "weak", "sqrt-warmup", "linear-warmup"), devices=(4,))
     assert all(members == [owner] for owner, members in shared(config).items())
     assert len(shared(config)) == 5
 
 
-@pytest.mark.parametrize("arms", [("linear", "linear-warmup"), ("sqrt", "sqrt-warmup")])
-def test_a_warmup_of_no_epochs_is_none(arms):
-    plain, warm = arms
-    config = SweepConfig(arms=arms, devices=(2,), run=Config(optim=OptimConfig(warmup_epochs=0)))
+@pytest.mark.parametrize("scaling", [("linear", "linear-warmup"), ("sqrt", "sqrt-warmup")])
+def test_a_warmup_of_no_epochs_is_none(scaling):
+    plain, warm = scaling
+    config = SweepConfig(scaling=scaling, devices=(2,), run=Config(optim=OptimConfig(scaling_warmup_epochs=0)))
     assert shared(config) == {f"{plain}-n2-seed0": [f"{plain}-n2-seed0", f"{warm}-n2-seed0"]}
 
 
 def test_cells_that_clipping_makes_the_same_share_a_path():
     """Of 400 samples 16 devices ask for 512 and 32 for 1024: both get 400, and k = 12.5. 8 devices get 256."""
-    config = SweepConfig(arms=("linear", "sqrt-warmup"), devices=(8, 16, 32))
+    config = SweepConfig(scaling=("linear", "sqrt-warmup"), devices=(8, 16, 32))
     assert shared(config, 400) == {
         "linear-n8-seed0": ["linear-n8-seed0"],
         "sqrt-warmup-n8-seed0": ["sqrt-warmup-n8-seed0"],
@@ -192,20 +195,20 @@ def test_cells_that_clipping_makes_the_same_share_a_path():
 
 
 def test_another_optimiser_or_warmup_is_another_path(monkeypatch):
-    """Two arms of the same batch and peak: one without the warmup, then one with another β2."""
+    """Two strategies of the same batch and peak: one without the warmup, then one with another β2."""
     usual = strategies.STRATEGIES["linear-warmup"]
-    assert len(shared(SweepConfig(arms=("linear", "linear-warmup"), devices=(2,)))) == 2
+    assert len(shared(SweepConfig(scaling=("linear", "linear-warmup"), devices=(2,)))) == 2
     monkeypatch.setitem(strategies.STRATEGIES, "linear", usual)
-    assert len(shared(SweepConfig(arms=("linear", "linear-warmup"), devices=(2,)))) == 1
+    assert len(shared(SweepConfig(scaling=("linear", "linear-warmup"), devices=(2,)))) == 1
     monkeypatch.setitem(
         strategies.STRATEGIES, "linear", usual._replace(adam=lambda optim, k: strategies.Adam(optim.beta1, 0.99, optim.epsilon))
     )
-    assert len(shared(SweepConfig(arms=("linear", "linear-warmup"), devices=(2,)))) == 2
+    assert len(shared(SweepConfig(scaling=("linear", "linear-warmup"), devices=(2,)))) == 2
 
 
 def test_ten_thousand_cells_are_divided_into_paths_at_once():
     """A comparison of every cell with every other one took four minutes; this takes a tenth of a second."""
-    config = SweepConfig(arms=("strong", "weak", "linear"), devices=tuple(range(1, 35)), seeds=tuple(range(102)))
+    config = SweepConfig(scaling=("strong", "weak", "linear"), devices=tuple(range(1, 35)), seeds=tuple(range(102)))
     before = time.process_time()
     found = dict(paths(config, 10_000))
     assert time.process_time() - before < 5
@@ -222,8 +225,8 @@ def test_where_times_count_nothing_is_shared(mode):
 
 @pytest.mark.parametrize(("mode", "devices", "virtual"), [("virtual", 0, 4), ("measured", 4, 0)])
 def test_a_cells_run_has_its_arm_seed_and_devices_and_all_else_from_the_sweep(mode, devices, virtual):
-    base = Config(optim=OptimConfig(base_batch=8), parallel=ParallelConfig(micro_batch=4))
+    base = Config(optim=OptimConfig(batch_size=8), parallel=ParallelConfig(micro_batch_size=4))
     run = run_config(SweepConfig(mode=mode, run=base), Cell("linear", 4, 3))
     assert run == dataclasses.replace(
-        base, arm="linear", seed=3, parallel=ParallelConfig(devices=devices, virtual=virtual, micro_batch=4)
+        base, scaling="linear", seed=3, parallel=ParallelConfig(devices=devices, simulate_devices=virtual, micro_batch_size=4)
     )

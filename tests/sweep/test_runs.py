@@ -12,13 +12,13 @@ from gmmae.system.errors import InputError
 from gmmae.training.records import Record
 
 CELL = Cell("weak", 2, 0)
-OPTIM = OptimConfig(base_batch=32)
+OPTIM = OptimConfig(batch_size=32)
 RECORD = Record(
-    run_id="0123456789ab", arm="strong", seed=0, devices=1, processes=1, device_kind="cpu", oversubscribed=False,
+    run_id="0123456789ab", scaling="strong", seed=0, devices=1, processes=1, device_kind="cpu", oversubscribed=False,
     global_batch=32, device_batch=32, padding=0, steps_per_epoch=20, learning_rate=0.001, parameters=1234,
     train_samples=640, validation_samples=128, target=0.001, virtual=True, stop_reason="target_reached", epochs=3,
     final_train_loss=0.002, final_val_loss=0.0009, best_val_loss=0.0009, best_epoch=3, time_to_target_s=4.5,
-    clocks={"train_s": 4.0, "eval_s": 0.5}, versions={"jax": "0"}, base_batch=32, wanted_batch=32,
+    clocks={"train_s": 4.0, "eval_s": 0.5}, versions={"jax": "0"}, batch_size=32, wanted_batch=32,
 )  # fmt: skip
 
 
@@ -71,21 +71,21 @@ def test_a_missing_record_is_none_and_only_those_that_are_there_are_listed(folde
 WRITTEN = dataclasses.asdict(cell_record())
 BROKEN = {
     "empty": "",
-    "cut": '{"arm": "weak"',
+    "cut": '{"scaling": "weak"',
     "a list": "[]",
     "another's": '{"record": null}',
-    "no run in it": '{"arm": "weak"}',
+    "no run in it": '{"scaling": "weak"}',
     "a number": "3",
     "null": "null",
     "deep": "[" * 100_000,
-    "of another cell": json.dumps({**WRITTEN, "arm": "strong"}),
+    "of another cell": json.dumps({**WRITTEN, "scaling": "strong"}),
     "an unknown outcome": json.dumps({**WRITTEN, "outcome": "bored"}),
     "an outcome without its run": json.dumps({**WRITTEN, "record": None}),
     "numbers as text": json.dumps({**WRITTEN, "record": {**WRITTEN["record"], "epochs": "ten"}}),
     "no clocks": json.dumps({**WRITTEN, "record": {**WRITTEN["record"], "clocks": None}}),
     "NaN seconds": json.dumps({**WRITTEN, "record": {**WRITTEN["record"], "clocks": {"train_s": math.nan}}}),
     "a path that is a number": json.dumps({**WRITTEN, "path": 3}),
-    "a wrong run": json.dumps({**dataclasses.asdict(cell_record(None)), "record": {"arm": "weak"}}),
+    "a wrong run": json.dumps({**dataclasses.asdict(cell_record(None)), "record": {"scaling": "weak"}}),
 }
 
 
@@ -117,13 +117,13 @@ def test_a_shared_path_is_divided_by_the_cells_devices(devices, device_batch, pa
 
 def test_the_owner_of_a_path_keeps_its_record_and_another_arm_its_name():
     assert on_devices(RECORD, Cell("strong", 1, 0), OPTIM) is RECORD
-    assert on_devices(RECORD, Cell("linear", 1, 0), OPTIM) == dataclasses.replace(RECORD, arm="linear")
+    assert on_devices(RECORD, Cell("linear", 1, 0), OPTIM) == dataclasses.replace(RECORD, scaling="linear")
 
 
 def test_the_batch_that_a_cell_asked_for_is_its_own():
     """Cells that share a path because they are clipped to 400 samples."""
     record = dataclasses.replace(
-        RECORD, arm="linear", devices=16, global_batch=400, device_batch=25, wanted_batch=512, train_samples=400
+        RECORD, scaling="linear", devices=16, global_batch=400, device_batch=25, wanted_batch=512, train_samples=400
     )
     shown = on_devices(record, Cell("linear", 32, 0), OPTIM)
     assert (shown.wanted_batch, shown.global_batch, shown.device_batch, shown.clipped) == (1024, 400, 13, True)

@@ -58,7 +58,7 @@ def test_no_compilation_is_timed_and_seconds_are_those_of_a_step(monkeypatch):
     monkeypatch.setattr(throughput, "time", SimpleNamespace(perf_counter=clock))
     jax.monitoring.register_event_duration_secs_listener(count)
     try:
-        found = measure(small(data__size=9), [8], [6], TIMING)
+        found = measure(small(data__shape=9), [8], [6], TIMING)
     finally:
         jax.monitoring.unregister_event_duration_listener(count)
     assert found.train == [Timing(8, 8, 0.5, 0.5, 0.5)]

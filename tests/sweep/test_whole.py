@@ -21,9 +21,9 @@ TIMING = TimingConfig(warmup_steps=1, steps=2, blocks=2)
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Two arms on one and on two virtual devices: strong-n1, which three cells share, and weak-n2."""
+    """Two strategies on one and on two virtual devices: strong-n1, which three cells share, and weak-n2."""
     root = tmp_path_factory.mktemp("whole") / "sweep"
-    config = SweepConfig(arms=("strong", "weak"), devices=(1, 2), timing=TIMING, run=RUN)
+    config = SweepConfig(scaling=("strong", "weak"), devices=(1, 2), timing=TIMING, run=RUN)
     out = Console(file=io.StringIO(), force_terminal=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")  # the second run then compiles half as much
@@ -75,7 +75,7 @@ def test_a_sweep_of_real_runs_measures_the_step_times_of_its_projection(whole):
 @pytest.mark.slow
 def test_a_measured_cell_runs_on_its_devices(tmp_path, whole):
     _, folder, _, _ = whole
-    config = SweepConfig(mode="measured", arms=("weak",), devices=(2,), run=RUN)
+    config = SweepConfig(mode="measured", scaling=("weak",), devices=(2,), run=RUN)
     assert engine.sweep(config, tmp_path / "sweep", Watch(), samples=22) == 0
     found, virtual = (place.read(Cell("weak", 2, 0)) for place in (SweepDir(tmp_path / "sweep"), folder))
     assert found is not None

@@ -225,7 +225,7 @@ def test_train_keeps_its_programs_in_the_users_folder_and_goes_on_without_one(tm
 @pytest.mark.slow
 def test_exact_runs_have_the_same_bits_from_kept_programs_as_from_fresh_ones(tmp_path, cache, monkeypatch):
     monkeypatch.setenv("PJRT_NPROC", "8")
-    config = small(parallel__devices=4, parallel__reduction="exact", parallel__shards=8, stop__max_epochs=10)
+    config = small(parallel__devices=4, parallel__deterministic=True, parallel__deterministic_shards=8, stop__max_epochs=10)
     run(config, tmp_path / "fresh", Recorder())
     assert cache["hits"] == 0
     jax.clear_caches()

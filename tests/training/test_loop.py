@@ -72,7 +72,7 @@ def test_record_and_history_are_complete(uninterrupted):
 )
 def test_first_facts_name_devices_batch_padding_and_rate(tmp_path, monkeypatch, cores, devices):
     monkeypatch.setattr(run_summary, "cores", lambda: cores)
-    _, display = finish(small(arm="linear-warmup", parallel__devices=3, stop__max_epochs=1), tmp_path)
+    _, display = finish(small(scaling="linear-warmup", parallel__devices=3, stop__max_epochs=1), tmp_path)
     assert display.facts["global batch"] == "22 (capped from 24) = 3 × 8 a device, 2 of the slots padded"
     assert display.facts["learning rate"] == "0.00105 → 0.0028875 = 2.75 η in 5 epochs"
     assert display.facts["devices"] == devices
@@ -167,7 +167,7 @@ def test_another_number_of_devices_goes_on_with_the_same_strong_run(tmp_path, un
 @pytest.mark.slow
 def test_an_arm_whose_batch_follows_the_devices_is_not_resumed_on_others(tmp_path):
     """Asked for all devices, the configuration is the same on a machine that has fewer."""
-    config = small(arm="weak", parallel__devices=0, stop__max_epochs=1)
+    config = small(scaling="weak", parallel__devices=0, stop__max_epochs=1)
     finish(config, tmp_path)
     record = from_json((tmp_path / "record.json").read_text())
     assert (record.devices, record.global_batch) == (8, 22)  # 64, but for the size of the training set
@@ -175,9 +175,9 @@ def test_an_arm_whose_batch_follows_the_devices_is_not_resumed_on_others(tmp_pat
     (tmp_path / "record.json").write_text(to_json(other))
     with pytest.raises(
         InputError,
-        match=r"arm weak must keep .*, 16 and 0\.00105 on 2 devices; got 22 and 0\.00105 on 8: use as many devices as before",
+        match=r"strategy weak must keep .*, 16 and 0\.00105 on 2 devices; got 22 and 0\.00105 on 8: use as many devices as before",
     ):
-        finish(small(arm="weak", parallel__devices=0, stop__max_epochs=2), tmp_path)
+        finish(small(scaling="weak", parallel__devices=0, stop__max_epochs=2), tmp_path)
 
 
 class Killed(Recorder):
@@ -299,8 +299,8 @@ def test_later_epochs_compile_nothing(tmp_path):
     jax.monitoring.register_event_duration_secs_listener(count)
     try:
         config = small(
-            arm="linear-warmup", parallel__devices=2, stop__max_epochs=4, checkpoint__every_epochs=1,
-            log__tensorboard=True, log__detail_epochs=1, optim__decay_epochs=(2,),
+            scaling="linear-warmup", parallel__devices=2, stop__max_epochs=4, checkpoint__every_epochs=1,
+            log__tensorboard=True, log__every_epochs=1, optim__decay_epochs=(2,),
         )  # fmt: skip
         loop.run(config, tmp_path, Counting())
     finally:
@@ -318,12 +318,12 @@ def test_fewer_axes(tmp_path, ndim):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arm", ["strong", "weak", "linear", "linear-warmup", "sqrt", "sqrt-warmup"])
-def test_every_arm_runs_on_two_devices(tmp_path, arm):
-    record, display = finish(small(arm=arm, parallel__devices=2, stop__max_epochs=2), tmp_path)
-    assert record.global_batch == (8 if arm == "strong" else 16)
-    factor = {"strong": 1, "weak": 1, "linear": 2, "sqrt": 2**0.5}[arm.removesuffix("-warmup")]
+@pytest.mark.parametrize("scaling", ["strong", "weak", "linear", "linear-warmup", "sqrt", "sqrt-warmup"])
+def test_every_arm_runs_on_two_devices(tmp_path, scaling):
+    record, display = finish(small(scaling=scaling, parallel__devices=2, stop__max_epochs=2), tmp_path)
+    assert record.global_batch == (8 if scaling == "strong" else 16)
+    factor = {"strong": 1, "weak": 1, "linear": 2, "sqrt": 2**0.5}[scaling.removesuffix("-warmup")]
     assert record.learning_rate == pytest.approx(factor * 0.00105)
     steps = record.steps_per_epoch
-    warm = 1 + (factor - 1) * (2 * steps - 1) / (5 * steps) if arm.endswith("warmup") else factor
+    warm = 1 + (factor - 1) * (2 * steps - 1) / (5 * steps) if scaling.endswith("warmup") else factor
     assert display.rows[-1].lr == pytest.approx(warm * 0.00105, rel=1e-6)

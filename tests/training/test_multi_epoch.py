@@ -45,7 +45,7 @@ def assert_same_course(one, other):
     [
         {},
         {"parallel__devices": 2, "data__augment": True},
-        {"parallel__reduction": "exact", "parallel__shards": 8, "parallel__devices": 2},
+        {"parallel__deterministic": True, "parallel__deterministic_shards": 8, "parallel__devices": 2},
         {"precision": "float64"},
     ],
     ids=["one device", "two devices, augmentation", "exact", "float64"],
@@ -68,7 +68,7 @@ def test_several_epochs_in_one_program_are_as_many_epochs(tmp_path, changes):
 
 
 def test_exact_blocks_have_the_same_bits_on_one_and_on_four_devices(tmp_path):
-    exact = {"parallel__reduction": "exact", "parallel__shards": 8, "stop__max_epochs": 5, **SEVERAL}
+    exact = {"parallel__deterministic": True, "parallel__deterministic_shards": 8, "stop__max_epochs": 5, **SEVERAL}
     rows = [finish(small(**exact, parallel__devices=n), tmp_path / str(n))[1] for n in (1, 4)]
     assert losses(rows[0]) == losses(rows[1])
 
@@ -139,7 +139,7 @@ def time_epochs(monkeypatch, seconds, meanwhile=lambda count: None):
 def test_the_time_limit_is_overshot_by_one_epoch_at_most(tmp_path, monkeypatch, seconds):
     """By a clock that stands still but for `seconds` an epoch."""
     dispatched = time_epochs(monkeypatch, seconds)
-    few = {"parallel__epochs_per_dispatch": 5, "checkpoint__every_epochs": 50, "log__detail_epochs": 50, "stop__max_epochs": 99}
+    few = {"parallel__epochs_per_dispatch": 5, "checkpoint__every_epochs": 50, "log__every_epochs": 50, "stop__max_epochs": 99}
     record, _ = finish(small(**few, stop__time_limit_s=6.5), tmp_path)
     assert record.stop_reason == "time_limit"
     assert 6.5 <= record.clocks["total_s"] < 6.5 + seconds
@@ -153,9 +153,9 @@ GPU = property(lambda devices: "gpu")
     ("changes", "most"),
     [
         ({}, 6),
-        ({"log__detail_epochs": 4}, 4),
+        ({"log__every_epochs": 4}, 4),
         (
-            {"checkpoint__every_epochs": 1000, "log__detail_epochs": 1000, "stop__max_epochs": 1000},
+            {"checkpoint__every_epochs": 1000, "log__every_epochs": 1000, "stop__max_epochs": 1000},
             compilation.MAX_EPOCHS_PER_DISPATCH,
         ),
         ({"stop__max_epochs": 3}, 3),

@@ -11,7 +11,7 @@ from gmmae.training.records import PLAIN, Epoch, Record, from_json, history_line
 
 RECORD = Record(
     run_id="0123456789ab",
-    arm="linear",
+    scaling="linear",
     seed=1,
     devices=4,
     processes=1,

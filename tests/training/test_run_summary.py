@@ -14,11 +14,11 @@ from tests.sweep.test_runs import RECORD
 
 
 def test_the_linear_arm_on_32_devices_with_574_samples_has_their_batch_and_the_rate_of_that(tmp_path):
-    config = small(arm="linear", parallel__virtual=32, optim__base_batch=32, data__samples=580)
+    config = small(scaling="linear", parallel__simulate_devices=32, optim__batch_size=32, data__samples=580)
     setup = compilation.prepare(config)
     state = compilation.initial_state(setup)
     record = new_record(setup, state)
-    assert (record.train_samples, record.wanted_batch, record.global_batch, record.base_batch) == (574, 1024, 574, 32)
+    assert (record.train_samples, record.wanted_batch, record.global_batch, record.batch_size) == (574, 1024, 574, 32)
     assert record.learning_rate == pytest.approx(17.9375 * 0.00105)
     assert np.asarray(setup.schedule(0)).item() == pytest.approx(17.9375 * 0.00105)
     told = run_summary(setup, record, tmp_path, 0)
@@ -27,12 +27,12 @@ def test_the_linear_arm_on_32_devices_with_574_samples_has_their_batch_and_the_r
 
 
 def test_a_run_of_another_versions_rule_does_not_go_on(tmp_path):
-    earlier = dataclasses.replace(RECORD, arm="linear", devices=32, global_batch=574, learning_rate=0.0336)
+    earlier = dataclasses.replace(RECORD, scaling="linear", devices=32, global_batch=574, learning_rate=0.0336)
     now = dataclasses.replace(earlier, learning_rate=0.01883437)
     with pytest.raises(InputError) as caught:
         require_same_optimization(earlier, now)
     assert str(caught.value) == (
-        "a resumed run of arm linear must keep its global batch and learning rate, 574 and 0.0336 on 32 devices; got 574 and "
+        "a resumed run of strategy linear must keep its global batch and learning rate, 574 and 0.0336 on 32 devices; got 574 and "
         "0.0188344 on 32: another version's rule chose them: give another workdir"
     )
 

@@ -48,7 +48,7 @@ def reason(changes: dict[str, Any]) -> str | None:
         ({"val_losses": [0.2, 0.21, 0.22], "patience_epochs": 2}, "stalled"),
         ({"val_losses": [0.2, 0.21, 0.2], "patience_epochs": 2}, "stalled"),  # as good is no better
         ({"val_losses": [0.2, 0.21, 0.199], "patience_epochs": 2}, "stalled"),  # half a per cent
-        ({"val_losses": [0.2, 0.21, 0.199], "patience_epochs": 2, "patience_gain": 0.001}, None),
+        ({"val_losses": [0.2, 0.21, 0.199], "patience_epochs": 2, "min_relative_improvement": 0.001}, None),
         ({"val_losses": [0.2, 0.21, 0.19], "patience_epochs": 2}, None),
         ({"val_losses": [0.2, 0.19, 0.2], "patience_epochs": 2}, None),  # the best is one epoch old
         ({"val_losses": [0.2, 0.21], "patience_epochs": 2}, None),  # one further epoch, not two
@@ -85,7 +85,7 @@ def test_the_result_comes_before_the_limits():
 
 def stops(metrics: list[float]) -> str | None:
     """The reason after epochs whose watched metric has these values; two epochs of patience."""
-    monitor = StopMonitor(StopConfig(metric="dice", goal="above", target=0.99, max_epochs=9, patience_epochs=2))
+    monitor = StopMonitor(StopConfig(monitor="dice", mode="max", target=0.99, max_epochs=9, patience_epochs=2))
     for epoch, dice in enumerate(metrics, 1):
         monitor.add(Epoch(epoch, epoch, epoch, 0.1, 0.5, 0.5 / epoch, 0, 0, 0, 0, 0, {"dice": dice}))
     return monitor.reason()

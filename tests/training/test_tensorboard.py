@@ -170,7 +170,13 @@ def hparams(folder):
 
 
 def test_hyperparameters_reach_their_tab(tmp_path):
-    parameters = {"arm": "linear", "seed": 3, "optim.learning_rate": 0.001, "log.tensorboard": True, "model.filters": (8, 16)}
+    parameters = {
+        "scaling": "linear",
+        "seed": 3,
+        "optim.learning_rate": 0.001,
+        "log.tensorboard": True,
+        "model.filters": (8, 16),
+    }
     write(tmp_path, [1], parameters=parameters)
     contents = hparams(tmp_path)
     started = contents["_hparams_/session_start_info"].session_start_info.hparams
@@ -268,7 +274,7 @@ def steps(folder):
     return {tag: [event.step for event in of(tag)] for kind, of in kinds.items() for tag in events.Tags()[kind]}
 
 
-LOGGED = small(log__tensorboard=True, log__detail_epochs=2, checkpoint__every_epochs=4, stop__max_epochs=7)
+LOGGED = small(log__tensorboard=True, log__every_epochs=2, checkpoint__every_epochs=4, stop__max_epochs=7)
 
 
 @pytest.fixture(scope="module")
@@ -293,7 +299,7 @@ def test_whatever_ended_the_runs_before_the_board_is_that_of_one_run(tmp_path, w
 @pytest.mark.slow
 def test_a_run_that_ends_at_once_keeps_its_last_details(tmp_path):
     """The target was raised to what an earlier epoch had; epoch 3 is in no series of details but as the last one."""
-    config = small(log__tensorboard=True, log__detail_epochs=2)
+    config = small(log__tensorboard=True, log__every_epochs=2)
     run(config, tmp_path, display := Recorder())
     losses = [row.val_loss for row in display.rows]
     [file] = (tmp_path / "tb").iterdir()

@@ -7,7 +7,7 @@ from rich.console import Console
 from gmmae.training.records import Epoch
 from gmmae.training.terminal import Live, Plain, display
 
-FACTS = {"arm": "linear, seed 0", "learning rate": "0.0042 [not markup]"}
+FACTS = {"scaling": "linear, seed 0", "learning rate": "0.0042 [not markup]"}
 
 
 def row(epoch, val_loss=0.002):
@@ -31,7 +31,7 @@ def test_plain_lines_are_one_a_fact_and_one_an_epoch():
     shown.say("x" * 100)
     shown.close()
     assert text(out).splitlines() == [
-        "arm            linear, seed 0",
+        "strategy            linear, seed 0",
         "learning rate  0.0042 [not markup]",
         "epoch 1/400  train 0.01235  validation 0.002  lr 0.0042  3.6 s",
         "epoch 2/400  train 0.01235  validation nan  lr 0.0042  3.6 s",

@@ -62,7 +62,7 @@ except InputError as error:
 
 @pytest.mark.slow
 def test_an_exact_run_in_float64_loads_in_any_interpreter_and_its_folder_stays_as_it_is(tmp_path):
-    config = small(precision="float64", parallel__reduction="exact", parallel__shards=8, stop__max_epochs=1)
+    config = small(precision="float64", parallel__deterministic=True, parallel__deterministic_shards=8, stop__max_epochs=1)
     record = run(config, tmp_path / "exact", Recorder())
     shutil.copytree(tmp_path / "exact", tmp_path / "empty", ignore=shutil.ignore_patterns("checkpoints"))
     before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))

@@ -25,7 +25,7 @@ def claimed(config, root) -> WorkDir:
 
 def test_claim_twice_is_fine_and_limits_may_change(tmp_path):
     claimed(small(), tmp_path)
-    workdir = claimed(small(stop__max_epochs=99, checkpoint__keep=5, log__detail_epochs=3), tmp_path)
+    workdir = claimed(small(stop__max_epochs=99, checkpoint__keep=5, log__every_epochs=3), tmp_path)
     assert "max_epochs = 99" in workdir.config.read_text()
 
 
@@ -33,18 +33,18 @@ def test_another_configuration_is_refused_and_nothing_changes(tmp_path):
     workdir = claimed(small(), tmp_path)
     before = workdir.config.read_text()
     with pytest.raises(
-        InputError, match=r"same configuration; got .* where seed was 0, now 1; optim.base_batch was 8, now 4: give another"
+        InputError, match=r"same configuration; got .* where seed was 0, now 1; optim.batch_size was 8, now 4: give another"
     ):
-        claimed(small(seed=1, optim__base_batch=4), tmp_path)
+        claimed(small(seed=1, optim__batch_size=4), tmp_path)
     assert workdir.config.read_text() == before
 
 
 def test_devices_may_change_where_no_batch_follows_them(tmp_path):
     claimed(small(parallel__devices=2), tmp_path / "strong")
     claimed(small(parallel__devices=4), tmp_path / "strong")
-    claimed(small(arm="weak", parallel__devices=2), tmp_path / "weak")
+    claimed(small(scaling="weak", parallel__devices=2), tmp_path / "weak")
     with pytest.raises(InputError, match=r"where parallel\.devices was 2, now 4: give another"):
-        claimed(small(arm="weak", parallel__devices=4), tmp_path / "weak")
+        claimed(small(scaling="weak", parallel__devices=4), tmp_path / "weak")
 
 
 def test_a_second_run_is_refused_while_the_first_one_lives(tmp_path):
@@ -73,7 +73,7 @@ def test_the_lock_ends_with_its_process_however_that_ends(tmp_path):
 def test_many_differences_are_cut_short(tmp_path):
     claimed(small(), tmp_path)
     with pytest.raises(InputError, match="and 2 more: give another"):
-        claimed(small(seed=1, arm="weak", loss="mse", data__seed=3, data__samples=40), tmp_path)
+        claimed(small(seed=1, scaling="weak", loss="mse", data__seed=3, data__samples=40), tmp_path)
 
 
 def test_broken_config(tmp_path):

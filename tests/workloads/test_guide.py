@@ -16,12 +16,12 @@ from tests.small import Recorder, fingerprint, losses
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLE = (ROOT / "docs" / "workload.md").read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
 CUBE_ROOT = """
-from gmmae.scaling.strategies import ARMS, Arm, batch_a_device
+from gmmae.scaling.strategies import ARMS, Strategy, batch_a_device
 
-ARMS["cube-root"] = Arm("Cube-root rule", batch_a_device, lambda k: k ** (1 / 3))
+ARMS["cube-root"] = Strategy("Cube-root rule", batch_a_device, lambda k: k ** (1 / 3))
 """
 SWEEP = """
-arms = ["strong", "cube-root"]
+scaling = ["strong", "cube-root"]
 devices = [1, 2]
 
 [run]
@@ -33,7 +33,7 @@ learning_rate = 0.003
 
 [run.stop]
 metric = "accuracy"
-goal = "above"
+mode = "max"
 target = 0.9
 max_epochs = 12
 
@@ -66,7 +66,7 @@ def test_the_example_is_short():
 
 
 def test_a_target_of_its_metric_from_above(config, tmp_path):
-    aimed = changed(config, images=640, stop__metric="accuracy", stop__goal="above", stop__target=0.9, stop__max_epochs=40)
+    aimed = changed(config, images=640, stop__monitor="accuracy", stop__mode="max", stop__target=0.9, stop__max_epochs=40)
     record, rows = finish(aimed, tmp_path)
     assert record.stop_reason == "target_reached"
     assert rows[-1].metrics["accuracy"] >= 0.9 > max(row.metrics["accuracy"] for row in rows[:-1])
@@ -77,9 +77,11 @@ def test_a_target_of_its_metric_from_above(config, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arm", ["strong", "weak"])
-def test_the_same_bits_on_1_2_and_8_devices(config, tmp_path, arm):
-    exact = changed(config, arm=arm, parallel__virtual=2, parallel__reduction="exact", parallel__shards=8)
+@pytest.mark.parametrize("scaling", ["strong", "weak"])
+def test_the_same_bits_on_1_2_and_8_devices(config, tmp_path, scaling):
+    exact = changed(
+        config, scaling=scaling, parallel__simulate_devices=2, parallel__deterministic=True, parallel__deterministic_shards=8
+    )
     found = set()
     for n in (1, 2, 8):
         finish(changed(exact, parallel__devices=n), tmp_path / str(n))
@@ -99,7 +101,7 @@ def test_stopped_and_resumed_is_the_run_that_nobody_stopped(config, tmp_path):
 @pytest.mark.slow
 def test_several_epochs_in_one_program(config, tmp_path):
     _, rows = finish(config, tmp_path / "one")
-    several = changed(config, parallel__epochs_per_dispatch=3, log__detail_epochs=50, log__figure_epochs=(0,))
+    several = changed(config, parallel__epochs_per_dispatch=3, log__every_epochs=50, log__figure_epochs=(0,))
     _, blocks = finish(several, tmp_path / "three")
     assert [row.metrics for row in blocks] == [row.metrics for row in rows]
     assert [row.val_loss for row in blocks] == pytest.approx([row.val_loss for row in rows], rel=1e-5)
@@ -119,8 +121,8 @@ def test_a_sweep_with_its_report_and_an_arm_of_the_files_own(mine, tmp_path):
     assert "Time to the target validation accuracy" in report
     with (tmp_path / "sweep" / "report" / "cells.csv").open() as file:
         cells = list(csv.DictReader(file))
-    assert [(cell["arm"], cell["devices"], cell["outcome"]) for cell in cells] == [
-        (arm, n, "target_reached") for n in ("1", "2") for arm in ("strong", "cube-root")
+    assert [(cell["scaling"], cell["devices"], cell["outcome"]) for cell in cells] == [
+        (scaling, n, "target_reached") for n in ("1", "2") for scaling in ("strong", "cube-root")
     ]
     assert all(float(cell["best_accuracy"]) >= 0.9 for cell in cells)
     assert cells[3]["learning_rate"].startswith("0.00377")  # 2^(1/3) · 0.003

@@ -10,8 +10,8 @@ from gmmae.workloads import registry
 from tests.small import Recorder, losses, small
 
 CELLS = {
-    "model__decoder": "cells",
-    "model__cells": 2,
+    "model__decoder": "lattice",
+    "model__lattice_size": 2,
     "model__activation": "silu",  # with ReLU two equal runs part once an input within rounding of zero falls on the other side
     "optim__learning_rate": 0.002,
 }

@@ -117,7 +117,7 @@ def test_functions_that_do_not_give_one_number_a_sample(monkeypatch, changes, me
     data = np.ones((6, 4), np.float32)
     plain = Workload(Splits(data, data), lambda key: np.ones(2, np.float32), lambda p, s, k: s[:, 0] * p[0])
     monkeypatch.setattr(registry, "build", lambda config: plain._replace(**changes))
-    setup = compilation.prepare(changed(registry.configuration(), optim__base_batch=2, parallel__devices=1))
+    setup = compilation.prepare(changed(registry.configuration(), optim__batch_size=2, parallel__devices=1))
     with pytest.raises(InputError, match=message):
         compilation.compile_programs(setup, setup.devices.replicate(compilation.initial_state(setup)))
 

@@ -16,11 +16,11 @@ from tests.small import Recorder, fingerprint, losses
 SMALL = registry.configuration(
     "segmentation",
     settings=segmentation.Config(
-        data=segmentation.PatchConfig(size=8, jitter=2, samples=6, validation=2),
+        data=segmentation.PatchConfig(shape=8, jitter=2, samples=6, validation=2),
         model=segmentation.UNetConfig(features=(2, 3)),
     ),
-    optim=OptimConfig(base_batch=8, learning_rate=0.003),
-    stop=StopConfig(metric="dice", goal="above", max_epochs=2),
+    optim=OptimConfig(batch_size=8, learning_rate=0.003),
+    stop=StopConfig(monitor="dice", mode="max", max_epochs=2),
     parallel=ParallelConfig(devices=1),
     checkpoint=CheckpointConfig(every_epochs=1),
     log=LogConfig(tensorboard=False, figure_epochs=(0,), figure_samples=2),
@@ -52,7 +52,7 @@ def first(samples, count):
 
 @pytest.mark.parametrize(("asked", "size", "parts"), [(0, 16, 1), (0, 64, 4), (2, 64, 2)])
 def test_a_cpu_trains_on_a_few_samples_at_once_unless_told_otherwise(asked, size, parts):
-    config = small(data__size=size, optim__base_batch=4, parallel__micro_batch=asked)
+    config = small(data__shape=size, optim__batch_size=4, parallel__micro_batch_size=asked)
     assert compilation.prepare(config).train_plan.micro_batches == parts
 
 
@@ -81,7 +81,7 @@ def test_a_loss_does_not_depend_on_the_other_samples(workload, params, of_losses
 @pytest.mark.parametrize(("ndim", "channels"), [(2, 3), (3, 1)])
 def test_masks_move_and_turn_with_their_images(ndim, channels):
     """Where the mask is the image, it is so wherever both are cut and however they are turned."""
-    data = segmentation.PatchConfig(size=4, jitter=2, ndim=ndim)
+    data = segmentation.PatchConfig(shape=4, jitter=2, ndim=ndim)
     dense = np.random.default_rng(0).random((6, *(8,) * ndim)) > 0.6
     values = np.repeat(np.where(dense, 400, -1000)[..., None], channels, -1).astype(np.int16)
     samples = {"values": values, "labels": dense.astype(np.uint8), "offsets": np.full((6, ndim), 1, np.int32)}
@@ -133,7 +133,7 @@ def test_neighbours_are_channels():
 def test_devices_train_what_one_trains(tmp_path, reduction, counts):
     found, rows = {}, {}
     for devices in counts:
-        config = small(parallel__devices=devices, parallel__reduction=reduction, parallel__shards=8)
+        config = small(parallel__devices=devices, parallel__reduction=reduction, parallel__deterministic_shards=8)
         display = Recorder()
         run(config, tmp_path / str(devices), display)
         rows[devices] = np.array(losses(display.rows))
@@ -172,7 +172,7 @@ def test_pictures_and_events_are_of_images(tmp_path, ndim):
 BAD = [
     ("data.source", "luna16", "one of synthetic, cubes"),
     ("data.ndim", 1, "one of 2, 3"),
-    ("data.size", 3, "at least 4"),
+    ("data.shape", 3, "at least 4"),
     *[(f"data.{name}", -1, "at least 0") for name in ("jitter", "neighbours", "folds", "fold")],
     ("data.seed", -1, "0 to 4294967295"),
     ("data.folds", 1, "0 or at least 2"),
@@ -206,4 +206,4 @@ def test_sizes_that_cannot_be_halved_are_refused_with_the_way_out():
     with pytest.raises(
         ConfigError, match=r"data\.size must be a multiple of 4 for 3 stages of model\.features; got 10: change"
     ):
-        small(data__size=10, model__features=(2, 2, 2))
+        small(data__shape=10, model__features=(2, 2, 2))

@@ -11,7 +11,7 @@ One file: `volumes [N, z, y, x]`, and where there are any `masks`, `groups [N]`,
 With data.ndim 2 or 1, images `[y, x]` or signals `[x]` are taken too, and of what has more axes the central section. What is
 said of z, or of y and z, is then not needed.
 
-An array of data.size voxels along each axis, without a spacing, is taken as it is.
+An array of data.shape voxels along each axis, without a spacing, is taken as it is.
 """
 
 import os

@@ -43,7 +43,7 @@ class Box(NamedTuple):
 
 
 def edge_mm(edge: str, diameter_mm: float | None, volume: Volume, shape: Shape) -> float:
-    """The longest edge of a cube in mm, as `data.edge` says: "1.25x" the diameter, "20mm", or "whole" (it holds the volume).
+    """The longest edge of a cube in mm, as `data.crop` says: "1.25x" the diameter, "20mm", or "whole" (it holds the volume).
 
     Raises:
       DataError: the edge is a multiple of a diameter that is not known.
@@ -56,7 +56,7 @@ def edge_mm(edge: str, diameter_mm: float | None, volume: Volume, shape: Shape) 
     if match["unit"] == "mm":
         return float(match["number"])
     if diameter_mm is None:
-        raise DataError(f"data.edge = {edge} needs a column diameter_mm; there is none: give data.edge in mm, or whole")
+        raise DataError(f"data.crop = {edge} needs a column diameter_mm; there is none: give data.crop in mm, or whole")
     return float(match["number"]) * diameter_mm
 
 
@@ -157,7 +157,7 @@ def _box(indices: Float[np.ndarray, "z y x 3"], edge_mm: float) -> Box:
     if not covered <= MAX_REGION_VOXELS:  # a NaN is refused too
         raise DataError(
             f"a cube may cover at most {MAX_REGION_VOXELS:.2g} voxels of its scan; {edge_mm:g} mm cover {covered:.2g}: "
-            "are diameter, data.edge and spacing in mm?"
+            "are diameter, data.crop and spacing in mm?"
         )
     return Box(_index(low), _index(high))
 

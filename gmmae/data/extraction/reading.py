@@ -56,7 +56,7 @@ def forget(config: DataConfig, plan: Plan, version: int, kept: Path) -> None:
 
 
 def _options(config: DataConfig) -> Options:
-    return Options(config.volume_shape, config.least_axes, config.edge, config.outside, config.hu)
+    return Options(config.volume_shape, config.least_axes, config.crop, config.outside, config.hu)
 
 
 def _part(kept: Path, version: int, task: Task, options: Options) -> Path:

@@ -116,7 +116,7 @@ class Slurm:
         if place.exists():
             return
         program = self._submitit.helpers.DelayedSubmission(task(each.job, self._config.grace_s, local=False))
-        program.set_timeout(self._config.slurm.time_min, self._config.slurm.timeouts)
+        program.set_timeout(self._config.slurm.timeout_min, self._config.slurm.timeouts)
         with whole_file(place) as part:
             program.dump(part)
 
@@ -126,7 +126,7 @@ class Slurm:
         tasks = [task(job, grace_s, local=False) for job in jobs]
         name = f"{NAME}{uuid.uuid4().hex[:12]}"
         asked = parameters(slurm, devices, len(jobs), self._timed, grace_s) | {"job_name": name}
-        if before and slurm.at_once:
+        if before and slurm.array_parallelism:
             asked["dependency"] = f"afterany:{before}"
         try:
             executor = self._submitit.SlurmExecutor(self._folder, max_num_timeout=slurm.timeouts)
@@ -262,7 +262,7 @@ def parameters(slurm: SlurmConfig, devices: int, jobs: int, timed: bool, grace_s
         "partition": slurm.partition,
         "account": slurm.account,
         "qos": slurm.qos,
-        "time": slurm.time_min,
+        "time": slurm.timeout_min,
         "nodes": nodes,
         "ntasks_per_node": 1,
         "gpus_per_node": devices // nodes if slurm.devices_per_node else 0,
@@ -270,9 +270,12 @@ def parameters(slurm: SlurmConfig, devices: int, jobs: int, timed: bool, grace_s
         "mem": f"{slurm.mem_gb}GB" if slurm.mem_gb else "",
         "exclusive": timed,
     }
-    extra = {key.replace("-", "_"): value if equals else True for key, equals, value in (o.partition("=") for o in slurm.extra)}
+    extra = {
+        key.replace("-", "_"): value if equals else True
+        for key, equals, value in (o.partition("=") for o in slurm.additional_parameters)
+    }
     return {key: value for key, value in ours.items() if value and key not in extra} | {
-        "array_parallelism": slurm.at_once or jobs,
+        "array_parallelism": slurm.array_parallelism or jobs,
         # Slurm may signal a minute early or late; then come the program's last epoch, its checkpoint and the requeueing.
         "signal_delay_s": round(grace_s) + 90,
         "setup": list(slurm.setup),

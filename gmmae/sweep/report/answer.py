@@ -1,4 +1,4 @@
-"""The first sentence of a report: which arm on how many devices was the fastest, how fast that was, and how sure it is."""
+"""The first sentence of a report: which strategy on how many devices was the fastest, how fast that was, and how sure it is."""
 
 import math
 from typing import NamedTuple
@@ -12,9 +12,9 @@ from gmmae.sweep.report.results import Results
 
 
 class Place(NamedTuple):
-    """An arm on a number of devices, whose median run reached the target."""
+    """A strategy on a number of devices, whose median run reached the target."""
 
-    arm: str
+    scaling: str
     devices: int
     found: Summary
 
@@ -23,39 +23,39 @@ def answer(results: Results) -> str:
     """One sentence; it names a winner only where a median run reached the target and its time is known.
 
     A second sentence says where the winner's speed-up is an artefact of the machine on which steps were measured.
-    The fewest devices win among equal times; arms that share the winning time there are named together.
+    The fewest devices win among equal times; strategies that share the winning time there are named together.
     """
     if not results.runs:
         return "No cell is computed yet."
     if not results.config.run.stop.target:
-        return "**No target was set** (`run.stop.target` is 0), so none was reached and none was missed: no arm is the fastest."
+        return "**No target was set** (`run.stop.target` is 0), so none was reached and none was missed: no strategy is the fastest."
     if results.clock.kind == "unknown":
-        return f"**Which arm is the fastest is unknown**, since {results.clock.note[0].lower()}{results.clock.note[1:]}"
+        return f"**Which strategy is the fastest is unknown**, since {results.clock.note[0].lower()}{results.clock.note[1:]}"
     places = _places(results)
     if not places:
         stop = results.config.run.stop
         tried = sorted({run.cell.devices for run in results.runs})
         return (
-            f"**No arm's median run reached the target** validation {stop.metric} of {stop.target:g} on "
+            f"**No strategy's median run reached the target** validation {stop.monitor} of {stop.target:g} on "
             f"{devices_text(tried)}, and a miss counts as an infinite time."
         )
     first = min(places, key=lambda place: (place.found.median, place.devices))
     alike = [place for place in places if (place.devices, place.found.median) == (first.devices, first.found.median)]
-    others = [place for place in places if place.arm not in {one.arm for one in alike}]
+    others = [place for place in places if place.scaling not in {one.scaling for one in alike}]
     told = f"{_winner(results, first, alike)}; {_surety(results, alike, others)}."
-    return told + superlinear.headline(results, first.arm, first.devices)
+    return told + superlinear.headline(results, first.scaling, first.devices)
 
 
 def _places(results: Results) -> list[Place]:
     """The cells with a finite median."""
-    found = ((arm, n, results.seconds(arm, n)) for arm in results.config.arms for n in results.counts)
-    return [Place(arm, n, one) for arm, n, one in found if one is not None and math.isfinite(one.median)]
+    found = ((scaling, n, results.seconds(scaling, n)) for scaling in results.config.scaling for n in results.counts)
+    return [Place(scaling, n, one) for scaling, n, one in found if one is not None and math.isfinite(one.median)]
 
 
 def _winner(results: Results, first: Place, alike: list[Place]) -> str:
     labels = listed(_label(results, place) for place in alike)
     text = f"**Fastest: {labels} on {devices_text([first.devices])}, {tables.seconds(first.found.median)} s to the target"
-    base = results.seconds(first.arm, 1)
+    base = results.seconds(first.scaling, 1)
     if first.devices > 1 and base is not None and math.isfinite(base.median):
         text += f", {tables.ratio(base.median / first.found.median)} times as fast as one device"
     of = f"the median of {first.found.runs} seeds" if first.found.runs > 1 else "one seed"
@@ -67,7 +67,7 @@ def _winner(results: Results, first: Place, alike: list[Place]) -> str:
 
 
 def _label(results: Results, place: Place) -> str:
-    return STRATEGIES[place.arm].label + capped_batches.mark(results.group(place.arm, place.devices))
+    return STRATEGIES[place.scaling].label + capped_batches.mark(results.group(place.scaling, place.devices))
 
 
 def _clock(results: Results) -> str:
@@ -77,20 +77,20 @@ def _clock(results: Results) -> str:
 
 
 def _surety(results: Results, alike: list[Place], others: list[Place]) -> str:
-    """The winner against the fastest cell of another arm, over the seeds that both have."""
-    if len(results.config.arms) == 1:
-        return "there is no other arm"
-    arms = {place.arm for place in alike}
-    if len(arms) == len(results.config.arms):
-        return "no arm was faster on more devices"
+    """The winner against the fastest cell of another strategy, over the seeds that both have."""
+    if len(results.config.scaling) == 1:
+        return "there is no other strategy"
+    scaling = {place.scaling for place in alike}
+    if len(scaling) == len(results.config.scaling):
+        return "no strategy was faster on more devices"
     if not others:
-        computed = any(run.cell.arm not in arms for run in results.runs)
-        return "no other arm's median run reached it" if computed else "no other arm is computed yet"
+        computed = any(run.cell.scaling not in scaling for run in results.runs)
+        return "no other strategy's median run reached it" if computed else "no other strategy is computed yet"
     second = min(others, key=lambda place: (place.found.median, place.devices))
     against = f"the next, {_label(results, second)} on {devices_text([second.devices])}"
     against += f" with {tables.seconds(second.found.median)} s,"
     first = alike[0]
-    base, other = results.times(first.arm, first.devices), results.times(second.arm, second.devices)
+    base, other = results.times(first.scaling, first.devices), results.times(second.scaling, second.devices)
     if not base.keys() & other.keys():
         return f"{against} has no seed in common with it"
     found = efficiency.paired(base, other)

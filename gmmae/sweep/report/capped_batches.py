@@ -14,7 +14,7 @@ def mark(runs: Iterable[Run]) -> str:
 
 def notes(runs: Iterable[Run]) -> tuple[str, ...]:
     """What the mark means, or nothing where no batch is clipped."""
-    sizes = {(run.record.global_batch, run.record.base_batch) for run in runs if run.record.clipped}
+    sizes = {(run.record.global_batch, run.record.batch_size) for run in runs if run.record.clipped}
     return tuple(
         f"{MARK} Batch clipped to the {batch} training samples; where the rate follows the batch, "
         f"k = {batch} / {base} = {batch / base:.4g}."

@@ -1,4 +1,4 @@
-"""Times to a target loss over seeds: medians, bootstrap intervals, the paper's efficiency, and two arms compared seed by seed.
+"""Times to a target loss over seeds: medians, bootstrap intervals, the paper's efficiency, and two strategies compared seed by seed.
 
 A run that missed the target took infinitely long: it counts in every median and every resample and is never left out.
 
@@ -30,7 +30,7 @@ PAPER_TABLE_II: dict[str, dict[int, float]] = {
     "linear-warmup": {1: 100.00, 2: 84.95, 4: 75.49, 8: math.nan, 16: math.nan, 32: math.nan},
     "linear": {1: 100.0, 2: math.nan, 4: math.nan, 8: math.nan, 16: math.nan, 32: math.nan},
 }
-"""Table II of the paper: its other arms, likewise. NaN: the target of 0.0016384 was not reached."""
+"""Table II of the paper: its other strategies, likewise. NaN: the target of 0.0016384 was not reached."""
 
 
 class Interval(NamedTuple):
@@ -59,13 +59,13 @@ class Efficiency(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """How an arm did against the base arm, seed by seed."""
+    """How a strategy did against the base strategy, seed by seed."""
 
     pairs: int
-    faster: int  # seeds at which the other arm took less time than the base
+    faster: int  # seeds at which the other strategy took less time than the base
     slower: int
     ties: int
-    ratio: float  # median over seeds of other time / base time; under 1, the other arm is the faster
+    ratio: float  # median over seeds of other time / base time; under 1, the other strategy is the faster
     interval: Interval | None  # of the ratio; None with fewer than `LEAST_RUNS` pairs
     p_value: float | None  # two-sided exact sign test; None when all pairs are ties
 
@@ -183,10 +183,10 @@ def paired(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Comparison:
-    """Compares two arms at the same number of devices over the seeds that both have.
+    """Compares two strategies at the same number of devices over the seeds that both have.
 
     Equal times, and two missed targets, are ties, of ratio 1. The sign test asks how likely a split of the other pairs at
-    least as uneven would be if either arm were as likely to be the faster. From 5 pairs or fewer its p is above 0.05.
+    least as uneven would be if either strategy were as likely to be the faster. From 5 pairs or fewer its p is above 0.05.
 
     Args:
       base, other: seconds to the target by seed; infinite where it was missed.

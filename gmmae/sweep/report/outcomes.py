@@ -27,7 +27,7 @@ LEAST_SEEDS = math.ceil(1 - math.log2(CONVINCING))
 
 def intervals_explained(results: Results) -> str:
     """What the intervals of a report are, and what they are not where they rest on few seeds."""
-    groups = (len(results.group(arm, n)) for arm in results.config.arms for n in results.counts)
+    groups = (len(results.group(scaling, n)) for scaling in results.config.scaling for n in results.counts)
     seeds = min((size for size in groups if size >= efficiency.LEAST_RUNS), default=None)
     if seeds is None:
         return f"No intervals: they need {efficiency.LEAST_RUNS} seeds."

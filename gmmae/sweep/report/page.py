@@ -100,8 +100,8 @@ def _unfinished(found: Results) -> list[Block]:
 
 def _tables(by_cluster: Sequence[Results]) -> list[Table]:
     found = by_cluster[0]
-    papers = [arm for arm in found.paper if arm != "strong" and arm in found.config.arms]
-    others = [arm for arm in found.config.arms if arm != "strong" and arm not in papers]
+    papers = [scaling for scaling in found.paper if scaling != "strong" and scaling in found.config.scaling]
+    others = [scaling for scaling in found.config.scaling if scaling != "strong" and scaling not in papers]
     weak = "Table II. Efficiency of the other strategies"
     return _present(
         strategy_tables.strong_efficiency(found),

@@ -43,7 +43,7 @@ class Projection(NamedTuple):
     parameter_bytes: int  # of each parameter
 
     def epoch(self, record: Record) -> EpochTime:
-        """An epoch of a run on the devices that its arm reckons with.
+        """An epoch of a run on the devices that its strategy reckons with.
 
         Raises:
           InputError: a batch, or a share of the validation volumes, lies outside the measured ones.

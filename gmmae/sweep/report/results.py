@@ -94,7 +94,7 @@ class Results(NamedTuple):
 
     @property
     def paper(self) -> Mapping[str, Mapping[int, float]]:
-        """The paper's efficiencies by arm and devices, where the sweep is of the paper's workload."""
+        """The paper's efficiencies by strategy and devices, where the sweep is of the paper's workload."""
         return PAPER if self.config.run.workload == "nodules" else {}
 
     @property
@@ -102,22 +102,22 @@ class Results(NamedTuple):
         """The grid's numbers of devices, increasing."""
         return sorted(self.config.devices)
 
-    def group(self, arm: str, devices: int) -> list[Run]:
-        """The runs of an arm on a number of devices, a seed each."""
-        return [run for run in self.runs if (run.cell.arm, run.cell.devices) == (arm, devices)]
+    def group(self, scaling: str, devices: int) -> list[Run]:
+        """The runs of a strategy on a number of devices, a seed each."""
+        return [run for run in self.runs if (run.cell.scaling, run.cell.devices) == (scaling, devices)]
 
-    def times(self, arm: str, devices: int) -> dict[int, float]:
+    def times(self, scaling: str, devices: int) -> dict[int, float]:
         """Seconds to the target by seed; infinite where it was missed."""
-        return {run.cell.seed: run.time_s for run in self.group(arm, devices)}
+        return {run.cell.seed: run.time_s for run in self.group(scaling, devices)}
 
-    def seconds(self, arm: str, devices: int) -> Summary | None:
+    def seconds(self, scaling: str, devices: int) -> Summary | None:
         """Median time to the target over seeds; None without runs or without times."""
-        times = self.times(arm, devices)
+        times = self.times(scaling, devices)
         return efficiency.summary(list(times.values())) if times and self.clock.kind != "unknown" else None
 
-    def efficiency(self, arm: str, devices: int) -> Efficiency | None:
+    def efficiency(self, scaling: str, devices: int) -> Efficiency | None:
         """The paper's efficiency; None where no seed has been run on both one and that many devices, or without times."""
-        first, nth = self.times(arm, 1), self.times(arm, devices)
+        first, nth = self.times(scaling, 1), self.times(scaling, devices)
         if self.clock.kind == "unknown" or not first.keys() & nth.keys():
             return None
         return efficiency.time_to_loss(first, nth, devices)

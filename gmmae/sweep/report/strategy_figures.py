@@ -23,30 +23,30 @@ PAPER_WARMUP_DEVICES = 8
 
 
 def samples(results: Results, folder: Path) -> Block:
-    """Fig. 1: what the workload draws of its samples, from the first arm's run on the fewest devices that left snapshots."""
+    """Fig. 1: what the workload draws of its samples, from the first strategy's run on the fewest devices that left snapshots."""
     draw = getattr(registry.load(results.config.run.workload), "draw", None)
     if draw is None:
         return Paragraph("Fig. 1 is left out: the workload draws no picture.")
-    arm = results.config.arms[0]
-    for run in (run for n in results.counts for run in results.group(arm, n)):
+    scaling = results.config.scaling[0]
+    for run in (run for n in results.counts for run in results.group(scaling, n)):
         snapshots = read_snapshots(results.folder.run(run.path).snapshots, run.record.epochs)
         if snapshots:
-            title = f"{STRATEGIES[arm].label} on {devices_text([run.cell.devices])}, seed {run.cell.seed}"
+            title = f"{STRATEGIES[scaling].label} on {devices_text([run.cell.devices])}, seed {run.cell.seed}"
             png, svg = (draw(snapshots, folder, title, ending) for ending in ("png", "svg"))
             epochs = listed(snapshot.epoch for snapshot in snapshots)
             text = (
                 f"Fig. 1. Validation samples, and what the model makes of them after {epochs} epochs; the loss is that of all "
             )
             return Figure("Fig. 1", f"{text}validation samples. {title}.", png, svg)
-    return Paragraph(f"Fig. 1 is left out: no run of the arm {arm} has left snapshots.")
+    return Paragraph(f"Fig. 1 is left out: no run of the strategy {scaling} has left snapshots.")
 
 
 def time_to_target(results: Results, folder: Path) -> Block:
-    """Fig. 2: time to the target by devices and arm."""
-    series = [found for arm in results.config.arms if (found := _series(results, arm))]
+    """Fig. 2: time to the target by devices and strategy."""
+    series = [found for scaling in results.config.scaling if (found := _series(results, scaling))]
     if not series:
         return Paragraph("Fig. 2 is left out: there are no times to the target.")
-    title = f"Time to the target validation {results.config.run.stop.metric}"
+    title = f"Time to the target validation {results.config.run.stop.monitor}"
     words = {"title": results.clock.titled(title), "y_label": _time_label(results, "time to target")}
     wide, narrow = (comparison.time_to_target(series, **words, width=width) for width in (canvas.WIDTH, canvas.NARROW))
     text = (
@@ -61,19 +61,19 @@ def time_to_target(results: Results, folder: Path) -> Block:
 
 def _batches(results: Results) -> str:
     optim = results.config.run.optim
-    fixed = [STRATEGIES[arm].label for arm in results.config.arms if not STRATEGIES[arm].grows(optim)]
+    fixed = [STRATEGIES[scaling].label for scaling in results.config.scaling if not STRATEGIES[scaling].grows(optim)]
     if not fixed:
         return "The global batch grows with the devices."
     return f"{listed(fixed)} keeps the global batch as it is; with other strategies it grows with the devices."
 
 
-def _series(results: Results, arm: str) -> Series | None:
-    found = [(n, summary) for n in results.counts if (summary := results.seconds(arm, n))]
+def _series(results: Results, scaling: str) -> Series | None:
+    found = [(n, summary) for n in results.counts if (summary := results.seconds(scaling, n))]
     if not found:
         return None
     intervals = [summary.interval or Interval(math.nan, math.nan) for _, summary in found]
     return Series(
-        STRATEGIES[arm].label + capped_batches.mark(run for run in results.runs if run.cell.arm == arm),
+        STRATEGIES[scaling].label + capped_batches.mark(run for run in results.runs if run.cell.scaling == scaling),
         tuple(n for n, _ in found),
         tuple(summary.median for _, summary in found),
         tuple(interval.low for interval in intervals),
@@ -88,7 +88,7 @@ def warmup(results: Results, folder: Path) -> Block:
     run = _warmup_run(results)
     if run is None:
         return Paragraph("Fig. 3 is left out: no run of the linear rule with warmup has left a history.")
-    course, epochs = _course(results, run), results.config.run.optim.warmup_epochs
+    course, epochs = _course(results, run), results.config.run.optim.scaling_warmup_epochs
     on = f"on {devices_text([run.cell.devices])}{capped_batches.mark([run])}, seed {run.cell.seed}"
     ending = "reached the target" if run.reached else f"ended as {run.outcome.replace('_', ' ')}"
     text = (
@@ -119,10 +119,10 @@ def _warmup_run(results: Results) -> Run | None:
     return (papers or missed or sorted(runs, key=lambda run: -run.cell.devices) or [None])[0]
 
 
-def losses(results: Results, arm: str, number: int, folder: Path) -> Block:
-    """Fig. 4 and 5: the losses of an arm by devices, of the first seed that has any."""
-    name, of = f"Fig. {number}", f"{STRATEGIES[arm].label[0].lower()}{STRATEGIES[arm].label[1:]}"
-    found = [run for n in results.counts for run in results.group(arm, n) if results.history(run)]
+def losses(results: Results, scaling: str, number: int, folder: Path) -> Block:
+    """Fig. 4 and 5: the losses of a strategy by devices, of the first seed that has any."""
+    name, of = f"Fig. {number}", f"{STRATEGIES[scaling].label[0].lower()}{STRATEGIES[scaling].label[1:]}"
+    found = [run for n in results.counts for run in results.group(scaling, n) if results.history(run)]
     if not found:
         return Paragraph(f"{name} is left out: no run of {of} has left a history.")
     seeds = [seed for seed in results.config.seeds if any(run.cell.seed == seed for run in found)]
@@ -139,7 +139,7 @@ def losses(results: Results, arm: str, number: int, folder: Path) -> Block:
         text = text.replace("against time", "against epochs")
     if len(runs) > 1 and len({run.path for run in runs}) == 1:
         text += " One optimisation path, computed once per seed: the curves differ in time only."
-    elif STRATEGIES[arm].grows(results.config.run.optim):
+    elif STRATEGIES[scaling].grows(results.config.run.optim):
         text += " The global batch grows with the devices, so an epoch has fewer steps."
     return Figure(name, _captioned(results, text, runs), *canvas.save_both(drawn, folder / f"figure_{number}"))
 

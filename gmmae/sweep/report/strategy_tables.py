@@ -38,41 +38,41 @@ def strong_efficiency(results: Results) -> Table | None:
     return Table("table_1", title, columns, tuple(rows), notes) if _any(rows, 1) else None
 
 
-def other_efficiencies(results: Results, arms: Sequence[str], name: str, title: str) -> Table | None:
-    """Table II, or the same for arms that the paper has not; None where none of the arms has times."""
+def other_efficiencies(results: Results, strategies: Sequence[str], name: str, title: str) -> Table | None:
+    """Table II, or the same for strategies that the paper has not; None where none of the strategies has times."""
     rows = []
     for n in results.counts:
         row = [str(n)]
-        for arm in arms:
-            found, runs = results.efficiency(arm, n), results.group(arm, n)
+        for scaling in strategies:
+            found, runs = results.efficiency(scaling, n), results.group(scaling, n)
             row.append(f"{tables.percent(found.percent)}{capped_batches.mark(runs)} ({reached(runs, '/')})" if found else NONE)
-            row += _paper_percent(results, arm, n)
+            row += _paper_percent(results, scaling, n)
         rows.append(tuple(row))
     columns = ["devices"]
-    for arm in arms:
-        columns += [f"{arm} (%)", *_paper_column(results, arm)]
-    notes = ("In parentheses: seeds that reached the target.", *_notes(results, arms))
-    shown = any(results.efficiency(arm, n) for arm in arms for n in results.counts)
+    for scaling in strategies:
+        columns += [f"{scaling} (%)", *_paper_column(results, scaling)]
+    notes = ("In parentheses: seeds that reached the target.", *_notes(results, strategies))
+    shown = any(results.efficiency(scaling, n) for scaling in strategies for n in results.counts)
     return Table(name, results.clock.titled(title), tuple(columns), tuple(rows), notes) if shown else None
 
 
 def endings(results: Results) -> Table | None:
-    """Table III: how the runs of each arm ended; None where nothing is computed."""
+    """Table III: how the runs of each strategy ended; None where nothing is computed."""
     rows = []
-    for arm in results.config.arms:
+    for scaling in results.config.scaling:
         for n in results.counts:
-            runs = results.group(arm, n)
+            runs = results.group(scaling, n)
             if not runs:
                 continue
             record = runs[0].record
             why = "; ".join(how for how, _ in misses(runs)) or NONE
             batch = (str(record.global_batch), f"{record.learning_rate:g}")
-            rows.append((arm, _devices(runs, n), *batch, reached(runs), epochs_text(runs), why))
-    columns = ("arm", "devices", "batch", "learning rate", "reached", "epochs", "misses")
+            rows.append((scaling, _devices(runs, n), *batch, reached(runs), epochs_text(runs), why))
+    columns = ("scaling", "devices", "batch", "learning rate", "reached", "epochs", "misses")
     notes = [
         "Epochs: to the target, median and range over seeds; a miss counts as infinite. Crashed and timed-out processes are "
         "not counted.",
-        outcomes.EXPLAINED.format(metric=results.config.run.stop.metric),
+        outcomes.EXPLAINED.format(metric=results.config.run.stop.monitor),
         *_shared(results),
         *capped_batches.notes(results.runs),
     ]
@@ -103,9 +103,9 @@ def clusters(by_cluster: Sequence[Results]) -> Table | None:
 def epoch_times(results: Results) -> Table | None:
     """Where an epoch's time goes, for strong and weak scaling; None without times."""
     rows = []
-    for arm in ("strong", "weak"):
+    for scaling in ("strong", "weak"):
         for n in results.counts:
-            known = [run for run in results.group(arm, n) if run.epoch is not None]
+            known = [run for run in results.group(scaling, n) if run.epoch is not None]
             if not known:
                 continue
             run = known[0]
@@ -114,8 +114,8 @@ def epoch_times(results: Results) -> Table | None:
             parts = (run.epoch.compute_s, reduce_s, run.epoch.validation_s, run.epoch.total_s)
             texts = (NONE if part is None else tables.seconds(part) for part in parts)
             steps = (str(run.record.steps_per_epoch), str(run.record.device_batch))
-            rows.append((arm, _devices(known, n), *steps, *texts))
-    columns = ("arm", "devices", "steps", "device batch", "compute (s)", "all-reduce (s)", "validation (s)", "epoch (s)")
+            rows.append((scaling, _devices(known, n), *steps, *texts))
+    columns = ("scaling", "devices", "steps", "device batch", "compute (s)", "all-reduce (s)", "validation (s)", "epoch (s)")
     notes = ("Compute: all training steps of an epoch; where measured, with the all-reduce in it. Of the first seed.",)
     title = results.clock.titled("Table V. What an epoch's time is spent on")
     notes += (*results.clock.notes, *_clipped(results, ["strong", "weak"]))
@@ -138,37 +138,37 @@ def step_times(results: Results) -> Table | None:
 
 
 def times_to_target(results: Results) -> Table | None:
-    """Median times of every arm, the numbers behind Fig. 2; None without times."""
+    """Median times of every strategy, the numbers behind Fig. 2; None without times."""
     rows = []
-    for arm in results.config.arms:
+    for scaling in results.config.scaling:
         for n in results.counts:
-            found, share = results.seconds(arm, n), results.efficiency(arm, n)
+            found, share = results.seconds(scaling, n), results.efficiency(scaling, n)
             if found:
                 times = (tables.seconds(found.median), _interval(found.interval, tables.seconds))
                 percents = _percents(share) if share else (NONE, NONE)
-                devices = _devices(results.group(arm, n), n)
-                rows.append((arm, devices, f"{found.reached} of {found.runs}", *times, *percents))
-    columns = ("arm", "devices", "reached", "time (s)", "interval (s)", "efficiency (%)", "interval (%)")
+                devices = _devices(results.group(scaling, n), n)
+                rows.append((scaling, devices, f"{found.reached} of {found.runs}", *times, *percents))
+    columns = ("scaling", "devices", "reached", "time (s)", "interval (s)", "efficiency (%)", "interval (%)")
     title = results.clock.titled("Table VII. Time to the target")
-    notes = (intervals_explained(results), *_shared(results), *_notes(results, results.config.arms))
+    notes = (intervals_explained(results), *_shared(results), *_notes(results, results.config.scaling))
     return Table("table_7", title, columns, tuple(rows), notes) if rows else None
 
 
 def paired(results: Results) -> Table | None:
     """Strong scaling against the others, seed by seed; None where they have no seeds in common."""
     rows = []
-    for arm, n, found in comparisons(results):
+    for scaling, n, found in comparisons(results):
         p_value = NONE if found.p_value is None else f"{found.p_value:.3g}"
         counts = (str(found.pairs), str(found.slower), str(found.faster), str(found.ties))
         ratios = (tables.ratio(found.ratio), _interval(found.interval, tables.ratio))
-        rows.append((arm, _devices(results.group(arm, n), n), *counts, *ratios, p_value))
+        rows.append((scaling, _devices(results.group(scaling, n), n), *counts, *ratios, p_value))
     columns = ("against", "devices", "seeds", "strong faster", "other faster", "ties", "ratio", "interval", "p")
     notes = (
         "Ratio: the other's time over strong scaling's, median over seeds; ∞: only the other missed the target. p: two-sided "
         "sign test, not corrected for the number of comparisons.",
         intervals_explained(results),
         *results.clock.notes,
-        *_clipped(results, results.config.arms),
+        *_clipped(results, results.config.scaling),
     )
     title = results.clock.titled("Table VIII. Strong scaling against the others, seed by seed")
     return Table("table_8", title, columns, tuple(rows), notes) if rows else None
@@ -176,7 +176,7 @@ def paired(results: Results) -> Table | None:
 
 def cells_csv(results: Results) -> str:
     """One row for each computed cell, failed processes included; empty where there is no value."""
-    columns = ("arm", "devices", "seed", "mode", "outcome", "epochs", "wanted_batch", "global_batch", "device_batch")
+    columns = ("scaling", "devices", "seed", "mode", "outcome", "epochs", "wanted_batch", "global_batch", "device_batch")
     columns += ("learning_rate",)
     clocks, provenance = ("train_s", "eval_s"), ("machine", "git_commit")
     losses = ("final_train_loss", "final_val_loss", "best_val_loss", "best_epoch")
@@ -207,15 +207,15 @@ def cells_csv(results: Results) -> str:
 
 def _shared(results: Results) -> tuple[str, ...]:
     """Where the strong cells are one run by construction."""
-    return (SHARED,) if results.config.mode == "virtual" and "strong" in results.config.arms else ()
+    return (SHARED,) if results.config.mode == "virtual" and "strong" in results.config.scaling else ()
 
 
-def _notes(results: Results, arms: Sequence[str]) -> tuple[str, ...]:
-    return (EXPLAINED, *superlinear.notes(results, arms), *results.clock.notes, *_clipped(results, arms))
+def _notes(results: Results, scaling: Sequence[str]) -> tuple[str, ...]:
+    return (EXPLAINED, *superlinear.notes(results, scaling), *results.clock.notes, *_clipped(results, scaling))
 
 
-def _clipped(results: Results, arms: Sequence[str]) -> tuple[str, ...]:
-    return capped_batches.notes(run for run in results.runs if run.cell.arm in arms)
+def _clipped(results: Results, scaling: Sequence[str]) -> tuple[str, ...]:
+    return capped_batches.notes(run for run in results.runs if run.cell.scaling in scaling)
 
 
 def _devices(runs: Sequence[Run], count: int) -> str:
@@ -234,13 +234,13 @@ def _interval(interval: Interval | None, number: Callable[[float], str]) -> str:
     return tables.interval_text(None if interval and math.isinf(interval.low) else interval, number)
 
 
-def _paper_column(results: Results, arm: str) -> list[str]:
-    return ["paper (%)"] if arm in results.paper else []
+def _paper_column(results: Results, scaling: str) -> list[str]:
+    return ["paper (%)"] if scaling in results.paper else []
 
 
-def _paper_percent(results: Results, arm: str, devices: int) -> list[str]:
+def _paper_percent(results: Results, scaling: str, devices: int) -> list[str]:
     """The cells of `_paper_column` in a row."""
-    table = results.paper.get(arm)
+    table = results.paper.get(scaling)
     return [] if table is None else [tables.percent(table[devices]) if devices in table else NONE]
 
 

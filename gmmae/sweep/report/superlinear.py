@@ -14,40 +14,40 @@ from gmmae.sweep.report.outcomes import devices_text, listed
 from gmmae.sweep.report.results import Results
 
 
-def speed_up(results: Results, arm: str, devices: int) -> float:
+def speed_up(results: Results, scaling: str, devices: int) -> float:
     """Returns how many times as short a projected epoch is on n devices as on one; NaN where one of them is not projected."""
-    first, nth = (next((run.epoch for run in results.group(arm, n) if run.epoch), None) for n in (1, devices))
+    first, nth = (next((run.epoch for run in results.group(scaling, n) if run.epoch), None) for n in (1, devices))
     if results.clock.kind != "projected" or first is None or nth is None:
         return math.nan
     return first.total_s / nth.total_s
 
 
-def artefacts(results: Results, arm: str) -> list[int]:
-    """Returns the numbers of devices n on which an epoch of an arm is shown to be more than n times as short."""
-    return [n for n in results.counts if float(tables.ratio(speed_up(results, arm, n))) > n]
+def artefacts(results: Results, scaling: str) -> list[int]:
+    """Returns the numbers of devices n on which an epoch of a strategy is shown to be more than n times as short."""
+    return [n for n in results.counts if float(tables.ratio(speed_up(results, scaling, n))) > n]
 
 
-def headline(results: Results, arm: str, devices: int) -> str:
-    """Returns the sentence on an arm's speed-up where it is an artefact, with a space before it; otherwise nothing."""
-    if devices not in artefacts(results, arm):
+def headline(results: Results, scaling: str, devices: int) -> str:
+    """Returns the sentence on a strategy's speed-up where it is an artefact, with a space before it; otherwise nothing."""
+    if devices not in artefacts(results, scaling):
         return ""
-    found = tables.ratio(speed_up(results, arm, devices))
+    found = tables.ratio(speed_up(results, scaling, devices))
     return f" **An epoch is projected to be {found} times as short on {devices_text([devices])}. {_why(results, devices)}"
 
 
-def notes(results: Results, arms: Iterable[str]) -> tuple[str, ...]:
-    """Returns what efficiencies above 100 % mean where some arm has them in projected epochs."""
-    found = any(artefacts(results, arm) for arm in arms)
+def notes(results: Results, strategies: Iterable[str]) -> tuple[str, ...]:
+    """Returns what efficiencies above 100 % mean where some strategy has them in projected epochs."""
+    found = any(artefacts(results, scaling) for scaling in strategies)
     return (f"**Above 100 %: {_why(results)}",) if found else ()
 
 
 def items(results: Results) -> list[str]:
-    """Returns the item of the verdict that names all arms and numbers of devices with such an epoch, or none."""
+    """Returns the item of the verdict that names all strategies and numbers of devices with such an epoch, or none."""
     parts = []
-    for arm in results.config.arms:
-        if counts := artefacts(results, arm):
-            ratios = listed(tables.ratio(speed_up(results, arm, n)) for n in counts)
-            parts.append(f"{STRATEGIES[arm].label} on {devices_text(counts)} ({ratios} times)")
+    for scaling in results.config.scaling:
+        if counts := artefacts(results, scaling):
+            ratios = listed(tables.ratio(speed_up(results, scaling, n)) for n in counts)
+            parts.append(f"{STRATEGIES[scaling].label} on {devices_text(counts)} ({ratios} times)")
     return [f"**Epochs more than n times as short on n devices**: {'; '.join(parts)}. **{_why(results)}"] if parts else []
 
 

@@ -18,15 +18,15 @@ PROJECTED_RESULTS = {"result/projected_time_to_target_s": "time_to_target_s"} | 
 }
 NO_RESULT_TIMES = {tag: name for tag, name in RESULTS.items() if name != "time_to_target_s"}
 COMPARED = "compare"
-"""The folder of what is charted for comparison, and the category of its tags. Colours go by run, so each arm is a run there."""
+"""The folder of what is charted for comparison, and the category of its tags. Colours go by run, so each strategy is a run there."""
 
 
 def write(results: Results) -> Path | None:
-    """Writes `tb/<arm>/n<NN>/seed<S>` for each run that has a history; returns `tb`, or None where there is none.
+    """Writes `tb/<strategy>/n<NN>/seed<S>` for each run that has a history; returns `tb`, or None where there is none.
 
     Numbers of devices have leading zeros, because TensorBoard sorts by letters. Its axis "Relative" shows the time to a loss,
     from the end of the first epoch on; where that is projected, the names of tags and runs say so. `tb/compare` is what the tab
-    Custom Scalars shows: for each number of devices the arms side by side, there with the first epoch.
+    Custom Scalars shows: for each number of devices the strategies side by side, there with the first epoch.
 
     Raises:
       InputError: the folder cannot be written, or a history cannot be read.
@@ -38,7 +38,7 @@ def write(results: Results) -> Path | None:
     with whole_folder(results.folder.tensorboard, "FOLDER", ANYTHING, waits=True) as folder:
         for run, history in found:
             seed = f"seed{run.cell.seed}" + ("_projected" if results.clock.kind == "projected" else "")
-            _write_run(results, run, history, folder / run.cell.arm / f"n{run.cell.devices:0{digits}}" / seed)
+            _write_run(results, run, history, folder / run.cell.scaling / f"n{run.cell.devices:0{digits}}" / seed)
         if results.clock.kind != "unknown":
             _write_charts(results, folder / COMPARED, digits)
     return results.folder.tensorboard
@@ -59,7 +59,7 @@ def _write_run(results: Results, run: Run, history: list[Epoch], folder: Path) -
 def _parameters(results: Results, run: Run) -> dict[str, Any]:
     record = run.record
     return {
-        "arm": run.cell.arm,
+        "scaling": run.cell.scaling,
         "devices": run.cell.devices,
         "seed": run.cell.seed,
         "global_batch": record.global_batch,
@@ -71,26 +71,26 @@ def _parameters(results: Results, run: Run) -> dict[str, Any]:
 
 
 def _write_charts(results: Results, folder: Path, digits: int) -> None:
-    """The tab Custom Scalars: a chart for each number of devices, with a line for each arm and one for the target."""
+    """The tab Custom Scalars: a chart for each number of devices, with a line for each strategy and one for the target."""
     stop, ending = results.config.run.stop, "_projected" if results.clock.kind == "projected" else ""
-    tags = {n: f"{COMPARED}/n{n:0{digits}}_{stop.metric}" for n in results.counts}
+    tags = {n: f"{COMPARED}/n{n:0{digits}}_{stop.monitor}" for n in results.counts}
     lines: dict[str, dict[str, list[Point]]] = {}
     ends: dict[int, float] = {}
-    for arm in results.config.arms:
+    for scaling in results.config.scaling:
         for n in results.counts:
-            if run := _middle(results, arm, n):
+            if run := _middle(results, scaling, n):
                 history = results.history(run)
-                points = [Point(results.elapsed_s(run, row), row.value(stop.metric)) for row in history]
+                points = [Point(results.elapsed_s(run, row), row.value(stop.monitor)) for row in history]
                 # The axis "Relative" counts from a line's first event, and there is no loss before the first epoch.
-                lines.setdefault(f"{arm}{ending}", {})[tags[n]] = [Point(0.0, math.nan), *points]
+                lines.setdefault(f"{scaling}{ending}", {})[tags[n]] = [Point(0.0, math.nan), *points]
                 ends[n] = max(ends.get(n, 0.0), points[-1].time_s)
     ends_of_target = ends if stop.target else {}  # 0: there is none
     lines["target"] = {tags[n]: [Point(0.0, stop.target), Point(end_s, stop.target)] for n, end_s in ends_of_target.items()}
     charts = {devices_text([n]): tags[n] for n in results.counts if n in ends}
-    write_charts(folder, results.clock.titled(f"Validation {stop.metric}"), charts, lines)
+    write_charts(folder, results.clock.titled(f"Validation {stop.monitor}"), charts, lines)
 
 
-def _middle(results: Results, arm: str, devices: int) -> Run | None:
+def _middle(results: Results, scaling: str, devices: int) -> Run | None:
     """The run of the median time, of an even number the slower one, among those with a history; a miss is the slowest."""
-    runs = [run for run in results.group(arm, devices) if results.history(run)]
+    runs = [run for run in results.group(scaling, devices) if results.history(run)]
     return sorted(runs, key=lambda run: run.time_s)[len(runs) // 2] if runs else None

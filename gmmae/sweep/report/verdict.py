@@ -21,12 +21,12 @@ def verdict(results: Results) -> list[Block]:
     """The blocks at the top of a report."""
     blocks: list[Block] = []
     if results.runs:
-        arms = [arm for arm in results.config.arms if any(results.group(arm, n) for n in results.counts)]
-        items = [_arm(results, arm) for arm in arms] + _fastest(results)
+        strategies = [scaling for scaling in results.config.scaling if any(results.group(scaling, n) for n in results.counts)]
+        items = [_arm(results, scaling) for scaling in strategies] + _fastest(results)
         items += superlinear.items(results) + _against(results) + _paper(results)
         blocks.append(Bullets(tuple(items)))
         if any(not run.reached for run in results.runs):
-            blocks.append(Paragraph(EXPLAINED.format(metric=results.config.run.stop.metric)))
+            blocks.append(Paragraph(EXPLAINED.format(metric=results.config.run.stop.monitor)))
         blocks += _clipped(results)
         blocks.append(Paragraph(_caution(results)))
     else:
@@ -39,11 +39,11 @@ def verdict(results: Results) -> list[Block]:
     return blocks
 
 
-def _arm(results: Results, arm: str) -> str:
+def _arm(results: Results, scaling: str) -> str:
     counts: dict[tuple[int, int], list[int]] = {}
     missing = []
     for n in results.counts:
-        runs = results.group(arm, n)
+        runs = results.group(scaling, n)
         if runs:
             counts.setdefault((sum(run.reached for run in runs), len(runs)), []).append(n)
         else:
@@ -52,17 +52,17 @@ def _arm(results: Results, arm: str) -> str:
     told = [f"{first[0]} reached the target {first[1]}", *map(" ".join, others)]
     told += [
         f"{how[0].upper()}{how[1:]} on {devices_text(sorted({run.cell.devices for run in runs}))}"
-        for how, runs in misses([run for n in results.counts for run in results.group(arm, n)])
+        for how, runs in misses([run for n in results.counts for run in results.group(scaling, n)])
     ]
     told += [f"Nothing computed on {devices_text(missing)}"] if missing else []
-    return f"**{STRATEGIES[arm].label}**: {'. '.join(told)}."
+    return f"**{STRATEGIES[scaling].label}**: {'. '.join(told)}."
 
 
 def _clipped(results: Results) -> list[Block]:
     parts = []
-    for arm in results.config.arms:
-        counts = [n for n in results.counts if capped_batches.mark(results.group(arm, n))]
-        parts += [f"{STRATEGIES[arm].label} on {devices_text(counts)}"] if counts else []
+    for scaling in results.config.scaling:
+        counts = [n for n in results.counts if capped_batches.mark(results.group(scaling, n))]
+        parts += [f"{STRATEGIES[scaling].label} on {devices_text(counts)}"] if counts else []
     return (
         [Paragraph(f"**Clipped batches**: {'; '.join(parts)}. {' '.join(capped_batches.notes(results.runs))}")] if parts else []
     )
@@ -73,15 +73,15 @@ def _fastest(results: Results) -> list[str]:
         return ["**Fastest**: unknown, since there are no times on these devices."]
     winners: dict[str, list[int]] = {}
     for n in results.counts:
-        summaries = {arm: results.seconds(arm, n) for arm in results.config.arms}
-        medians = {arm: found.median for arm, found in summaries.items() if found}
-        finite = {arm: time for arm, time in medians.items() if math.isfinite(time)}
+        summaries = {scaling: results.seconds(scaling, n) for scaling in results.config.scaling}
+        medians = {scaling: found.median for scaling, found in summaries.items() if found}
+        finite = {scaling: time for scaling, time in medians.items() if math.isfinite(time)}
         if len(medians) < 2:
             continue
-        first = [arm for arm, time in finite.items() if time == min(finite.values())]
-        winner = "no arm, since no median run reached the target" if not first else "all arms alike"
+        first = [scaling for scaling, time in finite.items() if time == min(finite.values())]
+        winner = "no strategy, since no median run reached the target" if not first else "all strategies alike"
         if first and len(first) < len(medians):
-            winner = listed(STRATEGIES[arm].label for arm in first)
+            winner = listed(STRATEGIES[scaling].label for scaling in first)
         winners.setdefault(winner, []).append(n)
     parts = [f"{winner} on {devices_text(ns)}" for winner, ns in winners.items()]
     clock = f" ({results.clock.short})" if results.clock.short else ""
@@ -89,26 +89,26 @@ def _fastest(results: Results) -> list[str]:
 
 
 def comparisons(results: Results) -> Iterable[tuple[str, int, Comparison]]:
-    """Each other arm against strong scaling on each number of devices above one, where they have seeds in common.
+    """Each other strategy against strong scaling on each number of devices above one, where they have seeds in common.
 
-    The comparison's base is strong scaling: its ratio is the other arm's time over strong scaling's.
+    The comparison's base is strong scaling: its ratio is the other strategy's time over strong scaling's.
     """
     if results.clock.kind == "unknown":
         return
-    for arm in results.config.arms:
+    for scaling in results.config.scaling:
         for n in results.counts:
-            base, other = results.times("strong", n), results.times(arm, n)
-            if arm != "strong" and n > 1 and base.keys() & other.keys():
-                yield arm, n, efficiency.paired(base, other)
+            base, other = results.times("strong", n), results.times(scaling, n)
+            if scaling != "strong" and n > 1 and base.keys() & other.keys():
+                yield scaling, n, efficiency.paired(base, other)
 
 
 def _against(results: Results) -> list[str]:
     items = []
     found = list(comparisons(results))
-    for arm in dict.fromkeys(arm for arm, _, _ in found):
+    for scaling in dict.fromkeys(scaling for scaling, _, _ in found):
         wins: dict[tuple[int, int], list[int]] = {}
         ratios, convincing = [], []
-        for _, n, one in (entry for entry in found if entry[0] == arm):
+        for _, n, one in (entry for entry in found if entry[0] == scaling):
             wins.setdefault((one.slower, one.pairs), []).append(n)
             ratios.append(f"{tables.ratio(one.ratio)} on {n}")
             if one.p_value is not None and one.p_value < CONVINCING:
@@ -116,7 +116,7 @@ def _against(results: Results) -> list[str]:
         told = [f"faster in {k} of {seeds_text(m)} on {devices_text(ns)}" for (k, m), ns in wins.items()]
         where = f"on {devices_text(convincing)}" if convincing else "nowhere"
         items.append(
-            f"**Strong scaling against {STRATEGIES[arm].label}**: {', '.join(told)}. The other's time over its own: "
+            f"**Strong scaling against {STRATEGIES[scaling].label}**: {', '.join(told)}. The other's time over its own: "
             f"{', '.join(ratios)}. Significant (sign test, p < {CONVINCING:g}): {where}."
         )
     return items
@@ -124,29 +124,27 @@ def _against(results: Results) -> list[str]:
 
 def _paper(results: Results) -> list[str]:
     agree, differing, lines, paper = 0, [], [], results.paper
-    for arm in (arm for arm in results.config.arms if arm in paper):
+    for scaling in (scaling for scaling in results.config.scaling if scaling in paper):
         gaps = {}
-        for n in (n for n in results.counts if n > 1 and n in paper[arm]):
-            runs = results.group(arm, n)
+        for n in (n for n in results.counts if n > 1 and n in paper[scaling]):
+            runs = results.group(scaling, n)
             if not runs:
                 continue
-            here, there = sum(run.reached for run in runs), paper[arm][n]
+            here, there = sum(run.reached for run in runs), paper[scaling][n]
             if (2 * here > len(runs)) == math.isfinite(there):
                 agree += 1
             else:
                 theirs = "the paper's run did" if math.isfinite(there) else "the paper's run did not"
-                differing.append(f"{STRATEGIES[arm].label} on {n} (reached by {here} of {seeds_text(len(runs))}; {theirs})")
-            ours = results.efficiency(arm, n)
+                differing.append(f"{STRATEGIES[scaling].label} on {n} (reached by {here} of {seeds_text(len(runs))}; {theirs})")
+            ours = results.efficiency(scaling, n)
             if ours and math.isfinite(ours.percent) and math.isfinite(there):
                 gaps[n] = (ours.percent, there)
         if gaps:
-            lines.append(_gap(STRATEGIES[arm].label, gaps))
+            lines.append(_gap(STRATEGIES[scaling].label, gaps))
     total = agree + len(differing)
     if not total:
         return []
-    text = (
-        f"**The paper**: {agree} of {total} pairs of an arm and more than one device agree with its Tables I and II on whether "
-    )
+    text = f"**The paper**: {agree} of {total} pairs of a strategy and more than one device agree with its Tables I and II on whether "
     text += "the target was reached. Here that means by more than half of the seeds."
     text += f" Other than there: {'; '.join(differing)}." if differing else ""
     return [text, *lines, _setting(results)]
@@ -174,7 +172,7 @@ def _setting(results: Results) -> str:
 
 
 def _caution(results: Results) -> str:
-    seeds = max(len(results.group(arm, n)) for arm in results.config.arms for n in results.counts)
+    seeds = max(len(results.group(scaling, n)) for scaling in results.config.scaling for n in results.counts)
     if seeds == 1:
         return "**Caution**: one seed is an example, not a comparison."
     if seeds < LEAST_SEEDS:

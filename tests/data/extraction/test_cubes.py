@@ -24,7 +24,7 @@ def config(tmp_path):
         source="cubes",
         root=str(tmp_path / "cubes"),
         cache=str(tmp_path / "cache"),
-        edge="20mm",
+        crop="20mm",
         workers=1,
         scan_time_limit_s=0.0,
     )
@@ -223,7 +223,7 @@ def test_an_unknown_diameter_is_said(config, folder, write_csv):
     np.save(folder / "a.npy", np.zeros((20, 20, 20), np.int16))
     write_csv(folder / "nodules.csv", [("a.npy",)], ("file",))
     with pytest.raises(
-        DataError, match=r"data.edge = 2x needs a column diameter_mm; there is none: give data.edge in mm, or whole"
+        DataError, match=r"data.crop = 2x needs a column diameter_mm; there is none: give data.crop in mm, or whole"
     ):
         prepare(dataclasses.replace(config, edge="2x"), QUIET.append)
 
@@ -371,7 +371,7 @@ def test_the_adrenal_glands(shared_data, tmp_path):
         source="cubes",
         root=str(tmp_path / "some.npz"),
         cache=str(tmp_path),
-        edge="whole",
+        crop="whole",
         window=(0.0, 255.0),
         workers=1,
         scan_time_limit_s=0.0,
@@ -408,7 +408,9 @@ def test_the_real_nodules(shared_data, tmp_path):
         (root / name).symlink_to(shared_data / "luna16_nodules" / name)
     lines = (shared_data / "luna16_nodules" / "nodules.csv").read_text().splitlines(True)
     (root / "nodules.csv").write_text("".join([lines[0], *lines[1::12]]))
-    config = DataConfig(source="cubes", root=str(root), cache=str(tmp_path), fill="replicate", workers=1, scan_time_limit_s=0.0)
+    config = DataConfig(
+        source="cubes", root=str(root), cache=str(tmp_path), padding="replicate", workers=1, scan_time_limit_s=0.0
+    )
     prepared = prepare(config, QUIET.append)
     nodules, _ = load_prepared(prepared)
     assert len(nodules.values) == len(lines[1::12])

@@ -173,7 +173,7 @@ def test_the_edge(edge, wanted):
 
 
 def test_a_multiple_of_an_unknown_diameter_is_refused():
-    with pytest.raises(DataError, match=r"data.edge = 1.5x needs a column diameter_mm"):
+    with pytest.raises(DataError, match=r"data.crop = 1.5x needs a column diameter_mm"):
         edge_mm("1.5x", None, image_volume(sitk.Image(4, 4, 4, sitk.sitkInt16)), CUBE)
 
 

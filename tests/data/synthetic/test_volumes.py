@@ -105,7 +105,7 @@ def test_there_is_something_to_learn(nodules):
     ("arguments", "message"),
     [
         ({"samples": 0}, "data.samples must be at least 1 for synthetic nodules; got 0"),
-        ({"shape": (16, 3, 16)}, "data.size must be at least 4 for synthetic nodules; got 3"),
+        ({"shape": (16, 3, 16)}, "data.shape must be at least 4 for synthetic nodules; got 3"),
         ({"seed": -1}, "data.seed must be at least 0 for synthetic nodules; got -1"),
     ],
 )

@@ -54,7 +54,7 @@ def test_what_is_configured_is_asked_for():
 
 
 def test_an_extra_option_goes_before_ours_and_an_empty_one_takes_it_away():
-    slurm = SlurmConfig(devices_per_node=2, extra=("exclusive=user", "gpus-per-node=", "nodes=3"))
+    slurm = SlurmConfig(devices_per_node=2, additional_parameters=("exclusive=user", "gpus-per-node=", "nodes=3"))
     found = options(slurm, 4, timed=True)
     assert (found["exclusive"], found["nodes"]) == ("user", "3")
     assert "gpus-per-node" not in found

@@ -10,7 +10,7 @@ from gmmae.sweep.report.answer import answer
 from tests import sweeps
 from tests.sweeps import FLAT, GRID, PASSES, STEPS
 
-TWO = replace(GRID, arms=("strong", "weak"), devices=(1, 2))
+TWO = replace(GRID, scaling=("strong", "weak"), devices=(1, 2))
 
 
 def said(config, root, cluster: Cluster | None = FLAT):
@@ -24,11 +24,11 @@ def timed(tmp_path):
 
 
 def test_arms_that_tie_on_one_device_win_together_where_more_devices_do_not_pay(timed):
-    # 100 s on one device, where all arms are one; 218 s of strong scaling and 520 s of weak scaling on two.
+    # 100 s on one device, where all strategies are one; 218 s of strong scaling and 520 s of weak scaling on two.
     told = said(sweeps.small(timed), timed)
     labels = "Strong scaling, Weak scaling, Linear rule + warmup and Linear rule"
     assert told.startswith(f"**Fastest: {labels} on 1 device, 100 s to the target** (the median of 3 seeds")
-    assert told.endswith("; projected to Flat, not measured there); no arm was faster on more devices.")
+    assert told.endswith("; projected to Flat, not measured there); no strategy was faster on more devices.")
 
 
 def test_without_a_target_no_arm_is_the_fastest(timed):
@@ -76,9 +76,9 @@ def test_a_winner_that_missed_in_one_seed_says_so(timed):
         "**Fastest: Weak scaling on 2 devices, 520 s to the target** (the median of 3 seeds, interval 520 to "
     )
     assert "of which 2 reached it; projected to Flat" in told
-    assert told.endswith("; no other arm is computed yet.")
+    assert told.endswith("; no other strategy is computed yet.")
     sweeps.add(TWO, timed, Cell("strong", 1, 0), "max_epochs", 9, 0.01)
-    assert said(TWO, timed).endswith("; no other arm's median run reached it.")
+    assert said(TWO, timed).endswith("; no other strategy's median run reached it.")
 
 
 def test_seeds_that_two_arms_do_not_share_are_no_comparison(timed):
@@ -91,19 +91,19 @@ def test_nothing_is_claimed_where_medians_missed_or_nothing_ran(timed):
     assert said(TWO, timed) == "No cell is computed yet."
     sweeps.add(TWO, timed, Cell("strong", 1, 0), "max_epochs", 9, 0.01)
     assert said(TWO, timed) == (
-        "**No arm's median run reached the target** validation loss of 0.0016384 on 1 device, "
+        "**No strategy's median run reached the target** validation loss of 0.0016384 on 1 device, "
         "and a miss counts as an infinite time."
     )
     assert said(TWO, timed, None).startswith(
-        "**Which arm is the fastest is unknown**, since times cannot be projected (no cluster"
+        "**Which strategy is the fastest is unknown**, since times cannot be projected (no cluster"
     )
 
 
 def test_measured_times_are_called_so_and_oversubscribed_ones_no_measure(tmp_path):
-    config = replace(TWO, mode="measured", arms=("strong",))
+    config = replace(TWO, mode="measured", scaling=("strong",))
     sweeps.reach(config, tmp_path / "a", Cell("strong", 2, 0), 10)
     assert said(config, tmp_path / "a", None) == (
-        "**Fastest: Strong scaling on 2 devices, 25.0 s to the target** (one seed; measured); there is no other arm."
+        "**Fastest: Strong scaling on 2 devices, 25.0 s to the target** (one seed; measured); there is no other strategy."
     )
     sweeps.add(config, tmp_path / "b", Cell("strong", 2, 0), "target_reached", 10, oversubscribed=True)
     assert "measured, but oversubscribed: n virtual devices share this machine's cores; no measure" in said(

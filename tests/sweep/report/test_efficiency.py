@@ -62,12 +62,12 @@ TIMES = {
 }
 
 
-@pytest.mark.parametrize("arm", TIMES)
-def test_the_papers_tables_from_times_worked_by_hand(arm):
-    table = PAPER_TABLE_I if arm == "strong" else PAPER_TABLE_II[arm]
+@pytest.mark.parametrize("scaling", TIMES)
+def test_the_papers_tables_from_times_worked_by_hand(scaling):
+    table = PAPER_TABLE_I if scaling == "strong" else PAPER_TABLE_II[scaling]
     base = over_three_seeds(10_000)
     found = {1: time_to_loss(base, base, 1).percent}
-    for devices, seconds in zip((2, 4, 8, 16, 32), TIMES[arm], strict=True):
+    for devices, seconds in zip((2, 4, 8, 16, 32), TIMES[scaling], strict=True):
         found[devices] = time_to_loss(base, over_three_seeds(seconds), devices).percent
     assert found == pytest.approx(table, abs=0.0015, nan_ok=True)
 

@@ -52,7 +52,7 @@ def test_a_half_finished_sweep_without_step_times_is_told_as_far_as_it_is(tmp_pa
     sweeps.reach(ONE_SEED, tmp_path, Cell("strong", 1, 0), 3)
     text = written(ONE_SEED, tmp_path)
     assert "**1 of 12 cells are computed.** The rest is missing from what follows." in text
-    assert "**Which arm is the fastest is unknown**, since times cannot be projected (step times" in text
+    assert "**Which strategy is the fastest is unknown**, since times cannot be projected (step times" in text
     assert "Times cannot be projected (step times have not been measured yet)" in text
     assert "Fig. 3 is left out" in text
     assert "<h2>Tables</h2>" not in text  # there is none

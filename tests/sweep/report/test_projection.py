@@ -14,12 +14,12 @@ def timings(tmp_path):
     return sweeps.add_step_times(tmp_path, 1, STEPS, PASSES)
 
 
-def record(arm, devices):
-    return sweeps.run_record(GRID, Cell(arm, devices, 0), "target_reached", 10, 0.001)
+def record(scaling, devices):
+    return sweeps.run_record(GRID, Cell(scaling, devices, 0), "target_reached", 10, 0.001)
 
 
 @pytest.mark.parametrize(
-    ("arm", "devices", "expected"),
+    ("scaling", "devices", "expected"),
     [  # see sweeps.small
         ("strong", 1, EpochTime(8.0, 0.0, 2.0)),
         ("strong", 2, EpochTime(4.8, 16.0, 1.0)),
@@ -27,8 +27,8 @@ def record(arm, devices):
         ("weak", 4, EpochTime(2.0, 6.0, 0.5)),
     ],
 )
-def test_an_epoch_is_its_steps_with_their_all_reduce_and_a_validation(timings, arm, devices, expected):
-    assert Projection(FLAT, timings, 4).epoch(record(arm, devices)) == pytest.approx(expected)
+def test_an_epoch_is_its_steps_with_their_all_reduce_and_a_validation(timings, scaling, devices, expected):
+    assert Projection(FLAT, timings, 4).epoch(record(scaling, devices)) == pytest.approx(expected)
 
 
 def test_a_faster_device_speeds_up_all_computation_and_no_communication(timings):

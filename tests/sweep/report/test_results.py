@@ -87,7 +87,7 @@ def test_measured_times_are_the_runs_own(tmp_path):
 
 
 def test_oversubscribed_devices_are_told(tmp_path):
-    config = replace(GRID, mode="measured", arms=("strong",), seeds=(0,), devices=(1, 2))
+    config = replace(GRID, mode="measured", scaling=("strong",), seeds=(0,), devices=(1, 2))
     sweeps.reach(config, tmp_path, Cell("strong", 1, 0), 10)
     assert results.read(config, tmp_path, None).clock.short == ""
     sweeps.add(config, tmp_path, Cell("strong", 2, 0), "target_reached", 10, oversubscribed=True)

@@ -108,7 +108,7 @@ def test_without_times_curves_are_drawn_against_epochs(drawn, tmp_path):
 def test_what_is_not_there_is_left_out_with_a_sentence(tmp_path):
     nothing = results.read(GRID, tmp_path, FLAT)
     for make, sentence in (
-        (strategy_figures.samples, "no run of the arm strong has left snapshots"),
+        (strategy_figures.samples, "no run of the strategy strong has left snapshots"),
         (strategy_figures.warmup, "no run of the linear rule with warmup has left a history"),
         (lambda found, folder: strategy_figures.losses(found, "weak", 5, folder), "no run of weak scaling has left a history"),
     ):
@@ -143,11 +143,11 @@ def caption_of(block) -> str:
 
 def test_figures_mark_the_cells_whose_batch_is_clipped_and_explain_the_mark(tmp_path, drawn):
     """Of 512 samples 32 devices ask for 1024."""
-    config = replace(GRID, arms=("strong", "weak", "linear-warmup"), devices=(1, 32), seeds=(0,))
+    config = replace(GRID, scaling=("strong", "weak", "linear-warmup"), devices=(1, 32), seeds=(0,))
     sweeps.add_step_times(tmp_path, 1, {1: 0.1, 16: 0.3, 32: 0.5}, {8: 0.1, 256: 2.0})
-    for arm in config.arms:
+    for scaling in config.scaling:
         for n in config.devices:
-            sweeps.reach(config, tmp_path, Cell(arm, n, 0), 20)
+            sweeps.reach(config, tmp_path, Cell(scaling, n, 0), 20)
     found = results.read(config, tmp_path, FLAT)
     explained = "† Batch clipped to the 512 training samples; where the rate follows the batch, k = 512 / 32 = 16."
 

@@ -55,7 +55,7 @@ def test_table_2_has_nan_where_the_median_run_missed(projected):
 
 
 def test_arms_and_devices_that_the_paper_has_not_have_no_column_and_a_dash(tmp_path):
-    config = replace(GRID, arms=("strong", "sqrt"), devices=(1, 3), seeds=(0,))
+    config = replace(GRID, scaling=("strong", "sqrt"), devices=(1, 3), seeds=(0,))
     sweeps.add_step_times(tmp_path, 1, STEPS, PASSES)
     for cell in (Cell("strong", 1, 0), Cell("strong", 3, 0), Cell("sqrt", 1, 0)):
         sweeps.reach(config, tmp_path, cell, 10)
@@ -100,19 +100,19 @@ def test_strong_cells_that_are_one_run_are_called_so(projected, tmp_path):
     ],
 )
 def test_an_interval_is_called_what_its_seeds_make_it(tmp_path, seeds, expected):
-    config = replace(GRID, arms=("strong", "weak"), devices=(1, 2), seeds=tuple(range(seeds)))
+    config = replace(GRID, scaling=("strong", "weak"), devices=(1, 2), seeds=tuple(range(seeds)))
     sweeps.add_step_times(tmp_path, 1, STEPS, PASSES)
     for seed in config.seeds:
-        for arm in config.arms:
+        for scaling in config.scaling:
             for n in config.devices:
-                sweeps.reach(config, tmp_path, Cell(arm, n, seed), 10 + seed)
+                sweeps.reach(config, tmp_path, Cell(scaling, n, seed), 10 + seed)
     found = results.read(config, tmp_path, FLAT)
     for made in (strategy_tables.strong_efficiency, strategy_tables.times_to_target, strategy_tables.paired):
         assert any(expected in note for note in there(made(found)).notes)
 
 
 def test_a_batch_cut_to_the_training_set_is_told(tmp_path):
-    config = replace(GRID, arms=("weak",), devices=(32,), seeds=(0, 1))
+    config = replace(GRID, scaling=("weak",), devices=(32,), seeds=(0, 1))
     for seed, epochs in ((0, 10), (1, 20)):
         sweeps.reach(config, tmp_path, Cell("weak", 32, seed), epochs)
     table = there(strategy_tables.endings(results.read(config, tmp_path, None)))
@@ -125,7 +125,7 @@ CLIPPED = "† Batch clipped to the 512 training samples; where the rate follows
 
 def test_every_table_marks_the_cells_whose_batch_is_clipped_and_no_other(tmp_path):
     """Of 512 samples weak gets what it asks for on 16 devices, and half of it on 32."""
-    config = replace(GRID, arms=("strong", "weak"), devices=(1, 16, 32), seeds=(0,))
+    config = replace(GRID, scaling=("strong", "weak"), devices=(1, 16, 32), seeds=(0,))
     sweeps.add_step_times(tmp_path, 1, {1: 0.1, 2: 0.1, 16: 0.3, 32: 0.5}, {8: 0.1, 16: 0.2, 256: 2.0})
     for n in config.devices:
         sweeps.reach(config, tmp_path, Cell("strong", n, 0), 10)
@@ -146,8 +146,8 @@ def test_every_table_marks_the_cells_whose_batch_is_clipped_and_no_other(tmp_pat
         assert r"32\dag{}" in tables.latex(table)
         assert "32†" in tables.csv_text(table)
     rows = list(csv.DictReader(io.StringIO(strategy_tables.cells_csv(found))))
-    assert [row["wanted_batch"] for row in rows if row["arm"] == "weak"] == ["32", "512", "1024"]
-    assert [row["global_batch"] for row in rows if row["arm"] == "weak"] == ["32", "512", "512"]
+    assert [row["wanted_batch"] for row in rows if row["scaling"] == "weak"] == ["32", "512", "1024"]
+    assert [row["global_batch"] for row in rows if row["scaling"] == "weak"] == ["32", "512", "512"]
 
 
 def test_table_4_compares_clusters_that_can_be_projected_to(projected, tmp_path):
@@ -189,7 +189,7 @@ def test_without_times_the_tables_of_times_are_left_out(tmp_path):
 def test_cells_csv_has_a_row_for_each_computed_cell(projected):
     rows = list(csv.DictReader(io.StringIO(strategy_tables.cells_csv(projected))))
     assert len(rows) == 35  # of 36, one has no record
-    by_cell = {(row["arm"], row["devices"], row["seed"]): row for row in rows}
+    by_cell = {(row["scaling"], row["devices"], row["seed"]): row for row in rows}
     strong = by_cell["strong", "2", "0"]
     assert float(strong["time_to_target_s"]) == pytest.approx(218)
     assert (strong["projected"], strong["path"], strong["device_batch"]) == ("True", "strong-n1-seed0", "16")

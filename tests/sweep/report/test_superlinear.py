@@ -22,15 +22,15 @@ FASTER = {8: 0.1, 16: 0.25, 32: 0.5}
 """Steps of 8 samples are 5 times as fast as those of 32, and steps of 16 twice as fast."""
 
 
-def reported(tmp_path, steps, arms=("strong", "weak")):
+def reported(tmp_path, steps, strategies=("strong", "weak")):
     """What `gmmae report` writes of a stored sweep whose steps were timed so on a CPU."""
-    grid = replace(GRID, arms=arms)
+    grid = replace(GRID, scaling=strategies)
     root = tmp_path / "sweep"
     sweeps.add_step_times(root, 1, steps, PASSES)
     for seed in grid.seeds:
         for n in grid.devices:
-            for arm in arms:
-                sweeps.reach(grid, root, Cell(arm, n, seed), 10 if arm == "strong" else 10 * n)
+            for scaling in strategies:
+                sweeps.reach(grid, root, Cell(scaling, n, seed), 10 if scaling == "strong" else 10 * n)
     SweepDir(root).config.write_text(to_toml(grid), encoding="utf-8")
     (tmp_path / "free.toml").write_text(FREE, encoding="utf-8")
     assert guard.guarded(main.report, [str(root), "--clusters", str(tmp_path / "free.toml")]) == 0
@@ -74,7 +74,7 @@ def test_at_most_n_fold_is_no_artefact(tmp_path, steps):
 
 def test_a_winner_with_more_epochs_is_still_told_where_its_epochs_are_too_short(tmp_path):
     """A projection may exceed n-fold by the epoch where the time to the target does not."""
-    grid = replace(GRID, arms=("strong",), seeds=(0,))
+    grid = replace(GRID, scaling=("strong",), seeds=(0,))
     sweeps.add_step_times(tmp_path, 1, FASTER, PASSES)
     for n, epochs in ((1, 10), (4, 12)):
         sweeps.reach(grid, tmp_path, Cell("strong", n, 0), epochs)
@@ -86,7 +86,7 @@ def test_a_winner_with_more_epochs_is_still_told_where_its_epochs_are_too_short(
 
 
 def test_measured_times_are_no_projection(tmp_path):
-    grid = replace(GRID, mode="measured", arms=("strong",), seeds=(0,))
+    grid = replace(GRID, mode="measured", scaling=("strong",), seeds=(0,))
     for n, epochs in ((1, 10), (2, 2)):
         sweeps.reach(grid, tmp_path, Cell("strong", n, 0), epochs)
     found = results.read(grid, tmp_path, None)

@@ -14,7 +14,7 @@ from gmmae.sweep.report import results, tensorboard
 from tests import sweeps
 from tests.sweeps import FLAT, GRID, PASSES, STEPS, TARGET
 
-CONFIG = replace(GRID, arms=("strong", "linear"), devices=(1, 2), seeds=(0,))
+CONFIG = replace(GRID, scaling=("strong", "linear"), devices=(1, 2), seeds=(0,))
 
 
 @pytest.fixture
@@ -91,13 +91,13 @@ def test_custom_scalars_chart_the_arms_and_the_target_for_each_number_of_devices
 
 
 def test_of_several_seeds_the_one_of_the_median_time_is_charted_and_a_miss_is_the_slowest(tmp_path):
-    config = replace(CONFIG, mode="measured", arms=("strong", "weak"), devices=(2,), seeds=(0, 1, 2))
+    config = replace(CONFIG, mode="measured", scaling=("strong", "weak"), devices=(2,), seeds=(0, 1, 2))
     for seed, epochs in enumerate((4, 8, 6)):
         sweeps.reach(config, tmp_path, Cell("strong", 2, seed), epochs)
     sweeps.reach(config, tmp_path, Cell("weak", 2, 0), 10)
     sweeps.add(config, tmp_path, Cell("weak", 2, 1), "max_epochs", 5, 0.01)
     tensorboard.write(results.read(config, tmp_path, None))
-    assert [compared(tmp_path, arm)["compare/n02_loss"][-1][:2] for arm in ("strong", "weak")] == [(6, 15.0), (5, 12.5)]
+    assert [compared(tmp_path, scaling)["compare/n02_loss"][-1][:2] for scaling in ("strong", "weak")] == [(6, 15.0), (5, 12.5)]
 
 
 def test_without_a_target_the_arms_are_charted_alone(tmp_path):
@@ -119,7 +119,7 @@ def test_hparams_say_which_cell_it_is(root):
     content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     plugin = getattr(plugin_data_pb2, "HParamsPluginData")  # noqa: B009 – protobuf makes it at import
     told = plugin.FromString(content).session_start_info.hparams
-    assert (told["arm"].string_value, told["outcome"].string_value) == ("linear", "collapsed")
+    assert (told["scaling"].string_value, told["outcome"].string_value) == ("linear", "collapsed")
     assert (told["devices"].number_value, told["global_batch"].number_value) == (2, 64)
     assert not [tag for tag in events.Tags()["scalars"] if "time" in tag]  # there are no step times
 

@@ -37,11 +37,11 @@ def test_each_arm_says_where_it_reached_the_target_and_how_it_missed(projected):
 def test_the_fastest_arm_is_that_of_the_least_median(projected):
     # On 2 devices 218 s of strong against 40 · 13 = 520 s of weak; on 4, 277 s against 80 · 8.5 = 680 s.
     told = said(projected)["Fastest"]
-    assert "(projected to Flat): all arms alike on 1 device; Strong scaling on 2 and 4 devices." in told
+    assert "(projected to Flat): all strategies alike on 1 device; Strong scaling on 2 and 4 devices." in told
 
 
 def test_strong_scaling_is_compared_seed_by_seed(projected):
-    found = {(arm, n): one for arm, n, one in comparisons(projected)}
+    found = {(scaling, n): one for scaling, n, one in comparisons(projected)}
     assert found["weak", 2].ratio == pytest.approx(520 / 218)
     # 130 s of the one seed that reached it, against 218 s.
     assert (found["linear-warmup", 2].faster, found["linear-warmup", 2].slower) == (1, 2)
@@ -52,7 +52,7 @@ def test_strong_scaling_is_compared_seed_by_seed(projected):
 
 
 def test_six_seeds_that_agree_are_significant(tmp_path):
-    config = replace(GRID, arms=("strong", "weak"), devices=(2,), seeds=tuple(range(6)))
+    config = replace(GRID, scaling=("strong", "weak"), devices=(2,), seeds=tuple(range(6)))
     sweeps.add_step_times(tmp_path, 1, STEPS, PASSES)
     for seed in config.seeds:
         sweeps.reach(config, tmp_path, Cell("strong", 2, seed), 10)
@@ -112,10 +112,10 @@ def test_nothing_is_said_of_nothing(tmp_path):
 
 def test_cells_whose_batch_is_clipped_are_named(tmp_path):
     """Of 512 samples 32 devices ask for 1024."""
-    config = replace(GRID, arms=("strong", "weak"), devices=(1, 32), seeds=(0,))
-    for arm in config.arms:
+    config = replace(GRID, scaling=("strong", "weak"), devices=(1, 32), seeds=(0,))
+    for scaling in config.scaling:
         for n in config.devices:
-            sweeps.reach(config, tmp_path, Cell(arm, n, 0), 20)
+            sweeps.reach(config, tmp_path, Cell(scaling, n, 0), 20)
     told = said(results.read(config, tmp_path, FLAT))
     assert told["Clipped batches"].startswith("**Clipped batches**: Weak scaling on 32 devices. † Batch clipped to the 512 ")
 
