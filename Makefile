@@ -1,4 +1,4 @@
-# `make train`, `make sweep` and `make test` need nothing but Python 3.11 or later: each sets up $(VENV) when it is missing or out of date.
+# `make train`, `make sweep` and `make test` need Python 3.11 or later only. Each sets up $(VENV) when it is missing or out of date.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -7,9 +7,9 @@ FRAMEWORKS ?= .venv-frameworks
 # Processes that run the tests.
 TEST_JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal
-# Folders or files of tests, for a part of them; by default all.
+# Folders or files of tests to run. The default is all.
 TESTS ?=
-# What is installed: also what JAX needs for the GPU of this host, if there is one.
+# The extras to install, with those that JAX needs for the GPU of this host, if there is one.
 EXTRAS ?= $(shell $(PYTHON) gmmae/system/nvidia.py test)
 
 .PHONY: train sweep test test-all test-gpu-programs test-cluster test-install test-faults test-faults-quick bench gpu-report study-frameworks lint format
@@ -24,11 +24,11 @@ sweep: $(VENV)/ready
 test: $(VENV)/ready
 	$(PYTEST) -m "not slow" $(TESTS)
 
-# Those of `make test`, and then the slow ones.
+# The tests of `make test`, and then the slow ones.
 test-all: test
 	$(PYTEST) -m slow $(TESTS)
 
-# What XLA compiles for GPUs that are not there; an environment of its own, with JAX's CUDA plugin.
+# Tests of XLA's programs for absent GPUs. They have an environment of their own, with JAX's CUDA plugin.
 # On the other line of JAX: `make test-gpu-programs PYTHON=python3.12 GPU_VENV=.venv-gpu-3.12`.
 test-gpu-programs:
 	$(MAKE) VENV=$(GPU_VENV) EXTRAS=gpu-programs,test $(GPU_VENV)/ready
@@ -39,27 +39,27 @@ test-cluster: $(VENV)/ready
 	tests/cluster/install.sh
 	GMMAE_TEST_CLUSTER=1 $(BIN)/python -m pytest tests/cluster
 
-# The README's first block, typed in a clone of the last commit; it installs an environment of its own.
+# Types the README's first block in a clone of the last commit. It installs an environment of its own.
 test-install: $(VENV)/ready
 	GMMAE_TEST_INSTALL=1 $(BIN)/python -m pytest tests/documents/test_first_screen.py
 
-# Kills, stops, full disks, damaged checkpoints: all faults, each in a run of its own, and a table in runs/faults_3.
+# All faults (kills, stops, full disks, damaged checkpoints), each in a run of its own, and a table in runs/faults_3.
 test-faults: $(VENV)/ready
 	$(BIN)/python -m tests.faults --seed 3
 
-# The cheap part: every way to go on once, in a row on one run.
+# The cheap part: every way to continue once, in a row on one run.
 test-faults-quick: $(VENV)/ready
 	$(BIN)/python -m tests.faults --seed 3 --quick
 
-# Against PyTorch and Keras, which it installs; `make bench BENCH="--parts peers --turns 3"` for a part.
+# Compares with PyTorch and Keras, which it installs. `make bench BENCH="--parts peers --turns 3"` runs a part.
 bench: $(VENV)/bench
 	$(BIN)/python -m benchmarks $(BENCH)
 
-# What a person with a GPU runs first; it writes runs/gpu_report.md, to send back. `make gpu-report REPORT="--sections environment"` for a part.
+# The first command on a new GPU. It writes runs/gpu_report.md, to send back. `make gpu-report REPORT="--sections environment"` runs a part.
 gpu-report: $(VENV)/bench
 	$(BIN)/python -m benchmarks.gpu_report $(REPORT)
 
-# One job in gmmae, PyTorch, Horovod (which it builds, some five minutes) and Keras, each in an environment of its own: docs/study.md, section 5.
+# One job in gmmae, PyTorch, Horovod and Keras, each in an environment of its own. Horovod is built, in about five minutes. docs/study.md, section 5.
 study-frameworks: $(VENV)/ready $(FRAMEWORKS)/torch/ready $(FRAMEWORKS)/horovod/ready $(FRAMEWORKS)/keras/ready
 	$(BIN)/python -m experiments.frameworks --out results/study/frameworks --environments $(FRAMEWORKS) $(STUDY)
 

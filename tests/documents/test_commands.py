@@ -75,12 +75,12 @@ def asked(text):
 
 @pytest.fixture(scope="module")
 def known():
-    """All options of the programs that the documents name, and of all commands."""
+    """All options of the programs that the documents name, of all commands, and of `gmmae` itself."""
     commands = ["train", "train --workload segmentation", "sweep", "report x", "data prepare", "data inspect x", "data synth x"]
     commands += ["plan", "evaluate", "describe", "export", "generate x", "insert x x", "judge x x"]
     programs = [f"gmmae {command}" for command in commands]
     programs += [f"python -m {name}" for name in modules()]
-    return set().union(*(options(program(each)) for each in programs))
+    return {"--version"}.union(*(options(program(each)) for each in programs))
 
 
 def test_commands_within_sentences_have_the_options_that_they_name(place, known):

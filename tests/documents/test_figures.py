@@ -1,4 +1,4 @@
-"""Figures of the README that rest on `results/` are those of the files; what stands in several places is one number."""
+"""Figures of the documents that rest on `results/` are those of the files; what stands in several places is one number."""
 
 import csv
 import re
@@ -7,9 +7,17 @@ from statistics import median
 
 import pytest
 
-from tests.documents.reading import ROOT
+from tests.documents.reading import PAGES, ROOT
 
-README, MEASUREMENT = (" ".join((ROOT / name).read_text(encoding="utf-8").split()) for name in ("README.md", "MEASUREMENT.md"))
+
+def words_of(*paths):
+    """The text of documents, with single spaces."""
+    return " ".join(" ".join(path.read_text(encoding="utf-8") for path in paths).split())
+
+
+MEASUREMENT = words_of(ROOT / "MEASUREMENT.md")
+USERS = words_of(ROOT / "README.md", *(path for path in PAGES if path.parent == ROOT / "docs"))
+"""The README and the pages of `docs` but the study."""
 
 
 def rows(path):
@@ -28,7 +36,7 @@ def test_efficiencies_on_real_nodules():
     strong, others = rows("study/nodules_real/table_1.csv"), rows("study/nodules_real/table_2.csv")
     for (n, ours, _, _, paper), other in list(zip(strong, others, strict=True))[2:]:
         weak, warmup = (re.sub(r" \(.*\)", "", other[i]) for i in (1, 3))
-        assert f"| {n} | {ours} | {paper} | {weak} | {other[2]} | {warmup} | {other[4]} |" in README
+        assert f"| {n} | {ours} | {paper} | {weak} | {other[2]} | {warmup} | {other[4]} |" in USERS
 
 
 def test_seeds_and_epochs_on_real_nodules():
@@ -39,16 +47,16 @@ def test_seeds_and_epochs_on_real_nodules():
             of = [row for row in found if (row["scaling"], row["devices"]) == (scaling, str(n))]
             epochs = [int(row["epochs"]) for row in of if row["outcome"] == "target_reached"]
             cells.append(f"{len(epochs)}/{len(of)}" + (f": {median(epochs):g}" if epochs else ""))
-        assert f"| {n}{'†' if n == 32 else ''} | {' | '.join(cells)} |" in README
+        assert f"| {n}{'†' if n == 32 else ''} | {' | '.join(cells)} |" in USERS
 
 
 def test_the_earlier_sweep():
     found = [row[1] for row in rows("luna16_nodules/table_1.csv")[2:]]
-    assert f"gave {', '.join(found[:-1])} and {found[-1]} % for strong scaling" in README
+    assert f"gave {', '.join(found[:-1])} and {found[-1]} % for strong scaling" in USERS
     step = {
         row["samples"]: row["median (ms)"] for row in records("luna16_nodules/table_6.csv") if row["what"] == "training step"
     }
-    assert f"{step['32']} ms for 32 samples, {float(step['8']):.1f} for 8, {float(step['1']):.1f} for one" in README
+    assert f"{step['32']} ms for 32 samples, {float(step['8']):.1f} for 8, {float(step['1']):.1f} for one" in USERS
 
 
 MADE = {
@@ -62,7 +70,7 @@ MADE = {
 
 
 def rounded(text, digits):
-    """A number as the README writes it: halves go up, and no 0 stands before the point."""
+    """A number as the documents write it: halves go up, and no 0 stands before the point."""
     return str(Decimal(text).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)).replace("0.", ".", 1)
 
 
@@ -73,7 +81,7 @@ def test_how_alike_generated_nodules_are(label):
     cells = [f"{c2st[0]} ({c2st[1]}–{c2st[2]})", rounded(found["c2st_masks"]["mean"], 2), rounded(found["mmd2"]["mean"], 3)]
     cells.append(rounded(found["ks"]["mean"], 2))
     cells.append(f"{rounded(found['nn']['mean'], 2)} / {rounded(found['nn_sym']['mean'], 2)}")
-    assert f"| {label} | {' | '.join(cells)} |".replace("**", "") in README.replace("**", "")
+    assert f"| {label} | {' | '.join(cells)} |".replace("**", "") in USERS.replace("**", "")
 
 
 @pytest.mark.parametrize("labels", ["50", "100", "200", "all"])
@@ -88,12 +96,12 @@ def test_what_generated_nodules_bring_a_classifier(labels):
 
     against = [difference(f"{made} - real") for made in ("generated", "copy_paste", "repeated")]
     columns = (difference("generated - copy_paste"), rounded(found["real"]["mean"], 3), *against)
-    assert f"{labels} | {' | '.join(columns)} |".replace("all", "all 244") in README
+    assert f"{labels} | {' | '.join(columns)} |".replace("all", "all 244") in USERS
     assert float(found["generated - copy_paste"]["patients_low"]) < 0 < float(found["generated - copy_paste"]["patients_high"])
 
 
 def test_the_step_of_an_h100_is_one_number():
     now = next(row for row in records("bench/h100_steps.csv") if row["code"].startswith("convolutions as products"))
     microseconds = f"{1e6 * float(now['seconds']):.0f}"
-    assert f"438 µs in float32 and {microseconds} µs in TF32" in README
+    assert f"438 µs in float32 and {microseconds} µs in TF32" in USERS
     assert f"| **438** (from a run of 60 epochs) | **{microseconds}** |" in MEASUREMENT
