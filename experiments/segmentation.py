@@ -129,7 +129,7 @@ def configured(asked: argparse.Namespace, more: Sequence[str], fold: int) -> Con
         "optim.cosine-epochs": asked.epochs,
         "stop.max-epochs": asked.epochs,
         "stop.monitor": "dice",
-        "stop.mode": "above",
+        "stop.mode": "max",
         "checkpoint.every-epochs": asked.epochs,
         "log.tensorboard": False,
         "log.every-epochs": asked.epochs,

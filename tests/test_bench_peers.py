@@ -69,7 +69,7 @@ def test_a_problem_comes_back_from_disk_as_it_was(folder, known):
     [
         ("model__activation", "'relu'", "silu"),
         ("model__decoder", "'heads'", "cells"),
-        ("stop__mode", "'below'", "above"),
+        ("stop__mode", "'min'", "max"),
         ("optim__warmup_epochs", "0", 1),
         ("optim__cosine_epochs", "0", 10),
         ("optim__decay_epochs", "()", (3,)),

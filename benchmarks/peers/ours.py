@@ -33,7 +33,7 @@ CONSTANT_RATE = {"optim.decay_epochs": (), "optim.warmup_epochs": 0, "optim.cosi
 TRAINING = {"scaling": "strong", "optim.clip_norm": 0.0, **CONSTANT_RATE, "data.augment": False}
 AUTOENCODER = TRAINING | {
     **{"loss": "msle", "data.ndim": 3, "model.decoder": "dense", "model.covariance": "partial", "model.padding": "VALID"},
-    **{"model.activation": "relu", "stop.monitor": LOSS, "stop.mode": "below"},
+    **{"model.activation": "relu", "stop.monitor": LOSS, "stop.mode": "min"},
 }
 UNET = TRAINING | {"data.ndim": 2, "data.neighbours": 0, "model.groups": 0}
 """Keys of a configuration by the value that the twins have in their place."""

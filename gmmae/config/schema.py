@@ -54,20 +54,18 @@ Factors = Annotated[tuple[float, ...], Rule("positive numbers", _positive)]
 @dataclass(frozen=True)
 class OptimConfig(Section, name="optim"):
     learning_rate: PositiveFloat = 0.00105  # η of Adam for the base batch; the strategy scales it
-    batch_size: PositiveInt = 32  # global batch of one device; the strategy scales it
-    scaling_warmup_epochs: NonNegativeInt = 5  # length of the warmup in the -warmup strategies, in epochs
+    batch_size: PositiveInt = 32  # base batch: of one device in weak scaling, of all devices in strong scaling
+    scaling_warmup_epochs: NonNegativeInt = 5  # length of the warmup in the -warmup strategies
     decay_epochs: Epochs = ()  # epochs after which the learning rate is multiplied by decay_factor
     decay_factor: PositiveFloat = 0.1  # of the step decay
-    warmup_epochs: NonNegativeInt = (
-        0  # epochs over which the rate rises from 0, in every strategy; 0: it begins as the strategy says
-    )
-    cosine_epochs: NonNegativeInt = 0  # epochs over which the rate falls to a hundredth along a cosine; 0: it does not
+    warmup_epochs: NonNegativeInt = 0  # epochs over which the learning rate rises from 0, in every strategy
+    cosine_epochs: NonNegativeInt = 0  # epochs over which the learning rate falls to 1 % along half a cosine; 0 does not
     beta1: Share = 0.9  # Adam's β1
     beta2: Share = 0.999  # Adam's β2
     epsilon: PositiveFloat = 1e-8  # Adam's ε
     clip_norm: NonNegativeFloat = 0.0  # clip the gradient to this global norm; 0 does not clip
-    best_batches: Batches = ()  # strategy best-batch: the batches on 1, 2, 4, 8, … devices, as `gmmae plan` says
-    tuned_factors: Factors = ()  # strategy tuned: factors of the rate for 1, 2, 4, 8, … base batches, as `gmmae plan --tune` says
+    best_batches: Batches = ()  # for best-batch: the batches on 1, 2, 4, 8, … devices, from `gmmae plan`
+    tuned_factors: Factors = ()  # for tuned: learning-rate factors at 1, 2, 4, 8, … base batches, from `gmmae plan --tune`
 
 
 @dataclass(frozen=True)
@@ -77,9 +75,9 @@ class StopConfig(Section, name="stop"):
     mode: Mode = "min"  # whether lower (min) or higher (max) values of the metric are better
     max_epochs: PositiveInt = 400  # stop after this many epochs
     time_limit_s: NonNegativeFloat = 0.0  # stop at the first epoch that ends after this total_s; 0 never stops
-    collapse_epochs: NonNegativeInt = 0  # stop when the validation loss has not changed at all for so long; 0 never stops
-    patience_epochs: NonNegativeInt = 0  # stop when the metric's best has not improved in so many epochs; 0 never stops
-    min_relative_improvement: Share = 0.01  # the smallest improvement that counts there, as a share of the metric
+    collapse_epochs: NonNegativeInt = 0  # stop when the validation loss stays exactly the same for these epochs; 0 never
+    patience_epochs: NonNegativeInt = 0  # stop when the best value of the metric is older than these epochs; 0 never stops
+    min_relative_improvement: Share = 0.01  # smallest improvement that patience_epochs counts, as a share of the metric
 
     @property
     def target_loss(self) -> float | None:
@@ -98,19 +96,17 @@ class StopConfig(Section, name="stop"):
 
 @dataclass(frozen=True)
 class ParallelConfig(Section, name="parallel"):
-    devices: NonNegativeInt = 0  # to train on; 0: all of all processes; with virtual in one process: one GPU, or all of a CPU
-    simulate_devices: NonNegativeInt = 0  # devices that the strategy reckons with though fewer compute their batch; 0: devices
-    micro_batch_size: NonNegativeInt = 0  # most samples that a device works on at once, to bound memory; 0: its whole share
+    devices: NonNegativeInt = 0  # devices to train on; 0: all, or one GPU with simulate_devices
+    simulate_devices: NonNegativeInt = 0  # compute the batch of this many devices on fewer; 0 simulates none
+    micro_batch_size: NonNegativeInt = 0  # most samples of a device at once, to bound memory; 0: its whole share
     deterministic: bool = False  # the same bits on any number of devices, for more time and memory
-    deterministic_shards: int = (
-        32  # deterministic: fixed parts of a batch that the devices share; the most devices, a power of two
-    )
-    epochs_per_dispatch: Annotated[NonNegativeInt, RESUMABLE] = 0  # most epochs in one program; 0: 1; on a GPU a second of them
+    deterministic_shards: int = 32  # with deterministic: fixed parts of a batch, a power of two; at most as many devices
+    epochs_per_dispatch: Annotated[NonNegativeInt, RESUMABLE] = 0  # most epochs in one program; 0: 1, on a GPU a second's
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(
-            self.deterministic_shards.bit_count() == 1,
+            self.deterministic_shards > 0 and self.deterministic_shards.bit_count() == 1,
             "parallel.deterministic_shards",
             "a power of two",
             self.deterministic_shards,
@@ -122,13 +118,13 @@ class DistributedConfig(Section, name="distributed"):
     """Which processes train together. Nothing here enters a run's identity; most of it differs between its processes."""
 
     auto: bool = True  # join the other tasks where srun or mpirun started several; off: this process trains alone
-    coordinator: str = ""  # by hand: host:port that process 0 listens on and all others reach; empty: as srun and mpirun say
-    num_processes: NonNegativeInt = 0  # by hand: processes that train together; 0: as srun and mpirun say
-    process_id: Annotated[int, at_least(-1)] = -1  # by hand: of this process, from 0; -1: as srun and mpirun say
+    coordinator: str = ""  # host:port that process 0 listens on and all others reach; empty: from srun or mpirun
+    num_processes: NonNegativeInt = 0  # processes that train together; 0: from srun or mpirun
+    process_id: Annotated[int, at_least(-1)] = -1  # of this process, from 0; -1: from srun or mpirun
     local_devices: tuple[int, ...] = ()  # GPUs of this process by number; empty: all, or shared out among a host's processes
     start_timeout_s: Annotated[float, at_least(1)] = 300.0  # longest wait for the other processes at the start
-    heartbeat_timeout_s: Annotated[float, at_least(1)] = 30.0  # a process not heard of for so long is lost, and all others end
-    stall_timeout_s: NonNegativeFloat = 600.0  # who takes so long for an epoch, and 10 times the longest, is killed; 0: none
+    heartbeat_timeout_s: Annotated[float, at_least(1)] = 30.0  # a process that is silent for longer is lost, and all others end
+    stall_timeout_s: NonNegativeFloat = 600.0  # a process is killed in an epoch this long and 10 times the longest; 0 never
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -147,7 +143,7 @@ class CheckpointConfig(Section, name="checkpoint"):
 @dataclass(frozen=True)
 class LogConfig(Section, name="log"):
     tensorboard: bool = True  # write TensorBoard events under tb/
-    noise_scale: bool = False  # and, every every_epochs, the gradient's noise scale, for up to two epochs' time
+    noise_scale: bool = False  # log the gradient noise scale every every_epochs; it costs up to two epochs' time
     every_epochs: PositiveInt = 10  # epochs between TensorBoard's histograms and images
     figure_epochs: tuple[int, ...] = (0, 4, 32, 256, 1024, 8192)  # epochs that the workload draws, besides the last
     figure_samples: PositiveInt = 4  # validation samples shown in figures and images
@@ -159,7 +155,7 @@ class LogConfig(Section, name="log"):
 
 @dataclass(frozen=True)
 class Config(Section):
-    scaling: str = "strong"  # scaling strategy: how global batch and learning rate follow the number of devices
+    scaling: str = "strong"  # strategy: how global batch and learning rate follow the number of devices
     seed: Seed = 0  # of the initial parameters and of the order of the samples
     precision: Precision = "float32"  # of all numbers; tf32 for products of convolutions and dense layers; float64 for checks
     workload: str = "nodules"  # data, model, loss: nodules, segmentation, a file (path/to/mine.py) or a module (one.two)

@@ -241,7 +241,7 @@ def strategy(name: str) -> ScalingStrategy:
       InputError: there is none; the valid names are listed.
     """
     if name not in STRATEGIES:
-        raise InputError(f"strategy must be one of {', '.join(STRATEGIES)}; got {name!r}")
+        raise InputError(f"scaling must be one of {', '.join(STRATEGIES)}; got {name!r}")
     return STRATEGIES[name]
 
 

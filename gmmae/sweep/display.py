@@ -38,7 +38,7 @@ def cell_text(record: CellRecord) -> str:
         return record.outcome
     if record.outcome == stop_reasons.TARGET_REACHED:
         return f"reached at epoch {run.epochs}"
-    return f"{record.outcome} at {_value_text(run.metric, run.final_value)}"
+    return f"{record.outcome} at {_value_text(run.monitor, run.final_value)}"
 
 
 def course_text(last: Epoch, metric: str) -> str:

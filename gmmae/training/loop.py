@@ -275,13 +275,13 @@ class _Run:
             return IDLE
         parameters = determining(self.setup.config) | {
             "stop.target": self.record.target,
-            "stop.monitor": self.record.metric,
-            "stop.mode": self.record.goal,
+            "stop.monitor": self.record.monitor,
+            "stop.mode": self.record.mode,
             "devices": self.record.devices,
             "global_batch": self.record.global_batch,
             "peak_learning_rate": self.record.learning_rate,
         }
-        return TensorBoard(self.workdir.tensorboard, parameters, len(self.history), self.record.metric)
+        return TensorBoard(self.workdir.tensorboard, parameters, len(self.history), self.record.monitor)
 
     def _show(self, compiled: Programs, val_loss: float, *, last: bool) -> None:
         epoch, log = len(self.history), self.setup.config.log

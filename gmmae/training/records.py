@@ -65,8 +65,8 @@ class Record:
     train_samples: int
     validation_samples: int
     target: float
-    metric: str = LOSS  # what the target and the best epoch are about
-    goal: str = "below"  # the side of the target that the metric is to come to
+    monitor: str = LOSS  # the metric of the target and of the best epoch
+    mode: str = "min"  # whether lower (min) or higher (max) values of that metric are better
     batch_size: int = 0  # global batch of one device; 0: written by a version that kept neither this nor the next
     wanted_batch: int = 0  # that the strategy asks for: more than `global_batch` where that is clipped to the training set
     virtual: bool = False  # fewer devices computed the batch of `devices`: the same losses, but the times are theirs
@@ -90,12 +90,12 @@ class Record:
     @property
     def final_value(self) -> float | None:
         """The metric after the last epoch."""
-        return self.final_val_loss if self.metric == LOSS else self.final_metrics.get(self.metric)
+        return self.final_val_loss if self.monitor == LOSS else self.final_metrics.get(self.monitor)
 
     @property
     def best_value(self) -> float | None:
         """The metric after the best epoch."""
-        return self.best_val_loss if self.metric == LOSS else self.best_metrics.get(self.metric)
+        return self.best_val_loss if self.monitor == LOSS else self.best_metrics.get(self.monitor)
 
     @property
     def clipped(self) -> bool:

@@ -41,8 +41,8 @@ def new_record(setup: TrainSetup, state: TrainState) -> Record:
         train_samples=plan.samples,
         validation_samples=setup.eval_plan.samples,
         target=config.stop.target,
-        metric=config.stop.monitor,
-        goal=config.stop.mode,
+        monitor=config.stop.monitor,
+        mode=config.stop.mode,
         versions=versions(),
         git_commit=git_commit(),
         machine=machine(devices.kind),
@@ -137,7 +137,7 @@ def run_summary(setup: TrainSetup, record: Record, root: Path, done: int) -> dic
     }
 
 
-SIGNS = {"below": "≤", "above": "≥"}
+SIGNS = {"min": "≤", "max": "≥"}
 
 
 def _origin_text(record: Record) -> str:

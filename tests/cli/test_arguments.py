@@ -50,7 +50,7 @@ def train(*arguments):
 
 
 def test_the_command_line_wins_over_the_file_and_the_file_over_the_defaults(toml):
-    path = toml("seed = 5\n[optim]\nbase_batch = 16\nwarmup_epochs = 10\n[model]\nfilters = [8, 8, 8]")
+    path = toml("seed = 5\n[optim]\nbatch_size = 16\nscaling_warmup_epochs = 10\n[model]\nfilters = [8, 8, 8]")
     config, _ = train("--config", str(path), "--optim.batch-size", "8", "--data.validation", "0.25")
     assert config.optim.batch_size == 8  # command line over file
     assert (config.seed, config.optim.scaling_warmup_epochs, config.settings.model.filters) == (
@@ -63,7 +63,7 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_the_defaults(toml
 
 
 def test_a_value_on_the_command_line_may_mend_the_file(toml):
-    path = toml("[data]\nsize = 24\n[model]\nkernels = [9, 9, 7]")  # leaves 24 - 8 - 8 - 6 = 2 voxels
+    path = toml("[data]\nshape = 24\n[model]\nkernels = [9, 9, 7]")  # leaves 24 - 8 - 8 - 6 = 2 voxels
     config, _ = train("--config", str(path), "--model.kernels", "3", "3", "3")
     assert (config.settings.data.shape, config.settings.model.kernels) == (24, (3, 3, 3))
 
@@ -243,21 +243,21 @@ def one_line(call, *arguments):
     [
         ("[optim]\nlerning_rate = 1", ["unknown key 'optim.lerning_rate'; did you mean 'optim.learning_rate'?"]),
         ("[optim]\nlerning-rate = 1", ["did you mean 'optim.learning_rate'?"]),
-        ("[optimm]\nbase_batch = 1", ["unknown key 'optimm.batch_size'", "did you mean 'optim.batch_size'?"]),
+        ("[optimm]\nbatch_size = 1", ["unknown key 'optimm.batch_size'", "did you mean 'optim.batch_size'?"]),
         ("sed = 1", ["unknown key 'sed'; did you mean 'seed'?"]),
         ("[data]\nqqqqqq = 1", ["unknown key 'data.qqqqqq'; valid keys: data.source, data.root, data.csv"]),
-        ("[qqqqqq]\nzzzzzz = 1", ["unknown key 'qqqqqq.zzzzzz'; valid keys: strategy, seed"]),
+        ("[qqqqqq]\nzzzzzz = 1", ["unknown key 'qqqqqq.zzzzzz'; valid keys: scaling, seed"]),
         ("data = 3", ["unknown key 'data'"]),
         ("[optim]\ndecay_epochs = 3", ["optim.decay_epochs must be a list; got 3"]),
-        ("[data]\nsize = []", ["data.shape must be at least 4; got ()"]),
-        ("scaling = ['strong']", ["strategy must be a single value; got ['strong']"]),
+        ("[data]\nshape = []", ["data.shape must be at least 4; got ()"]),
+        ("scaling = ['strong']", ["scaling must be a single value; got ['strong']"]),
         ('scaling = "fast"', ["scaling", "'fast'", "strong", "linear-warmup"]),
-        ('[data]\nsize = "big"', ["data.shape", "'big'"]),
-        ("[data]\nsize = 16.5", ["data.shape", "16.5"]),
+        ('[data]\nshape = "big"', ["data.shape", "'big'"]),
+        ("[data]\nshape = 16.5", ["data.shape", "16.5"]),
         ('[data]\naugment = "yes"', ["data.augment must be true or false; got 'yes'"]),
         ("[data]\naugment = 1", ["data.augment must be true or false; got 1"]),
         ("[data]\nwindow = [1]", ["data.window must be a list of 2; got [1]"]),
-        ("[data]\nsize = 2", ["data.shape must be at least 4; got 2"]),
+        ("[data]\nshape = 2", ["data.shape must be at least 4; got 2"]),
         ("[optim]\nlearning_rate = -1", ["optim.learning_rate must be positive; got -1.0"]),
         ("[optim]\nlearning_rate = nan", ["optim.learning_rate must be positive; got nan"]),
         ("a b c", ["must be TOML", "line 1"]),
@@ -274,7 +274,7 @@ def test_an_error_in_a_file_names_the_file_the_key_and_what_is_allowed(toml, tex
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["--scaling", "fast"], ["strategy must be one of strong, ", "tuned; got 'fast'"]),
+        (["--scaling", "fast"], ["scaling must be one of strong, ", "tuned; got 'fast'"]),
         (["--data.shape", "big"], ["--data.shape", "'big'"]),
         (["--stop.max-epochs", "1.5"], ["--stop.max-epochs", "'1.5'"]),
         (["--seed"], ["--seed", "missing value"]),
@@ -313,12 +313,14 @@ def sweep(*arguments):
 def base(tmp_path):
     """A training configuration for sweeps to begin with."""
     path = tmp_path / "base.toml"
-    path.write_text("[optim]\nbase_batch = 8\nwarmup_epochs = 3\n[stop]\nmax_epochs = 9\n[data]\nsamples = 100", "utf-8")
+    path.write_text(
+        "[optim]\nbatch_size = 8\nscaling_warmup_epochs = 3\n[stop]\nmax_epochs = 9\n[data]\nsamples = 100", "utf-8"
+    )
     return path
 
 
 def test_command_line_over_sweep_file_over_base_file_over_defaults(toml, base):
-    path = toml(f"base = '{base}'\ndevices = [1, 3]\n[run.optim]\nwarmup_epochs = 4\n[run.stop]\nmax_epochs = 10")
+    path = toml(f"base = '{base}'\ndevices = [1, 3]\n[run.optim]\nscaling_warmup_epochs = 4\n[run.stop]\nmax_epochs = 10")
     config = sweep("--config", str(path), "--run.stop.max-epochs", "11", "--seeds", "2", "1").config
     assert (config.run.stop.max_epochs, config.seeds) == (11, (2, 1))  # command line
     assert (config.run.optim.scaling_warmup_epochs, config.devices) == (4, (1, 3))  # sweep file
@@ -339,15 +341,15 @@ def own_workload(tmp_path, monkeypatch):
     """A file with the nodules and a strategy of its own."""
     monkeypatch.setitem(strategies.STRATEGIES, "own-root", strategies.STRATEGIES["sqrt"])  # taken away again afterwards
     path = tmp_path / "mine.py"
-    path.write_text("from gmmae.scaling.strategies import ARMS, Strategy, batch_a_device\n"
+    path.write_text("from gmmae.scaling.strategies import STRATEGIES, ScalingStrategy, batch_a_device\n"
                     "from gmmae.workloads.nodules import Config, build\n"
-                    "ARMS['own-root'] = Strategy('Own', batch_a_device, lambda k: k ** 0.25)\n")  # fmt: skip
+                    "STRATEGIES['own-root'] = ScalingStrategy('Own', batch_a_device, lambda k: k ** 0.25)\n")  # fmt: skip
     return path
 
 
 def test_a_sweep_may_have_a_workload_in_place_of_its_bases_with_arms_of_its_own(toml, own_workload, monkeypatch):
     monkeypatch.chdir(own_workload.parent)
-    path = toml('base = "quickstart"\narms = ["own-root"]\n[run]\nworkload = "mine.py"')
+    path = toml('base = "quickstart"\nscaling = ["own-root"]\n[run]\nworkload = "mine.py"')
     config = read_sweep(path)
     assert config.run.workload == str(own_workload)  # not relative: cells may begin in another folder
     assert config.scaling == ("own-root",)
@@ -430,7 +432,7 @@ def test_comments_behind_fields_with_rules_are_help_too(capsys, parse, parts):
         ('mode = "fast"', ["mode", "'fast'", "virtual", "throughput"]),
         ('scaling = ["strong", "fast"]', ["scaling", "'fast'"]),
         ("[run]\nseed = 3", ["run.seed must be left to the sweep, which sets it for each cell; got 3: remove it"]),
-        ("[run.data]\nsize = 2", ["data.shape must be at least 4; got 2"]),
+        ("[run.data]\nshape = 2", ["data.shape must be at least 4; got 2"]),
         ("base = 3", ["base must be a TOML file, or the name of one in configs/; got 3"]),
         ('base = ["quickstart"]', ["base must be a TOML file, or the name of one in configs/; got ['quickstart']"]),
         ("a b c", ["must be TOML", "line 1"]),

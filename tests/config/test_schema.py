@@ -44,11 +44,11 @@ BAD = [
     ("model.latent_dim", 0, "at least 1"),
     ("model.components", 0, "at least 1"),
     *[("model.sigma_floor", value, "at least 0") for value in (-0.1, NAN, INF)],
-    ("model.decoder", "trees", "one of heads, cells"),
+    ("model.decoder", "trees", "one of dense, lattice"),
     ("model.lattice_size", 0, "at least 1"),
     ("model.cell_components", 0, "at least 1"),
     *[(f"model.{name}_weight", value, "at least 0") for name in ("mask", "mass") for value in (-1.0, NAN)],
-    *[(f"optim.{name}_epochs", -1, "at least 0") for name in ("ramp", "cosine")],
+    *[(f"optim.{name}_epochs", -1, "at least 0") for name in ("warmup", "scaling_warmup", "cosine")],
     *[("model.rho_limit", value, "above 0 and at most 1") for value in (0.0, 1.01, NAN)],
     *[
         (f"optim.{name}", value, "positive")
@@ -65,12 +65,14 @@ BAD = [
     *[(f"stop.{name}", value, "at least 0") for name in ("time_limit_s",) for value in (-1.0, NAN, INF)],
     ("stop.max_epochs", 0, "at least 1"),
     *[("stop.target", value, "a finite number") for value in (NAN, INF)],
-    ("stop.mode", "beyond", "one of below, above"),
+    ("stop.mode", "beyond", "one of min, max"),
     ("stop.collapse_epochs", -1, "at least 0"),
     ("stop.patience_epochs", -1, "at least 0"),
     *[("stop.min_relative_improvement", value, "at least 0 and below 1") for value in (-0.1, 1.0, NAN)],
-    *[(f"parallel.{name}", -1, "at least 0") for name in ("devices", "virtual", "micro_batch", "epochs_per_dispatch")],
-    ("parallel.deterministic", "psum", "one of pmean, exact"),
+    *[
+        (f"parallel.{name}", -1, "at least 0")
+        for name in ("devices", "simulate_devices", "micro_batch_size", "epochs_per_dispatch")
+    ],
     *[("parallel.deterministic_shards", value, "a power of two") for value in (0, -8, 3, 12)],
     *[("distributed.coordinator", value, "host:port") for value in ("host", ":80", "host:", "host:0", "host:65536", "host:x")],
     ("distributed.num_processes", -1, "at least 0"),
@@ -97,6 +99,7 @@ def changed(given, key, value):
 
 ANY_VALUE = {
     "scaling",
+    "parallel.deterministic",
     "log.tensorboard",
     "log.noise_scale",
     "data.root",
@@ -154,7 +157,7 @@ def test_what_a_rule_just_allows_is_taken(key, value):
 
 def test_kernels_that_leave_no_voxel_are_refused_with_the_way_out():
     message = (
-        r"model\.kernels must leave at least 1 voxel of data\.size = 16 under VALID padding; got \(7, 5, 7\), which leaves 0"
+        r"model\.kernels must leave at least 1 voxel of data\.shape = 16 under VALID padding; got \(7, 5, 7\), which leaves 0"
     )
     with pytest.raises(ConfigError, match=message + ".*model.padding = SAME"):
         changed(DEFAULT, "model.kernels", (7, 5, 7))
@@ -219,7 +222,7 @@ OTHER = {
     "optim.clip_norm": 1.0,
     "stop.target": 1e-3,
     "stop.monitor": "error",
-    "stop.mode": "above",
+    "stop.mode": "max",
     "stop.max_epochs": 7,
     "stop.time_limit_s": 60.0,
     "stop.collapse_epochs": 5,
@@ -228,7 +231,7 @@ OTHER = {
     "parallel.devices": 2,
     "parallel.simulate_devices": 8,
     "parallel.micro_batch_size": 64,
-    "parallel.deterministic": "exact",
+    "parallel.deterministic": True,
     "parallel.deterministic_shards": 8,
     "parallel.epochs_per_dispatch": 4,
     "distributed.auto": False,

@@ -53,4 +53,4 @@ def test_cubes_with_a_window_of_their_own_are_no_hu():
     own = dataclasses.replace(cubes, window=(0.0, 1.0))
     wide = DataConfig(source="luna16", window=(-1200.0, 600.0))
     assert [(config.hu, config.outside) for config in (cubes, own, wide)] == [(True, -1000), (False, 0), (True, -1000)]
-    assert dataclasses.replace(own, fill="replicate").outside is None
+    assert dataclasses.replace(own, padding="replicate").outside is None

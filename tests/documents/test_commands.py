@@ -134,7 +134,7 @@ def test_options_in_the_programs_own_messages_exist(known):
         ("gmmae plan --tune --budget 3", "did you mean --budget-epochs?"),
         ("gmmae evaluate runs/one --on nothing", "'nothing'"),
         ("gmmae paln", "must be one of train, sweep"),
-        ("python train.py --scaling fast", "strategy must be one of"),
+        ("python train.py --scaling fast", "scaling must be one of"),
         ("python sweep.py --config sweep_quick --dry", "--dry"),
         ("python -m experiments.plan --outt there", "--outt"),
         ("python -m experiments.segmentation --data a --out b --stop.epochs 3", "--stop.epochs"),

@@ -108,5 +108,5 @@ def test_a_planned_batch_grows_with_the_root_beyond_the_planned_devices():
 
 
 def test_an_unknown_arm_lists_the_valid_ones():
-    with pytest.raises(InputError, match=r"strategy must be one of strong, weak, linear, linear-warmup, .*; got 'fast'"):
+    with pytest.raises(InputError, match=r"scaling must be one of strong, weak, linear, linear-warmup, .*; got 'fast'"):
         resolve("fast", OPTIM, 2, LARGE)

@@ -33,7 +33,7 @@ def run(**changes):
         (cell_record(run(final_val_loss=0.0123456), "max_epochs"), "max_epochs at 0.01235"),
         (cell_record(run(final_val_loss=math.nan), "diverged"), "diverged at nan"),
         (cell_record(run(final_val_loss=None), "time_limit"), "time_limit at ?"),
-        (cell_record(run(metric="accuracy", final_metrics={"accuracy": 0.91}), "max_epochs"), "max_epochs at accuracy 0.91"),
+        (cell_record(run(monitor="accuracy", final_metrics={"accuracy": 0.91}), "max_epochs"), "max_epochs at accuracy 0.91"),
         (cell_record(RECORD, "timed_out"), "timed_out"),
         (cell_record(None, "crashed"), "crashed"),
     ],

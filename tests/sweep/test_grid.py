@@ -37,7 +37,10 @@ BAD: list[tuple[str, Any, str]] = [
     ("timing.blocks", 0, "at least 1"),
     *[(f"slurm.{key}", value, "a name without spaces") for key in ("partition", "account", "qos") for value in ("a b", " a")],
     ("slurm.timeout_min", 0, "at least 1"),
-    *[(f"slurm.{key}", -1, "at least 0") for key in ("timeouts", "devices_per_node", "cpus_per_task", "mem_gb", "at_once")],
+    *[
+        (f"slurm.{key}", -1, "at least 0")
+        for key in ("timeouts", "devices_per_node", "cpus_per_task", "mem_gb", "array_parallelism")
+    ],
     ("slurm.setup", ("module load cuda", " "), "lines that are not empty"),
     *[
         ("slurm.additional_parameters", (option,), "options of sbatch as key=value")

@@ -189,7 +189,7 @@ def test_hyperparameters_reach_their_tab(tmp_path):
 def test_the_metric_of_the_target_has_columns_beside_the_losses(tmp_path):
     board = TensorBoard(tmp_path, {}, metric="accuracy")
     board.epoch(row(1)._replace(metrics={"accuracy": 0.75}))
-    board.result(replace(RECORD, metric="accuracy", epochs=1, best_metrics={"accuracy": 0.75}))
+    board.result(replace(RECORD, monitor="accuracy", epochs=1, best_metrics={"accuracy": 0.75}))
     board.close()
     columns = {info.name.tag for info in hparams(tmp_path)["_hparams_/experiment"].experiment.metric_infos}
     assert columns == {*SCALARS, *RESULTS, "metric/accuracy", "result/best_accuracy"}

@@ -16,9 +16,9 @@ from tests.small import Recorder, fingerprint, losses
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLE = (ROOT / "docs" / "workload.md").read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
 CUBE_ROOT = """
-from gmmae.scaling.strategies import ARMS, Strategy, batch_a_device
+from gmmae.scaling.strategies import STRATEGIES, ScalingStrategy, batch_a_device
 
-ARMS["cube-root"] = Strategy("Cube-root rule", batch_a_device, lambda k: k ** (1 / 3))
+STRATEGIES["cube-root"] = ScalingStrategy("Cube-root rule", batch_a_device, lambda k: k ** (1 / 3))
 """
 SWEEP = """
 scaling = ["strong", "cube-root"]

@@ -204,6 +204,6 @@ def test_every_key_of_data_and_model_has_a_bad_value_above():
 
 def test_sizes_that_cannot_be_halved_are_refused_with_the_way_out():
     with pytest.raises(
-        ConfigError, match=r"data\.size must be a multiple of 4 for 3 stages of model\.features; got 10: change"
+        ConfigError, match=r"data\.shape must be a multiple of 4 for 3 stages of model\.features; got 10: change"
     ):
         small(data__shape=10, model__features=(2, 2, 2))
