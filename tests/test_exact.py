@@ -113,11 +113,11 @@ def test_other_shards_have_other_bits(monkeypatch):
     [
         (
             {"parallel__devices": 3},
-            r"parallel.devices must divide parallel.deterministic_shards, 8, .*; got 3: use a power of two",
+            r"parallel.devices must divide parallel.deterministic_shards = 8 .*; got 3: use a power of two",
         ),
         (
             {"parallel__devices": 8, "parallel__deterministic_shards": 4},
-            r"must divide parallel.deterministic_shards, 4, .*; got 8",
+            r"must divide parallel.deterministic_shards = 4 .*; got 8",
         ),
         (
             {"parallel__micro_batch_size": 2},

@@ -1,7 +1,7 @@
-"""Checkpoints with Orbax: the state to go on from, the best parameters so far, and the run's progress.
+"""Checkpoints with Orbax: the state to resume from, the best parameters so far, and the run's progress.
 
-A checkpoint holds everything that a resumed run needs to be the run that was never interrupted: parameters and optimiser state,
-clocks and history, and the parameters of the best epoch. It is written whole or not at all.
+A checkpoint holds parameters and optimiser state, clocks and history, and the parameters of the best epoch. A resumed run needs
+nothing else to be equal to an uninterrupted one. It is written whole or not at all.
 
 Orbax reads changed bytes of an array as other numbers. So a checkpoint also holds a checksum of its contents, and every reader
 compares it.
@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Any, NamedTuple
 
 import jax
@@ -38,11 +39,11 @@ class OtherModelError(CheckpointError):
 
 
 class DamagedError(Exception):
-    """A checkpoint whose files can be read, but hold something else than was saved."""
+    """A checkpoint whose files can be read, but hold other numbers than were saved."""
 
 
 class Progress(NamedTuple):
-    """Everything but the parameters and the optimiser: how far the run is."""
+    """The progress of a run, beside its parameters and optimiser state."""
 
     history: list[Epoch]
     clocks: dict[str, float]
@@ -50,7 +51,7 @@ class Progress(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """What is saved; arrays are on the host."""
+    """The contents of a checkpoint; arrays are on the host."""
 
     state: TrainState
     best: Params
@@ -71,7 +72,7 @@ class Checkpoints:
     def __init__(self, folder: Path, keep: int):
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self._manager = _manager(folder, max_to_keep=keep)
+        self._manager = _manager(folder, keep=keep)
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Saves under the epoch's number; an epoch that is already saved is kept as it is.
@@ -148,14 +149,15 @@ class Checkpoints:
         say(f"{place} cannot be read ({_reason(error)}): moved to {aside.name}; going on from epoch {back_to}")
 
     def close(self) -> None:
+        """Waits for the last save and closes the folder."""
         self._manager.close()
 
 
 def restore_epoch(folder: Path, epoch: int, like: TrainState) -> Checkpoint:
-    """The checkpoint of an epoch, which the first process has been able to read.
+    """Returns the checkpoint of an epoch, which the first process was able to read.
 
     Raises:
-      CheckpointError: this process cannot.
+      CheckpointError: this process cannot read it.
     """
     way_out = "put the workdir on a file system that all hosts share"
     with _manager(folder, read_only=True) as manager:
@@ -163,7 +165,7 @@ def restore_epoch(folder: Path, epoch: int, like: TrainState) -> Checkpoint:
 
 
 def newest(folder: Path, like: TrainState) -> Checkpoint | None:
-    """The newest checkpoint, or None where there is none; the folder stays as it is.
+    """Returns the newest checkpoint, or None where there is none; the folder stays as it is.
 
     Raises:
       CheckpointError: it cannot be read, or holds another model.
@@ -191,10 +193,10 @@ def _read_or_refuse(
 
 @contextmanager
 def _silent_threads() -> Iterator[None]:
-    """Within it, and for good once it has failed, nothing prints a traceback of its own.
+    """Prints no traceback of a thread within the block, and none at all once the block has failed.
 
-    Where a save fails, Orbax raises the error here, and its threads, asyncio and TensorStore print it too, whenever they come
-    to it: beside, or in the middle of, the one line with which the process is about to end.
+    Where a save fails, Orbax raises the error here. Its threads, asyncio and TensorStore print it too, at any later time. That
+    would be beside, or in the middle of, the one line with which the process ends.
     """
     hooks = threading.excepthook, sys.unraisablehook, sys.excepthook
     asyncio_log = logging.getLogger("asyncio")
@@ -214,11 +216,11 @@ def _without_echoes() -> Iterator[None]:
     hooks = sys.excepthook, sys.unraisablehook
     asyncio_log = logging.getLogger("asyncio")
 
-    def excepthook(kind: Any, error: BaseException, trace: Any) -> None:
+    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if not _of_closed_loop(error):
             hooks[0](kind, error, trace)
 
-    def unraisablehook(unraisable: Any) -> None:
+    def unraisablehook(unraisable: "sys.UnraisableHookArgs") -> None:
         if not _of_closed_loop(unraisable.exc_value):
             hooks[1](unraisable)
 
@@ -236,8 +238,9 @@ def _of_closed_loop(error: BaseException | None) -> bool:
     return isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
 
 
-def _manager(folder: Path, **options: Any) -> ocp.CheckpointManager:
-    """Orbax's manager, for which each of several processes is on its own: they neither save nor wait together."""
+def _manager(folder: Path, *, keep: int | None = None, read_only: bool = False) -> ocp.CheckpointManager:
+    """Returns Orbax's manager for a process on its own: several processes neither save nor wait together."""
+    options: dict[str, Any] = {"max_to_keep": keep, "read_only": read_only}
     # It warns of options, such as that a folder is only read. Its errors are raised too, where they matter.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     if jax.process_count() > 1:
@@ -245,23 +248,23 @@ def _manager(folder: Path, **options: Any) -> ocp.CheckpointManager:
         options["multiprocessing_options"] = ocp.options.MultiprocessingOptions(
             primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"process_{me}"
         )
-    asked = ocp.CheckpointManagerOptions(create=False, enable_async_checkpointing=False, **options)
-    return ocp.CheckpointManager(folder.absolute(), options=asked)
+    settings = ocp.CheckpointManagerOptions(create=False, enable_async_checkpointing=False, **options)
+    return ocp.CheckpointManager(folder.absolute(), options=settings)
 
 
 def _arrays(state: TrainState, best: Params, history: Float64[np.ndarray, "epochs columns"]) -> dict[str, Any]:
-    """Orbax's item of all arrays. As JSON, a history of 65 000 epochs took three times as long as all the rest."""
+    """Returns Orbax's item of all arrays. As JSON, a history of 65 000 epochs took three times as long as all the rest."""
     return {"state": state, "best": best, "history": history}
 
 
 def _table(history: Sequence[Epoch]) -> Float64[np.ndarray, "epochs columns"]:
-    """The rows as an array; `np.array` would take four times as long."""
+    """Returns the rows as an array; `np.array` would take four times as long."""
     rows = (row[:-1] + tuple(row.metrics.values()) for row in history)
     return np.fromiter(itertools.chain.from_iterable(rows), np.float64).reshape(len(history), -1)
 
 
 def _checksum(arrays: dict[str, Any], progress: dict[str, Any]) -> dict[str, Any]:
-    """A SHA-256 of a checkpoint's contents, and the types of its arrays, for which it holds."""
+    """Returns a SHA-256 of a checkpoint's contents, and the types of the arrays that it is of."""
     dtypes = [str(np.asarray(leaf).dtype) for leaf in jax.tree.leaves(arrays)]
     return {"dtypes": dtypes, "sha256": agreement.digest([arrays, json.dumps(progress, sort_keys=True)])}
 
@@ -281,7 +284,8 @@ def _read(manager: ocp.CheckpointManager, folder: Path, epoch: int, like: TrainS
 
 
 def _read_arrays(manager: ocp.CheckpointManager, folder: Path, epoch: int, wanted: dict[str, Any]) -> dict[str, Any]:
-    """
+    """Returns the arrays of a checkpoint.
+
     Raises:
       OtherModelError: the checkpoint holds arrays of other shapes than are wanted.
     """
@@ -301,7 +305,7 @@ def _read_arrays(manager: ocp.CheckpointManager, folder: Path, epoch: int, wante
 
 
 def _as_saved(wanted: dict[str, Any], checksum: dict[str, Any] | None) -> dict[str, Any]:
-    """The wanted arrays with the types that were saved, because Orbax casts and a checksum is of the saved bytes."""
+    """Returns the wanted arrays with the saved types, because Orbax casts and a checksum is of the saved bytes."""
     leaves, structure = jax.tree.flatten(wanted)
     dtypes = checksum["dtypes"] if checksum else []
     if len(dtypes) != len(leaves):
@@ -310,7 +314,8 @@ def _as_saved(wanted: dict[str, Any], checksum: dict[str, Any] | None) -> dict[s
 
 
 def _verify(arrays: dict[str, Any], progress: dict[str, Any], checksum: dict[str, Any] | None) -> None:
-    """
+    """Compares contents with their checksum.
+
     Raises:
       DamagedError: these are not the contents that were saved.
     """
@@ -321,13 +326,13 @@ def _verify(arrays: dict[str, Any], progress: dict[str, Any], checksum: dict[str
 
 
 def finite(params: Params) -> bool:
-    """Whether all parameters are finite numbers."""
+    """Returns whether all parameters are finite numbers."""
     leaves = map(np.asarray, jax.tree.leaves(params))
     return all(np.isfinite(leaf).all() for leaf in leaves if np.issubdtype(leaf.dtype, np.inexact))
 
 
 def _shapes_held(checkpoint: Path) -> list[tuple[int, ...]] | None:
-    """The shapes of the parameters in a checkpoint, in order of size; None where even these cannot be read."""
+    """Returns the sorted shapes of the parameters in a checkpoint; None where even these cannot be read."""
     try:
         with ocp.StandardCheckpointer() as reader:
             held: Any = reader.metadata((checkpoint / "arrays").absolute())
@@ -342,6 +347,6 @@ def _epoch(row: Sequence[float], names: Sequence[str]) -> Epoch:
 
 
 def _reason(error: Exception) -> str:
-    """An exception in one line of bounded length; its end, which names what the system said, is kept."""
+    """Returns an exception as one line of bounded length, with its end, which has the system's message."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text if len(text) <= 300 else f'{text[:100]} … {text[-200:]}'}"

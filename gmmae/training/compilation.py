@@ -100,7 +100,7 @@ def prepare(config: Config, devices: Devices | None = None) -> TrainSetup:
     strategy = strategies.resolve(config.scaling, optim, wanted, samples)
     strategy_plan = plan_batches(samples, strategy.global_batch, wanted)
     if parallel.deterministic:
-        _require_exact(parallel, devices)
+        _require_deterministic(parallel, devices)
         sharers, train_plan = (
             parallel.deterministic_shards,
             BatchPlan(samples, strategy_plan.batch, parallel.deterministic_shards),
@@ -131,15 +131,16 @@ def epochs_per_dispatch(config: Config, platform: str) -> int:
     return min(MAX_EPOCHS_PER_DISPATCH, config.stop.max_epochs, config.checkpoint.every_epochs, config.log.every_epochs)
 
 
-def _require_exact(parallel: ParallelConfig, devices: Devices) -> None:
-    if parallel.deterministic_shards % devices.count:
+def _require_deterministic(parallel: ParallelConfig, devices: Devices) -> None:
+    shards = parallel.deterministic_shards
+    if shards % devices.count:
         raise InputError(
-            f"parallel.devices must divide parallel.deterministic_shards, {parallel.deterministic_shards}, where parallel.deterministic is on; got "
+            f"parallel.devices must divide parallel.deterministic_shards = {shards} with parallel.deterministic; got "
             f"{devices.count}: use a power of two of devices, or --parallel.no-deterministic"
         )
     if parallel.micro_batch_size:
         raise InputError(
-            f"parallel.micro_batch_size must be 0 where parallel.deterministic is on; got {parallel.micro_batch_size}: a larger "
+            f"parallel.micro_batch_size must be 0 with parallel.deterministic; got {parallel.micro_batch_size}: a larger "
             "parallel.deterministic_shards bounds memory"
         )
     require_prepared(parallel, jax.local_device_count() if devices.platform == "cpu" else 0)

@@ -1,4 +1,4 @@
-"""The figures of a run, drawn from what its work directory holds."""
+"""The figures of a run, drawn from its work directory."""
 
 import math
 from pathlib import Path
@@ -13,15 +13,16 @@ from gmmae.training.workdir import WorkDir
 from gmmae.workloads import registry
 from gmmae.workloads.interface import Snapshot
 
-MOST_SNAPSHOTS = 5
-"""Epochs in a workload's picture at most: more would be too small to see."""
+MAX_SNAPSHOTS = 5
+"""Largest number of epochs in a workload's picture; more would be too small to see."""
 
 
 def draw(config: Config, record: Record, workdir: WorkDir) -> list[Path]:
-    """Draws what the workload shows of its samples, and `losses.png`; returns their paths.
+    """Draws the workload's picture of its samples and `losses.png`; returns their paths.
 
     Args:
-      config, record: of the run.
+      config: of the run.
+      record: of the run.
       workdir: with its history and snapshots.
 
     Raises:
@@ -46,10 +47,10 @@ def _draw(config: Config, record: Record, workdir: WorkDir) -> list[Path]:
 
 
 def read_snapshots(folder: Path, epochs: int) -> list[Snapshot]:
-    """What was kept of the shown samples up to the last epoch, thinned out evenly."""
+    """Returns the snapshots of the shown samples up to the last epoch, evenly thinned."""
     paths = [path for path in sorted(folder.glob("epoch_*.npz")) if int(path.stem.rpartition("_")[2]) <= epochs]
-    if len(paths) > MOST_SNAPSHOTS:
-        paths = [paths[math.floor(i)] for i in np.linspace(0, len(paths) - 1, MOST_SNAPSHOTS)]
+    if len(paths) > MAX_SNAPSHOTS:
+        paths = [paths[math.floor(i)] for i in np.linspace(0, len(paths) - 1, MAX_SNAPSHOTS)]
     return [_read(path) for path in paths]
 
 

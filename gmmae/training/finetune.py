@@ -9,17 +9,17 @@ from gmmae.config.toml import flatten_table
 from gmmae.multihost import agreement
 from gmmae.multihost.peers import Group
 from gmmae.system.errors import InputError
-from gmmae.training.checkpoint import OtherModelError, newest
+from gmmae.training.checkpoint import Checkpoint, OtherModelError, newest
 from gmmae.training.compilation import TrainSetup, blank_state, cast
 from gmmae.training.step import TrainState
 from gmmae.training.workdir import WorkDir, differences
 
 SHAPES = ("data.ndim", "data.shape")
-"""Of the data, which are others where a model is tuned to them, what its shapes may follow."""
+"""Keys of the data that the parameters' shapes may depend on. The other keys may differ."""
 
 
 def first_parameters(setup: TrainSetup, start: TrainState, group: Group) -> tuple[TrainState, dict[str, Any]]:
-    """The state before the first epoch, and for the record where its parameters are from: empty where the seed drew them.
+    """Returns the state before the first epoch and the origin of its parameters, empty where the seed drew them.
 
     Every process reads them, and all must have read the same.
 
@@ -45,8 +45,8 @@ def first_parameters(setup: TrainSetup, start: TrainState, group: Group) -> tupl
     return start._replace(params=params), origin
 
 
-def _best(setup: TrainSetup, folder: WorkDir) -> Any:
-    """The newest checkpoint of the other run, whose optimiser and precision may be others."""
+def _best(setup: TrainSetup, folder: WorkDir) -> Checkpoint | None:
+    """Returns the newest checkpoint of the other run, which may have another optimiser and precision."""
     saved = dict(flatten_table(tomllib.loads(folder.config.read_text(encoding="utf-8"))))
     its = {key.replace(".", "__"): saved[key] for key in ("precision", "optim.clip_norm") if key in saved}
     try:

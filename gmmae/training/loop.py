@@ -157,7 +157,7 @@ class _Run:
         self._show(compiled, val_loss, last=reason is not None)
         if reason == stop_reasons.TARGET_REACHED and (row := self.monitor.at_target()):
             self.display.say(
-                f"validation {stop.monitor} {row.value(stop.monitor):g} reached after epoch {row.epoch} of the {done} done before"
+                f"validation {stop.monitor} {row.value(stop.monitor):g} reached after epoch {row.epoch} of {done} earlier ones"
             )
         while reason is None:
             self._advance(compiled)

@@ -1,6 +1,6 @@
 """The gradient noise scale: the batch whose mean gradient has as much noise as signal (McCandlish et al., arXiv:1812.06162).
 
-The mean gradient of b samples has the expected squared norm |G|² + tr(Σ) / b. Two batch sizes tell the two apart, and their
+The mean gradient of b samples has the expected squared norm |G|² + tr(Σ) / b. Two batch sizes separate the two terms. Their
 ratio tr(Σ) / |G|² is the noise scale, in samples. Norms may be those that the optimiser sees, |P^(-1/2) g|² with
 P = √v̂ + ε of Adam.
 """
@@ -22,7 +22,7 @@ from gmmae.training.step import TrainState, take
 from gmmae.workloads.interface import Samples
 
 NORM_STEPS = 8
-"""Batches whose gradients the noise scale is computed from, at most an epoch's."""
+"""Largest number of batches whose gradients the noise scale is computed from."""
 
 
 class Parts(NamedTuple):
@@ -33,7 +33,7 @@ class Parts(NamedTuple):
 
 
 def parts(small: int, small_squares: np.ndarray, large: int, large_squares: np.ndarray) -> Parts:
-    """Signal and noise from the mean squared norms of mean gradients of two batch sizes (appendix A.1 there).
+    """Returns signal and noise from the mean squared norms of mean gradients of two batch sizes (appendix A.1 there).
 
     >>> parts(1, np.array(11.0), 10, np.array(2.0))  # |G|² = 1, tr(Σ) = 10
     Parts(signal=np.float64(1.0), noise=np.float64(10.0))
@@ -43,15 +43,17 @@ def parts(small: int, small_squares: np.ndarray, large: int, large_squares: np.n
 
 
 def noise_scale(small: int, small_squares: np.ndarray, large: int, large_squares: np.ndarray, blocks: int = 8) -> float | None:
-    """The noise scale from the norms of many steps: of each block of them, the ratio of the means; then the median.
+    """Returns the noise scale from the norms of many steps: the median over blocks of the ratio of their means.
 
-    A few steps have gradients far above all others, and a ratio of means over all would be theirs. None where the signal of
-    most blocks is lost in the noise.
+    A few steps have gradients far above all others and would decide a ratio of means over all steps. Returns None where the
+    signal of most blocks is lost in the noise.
 
     Args:
-      small, large: samples in the two batches.
-      small_squares, large_squares: mean squared norms, one a step, in order.
-      blocks: of consecutive steps.
+      small: samples in the smaller batch.
+      small_squares: its mean squared norms, one for each step, in order.
+      large: samples in the larger batch.
+      large_squares: likewise.
+      blocks: number of blocks of consecutive steps.
 
     >>> noise_scale(1, np.full(16, 11.0), 10, np.full(16, 2.0))
     10.0
@@ -62,8 +64,8 @@ def noise_scale(small: int, small_squares: np.ndarray, large: int, large_squares
         (part.mean(), other.mean()) for part, other in zip(*(np.array_split(x, count) for x in (signal, noise)), strict=True)
     ]
     ratios = np.array([other / part if part > 0 else np.inf for part, other in means])
-    found = float(np.median(ratios))
-    return found if 0 < found < np.inf else None
+    median = float(np.median(ratios))
+    return median if 0 < median < np.inf else None
 
 
 class Norms(NamedTuple):
@@ -75,7 +77,7 @@ class Norms(NamedTuple):
 
 
 def gradient_norms(setup: TrainSetup, like: TrainState) -> Callable[[TrainState], Norms]:
-    """A program for the norms that the noise scale is computed from, at a state of a run, on the host.
+    """Compiles a program for the gradient norms of the noise scale at a state of a run.
 
     Args:
       setup: of the run; one device computes.
@@ -104,12 +106,12 @@ def gradient_norms(setup: TrainSetup, like: TrainState) -> Callable[[TrainState]
     compiled = jax.jit(squares).lower(like, data, indices[0]).compile()
 
     def norms(state: TrainState) -> Norms:
-        found = [compiled(state, data, index) for index in indices]
-        return Norms(batch, [float(one) for one, _ in found], [float(many) for _, many in found])
+        squared = [compiled(state, data, index) for index in indices]
+        return Norms(batch, [float(one) for one, _ in squared], [float(many) for _, many in squared])
 
     return norms
 
 
 def noise_of(norms: Norms) -> float | None:
-    """The noise scale in samples; None where the norms say none."""
+    """Returns the noise scale in samples; None where the norms are all noise."""
     return noise_scale(1, np.array(norms.of_one), norms.batch, np.array(norms.of_batch))

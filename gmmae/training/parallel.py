@@ -1,18 +1,17 @@
 """Devices and means over them: the only module that calls `pmap` or names its axis.
 
-State and data set are replicated. An epoch's indices and weights are sharded. Gradients and losses are averaged, by `pmean` or
-by `exact_mean`. Since JAX 0.8 `pmap` is `jit(shard_map)` underneath. With `in_axes` and `out_axes` None, replicated arrays go in
-and come out whole, without a leading device axis and without copies.
+State and data set are replicated. An epoch's indices and weights are sharded. Gradients and losses are averaged by `pmean`
+or `exact_mean`. Since JAX 0.8 `pmap` is `jit(shard_map)` underneath. With `in_axes` and `out_axes` None, replicated arrays have
+no leading device axis and are not copied.
 
 `exact_mean` has the same bits however many devices share a batch. Floating-point addition is not associative, so the order is
-fixed: consecutive pairs. A compiler that sees how often a loop runs unrolls it, fuses it with the rest, and rounds otherwise. So
+fixed: consecutive pairs. A compiler that knows the number of passes of a loop unrolls and fuses it, and rounds otherwise. So
 the number of passes is an argument of the program. The code that computes a term, and the code that adds two, are then the same
 for one device with all terms and for many with one each.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +19,7 @@ import numpy as np
 from jax import Device, lax
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Int32, PyTree
 
 from gmmae.system.errors import InputError
@@ -32,7 +32,7 @@ DETERMINISTIC: dict[str, str | bool] = {
     "xla_gpu_deterministic_ops": True,
     **({"xla_gpu_enable_triton_gemm": False} if jax.__version_info__ >= (0, 12) else {}),
 }
-"""Options of XLA that ask for the same bits from every compilation and run.
+"""XLA's options for the same bits from every compilation and run.
 
 With the first option alone, XLA of JAX 0.12 makes each product a Triton kernel, and then allows no Triton. It must ask cuBLAS
 for a replacement, and cannot without a GPU. The second option makes products calls of cuBLAS from the beginning: a GPU runs the
@@ -155,8 +155,9 @@ class Devices:
     """The devices of a run, in order.
 
     Attributes:
-      absent: they are not here, and programs are only compiled for them (`jax.experimental.topologies`): where an array would
-        be put on them, its shape and its sharding stand for it.
+      devices: in order.
+      absent: whether programs are only compiled for devices that are not here (`jax.experimental.topologies`). Arrays are then
+        replaced by their shapes and shardings.
     """
 
     devices: tuple[Device, ...]  # pyright: ignore[reportInvalidTypeForm]
@@ -164,31 +165,35 @@ class Devices:
 
     @property
     def count(self) -> int:
+        """The number of devices."""
         return len(self.devices)
 
     @property
     def kind(self) -> str:
+        """The model of the devices, as JAX calls it."""
         return self.devices[0].device_kind
 
     @property
     def platform(self) -> str:
+        """The platform of the devices: cpu, gpu or tpu."""
         return self.devices[0].platform
 
     @property
     def processes(self) -> int:
+        """The number of processes that own the devices."""
         return len({device.process_index for device in self.devices})
 
     @property
     def oversubscribed(self) -> bool:
-        """Whether devices share hardware: CPU devices of one process are virtual, so more than one is."""
+        """Whether devices share hardware, as several CPU devices of one process do."""
         return self.platform == "cpu" and self.count > self.processes
 
     def replicate(self, tree: PyTree) -> PyTree:
-        """A copy of every array on every device. Where several processes own them, each one gives the same arrays."""
+        """Copies every array to every device. Where several processes own the devices, each one gives the same arrays."""
         return self._place(tree, PartitionSpec())
 
     def shard(self, tree: PyTree) -> PyTree:
-        """Arrays divided along their leading axis, one entry a device. Every process gives them whole."""
+        """Divides arrays along their leading axis, one entry for each device. Every process gives them whole."""
         return self._place(tree, PartitionSpec(AXIS))
 
     def _place(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
@@ -199,7 +204,7 @@ class Devices:
         if sharding.is_fully_addressable:
             return jax.device_put(tree, sharding)
 
-        def place(leaf: Any) -> jax.Array:
+        def place(leaf: ArrayLike) -> jax.Array:
             array = np.asarray(leaf)
             return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 
@@ -212,23 +217,23 @@ class Devices:
 
     def compile(
         self,
-        function: Callable[..., Any],
-        *args: Any,
+        function: Callable[..., PyTree],
+        *args: PyTree,
         sharded: int,
         donate: tuple[int, ...] = (),
         deterministic: bool = False,
     ) -> jax.stages.Compiled:
-        """Compiles `function` for all devices, ahead of time; its results must be equal on all of them.
+        """Compiles a function for all devices, ahead of time. Its results must be equal on all of them.
 
         Args:
-          function: of one device's arguments; it averages with `pmean` or `exact_mean` whatever differs between devices.
+          function: of one device's arguments. It averages all that differs between devices with `pmean` or `exact_mean`.
           args: example arguments, as `replicate` and `shard` return them.
           sharded: how many arguments, the last ones, are divided over the devices; the others are replicated.
           donate: positions of arguments whose memory the results may take over.
-          deterministic: asks for the same bits from every compilation and run; a GPU may choose between algorithms otherwise.
+          deterministic: asks for the same bits from every compilation and run. Otherwise a GPU may choose between algorithms.
 
         Returns:
-          The compiled function of the same arguments; it never compiles again, and refuses other shapes.
+          The compiled function of the same arguments. It never compiles again, and refuses other shapes.
         """
         in_axes = (None,) * (len(args) - sharded) + (0,) * sharded
         mapped = jax.pmap(
@@ -238,10 +243,10 @@ class Devices:
 
 
 def choose(count: int) -> Devices:
-    """The first `count` devices of all processes, process by process, or all of them for 0.
+    """Returns the first `count` devices of all processes, process by process, or all of them for 0.
 
     Raises:
-      InputError: there are fewer, or some process would have none or only a part of its own.
+      InputError: there are fewer, or a process would have none or only a part of its own.
     """
     devices = jax.devices()
     if count > len(devices):

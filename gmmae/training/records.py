@@ -1,4 +1,4 @@
-"""What a run leaves behind for people and programs to compare: `record.json` and `history.csv`."""
+"""The results of a run for people and programs: `record.json` and `history.csv`."""
 
 import csv
 import json
@@ -32,7 +32,7 @@ class Epoch(NamedTuple):
     metrics: Mapping[str, float] = {}  # the workload's own, after the epoch; a column each, as val_NAME
 
     def value(self, metric: str) -> float:
-        """A validation metric by name, the loss among them; NaN where the epoch has none of that name."""
+        """Returns a validation metric by name, or the loss; NaN where the epoch has none of that name."""
         return self.validation.get(metric, math.nan)
 
     @property
@@ -104,59 +104,58 @@ class Record:
 
 
 def to_json(record: Record) -> str:
-    """The record as strict JSON."""
+    """Returns the record as strict JSON."""
     return json.dumps(plain(record), indent=2, allow_nan=False) + "\n"
 
 
 def from_json(text: str) -> Record:
-    """The record that `to_json` wrote."""
+    """Returns the record that `to_json` wrote."""
     return from_plain(json.loads(text))
 
 
 def plain(record: Record) -> dict[str, Any]:
-    """The record as a dictionary of what strict JSON can say."""
+    """Returns the record as a dictionary of values that strict JSON has."""
     return {key: _plain(value) for key, value in asdict(record).items()}
 
 
 def from_plain(data: dict[str, Any]) -> Record:
-    """The record that `plain` made, or a version before it, whose target was `target_loss`.
+    """Returns the record that `plain` made.
 
     Keys of newer schema versions are ignored.
 
     Raises:
       ValueError: a field is missing, or has a value of another type.
     """
-    data = ({"target": data["target_loss"]} if "target_loss" in data else {}) | data
     known = {item.name: data[item.name] for item in fields(Record) if item.name in data}
     results = [key for key in known if key.endswith(("_loss", "_metrics"))]
     return checked(Record, known | {key: _number(known[key]) for key in results}, any_number=results)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _plain(entry) for key, entry in value.items()}
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _number(value: Any) -> Any:
+def _number(value: object) -> object:
     if isinstance(value, dict):
-        return {key: _number(each) for key, each in value.items()}
+        return {key: _number(entry) for key, entry in value.items()}
     return float(value) if isinstance(value, str) else value
 
 
 def write_history(path: Path, history: Iterable[Epoch], metrics: Iterable[str] = ()) -> None:
-    """Writes `history.csv` anew, as after a resume, with a column for each of the metrics; the run then appends to it."""
+    """Writes the whole `history.csv`, as after a resume, with a column for each metric; the run then appends to it."""
     lines = [",".join([*PLAIN, *(f"val_{name}" for name in metrics)]), *map(history_line, history)]
     write_text(path, "\n".join(lines) + "\n")
 
 
 def history_line(row: Epoch) -> str:
-    """One row, every float to the last digit."""
+    """Returns one row, every float to the last digit."""
     return ",".join(map(repr, (*row[:-1], *row.metrics.values())))
 
 
 def read_history(path: Path) -> list[Epoch]:
-    """The rows of a `history.csv`."""
+    """Returns the rows of a `history.csv`."""
     with path.open(encoding="utf-8", newline="") as file:
         return [_epoch(row) for row in csv.DictReader(file)]
 

@@ -1,11 +1,11 @@
-"""TensorBoard: losses, metrics, what the workload shows, and HParams, in one run; charts that compare several."""
+"""TensorBoard: losses, metrics, the workload's events and HParams of one run, and charts that compare several."""
 
 import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from tensorboardX import SummaryWriter
@@ -19,27 +19,26 @@ SCALARS = {"loss/train": "train_loss", "loss/validation": "val_loss", "optimiser
 RESULTS = {"result/time_to_target_s": "time_to_target_s", "result/epochs": "epochs", "result/best_val_loss": "best_val_loss"}
 QUEUE = 10_000
 FLUSH_S = 1
-"""Between two times that what has been written is made sure to be on the disk."""
+"""Seconds between flushes of the event file."""
 TIMES = {f"time/{name}": name for name in ("train_s", "eval_s", "total_s")}
 
 
 def training_s(row: Epoch) -> float:
-    """The seconds of training and validation up to the end of an epoch: what a time to the target is made of."""
+    """Returns the seconds of training and validation up to the end of an epoch, as in a time to the target."""
     return row.train_s + row.eval_s
 
 
 class TensorBoard:
     """Events of one run under a folder.
 
-    Events carry the run's own clock, so that TensorBoard's axis "Relative" shows seconds of training: neither compiling nor a
-    pause between two processes of a run is among them, and a run that is written afterwards has the times that it took.
+    Events carry the run's own clock, so that TensorBoard's axis "Relative" shows seconds of training. Compiling and pauses
+    between two processes of a run are not in them. A run that is written afterwards has the times that it took.
 
     Args:
       folder: made when needed.
       parameters: the run's hyperparameters by name, for the HParams tab.
-      start: the epoch to go on from. Whatever an earlier process has written of it and of later ones is purged, so all of
-        that has to come again.
-      metric: that the target is about; one of the workload's has columns of its own in the HParams tab, beside the losses.
+      start: the epoch to resume from. Earlier events of this epoch and of later ones are purged, so they must be written again.
+      metric: of the target. A workload's metric has columns of its own in the HParams tab, beside the losses.
       times: tags of an epoch's clocks, each with its field of `Epoch`.
       results: tags of the outcome, each with its field of `Record`.
       clock: seconds since the start at the end of an epoch; None: events carry the time at which they are written.
@@ -48,7 +47,7 @@ class TensorBoard:
     def __init__(
         self,
         folder: Path,
-        parameters: Mapping[str, Any],
+        parameters: Mapping[str, object],
         start: int = 0,
         metric: str = LOSS,
         times: Mapping[str, str] = TIMES,
@@ -71,10 +70,10 @@ class TensorBoard:
             self._writer.file_writer.add_summary(summary)
 
     def epoch(self, row: Epoch) -> None:
-        """The scalars of an epoch; they are on disk about a second later.
+        """Writes the scalars of an epoch; they are on disk about a second later.
 
         Raises:
-          OSError: earlier ones cannot be written.
+          OSError: earlier scalars cannot be written.
         """
         self._now = self._start + self._clock(row) if self._clock else None
         for tag, name in self._epoch_tags.items():
@@ -82,11 +81,11 @@ class TensorBoard:
         for name, value in row.metrics.items():
             self._writer.add_scalar(f"metric/{name}", value, row.epoch, self._now)
         if time.monotonic() >= self._next_flush:  # it waits for the disk, longer than a short epoch takes
-            self._writer.flush()  # of what has arrived so far: a full disk shows here, in the caller's thread
+            self._writer.flush()  # a full disk shows here, in the caller's thread
             self._next_flush = time.monotonic() + FLUSH_S
 
     def events(self, epoch: int, events: Events) -> None:
-        """What the workload shows after an epoch; values that are not finite are left out of histograms."""
+        """Writes the workload's events after an epoch, without histograms of values that are not finite."""
         for tag, value in events.scalars.items():
             self._writer.add_scalar(tag, value, epoch, self._now)
         for tag, values in events.histograms.items():
@@ -96,18 +95,19 @@ class TensorBoard:
             self._writer.add_image(tag, image, epoch, self._now, dataformats="HW" if image.ndim == 2 else "HWC")
 
     def result(self, record: Record) -> None:
-        """The outcome of a run, for the columns of the HParams tab; what the run did not reach is left out."""
+        """Writes the outcome of a run, for the columns of the HParams tab, without values that are None."""
         for tag, name in self._result_tags.items():
             value = getattr(record, name)
             if value is not None:
                 self._writer.add_scalar(tag, value, record.epochs, self._now)
 
     def close(self) -> None:
+        """Closes the event file."""
         self._writer.close()
 
 
 class Point(NamedTuple):
-    """Of a line in a chart."""
+    """A point of a line in a chart."""
 
     time_s: float  # since the start
     value: float
@@ -116,7 +116,7 @@ class Point(NamedTuple):
 def write_charts(
     folder: Path, title: str, charts: Mapping[str, str], lines: Mapping[str, Mapping[str, Sequence[Point]]]
 ) -> None:
-    """Charts for the tab Custom Scalars; TensorBoard draws in one all lines of one tag, in a colour for each run.
+    """Writes charts for the tab Custom Scalars. TensorBoard draws all lines of a tag in one chart, in a colour for each run.
 
     Args:
       folder: where each run has a folder.
@@ -136,6 +136,6 @@ def write_charts(
 
 
 def _first_start(folder: Path) -> float:
-    """When the first process of the run began, by the names of its files of events; now, where there are none."""
+    """Returns when the first process of the run began, by the names of its event files; now where there are none."""
     names = (re.match(r"events\.out\.tfevents\.(\d+)", path.name) for path in folder.glob("events.out.tfevents.*"))
     return min((float(name[1]) for name in names if name), default=time.time())

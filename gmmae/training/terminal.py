@@ -1,4 +1,4 @@
-"""What a person sees of a run: a table at the start, a progress bar on a terminal, plain lines elsewhere."""
+"""The display of a run: a table at the start, a progress bar on a terminal, plain lines elsewhere."""
 
 import math
 import sys
@@ -15,39 +15,49 @@ from gmmae.training.records import Epoch
 
 
 class Display(Protocol):
-    """Shows the course of one run."""
+    """Shows the progress of one run."""
 
-    def start(self, facts: Mapping[str, str], *, max_epochs: int, done: int) -> None: ...
-    def epoch(self, row: Epoch) -> None: ...
-    def say(self, line: str) -> None: ...
-    def close(self) -> None: ...
+    def start(self, facts: Mapping[str, str], *, max_epochs: int, done: int) -> None:
+        """Shows the start table; `done` epochs are behind the run."""
+
+    def epoch(self, row: Epoch) -> None:
+        """Shows an epoch."""
+
+    def say(self, line: str) -> None:
+        """Shows a line of text."""
+
+    def close(self) -> None:
+        """Ends the display."""
 
 
 class Plain:
-    """One line an epoch, for log files."""
+    """Prints one line for each epoch, for log files."""
 
     def __init__(self, console: Console):
         self._console = console
         self._max_epochs = 0
 
     def start(self, facts: Mapping[str, str], *, max_epochs: int, done: int) -> None:
+        """Prints the start table."""
         self._max_epochs = max_epochs
         width = max(map(len, facts))
         for name, value in facts.items():
             self.say(f"{name:<{width}}  {value}")
 
     def epoch(self, row: Epoch) -> None:
+        """Prints a line for the epoch."""
         self.say(f"epoch {row.epoch}/{self._max_epochs}  {losses_text(row)}  lr {row.lr:.3g}  {row.total_s:.1f} s")
 
     def say(self, line: str) -> None:
+        """Prints a line."""
         print(line, file=self._console.file, flush=True)  # not through rich, which takes as long as a short epoch
 
     def close(self) -> None:
-        pass
+        """Does nothing."""
 
 
 class Live:
-    """A table and a progress bar, for terminals."""
+    """Shows a table and a progress bar, for terminals."""
 
     def __init__(self, console: Console):
         self._console = console
@@ -64,6 +74,7 @@ class Live:
         self._task = self._progress.add_task("", total=None, start=False)
 
     def start(self, facts: Mapping[str, str], *, max_epochs: int, done: int) -> None:
+        """Shows the start table and the progress bar."""
         table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
@@ -74,17 +85,20 @@ class Live:
         self._progress.start()
 
     def epoch(self, row: Epoch) -> None:
+        """Moves the progress bar."""
         self._progress.update(self._task, completed=row.epoch, description=losses_text(row))
 
     def say(self, line: str) -> None:
+        """Prints a line above the progress bar."""
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
+        """Takes the progress bar away."""
         self._progress.stop()
 
 
 def losses_text(row: Epoch) -> str:
-    """The losses of an epoch, short.
+    """Returns the losses of an epoch in a few words.
 
     >>> losses_text(Epoch(1, 1, 32, 0.1, 0.0123456, float("nan"), 0, 0, 0, 0, 0))
     'train 0.01235  validation nan'
@@ -98,11 +112,11 @@ def _short(loss: float) -> str:
 
 
 def standard_output() -> Console:
-    """Standard output, as long as somebody can read it."""
+    """Returns standard output, which goes on in silence when its reader ends."""
     return Console(file=cast(TextIO, Outlasting(sys.stdout)))
 
 
 def display(console: Console | None = None) -> Display:
-    """The display that fits standard output: live on a terminal, plain elsewhere."""
+    """Returns the display for standard output: live on a terminal, plain elsewhere."""
     console = console or standard_output()
     return Live(console) if console.is_terminal else Plain(console)

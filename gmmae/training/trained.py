@@ -1,4 +1,4 @@
-"""What a Python program uses of gmmae: configure, train, load. `docs/api.md` shows it."""
+"""The Python interface: train a configuration, load a trained model. `docs/api.md` shows it."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,20 +17,21 @@ from gmmae.workloads.interface import Params, Samples, Workload
 if TYPE_CHECKING:
     import numpy as np
     from jax import Array
+    from jaxtyping import PyTree
 
     from gmmae.models.losses import PointLoss
 
 MIXTURE = ("weights", "means", "covariances")
-"""What a workload that finds mixtures says of a sample."""
+"""Names of a mixture's arrays in a workload's description."""
 
 
 def train(config: Config, workdir: str | Path, *, quiet: bool = False) -> Record:
-    """Trains to the end, or resumes what is in the work directory, on all devices; draws the figures.
+    """Trains to the end, or resumes the run in the work directory, on all devices, and draws its figures.
 
     Args:
       config: from `configure`.
       workdir: the run's folder.
-      quiet: prints nothing.
+      quiet: whether to print nothing.
 
     Returns:
       The record, as in `record.json`.
@@ -54,9 +55,10 @@ class Trained(NamedTuple):
     """A trained model.
 
     Attributes:
-      config, record: of its run.
+      config: of its run.
+      record: of its run.
       workload: its functions and its data.
-      params: the best ones, on the host.
+      params: the best parameters, on the host.
     """
 
     config: Config
@@ -65,30 +67,30 @@ class Trained(NamedTuple):
     params: Params
 
     def losses(self, samples: Samples) -> "np.ndarray":
-        """One loss a sample. `samples` are as in `workload.data`."""
+        """Returns one loss for each sample; `samples` are as in `workload.data`."""
         return self._applied(self.workload.losses, samples, None)
 
     def metrics(self, samples: Samples) -> "Mapping[str, np.ndarray]":
-        """One value a sample for each metric of the workload."""
+        """Returns one value for each sample and metric of the workload."""
         return self._applied(self.workload.metrics, samples)
 
     def evaluate(self, samples: Samples) -> "Mapping[str, np.ndarray]":
-        """One value a sample for the loss, which is the first, and for each metric."""
+        """Returns one value for each sample of the loss, which is the first, and of each metric."""
         from gmmae.training import compilation
 
-        found = self._applied(partial(compilation.values, self.workload), samples)
-        return {LOSS: found[LOSS], **found}  # JAX puts names in order
+        values = self._applied(partial(compilation.values, self.workload), samples)
+        return {LOSS: values[LOSS], **values}  # JAX puts names in order
 
     def describe(self, samples: Samples) -> "Mapping[str, np.ndarray]":
-        """What the workload says of samples; of nodules: their mixtures (weights, means, covariances) and densities."""
+        """Returns the workload's description of samples; for nodules mixtures (weights, means, covariances) and densities."""
         if self.workload.describe is None:
             raise InputError(f"a workload must have `describe` to describe samples; got {self.config.workload}, which has none")
         return self._applied(self.workload.describe, samples)
 
     def refine(self, samples: Samples, steps: int = 30) -> "Mapping[str, np.ndarray]":
-        """As `describe`, of nodules, with each mixture polished by so many steps of Adam (`gmmae.models.refine`).
+        """Returns `describe` of nodules after a number of steps of Adam on each mixture (`gmmae.models.refine`).
 
-        Besides: `loss_before` and `loss` of each sample, before these steps and after them, and the `seconds` they took.
+        It adds `loss_before` and `loss` of each sample, before and after these steps, and the `seconds` that they took.
         """
         import numpy as np
 
@@ -122,13 +124,13 @@ class Trained(NamedTuple):
         losses = {"loss_before": found.before, "loss": found.after}
         return {**dict(zip(MIXTURE, mixtures, strict=True)), "density": found.density, **losses}
 
-    def _applied(self, function: Callable[..., Any], samples: Samples, *more: Any) -> Any:
+    def _applied(self, function: Callable[..., "PyTree"], samples: Samples, *more: object) -> "PyTree":
         return _joined([result for result, _ in self._batches(function, samples, *more)])
 
-    def _batches(self, function: Callable[..., Any], samples: Samples, *more: Any) -> list[tuple[Any, float]]:
-        """What a function of parameters and samples gives of so many samples at a time, on the host, and the seconds it took.
+    def _batches(self, function: Callable[..., "PyTree"], samples: Samples, *more: object) -> list[tuple["PyTree", float]]:
+        """Applies a function of parameters and samples batch by batch; returns its values on the host, and the seconds.
 
-        It is computed as the run's validation is: in its precision, by one compiled program.
+        It is computed as in the run's validation: in its precision, by one compiled program.
         """
         import jax
         import numpy as np
@@ -137,7 +139,7 @@ class Trained(NamedTuple):
         from gmmae.training.step import take
         from gmmae.workloads.registry import count
 
-        total, found = count(samples), []
+        total, values = count(samples), []
         batch = min(total, compilation.EVAL_DEVICE_BATCH)
         with compilation.precision_context(self.config):
             params, samples = jax.device_put(self.params), compilation.cast(self.config, samples)
@@ -150,8 +152,8 @@ class Trained(NamedTuple):
                 start = time.perf_counter()
                 result = jax.device_get(program(params, take(samples, index), *more))
                 seconds, left = time.perf_counter() - start, total - first
-                found.append((result if left >= batch else jax.tree.map(lambda array: array[:left], result), seconds))  # noqa: B023
-        return found
+                values.append((result if left >= batch else jax.tree.map(lambda array: array[:left], result), seconds))  # noqa: B023
+        return values
 
 
 def _require_samples(arrays: Sequence[Any], batch: int) -> None:
@@ -162,21 +164,21 @@ def _require_samples(arrays: Sequence[Any], batch: int) -> None:
         )
 
 
-def _joined(results: Sequence[Any]) -> Any:
-    """What a function gave of several batches, as if of one."""
+def _joined(results: Sequence["PyTree"]) -> "PyTree":
+    """Returns the values of several batches as those of one."""
     import jax
     import numpy as np
 
     return results[0] if len(results) == 1 else jax.tree.map(lambda *arrays: np.concatenate(arrays), *results)
 
 
-def load(workdir: str | Path, **changes: Any) -> Trained:
-    """The best parameters of a run, with the workload that they belong to; its data are loaded too.
+def load(workdir: str | Path, **changes: object) -> Trained:
+    """Loads the best parameters of a run with its workload and data.
 
-    Works in any interpreter, whatever devices and reduction the run had, and changes nothing in its folder.
+    Works in any interpreter, for any devices and reduction of the run, and changes nothing in its folder.
 
     Args:
-      workdir: the folder of a run that you trust: the Python that it names is executed.
+      workdir: the folder of a run that you trust, because the Python file that it names is executed.
       changes: of the configuration, as in `configure`: `data__root="elsewhere"` for other data.
 
     Raises:
@@ -191,7 +193,7 @@ def load(workdir: str | Path, **changes: Any) -> Trained:
 
 
 def run_config(workdir: Path) -> Config:
-    """The configuration of the run in a folder.
+    """Returns the configuration of the run in a folder.
 
     Raises:
       InputError: there is none.
@@ -203,7 +205,7 @@ def run_config(workdir: Path) -> Config:
 
 
 def restore(config: Config, workdir: Path) -> Trained:
-    """The best parameters of the run in a folder, with the workload of a configuration, which may have other data.
+    """Returns the best parameters of the run in a folder, with the workload of a configuration that may have other data.
 
     Raises:
       InputError: as `load`.
@@ -217,17 +219,17 @@ def restore(config: Config, workdir: Path) -> Trained:
     from gmmae.workloads import registry
 
     workload = registry.build(config)
-    found = newest(folder.checkpoints, compilation.blank_state(config, workload))
-    if found is None:
+    checkpoint = newest(folder.checkpoints, compilation.blank_state(config, workload))
+    if checkpoint is None:
         raise InputError(
             f"workdir must hold a checkpoint; got none in {folder.checkpoints}: train on, or set keep_checkpoints in a sweep"
         )
-    if not finite(found.best):
+    if not finite(checkpoint.best):
         raise InputError(
-            f"the checkpoint {folder.checkpoints / str(len(found.progress.history))} must hold finite parameters; some of its "
-            "best ones are NaN or infinite: train again, or give another workdir"
+            f"the checkpoint {folder.checkpoints / str(len(checkpoint.progress.history))} must hold finite parameters; some "
+            "are NaN or infinite: train again, or give another workdir"
         )
-    return Trained(config, record, workload, found.best)
+    return Trained(config, record, workload, checkpoint.best)
 
 
 def _no_run(folder: WorkDir) -> InputError:

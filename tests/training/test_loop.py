@@ -244,7 +244,7 @@ def test_a_target_that_an_earlier_epoch_had_reached_ends_the_run_and_says_so(tmp
     assert display.rows == []
     assert (record.stop_reason, record.epochs, record.target_epoch) == ("target_reached", 4, 3)
     assert record.time_to_target_s == third.train_s + third.eval_s
-    assert f"validation loss {third.val_loss:g} reached after epoch 3 of the 4 done before" in display.lines
+    assert f"validation loss {third.val_loss:g} reached after epoch 3 of 4 earlier ones" in display.lines
     assert (tmp_path / "record.json").read_text() == to_json(record)
     same, display = finish(again, tmp_path)
     assert to_json(same) == to_json(record)
