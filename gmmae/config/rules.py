@@ -132,4 +132,5 @@ class Options(Section):
 
     @classmethod
     def key(cls, name: str) -> str:
+        """Returns a field's option."""
         return "--" + name.replace("_", "-")

@@ -1,15 +1,15 @@
 """The configuration: frozen dataclasses, every field declared once with its meaning and unit.
 
-The comment behind a field is its help text on the command line, and its annotation the rule that values are checked by. What a
-workload is made of (its data, its model) is a dataclass of its own, `Config.settings`, whose fields and sections stand beside
-those of `Config` in files and on the command line. Reading these is `gmmae.cli.arguments`.
+The comment behind a field is its help text on the command line, and its annotation the rule for its values. A workload's data
+and model are a dataclass of its own, `Config.settings`. Its fields and sections stand beside those of `Config` in files and on
+the command line. `gmmae.cli.arguments` reads these.
 """
 
 import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from gmmae.config.rules import (
     INLINE,
@@ -27,8 +27,13 @@ from gmmae.config.rules import (
     require,
 )
 
+if TYPE_CHECKING:
+    from jax import Array
+
 Precision = Literal["float32", "tf32", "float64"]
 Mode = Literal["min", "max"]
+
+Number = TypeVar("Number", float, "Array")
 
 FINITE = Rule("a finite number", math.isfinite)
 
@@ -53,6 +58,8 @@ Factors = Annotated[tuple[float, ...], Rule("positive numbers", _positive)]
 
 @dataclass(frozen=True)
 class OptimConfig(Section, name="optim"):
+    """The optimiser and the learning rate."""
+
     learning_rate: PositiveFloat = 0.00105  # η of Adam for the base batch; the strategy scales it
     batch_size: PositiveInt = 32  # base batch: of one device in weak scaling, of all devices in strong scaling
     scaling_warmup_epochs: NonNegativeInt = 5  # length of the warmup in the -warmup strategies
@@ -70,6 +77,8 @@ class OptimConfig(Section, name="optim"):
 
 @dataclass(frozen=True)
 class StopConfig(Section, name="stop"):
+    """When a run ends."""
+
     target: Annotated[float, FINITE] = 0.0  # stop when the validation metric reaches this; 0: there is none
     monitor: str = LOSS  # the metric of the target and of the best epoch: loss, or a validation metric of the workload
     mode: Mode = "min"  # whether lower (min) or higher (max) values of the metric are better
@@ -81,21 +90,23 @@ class StopConfig(Section, name="stop"):
 
     @property
     def target_loss(self) -> float | None:
-        """The target where it is about the validation loss; None where it is not, or there is none."""
+        """The target of the validation loss; None where there is none, or where it is of another metric."""
         return self.target or None if self.monitor == LOSS else None
 
     @property
     def looks_at_each_epoch(self) -> bool:
-        """Whether a rule compares the losses of single epochs, which is the host's work."""
+        """Whether a rule compares the losses of single epochs, which the host must do."""
         return self.collapse_epochs > 0 or self.patience_epochs > 0
 
-    def cost(self, value: Any) -> Any:
-        """A value of the metric as something to make small: the value itself, or its negative where more is better."""
+    def cost(self, value: Number) -> Number:
+        """Returns a value of the metric as something to make small: negative where higher values are better."""
         return -value if self.mode == "max" else value
 
 
 @dataclass(frozen=True)
 class ParallelConfig(Section, name="parallel"):
+    """The devices and how they share a batch."""
+
     devices: NonNegativeInt = 0  # devices to train on; 0: all, or one GPU with simulate_devices
     simulate_devices: NonNegativeInt = 0  # compute the batch of this many devices on fewer; 0 simulates none
     micro_batch_size: NonNegativeInt = 0  # most samples of a device at once, to bound memory; 0: its whole share
@@ -115,7 +126,7 @@ class ParallelConfig(Section, name="parallel"):
 
 @dataclass(frozen=True)
 class DistributedConfig(Section, name="distributed"):
-    """Which processes train together. Nothing here enters a run's identity; most of it differs between its processes."""
+    """The processes that train together. They do not enter a run's identity, and most keys differ between processes."""
 
     auto: bool = True  # join the other tasks where srun or mpirun started several; off: this process trains alone
     coordinator: str = ""  # host:port that process 0 listens on and all others reach; empty: from srun or mpirun
@@ -136,12 +147,16 @@ class DistributedConfig(Section, name="distributed"):
 
 @dataclass(frozen=True)
 class CheckpointConfig(Section, name="checkpoint"):
+    """When checkpoints are written."""
+
     every_epochs: PositiveInt = 10  # epochs between checkpoints; one is always written when the run ends
     keep: PositiveInt = 2  # newest checkpoints kept
 
 
 @dataclass(frozen=True)
 class LogConfig(Section, name="log"):
+    """What a run writes for TensorBoard and for its figures."""
+
     tensorboard: bool = True  # write TensorBoard events under tb/
     noise_scale: bool = False  # log the gradient noise scale every every_epochs; it costs up to two epochs' time
     every_epochs: PositiveInt = 10  # epochs between TensorBoard's histograms and images
@@ -155,6 +170,8 @@ class LogConfig(Section, name="log"):
 
 @dataclass(frozen=True)
 class Config(Section):
+    """The configuration of one run."""
+
     scaling: str = "strong"  # strategy: how global batch and learning rate follow the number of devices
     seed: Seed = 0  # of the initial parameters and of the order of the samples
     precision: Precision = "float32"  # of all numbers; tf32 for products of convolutions and dense layers; float64 for checks
@@ -171,7 +188,7 @@ class Config(Section):
 
     @property
     def matmul_precision(self) -> str:
-        """Of products in float32, as `jax.default_matmul_precision` calls it."""
+        """The precision of products in float32, as `jax.default_matmul_precision` calls it."""
         return "tensorfloat32" if self.precision == "tf32" else "highest"
 
     def __post_init__(self) -> None:
@@ -181,17 +198,17 @@ class Config(Section):
 
     @property
     def dtype(self) -> str:
-        """Of parameters, data and sums."""
+        """The type of parameters, data and sums."""
         return "float64" if self.precision == "float64" else "float32"
 
 
 def defaults(config: Config) -> Config:
-    """What a configuration is where nothing is said, with the same kind of settings."""
+    """Returns the default configuration with the same kind of settings."""
     return Config(settings=None if config.settings is None else type(config.settings)())
 
 
-def changed(config: Config, **changes: Any) -> Config:
-    """A configuration with other values; `__` stands where a key has a point, and settings are named as on the command line.
+def changed(config: Config, **changes: object) -> Config:
+    """Returns a configuration with other values. `__` stands for the point of a key, and settings are named as in files.
 
     >>> changed(Config(), scaling="weak", stop__max_epochs=5).stop.max_epochs
     5
@@ -208,8 +225,11 @@ def changed(config: Config, **changes: Any) -> Config:
     return config
 
 
-def leaves(config: Any, prefix: str = "", *, resumable: bool = True) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
-    """As `flatten`, with the field that declares each key between the key and its value."""
+Leaf = tuple[str, dataclasses.Field[Any], Any]
+
+
+def leaves(config: Any, prefix: str = "", *, resumable: bool = True) -> Iterator[Leaf]:  # noqa: ANN401 any dataclass
+    """Yields as `flatten`, with the field that declares a key between the key and its value."""
     for item in dataclasses.fields(config):
         value = getattr(config, item.name)
         if marked(item, RESUMABLE) and not resumable:
@@ -221,12 +241,12 @@ def leaves(config: Any, prefix: str = "", *, resumable: bool = True) -> Iterator
             yield prefix + item.name, item, value
 
 
-def flatten(config: Any, *, resumable: bool = True) -> Iterator[tuple[str, Any]]:
-    """All `section.field` keys of a configuration with their values, in the order of declaration.
+def flatten(config: Any, *, resumable: bool = True) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 any dataclass
+    """Returns all `section.field` keys of a configuration with their values, in the order of declaration.
 
     Args:
       config: any dataclass of values and dataclasses.
-      resumable: whether those are among them that may change when a run is resumed.
+      resumable: whether to include keys that may change when a run is resumed.
 
     >>> dict(flatten(Config()))["optim.batch_size"]
     32

@@ -1,4 +1,4 @@
-"""Time on machines one does not have: the paper's law of n devices, all-reduce by α and β, and clusters as small files.
+"""The time on other machines: the paper's law of n devices, the all-reduce by α and β, and clusters as small files.
 
 A projected step is a measured step of one device, scaled to the cluster's device, plus an all-reduce of the gradient. It
 rests on three assumptions: communication does not overlap with computation, nobody else uses the links, and time depends on
@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from scipy.optimize import nnls
@@ -21,23 +21,23 @@ from gmmae.system.errors import InputError
 Collective = Literal["ring", "tree", "fastest"]
 
 
-def law(devices: float | np.ndarray, serial_s: float, parallel_s: float, communication_s: float) -> Any:
-    """T(n) = T_S + T_P / n + c log2 n, the denominator of the speedup in section IV of the paper.
+def law(devices: float | np.ndarray, serial_s: float, parallel_s: float, communication_s: float) -> np.ndarray:
+    """Returns T(n) = T_S + T_P / n + c log2 n, the denominator of the speedup in section IV of the paper.
 
     Args:
       devices: n, a number or an array.
-      serial_s: T_S, what runs on each device whatever their number.
-      parallel_s: T_P, what the devices share.
+      serial_s: T_S, the work of each device for any number of devices.
+      parallel_s: T_P, the work that the devices share.
       communication_s: c, added by each doubling of the devices. The paper leaves the base of the logarithm open.
 
     >>> float(law(4, 1.0, 8.0, 0.5))
     4.0
     """
-    return serial_s + parallel_s / devices + communication_s * np.log2(devices)
+    return np.asarray(serial_s + parallel_s / devices + communication_s * np.log2(devices))
 
 
 def ring_s(devices: int, size_bytes: float, alpha_s: float, beta_bytes_per_s: float) -> float:
-    """Seconds of a ring all-reduce: 2(n-1) α + 2(n-1)/n · bytes / β; 0 for one device.
+    """Returns the seconds of a ring all-reduce: 2(n-1) α + 2(n-1)/n · bytes / β; 0 for one device.
 
     Args:
       devices: n, at least 1.
@@ -64,6 +64,8 @@ def tree_s(devices: int, size_bytes: float, alpha_s: float, beta_bytes_per_s: fl
 
 @dataclass(frozen=True)
 class Cluster:
+    """A cluster by its links, and one training step on its device."""
+
     name: str  # what tables call it
     device: str  # the device, in words
     devices_per_node: int  # devices used on each node
@@ -127,11 +129,11 @@ def read_cluster(path: str | Path) -> Cluster:
 
 
 def all_reduce_s(cluster: Cluster, devices: int, size_bytes: float) -> float:
-    """Seconds to sum `size_bytes` over the devices, nodes being filled one after the other.
+    """Returns the seconds to sum `size_bytes` over the devices, nodes being filled one after the other.
 
-    Within a node both algorithms see its α and β. Beyond, the ring is flat: it goes once through each node, so one message
-    uses a node's link in each direction at a time, and all wait for the slowest, whose α and β count in every step. The tree
-    is hierarchical: ⌈log2⌉ of the devices of a node levels inside it and ⌈log2⌉ of the nodes levels between them.
+    Within a node both algorithms have its α and β. Across nodes the ring is flat and goes once through each node. One message
+    then uses a node's link in each direction at a time. All wait for the slowest link, whose α and β count in every step. The
+    tree is hierarchical: ⌈log2⌉ of the devices of a node levels inside it and ⌈log2⌉ of the nodes levels between them.
 
     Raises:
       InputError: not a whole number of at least 1 devices.
@@ -151,7 +153,7 @@ def all_reduce_s(cluster: Cluster, devices: int, size_bytes: float) -> float:
 
 
 class StepTimes(NamedTuple):
-    """Seconds of a training step on one device, measured for increasing batches."""
+    """Returns the seconds of a training step on one device, measured for increasing batches."""
 
     batches: tuple[int, ...]
     seconds: tuple[float, ...]
@@ -206,11 +208,13 @@ def scale(cluster: Cluster, step_times: StepTimes) -> float:
 
 
 def projected_step_s(cluster: Cluster, step_times: StepTimes, device_batch: int, devices: int, gradient_bytes: float) -> float:
-    """Seconds of a training step on `devices` devices of the cluster: scaled computation, then the all-reduce.
+    """Returns the seconds of a training step on `devices` devices of the cluster: scaled computation, then the all-reduce.
 
     Args:
+      cluster: of the devices.
       step_times: measured on one device.
       device_batch: samples that each device takes, padding included.
+      devices: their number.
       gradient_bytes: bytes of the gradient, 4 for each parameter in float32.
 
     Raises:
@@ -220,7 +224,7 @@ def projected_step_s(cluster: Cluster, step_times: StepTimes, device_batch: int,
 
 
 def affine(times: StepTimes) -> tuple[float, float]:
-    """a and b of a + b · batch, both at least 0, by least squares of the relative residuals.
+    """Returns a and b of a + b · batch, both at least 0, by least squares of the relative residuals.
 
     >>> [round(number, 3) for number in affine(StepTimes((1, 2, 4), (3.0, 4.0, 6.0)))]
     [2.0, 1.0]
@@ -231,7 +235,7 @@ def affine(times: StepTimes) -> tuple[float, float]:
 
 
 def seconds_at(times: StepTimes, samples: float | np.ndarray) -> np.ndarray:
-    """Seconds of so many samples: between the measured numbers linear, beyond the largest as `affine` goes on from there.
+    """Returns the seconds of a number of samples: linear between measured numbers, with the slope of `affine` beyond them.
 
     >>> seconds_at(StepTimes((1, 2), (3.0, 4.0)), np.array([1.0, 1.5, 4.0])).round(6).tolist()
     [3.0, 3.5, 6.0]
@@ -241,7 +245,7 @@ def seconds_at(times: StepTimes, samples: float | np.ndarray) -> np.ndarray:
 
 
 def as_in_runs(times: StepTimes, seen: Mapping[int, float]) -> StepTimes:
-    """The times scaled to what steps of some batches took in whole runs; between these, their ratios linear in logarithms.
+    """Returns the times scaled to those of steps in whole runs; between their batches the ratio is linear in logarithms.
 
     A step that is timed in a short block pays for the block's beginning, on a CPU by as much as a third of it.
 

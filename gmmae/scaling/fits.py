@@ -1,8 +1,8 @@
-"""The law of `gmmae.scaling.cost` fitted to measured times, with intervals; refused where the data leave it open.
+"""The law of `gmmae.scaling.cost` fitted to measured times, with intervals. A fit that the data leave open is refused.
 
-It is linear in its parameters, and the noise of timings is relative: a long time scatters in proportion. So the relative
-residuals are squared and summed, relative to the fitted times: relative to the measured ones, a time that is too short by
-chance would weigh more and pull the fit down.
+The law is linear in its parameters, and the noise of timings is relative. So the fit minimises the squares of residuals that
+are relative to the fitted times. Residuals relative to the measured times would be biased: a time that is short by chance would
+weigh more.
 
 Intervals are Student's t-intervals of each parameter alone, not a joint region. An estimate may be negative where the data
 say so: T_S and c are often close to zero.
@@ -19,11 +19,12 @@ from scipy.special import stdtrit
 from gmmae.system.errors import InputError
 
 LEVEL = 0.95
-"""Of the intervals."""
+"""The level of the intervals."""
 
 LARGEST_CONDITION = 1e4
-"""Of a design with columns of length 1. Above, some sum of the parameters moves the times 10,000 times less than others do,
-while timings repeat to a per mille at best."""
+"""The largest condition number of a design with columns of length 1.
+
+Above it, a sum of the parameters moves the times 10,000 times less than another. Timings repeat to a per mille at best."""
 
 REWEIGHTINGS = 20
 """Each shrinks the error of the weights by about the relative noise; at 30 % noise, 20 of them leave 0.3^20, or 1e-10."""

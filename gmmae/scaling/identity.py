@@ -1,4 +1,4 @@
-"""What makes two runs the same run: the keys of the configuration that determine what it computes."""
+"""The identity of a run: the keys of the configuration that determine its result."""
 
 import hashlib
 import json
@@ -9,15 +9,15 @@ from gmmae.scaling.strategies import devices_may_change
 
 
 def determining(config: Config) -> dict[str, Any]:
-    """The keys that determine what a run computes: all but those that are marked `RESUMABLE`.
+    """Returns the keys that determine the result of a run: all that are not marked `RESUMABLE`.
 
-    `parallel.devices` is one of them where global batch and learning rate follow it: not in the strategy `strong`, and not where
-    `parallel.simulate_devices` takes its place. Such a run may go on with another number of devices.
+    `parallel.devices` is one of them where global batch and learning rate follow it. That is not so for the strategy `strong`,
+    and not with `parallel.simulate_devices`. Such a run may be resumed on another number of devices.
     """
     free = ("parallel.devices",) if devices_may_change(config) else ()
     return {key: value for key, value in flatten(config, resumable=False) if key not in free}
 
 
 def run_id(config: Config) -> str:
-    """Twelve hexadecimal digits of a SHA-256 of what determines the run; equal for a run and its resumption."""
+    """Returns twelve hexadecimal digits of a SHA-256 of these keys, equal for a run and its resumption."""
     return hashlib.sha256(json.dumps(determining(config), sort_keys=True).encode()).hexdigest()[:12]

@@ -11,9 +11,9 @@ def learning_rate(rates: LearningRateSpec, steps_per_epoch: int) -> optax.Schedu
     """Returns the learning rate by step, counted from 0. Epochs become steps here and nowhere else.
 
     A warmup goes linearly from `first` at step 0 to `peak` at step `scaling_warmup_epochs · steps_per_epoch`. Each epoch in
-    `decay_epochs` multiplies it by `decay_factor` from its end on. Over the first `warmup_epochs` a factor rises linearly to 1. Over
-    the first `cosine_epochs` another falls along half a cosine from 1 to `COSINE_END` (Loshchilov and Hutter, arXiv:1608.03983,
-    without restarts).
+    `decay_epochs` multiplies it by `decay_factor` from its end on. Over the first `warmup_epochs` a factor
+    rises linearly to 1. Over the first `cosine_epochs` another falls along half a cosine from 1 to `COSINE_END` (Loshchilov and
+    Hutter, arXiv:1608.03983, without restarts).
 
     Args:
       rates: of a strategy.

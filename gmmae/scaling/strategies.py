@@ -1,7 +1,7 @@
 """The scaling strategies: rules for the global batch and the learning rate by the number of devices.
 
-With n devices, base batch B, base learning rate η and k = global batch / B (sections IV and VI of the paper; warmup and step
-decay after Goyal et al., arXiv:1706.02677):
+There are n devices, base batch B and base learning rate η, and k = global batch / B. The strategies are those of sections IV
+and VI of the paper. Warmup and step decay are those of Goyal et al., arXiv:1706.02677.
 
 | strategy | global batch | learning rate |
 |---|---|---|
@@ -131,7 +131,7 @@ class ScalingStrategy(NamedTuple):
       label: its name in tables and figures.
       batch: the global batch by the base values and the number of devices.
       factor: of the learning rate, by k.
-      warmup: whether the rate begins at η and goes to its peak in `optim.scaling_warmup_epochs`.
+      warmup: whether the learning rate begins at η and goes to its peak in `optim.scaling_warmup_epochs`.
       adam: Adam's constants by the base values and k.
       tuned: the factor by the base values and k; it replaces `factor`.
     """

@@ -282,7 +282,7 @@ def test_parameters_that_are_not_finite_are_no_model(trained, tmp_path, capsys):
     code, printed, error = evaluate(capsys, folder)
     assert (code, printed) == (2, "")
     assert error == (
-        f"error: the checkpoint {folder / 'checkpoints' / '3'} must hold finite parameters; some of its best ones are NaN or "
+        f"error: the checkpoint {folder / 'checkpoints' / '3'} must hold finite parameters; some are NaN or "
         "infinite: train again, or give another workdir\n"
     )
 
