@@ -1,12 +1,12 @@
-"""The convolutional encoder of volumes and the dense heads that read a mixture off its latent vector (Eq. 9 to 13)."""
+"""The convolutional encoder of volumes, and the dense heads from its latent vector to a mixture (Eq. 9 to 13)."""
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from gmmae.models.kernels.convolution import Conv
@@ -16,7 +16,7 @@ from gmmae.models.mixture import head_planes
 
 @jax.custom_vjp
 def relu(x: Array) -> Array:
-    """max(x, 0), whose gradient needs the result only: so a GPU's convolution applies it before it writes."""
+    """Returns max(x, 0). The gradient needs the result only, so a GPU's convolution applies it before it writes."""
     return jnp.maximum(x, 0)
 
 
@@ -37,13 +37,13 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 LINEAR_SCALE = 8.0
-"""Of the voxels on the linear path: their spread is about an eighth."""
+"""The factor of the voxels on the linear path. Their standard deviation is about an eighth."""
 
 _KERNEL_INIT = nn.initializers.glorot_uniform()  # Keras' default, which the paper's stack used
 
 
-def _channels_first(channels: int, key: Array, shape: tuple[int, int], dtype: Any) -> Array:
-    """Initial numbers for a flattened volume: drawn with the channels last, as in Keras."""
+def _channels_first(channels: int, key: Array, shape: tuple[int, int], dtype: DTypeLike) -> Array:
+    """Draws initial numbers for a flattened volume with the channels last, as in Keras."""
     drawn = _KERNEL_INIT(key, shape, dtype)
     return drawn.reshape(-1, channels, shape[1]).swapaxes(0, 1).reshape(shape)
 
@@ -57,7 +57,7 @@ class Encoder(nn.Module):
       padding: `VALID` or `SAME`.
       activation: a name of `ACTIVATIONS`, after every layer.
       latent_dim: length of y.
-      linear_path: whether y also gets a linear function of the voxels, and no activation: then no unit can die.
+      linear_path: whether y also gets a linear function of the voxels, and no activation. Then no unit can become inactive.
     """
 
     filters: tuple[int, ...]
@@ -69,6 +69,7 @@ class Encoder(nn.Module):
 
     @nn.compact
     def __call__(self, volumes: Float[Array, "samples *volume"]) -> Float[Array, "samples latent"]:
+        """Returns the latent vectors of volumes."""
         activate = ACTIVATIONS[self.activation]
         x = jnp.moveaxis(volumes, 0, -1)[..., None]
         for filters, kernel in zip(self.filters, self.kernels, strict=True):
@@ -88,8 +89,8 @@ class Encoder(nn.Module):
 class Heads(nn.Module):
     """Dense layers from the latent vector to the logits of a mixture of K components in n dimensions (Eq. 10 to 13).
 
-    They stand side by side in one product: three more, and their gradients, would take a GPU longer to start than to compute.
-    Each of α, μ, σ and ρ begins as a layer of its own would.
+    They are one product, because a GPU takes longer to start three more, and their gradients, than to compute them. The initial
+    numbers of each of α, μ, σ and ρ are those of a layer of its own.
 
     Attributes:
       components: K.
@@ -101,7 +102,7 @@ class Heads(nn.Module):
 
     @nn.compact
     def __call__(self, latent: Float[Array, "samples latent"]) -> Float[Array, "samples planes k"]:
-        """One plane of K numbers for each of α, the μ and σ along x, y, z, and the ρ, in the order of `head_planes`."""
+        """Returns a plane of K numbers for each of α, the μ and σ along x, y, z, and the ρ, in the order of `head_planes`."""
         inputs, planes = latent.shape[-1], head_planes(self.ndim)
         size = sum(planes.values()) * self.components
 

@@ -1,12 +1,12 @@
 """A decoder that places components in the cells of a lattice, and the autoencoder that goes with it.
 
-50 components of the paper's heads leave out what makes a nodule look real. Here the cube is divided into cells, each with a few
-normal distributions whose axes are those of the cube (`gmmae.models.kernels.axis_aligned`): hundreds of components, each of
-which explains its own neighbourhood. On a grid their density is cheaper than that of a tenth as many
-components with correlations.
+The 50 components of the paper's heads leave out the fine structure of a nodule. Here the cube is divided into cells. Each has a
+few normal distributions whose axes are those of the cube (`gmmae.models.kernels.axis_aligned`). These are hundreds of
+components, and each explains its own neighbourhood. On a grid their density costs less than a tenth as many components with
+correlations.
 
-Two more heads read the latent vector: a mask of the nodule's own voxels, and the logarithm of the mass that was divided out of
-the density (`gmmae.data.volumes.to_density`). Both are needed to make nodules of latent vectors.
+Two more heads read the latent vector. One gives a mask of the nodule's own voxels. The other gives the logarithm of the mass
+that `gmmae.data.volumes.to_density` divided out. Both are needed to make nodules from latent vectors.
 """
 
 import math
@@ -25,15 +25,15 @@ from gmmae.models.losses import mean_of_each
 from gmmae.models.settings import ModelConfig
 
 FEATURES = 32
-"""Numbers that each cell gets from the latent vector."""
+"""The number of features that each cell gets from the latent vector."""
 HIDDEN, CELL_HIDDEN = 512, 64
-"""Widths of the dense layers of the whole cube, and of each cell."""
+"""Widths of the dense layers of the whole cube and of each cell."""
 REACH = 1.5
-"""How far a mean may lie from its cell's middle, in half widths of a cell: components may move into their neighbours."""
+"""The largest distance of a mean from its cell's middle, in half widths of a cell. It reaches into the neighbours."""
 
 
 class Decoded(NamedTuple):
-    """What the heads read off latent vectors.
+    """The output of the heads for latent vectors.
 
     Attributes:
       mixture: of the density.
@@ -46,13 +46,13 @@ class Decoded(NamedTuple):
     log_mass: Float[Array, " samples"]
 
 
-class CellDecoder(nn.Module):
-    """Latent vectors to mixtures in cells, masks and masses.
+class LatticeDecoder(nn.Module):
+    """Maps latent vectors to mixtures in cells, masks and masses.
 
     Attributes:
       shape: of the volumes.
-      cells: along each axis.
-      components: in each cell.
+      cells: their number along each axis.
+      components: their number in each cell.
       sigma_floor: smallest standard deviation along each axis, in voxels.
     """
 
@@ -63,6 +63,7 @@ class CellDecoder(nn.Module):
 
     @nn.compact
     def __call__(self, latent: Float[Array, "samples latent"]) -> Decoded:
+        """Returns mixtures, masks and masses of latent vectors."""
         dense = partial(nn.Dense, dot_general=dense_product)
         count, n = self.cells ** len(self.shape), len(self.shape)
         hidden = jax.nn.leaky_relu(dense(HIDDEN)(latent))
@@ -84,30 +85,33 @@ class CellDecoder(nn.Module):
         return AxisAligned(jax.nn.log_softmax(alpha), means, floor + width / 2 * jax.nn.softplus(sigma))
 
 
-class CellAutoencoder(nn.Module):
-    """Encoder and decoder in cells, for volumes of n = 1, 2 or 3 axes."""
+class LatticeAutoencoder(nn.Module):
+    """An encoder and a decoder in cells, for volumes of n = 1, 2 or 3 axes."""
 
     encoder: Encoder
-    decoder: CellDecoder
+    decoder: LatticeDecoder
 
     def __call__(self, volumes: Float[Array, "samples *volume"]) -> Decoded:
+        """Returns mixtures, masks and masses of volumes."""
         return self.decode(self.encode(volumes))
 
     def encode(self, volumes: Float[Array, "samples *volume"]) -> Float[Array, "samples latent"]:
+        """Returns the latent vectors of volumes."""
         return self.encoder(volumes)
 
     def decode(self, latent: Float[Array, "samples latent"]) -> Decoded:
+        """Returns mixtures, masks and masses of latent vectors."""
         return self.decoder(latent)
 
 
-def cell_autoencoder(config: ModelConfig, shape: tuple[int, ...]) -> CellAutoencoder:
-    """The autoencoder in cells that a configuration asks for, of volumes of this shape."""
+def lattice_autoencoder(config: ModelConfig, shape: tuple[int, ...]) -> LatticeAutoencoder:
+    """Returns the lattice autoencoder of a configuration for volumes of this shape."""
     sizes = (config.filters, config.kernels, config.padding, config.activation, config.latent_dim)
-    decoder = CellDecoder(shape, config.lattice_size, config.cell_components, config.sigma_floor)
-    return CellAutoencoder(Encoder(*sizes, linear_path=True), decoder)
+    decoder = LatticeDecoder(shape, config.lattice_size, config.cell_components, config.sigma_floor)
+    return LatticeAutoencoder(Encoder(*sizes, linear_path=True), decoder)
 
 
 def mask_losses(logits: Float[Array, "samples *volume"], masks: Float[Array, "samples *volume"]) -> Float[Array, " samples"]:
-    """The mean cross-entropy of each mask; 0 where there is none (all zeros)."""
+    """Returns the mean cross-entropy of each mask, and 0 for a mask without voxels."""
     crossed = mean_of_each(jax.nn.softplus(logits) - masks * logits)
     return jnp.where(masks.reshape(len(masks), -1).any(-1), crossed, 0)

@@ -2,24 +2,26 @@
 
 Usable on its own: build a `Mixture` with `Mixture.of`, evaluate `density` or `log_density`, draw with `sample`.
 
-Why it is fast. `log α_k + log N(x; μ_k, Σ_k)` is a quadratic polynomial in x, so it is linear in the monomials
-(1, x, y, z, x², xy, …): for all points and components it is one matrix product of coefficients and monomials, then one
-exponential and one sum.
+The density is fast. `log α_k + log N(x; μ_k, Σ_k)` is a quadratic polynomial in x, so it is linear in the monomials (1, x, y,
+z, x², xy, …). For all points and components it is one matrix product of coefficients and monomials. One exponential and one sum
+follow.
 
-Why it is finite. Components are held by the Cholesky factor of their covariance, and `from_logits` keeps standard deviations
-above a floor and correlations below a limit, so that no finite logits give an infinite or undefined density. What the
-polynomial form costs is rounding: the terms of the exponent are those of x and of μ, not of their difference, and cancel, so a
-relative error of up to about `eps · (|x|² + |μ|²) / (σ² (1 - ρ²))` remains, at x = μ too. The same floor and limit bound it.
+The density is finite. A component is stored by the Cholesky factor of its covariance. `from_logits` keeps standard deviations
+above a floor and correlations below a limit. So no finite logits give an infinite or undefined density.
+
+The polynomial form rounds more. Its terms are those of x and of μ, not of their difference, and cancel. A relative error of up
+to about `eps · (|x|² + |μ|²) / (σ² (1 - ρ²))` remains, at x = μ too. The same floor and limit bound it.
 """
 
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from gmmae.models.kernels.precision import FULL
@@ -44,7 +46,7 @@ class Mixture(NamedTuple):
     def of(
         cls, weights: Float[Array, "*b k"], means: Float[Array, "*b k n"], covariances: Float[Array, "*b k n n"]
     ) -> "Mixture":
-        """The mixture of given weights α, means μ and covariance matrices Σ.
+        """Returns the mixture of given weights α, means μ and covariance matrices Σ.
 
         A covariance that is not positive definite gives NaN, as the density is then undefined.
 
@@ -103,7 +105,7 @@ def head_planes(ndim: int) -> dict[str, int]:
 
 
 def axes(planes: int) -> int:
-    """The n of which `head_planes` has so many."""
+    """Returns the n for which `head_planes` has this number of planes."""
     return {3: 1, 6: 2, 10: 3}[planes]
 
 
@@ -115,13 +117,13 @@ def from_logits(
     sigma_floor: float | Float[Array, " n"] = 0.0625,
     rho_limit: float = 0.99,
 ) -> Mixture:
-    """The mixture described by the heads: α softmax, μ tanh, σ and ρ sigmoid (Eq. 10 to 13).
+    """Returns the mixture of the heads' logits: α softmax, μ tanh, σ and ρ sigmoid (Eq. 10 to 13).
 
     Args:
       logits: finite numbers; `rho` holds ρ12, ρ13, ρ23 for n = 3, ρ12 for n = 2, nothing for n = 1.
-      covariance: `partial` reads the third correlation as the partial correlation of axes 2 and 3 given 1,
-        `ρ23 = ρ12 ρ13 + p √((1 - ρ12²)(1 - ρ13²))`, which is always positive definite; `paper` is Eq. 6 to the letter, where
-        three correlations that do not fit together give NaN. They differ for n = 3 only.
+      covariance: `partial` reads the third correlation as the partial correlation p of axes 2 and 3 given 1. So
+        `ρ23 = ρ12 ρ13 + p √((1 - ρ12²)(1 - ρ13²))`, and the matrix is always positive definite. `paper` is Eq. 6 to the
+        letter, where three inconsistent correlations give NaN. They differ for n = 3 only.
       rho: `sigmoid` for correlations in (0, 1), `tanh` for (-1, 1); both are multiplied by `rho_limit`.
       sigma_floor: smallest standard deviation, in units of the domain [-1, 1], one for all axes or one for each of x, y, z;
         the largest is 1.
@@ -150,8 +152,8 @@ def _correlation_tril(partial: Float[Array, "*b k pairs"], ndim: int) -> Float[A
     return jnp.stack([jnp.stack(row[:ndim], axis=-1) for row in rows], axis=-2)
 
 
-def grid(size: int | tuple[int, ...], ndim: int, dtype: Any = jnp.float32) -> Float[Array, "points n"]:
-    """Voxel centres `x_i = (2i + 1)/S - 1` of a volume in its array order (z, y, x); columns are x, y, z.
+def grid(size: int | tuple[int, ...], ndim: int, dtype: DTypeLike = jnp.float32) -> Float[Array, "points n"]:
+    """Returns the voxel centres `x_i = (2i + 1)/S - 1` of a volume in its array order (z, y, x); columns are x, y, z.
 
     A sum over the points times the volume of a voxel, `(2/S)^n`, approximates the integral over [-1, 1]^n.
 
@@ -172,17 +174,18 @@ def grid(size: int | tuple[int, ...], ndim: int, dtype: Any = jnp.float32) -> Fl
 
 
 def monomials(coordinates: Sequence[Array]) -> list[Array]:
-    """1, then x_i, then x_i x_j for i ≤ j."""
+    """Returns 1, then x_i, then x_i x_j for i ≤ j."""
     products = [a * b for a, b in itertools.combinations_with_replacement(coordinates, 2)]
     return [jnp.ones_like(coordinates[0]), *coordinates, *products]
 
 
 def monomials_at(points: Float[Array, "points n"]) -> Float[Array, "monomials points"]:
+    """Returns the monomials of points."""
     return jnp.stack(monomials(list(points.T)))
 
 
 def coefficients_of(mixture: Mixture) -> Float[Array, "*b k monomials"]:
-    """Coefficients of `log α + log N(x; μ, Σ)` in the order of `monomials`.
+    """Returns the coefficients of `log α + log N(x; μ, Σ)` in the order of `monomials`.
 
     With the precision P = Σ⁻¹ the exponent is `c + (Pμ)·x - ½ xᵀPx`, `c = log α - ½ μᵀPμ - log det L - (n/2) log 2π`.
     """

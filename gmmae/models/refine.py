@@ -1,9 +1,9 @@
-"""A mixture polished for its volume: gradient descent on the mixture itself, from what a network has said of it.
+"""Test-time optimisation of a mixture for its volume, from the network's mixture.
 
-The network finds each mixture by one rule for all volumes (amortised); a few steps of Adam on the mixture's own numbers take
-away much of what that costs. Free are the logarithms of the weights, before a softmax; the means; the logarithms of the
-standard deviations σ, kept above a floor; and, where components have correlations, the rows of the Cholesky factor in units of
-their diagonal. Every sample is refined by itself, so a batch changes nothing but the time.
+The network finds each mixture by one rule for all volumes (amortised). A few steps of Adam on the mixture's own numbers remove
+much of the resulting error. The free numbers are the logarithms of the weights, before a softmax, the means, and the logarithms
+of the standard deviations σ, kept above a floor. Where components have correlations, the rows of the Cholesky factor are free
+too, in units of their diagonal. Every sample is refined by itself, so a batch changes nothing but the time.
 """
 
 from collections.abc import Callable
@@ -21,12 +21,15 @@ from gmmae.models.losses import PointLoss, mean_of_each
 from gmmae.models.mixture import Mixture, coefficients_of, density, density_of, grid, monomials_at
 
 RATE, BETA1, BETA2 = 0.15, 0.7, 0.9
-"""Of Adam, the rate at the first step; it falls to zero by half a cosine. So few steps want a short memory: with 0.9 and 0.999
-the loss after 120 steps is nearly twice as large (MEASUREMENT.md)."""
+"""Adam's learning rate at the first step, and its β1 and β2.
+
+The learning rate falls to zero along half a cosine. A few steps need a short memory: with 0.9 and 0.999 the loss after 120
+steps
+is nearly twice as large (MEASUREMENT.md)."""
 MEANS_RATE = 0.15
-"""Of that for the means, whose unit is half the volume's edge."""
-LEAST_LOG_WEIGHT = -30.0
-"""A weight of zero has no gradient; from here a component may come back."""
+"""The factor of the learning rate for the means, whose unit is half the volume's side length."""
+MIN_LOG_WEIGHT = -30.0
+"""The smallest log weight at the start. A weight of zero has no gradient; from here a component may come back."""
 
 
 class Refined(NamedTuple):
@@ -39,7 +42,7 @@ class Refined(NamedTuple):
 
 
 Free = dict[str, Array]
-"""The free numbers of mixtures: log_weights, means and log_sigma; rows, where components have correlations."""
+"""The free numbers of mixtures: log_weights, means, log_sigma, and rows where components have correlations."""
 
 
 def refine(
@@ -51,12 +54,12 @@ def refine(
     sigma_floor: float = 0.5,
     diagonal: bool = False,
 ) -> Refined:
-    """Adam's steps on each mixture, towards a smaller mean of `point_loss` between its density and its volume.
+    """Takes steps of Adam on each mixture, which reduce the mean of `point_loss` between its density and its volume.
 
-    A mixture whose loss has not become smaller stays as it was. Correlations that are zero stay zero.
+    A mixture whose loss does not become smaller stays as it was. Correlations that are zero stay zero.
 
     Args:
-      mixture: where to begin, one a sample; none may have a smaller σ than the floor, or it is raised to that.
+      mixture: the first mixture of each sample. A σ below the floor is raised to the floor.
       volumes: densities of n = 1, 2 or 3 axes.
       point_loss: as in `gmmae.models.losses`.
       steps: how many.
@@ -94,7 +97,7 @@ def _free(mixture: Mixture, least: Array, diagonal: bool) -> Free:
     axes = jnp.diagonal(mixture.scale_tril, axis1=-2, axis2=-1)
     sigma = axes if diagonal else jnp.linalg.norm(mixture.scale_tril, axis=-1)
     free = {
-        "log_weights": jnp.maximum(mixture.log_weights, LEAST_LOG_WEIGHT),
+        "log_weights": jnp.maximum(mixture.log_weights, MIN_LOG_WEIGHT),
         "means": mixture.means,
         "log_sigma": jnp.maximum(jnp.log(sigma), least),
     }
@@ -122,7 +125,7 @@ def _density(mixture: Mixture | AxisAligned, volumes: Array) -> Array:
 
 
 def _losses(volumes: Array, point_loss: PointLoss) -> Callable[[Mixture | AxisAligned], Array]:
-    """The loss of each mixture; on a CPU sample by sample, with the gradient."""
+    """Returns a function of the loss of each mixture; on a CPU it goes sample by sample, with the gradient."""
     points, flat = _centres(volumes), volumes.reshape(len(volumes), -1)
 
     def by_sample(terms: Array) -> Array:

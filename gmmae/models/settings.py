@@ -17,6 +17,8 @@ CORRELATION = Rule("above 0 and at most 1", lambda value: 0 < value <= 1)
 
 @dataclass(frozen=True)
 class ModelConfig(Section, name="model"):
+    """The sizes and forms of the autoencoder."""
+
     filters: Annotated[tuple[int, ...], FILTERS] = (32, 32, 32)  # filters of each convolution
     kernels: tuple[int, ...] = (7, 5, 3)  # kernel edge of each convolution, in voxels
     padding: Padding = "VALID"  # padding of the convolutions

@@ -1,15 +1,15 @@
-"""A U-Net (Ronneberger et al., arXiv:1505.04597) for images and volumes, in nnU-Net's habits, and the loss of its masks.
+"""A U-Net (Ronneberger et al., arXiv:1505.04597) for images and volumes, like nnU-Net's, and the loss of its masks.
 
-A stage is two convolutions, each with a normalisation and a leaky ReLU. Between stages a convolution of kernel and stride 2
-halves every axis on the way down, and a transposed one doubles it on the way up, where what the stage of that size had found
-is laid beside. Kernels that do not overlap are one matrix product over blocks, fast on every device; the other convolutions are
-those of `gmmae.models.kernels.convolution`.
+A stage is two convolutions, each with a normalisation and a leaky ReLU. On the way down a convolution of kernel and stride 2
+halves every axis. On the way up a transposed one doubles it, and the features of the stage of that size are concatenated.
+Kernels that do not overlap are one matrix product over blocks, fast on every device. The other convolutions are those of
+`gmmae.models.kernels.convolution`.
 
-Normalisation is by sample: over the voxels of one channel (instance), or of a group of channels (group). Batch normalisation
-would let a sample's loss depend on the others of its batch, and so on how the batch is divided: strong scaling would not be
-sequential.
+Normalisation is by sample: over the voxels of one channel (instance), or of a group of channels (group). With batch
+normalisation a sample's loss would depend on the others of its batch, and so on the division of the batch. Strong scaling would
+not be sequential.
 
-The axes of the volume come first inside, then the samples, then the channels, as the convolutions like them.
+Inside, the axes of the volume come first, then the samples, then the channels, as in the convolutions.
 """
 
 import jax
@@ -21,19 +21,19 @@ from gmmae.models.kernels.convolution import Conv
 from gmmae.models.kernels.precision import matmul, tf32_wanted
 
 EPSILON = 1e-5
-"""Added to a variance."""
+"""The number added to a variance."""
 SLOPE = 0.01
-"""Of the leaky ReLU below 0."""
+"""The slope of the leaky ReLU below 0."""
 
 _KERNEL_INIT = nn.initializers.glorot_uniform()
 
 
 class UNet(nn.Module):
-    """From images to logits of a mask.
+    """Maps images to logits of a mask.
 
     Attributes:
-      features: channels of each stage, from the finest one; every axis must be divisible by 2 to the number of halvings.
-      groups: of channels that are normalised together; 0: each channel by itself.
+      features: channels of each stage, from the finest one. Every axis must be divisible by 2 to the number of halvings.
+      groups: number of groups of channels that are normalised together; 0 normalises each channel by itself.
     """
 
     features: tuple[int, ...]
@@ -41,6 +41,7 @@ class UNet(nn.Module):
 
     @nn.compact
     def __call__(self, images: Float[Array, "samples *volume channels"]) -> Float[Array, "samples *volume"]:
+        """Returns the logits of images."""
         x = jnp.moveaxis(images, 0, -2)
         fine = []
         for features in self.features[:-1]:
@@ -62,6 +63,7 @@ class Stage(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "*volume samples channels"]) -> Float[Array, "*volume samples features"]:
+        """Returns the features of the stage."""
         for _ in range(2):
             x = Norm(self.groups)(Conv(self.features, 3, "SAME", use_bias=False)(x))
             x = jax.nn.leaky_relu(x, SLOPE)
@@ -69,12 +71,13 @@ class Stage(nn.Module):
 
 
 class Norm(nn.Module):
-    """Mean 0 and variance 1 over a sample's voxels in each channel or group of channels, then a scale and a shift a channel."""
+    """Normalises each channel, or group of channels, of a sample to mean 0 and variance 1, then scales and shifts."""
 
     groups: int
 
     @nn.compact
     def __call__(self, x: Float[Array, "*volume samples channels"]) -> Float[Array, "*volume samples channels"]:
+        """Returns the normalised features."""
         *volume, samples, channels = x.shape
         parts = x.reshape(*volume, samples, self.groups or channels, -1)
         axes = (*range(len(volume)), -1)
@@ -85,13 +88,14 @@ class Norm(nn.Module):
 
 
 class Linear(nn.Module):
-    """The same linear function of the channels at every voxel."""
+    """Applies the same linear function of the channels at every voxel."""
 
     features: int
     use_bias: bool = True
 
     @nn.compact
     def __call__(self, x: Float[Array, "*voxels channels"]) -> Float[Array, "*voxels features"]:
+        """Returns the function's values."""
         kernel = self.param("kernel", _KERNEL_INIT, (x.shape[-1], self.features))
         rows: Array = matmul(x.reshape(-1, x.shape[-1]), kernel, tf32_wanted())
         product = rows.reshape(*x.shape[:-1], self.features)
@@ -105,6 +109,7 @@ class Down(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "*volume samples channels"]) -> Float[Array, "*half samples features"]:
+        """Returns features at half the resolution."""
         return Linear(self.features)(blocks(x))
 
 
@@ -115,12 +120,13 @@ class Up(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "*half samples channels"]) -> Float[Array, "*volume samples features"]:
+        """Returns features at twice the resolution."""
         doubled = unblocked(Linear(self.features * 2 ** (x.ndim - 2), use_bias=False)(x))
         return doubled + self.param("bias", nn.initializers.zeros, (self.features,))
 
 
 def blocks(x: Float[Array, "*volume samples channels"]) -> Float[Array, "*half samples more"]:
-    """Blocks of 2 voxels along each axis, their voxels laid side by side as channels."""
+    """Returns blocks of 2 voxels along each axis, with their voxels as channels."""
     *volume, samples, channels = x.shape
     n = len(volume)
     split = x.reshape(*(size for axis in volume for size in (axis // 2, 2)), samples, channels)
@@ -129,7 +135,7 @@ def blocks(x: Float[Array, "*volume samples channels"]) -> Float[Array, "*half s
 
 
 def unblocked(x: Float[Array, "*half samples channels"]) -> Float[Array, "*volume samples fewer"]:
-    """The inverse of `blocks`."""
+    """Inverts `blocks`."""
     *half, samples, _ = x.shape
     n = len(half)
     split = x.reshape(*half, samples, *(2,) * n, -1)
@@ -140,18 +146,18 @@ def unblocked(x: Float[Array, "*half samples channels"]) -> Float[Array, "*volum
 def mask_losses(
     logits: Float[Array, "samples *volume"], truth: Bool[Array, "samples *volume"], counted: Bool[Array, "samples *volume"]
 ) -> Float[Array, " samples"]:
-    """`1 - D + H` of each sample, as nnU-Net's: D the Dice of the probabilities, H the mean cross-entropy.
+    """Returns `1 - D + H` of each sample, as nnU-Net: D is the Dice of the probabilities, H the mean cross-entropy.
 
-    `D = (2 Σ p t + 1) / (Σ p + Σ t + 1)`: the ones make it 1 where nothing is there and nothing is found.
+    `D = (2 Σ p t + 1) / (Σ p + Σ t + 1)`. The ones make it 1 where both masks are empty.
 
     Args:
       logits: of the mask's probabilities p.
       truth: t.
-      counted: the voxels that the sums are over; at least one of each sample.
+      counted: the voxels of the sums, at least one of each sample.
     """
     axes = tuple(range(1, logits.ndim))
     weight, target = counted.astype(logits.dtype), truth.astype(logits.dtype)
-    found = jax.nn.sigmoid(logits) * weight
-    shared, total = (found * target).sum(axes), (found + target * weight).sum(axes)
+    probability = jax.nn.sigmoid(logits) * weight
+    shared, total = (probability * target).sum(axes), (probability + target * weight).sum(axes)
     crossed = (jax.nn.softplus(logits) - target * logits) * weight
     return 1 - (2 * shared + 1) / (total + 1) + crossed.sum(axes) / weight.sum(axes)

@@ -14,7 +14,7 @@ from gmmae.data import sources
 from gmmae.data.volumes import Nodules, masses, to_density
 from gmmae.models.kernels import axis_aligned
 from gmmae.models.kernels.axis_aligned import density_on_grid
-from gmmae.models.lattice import Decoded, cell_autoencoder, mask_losses
+from gmmae.models.lattice import Decoded, lattice_autoencoder, mask_losses
 from gmmae.models.losses import LOSSES, dice
 from gmmae.models.mixture import Mixture, grid
 from gmmae.models.mixture import density as mixture_density
@@ -65,7 +65,7 @@ def workload(model: ModelConfig, data: sources.DataConfig, loss: str) -> Workloa
     """
     nodules, divided = sources.load_whole(data)
     samples = samples_of(nodules, data.window)
-    module, point_loss = cell_autoencoder(model, data.sample_shape), LOSSES[loss]
+    module, point_loss = lattice_autoencoder(model, data.sample_shape), LOSSES[loss]
 
     def init(key: Array) -> Params:
         return module.init(key, jnp.zeros((1, *data.sample_shape)))

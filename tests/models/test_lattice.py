@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from gmmae.models.kernels.axis_aligned import density_on_grid
-from gmmae.models.lattice import REACH, CellDecoder, cell_autoencoder, mask_losses
+from gmmae.models.lattice import REACH, LatticeDecoder, lattice_autoencoder, mask_losses
 from gmmae.models.settings import ModelConfig
 
 
 @pytest.mark.parametrize("scale", [0.0, 1.0, 1e4])
 def test_components_stay_in_reach_of_their_cells_and_above_the_floor_whatever_the_latent_vector_says(scale):
-    decoder = CellDecoder((8, 8, 8), cells=2, components=2, sigma_floor=0.25)
+    decoder = LatticeDecoder((8, 8, 8), cells=2, components=2, sigma_floor=0.25)
     params = jax.jit(decoder.init)(jax.random.key(0), jnp.zeros((1, 5)))
     latent = scale * jax.random.normal(jax.random.key(1), (4, 5))
 
@@ -30,7 +30,7 @@ def test_components_stay_in_reach_of_their_cells_and_above_the_floor_whatever_th
 
 def test_no_latent_unit_is_dead_at_the_start():
     config = ModelConfig(filters=(3,), kernels=(3,), latent_dim=16, decoder="lattice", lattice_size=2, activation="relu")
-    module = cell_autoencoder(config, (8, 8, 8))
+    module = lattice_autoencoder(config, (8, 8, 8))
     volumes = jax.random.uniform(jax.random.key(0), (20, 8, 8, 8)) / 4
 
     @jax.jit

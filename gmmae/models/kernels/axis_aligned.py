@@ -1,4 +1,4 @@
-"""Mixtures whose components' axes are those of the volume: on a grid their density is a product of matrices."""
+"""Mixtures whose components' axes are those of the volume. Their density on a grid is a product of matrices."""
 
 from typing import NamedTuple
 
@@ -27,28 +27,28 @@ class AxisAligned(NamedTuple):
 
     @property
     def mixture(self) -> Mixture:
-        """The same with Cholesky factors."""
+        """The same mixture with Cholesky factors."""
         return Mixture(
             self.log_weights, self.means, self.sigma[..., None] * jnp.eye(self.sigma.shape[-1], dtype=self.sigma.dtype)
         )
 
 
 def density_on_grid(mixture: AxisAligned, shape: tuple[int, ...]) -> Float[Array, "..."]:
-    """`gmmae.models.mixture.density` at the voxel centres of a volume of this shape, in array order (z, y, x).
+    """Returns `gmmae.models.mixture.density` at the voxel centres of a volume of this shape, in array order (z, y, x).
 
-    `Σ_k α_k N(x) N(y) N(z)` is one product of matrices, (voxels of all axes but x) × K and K × (voxels along x), so that of a
-    component only so many exponentials are computed as all axes together have voxels.
+    `Σ_k α_k N(x) N(y) N(z)` is one product of two matrices: (voxels of all axes but x) × K and K × (voxels along x). A
+    component takes one exponential for each voxel along each axis.
     """
     along_x, *others = (_normal(mixture, axis, edge) for axis, edge in enumerate(reversed(shape)))
     rest = jnp.exp(mixture.log_weights)[..., None, :]  # *b 1 k
     for along in others:  # y, then z before it: the voxels' order is that of the array
         rest = (along[..., :, None, :] * rest[..., None, :, :]).reshape(*rest.shape[:-2], -1, rest.shape[-1])
-    found = jnp.matmul(rest, along_x.mT, precision=FULL)
-    return found.reshape(*found.shape[:-2], *shape)
+    values = jnp.matmul(rest, along_x.mT, precision=FULL)
+    return values.reshape(*values.shape[:-2], *shape)
 
 
 def losses(mixture: AxisAligned, volumes: Float[Array, "samples *volume"], point_loss: PointLoss) -> Float[Array, " samples"]:
-    """The mean of `point_loss` over the voxels of each volume and its density; on a CPU sample by sample, with the gradient."""
+    """Returns the mean `point_loss` of each density and its volume; on a CPU sample by sample, with the gradient."""
 
     def of_one(mixture: AxisAligned, volume: Array, _: None) -> Array:
         return point_loss(density_on_grid(mixture, volume.shape), volume).mean()
@@ -63,7 +63,7 @@ def losses(mixture: AxisAligned, volumes: Float[Array, "samples *volume"], point
 
 
 def _normal(mixture: AxisAligned, axis: int, edge: int) -> Float[Array, "*b edge k"]:
-    """The normal densities of all components at the voxel centres along an axis."""
+    """Returns the normal densities of all components at the voxel centres along an axis."""
     means, sigma = mixture.means[..., None, :, axis], mixture.sigma[..., None, :, axis]
     centres = (2 * jnp.arange(edge, dtype=means.dtype) + 1) / edge - 1
     return jnp.exp(-0.5 * jnp.square((centres[:, None] - means) / sigma) - jnp.log(sigma) - 0.5 * LOG_2PI)

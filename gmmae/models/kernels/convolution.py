@@ -1,22 +1,23 @@
 """Convolutions without stride, in the form that is fast on the device at hand.
 
-On a CPU, XLA computes 3-D convolutions and above all their gradients slowly, and inside a `while` loop, such as the scan of
-an epoch, its gradients fall back to a form that is several times slower still. cuDNN, which computes them on an NVIDIA GPU,
-has no good kernels for few channels either: in three dimensions an H100 reaches a tenth of its rate. So on both a convolution
-is made of matrix products, in one of three forms that agree to rounding, each with a rule for its gradients (no scatter, no
-transposed convolution). Two are products of spectra (`gmmae.models.kernels.spectral`). In the direct one patches are laid side
-by side along every axis but the first, one product gives the contributions of all kernel planes along the first axis, and
-shifted sums put these together. Elsewhere the library's convolution is used.
+On a CPU, XLA computes 3-D convolutions slowly, and their gradients more so. Inside a `while` loop, such as the scan of an
+epoch, the gradients take a form that is several times slower still. On an NVIDIA GPU, cuDNN has no good kernels for few
+channels: in three dimensions an H100 reaches a tenth of its rate. So on both a convolution is made of matrix products. There
+are three forms, which agree to rounding. Each has a rule for its gradients, without scatter or transposed convolution.
 
-The axes of the volume come first, then the samples: XLA chooses the layout in memory by itself on a GPU, and on a CPU all
-forms then work on contiguous memory.
+Two forms are products of spectra (`gmmae.models.kernels.spectral`). The direct form lays patches side by side along every axis
+but the first. One product gives the contributions of all kernel planes along the first axis. Shifted sums add these. Other
+devices use the library's convolution.
+
+The axes of the volume come first, then the samples. On a CPU all forms then work on contiguous memory. On a GPU, XLA chooses
+the layout in memory by itself.
 """
 
 import itertools
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -27,15 +28,17 @@ from jaxtyping import Array, Float
 from gmmae.models.kernels import spectral
 from gmmae.models.kernels.precision import FULL, operands, precision, tf32_wanted
 
+T = TypeVar("T")
+
 
 class Conv(nn.Module):
-    """A convolution, the same kernel edge along every axis. Keras' initialisers: Glorot uniform, zero.
+    """A convolution with the same kernel size along every axis and Keras' initialisers: Glorot uniform, zero.
 
     Attributes:
-      features: filters.
-      kernel: kernel edge, samples.
+      features: number of filters.
+      kernel: kernel size along an axis, in samples.
       padding: `VALID` or `SAME`.
-      use_bias: False where a normalisation follows, which would take the bias out again.
+      use_bias: False where a normalisation follows, which would remove the bias.
     """
 
     features: int
@@ -45,6 +48,7 @@ class Conv(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "*volume samples channels"]) -> Float[Array, "*out samples features"]:
+        """Returns the convolution of x."""
         ndim = x.ndim - 2
         kernel = self.param("kernel", nn.initializers.glorot_uniform(), (self.kernel,) * ndim + (x.shape[-1], self.features))
         if self.padding == "SAME":
@@ -56,11 +60,11 @@ class Conv(nn.Module):
 def convolve(
     x: Float[Array, "*volume samples channels"], kernel: Float[Array, "*edge channels features"], tf32: bool = False
 ) -> Float[Array, "*out samples features"]:
-    """Cross-correlation without padding: `out[p] = Σ_q x[p + q] kernel[q]`, for 1, 2 or 3 axes.
+    """Returns the cross-correlation without padding: `out[p] = Σ_q x[p + q] kernel[q]`, for 1, 2 or 3 axes.
 
     Args:
-      x: any number of volumes; their axes first, then the samples.
-      kernel: the same edge k along every axis; the result is k - 1 smaller along each.
+      x: any number of volumes, their axes first, then the samples.
+      kernel: the same size k along every axis. The result is k - 1 smaller along each.
       tf32: as in `gmmae.models.kernels.precision`.
     """
     out: Array = _convolve(x, kernel, tf32)
@@ -82,8 +86,8 @@ def _backward(tf32: bool, saved: tuple[Array, Array], g: Array) -> tuple[Array, 
     return _by_platform(lambda form: form.gradients, tf32, x, kernel, g)
 
 
-def _by_platform(part: Callable[["Form"], Callable[..., Any]], tf32: bool, x: Array, kernel: Array, *g: Array) -> Any:
-    """A part of the form that each platform is best served with; a CPU's products are in full precision."""
+def _by_platform(part: Callable[["Form"], Callable[..., T]], tf32: bool, x: Array, kernel: Array, *g: Array) -> T:
+    """Applies a part of each platform's fastest form; a CPU's products are in full precision."""
     on = {platform: part(form_of(x, kernel, platform)) for platform in ("cpu", "cuda", "default")}
     precisions = {"cpu": FULL, "cuda": precision(tf32), "default": precision(tf32)}
     return lax.platform_dependent(x, kernel, *g, **{name: partial(on[name], precision=precisions[name]) for name in on})
@@ -93,10 +97,10 @@ _convolve.defvjp(_forward, _backward)
 
 
 class Form(NamedTuple):
-    """A way to compute a convolution.
+    """One way to compute a convolution.
 
     Attributes:
-      apply: `(x, kernel, precision) -> out`; the precision is that of all products.
+      apply: `(x, kernel, precision) -> out`, with the precision of all products.
       gradients: `(x, kernel, gradient of out, precision) -> gradients of x and kernel`.
     """
 
@@ -125,7 +129,7 @@ def _direct(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Array:
 def _direct_gradients(x: Array, kernel: Array, g: Array, precision: lax.Precision = FULL) -> tuple[Array, Array]:
     edge = kernel.shape[0]
     shifts = [jnp.pad(g, [(d, edge - 1 - d), *[(0, 0)] * (g.ndim - 1)]) for d in range(edge)]
-    planes = jnp.stack(shifts, axis=-2)  # what each kernel plane saw, at the place where it saw it
+    planes = jnp.stack(shifts, axis=-2)  # the gradient at each position of each kernel plane
     patches = _patches(x, edge)
     rows = tuple(range(patches.ndim - 1))
     to_planes = jnp.tensordot(patches, planes, axes=(rows, rows), precision=precision)
@@ -133,9 +137,9 @@ def _direct_gradients(x: Array, kernel: Array, g: Array, precision: lax.Precisio
 
 
 def _input_gradient(kernel: Array, g: Array, precision: lax.Precision) -> Array:
-    """`to_x[p] = Σ_q g[p - q] kernel[q]`: a product over the filters and the kernel's last axis, shifted sums along the others.
+    """Returns `to_x[p] = Σ_q g[p - q] kernel[q]`: a product over filters and the kernel's last axis, then shifted sums.
 
-    Padding g along all axes and convolving it would have the same form as the forward pass, but several times its operations.
+    A convolution of g, padded along all axes, would have the form of the forward pass, but several times its operations.
     """
     edge, last = kernel.shape[0], kernel.ndim - 3
     padded = jnp.pad(g, [(0, 0)] * last + [(edge - 1, edge - 1), (0, 0), (0, 0)])
@@ -150,7 +154,7 @@ def _input_gradient(kernel: Array, g: Array, precision: lax.Precision) -> Array:
 
 
 def _shifted_sum(parts: Array, axis: int, taps: int, edge: int) -> Array:
-    """`out[p] = Σ_d parts[p - d, tap d]` along an axis that becomes `edge` - 1 longer; the axis of the taps goes."""
+    """Returns `out[p] = Σ_d parts[p - d, tap d]`. The axis becomes `edge` - 1 longer, and the axis of the taps is summed."""
     pads = [(0, 0)] * (parts.ndim - 1)
     shifted = [
         jnp.pad(lax.index_in_dim(parts, d, taps, keepdims=False), [*pads[:axis], (d, edge - 1 - d), *pads[axis + 1 :]])
@@ -160,7 +164,7 @@ def _shifted_sum(parts: Array, axis: int, taps: int, edge: int) -> Array:
 
 
 def _patches(x: Array, edge: int) -> Array:
-    """The kernel's reach along every axis but the first, laid side by side as channels."""
+    """Returns the kernel's patches along every axis but the first, side by side as channels."""
     seen = [range(size - edge + 1) for size in x.shape[1:-2]]
     corners = itertools.product(range(edge), repeat=len(seen))
     windows = [tuple(slice(at, at + len(span)) for at, span in zip(corner, seen, strict=True)) for corner in corners]
@@ -178,26 +182,26 @@ FORMS = {
     "every axis": Form(spectral.every_axis, spectral.every_axis_gradients),
 }
 
-WORTH_SPECTRA = {"cpu": 200, "cuda": 1000}
-"""Samples times taps from which the transforms of a kernel pay."""
+MIN_WORK_OF_SPECTRA = {"cpu": 200, "cuda": 1000}
+"""The smallest product of samples and taps for which the transforms of a kernel pay, by platform."""
 
-FEW_TAPS = 9
-"""Of a kernel: 3 × 3."""
+MAX_DIRECT_TAPS = 9
+"""The largest kernel that is always computed directly: 3 × 3."""
 
 
 def form_of(x: Array, kernel: Array, platform: str) -> Form:
-    """The one of `FORMS` that is fastest on a platform, as JAX calls it (MEASUREMENT.md); `default` stands for all others.
+    """Returns the fastest of `FORMS` on a platform, as JAX calls it (MEASUREMENT.md); `default` stands for all others.
 
-    Few samples do not pay for the transforms of the kernel, and no samples do for a kernel of so few taps that these cost less
-    than a transform. Larger kernels in two dimensions and in one are left to cuDNN.
+    Few samples do not pay for the transforms of the kernel. For a kernel of few taps no number of samples does. Larger kernels
+    in one and two dimensions are left to cuDNN.
     """
     *edges, channels, _ = kernel.shape
-    if platform not in WORTH_SPECTRA:
+    if platform not in MIN_WORK_OF_SPECTRA:
         return FORMS["library"]
-    if math.prod(edges) <= FEW_TAPS:
+    if math.prod(edges) <= MAX_DIRECT_TAPS:
         return FORMS["direct"]
     if platform == "cuda" and len(edges) < 3:
         return FORMS["library"]
     if channels == 1:
         return FORMS["first axis"]
-    return FORMS["every axis" if x.shape[-2] * math.prod(edges) >= WORTH_SPECTRA[platform] else "direct"]
+    return FORMS["every axis" if x.shape[-2] * math.prod(edges) >= MIN_WORK_OF_SPECTRA[platform] else "direct"]

@@ -1,8 +1,8 @@
-"""From logits to the exponents of a mixture's components, element by element: the short way to a density and its gradient.
+"""The exponents of a mixture's components from its logits, element by element.
 
-`gmmae.models.mixture` goes by the mixture's means and factors, small matrices that a reader follows and that others use. In
-training only the coefficients of the exponents are wanted. Here they are written out for n = 1, 2 and 3, in operations on
-single numbers: a compiler makes one loop of them, and they can stand inside a kernel (`gmmae.models.kernels.loss_kernel`).
+`gmmae.models.mixture` computes the mixture's means and factors, which are small matrices. Training needs only the coefficients
+of the exponents. Here they are written out for n = 1, 2 and 3 in operations on single numbers. A compiler makes one loop of
+them, and they can be part of a kernel (`gmmae.models.kernels.loss_kernel`).
 """
 
 import itertools
@@ -20,7 +20,7 @@ from gmmae.models.mixture import LOG_2PI, axes
 
 
 class Ranges(NamedTuple):
-    """What the logits are squashed into, as in `gmmae.models.mixture.from_logits`; `sigma_floor` for each of x, y, z."""
+    """The ranges of a mixture's numbers, as in `gmmae.models.mixture.from_logits`, with a `sigma_floor` for each of x, y, z."""
 
     covariance: str
     rho: str
@@ -29,14 +29,14 @@ class Ranges(NamedTuple):
 
 
 def coefficients(planes: Sequence[Float[Array, "*b k"]], ranges: Ranges) -> list[Float[Array, "*b k"]]:
-    """The coefficients of `log α + log N(x; μ, Σ)` of each component, in the order of `mixture.monomials`.
+    """Returns the coefficients of `log α + log N(x; μ, Σ)` of each component, in the order of `mixture.monomials`.
 
     With the inverse I of Σ's Cholesky factor and y = Iμ the exponent is
     `log α + log det I - ½ |y|² - (n/2) log 2π + (Iᵀy)·x - ½ |Ix|²`.
 
     Args:
-      planes: logits in the order of `mixture.head_planes`; a component whose α is -inf has no weight.
-      ranges: as there.
+      planes: logits in the order of `mixture.head_planes`. A component whose α is -inf has no weight.
+      ranges: of the mixture's numbers.
     """
     n = axes(len(planes))
     alpha, mu, sigma, rho = planes[0], planes[1 : 1 + n], planes[1 + n : 1 + 2 * n], planes[1 + 2 * n :]
@@ -62,7 +62,7 @@ def _sum(terms: Sequence[Array]) -> Array:
 
 
 def _inverse(sigma: list[Array], rho: list[Array], covariance: str) -> list[list[Array]]:
-    """Rows of the inverse of Σ's Cholesky factor, up to the diagonal, from standard deviations and correlations."""
+    """Returns the rows of the inverse of Σ's Cholesky factor, up to the diagonal."""
     rows = [[1 / sigma[0]]]
     if len(sigma) == 1:
         return rows

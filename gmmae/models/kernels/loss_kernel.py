@@ -1,11 +1,11 @@
-"""From logits to losses and their gradient in one kernel for NVIDIA GPUs, without the exponents in memory.
+"""One kernel for NVIDIA GPUs from logits to losses and their gradient, without the exponents in memory.
 
-These are samples × components × points, 26 MB for 32 of the paper's volumes, which would be written and read again, forward and
-backward. Here one program takes a share of a sample's points and keeps what it needs in registers: it makes the coefficients of
-the exponents from the logits, which are few, adds up the exponentials, compares with the target, and goes back by the same
-numbers. The gradient is ready when the loss is; for validation it is left out.
+The exponents are samples × components × points: 26 MB for 32 of the paper's volumes. They would be written and read again,
+forward and backward. Here one program takes a share of a sample's points and keeps its numbers in registers. It makes the few
+coefficients of the exponents from the logits, adds the exponentials and compares with the target. It goes back by the same
+numbers, so the gradient is ready with the loss. Validation leaves the gradient out.
 
-Written in Pallas, and compiled by Triton. `interpret` runs the same program on a CPU, slowly, for tests.
+The kernel is written in Pallas and compiled by Triton. `interpret` runs the same program on a CPU, slowly, for tests.
 """
 
 import math
@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from gmmae.models.kernels.log_density import Ranges, coefficients
@@ -23,9 +24,9 @@ from gmmae.models.losses import PointLoss
 from gmmae.models.mixture import monomials
 
 PER_THREAD = 8
-"""Exponents that a thread holds at a time, and ten sums for each."""
+"""The number of exponents that a thread holds at a time; each has ten sums."""
 SHARE = 128
-"""Points of a program: 32 programs for 16³ voxels, so that a few samples fill a GPU."""
+"""The number of points of a program: 32 programs for 16³ voxels, so that a few samples fill a GPU."""
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
@@ -36,14 +37,14 @@ def losses(
     ranges: Ranges,
     interpret: bool = False,
 ) -> Float[Array, " samples"]:
-    """The mean of `point_loss` over the voxels of each volume, for the mixture that the logits describe.
+    """Returns the mean of `point_loss` over the voxels of each volume, for the mixture of the logits.
 
     Args:
       planes: logits, in the order of `mixture.head_planes`.
-      targets: densities of n = 1, 2 or 3 axes; constants, for which no gradient is computed (it is zero).
+      targets: densities of n = 1, 2 or 3 axes. They are constants: their gradient is zero and is not computed.
       point_loss: differentiable, element by element.
-      ranges: as in `exponent.coefficients`.
-      interpret: without a GPU.
+      ranges: as in `log_density.coefficients`.
+      interpret: whether to run without a GPU.
     """
     return _call(planes, targets, point_loss, ranges, interpret, gradient=False)[0]
 
@@ -65,8 +66,10 @@ def _backward(
 losses.defvjp(_forward, _backward)
 
 
-def _call(planes: Array, targets: Array, point_loss: PointLoss, ranges: Ranges, interpret: bool, gradient: bool) -> Any:
-    """The loss of each sample, and, where wanted, its gradient by blocks of points, which are still to be added."""
+def _call(
+    planes: Array, targets: Array, point_loss: PointLoss, ranges: Ranges, interpret: bool, gradient: bool
+) -> tuple[Array, ...]:
+    """Returns the loss of each sample and, with `gradient`, its gradient by blocks of points, which are still to be added."""
     samples, count, components = planes.shape
     points = math.prod(targets.shape[1:])
     width = pl.next_power_of_2(components)
@@ -87,21 +90,19 @@ def _call(planes: Array, targets: Array, point_loss: PointLoss, ranges: Ranges, 
 
 
 def _program(
-    planes: Any,
-    targets: Any,
-    losses: Any,
-    *gradient: Any,
+    *references: Any,  # noqa: ANN401 Pallas has no public type for them
     edges: tuple[int, ...],
     block: int,
     width: int,
     point_loss: PointLoss,
     ranges: Ranges,
 ) -> None:
-    """One sample's share of points; the arguments up to `edges` are references to whole arrays."""
+    """Computes one sample's share of points; the references are to whole arrays: logits, targets, losses and gradient."""
+    planes, targets, losses, *gradient = references
     sample, share = pl.program_id(0), pl.program_id(1)
     _, count, components = planes.shape
     points = math.prod(edges)
-    # Widths are powers of two, as Triton asks; what is beyond the components has no weight, beyond the points no loss.
+    # Triton needs widths that are powers of two. Beyond the components there is no weight, beyond the points no loss.
     component = jnp.arange(width)
     real = component < components
     logits = [triton.load(planes.at[sample, i, component], mask=real, other=-jnp.inf if i == 0 else 0.0) for i in range(count)]
@@ -127,7 +128,7 @@ def _program(
             slopes = [sum_ + steep * x[None, :] for sum_, x in zip(slopes, powers, strict=True)]
         return total + jnp.where(inside, values, 0.0), slopes
 
-    # Of the points of a block apart: threads would have to meet for each sum over them. So they do once, after the last block.
+    # Points of a block are summed apart, because a sum over them synchronises threads. That happens once, after the last block.
     zeros = [jnp.zeros((width, block), planes.dtype) for _ in range(count if gradient else 0)]
     total, slopes = jax.lax.fori_loop(0, SHARE // block, add, (jnp.zeros(block, planes.dtype), zeros))
     triton.store(losses.at[sample, share], total.sum() / points)
@@ -137,10 +138,10 @@ def _program(
             triton.store(gradient[0].at[sample, share, i, component], logit, mask=real)
 
 
-def _coordinates(point: Array, edges: tuple[int, ...], dtype: Any) -> list[Array]:
-    """x, y, z of voxels counted in array order, as `mixture.grid` has them."""
-    found = []
+def _coordinates(point: Array, edges: tuple[int, ...], dtype: DTypeLike) -> list[Array]:
+    """Returns x, y, z of voxels that are counted in array order, as in `mixture.grid`."""
+    coordinates = []
     for edge in reversed(edges):
-        found.append((2 * (point % edge) + 1).astype(dtype) / edge - 1)
+        coordinates.append((2 * (point % edge) + 1).astype(dtype) / edge - 1)
         point = point // edge
-    return found
+    return coordinates

@@ -1,48 +1,47 @@
-"""Losses sample by sample, and their gradient with them, for CPUs.
+"""Losses and their gradients sample by sample, for CPUs.
 
-What one mixture's density needs on its way stays in a core's cache, what a batch needs does not; and as the gradient is
-computed with the loss, each is computed once. Between the samples only the parameters' gradients are kept.
+The intermediate arrays of one mixture's density fit into a core's cache, those of a batch do not. The gradient is computed with
+the loss, so each is computed once. Only the parameters' gradients are kept between the samples.
 """
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from gmmae.models.losses import PointLoss
 from gmmae.models.mixture import at_once
 
-OfOne = Callable[[Any, Any, Any], Float[Array, ""]]
-"""`(parameters of a sample, its target, what all share) -> its loss`."""
+SampleLoss = Callable[[PyTree, PyTree, PyTree], Float[Array, ""]]
+"""`(parameters of a sample, its target, arrays that all share) -> its loss`."""
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def losses(of_one: OfOne, parameters: Any, targets: Any, shared: Any) -> Float[Array, " samples"]:
-    """The loss of each sample.
+def losses(of_one: SampleLoss, parameters: PyTree, targets: PyTree, shared: PyTree) -> Float[Array, " samples"]:
+    """Returns the loss of each sample.
 
     Args:
       of_one: differentiable by its first argument.
       parameters: arrays whose first axis is the samples.
-      targets: the same; constants, as what is shared: no gradient by them is computed (it is zero).
+      targets: likewise. They and `shared` are constants: their gradient is zero and is not computed.
       shared: arrays, or None.
     """
     return lax.map(lambda sample: of_one(sample[0], sample[1], shared), (parameters, targets))
 
 
-Saved = tuple[Any, Any, Any]
+Saved = tuple[PyTree, PyTree, PyTree]
 
 
-def _forward(of_one: OfOne, parameters: Any, targets: Any, shared: Any) -> tuple[Array, Saved]:
+def _forward(of_one: SampleLoss, parameters: PyTree, targets: PyTree, shared: PyTree) -> tuple[Array, Saved]:
     both = jax.value_and_grad(of_one)
     values, slopes = lax.map(lambda sample: both(*sample, shared), (parameters, targets))
     return values, (slopes, targets, shared)
 
 
-def _backward(_: OfOne, saved: Saved, g: Array) -> Saved:
+def _backward(_: SampleLoss, saved: Saved, g: Array) -> Saved:
     slopes, *constants = saved
     weighted = jax.tree.map(lambda slope: g.reshape(-1, *(1,) * (slope.ndim - 1)) * slope, slopes)
     return weighted, *jax.tree.map(jnp.zeros_like, constants)
@@ -57,7 +56,7 @@ def of_polynomials(
     targets: Float[Array, "samples points"],
     point_loss: PointLoss,
 ) -> Float[Array, " samples"]:
-    """The mean of `point_loss` over the points of each sample.
+    """Returns the mean of `point_loss` over the points of each sample.
 
     Args:
       coefficients: of the components' exponents, in the order of `mixture.monomials`.

@@ -1,12 +1,11 @@
 """Products of float32 numbers at full precision or in TF32, which a GPU's matrix units compute several times as fast.
 
 TF32 (NVIDIA A100 and later) rounds the operands to 10 bits after the point, multiplies them exactly and adds in float32. A CPU
-has no such units: there the operands are rounded alike, so what TF32 does to a training can be seen without a GPU, though not
-its speed. Gradients are products too, and treated alike.
+has no such units, so there the operands are rounded explicitly. The effect of TF32 on a training can then be seen without a
+GPU, though not its speed. Gradients are products too and are computed likewise.
 """
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,21 +16,21 @@ TF32 = "tensorfloat32"
 """JAX's name of the precision, for `jax.default_matmul_precision`."""
 
 FULL = lax.Precision.HIGHEST
-"""For products in float32: a GPU may otherwise choose TF32."""
+"""The precision for products in float32; a GPU may otherwise choose TF32."""
 
 
 def tf32_wanted() -> bool:
-    """Whether what is traced now is to be computed in TF32: inside of `jax.default_matmul_precision(TF32)`."""
+    """Returns whether products are traced for TF32, inside of `jax.default_matmul_precision(TF32)`."""
     return jax.config.jax_default_matmul_precision == TF32  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def precision(tf32: bool) -> lax.Precision:
-    """For a product whose operands went through `operands`."""
+    """Returns the precision of a product whose operands went through `operands`."""
     return lax.Precision.DEFAULT if tf32 else FULL
 
 
 def operands(*arrays: Array, tf32: bool) -> tuple[Array, ...]:
-    """The factors of a product, rounded where that product would not round them itself."""
+    """Returns the factors of a product, rounded where the product does not round them itself."""
     if not tf32:
         return arrays
     return lax.platform_dependent(*arrays, cpu=_rounded, default=_as_they_are)
@@ -47,7 +46,7 @@ def _as_they_are(*arrays: Array) -> tuple[Array, ...]:
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def matmul(x: Float[Array, "rows inner"], y: Float[Array, "inner columns"], tf32: bool) -> Float[Array, "rows columns"]:
-    """`x y`, at full precision or in TF32, and its gradients likewise."""
+    """Returns `x y` at full precision or in TF32, with gradients in the same precision."""
     return jnp.matmul(*operands(x, y, tf32=tf32), precision=precision(tf32))
 
 
@@ -63,7 +62,7 @@ def _backward(tf32: bool, saved: tuple[Array, Array], g: Array) -> tuple[Array, 
 matmul.defvjp(_forward, _backward)
 
 
-def dense_product(x: Array, kernel: Array, dimensions: Any, **_: Any) -> Array:
-    """`matmul` as `flax.linen.Dense` asks for it: `dot_general = dense_product`."""
+def dense_product(x: Array, kernel: Array, dimensions: lax.DotDimensionNumbers, **_: object) -> Array:
+    """Applies `matmul` with the signature that `flax.linen.Dense` needs: `dot_general = dense_product`."""
     assert dimensions == (((x.ndim - 1,), (0,)), ((), ()))
     return matmul(x, kernel, tf32_wanted())

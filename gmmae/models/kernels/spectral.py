@@ -1,16 +1,17 @@
 """Convolutions as products of real spectra: `out = Rᵀ ((D x) ⊙ (E k))` for matrices D, E and R, by axes (Winograd, 1980).
 
 D and E are discrete Fourier transforms of the volume's length, as real matrix products. A product of complex numbers takes
-three products of real ones (Gauss), `(a + ib)(c + id) = c(a + b) - b(c + d) + i (c(a + b) + a(d - c))`: the last stage of D
-gives a + b, a and b of each frequency, that of E c, d - c and c + d, and Rᵀ begins with their products. So no complex number
-appears, and the gradients are the transposed products, `Dᵀ ((R g) ⊙ (E k))` of x and `Eᵀ ((D x) ⊙ (R g))` of k.
+three products of real ones (Gauss): `(a + ib)(c + id) = c(a + b) - b(c + d) + i (c(a + b) + a(d - c))`. The last stage of D
+gives a + b, a and b of each frequency. That of E gives c, d - c and c + d. Rᵀ begins with their products. So no complex number
+appears.
+The gradients are the transposed products: `Dᵀ ((R g) ⊙ (E k))` of x and `Eᵀ ((D x) ⊙ (R g))` of k.
 
-`every_axis` transforms all axes: a tenth of the operations of the sum over the kernel's taps, where there are several channels.
-`first_axis` transforms one, and adds the taps along the others: for one channel, whose full spectrum would be mostly
-transforms of the result.
+`every_axis` transforms all axes. With several channels it takes a tenth of the operations of the sum over the kernel's taps.
+`first_axis` transforms one axis and adds the taps along the others. It is for one channel, where most of the full spectrum
+would be transforms of the result.
 
-Arrays are laid out `*volume samples channels`, so that a transform along any axis multiplies a matrix from the left and moves
-nothing. The signal is real, so half the frequencies along its first axis determine the rest.
+Arrays are `*volume samples channels`, so that a transform along any axis multiplies a matrix from the left and moves nothing.
+The signal is real, so half the frequencies along its first axis determine the rest.
 """
 
 import math
@@ -25,14 +26,14 @@ from jaxtyping import Array, Float, Float64
 from gmmae.models.kernels.precision import FULL
 
 Role = Literal["data", "kernel", "result"]
-"""Whose matrix it is: D, E or R."""
+"""The matrix: D, E or R."""
 
 _FACTORS: dict[Role, list[list[int]]] = {
     "data": [[1, 1], [1, 0], [0, 1]],
     "kernel": [[1, 0], [-1, -1], [1, -1]],  # of the conjugate, for a correlation
     "result": [[1, 1], [0, 1], [-1, 0]],
 }
-"""What the last stage makes of a real and an imaginary part: (factor, part)."""
+"""The last stage's factors of a real and an imaginary part: (factor, part)."""
 
 
 def _product(a: Array | np.ndarray, b: Array, precision: lax.Precision) -> Array:
@@ -40,16 +41,16 @@ def _product(a: Array | np.ndarray, b: Array, precision: lax.Precision) -> Array
 
 
 def every_axis(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Array:
-    """`out[p] = Σ_q x[p + q] kernel[q]`: shapes as in `gmmae.models.kernels.convolution.convolve`."""
+    """Returns `out[p] = Σ_q x[p + q] kernel[q]`; shapes are as in `gmmae.models.kernels.convolution.convolve`."""
     period = x.shape[:-2]
     product = _product(_to("data", x, period, precision), _to("kernel", kernel, period, precision), precision)
     return _from("result", product, period, (*_valid(x, kernel), x.shape[-2], kernel.shape[-1]), precision)
 
 
 def every_axis_gradients(x: Array, kernel: Array, g: Array, precision: lax.Precision = FULL) -> tuple[Array, Array]:
-    """Of `every_axis`. The spectra of x and kernel are those of the forward pass, and XLA computes them once.
+    """Returns the gradients of `every_axis`. XLA computes the spectra of x and kernel once for both passes.
 
-    Small products with a transposed factor take twice as long, so g alone is transposed, and what comes of it.
+    Small products with a transposed factor take twice as long, so only g and the results are transposed.
     """
     period = x.shape[:-2]
     of_x, of_kernel, of_g = (
@@ -66,7 +67,7 @@ def every_axis_gradients(x: Array, kernel: Array, g: Array, precision: lax.Preci
 
 
 def first_axis(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Array:
-    """`out[p] = Σ_q x[p + q] kernel[q]`: shapes as in `gmmae.models.kernels.convolution.convolve`."""
+    """Returns `out[p] = Σ_q x[p + q] kernel[q]`; shapes are as in `gmmae.models.kernels.convolution.convolve`."""
     factor = _to("kernel", kernel.reshape(len(kernel), -1, kernel.shape[-1]), x.shape[:1], precision)
     # The larger factor on the right, untransposed; the smaller result is put in order.
     product = _product(factor.mT, _patches(x, kernel, precision), precision)
@@ -76,7 +77,7 @@ def first_axis(x: Array, kernel: Array, precision: lax.Precision = FULL) -> Arra
 
 
 def first_axis_gradients(x: Array, kernel: Array, g: Array, precision: lax.Precision = FULL) -> tuple[Array, Array]:
-    """Of `first_axis`. That of x is taken along every axis; where x is data, nobody asks for it."""
+    """Returns the gradients of `first_axis`. That of x is taken along every axis, and dropped where x is data."""
     of_g = _to("result", g.reshape(len(g), -1, g.shape[-1]), x.shape[:1], precision)
     product = _product(_patches(x, kernel, precision), of_g, precision)
     return every_axis_gradients(x, kernel, g, precision)[0], _from("kernel", product, x.shape[:1], kernel.shape, precision)
@@ -87,7 +88,7 @@ def _valid(x: Array, kernel: Array) -> tuple[int, ...]:
 
 
 def _patches(x: Array, kernel: Array, precision: lax.Precision) -> Float[Array, "factors taps rows"]:
-    """What the kernel reaches along all axes but the first, in D's terms along the first."""
+    """Returns the kernel's patches along all axes but the first, transformed by D along the first."""
     samples, channels = x.shape[-2:]
     moved = jnp.moveaxis(x, -1, 1)
     patches = _to("data", moved.reshape(len(x), channels, -1), x.shape[:1], precision)
@@ -98,16 +99,16 @@ def _patches(x: Array, kernel: Array, precision: lax.Precision) -> Float[Array, 
 
 
 def _shifts(x: Array, axis: int, edge: int) -> Array:
-    """What each tap of a kernel sees along an axis, without padding; the taps are a new axis 1.
+    """Returns the samples of each tap of a kernel along an axis, without padding; the taps are a new axis 1.
 
-    Axis by axis, a kernel's patches are few copies of long pieces.
+    Taken axis by axis, a kernel's patches are few copies of long pieces.
     """
     size = x.shape[axis] - edge + 1
     return jnp.stack([lax.slice_in_dim(x, tap, tap + size, axis=axis) for tap in range(edge)], axis=1)
 
 
 def _to(role: Role, x: Array, period: tuple[int, ...], precision: lax.Precision) -> Float[Array, "factors rows columns"]:
-    """D, E or R times x, along its leading axes."""
+    """Returns D, E or R times x, along its leading axes."""
     *volume, rows, columns = x.shape
     for axis, points in enumerate(volume):
         matrices = _matrices(role, period, points, axis, str(x.dtype))
@@ -116,7 +117,7 @@ def _to(role: Role, x: Array, period: tuple[int, ...], precision: lax.Precision)
 
 
 def _from(role: Role, x: Array, period: tuple[int, ...], shape: tuple[int, ...], precision: lax.Precision) -> Array:
-    """Dᵀ, Eᵀ or Rᵀ times x; its axes first in `shape`."""
+    """Returns Dᵀ, Eᵀ or Rᵀ times x; the transformed axes come first in `shape`."""
     volume = shape[: len(period)]
     for axis, points in reversed(list(enumerate(volume))):
         matrices = _matrices(role, period, points, axis, str(x.dtype)).swapaxes(1, 2)
@@ -129,18 +130,22 @@ def _from(role: Role, x: Array, period: tuple[int, ...], shape: tuple[int, ...],
 def _matrices(
     role: Role, period: tuple[int, ...], points: int, axis: int, dtype: str
 ) -> Float[np.ndarray, "copies rows columns"]:
-    """That of one axis, once for each frequency along the axes before it: XLA would else move these to the end, and back."""
+    """Returns one axis's matrix for each frequency along the axes before it.
+
+    With a single matrix XLA would move these axes to the end and back.
+    """
     matrix = _matrix(role, period[axis], points, first=axis == 0, last=axis == len(period) - 1).astype(dtype)
     copies = math.prod([period[0] // 2 + 1, *period[1:]][:axis])
     return np.ascontiguousarray(np.broadcast_to(matrix, (copies, *matrix.shape)))
 
 
 def _matrix(role: Role, period: int, points: int, *, first: bool, last: bool) -> Float64[np.ndarray, "rows columns"]:
-    """The transform along one axis of length `period`, of which all but the first points are zero.
+    """Returns the transform along one axis of length `period`; all but the first points are zero.
 
-    Its rows are (frequency, part), along the last axis (frequency, factor); its columns the points of the first axis, where
-    the signal is real, else (part, point). R is the inverse's transpose: along the first axis a frequency stands for its
-    conjugate too, where that is another one; where it is not, the signal's part is real, and one factor is enough.
+    Its rows are (frequency, part), or (frequency, factor) along the last axis. Its columns are the points of the first axis,
+    where the signal is real, and (part, point) along the others. R is the inverse's transpose. Along the first axis a frequency
+    also stands for its conjugate, unless it is its own conjugate. In that case the signal's part is real, and one factor is
+    enough.
     """
     frequencies = np.arange(period // 2 + 1 if first else period)
     angle = 2 * np.pi * (np.outer(frequencies, np.arange(points)) % period) / period
