@@ -169,10 +169,10 @@ def measure(measured: Callable[[Config, Path, Group], object], options: Sequence
 
 def agreement_s(config: Config, workdir: Path, group: Group) -> float:
     """Seconds of an agreement as at an epoch's end, the first one, which is compiled, not among them."""
-    group.agree([0, 0])
+    group.all_gather([0, 0])
     start = time.perf_counter()
     for _ in range(AGREEMENTS):
-        group.agree([0, 0])
+        group.all_gather([0, 0])
     return (time.perf_counter() - start) / AGREEMENTS
 
 
@@ -209,9 +209,9 @@ def reduced_s(config: Config, workdir: Path, group: Group) -> dict[str, float]:
         without, with_it = program(False, size), program(True, size)
         turns = []
         for _ in range(TURNS):
-            group.wait()
+            group.barrier()
             alone = without()[0]
-            group.wait()
+            group.barrier()
             turns.append((with_it()[0] - alone) / STEPS)
         found[str(size)] = statistics.median(turns)
     return found
@@ -232,14 +232,14 @@ def restoring_s(broadcast: bool, config: Config, workdir: Path, group: Group) ->
         Checkpoints(folder, keep=1).save(Checkpoint(like, like.params, Progress([row], {}, 1)))
     times = []
     for _ in range(1 + TURNS):
-        group.wait()
+        group.barrier()
         start = time.perf_counter()
         found = restore_epoch(folder, 1, like) if group.primary or not broadcast else None
         if broadcast:
             arrays = (found.state, found.best) if found else (like, like.params)
             multihost_utils.broadcast_one_to_all(arrays)
-            group.first(found.progress if found else None)
-        group.wait()
+            group.broadcast_from_root(found.progress if found else None)
+        group.barrier()
         times.append(time.perf_counter() - start)
     return times
 

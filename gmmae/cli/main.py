@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from gmmae import __version__
-from gmmae.multihost.watchdog import NO_PARENT, Parent, accompanied
+from gmmae.multihost.watchdog import NO_WATCHDOG, Watchdog, run_with_watchdog
 from gmmae.system.errors import InputError, at_interrupt
 from gmmae.system.guard import guarded
 
@@ -19,10 +19,10 @@ ALL_WHOLE = "no file is half written; the same command begins again"
 @at_interrupt(GOES_ON)
 def start_training(arguments: Sequence[str], prog: str = "gmmae train") -> int:
     """`train` in a process with a parent, which is this one. Returns, in that process, the exit code."""
-    return train(arguments, prog, accompanied())
+    return train(arguments, prog, run_with_watchdog())
 
 
-def train(arguments: Sequence[str], prog: str = "gmmae train", parent: Parent = NO_PARENT) -> int:
+def train(arguments: Sequence[str], prog: str = "gmmae train", parent: Watchdog = NO_WATCHDOG) -> int:
     """Trains, draws the figures, and says where everything is. Returns the exit code."""
     from gmmae.cli.arguments import parse_train
     from gmmae.system.null_object import IDLE

@@ -1,14 +1,14 @@
-"""What the processes of one run must have in common: configuration, versions, code and data.
+"""The comparison of a run's processes: they must have the same configuration, versions, code and data.
 
-One that differs would not fail: it would average its gradients into those of another run.
+A process that differs would not fail. It would average its gradients into those of another run.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
+from jaxtyping import PyTree
 
 from gmmae.config.schema import Config, flatten
 from gmmae.scaling.identity import determining
@@ -16,38 +16,38 @@ from gmmae.system.errors import InputError
 from gmmae.system.provenance import source_hash, versions
 
 SHOWN = 3
-"""Differences that a message names."""
+"""The number of differences that a message names."""
 
 
 class DisagreementError(InputError):
-    """The processes differ; every one of them raises this, so none has to tell the others."""
+    """The processes differ. Every one of them raises this error."""
 
 
 def program(config: Config) -> dict[str, str]:
-    """By name, what has to be equal before JAX starts: what determines the run, when it ends, devices, versions and sources."""
+    """Returns by name what must be equal before JAX starts: the run's identity, its end, devices, versions and sources."""
     ends = {key: value for key, value in flatten(config) if key.startswith("stop.")}
     keys = determining(config) | ends | {"parallel.devices": config.parallel.devices}
     return {key: json.dumps(value) for key, value in keys.items()} | versions() | {"the sources of gmmae": source_hash()}
 
 
-def data(train: Any, validation: Any) -> dict[str, str]:
-    """By name, the hashes of the samples that are trained on and validated with: pytrees of arrays."""
+def data(train: PyTree, validation: PyTree) -> dict[str, str]:
+    """Returns the hashes of the training and validation samples, by name."""
     return {"the training data": digest(train), "the validation data": digest(validation)}
 
 
-def digest(arrays: Any) -> str:
-    """Twelve hexadecimal digits of a SHA-256 of a pytree of arrays."""
+def digest(arrays: PyTree) -> str:
+    """Returns twelve hexadecimal digits of a SHA-256 of a pytree of arrays."""
     import jax
 
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for leaf in jax.tree.leaves(arrays):
         array = np.asarray(leaf)
-        found.update(f"{array.dtype} {array.shape}\n".encode() + array.tobytes())
-    return found.hexdigest()[:12]
+        digest.update(f"{array.dtype} {array.shape}\n".encode() + array.tobytes())
+    return digest.hexdigest()[:12]
 
 
-def require_same(said: Sequence[Mapping[str, str]]) -> None:
-    """Compares what the processes say, in their order.
+def assert_equal(said: Sequence[Mapping[str, str]]) -> None:
+    """Compares the values of the processes, which come in their order.
 
     Raises:
       DisagreementError: something differs; the message names it, the values and the processes.
@@ -62,7 +62,7 @@ def require_same(said: Sequence[Mapping[str, str]]) -> None:
 
 
 def _difference(name: str, values: Sequence[str]) -> str:
-    """One name's values with who has them; empty if all have the same.
+    """Returns one name's values and the processes that have them, or an empty text where all are equal.
 
     >>> _difference("jax", ["0.10.2", "0.12.0", "0.10.2"])
     'jax 0.10.2 on processes 0, 2 and 0.12.0 on process 1'

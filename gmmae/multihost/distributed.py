@@ -17,7 +17,7 @@ from gmmae.config.schema import Config, DistributedConfig
 from gmmae.multihost import agreement, environment
 from gmmae.multihost.launchers import Place, find
 from gmmae.multihost.peers import ALONE, LATE, WEEK_MS, Group, Peers
-from gmmae.multihost.watchdog import NO_PARENT, Parent, Words
+from gmmae.multihost.watchdog import NO_WATCHDOG, Watchdog, ExitMessage
 from gmmae.system import compilation_cache
 from gmmae.system.environment import tell_jax
 from gmmae.system.errors import InputError, report
@@ -28,7 +28,7 @@ class StartError(InputError):
 
 
 @contextmanager
-def joined(config: Config, command: str, parent: Parent = NO_PARENT) -> Iterator[Group]:
+def joined(config: Config, command: str, parent: Watchdog = NO_WATCHDOG) -> Iterator[Group]:
     """The processes that train together, this one among them; no JAX may have run before.
 
     Args:
@@ -55,21 +55,21 @@ def joined(config: Config, command: str, parent: Parent = NO_PARENT) -> Iterator
     try:
         if not peers.primary:
             _be_silent()
-        peers.require_same(agreement.program(config))
+        peers.assert_equal(agreement.program(config))
         yield peers
-        peers.wait()
+        peers.barrier()
         peers.close()
         _stop_jax()
     except BaseException as error:
         _end(error, peers)
 
 
-def _limit_start(place: Place, asked: DistributedConfig, parent: Parent) -> None:
+def _limit_start(place: Place, asked: DistributedConfig, parent: Watchdog) -> None:
     """What the parent is to know before this process waits for others in JAX's C++, where no handler of a signal runs."""
     late_s = asked.start_timeout_s + LATE * asked.heartbeat_timeout_s
     parent.watch_each_other(late_s, "error: this process has been stopped amid its start: killed\n")
-    parent.if_aborted(
-        Words(
+    parent.set_abort_message(
+        ExitMessage(
             f"error: all {place.processes} processes must start within distributed.start_timeout_s, "
             f"{asked.start_timeout_s:g} s, and reach process 0 at {place.host}:{place.port}; "
             "got fewer: start them all, with the same coordinator and "
@@ -80,7 +80,7 @@ def _limit_start(place: Place, asked: DistributedConfig, parent: Parent) -> None
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _meet(place: Place, asked: DistributedConfig, parent: Parent, command: str) -> Peers:
+def _meet(place: Place, asked: DistributedConfig, parent: Watchdog, command: str) -> Peers:
     """Starts JAX, with its service at process 0, and makes sure that all are there."""
     import jax
     from jax._src import distributed
@@ -106,8 +106,9 @@ def _meet(place: Place, asked: DistributedConfig, parent: Parent, command: str) 
             f"({str(error).splitlines()[0]}): give another port"
         ) from error
     client = distributed.global_state.client
+    assert client is not None
     peers = Peers(client, place.process_id, place.processes, parent, asked.heartbeat_timeout_s, asked.stall_timeout_s, command)
-    parent.if_aborted(peers.words_without_first())
+    parent.set_abort_message(peers.message_of_lost_root())
     return peers
 
 
@@ -170,7 +171,7 @@ def _end(error: BaseException, peers: Peers) -> NoReturn:
     if isinstance(error, InputError):
         code = report(error)
         peers.fail(str(error), code)
-    peers.may_be_a_loss()
+    peers.wait_for_loss()
     traceback.print_exception(error)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -8,18 +8,18 @@ from gmmae.scaling.strategies import devices_may_change
 from gmmae.system.environment import CPU_DEVICES, THREADS, cores
 from gmmae.system.errors import InputError
 
-MOST_CPU_DEVICES = 4
-"""That a run takes without being asked; more have not been timed."""
+MAX_CPU_DEVICES = 4
+"""The most CPU devices that a run takes by default; more have not been timed."""
 
 
 def prepare(config: Config, alone: bool = True, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Fixes the threads for `parallel.deterministic is on`, and divides a CPU into a device a core where that is free to choose.
+    """Fixes the threads for `parallel.deterministic`, and divides a CPU into one device for each core where that is free.
 
-    On a CPU, XLA divides long sums of a matrix product among the threads, so the bits depend on their number. Unless fixed, it
-    follows the cores of the machine, a launcher's binding, and the number of devices.
+    On a CPU, XLA divides long sums of a matrix product among the threads, so the bits depend on their number. The number follows
+    the cores of the machine, a launcher's binding and the number of devices, unless it is fixed.
 
-    XLA uses a second core badly within one operation, and well as a second device. So a process that trains alone takes a
-    device a core where neither batch nor learning rate follow their number and nobody has said how many.
+    XLA uses a second core badly within one operation, and well as a second device. So a process that trains alone takes one
+    device for each core. It does not where batch or learning rate follow the devices, or where a number is configured.
 
     Args:
       config: of the run.
@@ -35,31 +35,31 @@ def prepare(config: Config, alone: bool = True, environ: MutableMapping[str, str
 
 
 def device_a_core(config: Config, runs: int = 1) -> int:
-    """The CPU devices of a run, where so many run side by side: a device a core, within bounds.
+    """Returns the CPU devices of a run beside others: one for each core, within bounds.
 
     The exact reduction needs a power of two.
     """
-    count = max(1, min(cores() // runs, MOST_CPU_DEVICES, config.optim.batch_size))
+    count = max(1, min(cores() // runs, MAX_CPU_DEVICES, config.optim.batch_size))
     return 1 << min(count, config.parallel.deterministic_shards).bit_length() - 1 if config.parallel.deterministic else count
 
 
 def require_prepared(parallel: ParallelConfig, cpu_devices: int) -> None:
-    """Refuses what `prepare` could not make right.
+    """Refuses an environment that `prepare` could not fix.
 
     Args:
       parallel: of the run.
       cpu_devices: CPU devices of this process, used or not.
 
     Raises:
-      InputError: the number of threads is another one.
+      InputError: the numbers of devices or threads do not fit the exact reduction.
     """
+    shards = f"parallel.deterministic_shards = {parallel.deterministic_shards}"
     if cpu_devices > parallel.deterministic_shards:
         raise InputError(
-            f"the exact reduction needs at most parallel.deterministic_shards = {parallel.deterministic_shards} CPU devices in a process, used or not; got "
-            f"{cpu_devices}: lower JAX_NUM_CPU_DEVICES, or raise parallel.deterministic_shards"
+            f"the exact reduction needs at most {shards} CPU devices in a process, used or not; got {cpu_devices}: lower JAX_NUM_CPU_DEVICES, or raise parallel.deterministic_shards"
         )
     if cpu_devices and os.environ.get(THREADS) != str(parallel.deterministic_shards):
         raise InputError(
-            f"the exact reduction needs {THREADS} = parallel.deterministic_shards = {parallel.deterministic_shards} in the environment before JAX starts; "
+            f"the exact reduction needs {THREADS} = {shards} in the environment before JAX starts; "
             f"got {os.environ.get(THREADS)!r}: set it, or call gmmae.multihost.environment.prepare first"
         )

@@ -1,9 +1,9 @@
-"""The processes of one run, and what they say to each other through JAX's coordination service, which process 0 has.
+"""The processes of one run, which exchange messages through JAX's coordination service in process 0.
 
-The service is a store of keys, with barriers, which JAX itself needs; every process is connected to it. Its own heartbeats go
-by the clock and abort all processes that a scheduler has suspended together, so they are given a week, and each process leaves
-a beat of its own there. Process 0 sees who is silent, the others see whether process 0 answers; all count only the seconds in
-which they run. Who ends leaves the reason there, and the others end with it.
+The service is a key-value store with barriers. JAX itself needs it, and every process is connected to it. JAX's heartbeats use
+the clock and would abort processes that a scheduler suspends together. So they have a limit of a week, and each process writes
+heartbeats of its own. Process 0 finds silent processes, and the others find out whether process 0 answers. All count only the
+seconds in which they run. A process that ends writes its reason there, and the others end with it.
 """
 
 import json
@@ -13,43 +13,76 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import NamedTuple, NoReturn, Protocol, TypeVar
 
 import numpy as np
 from jaxtyping import Int64
 
 from gmmae.multihost import agreement
-from gmmae.multihost.watchdog import Parent, Words
+from gmmae.multihost.watchdog import Watchdog, ExitMessage
 from gmmae.system.errors import LOST_PEER
 
+T = TypeVar("T")
+
 BEATS = 10
-"""In the time after which a silent process is lost; at least one a second."""
+"""Heartbeats in the time after which a silent process is lost; at least one a second."""
 LATE = 2
-"""A process that has been stopped for so many times that long is killed by its parent."""
+"""A process that is stopped for this multiple of that time is killed by its watchdog."""
 BROKEN_BEATS, BROKEN_S = 4, 2.0
-"""Where a collective operation has failed, who is silent for so many beats, and so long, is why."""
+"""After a failed collective, a process that misses this many heartbeats, and seconds, is reported as the cause."""
 STUCK = 10
-"""An epoch that takes so many times as long as the longest before is stuck, if it takes `stall_timeout_s` too."""
+"""An epoch is stuck when it takes this multiple of the longest epoch before, and `stall_timeout_s` too."""
 WEEK_MS = 7 * 24 * 3600 * 1000
 
 
 class Reason(NamedTuple):
-    """Why all processes end, and with which exit code."""
+    """The reason why all processes end, and their exit code."""
 
     text: str
     code: int = LOST_PEER
     resumable: bool = True
 
 
+class Store(Protocol):
+    """The part of JAX's client of the coordination service that is used here."""
+
+    def key_value_set(self, key: str, value: str, allow_overwrite: bool = False) -> None:
+        """Writes a key."""
+
+    def blocking_key_value_get(self, key: str, timeout_in_ms: int) -> str:
+        """Waits for a key and returns its value."""
+        ...
+
+    def key_value_dir_get(self, key: str) -> list[tuple[str, str]]:
+        """Returns the keys and values below a key."""
+        ...
+
+    def wait_at_barrier(self, barrier_id: str, timeout_in_ms: int) -> None:
+        """Waits for all processes."""
+
+
 class Group(Protocol):
     """The processes that train together. Every process has to call these in the same order."""
 
     @property
-    def primary(self) -> bool: ...
-    def first(self, word: Any) -> Any: ...
-    def require_same(self, words: Mapping[str, str]) -> None: ...
-    def agree(self, numbers: Sequence[int]) -> Int64[np.ndarray, "processes numbers"]: ...
-    def wait(self) -> None: ...
+    def primary(self) -> bool:
+        """Whether this is process 0, which alone writes and prints."""
+        ...
+
+    def broadcast_from_root(self, value: T) -> T:
+        """Returns the value of process 0."""
+        ...
+
+    def assert_equal(self, values: Mapping[str, str]) -> None:
+        """Compares the values of all processes, by name."""
+        ...
+
+    def all_gather(self, numbers: Sequence[int]) -> Int64[np.ndarray, "processes numbers"]:
+        """Returns the numbers of all processes."""
+        ...
+
+    def barrier(self) -> None:
+        """Waits until all processes have come here."""
 
 
 class Alone:
@@ -57,36 +90,39 @@ class Alone:
 
     primary = True
 
-    def first(self, word: Any) -> Any:
-        return word
+    def broadcast_from_root(self, value: T) -> T:
+        """Returns the value."""
+        return value
 
-    def require_same(self, words: Mapping[str, str]) -> None:
-        pass
+    def assert_equal(self, values: Mapping[str, str]) -> None:
+        """Does nothing: there are no other values."""
 
-    def agree(self, numbers: Sequence[int]) -> Int64[np.ndarray, "processes numbers"]:
+    def all_gather(self, numbers: Sequence[int]) -> Int64[np.ndarray, "processes numbers"]:
+        """Returns the numbers as those of one process."""
         return np.array([numbers])
 
-    def wait(self) -> None:
-        pass
+    def barrier(self) -> None:
+        """Does nothing: there is nobody to wait for."""
 
 
 ALONE = Alone()
 
 
 class Peers:
-    """The group of this process, from when JAX has been started until `close`.
+    """The group of this process, from the start of JAX until `close`.
 
     Args:
-      client: JAX's, of the coordination service.
-      process_id, processes: this one's, and how many there are.
-      parent: of this process.
-      silence_s: a process that has not been heard of for so long is lost.
-      stall_s: see `STUCK`; 0: no epoch takes too long.
-      resume: the command that goes on with the run.
+      client: JAX's client of the coordination service.
+      process_id: of this process.
+      processes: their number.
+      parent: the watchdog of this process.
+      silence_s: seconds after which a silent process is lost.
+      stall_s: see `STUCK`; 0 has no limit.
+      resume: the command that resumes the run.
     """
 
     def __init__(
-        self, client: Any, process_id: int, processes: int, parent: Parent, silence_s: float, stall_s: float, resume: str
+        self, client: Store, process_id: int, processes: int, parent: Watchdog, silence_s: float, stall_s: float, resume: str
     ) -> None:
         self._client, self._me, self._processes, self._parent = client, process_id, processes, parent
         self._silence_s, self._stall_s, self._resume = silence_s, stall_s, resume
@@ -97,10 +133,10 @@ class Peers:
         self._running_s = 0.0
         self._heard: dict[int, tuple[str, float]] = dict.fromkeys(range(processes), ("", 0.0))
         client.key_value_set(f"who/{process_id}", f"{socket.gethostname()}, pid {parent.pid}")
-        # Asked for now: later process 0 may not answer any more. Of the others it is process 0 alone that speaks.
+        # Read now, because later process 0 may not answer any more. Only process 0 names other processes.
         self._names = {i: client.blocking_key_value_get(f"who/{i}", WEEK_MS) for i in {0, process_id}}
         self._threads = [threading.Thread(target=part, daemon=True) for part in (self._beat, self._watch)]
-        parent.orphaned = self._tell_of_parent
+        parent.on_parent_death = self._tell_of_parent
         stopped = f"{self._name(process_id)} has been stopped for {LATE * silence_s:g} s, and is killed"
         parent.watch_each_other(LATE * silence_s, self._words(Reason(stopped)).line)
         for thread in self._threads:
@@ -113,89 +149,86 @@ class Peers:
 
     @property
     def _broken_s(self) -> float:
-        """Silence after which a process is missing, once a collective operation has failed."""
+        """Seconds of silence after which a process is missing, once a collective operation has failed."""
         return max(BROKEN_S, BROKEN_BEATS * self._interval_s)
 
-    def first(self, word: Any) -> Any:
-        """What process 0 says.
+    def broadcast_from_root(self, value: T) -> T:
+        """Returns the value of process 0.
 
         Args:
-          word: what JSON can say; of the other processes it is not looked at.
+          value: any value that JSON has; those of other processes are ignored.
         """
         self._calls += 1
         key = f"first/{self._calls}"
         if self.primary:
-            self._client.key_value_set(key, json.dumps(word))
-            return word
+            self._client.key_value_set(key, json.dumps(value))
+            return value
         return json.loads(self._client.blocking_key_value_get(key, WEEK_MS))
 
-    def require_same(self, words: Mapping[str, str]) -> None:
-        """Compares what the processes say; process 0 does it for all.
-
-        Where they differ all processes end, with the message.
-        """
+    def assert_equal(self, values: Mapping[str, str]) -> None:
+        """Compares the values of all processes, by name. Where they differ, all processes end with a message."""
         self._calls += 1
         folder = f"same/{self._calls}"
-        self._client.key_value_set(f"{folder}/{self._me}", json.dumps(words))
-        self.wait()
+        self._client.key_value_set(f"{folder}/{self._me}", json.dumps(values))
+        self.barrier()
         if self.primary:
-            said = self._read(folder)
+            of_processes = self._read(folder)
             try:
-                agreement.require_same([json.loads(said[i]) for i in range(self._processes)])
+                agreement.assert_equal([json.loads(of_processes[i]) for i in range(self._processes)])
             except agreement.DisagreementError as error:
                 self._end_all(Reason(str(error), error.exit_code, resumable=False))
-        self.first(None)
+        self.broadcast_from_root(None)
 
-    def agree(self, numbers: Sequence[int]) -> Int64[np.ndarray, "processes numbers"]:
-        """The numbers of all processes; called at the end of an epoch."""
+    def all_gather(self, numbers: Sequence[int]) -> Int64[np.ndarray, "processes numbers"]:
+        """Returns the numbers of all processes; it is called at the end of an epoch."""
         from jax.experimental import multihost_utils
 
-        said = multihost_utils.process_allgather(np.array([numbers], np.int32), tiled=True)
+        gathered = multihost_utils.process_allgather(np.array([numbers], np.int32), tiled=True)
         self._limit_epoch()
-        return np.asarray(said, np.int64)
+        return np.asarray(gathered, np.int64)
 
-    def wait(self) -> None:
-        """Waits until all processes have come here, with all the patience that a collective operation does not have."""
+    def barrier(self) -> None:
+        """Waits until all processes have come here, without the time limit of a collective operation."""
         self._calls += 1
         self._client.wait_at_barrier(f"wait/{self._calls}", WEEK_MS)
 
     def fail(self, reason: str, code: int) -> NoReturn:
-        """Ends this process, and the others with the reason and the same exit code."""
-        self._end_all(Reason(f"{self._name(self._me)} has ended: {reason}", code), Words("", code))
+        """Ends this process, and the others with its reason and exit code."""
+        self._end_all(Reason(f"{self._name(self._me)} has ended: {reason}", code), ExitMessage("", code))
 
-    def _end_all(self, reason: Reason, own: Words | None = None) -> NoReturn:
-        """Ends all processes, this one with its own words if it has any."""
+    def _end_all(self, reason: Reason, own: ExitMessage | None = None) -> NoReturn:
+        """Ends all processes, this one with its own message if it has one."""
         own = own or self._words(reason)
-        self._closed.set()  # or this process would hear of it as of another's end
-        self._parent.last_words(own)
+        self._closed.set()  # otherwise this process would read it as another's end
+        self._parent.set_exit_message(own)
         self._set("end/all", json.dumps(reason))
         self._leave(own)
 
     def _set(self, key: str, value: str = "") -> None:
-        with suppress(Exception):  # somebody else was first, or process 0 is gone, and JAX is about to abort this process
+        with suppress(Exception):  # another process was first, or process 0 is gone and JAX is about to abort this process
             self._client.key_value_set(key, value)
 
-    def may_be_a_loss(self) -> None:
-        """Waits whether somebody is found missing: a collective operation fails at once when a process is killed."""
+    def wait_for_loss(self) -> None:
+        """Waits for a process to be found missing, because a collective operation fails at once when a process is killed."""
         self._broken = True
         self._set(f"broken/{self._me}")
         time.sleep(2 * self._broken_s)
 
-    def words_without_first(self) -> Words:
-        """What is to be said where JAX aborts this process: it does so, at once, when process 0 is gone."""
+    def message_of_lost_root(self) -> ExitMessage:
+        """Returns the message for the case that JAX aborts this process, as it does when process 0 is gone."""
         return self._words(Reason(f"{self._name(0)} has ended without a word: it was killed, or has crashed"))
 
     def close(self) -> None:
-        """Ends it in agreement: nobody is lost hereafter."""
+        """Ends the group in agreement; no process is lost after this."""
         self._closed.set()
-        self._parent.orphaned = lambda: None
+        self._parent.on_parent_death = lambda: None
         for thread in self._threads:
             thread.join(self._silence_s)
-        self._parent.put_off("epoch", math.inf, "")
+        self._parent.extend_deadline("epoch", math.inf, "")
         self._parent.watch_each_other(0.0)  # JAX's own end is long, and runs no thread of Python's
 
-    def _leave(self, words: Words) -> NoReturn:
-        """Process 0 ends last: with it ends the service, and JAX would abort whoever has not heard the reason."""
+    def _leave(self, words: ExitMessage) -> NoReturn:
+        """Ends this process, process 0 last. The service ends with it, and JAX aborts processes that have not read the reason."""
         self._await_hearing(self._silence_s)
         self._parent.end(words)
 
@@ -207,7 +240,7 @@ class Peers:
                 time.sleep(self._interval_s / 10)
 
     def _beat(self) -> None:
-        """Leaves beats, and looks for what ends the run. A call waits as long as process 0 does not answer."""
+        """Writes heartbeats, and reads reasons to end. A call waits as long as process 0 does not answer."""
         count = 0
         while not self._closed.wait(self._interval_s):
             count += 1
@@ -223,11 +256,11 @@ class Peers:
                     self._heard[process] = (beat, self._running_s)
             if ends and not self._closed.is_set():
                 words = self._words(Reason(*json.loads(next(iter(ends.values())))))
-                self._parent.last_words(words)
+                self._parent.set_exit_message(words)
                 self._leave(words)
 
     def _watch(self) -> None:
-        """Finds who is silent. The seconds in which this process is stopped do not count: all may be stopped together."""
+        """Finds silent processes. Seconds in which this process is stopped do not count, because all may be stopped together."""
         before = time.monotonic()
         while not self._closed.wait(self._interval_s):
             now = time.monotonic()
@@ -241,12 +274,12 @@ class Peers:
                 seconds = self._running_s - self._heard[silent][1]
                 reason = Reason(f"{self._name(silent)} has been silent for {seconds:.0f} s: {how}")
                 if self.primary:
-                    self._set(f"heard/{silent}")  # nobody waits for it
+                    self._set(f"heard/{silent}")  # no process waits for it
                     self._end_all(reason)
                 self._parent.end(self._words(reason))
 
     def _limit_epoch(self) -> None:
-        """Lets the parent end this process if the next epoch is stuck; the first one, amid which nothing is known, is not."""
+        """Sets the watchdog's deadline for the next epoch. The first epoch has none, because no epoch has been timed."""
         now = time.monotonic()
         epoch_s, self._epoch_began = now - self._epoch_began, now
         if math.isnan(epoch_s) or not self._stall_s:
@@ -256,24 +289,24 @@ class Peers:
         why = f"no epoch has ended for {limit_s:.0f} s, the longest so far took {self._longest_s:.1f} s"
         stuck = "a collective operation, a device or a file system is stuck"
         reason = Reason(f"{why}: {stuck}, and {self._name(self._me)} is killed")
-        self._parent.put_off("epoch", limit_s, self._words(reason).line)
+        self._parent.extend_deadline("epoch", limit_s, self._words(reason).line)
 
     def _tell_of_parent(self) -> None:
-        """The parent was killed: this process is too, when the others have heard of it."""
+        """Tells the others that the watchdog was killed; this process is killed next."""
         self._set("end/all", json.dumps(Reason(f"{self._name(self._me)} was killed")))
         self._await_hearing(3 * self._interval_s)
 
     def _read(self, folder: str) -> dict[int, str]:
-        """The values of a folder of the store, by process."""
-        found = self._client.key_value_dir_get(f"{folder}/")
-        return {int(name) if name.isdigit() else 0: value for key, value in found for name in [key.rpartition("/")[2]]}
+        """Returns the values of a folder of the store, by process."""
+        entries = self._client.key_value_dir_get(f"{folder}/")
+        return {int(name) if name.isdigit() else 0: value for key, value in entries for name in [key.rpartition("/")[2]]}
 
     def _name(self, process: int) -> str:
         if process not in self._names:
-            with suppress(Exception):  # it was lost before it had said who it is
+            with suppress(Exception):  # it was lost before it wrote its name
                 self._names[process] = self._client.blocking_key_value_get(f"who/{process}", 1000)
         return f"process {process} ({self._names.get(process, 'of an unknown host')})"
 
-    def _words(self, reason: Reason) -> Words:
+    def _words(self, reason: Reason) -> ExitMessage:
         how = f"; to resume, start all processes again: {self._resume}" if reason.resumable else ""
-        return Words(f"error: {reason.text}{how}\n", reason.code)
+        return ExitMessage(f"error: {reason.text}{how}\n", reason.code)

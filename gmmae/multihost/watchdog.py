@@ -1,15 +1,15 @@
-"""A parent beside each process that trains, for what a process cannot do that hangs, is stopped or dies.
+"""A watchdog process for each process that trains, which may hang, be stopped or die.
 
-The parent is the process that was started. It forks before anything large is imported; the child, the worker, goes on as the
-program, and the parent waits. It has neither threads nor JAX. It
+The watchdog is the process that was started. It forks before any large import. The child, the worker, goes on as the program,
+and the watchdog waits, without threads and without JAX. It
 
-- passes on the signals that it gets, and ends as its worker has ended: by the same exit code or the same signal;
-- kills a worker that has let a deadline pass, and says why;
-- says the worker's last words where JAX's C++ has aborted it, and gives the exit code that they have.
+- passes signals on, and ends as its worker has ended: by the same exit code or the same signal;
+- kills a worker that misses a deadline, and prints why;
+- prints the worker's exit message where JAX's C++ has aborted it, and ends with the message's exit code.
 
-The worker dies with its parent. Deadlines and last words come through a pipe and not through a file: a file system may be what
-is stuck. Both sides count the seconds in which they run themselves, not those of a clock: where the whole job is suspended
-(`scontrol suspend`, Ctrl-Z, a paused container) nobody is killed for it.
+The worker dies with its watchdog. Deadlines and messages come through a pipe and not through a file, because a file system may be
+stuck. Both sides count the seconds in which they run, not those of a clock. So no process is killed because the whole job was
+suspended (`scontrol suspend`, Ctrl-Z, a paused container).
 """
 
 import json
@@ -30,69 +30,69 @@ from gmmae.system.errors import LOST_PEER
 TICK_S = 0.5
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 KILLED_S = 10.0
-"""How long the end of a killed worker is awaited: one that waits for a dead file system does not come to it."""
+"""Seconds to wait for the end of a killed worker. One that waits for a dead file system does not end."""
 
 
-class Words(NamedTuple):
-    """What is to be said of an end, as one line, and its exit code; without a line nothing is said."""
+class ExitMessage(NamedTuple):
+    """One line about an end, and its exit code. An empty line is not printed."""
 
     line: str
     code: int
 
 
-class Parent:
-    """What a worker has of its parent. Without descriptors, as in a program that has called `gmmae.train`, there is none."""
+class Watchdog:
+    """The worker's connection to its watchdog. Without descriptors, as in a program that calls `gmmae.train`, there is none."""
 
     def __init__(self, tell: int = -1, life: int = -1) -> None:
         self._tell, self._life = tell, life
         self._lock = threading.Lock()
         self._patience_s, self._stopped = 0.0, ""
-        self.orphaned: Callable[[], None] = lambda: None
-        """Called when the parent has ended, before this process is killed."""
+        self.on_parent_death: Callable[[], None] = lambda: None
+        """Called when the watchdog has ended, before this process is killed."""
         if life >= 0:
             os.set_blocking(tell, False)
-            threading.Thread(target=self._guard, name="parent", daemon=True).start()
+            threading.Thread(target=self._guard, name="watchdog", daemon=True).start()
 
     @property
     def pid(self) -> int:
-        """Of the process that was started."""
+        """The number of the process that was started."""
         return os.getppid() if self._life >= 0 else os.getpid()
 
     def watch_each_other(self, seconds: float, line: str = "") -> None:
-        """Lets worker or parent, when it has been stopped for so long, be killed by the other one; 0: leaves them alone.
+        """Lets worker and watchdog kill each other when the other one is stopped; 0 ends this.
 
         Args:
-          seconds: in which the other one runs.
-          line: said of the worker.
+          seconds: of the one, in which the other one is silent.
+          line: printed about a killed worker.
         """
         with self._lock:
             self._patience_s, self._stopped = seconds, line
-            self.put_off("alive", seconds or math.inf, line)
+            self.extend_deadline("alive", seconds or math.inf, line)
 
-    def put_off(self, deadline: str, seconds: float, line: str) -> None:
-        """Lets this process be killed, and the line be said, unless the deadline of this name is put off again in time.
+    def extend_deadline(self, deadline: str, seconds: float, line: str) -> None:
+        """Sets a deadline. A worker that does not extend it in time is killed, and the line is printed.
 
         Args:
           deadline: its name.
-          seconds: from now; infinity takes it away.
+          seconds: from now; infinity removes the deadline.
           line: for standard error.
         """
-        with suppress(BlockingIOError):  # the parent is stopped
+        with suppress(BlockingIOError):  # the watchdog is stopped
             self._send("deadline", deadline, seconds, line)
 
-    def if_aborted(self, words: Words) -> None:
-        """Leaves words for the case that JAX aborts this process."""
+    def set_abort_message(self, words: ExitMessage) -> None:
+        """Sets the message for the case that JAX aborts this process."""
         self._send("aborted", *words)
 
-    def end(self, words: Words) -> NoReturn:
-        """Ends this process at once; also if it is aborted in this moment, its end is this one."""
+    def end(self, words: ExitMessage) -> NoReturn:
+        """Ends this process at once with a message, even if it is aborted in this moment."""
         if self._life < 0:
             _say(words.line)
-        self.last_words(words)
+        self.set_exit_message(words)
         os._exit(words.code)
 
-    def last_words(self, words: Words) -> None:
-        """Leaves words for whatever end comes now."""
+    def set_exit_message(self, words: ExitMessage) -> None:
+        """Sets the message for any end that comes now."""
         self._send("end", *words)
 
     def _send(self, *message: object) -> None:
@@ -108,23 +108,23 @@ class Parent:
             if select.select([self._life], [], [], 0.0)[0]:
                 silent_s = 0.0
                 if not os.read(self._life, 2**12):
-                    self.orphaned()
+                    self.on_parent_death()
                     os.kill(os.getpid(), signal.SIGKILL)
             with self._lock:
                 if self._patience_s:
-                    self.put_off("alive", self._patience_s, self._stopped)
+                    self.extend_deadline("alive", self._patience_s, self._stopped)
                     if silent_s > self._patience_s:
                         os.kill(os.getppid(), signal.SIGKILL)
 
 
-NO_PARENT = Parent()
+NO_WATCHDOG = Watchdog()
 
 
-def accompanied(beforehand: Callable[[], None] = lambda: None) -> Parent:
-    """Makes this process the parent of a worker, in which alone the call returns. No thread may have been started before.
+def run_with_watchdog(beforehand: Callable[[], None] = lambda: None) -> Watchdog:
+    """Makes this process the watchdog of a worker, and returns in the worker alone. No thread may run before the call.
 
     Args:
-      beforehand: called in the parent.
+      beforehand: called in the watchdog.
     """
     heard, tell = os.pipe()
     life, live = os.pipe()
@@ -134,32 +134,32 @@ def accompanied(beforehand: Callable[[], None] = lambda: None) -> Parent:
     if worker == 0:
         os.close(heard)
         os.close(live)
-        from gmmae.system.interrupts import twice_as_once  # the parent does without
+        from gmmae.system.interrupts import twice_as_once  # the watchdog does without
 
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # where it is ignored it stays so
             signal.signal(signal.SIGINT, twice_as_once(signal.default_int_handler))
-        os.read(life, 1)  # the parent passes signals on from now on; or it is gone, which the thread will see
-        return Parent(tell, life)
+        os.read(life, 1)  # the watchdog passes signals on from now on, or it is gone, which the thread will see
+        return Watchdog(tell, life)
     os.close(tell)
     os.close(life)
     beforehand()
-    _Watch(worker, heard, live).run()
+    _Supervision(worker, heard, live).run()
 
 
 class _Deadline(NamedTuple):
     left_s: float
-    words: Words
+    words: ExitMessage
 
 
-class _Watch:
-    """The parent's part."""
+class _Supervision:
+    """The watchdog's part."""
 
     def __init__(self, worker: int, heard: int, live: int) -> None:
         self._worker, self._heard, self._live = worker, heard, live
         self._rest = b""
         self._deadlines: dict[str, _Deadline] = {}
-        self._aborted: Words | None = None
-        self._end: Words | None = None
+        self._aborted: ExitMessage | None = None
+        self._end: ExitMessage | None = None
         os.set_blocking(live, False)
         for number in PASSED_ON:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as of SIGHUP under nohup
@@ -189,7 +189,7 @@ class _Watch:
         return status if pid else None
 
     def _listen(self) -> None:
-        """Takes in what the worker has said, all of it once it has ended."""
+        """Reads the worker's messages, all of them once it has ended."""
         os.set_blocking(self._heard, False)
         with suppress(BlockingIOError):
             while data := os.read(self._heard, 2**16):
@@ -199,21 +199,23 @@ class _Watch:
         for line in lines:
             match json.loads(line):
                 case ["deadline", name, seconds, text]:
-                    self._deadlines[name] = _Deadline(seconds, Words(text, LOST_PEER))
+                    self._deadlines[name] = _Deadline(seconds, ExitMessage(text, LOST_PEER))
                 case ["aborted", text, code]:
-                    self._aborted = Words(text, code)
+                    self._aborted = ExitMessage(text, code)
                 case ["end", text, code]:
-                    self._end = Words(text, code)
+                    self._end = ExitMessage(text, code)
 
     def _count(self, seconds: float) -> None:
         self._deadlines = {
-            name: each._replace(left_s=each.left_s - seconds) for name, each in self._deadlines.items() if self._end is None
+            name: deadline._replace(left_s=deadline.left_s - seconds)
+            for name, deadline in self._deadlines.items()
+            if self._end is None
         }
-        for each in self._deadlines.values():
-            if each.left_s <= 0:
-                self._kill(each.words)
+        for deadline in self._deadlines.values():
+            if deadline.left_s <= 0:
+                self._kill(deadline.words)
 
-    def _kill(self, words: Words) -> NoReturn:
+    def _kill(self, words: ExitMessage) -> NoReturn:
         os.kill(self._worker, signal.SIGKILL)
         until = time.monotonic() + KILLED_S
         while self._status() is None and time.monotonic() < until:
@@ -227,7 +229,7 @@ def _say(line: str) -> None:
         sys.stderr.flush()
 
 
-def _finish(status: int, end: Words | None, aborted: Words | None) -> NoReturn:
+def _finish(status: int, end: ExitMessage | None, aborted: ExitMessage | None) -> NoReturn:
     code = os.waitstatus_to_exitcode(status)
     words = end or (aborted if code == -signal.SIGABRT else None)
     if words is not None:

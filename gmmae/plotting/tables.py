@@ -29,7 +29,7 @@ def markdown(table: Table) -> str:
     >>> print(markdown(Table("t", "Two", ("scaling", "GPUs"), (("strong", "8"),))), end="")
     **Two**
     <BLANKLINE>
-    | strategy | GPUs |
+    | scaling | GPUs |
     | --- | ---: |
     | strong | 8 |
     """
@@ -107,7 +107,7 @@ def latex_text(text: str) -> str:
     return re.sub(r"-(?=-)", "-{}", "".join(map(_latex_character, " ".join(text.split()))))
 
 
-def percent(value: float) -> str:
+def percent(value: int | float) -> str:
     """A percentage with two decimals, without its sign, as in the paper's tables.
 
     >>> percent(105.171), percent(math.nan), percent(math.inf)
@@ -116,7 +116,7 @@ def percent(value: float) -> str:
     return f"{value:.2f}" if math.isfinite(value) else _no_number(value)
 
 
-def seconds(value: float) -> str:
+def seconds(value: int | float) -> str:
     """A time to target with three significant digits, without its unit; infinity is a target that was missed.
 
     >>> seconds(12345.6), seconds(9.996), seconds(0.01234), seconds(math.inf)
@@ -125,7 +125,7 @@ def seconds(value: float) -> str:
     return "not reached" if value == math.inf else _significant(value, 3)
 
 
-def ratio(value: float) -> str:
+def ratio(value: int | float) -> str:
     """A quotient of times with two decimals, without its sign.
 
     >>> ratio(1.234), ratio(math.inf)
@@ -134,7 +134,7 @@ def ratio(value: float) -> str:
     return percent(value)
 
 
-def loss(value: float) -> str:
+def loss(value: int | float) -> str:
     """A loss with four significant digits.
 
     >>> loss(0.0016384), loss(2.5e-7), loss(math.nan), loss(math.inf)
@@ -152,7 +152,7 @@ def interval_text(interval: tuple[float, float] | None, number: Callable[[float]
     return "–" if interval is None else f"{number(interval[0])} to {number(interval[1])}"
 
 
-def _significant(value: float, digits: int) -> str:
+def _significant(value: int | float, digits: int) -> str:
     """Rounded to significant digits; with an exponent outside 0.0001 to a million."""
     if not math.isfinite(value):
         return _no_number(value)
@@ -163,7 +163,7 @@ def _significant(value: float, digits: int) -> str:
     return f"{float(scientific):.{max(0, digits - 1 - exponent)}f}"
 
 
-def _no_number(value: float) -> str:
+def _no_number(value: int | float) -> str:
     return "NaN" if math.isnan(value) else "∞" if value > 0 else "-∞"
 
 

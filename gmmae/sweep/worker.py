@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gmmae.multihost.watchdog import NO_PARENT, Parent, accompanied
+from gmmae.multihost.watchdog import NO_WATCHDOG, Watchdog, run_with_watchdog
 from gmmae.sweep.supervisor import die_with_parent
 from gmmae.system.guard import guarded
 
@@ -20,7 +20,7 @@ RESUME = "the sweep's command does it"
 """What is said of how to go on when another task is lost."""
 
 
-def train(parent: Parent, config: str, root: str) -> int:
+def train(parent: Watchdog, config: str, root: str) -> int:
     """Trains as `train.py` does, in plain lines and without the figures. Returns the exit code."""
     from gmmae.multihost.distributed import joined
     from gmmae.system.null_object import IDLE
@@ -37,7 +37,7 @@ def train(parent: Parent, config: str, root: str) -> int:
     return EXIT_CODES[record.stop_reason]
 
 
-def time(parent: Parent, config: str, request: str, out: str) -> int:
+def time(parent: Watchdog, config: str, request: str, out: str) -> int:
     """Measures the step times that a JSON file asks for. Returns the exit code."""
     from gmmae.multihost.distributed import joined
     from gmmae.sweep.grid import TimingConfig
@@ -53,7 +53,7 @@ def time(parent: Parent, config: str, request: str, out: str) -> int:
     return 0
 
 
-def main(arguments: Sequence[str], parent: Parent = NO_PARENT) -> int:
+def main(arguments: Sequence[str], parent: Watchdog = NO_WATCHDOG) -> int:
     """Runs one of the two; errors as the command line's."""
     return guarded({"train": train, "time": time}[arguments[0]], parent, *arguments[1:])
 
@@ -61,4 +61,4 @@ def main(arguments: Sequence[str], parent: Parent = NO_PARENT) -> int:
 if __name__ == "__main__":
     # Slurm may send it to all processes of a job; it is meant for the one that started this, which sends SIGTERM then.
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    sys.exit(main(sys.argv[1:], accompanied(die_with_parent)))
+    sys.exit(main(sys.argv[1:], run_with_watchdog(die_with_parent)))

@@ -43,7 +43,7 @@ def read(path: Path, what: str, change: str, made: Callable[[dict[str, Any]], T]
 def _fault(error: Exception) -> str:
     """
     >>> _fault(KeyError("scaling")), _fault(ValueError("a line\\nand another")), _fault(RecursionError())
-    ("no 'strategy'", 'a line and another', 'JSON that is nested too deep')
+    ("no 'scaling'", 'a line and another', 'JSON that is nested too deep')
     """
     if isinstance(error, RecursionError):
         return "JSON that is nested too deep"

@@ -40,7 +40,7 @@ def first_parameters(setup: TrainSetup, start: TrainState, group: Group) -> tupl
         )
     params = cast(setup.config, found.best)
     digest = agreement.digest(params)
-    group.require_same({"the parameters of init_from": digest})
+    group.assert_equal({"the parameters of init_from": digest})
     origin = {"run": str(folder.root), "run_id": record.run_id, "epoch": found.progress.best_epoch, "sha256": digest}
     return start._replace(params=params), origin
 

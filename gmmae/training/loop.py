@@ -67,13 +67,13 @@ def run(config: Config, root: Path, display: Display, group: Group = ALONE) -> R
     with claim(config, root) if group.primary else nullcontext(WorkDir(root)) as workdir:
         earlier = workdir.read_record() if group.primary and workdir.begun else None
         ended = earlier is not None and finished(earlier, config.stop, workdir.read_rows())
-        record, ended = group.first((plain(earlier) if earlier is not None else None, ended))
+        record, ended = group.broadcast_from_root((plain(earlier) if earlier is not None else None, ended))
         earlier = from_plain(record) if record is not None else None
         if earlier is not None and ended:
             display.say(f"{root} holds a finished run: {earlier.stop_reason} after {earlier.epochs} epochs")
             return earlier
         setup = compilation.prepare(config)
-        group.require_same(agreement.data(*setup.workload.data))
+        group.assert_equal(agreement.data(*setup.workload.data))
         checkpoints = Checkpoints(workdir.checkpoints, config.checkpoint.keep) if group.primary else None
         try:
             with Interrupts() as interrupts, compilation.precision_context(config):
@@ -126,7 +126,7 @@ class _Run:
     def _restore(self, like: TrainState) -> Checkpoint | None:
         """Returns the newest checkpoint that the first process can read; all processes go on from it."""
         checkpoint = self.checkpoints.restore(like, self.display.say) if self.checkpoints else None
-        epoch = self.group.first(len(checkpoint.progress.history) if checkpoint else None)
+        epoch = self.group.broadcast_from_root(len(checkpoint.progress.history) if checkpoint else None)
         return checkpoint if self.checkpoints or epoch is None else restore_epoch(self.workdir.checkpoints, epoch, like)
 
     @property
@@ -141,7 +141,7 @@ class _Run:
         with self.clock.section("compile_s"):
             compiled = compilation.compile_programs(self.setup, self.state)
         # Gloo's first operation waits 30 s, and a cache of compiled programs serves process 0 alone.
-        self.group.wait()
+        self.group.barrier()
         validation = self.history[-1].validation if done else compiled.evaluate(self.state.params)
         require_metric(stop, validation)
         self.metrics = list(validation)
@@ -167,7 +167,7 @@ class _Run:
             if reason or len(self.history) % self.setup.config.checkpoint.every_epochs == 0:
                 self._save()
                 self._write_record(reason)
-                self.group.wait()  # the others wait here: in a collective operation their patience is JAX's
+                self.group.barrier()  # the others wait here: in a collective operation their patience is JAX's
         record = self._write_record(reason)
         self.logger.end(record)
         return record
@@ -183,7 +183,7 @@ class _Run:
     def _agree(self, end: str | None, interrupt: str | None) -> tuple[str | None, str | None]:
         """Returns the end that the first process sees, by its clock, and the first interrupt of any process."""
         reasons = [None, *stop_reasons.EXIT_CODES]
-        of_each = self.group.agree([reasons.index(end), reasons.index(interrupt)])
+        of_each = self.group.all_gather([reasons.index(end), reasons.index(interrupt)])
         return reasons[of_each[0, 0]], reasons[next((number for _, number in of_each if number), 0)]
 
     def _advance(self, compiled: Programs) -> None:
@@ -239,7 +239,7 @@ class _Run:
         if limit_s:
             count = min(count, epochs_in_time(self.epoch_s, total_s, limit_s))
         # The first process's clock decides.
-        return int(self.group.agree([count])[0, 0]) if automatic or limit_s else count
+        return int(self.group.all_gather([count])[0, 0]) if automatic or limit_s else count
 
     def _save(self) -> None:
         if not self.checkpoints:

@@ -43,9 +43,9 @@ class StopMonitor:
         """Returns the reason to stop after the last epoch, or None to go on.
 
         A target that an earlier epoch reached comes first, because it was changed since. NaN or infinity in a loss is
-        `diverged`, before any other rule. `collapsed` is a validation loss that stays the same, to the last digit, for
-        `collapse_epochs` further epochs: the constant ceiling of the paper's Fig. 3. `stalled` is a plateau that is not
-        constant. There the best of the last `patience_epochs` epochs does not improve on the best before by the share
+        `diverged`, before any other rule. A validation loss that stays the same, to the last digit, for `collapse_epochs`
+        further epochs is `collapsed`: the constant ceiling of the paper's Fig. 3. A plateau that is not constant is `stalled`.
+        There the best of the last `patience_epochs` epochs does not improve on the best before by the share
         `min_relative_improvement`.
         """
         stop, rows = self._stop, self.rows

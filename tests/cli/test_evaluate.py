@@ -324,7 +324,7 @@ def test_the_help_says_where_the_rows_are_written(capsys):
 
 
 def test_unknown_changes_are_refused_by_load(trained):
-    with pytest.raises(InputError, match="changes must be of keys of the configuration, such as strategy; got data__sampels"):
+    with pytest.raises(InputError, match="changes must be of keys of the configuration, such as scaling; got data__sampels"):
         gmmae.load(trained[0], data__sampels=3)
 
 

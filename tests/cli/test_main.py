@@ -293,7 +293,7 @@ def test_a_report_is_of_the_sweep_in_the_folder(tmp_path, sweep_file, monkeypatc
 GOES_ON = "the same command goes on where it was"
 BEGINS = "nothing was written; the same command begins again"
 AT_CTRL_C = {
-    ("train",): ("gmmae.cli.main.accompanied", GOES_ON),
+    ("train",): ("gmmae.cli.main.run_with_watchdog", GOES_ON),
     ("sweep",): ("gmmae.cli.arguments.parse_sweep", GOES_ON),
     ("report",): ("gmmae.cli.arguments.parse_report", "no file is half written; the same command begins again"),
     ("data", "prepare"): ("gmmae.cli.data.parse_prepare", GOES_ON),

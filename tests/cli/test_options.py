@@ -104,7 +104,7 @@ def test_a_hostile_number_is_one_line_that_names_the_option(number, described_ru
         (("generate", "nowhere", "--out", "o", "--seed", "-1"), "--seed must be 0 to 4294967295; got -1"),
         (("generate", "nowhere", "--out", "o", "--texture", "inf"), "--texture must be 0 to 100; got inf"),
         (("insert", "n", "s", "--out", "o", "--per-scan", "3", "2"), "--per-scan must be two counts, 1 ≤ fewest ≤ most ≤ 1000"),
-        (("insert", "n", "s", "--out", "o", "--edge", "wide"), "--edge must be a positive number followed by x or mm"),
+        (("insert", "n", "s", "--out", "o", "--crop", "wide"), "--crop must be a positive number followed by x or mm"),
         (("train", "--seed", "4294967296"), "seed must be 0 to 4294967295; got 4294967296"),
     ],
 )

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from gmmae.multihost import agreement
-from gmmae.multihost.agreement import DisagreementError, require_same
+from gmmae.multihost.agreement import DisagreementError, assert_equal
 from gmmae.workloads import registry
 from tests.small import small
 
 
 def test_equal_words_pass():
-    require_same([{"a": "1", "b": "2"}] * 3)
+    assert_equal([{"a": "1", "b": "2"}] * 3)
 
 
 def test_a_difference_is_named_with_who_has_what():
@@ -19,17 +19,17 @@ def test_a_difference_is_named_with_who_has_what():
         DisagreementError,
         match=r"same configuration, versions, code and data; got jax 0\.10 on processes 0, 2 and 0\.12 on process 1$",
     ):
-        require_same(said)
+        assert_equal(said)
 
 
 def test_what_one_does_not_have_is_a_difference():
     with pytest.raises(DisagreementError, match="got a 1 on process 0 and missing on process 1"):
-        require_same([{"a": "1"}, {}])
+        assert_equal([{"a": "1"}, {}])
 
 
 def test_many_differences_are_cut_short():
     with pytest.raises(DisagreementError, match=r"got a .*; b .*; c .*; and 2 more$"):
-        require_same([dict.fromkeys("abcde", "1"), dict.fromkeys("abcde", "2")])
+        assert_equal([dict.fromkeys("abcde", "1"), dict.fromkeys("abcde", "2")])
 
 
 def test_what_is_compared():
@@ -53,6 +53,6 @@ def test_data_are_compared_to_the_last_bit():
     density = train.copy()
     density.flat[-1] = np.nextafter(density.flat[-1], np.float32(9))
     with pytest.raises(DisagreementError, match=r"got the training data [0-9a-f]{12} on process 0 and"):
-        require_same([agreement.data(train, validation), agreement.data(density, validation)])
+        assert_equal([agreement.data(train, validation), agreement.data(density, validation)])
     other = agreement.data(*registry.build(small(data__seed=1)).data)
     assert other["the validation data"] != agreement.data(train, validation)["the validation data"]

@@ -10,7 +10,7 @@ import pytest
 
 from gmmae.multihost import peers
 from gmmae.multihost.peers import Peers
-from gmmae.multihost.watchdog import Parent, Words
+from gmmae.multihost.watchdog import Watchdog, ExitMessage
 
 SILENCE_S = 2.0
 RESUME = "python train.py"
@@ -54,25 +54,25 @@ class EndedError(Exception):
     """The process has ended."""
 
 
-class Kept(Parent):
+class Kept(Watchdog):
     """Keeps what it is told; after an end nothing comes."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.words: Words | None = None
-        self.left: list[Words] = []
+        self.words: ExitMessage | None = None
+        self.left: list[ExitMessage] = []
         self.ended = threading.Event()
         self.deadlines: dict[str, float] = {}
 
-    def put_off(self, deadline: str, seconds: float, line: str) -> None:
+    def extend_deadline(self, deadline: str, seconds: float, line: str) -> None:
         self.deadlines[deadline] = seconds
 
-    def last_words(self, words: Words) -> None:
+    def set_exit_message(self, words: ExitMessage) -> None:
         self.words = words
         self.left.append(words)
 
-    def end(self, words: Words):
-        self.last_words(words)
+    def end(self, words: ExitMessage):
+        self.set_exit_message(words)
         self.ended.set()
         if threading.current_thread().daemon:  # one of the link's own, for which there is nobody to raise to
             threading.Event().wait()
@@ -88,7 +88,7 @@ class Node:
         """It says nothing more, as when it is killed."""
         self.peers._closed.set()
 
-    def said(self) -> Words:
+    def said(self) -> ExitMessage:
         assert self.parent.ended.wait(5 * SILENCE_S)
         assert self.parent.words
         return self.parent.words
@@ -115,10 +115,13 @@ def nodes(service) -> Iterator[list[Node]]:
 
 def test_all_hear_the_first_and_a_quiet_run_lives(nodes):
     for word in ("a", None, {"k": [1.5, "é\n"]}):
-        assert together(nodes, lambda node, word=word: node.peers.first([node.peers.primary, word])) == [[True, word]] * 3
+        assert (
+            together(nodes, lambda node, word=word: node.peers.broadcast_from_root([node.peers.primary, word]))
+            == [[True, word]] * 3
+        )
     time.sleep(1.5 * SILENCE_S)
-    together(nodes, lambda node: node.peers.wait())
-    together(nodes, lambda node: node.peers.require_same({"a": "1"}))
+    together(nodes, lambda node: node.peers.barrier())
+    together(nodes, lambda node: node.peers.assert_equal({"a": "1"}))
     assert [node.parent.words for node in nodes] == [None] * 3
     together(nodes, lambda node: node.peers.close())
     assert all(node.parent.deadlines == {"alive": float("inf"), "epoch": float("inf")} for node in nodes)
@@ -128,7 +131,7 @@ def test_all_hear_the_first_and_a_quiet_run_lives(nodes):
 def test_processes_that_differ_all_end_with_the_difference(nodes):
     with ThreadPoolExecutor(3) as pool:
         for node in nodes:
-            pool.submit(node.peers.require_same, {"a": str(node.peers.primary)})
+            pool.submit(node.peers.assert_equal, {"a": str(node.peers.primary)})
         for node in nodes:
             line, code = node.said()
             assert code == 2
@@ -144,7 +147,7 @@ def test_who_ends_all_does_not_hear_of_it_as_from_another(nodes):
     nodes[2].quiet()
     with pytest.raises(EndedError):
         nodes[0].peers.fail("workdir must be a folder", 2)
-    assert set(nodes[0].parent.left) == {Words("", 2)}
+    assert set(nodes[0].parent.left) == {ExitMessage("", 2)}
 
 
 @pytest.mark.parametrize("lost", [1, 2])
@@ -171,7 +174,7 @@ def test_who_is_missing_when_a_collective_operation_fails_is_found_sooner(nodes,
     monkeypatch.setattr(peers, "BROKEN_S", 0.5)
     start = time.monotonic()
     nodes[2].quiet()
-    nodes[1].peers.may_be_a_loss()
+    nodes[1].peers.wait_for_loss()
     assert "error: process 2 (" in nodes[0].said().line
     assert time.monotonic() - start < SILENCE_S
 
@@ -197,7 +200,7 @@ def test_the_first_process_ends_when_the_others_have_heard_why(nodes, service):
 
 
 def test_others_are_told_that_a_parent_was_killed(nodes):
-    nodes[1].parent.orphaned()
+    nodes[1].parent.on_parent_death()
     assert "error: process 1 (" in nodes[2].said().line
     assert "was killed" in nodes[2].said().line
 

@@ -20,10 +20,10 @@ LONG_S = 60.0
 PROGRAM = f"""
 import os, signal, sys, threading, time
 signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell ignores it in what it starts in the background
-from gmmae.multihost.watchdog import Words, accompanied
-parent = accompanied()
-def put_off(seconds={LIMIT_S}):
-    parent.put_off("alive", seconds, "error: it was stopped\\n")
+from gmmae.multihost.watchdog import ExitMessage, run_with_watchdog
+parent = run_with_watchdog()
+def extend_deadline(seconds={LIMIT_S}):
+    parent.extend_deadline("alive", seconds, "error: it was stopped\\n")
 def say(text):
     print(text, os.getpid(), flush=True)
 {{then}}
@@ -80,13 +80,13 @@ def test_a_parent_ends_as_its_worker_has_ended(then, code):
     [
         (ABORT, (75, "error: lost\n")),
         ("sys.exit(0)", (0, "")),
-        ("parent.end(Words('error: x\\n', 2))", (2, "error: x\n")),
-        (f"parent.last_words(Words('error: x\\n', 74)); {ABORT}", (74, "error: x\n")),
-        (f"parent.last_words(Words('', 2)); {ABORT}", (2, "")),
+        ("parent.end(ExitMessage('error: x\\n', 2))", (2, "error: x\n")),
+        (f"parent.set_exit_message(ExitMessage('error: x\\n', 74)); {ABORT}", (74, "error: x\n")),
+        (f"parent.set_exit_message(ExitMessage('', 2)); {ABORT}", (2, "")),
     ],
 )
 def test_last_words_are_said_by_the_parent_and_their_code_is_its_own(then, expected):
-    assert ended(f"parent.if_aborted(Words('error: lost\\n', 75)); {then}") == expected
+    assert ended(f"parent.set_abort_message(ExitMessage('error: lost\\n', 75)); {then}") == expected
 
 
 def test_a_stopped_worker_is_killed_with_a_word():
@@ -101,8 +101,8 @@ def test_one_that_runs_is_not_killed():
 
 def test_deadlines_can_be_taken_away():
     then = f"""
-put_off()
-put_off(float("inf"))
+extend_deadline()
+extend_deadline(float("inf"))
 parent.watch_each_other({LIMIT_S})
 parent.watch_each_other(0.0)
 time.sleep({2 * LIMIT_S})
@@ -112,14 +112,14 @@ time.sleep({2 * LIMIT_S})
 
 def test_one_that_works_and_makes_no_progress_is_killed():
     """As in a stuck collective operation: other deadlines are put off."""
-    then = "parent.put_off('epoch', 2.0, 'error: stuck\\n')\nwhile True: put_off(); time.sleep(0.1)"
+    then = "parent.extend_deadline('epoch', 2.0, 'error: stuck\\n')\nwhile True: extend_deadline(); time.sleep(0.1)"
     assert ended(then) == (75, "error: stuck\n")
 
 
 @pytest.mark.slow
 def test_who_is_stopped_together_with_the_parent_is_not_killed():
     """As `scontrol suspend` stops a job, for several times as long as either has."""
-    beat = "parent.watch_each_other(2.0)\nsay('ready')\nwhile True: put_off(); time.sleep(0.05)"
+    beat = "parent.watch_each_other(2.0)\nsay('ready')\nwhile True: extend_deadline(); time.sleep(0.05)"
     with started(beat) as process:
         worker_of(process)
         os.killpg(process.pid, signal.SIGSTOP)
@@ -138,8 +138,8 @@ def test_signals_reach_the_worker(number):
 
 
 def test_a_worker_dies_with_its_parent_and_is_told_before(tmp_path):
-    place = tmp_path / "orphaned"
-    with started(f"parent.orphaned = lambda: open({str(place)!r}, 'w').close(); {SLEEP}") as process:
+    place = tmp_path / "on_parent_death"
+    with started(f"parent.on_parent_death = lambda: open({str(place)!r}, 'w').close(); {SLEEP}") as process:
         worker = worker_of(process)
         process.kill()
         assert gone(worker)
@@ -156,9 +156,9 @@ def test_a_stopped_parent_is_killed_and_its_worker_with_it():
 
 def test_a_program_without_a_parent_ends_with_its_words_too():
     program = (
-        "from gmmae.multihost.watchdog import NO_PARENT, Words\n"
-        "NO_PARENT.put_off('a', 1.0, 'b')\n"
-        "NO_PARENT.end(Words('x\\n', 75))"
+        "from gmmae.multihost.watchdog import NO_WATCHDOG, ExitMessage\n"
+        "NO_WATCHDOG.extend_deadline('a', 1.0, 'b')\n"
+        "NO_WATCHDOG.end(ExitMessage('x\\n', 75))"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (75, "x\n")

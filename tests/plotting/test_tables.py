@@ -28,7 +28,7 @@ def test_markdown():
     assert tables.markdown(TABLE) == (
         "**Efficiency \\& time, η = 0.001**\n"
         "\n"
-        "| strategy | GPUs | efficiency (%) | time |\n"
+        "| scaling | GPUs | efficiency (%) | time |\n"
         "| --- | ---: | ---: | ---: |\n"
         "| linear-warmup | 8 | NaN | not reached |\n"
         "| a\\|b \\<c\\> time\\_s | 16 | 58.08 | 12.3 |\n"
@@ -73,7 +73,7 @@ def test_latex():
             r"  \label{tab:table-1}",
             r"  \begin{tabular}{lrrr}",
             r"    \toprule",
-            r"    strategy & GPUs & efficiency (\%) & time \\",
+            r"    scaling & GPUs & efficiency (\%) & time \\",
             r"    \midrule",
             r"    linear-warmup & 8 & NaN & not reached \\",
             r"    a\textbar{}b \textless{}c\textgreater{} time\_s & 16 & 58.08 & 12.3 \\",
@@ -94,7 +94,7 @@ def test_latex():
         ("5 % & #1 $x_y$ {z}", r"5 \% \& \#1 \$x\_y\$ \{z\}"),
         ("~^\\", r"\textasciitilde{}\textasciicircum{}\textbackslash{}"),
         ("\\%", r"\textbackslash{}\%"),
-        ("--scaling ---", r"-{}-strategy -{}-{}-"),
+        ("--scaling ---", r"-{}-scaling -{}-{}-"),
         ("[1, 2] *", "{[}1, 2{]} {*}"),
         ("1–2 — ≤ ≥ ± ∞", r"1\textendash{}2 \textemdash{} \(\le\) \(\ge\) \(\pm\) \(\infty\)"),
         ("σ² λ Λ Δ µ μ −1", r"\(\sigma\)\(^2\) \(\lambda\) \(\Lambda\) \(\Delta\) \(\mu\) \(\mu\) \(-\)1"),

@@ -31,7 +31,7 @@ def test_plain_lines_are_one_a_fact_and_one_an_epoch():
     shown.say("x" * 100)
     shown.close()
     assert text(out).splitlines() == [
-        "strategy            linear, seed 0",
+        "scaling        linear, seed 0",
         "learning rate  0.0042 [not markup]",
         "epoch 1/400  train 0.01235  validation 0.002  lr 0.0042  3.6 s",
         "epoch 2/400  train 0.01235  validation nan  lr 0.0042  3.6 s",

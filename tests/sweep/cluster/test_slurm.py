@@ -287,7 +287,7 @@ def test_arrays_are_divided_at_the_clusters_limit(commands, tmp_path, monkeypatc
     commands(srun="", sbatch=SBATCH.format(folder=tmp_path, then=""), squeue="", scontrol=says)
     sizes = [int(text[2]) + 1 if text else 1 for text in arrays]
     numbers = [f"{5 + i}_{j}" if size > 1 else f"{5 + i}" for i, size in enumerate(sizes) for j in range(size)]
-    ended = sweep(tmp_path, jobs(tmp_path, 7), some_end(tmp_path, numbers), at_once=at_once)
+    ended = sweep(tmp_path, jobs(tmp_path, 7), some_end(tmp_path, numbers), array_parallelism=at_once)
     assert asked(tmp_path, "array") == [text.format(at_once or size) for text, size in zip(arrays, sizes, strict=True)]
     assert asked(tmp_path, "dependency") == ["", *(f"afterany:{5 + i}" if at_once else "" for i in range(len(arrays) - 1))]
     assert sorted(ended) == [f"cell{i}" for i in range(7)]
