@@ -17,29 +17,28 @@ from gmmae.config.schema import Config, DistributedConfig
 from gmmae.multihost import agreement, environment
 from gmmae.multihost.launchers import Place, find
 from gmmae.multihost.peers import ALONE, LATE, WEEK_MS, Group, Peers
-from gmmae.multihost.watchdog import NO_WATCHDOG, Watchdog, ExitMessage
+from gmmae.multihost.watchdog import NO_WATCHDOG, ExitMessage, Watchdog
 from gmmae.system import compilation_cache
 from gmmae.system.environment import tell_jax
 from gmmae.system.errors import InputError, report
 
 
 class StartError(InputError):
-    """The processes did not come together."""
+    """The processes did not start together."""
 
 
 @contextmanager
 def joined(config: Config, command: str, parent: Watchdog = NO_WATCHDOG) -> Iterator[Group]:
-    """The processes that train together, this one among them; no JAX may have run before.
+    """Joins the processes that train together; no JAX may have run before.
 
     Args:
       config: of this process.
-      command: what resumes the run, for the message when another process is lost.
-      parent: of this process.
+      command: resumes the run; it is for the message when another process is lost.
+      parent: the watchdog of this process.
 
     Raises:
-      InputError: this process trains alone and something is wrong. With others, the process ends with the message and the
-        code that the command line would have given; all of them with the code of the first that failed, or with 75 if one was
-        lost.
+      InputError: this process trains alone and its input is bad. With others the process ends with the command line's message
+        and code instead. All end with the code of the first that failed, or with 75 where one was lost.
     """
     asked = config.distributed
     place = find(asked, os.environ)
@@ -65,7 +64,7 @@ def joined(config: Config, command: str, parent: Watchdog = NO_WATCHDOG) -> Iter
 
 
 def _limit_start(place: Place, asked: DistributedConfig, parent: Watchdog) -> None:
-    """What the parent is to know before this process waits for others in JAX's C++, where no handler of a signal runs."""
+    """Tells the watchdog what it needs before this process waits for others in JAX's C++, where no handler of a signal runs."""
     late_s = asked.start_timeout_s + LATE * asked.heartbeat_timeout_s
     parent.watch_each_other(late_s, "error: this process has been stopped amid its start: killed\n")
     parent.set_abort_message(
@@ -117,7 +116,7 @@ BIND = "JAX_COORDINATOR_BIND_ADDRESS"
 
 
 def bound(host: str) -> str:
-    """Where process 0 listens: at the address that the others use, on no other interface.
+    """Returns the address where process 0 listens: the one that the others use, on no other interface.
 
     Many systems give the name of their own host a loopback address, where other hosts would not find it: then on all.
 
@@ -149,7 +148,7 @@ def _be_silent() -> None:
 
 @contextmanager
 def _silent_errors() -> Iterator[None]:
-    """Within it, nothing is written to standard error."""
+    """Writes nothing to standard error within the block."""
     sys.stderr.flush()
     nowhere, before = os.open(os.devnull, os.O_WRONLY), os.dup(2)
     os.dup2(nowhere, 2)

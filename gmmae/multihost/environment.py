@@ -56,7 +56,8 @@ def require_prepared(parallel: ParallelConfig, cpu_devices: int) -> None:
     shards = f"parallel.deterministic_shards = {parallel.deterministic_shards}"
     if cpu_devices > parallel.deterministic_shards:
         raise InputError(
-            f"the exact reduction needs at most {shards} CPU devices in a process, used or not; got {cpu_devices}: lower JAX_NUM_CPU_DEVICES, or raise parallel.deterministic_shards"
+            f"the exact reduction needs at most {shards} CPU devices in a process, used or not; got {cpu_devices}: lower "
+            "JAX_NUM_CPU_DEVICES, or raise parallel.deterministic_shards"
         )
     if cpu_devices and os.environ.get(THREADS) != str(parallel.deterministic_shards):
         raise InputError(

@@ -1,4 +1,4 @@
-"""Which process of how many this one is: by hand, or as srun and mpirun tell it through the environment."""
+"""The place of this process among others, from the configuration or from the variables of srun and mpirun."""
 
 import re
 import zlib
@@ -9,7 +9,7 @@ from gmmae.config.rules import ConfigError
 from gmmae.config.schema import DistributedConfig
 
 PORTS = range(20000, 30000)
-"""Where a coordinator listens that nobody chose: below the ports that systems give to outgoing connections."""
+"""The default ports of a coordinator, below those that systems give to outgoing connections."""
 
 
 class Place(NamedTuple):
@@ -40,7 +40,7 @@ class _Launched(NamedTuple):
 
 
 def find(config: DistributedConfig, environment: Mapping[str, str]) -> Place | None:
-    """The place of this process, or None where it trains alone. What is given by hand goes before what a launcher says.
+    """The place of this process, or None where it trains alone. The configuration goes before a launcher.
 
     Raises:
       ConfigError: the process id is out of range, or a part is given and the rest is not known.

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from gmmae.multihost import agreement
-from gmmae.multihost.watchdog import Watchdog, ExitMessage
+from gmmae.multihost.watchdog import ExitMessage, Watchdog
 from gmmae.system.errors import LOST_PEER
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ BEATS = 10
 LATE = 2
 """A process that is stopped for this multiple of that time is killed by its watchdog."""
 BROKEN_BEATS, BROKEN_S = 4, 2.0
-"""After a failed collective, a process that misses this many heartbeats, and seconds, is reported as the cause."""
+"""Heartbeats, and seconds, that a process must miss after a failed collective to be reported as the cause."""
 STUCK = 10
 """An epoch is stuck when it takes this multiple of the longest epoch before, and `stall_timeout_s` too."""
 WEEK_MS = 7 * 24 * 3600 * 1000
@@ -228,7 +228,7 @@ class Peers:
         self._parent.watch_each_other(0.0)  # JAX's own end is long, and runs no thread of Python's
 
     def _leave(self, words: ExitMessage) -> NoReturn:
-        """Ends this process, process 0 last. The service ends with it, and JAX aborts processes that have not read the reason."""
+        """Ends this process, process 0 last, because JAX aborts processes that have not read the reason."""
         self._await_hearing(self._silence_s)
         self._parent.end(words)
 
@@ -260,7 +260,7 @@ class Peers:
                 self._leave(words)
 
     def _watch(self) -> None:
-        """Finds silent processes. Seconds in which this process is stopped do not count, because all may be stopped together."""
+        """Finds silent processes. Seconds in which this process is stopped do not count, as all may be stopped together."""
         before = time.monotonic()
         while not self._closed.wait(self._interval_s):
             now = time.monotonic()

@@ -7,9 +7,9 @@ and the watchdog waits, without threads and without JAX. It
 - kills a worker that misses a deadline, and prints why;
 - prints the worker's exit message where JAX's C++ has aborted it, and ends with the message's exit code.
 
-The worker dies with its watchdog. Deadlines and messages come through a pipe and not through a file, because a file system may be
-stuck. Both sides count the seconds in which they run, not those of a clock. So no process is killed because the whole job was
-suspended (`scontrol suspend`, Ctrl-Z, a paused container).
+The worker dies with its watchdog. Deadlines and messages come through a pipe and not through a file, because a file system may
+be stuck. Both sides count the seconds in which they run, not those of a clock. So no process is killed because the whole job
+was suspended (`scontrol suspend`, Ctrl-Z, a paused container).
 """
 
 import json

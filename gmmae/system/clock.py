@@ -10,8 +10,8 @@ SECTIONS = ("compile_s", "train_s", "eval_s", "checkpoint_s")
 class Clock:
     """Seconds by section, and in total since the beginning of the run.
 
-    The total goes on from the saved one, so it counts neither the time between two processes of a run nor what a process did
-    after its last checkpoint. Sections measure wall time: block on the device's result inside them.
+    The total continues from the saved one. So it does not count the time between two processes of a run, or after a process's
+    last checkpoint. Sections measure wall time, so block on the device's result inside them.
 
     Args:
       saved: what `read` returned before a checkpoint.

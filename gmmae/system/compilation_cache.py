@@ -1,8 +1,8 @@
-"""Compiled programs kept from one process to the next, by JAX's persistent cache in a folder of the user's.
+"""JAX's persistent cache of compiled programs, in a folder of the user's.
 
-One folder serves all hosts: in JAX's key of an entry are its own version, the program, the kind of the GPU or the features of
-the CPU, and the compiler's options. The number of threads that share an operation of a CPU is in the key of JAX 0.10 but not of
-0.12, so where it is fixed, because bits depend on it, it has a folder of its own.
+One folder serves all hosts. JAX's key of an entry has its version, the program, the GPU's model or the CPU's features, and the
+compiler's options. The number of threads of a CPU's operation is in the key of JAX 0.10 but not of 0.12. Where it is fixed,
+because bits depend on it, it has a folder of its own.
 """
 
 import os
@@ -17,14 +17,14 @@ from pathlib import Path
 from gmmae.system.environment import LEAST_S, PLACE, THREADS
 
 LIMIT_BYTES = 2**30
-"""Of the folder, when a process begins; a program takes from some ten kilobytes to a few megabytes."""
+"""The limit of the folder's size when a process begins. A program takes from ten kilobytes to a few megabytes."""
 
 _ENTRY = re.compile(r".+-[0-9a-f]{64}-cache")
 _TROUBLE = r"Error (?P<what>reading|writing) persistent compilation cache entry for '(?P<program>[^']+)'"
 
 
 def user_cache() -> Path:
-    """`gmmae` in the folder where the user's programs keep what they can make again: $XDG_CACHE_HOME, or the system's custom.
+    """Returns `gmmae` in the folder for data that programs can make again: $XDG_CACHE_HOME, or the system's custom.
 
     Raises:
       RuntimeError: the user has no home.

@@ -1,8 +1,7 @@
-"""The exceptions that a user is meant to see.
+"""The exceptions for users.
 
-Every error that a user can cause and mend is raised as an `InputError`, or a subclass, whose message is a single line: what
-must hold, what came, what to change. The command line prints that line and exits with the error's code; anything else is a bug
-and keeps its traceback.
+An error that a user can cause and fix is an `InputError` or a subclass. Its message is a single line: the rule, the input and
+the change. The command line prints that line and exits with the error's code. Any other error is a bug and keeps its traceback.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""What the exit code of a run says, and after which ends the run is started again.
+"""The exit codes of a run, and the ends after which it is started again.
 
 All processes of a run end with one code where they can: one that fails tells the others its own.
 
@@ -16,11 +16,13 @@ All processes of a run end with one code where they can: one that fails tells th
 Commands other than `train`, `sweep` and `plan` have no checkpoint. At Ctrl-C every command says what holds. A command whose
 reader has gone (`| head`), or whose output is closed, goes on in silence. It ends with the code that it would have had.
 
-Those who start runs go by this table: `launch/`, and `cluster_task` for the cells of a sweep.
+The launchers in `launch/` and the tasks of a sweep use this table.
 
+```
     python -m gmmae.system.exit_codes run PROCESSES CODE...    # exits with the run's code
     python -m gmmae.system.exit_codes again RESTARTS CODE...   # exits with 0 if the run, which ended with these codes one after
                                                              # another, is to be started again after the last, or with 1
+```
 """
 
 import sys
@@ -30,11 +32,11 @@ from gmmae.system.errors import LOST_PEER
 from gmmae.system.stop_reasons import EXIT_CODES, INTERRUPTED, SIGTERM
 
 LOSSES = 3
-"""In a row, after which a run is started again. A checkpoint at a time limit or a preemption lies between two rows."""
+"""The number of losses in a row after which a run is started again. An end with a checkpoint begins a new row."""
 
 
 def of_run(codes: Sequence[int], processes: int) -> int:
-    """The code of a run.
+    """Returns the code of a run.
 
     Args:
       codes: of its processes, as a shell has them; or the one that their launcher has made of them.
@@ -49,12 +51,12 @@ def of_run(codes: Sequence[int], processes: int) -> int:
 
 
 def _killed(code: int) -> bool:
-    """By a signal: 128 and its number in a shell, 255 where ssh tells of it, or of a host that cannot be reached."""
+    """Returns whether a code is that of a signal: 128 and its number in a shell, or 255 from ssh."""
     return code > 128 and code not in (EXIT_CODES[reason] for reason in INTERRUPTED)
 
 
 def again(codes: Sequence[int], restarts: float) -> bool:
-    """Whether a run is to be started again.
+    """Returns whether a run is to be started again.
 
     Args:
       codes: of its ends so far, the last one now.
@@ -72,7 +74,7 @@ def again(codes: Sequence[int], restarts: float) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The two commands of the launch files."""
+    """Runs one of the two commands of the launch files."""
     command, *numbers = arguments
     number, *codes = map(int, numbers)
     return of_run(codes, number) if command == "run" else int(not again(codes, number))

@@ -1,4 +1,4 @@
-"""What a command writes: files and folders that are there whole, or not at all.
+"""Writing of files and folders that are there whole, or not at all.
 
 A file is written beside its place, and renamed. A folder is written into `.NAME.partial` beside its place:
 
@@ -32,7 +32,7 @@ FAILED = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errn
 TAKEN_AWAY = (errno.ENOENT, errno.EACCES, errno.EPERM)
 """Errors of a folder that was there, and could be written, before."""
 ATTEMPTS = 10
-"""To enter a folder that another process is removing."""
+"""The number of attempts to enter a folder that another process is removing."""
 
 
 def write_text(path: Path, text: str) -> None:
@@ -106,7 +106,7 @@ def _claimed(path: Path) -> tuple[Path, IO[bytes]]:
 
 @contextmanager
 def output_file(path: Path, option: str = "--out") -> Iterator[Path]:
-    """As `whole_file`, for the file that an option names; the block does nothing but write it.
+    """Gives `whole_file` for the file of an option; the block does nothing but write it.
 
     SIGTERM and SIGHUP leave nothing either.
 
@@ -286,11 +286,13 @@ def _alone(place: _Place, option: str, waits: bool = False) -> Iterator[None]:
 
 @contextmanager
 def told(option: str, place: Path, kind: str, inside: Path | None = None) -> Iterator[None]:
-    """Within it, errors of the file system become what a user is told.
+    """Turns errors of the file system into errors for the user.
 
     Args:
-      option, place, kind: what cannot be written.
-      inside: a folder that could be written; None: what fails is a path that was given.
+      option: the name of the place for the user.
+      place: the file or folder that is written.
+      kind: file or folder.
+      inside: a folder that could be written before; None where the path itself may be wrong.
 
     Raises:
       InputError: it cannot be written.

@@ -8,20 +8,20 @@ from collections.abc import Mapping, Sequence
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 MEMORY = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE")
-"""By any of these a user says how JAX takes a GPU's memory."""
+"""Variables with which a user sets how JAX takes a GPU's memory."""
 
 SHARE = 0.75
-"""Of a GPU's memory, for all programs on it together: what JAX takes by default for one."""
+"""The share of a GPU's memory for all programs on it, which JAX takes by default for one."""
 
 PATIENCE_S = 30.0
 """For `nvidia-smi`, which takes seconds where the driver is not kept loaded."""
 
 
 def places(at_once: int) -> list[dict[str, str]]:
-    """The environments in which programs that run side by side get a GPU each: one environment a GPU, none without GPUs.
+    """Returns an environment for each GPU, in which one of several programs gets that GPU; none without GPUs.
 
-    Where more programs run at once than there are GPUs, several share one, and divide the memory that one would take, unless
-    the user has said how memory is taken.
+    With more programs than GPUs, several share one. They divide the memory that one would take, unless the user has set how
+    memory is taken.
 
     Args:
       at_once: the most programs that run at a time.
@@ -53,7 +53,7 @@ def least_used(places: Sequence[Mapping[str, str]], running: Sequence[Mapping[st
 
 
 def _installed() -> list[str]:
-    """By their UUIDs: numbers mean other GPUs to CUDA, which puts the fastest first, than to nvidia-smi."""
+    """Returns the UUIDs of the GPUs. Their numbers differ between CUDA, which puts the fastest first, and nvidia-smi."""
     try:
         listed = subprocess.run(("nvidia-smi", "-L"), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     except (OSError, subprocess.TimeoutExpired):

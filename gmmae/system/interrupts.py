@@ -49,7 +49,7 @@ class Interrupts:
     """
 
     def __init__(self, hangup: bool = True) -> None:
-        """With `hangup` False SIGHUP is left as it is."""
+        """Takes SIGHUP as well, unless `hangup` is False."""
         self.reason: str | None = None
         self._hangup = hangup and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
         self._before: dict[signal.Signals, object] = {}

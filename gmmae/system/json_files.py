@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from gmmae.system.errors import InputError
 
@@ -17,13 +17,13 @@ LONGEST = 200
 
 
 def read(path: Path, what: str, change: str, made: Callable[[dict[str, Any]], T]) -> T:
-    """What is made of the object in a JSON file.
+    """Reads the object of a JSON file and converts it.
 
     Args:
       path: the file.
-      what: must hold of the file, in words that go on after "must".
-      change: what to do where it is not.
-      made: of the object; its ValueError, TypeError or KeyError says that the file is another.
+      what: the rule for the file, in words that follow "must".
+      change: the advice where it does not hold.
+      made: converts the object; its ValueError, TypeError or KeyError refuses the file.
 
     Raises:
       FileNotFoundError: there is no file.
@@ -41,8 +41,9 @@ def read(path: Path, what: str, change: str, made: Callable[[dict[str, Any]], T]
 
 
 def _fault(error: Exception) -> str:
-    """
-    >>> _fault(KeyError("scaling")), _fault(ValueError("a line\\nand another")), _fault(RecursionError())
+    r"""Returns an error in a few words.
+
+    >>> _fault(KeyError("scaling")), _fault(ValueError("a line\nand another")), _fault(RecursionError())
     ("no 'scaling'", 'a line and another', 'JSON that is nested too deep')
     """
     if isinstance(error, RecursionError):
@@ -53,7 +54,7 @@ def _fault(error: Exception) -> str:
 
 
 def checked(kind: type[T], values: Mapping[str, Any], any_number: Collection[str] = ()) -> T:
-    """A dataclass or a named tuple of values that have the types of its fields. A number of float is finite.
+    """Returns a dataclass or a named tuple of values, after a check of the types of its fields. A number of float is finite.
 
     Args:
       kind: its fields are annotated with plain types, and with lists, dictionaries and unions of them.
@@ -75,11 +76,13 @@ def checked(kind: type[T], values: Mapping[str, Any], any_number: Collection[str
     return kind(**values)
 
 
-def _is(value: object, hint: Any, finite: bool) -> bool:
-    """Whether a value has a type.
+def _is(value: object, hint: object, finite: bool) -> bool:  # noqa: PLR0911 a line for each kind of type
+    """Returns whether a value has a type.
 
-    >>> _is(1, float, True), _is(True, int, True), _is({"a": [1.0]}, dict[str, list[float]], True), _is("1", int | None, True)
-    (True, False, True, False)
+    >>> _is(1, float, True), _is(True, int, True), _is("1", int | None, True)
+    (True, False, False)
+    >>> _is({"a": [1.0]}, dict[str, list[float]], True)
+    True
     >>> _is(math.nan, float, True), _is(math.nan, float, False)
     (False, True)
     """
@@ -96,11 +99,12 @@ def _is(value: object, hint: Any, finite: bool) -> bool:
         return isinstance(value, list) and all(_is(each, of[0], finite) for each in value)
     if origin is dict:
         return isinstance(value, dict) and all(_is(each, of[1], finite) for each in value.values())
-    return isinstance(value, origin)
+    return isinstance(value, cast(type, origin))
 
 
-def _named(hint: Any) -> str:
-    """
+def _named(hint: object) -> str:
+    """Returns a type's name.
+
     >>> _named(float), _named(int | None), _named(dict[str, float])
     ('float', 'int | None', 'dict[str, float]')
     """

@@ -10,8 +10,8 @@ Two means, because neither is enough alone:
   Otherwise it looks for `SILENCE_S` seconds: a file that changes has a living holder, one that does not is taken over. No
   clock is compared with another host's.
 
-What this does not hold against: a holder suspended for `SILENCE_S` while another host asks, where hosts do not see each other's
-`flock`; and two hosts that take over from the same dead holder within the same milliseconds there.
+Two cases are not covered where hosts do not see each other's `flock`. A holder may be suspended for `SILENCE_S` while another
+host asks. Two hosts may take over from the same dead holder within the same milliseconds.
 """
 
 import errno

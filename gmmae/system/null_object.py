@@ -1,17 +1,18 @@
-"""What stands for a journal, a board or a display that does nothing."""
+"""A stand-in for a logger or a display that does nothing."""
 
+from collections.abc import Callable
 from typing import Any
 
 
 class _Idle:
     """Has every method, and none does anything."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Callable[..., None]:
         return self._nothing
 
-    def _nothing(self, *_: Any, **__: Any) -> None:
+    def _nothing(self, *_: object, **__: object) -> None:
         pass
 
 
 IDLE: Any = _Idle()
-"""Of every process but the first, and of whatever the configuration switches off."""
+"""The logger of every process but the first, and of all that the configuration switches off."""

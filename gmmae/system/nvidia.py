@@ -1,7 +1,7 @@
 """NVIDIA's GPUs as the driver lists them, and the extra of this project that JAX needs to use them.
 
-`make` runs this file by itself, before anything is installed: `python gmmae/system/nvidia.py test` prints the extras to
-install, "test" and what fits the GPU, and says on standard error where a GPU cannot be used. Standard library only.
+`make` runs this file before anything is installed, so it uses the standard library only. `python gmmae/system/nvidia.py test`
+prints the extras to install: "test" and the one for the GPU. It says on standard error where a GPU cannot be used.
 """
 
 import subprocess
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 OLDEST_DRIVER = {"cuda13": 580, "cuda12": 525}
-"""Of each extra, the best one first: the driver's major version that its CUDA needs."""
+"""The driver's major version that each extra's CUDA needs, the best extra first."""
 
 OLDEST_CAPABILITY = {"cuda13": 7.5, "cuda12": 5.2}
 """Likewise the GPU's compute capability: CUDA 13 has no code for GPUs before Turing."""

@@ -1,4 +1,4 @@
-"""Which code, and which versions of what it rests on, computed something."""
+"""The code and the versions of its packages that computed a result."""
 
 import hashlib
 import platform

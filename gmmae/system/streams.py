@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from typing import Any, TextIO, cast
+from typing import TextIO, cast
 
 from gmmae.system.errors import StorageError
 
@@ -21,15 +21,17 @@ class Outlasting:
         self._stream = stream
 
     def write(self, text: str) -> int:
+        """Writes text, or nothing without a reader."""
         with self._silent_once_gone():
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
+        """Flushes the stream, if it has a reader."""
         with self._silent_once_gone():
             self._stream.flush()
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
 
     @contextmanager
