@@ -70,7 +70,7 @@ def problem_of(**source: Any) -> Problem:
     shape, given = shapes[config.workload](config)
     setup = compilation.prepare(config)
     params = compilation.initial_state(setup).params
-    train, validation = map(given, setup.workload.data)
+    train, validation = map(given, (setup.data.train, setup.data.validation))
     return Problem(
         workload=config.workload,
         model=shape,
@@ -193,7 +193,7 @@ class Ours:
     def gradient_of(self, params: Any, index: np.ndarray) -> Arrays:
         """Of the mean loss of some training samples."""
         with self._arithmetic():
-            samples = compilation.cast(self.setup.config, self.setup.workload.data.train)
+            samples = compilation.cast(self.setup.config, self.setup.data.train)
             chosen = jax.tree.map(lambda array: array[index], samples)
             return flat(self.gradient_program(params, chosen))
 

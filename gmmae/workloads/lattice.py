@@ -21,6 +21,7 @@ from gmmae.models.mixture import density as mixture_density
 from gmmae.models.settings import ModelConfig
 from gmmae.workloads.augment import symmetries
 from gmmae.workloads.interface import Params, PerSample, Samples, Splits, Workload
+from gmmae.workloads.nodules import mixture_refinement, splits_of
 
 
 def samples_of(nodules: Nodules, window: tuple[float, float]) -> dict[str, np.ndarray]:
@@ -58,13 +59,7 @@ def density_at(
 
 
 def workload(model: ModelConfig, data: sources.DataConfig, loss: str) -> Workload:
-    """The workload of a configuration whose `model.decoder` is "cells".
-
-    Raises:
-      DataError: the data cannot be used.
-    """
-    nodules, divided = sources.load_whole(data)
-    samples = samples_of(nodules, data.window)
+    """Returns the workload of a configuration whose `model.decoder` is "lattice"."""
     module, point_loss = cell_autoencoder(model, data.sample_shape), LOSSES[loss]
 
     def init(key: Array) -> Params:
@@ -112,9 +107,11 @@ def workload(model: ModelConfig, data: sources.DataConfig, loss: str) -> Workloa
     def describe(params: Params, samples: Samples) -> PerSample:
         return {"inputs": _density(samples), **decode(params, encode(params, samples))}
 
-    splits = Splits(*(jax.tree.map(lambda array, part=part: array[part], samples) for part in divided))
-    names, groups = (Splits(*sources.divided_words(words, divided)) for words in (nodules.names, nodules.groups))
-    masked = samples["mask"].any(tuple(range(1, samples["mask"].ndim)))
-    undefined = () if masked.all() else ("dice",)
-    about = f"{data.source} volumes"
-    return Workload(splits, init, losses, metrics, describe, about, encode, decode, names, groups, may_be_undefined=undefined)
+    def load() -> Splits:
+        whole = sources.load(data)
+        samples = samples_of(whole.nodules, data.window)
+        masked = samples["mask"].any(tuple(range(1, samples["mask"].ndim)))
+        return splits_of(whole, samples, f"{data.source} volumes", may_be_undefined=() if masked.all() else ("dice",))
+
+    refine = mixture_refinement(loss, model.sigma_floor, diagonal=True)
+    return Workload(load, init, losses, metrics, describe, encode, decode, refine)

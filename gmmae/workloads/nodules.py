@@ -1,6 +1,6 @@
 """The paper's workload: the Gaussian-mixture autoencoder of lung nodules, whose input and target are the same density."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -9,11 +9,14 @@ import numpy as np
 
 from gmmae.config.rules import ConfigError, Section
 from gmmae.data.settings import DataConfig
+from gmmae.data.volumes import to_density
 from gmmae.models.settings import ModelConfig
-from gmmae.workloads.interface import Events, Params, PerSample, Snapshot, Splits, Workload
+from gmmae.workloads.interface import Events, Params, PerSample, Samples, Snapshot, Splits, Workload
 
 if TYPE_CHECKING:
     from jax import Array
+
+    from gmmae.data.sources import SplitNodules
 
 # The command line reads `Config` before JAX may be imported, so what needs JAX is imported in the functions.
 
@@ -35,11 +38,7 @@ class Config(Section):
 
 
 def build(config: Config) -> Workload:
-    """The workload; its samples are densities, an array `samples × *volume`.
-
-    Raises:
-      DataError: the data cannot be used.
-    """
+    """Returns the workload; its samples are densities, an array `samples × *volume`."""
     if config.model.decoder == "lattice":
         from gmmae.workloads import lattice
 
@@ -47,17 +46,16 @@ def build(config: Config) -> Workload:
     import jax
     import jax.numpy as jnp
 
-    from gmmae.data.sources import load
+    from gmmae.data import sources
     from gmmae.models.autoencoder import autoencoder
     from gmmae.models.losses import LOSSES
     from gmmae.models.mixture import Mixture
     from gmmae.workloads.augment import symmetries
 
-    data = load(config.data)
     module, loss = autoencoder(config.model, config.data.ndim), LOSSES[config.loss]
 
     def init(key: "Array") -> Params:
-        return module.init(key, jnp.asarray(data.train[:1]))
+        return module.init(key, jnp.zeros((1, *config.data.sample_shape), jnp.float32))
 
     def reconstruct(params: Params, volumes: "Array") -> "Array":
         density = module.apply(params, volumes)
@@ -82,17 +80,56 @@ def build(config: Config) -> Workload:
             "covariances": mixture.covariances,
         }
 
-    about, names = f"{config.data.source} volumes", Splits(data.train_names, data.validation_names)
-    groups = Splits(data.train_groups, data.validation_groups)
-    splits = Splits(data.train, data.validation)
-    return Workload(splits, init, losses, describe=describe, about=about, names=names, groups=groups)
+    def load() -> Splits:
+        whole = sources.load(config.data)
+        density = to_density(whole.nodules.values, config.data.window, whole.nodules.places)
+        return splits_of(whole, density, f"{config.data.source} volumes")
+
+    return Workload(
+        load,
+        init,
+        losses,
+        describe=describe,
+        refine=mixture_refinement(config.loss, config.model.sigma_floor, diagonal=config.data.ndim == 1),
+    )
 
 
-def training_samples(config: Config) -> int:
-    """Training samples of a configuration; synthetic ones are not made for it."""
-    from gmmae.data.sources import training_samples
+def splits_of(whole: "SplitNodules", samples: Samples, about: str, may_be_undefined: Sequence[str] = ()) -> Splits:
+    """Divides the samples of all nodules of a source, with their names and groups, as the source is divided."""
+    import jax
 
-    return training_samples(config.data)
+    def words(of_nodules: Sequence[str]) -> dict[str, list[str]]:
+        return {name: [of_nodules[i] for i in part.tolist()] for name, part in whole.split._asdict().items()}
+
+    train, validation = (jax.tree.map(lambda array, part=part: array[part], samples) for part in whole.split)
+    return Splits(train, validation, about, words(whole.nodules.names), words(whole.nodules.groups), may_be_undefined)
+
+
+def mixture_refinement(loss: str, sigma_floor: float, diagonal: bool) -> "Callable[[PerSample, int], PerSample]":
+    """Returns `Workload.refine` of a workload that describes samples by `inputs` and a mixture.
+
+    Args:
+      loss: its name in `gmmae.models.losses`.
+      sigma_floor: smallest standard deviation, in voxels.
+      diagonal: no component of a mixture has correlations.
+    """
+    from gmmae.models.losses import LOSSES
+    from gmmae.models.mixture import Mixture
+    from gmmae.models.refine import refine
+
+    def refined(described: PerSample, steps: int) -> PerSample:
+        mixture = Mixture.of(*(described[name] for name in ("weights", "means", "covariances")))
+        result = refine(mixture, described["inputs"], LOSSES[loss], steps=steps, sigma_floor=sigma_floor, diagonal=diagonal)
+        return {
+            "weights": result.mixture.weights,
+            "means": result.mixture.means,
+            "covariances": result.mixture.covariances,
+            "density": result.density,
+            "loss_before": result.before,
+            "loss": result.after,
+        }
+
+    return refined
 
 
 def draw(snapshots: Sequence[Snapshot], folder: Path, title: str, ending: str = "png") -> Path:

@@ -6,7 +6,8 @@ import importlib
 import importlib.util
 import os
 import sys
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -90,27 +91,30 @@ def configuration(name: str = OURS[0], **values: Any) -> Config:
 
 
 def build(config: Config) -> Workload:
-    """The workload of a configuration.
+    """Returns the workload of a configuration. Its `load` checks that the data are as the interface says.
 
     Raises:
-      InputError: the data cannot be used, or the workload gives something else than the interface says.
+      WorkloadError: `build` returns something else.
     """
     workload = load(config.workload).build(config.settings)
-    if not isinstance(workload, Workload) or not isinstance(workload.data, Splits):
-        raise WorkloadError(
-            f"build of a workload must return a Workload whose data are Splits; got {type(workload).__name__} from "
-            f"{config.workload}"
-        )
-    for split, samples in workload.data._asdict().items():
-        samples = count(samples, f"the {split} samples of {config.workload}")
-        for what in ("names", "groups"):
-            of_samples = getattr(getattr(workload, what), split, None)
-            if of_samples is not None and len(of_samples) != samples:
+    if not isinstance(workload, Workload):
+        raise WorkloadError(f"build of a workload must return a Workload; got {type(workload).__name__} from {config.workload}")
+    return workload._replace(load=partial(_checked, workload.load, config.workload))
+
+
+def _checked(load_data: Callable[[], Splits], name: str) -> Splits:
+    data = load_data()
+    if not isinstance(data, Splits):
+        raise WorkloadError(f"load of a workload must return Splits; got {type(data).__name__} from {name}")
+    for split in ("train", "validation"):
+        samples = count(getattr(data, split), f"the {split} samples of {name}")
+        for words, of_samples in (("names", data.names), ("groups", data.groups)):
+            if of_samples is not None and len(of_samples[split]) != samples:
                 raise WorkloadError(
-                    f"{what} of a workload must be as many as its samples; got {len(of_samples)} for {samples} {split} samples "
-                    f"of {config.workload}"
+                    f"{words} of a workload must be as many as its samples; got {len(of_samples[split])} for {samples} {split} "
+                    f"samples of {name}"
                 )
-    return workload
+    return data
 
 
 def count(samples: Any, what: str = "samples") -> int:
@@ -136,12 +140,9 @@ def count(samples: Any, what: str = "samples") -> int:
 
 
 def training_samples(config: Config) -> int:
-    """How many training samples the workload of a configuration has, without making them where it can tell.
+    """Returns the number of training samples of a configuration's workload.
 
     Raises:
-      InputError: as `build`.
+      InputError: the data cannot be used, or the workload gives something else than the interface says.
     """
-    module = load(config.workload)
-    if hasattr(module, "training_samples"):
-        return module.training_samples(config.settings)
-    return count(build(config).data.train)
+    return count(build(config).load().train)

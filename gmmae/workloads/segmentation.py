@@ -169,11 +169,7 @@ def seen(data: PatchConfig, samples: Samples, keys: "Array | None") -> "tuple[Ar
 
 
 def build(config: Config) -> Workload:
-    """The workload; its samples are those of `samples_of`.
-
-    Raises:
-      DataError: the data cannot be used.
-    """
+    """Returns the workload; its samples are those of `samples_of`."""
     import jax
     import jax.numpy as jnp
 
@@ -182,12 +178,11 @@ def build(config: Config) -> Workload:
     from gmmae.models.unet import UNet, mask_losses
 
     data = config.data
-    volumes = scanned(data)
-    patches = patches_of(volumes, data, data.empty_slices)
     module = UNet(config.model.features, config.model.groups)
+    channels = 2 * data.neighbours + 1 if data.ndim == 2 else 1
 
     def init(key: "Array") -> Params:
-        return module.init(key, jnp.zeros((1, *(data.shape,) * data.ndim, patches.values.shape[-1])))
+        return module.init(key, jnp.zeros((1, *(data.shape,) * data.ndim, channels)))
 
     def logits(params: Params, images: "Array") -> "Array":
         found = module.apply(params, images)
@@ -210,26 +205,20 @@ def build(config: Config) -> Workload:
             "probabilities": jax.nn.sigmoid(logits(params, images)),
         }
 
-    parts = [_of_volumes(patches, part) for part in divided(volumes, data)]
-    names = Splits(*([_name(volumes, patches, i, data.ndim) for i in part] for part in parts))
-    groups = Splits(*([volumes[volume].group for volume in patches.volumes[part]] for part in parts))
-    about = f"{data.source} {'slices' if data.ndim == 2 else 'volumes'} of {len(volumes)} nodules"
-    splits = Splits(*(samples_of(patches.take(part)) for part in parts))
-    at_once = max(1, CPU_PIXELS // data.shape**data.ndim)
-    unseen = not all((seen == NODULE).any() for seen in seen_labels(patches, data.shape))
-    undefined = ("dice",) if unseen else ()
-    return Workload(
-        splits,
-        init,
-        losses,
-        metrics,
-        describe,
-        about,
-        names=names,
-        groups=groups,
-        cpu_samples=at_once,
-        may_be_undefined=undefined,
-    )
+    def load() -> Splits:
+        volumes = scanned(data)
+        patches = patches_of(volumes, data, data.empty_slices)
+        parts = {name: _of_volumes(patches, part) for name, part in divided(volumes, data)._asdict().items()}
+        seen_everywhere = all((labels == NODULE).any() for labels in seen_labels(patches, data.shape))
+        return Splits(
+            *(samples_of(patches.take(part)) for part in parts.values()),
+            about=f"{data.source} {'slices' if data.ndim == 2 else 'volumes'} of {len(volumes)} nodules",
+            names={name: [_name(volumes, patches, i, data.ndim) for i in part] for name, part in parts.items()},
+            groups={name: [volumes[volume].group for volume in patches.volumes[part]] for name, part in parts.items()},
+            may_be_undefined=() if seen_everywhere else ("dice",),
+        )
+
+    return Workload(load, init, losses, metrics, describe, cpu_samples=max(1, CPU_PIXELS // data.shape**data.ndim))
 
 
 def _of_volumes(patches: "Patches", part: np.ndarray) -> np.ndarray:

@@ -22,7 +22,7 @@ def with_metric(threshold: float, devices: int, **changes) -> compilation.TrainS
 
 
 def largest() -> np.ndarray:
-    return np.asarray(compilation.prepare(small()).workload.data.validation).max((1, 2, 3))
+    return np.asarray(compilation.prepare(small()).data.validation).max((1, 2, 3))
 
 
 def evaluated(setup: compilation.TrainSetup) -> dict[str, float]:

@@ -37,6 +37,11 @@ def workload():
 
 
 @pytest.fixture(scope="module")
+def data(workload):
+    return workload.load()
+
+
+@pytest.fixture(scope="module")
 def params(workload):
     return jax.jit(workload.init)(jax.random.key(0))
 
@@ -56,22 +61,22 @@ def test_a_cpu_trains_on_a_few_samples_at_once_unless_told_otherwise(asked, size
     assert compilation.prepare(config).train_plan.micro_batches == parts
 
 
-def test_samples_are_patches_of_slices_divided_by_nodule(workload):
-    train, validation = workload.data
+def test_samples_are_patches_of_slices_divided_by_nodule(data):
+    train, validation = data.train, data.validation
     assert train["values"].shape[1:] == (12, 12, 1)
     assert train["labels"].shape[1:] == (12, 12)
     assert train["offsets"].shape[1:] == (2,)
-    nodules = [{name.split()[0] for name in names} for names in workload.names]
+    nodules = [{name.split()[0] for name in names} for names in data.names.values()]
     assert [len(names) for names in nodules] == [4, 2]
     assert not nodules[0] & nodules[1]
-    assert len(workload.names.validation) == len(validation["values"])
-    of_groups = [set(zip(groups, names, strict=True)) for groups, names in zip(workload.groups, workload.names, strict=True)]
+    assert len(data.names["validation"]) == len(validation["values"])
+    of_groups = [set(zip(data.groups[split], data.names[split], strict=True)) for split in ("train", "validation")]
     assert [len({group for group, _ in pairs}) for pairs in of_groups] == [4, 2]  # the slices of a nodule have its group
-    assert len({name.split()[0] for name in workload.names.validation[:2]}) == 2  # pictures show several nodules
+    assert len({name.split()[0] for name in data.names["validation"][:2]}) == 2  # pictures show several nodules
 
 
-def test_a_loss_does_not_depend_on_the_other_samples(workload, params, of_losses):
-    samples = first(workload.data.train, 6)
+def test_a_loss_does_not_depend_on_the_other_samples(workload, data, params, of_losses):
+    samples = first(data.train, 6)
     together = of_losses(params, samples, None)
     others = jax.tree.map(lambda array: np.concatenate([array[:1], array[1:][::-1]]), samples)
     np.testing.assert_allclose(of_losses(params, others, None)[0], together[0], rtol=1e-6)
@@ -95,8 +100,8 @@ def test_masks_move_and_turn_with_their_images(ndim, channels):
     assert (found[0][1] != found[1][1]).any()
 
 
-def test_pixels_outside_of_the_volume_do_not_count(workload, params, of_losses):
-    samples = first(workload.data.train, 4)
+def test_pixels_outside_of_the_volume_do_not_count(workload, data, params, of_losses):
+    samples = first(data.train, 4)
     labels = samples["labels"].copy()
     labels[:, :6] = OUTSIDE
     samples = {**samples, "labels": labels}
@@ -123,7 +128,7 @@ def test_three_axes_are_built_and_trained(tmp_path):
 
 def test_neighbours_are_channels():
     built = registry.build(small(data__neighbours=1))
-    assert built.data.train["values"].shape[1:] == (12, 12, 3)
+    assert built.load().train["values"].shape[1:] == (12, 12, 3)
     params = jax.eval_shape(built.init, jax.random.key(0))
     assert params["params"]["Stage_0"]["Conv_0"]["kernel"].shape == (3, 3, 3, 2)
 
