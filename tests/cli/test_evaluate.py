@@ -64,9 +64,9 @@ def test_the_mean_is_that_of_the_run_and_each_sample_has_its_row(trained, capsys
     assert words == f"(95 % interval {expected.low:.4g} to {expected.high:.4g})"
     assert place.split() == ["samples", str(folder / "evaluation.csv")]
     assert {row["split"] for row in table} == {"validation"}
-    names = registry.build(small()).names
+    names = registry.build(small()).load().names
     assert names is not None
-    assert [row["name"] for row in table] == list(names.validation)
+    assert [row["name"] for row in table] == names["validation"]
 
 
 def test_all_samples_are_those_of_both_splits_in_small_batches_too(trained, tmp_path, capsys, monkeypatch):
