@@ -60,7 +60,7 @@ def build(config: Config) -> Workload:
     from gmmae.models.losses import dice
     from gmmae.models.unet import UNet, mask_losses
     from gmmae.workloads.augment import symmetries
-    from gmmae.workloads.segmentation import CPU_PIXELS
+    from gmmae.workloads.segmentation import CPU_BATCH_PIXELS
 
     module = UNet(FEATURES)
 
@@ -92,7 +92,7 @@ def build(config: Config) -> Workload:
     def metrics(params: Params, samples: Samples) -> PerSample:
         return {"dice": dice(*logits(params, samples, None))}
 
-    return Workload(load, init, losses, metrics, cpu_samples=max(1, CPU_PIXELS // math.prod(SHAPE)))
+    return Workload(load, init, losses, metrics, cpu_samples=max(1, CPU_BATCH_PIXELS // math.prod(SHAPE)))
 
 
 def samples_of(nodules: "Nodules") -> dict[str, np.ndarray]:

@@ -109,14 +109,14 @@ def autoencoder(config: Config) -> tuple[dict[str, Any], Given]:
 def unet(config: Config) -> tuple[dict[str, Any], Given]:
     """What the twins of the U-Net need."""
     from gmmae.data.patches import NODULE, OUTSIDE
-    from gmmae.workloads.segmentation import seen
+    from gmmae.workloads.segmentation import crop_and_augment
 
     data, model = config.settings.data, config.settings.model
     _require(config, UNET)
 
     def given(samples: Any) -> Arrays:
         with compilation.precision_context(config):
-            images, labels = (np.asarray(array) for array in seen(data, samples, None))
+            images, labels = (np.asarray(array) for array in crop_and_augment(data, samples, None))
         return {"images": images[..., 0], "truth": labels == NODULE, "counted": labels != OUTSIDE}
 
     return {"features": [*model.features]}, given

@@ -16,7 +16,7 @@ from gmmae.config.schema import Config
 from gmmae.system.errors import InputError
 from gmmae.workloads.interface import Splits, Workload
 
-OURS = ("nodules", "segmentation")
+BUILT_IN = ("nodules", "segmentation")
 
 
 class WorkloadError(InputError):
@@ -37,7 +37,7 @@ def load(name: str) -> ModuleType:
     Raises:
       WorkloadError: there is none, or it lacks `Config` or `build`.
     """
-    known = f"{__package__}.{name}" if name in OURS else name
+    known = f"{__package__}.{name}" if name in BUILT_IN else name
     module = _from_file(Path(name)) if is_file(name) else _from_name(known)
     for what in ("Config", "build"):
         if not callable(getattr(module, what, None)):
@@ -76,12 +76,12 @@ def _from_name(name: str) -> ModuleType:
         found = None
     if found is None:
         raise WorkloadError(
-            f"workload must be one of {', '.join(OURS)}, a file (path/to/mine.py) or a module (package.module); got {name!r}"
+            f"workload must be one of {', '.join(BUILT_IN)}, a file (path/to/mine.py) or a module (package.module); got {name!r}"
         )
     return importlib.import_module(name)
 
 
-def configuration(name: str = OURS[0], **values: Any) -> Config:
+def configuration(name: str = BUILT_IN[0], **values: Any) -> Config:
     """A configuration for a workload: its own settings, and everything else, by default or as given.
 
     >>> configuration("nodules", scaling="weak").settings.data.shape

@@ -90,8 +90,8 @@ def test_masks_move_and_turn_with_their_images(ndim, channels):
     dense = np.random.default_rng(0).random((6, *(8,) * ndim)) > 0.6
     values = np.repeat(np.where(dense, 400, -1000)[..., None], channels, -1).astype(np.int16)
     samples = {"values": values, "labels": dense.astype(np.uint8), "offsets": np.full((6, ndim), 1, np.int32)}
-    of_keys = jax.jit(lambda keys: segmentation.seen(data, samples, keys))
-    images, labels = segmentation.seen(data, samples, None)
+    of_keys = jax.jit(lambda keys: segmentation.crop_and_augment(data, samples, keys))
+    images, labels = segmentation.crop_and_augment(data, samples, None)
     np.testing.assert_array_equal(labels, samples["labels"][(slice(None), *[slice(1, 5)] * ndim)])
     np.testing.assert_array_equal(images, np.repeat(2.0 * labels[..., None] - 1, channels, -1))
     found = [of_keys(jax.random.split(jax.random.key(seed), 6)) for seed in (0, 1)]
@@ -134,15 +134,15 @@ def test_neighbours_are_channels():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("reduction", "counts"), [("pmean", (1, 2)), ("exact", (1, 2, 8))])
-def test_devices_train_what_one_trains(tmp_path, reduction, counts):
+@pytest.mark.parametrize(("deterministic", "counts"), [(False, (1, 2)), (True, (1, 2, 8))])
+def test_devices_train_what_one_trains(tmp_path, deterministic, counts):
     found, rows = {}, {}
     for devices in counts:
-        config = small(parallel__devices=devices, parallel__reduction=reduction, parallel__deterministic_shards=8)
+        config = small(parallel__devices=devices, parallel__deterministic=deterministic, parallel__deterministic_shards=8)
         display = Recorder()
         run(config, tmp_path / str(devices), display)
         rows[devices] = np.array(losses(display.rows))
-        if reduction == "exact":
+        if deterministic:
             found[devices] = fingerprint(config, tmp_path / str(devices))
         # Leaky ReLU at numbers within rounding of 0 lets two sums that are not added in one order part.
         np.testing.assert_allclose(rows[devices], rows[1], rtol=2e-4)

@@ -33,7 +33,7 @@ VERSION = 5
 """
 
 SOURCES: dict[str, Callable[[DataConfig], Plan]] = {"luna16": luna16.plan, "cubes": cubes.plan}
-DETERMINING = ("source", "volume_shape", "least_axes", "crop", "outside", "hu", "category_column", "group_column")
+IDENTITY_FIELDS = ("source", "volume_shape", "least_axes", "crop", "outside", "hu", "category_column", "group_column")
 """What of the configuration decides what the cubes are, besides the files."""
 ARRAYS, SUMMARY, PARTS = "nodules.npz", "summary.json", ".parts"
 
@@ -158,7 +158,7 @@ def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False,
 
 def _key(config: DataConfig, plan: Plan) -> str:
     """Everything that decides what the cubes are; where the folder lies, and who reads it how fast, does not."""
-    options = [getattr(config, name) for name in DETERMINING]
+    options = [getattr(config, name) for name in IDENTITY_FIELDS]
     return cache.key([VERSION, options, plan.csv_sha256, plan.inputs, plan.faults])
 
 
@@ -231,7 +231,7 @@ def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Readi
     summary["seconds"] = {"total_s": elapsed_s, "read_share": read_s / busy_s if busy_s else 0.0}
     summary["determining"] = {
         "version": VERSION,
-        **{name: getattr(config, name) for name in DETERMINING},
+        **{name: getattr(config, name) for name in IDENTITY_FIELDS},
         "root": os.path.realpath(config.root),
     }
     (folder / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n")

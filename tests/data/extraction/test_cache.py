@@ -243,7 +243,7 @@ def test_a_place_that_cannot_be_written(tmp_path):
 def test_folders_of_other_entries_are_removed_when_they_are_old(tmp_path):
     for name in ("dead", "alive"):
         (tmp_path / f".{name}-1").mkdir()
-    long_ago = time.time() - cache.STALE_S - 60
+    long_ago = time.time() - cache.STALE_AFTER_S - 60
     os.utime(tmp_path / ".dead-1", (long_ago, long_ago))
     cache.obtain(tmp_path, "entry", lambda folder: None, QUIET.append)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".alive-1", "entry", "entry.lock"]

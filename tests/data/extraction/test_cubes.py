@@ -105,7 +105,7 @@ def test_one_npz_of_larger_arrays_is_resampled(config, folder):
     volumes[2, 15, 20, 25] = np.nan
     path = folder / "all.npz"
     np.savez(path, volumes=np.asfortranarray(volumes), diameter_mm=[8.0, -1.0, 8.0], spacing_mm=np.ones((3, 3)))
-    prepared = prepare(dataclasses.replace(config, root=str(path), edge="2x"), QUIET.append)
+    prepared = prepare(dataclasses.replace(config, root=str(path), crop="2x"), QUIET.append)
     nodules, details = load_prepared(prepared)
     np.testing.assert_array_equal(nodules.values[0], volumes[0, 7:23, 12:28, 17:33])
     assert nodules.names == nodules.groups == ("all_00000",)
@@ -268,7 +268,7 @@ def test_images_from_files(config, folder, write_csv, suffix):
         sitk.WriteImage(sitk.GetImageFromArray(pixels), str(folder / name))
     sitk.WriteImage(sitk.GetImageFromArray((pixels > 99).astype(np.uint8)), str(folder / "mask.png"))
     write_csv(folder / "nodules.csv", [(name, 21.5, 11.5, "mask.png")], ("file", "coordX", "coordY", "mask"))
-    config = dataclasses.replace(config, ndim=2, shape=(8, 16), edge="16mm", window=(0.0, 255.0))
+    config = dataclasses.replace(config, ndim=2, shape=(8, 16), crop="16mm", window=(0.0, 255.0))
     nodules, details = load_prepared(prepare(config, QUIET.append))
     np.testing.assert_array_equal(nodules.values, pixels[None, 8:16, 14:30])
     np.testing.assert_array_equal(nodules.masks, pixels[None, 8:16, 14:30] > 99)
@@ -339,7 +339,7 @@ def test_voxels_are_cubic_where_edges_differ(config, folder, write_csv):
 def test_the_whole_volume_fits_into_the_box(config, folder, write_csv, size, edge):
     np.save(folder / "a.npy", np.zeros((20, 30, 40), np.int16))
     write_csv(folder / "nodules.csv", [("a.npy",)], ("file",))
-    _, details = load_prepared(prepare(dataclasses.replace(config, size=size, crop="whole"), QUIET.append))
+    _, details = load_prepared(prepare(dataclasses.replace(config, shape=size, crop="whole"), QUIET.append))
     assert details.edge_mm.tolist() == [pytest.approx(edge)]
     assert (details.filled[0] == 0) == (size == (10, 15, 20))
 

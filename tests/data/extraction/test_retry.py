@@ -60,7 +60,7 @@ def test_a_scan_whose_worker_was_killed_is_read_again(luna_folder, monkeypatch, 
 
 def test_one_that_is_always_killed_is_named_not_sealed_and_read_by_the_same_command_later(luna_folder, monkeypatch):
     config = luna_folder("ab", workers=2)
-    sound = processes.WORKER
+    sound = processes.WORKER_PROGRAM
     monkeypatch.setattr(processes, "WORKER", WORKER.format(KILLED_OVER_B.format("")))
     said: list[str] = []
     with pytest.raises(TransientError, match=r"1 failed for reasons that may pass: subset1/b.mhd: the process .*same command"):
@@ -176,7 +176,7 @@ def test_when_nothing_can_be_read_any_more_it_does_not_go_on_trying(luna_folder,
     read = read_by(monkeypatch, lambda task: extract.Transient("Input/output error"))
     with pytest.raises(TransientError, match=r"8 failed for reasons that may pass, 4 more were not tried: .*; and 3 more; run"):
         load(config, [].append)
-    assert len(read) == retry.IN_A_ROW
+    assert len(read) == retry.MAX_FAILURES_IN_A_ROW
 
 
 def test_refusing_does_not_mistake_what_passes_for_a_fault(luna_folder, monkeypatch):
@@ -253,7 +253,7 @@ def test_parts_keep_masks_and_places_and_are_those_of_their_files_only(luna_fold
 def test_parts_that_nobody_takes_up_again_are_removed_when_they_are_old(tmp_path):
     for name in ("mine.npz", "mine.123", "others.npz", "forgotten.npz"):
         (tmp_path / name).touch()
-    long_ago = time.time() - scan_cache.cache.STALE_S - 60
+    long_ago = time.time() - scan_cache.cache.STALE_AFTER_S - 60
     os.utime(tmp_path / "forgotten.npz", (long_ago, long_ago))
     scan_cache.remove(tmp_path, ["mine"])
     assert [path.name for path in tmp_path.iterdir()] == ["others.npz"]
