@@ -1,6 +1,6 @@
-"""The paper's workload: the Gaussian-mixture autoencoder of lung nodules, whose input and target are the same density."""
+"""The workload of the paper: the Gaussian-mixture autoencoder of lung nodules, whose target is its input density."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -9,21 +9,21 @@ import numpy as np
 
 from gmmae.config.rules import ConfigError, Section
 from gmmae.data.settings import DataConfig
-from gmmae.data.volumes import to_density
+from gmmae.data.volumes import central_section, to_density
 from gmmae.models.settings import ModelConfig
-from gmmae.workloads.interface import Events, Params, PerSample, Samples, Snapshot, Splits, Workload
+from gmmae.workloads.interface import Events, Params, PerSample, Snapshot, Splits, Workload
 
 if TYPE_CHECKING:
     from jax import Array
 
-    from gmmae.data.sources import SplitNodules
-
-# The command line reads `Config` before JAX may be imported, so what needs JAX is imported in the functions.
+# The command line reads `Config` before JAX is imported, so the functions import it.
 
 
 @dataclass(frozen=True)
 class Config(Section):
-    loss: Literal["msle", "mse", "mae"] = "msle"  # what the density is compared by
+    """The settings of the workload."""
+
+    loss: Literal["msle", "mse", "mae"] = "msle"  # between the input density and the reconstruction
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
 
@@ -51,6 +51,7 @@ def build(config: Config) -> Workload:
     from gmmae.models.losses import LOSSES
     from gmmae.models.mixture import Mixture
     from gmmae.workloads.augment import symmetries
+    from gmmae.workloads.mixtures import mixture_refinement, splits_of
 
     module, loss = autoencoder(config.model, config.data.ndim), LOSSES[config.loss]
 
@@ -65,9 +66,9 @@ def build(config: Config) -> Workload:
     def losses(params: Params, volumes: "Array", keys: "Array | None") -> "Array":
         if config.data.augment and keys is not None:
             volumes = symmetries(volumes, keys)
-        found = module.apply(params, volumes, loss, method=module.losses)
-        assert isinstance(found, jax.Array)
-        return found
+        of_samples = module.apply(params, volumes, loss, method=module.losses)
+        assert isinstance(of_samples, jax.Array)
+        return of_samples
 
     def describe(params: Params, volumes: "Array") -> PerSample:
         mixture = module.apply(params, volumes, method=module.mixture)
@@ -81,9 +82,9 @@ def build(config: Config) -> Workload:
         }
 
     def load() -> Splits:
-        whole = sources.load(config.data)
-        density = to_density(whole.nodules.values, config.data.window, whole.nodules.places)
-        return splits_of(whole, density, f"{config.data.source} volumes")
+        loaded = sources.load(config.data)
+        density = to_density(loaded.nodules.values, config.data.window, loaded.nodules.places)
+        return splits_of(loaded, density, f"{config.data.source} volumes")
 
     return Workload(
         load,
@@ -94,46 +95,8 @@ def build(config: Config) -> Workload:
     )
 
 
-def splits_of(whole: "SplitNodules", samples: Samples, about: str, may_be_undefined: Sequence[str] = ()) -> Splits:
-    """Divides the samples of all nodules of a source, with their names and groups, as the source is divided."""
-    import jax
-
-    def words(of_nodules: Sequence[str]) -> dict[str, list[str]]:
-        return {name: [of_nodules[i] for i in part.tolist()] for name, part in whole.split._asdict().items()}
-
-    train, validation = (jax.tree.map(lambda array, part=part: array[part], samples) for part in whole.split)
-    return Splits(train, validation, about, words(whole.nodules.names), words(whole.nodules.groups), may_be_undefined)
-
-
-def mixture_refinement(loss: str, sigma_floor: float, diagonal: bool) -> "Callable[[PerSample, int], PerSample]":
-    """Returns `Workload.refine` of a workload that describes samples by `inputs` and a mixture.
-
-    Args:
-      loss: its name in `gmmae.models.losses`.
-      sigma_floor: smallest standard deviation, in voxels.
-      diagonal: no component of a mixture has correlations.
-    """
-    from gmmae.models.losses import LOSSES
-    from gmmae.models.mixture import Mixture
-    from gmmae.models.refine import refine
-
-    def refined(described: PerSample, steps: int) -> PerSample:
-        mixture = Mixture.of(*(described[name] for name in ("weights", "means", "covariances")))
-        result = refine(mixture, described["inputs"], LOSSES[loss], steps=steps, sigma_floor=sigma_floor, diagonal=diagonal)
-        return {
-            "weights": result.mixture.weights,
-            "means": result.mixture.means,
-            "covariances": result.mixture.covariances,
-            "density": result.density,
-            "loss_before": result.before,
-            "loss": result.after,
-        }
-
-    return refined
-
-
 def draw(snapshots: Sequence[Snapshot], folder: Path, title: str, ending: str = "png") -> Path:
-    """Nodules, and the mixtures that the model made of them after some epochs."""
+    """Draws nodules, and the model's mixtures of them after some epochs."""
     from gmmae.plotting import mixtures
 
     shown = [
@@ -147,7 +110,7 @@ MIXTURE = ("density", "weights", "means", "covariances")
 
 
 def events(arrays: Mapping[str, np.ndarray]) -> Events:
-    """Histograms of α, μ, σ and ρ, and central slices of each shown nodule: input left, reconstruction right."""
+    """Returns histograms of α, μ, σ and ρ, and central slices of each shown nodule: input left, reconstruction right."""
     images = {
         f"nodule_{i}/input_and_reconstruction": slices(volume, density)
         for i, (volume, density) in enumerate(zip(arrays["inputs"], arrays["density"], strict=True))
@@ -165,12 +128,11 @@ def _parameters(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def slices(volume: np.ndarray, density: np.ndarray, zoom: int = 8) -> np.ndarray:
-    """Central slices side by side on one grey scale in [0, 1], input left, reconstruction right, magnified `zoom` times.
+    """Returns central slices side by side in grey levels from 0 to 1: input left, reconstruction right, magnified `zoom` times.
 
     The scale is the input's range; NaN is drawn black.
     """
-    while volume.ndim > 2:
-        volume, density = volume[len(volume) // 2], density[len(density) // 2]
+    volume, density = (central_section(array[None], 2)[0] for array in (volume, density))
     low, high = float(volume.min()), float(volume.max())
     pair = np.hstack([volume, np.full((len(volume), 1), high), density])
     grey = np.clip((np.nan_to_num(pair, nan=low) - low) / max(high - low, 1e-12), 0, 1)

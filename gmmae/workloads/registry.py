@@ -1,4 +1,4 @@
-"""Workloads by name: ours, a user's file, or a user's module; and the checks of what they give."""
+"""Workloads by name (built-in ones, a user's file or module), and the checks of what they return."""
 
 import dataclasses
 import hashlib
@@ -10,42 +10,39 @@ from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from gmmae.config.schema import Config
 from gmmae.system.errors import InputError
-from gmmae.workloads.interface import Splits, Workload
+from gmmae.workloads.interface import Samples, Splits, Workload
 
 BUILT_IN = ("nodules", "segmentation")
 
 
 class WorkloadError(InputError):
-    """A workload that cannot be used; the message says what its file must have."""
+    """A workload that cannot be used. The message says what its file must have."""
 
 
 def is_file(name: str) -> bool:
-    """Whether a workload's name is that of a file."""
+    """Returns whether a workload's name is that of a file."""
     return name.endswith(".py") or os.sep in name
 
 
 @cache
 def load(name: str) -> ModuleType:
-    """The module of a workload: a name of ours, a file (`path/to/mine.py`), or a module (`package.module`).
+    """Imports the module of a workload: a built-in name, a file (`path/to/mine.py`), or a module (`package.module`).
 
-    Whatever goes wrong inside of a user's module keeps its traceback.
+    Errors inside of a user's module keep their traceback.
 
     Raises:
-      WorkloadError: there is none, or it lacks `Config` or `build`.
+      WorkloadError: there is no such module, or it lacks `Config` or `build`.
     """
-    known = f"{__package__}.{name}" if name in BUILT_IN else name
-    module = _from_file(Path(name)) if is_file(name) else _from_name(known)
-    for what in ("Config", "build"):
-        if not callable(getattr(module, what, None)):
-            raise WorkloadError(f"workload must be a module with Config and build; got {name}, which has no {what}")
+    module = _from_file(Path(name)) if is_file(name) else _from_name(f"{__package__}.{name}" if name in BUILT_IN else name)
+    for attribute in ("Config", "build"):
+        if not callable(getattr(module, attribute, None)):
+            raise WorkloadError(f"workload must be a module with Config and build; got {name}, which has no {attribute}")
     if not (isinstance(module.Config, type) and dataclasses.is_dataclass(module.Config)):
         raise WorkloadError(f"workload must have a dataclass as its Config; got {module.Config!r} in {name}")
-    taken = {item.name for item in dataclasses.fields(Config)} & {item.name for item in dataclasses.fields(module.Config)}
-    if taken:
+    if taken := {item.name for item in dataclasses.fields(Config)} & {item.name for item in dataclasses.fields(module.Config)}:
         raise WorkloadError(
             f"Config of a workload must have fields of its own; got {', '.join(sorted(taken))} in {name}, which every "
             "configuration has: rename"
@@ -55,7 +52,7 @@ def load(name: str) -> ModuleType:
 
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise WorkloadError(f"workload must be a file that is there; got {path}")
+        raise WorkloadError(f"workload file not found: {path}")
     path = path.resolve()
     name = f"gmmae_workload_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -71,18 +68,18 @@ def _from_name(name: str) -> ModuleType:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
-        found = importlib.util.find_spec(name)
+        spec = importlib.util.find_spec(name)
     except (ModuleNotFoundError, ValueError):
-        found = None
-    if found is None:
+        spec = None
+    if spec is None:
         raise WorkloadError(
             f"workload must be one of {', '.join(BUILT_IN)}, a file (path/to/mine.py) or a module (package.module); got {name!r}"
         )
     return importlib.import_module(name)
 
 
-def configuration(name: str = BUILT_IN[0], **values: Any) -> Config:
-    """A configuration for a workload: its own settings, and everything else, by default or as given.
+def configuration(name: str = BUILT_IN[0], **values: object) -> Config:
+    """Returns a configuration of a workload: its default settings, and other fields with these values or their defaults.
 
     >>> configuration("nodules", scaling="weak").settings.data.shape
     16
@@ -91,7 +88,7 @@ def configuration(name: str = BUILT_IN[0], **values: Any) -> Config:
 
 
 def build(config: Config) -> Workload:
-    """Returns the workload of a configuration. Its `load` checks that the data are as the interface says.
+    """Builds the workload of a configuration. Its `load` checks the data against the interface.
 
     Raises:
       WorkloadError: `build` returns something else.
@@ -117,15 +114,15 @@ def _checked(load_data: Callable[[], Splits], name: str) -> Splits:
     return data
 
 
-def count(samples: Any, what: str = "samples") -> int:
-    """How many samples a pytree of arrays holds.
+def count(samples: Samples, name: str = "samples") -> int:
+    """Returns the number of samples in a pytree of arrays.
 
     Args:
       samples: arrays with the samples along their leading axis.
-      what: that they are, for the error.
+      name: of the samples, for the error.
 
     Raises:
-      WorkloadError: there are none, or the arrays differ in how many.
+      WorkloadError: there are none, or the arrays differ in their number.
     """
     import jax
 
@@ -133,7 +130,7 @@ def count(samples: Any, what: str = "samples") -> int:
     sizes = {shape[0] if shape else 0 for shape in shapes}
     if len(sizes) != 1 or 0 in sizes:
         raise WorkloadError(
-            f"{what} must be arrays with the same number of samples, at least 1, along their leading axes; got shapes "
+            f"{name} must be arrays with the same number of samples, at least 1, along their leading axes; got shapes "
             f"{', '.join(map(str, shapes)) or 'none'}"
         )
     return sizes.pop()

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from gmmae.data.patches import Patches
 
 CPU_BATCH_PIXELS = 64**2
-"""Pixels that a CPU's device trains on at once. A layer of the finest stage takes 0.25 MB for 64², so a core's cache holds a few
-layers."""
+"""Pixels that a CPU's device trains on at once. A layer of the finest stage takes 0.25 MB then, so a few fit into a cache."""
 FEATURES = Rule("one or more positive numbers", lambda values: bool(values) and min(values) >= 1)
 VALIDATION = Rule(
     "a count of at least 1 or a fraction between 0 and 1", lambda x: 0 < x < 1 if isinstance(x, float) else x >= 1

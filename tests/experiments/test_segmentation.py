@@ -40,7 +40,7 @@ def volume(centre=(1.0, 7.0, 5.0)):
 def test_what_was_found_in_slices_is_put_where_it_was_seen():
     one = volume()
     patches = slices([one], size=8, jitter=4, empty=True)
-    seen = segmentation.crop_and_augment(workload.PatchConfig(shape=8, jitter=4), workload.samples_of(patches), None)[1]
+    seen = workload.crop_and_augment(workload.PatchConfig(shape=8, jitter=4), workload.samples_of(patches), None)[1]
     found = put_together(one, patches, np.asarray(seen == 1, float))
     inside = np.zeros_like(found)
     for corner, offset in zip(patches.corners, patches.offsets, strict=True):
@@ -56,7 +56,7 @@ def test_flips_are_taken_back():
     data = workload.PatchConfig(shape=8, jitter=4)
 
     def describe(samples: Any) -> Any:
-        return {"probabilities": np.asarray(segmentation.crop_and_augment(data, samples, None)[0][..., 0])}
+        return {"probabilities": np.asarray(workload.crop_and_augment(data, samples, None)[0][..., 0])}
 
     trained: Any = SimpleNamespace(config=SimpleNamespace(settings=SimpleNamespace(data=data)), describe=describe)
     plain = probabilities(trained, patches, [()])

@@ -59,7 +59,7 @@ def test_a_file_that_is_no_workload(file, text, message):
     [
         ("cells", r"one of nodules, segmentation, a file \(path/to/mine.py\) or a module \(package.module\); got 'cells'"),
         ("no.such.module", "got 'no.such.module'"),
-        ("nowhere/mine.py", "workload must be a file that is there; got nowhere/mine.py"),
+        ("nowhere/mine.py", "workload file not found: nowhere/mine.py"),
     ],
 )
 def test_a_name_that_is_no_workload(name, message):

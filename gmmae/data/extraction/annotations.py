@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from gmmae.data.extraction.quantities import as_number, require_diameter, require_spacing
+from gmmae.data.extraction.headers import as_number, require_diameter, require_spacing
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError
 

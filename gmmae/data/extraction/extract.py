@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 from gmmae.data.extraction import geometry
 from gmmae.data.extraction.annotations import Fault
-from gmmae.data.extraction.extracted import Cube, Extracted, Transient
 from gmmae.data.extraction.grids import Index, Volume
 from gmmae.data.extraction.opening import Opened, centre_mm, open_all, with_mask
-from gmmae.data.extraction.tasks import Task, place_of, stamps
+from gmmae.data.extraction.tasks import Cube, Extracted, Task, Transient, place_of, stamps
 from gmmae.data.volumes import DataError, Point
 
 

@@ -23,8 +23,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from gmmae.data.extraction.extract import Options, extract
-from gmmae.data.extraction.extracted import Extracted, Transient
-from gmmae.data.extraction.tasks import Task
+from gmmae.data.extraction.tasks import Extracted, Task, Transient
 
 WORKER_PROGRAM = "from gmmae.data.extraction.processes import serve; serve()"
 """The program of a worker."""

@@ -10,9 +10,8 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 
 from gmmae.data.extraction.extract import Options
-from gmmae.data.extraction.extracted import Extracted, Reading
 from gmmae.data.extraction.processes import extract_all
-from gmmae.data.extraction.tasks import Task
+from gmmae.data.extraction.tasks import Extracted, Reading, Task
 from gmmae.data.volumes import TransientError
 
 PAUSES_S = (1.0, 5.0)

@@ -11,9 +11,8 @@ import SimpleITK as sitk
 from jaxtyping import Shaped
 
 from gmmae.data.extraction.grids import Index, Volume, as_volume, frame
-from gmmae.data.extraction.headers import check_header
+from gmmae.data.extraction.headers import check_header, listed, require_spacing
 from gmmae.data.extraction.integrity import SUFFIXES, check_data, check_gzip, data_file, nifti_values, read_through
-from gmmae.data.extraction.quantities import listed, require_spacing
 from gmmae.data.volumes import DataError, Point
 
 VOXEL_BYTES = {

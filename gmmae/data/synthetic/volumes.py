@@ -124,7 +124,7 @@ def synthetic_nodules(samples: int, shape: Shape, seed: int) -> Nodules:
       >>> synthetic_nodules(samples=2, shape=(16, 16, 16), seed=0).values.shape
       (2, 16, 16, 16)
     """
-    for name, value, least in (("samples", samples, 1), ("size", min(shape), 4), ("seed", seed, 0)):
+    for name, value, least in (("samples", samples, 1), ("shape", min(shape), 4), ("seed", seed, 0)):
         if value < least:
             raise DataError(f"data.{name} must be at least {least} for synthetic nodules; got {value}")
     hu = np.empty((samples, *shape), np.int16)
