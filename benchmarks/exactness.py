@@ -178,7 +178,7 @@ def groups(counts: list[int], count: int, epochs: int) -> None:
     """On one device: the bits after some epochs when the shards are taken in groups, as more devices would, two runs each."""
     config = configuration(1, "exact", count)
     setup = compilation.prepare(config)
-    start, volumes = compilation.initial_state(setup), jnp.asarray(setup.workload.data.train)
+    start, volumes = compilation.initial_state(setup), jnp.asarray(setup.data.train)
     print(f"{setup.devices.kind}, jax {jax.__version__}\n\n| parts | run | parameters and Adam's state |\n|---|---|---|")
     for parts in counts:
 
@@ -198,7 +198,7 @@ def together(counts: list[int], count: int) -> None:
     """The shards' gradients, some at a time by `vmap`, against one at a time: how many bits differ, and the time for all."""
     config = configuration(1, "exact", count)
     setup = compilation.prepare(config)
-    params, volumes = compilation.initial_state(setup).params, jnp.asarray(setup.workload.data.train)
+    params, volumes = compilation.initial_state(setup).params, jnp.asarray(setup.data.train)
     dealt = shard_samples(epoch_order(config.seed, 1, setup.train_plan.samples), setup.train_plan)
     indices, weights = (jnp.asarray(x[:, 0]) for x in dealt)
 

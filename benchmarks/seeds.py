@@ -29,7 +29,7 @@ from gmmae.workloads.configuration import read_config
 def seeds_of(config: Config, count: int, batch: int, steps: int) -> tuple[Callable[..., Any], list[tuple[Any, ...]]]:
     """A function of one seed that trains it for some steps, and its arguments for each seed."""
     setup = compilation.prepare(dataclasses.replace(config, parallel=dataclasses.replace(config.parallel, devices=1)))
-    samples = jax.tree.map(jnp.asarray, setup.workload.data.train)
+    samples = jax.tree.map(jnp.asarray, setup.data.train)
     plan = BatchPlan(steps * batch, batch, devices=1)
     arguments = []
     for seed in range(count):

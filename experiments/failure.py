@@ -94,7 +94,7 @@ def numbers(found: Mapping[str, Any]) -> dict[str, float]:
 
 def judge(setup: TrainSetup, params: Params, count: int) -> Any:
     """A program of parameters: what a row says of them by the first so many training samples."""
-    samples = take(jax.device_put(compilation.cast(setup.config, setup.workload.data.train)), np.arange(count))
+    samples = take(jax.device_put(compilation.cast(setup.config, setup.data.train)), np.arange(count))
     keys = jax.random.split(jax.random.key(0), count)
     describe = setup.workload.describe
     assert describe is not None

@@ -89,8 +89,8 @@ def judged(folders: Sequence[WorkDir], data: Path) -> list[dict[str, Any]]:
     """A row for each run, of one model and one data set."""
     setup = compilation.prepare(_base(read_config(folders[0].config), data))
     blank = compilation.blank_state(setup.config, setup.workload)
-    program = judge(setup, compilation.initial_state(setup).params, len(setup.workload.data.train))
-    bound, rows = least(np.asarray(setup.workload.data.validation)), []
+    program = judge(setup, compilation.initial_state(setup).params, len(setup.data.train))
+    bound, rows = least(np.asarray(setup.data.validation)), []
     for folder in folders:
         record, kept = folder.read_record(), newest(folder.checkpoints, blank)
         assert record is not None

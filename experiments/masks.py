@@ -12,6 +12,7 @@ Hardware and time: Intel Xeon, 2 cores, which other work shared: 100 epochs take
 """
 
 import argparse
+import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
     from gmmae.data.volumes import Nodules
 
+SHAPE = (16, 16, 16)
+"""Voxels of a cube, as `experiments.cohorts` reads it."""
 FEATURES = (12, 24, 48)
 """Channels of the U-Net's stages."""
 OPTIONS = {
@@ -57,9 +60,19 @@ def build(config: Config) -> Workload:
     from gmmae.models.losses import dice
     from gmmae.models.unet import UNet, mask_losses
     from gmmae.workloads.augment import symmetries
-    from gmmae.workloads.segmentation import CPU_PIXELS
+    from gmmae.workloads.segmentation import CPU_BATCH_PIXELS
 
-    found, module = cohorts.read(Path(config.root)), UNet(FEATURES)
+    module = UNet(FEATURES)
+
+    def load() -> Splits:
+        read = cohorts.read(Path(config.root))
+        return Splits(
+            samples_of(read.train),
+            samples_of(read.tune),
+            "masks of cubes",
+            names={"train": read.train.names, "validation": read.tune.names},
+            groups={"train": read.train.groups, "validation": read.tune.groups},
+        )
 
     def logits(params: Params, samples: Samples, keys: "Array | None") -> "tuple[Array, Array]":
         shares, masks = (jnp.asarray(samples[name]) for name in ("shares", "masks"))
@@ -74,15 +87,12 @@ def build(config: Config) -> Workload:
         return mask_losses(out, masks, jnp.ones_like(masks))
 
     def init(key: "Array") -> Params:
-        return module.init(key, jnp.zeros((1, *found.train.values.shape[1:], 2)))
+        return module.init(key, jnp.zeros((1, *SHAPE, 2)))
 
     def metrics(params: Params, samples: Samples) -> PerSample:
         return {"dice": dice(*logits(params, samples, None))}
 
-    splits = Splits(samples_of(found.train), samples_of(found.tune))
-    names, at_once = Splits(found.train.names, found.tune.names), max(1, CPU_PIXELS // found.train.values[0].size)
-    groups = Splits(found.train.groups, found.tune.groups)
-    return Workload(splits, init, losses, metrics, about="masks of cubes", names=names, groups=groups, cpu_samples=at_once)
+    return Workload(load, init, losses, metrics, cpu_samples=max(1, CPU_BATCH_PIXELS // math.prod(SHAPE)))
 
 
 def samples_of(nodules: "Nodules") -> dict[str, np.ndarray]:

@@ -41,7 +41,7 @@ def read(run: Path) -> Trained:
 
     trained = gmmae.load(run)
     data: Any = trained.config.settings
-    nodules, divided = sources.load_whole(data.data)
+    nodules, divided = sources.load(data.data)
     model = Model(trained.config, trained.workload, trained.params, data.data.window, data.data.volume_shape)
     return Trained(trained, model, nodules.take(divided.train))
 

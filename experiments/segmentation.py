@@ -28,7 +28,7 @@ from scipy import ndimage
 import gmmae
 from experiments import tables
 from gmmae.config.schema import Config
-from gmmae.data.native_volumes import Scanned
+from gmmae.data.native_volumes import NativeNodule
 from gmmae.data.patches import Patches
 from gmmae.generation.judging import bootstrap
 from gmmae.plotting.segmentations import Found, segmentations
@@ -75,19 +75,19 @@ def dice(found: np.ndarray, mask: np.ndarray) -> float:
     return 2 * float((found & mask).sum()) / max(int(found.sum() + mask.sum()), 1)
 
 
-def ball(volume: Scanned, diameter_mm: float) -> Mask:
+def ball(volume: NativeNodule, diameter_mm: float) -> Mask:
     """At the annotated place."""
     return _squared_mm(volume) <= (diameter_mm / 2) ** 2
 
 
-def _squared_mm(volume: Scanned) -> Float[np.ndarray, "z y x"]:
+def _squared_mm(volume: NativeNodule) -> Float[np.ndarray, "z y x"]:
     """The squared distance of each voxel from the annotated place, mm²."""
     places = zip(volume.mask.shape, volume.centre, volume.spacing_mm, strict=True)
     z, y, x = (np.square((np.arange(n) - centre) * mm) for n, centre, mm in places)
     return z[:, None, None] + y[:, None] + x
 
 
-def opened(volume: Scanned, above: Mask) -> Mask:
+def opened(volume: NativeNodule, above: Mask) -> Mask:
     """What an opening leaves of a mask, in each slice, and of that the component nearest to the annotated place."""
     left = np.asarray(ndimage.binary_opening(above, ndimage.generate_binary_structure(2, 1)[None]))
     labels, count = ndimage.label(left)  # pyright: ignore[reportGeneralTypeIssues]
@@ -97,7 +97,7 @@ def opened(volume: Scanned, above: Mask) -> Mask:
     return labels == labels.ravel()[nearest]
 
 
-def candidates(volume: Scanned) -> dict[str, list[Judged]]:
+def candidates(volume: NativeNodule) -> dict[str, list[Judged]]:
     """The baselines that have something to choose, for each choice; the ball of the annotated diameter has none."""
     mask, above = volume.mask > 0, [volume.values > hu for hu in THRESHOLDS_HU]
     return {
@@ -180,7 +180,7 @@ def probabilities(trained: Trained, patches: Patches, flips: Sequence[tuple[int,
     return np.mean(results, axis=0)
 
 
-def put_together(volume: Scanned, patches: Patches, found: np.ndarray) -> Mask:
+def put_together(volume: NativeNodule, patches: Patches, found: np.ndarray) -> Mask:
     """The mask of a volume from what was found in its slices."""
     mask = np.zeros(volume.mask.shape, bool)
     for (z, *corner), offset, one in zip(patches.corners, patches.offsets, found, strict=True):
@@ -196,8 +196,8 @@ def run_fold(
     """A row for each held-out nodule, and what is seen of its largest slice."""
     data = config.settings.data
     trained = train(config, workdir)
-    volumes = segmentation.scanned(data)
-    training, held_out = segmentation.divided(volumes, data)
+    volumes = segmentation.load_volumes(data)
+    training, held_out = segmentation.split_volumes(volumes, data)
     chosen = best(by_nodule, training)
     everything = segmentation.patches_of(volumes, data, True)
     patches = everything.take(np.flatnonzero(np.isin(everything.volumes, held_out)))
@@ -280,7 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked.out.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
     first = configured(asked, more, 0)
-    volumes = segmentation.scanned(first.settings.data)
+    volumes = segmentation.load_volumes(first.settings.data)
     by_nodule = [candidates(volume) for volume in volumes]
     print(f"{len(volumes)} nodules read, and baselines tried, in {time.perf_counter() - start:.0f} s", flush=True)
     rows: list[dict[str, Any]] = []

@@ -4,8 +4,7 @@ Whole nodules are taken by lot until there are as many slices as asked for, the 
 validation set is that of all slices.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,26 +22,28 @@ class Config(segmentation.Config):
 
 
 def build(config: Config) -> Workload:
-    """The workload with no more training slices than asked for.
+    """Returns the U-Net's workload with no more training slices than `slices` says."""
+    workload = segmentation.build(config)
+    return workload._replace(load=lambda: fewer_slices(workload.load(), config.slices)) if config.slices else workload
+
+
+def fewer_slices(data: Splits, count: int) -> Splits:
+    """Returns the data with so many training slices.
 
     Raises:
-      DataError: the data cannot be used.
-      ConfigError: there are fewer training slices.
+      ConfigError: there are fewer.
     """
-    workload = segmentation.build(config)
-    if not config.slices:
-        return workload
-    assert workload.names is not None
-    assert workload.groups is not None
-    names, groups = np.array(workload.names.train), np.array(workload.groups.train)
-    require(config.slices <= len(names), "slices", f"at most {len(names)}, the training slices there are", config.slices)
-    index = of_whole_nodules([name.rpartition(" slice ")[0] for name in names], config.slices)
-    train: Any = {name: array[index] for name, array in workload.data.train.items()}
-    return workload._replace(
-        data=workload.data._replace(train=train),
-        names=Splits(names[index].tolist(), workload.names.validation),
-        groups=Splits(groups[index].tolist(), workload.groups.validation),
-        about=f"{workload.about}, {config.slices} of the slices for training",
+    assert data.names is not None
+    assert data.groups is not None
+    names, groups = np.array(data.names["train"]), np.array(data.groups["train"])
+    require(count <= len(names), "slices", f"at most {len(names)}, the training slices there are", count)
+    index = of_whole_nodules([name.rpartition(" slice ")[0] for name in names], count)
+    return replace(
+        data,
+        train={name: array[index] for name, array in data.train.items()},
+        names={**data.names, "train": names[index].tolist()},
+        groups={**data.groups, "train": groups[index].tolist()},
+        about=f"{data.about}, {count} of the slices for training",
     )
 
 

@@ -101,7 +101,7 @@ def test_data_and_models_meet_in_the_workloads_only():
         for name in MODULES
         if {"data", "models"} <= {package_of(target) for target in own(name)} and name != "gmmae.__init__"
     }
-    assert meeting == {"gmmae.workloads.nodules", "gmmae.workloads.lattice", "gmmae.workloads.segmentation"}
+    assert meeting == {"gmmae.workloads.nodules", "gmmae.workloads.lattice", "gmmae.workloads.mixtures", "gmmae.workloads.segmentation"}
 
 
 def identifiers(name):

@@ -76,7 +76,7 @@ def test_all_replicas_are_equal_after_an_epoch():
     epoch = make_train_epoch(setup.workload.losses, setup.optimizer, mean=exact_mean)
     mapped = jax.pmap(epoch, axis_name=AXIS, in_axes=(None, None, None, 0, 0, 0), devices=list(setup.devices.devices))
     start = compilation.initial_state(setup)
-    state, _ = mapped(start, setup.workload.data.train, *compilation.epoch_arguments(setup, 1))
+    state, _ = mapped(start, setup.data.train, *compilation.epoch_arguments(setup, 1))
     params = jax.device_get(state.params)
     for leaf, before in zip(jax.tree.leaves(params), jax.tree.leaves(start.params), strict=True):
         assert all(replica.tobytes() == leaf[0].tobytes() for replica in leaf)

@@ -70,7 +70,7 @@ def problem_of(**source: Any) -> Problem:
     shape, given = shapes[config.workload](config)
     setup = compilation.prepare(config)
     params = compilation.initial_state(setup).params
-    train, validation = map(given, setup.workload.data)
+    train, validation = map(given, (setup.data.train, setup.data.validation))
     return Problem(
         workload=config.workload,
         model=shape,
@@ -109,14 +109,14 @@ def autoencoder(config: Config) -> tuple[dict[str, Any], Given]:
 def unet(config: Config) -> tuple[dict[str, Any], Given]:
     """What the twins of the U-Net need."""
     from gmmae.data.patches import NODULE, OUTSIDE
-    from gmmae.workloads.segmentation import seen
+    from gmmae.workloads.segmentation import crop_and_augment
 
     data, model = config.settings.data, config.settings.model
     _require(config, UNET)
 
     def given(samples: Any) -> Arrays:
         with compilation.precision_context(config):
-            images, labels = (np.asarray(array) for array in seen(data, samples, None))
+            images, labels = (np.asarray(array) for array in crop_and_augment(data, samples, None))
         return {"images": images[..., 0], "truth": labels == NODULE, "counted": labels != OUTSIDE}
 
     return {"features": [*model.features]}, given
@@ -193,7 +193,7 @@ class Ours:
     def gradient_of(self, params: Any, index: np.ndarray) -> Arrays:
         """Of the mean loss of some training samples."""
         with self._arithmetic():
-            samples = compilation.cast(self.setup.config, self.setup.workload.data.train)
+            samples = compilation.cast(self.setup.config, self.setup.data.train)
             chosen = jax.tree.map(lambda array: array[index], samples)
             return flat(self.gradient_program(params, chosen))
 

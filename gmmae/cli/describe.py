@@ -14,7 +14,6 @@ import numpy as np
 
 from gmmae.cli.arguments import MISSING, Files, Run, parse_on_run
 from gmmae.config.rules import Options, between
-from gmmae.config.schema import changed
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import Point, central_section, from_density, masses, to_density
 from gmmae.system.compilation_cache import keep
@@ -87,10 +86,7 @@ def command(arguments: Sequence[str], prog: str) -> int:
     keep(config.compilation_cache)
     from gmmae.training.trained import restore
 
-    # The run's own data are not needed, and may be gone: two synthetic volumes stand for them.
-    model = restore(
-        changed(config, data__source="synthetic", data__samples=2, data__validation=1, data__augment_with=""), asked.run
-    )
+    model = restore(config, asked.run)
     with whole_folder(asked.out, mark=NPZ) as place:
         found = _describe(model, data, cubes, asked.refine, place)
     tell(

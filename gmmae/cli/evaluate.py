@@ -21,6 +21,7 @@ from gmmae.system.errors import InputError, StorageError
 from gmmae.system.files import output_file
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads.configuration import on_its_data, read_config
+from gmmae.workloads.interface import Splits
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,10 +59,11 @@ def command(arguments: Sequence[str], prog: str) -> int:
 
     model = restore(_undivided(config, own) if other and on == "all" else config, asked.run)
     splits = ("train", "validation") if on == "all" else (on,)
-    found = {split: model.evaluate(getattr(model.workload.data, split)) for split in splits}
+    data = model.workload.load()
+    found = {split: model.evaluate(getattr(data, split)) for split in splits}
     print(f"{_title(model, asked.run)}, on {_counts(found)}{' of other data' if other else ''}")
-    print("\n".join(_summary(list(found.values()), _groups(model, found), model.workload.may_be_undefined)))
-    rows = [row for split, values in found.items() for row in _rows(model, split, values)]
+    print("\n".join(_summary(list(found.values()), _groups(data, found), data.may_be_undefined)))
+    rows = [row for split, values in found.items() for row in _rows(data, split, values)]
     _write(asked.out, asked.run / _name(config, own, on, other), rows)
     return 0
 
@@ -108,10 +110,9 @@ def _counts(found: Mapping[str, Mapping[str, "np.ndarray"]]) -> str:
     return " and ".join(f"{len(values[LOSS])} {split}" for split, values in found.items()) + " samples"
 
 
-def _groups(model: "Trained", splits: Iterable[str]) -> list[str] | None:
+def _groups(data: Splits, splits: Iterable[str]) -> list[str] | None:
     """The group of each sample of these splits; None where the workload names none."""
-    groups = model.workload.groups
-    return None if groups is None else [group for split in splits for group in getattr(groups, split)]
+    return None if data.groups is None else [group for split in splits for group in data.groups[split]]
 
 
 def _summary(
@@ -171,10 +172,10 @@ def _explained(samples: int, groups: int, named: bool) -> str:
     return f"{100 * bootstrap.LEVEL:g} % intervals {independent}{few}"
 
 
-def _rows(model: "Trained", split: str, values: Mapping[str, "np.ndarray"]) -> list[dict[str, Any]]:
-    columns: dict[str, Any] = {"name": getattr(model.workload.names, split, None) or range(len(values[LOSS]))}
+def _rows(data: Splits, split: str, values: Mapping[str, "np.ndarray"]) -> list[dict[str, Any]]:
+    columns: dict[str, Any] = {"name": data.names[split] if data.names else range(len(values[LOSS]))}
     columns["split"] = [split] * len(values[LOSS])
-    if groups := _groups(model, [split]):
+    if groups := _groups(data, [split]):
         columns["group"] = groups
     columns |= {name: of.tolist() for name, of in values.items()}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

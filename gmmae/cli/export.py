@@ -103,7 +103,7 @@ def _programs(model: "Trained") -> "dict[str, Exported]":
     if workload.describe is not None:
         functions["describe"] = workload.describe
     with compilation.precision_context(model.config):
-        samples = compilation.cast(model.config, jax.tree.map(lambda leaf: leaf[:1], workload.data.validation))
+        samples = compilation.cast(model.config, jax.tree.map(lambda leaf: leaf[:1], workload.load().validation))
         found = {name: _exported(function, model.params, samples) for name, function in functions.items()}
     return {name: program for name, program in found.items() if program.out_avals}
 

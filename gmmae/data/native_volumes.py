@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gmmae.data.extraction.tasks import Task
 
 
-class Scanned(NamedTuple):
+class NativeNodule(NamedTuple):
     """A volume around one nodule.
 
     Attributes:
@@ -43,7 +43,7 @@ class Scanned(NamedTuple):
     place: str = ""
 
 
-def read(config: DataConfig) -> tuple[Scanned, ...]:
+def read(config: DataConfig) -> tuple[NativeNodule, ...]:
     """The volumes of a folder of cubes that has masks, in the order of their names.
 
     Args:
@@ -77,13 +77,13 @@ def read(config: DataConfig) -> tuple[Scanned, ...]:
 
 
 @lru_cache(maxsize=1)  # the folds of a cross-validation read one folder
-def _read_all(tasks: "tuple[Task, ...]", least_axes: int, hu: bool, inputs: object) -> tuple[Scanned, ...]:
+def _read_all(tasks: "tuple[Task, ...]", least_axes: int, hu: bool, inputs: object) -> tuple[NativeNodule, ...]:
     """`inputs` are the files' stamps: what has changed is read again."""
     found = [scanned for task in tasks for scanned in _read_task(task, least_axes, hu)]
     return tuple(sorted(found, key=lambda scanned: scanned.name))
 
 
-def _read_task(task: "Task", least_axes: int, hu: bool) -> Iterator[Scanned]:
+def _read_task(task: "Task", least_axes: int, hu: bool) -> Iterator[NativeNodule]:
     """The nodules of one file, whose voxels are read once."""
     from gmmae.data.extraction import voxels
     from gmmae.data.extraction.opening import at, open_all
@@ -111,7 +111,7 @@ def _as_kept(values: np.ndarray, hu: bool) -> np.ndarray:
     return np.rint(values).astype(np.int16) if hu else values.astype(np.float32)
 
 
-def _scanned(opened: "Opened", values: np.ndarray, place: str) -> Scanned:
+def _scanned(opened: "Opened", values: np.ndarray, place: str) -> NativeNodule:
     from gmmae.data.extraction.grids import index_of
     from gmmae.data.extraction.opening import centre_mm, with_mask
     from gmmae.data.extraction.voxels import mask_on_grid
@@ -126,4 +126,4 @@ def _scanned(opened: "Opened", values: np.ndarray, place: str) -> Scanned:
     sz, sy, sx = volume.frame.GetSpacing()[::-1]
     diameter_mm = float("nan") if item.diameter_mm is None else item.diameter_mm
     centre = (float(z), float(y), float(x))
-    return Scanned(item.name, item.group, item.category, values, mask, centre, (sz, sy, sx), diameter_mm, place)
+    return NativeNodule(item.name, item.group, item.category, values, mask, centre, (sz, sy, sx), diameter_mm, place)

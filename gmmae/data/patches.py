@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int32, Real, UInt8
 
-from gmmae.data.native_volumes import Scanned
+from gmmae.data.native_volumes import NativeNodule
 from gmmae.data.synthetic.painting import interpolate
 from gmmae.data.volumes import DataError
 
@@ -40,7 +40,7 @@ class Patches(NamedTuple):
         return Patches(*(array[index] for array in self))
 
 
-def require_seen(patches: Patches, volumes: Sequence[Scanned], size: int, jitter: int) -> None:
+def require_visible(patches: Patches, volumes: Sequence[NativeNodule], size: int, jitter: int) -> None:
     """Refuses patches of which a network may see no voxel of the volume, and nodules that lie beside all their patches.
 
     A loss and a Dice of no voxel are undefined.
@@ -72,14 +72,14 @@ def require_seen(patches: Patches, volumes: Sequence[Scanned], size: int, jitter
             )
 
 
-def seen_labels(patches: Patches, size: int) -> Iterator[UInt8[np.ndarray, "*size"]]:
+def visible_labels(patches: Patches, size: int) -> Iterator[UInt8[np.ndarray, "*size"]]:
     """The labels of each patch where it is seen when its place is not drawn."""
     for labels, offset in zip(patches.labels, patches.offsets, strict=True):
         yield labels[tuple(slice(first, first + size) for first in offset)]
 
 
 def slices(
-    volumes: Sequence[Scanned], size: int, jitter: int, neighbours: int = 0, empty: bool = False, seed: int = 0
+    volumes: Sequence[NativeNodule], size: int, jitter: int, neighbours: int = 0, empty: bool = False, seed: int = 0
 ) -> Patches:
     """Axial slices at the volume's own spacing, each a patch of `size + 2 jitter` pixels around the nodule's centre.
 
@@ -98,7 +98,7 @@ def slices(
     return Patches(values, labels, offsets, index, corners)
 
 
-def _slices_of(number: int, volume: Scanned, edge: int, neighbours: int, empty: bool) -> tuple[np.ndarray, ...]:
+def _slices_of(number: int, volume: NativeNodule, edge: int, neighbours: int, empty: bool) -> tuple[np.ndarray, ...]:
     corner = [round(centre) - edge // 2 for centre in volume.centre[1:]]
     (inside_y, y), (inside_x, x) = (_along(first, edge, n) for first, n in zip(corner, volume.values.shape[1:], strict=True))
     chosen = np.arange(len(volume.mask)) if empty else np.flatnonzero(volume.mask.any((1, 2)))
@@ -120,7 +120,7 @@ def _offset(axes: int, jitter: int, seed: int, *places: int) -> np.ndarray:
     return np.random.default_rng([seed, *places]).integers(0, 2 * jitter + 1, axes)
 
 
-def boxes(volumes: Sequence[Scanned], size: int, jitter: int, voxel_mm: float, seed: int = 0) -> Patches:
+def boxes(volumes: Sequence[NativeNodule], size: int, jitter: int, voxel_mm: float, seed: int = 0) -> Patches:
     """One patch a nodule, of `size + 2 jitter` cubic voxels along each axis around its centre.
 
     Values are interpolated linearly, and labels are those of the nearest voxel.

@@ -7,14 +7,14 @@ from typing import Annotated, Literal
 
 from gmmae.config.rules import RESUMABLE, NonNegativeFloat, NonNegativeInt, Rule, Section, Seed, at_least, require
 
-EDGE = re.compile(r"(?P<number>\d+\.?\d*|\.\d+)(?P<unit>x|mm)|whole")
+CROP_PATTERN = re.compile(r"(?P<number>\d+\.?\d*|\.\d+)(?P<unit>x|mm)|whole")
 """What `data.crop` may say: a multiple of the diameter, millimetres, or the whole volume."""
 
 AIR_HU = -1000.0
 
 
 def _sound_edge(value: str) -> bool:
-    edge = EDGE.fullmatch(value)
+    edge = CROP_PATTERN.fullmatch(value)
     return edge is not None and (edge["number"] is None or float(edge["number"]) > 0)
 
 

@@ -113,7 +113,7 @@ class Measurements:
     def __init__(self, config: Config, folder: PlanDir, display: Callable[[], Display]):
         self.config, self.folder, self.display = config, folder, display
         setup = compilation.prepare(config)
-        data = agreement.data(*setup.workload.data)
+        data = agreement.data(setup.data.train, setup.data.validation)
         source = sha256(Path(config.workload)) if registry.is_file(config.workload) else ""
         self.facts = Facts(setup.train_plan.samples, setup.eval_plan.samples, setup.devices.kind, data, source)
         self._kept = _read(folder.measured, run_id(config), self.facts)

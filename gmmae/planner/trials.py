@@ -90,7 +90,7 @@ def _alive_program(setup: TrainSetup, params: Params) -> Callable[[Params], list
     """The share of units, along the last axis of each array of weights, whose gradient is not zero, in few samples."""
     count = min(GRADIENT_SAMPLES, setup.train_plan.samples)
     few = (
-        take(compilation.cast(setup.config, setup.workload.data.train), np.arange(count)),
+        take(compilation.cast(setup.config, setup.data.train), np.arange(count)),
         jax.random.split(jax.random.key(0), count),
     )
 

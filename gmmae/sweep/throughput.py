@@ -107,12 +107,12 @@ def _attempt(
 
 def _train_block(setup: TrainSetup, start: Any, batch: int, timing: TimingConfig) -> Callable[[], float]:
     """A function that trains for a block of steps and returns the seconds of one; compiled and warm."""
-    data = setup.workload.data
+    data = setup.data
     block = setup.train_plan._replace(samples=timing.steps * batch, batch=batch)
     if setup.devices.count > batch:
         raise InputError(f"a batch must have at least one sample for each of {setup.devices.count} devices; got {batch}")
     repeated = jax.tree.map(lambda array: _repeated(array, block.samples), data.train)
-    sized = setup._replace(train_plan=block, workload=setup.workload._replace(data=data._replace(train=repeated)))
+    sized = setup._replace(train_plan=block, data=dataclasses.replace(data, train=repeated))
     held = [setup.devices.replicate(start)]  # each block takes over the memory of the one before
     train = compilation.train_program(sized, held[0])
 

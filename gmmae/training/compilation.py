@@ -5,7 +5,7 @@ The path of an epoch is `gmmae.training.loop`, this module's `train_program`, `m
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -26,7 +26,7 @@ from gmmae.system.errors import InputError
 from gmmae.training.parallel import Devices, choose, exact_mean, pmean
 from gmmae.training.step import Mean, TrainEpoch, TrainState, adam, evaluate, make_train_epoch, take
 from gmmae.workloads import registry
-from gmmae.workloads.interface import Params, PerSample, Samples, Workload
+from gmmae.workloads.interface import Params, PerSample, Samples, Splits, Workload
 from gmmae.workloads.registry import WorkloadError, count
 
 T = TypeVar("T")
@@ -43,7 +43,8 @@ class TrainSetup(NamedTuple):
 
     Attributes:
       config: of the run.
-      workload: its functions and data.
+      workload: its functions.
+      data: its samples, loaded once.
       devices: those that compute.
       strategy: the global batch and the learning rate that follow from scaling strategy, devices and training samples.
       strategy_plan: the batch as the strategy's number of devices share it. With simulated devices, `train_plan` is the same
@@ -57,6 +58,7 @@ class TrainSetup(NamedTuple):
 
     config: Config
     workload: Workload
+    data: Splits
     devices: Devices
     strategy: strategies.ResolvedStrategy
     strategy_plan: BatchPlan
@@ -96,7 +98,8 @@ def prepare(config: Config, devices: Devices | None = None) -> TrainSetup:
     devices = devices or choose(parallel.devices or int(one))
     wanted = parallel.simulate_devices or devices.count
     workload = registry.build(config)
-    samples, validation = count(workload.data.train), count(workload.data.validation)
+    data = workload.load()
+    samples, validation = count(data.train), count(data.validation)
     strategy = strategies.resolve(config.scaling, optim, wanted, samples)
     strategy_plan = plan_batches(samples, strategy.global_batch, wanted)
     if parallel.deterministic:
@@ -113,7 +116,7 @@ def prepare(config: Config, devices: Devices | None = None) -> TrainSetup:
     optimizer = adam(schedule, **strategy.optimization.adam._asdict(), clip_norm=optim.clip_norm)
     max_epochs = epochs_per_dispatch(config, devices.platform)
     return TrainSetup(
-        config, workload, devices, strategy, strategy_plan, train_plan, eval_plan, schedule, optimizer, max_epochs
+        config, workload, data, devices, strategy, strategy_plan, train_plan, eval_plan, schedule, optimizer, max_epochs
     )
 
 
@@ -229,7 +232,7 @@ def undefined_share(name: str) -> str:
 @repairing_cache()
 def train_program(setup: TrainSetup, state: TrainState) -> Callable[[TrainState, int], tuple[TrainState, np.ndarray]]:
     """Compiles `Programs.train` alone."""
-    samples = data_set(setup, setup.workload.data.train)
+    samples = data_set(setup, setup.data.train)
     compiled = compile_epoch(setup, state, samples)
 
     def train(state: TrainState, epoch: int) -> tuple[TrainState, np.ndarray]:
@@ -257,7 +260,7 @@ def train_epoch_of(setup: TrainSetup) -> TrainEpoch:
 @repairing_cache()
 def evaluate_program(setup: TrainSetup, params: Params) -> Callable[[Params], dict[str, float]]:
     """Compiles `Programs.evaluate` alone."""
-    samples, arguments = data_set(setup, setup.workload.data.validation), validation_arguments(setup)
+    samples, arguments = data_set(setup, setup.data.validation), validation_arguments(setup)
     compiled = compile_validation(setup, params, samples)
 
     def evaluate(params: Params) -> dict[str, float]:
@@ -274,7 +277,9 @@ def compile_validation(setup: TrainSetup, params: Params, samples: Samples) -> j
 
 def evaluation_of(setup: TrainSetup) -> Callable[..., dict[str, Float[Array, " steps"]]]:
     """Returns one device's function of a validation: the means of each step by name, the loss first."""
-    return partial(evaluate, values=partial(_summable, setup.workload), mean=_mean(setup, setup.eval_plan))
+    return partial(
+        evaluate, values=partial(_summable, setup.workload, setup.data.may_be_undefined), mean=_mean(setup, setup.eval_plan)
+    )
 
 
 def _mean(setup: TrainSetup, plan: BatchPlan) -> Mean:
@@ -303,10 +308,10 @@ def values(workload: Workload, params: Params, samples: Samples) -> PerSample:
     return {LOSS: of_samples, **{name: jnp.asarray(metric, of_samples.dtype) for name, metric in metrics.items()}}
 
 
-def _summable(workload: Workload, params: Params, samples: Samples) -> PerSample:
+def _summable(workload: Workload, may_be_undefined: Sequence[str], params: Params, samples: Samples) -> PerSample:
     """Returns `values` with 0 for an undefined metric, and a second entry that is 1 for each sample it is undefined for."""
     summable = dict(values(workload, params, samples))
-    for name in workload.may_be_undefined:
+    for name in may_be_undefined:
         undefined = jnp.isnan(summable[name])
         summable[undefined_share(name)] = undefined.astype(summable[name].dtype)
         summable[name] = jnp.where(undefined, 0, summable[name])
@@ -367,6 +372,6 @@ def _describe_program(setup: TrainSetup, params: Params) -> Callable[[Params], d
     if setup.workload.describe is None:
         return None
     count = min(setup.config.log.figure_samples, setup.eval_plan.samples)
-    shown = take(cast(setup.config, setup.workload.data.validation), np.arange(count))
+    shown = take(cast(setup.config, setup.data.validation), np.arange(count))
     compiled = jax.jit(setup.workload.describe).lower(jax.device_get(params), shown).compile()
     return lambda params: jax.device_get(compiled(jax.device_get(params), shown))

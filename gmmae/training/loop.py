@@ -73,7 +73,7 @@ def run(config: Config, root: Path, display: Display, group: Group = ALONE) -> R
             display.say(f"{root} holds a finished run: {earlier.stop_reason} after {earlier.epochs} epochs")
             return earlier
         setup = compilation.prepare(config)
-        group.assert_equal(agreement.data(*setup.workload.data))
+        group.assert_equal(agreement.data(setup.data.train, setup.data.validation))
         checkpoints = Checkpoints(workdir.checkpoints, config.checkpoint.keep) if group.primary else None
         try:
             with Interrupts() as interrupts, compilation.precision_context(config):

@@ -88,7 +88,7 @@ def compile_epochs(setup: TrainSetup, state: TrainState, names: Sequence[str]) -
     """
     config, devices, max_epochs = setup.config, setup.devices, setup.max_epochs_per_dispatch
     train_epoch, evaluate = train_epoch_of(setup), evaluation_of(setup)
-    stop, samples = config.stop, tuple(data_set(setup, split) for split in setup.workload.data)
+    stop, samples = config.stop, (data_set(setup, setup.data.train), data_set(setup, setup.data.validation))
     shares = (setup.eval_plan.counts / setup.eval_plan.samples).astype(config.dtype)
     target_cost = stop.cost(stop.target) + abs(stop.target) * 1e-6 if stop.target else -math.inf
 
@@ -128,7 +128,7 @@ def compile_epochs(setup: TrainSetup, state: TrainState, names: Sequence[str]) -
         step_losses, validation_steps = (
             jnp.zeros((max_epochs, plan.steps), config.dtype) for plan in (setup.train_plan, setup.eval_plan)
         )
-        undefined = map(undefined_share, setup.workload.may_be_undefined)
+        undefined = map(undefined_share, setup.data.may_be_undefined)
         blank = dict.fromkeys((*names, *undefined), validation_steps)
         start = _Carry(zero, jnp.bool_(False), state, best, best_cost, zero, step_losses, blank)
         end = lax.while_loop(lambda carry: (carry.done < count) & ~carry.ended, run, start)

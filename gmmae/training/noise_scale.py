@@ -102,7 +102,7 @@ def gradient_norms(setup: TrainSetup, like: TrainState) -> Callable[[TrainState]
 
         return lax.map(lambda one: norm(one[None]), index).mean(), norm(index)
 
-    data = jax.device_put(compilation.cast(config, setup.workload.data.train))
+    data = jax.device_put(compilation.cast(config, setup.data.train))
     compiled = jax.jit(squares).lower(like, data, indices[0]).compile()
 
     def norms(state: TrainState) -> Norms:

@@ -146,9 +146,9 @@ def _origin_text(record: Record) -> str:
 
 
 def _data_text(setup: TrainSetup, record: Record) -> str:
-    leaves = jax.tree.leaves(setup.workload.data.train)
+    leaves = jax.tree.leaves(setup.data.train)
     shapes = ", ".join("×".join(map(str, leaf.shape[1:])) or "one number" for leaf in leaves)
-    about = f"{setup.workload.about}, " if setup.workload.about else ""
+    about = f"{setup.data.about}, " if setup.data.about else ""
     return f"{about}{record.train_samples} for training and {record.validation_samples} for validation, each {shapes}"
 
 

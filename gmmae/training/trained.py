@@ -16,13 +16,7 @@ from gmmae.workloads.interface import Params, Samples, Workload
 
 if TYPE_CHECKING:
     import numpy as np
-    from jax import Array
     from jaxtyping import PyTree
-
-    from gmmae.models.losses import PointLoss
-
-MIXTURE = ("weights", "means", "covariances")
-"""Names of a mixture's arrays in a workload's description."""
 
 
 def train(config: Config, workdir: str | Path, *, quiet: bool = False) -> Record:
@@ -57,7 +51,7 @@ class Trained(NamedTuple):
     Attributes:
       config: of its run.
       record: of its run.
-      workload: its functions and its data.
+      workload: its functions.
       params: the best parameters, on the host.
     """
 
@@ -67,7 +61,7 @@ class Trained(NamedTuple):
     params: Params
 
     def losses(self, samples: Samples) -> "np.ndarray":
-        """Returns one loss for each sample; `samples` are as in `workload.data`."""
+        """Returns one loss for each sample; `samples` are as those of `workload.load()`."""
         return self._applied(self.workload.losses, samples, None)
 
     def metrics(self, samples: Samples) -> "Mapping[str, np.ndarray]":
@@ -94,35 +88,14 @@ class Trained(NamedTuple):
         """
         import numpy as np
 
-        from gmmae.models.losses import LOSSES
-
-        described = self.describe(samples) if self.workload.describe else {}
-        loss = LOSSES.get(getattr(self.config.settings, "loss", ""))
-        if loss is None or not {"inputs", *MIXTURE} <= described.keys():
+        if self.workload.refine is None:
             raise InputError(
-                "a workload must describe samples by inputs, weights, means and covariances, and have a setting loss, one of "
-                f"{', '.join(LOSSES)}, for mixtures to be refined; got {self.config.workload}"
+                f"a workload must have `refine` to refine what it describes; got {self.config.workload}, which has none"
             )
-        covariances = described["covariances"]
-        diagonal = not covariances[..., ~np.eye(covariances.shape[-1], dtype=bool)].any()
-        refined = partial(self._refined, point_loss=loss, steps=steps, diagonal=diagonal)
-        start = {name: described[name] for name in ("inputs", *MIXTURE)}
-        results, seconds = zip(*self._batches(refined, start), strict=True)
+        described, refine = self.describe(samples), self.workload.refine
+        results, seconds = zip(*self._batches(lambda _, start: refine(start, steps), described), strict=True)
         of_each = np.repeat(seconds, [len(result["loss"]) for result in results]) / len(results[0]["loss"])
         return {**described, **_joined(results), "seconds": of_each}
-
-    def _refined(
-        self, _: Params, start: "dict[str, Array]", *, point_loss: "PointLoss", steps: int, diagonal: bool
-    ) -> "dict[str, Array]":
-        from gmmae.models.mixture import Mixture
-        from gmmae.models.refine import refine
-
-        model = getattr(self.config.settings, "model", None)
-        mixture, floor = Mixture.of(*(start[name] for name in MIXTURE)), getattr(model, "sigma_floor", 0.25)
-        found = refine(mixture, start["inputs"], point_loss, steps=steps, sigma_floor=floor, diagonal=diagonal)
-        mixtures = (found.mixture.weights, found.mixture.means, found.mixture.covariances)
-        losses = {"loss_before": found.before, "loss": found.after}
-        return {**dict(zip(MIXTURE, mixtures, strict=True)), "density": found.density, **losses}
 
     def _applied(self, function: Callable[..., "PyTree"], samples: Samples, *more: object) -> "PyTree":
         return _joined([result for result, _ in self._batches(function, samples, *more)])
@@ -173,7 +146,7 @@ def _joined(results: Sequence["PyTree"]) -> "PyTree":
 
 
 def load(workdir: str | Path, **changes: object) -> Trained:
-    """Loads the best parameters of a run with its workload and data.
+    """Loads the best parameters of a run with its workload. The data are loaded by `workload.load()` only.
 
     Works in any interpreter, for any devices and reduction of the run, and changes nothing in its folder.
 

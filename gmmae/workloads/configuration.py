@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 from gmmae.config import toml
 from gmmae.config.schema import Config, changed
@@ -11,7 +10,7 @@ from gmmae.system.errors import InputError
 from gmmae.workloads import registry
 
 
-def configure(config: str | Path = "quickstart", **changes: Any) -> Config:
+def configure(config: str | Path = "quickstart", **changes: object) -> Config:
     """Returns the configuration of a TOML file with some values changed.
 
     Args:
@@ -44,7 +43,7 @@ def read_config(path: Path, workload: str | None = None) -> Config:
     return from_table(path, default(table, workload), table)
 
 
-def from_table(path: Path, start: Config, table: dict[str, Any]) -> Config:
+def from_table(path: Path, start: Config, table: dict[str, object]) -> Config:
     """Returns a configuration with the values of a file's table. Errors name the file."""
     try:
         return require_known(toml.updated(start, dict(toml.flatten_table(table))))
@@ -52,7 +51,7 @@ def from_table(path: Path, start: Config, table: dict[str, Any]) -> Config:
         raise InputError(f"{path}: {error}") from error
 
 
-def default(table: dict[str, Any], workload: str | None) -> Config:
+def default(table: dict[str, object], workload: str | None) -> Config:
     """Returns the defaults for a table, whose workload decides which keys there are.
 
     The table's `workload` becomes an absolute path where it is a file, because the runs of a sweep may begin in another folder.
@@ -66,25 +65,25 @@ def default(table: dict[str, Any], workload: str | None) -> Config:
 
 
 def without_own_csv(config: Config, own: Config) -> Config:
-    """For nodules of another folder than the run's: a CSV of the run's that lies at a place of its own does not list them.
+    """Returns a configuration without the run's CSV where that has an absolute path, because it lists only the run's nodules.
 
     Args:
-      config: what is asked for.
-      own: the run's own configuration.
+      config: for nodules of another folder.
+      own: the run's configuration.
     """
-    asked, csv = (_of_data(of, "csv") for of in (config, own))
-    return changed(config, data__csv="") if asked == csv and Path(csv).is_absolute() else config
+    csv = _data_setting(own, "csv")
+    return changed(config, data__csv="") if _data_setting(config, "csv") == csv and Path(csv).is_absolute() else config
 
 
 def on_its_data(config: Config, own: Config) -> Config:
-    """A run's configuration with changes, the run's own CSV left out where they name another folder of data.
+    """Returns a run's changed configuration, without the run's CSV where the changes name another folder of data.
 
     Args:
-      config: what is asked for.
-      own: the run's own configuration.
+      config: with the changes.
+      own: the run's configuration.
     """
-    return config if _of_data(config, "root") == _of_data(own, "root") else without_own_csv(config, own)
+    return config if _data_setting(config, "root") == _data_setting(own, "root") else without_own_csv(config, own)
 
 
-def _of_data(config: Config, name: str) -> str:
+def _data_setting(config: Config, name: str) -> str:
     return getattr(getattr(config.settings, "data", None), name, "")

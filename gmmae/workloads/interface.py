@@ -1,21 +1,21 @@
-"""What a workload is: the interface between what is trained and what trains it.
+"""The interface between a workload, which defines a model and its data, and the training.
 
 A workload is one file, a module with
 
-    Config                          a frozen dataclass: the fields and sections that the workload adds to a configuration
-    build(config) -> Workload       data, and functions for JAX to compile
+    Config                          a frozen dataclass: the workload's fields and sections of a configuration
+    build(config) -> Workload       functions for JAX to compile, and one that loads the data
 
-and, where it likes, functions of the host on plain arrays:
+and optional functions of the host on NumPy arrays:
 
     draw(snapshots, folder, title, ending) -> Path      one picture of the shown samples: PNG or SVG, by its ending
-    events(arrays) -> Events                            what TensorBoard shows of `Workload.describe`
-    training_samples(config) -> int                     where that is known without making the data
+    events(arrays) -> Events                            TensorBoard's view of `Workload.describe`
 
-Strong scaling computes what one device would because every loss is that of one sample: a loss that looks at other samples of
-the batch, as batch normalisation does, would depend on how the batch is divided. So there is no mutable state either.
+Every loss is that of one sample. So strong scaling computes the numbers of one device. A loss that looks at other samples of
+the batch, as batch normalisation does, would depend on the division of the batch. So there is no mutable state either.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:  # a configuration is read before JAX is imported
@@ -29,59 +29,67 @@ Samples = Any
 """Samples: a pytree of arrays, all with the samples along their leading axis."""
 
 PerSample = Mapping[str, "Array"]
-"""Names, and one value a sample for each."""
+"""One value for each sample, by name."""
 
 
-class Splits(NamedTuple):
-    """Training and validation samples, NumPy arrays on the host. Floating ones take the configuration's precision."""
+@dataclass(frozen=True)
+class Splits:
+    """The data of a workload on the host.
+
+    Attributes:
+      train: training samples, NumPy arrays. Floating ones take the configuration's precision.
+      validation: validation samples, likewise.
+      about: the samples, in a few words for the start table.
+      names: of the samples, by split ("train", "validation"); None: tables give their numbers.
+      groups: of the samples, by split, such as the patient of each. Intervals resample groups; None: every sample is a group.
+      may_be_undefined: names of metrics that are undefined, and NaN, for some samples. Their means are over the other samples,
+        and NaN where there is none. A NaN of any other metric makes the mean NaN.
+    """
 
     train: Samples
     validation: Samples
+    about: str = ""
+    names: Mapping[str, Sequence[str]] | None = None
+    groups: Mapping[str, Sequence[str]] | None = None
+    may_be_undefined: Sequence[str] = ()
 
 
 def no_metrics(params: Params, samples: Samples) -> PerSample:
-    """Validation metrics of a workload that has none beside its loss."""
+    """Returns no metrics, for a workload that has only its loss."""
     return {}
 
 
 class Workload(NamedTuple):
-    """What is trained.
+    """The functions of a workload.
 
     Attributes:
-      data: training and validation samples.
+      load: returns the data; each call loads them again.
       init: `key -> params`.
-      losses: `(params, samples, keys) -> one loss a sample`. In training, `keys` is one random key a sample, drawn from the
-        run's seed, the epoch and the sample's place in the data set: for augmentation and dropout. At validation it is None.
+      losses: `(params, samples, keys) -> one loss a sample`. In training, `keys` has one random key for each sample, for
+        augmentation and dropout. It depends on the run's seed, the epoch and the sample's index. At validation it is None.
       metrics: `(params, samples) -> {name: one value a sample}`, for validation.
-      describe: `(params, samples) -> {name: array}`: what is kept of the shown validation samples for pictures; None: nothing.
-      about: the samples, in a few words for the start table.
-      encode: `(params, samples) -> one latent vector a sample`; None: there is none that samples can be made of.
-      decode: `(params, latent vectors) -> {name: array}`, as far as `describe` says it without the samples.
-      names: of the samples of each split, a sequence of strings, for tables; None: they go by their numbers.
-      groups: of the samples of each split, a sequence of strings: the patient of each, or what else makes samples alike.
-        Intervals resample groups; None: every sample is a group of its own.
-      cpu_samples: most samples that a CPU's device trains on at once, so that what it computes stays in a core's cache, where
-        `parallel.micro_batch_size` does not say; 0: its whole share.
-      may_be_undefined: names of metrics that are NaN for samples that they are undefined for. Their means are over the other
-        samples, and NaN where there is none. A NaN of any other metric makes the mean NaN.
+      describe: `(params, samples) -> {name: array}`, kept of the shown validation samples for pictures; None: no pictures.
+      encode: `(params, samples) -> one latent vector a sample`; None: the model cannot generate samples.
+      decode: `(params, latent vectors) -> {name: array}`, the entries of `describe` that do not need the samples.
+      refine: `(description, steps) -> {name: array}`, the entries of `describe` after test-time optimisation of each sample,
+        with `loss_before` and `loss`; None: the workload has no such optimisation.
+      cpu_samples: largest number of samples that a CPU's device trains on at once, so that they fit into a core's cache.
+        `parallel.micro_batch_size` has precedence; 0: its whole share.
     """
 
-    data: Splits
+    load: Callable[[], Splits]
     init: Callable[["Array"], Params]
     losses: Callable[[Params, Samples, "Array | None"], "Array"]
     metrics: Callable[[Params, Samples], PerSample] = no_metrics
     describe: Callable[[Params, Samples], PerSample] | None = None
-    about: str = ""
     encode: Callable[[Params, Samples], "Array"] | None = None
     decode: Callable[[Params, "Array"], PerSample] | None = None
-    names: Splits | None = None
-    groups: Splits | None = None
+    refine: Callable[[PerSample, int], PerSample] | None = None
     cpu_samples: int = 0
-    may_be_undefined: tuple[str, ...] = ()
 
 
 class Snapshot(NamedTuple):
-    """What `Workload.describe` gave after an epoch, on the host, and the validation loss then."""
+    """The arrays of `Workload.describe` after an epoch, on the host, and the validation loss of that epoch."""
 
     epoch: int
     val_loss: float

@@ -1,9 +1,9 @@
-"""The nodules' workload with the decoder in cells: densities, masks and masses, from one latent vector that can be drawn anew.
+"""The workload of nodules with the lattice decoder, which can also decode latent vectors that are drawn at random.
 
-Its samples are {"density", "mask", "log_mass"}. What only reads (`describe`, `encode`) takes densities alone as well.
+Its samples are {"density", "mask", "log_mass"}. `describe` and `encode` also take densities alone.
 """
 
-from typing import Any
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from gmmae.data import sources
+from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import Nodules, masses, to_density
 from gmmae.models.kernels import axis_aligned
 from gmmae.models.kernels.axis_aligned import density_on_grid
@@ -21,10 +22,11 @@ from gmmae.models.mixture import density as mixture_density
 from gmmae.models.settings import ModelConfig
 from gmmae.workloads.augment import symmetries
 from gmmae.workloads.interface import Params, PerSample, Samples, Splits, Workload
+from gmmae.workloads.mixtures import mixture_refinement, splits_of
 
 
 def samples_of(nodules: Nodules, window: tuple[float, float]) -> dict[str, np.ndarray]:
-    """The samples that nodules are.
+    """Returns the samples of nodules.
 
     Raises:
       DataError: a volume has no mass.
@@ -32,6 +34,18 @@ def samples_of(nodules: Nodules, window: tuple[float, float]) -> dict[str, np.nd
     masks = np.zeros(nodules.values.shape, np.float32) if nodules.masks is None else nodules.masks.astype(np.float32)
     log_mass = np.log(masses(nodules.values, window, nodules.places)).astype(np.float32)
     return {"density": to_density(nodules.values, window), "mask": masks, "log_mass": log_mass}
+
+
+def load(data: DataConfig) -> Splits:
+    """Loads nodules and returns their samples.
+
+    Raises:
+      DataError: the data cannot be used.
+    """
+    loaded = sources.load(data)
+    samples = samples_of(loaded.nodules, data.window)
+    masked = samples["mask"].any(tuple(range(1, samples["mask"].ndim)))
+    return splits_of(loaded, samples, f"{data.source} volumes", may_be_undefined=() if masked.all() else ("dice",))
 
 
 def _density(samples: Samples) -> Array:
@@ -45,76 +59,74 @@ def density_at(
     shape: tuple[int, ...],
     stretch: Float[np.ndarray, " axes"],
 ) -> Float[np.ndarray, "samples ..."]:
-    """The density of each mixture at the voxel centres of a volume of any shape, one mixture at a time.
+    """Returns the density of each mixture at the voxel centres of a volume of any shape, one mixture at a time.
 
     Args:
-      weights, means, covariances: of the mixtures.
+      weights: of the components of each mixture.
+      means: of the components.
+      covariances: of the components.
       shape: of the volume.
-      stretch: the lengths of the volume's axes (z, y, x), in those of the domain of the mixtures.
+      stretch: lengths of the volume's axes (z, y, x) relative to those of the mixtures' domain.
     """
     points = grid(shape, len(shape)) * stretch[::-1].astype(np.float32)
-    each = zip(*map(jnp.asarray, (weights, means, covariances)), strict=True)
-    return np.stack([np.asarray(mixture_density(Mixture.of(*one), points)).reshape(shape) for one in each])
+    mixtures = zip(*map(jnp.asarray, (weights, means, covariances)), strict=True)
+    return np.stack([np.asarray(mixture_density(Mixture.of(*mixture), points)).reshape(shape) for mixture in mixtures])
 
 
-def workload(model: ModelConfig, data: sources.DataConfig, loss: str) -> Workload:
-    """The workload of a configuration whose `model.decoder` is "cells".
-
-    Raises:
-      DataError: the data cannot be used.
-    """
-    nodules, divided = sources.load_whole(data)
-    samples = samples_of(nodules, data.window)
+def workload(model: ModelConfig, data: DataConfig, loss: str) -> Workload:
+    """Returns the workload of a configuration whose `model.decoder` is "lattice"."""
     module, point_loss = lattice_autoencoder(model, data.sample_shape), LOSSES[loss]
 
     def init(key: Array) -> Params:
         return module.init(key, jnp.zeros((1, *data.sample_shape)))
 
-    def apply(params: Params, given: Array, method: Any = None) -> Any:
-        return module.apply(params, given, method=method)
+    def reconstruct(params: Params, density: Array) -> Decoded:
+        decoded = module.apply(params, density)
+        assert isinstance(decoded, Decoded)
+        return decoded
 
-    def density_losses(found: Decoded, density: Array) -> Float[Array, " samples"]:
-        return axis_aligned.losses(found.mixture, density, point_loss)
+    def density_losses(decoded: Decoded, density: Array) -> Float[Array, " samples"]:
+        return axis_aligned.losses(decoded.mixture, density, point_loss)
 
     def losses(params: Params, samples: Samples, keys: Array | None) -> Array:
         samples = jax.tree.map(jnp.asarray, samples)
         density, mask = samples["density"], samples["mask"]
         if data.augment and keys is not None:
             density, mask = symmetries(density, keys), symmetries(mask, keys)
-        found = apply(params, density)
-        of_mass = jnp.square(found.log_mass - samples["log_mass"])
-        return density_losses(found, density) + model.mask_weight * mask_losses(found.mask, mask) + model.mass_weight * of_mass
+        decoded = reconstruct(params, density)
+        mass_losses = jnp.square(decoded.log_mass - samples["log_mass"])
+        weighted_mask_losses = model.mask_weight * mask_losses(decoded.mask, mask)
+        return density_losses(decoded, density) + weighted_mask_losses + model.mass_weight * mass_losses
 
     def metrics(params: Params, samples: Samples) -> PerSample:
         samples = jax.tree.map(jnp.asarray, samples)
-        found = apply(params, samples["density"])
+        decoded = reconstruct(params, samples["density"])
         return {
-            "density": density_losses(found, samples["density"]),
-            "dice": dice(found.mask, samples["mask"] > 0),
-            "log_mass": jnp.abs(found.log_mass - samples["log_mass"]),
+            "density": density_losses(decoded, samples["density"]),
+            "dice": dice(decoded.mask, samples["mask"] > 0),
+            "log_mass": jnp.abs(decoded.log_mass - samples["log_mass"]),
         }
 
     def encode(params: Params, samples: Samples) -> Array:
-        return apply(params, jnp.asarray(_density(samples)), module.encode)
+        latent = module.apply(params, jnp.asarray(_density(samples)), method=module.encode)
+        assert isinstance(latent, Array)
+        return latent
 
     def decode(params: Params, latent: Array) -> PerSample:
-        found: Decoded = apply(params, jnp.asarray(latent), module.decode)
-        mixture = found.mixture.mixture
+        decoded = module.apply(params, jnp.asarray(latent), method=module.decode)
+        assert isinstance(decoded, Decoded)
+        mixture = decoded.mixture.mixture
         return {
-            "density": density_on_grid(found.mixture, data.sample_shape),
+            "density": density_on_grid(decoded.mixture, data.sample_shape),
             "weights": mixture.weights,
             "means": mixture.means,
             "covariances": mixture.covariances,
-            "mask": jax.nn.sigmoid(found.mask),
-            "log_mass": found.log_mass,
+            "mask": jax.nn.sigmoid(decoded.mask),
+            "log_mass": decoded.log_mass,
         }
 
     def describe(params: Params, samples: Samples) -> PerSample:
         return {"inputs": _density(samples), **decode(params, encode(params, samples))}
 
-    splits = Splits(*(jax.tree.map(lambda array, part=part: array[part], samples) for part in divided))
-    names, groups = (Splits(*sources.divided_words(words, divided)) for words in (nodules.names, nodules.groups))
-    masked = samples["mask"].any(tuple(range(1, samples["mask"].ndim)))
-    undefined = () if masked.all() else ("dice",)
-    about = f"{data.source} volumes"
-    return Workload(splits, init, losses, metrics, describe, about, encode, decode, names, groups, may_be_undefined=undefined)
+    refine = mixture_refinement(loss, model.sigma_floor, diagonal=True)
+    return Workload(partial(load, data), init, losses, metrics, describe, encode, decode, refine)

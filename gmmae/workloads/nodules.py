@@ -1,4 +1,4 @@
-"""The paper's workload: the Gaussian-mixture autoencoder of lung nodules, whose input and target are the same density."""
+"""The workload of the paper: the Gaussian-mixture autoencoder of lung nodules, whose target is its input density."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,18 +9,21 @@ import numpy as np
 
 from gmmae.config.rules import ConfigError, Section
 from gmmae.data.settings import DataConfig
+from gmmae.data.volumes import central_section, to_density
 from gmmae.models.settings import ModelConfig
 from gmmae.workloads.interface import Events, Params, PerSample, Snapshot, Splits, Workload
 
 if TYPE_CHECKING:
     from jax import Array
 
-# The command line reads `Config` before JAX may be imported, so what needs JAX is imported in the functions.
+# The command line reads `Config` before JAX is imported, so the functions import it.
 
 
 @dataclass(frozen=True)
 class Config(Section):
-    loss: Literal["msle", "mse", "mae"] = "msle"  # what the density is compared by
+    """The settings of the workload."""
+
+    loss: Literal["msle", "mse", "mae"] = "msle"  # between the input density and the reconstruction
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
 
@@ -35,11 +38,7 @@ class Config(Section):
 
 
 def build(config: Config) -> Workload:
-    """The workload; its samples are densities, an array `samples × *volume`.
-
-    Raises:
-      DataError: the data cannot be used.
-    """
+    """Returns the workload; its samples are densities, an array `samples × *volume`."""
     if config.model.decoder == "lattice":
         from gmmae.workloads import lattice
 
@@ -47,17 +46,17 @@ def build(config: Config) -> Workload:
     import jax
     import jax.numpy as jnp
 
-    from gmmae.data.sources import load
+    from gmmae.data import sources
     from gmmae.models.autoencoder import autoencoder
     from gmmae.models.losses import LOSSES
     from gmmae.models.mixture import Mixture
     from gmmae.workloads.augment import symmetries
+    from gmmae.workloads.mixtures import mixture_refinement, splits_of
 
-    data = load(config.data)
     module, loss = autoencoder(config.model, config.data.ndim), LOSSES[config.loss]
 
     def init(key: "Array") -> Params:
-        return module.init(key, jnp.asarray(data.train[:1]))
+        return module.init(key, jnp.zeros((1, *config.data.sample_shape), jnp.float32))
 
     def reconstruct(params: Params, volumes: "Array") -> "Array":
         density = module.apply(params, volumes)
@@ -67,9 +66,9 @@ def build(config: Config) -> Workload:
     def losses(params: Params, volumes: "Array", keys: "Array | None") -> "Array":
         if config.data.augment and keys is not None:
             volumes = symmetries(volumes, keys)
-        found = module.apply(params, volumes, loss, method=module.losses)
-        assert isinstance(found, jax.Array)
-        return found
+        of_samples = module.apply(params, volumes, loss, method=module.losses)
+        assert isinstance(of_samples, jax.Array)
+        return of_samples
 
     def describe(params: Params, volumes: "Array") -> PerSample:
         mixture = module.apply(params, volumes, method=module.mixture)
@@ -82,21 +81,22 @@ def build(config: Config) -> Workload:
             "covariances": mixture.covariances,
         }
 
-    about, names = f"{config.data.source} volumes", Splits(data.train_names, data.validation_names)
-    groups = Splits(data.train_groups, data.validation_groups)
-    splits = Splits(data.train, data.validation)
-    return Workload(splits, init, losses, describe=describe, about=about, names=names, groups=groups)
+    def load() -> Splits:
+        loaded = sources.load(config.data)
+        density = to_density(loaded.nodules.values, config.data.window, loaded.nodules.places)
+        return splits_of(loaded, density, f"{config.data.source} volumes")
 
-
-def training_samples(config: Config) -> int:
-    """Training samples of a configuration; synthetic ones are not made for it."""
-    from gmmae.data.sources import training_samples
-
-    return training_samples(config.data)
+    return Workload(
+        load,
+        init,
+        losses,
+        describe=describe,
+        refine=mixture_refinement(config.loss, config.model.sigma_floor, diagonal=config.data.ndim == 1),
+    )
 
 
 def draw(snapshots: Sequence[Snapshot], folder: Path, title: str, ending: str = "png") -> Path:
-    """Nodules, and the mixtures that the model made of them after some epochs."""
+    """Draws nodules, and the model's mixtures of them after some epochs."""
     from gmmae.plotting import mixtures
 
     shown = [
@@ -110,7 +110,7 @@ MIXTURE = ("density", "weights", "means", "covariances")
 
 
 def events(arrays: Mapping[str, np.ndarray]) -> Events:
-    """Histograms of α, μ, σ and ρ, and central slices of each shown nodule: input left, reconstruction right."""
+    """Returns histograms of α, μ, σ and ρ, and central slices of each shown nodule: input left, reconstruction right."""
     images = {
         f"nodule_{i}/input_and_reconstruction": slices(volume, density)
         for i, (volume, density) in enumerate(zip(arrays["inputs"], arrays["density"], strict=True))
@@ -128,12 +128,11 @@ def _parameters(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def slices(volume: np.ndarray, density: np.ndarray, zoom: int = 8) -> np.ndarray:
-    """Central slices side by side on one grey scale in [0, 1], input left, reconstruction right, magnified `zoom` times.
+    """Returns central slices side by side in grey levels from 0 to 1: input left, reconstruction right, magnified `zoom` times.
 
     The scale is the input's range; NaN is drawn black.
     """
-    while volume.ndim > 2:
-        volume, density = volume[len(volume) // 2], density[len(density) // 2]
+    volume, density = (central_section(array[None], 2)[0] for array in (volume, density))
     low, high = float(volume.min()), float(volume.max())
     pair = np.hstack([volume, np.full((len(volume), 1), high), density])
     grey = np.clip((np.nan_to_num(pair, nan=low) - low) / max(high - low, 1e-12), 0, 1)

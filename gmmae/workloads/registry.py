@@ -1,4 +1,4 @@
-"""Workloads by name: ours, a user's file, or a user's module; and the checks of what they give."""
+"""Workloads by name (built-in ones, a user's file or module), and the checks of what they return."""
 
 import dataclasses
 import hashlib
@@ -6,45 +6,43 @@ import importlib
 import importlib.util
 import os
 import sys
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from gmmae.config.schema import Config
 from gmmae.system.errors import InputError
-from gmmae.workloads.interface import Splits, Workload
+from gmmae.workloads.interface import Samples, Splits, Workload
 
-OURS = ("nodules", "segmentation")
+BUILT_IN = ("nodules", "segmentation")
 
 
 class WorkloadError(InputError):
-    """A workload that cannot be used; the message says what its file must have."""
+    """A workload that cannot be used. The message says what its file must have."""
 
 
 def is_file(name: str) -> bool:
-    """Whether a workload's name is that of a file."""
+    """Returns whether a workload's name is that of a file."""
     return name.endswith(".py") or os.sep in name
 
 
 @cache
 def load(name: str) -> ModuleType:
-    """The module of a workload: a name of ours, a file (`path/to/mine.py`), or a module (`package.module`).
+    """Imports the module of a workload: a built-in name, a file (`path/to/mine.py`), or a module (`package.module`).
 
-    Whatever goes wrong inside of a user's module keeps its traceback.
+    Errors inside of a user's module keep their traceback.
 
     Raises:
-      WorkloadError: there is none, or it lacks `Config` or `build`.
+      WorkloadError: there is no such module, or it lacks `Config` or `build`.
     """
-    known = f"{__package__}.{name}" if name in OURS else name
-    module = _from_file(Path(name)) if is_file(name) else _from_name(known)
-    for what in ("Config", "build"):
-        if not callable(getattr(module, what, None)):
-            raise WorkloadError(f"workload must be a module with Config and build; got {name}, which has no {what}")
+    module = _from_file(Path(name)) if is_file(name) else _from_name(f"{__package__}.{name}" if name in BUILT_IN else name)
+    for attribute in ("Config", "build"):
+        if not callable(getattr(module, attribute, None)):
+            raise WorkloadError(f"workload must be a module with Config and build; got {name}, which has no {attribute}")
     if not (isinstance(module.Config, type) and dataclasses.is_dataclass(module.Config)):
         raise WorkloadError(f"workload must have a dataclass as its Config; got {module.Config!r} in {name}")
-    taken = {item.name for item in dataclasses.fields(Config)} & {item.name for item in dataclasses.fields(module.Config)}
-    if taken:
+    if taken := {item.name for item in dataclasses.fields(Config)} & {item.name for item in dataclasses.fields(module.Config)}:
         raise WorkloadError(
             f"Config of a workload must have fields of its own; got {', '.join(sorted(taken))} in {name}, which every "
             "configuration has: rename"
@@ -54,7 +52,7 @@ def load(name: str) -> ModuleType:
 
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise WorkloadError(f"workload must be a file that is there; got {path}")
+        raise WorkloadError(f"workload file not found: {path}")
     path = path.resolve()
     name = f"gmmae_workload_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -70,18 +68,18 @@ def _from_name(name: str) -> ModuleType:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
-        found = importlib.util.find_spec(name)
+        spec = importlib.util.find_spec(name)
     except (ModuleNotFoundError, ValueError):
-        found = None
-    if found is None:
+        spec = None
+    if spec is None:
         raise WorkloadError(
-            f"workload must be one of {', '.join(OURS)}, a file (path/to/mine.py) or a module (package.module); got {name!r}"
+            f"workload must be one of {', '.join(BUILT_IN)}, a file (path/to/mine.py) or a module (package.module); got {name!r}"
         )
     return importlib.import_module(name)
 
 
-def configuration(name: str = OURS[0], **values: Any) -> Config:
-    """A configuration for a workload: its own settings, and everything else, by default or as given.
+def configuration(name: str = BUILT_IN[0], **values: object) -> Config:
+    """Returns a configuration of a workload: its default settings, and other fields with these values or their defaults.
 
     >>> configuration("nodules", scaling="weak").settings.data.shape
     16
@@ -90,38 +88,41 @@ def configuration(name: str = OURS[0], **values: Any) -> Config:
 
 
 def build(config: Config) -> Workload:
-    """The workload of a configuration.
+    """Builds the workload of a configuration. Its `load` checks the data against the interface.
 
     Raises:
-      InputError: the data cannot be used, or the workload gives something else than the interface says.
+      WorkloadError: `build` returns something else.
     """
     workload = load(config.workload).build(config.settings)
-    if not isinstance(workload, Workload) or not isinstance(workload.data, Splits):
-        raise WorkloadError(
-            f"build of a workload must return a Workload whose data are Splits; got {type(workload).__name__} from "
-            f"{config.workload}"
-        )
-    for split, samples in workload.data._asdict().items():
-        samples = count(samples, f"the {split} samples of {config.workload}")
-        for what in ("names", "groups"):
-            of_samples = getattr(getattr(workload, what), split, None)
-            if of_samples is not None and len(of_samples) != samples:
+    if not isinstance(workload, Workload):
+        raise WorkloadError(f"build of a workload must return a Workload; got {type(workload).__name__} from {config.workload}")
+    return workload._replace(load=partial(_checked, workload.load, config.workload))
+
+
+def _checked(load_data: Callable[[], Splits], name: str) -> Splits:
+    data = load_data()
+    if not isinstance(data, Splits):
+        raise WorkloadError(f"load of a workload must return Splits; got {type(data).__name__} from {name}")
+    for split in ("train", "validation"):
+        samples = count(getattr(data, split), f"the {split} samples of {name}")
+        for words, of_samples in (("names", data.names), ("groups", data.groups)):
+            if of_samples is not None and len(of_samples[split]) != samples:
                 raise WorkloadError(
-                    f"{what} of a workload must be as many as its samples; got {len(of_samples)} for {samples} {split} samples "
-                    f"of {config.workload}"
+                    f"{words} of a workload must be as many as its samples; got {len(of_samples[split])} for {samples} {split} "
+                    f"samples of {name}"
                 )
-    return workload
+    return data
 
 
-def count(samples: Any, what: str = "samples") -> int:
-    """How many samples a pytree of arrays holds.
+def count(samples: Samples, name: str = "samples") -> int:
+    """Returns the number of samples in a pytree of arrays.
 
     Args:
       samples: arrays with the samples along their leading axis.
-      what: that they are, for the error.
+      name: of the samples, for the error.
 
     Raises:
-      WorkloadError: there are none, or the arrays differ in how many.
+      WorkloadError: there are none, or the arrays differ in their number.
     """
     import jax
 
@@ -129,19 +130,16 @@ def count(samples: Any, what: str = "samples") -> int:
     sizes = {shape[0] if shape else 0 for shape in shapes}
     if len(sizes) != 1 or 0 in sizes:
         raise WorkloadError(
-            f"{what} must be arrays with the same number of samples, at least 1, along their leading axes; got shapes "
+            f"{name} must be arrays with the same number of samples, at least 1, along their leading axes; got shapes "
             f"{', '.join(map(str, shapes)) or 'none'}"
         )
     return sizes.pop()
 
 
 def training_samples(config: Config) -> int:
-    """How many training samples the workload of a configuration has, without making them where it can tell.
+    """Returns the number of training samples of a configuration's workload.
 
     Raises:
-      InputError: as `build`.
+      InputError: the data cannot be used, or the workload gives something else than the interface says.
     """
-    module = load(config.workload)
-    if hasattr(module, "training_samples"):
-        return module.training_samples(config.settings)
-    return count(build(config).data.train)
+    return count(build(config).load().train)

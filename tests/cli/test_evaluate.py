@@ -64,9 +64,9 @@ def test_the_mean_is_that_of_the_run_and_each_sample_has_its_row(trained, capsys
     assert words == f"(95 % interval {expected.low:.4g} to {expected.high:.4g})"
     assert place.split() == ["samples", str(folder / "evaluation.csv")]
     assert {row["split"] for row in table} == {"validation"}
-    names = registry.build(small()).names
+    names = registry.build(small()).load().names
     assert names is not None
-    assert [row["name"] for row in table] == list(names.validation)
+    assert [row["name"] for row in table] == names["validation"]
 
 
 def test_all_samples_are_those_of_both_splits_in_small_batches_too(trained, tmp_path, capsys, monkeypatch):
@@ -92,7 +92,7 @@ def test_other_data_are_evaluated_whole_however_few_they_are(trained, tmp_path, 
     assert printed.splitlines()[0].endswith("on 3 train and 1 validation samples of other data")
     assert len(rows(out)) == 4
     model = gmmae.load(folder, data__seed=5, data__samples=4, data__validation=0.25)
-    expected = np.concatenate([model.losses(model.workload.data.train), model.losses(model.workload.data.validation)])
+    expected = np.concatenate([model.losses(model.workload.load().train), model.losses(model.workload.load().validation)])
     np.testing.assert_allclose([float(row["loss"]) for row in rows(out)], expected, rtol=1e-4)
 
 
@@ -190,10 +190,9 @@ class Config(Section):
 
 def build(config):
     values = np.array([1, 1, 2, 2, 6, config.last], np.float32)
-    groups = Splits([*"xyzxyz"], [*config.groups]) if config.groups else None
-    return Workload(
-        Splits(np.zeros(6, np.float32), values), lambda key: jnp.zeros(1), lambda p, x, k: x - p[0] * 0, groups=groups
-    )
+    groups = {"train": [*"xyzxyz"], "validation": [*config.groups]} if config.groups else None
+    data = Splits(np.zeros(6, np.float32), values, groups=groups)
+    return Workload(lambda: data, lambda key: jnp.zeros(1), lambda p, x, k: x - p[0] * 0)
 """
 """A workload whose validation losses are 1, 1, 2, 2, 6 and `last`."""
 
@@ -331,13 +330,13 @@ def test_unknown_changes_are_refused_by_load(trained):
 def test_what_has_no_entry_a_sample_is_refused_where_batches_are_many(trained, monkeypatch):
     model = gmmae.load(trained[0])
     model = model._replace(workload=model.workload._replace(describe=lambda params, samples: {"filters": np.ones((3, 2))}))
-    assert model.describe(model.workload.data.validation)["filters"].shape == (3, 2)
+    assert model.describe(model.workload.load().validation)["filters"].shape == (3, 2)
     monkeypatch.setattr(compilation, "EVAL_DEVICE_BATCH", 4)
     with pytest.raises(InputError, match=r"one entry a sample to be used on more than 4 samples; got the shape \(3, 2\) for 4"):
-        model.describe(model.workload.data.validation)
+        model.describe(model.workload.load().validation)
 
 
 def test_only_mixtures_can_be_refined(mine):
     model = gmmae.load(mine[0])
-    with pytest.raises(InputError, match="inputs, weights, means and covariances, and have a setting loss, one of msle, mse"):
-        model.refine(model.workload.data.validation)
+    with pytest.raises(InputError, match="a workload must have `refine`"):
+        model.refine(model.workload.load().validation)

@@ -53,7 +53,7 @@ def exported(root, config, tmp_path, monkeypatch):
     run(config, root, Recorder())
     assert guard.guarded(main.COMMANDS["export"], [str(root), "--out", str(tmp_path / "model.zip")], "gmmae export") == 0
     model = gmmae.load(root)
-    samples = model.workload.data.train
+    samples = model.workload.load().train
     given = samples if isinstance(samples, dict) else {"only": samples}
     np.savez(tmp_path / "given.npz", **given)
     with zipfile.ZipFile(tmp_path / "model.zip") as archive:

@@ -126,7 +126,7 @@ def test_a_folder_that_holds_something_is_left_as_it_is(trained, tmp_path, capsy
 
 
 def test_a_size_that_leaves_an_axis_without_voxels_is_told_before_any_work_is_done(flat, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(sources, "load_whole", None)
+    monkeypatch.setattr(sources, "load", None)
     code, _, error = generate(capsys, flat, "--out", tmp_path / "made", "--size", 5)
     assert code == 2
     assert "--size must leave at least 4 voxels along each axis; got 5, which makes 3 × 4 × 5 of 6 × 8 × 10" in error

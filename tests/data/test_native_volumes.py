@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import SimpleITK as sitk
 
-from gmmae.data.native_volumes import Scanned, read
+from gmmae.data.native_volumes import NativeNodule, read
 from gmmae.data.patches import NODULE, OUTSIDE, boxes, slices
 from gmmae.data.settings import DataConfig
 from gmmae.data.synthetic.volumes import native_nodules
@@ -66,7 +66,7 @@ def volume(shape=(4, 9, 9), centre=(2.0, 4.0, 4.0), spacing_mm=(1.0, 1.0, 1.0)):
     values = np.arange(np.prod(shape), dtype=np.int16).reshape(shape)
     mask = np.zeros(shape, np.uint8)
     mask[1:3, 4, 3:5] = 1
-    return Scanned("a", "a", "", values, mask, centre, spacing_mm, 3.0)
+    return NativeNodule("a", "a", "", values, mask, centre, spacing_mm, 3.0)
 
 
 def test_slices_that_hold_nodule_are_cut_around_its_centre():

@@ -63,7 +63,7 @@ def listed(default: Any) -> set[str]:
 
 def _training() -> set[str]:
     """Returns the options of `train` with each of our workloads."""
-    return set().union(*(listed(arguments.TrainArguments(run=registry.configuration(name))) for name in registry.OURS))
+    return set().union(*(listed(arguments.TrainArguments(run=registry.configuration(name))) for name in registry.BUILT_IN))
 
 
 @contextlib.contextmanager

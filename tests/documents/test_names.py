@@ -7,13 +7,13 @@ import pytest
 
 from gmmae.config.schema import flatten
 from gmmae.sweep.grid import SweepConfig
-from gmmae.workloads.registry import OURS, configuration
+from gmmae.workloads.registry import BUILT_IN, configuration
 from tests.documents.reading import ROOT, Said, backticks, links
 
 SOURCES = [path for folder in ("gmmae", "experiments", "benchmarks", "launch") for path in (ROOT / folder).rglob("*.*")]
 TEXT = {path: path.read_text(encoding="utf-8") for path in SOURCES if path.suffix in (".py", ".sh", ".sbatch")}
 
-KEYS = {key for name in OURS for key, _ in flatten(configuration(name))} | {key for key, _ in flatten(SweepConfig())}
+KEYS = {key for name in BUILT_IN for key, _ in flatten(configuration(name))} | {key for key, _ in flatten(SweepConfig())}
 """All keys of configurations and sweeps."""
 
 USERS = {"mine.py", "my_sweep.toml", "load.py", "model.zip", "a.nii.gz", "b.mhd", "report.html"}

@@ -21,10 +21,10 @@ def _nodules(monkeypatch):
 @pytest.mark.slow
 def test_the_loss_falls_towards_the_masks_and_never_sees_the_tuning_set(tmp_path):
     workload = masks.build(masks.Config())
-    assert workload.names is not None
-    assert workload.names.train[0] == "train0"
-    assert workload.names.validation[0] == "tune0"
-    samples = jax.tree.map(lambda array: array[:4], workload.data.train)
+    data = workload.load()
+    assert data.names is not None
+    assert (data.names["train"][0], data.names["validation"][0]) == ("train0", "tune0")
+    samples = jax.tree.map(lambda array: array[:4], data.train)
     assert set(np.unique(samples["masks"])) == {0, 1}
     assert 0 <= samples["shares"].min() < samples["shares"].max() <= 1
     params = workload.init(jax.random.key(0))

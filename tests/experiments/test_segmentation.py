@@ -20,7 +20,7 @@ from experiments.segmentation import (
     put_together,
     summary,
 )
-from gmmae.data.native_volumes import Scanned
+from gmmae.data.native_volumes import NativeNodule
 from gmmae.data.patches import slices
 from gmmae.workloads import segmentation as workload
 
@@ -34,13 +34,13 @@ def volume(centre=(1.0, 7.0, 5.0)):
     values = np.where(mask, -350, -900)
     values[:, 7, 8:] = -100
     values[:, 12:, :8] = 50
-    return Scanned("a", "P", "solid", values.astype(np.int16), mask.astype(np.uint8), centre, (2.0, 1.0, 1.0), 6.5)
+    return NativeNodule("a", "P", "solid", values.astype(np.int16), mask.astype(np.uint8), centre, (2.0, 1.0, 1.0), 6.5)
 
 
 def test_what_was_found_in_slices_is_put_where_it_was_seen():
     one = volume()
     patches = slices([one], size=8, jitter=4, empty=True)
-    seen = workload.seen(workload.PatchConfig(shape=8, jitter=4), workload.samples_of(patches), None)[1]
+    seen = workload.crop_and_augment(workload.PatchConfig(shape=8, jitter=4), workload.samples_of(patches), None)[1]
     found = put_together(one, patches, np.asarray(seen == 1, float))
     inside = np.zeros_like(found)
     for corner, offset in zip(patches.corners, patches.offsets, strict=True):
@@ -56,7 +56,7 @@ def test_flips_are_taken_back():
     data = workload.PatchConfig(shape=8, jitter=4)
 
     def describe(samples: Any) -> Any:
-        return {"probabilities": np.asarray(workload.seen(data, samples, None)[0][..., 0])}
+        return {"probabilities": np.asarray(workload.crop_and_augment(data, samples, None)[0][..., 0])}
 
     trained: Any = SimpleNamespace(config=SimpleNamespace(settings=SimpleNamespace(data=data)), describe=describe)
     plain = probabilities(trained, patches, [()])

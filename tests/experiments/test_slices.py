@@ -11,41 +11,47 @@ from gmmae.workloads.configuration import configure
 SMALL = {"data__samples": 12, "data__shape": 16, "data__jitter": 2, "data__validation": 3, "model__features": (4,)}
 
 
-def built(count):
-    workload = registry.build(configure("", workload=slices.__file__, slices=count, **SMALL))
-    assert workload.names is not None
-    return workload.data, workload.names
+def load(count):
+    data = registry.build(configure("", workload=slices.__file__, slices=count, **SMALL)).load()
+    assert data.names is not None
+    assert data.groups is not None
+    return data
 
 
 def nodules(names):
     return [name.rpartition(" slice ")[0] for name in names]
 
 
-def test_whole_nodules_are_taken_and_the_last_as_far_as_it_is_needed():
-    (_, everything), (_, some) = built(0), built(30)
-    all_of, taken = nodules(everything.train), nodules(some.train)
+@pytest.fixture(scope="module")
+def everything():
+    return load(0)
+
+
+@pytest.fixture(scope="module")
+def some():
+    return load(30)
+
+
+def test_whole_nodules_are_taken_and_the_last_as_far_as_it_is_needed(everything, some):
+    all_of, taken = nodules(everything.names["train"]), nodules(some.names["train"])
     cut = [name for name in set(taken) if taken.count(name) < all_of.count(name)]
     assert len(taken) == 30 < len(all_of)
     assert len(cut) <= 1
 
 
-def test_samples_are_those_of_their_names_and_the_validation_set_is_the_same():
-    (everything, all_names), (some, names) = built(0), built(30)
-    at = [all_names.train.index(name) for name in names.train]
+def test_samples_are_those_of_their_names_and_the_validation_set_is_the_same(everything, some):
+    at = [everything.names["train"].index(name) for name in some.names["train"]]
     np.testing.assert_array_equal(some.train["values"], everything.train["values"][at])
     np.testing.assert_array_equal(some.validation["values"], everything.validation["values"])
 
 
-def test_slices_keep_the_group_of_their_nodule():
-    workload = registry.build(configure("", workload=slices.__file__, slices=30, **SMALL))
-    assert workload.names is not None
-    assert workload.groups is not None
+def test_slices_keep_the_group_of_their_nodule(some):
     group_of = {}
-    for name, group in zip(nodules(workload.names.train), workload.groups.train, strict=True):
+    for name, group in zip(nodules(some.names["train"]), some.groups["train"], strict=True):
         assert group_of.setdefault(name, group) == group
-    assert len(workload.groups.train) == 30
+    assert len(some.groups["train"]) == 30
 
 
 def test_more_slices_than_there_are():
     with pytest.raises(InputError, match=r"slices must be at most \d+, the training slices there are; got 9999"):
-        built(9999)
+        load(9999)

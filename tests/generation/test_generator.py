@@ -1,5 +1,7 @@
 """The generator on an untrained model of synthetic nodules: what holds whatever the model has learnt."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from gmmae.generation import generator as generators
 from gmmae.generation.generator import TEXTURE, Model
 from gmmae.generation.judging.novelty import symmetries
 from gmmae.system.errors import InputError
-from gmmae.workloads import registry
+from gmmae.workloads import nodules, registry
 from gmmae.workloads.lattice import density_at
 from tests.small import small
 
@@ -29,7 +31,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def cohorts():
-    whole, split = sources.load_whole(DATA)
+    whole, split = sources.load(DATA)
     return whole.take(split.train), whole.take(split.validation)
 
 
@@ -134,13 +136,13 @@ def test_what_is_written_is_read_back_voxel_by_voxel(generator, tmp_path):
 def test_generated_cubes_join_the_training_set_and_leave_validation_alone(generator, tmp_path):
     folder.write(generator.sample(5, seed=7), tmp_path / "made", "run0", 7)
     config = DataConfig(shape=8, samples=20, validation=5, cache=str(tmp_path / "cache"))
-    alone = sources.load(config)
-    more = sources.load(DataConfig(**{**vars(config), "augment_with": str(tmp_path / "made")}))
+    alone = nodules.build(nodules.Config(data=config)).load()
+    more = nodules.build(nodules.Config(data=dataclasses.replace(config, augment_with=str(tmp_path / "made")))).load()
     np.testing.assert_array_equal(more.validation, alone.validation)
     np.testing.assert_array_equal(more.train[:15], alone.train)
     assert more.train.shape == (20, 8, 8, 8)
-    assert more.train_names[15:] == tuple(f"generated-7-{i:05d}.nii.gz" for i in range(5))
-    assert sources.training_samples(DataConfig(**{**vars(config), "augment_with": str(tmp_path / "made")})) == 20
+    assert more.names is not None
+    assert more.names["train"][15:] == [f"generated-7-{i:05d}.nii.gz" for i in range(5)]
 
 
 def test_a_resized_volume_keeps_its_voxels_cubic_and_its_centre():

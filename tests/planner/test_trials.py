@@ -79,7 +79,7 @@ def test_gradient_norms_are_those_of_the_samples():
     assert len(found.of_one) == len(found.of_batch) == setup.train_plan.samples // 8
     assert all(one > many > 0 for one, many in zip(found.of_one, found.of_batch, strict=True))
     # By hand: v̂ = 0.01 / (1 - β2) = 10, whose root divides the squares.
-    data = compilation.cast(config, setup.workload.data.train)
+    data = compilation.cast(config, setup.data.train)
     order = np.random.default_rng(0).permutation(setup.train_plan.samples)[:8]
 
     def mean_loss(params):

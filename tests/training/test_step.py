@@ -30,7 +30,7 @@ def without_keys(setup):
 @pytest.mark.slow
 def test_scanned_epoch_equals_plain_loop(setup):
     state = compilation.initial_state(setup)
-    volumes = jnp.asarray(setup.workload.data.train)
+    volumes = jnp.asarray(setup.data.train)
     samples = shard_samples(epoch_order(0, 1, len(volumes)), setup.train_plan)
     indices, weights = jnp.asarray(samples.indices[0]), jnp.asarray(samples.weights[0])
     step = partial(train_step, losses=without_keys(setup), optimizer=setup.optimizer)
@@ -51,7 +51,7 @@ def test_scanned_epoch_equals_plain_loop(setup):
 def test_gradient_is_the_mean_over_real_samples(setup):
     """Eq. 2 with padding: SGD with rate 1 moves the parameters by the gradient itself."""
     params = jax.tree.map(jnp.asarray, compilation.initial_state(setup).params)
-    volumes = jnp.asarray(setup.workload.data.train[:5])
+    volumes = jnp.asarray(setup.data.train[:5])
     uneven = plan_batches(samples=5, global_batch=5, devices=3)
     samples = shard_samples(np.arange(5, dtype=np.int32), uneven)
     assert uneven.padding == 1
@@ -76,7 +76,7 @@ def test_gradient_is_the_mean_over_real_samples(setup):
 
 def test_evaluation_counts_every_sample_once(setup):
     params = jax.tree.map(jnp.asarray, compilation.initial_state(setup).params)
-    volumes = jnp.asarray(setup.workload.data.validation)
+    volumes = jnp.asarray(setup.data.validation)
     partial_last = plan_batches(samples=6, global_batch=4, devices=1)
     samples = shard_samples(np.arange(6, dtype=np.int32), partial_last)
     indices, weights = jnp.asarray(samples.indices[0]), jnp.asarray(samples.weights[0])

@@ -51,7 +51,7 @@ from gmmae.system.errors import InputError
 
 exact, empty = sys.argv[1:]
 model = gmmae.load(exact)
-losses = model.losses(model.workload.data.validation)
+losses = model.losses(model.workload.load().validation)
 print(type(losses).__name__, losses.dtype, losses.mean())
 try:
     gmmae.load(empty)

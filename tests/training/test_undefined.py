@@ -1,5 +1,7 @@
 """Metrics that are undefined for some samples: means are over the others, on any number of devices."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,11 +20,12 @@ def with_metric(threshold: float, devices: int, **changes) -> compilation.TrainS
         largest = jnp.asarray(samples).max((1, 2, 3))
         return {"largest": jnp.where(largest > threshold, jnp.nan, largest), "doubled": 2 * largest}
 
-    return setup._replace(workload=setup.workload._replace(metrics=metrics, may_be_undefined=("largest",)))
+    data = dataclasses.replace(setup.data, may_be_undefined=("largest",))
+    return setup._replace(workload=setup.workload._replace(metrics=metrics), data=data)
 
 
 def largest() -> np.ndarray:
-    return np.asarray(compilation.prepare(small()).workload.data.validation).max((1, 2, 3))
+    return np.asarray(compilation.prepare(small()).data.validation).max((1, 2, 3))
 
 
 def evaluated(setup: compilation.TrainSetup) -> dict[str, float]:

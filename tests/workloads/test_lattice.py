@@ -23,12 +23,17 @@ def workload():
 
 
 @pytest.fixture(scope="module")
+def data(workload):
+    return workload.load()
+
+
+@pytest.fixture(scope="module")
 def params(workload):
     return jax.jit(workload.init)(jax.random.key(0))
 
 
-def test_samples_are_densities_masks_and_masses(workload):
-    train = workload.data.train
+def test_samples_are_densities_masks_and_masses(data):
+    train = data.train
     assert {name: array.shape for name, array in train.items()} == {
         "density": (22, 8, 8, 8),
         "mask": (22, 8, 8, 8),
@@ -36,11 +41,11 @@ def test_samples_are_densities_masks_and_masses(workload):
     }
     np.testing.assert_allclose(train["density"].mean((1, 2, 3)), 1 / 8, rtol=1e-5)
     assert set(np.unique(train["mask"])) == {0, 1}
-    assert len(workload.names.train) == len(workload.groups.train) == 22
+    assert len(data.names["train"]) == len(data.groups["train"]) == 22
 
 
-def test_the_loss_is_the_weighted_sum_of_its_parts(params):
-    samples = registry.build(small(**CELLS)).data.validation
+def test_the_loss_is_the_weighted_sum_of_its_parts(params, data):
+    samples = data.validation
 
     def of(**weights):
         built = registry.build(small(**CELLS, **{f"model__{name}_weight": weights.get(name, 0.0) for name in ("mask", "mass")}))
@@ -61,7 +66,7 @@ def test_a_mask_is_turned_with_its_volume(params):
     keys = jax.random.split(jax.random.key(3), 6)
     from gmmae.workloads.augment import symmetries
 
-    samples = built.data.validation
+    samples = built.load().validation
     turn = jax.jit(symmetries)
     turned = {**samples, "density": turn(samples["density"], keys), "mask": turn(samples["mask"], keys)}
     losses = jax.jit(built.losses)
@@ -69,8 +74,8 @@ def test_a_mask_is_turned_with_its_volume(params):
     assert np.abs(losses(params, samples, None) - losses(params, samples, keys)).max() > 1e-4
 
 
-def test_what_is_decoded_is_what_is_described(workload, params):
-    samples = workload.data.validation
+def test_what_is_decoded_is_what_is_described(workload, data, params):
+    samples = data.validation
     described = jax.jit(workload.describe)(params, samples)
     decoded = jax.jit(lambda params: workload.decode(params, workload.encode(params, samples)))(params)
     for name, values in decoded.items():

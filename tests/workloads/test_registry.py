@@ -20,7 +20,7 @@ BUILD = """
 def build(config):
     import jax.numpy as jnp
     data = np.ones((6, config.size), np.float32)
-    return Workload(Splits(data, data), lambda key: jnp.ones(2), lambda p, s, k: {})
+    return Workload(lambda: Splits(data, data), lambda key: jnp.ones(2), lambda p, s, k: {})
 """
 
 
@@ -59,7 +59,7 @@ def test_a_file_that_is_no_workload(file, text, message):
     [
         ("cells", r"one of nodules, segmentation, a file \(path/to/mine.py\) or a module \(package.module\); got 'cells'"),
         ("no.such.module", "got 'no.such.module'"),
-        ("nowhere/mine.py", "workload must be a file that is there; got nowhere/mine.py"),
+        ("nowhere/mine.py", "workload file not found: nowhere/mine.py"),
     ],
 )
 def test_a_name_that_is_no_workload(name, message):
@@ -98,7 +98,7 @@ def test_samples_that_cannot_be_counted(samples, shapes):
 
 
 def test_build_must_return_a_workload(file):
-    with pytest.raises(InputError, match="must return a Workload whose data are Splits; got int from"):
+    with pytest.raises(InputError, match="must return a Workload; got int from"):
         registry.build(registry.configuration(file(CONFIG + "def build(config):\n    return 3\n")))
 
 
@@ -115,7 +115,7 @@ def test_build_must_return_a_workload(file):
 )
 def test_functions_that_do_not_give_one_number_a_sample(monkeypatch, changes, message):
     data = np.ones((6, 4), np.float32)
-    plain = Workload(Splits(data, data), lambda key: np.ones(2, np.float32), lambda p, s, k: s[:, 0] * p[0])
+    plain = Workload(lambda: Splits(data, data), lambda key: np.ones(2, np.float32), lambda p, s, k: s[:, 0] * p[0])
     monkeypatch.setattr(registry, "build", lambda config: plain._replace(**changes))
     setup = compilation.prepare(changed(registry.configuration(), optim__batch_size=2, parallel__devices=1))
     with pytest.raises(InputError, match=message):
@@ -125,11 +125,11 @@ def test_functions_that_do_not_give_one_number_a_sample(monkeypatch, changes, me
 @pytest.mark.parametrize("what", ["names", "groups"])
 def test_names_and_groups_must_be_as_many_as_the_samples(monkeypatch, what):
     data = np.ones((6, 4), np.float32)
-    words: Any = {what: Splits(["a"] * 6, ["a"] * 3)}
-    made = Workload(Splits(data, data[:2]), lambda key: data, lambda p, s, k: s[:, 0], **words)
+    words: Any = {what: {"train": ["a"] * 6, "validation": ["a"] * 3}}
+    made = Workload(lambda: Splits(data, data[:2], **words), lambda key: data, lambda p, s, k: s[:, 0])
     config = registry.configuration()
     monkeypatch.setattr(load(config.workload), "build", lambda _: made)
     with pytest.raises(
         InputError, match=f"{what} of a workload must be as many as its samples; got 3 for 2 validation samples"
     ):
-        registry.build(config)
+        registry.build(config).load()

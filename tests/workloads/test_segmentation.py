@@ -37,6 +37,11 @@ def workload():
 
 
 @pytest.fixture(scope="module")
+def data(workload):
+    return workload.load()
+
+
+@pytest.fixture(scope="module")
 def params(workload):
     return jax.jit(workload.init)(jax.random.key(0))
 
@@ -56,22 +61,22 @@ def test_a_cpu_trains_on_a_few_samples_at_once_unless_told_otherwise(asked, size
     assert compilation.prepare(config).train_plan.micro_batches == parts
 
 
-def test_samples_are_patches_of_slices_divided_by_nodule(workload):
-    train, validation = workload.data
+def test_samples_are_patches_of_slices_divided_by_nodule(data):
+    train, validation = data.train, data.validation
     assert train["values"].shape[1:] == (12, 12, 1)
     assert train["labels"].shape[1:] == (12, 12)
     assert train["offsets"].shape[1:] == (2,)
-    nodules = [{name.split()[0] for name in names} for names in workload.names]
+    nodules = [{name.split()[0] for name in names} for names in data.names.values()]
     assert [len(names) for names in nodules] == [4, 2]
     assert not nodules[0] & nodules[1]
-    assert len(workload.names.validation) == len(validation["values"])
-    of_groups = [set(zip(groups, names, strict=True)) for groups, names in zip(workload.groups, workload.names, strict=True)]
+    assert len(data.names["validation"]) == len(validation["values"])
+    of_groups = [set(zip(data.groups[split], data.names[split], strict=True)) for split in ("train", "validation")]
     assert [len({group for group, _ in pairs}) for pairs in of_groups] == [4, 2]  # the slices of a nodule have its group
-    assert len({name.split()[0] for name in workload.names.validation[:2]}) == 2  # pictures show several nodules
+    assert len({name.split()[0] for name in data.names["validation"][:2]}) == 2  # pictures show several nodules
 
 
-def test_a_loss_does_not_depend_on_the_other_samples(workload, params, of_losses):
-    samples = first(workload.data.train, 6)
+def test_a_loss_does_not_depend_on_the_other_samples(workload, data, params, of_losses):
+    samples = first(data.train, 6)
     together = of_losses(params, samples, None)
     others = jax.tree.map(lambda array: np.concatenate([array[:1], array[1:][::-1]]), samples)
     np.testing.assert_allclose(of_losses(params, others, None)[0], together[0], rtol=1e-6)
@@ -85,8 +90,8 @@ def test_masks_move_and_turn_with_their_images(ndim, channels):
     dense = np.random.default_rng(0).random((6, *(8,) * ndim)) > 0.6
     values = np.repeat(np.where(dense, 400, -1000)[..., None], channels, -1).astype(np.int16)
     samples = {"values": values, "labels": dense.astype(np.uint8), "offsets": np.full((6, ndim), 1, np.int32)}
-    of_keys = jax.jit(lambda keys: segmentation.seen(data, samples, keys))
-    images, labels = segmentation.seen(data, samples, None)
+    of_keys = jax.jit(lambda keys: segmentation.crop_and_augment(data, samples, keys))
+    images, labels = segmentation.crop_and_augment(data, samples, None)
     np.testing.assert_array_equal(labels, samples["labels"][(slice(None), *[slice(1, 5)] * ndim)])
     np.testing.assert_array_equal(images, np.repeat(2.0 * labels[..., None] - 1, channels, -1))
     found = [of_keys(jax.random.split(jax.random.key(seed), 6)) for seed in (0, 1)]
@@ -95,8 +100,8 @@ def test_masks_move_and_turn_with_their_images(ndim, channels):
     assert (found[0][1] != found[1][1]).any()
 
 
-def test_pixels_outside_of_the_volume_do_not_count(workload, params, of_losses):
-    samples = first(workload.data.train, 4)
+def test_pixels_outside_of_the_volume_do_not_count(workload, data, params, of_losses):
+    samples = first(data.train, 4)
     labels = samples["labels"].copy()
     labels[:, :6] = OUTSIDE
     samples = {**samples, "labels": labels}
@@ -123,21 +128,21 @@ def test_three_axes_are_built_and_trained(tmp_path):
 
 def test_neighbours_are_channels():
     built = registry.build(small(data__neighbours=1))
-    assert built.data.train["values"].shape[1:] == (12, 12, 3)
+    assert built.load().train["values"].shape[1:] == (12, 12, 3)
     params = jax.eval_shape(built.init, jax.random.key(0))
     assert params["params"]["Stage_0"]["Conv_0"]["kernel"].shape == (3, 3, 3, 2)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("reduction", "counts"), [("pmean", (1, 2)), ("exact", (1, 2, 8))])
-def test_devices_train_what_one_trains(tmp_path, reduction, counts):
+@pytest.mark.parametrize(("deterministic", "counts"), [(False, (1, 2)), (True, (1, 2, 8))])
+def test_devices_train_what_one_trains(tmp_path, deterministic, counts):
     found, rows = {}, {}
     for devices in counts:
-        config = small(parallel__devices=devices, parallel__reduction=reduction, parallel__deterministic_shards=8)
+        config = small(parallel__devices=devices, parallel__deterministic=deterministic, parallel__deterministic_shards=8)
         display = Recorder()
         run(config, tmp_path / str(devices), display)
         rows[devices] = np.array(losses(display.rows))
-        if reduction == "exact":
+        if deterministic:
             found[devices] = fingerprint(config, tmp_path / str(devices))
         # Leaky ReLU at numbers within rounding of 0 lets two sums that are not added in one order part.
         np.testing.assert_allclose(rows[devices], rows[1], rtol=2e-4)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from gmmae.data.extraction.quantities import as_number, require_diameter, require_spacing
+from gmmae.data.extraction.headers import as_number, require_diameter, require_spacing
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError
 
@@ -18,7 +18,7 @@ SCAN_COLUMNS = ("scan", "seriesuid")
 """Those of them that name no more than the scan."""
 COORDINATES = ("coordX", "coordY", "coordZ")
 SPACINGS = ("spacingX", "spacingY", "spacingZ")
-LONGEST_NAME = 255
+MAX_NAME_BYTES = 255
 """Bytes of a file name that file systems take."""
 
 
@@ -281,5 +281,5 @@ def _require_inside(column: str, name: str) -> None:
     parts = name.replace("\\", "/").split("/")
     if not name or ".." in parts or name.startswith(("/", "\\")) or ":" in name or "\0" in name:
         raise DataError(f"{column} must be a name inside data.root; got {name!r}")
-    if any(len(os.fsencode(part)) > LONGEST_NAME for part in parts):
-        raise DataError(f"{column} must be a name of at most {LONGEST_NAME} bytes; got {name}")
+    if any(len(os.fsencode(part)) > MAX_NAME_BYTES for part in parts):
+        raise DataError(f"{column} must be a name of at most {MAX_NAME_BYTES} bytes; got {name}")

@@ -21,7 +21,7 @@ from gmmae.system.errors import StorageError
 from gmmae.system.files import FAILED
 
 MANIFEST = "manifest.json"
-STALE_S = 30 * 24 * 3600.0
+STALE_AFTER_S = 30 * 24 * 3600.0
 """Age after which what a killed process left of another entry is removed."""
 
 
@@ -115,5 +115,5 @@ def _remove_stale(place: Path, name: str) -> None:
 
 
 def old(path: Path) -> bool:
-    """Whether nobody has written here for `STALE_S`."""
-    return time.time() - path.stat().st_mtime > STALE_S
+    """Whether nobody has written here for `STALE_AFTER_S`."""
+    return time.time() - path.stat().st_mtime > STALE_AFTER_S

@@ -23,9 +23,9 @@ import numpy as np
 
 from gmmae.data.extraction.annotations import Fault, Row, Table, one_name_each, read_table, require_rows
 from gmmae.data.extraction.arrays import ARRAY_SUFFIXES, array_header, array_names, stream
+from gmmae.data.extraction.headers import as_number, require_diameter, require_spacing
 from gmmae.data.extraction.integrity import SUFFIXES
 from gmmae.data.extraction.luna16 import ANNOTATIONS, NODULES, find_scans
-from gmmae.data.extraction.quantities import as_number, require_diameter, require_spacing
 from gmmae.data.extraction.tasks import Item, Plan, Task, fingerprint, sha256, task
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Real, Shaped, UInt8
 
 from gmmae.data.extraction import voxels
 from gmmae.data.extraction.grids import Index, Volume, index_of
-from gmmae.data.settings import EDGE
+from gmmae.data.settings import CROP_PATTERN
 from gmmae.data.volumes import DataError, Point
 
 MAX_REGION_VOXELS = 2**26
@@ -48,7 +48,7 @@ def edge_mm(edge: str, diameter_mm: float | None, volume: Volume, shape: Shape) 
     Raises:
       DataError: the edge is a multiple of a diameter that is not known.
     """
-    match = EDGE.fullmatch(edge)
+    match = CROP_PATTERN.fullmatch(edge)
     assert match is not None, "checked by DataConfig"
     if edge == "whole":
         edges = zip(volume.size, volume.frame.GetSpacing(), reversed(shape), strict=False)

@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from gmmae.data.volumes import DataError, Point
 
-SAME_GRID = 0.1
+MAX_GRID_DISTANCE = 0.1
 """Largest distance in voxels between places of two grids that count as one. Headers are rounded."""
 
 Index = tuple[int, int, int]
@@ -75,7 +75,7 @@ def index_of(volume: Volume, point_mm: Point) -> Float[np.ndarray, " 3"]:
 def holds(volume: Volume, point_mm: Point) -> bool:
     """Whether a world point lies in a voxel, but for the rounding of headers."""
     _, beyond = _beyond(volume, point_mm)
-    return bool((beyond <= SAME_GRID).all())
+    return bool((beyond <= MAX_GRID_DISTANCE).all())
 
 
 def _beyond(volume: Volume, point_mm: Point) -> tuple[Float[np.ndarray, " 3"], Float[np.ndarray, " 3"]]:
@@ -88,7 +88,7 @@ def same_grid(one: Volume, other: Volume) -> bool:
     """Whether both have their voxels at the same places of the world, but for the rounding of headers."""
     if one.size != other.size:
         return False
-    return bool(np.abs(_corners(one, other) - _corners(one, one)).max() < SAME_GRID)
+    return bool(np.abs(_corners(one, other) - _corners(one, one)).max() < MAX_GRID_DISTANCE)
 
 
 def overlap(one: Volume, other: Volume) -> bool:

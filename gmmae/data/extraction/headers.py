@@ -1,23 +1,24 @@
-"""The headers of volume files, read without ITK, which repairs some faults in them without a word.
+"""Headers of volume files, read without ITK, and the checks of numbers in files.
 
-ITK takes a spacing of 0 or NaN in NIfTI for 1 mm, and so it does where a MetaImage has none. It takes an origin that is no
-number in MetaImage for 0, and does not rescale the voxels of a MetaImage whose header says so. Such headers are refused here,
-before ITK reads them.
+ITK silently repairs some faults: a spacing of 0 or NaN in NIfTI becomes 1 mm, as does a missing one in MetaImage. An origin in
+MetaImage that is no number becomes 0. ITK also ignores the rescaling of a MetaImage header. Such headers are refused here,
+before ITK reads them. Nothing here imports SimpleITK.
 """
 
 import math
 import re
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from gmmae.data.extraction.quantities import as_number, listed
 from gmmae.data.volumes import DataError
 
+SPACING_MM = (1e-6, 1e6)
+"""Range of plausible distances between voxels."""
 SPACING_TOLERANCE = 0.01
 """Largest relative difference between the two spacings that a NIfTI header gives."""
 
@@ -36,7 +37,7 @@ NIFTI_BYTES = {
     **{2: 1, 4: 2, 8: 4, 16: 4, 64: 8, 256: 1, 512: 2, 768: 4, 1024: 8, 1280: 8},
     **{32: 8, 128: 3, 1536: 16, 1792: 16, 2048: 32, 2304: 4},
 }
-"""Bytes of a voxel by the code of its type; those of the second line are refused when their components are counted."""
+"""Bytes of a voxel by the code of its type. The types of the second line have several components, and are refused later."""
 
 
 class Nifti(NamedTuple):
@@ -49,7 +50,8 @@ class Nifti(NamedTuple):
       datatype: code of the voxels' type on disk.
       pixdim: a sign, then the spacing along each axis.
       offset: the first byte of the voxels.
-      slope, intercept: what the voxels are multiplied with, and what is added then.
+      slope: factor of the voxels.
+      intercept: offset that is added after that.
       sform_code: above 0 where `sform` is used.
       sform: the matrix from indices to millimetres, three rows of four.
     """
@@ -67,7 +69,7 @@ class Nifti(NamedTuple):
 
     @property
     def voxel_bytes(self) -> int:
-        """The length of a voxel on disk."""
+        """Bytes of a voxel on disk."""
         return NIFTI_BYTES[self.datatype]
 
     @property
@@ -93,7 +95,7 @@ LAYOUT = {
 
 
 def check_header(path: Path) -> None:
-    """Refuses a header that ITK would read otherwise than it says.
+    """Checks a header for faults that ITK would repair.
 
     Raises:
       DataError: the header cannot be read, or must not be trusted.
@@ -107,7 +109,7 @@ def check_header(path: Path) -> None:
 
 
 def read_meta(path: Path) -> dict[str, str]:
-    """The fields of a MetaImage header, and as `end` the first byte behind it; `ElementDataFile` is the last one.
+    """Returns the fields of a MetaImage header, and as `end` the first byte after it; `ElementDataFile` is the last field.
 
     Raises:
       DataError: it has no such field.
@@ -124,7 +126,7 @@ def read_meta(path: Path) -> dict[str, str]:
 
 
 def read_nrrd(path: Path) -> tuple[dict[str, str], int]:
-    """The fields of an attached NRRD header, their names in small letters, and the first byte behind it."""
+    """Returns the fields of an attached NRRD header, with lower-case names, and the first byte after it."""
     fields: dict[str, str] = {}
     with path.open("rb") as file:
         for line in _lines(file):
@@ -136,7 +138,7 @@ def read_nrrd(path: Path) -> tuple[dict[str, str], int]:
 
 
 def read_nifti(path: Path) -> Nifti:
-    """The header of a NIfTI file, compressed or not.
+    """Reads the header of a NIfTI file, compressed or not.
 
     Raises:
       DataError: it is no NIfTI header, or is damaged.
@@ -217,7 +219,7 @@ def _check_nifti(header: Nifti) -> None:
 
 
 def _check_scaling(slope: float, intercept: float) -> None:
-    """Refuses a scaling that readers disagree on; a slope of 0 or NaN means none, if nothing is to be added either."""
+    """Refuses a scaling on which readers disagree. A slope of 0 or NaN with an intercept of 0 or NaN means no scaling."""
     scaled = math.isfinite(slope) and slope != 0
     none = (slope == 0 or math.isnan(slope)) and (intercept == 0 or math.isnan(intercept))
     if not none and not (scaled and math.isfinite(intercept)):
@@ -227,6 +229,47 @@ def _check_scaling(slope: float, intercept: float) -> None:
 
 
 def _numbers(text: str) -> list[float]:
-    """The finite numbers of a field, none where one of them is no such number."""
+    """Returns the numbers of a field, or none where one of them is not finite."""
     numbers = [as_number(word) for word in text.split()]
     return numbers if all(map(math.isfinite, numbers)) else []
+
+
+def as_number(text: str) -> float:
+    """Returns the number in a text, or NaN where it holds none.
+
+    Python also reads `1_0` as a number. No other reader does.
+
+    >>> as_number(" 5.1e0 "), as_number("1_0"), as_number("six")
+    (5.1, nan, nan)
+    """
+    try:
+        return math.nan if "_" in text else float(text)
+    except ValueError:
+        return math.nan
+
+
+def require_diameter(diameter_mm: float | None) -> None:
+    """Checks a diameter; None passes.
+
+    Raises:
+      DataError: it is not positive and finite.
+    """
+    if diameter_mm is not None and not (math.isfinite(diameter_mm) and diameter_mm > 0):
+        raise DataError(f"diameter_mm must be positive; got {diameter_mm:g}")
+
+
+def require_spacing(spacing: Iterable[float], name: str = "the spacing") -> None:
+    """Checks the distances between voxels.
+
+    Raises:
+      DataError: one is implausible in mm; the message begins with `name`.
+    """
+    lengths = tuple(spacing)
+    least, most = SPACING_MM
+    if not all(least <= mm <= most for mm in lengths):
+        raise DataError(f"{name} must be between {least:g} and {most:g} mm; it is {listed(lengths)}")
+
+
+def listed(numbers: Iterable[int | float]) -> str:
+    """Returns numbers as text for a message."""
+    return " ".join(f"{number:g}" for number in numbers)

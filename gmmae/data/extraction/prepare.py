@@ -15,10 +15,9 @@ from jaxtyping import Real
 from gmmae.data.extraction import cache, cubes, luna16
 from gmmae.data.extraction.annotations import Fault, refuse
 from gmmae.data.extraction.arrays import stream
-from gmmae.data.extraction.extracted import Cube, Reading
 from gmmae.data.extraction.progress import Say
 from gmmae.data.extraction.summary import summarise
-from gmmae.data.extraction.tasks import Plan, Task
+from gmmae.data.extraction.tasks import Cube, Plan, Reading, Task
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError, Details, Nodules, central_section, unreadable_root
 from gmmae.system.compilation_cache import user_cache
@@ -33,7 +32,7 @@ VERSION = 5
 """
 
 SOURCES: dict[str, Callable[[DataConfig], Plan]] = {"luna16": luna16.plan, "cubes": cubes.plan}
-DETERMINING = ("source", "volume_shape", "least_axes", "crop", "outside", "hu", "category_column", "group_column")
+IDENTITY_FIELDS = ("source", "volume_shape", "least_axes", "crop", "outside", "hu", "category_column", "group_column")
 """What of the configuration decides what the cubes are, besides the files."""
 ARRAYS, SUMMARY, PARTS = "nodules.npz", "summary.json", ".parts"
 
@@ -136,20 +135,20 @@ def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False,
 
     def make(folder: Path) -> None:
         # SimpleITK is only needed here, and costs half a second to import.
-        from gmmae.data.extraction import reading
+        from gmmae.data.extraction import scan_cache
 
         start = time.perf_counter()
         if refresh:
-            reading.forget(config, plan, VERSION, kept)
-        readings = reading.read(config, plan, VERSION, kept, say)
+            scan_cache.forget(config, plan, VERSION, kept)
+        readings = scan_cache.read(config, plan, VERSION, kept, say)
         _make(folder, config, plan, readings, time.perf_counter() - start)
 
     folder, from_cache = cache.obtain(place, _key(config, plan), make, say, refresh)
     # A process that was killed when the entry was whole has left its parts.
     if kept.is_dir():
-        from gmmae.data.extraction import reading
+        from gmmae.data.extraction import scan_cache
 
-        reading.forget(config, plan, VERSION, kept)
+        scan_cache.forget(config, plan, VERSION, kept)
     summary = json.loads((folder / SUMMARY).read_text())
     if config.on_error == "refuse":
         refuse([Fault(**fault) for fault in summary["faults"]], plan.way_out)
@@ -158,7 +157,7 @@ def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False,
 
 def _key(config: DataConfig, plan: Plan) -> str:
     """Everything that decides what the cubes are; where the folder lies, and who reads it how fast, does not."""
-    options = [getattr(config, name) for name in DETERMINING]
+    options = [getattr(config, name) for name in IDENTITY_FIELDS]
     return cache.key([VERSION, options, plan.csv_sha256, plan.inputs, plan.faults])
 
 
@@ -231,7 +230,7 @@ def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Readi
     summary["seconds"] = {"total_s": elapsed_s, "read_share": read_s / busy_s if busy_s else 0.0}
     summary["determining"] = {
         "version": VERSION,
-        **{name: getattr(config, name) for name in DETERMINING},
+        **{name: getattr(config, name) for name in IDENTITY_FIELDS},
         "root": os.path.realpath(config.root),
     }
     (folder / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n")

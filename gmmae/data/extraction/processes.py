@@ -23,19 +23,18 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from gmmae.data.extraction.extract import Options, extract
-from gmmae.data.extraction.extracted import Extracted, Transient
-from gmmae.data.extraction.tasks import Task
+from gmmae.data.extraction.tasks import Extracted, Task, Transient
 
-WORKER = "from gmmae.data.extraction.processes import serve; serve()"
+WORKER_PROGRAM = "from gmmae.data.extraction.processes import serve; serve()"
 """The program of a worker."""
 
-START_LIMIT_S = 120.0
+START_TIMEOUT_S = 120.0
 """Longest wait for a worker to import what it needs."""
 
-LOOK_EVERY_S = 0.2
+POLL_INTERVAL_S = 0.2
 """How often a thread that waits for a worker looks whether it should stop."""
 
-KILLED_WITHIN_S = 5.0
+KILL_TIMEOUT_S = 5.0
 """Longest wait for a killed process: one that waits for a dead network disk cannot be killed, and is left behind."""
 
 
@@ -134,7 +133,7 @@ class _Worker:
         # What a native library prints must not fill a pipe that nobody reads; `end` closes the file.
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115
         self.process = subprocess.Popen(
-            [sys.executable, "-c", WORKER],
+            [sys.executable, "-c", WORKER_PROGRAM],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
@@ -146,7 +145,7 @@ class _Worker:
         assert self.process.stdin is not None
         try:
             if not self.started:
-                self.started = self._answer(START_LIMIT_S, "the process to read it did not start")
+                self.started = self._answer(START_TIMEOUT_S, "the process to read it did not start")
             if not self.started:
                 return None
             pickle.dump((task, options, limit_s), self.process.stdin)
@@ -161,7 +160,7 @@ class _Worker:
         answers = select.poll()
         answers.register(self.process.stdout, select.POLLIN)
         end = time.monotonic() + limit_s if limit_s else math.inf
-        while not answers.poll(1000 * LOOK_EVERY_S):
+        while not answers.poll(1000 * POLL_INTERVAL_S):
             if self.stop.is_set() or time.monotonic() > end:
                 self.late = f"{otherwise} within {limit_s:g} s"
                 self.process.kill()
@@ -175,7 +174,7 @@ class _Worker:
                 with suppress(BrokenPipeError):
                     pipe.close()
         try:
-            status = self.process.wait(KILLED_WITHIN_S if self.late else None)
+            status = self.process.wait(KILL_TIMEOUT_S if self.late else None)
         except subprocess.TimeoutExpired:
             status = None
         self.errors.seek(0)

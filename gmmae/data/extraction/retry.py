@@ -10,18 +10,17 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 
 from gmmae.data.extraction.extract import Options
-from gmmae.data.extraction.extracted import Extracted, Reading
 from gmmae.data.extraction.processes import extract_all
-from gmmae.data.extraction.tasks import Task
+from gmmae.data.extraction.tasks import Extracted, Reading, Task
 from gmmae.data.volumes import TransientError
 
 PAUSES_S = (1.0, 5.0)
 """Seconds before each repetition."""
 
-IN_A_ROW = 8
+MAX_FAILURES_IN_A_ROW = 8
 """So many failures one after the other, or as many as there are workers, are no scans' any more: nothing else is tried."""
 
-NAMED = 5
+MAX_SCANS_NAMED = 5
 """Scans that the error names; all are said before."""
 
 
@@ -41,7 +40,7 @@ def read_all(
       TransientError: scans are left that could not be read at any attempt, or too many failed one after the other.
     """
     failures: dict[Task, tuple[str, ...]] = {}
-    left, most = list(tasks), max(IN_A_ROW, workers)
+    left, most = list(tasks), max(MAX_FAILURES_IN_A_ROW, workers)
     for repetitions, pause_s in enumerate((0.0, *PAUSES_S)):
         time.sleep(pause_s)
         failed: list[Task] = []
@@ -71,8 +70,8 @@ def _error(
 ) -> TransientError:
     for task in failed:
         say(f"not read: {_line(task, failures)}")
-    named = "; ".join(_line(task, failures) for task in failed[:NAMED])
-    more = f"; and {len(failed) - NAMED} more" if len(failed) > NAMED else ""
+    named = "; ".join(_line(task, failures) for task in failed[:MAX_SCANS_NAMED])
+    more = f"; and {len(failed) - MAX_SCANS_NAMED} more" if len(failed) > MAX_SCANS_NAMED else ""
     rest = f", {untried} more were not tried" if untried else ""
     return TransientError(
         f"every scan must be read, or be broken itself; {len(failed)} failed for reasons that may pass{rest}: {named}{more}; "

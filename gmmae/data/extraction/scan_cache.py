@@ -1,48 +1,101 @@
-"""What has been read of an extraction that is not finished: a file for each scan, so that nothing is read twice.
+"""Reads all scans of a plan, and keeps a file for each scan until the extraction is finished.
 
-A part is named by a hash of all that determines it, so another CSV, or a scan mended meanwhile, costs only what it changes.
-Parts are removed when the whole is kept; those of an extraction that is never taken up again, when they are old.
+After an interruption no scan is read twice. The name of a part is a hash of its files and of the way it is cut. So another
+CSV, or a fixed scan, costs only the scans that it changes.
 """
 
 import zipfile
-from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from gmmae.data.extraction import cache
+from gmmae.data.extraction.annotations import refuse
 from gmmae.data.extraction.extract import Options
-from gmmae.data.extraction.extracted import Cube, Extracted
-from gmmae.data.extraction.tasks import Task
+from gmmae.data.extraction.processes import cores
+from gmmae.data.extraction.progress import Progress, Say
+from gmmae.data.extraction.retry import read_all
+from gmmae.data.extraction.tasks import Cube, Extracted, Plan, Reading, Task
+from gmmae.data.settings import DataConfig
 from gmmae.system.files import whole_file
 
 
-def name(version: int, task: Task, options: Options) -> str:
-    """The name of a scan's part: from its files, and where and how it is cut; not from what is only said of a nodule."""
-    where = [[item.centre_mm, item.diameter_mm, item.spacing_mm, item.part, str(item.mask)] for item in task.items]
+def read(config: DataConfig, plan: Plan, version: int, folder: Path, say: Say) -> list[Reading]:
+    """Returns the results of all scans of a plan.
+
+    Args:
+      config: how cubes are cut, by how many processes, and whether broken scans end the extraction.
+      plan: the scans.
+      version: of the results.
+      folder: of the parts.
+      say: takes lines for the user.
+
+    Raises:
+      DataError: a scan is broken and `data.on_error` is "refuse".
+      TransientError: as `retry.read_all`.
+    """
+    options = _options(config)
+    paths = {task: part_path(folder, version, task, options) for task in plan.tasks}
+    kept = {task: result for task, path in paths.items() if (result := load(path, task)) is not None}
+    readings = [Reading(task, result, ()) for task, result in kept.items()]
+    left = [task for task in plan.tasks if task not in kept]
+    if kept:
+        say(f"{len(kept)} of {len(plan.tasks)} scans were read before, {len(left)} are left")
+    # Only another process can be killed. Without a time limit, one worker may as well be this process.
+    workers = 0 if config.workers == 1 and not config.scan_time_limit_s else config.workers or cores()
+    with (
+        Progress(len(left), "scans", say) as progress,
+        closing(read_all(left, options, workers, config.scan_time_limit_s, say)) as results,
+    ):
+        for reading in results:
+            if config.on_error == "refuse":
+                refuse(reading.result.faults, plan.way_out)
+            save(paths[reading.task], reading.task, reading.result)
+            readings.append(reading)
+            progress.advance()
+    return readings
+
+
+def forget(config: DataConfig, plan: Plan, version: int, folder: Path) -> None:
+    """Removes the parts of a plan and old parts. Another process may remove them at the same time."""
+    done = {part_path(folder, version, task, _options(config)) for task in plan.tasks}
+    with suppress(OSError):
+        for path in folder.iterdir():
+            with suppress(FileNotFoundError):
+                if path in done or cache.old(path):
+                    path.unlink()
+        folder.rmdir()  # fails where parts of another extraction are left
+
+
+def _options(config: DataConfig) -> Options:
+    return Options(config.volume_shape, config.least_axes, config.crop, config.outside, config.hu)
+
+
+def part_path(folder: Path, version: int, task: Task, options: Options) -> Path:
+    """Returns the path of a scan's part. It depends on the files and on the cut, but not on group or category."""
+    cuts = [[item.centre_mm, item.diameter_mm, item.spacing_mm, item.part, str(item.mask)] for item in task.items]
     files = [[str(stamp.path.absolute()), stamp.size, stamp.mtime_ns] for stamp in task.stamps]
-    return cache.key([version, options, where, files])
+    return folder / f"{cache.key([version, options, cuts, files])}.npz"
 
 
 def save(path: Path, task: Task, result: Extracted) -> None:
-    """Keep a result, whole or not at all. One with faults is not kept: it is read again rather than believed.
+    """Keeps a result, whole or not at all. A result with faults is not kept, so such a scan is read again.
 
     Raises:
       OSError: the file cannot be written.
     """
     if len(result.cubes) < len(task.items):
         return
-    cubes = {cube.item: cube for cube in result.cubes}
-    ordered = [cubes[item] for item in task.items]
+    by_item = {cube.item: cube for cube in result.cubes}
+    cubes = [by_item[item] for item in task.items]
     arrays: dict[str, np.ndarray] = {
-        "values": np.stack([cube.values for cube in ordered]),
-        "centre_mm": np.array([cube.centre_mm for cube in ordered]),
-        "edge_mm": np.array([cube.edge_mm for cube in ordered]),
-        "filled": np.array([cube.filled for cube in ordered]),
-        "masked": np.array([cube.mask is not None for cube in ordered]),
-        "masks": np.stack([np.zeros(cube.values.shape, np.uint8) if cube.mask is None else cube.mask for cube in ordered]),
+        "values": np.stack([cube.values for cube in cubes]),
+        "centre_mm": np.array([cube.centre_mm for cube in cubes]),
+        "edge_mm": np.array([cube.edge_mm for cube in cubes]),
+        "filled": np.array([cube.filled for cube in cubes]),
+        "masked": np.array([cube.mask is not None for cube in cubes]),
+        "masks": np.stack([np.zeros(cube.values.shape, np.uint8) if cube.mask is None else cube.mask for cube in cubes]),
     }
     path.parent.mkdir(exist_ok=True)
     with whole_file(path, durable=True) as part, part.open("wb") as file:
@@ -50,11 +103,11 @@ def save(path: Path, task: Task, result: Extracted) -> None:
 
 
 def load(path: Path, task: Task) -> Extracted | None:
-    """What was kept of a scan, with what the task says of its nodules now; None where nothing can be read."""
+    """Returns the kept result of a scan with the task's present items, or None where no part can be read."""
     try:
         # NumPy leaves a damaged file open if it opens it itself.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
-            arrays: dict[str, Any] = dict(content)
+            arrays: dict[str, np.ndarray] = dict(content)
         cubes = tuple(
             Cube(
                 item,
@@ -69,15 +122,3 @@ def load(path: Path, task: Task) -> Extracted | None:
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
     return Extracted(cubes, (), 0.0, 0.0)
-
-
-def remove(folder: Path, names: Iterable[str]) -> None:
-    """The parts of these names, and old ones, as far as this process may: another may remove them at the same time."""
-    done = set(names)
-    with suppress(OSError):
-        for path in folder.iterdir():
-            with suppress(FileNotFoundError):
-                if path.stem in done or cache.old(path):
-                    path.unlink()
-        # Fails where parts of another extraction are left.
-        folder.rmdir()

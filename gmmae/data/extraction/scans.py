@@ -11,9 +11,8 @@ import SimpleITK as sitk
 from jaxtyping import Shaped
 
 from gmmae.data.extraction.grids import Index, Volume, as_volume, frame
-from gmmae.data.extraction.headers import check_header
+from gmmae.data.extraction.headers import check_header, listed, require_spacing
 from gmmae.data.extraction.integrity import SUFFIXES, check_data, check_gzip, data_file, nifti_values, read_through
-from gmmae.data.extraction.quantities import listed, require_spacing
 from gmmae.data.volumes import DataError, Point
 
 VOXEL_BYTES = {
@@ -29,7 +28,7 @@ VOXEL_BYTES = {
     sitk.sitkFloat64: 8,
 }
 
-NOT_ORTHONORMAL = 0.01
+MAX_DIRECTION_ERROR = 0.01
 """Largest difference of a direction matrix, times its transpose, from the identity. Headers are rounded."""
 
 T = TypeVar("T")
@@ -88,7 +87,7 @@ def _check_geometry(size: Sequence[int], spacing: Sequence[float], origin: Seque
         raise DataError("spacing, origin and direction in the header must be finite numbers")
     require_spacing(spacing)
     matrix = np.array(direction).reshape(len(size), len(size))
-    if np.linalg.matrix_rank(matrix) == len(size) and np.abs(matrix.T @ matrix - np.eye(len(size))).max() > NOT_ORTHONORMAL:
+    if np.linalg.matrix_rank(matrix) == len(size) and np.abs(matrix.T @ matrix - np.eye(len(size))).max() > MAX_DIRECTION_ERROR:
         raise DataError(f"the axes must be at right angles, and the direction of unit vectors; it is {listed(direction)}")
 
 

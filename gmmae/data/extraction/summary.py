@@ -10,11 +10,11 @@ from jaxtyping import Float, Real
 from gmmae.data.extraction.annotations import Fault
 from gmmae.data.extraction.tasks import Plan
 
-FAULT_LINES = 20
+MAX_FAULT_LINES = 20
 """Faults printed; summary.json has them all."""
 
 HU_EDGES = (-32768, *range(-1000, 1001, 100), 32768)
-BINS = 20
+HISTOGRAM_BINS = 20
 """Of values in a unit of their own, between the smallest and the largest."""
 PERCENTILES = {"p1": 1, "p25": 25, "p50": 50, "p75": 75, "p99": 99}
 FILLED_EDGES = (0.0, 1e-9, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
@@ -51,7 +51,7 @@ def summarise(
     kinds = Counter(fault.kind for fault in faults)
     known = diameter_mm[np.isfinite(diameter_mm)]
     percentiles = np.percentile(values, list(PERCENTILES.values())).tolist()
-    edges = HU_EDGES if hu else np.linspace(values.min(), values.max(), BINS + 1).tolist()
+    edges = HU_EDGES if hu else np.linspace(values.min(), values.max(), HISTOGRAM_BINS + 1).tolist()
     return {
         "annotations": plan.annotations,
         "nodules": len(values),
@@ -105,8 +105,8 @@ def lines(summary: dict[str, Any]) -> list[str]:
 def fault_lines(summary: dict[str, Any], place: str) -> list[str]:
     """The faults for people, one a line, as many as they will read; `place` has all."""
     faults = [Fault(**fault).line() for fault in summary["faults"]]
-    if len(faults) > FAULT_LINES:
-        faults[FAULT_LINES:] = [f"and {len(faults) - FAULT_LINES} more, in {place}"]
+    if len(faults) > MAX_FAULT_LINES:
+        faults[MAX_FAULT_LINES:] = [f"and {len(faults) - MAX_FAULT_LINES} more, in {place}"]
     return faults
 
 

@@ -1,12 +1,19 @@
-"""What there is to extract: one task for each scan, found by a source, carried out by `gmmae.data.extraction.extract`."""
+"""The tasks of an extraction, one for each scan, and their results.
+
+A source (`luna16`, `cubes`) lists the tasks, and `extract` carries them out.
+"""
 
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+from jaxtyping import Real, UInt8
+
 from gmmae.data.extraction.annotations import SKIP, Fault
 from gmmae.data.extraction.integrity import data_file_or_header
+from gmmae.data.volumes import Point
 
 
 class Item(NamedTuple):
@@ -14,8 +21,8 @@ class Item(NamedTuple):
 
     Attributes:
       name: unique in the data set.
-      place: where the user finds it: the CSV and its line, or the array and its index.
-      group: what a split does not divide.
+      place: the CSV and its line, or the array and its index.
+      group: name of a group that no split divides.
       group_column: the column that names a group larger than a scan or volume; empty where the group is one of these.
       category: empty where not known.
       centre_mm: world x, y, z, or as many of them as are known; None for the middle of the volume.
@@ -55,31 +62,74 @@ class Task(NamedTuple):
 
     @property
     def volumes(self) -> int:
-        """How many volumes are read: the scan, or the parts of a file of several."""
+        """Number of volumes: 1 for a scan, or the parts of a file of several."""
         return 1 if self.items[0].part is None else len(self.items)
 
 
+class Cube(NamedTuple):
+    """The cube of a nodule.
+
+    Attributes:
+      item: the nodule.
+      values: voxels of the cube.
+      mask: 1 in the nodule; None where no mask is known.
+      centre_mm: world point in the middle of the cube.
+      edge_mm: the longest edge.
+      filled: share of the voxels that lie outside the scan.
+    """
+
+    item: Item
+    values: Real[np.ndarray, "*volume"]
+    mask: UInt8[np.ndarray, "*volume"] | None
+    centre_mm: Point
+    edge_mm: float
+    filled: float
+
+
+class Extracted(NamedTuple):
+    """The result of a task, and the seconds that it took; `read_s` is for opening, checking and reading the scan."""
+
+    cubes: tuple[Cube, ...]
+    faults: tuple[Fault, ...]
+    read_s: float
+    total_s: float
+
+
+class Transient(NamedTuple):
+    """The reason of a transient failure. It says nothing about the scan, so it is never kept."""
+
+    text: str
+
+
+class Reading(NamedTuple):
+    """A task, its result, and the reasons why earlier attempts failed."""
+
+    task: Task
+    result: Extracted
+    failures: tuple[str, ...]
+
+
 def task(file: Path, label: str, items: tuple[Item, ...]) -> Task:
-    """A task, its files as they are now."""
+    """Returns a task with the stamps of its files as they are now."""
     masks = [item.mask for item in items if item.mask is not None]
     return Task(file, label, items, stamps([path for named in (file, *masks) for path in (named, data_file_or_header(named))]))
 
 
 def place_of(task: Task, item: Item) -> str:
-    """A nodule in messages: its volume, and where it is listed."""
+    """Returns the name of a nodule in messages: its volume, and the line that lists it."""
     return task.label if item.place == task.label else f"{task.label} ({item.place})"
 
 
 class Plan(NamedTuple):
-    """All that a source found.
+    """The tasks of a source.
 
     Attributes:
-      tasks: what can be tried.
-      faults: what cannot.
+      tasks: scans to read.
+      faults: rows and scans that cannot be read.
       annotations: rows or volumes listed, duplicates and faulty ones included.
       inputs: every file that determines the result, relative to the root; its size, and its time of change in ns.
       csv_sha256: of the CSV's bytes; empty where there is none.
-      way_out: what the user may do where a fault ends the extraction, besides mending it.
+      way_out: the user's alternative to a fix, where a fault ends the extraction.
     """
 
     tasks: tuple[Task, ...]
@@ -91,7 +141,7 @@ class Plan(NamedTuple):
 
 
 def stamps(paths: Iterable[Path]) -> tuple[Stamp, ...]:
-    """The files as they are now, each once, in order."""
+    """Returns the stamps of the files, each once, in order."""
     return tuple(_stamp(path) for path in sorted(set(paths)))
 
 
@@ -104,9 +154,9 @@ def _stamp(path: Path) -> Stamp:
 
 
 def fingerprint(root: Path, tasks: Iterable[Task]) -> tuple[tuple[str, int, int], ...]:
-    """The files of all tasks: name relative to the root, size and time of change."""
-    found = {stamp for task in tasks for stamp in task.stamps}
-    return tuple(sorted((_relative(root, stamp.path), stamp.size, stamp.mtime_ns) for stamp in found))
+    """Returns name (relative to the root), size and time of change of the files of all tasks."""
+    all_stamps = {stamp for task in tasks for stamp in task.stamps}
+    return tuple(sorted((_relative(root, stamp.path), stamp.size, stamp.mtime_ns) for stamp in all_stamps))
 
 
 def _relative(root: Path, path: Path) -> str:
@@ -114,6 +164,6 @@ def _relative(root: Path, path: Path) -> str:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal."""
+    """Returns the SHA-256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -7,13 +7,13 @@ from jaxtyping import Real, UInt8
 from gmmae.data.extraction.grids import Index, Volume, corners_mm, holds, overlap, same_grid
 from gmmae.data.volumes import DataError, Point
 
-HU = (-32768, 32767)
+HU_RANGE = (-32768, 32767)
 """What whole numbers of 16 bits hold."""
-TOO_NARROW = (np.dtype(np.uint8), np.dtype(np.int8))
+EIGHT_BIT_TYPES = (np.dtype(np.uint8), np.dtype(np.int8))
 """Types that cannot hold the HU of lung and of tissue."""
-FEW = 10
+MIN_LARGEST_HU = 10
 """Values that all lie this near to 0 are no HU: a region of CT has more noise than that."""
-MOST_LABELS = 5
+MAX_LABELS_NAMED = 5
 """Labels of a mask that an error names."""
 
 
@@ -53,8 +53,8 @@ def read_mask(mask: Volume, first: Index, size: Index) -> sitk.Image:
     inside = voxels[voxels != 0]
     if inside.size and inside.min() != inside.max():
         labels = np.unique(inside)
-        more = ", …" if len(labels) > MOST_LABELS else ""
-        said = ", ".join(f"{label:g}" for label in labels[:MOST_LABELS]) + more
+        more = ", …" if len(labels) > MAX_LABELS_NAMED else ""
+        said = ", ".join(f"{label:g}" for label in labels[:MAX_LABELS_NAMED]) + more
         raise DataError(f"must hold 0 and one other value; got {said}: keep the voxels of the nodule only")
     return image != 0
 
@@ -116,10 +116,10 @@ def _require_hu(image: sitk.Image) -> None:
     voxels = sitk.GetArrayViewFromImage(image)
     low, high = voxels.min(), voxels.max()
     other = "if they have another unit, give data.window in it"
-    if voxels.dtype in TOO_NARROW:
+    if voxels.dtype in EIGHT_BIT_TYPES:
         raise DataError(f"voxels must be HU, which 8 bits cannot hold; got {voxels.dtype}: {other}, such as 0 255")
-    if low < HU[0] or high > HU[1]:
-        raise DataError(f"voxels must be HU between {HU[0]} and {HU[1]}; got {low:g} to {high:g}: {other}")
-    if low >= -FEW and high <= FEW and (low < high or np.issubdtype(voxels.dtype, np.floating)):
+    if low < HU_RANGE[0] or high > HU_RANGE[1]:
+        raise DataError(f"voxels must be HU between {HU_RANGE[0]} and {HU_RANGE[1]}; got {low:g} to {high:g}: {other}")
+    if low >= -MIN_LARGEST_HU and high <= MIN_LARGEST_HU and (low < high or np.issubdtype(voxels.dtype, np.floating)):
         looks, window = ("windowed already", "0 1") if low >= 0 and high <= 1 else ("scaled already", "-1 1")
         raise DataError(f"voxels must be HU; got {low:g} to {high:g}, which looks {looks}: {other}, such as {window}")

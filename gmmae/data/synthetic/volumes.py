@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float64
 
-from gmmae.data.native_volumes import Scanned
+from gmmae.data.native_volumes import NativeNodule
 from gmmae.data.synthetic.painting import Field, Grid, blur_of, interpolate, paint
 from gmmae.data.synthetic.phantom import Phantom, draw_phantom
 from gmmae.data.volumes import DataError, Details, Nodules
@@ -75,7 +75,7 @@ def _scan(
     return hu + scanner.noise_hu * _noise(rng, field, np.maximum(scanner.spacing_mm, voxel_mm)), mask
 
 
-def native_nodules(samples: int, edge: int, seed: int) -> tuple[Scanned, ...]:
+def native_nodules(samples: int, edge: int, seed: int) -> tuple[NativeNodule, ...]:
     """Volumes around random nodules as they were scanned, of `edge` pixels in their slices and cut close to the nodule along z.
 
     What is behind volume i, and its scanner, depend on `seed` and i only. The centre that is known misses the nodule's as a
@@ -84,7 +84,7 @@ def native_nodules(samples: int, edge: int, seed: int) -> tuple[Scanned, ...]:
     return tuple(_native(edge, seed, index) for index in range(samples))
 
 
-def _native(edge: int, seed: int, index: int) -> Scanned:
+def _native(edge: int, seed: int, index: int) -> NativeNodule:
     rng = np.random.default_rng([seed, index])
     phantom = draw_phantom(rng)
     scanner = _draw_scanner(rng)
@@ -99,7 +99,7 @@ def _native(edge: int, seed: int, index: int) -> Scanned:
     name = f"synthetic-{index:06d}"
     values = np.rint(np.clip(hu, -1024, 3071)).astype(np.int16)
     spacing_mm: Any = tuple(scanner.spacing_mm.tolist())
-    return Scanned(name, name, phantom.category, values, mask.astype(np.uint8), (z, y, x), spacing_mm, phantom.diameter_mm)
+    return NativeNodule(name, name, phantom.category, values, mask.astype(np.uint8), (z, y, x), spacing_mm, phantom.diameter_mm)
 
 
 def synthetic_nodules(samples: int, shape: Shape, seed: int) -> Nodules:

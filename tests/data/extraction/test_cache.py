@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gmmae.data.extraction import cache, reading
+from gmmae.data.extraction import cache, scan_cache
 from gmmae.data.extraction.prepare import PARTS, load, prepare
 from gmmae.data.volumes import DataError
 
@@ -18,7 +18,7 @@ QUIET: list[str] = []
 KILLED_AT_ITS_NTH_STEP = """
 import os, signal, sys
 from pathlib import Path
-from gmmae.data.extraction import cache, reading
+from gmmae.data.extraction import cache
 
 place, steps = Path(sys.argv[1]), int(sys.argv[2])
 
@@ -152,7 +152,7 @@ def test_ten_kills_at_random_moments_of_prepare(luna_folder, tmp_path):
 def test_parts_that_a_killed_process_left_beside_a_whole_entry_are_removed(luna_folder, tmp_path, monkeypatch):
     config = dataclasses.replace(luna_folder("ab"), cache=str(tmp_path / "place"))
     with monkeypatch.context() as patch:
-        patch.setattr(reading, "forget", lambda *_: None)
+        patch.setattr(scan_cache, "forget", lambda *_: None)
         prepare(config, QUIET.append)
     left = tmp_path / "place" / PARTS
     assert len(list(left.iterdir())) == 2
@@ -243,7 +243,7 @@ def test_a_place_that_cannot_be_written(tmp_path):
 def test_folders_of_other_entries_are_removed_when_they_are_old(tmp_path):
     for name in ("dead", "alive"):
         (tmp_path / f".{name}-1").mkdir()
-    long_ago = time.time() - cache.STALE_S - 60
+    long_ago = time.time() - cache.STALE_AFTER_S - 60
     os.utime(tmp_path / ".dead-1", (long_ago, long_ago))
     cache.obtain(tmp_path, "entry", lambda folder: None, QUIET.append)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".alive-1", "entry", "entry.lock"]

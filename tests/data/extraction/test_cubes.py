@@ -12,8 +12,17 @@ from gmmae.data.extraction.prepare import load, load_prepared, prepare
 from gmmae.data.extraction.summary import lines
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError, central_section
+from gmmae.models.settings import ModelConfig
+from gmmae.workloads import nodules as nodule_workload
 
 QUIET: list[str] = []
+
+
+def targets(config):
+    model = ModelConfig(padding="SAME")
+    return nodule_workload.build(nodule_workload.Config(data=config, model=model)).load()
+
+
 POINT = (12.3, -45.6, 78.9)
 
 
@@ -248,7 +257,7 @@ def test_data_of_each_dimension_from_one_npz(config, folder, ndim, axes):
     nodules = load(config, QUIET.append)
     np.testing.assert_array_equal(nodules.values, volumes.astype(np.float32))
     np.testing.assert_array_equal(nodules.masks, volumes > 0.5)
-    data = sources.load(config)
+    data = targets(config)
     assert data.train.shape == (3, *shape[ndim])
     kept = sources.split(nodules.groups, nodules.categories, 2, config.seed).train
     sections = central_section(volumes, ndim)[kept]
@@ -378,7 +387,7 @@ def test_the_adrenal_glands(shared_data, tmp_path):
     )
     expected = volumes.reshape(40, 16, 2, 16, 2, 16, 2).mean((2, 4, 6))
     np.testing.assert_allclose(load(config, QUIET.append).values, expected, atol=1e-4)  # float32 of up to 255
-    data = sources.load(config)
+    data = targets(config)
     assert len(data.train) == 30
     np.testing.assert_allclose(data.train.mean((1, 2, 3)) * 8, 1, rtol=1e-5)
 

@@ -9,9 +9,9 @@ import pytest
 
 from gmmae.data.extraction import luna16, processes
 from gmmae.data.extraction.extract import Options
-from gmmae.data.extraction.extracted import Extracted, Transient
 from gmmae.data.extraction.prepare import load
 from gmmae.data.extraction.processes import WorkerError, extract_all
+from gmmae.data.extraction.tasks import Extracted, Transient
 from gmmae.data.settings import AIR_HU
 
 OPTIONS = Options((16, 16, 16), 3, "1.25x", AIR_HU, True)
@@ -49,7 +49,7 @@ def test_any_number_of_workers_gives_the_same(tasks, workers):
 
 
 def test_a_worker_that_dies_costs_its_scan_only(tasks, monkeypatch):
-    monkeypatch.setattr(processes, "WORKER", PATCHED.format(DIES_OVER_B))
+    monkeypatch.setattr(processes, "WORKER_PROGRAM", PATCHED.format(DIES_OVER_B))
     answers = list(extract_all(tasks, OPTIONS, 2, 0.0))
     assert names(result for _, result in answers) == ["a_0", "c_0", "d_0"]
     (text,) = transients(answers).values()
@@ -59,7 +59,7 @@ def test_a_worker_that_dies_costs_its_scan_only(tasks, monkeypatch):
 
 def test_a_decoder_that_hangs_is_killed_and_costs_its_scan_only(tasks, monkeypatch):
     hangs = "__import__('time').sleep(600) if t.label.endswith('b.mhd') else real(t, o)"
-    monkeypatch.setattr(processes, "WORKER", PATCHED.format(hangs))
+    monkeypatch.setattr(processes, "WORKER_PROGRAM", PATCHED.format(hangs))
     began = time.monotonic()
     answers = list(extract_all(tasks, OPTIONS, 2, 2.0))
     assert time.monotonic() - began < 60
@@ -69,20 +69,20 @@ def test_a_decoder_that_hangs_is_killed_and_costs_its_scan_only(tasks, monkeypat
 
 
 def test_a_bug_in_a_worker_is_raised_with_its_traceback(tasks, monkeypatch):
-    monkeypatch.setattr(processes, "WORKER", PATCHED.format("1 / 0"))
+    monkeypatch.setattr(processes, "WORKER_PROGRAM", PATCHED.format("1 / 0"))
     with pytest.raises(WorkerError, match=r"ZeroDivisionError"):
         extracted(tasks, 2)
 
 
 def test_a_worker_that_cannot_start_says_why(tasks, monkeypatch):
-    monkeypatch.setattr(processes, "WORKER", "import a_module_that_is_not_there")
+    monkeypatch.setattr(processes, "WORKER_PROGRAM", "import a_module_that_is_not_there")
     found = transients(extract_all(tasks, OPTIONS, 2, 0.0))
     assert all("No module named 'a_module_that_is_not_there'" in text for text in found.values())
     assert len(found) == 4
 
 
 def test_what_a_library_prints_does_not_get_between_the_answers(tasks, monkeypatch):
-    monkeypatch.setattr(processes, "WORKER", PATCHED.format("(os.write(1, b'MetaImage: warning'), real(t, o))[1]"))
+    monkeypatch.setattr(processes, "WORKER_PROGRAM", PATCHED.format("(os.write(1, b'MetaImage: warning'), real(t, o))[1]"))
     assert len(names(extracted(tasks, 2))) == 4
 
 
@@ -96,7 +96,7 @@ def test_stopping_early_leaves_no_process(tasks):
 
 def test_stopping_does_not_wait_for_a_decoder_that_hangs(tasks, monkeypatch):
     hangs = "__import__('time').sleep(600) if t.label.endswith('b.mhd') else real(t, o)"
-    monkeypatch.setattr(processes, "WORKER", PATCHED.format(hangs))
+    monkeypatch.setattr(processes, "WORKER_PROGRAM", PATCHED.format(hangs))
     results = extract_all(tasks[:2], OPTIONS, 2, 0.0)
     next(results)
     began = time.monotonic()

@@ -48,7 +48,7 @@ def entries(config):
 
 def test_a_scan_whose_worker_was_killed_is_read_again(luna_folder, monkeypatch, tmp_path):
     config = luna_folder("ab", workers=2)
-    monkeypatch.setattr(processes, "WORKER", WORKER.format(KILLED_OVER_B.format(once(tmp_path / "killed"))))
+    monkeypatch.setattr(processes, "WORKER_PROGRAM", WORKER.format(KILLED_OVER_B.format(once(tmp_path / "killed"))))
     said: list[str] = []
     prepared = prepare.prepare(config, said.append)
     assert prepared.summary["nodules"] == 2
@@ -60,14 +60,14 @@ def test_a_scan_whose_worker_was_killed_is_read_again(luna_folder, monkeypatch, 
 
 def test_one_that_is_always_killed_is_named_not_sealed_and_read_by_the_same_command_later(luna_folder, monkeypatch):
     config = luna_folder("ab", workers=2)
-    sound = processes.WORKER
-    monkeypatch.setattr(processes, "WORKER", WORKER.format(KILLED_OVER_B.format("")))
+    sound = processes.WORKER_PROGRAM
+    monkeypatch.setattr(processes, "WORKER_PROGRAM", WORKER.format(KILLED_OVER_B.format("")))
     said: list[str] = []
     with pytest.raises(TransientError, match=r"1 failed for reasons that may pass: subset1/b.mhd: the process .*same command"):
         load(config, said.append)
     assert sum(line.startswith("not read: subset1/b.mhd: ") for line in said) == 1
     assert entries(config) == []
-    monkeypatch.setattr(processes, "WORKER", sound)
+    monkeypatch.setattr(processes, "WORKER_PROGRAM", sound)
     said.clear()
     assert load(config, said.append).names == ("a_0", "b_0")
     assert said[0] == "1 of 2 scans were read before, 1 are left"
@@ -176,7 +176,7 @@ def test_when_nothing_can_be_read_any_more_it_does_not_go_on_trying(luna_folder,
     read = read_by(monkeypatch, lambda task: extract.Transient("Input/output error"))
     with pytest.raises(TransientError, match=r"8 failed for reasons that may pass, 4 more were not tried: .*; and 3 more; run"):
         load(config, [].append)
-    assert len(read) == retry.IN_A_ROW
+    assert len(read) == retry.MAX_FAILURES_IN_A_ROW
 
 
 def test_refusing_does_not_mistake_what_passes_for_a_fault(luna_folder, monkeypatch):
@@ -241,19 +241,28 @@ def test_parts_keep_masks_and_places_and_are_those_of_their_files_only(luna_fold
     np.testing.assert_array_equal(kept.cubes[0].mask, first.mask)
     os.truncate(place, place.stat().st_size // 2)
     assert scan_cache.load(place, task) is None
-    name = scan_cache.name(1, task, options)
+    (later,) = _changed(task, config)
+    names = [scan_cache.part_path(tmp_path, *key, options) for key in ((1, task), (2, task), (1, later), (1, task))]
+    assert len(set(names)) == 3
+
+
+def _changed(task, config):
+    from gmmae.data.extraction import luna16
+
     os.utime(task.file, (1, 1))
-    (later,) = luna16.plan(config).tasks
-    assert (
-        len({name, scan_cache.name(2, task, options), scan_cache.name(1, later, options), scan_cache.name(1, task, options)})
-        == 3
-    )
+    return luna16.plan(config).tasks
 
 
-def test_parts_that_nobody_takes_up_again_are_removed_when_they_are_old(tmp_path):
-    for name in ("mine.npz", "mine.123", "others.npz", "forgotten.npz"):
-        (tmp_path / name).touch()
-    long_ago = time.time() - scan_cache.cache.STALE_S - 60
-    os.utime(tmp_path / "forgotten.npz", (long_ago, long_ago))
-    scan_cache.remove(tmp_path, ["mine"])
-    assert [path.name for path in tmp_path.iterdir()] == ["others.npz"]
+def test_old_parts_are_removed_with_those_of_a_finished_plan(luna_folder, tmp_path):
+    from gmmae.data.extraction import luna16
+
+    config, parts = luna_folder("a"), tmp_path / "parts"
+    plan, say = luna16.plan(config), [].append
+    scan_cache.read(config, plan, 1, parts, say)
+    for name in ("others.npz", "forgotten.npz"):
+        (parts / name).touch()
+    long_ago = time.time() - scan_cache.cache.STALE_AFTER_S - 60
+    os.utime(parts / "forgotten.npz", (long_ago, long_ago))
+    assert len(list(parts.iterdir())) == 3
+    scan_cache.forget(config, plan, 1, parts)
+    assert [path.name for path in parts.iterdir()] == ["others.npz"]

@@ -1,0 +1,46 @@
+"""Common functions of the workloads that describe nodules by Gaussian mixtures."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+
+from gmmae.data.sources import SplitNodules
+from gmmae.models.losses import LOSSES
+from gmmae.models.mixture import Mixture
+from gmmae.models.refine import refine
+from gmmae.workloads.interface import PerSample, Samples, Splits
+
+
+def splits_of(loaded: SplitNodules, samples: Samples, about: str, may_be_undefined: Sequence[str] = ()) -> Splits:
+    """Divides the samples of all nodules as the nodules are divided, with their names and groups."""
+
+    def by_split(words: Sequence[str]) -> dict[str, list[str]]:
+        return {name: [words[i] for i in index.tolist()] for name, index in loaded.split._asdict().items()}
+
+    train, validation = (jax.tree.map(lambda array, index=index: array[index], samples) for index in loaded.split)
+    nodules = loaded.nodules
+    return Splits(train, validation, about, by_split(nodules.names), by_split(nodules.groups), may_be_undefined)
+
+
+def mixture_refinement(loss: str, sigma_floor: float, *, diagonal: bool) -> Callable[[PerSample, int], PerSample]:
+    """Returns `Workload.refine` for a description by `inputs`, `weights`, `means` and `covariances`.
+
+    Args:
+      loss: its name in `gmmae.models.losses`.
+      sigma_floor: smallest standard deviation, in voxels.
+      diagonal: no component has correlations.
+    """
+
+    def refined(described: PerSample, steps: int) -> PerSample:
+        mixture = Mixture.of(*(described[name] for name in ("weights", "means", "covariances")))
+        result = refine(mixture, described["inputs"], LOSSES[loss], steps=steps, sigma_floor=sigma_floor, diagonal=diagonal)
+        return {
+            "weights": result.mixture.weights,
+            "means": result.mixture.means,
+            "covariances": result.mixture.covariances,
+            "density": result.density,
+            "loss_before": result.before,
+            "loss": result.after,
+        }
+
+    return refined
