@@ -119,9 +119,9 @@ def _keep_prior(generator: "Generator", run: Path) -> list[str]:
 
 
 def _dead(generator: "Generator", run: Path) -> list[str]:
-    if not generator.dead:
+    if not generator.inactive_units:
         return []
-    return [f"{generator.dead} latent units of {run} carry nothing: what they could say is missing from all nodules"]
+    return [f"{generator.inactive_units} latent units of {run} carry nothing: what they could say is missing from all nodules"]
 
 
 def _write(asked: GenerateArguments, found: "Generated", held_out: Nodules, run: str, window: tuple[float, float]) -> list[str]:

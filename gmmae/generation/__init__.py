@@ -1,1 +1,1 @@
-"""From a trained model to new nodules, and how to judge them."""
+"""New nodules from a trained model: making them, inserting them into scans, and judging them."""

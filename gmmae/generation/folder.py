@@ -1,4 +1,4 @@
-"""Generated nodules as a folder of cubes: volumes, masks, and a CSV that says how each was made."""
+"""Generated nodules as a folder of cubes: volumes, masks, and a CSV with the record of each nodule."""
 
 import csv
 from pathlib import Path
@@ -10,17 +10,17 @@ COLUMNS = (
     *("file", "category", "diameter_mm", "run", "seed", "nearest", "distance"),
     *("turn", "shape_donors", "texture_donors"),
 )
-"""Of `nodules.csv`; `gmmae.data.extraction.cubes` reads the first three, and the rest says where a nodule comes from."""
+"""Columns of `nodules.csv`. `gmmae.data.extraction.cubes` reads the first three, and the others record the nodule's origin."""
 
 
 def write(generated: Generated, out: Path, run: str, seed: int) -> None:
     """Writes `images/`, `masks/` and `nodules.csv` into a folder.
 
     Args:
-      generated: volumes of three axes.
-      out: the folder, as `gmmae.system.files.whole_folder` gives it.
-      run: the id of the run whose model made them.
-      seed: of the sample.
+      generated: nodules with three axes.
+      out: a folder of `gmmae.system.files.whole_folder`.
+      run: id of the run that trained the model.
+      seed: seed of the sample.
     """
     nodules = generated.nodules
     assert nodules.details is not None

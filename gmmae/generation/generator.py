@@ -1,9 +1,9 @@
-"""New nodules from a trained model: latent vectors from the prior, decoded, with texture, and without copies."""
+"""New nodules from a trained model: prior, decoder, added texture, and rejection of copies."""
 
-from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Float, Float32, Int, Int16, Shaped
 from scipy import ndimage
@@ -13,41 +13,43 @@ from gmmae.data.volumes import Details, Nodules, masses, to_density, windowed
 from gmmae.generation import prior as priors
 from gmmae.generation.judging.novelty import COPY_PERCENTILE, nearest, symmetries
 from gmmae.generation.prior import Prior, Strengths
-from gmmae.generation.texture import block_weights, mosaic, signed_distances, with_grey_levels
+from gmmae.generation.texture import blend_residual_blocks, block_weights, signed_distances, with_grey_levels
 from gmmae.system.errors import InputError
-
-if TYPE_CHECKING:
-    from gmmae.workloads.interface import Params, Workload
+from gmmae.training import compilation
+from gmmae.workloads.interface import Params, PerSample, Workload
+from gmmae.workloads.lattice import density_at
 
 BATCH = 64
-"""Samples that are encoded or decoded at a time."""
-DEAD = 1e-3
-"""A latent unit is dead if its standard deviation over the training set is less than this share of the largest."""
-LEAST = 4
-"""Voxels along each axis of a volume, as `data.size` has at least."""
-ROUNDS, SAME_DONORS = 30, 10
-"""Times that what was rejected is drawn again before the generator gives up; the first of them from the same donors."""
+"""Samples encoded or decoded at a time."""
+INACTIVE_SHARE = 1e-3
+"""Largest standard deviation of an inactive latent unit over the training set, as a share of the largest one."""
+MIN_VOXELS = 4
+"""Minimum number of voxels along each axis of a volume, as for `data.shape`."""
+MAX_ROUNDS = 30
+"""Maximum number of rounds in which rejected samples are drawn again."""
+SAME_DONOR_ROUNDS = 10
+"""Number of first rounds that draw rejected samples again from the same donors."""
 
 
 class Model(NamedTuple):
-    """What is needed of a trained model: its configuration, its workload's functions, its parameters, its data's window."""
+    """A trained model: its configuration, its workload, its parameters, and the window and shape of its data."""
 
     config: Config
-    workload: "Workload"
-    params: "Params"
+    workload: Workload
+    params: Params
     window: tuple[float, float]
     shape: tuple[int, ...]
 
 
 class Texture(NamedTuple):
-    """How residuals are put on the mixtures.
+    """How residuals are added to the decoded mixtures.
 
     Attributes:
-      strength: that they are multiplied by; 0: none.
-      mask_strength: the same of the masks' outlines.
-      blocks: along each axis.
-      neighbours: training nodules, near in the prior's components, among which each block's donor is drawn.
-      grey_levels: whether voxels get the grey levels of the training nodule that the first band comes from.
+      strength: factor of the residuals; 0 adds none.
+      mask_strength: factor of the mask residuals.
+      blocks: number of blocks along each axis.
+      neighbours: number of nearest training nodules, in the prior's components, among which each block's donor is drawn.
+      grey_levels: whether voxels get the grey levels of the first band's donor.
     """
 
     strength: float = 0.5
@@ -61,16 +63,17 @@ STRENGTHS, TEXTURE = Strengths(), Texture()
 
 
 class Generated(NamedTuple):
-    """New nodules, with what was drawn for each.
+    """New nodules, with the record of each draw.
 
     Attributes:
-      nodules: values in HU (int16), categories, the diameters and edges that were drawn, and masks where the training set
-        has them. Each is a group of its own, and lies at the world's origin.
-      nearest: the training nodule that each is nearest to.
-      distance: to it, as `gmmae.generation.judging.novelty.nearest` measures, before it was turned.
-      turn: which of `gmmae.generation.judging.novelty.symmetries` it was put into; 0 leaves it as its donors lie.
-      shape_donors, texture_donors: the training nodules that the prior's bands and the texture's blocks come from.
-      rejected: samples that were thrown away for being too near.
+      nodules: values in HU (int16), categories, drawn diameters and edges, and masks if the training set has them. Each
+        nodule is a group of its own and lies at the world's origin.
+      nearest: names of the nearest training nodules.
+      distance: distances to these by `gmmae.generation.judging.novelty.nearest`, before rotation or reflection.
+      turn: index of the applied symmetry among `gmmae.generation.judging.novelty.symmetries`; 0 is the identity.
+      shape_donors: names of the training nodules behind the prior's bands.
+      texture_donors: names of the training nodules behind the texture's blocks.
+      rejected: number of samples rejected as copies.
     """
 
     nodules: Nodules
@@ -83,27 +86,27 @@ class Generated(NamedTuple):
 
 
 class Generator(NamedTuple):
-    """A prior fitted to training nodules, with these.
+    """A prior fitted to training nodules, with the data for texture.
 
     Attributes:
-      model: that decodes.
-      prior: over latent vectors, log mass, log diameter and the logarithm of edge over diameter.
-      training: the nodules.
-      residuals: the windowed nodules minus their reconstructions.
-      outlines: the signed distances from the borders of their masks, minus those of the decoded masks.
-      levels: the voxels of each windowed nodule, the darkest first.
-      least_distance: below which a sample is a copy.
-      dead: latent units that carry nothing.
+      model: the trained model.
+      prior: the distribution of latent vectors, log mass, log diameter and the logarithm of edge over diameter.
+      training: the training nodules.
+      residuals: windowed nodules minus their reconstructions.
+      mask_residuals: signed distances of the masks minus those of the decoded masks.
+      sorted_intensities: sorted voxel values of each windowed nodule, in ascending order.
+      min_distance: minimum distance of a sample from the training set; a nearer one is a copy.
+      inactive_units: number of latent units that carry no information.
     """
 
     model: Model
     prior: Prior
     training: Nodules
     residuals: Float32[np.ndarray, "samples *volume"]
-    outlines: Float32[np.ndarray, "samples *volume"]
-    levels: Float32[np.ndarray, "samples voxels"]
-    least_distance: float
-    dead: int
+    mask_residuals: Float32[np.ndarray, "samples *volume"]
+    sorted_intensities: Float32[np.ndarray, "samples voxels"]
+    min_distance: float
+    inactive_units: int
 
     def sample(
         self,
@@ -114,18 +117,19 @@ class Generator(NamedTuple):
         size: int = 0,
         strengths: Strengths = STRENGTHS,
         texture: Texture = TEXTURE,
-        turned: bool = True,
+        random_symmetry: bool = True,
     ) -> Generated:
-        """New nodules.
+        """Draws new nodules.
 
         Args:
-          count: how many.
-          category: of all; None: in the training set's proportions.
-          seed: another seed, other nodules.
-          size: voxels along the longest axis; 0: the model's own.
-          strengths, texture: of what is drawn.
-          turned: put each into a symmetry drawn at random. Nodules have no front, and a classifier would learn how the few
-            donors lie.
+          count: number of nodules.
+          category: category of all nodules; None keeps the training set's proportions.
+          seed: seed of all random draws.
+          size: number of voxels along the longest axis; 0 keeps the model's own.
+          strengths: strengths of the prior's draws.
+          texture: strengths of the texture.
+          random_symmetry: whether each nodule is rotated or reflected at random. Otherwise a classifier could learn the
+            orientations of the few donors.
 
         Raises:
           InputError: no training nodule has the category, an axis would be too short, or too many samples are copies.
@@ -133,25 +137,25 @@ class Generator(NamedTuple):
         if category is not None and category not in self.prior.means:
             raise InputError(f"category must be one of {', '.join(sorted(self.prior.means))}; got {category!r}")
         shape, rng = resized(self.model.shape, size), np.random.default_rng(seed)
-        found: list[dict[str, np.ndarray]] = []
+        accepted: list[dict[str, np.ndarray]] = []
         donors, rejected = priors.first_donors(self.prior, count, category, rng), 0
-        for attempt in range(ROUNDS):
+        for attempt in range(MAX_ROUNDS):
             drawn = self._draw(donors, rng, strengths, texture)
-            keep = drawn["distance"] >= self.least_distance
-            found.append({name: values[keep] for name, values in drawn.items()})
+            keep = drawn["distance"] >= self.min_distance
+            accepted.append({name: values[keep] for name, values in drawn.items()})
             rejected += int((~keep).sum())
-            # From the same donors again: otherwise nodules that are alike by nature, such as faint ones, would become rare. But
-            # what is made of the faintest is always near to some other.
-            again = attempt < SAME_DONORS
-            donors = donors[~keep] if again else priors.first_donors(self.prior, int((~keep).sum()), category, rng)
+            # The same donors are tried first. Otherwise nodules of similar appearance, such as faint ones, would become rare.
+            # Samples of the faintest donors stay near some training nodule, so other donors follow.
+            same_donors = attempt < SAME_DONOR_ROUNDS
+            donors = donors[~keep] if same_donors else priors.first_donors(self.prior, int((~keep).sum()), category, rng)
             if not len(donors):
-                order = rng.permutation(count)  # those that were easy to draw are not to stand in front
-                all_of = {name: np.concatenate([part[name] for part in found])[order] for name in drawn}
-                made = self._finished(all_of, rejected, seed, shape, texture.grey_levels)
-                return _turned(made, rng) if turned else made
+                order = rng.permutation(count)  # otherwise samples accepted early would come first
+                samples = {name: np.concatenate([part[name] for part in accepted])[order] for name in drawn}
+                generated = self._finished(samples, rejected, seed, shape, texture.grey_levels)
+                return _with_random_symmetries(generated, rng) if random_symmetry else generated
         raise InputError(
-            f"generated nodules must differ by at least {self.least_distance:.3g} from all of the training set; {rejected} of "
-            f"{rejected + count - len(donors)} samples do not: draw with more noise (--bandwidth), or train on more nodules"
+            f"generated nodules must differ by at least {self.min_distance:.3g} from all of the training set; got {rejected} "
+            f"copies in {rejected + count - len(donors)} samples: draw with more noise (--bandwidth), or train on more nodules"
         )
 
     def _draw(
@@ -161,12 +165,13 @@ class Generator(NamedTuple):
         decoded = decode(self.model, drawn.points[:, :-3].astype(np.float32))
         mass, diameter_mm, edges = np.exp(drawn.points[:, -3:].T)
         blocks = texture.blocks ** len(self.model.shape)
-        patches = priors.near(self.prior, drawn, texture.neighbours, blocks, rng)
+        patches = priors.sample_neighbours(self.prior, drawn, texture.neighbours, blocks, rng)
         weights = block_weights(self.model.shape, texture.blocks)
-        residual = texture.strength * mosaic(self.residuals, patches, weights)
-        outline = signed_distances(decoded["mask"] > 0.5) + texture.mask_strength * mosaic(self.outlines, patches, weights)
+        residual = texture.strength * blend_residual_blocks(self.residuals, patches, weights)
+        mask_residual = texture.mask_strength * blend_residual_blocks(self.mask_residuals, patches, weights)
+        outline = signed_distances(decoded["mask"] > 0.5) + mask_residual
         values = self._hu(decoded["density"], mass, residual, drawn.donors[:, 0], texture.grey_levels)
-        close = nearest(values, self.training.values, window=self.model.window)
+        neighbours = nearest(values, self.training.values, window=self.model.window)
         return {
             **decoded,
             "values": values,
@@ -176,8 +181,8 @@ class Generator(NamedTuple):
             "diameter_mm": diameter_mm,
             "edge_mm": edges * diameter_mm,
             "category": np.array(drawn.labels),
-            "nearest": close.index,
-            "distance": close.distance,
+            "nearest": neighbours.index,
+            "distance": neighbours.distance,
             "shape_donors": drawn.donors,
             "texture_donors": patches,
         }
@@ -187,7 +192,7 @@ class Generator(NamedTuple):
     ) -> Int16[np.ndarray, "count *volume"]:
         shares = _expanded(mass, density.ndim) * density + residual
         if grey_levels:
-            shares = with_grey_levels(shares, self.levels[donors])
+            shares = with_grey_levels(shares, self.sorted_intensities[donors])
         return _in_hu(shares, self.model.window)
 
     def _finished(
@@ -195,8 +200,6 @@ class Generator(NamedTuple):
     ) -> Generated:
         values, outline = drawn["values"], drawn["outline"]
         if shape != self.model.shape:
-            from gmmae.workloads.lattice import density_at
-
             stretch = _stretch(self.model.shape, shape)
             density = density_at(drawn["weights"], drawn["means"], drawn["covariances"], shape, stretch)
             residual, outline = (_resampled(drawn[name], shape) for name in ("residual", "outline"))
@@ -218,89 +221,86 @@ class Generator(NamedTuple):
 
 
 def fit(model: Model, training: Nodules, held_out: Nodules) -> Generator:
-    """A generator of nodules like those of a training set.
+    """Fits a generator to training nodules.
 
     Args:
-      model: trained on that set.
-      training: with details, for the diameters.
-      held_out: real nodules of other patients: how far these lie from the training set says what a copy is.
+      model: a model trained on them.
+      training: the training nodules, with details for their diameters.
+      held_out: real nodules of other patients. Their distances from the training set give the threshold for copies.
 
     Raises:
-      InputError: the model has no latent vector that can be drawn, or the diameters are not known.
+      InputError: the model cannot encode and decode latent vectors, or a training nodule has no diameter.
     """
     if model.workload.encode is None or model.workload.decode is None:
         raise InputError(
-            "a run must have a model that decodes latent vectors to nodules, such as model.decoder = lattice; this one has none"
+            "the run must have a model that decodes latent vectors to nodules; got one without: set model.decoder to lattice"
         )
     details = training.details
     if details is None or not np.isfinite(details.diameter_mm).all():
-        raise InputError("training nodules must have a diameter each, column diameter_mm; some have none: give them in the CSV")
+        raise InputError("every training nodule must have a diameter; got some without: fill the CSV's column diameter_mm")
     latent = encode(model, training)
-    found, mass = decode(model, latent), masses(training.values, model.window)
+    decoded, mass = decode(model, latent), masses(training.values, model.window)
     shares = windowed(training.values, model.window)
-    residuals = (shares - _expanded(mass, shares.ndim) * found["density"]).astype(np.float32)
-    levels = np.sort(shares.reshape(len(shares), -1), axis=1).astype(np.float32)
-    outlines = np.zeros_like(residuals)
+    residuals = (shares - _expanded(mass, shares.ndim) * decoded["density"]).astype(np.float32)
+    sorted_intensities = np.sort(shares.reshape(len(shares), -1), axis=1).astype(np.float32)
+    mask_residuals = np.zeros_like(residuals)
     if training.masks is not None:
-        outlines = (signed_distances(training.masks) - signed_distances(found["mask"] > 0.5)).astype(np.float32)
+        mask_residuals = (signed_distances(training.masks) - signed_distances(decoded["mask"] > 0.5)).astype(np.float32)
     sizes = np.log(np.stack([mass, details.diameter_mm, details.edge_mm / details.diameter_mm], 1))
-    apart = nearest(held_out.values, training.values, window=model.window).distance
-    spread = latent.std(0)
-    dead = int((spread <= DEAD * spread.max()).sum())
-    least = float(np.percentile(apart, COPY_PERCENTILE))
+    held_out_distances = nearest(held_out.values, training.values, window=model.window).distance
+    deviations = latent.std(0)
+    inactive_units = int((deviations <= INACTIVE_SHARE * deviations.max()).sum())
+    min_distance = float(np.percentile(held_out_distances, COPY_PERCENTILE))
     prior = priors.fit(np.concatenate([latent, sizes], axis=1), training.categories)
-    return Generator(model, prior, training, residuals, outlines, levels, least, dead)
+    return Generator(model, prior, training, residuals, mask_residuals, sorted_intensities, min_distance, inactive_units)
 
 
 def in_hu(
     density: Float[np.ndarray, "samples *volume"], mass: Float[np.ndarray, " samples"], window: tuple[float, float]
 ) -> Int16[np.ndarray, "samples *volume"]:
-    """Densities of these masses as HU, cut off at the window's ends."""
+    """Converts densities of these masses to HU, clipped to the window."""
     return _in_hu(_expanded(mass, density.ndim) * density, window)
 
 
 def encode(model: Model, nodules: Nodules) -> Float[np.ndarray, "samples latent"]:
-    """The latent vectors of nodules, in the run's precision."""
-    assert model.workload.encode is not None
-    return _in_batches(model, model.workload.encode, to_density(nodules.values, model.window))
+    """Returns the latent vectors of nodules, in the run's precision."""
+    encoder = model.workload.encode
+    assert encoder is not None
+    densities = to_density(nodules.values, model.window)
+    return _in_batches(model, lambda params, samples: {"latent": encoder(params, samples)}, densities)["latent"]
 
 
 def decode(model: Model, latent: Float[np.ndarray, "samples latent"]) -> dict[str, np.ndarray]:
-    """What the model's decoder says of latent vectors: the density and its mixture, and a mask."""
+    """Decodes latent vectors to densities, the parameters of their mixtures, and masks."""
     assert model.workload.decode is not None
     return _in_batches(model, model.workload.decode, latent)
 
 
-def _in_batches(model: Model, function: Callable[..., Any], given: np.ndarray) -> Any:
-    """The function of all samples in the run's precision, `BATCH` at a time.
+def _in_batches(model: Model, function: Callable[..., PerSample], samples: np.ndarray) -> dict[str, np.ndarray]:
+    """Applies a function to samples in the run's precision, `BATCH` at a time.
 
-    The last batch is filled up, so that one program serves all, also those of a later call.
+    The last batch is padded, so one compiled program serves all calls.
     """
-    import jax
-
-    from gmmae.training import compilation
-
-    compiled, parts = jax.jit(function), []
+    compiled = jax.jit(function)
+    parts: list[Mapping[str, np.ndarray]] = []
     with compilation.precision_context(model.config):
-        given = compilation.cast(model.config, given)
-        for start in range(0, len(given), BATCH):
-            part = given[start : start + BATCH]
+        samples = compilation.cast(model.config, samples)
+        for start in range(0, len(samples), BATCH):
+            part = samples[start : start + BATCH]
             padded = np.concatenate([part, np.repeat(part[-1:], BATCH - len(part), axis=0)])
-            parts.append(jax.tree.map(partial(_first, len(part)), compiled(model.params, padded)))
-    return jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
+            outputs = compiled(model.params, padded)
+            parts.append({name: np.asarray(array)[: len(part)] for name, array in outputs.items()})
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _first(count: int, array: Any) -> np.ndarray:
-    return np.asarray(array)[:count]
-
-
-def _turned(made: Generated, rng: np.random.Generator) -> Generated:
-    """Each nodule and its mask in one of the symmetries, drawn at random."""
-    volumes = {"values": made.nodules.values} | ({} if made.nodules.masks is None else {"masks": made.nodules.masks})
-    views_of = {name: list(symmetries(of)) for name, of in volumes.items()}
-    turn = rng.integers(len(views_of["values"]), size=len(made.turn))
-    turned = {name: np.stack([views[at][i] for i, at in enumerate(turn)]) for name, views in views_of.items()}
-    return made._replace(nodules=made.nodules._replace(**turned), turn=turn)
+def _with_random_symmetries(generated: Generated, rng: np.random.Generator) -> Generated:
+    """Rotates or reflects each nodule and its mask by a symmetry drawn at random."""
+    nodules = generated.nodules
+    volumes = {"values": nodules.values} | ({} if nodules.masks is None else {"masks": nodules.masks})
+    views = {name: list(symmetries(array)) for name, array in volumes.items()}
+    symmetry = rng.integers(len(views["values"]), size=len(generated.turn))
+    oriented = {name: np.stack([view[k][i] for i, k in enumerate(symmetry)]) for name, view in views.items()}
+    return generated._replace(nodules=nodules._replace(**oriented), turn=symmetry)
 
 
 def _expanded(values: Float[np.ndarray, " samples"], ndim: int) -> Float[np.ndarray, "samples ..."]:
@@ -313,34 +313,38 @@ def _in_hu(shares: np.ndarray, window: tuple[float, float]) -> Int16[np.ndarray,
 
 
 def resized(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
-    """The shape of a volume whose longest axis gets another number of voxels. Voxels stay cubic, so other axes are rounded.
+    """Returns a volume's shape after its longest axis gets another number of voxels.
+
+    Voxels stay cubic, so the other axes are rounded.
 
     Args:
-      shape: of the volume.
-      size: voxels along the longest axis; 0: as many as now.
+      shape: shape of the volume.
+      size: number of voxels along the longest axis; 0 keeps the shape.
 
     Raises:
-      InputError: an axis would have fewer than `LEAST` voxels.
+      InputError: an axis would have fewer than `MIN_VOXELS` voxels.
 
     >>> resized((12, 16, 20), 24), resized((16, 16, 16), 32), resized((12, 16, 20), 0)
     ((14, 19, 24), (32, 32, 32), (12, 16, 20))
     """
-    found = tuple(round(edge * size / max(shape)) for edge in shape) if size else shape
-    if min(found) < LEAST:
-        now, then = (" × ".join(map(str, each)) for each in (shape, found))
-        raise InputError(f"--size must leave at least {LEAST} voxels along each axis; got {size}, which makes {then} of {now}")
-    return found
+    new = tuple(round(edge * size / max(shape)) for edge in shape) if size else shape
+    if min(new) < MIN_VOXELS:
+        old_text, new_text = (" × ".join(map(str, axes)) for axes in (shape, new))
+        raise InputError(
+            f"--size must leave at least {MIN_VOXELS} voxels along each axis; got {size}, which makes {new_text} of {old_text}"
+        )
+    return new
 
 
 def _stretch(shape: tuple[int, ...], new: tuple[int, ...]) -> Float[np.ndarray, " axes"]:
-    """The length of each axis of a resized volume, in lengths of the axis before; axes of other lengths are rounded."""
+    """Returns the ratio of each axis' new length to its old one. Rounding makes it differ from 1."""
     return np.array(new) / max(new) * max(shape) / np.array(shape)
 
 
 def _resampled(values: Float[np.ndarray, "samples *old"], shape: tuple[int, ...]) -> Float[np.ndarray, "samples *new"]:
-    """Volumes interpolated to the voxels of a resized volume around the same centre."""
+    """Interpolates volumes on the voxels of a resized volume with the same centre."""
     old, new = np.array(values.shape[1:]), np.array(shape)
     step = old.max() / new.max()
     first = (old - 1) / 2 - (new - 1) / 2 * step
     scale = np.full(len(shape), step)
-    return np.stack([ndimage.affine_transform(each, scale, first, shape, order=1, mode="nearest") for each in values])
+    return np.stack([ndimage.affine_transform(volume, scale, first, shape, order=1, mode="nearest") for volume in values])

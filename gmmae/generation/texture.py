@@ -1,8 +1,8 @@
-"""What a decoder leaves out of a nodule: its residual, as a mosaic of those of several training nodules, and its grey levels.
+"""Texture that a decoder does not reproduce: residuals of training nodules and their grey levels.
 
-A nodule's residual put on another nodule's mixture makes it a copy by half. So the cube is divided into blocks that overlap,
-and each block's residual comes from another donor; where blocks overlap they are added with weights whose squares sum to one,
-which keeps the variance of what is independent.
+The residual of a single training nodule would make the result half a copy. So the cube is divided into overlapping blocks, and
+each block's residual comes from another donor. Overlapping blocks are added with weights whose squares sum to one, which keeps
+the variance of independent residuals.
 """
 
 import numpy as np
@@ -11,11 +11,11 @@ from scipy import ndimage
 
 
 def block_weights(shape: tuple[int, ...], blocks: int) -> Float[np.ndarray, "blocks *volume"]:
-    """The weight of each block at each voxel; the squares sum to one.
+    """Returns the weight of each block at each voxel. The squares sum to one.
 
     Args:
-      shape: of the volume.
-      blocks: along each axis.
+      shape: shape of the volume.
+      blocks: number of blocks along each axis.
 
     >>> weights = block_weights((16, 16), 3)
     >>> weights.shape, bool(np.allclose((weights**2).sum(0), 1))
@@ -29,53 +29,53 @@ def block_weights(shape: tuple[int, ...], blocks: int) -> Float[np.ndarray, "blo
 
 
 def _hats(size: int, blocks: int) -> Float[np.ndarray, "blocks size"]:
-    """Functions that are 1 in the middle of a block and fall to 0 in those of its neighbours; their squares sum to one."""
+    """Returns weights that are 1 at a block's centre and 0 at its neighbours' centres. Their squares sum to one."""
     if blocks == 1:
         return np.ones((1, size))
-    place = np.clip((np.arange(size) + 0.5) * blocks / size - 0.5, 0, blocks - 1)
-    return np.cos(np.pi / 2 * np.clip(np.abs(place - np.arange(blocks)[:, None]), 0, 1))
+    position = np.clip((np.arange(size) + 0.5) * blocks / size - 0.5, 0, blocks - 1)
+    return np.cos(np.pi / 2 * np.clip(np.abs(position - np.arange(blocks)[:, None]), 0, 1))
 
 
-def mosaic(
+def blend_residual_blocks(
     residuals: Float[np.ndarray, "samples *volume"],
     donors: Int[np.ndarray, "count blocks"],
     weights: Float[np.ndarray, "blocks *volume"],
 ) -> Float[np.ndarray, "count *volume"]:
-    """The residuals of each nodule's donors, block by block.
+    """Adds the residuals of each nodule's donors, block by block.
 
     Args:
-      residuals: of the training nodules.
-      donors: of each block of each nodule.
-      weights: from `block_weights`.
+      residuals: residuals of the training nodules.
+      donors: training nodule of each block of each new nodule.
+      weights: weights by `block_weights`.
     """
-    found = np.zeros((len(donors), *residuals.shape[1:]))
+    blended = np.zeros((len(donors), *residuals.shape[1:]))
     for block, weight in enumerate(weights):
-        found += weight * residuals[donors[:, block]]
-    return found
+        blended += weight * residuals[donors[:, block]]
+    return blended
 
 
 def with_grey_levels(
     values: Float[np.ndarray, "count *volume"], levels: Float[np.ndarray, "count levels"]
 ) -> Float[np.ndarray, "count *volume"]:
-    """Volumes whose voxels have other values, in the same order: the darkest has the lowest level.
+    """Replaces the voxel values of each volume by grey levels in the same rank order.
 
-    Decoded volumes are blurred, so too many of their voxels are neither lung nor nodule. The levels of a real nodule mend that
-    and leave every shape where it is.
+    Decoded volumes are blurred, so too many voxels lie between lung and nodule. The grey levels of a real nodule correct that
+    and keep all shapes.
 
     Args:
       values: volumes.
-      levels: increasing, for each volume; if there are not as many as voxels, they are interpolated.
+      levels: grey levels of each volume, in ascending order. They are interpolated if their number differs from the voxels'.
     """
     flat = values.reshape(len(values), -1)
     if flat.shape[1] != levels.shape[1]:
         old, new = (np.linspace(0, 1, count) for count in (levels.shape[1], flat.shape[1]))
-        levels = np.stack([np.interp(new, old, each) for each in levels])
+        levels = np.stack([np.interp(new, old, row) for row in levels])
     ranks = np.argsort(np.argsort(flat, axis=1, kind="stable"), axis=1)
     return np.take_along_axis(levels, ranks, axis=1).reshape(values.shape)
 
 
 def signed_distances(masks: Shaped[np.ndarray, "samples *volume"]) -> Float[np.ndarray, "samples *volume"]:
-    """How deep each voxel lies within its mask, in voxels; negative outside. Half a voxel from the border is 0.5 or -0.5.
+    """Returns the distance of each voxel's centre from the border of its mask, in voxels; it is negative outside.
 
     >>> signed_distances(np.array([[0, 1, 1, 0]])).tolist()
     [[-0.5, 0.5, 0.5, -0.5]]
@@ -86,5 +86,5 @@ def signed_distances(masks: Shaped[np.ndarray, "samples *volume"]) -> Float[np.n
 def _signed_distance(mask: Bool[np.ndarray, "*volume"]) -> Float[np.ndarray, "*volume"]:
     if mask.all() or not mask.any():
         return np.full(mask.shape, 0.5 if mask.any() else -0.5) * max(mask.shape)
-    inside, outside = (np.asarray(ndimage.distance_transform_edt(of)) for of in (mask, ~mask))
+    inside, outside = (np.asarray(ndimage.distance_transform_edt(part)) for part in (mask, ~mask))
     return inside - outside - 0.5 * np.where(mask, 1, -1)

@@ -58,7 +58,7 @@ def test_the_same_seed_makes_the_same_nodules_and_another_others(generator):
 
 
 def test_no_nodule_is_nearer_to_the_training_set_than_five_in_a_hundred_real_ones(generator, cohorts):
-    found = generator.sample(40, seed=3, turned=False)
+    found = generator.sample(40, seed=3, random_symmetry=False)
     shares = [
         np.clip((n.values.astype(float) + 1000) / 1400, 0, 1).reshape(len(n.values), -1) for n in (found.nodules, *cohorts)
     ]
@@ -76,13 +76,13 @@ def test_a_category_is_that_of_all_and_must_be_known(generator):
 
 
 def test_where_all_are_copies_it_says_so_instead_of_giving_fewer(generator):
-    with pytest.raises(InputError, match=r"must differ by at least 2 from all of the training set; \d+ of \d+ samples do not"):
-        generator._replace(least_distance=2.0).sample(4)
+    with pytest.raises(InputError, match=r"must differ by at least 2 from .*; got \d+ copies in \d+ samples"):
+        generator._replace(min_distance=2.0).sample(4)
 
 
 def test_another_resolution_shows_the_same_nodules(generator):
     smooth = TEXTURE._replace(strength=0.0, grey_levels=False)
-    coarse, fine = (generator.sample(6, seed=4, size=size, texture=smooth, turned=False).nodules for size in (0, 16))
+    coarse, fine = (generator.sample(6, seed=4, size=size, texture=smooth, random_symmetry=False).nodules for size in (0, 16))
     assert fine.values.shape == (6, 16, 16, 16)
     assert fine.masks.shape == fine.values.shape
     pooled = fine.values.reshape(6, 8, 2, 8, 2, 8, 2).mean((2, 4, 6))
@@ -91,13 +91,13 @@ def test_another_resolution_shows_the_same_nodules(generator):
 
 
 def test_nodules_and_masks_are_turned_together_and_each_by_lot(generator):
-    plain, turned = (generator.sample(40, seed=8, turned=of).nodules for of in (False, True))
+    plain, turned = (generator.sample(40, seed=8, random_symmetry=of).nodules for of in (False, True))
     turn = generator.sample(40, seed=8).turn
     for i, place in enumerate(turn):
         pair = np.stack([plain.values[i], plain.masks[i]])
         np.testing.assert_array_equal(np.stack([turned.values[i], turned.masks[i]]), list(symmetries(pair))[place])
     assert len(set(turn.tolist())) > 8
-    assert not generator.sample(4, seed=8, turned=False).turn.any()
+    assert not generator.sample(4, seed=8, random_symmetry=False).turn.any()
 
 
 def test_grey_levels_are_those_of_the_first_donor(generator, cohorts):
@@ -111,14 +111,14 @@ def test_dead_latent_units_are_counted(model, cohorts):
     dead = jax.tree.map(np.array, model.params)
     for layer in ("Dense_0", "path"):
         dead["params"]["encoder"][layer]["kernel"][:, :3] = 0
-    assert generators.fit(model, *cohorts).dead == 0
-    assert generators.fit(model._replace(params=dead), *cohorts).dead == 3
+    assert generators.fit(model, *cohorts).inactive_units == 0
+    assert generators.fit(model._replace(params=dead), *cohorts).inactive_units == 3
 
 
 def test_a_model_without_a_decoder_and_nodules_without_diameters_are_refused(model, cohorts):
     with pytest.raises(InputError, match="a model that decodes latent vectors"):
         generators.fit(model._replace(workload=model.workload._replace(decode=None)), *cohorts)
-    with pytest.raises(InputError, match="must have a diameter each"):
+    with pytest.raises(InputError, match="training nodule must have a diameter"):
         generators.fit(model, cohorts[0]._replace(details=None), cohorts[1])
 
 

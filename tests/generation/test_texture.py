@@ -1,11 +1,11 @@
 import numpy as np
 
-from gmmae.generation.texture import block_weights, mosaic, signed_distances, with_grey_levels
+from gmmae.generation.texture import block_weights, blend_residual_blocks, signed_distances, with_grey_levels
 
 
 def test_where_a_block_is_alone_its_donor_s_residual_stands():
     residuals = np.stack([np.full((6, 6), 1.0), np.full((6, 6), 5.0)])
-    found = mosaic(residuals, np.array([[0, 1, 0, 1], [1, 1, 1, 1]]), block_weights((6, 6), 2))
+    found = blend_residual_blocks(residuals, np.array([[0, 1, 0, 1], [1, 1, 1, 1]]), block_weights((6, 6), 2))
     np.testing.assert_allclose(found[0, 0, 0], 1.0)  # the first block's corner
     np.testing.assert_allclose(found[0, 0, 5], 5.0)  # the second's, which lies behind it along the last axis
     np.testing.assert_allclose(found[0, 5, 0], 1.0)
@@ -15,7 +15,9 @@ def test_the_variance_of_independent_residuals_is_kept():
     rng = np.random.default_rng(0)
     residuals = rng.normal(size=(500, 8, 8))
     donors = rng.integers(500, size=(2000, 9))
-    np.testing.assert_allclose(mosaic(residuals, donors, block_weights((8, 8), 3)).std(0), 1, atol=0.1)  # 500 samples: 0.03
+    np.testing.assert_allclose(
+        blend_residual_blocks(residuals, donors, block_weights((8, 8), 3)).std(0), 1, atol=0.1
+    )  # 500 samples: 0.03
 
 
 def test_voxels_get_the_grey_levels_and_keep_their_order():
