@@ -20,7 +20,7 @@ from gmmae.sweep.display import SweepDisplay, cell_text, course_text
 from gmmae.sweep.grid import Cell, SweepConfig, cells, left_out, paths
 from gmmae.sweep.jobs import execute, training_job
 from gmmae.sweep.runs import CRASHED, FAILED, TIMED_OUT, CellRecord, SweepDir, on_devices, read_toml
-from gmmae.sweep.supervisor import Ended, Job, describe, last_lines
+from gmmae.sweep.supervisor import Callbacks, Ended, Job, describe, last_lines
 from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
@@ -133,16 +133,8 @@ def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples
         display.tick(texts)
 
     with display:
-        return execute(
-            config,
-            folder,
-            jobs,
-            at_once=config.jobs,
-            timed=config.mode != "virtual",
-            on_start=lambda job: display.started(job.name),
-            on_end=on_end,
-            on_tick=on_tick,
-        )
+        callbacks = Callbacks(lambda job: display.started(job.name), on_end, on_tick)
+        return execute(config, folder, jobs, callbacks, at_once=config.jobs, timed=config.mode != "virtual")
 
 
 def _stands(record: CellRecord, folder: SweepDir, stop: StopConfig, retry: bool) -> bool:

@@ -22,7 +22,7 @@ from gmmae.scaling import strategies
 from gmmae.workloads.registry import configuration
 
 Mode = Literal["virtual", "measured", "throughput"]
-Executor = Literal["processes", "local", "slurm"]
+Executor = Literal["processes", "slurm"]
 
 
 def _known_arms(names: tuple[str, ...]) -> bool:
@@ -91,8 +91,8 @@ class SweepConfig(Section):
     scaling: tuple[str, ...] = ("strong", "weak", "linear-warmup", "linear")  # scaling strategies
     devices: Counts = (1, 2, 4, 8)  # device counts
     seeds: Annotated[tuple[int, ...], distinct(SEED)] = (0,)  # of initial parameters and order of samples
-    executor: Executor = "processes"  # who runs the cells: this host's processes, the same through submitit, or Slurm's jobs
-    jobs: PositiveInt = 1  # processes, local: cells that run at the same time, on a GPU each; more than 1 in virtual mode only
+    executor: Executor = "processes"  # what runs the jobs: processes of this host, or Slurm
+    jobs: PositiveInt = 1  # processes: runs at the same time, on a GPU each; more than 1 in virtual mode only
     cell_time_limit_s: NonNegativeFloat = 0.0  # a cell that runs longer is ended and recorded as timed_out; 0: no limit
     keep_checkpoints: bool = False  # keep those of cells that have ended by themselves, to train them further
     grace_s: NonNegativeFloat = 30.0  # from SIGTERM to SIGKILL

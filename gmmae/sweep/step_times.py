@@ -9,7 +9,7 @@ from gmmae.sweep.display import SweepDisplay
 from gmmae.sweep.grid import SweepConfig, TimingConfig
 from gmmae.sweep.jobs import Request, execute, timing_job
 from gmmae.sweep.runs import CellRecord, SweepDir
-from gmmae.sweep.supervisor import describe, last_lines
+from gmmae.sweep.supervisor import Callbacks, describe, last_lines
 
 
 def requests(config: SweepConfig, records: Sequence[CellRecord], reference_batches: Collection[int]) -> dict[int, Request]:
@@ -45,10 +45,12 @@ def measure(config: SweepConfig, folder: SweepDir, display: SweepDisplay, wanted
         config,
         folder,
         [timing_job(config, folder, n, wanted[n]) for n in _missing(config, folder, wanted)],
+        Callbacks(
+            on_start=lambda job: display.say(f"{job.name}: measuring step times"),
+            on_end=lambda job, ended: display.say(f"{job.name}: {describe(ended)}, {ended.seconds:.0f} s"),
+        ),
         at_once=1,
         timed=True,
-        on_start=lambda job: display.say(f"{job.name}: measuring step times"),
-        on_end=lambda job, ended: display.say(f"{job.name}: {describe(ended)}, {ended.seconds:.0f} s"),
     )
 
 

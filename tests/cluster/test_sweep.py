@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from gmmae.config.toml import to_toml
-from gmmae.sweep.cluster.jobs import run_jobs
+from gmmae.sweep.cluster.slurm import run_jobs
 from gmmae.sweep.grid import Cell, SlurmConfig, SweepConfig, TimingConfig, cells
 from gmmae.sweep.runs import SweepDir
-from gmmae.sweep.supervisor import Ended, Job, describe
+from gmmae.sweep.supervisor import Callbacks, Ended, Job, describe
 from gmmae.system.errors import InputError
 from gmmae.training.records import read_history
 from tests.small import small
@@ -86,13 +86,12 @@ class Calls:
     def run(self, *jobs: Job, **slurm) -> str | None:
         return run_jobs(
             jobs,
+            Callbacks(
+                lambda job: self.started.append(job.name), lambda job, ended: self.ended.update({job.name: ended}), self.tick
+            ),
             config=SweepConfig(executor="slurm", grace_s=10.0, slurm=SlurmConfig(**slurm)),
             folder=self.folder / "jobs",
-            at_once=1,
-            timed=False,
-            on_start=lambda job: self.started.append(job.name),
-            on_end=lambda job, ended: self.ended.update({job.name: ended}),
-            on_tick=self.tick,
+            exclusive=False,
         )
 
 
@@ -242,7 +241,7 @@ def test_ctrl_c_cancels_the_jobs_and_the_next_call_goes_on(tmp_path):
     calls = Calls(tmp_path)
     jobs = calls.job("a", "wait"), calls.job("b", "wait")
     calls.disturb = lambda _: "start" in calls.events("a") and os.kill(os.getpid(), signal.SIGINT)
-    assert calls.run(*jobs, at_once=1) == "sigint"
+    assert calls.run(*jobs, array_parallelism=1) == "sigint"
     assert calls.started == ["a"]
     assert calls.ended["a"].interrupted
     assert calls.events("a") == ["start", "checkpoint"]

@@ -291,17 +291,14 @@ echo "GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-bbb)"
 """
 
 
-@pytest.mark.parametrize("executor", ["processes", "local"])
-def test_cells_side_by_side_have_a_gpu_each(fake, tmp_path, monkeypatch, executor):
+def test_cells_side_by_side_have_a_gpu_each(fake, tmp_path, monkeypatch):
     """Two of two GPUs at first; then each cell has the one that the cell before it on that GPU has left."""
-    if executor == "local":
-        pytest.importorskip("submitit")
     (tmp_path / "nvidia-smi").write_text(NVIDIA_SMI)
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     fake.wish({"weak-n2-seed0": "meet", "weak-n4-seed0": "meet"})
-    assert fake.sweep(grid(executor=executor, scaling=("weak",), devices=(2, 4)))[0] == 0
+    assert fake.sweep(grid(scaling=("weak",), devices=(2, 4)))[0] == 0
     assert sorted(path.read_text() for path in fake.root.glob("runs/weak-*/gpu")) == ["GPU-aaa", "GPU-bbb"]
 
 

@@ -23,7 +23,7 @@ BAD: list[tuple[str, Any, str]] = [
     ],
     *[("devices", value, f"{NUMBERS} at least 1") for value in ((), (2, 2), (0, 1))],
     *[("seeds", value, f"{NUMBERS} 0 to 4294967295") for value in ((), (3, 3), (-1,), (2**32,))],
-    ("executor", "lsf", "one of processes, local, slurm"),
+    ("executor", "lsf", "one of processes, slurm"),
     ("jobs", 0, "at least 1"),
     *[(key, value, "at least 0") for key in ("cell_time_limit_s", "grace_s") for value in (-1.0, NAN, INF)],
     ("clusters", (), "at least one"),
@@ -129,7 +129,7 @@ def test_toml_read_back_is_equal(tmp_path):
         jobs=3,
         grace_s=0.5,
         run=configuration(optim=OptimConfig(batch_size=8)),
-        executor="local",
+        executor="slurm",
         slurm=SlurmConfig(setup=("module load cuda", 'echo "$HOSTNAME"'), additional_parameters=("gres=gpu:1",)),
     )
     path = tmp_path / "sweep.toml"
