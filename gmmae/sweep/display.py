@@ -1,4 +1,4 @@
-"""What a person sees of a sweep: the grid with the state of each cell on a terminal, plain lines elsewhere."""
+"""What a person sees of a sweep: the grid with the state of each run on a terminal, plain lines elsewhere."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gmmae.config.schema import LOSS
-from gmmae.sweep.grid import Cell, SweepConfig
-from gmmae.sweep.runs import CRASHED, TIMED_OUT, CellRecord
+from gmmae.sweep.grid import RunKey, SweepConfig
+from gmmae.sweep.runs import CRASHED, TIMED_OUT, RunRecord
 from gmmae.system import stop_reasons
 from gmmae.training.records import Epoch
 from gmmae.training.terminal import standard_output
@@ -20,19 +20,19 @@ COLOURS = {"reached": "green", "starting": "cyan", "epoch": "cyan", "waiting": "
 
 
 class SweepDisplay(Protocol):
-    """Shows the course of a sweep; entered while cells run."""
+    """Shows the course of a sweep; entered while runs run."""
 
-    def start(self, config: SweepConfig, done: Mapping[Cell, str], jobs: int) -> None: ...
+    def start(self, config: SweepConfig, done: Mapping[RunKey, str], jobs: int) -> None: ...
     def started(self, name: str) -> None: ...
-    def tick(self, running: Mapping[Cell, str]) -> None: ...
-    def ended(self, name: str, cells: Mapping[Cell, str], seconds: float) -> None: ...
+    def tick(self, running: Mapping[RunKey, str]) -> None: ...
+    def ended(self, name: str, keys: Mapping[RunKey, str], seconds: float) -> None: ...
     def say(self, line: str) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *error: object) -> None: ...
 
 
-def cell_text(record: CellRecord) -> str:
-    """The state of a finished cell, short."""
+def outcome_text(record: RunRecord) -> str:
+    """The state of a finished run, short."""
     run = record.record
     if run is None or record.outcome in (CRASHED, TIMED_OUT):
         return record.outcome
@@ -41,8 +41,8 @@ def cell_text(record: CellRecord) -> str:
     return f"{record.outcome} at {_value_text(run.monitor, run.final_value)}"
 
 
-def course_text(last: Epoch, metric: str) -> str:
-    """The state of a cell that is computed: its last epoch, with the metric that the target is about."""
+def progress_text(last: Epoch, metric: str) -> str:
+    """The state of a run that is computed: its last epoch, with the metric that the target is about."""
     return f"epoch {last.epoch}: {_value_text(metric, last.value(metric))}"
 
 
@@ -91,20 +91,20 @@ class PlainSweep:
         self._console = console
         self._left = TimeLeft()
 
-    def start(self, config: SweepConfig, done: Mapping[Cell, str], jobs: int) -> None:
+    def start(self, config: SweepConfig, done: Mapping[RunKey, str], jobs: int) -> None:
         self._left.start(jobs, config.side_by_side(jobs))
-        self.say(f"cells done: {len(done)}, runs to compute: {jobs}")
+        self.say(f"runs done: {len(done)}, jobs to start: {jobs}")
 
     def started(self, name: str) -> None:
         self.say(f"{name} started")
 
-    def tick(self, running: Mapping[Cell, str]) -> None:
+    def tick(self, running: Mapping[RunKey, str]) -> None:
         pass
 
-    def ended(self, name: str, cells: Mapping[Cell, str], seconds: float) -> None:
+    def ended(self, name: str, keys: Mapping[RunKey, str], seconds: float) -> None:
         self._left.count(seconds)
-        others = f" (and {len(cells) - 1} more with it)" if len(cells) > 1 else ""
-        text = next(iter(cells.values()))
+        others = f" (and {len(keys) - 1} more with it)" if len(keys) > 1 else ""
+        text = next(iter(keys.values()))
         self.say(f"{name} {text}, {duration(seconds)}{others}; {self._left.done} of {self._left.total}{self._left.text()}")
 
     def say(self, line: str) -> None:
@@ -123,10 +123,10 @@ class LiveSweep(PlainSweep):
     def __init__(self, console: Console):
         super().__init__(console)
         self._live = Live(console=console, auto_refresh=False)
-        self._states: dict[Cell, str] = {}
+        self._states: dict[RunKey, str] = {}
         self._began = time.monotonic()
 
-    def start(self, config: SweepConfig, done: Mapping[Cell, str], jobs: int) -> None:
+    def start(self, config: SweepConfig, done: Mapping[RunKey, str], jobs: int) -> None:
         self._left.start(jobs, config.side_by_side(jobs))
         self._config = config
         self._states = dict(done)
@@ -134,13 +134,13 @@ class LiveSweep(PlainSweep):
     def started(self, name: str) -> None:
         self._refresh()
 
-    def tick(self, running: Mapping[Cell, str]) -> None:
+    def tick(self, running: Mapping[RunKey, str]) -> None:
         self._states |= running
         self._refresh()
 
-    def ended(self, name: str, cells: Mapping[Cell, str], seconds: float) -> None:
+    def ended(self, name: str, keys: Mapping[RunKey, str], seconds: float) -> None:
         self._left.count(seconds)
-        self._states |= cells
+        self._states |= keys
         self._refresh()
 
     def __enter__(self) -> Self:
@@ -165,7 +165,7 @@ class LiveSweep(PlainSweep):
             table.add_column(f"n = {n}")
         for seed in self._config.seeds:
             for scaling in self._config.scaling:
-                states = (self._states.get(Cell(scaling, n, seed), "waiting") for n in counts)
+                states = (self._states.get(RunKey(scaling, n, seed), "waiting") for n in counts)
                 table.add_row(scaling, str(seed), *(Text(text, COLOURS.get(text.split()[0], "red")) for text in states))
         return table
 

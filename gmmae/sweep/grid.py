@@ -1,4 +1,4 @@
-"""A sweep's grid: strategies × device counts × seeds, the configuration of each cell, and which cells share one optimisation path."""
+"""A sweep's grid: strategies × device counts × seeds, the configuration of each run, and which runs share one optimisation path."""
 
 import re
 from collections.abc import Iterator
@@ -60,12 +60,12 @@ class SlurmConfig(Section, name="slurm"):
     partition: Word = ""  # where jobs run
     account: Word = ""  # who is charged
     qos: Word = ""  # quality of service
-    timeout_min: PositiveInt = 60  # of a job; a longer cell is requeued, and goes on from its checkpoint
-    timeouts: NonNegativeInt = 100  # times that a cell may reach timeout_min and go on
-    devices_per_node: NonNegativeInt = 0  # GPUs of a node; cells with more get several nodes; 0: one node without GPUs
+    timeout_min: PositiveInt = 60  # of a job; a longer run is requeued, and goes on from its checkpoint
+    timeouts: NonNegativeInt = 100  # times that a run may reach timeout_min and go on
+    devices_per_node: NonNegativeInt = 0  # GPUs of a node; runs with more get several nodes; 0: one node without GPUs
     cpus_per_task: NonNegativeInt = 0  # cores of a node's process
     mem_gb: NonNegativeInt = 0  # memory of a node
-    array_parallelism: NonNegativeInt = 0  # cells on the same number of devices that may run at the same time; 0: all
+    array_parallelism: NonNegativeInt = 0  # runs on the same number of devices that may run at the same time; 0: all
     setup: Lines = ()  # shell lines before a job's program, such as "module load cuda"
     additional_parameters: Options = ()  # other options of sbatch: key=value, key, or "key=" to take away one that is set here
 
@@ -93,8 +93,8 @@ class SweepConfig(Section):
     seeds: Annotated[tuple[int, ...], distinct(SEED)] = (0,)  # of initial parameters and order of samples
     executor: Executor = "processes"  # what runs the jobs: processes of this host, or Slurm
     jobs: PositiveInt = 1  # processes: runs at the same time, on a GPU each; more than 1 in virtual mode only
-    cell_time_limit_s: NonNegativeFloat = 0.0  # a cell that runs longer is ended and recorded as timed_out; 0: no limit
-    keep_checkpoints: bool = False  # keep those of cells that have ended by themselves, to train them further
+    cell_time_limit_s: NonNegativeFloat = 0.0  # a run that runs longer is ended and recorded as timed_out; 0: no limit
+    keep_checkpoints: bool = False  # keep those of runs that have ended by themselves, to train them further
     grace_s: NonNegativeFloat = 30.0  # from SIGTERM to SIGKILL
     clusters: Clusters = ("k80_1gbe",)  # virtual: TOML files, or names of those in configs/clusters, projected to
     timing: TimingConfig = field(default_factory=TimingConfig)
@@ -121,7 +121,7 @@ class SweepConfig(Section):
         for key in GRIDDED:
             if given[key] != untouched[key]:
                 raise ConfigError(
-                    f"run.{key} must be left to the sweep, which sets it for each cell; got {given[key]!r}: remove it"
+                    f"run.{key} must be left to the sweep, which sets it for each run; got {given[key]!r}: remove it"
                 )
 
     def side_by_side(self, jobs: int) -> int:
@@ -129,7 +129,7 @@ class SweepConfig(Section):
         return self.jobs if self.executor != "slurm" else self.slurm.array_parallelism or max(jobs, 1)
 
 
-class Cell(NamedTuple):
+class RunKey(NamedTuple):
     """One point of the grid."""
 
     scaling: str
@@ -140,28 +140,28 @@ class Cell(NamedTuple):
     def name(self) -> str:
         """As files and logs call it.
 
-        >>> Cell("linear-warmup", 8, 0).name
+        >>> RunKey("linear-warmup", 8, 0).name
         'linear-warmup-n8-seed0'
         """
         return f"{self.scaling}-n{self.devices}-seed{self.seed}"
 
 
-def cells(config: SweepConfig) -> list[Cell]:
+def run_keys(config: SweepConfig) -> list[RunKey]:
     """The grid, seed by seed, each from few devices to many, so that a sweep that is cut short has whole seeds.
 
-    A strategy has no cells on more devices than it has samples in a step: `left_out`.
+    A strategy has no runs on more devices than it has samples in a step: `left_out`.
     """
-    grid = [Cell(scaling, n, seed) for seed in config.seeds for n in sorted(config.devices) for scaling in config.scaling]
-    return [cell for cell in grid if cell.devices <= _batch(config, cell.scaling, cell.devices)]
+    grid = [RunKey(scaling, n, seed) for seed in config.seeds for n in sorted(config.devices) for scaling in config.scaling]
+    return [key for key in grid if key.devices <= _batch(config, key.scaling, key.devices)]
 
 
 def left_out(config: SweepConfig) -> list[str]:
-    """A line for each strategy and number of devices that has no cell.
+    """A line for each strategy and number of devices that has no run.
 
     >>> config = SweepConfig(scaling=("strong", "weak"), devices=(8, 40))
     >>> left_out(config)
     ['strong on 40 devices: left out, a step of it has 32 samples']
-    >>> [cell.name for cell in cells(config)]
+    >>> [key.name for key in run_keys(config)]
     ['strong-n8-seed0', 'weak-n8-seed0', 'weak-n40-seed0']
     """
     asked = [(scaling, n, _batch(config, scaling, n)) for scaling in config.scaling for n in sorted(config.devices)]
@@ -172,33 +172,33 @@ def _batch(config: SweepConfig, scaling: str, devices: int) -> int:
     return strategies.strategy(scaling).batch(config.run.optim, devices)
 
 
-def run_config(config: SweepConfig, cell: Cell) -> Config:
-    """The configuration of a cell's run.
+def run_config(config: SweepConfig, key: RunKey) -> Config:
+    """The configuration of a run's run.
 
     Raises:
       ConfigError: a rule between its parts is broken.
     """
     count = "parallel__simulate_devices" if config.mode == "virtual" else "parallel__devices"
-    return changed(config.run, scaling=cell.scaling, seed=cell.seed, **{count: cell.devices})
+    return changed(config.run, scaling=key.scaling, seed=key.seed, **{count: key.devices})
 
 
-def paths(config: SweepConfig, samples: int) -> Iterator[tuple[Cell, list[Cell]]]:
-    """Each optimisation path that has to be computed, by its first cell, with all cells that share it.
+def paths(config: SweepConfig, samples: int) -> Iterator[tuple[RunKey, list[RunKey]]]:
+    """Each optimisation path that has to be computed, by its first run, with all runs that share it.
 
     A path is decided by the seed and by `strategies.Path`: the global batch, the learning rates and Adam's constants. In virtual mode
-    strong cells of a seed therefore share one whatever their devices, on one device all strategies do, and so do cells whose batch is
+    strong runs of a seed therefore share one whatever their devices, on one device all strategies do, and so do runs whose batch is
     clipped to the training set.
-    In measured mode, where times count, each cell is its own.
+    In measured mode, where times count, each run is its own.
 
     Args:
       config: the sweep.
-      samples: in the training set; of no consequence where each cell is its own.
+      samples: in the training set; of no consequence where each run is its own.
     """
-    shared: dict[Any, list[Cell]] = {}
-    for cell in cells(config):
-        key: Any = cell
+    shared: dict[Any, list[RunKey]] = {}
+    for key in run_keys(config):
+        key: Any = key
         if config.mode == "virtual":
-            key = cell.seed, strategies.resolve(cell.scaling, config.run.optim, cell.devices, samples).optimization
-        shared.setdefault(key, []).append(cell)
+            key = key.seed, strategies.resolve(key.scaling, config.run.optim, key.devices, samples).optimization
+        shared.setdefault(key, []).append(key)
     for members in shared.values():
         yield members[0], members

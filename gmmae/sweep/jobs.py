@@ -9,7 +9,7 @@ from dataclasses import asdict
 from gmmae.config.toml import to_toml
 from gmmae.multihost.environment import device_a_core
 from gmmae.sweep.cluster.slurm import run_jobs
-from gmmae.sweep.grid import Cell, SweepConfig, run_config
+from gmmae.sweep.grid import RunKey, SweepConfig, run_config
 from gmmae.sweep.runs import SweepDir
 from gmmae.sweep.supervisor import Callbacks, Job, supervise
 from gmmae.system.environment import CPU_DEVICES
@@ -33,11 +33,11 @@ def execute(
     return supervise(jobs, callbacks, at_once=at_once, grace_s=config.grace_s, gpus=gpus)
 
 
-def training_job(config: SweepConfig, folder: SweepDir, owner: Cell) -> Job:
+def training_job(config: SweepConfig, folder: SweepDir, owner: RunKey) -> Job:
     """Returns the job that computes the runs of a group, on behalf of the first."""
     workdir = folder.run(owner.name)
     workdir.root.mkdir(parents=True, exist_ok=True)
-    wanted = workdir.root / "cell.toml"
+    wanted = workdir.root / "run.toml"
     run = run_config(config, owner)
     write_text(wanted, to_toml(run))
     job = _job(config, folder, owner.name, ("train", str(wanted), str(workdir.root)), owner.devices)
@@ -66,7 +66,7 @@ def timing_job(config: SweepConfig, folder: SweepDir, devices: int, request: Req
     folder.step_times(devices).parent.mkdir(exist_ok=True)
     measured = SweepConfig(mode="measured", run=config.run)
     # Weak scaling has a sample for every device. The request, not this batch, is timed.
-    write_text(work / "cell.toml", to_toml(run_config(measured, Cell("weak", devices, config.seeds[0]))))
+    write_text(work / "run.toml", to_toml(run_config(measured, RunKey("weak", devices, config.seeds[0]))))
     write_text(work / "request.json", json.dumps(request | {"timing": asdict(config.timing)}))
-    arguments = ("time", str(work / "cell.toml"), str(work / "request.json"), str(folder.step_times(devices)))
+    arguments = ("time", str(work / "run.toml"), str(work / "request.json"), str(folder.step_times(devices)))
     return _job(config, folder, name, arguments, devices)

@@ -1,4 +1,4 @@
-"""A sweep's work directory: which files it has, and the record of each cell."""
+"""A sweep's work directory: which files it has, and the record of each run."""
 
 import json
 import tomllib
@@ -11,7 +11,7 @@ from typing import Any
 from gmmae.config.schema import OptimConfig
 from gmmae.scaling.batches import plan_batches
 from gmmae.scaling.strategies import strategy
-from gmmae.sweep.grid import Cell
+from gmmae.sweep.grid import RunKey
 from gmmae.system import json_files
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
@@ -28,21 +28,21 @@ OUTCOMES = (*EXIT_CODES, *FAILED)
 
 
 @dataclass(frozen=True)
-class CellRecord:
-    """How one cell ended."""
+class RunRecord:
+    """How one run ended."""
 
     scaling: str
     devices: int
     seed: int
     mode: str
     outcome: str  # the run's stop reason, or one of FAILED
-    path: str  # the run below runs/ that computed it; cells that follow the same optimisation path share one
-    record: Record | None  # the run as it is on the cell's number of devices; None where the process left none
+    path: str  # the run below runs/ that computed it; runs that follow the same optimisation path share one
+    record: Record | None  # the run as it is on the run's number of devices; None where the process left none
     message: str = ""  # of a failed process: how it ended, and its last words
 
     @property
-    def cell(self) -> Cell:
-        return Cell(self.scaling, self.devices, self.seed)
+    def key(self) -> RunKey:
+        return RunKey(self.scaling, self.devices, self.seed)
 
 
 class SweepDir:
@@ -70,58 +70,58 @@ class SweepDir:
         """What the processes of a path wrote."""
         return self.root / "runs" / name / "log.txt"
 
-    def record(self, cell: Cell) -> Path:
-        return self.records / f"{cell.name}.json"
+    def record(self, key: RunKey) -> Path:
+        return self.records / f"{key.name}.json"
 
-    def write(self, record: CellRecord) -> None:
-        """Writes a cell's record, whole or not at all."""
+    def write(self, record: RunRecord) -> None:
+        """Writes a run's record, whole or not at all."""
         inner = None if record.record is None else plain(record.record)
-        write_text(self.record(record.cell), json.dumps(asdict(record) | {"record": inner}, indent=2, allow_nan=False) + "\n")
+        write_text(self.record(record.key), json.dumps(asdict(record) | {"record": inner}, indent=2, allow_nan=False) + "\n")
 
-    def read(self, cell: Cell) -> CellRecord | None:
-        """A cell's record, or None where it has none.
+    def read(self, key: RunKey) -> RunRecord | None:
+        """A run's record, or None where it has none.
 
         Raises:
-          InputError: it is there and cannot be read, or is another cell's.
+          InputError: it is there and cannot be read, or is another run's.
         """
         try:
             return json_files.read(
-                self.record(cell), "be a cell's record", "delete it, and the sweep writes it again", partial(_record, cell)
+                self.record(key), "be a run's record", "delete it, and the sweep writes it again", partial(_record, key)
             )
         except FileNotFoundError:
             return None
 
-    def read_all(self, cells: list[Cell]) -> Iterator[CellRecord]:
+    def read_all(self, keys: list[RunKey]) -> Iterator[RunRecord]:
         """The records that are there."""
-        return (record for cell in cells if (record := self.read(cell)) is not None)
+        return (record for key in keys if (record := self.read(key)) is not None)
 
 
-def _record(cell: Cell, data: dict[str, Any]) -> CellRecord:
-    """The record of a cell.
+def _record(key: RunKey, data: dict[str, Any]) -> RunRecord:
+    """The record of a run.
 
     Raises:
-      ValueError: it is another cell's, has no outcome that a cell has, or a value of another type.
+      ValueError: it is another run's, has no outcome that a run has, or a value of another type.
       KeyError: it has no run.
     """
     inner = None if data["record"] is None else from_plain(data["record"])
-    found = checked(CellRecord, data | {"record": inner})
-    if found.cell != cell:
-        raise ValueError(f"that of {found.cell.name}")
+    found = checked(RunRecord, data | {"record": inner})
+    if found.key != key:
+        raise ValueError(f"that of {found.key.name}")
     if found.outcome not in OUTCOMES or (inner is None and found.outcome not in FAILED):
         raise ValueError(f"outcome = {found.outcome!r}{'' if inner else ' without a run'}")
     return found
 
 
-def on_devices(record: Record, cell: Cell, optim: OptimConfig) -> Record:
-    """The record of a path as that of one of the cells that share it: the same losses, another division of the batch."""
-    if (record.scaling, record.devices) == (cell.scaling, cell.devices):
+def on_devices(record: Record, key: RunKey, optim: OptimConfig) -> Record:
+    """The record of a path as that of one of the runs that share it: the same losses, another division of the batch."""
+    if (record.scaling, record.devices) == (key.scaling, key.devices):
         return record
-    shared = plan_batches(record.train_samples, record.global_batch, cell.devices)
+    shared = plan_batches(record.train_samples, record.global_batch, key.devices)
     return replace(
         record,
-        scaling=cell.scaling,
-        devices=cell.devices,
-        wanted_batch=strategy(cell.scaling).batch(optim, cell.devices),
+        scaling=key.scaling,
+        devices=key.devices,
+        wanted_batch=strategy(key.scaling).batch(optim, key.devices),
         device_batch=shared.device_batch,
         padding=shared.padding,
     )

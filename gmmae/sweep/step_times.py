@@ -8,19 +8,19 @@ from gmmae.sweep import throughput
 from gmmae.sweep.display import SweepDisplay
 from gmmae.sweep.grid import SweepConfig, TimingConfig
 from gmmae.sweep.jobs import Request, execute, timing_job
-from gmmae.sweep.runs import CellRecord, SweepDir
+from gmmae.sweep.runs import RunRecord, SweepDir
 from gmmae.sweep.supervisor import Callbacks, describe, last_lines
 
 
-def requests(config: SweepConfig, records: Sequence[CellRecord], reference_batches: Collection[int]) -> dict[int, Request]:
+def requests(config: SweepConfig, records: Sequence[RunRecord], reference_batches: Collection[int]) -> dict[int, Request]:
     """What to measure, by number of devices.
 
-    In virtual mode: on one device, the batches that a device of some cell has, and the share of the validation volumes. In
+    In virtual mode: on one device, the batches that a device of some run has, and the share of the validation volumes. In
     throughput mode: the batches of weak and strong scaling. In measured mode nothing.
 
     Args:
       config: the sweep.
-      records: of its cells so far.
+      records: of its runs so far.
       reference_batches: of the clusters that times are projected to.
     """
     if config.mode == "throughput":

@@ -193,7 +193,7 @@ echo Submitted batch job $number
 
 
 def jobs(folder, count) -> list[Job]:
-    return [Job(f"cell{i}", (sys.executable, "-c", ""), folder / f"{i}.log", {}, 0.0) for i in range(count)]
+    return [Job(f"run{i}", (sys.executable, "-c", ""), folder / f"{i}.log", {}, 0.0) for i in range(count)]
 
 
 def sweep(folder, wanted, on_tick=lambda _: None, **slurm) -> dict[str, Ended]:
@@ -238,15 +238,15 @@ def test_jobs_of_a_sweep_that_is_killed_while_it_submits_are_taken_over(commands
     def on_tick(_):
         if not begun:
             known = json.loads((tmp_path / "jobs/slurm/submitted.json").read_text())
-            assert known == {f"cell{i}": number for i, number in enumerate(numbers)}
+            assert known == {f"run{i}": number for i, number in enumerate(numbers)}
             for i, number in enumerate(numbers):  # they can run: the killed sweep had not left them their programs
                 program = pickle.loads((tmp_path / "jobs/slurm" / f"{number}_submitted.pkl").read_bytes())
-                assert (program.function.job.name, program._timeout_countdown) == (f"cell{i}", 100)
+                assert (program.function.job.name, program._timeout_countdown) == (f"run{i}", 100)
             succeed(tmp_path, *numbers)
             begun.append(True)
 
     ended = sweep(tmp_path, jobs(tmp_path, count), on_tick)
-    assert {name: end.returncode for name, end in ended.items()} == {f"cell{i}": 0 for i in range(count)}
+    assert {name: end.returncode for name, end in ended.items()} == {f"run{i}": 0 for i in range(count)}
 
 
 def left_by_name(folder) -> None:
@@ -293,7 +293,7 @@ def test_arrays_are_divided_at_the_clusters_limit(commands, tmp_path, monkeypatc
     ended = sweep(tmp_path, jobs(tmp_path, 7), some_end(tmp_path, numbers), array_parallelism=at_once)
     assert asked(tmp_path, "array") == [text.format(at_once or size) for text, size in zip(arrays, sizes, strict=True)]
     assert asked(tmp_path, "dependency") == ["", *(f"afterany:{5 + i}" if at_once else "" for i in range(len(arrays) - 1))]
-    assert sorted(ended) == [f"cell{i}" for i in range(7)]
+    assert sorted(ended) == [f"run{i}" for i in range(7)]
     assert len(set(asked(tmp_path, "job-name"))) == len(arrays)
 
 
