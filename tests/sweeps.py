@@ -8,7 +8,7 @@ from gmmae.scaling import strategies
 from gmmae.scaling.batches import plan_batches
 from gmmae.scaling.cost import Cluster
 from gmmae.sweep import throughput
-from gmmae.sweep.grid import RunKey, SweepConfig, paths
+from gmmae.sweep.grid import RunKey, SweepConfig, run_groups
 from gmmae.sweep.runs import CRASHED, FAILED, RunRecord, SweepDir
 from gmmae.sweep.throughput import Timing, Timings
 from gmmae.system import stop_reasons
@@ -77,7 +77,7 @@ def add(
     """Writes a run's record and, unless its process failed, the history of the path that computed it."""
     folder = SweepDir(root)
     folder.records.mkdir(parents=True, exist_ok=True)
-    path = next(owner.name for owner, members in paths(config, TRAIN) if key in members)
+    path = next(owner.name for owner, members in run_groups(config, TRAIN) if key in members)
     if outcome in FAILED:
         written = RunRecord(*key, config.mode, outcome, path, None, "ended by SIGKILL: out of memory")
     else:

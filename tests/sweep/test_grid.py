@@ -10,7 +10,7 @@ from gmmae.config.rules import ConfigError
 from gmmae.config.schema import Config, OptimConfig, ParallelConfig, flatten
 from gmmae.config.toml import to_toml
 from gmmae.scaling import strategies
-from gmmae.sweep.grid import GRIDDED, RunKey, SlurmConfig, SweepConfig, paths, run_config, run_keys
+from gmmae.sweep.grid import GRID_KEYS, RunKey, SlurmConfig, SweepConfig, run_groups, run_config, run_keys
 from gmmae.workloads.registry import configuration
 
 NAN, INF = math.nan, math.inf
@@ -118,7 +118,7 @@ def test_what_the_grid_sets_must_not_be_given(key):
 
 
 def test_all_that_the_grid_sets_is_refused():
-    assert set(GIVEN) == set(GRIDDED)
+    assert set(GIVEN) == set(GRID_KEYS)
 
 
 def test_toml_read_back_is_equal(tmp_path):
@@ -149,7 +149,7 @@ def test_runs_are_ordered_by_seed_then_devices_then_arm():
 
 
 def shared(config: SweepConfig, samples: int = 10_000) -> dict[str, list[str]]:
-    return {owner.name: [member.name for member in members] for owner, members in paths(config, samples)}
+    return {owner.name: [member.name for member in members] for owner, members in run_groups(config, samples)}
 
 
 def test_strong_runs_and_all_runs_on_one_device_share_a_path_of_their_seed():
@@ -213,7 +213,7 @@ def test_ten_thousand_runs_are_divided_into_paths_at_once():
     """A comparison of every run with every other one took four minutes; this takes a tenth of a second."""
     config = SweepConfig(scaling=("strong", "weak", "linear"), devices=tuple(range(1, 35)), seeds=tuple(range(102)))
     before = time.process_time()
-    found = dict(paths(config, 10_000))
+    found = dict(run_groups(config, 10_000))
     assert time.process_time() - before < 5
     assert sum(map(len, found.values())) == len(run_keys(config)) == 102 * (32 + 2 * 34)
     assert len(found) == 102 * (1 + 2 * 33)
@@ -222,8 +222,8 @@ def test_ten_thousand_runs_are_divided_into_paths_at_once():
 @pytest.mark.parametrize("mode", ["measured", "throughput"])
 def test_where_times_count_nothing_is_shared(mode):
     config = SweepConfig(mode=mode, devices=(1, 2), seeds=(0, 1))
-    assert [owner for owner, _ in paths(config, 100)] == run_keys(config)
-    assert all(members == [owner] for owner, members in paths(config, 100))
+    assert [owner for owner, _ in run_groups(config, 100)] == run_keys(config)
+    assert all(members == [owner] for owner, members in run_groups(config, 100))
 
 
 @pytest.mark.parametrize(("mode", "devices", "virtual"), [("virtual", 0, 4), ("measured", 4, 0)])

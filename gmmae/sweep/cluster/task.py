@@ -60,6 +60,7 @@ class ClusterTask:
         self._requeue: Callable[[int, FrameType | None], object] | int | None = None
 
     def __call__(self) -> Ended:
+        """Runs the program, or exits to be requeued. Returns how the program ended."""
         os.chdir(self.cwd)
         started = time.monotonic()
         callbacks = Callbacks(self._handle_signals, self._keep, self._check_signals)
