@@ -22,18 +22,18 @@ from experiments import tables
 from gmmae.plotting import canvas
 from gmmae.plotting.loss_curves import Course, losses_by_devices
 from gmmae.scaling.strategies import STRATEGIES
-from gmmae.sweep.grid import Cell
+from gmmae.sweep.grid import RunKey
 from gmmae.training.records import Epoch, read_history
 
 NAME = re.compile(r"(?:history_)?(.+)-n(\d+)-seed(\d+)")
 
 
-def histories(folder: Path) -> dict[Cell, list[Epoch]]:
+def histories(folder: Path) -> dict[RunKey, list[Epoch]]:
     """The epochs of each run of a folder, by strategy, devices and seed."""
     runs = {path.parent.name: path for path in folder.glob("runs/*/history.csv")}
     runs |= {path.stem: path for path in folder.glob("history_*.csv")}
     named = [(NAME.fullmatch(name), path) for name, path in runs.items()]
-    found = {Cell(match[1], int(match[2]), int(match[3])): read_history(path) for match, path in named if match}
+    found = {RunKey(match[1], int(match[2]), int(match[3])): read_history(path) for match, path in named if match}
     if not found:
         raise SystemExit(
             f"--runs must hold runs/*/history.csv or history_ARM-nN-seedS.csv; got {folder}: give a sweep's folder"
@@ -41,17 +41,17 @@ def histories(folder: Path) -> dict[Cell, list[Epoch]]:
     return dict(sorted(found.items()))
 
 
-def reached(runs: dict[Cell, list[Epoch]], metric: str, share: float) -> list[dict[str, Any]]:
+def reached(runs: dict[RunKey, list[Epoch]], metric: str, share: float) -> list[dict[str, Any]]:
     """A row for each run: the first epoch and step with a share of the metric of one device's last epoch; empty if none has.
 
     More is better. Every seed needs its run of strong scaling on one device.
     """
     rows = []
-    for cell, epochs in runs.items():
-        target = share * runs[Cell("strong", 1, cell.seed)][-1].metrics[metric]
+    for key, epochs in runs.items():
+        target = share * runs[RunKey("strong", 1, key.seed)][-1].metrics[metric]
         hit = next((epoch for epoch in epochs if epoch.metrics[metric] >= target), None)
         rows.append({
-            **cell._asdict(),
+            **key._asdict(),
             "epochs": len(epochs),
             "target": round(target, 4),
             "epoch": hit.epoch if hit else "",
@@ -62,14 +62,14 @@ def reached(runs: dict[Cell, list[Epoch]], metric: str, share: float) -> list[di
     return rows
 
 
-def figure(runs: dict[Cell, list[Epoch]], scaling: str, path: Path) -> Path:
+def figure(runs: dict[RunKey, list[Epoch]], scaling: str, path: Path) -> Path:
     """The losses of a strategy by epoch, medians over its seeds, from one device, which is strong scaling's run, to many."""
     by_devices: dict[int, list[list[Epoch]]] = defaultdict(list)
-    for cell, epochs in runs.items():
-        if cell == Cell("strong", 1, cell.seed) or (cell.scaling == scaling and cell.devices > 1):
-            by_devices[cell.devices].append(epochs)
+    for key, epochs in runs.items():
+        if key == RunKey("strong", 1, key.seed) or (key.scaling == scaling and key.devices > 1):
+            by_devices[key.devices].append(epochs)
     courses = [_course(f"n = {n}", of) for n, of in sorted(by_devices.items())]
-    seeds = len({cell.seed for cell in runs})
+    seeds = len({key.seed for key in runs})
     title = f"{STRATEGIES[scaling].label}, medians of {seeds} seeds" if seeds > 1 else STRATEGIES[scaling].label
     return canvas.save(losses_by_devices(courses, title=title, target=None, x_label="epoch"), path)
 
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tables.write(asked.out / "reached.csv", rows)
     for row in rows:
         print(" ".join(f"{key} {value}" for key, value in row.items()))
-    for scaling in sorted({cell.scaling for cell in runs} - {"strong"}):
+    for scaling in sorted({key.scaling for key in runs} - {"strong"}):
         print(figure(runs, scaling, asked.out / f"losses_{scaling}.png"))
 
 

@@ -8,8 +8,8 @@ from gmmae.scaling import strategies
 from gmmae.scaling.batches import plan_batches
 from gmmae.scaling.cost import Cluster
 from gmmae.sweep import throughput
-from gmmae.sweep.grid import Cell, SweepConfig, paths
-from gmmae.sweep.runs import CRASHED, FAILED, CellRecord, SweepDir
+from gmmae.sweep.grid import RunKey, SweepConfig, run_groups
+from gmmae.sweep.runs import CRASHED, FAILED, RunRecord, SweepDir
 from gmmae.sweep.throughput import Timing, Timings
 from gmmae.system import stop_reasons
 from gmmae.training.records import Epoch, Record, write_history
@@ -17,15 +17,15 @@ from gmmae.training.records import Epoch, Record, write_history
 TRAIN, VALIDATION, PARAMETERS, TARGET = 512, 256, 490_000, 0.0016384
 
 
-def run_record(config: SweepConfig, cell: Cell, outcome: str, epochs: int, loss: float, **changes) -> Record:
-    """The record of a cell that ended with a validation loss; training takes 2 s an epoch and validation 0.5 s."""
-    strategy = strategies.resolve(cell.scaling, config.run.optim, cell.devices, TRAIN)
-    share = plan_batches(TRAIN, strategy.global_batch, cell.devices)
+def run_record(config: SweepConfig, key: RunKey, outcome: str, epochs: int, loss: float, **changes) -> Record:
+    """The record of a run that ended with a validation loss; training takes 2 s an epoch and validation 0.5 s."""
+    strategy = strategies.resolve(key.scaling, config.run.optim, key.devices, TRAIN)
+    share = plan_batches(TRAIN, strategy.global_batch, key.devices)
     values = {
         "run_id": "0123456789ab",
-        "scaling": cell.scaling,
-        "seed": cell.seed,
-        "devices": cell.devices,
+        "scaling": key.scaling,
+        "seed": key.seed,
+        "devices": key.devices,
         "processes": 1,
         "device_kind": "cpu",
         "oversubscribed": False,
@@ -72,17 +72,17 @@ def history(record: Record) -> list[Epoch]:
 
 
 def add(
-    config: SweepConfig, root: Path, cell: Cell, outcome: str, epochs: int = 0, loss: float = TARGET, **changes
-) -> CellRecord:
-    """Writes a cell's record and, unless its process failed, the history of the path that computed it."""
+    config: SweepConfig, root: Path, key: RunKey, outcome: str, epochs: int = 0, loss: float = TARGET, **changes
+) -> RunRecord:
+    """Writes a run's record and, unless its process failed, the history of the path that computed it."""
     folder = SweepDir(root)
     folder.records.mkdir(parents=True, exist_ok=True)
-    path = next(owner.name for owner, members in paths(config, TRAIN) if cell in members)
+    path = next(owner.name for owner, members in run_groups(config, TRAIN) if key in members)
     if outcome in FAILED:
-        written = CellRecord(*cell, config.mode, outcome, path, None, "ended by SIGKILL: out of memory")
+        written = RunRecord(*key, config.mode, outcome, path, None, "ended by SIGKILL: out of memory")
     else:
-        record = run_record(config, cell, outcome, epochs, loss, **changes)
-        written = CellRecord(*cell, config.mode, outcome, path, record)
+        record = run_record(config, key, outcome, epochs, loss, **changes)
+        written = RunRecord(*key, config.mode, outcome, path, record)
         workdir = folder.run(path)
         workdir.root.mkdir(parents=True, exist_ok=True)
         write_history(workdir.history, history(record))
@@ -90,9 +90,9 @@ def add(
     return written
 
 
-def reach(config: SweepConfig, root: Path, cell: Cell, epochs: int) -> CellRecord:
-    """A cell that reached the target."""
-    return add(config, root, cell, stop_reasons.TARGET_REACHED, epochs)
+def reach(config: SweepConfig, root: Path, key: RunKey, epochs: int) -> RunRecord:
+    """A run that reached the target."""
+    return add(config, root, key, stop_reasons.TARGET_REACHED, epochs)
 
 
 def timing(samples: int, devices: int, median_s: float) -> Timing:
@@ -144,15 +144,15 @@ def small(root: Path, config: SweepConfig = GRID) -> SweepConfig:
     """
     for seed in config.seeds:
         for n in config.devices:
-            reach(config, root, Cell("strong", n, seed), 10)
-            reach(config, root, Cell("weak", n, seed), 10 if n == 1 else 20 * n)
+            reach(config, root, RunKey("strong", n, seed), 10)
+            reach(config, root, RunKey("weak", n, seed), 10 if n == 1 else 20 * n)
         for scaling in ("linear-warmup", "linear"):
-            reach(config, root, Cell(scaling, 1, seed), 10)
-        add(config, root, Cell("linear", 2, seed), stop_reasons.COLLAPSED, 12, 0.0148 + 0.001 * seed)
-        add(config, root, Cell("linear", 4, seed), stop_reasons.DIVERGED, 1, math.nan)
-    reach(config, root, Cell("linear-warmup", 2, 0), 10)
-    add(config, root, Cell("linear-warmup", 2, 1), stop_reasons.COLLAPSED, 12, 0.0148)
-    add(config, root, Cell("linear-warmup", 2, 2), stop_reasons.COLLAPSED, 12, 0.0148)
-    add(config, root, Cell("linear-warmup", 4, 0), stop_reasons.MAX_EPOCHS, 30, 0.002)
-    add(config, root, Cell("linear-warmup", 4, 1), CRASHED)
+            reach(config, root, RunKey(scaling, 1, seed), 10)
+        add(config, root, RunKey("linear", 2, seed), stop_reasons.COLLAPSED, 12, 0.0148 + 0.001 * seed)
+        add(config, root, RunKey("linear", 4, seed), stop_reasons.DIVERGED, 1, math.nan)
+    reach(config, root, RunKey("linear-warmup", 2, 0), 10)
+    add(config, root, RunKey("linear-warmup", 2, 1), stop_reasons.COLLAPSED, 12, 0.0148)
+    add(config, root, RunKey("linear-warmup", 2, 2), stop_reasons.COLLAPSED, 12, 0.0148)
+    add(config, root, RunKey("linear-warmup", 4, 0), stop_reasons.MAX_EPOCHS, 30, 0.002)
+    add(config, root, RunKey("linear-warmup", 4, 1), CRASHED)
     return config

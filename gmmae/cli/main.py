@@ -79,8 +79,7 @@ def sweep(arguments: Sequence[str], prog: str = "gmmae sweep") -> int:
 
     samples = training_samples(asked.config.run) if asked.dry_run or asked.config.mode == "virtual" else 0
     if asked.dry_run:
-        from gmmae.sweep.dry_run import dry_run
-        from gmmae.sweep.grid import left_out
+        from gmmae.sweep.grid import dry_run, left_out
 
         print(grid_table(dry_run(asked.config, samples)), *left_out(asked.config), sep="\n")
         return 0

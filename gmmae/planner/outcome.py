@@ -40,8 +40,8 @@ class Prediction(NamedTuple):
         """Whether it is about what the run did."""
         rate = math.isclose(self.learning_rate, run.record.learning_rate, rel_tol=1e-6)
         return rate and (self.scaling, self.devices, self.batch) == (
-            run.cell.scaling,
-            run.cell.devices,
+            run.key.scaling,
+            run.key.devices,
             run.record.global_batch,
         )
 

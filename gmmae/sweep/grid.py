@@ -1,9 +1,9 @@
-"""A sweep's grid: strategies × device counts × seeds, the configuration of each cell, and which cells share one optimisation path."""
+"""The grid of a sweep: strategies × device counts × seeds, and which of its runs share one optimisation path."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from gmmae.config.rules import (
     SEED,
@@ -19,13 +19,14 @@ from gmmae.config.rules import (
 )
 from gmmae.config.schema import Config, changed, flatten
 from gmmae.scaling import strategies
+from gmmae.scaling.batches import plan_batches
 from gmmae.workloads.registry import configuration
 
 Mode = Literal["virtual", "measured", "throughput"]
-Executor = Literal["processes", "local", "slurm"]
+Executor = Literal["processes", "slurm"]
 
 
-def _known_arms(names: tuple[str, ...]) -> bool:
+def _known_strategies(names: tuple[str, ...]) -> bool:
     return bool(names) and len(set(names)) == len(names) and set(names) <= strategies.STRATEGIES.keys()
 
 
@@ -44,33 +45,33 @@ Options = Annotated[
 
 @dataclass(frozen=True)
 class TimingConfig(Section, name="timing"):
-    """How step times are measured: in throughput mode, and in virtual mode for the projection."""
+    """How step times are measured, in throughput mode and for the projections of virtual mode."""
 
-    device_batches: Counts = (1, 2, 4, 8, 16, 32)  # throughput: samples a device, weak scaling
-    global_batches: Counts = (32,)  # throughput: samples a step of all devices together, strong scaling
-    warmup_steps: NonNegativeInt = 3  # steps before the first timed one, at least
-    steps: PositiveInt = 10  # steps in a timed block; one dispatch each block, awaited
-    blocks: PositiveInt = 7  # timed blocks; median and quartiles are over blocks
+    device_batches: Counts = (1, 2, 4, 8, 16, 32)  # throughput: samples per device, weak scaling
+    global_batches: Counts = (32,)  # throughput: samples per step of all devices together, strong scaling
+    warmup_steps: NonNegativeInt = 3  # minimum number of steps before the first timed one
+    steps: PositiveInt = 10  # steps in a timed block; a block is one dispatch
+    blocks: PositiveInt = 7  # timed blocks, whose median and quartiles are reported
 
 
 @dataclass(frozen=True)
 class SlurmConfig(Section, name="slurm"):
-    """What Slurm is asked for, for each job of a sweep; what is empty or 0 is left to the cluster."""
+    """Slurm's options for each job of a sweep. The cluster decides on options that are empty or 0."""
 
-    partition: Word = ""  # where jobs run
-    account: Word = ""  # who is charged
+    partition: Word = ""  # partition of the jobs
+    account: Word = ""  # account that is charged
     qos: Word = ""  # quality of service
-    timeout_min: PositiveInt = 60  # of a job; a longer cell is requeued, and goes on from its checkpoint
-    timeouts: NonNegativeInt = 100  # times that a cell may reach timeout_min and go on
-    devices_per_node: NonNegativeInt = 0  # GPUs of a node; cells with more get several nodes; 0: one node without GPUs
-    cpus_per_task: NonNegativeInt = 0  # cores of a node's process
-    mem_gb: NonNegativeInt = 0  # memory of a node
-    array_parallelism: NonNegativeInt = 0  # cells on the same number of devices that may run at the same time; 0: all
-    setup: Lines = ()  # shell lines before a job's program, such as "module load cuda"
-    additional_parameters: Options = ()  # other options of sbatch: key=value, key, or "key=" to take away one that is set here
+    timeout_min: PositiveInt = 60  # time limit of a job; a longer run is requeued and resumes from its checkpoint
+    timeouts: NonNegativeInt = 100  # maximum number of times that a run is requeued at timeout_min
+    devices_per_node: NonNegativeInt = 0  # GPUs per node; runs with more get several nodes; 0: one node without GPUs
+    cpus_per_task: NonNegativeInt = 0  # cores per node
+    mem_gb: NonNegativeInt = 0  # memory per node
+    array_parallelism: NonNegativeInt = 0  # maximum number of concurrent runs on the same number of devices; 0: all
+    setup: Lines = ()  # shell lines before the program, such as "module load cuda"
+    additional_parameters: Options = ()  # other options of sbatch: key=value, key, or "key=" to remove one
 
     def nodes(self, devices: int) -> int:
-        """The fewest nodes whose devices are enough, and that can share them evenly.
+        """Returns the smallest number of nodes that have enough devices and share them evenly.
 
         >>> [SlurmConfig(devices_per_node=4).nodes(n) for n in (1, 4, 6, 8, 32)], SlurmConfig().nodes(8)
         ([1, 1, 2, 2, 8], 1)
@@ -79,57 +80,59 @@ class SlurmConfig(Section, name="slurm"):
         return next(n for n in range(1, devices + 1) if devices % n == 0 and devices // n <= most)
 
 
-GRIDDED = ("scaling", "seed", "parallel.devices", "parallel.simulate_devices")
-"""Keys of a run that the grid sets."""
+GRID_KEYS = ("scaling", "seed", "parallel.devices", "parallel.simulate_devices")
+"""Keys of a run's configuration that the grid sets."""
 
 
 @dataclass(frozen=True)
 class SweepConfig(Section):
-    """What is compared, and how it is run."""
+    """The configuration of a sweep: the grid, and how its runs are executed."""
 
     mode: Mode = "virtual"  # virtual: one device computes the batch of n; measured: on n devices; throughput: step times only
     scaling: tuple[str, ...] = ("strong", "weak", "linear-warmup", "linear")  # scaling strategies
     devices: Counts = (1, 2, 4, 8)  # device counts
-    seeds: Annotated[tuple[int, ...], distinct(SEED)] = (0,)  # of initial parameters and order of samples
-    executor: Executor = "processes"  # who runs the cells: this host's processes, the same through submitit, or Slurm's jobs
-    jobs: PositiveInt = 1  # processes, local: cells that run at the same time, on a GPU each; more than 1 in virtual mode only
-    cell_time_limit_s: NonNegativeFloat = 0.0  # a cell that runs longer is ended and recorded as timed_out; 0: no limit
-    keep_checkpoints: bool = False  # keep those of cells that have ended by themselves, to train them further
-    grace_s: NonNegativeFloat = 30.0  # from SIGTERM to SIGKILL
-    clusters: Clusters = ("k80_1gbe",)  # virtual: TOML files, or names of those in configs/clusters, projected to
+    seeds: Annotated[tuple[int, ...], distinct(SEED)] = (0,)  # seeds of initial parameters and sample order
+    executor: Executor = "processes"  # what runs the jobs: processes of this host, or Slurm
+    jobs: PositiveInt = 1  # processes: runs at the same time, on a GPU each; more than 1 in virtual mode only
+    cell_time_limit_s: NonNegativeFloat = 0.0  # a run that takes longer is ended and recorded as timed_out; 0: no limit
+    keep_checkpoints: bool = False  # keep the checkpoints of finished runs, to train them further
+    grace_s: NonNegativeFloat = 30.0  # seconds from SIGTERM to SIGKILL
+    clusters: Clusters = (
+        "k80_1gbe",
+    )  # virtual: clusters that times are projected to, as TOML files or names in configs/clusters
     timing: TimingConfig = field(default_factory=TimingConfig)
     slurm: SlurmConfig = field(default_factory=SlurmConfig)
     run: Config = field(default_factory=configuration)
 
     def __post_init__(self) -> None:
         require(
-            _known_arms(self.scaling),
+            _known_strategies(self.scaling),
             "scaling",
             f"one or more, all different, of {', '.join(strategies.STRATEGIES)}",
             self.scaling,
         )
         super().__post_init__()
         for name in self.scaling:
-            most = max(_batch(self, name, n) for n in self.devices)
-            possible = min(self.devices) <= most or self.mode == "throughput"
-            require(possible, "devices", f"at most the samples in a step of the strategy {name}, {most}", self.devices)
+            largest = max(_batch(self, name, n) for n in self.devices)
+            possible = min(self.devices) <= largest or self.mode == "throughput"
+            require(possible, "devices", f"at most the samples in a step of the strategy {name}, {largest}", self.devices)
         if self.jobs > 1 and self.mode != "virtual":
             raise ConfigError(
                 f"jobs must be 1 where times are measured, mode = {self.mode}; got {self.jobs}: use mode = virtual"
             )
-        given, untouched = dict(flatten(self.run)), dict(flatten(Config()))
-        for key in GRIDDED:
-            if given[key] != untouched[key]:
+        values, untouched = dict(flatten(self.run)), dict(flatten(Config()))
+        for key in GRID_KEYS:
+            if values[key] != untouched[key]:
                 raise ConfigError(
-                    f"run.{key} must be left to the sweep, which sets it for each cell; got {given[key]!r}: remove it"
+                    f"run.{key} must be left to the sweep, which sets it for each run; got {values[key]!r}: remove it"
                 )
 
-    def side_by_side(self, jobs: int) -> int:
-        """How many of some jobs may run at the same time."""
+    def concurrent(self, jobs: int) -> int:
+        """Returns how many of some jobs may run at the same time."""
         return self.jobs if self.executor != "slurm" else self.slurm.array_parallelism or max(jobs, 1)
 
 
-class Cell(NamedTuple):
+class RunKey(NamedTuple):
     """One point of the grid."""
 
     scaling: str
@@ -138,67 +141,90 @@ class Cell(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As files and logs call it.
+        """The run's name in files and logs.
 
-        >>> Cell("linear-warmup", 8, 0).name
+        >>> RunKey("linear-warmup", 8, 0).name
         'linear-warmup-n8-seed0'
         """
         return f"{self.scaling}-n{self.devices}-seed{self.seed}"
 
 
-def cells(config: SweepConfig) -> list[Cell]:
-    """The grid, seed by seed, each from few devices to many, so that a sweep that is cut short has whole seeds.
+def run_keys(config: SweepConfig) -> list[RunKey]:
+    """Returns the grid, seed by seed and from few devices to many, so that an interrupted sweep has complete seeds.
 
-    A strategy has no cells on more devices than it has samples in a step: `left_out`.
+    A strategy has no runs on more devices than it has samples in a step: see `left_out`.
     """
-    grid = [Cell(scaling, n, seed) for seed in config.seeds for n in sorted(config.devices) for scaling in config.scaling]
-    return [cell for cell in grid if cell.devices <= _batch(config, cell.scaling, cell.devices)]
+    grid = [RunKey(scaling, n, seed) for seed in config.seeds for n in sorted(config.devices) for scaling in config.scaling]
+    return [key for key in grid if key.devices <= _batch(config, key.scaling, key.devices)]
 
 
 def left_out(config: SweepConfig) -> list[str]:
-    """A line for each strategy and number of devices that has no cell.
+    """Returns a line for each strategy and number of devices without a run.
 
     >>> config = SweepConfig(scaling=("strong", "weak"), devices=(8, 40))
     >>> left_out(config)
     ['strong on 40 devices: left out, a step of it has 32 samples']
-    >>> [cell.name for cell in cells(config)]
+    >>> [key.name for key in run_keys(config)]
     ['strong-n8-seed0', 'weak-n8-seed0', 'weak-n40-seed0']
     """
-    asked = [(scaling, n, _batch(config, scaling, n)) for scaling in config.scaling for n in sorted(config.devices)]
-    return [f"{scaling} on {n} devices: left out, a step of it has {batch} samples" for scaling, n, batch in asked if batch < n]
+    steps = [(scaling, n, _batch(config, scaling, n)) for scaling in config.scaling for n in sorted(config.devices)]
+    return [f"{scaling} on {n} devices: left out, a step of it has {batch} samples" for scaling, n, batch in steps if batch < n]
 
 
 def _batch(config: SweepConfig, scaling: str, devices: int) -> int:
     return strategies.strategy(scaling).batch(config.run.optim, devices)
 
 
-def run_config(config: SweepConfig, cell: Cell) -> Config:
-    """The configuration of a cell's run.
+def run_config(config: SweepConfig, key: RunKey) -> Config:
+    """Returns the configuration of a run.
 
     Raises:
       ConfigError: a rule between its parts is broken.
     """
     count = "parallel__simulate_devices" if config.mode == "virtual" else "parallel__devices"
-    return changed(config.run, scaling=cell.scaling, seed=cell.seed, **{count: cell.devices})
+    return changed(config.run, scaling=key.scaling, seed=key.seed, **{count: key.devices})
 
 
-def paths(config: SweepConfig, samples: int) -> Iterator[tuple[Cell, list[Cell]]]:
-    """Each optimisation path that has to be computed, by its first cell, with all cells that share it.
+def run_groups(config: SweepConfig, samples: int) -> Iterator[tuple[RunKey, list[RunKey]]]:
+    """Yields each optimisation path to compute, as its first run and all runs that share it.
 
-    A path is decided by the seed and by `strategies.Path`: the global batch, the learning rates and Adam's constants. In virtual mode
-    strong cells of a seed therefore share one whatever their devices, on one device all strategies do, and so do cells whose batch is
-    clipped to the training set.
-    In measured mode, where times count, each cell is its own.
+    The seed and `strategies.OptimizationSetup` decide on a path: the global batch, the learning rates and Adam's constants. In
+    virtual mode the strong runs of a seed therefore share one. So do all strategies on one device, and runs whose batch is
+    capped to the training set. In measured mode each run is computed separately.
 
     Args:
       config: the sweep.
-      samples: in the training set; of no consequence where each cell is its own.
+      samples: the size of the training set. It matters in virtual mode only.
     """
-    shared: dict[Any, list[Cell]] = {}
-    for cell in cells(config):
-        key: Any = cell
+    groups: dict[Hashable, list[RunKey]] = {}
+    for key in run_keys(config):
+        path: Hashable = key
         if config.mode == "virtual":
-            key = cell.seed, strategies.resolve(cell.scaling, config.run.optim, cell.devices, samples).optimization
-        shared.setdefault(key, []).append(cell)
-    for members in shared.values():
+            path = key.seed, strategies.resolve(key.scaling, config.run.optim, key.devices, samples).optimization
+        groups.setdefault(path, []).append(key)
+    for members in groups.values():
         yield members[0], members
+
+
+DRY_RUN_COLUMNS = ("run", "batch", "a device", "padded", "learning rate", "steps/epoch", "same path as")
+
+
+def dry_run(config: SweepConfig, samples: int) -> list[tuple[str, ...]]:
+    """Returns the grid before anything is run: the column names, and a row of texts for each run.
+
+    Args:
+      config: the sweep.
+      samples: the size of the training set.
+
+    Raises:
+      InputError: a run is impossible.
+    """
+    rows = [DRY_RUN_COLUMNS]
+    for first, members in run_groups(config, samples):
+        for key in members:
+            strategy = strategies.resolve(key.scaling, config.run.optim, key.devices, samples)
+            plan = plan_batches(samples, strategy.global_batch, key.devices)
+            rate = strategies.learning_rate_text(strategy.learning_rate, config.run.optim.learning_rate)
+            sizes = (strategy.batch_text(), str(plan.device_batch), str(plan.padding))
+            rows.append((key.name, *sizes, rate, str(plan.steps), "" if first == key else first.name))
+    return rows

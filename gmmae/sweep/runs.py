@@ -1,17 +1,16 @@
-"""A sweep's work directory: which files it has, and the record of each cell."""
+"""The files of a sweep's work directory, and the record of each run."""
 
 import json
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from gmmae.config.schema import OptimConfig
 from gmmae.scaling.batches import plan_batches
 from gmmae.scaling.strategies import strategy
-from gmmae.sweep.grid import Cell
+from gmmae.sweep.grid import RunKey
 from gmmae.system import json_files
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
@@ -23,30 +22,31 @@ from gmmae.training.workdir import WorkDir
 CRASHED = "crashed"
 TIMED_OUT = "timed_out"
 FAILED = (CRASHED, TIMED_OUT)
-"""Outcomes of a process rather than of the optimisation; `sweep --retry` computes them again."""
+"""Outcomes of a process, not of the optimisation. `sweep --retry` computes such runs again."""
 OUTCOMES = (*EXIT_CODES, *FAILED)
 
 
 @dataclass(frozen=True)
-class CellRecord:
-    """How one cell ended."""
+class RunRecord:
+    """The outcome of one run of the grid."""
 
     scaling: str
     devices: int
     seed: int
     mode: str
     outcome: str  # the run's stop reason, or one of FAILED
-    path: str  # the run below runs/ that computed it; cells that follow the same optimisation path share one
-    record: Record | None  # the run as it is on the cell's number of devices; None where the process left none
-    message: str = ""  # of a failed process: how it ended, and its last words
+    path: str  # the folder below runs/ that computed it; runs with the same optimisation path share one
+    record: Record | None  # the training record on this number of devices; None where the process left none
+    message: str = ""  # for a failed process: how it ended, and its last line
 
     @property
-    def cell(self) -> Cell:
-        return Cell(self.scaling, self.devices, self.seed)
+    def key(self) -> RunKey:
+        """The point of the grid."""
+        return RunKey(self.scaling, self.devices, self.seed)
 
 
 class SweepDir:
-    """Paths below `root`."""
+    """The paths below a sweep's `root`, and its records."""
 
     def __init__(self, root: Path):
         self.root = root
@@ -54,84 +54,85 @@ class SweepDir:
         self.records = root / "records"
         self.tensorboard = root / "tb"
         self.report = root / "report"
-        self.plan = root / "plan.json"  # of `gmmae plan`, where somebody has put it here
+        self.plan = root / "plan.json"  # the output of `gmmae plan`, if it was put here
         self.lock = root / ".lock"
-        self.jobs = root / "jobs"  # what submitit writes
+        self.jobs = root / "jobs"  # files of submitit
 
     def step_times(self, devices: int) -> Path:
-        """What one process measured on a number of devices."""
+        """Returns the path of the measured step times on a number of devices."""
         return self.root / "step_times" / f"step-times-n{devices}.json"
 
     def run(self, name: str) -> WorkDir:
-        """The work directory of a path."""
+        """Returns the work directory of a computed run."""
         return WorkDir(self.root / "runs" / name)
 
     def log(self, name: str) -> Path:
-        """What the processes of a path wrote."""
+        """Returns the path of a job's output."""
         return self.root / "runs" / name / "log.txt"
 
-    def record(self, cell: Cell) -> Path:
-        return self.records / f"{cell.name}.json"
+    def record(self, key: RunKey) -> Path:
+        """Returns the path of a run's record."""
+        return self.records / f"{key.name}.json"
 
-    def write(self, record: CellRecord) -> None:
-        """Writes a cell's record, whole or not at all."""
+    def write(self, record: RunRecord) -> None:
+        """Writes a run's record atomically."""
         inner = None if record.record is None else plain(record.record)
-        write_text(self.record(record.cell), json.dumps(asdict(record) | {"record": inner}, indent=2, allow_nan=False) + "\n")
+        write_text(self.record(record.key), json.dumps(asdict(record) | {"record": inner}, indent=2, allow_nan=False) + "\n")
 
-    def read(self, cell: Cell) -> CellRecord | None:
-        """A cell's record, or None where it has none.
+    def read(self, key: RunKey) -> RunRecord | None:
+        """Returns a run's record, or None if it has none.
 
         Raises:
-          InputError: it is there and cannot be read, or is another cell's.
+          InputError: the record cannot be read, or belongs to another run.
         """
         try:
             return json_files.read(
-                self.record(cell), "be a cell's record", "delete it, and the sweep writes it again", partial(_record, cell)
+                self.record(key), "be a run's record", "delete it, and the sweep writes it again", partial(_record, key)
             )
         except FileNotFoundError:
             return None
 
-    def read_all(self, cells: list[Cell]) -> Iterator[CellRecord]:
-        """The records that are there."""
-        return (record for cell in cells if (record := self.read(cell)) is not None)
+    def read_all(self, keys: Iterable[RunKey]) -> Iterator[RunRecord]:
+        """Yields the existing records of some runs."""
+        return (record for key in keys if (record := self.read(key)) is not None)
 
 
-def _record(cell: Cell, data: dict[str, Any]) -> CellRecord:
-    """The record of a cell.
+def _record(key: RunKey, data: Mapping[str, Any]) -> RunRecord:
+    """Returns the record of a run.
 
     Raises:
-      ValueError: it is another cell's, has no outcome that a cell has, or a value of another type.
-      KeyError: it has no run.
+      ValueError: it belongs to another run, its outcome is unknown, or a value has the wrong type.
+      KeyError: it has no training record.
     """
     inner = None if data["record"] is None else from_plain(data["record"])
-    found = checked(CellRecord, data | {"record": inner})
-    if found.cell != cell:
-        raise ValueError(f"that of {found.cell.name}")
+    found = checked(RunRecord, data | {"record": inner})
+    if found.key != key:
+        raise ValueError(f"that of {found.key.name}")
     if found.outcome not in OUTCOMES or (inner is None and found.outcome not in FAILED):
         raise ValueError(f"outcome = {found.outcome!r}{'' if inner else ' without a run'}")
     return found
 
 
-def on_devices(record: Record, cell: Cell, optim: OptimConfig) -> Record:
-    """The record of a path as that of one of the cells that share it: the same losses, another division of the batch."""
-    if (record.scaling, record.devices) == (cell.scaling, cell.devices):
+def on_devices(record: Record, key: RunKey, optim: OptimConfig) -> Record:
+    """Returns a computed record as that of a run in its group: the same losses, with the batch divided differently."""
+    if (record.scaling, record.devices) == (key.scaling, key.devices):
         return record
-    shared = plan_batches(record.train_samples, record.global_batch, cell.devices)
+    shared = plan_batches(record.train_samples, record.global_batch, key.devices)
     return replace(
         record,
-        scaling=cell.scaling,
-        devices=cell.devices,
-        wanted_batch=strategy(cell.scaling).batch(optim, cell.devices),
+        scaling=key.scaling,
+        devices=key.devices,
+        wanted_batch=strategy(key.scaling).batch(optim, key.devices),
         device_batch=shared.device_batch,
         padding=shared.padding,
     )
 
 
 def read_toml(path: Path) -> dict[str, object]:
-    """A sweep's saved configuration as a table.
+    """Returns a sweep's saved configuration as a table.
 
     Raises:
-      InputError: there is none, or it is not TOML.
+      InputError: the file is missing or not TOML.
     """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))

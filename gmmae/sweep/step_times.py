@@ -1,4 +1,4 @@
-"""The step times of a sweep: which ones it needs, and measuring those that are not there yet."""
+"""Determines the step times that a sweep needs, and measures the missing ones."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -8,20 +8,20 @@ from gmmae.sweep import throughput
 from gmmae.sweep.display import SweepDisplay
 from gmmae.sweep.grid import SweepConfig, TimingConfig
 from gmmae.sweep.jobs import Request, execute, timing_job
-from gmmae.sweep.runs import CellRecord, SweepDir
-from gmmae.sweep.supervisor import describe, last_lines
+from gmmae.sweep.runs import RunRecord, SweepDir
+from gmmae.sweep.supervisor import Callbacks, describe, last_lines
 
 
-def requests(config: SweepConfig, records: Sequence[CellRecord], reference_batches: Collection[int]) -> dict[int, Request]:
-    """What to measure, by number of devices.
+def requests(config: SweepConfig, records: Sequence[RunRecord], reference_batches: Collection[int]) -> dict[int, Request]:
+    """Returns the measurements that a sweep needs, by number of devices.
 
-    In virtual mode: on one device, the batches that a device of some cell has, and the share of the validation volumes. In
-    throughput mode: the batches of weak and strong scaling. In measured mode nothing.
+    In virtual mode these are, on one device, the batches of one device in all runs, and its share of the validation volumes.
+    In throughput mode they are the batches of weak and strong scaling. Measured mode needs none.
 
     Args:
       config: the sweep.
-      records: of its cells so far.
-      reference_batches: of the clusters that times are projected to.
+      records: the records of its runs so far.
+      reference_batches: batches of the clusters that times are projected to.
     """
     if config.mode == "throughput":
         return {n: _throughput_request(config, n) for n in sorted(config.devices)}
@@ -39,34 +39,36 @@ def _throughput_request(config: SweepConfig, devices: int) -> Request:
     return {"batches": sorted(weak | strong), "validation": []}
 
 
-def measure(config: SweepConfig, folder: SweepDir, display: SweepDisplay, wanted: dict[int, Request]) -> str | None:
-    """Measures the step times that are not there yet, each on a host that does nothing else; why it was interrupted, if so."""
+def measure(config: SweepConfig, folder: SweepDir, display: SweepDisplay, needed: dict[int, Request]) -> str | None:
+    """Measures the missing step times, one job at a time. Returns the reason of an interruption, or None."""
     return execute(
         config,
         folder,
-        [timing_job(config, folder, n, wanted[n]) for n in _missing(config, folder, wanted)],
+        [timing_job(config, folder, n, needed[n]) for n in _missing(config, folder, needed)],
+        Callbacks(
+            on_start=lambda job: display.say(f"{job.name}: measuring step times"),
+            on_end=lambda job, ended: display.say(f"{job.name}: {describe(ended)}, {ended.seconds:.0f} s"),
+        ),
         at_once=1,
         timed=True,
-        on_start=lambda job: display.say(f"{job.name}: measuring step times"),
-        on_end=lambda job, ended: display.say(f"{job.name}: {describe(ended)}, {ended.seconds:.0f} s"),
     )
 
 
-def failures(config: SweepConfig, folder: SweepDir, wanted: dict[int, Request]) -> list[str]:
-    """A line for each number of devices whose step times were asked for and are not there."""
-    names = [folder.step_times(n).stem for n in _missing(config, folder, wanted)]
-    return [f"{name} failed: {last_lines(folder.log(name)) or 'nothing said'} ({folder.log(name)})" for name in names]
+def failures(config: SweepConfig, folder: SweepDir, needed: dict[int, Request]) -> list[str]:
+    """Returns a line for each number of devices whose step times could not be measured."""
+    names = [folder.step_times(n).stem for n in _missing(config, folder, needed)]
+    return [f"{name} failed: {last_lines(folder.log(name)) or 'no output'} ({folder.log(name)})" for name in names]
 
 
-def _missing(config: SweepConfig, folder: SweepDir, wanted: dict[int, Request]) -> list[int]:
-    return [n for n, request in wanted.items() if not _measured(folder.step_times(n), request, config.timing)]
+def _missing(config: SweepConfig, folder: SweepDir, needed: dict[int, Request]) -> list[int]:
+    return [n for n, request in needed.items() if not _measured(folder.step_times(n), request, config.timing)]
 
 
 def _measured(path: Path, request: Request, timing: TimingConfig) -> bool:
-    found = throughput.read(path)
-    if found is None or found.timing != throughput.settings(timing):
+    timings = throughput.read(path)
+    if timings is None or timings.timing != throughput.settings(timing):
         return False
-    asked = {throughput.TRAINING: request["batches"], throughput.VALIDATION: request["validation"]}
-    measured = {throughput.TRAINING: found.train, throughput.VALIDATION: found.validation}
-    tried = {f"{what} of {row.samples}" for what, rows in measured.items() for row in rows} | set(found.failed)
-    return {f"{what} of {count}" for what, counts in asked.items() for count in counts} <= tried
+    requested = {throughput.TRAINING: request["batches"], throughput.VALIDATION: request["validation"]}
+    measured = {throughput.TRAINING: timings.train, throughput.VALIDATION: timings.validation}
+    tried = {f"{what} of {row.samples}" for what, rows in measured.items() for row in rows} | set(timings.failed)
+    return {f"{what} of {count}" for what, counts in requested.items() for count in counts} <= tried

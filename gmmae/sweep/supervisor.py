@@ -1,7 +1,7 @@
-"""Several programs run as subprocesses, a few at a time: each fails alone, and none is left behind.
+"""Runs several programs as subprocesses, a few at a time. Each fails alone, and none is left behind.
 
-A job leads a session of its own. Ctrl-C in the terminal therefore reaches only the supervisor, and SIGKILL to the job's process
-group takes the processes that it started with it, unless they made a session of their own. POSIX only.
+A job leads its own session. Ctrl-C in the terminal therefore reaches the supervisor only. SIGKILL to the job's process group
+also ends the processes that the job started, unless they lead their own session. POSIX only.
 """
 
 import math
@@ -35,10 +35,10 @@ class Job(NamedTuple):
 
     name: str
     command: tuple[str, ...]
-    log: Path  # standard output and error are appended; folders are made
+    log: Path  # standard output and error are appended; missing folders are created
     environment: Mapping[str, str]  # added to the supervisor's own
     time_limit_s: float  # 0: none
-    devices: int = 1  # that its program computes on
+    devices: int = 1  # devices that the program uses
 
 
 class Ended(NamedTuple):
@@ -46,15 +46,23 @@ class Ended(NamedTuple):
 
     name: str
     returncode: int  # negative: the number of the signal that killed it; NOT_STARTED with `error`
-    timed_out: bool  # it was told to end because of its time limit
+    timed_out: bool  # it was ended at its time limit
     seconds: float
-    interrupted: bool = False  # it was told to end because the supervisor was
+    interrupted: bool = False  # it was ended because the supervisor was interrupted
     time_limit_s: float = 0.0
-    error: str = ""  # in words, where the return code does not tell: it could not be started, or nobody saw its end
+    error: str = ""  # the reason where the return code does not tell: it did not start, or its end was not observed
+
+
+class Callbacks(NamedTuple):
+    """Functions that are called while jobs run, all in the calling thread."""
+
+    on_start: Callable[[Job], object]  # before a job starts
+    on_end: Callable[[Job, Ended], object]  # once for every job for which `on_start` was called
+    on_tick: Callable[[Sequence[tuple[Job, float]]], object] = lambda _: None  # with running jobs and their seconds so far
 
 
 def describe(ended: Ended) -> str:
-    """How the job ended, in words.
+    """Returns how the job ended, as text.
 
     >>> describe(Ended("a", -9, False, 1.0)), describe(Ended("a", 3, False, 1.0))
     ('killed by SIGKILL', 'exit code 3')
@@ -75,9 +83,9 @@ def describe(ended: Ended) -> str:
 
 
 def last_lines(log: Path, n: int = 1) -> str:
-    """The last `n` lines of a log that are not empty, cut to a length fit for messages; "" where there is nothing to read.
+    """Returns the last `n` lines of a log that are not empty, shortened for messages, or "" for a missing or empty log.
 
-    What cannot be printed is shown as U+FFFD, and a line that a progress bar wrote over counts as a line.
+    Unprintable characters become U+FFFD. A line that a progress bar overwrote counts as a line.
     """
     try:
         with log.open("rb") as file:
@@ -92,60 +100,55 @@ def last_lines(log: Path, n: int = 1) -> str:
 
 def supervise(
     jobs: Sequence[Job],
+    callbacks: Callbacks,
     *,
     at_once: int,
     grace_s: float,
-    on_start: Callable[[Job], None],
-    on_end: Callable[[Job, Ended], None],
-    on_tick: Callable[[Sequence[tuple[Job, float]]], None] = lambda _: None,
-    places: Sequence[Mapping[str, str]] = (),
+    gpus: Sequence[Mapping[str, str]] = (),
     tick_s: float = 0.5,
 ) -> str | None:
-    """Run the jobs in their order, and return when all have ended.
+    """Runs the jobs in their order, and returns when all have ended.
 
-    A job that crashes, or cannot be started, is an `Ended` like any other. A job past its time limit gets SIGTERM, and SIGKILL
-    `grace_s` later. SIGTERM goes to the job alone, because its helpers dying under it would look like a failure of its own;
-    SIGCONT follows, so that a stopped job can still end well. What is left of a job's process group when the job has ended,
-    however it did, is killed.
+    A job that crashes or cannot be started is an `Ended` like any other. A job past its time limit gets SIGTERM, and SIGKILL
+    `grace_s` later. SIGTERM goes to the job's own process only. If its helpers died first, that would look like a failure of
+    the job. SIGCONT follows, so that a stopped job can still end well. Processes of the job's group that outlive it are killed.
 
-    SIGTERM, SIGINT or SIGHUP to this process ends all running jobs in the same way, and no further one starts; a second signal
-    brings SIGKILL at once. The handlers stand while this function runs, and only if it runs in the main thread. An exception
-    of a callback, KeyboardInterrupt too, is raised again once all jobs have been ended likewise.
+    SIGTERM, SIGINT or SIGHUP to this process ends all running jobs in the same way, and no further one starts. A second signal
+    sends SIGKILL at once. The handlers are installed while this function runs, and in the main thread only. An exception of a
+    callback, KeyboardInterrupt included, also ends all jobs, and is then raised again.
 
     Args:
       jobs: the programs.
-      at_once: the most that run at a time.
+      callbacks: functions that are called when jobs start and end, and at each tick.
+      at_once: the maximum number of jobs that run at the same time.
       grace_s: seconds from SIGTERM to SIGKILL.
-      on_start: called before a job starts, in the calling thread like the others.
-      on_end: called once for every job for which `on_start` was called.
-      on_tick: called with the running jobs and the seconds since each one's start.
-      places: environments, such as that of a GPU; a job is started with the one that the fewest running jobs have.
-      tick_s: seconds between two ticks, about; a signal that the system gave to another thread waits for one.
+      gpus: environments that select a GPU. A job starts with the one that the fewest running jobs use.
+      tick_s: approximate seconds between two ticks. A signal that another thread received waits for a tick.
 
     Returns:
-      None, or the reason of `gmmae.training.stopping` when it was interrupted.
+      None, or a reason of `gmmae.system.stop_reasons` when it was interrupted.
 
     Raises:
       InputError: `at_once`, `tick_s`, `grace_s` or a time limit is out of range.
     """
     _check(jobs, at_once, grace_s, tick_s)
     waiting = deque(jobs)
-    children = _Children(grace_s, places)
+    children = _Children(grace_s, gpus)
     with _Signals(children.events) as signals:
         try:
             next_tick = time.monotonic() + tick_s
             while True:
                 while waiting and signals.reason is None and len(children.running) < at_once:
                     job = waiting.popleft()
-                    on_start(job)
+                    callbacks.on_start(job)
                     if failed := children.start(job):
-                        on_end(job, failed)
+                        callbacks.on_end(job, failed)
                 if not children.running:
                     break
                 if ended := children.next_end(until=next_tick):
-                    on_end(*ended)
+                    callbacks.on_end(*ended)
                 if time.monotonic() >= next_tick:
-                    on_tick(children.seconds())
+                    callbacks.on_tick(children.seconds())
                     next_tick = time.monotonic() + tick_s
         finally:
             children.end_all()
@@ -153,15 +156,15 @@ def supervise(
 
 
 def die_with_parent() -> None:
-    """Called first thing by a job's program: it shall not outlive its supervisor, even one that was killed with SIGKILL.
+    """Kills this process when its supervisor ends, even by SIGKILL. A job's program calls it first.
 
-    The supervisor alone holds the other end of the pipe that is this process's standard input, so its end, however it came, is
-    an end of file here. A thread waits for that and then kills the process group, where this process leads it, or else this
-    process with exit code 137. It kills, rather than asks to stop, because a successor of the supervisor may start the same job
-    in the same work directory at once: two processes must not write there, not even for the time of a last checkpoint.
+    The supervisor alone holds the other end of the pipe that is this process's standard input. Its end is an end of file here.
+    A thread waits for that. It then kills the process group if this process leads it, or else exits with code 137. It does not
+    ask to stop, because a new supervisor may start the same job in the same work directory at once. Two processes must not
+    write there, not even for a last checkpoint.
 
-    Without a pipe as standard input, as in a program started by hand, nothing is done. A job that is stopped (SIGSTOP) when its
-    supervisor dies is killed when it is continued.
+    Without a pipe as standard input, as in a program started manually, nothing is done. A job that is stopped (SIGSTOP) when
+    its supervisor dies is killed when it is continued.
     """
     if stat.S_ISFIFO(os.fstat(0).st_mode):
         threading.Thread(target=_kill_at_end_of_input, name="die_with_parent", daemon=True).start()
@@ -188,7 +191,7 @@ def _check(jobs: Sequence[Job], at_once: int, grace_s: float, tick_s: float) -> 
 
 
 class _Child:
-    """A running job. Its process is reaped by `finish` only, so its number cannot come to mean another process before."""
+    """A running job. Only `finish` reaps its process, so the process number cannot be reused before."""
 
     def __init__(self, job: Job, process: subprocess.Popen[bytes], started: float) -> None:
         self.job = job
@@ -197,15 +200,15 @@ class _Child:
         self.ended = math.nan
         self.timed_out = False
         self.interrupted = False
-        # The next thing to happen if it does not end: SIGTERM, then SIGKILL.
+        # If it does not end by itself, SIGTERM comes first and SIGKILL next.
         self.terminate_at = started + job.time_limit_s if job.time_limit_s else math.inf
         self.kill_at = math.inf
-        self.told_to_end = False
+        self.terminated = False
 
     def watch(self, events: "SimpleQueue[_Child | None]") -> None:
-        """Put this child into the queue when its process has ended; a thread of its own runs this."""
+        """Puts this child into the queue when its process has ended. It runs in a separate thread."""
         if hasattr(os, "waitid"):
-            with suppress(ChildProcessError):  # the caller's program reaps all its children itself
+            with suppress(ChildProcessError):  # the calling program reaps all its children itself
                 os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
         else:  # macOS before Python 3.13
             self.process.wait()
@@ -213,7 +216,7 @@ class _Child:
         events.put(self)
 
     def terminate(self, grace_s: float) -> None:
-        self.told_to_end = True
+        self.terminated = True
         self.terminate_at, self.kill_at = math.inf, time.monotonic() + grace_s
         for number in (signal.SIGTERM, signal.SIGCONT):
             with suppress(ProcessLookupError):
@@ -221,12 +224,12 @@ class _Child:
 
     def kill(self) -> None:
         self.terminate_at = self.kill_at = math.inf
-        # A group of which only its ended leader is left: no error on Linux, PermissionError on macOS.
+        # If only the ended leader is left of a group, Linux reports no error and macOS PermissionError.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def finish(self) -> Ended:
-        """Kill what is left of the group and reap the leader."""
+        """Kills the rest of the group, and reaps the leader."""
         self.kill()
         returncode = self.process.wait()
         assert self.process.stdin is not None
@@ -236,40 +239,33 @@ class _Child:
 
 
 class _Children:
-    """The running jobs, and the queue of what happens: a child that ended, or None for a signal to this process."""
+    """The running jobs, and the queue of events: a child that ended, or None for a signal to this process."""
 
-    def __init__(self, grace_s: float, places: Sequence[Mapping[str, str]]) -> None:
+    def __init__(self, grace_s: float, gpus: Sequence[Mapping[str, str]]) -> None:
         self.grace_s = grace_s
-        self.places = places
+        self.gpus = gpus
         self.running: list[_Child] = []
         self.events: SimpleQueue[_Child | None] = SimpleQueue()
         self.ending = False
 
     def start(self, job: Job) -> Ended | None:
-        """Start a job; how it ended if it could not be started."""
+        """Starts a job. Returns how it ended if it could not be started."""
         started = time.monotonic()
-        place = least_used(self.places, [child.job.environment for child in self.running])
+        gpu = least_used(self.gpus, [child.job.environment for child in self.running])
         try:
-            self.running.append(_start(job._replace(environment={**job.environment, **place}), started, self.events))
+            self.running.append(_start(job._replace(environment={**job.environment, **gpu}), started, self.events))
         except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: no more threads
-            return Ended(
-                job.name,
-                NOT_STARTED,
-                False,
-                time.monotonic() - started,
-                False,
-                job.time_limit_s,
-                f"could not be started: {error}",
-            )
+            seconds = time.monotonic() - started
+            return Ended(job.name, NOT_STARTED, False, seconds, False, job.time_limit_s, f"could not be started: {error}")
         return None
 
     def next_end(self, until: float) -> tuple[Job, Ended] | None:
-        """Wait for one thing to happen, or for the time; the job that ended, if it was that."""
+        """Waits for an event, at most until a time. Returns the job that ended, if that was the event."""
         due = min(until, *(min(child.terminate_at, child.kill_at) for child in self.running))
         try:
             event = self.events.get(timeout=max(0.0, due - time.monotonic()))
         except Empty:
-            # Only now, so that a job that ended in time is not taken for late because a callback took long.
+            # Limits are checked only here: a job that ended in time is not late because a callback took long.
             self._escalate()
             return None
         if event is None:
@@ -279,12 +275,12 @@ class _Children:
         return event.job, event.finish()
 
     def seconds(self) -> list[tuple[Job, float]]:
-        """The running jobs and the time since each one's start."""
+        """Returns the running jobs and the seconds since each one's start."""
         now = time.monotonic()
         return [(child.job, now - child.started) for child in self.running]
 
     def end_all(self) -> None:
-        """End what still runs, and call nobody back."""
+        """Ends the running jobs, without callbacks."""
         self._terminate_all()
         while self.running:
             self.next_end(until=time.monotonic() + 1.0)
@@ -307,7 +303,7 @@ class _Children:
     def _terminate_all(self) -> None:
         self.ending = True
         for child in self.running:
-            if not child.told_to_end:
+            if not child.terminated:
                 child.interrupted = True
                 child.terminate(self.grace_s)
 
@@ -318,7 +314,7 @@ def _start(job: Job, started: float, events: "SimpleQueue[_Child | None]") -> _C
         try:
             process = subprocess.Popen(
                 job.command,
-                # Never written to: see `die_with_parent`. Python closes this end on exec, so no other job inherits it.
+                # Nothing is written to it: see `die_with_parent`. Python closes this end on exec, so no other job inherits it.
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -340,14 +336,14 @@ def _start(job: Job, started: float, events: "SimpleQueue[_Child | None]") -> _C
 class _Signals(Interrupts):
     """While entered, the first signal of `REASONS` sets `reason`, and each one puts None into the queue.
 
-    Unlike its base's, a second signal is handled too: this process would die before its jobs.
+    A second signal is handled too, unlike in the base class. Otherwise this process would die before its jobs.
     """
 
     def __init__(self, events: "SimpleQueue[_Child | None]") -> None:
         super().__init__()
         self._events = events
-        self._handler = self._note  # nobody passes Ctrl-C on to this process: two are two
+        self._handler = self._note  # no other process passes Ctrl-C on, so a second SIGINT counts
 
     def _note(self, number: int, _: FrameType | None) -> None:
         self.reason = self.reason or REASONS[signal.Signals(number)]
-        self._events.put(None)  # a SimpleQueue may be put into amid its own methods
+        self._events.put(None)  # SimpleQueue.put is reentrant

@@ -1,9 +1,9 @@
-"""Step times: samples a second over the batch, with compilation and warm-up steps left out and every timed block awaited."""
+"""Measures step times by batch. Compilation and warm-up steps do not count, and every timed block is awaited."""
 
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,13 +22,13 @@ from gmmae.training import compilation
 from gmmae.training.compilation import TrainSetup
 
 TRAINING, VALIDATION = "training", "validation"
-"""What is timed, as the keys of `Timings.failed` call it: "training of 32"."""
+"""The two kinds of measurements. The keys of `Timings.failed` are such as "training of 32"."""
 
 
 class Timing(NamedTuple):
-    """Seconds of one training step, or of one pass over some validation samples: quartiles over blocks."""
+    """Seconds of one training step, or of one pass over validation samples: quartiles over the blocks."""
 
-    samples: int  # of all devices together
+    samples: int  # on all devices together
     device_batch: int
     median_s: float
     low_s: float  # first quartile
@@ -36,7 +36,7 @@ class Timing(NamedTuple):
 
 
 class Timings(NamedTuple):
-    """What one process measured on a number of devices. Batches that did not fit are in `failed`, with the reason."""
+    """The measurements on a number of devices. Batches that failed are in `failed`, with the reason."""
 
     devices: int
     device_kind: str
@@ -45,24 +45,24 @@ class Timings(NamedTuple):
     train: list[Timing]
     validation: list[Timing]
     failed: dict[str, str]
-    timing: dict[str, int]  # the settings that they were measured with
+    timing: dict[str, int]  # the settings of the measurement
     versions: dict[str, str]
     git_commit: str | None
 
 
 def settings(timing: TimingConfig) -> dict[str, int]:
-    """What of a timing's settings decides on the numbers."""
+    """Returns the settings that affect the numbers."""
     return {"warmup_steps": timing.warmup_steps, "steps": timing.steps, "blocks": timing.blocks}
 
 
 def measure(config: Config, batches: Sequence[int], validation: Sequence[int], timing: TimingConfig) -> Timings:
-    """Times training steps and validation on the configuration's devices, in turns, so that a slow moment hits all alike.
+    """Measures training steps and validation, in alternating blocks, so that a slow moment affects all equally.
 
     Args:
-      config: model, data and `parallel.devices`.
-      batches: global batches; the training volumes are repeated where they are fewer.
-      validation: sample counts of a validation pass, at most the validation volumes.
-      timing: warm-up steps, and how often.
+      config: the model, the data and `parallel.devices`.
+      batches: global batches. The training samples are repeated if they are fewer.
+      validation: sample counts of a validation pass, at most the size of the validation set.
+      timing: the numbers of warm-up steps, timed steps and blocks.
     """
     setup = compilation.prepare(config)
     with compilation.precision_context(config):
@@ -96,30 +96,30 @@ def _measure(setup: TrainSetup, batches: Sequence[int], validation: Sequence[int
 def _attempt(
     failed: dict[str, str], what: str, counts: Sequence[int], make: Callable[[int], Callable[[], float]]
 ) -> dict[int, Callable[[], float]]:
-    made = {}
+    blocks = {}
     for count in counts:
         try:
-            made[count] = make(count)
-        except (jax.errors.JaxRuntimeError, InputError) as error:  # out of memory; fewer samples than devices
+            blocks[count] = make(count)
+        except (jax.errors.JaxRuntimeError, InputError) as error:  # out of memory, or fewer samples than devices
             failed[f"{what} of {count}"] = " ".join(str(error).split())[:200]
-    return made
+    return blocks
 
 
-def _train_block(setup: TrainSetup, start: Any, batch: int, timing: TimingConfig) -> Callable[[], float]:
-    """A function that trains for a block of steps and returns the seconds of one; compiled and warm."""
+def _train_block(setup: TrainSetup, start: State, batch: int, timing: TimingConfig) -> Callable[[], float]:
+    """Returns a warmed-up function that trains a block of steps and returns the seconds per step."""
     data = setup.data
     block = setup.train_plan._replace(samples=timing.steps * batch, batch=batch)
     if setup.devices.count > batch:
         raise InputError(f"a batch must have at least one sample for each of {setup.devices.count} devices; got {batch}")
     repeated = jax.tree.map(lambda array: _repeated(array, block.samples), data.train)
     sized = setup._replace(train_plan=block, data=dataclasses.replace(data, train=repeated))
-    held = [setup.devices.replicate(start)]  # each block takes over the memory of the one before
+    held = [setup.devices.replicate(start)]  # each block reuses the memory of the one before
     train = compilation.train_program(sized, held[0])
 
     def run() -> float:
-        began = time.perf_counter()
+        started = time.perf_counter()
         held[0], _ = train(held[0], 1)
-        return (time.perf_counter() - began) / timing.steps
+        return (time.perf_counter() - started) / timing.steps
 
     for _ in range(max(1, math.ceil(timing.warmup_steps / timing.steps))):
         run()
@@ -127,20 +127,20 @@ def _train_block(setup: TrainSetup, start: Any, batch: int, timing: TimingConfig
 
 
 def _repeated(array: np.ndarray, samples: int) -> np.ndarray:
-    """The array, from its beginning again until it has so many samples."""
+    """Returns the array, repeated until it has the number of samples."""
     return np.resize(array, (max(len(array), samples), *array.shape[1:]))
 
 
-def _validation_block(setup: TrainSetup, start: Any, count: int) -> Callable[[], float]:
+def _validation_block(setup: TrainSetup, start: State, count: int) -> Callable[[], float]:
     sharers = setup.eval_plan.devices
     sized = setup._replace(eval_plan=BatchPlan(count, min(count, compilation.EVAL_DEVICE_BATCH * sharers), sharers))
     params = setup.devices.replicate(start.params)
     evaluate = compilation.evaluate_program(sized, params)
 
     def run() -> float:
-        began = time.perf_counter()
+        started = time.perf_counter()
         evaluate(params)
-        return time.perf_counter() - began
+        return time.perf_counter() - started
 
     run()
     return run
@@ -152,7 +152,7 @@ def _timing(samples: int, devices: int, seconds: Sequence[float]) -> Timing:
 
 
 def merged(earlier: Timings | None, later: Timings) -> Timings:
-    """Both measurements as one; where both have timed the same, the later one counts."""
+    """Returns both measurements as one. The later one takes precedence."""
     if earlier is None:
         return later
     train = {row.samples: row for row in (*earlier.train, *later.train)}
@@ -162,16 +162,16 @@ def merged(earlier: Timings | None, later: Timings) -> Timings:
 
 
 def write(path: Path, timings: Timings) -> None:
-    """Writes the timings as JSON, whole or not at all."""
+    """Writes the timings as JSON, atomically."""
     rows = {name: [row._asdict() for row in getattr(timings, name)] for name in ("train", "validation")}
     write_text(path, json.dumps(timings._asdict() | rows, indent=2) + "\n")
 
 
 def read(path: Path) -> Timings | None:
-    """The timings that `write` wrote, or None where there are none.
+    """Returns the timings that `write` wrote, or None if there are none.
 
     Raises:
-      InputError: they are there and cannot be read.
+      InputError: the file cannot be read.
     """
     try:
         return json_files.read(path, "be step times", "delete it, and the sweep measures them again", _timings)
@@ -179,6 +179,6 @@ def read(path: Path) -> Timings | None:
         return None
 
 
-def _timings(data: dict[str, Any]) -> Timings:
+def _timings(data: Mapping[str, Any]) -> Timings:
     rows = {name: [checked(Timing, row) for row in data[name]] for name in ("train", "validation")}
     return checked(Timings, data | rows)

@@ -408,7 +408,7 @@ def test_the_help_of_a_sweep_names_its_options(toml, capsys):
 @pytest.mark.parametrize(
     ("parse", "parts"),
     [
-        (parse_sweep, ["names of those in configs/clusters, projected to", "cells with more get several nodes"]),
+        (parse_sweep, ["names of those in configs/clusters, projected to", "runs with more get several nodes"]),
         (parse_inspect, ["Show what is known of one nodule", "a part that only it has"]),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 
 from gmmae.cli import main
 from gmmae.config.toml import to_toml
-from gmmae.sweep.grid import Cell
+from gmmae.sweep.grid import RunKey
 from gmmae.system import guard
 from tests import sweeps
 from tests.small import small
@@ -40,7 +40,7 @@ def run(tmp_path):
 def sweep(tmp_path):
     """A sweep of one cell."""
     config = replace(sweeps.GRID, scaling=("strong",), devices=(1,), seeds=(0,))
-    sweeps.reach(config, tmp_path, Cell("strong", 1, 0), 10)
+    sweeps.reach(config, tmp_path, RunKey("strong", 1, 0), 10)
     sweeps.add_step_times(tmp_path, 1, sweeps.STEPS, sweeps.PASSES)
     (tmp_path / "sweep.toml").write_text(to_toml(config), encoding="utf-8")
     return tmp_path
@@ -70,12 +70,12 @@ def test_a_file_of_a_sweep(sweep, capsys, name, text):
     ],
     ids=str,
 )
-def test_a_value_of_a_cells_record(sweep, capsys, change, what):
+def test_a_value_of_a_runs_record(sweep, capsys, change, what):
     path = sweep / "records" / "strong-n1-seed0.json"
     data = json.loads(path.read_text())
     key = next(iter(change))
     path.write_text(json.dumps(data | change if key in data else data | {"record": data["record"] | change}))
-    assert f"{path} must be a cell's record; got {what}" in refusal(capsys, "report", sweep)
+    assert f"{path} must be a run's record; got {what}" in refusal(capsys, "report", sweep)
 
 
 def test_a_link_to_itself_for_data(run, tmp_path, capsys):

@@ -11,7 +11,7 @@ import pytest
 from gmmae.cli import main
 from gmmae.config.toml import to_toml
 from gmmae.generation.judging import two_samples
-from gmmae.sweep.grid import Cell, SweepConfig
+from gmmae.sweep.grid import RunKey, SweepConfig
 from gmmae.sweep.runs import SweepDir
 from gmmae.system import guard
 from gmmae.training.loop import run
@@ -48,7 +48,7 @@ def places(tmp_path_factory):
         run=small(stop__target=0.0016384, parallel__devices=0), scaling=("strong",), devices=(1, 2), mode="measured"
     )
     for devices in sweep.devices:
-        reach(sweep, root / "sweep", Cell("strong", devices, 0), 3)
+        reach(sweep, root / "sweep", RunKey("strong", devices, 0), 3)
     SweepDir(root / "sweep").config.write_text(to_toml(sweep))
     return root
 

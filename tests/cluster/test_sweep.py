@@ -1,4 +1,4 @@
-"""Sweeps as jobs of a real Slurm: cells in earnest, and small programs in their place where a job is to be disturbed."""
+"""Sweeps as jobs of a real Slurm: runs in earnest, and small programs in their place where a job is to be disturbed."""
 
 import json
 import os
@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from gmmae.config.toml import to_toml
-from gmmae.sweep.cluster.jobs import run_jobs
-from gmmae.sweep.grid import Cell, SlurmConfig, SweepConfig, TimingConfig, cells
+from gmmae.sweep.cluster.slurm import run_jobs
+from gmmae.sweep.grid import RunKey, SlurmConfig, SweepConfig, TimingConfig, run_keys
 from gmmae.sweep.runs import SweepDir
-from gmmae.sweep.supervisor import Ended, Job, describe
+from gmmae.sweep.supervisor import Callbacks, Ended, Job, describe
 from gmmae.system.errors import InputError
 from gmmae.training.records import read_history
 from tests.small import small
@@ -86,13 +86,12 @@ class Calls:
     def run(self, *jobs: Job, **slurm) -> str | None:
         return run_jobs(
             jobs,
+            Callbacks(
+                lambda job: self.started.append(job.name), lambda job, ended: self.ended.update({job.name: ended}), self.tick
+            ),
             config=SweepConfig(executor="slurm", grace_s=10.0, slurm=SlurmConfig(**slurm)),
             folder=self.folder / "jobs",
-            at_once=1,
-            timed=False,
-            on_start=lambda job: self.started.append(job.name),
-            on_end=lambda job, ended: self.ended.update({job.name: ended}),
-            on_tick=self.tick,
+            exclusive=False,
         )
 
 
@@ -137,21 +136,21 @@ def test_a_sweep_of_real_runs(tmp_path):
     root = tmp_path / "sweep"
     code, printed = sweep(config, root)
     assert code == 0, printed
-    assert "4 cells: 4 max_epochs" in printed
-    assert {record.outcome for record in SweepDir(root).read_all(cells(config))} == {"max_epochs"}
+    assert "4 runs: 4 max_epochs" in printed
+    assert {record.outcome for record in SweepDir(root).read_all(run_keys(config))} == {"max_epochs"}
     assert (SweepDir(root).report / "report.html").exists()
     assert SweepDir(root).step_times(1).exists()
     _, printed = sweep(config, root)
-    assert printed.splitlines()[0] == "cells done: 4, runs to compute: 0"
+    assert printed.splitlines()[0] == "runs done: 4, jobs to start: 0"
 
 
-def test_a_cell_and_step_times_on_two_nodes(tmp_path):
+def test_a_run_and_step_times_on_two_nodes(tmp_path):
     """As with one GPU a node; this Slurm has none to ask for."""
     asked = SlurmConfig(devices_per_node=1, additional_parameters=("gpus_per_node=",))
     config = SweepConfig(mode="measured", scaling=("weak",), devices=(2,), slurm=asked, run=RUN)
     code, printed = sweep(config, tmp_path / "measured")
     assert code == 0, printed
-    found = SweepDir(tmp_path / "measured").read(Cell("weak", 2, 0))
+    found = SweepDir(tmp_path / "measured").read(RunKey("weak", 2, 0))
     assert found is not None
     assert found.record is not None
     assert (found.record.devices, found.record.processes, found.record.epochs) == (2, 2, 2)
@@ -185,7 +184,7 @@ def test_a_preempted_run_goes_on_from_its_checkpoint(tmp_path, nodes):
         done = subprocess.run(["scancel", "--signal=USR2", numbers["weak-n2-seed0"]], check=False)
         printed, _ = process.communicate(timeout=LONG_S)
     assert (done.returncode, process.returncode) == (0, 0), printed
-    found = SweepDir(root).read(Cell("weak", 2, 0))
+    found = SweepDir(root).read(RunKey("weak", 2, 0))
     assert found is not None
     assert found.record is not None
     assert (found.outcome, found.record.epochs, found.record.processes) == ("max_epochs", last, nodes)
@@ -242,7 +241,7 @@ def test_ctrl_c_cancels_the_jobs_and_the_next_call_goes_on(tmp_path):
     calls = Calls(tmp_path)
     jobs = calls.job("a", "wait"), calls.job("b", "wait")
     calls.disturb = lambda _: "start" in calls.events("a") and os.kill(os.getpid(), signal.SIGINT)
-    assert calls.run(*jobs, at_once=1) == "sigint"
+    assert calls.run(*jobs, array_parallelism=1) == "sigint"
     assert calls.started == ["a"]
     assert calls.ended["a"].interrupted
     assert calls.events("a") == ["start", "checkpoint"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from gmmae.config.toml import to_toml
-from gmmae.sweep.grid import cells
+from gmmae.sweep.grid import run_keys
 from gmmae.training.loop import run
 from tests import small, sweeps
 from tests.fuzz.calls import in_process
@@ -57,8 +57,8 @@ def _real_folder(path: Path, made: Made) -> None:
 
 def _sweep(path: Path, _: Made) -> None:
     config = replace(sweeps.GRID, scaling=("strong", "weak"), devices=(1, 2), seeds=(0,))
-    for cell in cells(config):
-        sweeps.reach(config, path, cell, 10)
+    for key in run_keys(config):
+        sweeps.reach(config, path, key, 10)
     sweeps.add_step_times(path, 1, sweeps.STEPS, sweeps.PASSES)
     (path / "sweep.toml").write_text(to_toml(config), encoding="utf-8")
 

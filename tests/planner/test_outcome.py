@@ -6,7 +6,7 @@ import pytest
 from gmmae.planner import outcome
 from gmmae.plotting.document import Paragraph
 from gmmae.plotting.tables import Table
-from gmmae.sweep.grid import Cell, SweepConfig
+from gmmae.sweep.grid import RunKey, SweepConfig
 from gmmae.sweep.report import results
 from gmmae.system.errors import InputError
 from tests import sweeps
@@ -97,7 +97,7 @@ def test_a_plan_for_other_clusters_says_so(found, tmp_path):
 
 def test_measured_times_stand_beside_all_clusters_of_the_plan(tmp_path):
     config = replace(GRID, mode="measured", scaling=("strong",), devices=(2,), seeds=(0,))
-    sweeps.reach(config, tmp_path, Cell("strong", 2, 0), 10)
+    sweeps.reach(config, tmp_path, RunKey("strong", 2, 0), 10)
     path = written(tmp_path, clusters={name: PLAN["clusters"]["Flat"] for name in ("Fast", "Slow")})
     made, _ = shown(outcome.blocks([results.read(config, tmp_path, None)], path))
     assert [table.title for table in made] == [f"Predicted for {name}, and found (measured here)" for name in ("Fast", "Slow")]
@@ -144,7 +144,7 @@ def test_a_plan_that_is_not_there_is_one_line_too(found, tmp_path):
 def test_a_report_takes_the_plan_in_the_sweeps_folder_or_the_one_it_is_given(tmp_path):
     config = replace(GRID, scaling=("strong",), devices=(2,), seeds=(0,))
     sweeps.add_step_times(tmp_path, 1, STEPS, PASSES)
-    sweeps.reach(config, tmp_path, Cell("strong", 2, 0), 10)
+    sweeps.reach(config, tmp_path, RunKey("strong", 2, 0), 10)
     outcome.write_report(config, tmp_path, [FLAT])
     report = tmp_path / "report" / "report.md"
     assert "Prediction" not in report.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A small program in the place of a cell's run, and sweeps of it."""
+"""A small program in the place of a run's run, and sweeps of it."""
 
 import dataclasses
 import json
@@ -14,8 +14,8 @@ from gmmae.config.schema import Config, StopConfig
 from gmmae.config.toml import to_toml
 from gmmae.sweep import engine
 from gmmae.sweep import jobs as sweep_jobs
-from gmmae.sweep.grid import Cell, SweepConfig
-from gmmae.sweep.runs import CellRecord, SweepDir
+from gmmae.sweep.grid import RunKey, SweepConfig
+from gmmae.sweep.runs import RunRecord, SweepDir
 from tests.waiting import locked
 
 ROOT = Path(__file__).parent.parent.parent
@@ -131,7 +131,7 @@ class Watch:
         self.jobs = -1
 
     def start(self, config, done, jobs) -> None:
-        self.states = {cell.name: text for cell, text in done.items()}
+        self.states = {key.name: text for key, text in done.items()}
         self.jobs = jobs
 
     def started(self, name) -> None:
@@ -140,8 +140,8 @@ class Watch:
     def tick(self, running) -> None:
         pass
 
-    def ended(self, name, cells, seconds) -> None:
-        self.states |= {cell.name: text for cell, text in cells.items()}
+    def ended(self, name, keys, seconds) -> None:
+        self.states |= {key.name: text for key, text in keys.items()}
 
     def say(self, line) -> None:
         self.lines.append(line)
@@ -154,10 +154,10 @@ class Watch:
 
 
 class Fake:
-    """A sweep whose cells do as they are wished to."""
+    """A sweep whose runs do as they are wished to."""
 
     def __init__(self, folder: Path) -> None:
-        self.script = folder / "cell.py"
+        self.script = folder / "run.py"
         self.script.write_text(CELL)
         self.root = folder / "sweep"
         self.wish({})
@@ -186,16 +186,16 @@ class Fake:
         command = (sys.executable, "-c", SWEEPER, self.script, path, self.root)
         return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
-    def record(self, name: str) -> CellRecord | None:
+    def record(self, name: str) -> RunRecord | None:
         scaling, n, seed = re.fullmatch(r"([a-z-]+)-n(\d+)-seed(\d+)", name).groups()  # pyright: ignore[reportOptionalMemberAccess]
-        return SweepDir(self.root).read(Cell(scaling, int(n), int(seed)))
+        return SweepDir(self.root).read(RunKey(scaling, int(n), int(seed)))
 
-    def records(self) -> dict[str, CellRecord]:
+    def records(self) -> dict[str, RunRecord]:
         found = {path.stem: self.record(path.stem) for path in SweepDir(self.root).records.glob("*.json")}
         return {name: record for name, record in found.items() if record is not None}
 
     def orphans(self) -> list[str]:
-        """Cells whose processes live: only death lets go of their lock."""
+        """Runs whose processes live: only death lets go of their lock."""
         return [path.parent.name for path in self.root.glob("runs/*/held") if locked(path)]
 
 
@@ -212,7 +212,7 @@ sys.exit(engine.sweep(read_sweep(Path(sys.argv[2])), Path(sys.argv[3]), PlainSwe
 
 
 def grid(**changes) -> SweepConfig:
-    """Five paths for six cells: on one device both strategies are the same."""
+    """Five paths for six runs: on one device both strategies are the same."""
     run = Config(stop=StopConfig(max_epochs=4))
     plain: dict = {"scaling": ("weak", "linear"), "devices": (1, 2, 4), "jobs": 2, "grace_s": 5.0, "run": run}
     return SweepConfig(**plain | changes)
@@ -222,7 +222,7 @@ PATHS = ["weak-n1-seed0", "weak-n2-seed0", "linear-n2-seed0", "weak-n4-seed0", "
 NAMES = ["linear-n1-seed0", *PATHS]
 
 
-def without_clocks(records: dict[str, CellRecord]) -> dict[str, CellRecord]:
+def without_clocks(records: dict[str, RunRecord]) -> dict[str, RunRecord]:
     assert all(record.record is not None for record in records.values())
     return {
         name: dataclasses.replace(record, record=dataclasses.replace(record.record, clocks={}))

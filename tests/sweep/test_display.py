@@ -5,13 +5,22 @@ import math
 import pytest
 from rich.console import Console
 
-from gmmae.sweep.display import LiveSweep, PlainSweep, TimeLeft, cell_text, course_text, duration, grid_table, sweep_display
-from gmmae.sweep.grid import Cell, SweepConfig
+from gmmae.sweep.display import (
+    LiveSweep,
+    PlainSweep,
+    TimeLeft,
+    duration,
+    grid_table,
+    outcome_text,
+    progress_text,
+    sweep_display,
+)
+from gmmae.sweep.grid import RunKey, SweepConfig
 from gmmae.training.records import Epoch
 from tests.sweep.test_runs import RECORD, cell_record
 
 CONFIG = SweepConfig(scaling=("strong", "weak"), devices=(2, 1), seeds=(0, 5), jobs=2)
-ONE, TWO = Cell("weak", 1, 0), Cell("weak", 2, 0)
+ONE, TWO = RunKey("weak", 1, 0), RunKey("weak", 2, 0)
 
 
 def console(terminal):
@@ -38,14 +47,14 @@ def run(**changes):
         (cell_record(None, "crashed"), "crashed"),
     ],
 )
-def test_a_cell_in_words(record, said):
-    assert cell_text(record) == said
+def test_a_run_in_words(record, said):
+    assert outcome_text(record) == said
 
 
 @pytest.mark.parametrize(("metric", "value"), [("loss", "0.01235"), ("accuracy", "accuracy 0.91")])
-def test_a_running_cell_shows_the_metric_of_its_target(metric, value):
+def test_a_running_run_shows_the_metric_of_its_target(metric, value):
     row = Epoch(4, 8, 64, 0.1, 0.02, 0.0123456, 0, 0, 0, 0, 0, {"accuracy": 0.91})
-    assert course_text(row, metric) == f"epoch 4: {value}"
+    assert progress_text(row, metric) == f"epoch 4: {value}"
 
 
 @pytest.mark.parametrize(
@@ -79,10 +88,10 @@ def test_plain_lines_are_one_a_start_and_one_an_end():
         shown.started("weak-n2-seed0")
         shown.tick({TWO: "epoch 1: 0.02"})
         shown.ended("weak-n2-seed0", {TWO: "diverged at nan"}, 12.3)
-        shown.ended("strong-n1-seed0", {Cell("strong", n, 0): "crashed" for n in (1, 2)}, 7.7)
+        shown.ended("strong-n1-seed0", {RunKey("strong", n, 0): "crashed" for n in (1, 2)}, 7.7)
         shown.say("[not markup] " + "x" * 150)
     assert text(out).splitlines() == [
-        "cells done: 1, runs to compute: 2",
+        "runs done: 1, jobs to start: 2",
         "weak-n2-seed0 started",
         "weak-n2-seed0 diverged at nan, 12 s; 1 of 2, about 6 s left",  # 12.3 · 1 / 2
         "strong-n1-seed0 crashed, 8 s (and 1 more with it); 2 of 2",
@@ -97,7 +106,7 @@ def table(out):
     return [[part.strip() for part in line.split("  ") if part.strip()] for line in lines[head : end + 1]]
 
 
-def test_the_live_table_has_a_row_for_each_arm_and_seed_and_the_state_of_every_cell():
+def test_the_live_table_has_a_row_for_each_arm_and_seed_and_the_state_of_every_run():
     out = console(terminal=True)
     shown = LiveSweep(out)
     shown.start(CONFIG, {ONE: "reached at epoch 3"}, 2)
@@ -130,9 +139,9 @@ def test_the_live_display_of_a_sweep_without_work_shows_what_is_there():
 
 
 def test_a_grid_is_a_table_with_its_first_row_as_names():
-    rows = [("cell", "batch", "same path as"), ("weak-n2-seed0", "64", ""), ("strong-n2-seed0", "32", "a")]
+    rows = [("run", "batch", "same path as"), ("weak-n2-seed0", "64", ""), ("strong-n2-seed0", "32", "a")]
     assert grid_table(rows).splitlines() == [
-        "cell             batch  same path as",
+        "run             batch  same path as",
         "weak-n2-seed0       64",
         "strong-n2-seed0     32  a",
     ]

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from gmmae.config.schema import Config
-from gmmae.sweep.dry_run import COLUMNS, dry_run
+from gmmae.sweep.grid import COLUMNS, dry_run
 from gmmae.sweep.grid import SweepConfig
 from gmmae.system.errors import InputError
 

@@ -1,4 +1,4 @@
-"""The engine with a small program in the place of a cell's run: ends, processes, step times, GPUs."""
+"""The engine with a small program in the place of a run's run: ends, processes, step times, GPUs."""
 
 import dataclasses
 import os
@@ -10,8 +10,8 @@ from gmmae.multihost import environment
 from gmmae.sweep import engine, throughput
 from gmmae.sweep import jobs as sweep_jobs
 from gmmae.sweep import step_times as sweep_timing
-from gmmae.sweep.engine import CELLS_FAILED, summary
-from gmmae.sweep.grid import Cell, SweepConfig, TimingConfig
+from gmmae.sweep.engine import RUNS_FAILED, summary
+from gmmae.sweep.grid import RunKey, SweepConfig, TimingConfig
 from gmmae.sweep.runs import CRASHED, TIMED_OUT, SweepDir
 from gmmae.system import stop_reasons
 from tests.sweep.fake_runs import NAMES, PATHS, ROOT, Fake, Watch, grid
@@ -20,7 +20,7 @@ from tests.sweep.test_runs import RECORD, cell_record
 # Ends
 
 
-def test_every_path_is_computed_once_and_every_cell_has_a_record(undisturbed):
+def test_every_path_is_computed_once_and_every_run_has_a_record(undisturbed):
     fake, code, watch = undisturbed
     assert code == 0
     assert (watch.jobs, sorted(watch.begun)) == (5, sorted(PATHS))
@@ -33,7 +33,7 @@ def test_every_path_is_computed_once_and_every_cell_has_a_record(undisturbed):
         assert record.record is not None
         assert (record.record.scaling, record.record.devices) == (record.scaling, record.devices)
         assert record.record.epochs == 4
-    assert watch.lines[-1] == "6 cells: 6 max_epochs"
+    assert watch.lines[-1] == "6 runs: 6 max_epochs"
     assert watch.states == {
         name: f"max_epochs at {fake.records()[name].record.final_val_loss:.4g}"  # pyright: ignore[reportOptionalMemberAccess]
         for name in NAMES
@@ -49,7 +49,7 @@ def test_a_finished_sweep_starts_nothing(undisturbed):
     assert watch.states == first.states
 
 
-def test_virtual_cells_are_followed_by_the_step_times_that_the_projection_needs(undisturbed):
+def test_virtual_runs_are_followed_by_the_step_times_that_the_projection_needs(undisturbed):
     """Weak and linear: 32 on every device; validation volumes a device: 128, 64, 32."""
     fake, _, _ = undisturbed
     found = throughput.read(SweepDir(fake.root).step_times(1))
@@ -107,10 +107,10 @@ def test_a_failed_process_is_an_outcome_with_its_last_words_and_where_to_read_mo
     assert records[name].message == f"{message} ({SweepDir(fake.root).log(path)})"
     assert watch.states[name] == outcome
     assert f"  {name} {outcome}: {records[name].message}" in watch.lines[-2].splitlines()
-    assert code == CELLS_FAILED
+    assert code == RUNS_FAILED
 
 
-def test_a_record_that_cannot_be_read_is_a_crash_of_its_cell(failing):
+def test_a_record_that_cannot_be_read_is_a_crash_of_its_run(failing):
     _, [(_, _, _, records), *_] = failing
     assert records["weak-n2-seed1"].outcome == CRASHED
     assert "must be a record of this program" in records["weak-n2-seed1"].message
@@ -132,13 +132,13 @@ def test_divergence_is_a_result_and_the_others_are_as_if_nothing_had_failed(fail
         assert records[name].outcome == "max_epochs"
         same_path = undisturbed[0].records()[name.replace("seed1", "seed0")]
         assert records[name].record.final_val_loss == same_path.record.final_val_loss
-    assert watch.lines[-2].splitlines()[0] == "12 cells: 7 crashed, 3 max_epochs, 1 timed_out, 1 diverged"
-    assert watch.lines[-1] == "--retry computes crashed and timed-out cells again"
+    assert watch.lines[-2].splitlines()[0] == "12 runs: 7 crashed, 3 max_epochs, 1 timed_out, 1 diverged"
+    assert watch.lines[-1] == "--retry computes crashed and timed-out runs again"
 
 
-def test_failed_cells_are_left_alone_without_retry(failing):
+def test_failed_runs_are_left_alone_without_retry(failing):
     _, [(_, first, _, before), (code, watch, starts, records), _] = failing
-    assert (code, starts, watch.jobs) == (CELLS_FAILED, [], 0)
+    assert (code, starts, watch.jobs) == (RUNS_FAILED, [], 0)
     assert list(records) == list(before)
     assert watch.states == first.states
 
@@ -148,12 +148,12 @@ def test_retry_computes_exactly_the_failed_ones_from_where_they_were(failing):
     failed = {record.path for record in before.values() if record.outcome in (CRASHED, TIMED_OUT)}
     assert sorted(name for name in starts if name != "step-times-n1") == sorted(failed)
     assert code == 0
-    assert watch.lines[-1] == "12 cells: 11 max_epochs, 1 diverged"
+    assert watch.lines[-1] == "12 runs: 11 max_epochs, 1 diverged"
     assert all(record.record.epochs == 4 for record in records.values() if record.outcome == "max_epochs")
     assert fake.orphans() == []
 
 
-def test_an_arm_has_no_cell_on_more_devices_than_its_batch_has_samples(fake):
+def test_an_arm_has_no_run_on_more_devices_than_its_batch_has_samples(fake):
     code, watch = fake.sweep(grid(scaling=("strong", "weak"), devices=(1, 40)))
     assert code == 0
     assert sorted(fake.records()) == ["strong-n1-seed0", "weak-n1-seed0", "weak-n40-seed0"]
@@ -162,8 +162,8 @@ def test_an_arm_has_no_cell_on_more_devices_than_its_batch_has_samples(fake):
 
 def test_a_program_that_cannot_be_started_is_a_crash(tmp_path, monkeypatch):
     monkeypatch.setattr(sweep_jobs, "PROGRAM", (str(tmp_path / "nowhere"),))
-    assert engine.sweep(grid(devices=(1,)), tmp_path / "sweep", Watch(), samples=640) == CELLS_FAILED
-    record = SweepDir(tmp_path / "sweep").read(Cell("weak", 1, 0))
+    assert engine.sweep(grid(devices=(1,)), tmp_path / "sweep", Watch(), samples=640) == RUNS_FAILED
+    record = SweepDir(tmp_path / "sweep").read(RunKey("weak", 1, 0))
     assert record is not None
     assert record.message.startswith("could not be started: ")
 
@@ -171,17 +171,17 @@ def test_a_program_that_cannot_be_started_is_a_crash(tmp_path, monkeypatch):
 def test_a_summary_counts_outcomes_and_names_the_failed():
     found = [cell_record(), cell_record(RECORD, "diverged"), cell_record(None, "crashed", "exit code 1: why")]
     assert summary(found, 5).splitlines() == [
-        "5 cells: 1 target_reached, 1 diverged, 1 crashed, 2 not computed",
+        "5 runs: 1 target_reached, 1 diverged, 1 crashed, 2 not computed",
         "  weak-n2-seed0 crashed: exit code 1: why",
     ]
-    assert summary([], 2) == "2 cells: 2 not computed"
+    assert summary([], 2) == "2 runs: 2 not computed"
 
 
 # One after the other, or side by side
 
 
 def overlapping(fake: Fake) -> int:
-    """The most cells that ran at the same time."""
+    """The most runs that ran at the same time."""
     most = running = 0
     for line in fake.script.with_name("events.txt").read_text().splitlines():
         running += {"start": 1, "end": -1}[line.split()[0]]
@@ -190,13 +190,13 @@ def overlapping(fake: Fake) -> int:
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_as_many_cells_run_at_once_as_asked(fake, jobs):
+def test_as_many_runs_run_at_once_as_asked(fake, jobs):
     fake.wish(dict.fromkeys(PATHS, "slow"))
     assert fake.sweep(grid(jobs=jobs, scaling=("weak",), devices=(2, 4)))[0] == 0
     assert overlapping(fake) == jobs
 
 
-def test_measured_cells_run_each_on_its_own_devices_and_need_no_further_step_times(fake, monkeypatch):
+def test_measured_runs_run_each_on_its_own_devices_and_need_no_further_step_times(fake, monkeypatch):
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "8")
     code, _ = fake.sweep(grid(mode="measured", jobs=1, devices=(1, 2)))
     assert code == 0
@@ -207,12 +207,12 @@ def test_measured_cells_run_each_on_its_own_devices_and_need_no_further_step_tim
 
 @pytest.mark.parametrize(("mode", "jobs", "count"), [("measured", 1, "4"), ("virtual", 1, "3"), ("virtual", 2, "1")])
 def test_a_process_sees_as_many_cpu_devices_as_it_computes_on(fake, monkeypatch, mode, jobs, count):
-    """Virtual cells side by side share the cores; step times are still measured on one device."""
+    """Virtual runs side by side share the cores; step times are still measured on one device."""
     monkeypatch.setattr(environment, "cores", lambda: 3)
     config = grid(mode=mode, jobs=jobs)
     timed = sweep_jobs.timing_job(config, SweepDir(fake.root), 1, {"batches": [8], "validation": []})
     assert timed.environment["JAX_NUM_CPU_DEVICES"] == "1"
-    job = sweep_jobs.training_job(config, SweepDir(fake.root), Cell("weak", 4, 0))
+    job = sweep_jobs.training_job(config, SweepDir(fake.root), RunKey("weak", 4, 0))
     assert job.environment["JAX_NUM_CPU_DEVICES"] == count
     assert str(ROOT) in job.environment["PYTHONPATH"].split(os.pathsep)
 
@@ -248,7 +248,7 @@ def test_throughput_on_more_devices_than_the_base_batch_has_samples(fake):
 def test_failed_step_times_are_said_and_measured_again_by_the_next_call(fake):
     fake.wish({"step-times-n2": "crash"})
     code, watch = fake.sweep(throughputs())
-    assert code == CELLS_FAILED
+    assert code == RUNS_FAILED
     log = SweepDir(fake.root).log("step-times-n2")
     assert watch.lines[-1] == f"step-times-n2 failed: what it was ({log})"
     fake.forget()
@@ -257,10 +257,10 @@ def test_failed_step_times_are_said_and_measured_again_by_the_next_call(fake):
     assert fake.events("start") == ["step-times-n2"]
 
 
-def test_failed_step_times_of_a_virtual_sweep_leave_the_cells(fake):
+def test_failed_step_times_of_a_virtual_sweep_leave_the_runs(fake):
     fake.wish({"step-times-n1": "segfault"})
     code, watch = fake.sweep(grid(devices=(1,)))
-    assert code == CELLS_FAILED
+    assert code == RUNS_FAILED
     assert watch.lines[-1].startswith("step-times-n1 failed: nothing said")
     assert [record.outcome for record in fake.records().values()] == ["max_epochs"] * 2
 
@@ -291,21 +291,18 @@ echo "GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-bbb)"
 """
 
 
-@pytest.mark.parametrize("executor", ["processes", "local"])
-def test_cells_side_by_side_have_a_gpu_each(fake, tmp_path, monkeypatch, executor):
-    """Two of two GPUs at first; then each cell has the one that the cell before it on that GPU has left."""
-    if executor == "local":
-        pytest.importorskip("submitit")
+def test_runs_side_by_side_have_a_gpu_each(fake, tmp_path, monkeypatch):
+    """Two of two GPUs at first; then each run has the one that the run before it on that GPU has left."""
     (tmp_path / "nvidia-smi").write_text(NVIDIA_SMI)
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     fake.wish({"weak-n2-seed0": "meet", "weak-n4-seed0": "meet"})
-    assert fake.sweep(grid(executor=executor, scaling=("weak",), devices=(2, 4)))[0] == 0
+    assert fake.sweep(grid(scaling=("weak",), devices=(2, 4)))[0] == 0
     assert sorted(path.read_text() for path in fake.root.glob("runs/weak-*/gpu")) == ["GPU-aaa", "GPU-bbb"]
 
 
-def test_a_cell_alone_sees_all_gpus(fake, tmp_path, monkeypatch):
+def test_a_run_alone_sees_all_gpus(fake, tmp_path, monkeypatch):
     (tmp_path / "nvidia-smi").write_text(NVIDIA_SMI)
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")

@@ -1,4 +1,4 @@
-"""The engine called again, with a small program in the place of a cell's run: checkpoints, work directories, interruptions."""
+"""The engine called again, with a small program in the place of a run's run: checkpoints, work directories, interruptions."""
 
 import dataclasses
 import os
@@ -11,7 +11,7 @@ import pytest
 from gmmae.config.schema import Config, StopConfig, changed
 from gmmae.config.toml import to_toml
 from gmmae.sweep import engine
-from gmmae.sweep.grid import Cell
+from gmmae.sweep.grid import RunKey
 from gmmae.sweep.runs import CRASHED, SweepDir
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
@@ -28,7 +28,7 @@ def checkpoints(fake: Fake) -> list[str]:
     return sorted(path.parent.name for path in fake.root.glob("runs/*/checkpoints") if any(path.iterdir()))
 
 
-def test_the_checkpoints_of_cells_that_ended_by_themselves_are_removed(fake):
+def test_the_checkpoints_of_runs_that_ended_by_themselves_are_removed(fake):
     fake.wish({"weak-n2-seed0": "diverge", "linear-n2-seed0": "lie"})
     fake.sweep(grid(devices=(1, 2)))
     ends = {name: record.outcome for name, record in fake.records().items()}
@@ -44,7 +44,7 @@ def test_checkpoints_stay_where_they_are_to_be_kept(fake):
 
 
 def test_checkpoints_that_a_killed_sweep_had_no_time_to_remove_are_removed_by_the_next_call(fake, monkeypatch):
-    """Killed between a cell's record and the removal."""
+    """Killed between a run's record and the removal."""
     with monkeypatch.context() as patch:
         patch.setattr(engine, "_remove_checkpoints", lambda *_: None)
         fake.sweep(grid(devices=(1,)))
@@ -75,12 +75,12 @@ def test_a_raised_limit_goes_on_from_checkpoints_that_were_kept(fake):
     assert (SweepDir(fake.root).run("weak-n2-seed0").root / "trace").exists()
 
 
-def test_a_cell_of_another_versions_rule_is_refused(fake):
+def test_a_run_of_another_versions_rule_is_refused(fake):
     """A batch of 640 on 32 devices, but 32 times the rate, where 640 / 32 = 20."""
     config = grid(scaling=("linear",), devices=(32,))
     fake.wish({"linear-n32-seed0": "clipped"})
     fake.sweep(config)
-    path = SweepDir(fake.root).record(Cell("linear", 32, 0))
+    path = SweepDir(fake.root).record(RunKey("linear", 32, 0))
     with pytest.raises(InputError) as caught:
         fake.sweep(config)
     message = str(caught.value)
@@ -152,7 +152,7 @@ def test_a_larger_grid_computes_what_is_new_only(fake):
     assert "devices = [4, 2, 1]" in SweepDir(fake.root).config.read_text()
 
 
-def test_a_raised_limit_goes_on_with_the_cells_that_it_had_ended_only(fake):
+def test_a_raised_limit_goes_on_with_the_runs_that_it_had_ended_only(fake):
     fake.wish({"weak-n2-seed0": "diverge"})
     assert fake.sweep(grid(devices=(1, 2)))[0] == 0
     fake.forget()
@@ -163,7 +163,7 @@ def test_a_raised_limit_goes_on_with_the_cells_that_it_had_ended_only(fake):
 
 
 @pytest.mark.parametrize(("patience", "begun"), [(2, []), (3, ["weak-n1-seed0"])])
-def test_a_changed_patience_judges_the_cells_that_stalled_again(fake, patience, begun):
+def test_a_changed_patience_judges_the_runs_that_stalled_again(fake, patience, begun):
     """Each loss is a sixth of the one before: two epochs gain 35 of 36, not 99 %, so a patience of 2 ends after three."""
     stop = StopConfig(max_epochs=4, patience_epochs=2, min_relative_improvement=0.99)
     config = grid(scaling=("weak",), devices=(1,), keep_checkpoints=True, run=Config(stop=stop))
@@ -173,13 +173,13 @@ def test_a_changed_patience_judges_the_cells_that_stalled_again(fake, patience, 
     run, stalled = folder.run(record.path), dataclasses.replace(record.record, stop_reason="stalled", epochs=3)
     write_history(run.history, run.read_rows()[:3])
     write_text(run.record, to_json(stalled))
-    write_text(folder.record(record.cell), to_json(dataclasses.replace(record, outcome="stalled", record=stalled)))
+    write_text(folder.record(record.key), to_json(dataclasses.replace(record, outcome="stalled", record=stalled)))
     fake.forget()
     _, watch = fake.sweep(dataclasses.replace(config, run=Config(stop=dataclasses.replace(stop, patience_epochs=patience))))
     assert watch.begun == begun
 
 
-def test_a_new_cell_on_a_known_path_gets_its_record_from_it(fake):
+def test_a_new_run_on_a_known_path_gets_its_record_from_it(fake):
     assert fake.sweep(grid(scaling=("weak",), devices=(1,)))[0] == 0
     assert fake.sweep(grid(scaling=("weak", "strong"), devices=(1, 2)))[0] == 0
     strong = fake.records()["strong-n2-seed0"]
@@ -210,11 +210,11 @@ def test_a_read_only_work_directory_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
-def test_an_interrupted_sweep_ends_its_cells_and_the_next_call_completes_it(fake, undisturbed, number, code):
+def test_an_interrupted_sweep_ends_its_runs_and_the_next_call_completes_it(fake, undisturbed, number, code):
     fake.wish({"weak-n2-seed0": "hang"})
 
     class Interrupting(Watch):
-        """By the time that the third cell starts, one is done and another, without end, is ready to be told to."""
+        """By the time that the third run starts, one is done and another, without end, is ready to be told to."""
 
         def started(self, name):
             super().started(name)
@@ -253,7 +253,7 @@ def test_sigterm_to_a_sweeping_process_is_exit_code_143(fake):
 
 @pytest.mark.slow
 def test_a_sweeping_process_killed_twice_loses_and_repeats_nothing(fake, undisturbed):
-    """Each time two cells hang in the middle, the only ones left to run at that moment, when SIGKILL comes."""
+    """Each time two runs hang in the middle, the only ones left to run at that moment, when SIGKILL comes."""
     for hanging, done in (
         (("weak-n2-seed0", "linear-n2-seed0"), {"weak-n1-seed0", "linear-n1-seed0"}),
         (("linear-n4-seed0", "weak-n4-seed0"), {"weak-n1-seed0", "linear-n1-seed0", "weak-n2-seed0", "linear-n2-seed0"}),

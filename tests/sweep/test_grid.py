@@ -10,7 +10,7 @@ from gmmae.config.rules import ConfigError
 from gmmae.config.schema import Config, OptimConfig, ParallelConfig, flatten
 from gmmae.config.toml import to_toml
 from gmmae.scaling import strategies
-from gmmae.sweep.grid import GRIDDED, Cell, SlurmConfig, SweepConfig, cells, paths, run_config
+from gmmae.sweep.grid import GRID_KEYS, RunKey, SlurmConfig, SweepConfig, run_groups, run_config, run_keys
 from gmmae.workloads.registry import configuration
 
 NAN, INF = math.nan, math.inf
@@ -23,7 +23,7 @@ BAD: list[tuple[str, Any, str]] = [
     ],
     *[("devices", value, f"{NUMBERS} at least 1") for value in ((), (2, 2), (0, 1))],
     *[("seeds", value, f"{NUMBERS} 0 to 4294967295") for value in ((), (3, 3), (-1,), (2**32,))],
-    ("executor", "lsf", "one of processes, local, slurm"),
+    ("executor", "lsf", "one of processes, slurm"),
     ("jobs", 0, "at least 1"),
     *[(key, value, "at least 0") for key in ("cell_time_limit_s", "grace_s") for value in (-1.0, NAN, INF)],
     ("clusters", (), "at least one"),
@@ -95,7 +95,7 @@ def test_where_times_are_measured_one_job_runs_at_a_time(mode):
         SweepConfig(mode=mode, jobs=2)
 
 
-def test_nodes_share_a_cells_devices_evenly():
+def test_nodes_share_a_runs_devices_evenly():
     """Of 4 GPUs each: 8 need two; 6 go in threes; 9 in threes; 5 and 7 are divided by nothing else."""
     slurm = SlurmConfig(devices_per_node=4)
     assert {n: slurm.nodes(n) for n in (1, 4, 5, 6, 7, 8, 9)} == {1: 1, 4: 1, 5: 5, 6: 2, 7: 7, 8: 2, 9: 3}
@@ -118,7 +118,7 @@ def test_what_the_grid_sets_must_not_be_given(key):
 
 
 def test_all_that_the_grid_sets_is_refused():
-    assert set(GIVEN) == set(GRIDDED)
+    assert set(GIVEN) == set(GRID_KEYS)
 
 
 def test_toml_read_back_is_equal(tmp_path):
@@ -129,7 +129,7 @@ def test_toml_read_back_is_equal(tmp_path):
         jobs=3,
         grace_s=0.5,
         run=configuration(optim=OptimConfig(batch_size=8)),
-        executor="local",
+        executor="slurm",
         slurm=SlurmConfig(setup=("module load cuda", 'echo "$HOSTNAME"'), additional_parameters=("gres=gpu:1",)),
     )
     path = tmp_path / "sweep.toml"
@@ -137,9 +137,9 @@ def test_toml_read_back_is_equal(tmp_path):
     assert read_sweep(path) == config
 
 
-def test_cells_are_ordered_by_seed_then_devices_then_arm():
+def test_runs_are_ordered_by_seed_then_devices_then_arm():
     config = SweepConfig(scaling=("weak", "strong"), devices=(4, 1), seeds=(7, 0))
-    assert [cell.name for cell in cells(config)] == [
+    assert [key.name for key in run_keys(config)] == [
         "weak-n1-seed7", "strong-n1-seed7", "weak-n4-seed7", "strong-n4-seed7",
         "weak-n1-seed0", "strong-n1-seed0", "weak-n4-seed0", "strong-n4-seed0",
     ]  # fmt: skip
@@ -149,10 +149,10 @@ def test_cells_are_ordered_by_seed_then_devices_then_arm():
 
 
 def shared(config: SweepConfig, samples: int = 10_000) -> dict[str, list[str]]:
-    return {owner.name: [member.name for member in members] for owner, members in paths(config, samples)}
+    return {owner.name: [member.name for member in members] for owner, members in run_groups(config, samples)}
 
 
-def test_strong_cells_and_all_cells_on_one_device_share_a_path_of_their_seed():
+def test_strong_runs_and_all_runs_on_one_device_share_a_path_of_their_seed():
     config = SweepConfig(scaling=("strong", "weak", "linear-warmup", "linear"), devices=(1, 2, 4), seeds=(0, 1))
     alone = [f"{scaling}-n{n}" for n in (2, 4) for scaling in ("weak", "linear-warmup", "linear")]
     for seed in (0, 1):
@@ -163,7 +163,7 @@ def test_strong_cells_and_all_cells_on_one_device_share_a_path_of_their_seed():
     assert len(shared(config)) == 2 * 7
 
 
-def test_without_one_device_the_first_strong_cell_owns_the_path():
+def test_without_one_device_the_first_strong_run_owns_the_path():
     config = SweepConfig(scaling=("weak", "strong"), devices=(8, 2))
     assert shared(config) == {
         "weak-n2-seed0": ["weak-n2-seed0"],
@@ -185,7 +185,7 @@ def test_a_warmup_of_no_epochs_is_none(scaling):
     assert shared(config) == {f"{plain}-n2-seed0": [f"{plain}-n2-seed0", f"{warm}-n2-seed0"]}
 
 
-def test_cells_that_clipping_makes_the_same_share_a_path():
+def test_runs_that_clipping_makes_the_same_share_a_path():
     """Of 400 samples 16 devices ask for 512 and 32 for 1024: both get 400, and k = 12.5. 8 devices get 256."""
     config = SweepConfig(scaling=("linear", "sqrt-warmup"), devices=(8, 16, 32))
     assert shared(config, 400) == {
@@ -209,27 +209,27 @@ def test_another_optimiser_or_warmup_is_another_path(monkeypatch):
     assert len(shared(SweepConfig(scaling=("linear", "linear-warmup"), devices=(2,)))) == 2
 
 
-def test_ten_thousand_cells_are_divided_into_paths_at_once():
-    """A comparison of every cell with every other one took four minutes; this takes a tenth of a second."""
+def test_ten_thousand_runs_are_divided_into_paths_at_once():
+    """A comparison of every run with every other one took four minutes; this takes a tenth of a second."""
     config = SweepConfig(scaling=("strong", "weak", "linear"), devices=tuple(range(1, 35)), seeds=tuple(range(102)))
     before = time.process_time()
-    found = dict(paths(config, 10_000))
+    found = dict(run_groups(config, 10_000))
     assert time.process_time() - before < 5
-    assert sum(map(len, found.values())) == len(cells(config)) == 102 * (32 + 2 * 34)
+    assert sum(map(len, found.values())) == len(run_keys(config)) == 102 * (32 + 2 * 34)
     assert len(found) == 102 * (1 + 2 * 33)
 
 
 @pytest.mark.parametrize("mode", ["measured", "throughput"])
 def test_where_times_count_nothing_is_shared(mode):
     config = SweepConfig(mode=mode, devices=(1, 2), seeds=(0, 1))
-    assert [owner for owner, _ in paths(config, 100)] == cells(config)
-    assert all(members == [owner] for owner, members in paths(config, 100))
+    assert [owner for owner, _ in run_groups(config, 100)] == run_keys(config)
+    assert all(members == [owner] for owner, members in run_groups(config, 100))
 
 
 @pytest.mark.parametrize(("mode", "devices", "virtual"), [("virtual", 0, 4), ("measured", 4, 0)])
-def test_a_cells_run_has_its_arm_seed_and_devices_and_all_else_from_the_sweep(mode, devices, virtual):
+def test_a_runs_run_has_its_arm_seed_and_devices_and_all_else_from_the_sweep(mode, devices, virtual):
     base = Config(optim=OptimConfig(batch_size=8), parallel=ParallelConfig(micro_batch_size=4))
-    run = run_config(SweepConfig(mode=mode, run=base), Cell("linear", 4, 3))
+    run = run_config(SweepConfig(mode=mode, run=base), RunKey("linear", 4, 3))
     assert run == dataclasses.replace(
         base, scaling="linear", seed=3, parallel=ParallelConfig(devices=devices, simulate_devices=virtual, micro_batch_size=4)
     )

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from gmmae.config.schema import OptimConfig
-from gmmae.sweep.grid import Cell
-from gmmae.sweep.runs import CellRecord, SweepDir, on_devices, read_toml
+from gmmae.sweep.grid import RunKey
+from gmmae.sweep.runs import RunRecord, SweepDir, on_devices, read_toml
 from gmmae.system.errors import InputError
 from gmmae.training.records import Record
 
-CELL = Cell("weak", 2, 0)
+CELL = RunKey("weak", 2, 0)
 OPTIM = OptimConfig(batch_size=32)
 RECORD = Record(
     run_id="0123456789ab", scaling="strong", seed=0, devices=1, processes=1, device_kind="cpu", oversubscribed=False,
@@ -28,8 +28,8 @@ def folder(tmp_path):
     return SweepDir(tmp_path)
 
 
-def cell_record(record: Record | None = RECORD, outcome="target_reached", message="") -> CellRecord:
-    return CellRecord(*CELL, mode="virtual", outcome=outcome, path="strong-n1-seed0", record=record, message=message)
+def cell_record(record: Record | None = RECORD, outcome="target_reached", message="") -> RunRecord:
+    return RunRecord(*CELL, mode="virtual", outcome=outcome, path="strong-n1-seed0", record=record, message=message)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def cell_record(record: Record | None = RECORD, outcome="target_reached", messag
 def test_a_record_is_read_as_it_was_written(folder, record):
     folder.write(record)
     assert folder.read(CELL) == record
-    assert record.cell == CELL
+    assert record.key == CELL
     assert folder.record(CELL).read_text().endswith("}\n")
     assert [path.name for path in folder.records.iterdir()] == ["weak-n2-seed0.json"]
 
@@ -65,7 +65,7 @@ def test_losses_that_are_not_finite_are_kept_in_strict_json(folder, loss):
 def test_a_missing_record_is_none_and_only_those_that_are_there_are_listed(folder):
     assert folder.read(CELL) is None
     folder.write(cell_record())
-    assert list(folder.read_all([Cell("weak", 1, 0), CELL, Cell("weak", 4, 0)])) == [cell_record()]
+    assert list(folder.read_all([RunKey("weak", 1, 0), CELL, RunKey("weak", 4, 0)])) == [cell_record()]
 
 
 WRITTEN = dataclasses.asdict(cell_record())
@@ -78,7 +78,7 @@ BROKEN = {
     "a number": "3",
     "null": "null",
     "deep": "[" * 100_000,
-    "of another cell": json.dumps({**WRITTEN, "scaling": "strong"}),
+    "of another run": json.dumps({**WRITTEN, "scaling": "strong"}),
     "an unknown outcome": json.dumps({**WRITTEN, "outcome": "bored"}),
     "an outcome without its run": json.dumps({**WRITTEN, "record": None}),
     "numbers as text": json.dumps({**WRITTEN, "record": {**WRITTEN["record"], "epochs": "ten"}}),
@@ -96,43 +96,43 @@ def test_a_broken_record_is_named_with_the_way_out(folder, text):
     with pytest.raises(InputError) as caught:
         folder.read(CELL)
     message = str(caught.value)
-    assert message.startswith(f"{path} must be a cell's record; got ")
+    assert message.startswith(f"{path} must be a run's record; got ")
     assert message.endswith(": delete it, and the sweep writes it again")
     assert "\n" not in message
 
 
 def test_a_folder_in_the_place_of_a_record_is_no_missing_one(folder):
     folder.record(CELL).mkdir()
-    with pytest.raises(InputError, match="must be a cell's record; got Is a directory: delete it"):
+    with pytest.raises(InputError, match="must be a run's record; got Is a directory: delete it"):
         folder.read(CELL)
 
 
 # 32 = 5 × 7 - 3 = 3 × 11 - 1 = 8 × 4
 @pytest.mark.parametrize(("devices", "device_batch", "padding"), [(5, 7, 3), (3, 11, 1), (8, 4, 0), (32, 1, 0)])
-def test_a_shared_path_is_divided_by_the_cells_devices(devices, device_batch, padding):
-    cell = Cell("strong", devices, 0)
-    shown = on_devices(RECORD, cell, OPTIM)
+def test_a_shared_path_is_divided_by_the_runs_devices(devices, device_batch, padding):
+    key = RunKey("strong", devices, 0)
+    shown = on_devices(RECORD, key, OPTIM)
     assert shown == dataclasses.replace(RECORD, devices=devices, device_batch=device_batch, padding=padding)
 
 
 def test_the_owner_of_a_path_keeps_its_record_and_another_arm_its_name():
-    assert on_devices(RECORD, Cell("strong", 1, 0), OPTIM) is RECORD
-    assert on_devices(RECORD, Cell("linear", 1, 0), OPTIM) == dataclasses.replace(RECORD, scaling="linear")
+    assert on_devices(RECORD, RunKey("strong", 1, 0), OPTIM) is RECORD
+    assert on_devices(RECORD, RunKey("linear", 1, 0), OPTIM) == dataclasses.replace(RECORD, scaling="linear")
 
 
-def test_the_batch_that_a_cell_asked_for_is_its_own():
-    """Cells that share a path because they are clipped to 400 samples."""
+def test_the_batch_that_a_run_asked_for_is_its_own():
+    """Runs that share a path because they are clipped to 400 samples."""
     record = dataclasses.replace(
         RECORD, scaling="linear", devices=16, global_batch=400, device_batch=25, wanted_batch=512, train_samples=400
     )
-    shown = on_devices(record, Cell("linear", 32, 0), OPTIM)
+    shown = on_devices(record, RunKey("linear", 32, 0), OPTIM)
     assert (shown.wanted_batch, shown.global_batch, shown.device_batch, shown.clipped) == (1024, 400, 13, True)
     assert not RECORD.clipped
 
 
 def test_a_batch_that_does_not_reach_all_devices_is_refused():
     with pytest.raises(InputError, match="at most the samples in a step, 32; got 33"):
-        on_devices(RECORD, Cell("strong", 33, 0), OPTIM)
+        on_devices(RECORD, RunKey("strong", 33, 0), OPTIM)
 
 
 def test_files_by_name():

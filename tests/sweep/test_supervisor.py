@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gmmae.sweep.supervisor import NOT_STARTED, Ended, Job, describe, last_lines, supervise
+from gmmae.sweep.supervisor import NOT_STARTED, Callbacks, Ended, Job, describe, last_lines, supervise
 from gmmae.system.errors import InputError
 from tests.waiting import DEADLINE_S, locked, wait_until
 
@@ -83,9 +83,10 @@ class Calls:
         self.ended[job.name] = ended
 
 
-def run(jobs, *, at_once=2, grace_s=0.3, **more):
+def run(jobs, *, at_once=2, grace_s=0.3, on_tick=lambda _: None, **more):
     calls = Calls()
-    reason = supervise(jobs, at_once=at_once, grace_s=grace_s, on_start=calls.on_start, on_end=calls.on_end, **more)
+    callbacks = Callbacks(calls.on_start, calls.on_end, on_tick)
+    reason = supervise(jobs, callbacks, at_once=at_once, grace_s=grace_s, **more)
     return reason, calls
 
 
@@ -189,7 +190,7 @@ def test_a_job_that_ended_in_time_is_not_late_because_a_callback_was(tmp_path, m
             wait_until(lambda: threading.active_count() <= threads)  # both ends are in the queue
             monkeypatch.setattr(time, "monotonic", lambda: clock() + 2000.0)
 
-    supervise(jobs, at_once=2, grace_s=0.0, on_start=calls.on_start, on_end=on_end)
+    supervise(jobs, Callbacks(calls.on_start, on_end), at_once=2, grace_s=0.0)
     assert [calls.ended[name].timed_out for name in "ab"] == [False, False]
     assert all(ended.seconds < 1000 for ended in calls.ended.values())
 
@@ -255,7 +256,7 @@ def test_ticks_name_the_running_jobs_and_their_seconds(tmp_path):
 DRIVER = """
 import json, os, signal, sys
 from pathlib import Path
-from gmmae.sweep.supervisor import Job, supervise
+from gmmae.sweep.supervisor import Callbacks, Job, supervise
 
 def say(*words):
     print(json.dumps(words), flush=True)
@@ -264,10 +265,12 @@ before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)
 jobs = [Job(name, tuple(command), Path(log), {}, 0.0) for name, command, log in json.loads(sys.argv[1])]
 reason = supervise(
     jobs,
+    Callbacks(
+        lambda job: say("start", job.name),
+        lambda job, ended: say("end", job.name, ended.returncode, ended.interrupted),
+    ),
     at_once=2,
     grace_s=float(sys.argv[2]),
-    on_start=lambda job: say("start", job.name),
-    on_end=lambda job, ended: say("end", job.name, ended.returncode, ended.interrupted),
 )
 assert before == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
 try:
@@ -385,13 +388,8 @@ def test_handlers_stand_only_meanwhile(tmp_path):
         return [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
 
     before, during = handlers(), []
-    supervise(
-        [job(tmp_path, "a", "")],
-        at_once=1,
-        grace_s=0.0,
-        on_start=lambda _: during.extend(handlers()),
-        on_end=lambda _, ended: during.extend(handlers()),
-    )
+    callbacks = Callbacks(lambda _: during.extend(handlers()), lambda _, ended: during.extend(handlers()))
+    supervise([job(tmp_path, "a", "")], callbacks, at_once=1, grace_s=0.0)
     assert len(during) == 4
     assert not set(during) & set(before)
     assert handlers() == before

@@ -1,4 +1,4 @@
-"""Whole sweeps of small runs, with the program that cells run in earnest."""
+"""Whole sweeps of small runs, with the program that runs run in earnest."""
 
 import dataclasses
 import io
@@ -9,7 +9,7 @@ from rich.console import Console
 from gmmae.multihost import environment
 from gmmae.sweep import engine, throughput
 from gmmae.sweep.display import PlainSweep
-from gmmae.sweep.grid import Cell, SweepConfig, TimingConfig, cells, run_config
+from gmmae.sweep.grid import RunKey, SweepConfig, TimingConfig, run_config, run_keys
 from gmmae.sweep.runs import SweepDir
 from gmmae.training import loop
 from tests.small import Recorder, small
@@ -21,7 +21,7 @@ TIMING = TimingConfig(warmup_steps=1, steps=2, blocks=2)
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Two strategies on one and on two virtual devices: strong-n1, which three cells share, and weak-n2."""
+    """Two strategies on one and on two virtual devices: strong-n1, which three runs share, and weak-n2."""
     root = tmp_path_factory.mktemp("whole") / "sweep"
     config = SweepConfig(scaling=("strong", "weak"), devices=(1, 2), timing=TIMING, run=RUN)
     out = Console(file=io.StringIO(), force_terminal=False)
@@ -41,13 +41,13 @@ def comparable(record) -> dict[str, object]:
 def test_a_sweep_of_real_runs_has_the_results_of_each_run_alone(whole, tmp_path):
     config, folder, code, printed = whole
     assert code == 0, printed
-    assert printed.splitlines()[0] == "cells done: 0, runs to compute: 2"
-    assert "4 cells: 4 max_epochs" in printed
-    for cell in cells(config):
-        run = run_config(config, cell)
+    assert printed.splitlines()[0] == "runs done: 0, jobs to start: 2"
+    assert "4 runs: 4 max_epochs" in printed
+    for key in run_keys(config):
+        run = run_config(config, key)
         run = dataclasses.replace(run, parallel=dataclasses.replace(run.parallel, devices=environment.device_a_core(run)))
-        alone = loop.run(run, tmp_path / cell.name, Recorder())
-        found = folder.read(cell)
+        alone = loop.run(run, tmp_path / key.name, Recorder())
+        found = folder.read(key)
         assert found is not None
         assert found.record is not None
         assert found.outcome == alone.stop_reason
@@ -73,11 +73,11 @@ def test_a_sweep_of_real_runs_measures_the_step_times_of_its_projection(whole):
 
 
 @pytest.mark.slow
-def test_a_measured_cell_runs_on_its_devices(tmp_path, whole):
+def test_a_measured_run_runs_on_its_devices(tmp_path, whole):
     _, folder, _, _ = whole
     config = SweepConfig(mode="measured", scaling=("weak",), devices=(2,), run=RUN)
     assert engine.sweep(config, tmp_path / "sweep", Watch(), samples=22) == 0
-    found, virtual = (place.read(Cell("weak", 2, 0)) for place in (SweepDir(tmp_path / "sweep"), folder))
+    found, virtual = (place.read(RunKey("weak", 2, 0)) for place in (SweepDir(tmp_path / "sweep"), folder))
     assert found is not None
     assert virtual is not None
     assert found.record is not None

@@ -24,7 +24,7 @@ CONFIG = small(scaling="weak", parallel__simulate_devices=2, parallel__devices=0
 
 @pytest.fixture
 def toml(tmp_path):
-    path = tmp_path / "cell.toml"
+    path = tmp_path / "run.toml"
     path.write_text(to_toml(CONFIG))
     return path
 
@@ -64,7 +64,7 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, toml, capsys):
     assert error.count("\n") == 1
 
 
-def test_a_cell_watches_its_parent_before_it_imports_anything_large():
+def test_a_run_watches_its_parent_before_it_imports_anything_large():
     """Until then it could outlive a killed sweep."""
     probe = "import sys, gmmae.sweep.worker\nassert not {'jax', 'numpy', 'tyro', 'rich'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", probe], check=True, cwd=Path(__file__).parent.parent.parent)

@@ -119,7 +119,7 @@ def test_a_sweep_with_its_report_and_an_arm_of_the_files_own(mine, tmp_path):
     report = (tmp_path / "sweep" / "report" / "report.md").read_text()
     assert "**Cube-root rule**: 1 of 1 seed reached the target on 1 and 2 devices." in report
     assert "Time to the target validation accuracy" in report
-    with (tmp_path / "sweep" / "report" / "cells.csv").open() as file:
+    with (tmp_path / "sweep" / "report" / "runs.csv").open() as file:
         cells = list(csv.DictReader(file))
     assert [(cell["scaling"], cell["devices"], cell["outcome"]) for cell in cells] == [
         (scaling, n, "target_reached") for n in ("1", "2") for scaling in ("strong", "cube-root")

@@ -1,1 +1,1 @@
-"""The same cells as a cluster's jobs, through submitit."""
+"""Runs the jobs of a sweep on a Slurm cluster, through submitit."""

@@ -1,264 +1,381 @@
-"""A sweep's jobs in Slurm, through submitit. Which are submitted is kept in a file, so that another sweep can take them over.
+"""Runs the jobs of a sweep on Slurm, through submitit. It is the counterpart of `supervisor.supervise`.
 
-Before a job is submitted the file has its name in Slurm, which no other job has, and after that its number: whenever a sweep is
-killed, the next one finds what it had submitted.
+A file lists the submitted jobs, so that a later sweep can take them over. Before a submission the file gets the job's unique
+name in Slurm, and afterwards its number. A sweep that is killed at any moment therefore loses no job.
 
-A job that has ended leaves its result; one that leaves none is missed in `squeue`'s list. `sacct`, which submitit asks, is not
-on every cluster.
+A job that ends leaves its result. A job that left none is missing in the list of `squeue`. `sacct`, which submitit uses, is not
+available on every cluster.
 """
 
 import contextlib
 import json
 import math
 import os
+import pickle
 import re
+import signal
 import subprocess
+import sys
 import time
 import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
 
-from gmmae.sweep.cluster.host import Submitted, importable, load_submitit, result_of, task, without_result
+from gmmae.sweep.cluster.task import ClusterTask
 from gmmae.sweep.grid import SlurmConfig, SweepConfig
-from gmmae.sweep.supervisor import Ended, Job
+from gmmae.sweep.supervisor import Callbacks, Ended, Job, last_lines
 from gmmae.system import json_files
 from gmmae.system.errors import InputError
 from gmmae.system.files import whole_file, write_text
+from gmmae.system.interrupts import Interrupts
 
-LATE_S = 15.0
-"""How much later than a Slurm job's end its result may be seen, on a file system that all nodes share."""
+if TYPE_CHECKING:
+    from submitit import SlurmJob
 
-GONE = "GONE"
-"""The state of a job that Slurm does not know, or not any more."""
+MAX_RESULT_DELAY_S = 15.0
+"""Seconds until the result of a job that has ended must be visible on the shared file system."""
 
-OVER = frozenset(["BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", GONE])
-"""States of jobs that will not run any more; one that was preempted may."""
+UNKNOWN = "GONE"
+"""The state of a job that Slurm does not list."""
 
-LOOK_S = 5.0
-"""Seconds between two looks at all jobs: one question to Slurm, and one list of the folder of results."""
+FINAL_STATES = frozenset(
+    ["BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", UNKNOWN]
+)
+"""States of jobs that will not run again. A preempted job may."""
 
-NAME = "gmmae-"
-"""How the names of jobs in Slurm begin; numbers do not."""
+TICK_S = 1.0
+"""Seconds between two ticks of `run_jobs`."""
 
-ARRAY = 1001
-"""Slurm's own limit of an array, where the cluster does not say another."""
+POLL_S = 5.0
+"""Seconds between two polls of all jobs. Each costs one question to Slurm and one listing of the results."""
+
+NAME_PREFIX = "gmmae-"
+"""The beginning of the jobs' names in Slurm. Numbers never begin like this."""
+
+DEFAULT_MAX_ARRAY_SIZE = 1001
+"""Slurm's own limit of an array, for a cluster that does not state another."""
 
 
 class Listed(NamedTuple):
-    """This user's jobs as Slurm has them, those that ended in the last minutes too."""
+    """The user's jobs in Slurm, including those that ended in the last minutes."""
 
     states: dict[str, str]  # by number, such as 7, or 7_2 in an array
-    numbers: dict[str, str]  # by name, with the place in an array: gmmae-1f_2
+    numbers: dict[str, str]  # by name and index in the array, such as gmmae-1f_2
+
+
+@dataclass
+class Submitted:
+    """A job that Slurm has."""
+
+    job: Job
+    handle: "SlurmJob[Ended]"
+    running: bool = False
+    started: float = math.nan
+    missing_since: float = math.nan  # when it was first seen to have ended without a result
+
+
+def run_jobs(jobs: Sequence[Job], callbacks: Callbacks, *, config: SweepConfig, folder: Path, exclusive: bool) -> str | None:
+    """Submits the jobs, and returns when all have ended.
+
+    SIGTERM or SIGINT to this process cancels the jobs, and they write checkpoints. A further SIGINT ends the wait for them.
+    When this process is killed, or its terminal is closed, the jobs go on. The next call takes them over.
+
+    Args:
+      jobs: the programs.
+      callbacks: as of `supervise`.
+      config: the grace period and Slurm's options.
+      folder: where submitit's files and the list of submitted jobs are. The nodes see it under the same path.
+      exclusive: whether the jobs get whole nodes, because times are measured.
+
+    Returns:
+      None, or a reason of `gmmae.system.stop_reasons` when it was interrupted.
+
+    Raises:
+      InputError: submitit or Slurm is missing, or Slurm refuses the options.
+    """
+    if not jobs:
+        return None
+    with Interrupts(hangup=False) as signals:
+        slurm = Slurm(config, folder / "slurm", exclusive)
+        waiting, current = deque(jobs), list[Submitted]()
+        try:
+            while (waiting or current) and signals.reason is None:
+                slurm.submit(waiting, current)
+                for submitted, ended in zip(list(current), slurm.poll(current), strict=True):
+                    if math.isnan(submitted.started) and (ended or submitted.running):
+                        submitted.started = time.monotonic()
+                        callbacks.on_start(submitted.job)
+                    if ended:
+                        current.remove(submitted)
+                        callbacks.on_end(submitted.job, _as_failure(submitted, ended))
+                        slurm.forget([submitted])
+                now = time.monotonic()
+                callbacks.on_tick([(one.job, now - one.started) for one in current if not math.isnan(one.started)])
+                if current:
+                    time.sleep(TICK_S)
+        finally:
+            slurm.cancel(current)
+        for submitted in current:
+            if not math.isnan(submitted.started):
+                seconds = time.monotonic() - submitted.started
+                interrupted = Ended(submitted.job.name, -signal.SIGTERM, False, seconds, interrupted=True)
+                callbacks.on_end(submitted.job, _result(submitted) or interrupted)
+    return signals.reason
+
+
+def _as_failure(submitted: Submitted, ended: Ended) -> Ended:
+    """Returns a cancelled job as a failed one: somebody else cancelled it, so the sweep is not interrupted."""
+    if not ended.interrupted:
+        return ended
+    return ended._replace(interrupted=False, error=f"job {submitted.handle.job_id} was cancelled")
+
+
+def _result(submitted: Submitted) -> Ended | None:
+    """Returns the result of a job's first task, which also reports the loss of the others, or None before it is there."""
+    try:
+        outcome, value = pickle.loads(submitted.handle.paths.result_pickle.read_bytes())
+    except (FileNotFoundError, EOFError):
+        return None
+    return value if outcome == "success" else _without_result(submitted, value.strip().rpartition("\n")[2])
+
+
+def _without_result(submitted: Submitted, why: str) -> Ended:
+    log = submitted.handle.paths.stderr
+    last = last_lines(log)
+    why = why if not last or last in why else f"{why}: {last}"
+    text = f"job {submitted.handle.job_id} ended without a result, {why} ({log})"
+    return Ended(submitted.job.name, -signal.SIGKILL, False, 0.0, error=text)
+
+
+def _load_submitit() -> ModuleType:
+    try:
+        import submitit
+    except ImportError as error:
+        raise InputError(
+            f"executor must be processes where submitit is missing; got no {error.name or 'submitit'}: "
+            "pip install -e '.[cluster]', or --executor processes"
+        ) from None
+    return submitit
+
+
+@contextlib.contextmanager
+def _importable() -> Iterator[None]:
+    """Lets the programs that are started meanwhile import everything that this process can."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    try:
+        yield
+    finally:
+        del os.environ["PYTHONPATH"]
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
 
 
 class Slurm:
-    """Slurm, through submitit; which jobs are submitted is kept in a file until their ends have been told."""
+    """Submits, polls and cancels jobs. A file lists the submitted jobs until their ends have been reported."""
 
-    tick_s = 1.0
-
-    def __init__(self, config: SweepConfig, folder: Path, timed: bool) -> None:
-        self._submitit = load_submitit()
+    def __init__(self, config: SweepConfig, folder: Path, exclusive: bool) -> None:
+        self._submitit = _load_submitit()
         self._config = config
         self._folder = folder
-        self._timed = timed
-        self._kept = folder / "submitted.json"
+        self._exclusive = exclusive
+        self._list = folder / "submitted.json"
         self._states: dict[str, str] | None = None
-        self._looked = -math.inf
+        self._polled = -math.inf
 
     def submit(self, waiting: deque[Job], current: list[Submitted]) -> None:
+        """Moves all waiting jobs to the current ones. Jobs of an earlier sweep are taken over and the others submitted."""
         if not waiting:
             return
-        taken = {each.job.name: each for each in self._earlier(waiting)}
-        current += taken.values()
-        fresh = sorted((job for job in waiting if job.name not in taken), key=lambda job: job.devices)
+        earlier = {submitted.job.name: submitted for submitted in self._earlier(waiting)}
+        current += earlier.values()
+        new = sorted((job for job in waiting if job.name not in earlier), key=lambda job: job.devices)
         waiting.clear()
-        most = _largest_array() if len(fresh) > 1 else 1
-        for devices, group in groupby(fresh, key=lambda job: job.devices):
-            before = ""
-            for part in _parts(list(group), most):
-                submitted = self._submit(devices, part, before)
-                before = submitted[0].handle.job_id.partition("_")[0]
-                current += submitted
+        size = _max_array_size() if len(new) > 1 else 1
+        for devices, group in groupby(new, key=lambda job: job.devices):
+            jobs, after = list(group), ""
+            for start in range(0, len(jobs), size):
+                array = self._submit(devices, jobs[start : start + size], after)
+                after = array[0].handle.job_id.partition("_")[0]
+                current += array
 
     def _earlier(self, jobs: Iterable[Job]) -> list[Submitted]:
-        """Jobs of a sweep that was killed: those that Slurm still has, and those that came to an end of their own."""
+        """Returns the jobs of a killed sweep that Slurm still has, and those that ended without being cancelled."""
         known = self._read()
         if not known:
             return []
         listed = _listed()
-        if listed is None and any(number.startswith(NAME) for number in known.values()):
-            raise InputError(
-                f"squeue must answer where {self._kept} has jobs whose numbers are not known; got no answer: try again later"
-            )
+        if listed is None and any(number.startswith(NAME_PREFIX) for number in known.values()):
+            raise InputError(f"squeue must answer while {self._list} has jobs without a number; got no answer: try again later")
         known = {name: listed.numbers.get(number, number) if listed else number for name, number in known.items()}
         self._refresh()
-        found: list[Submitted] = []
+        earlier: list[Submitted] = []
         for job in jobs:
-            number = known.get(job.name, NAME)
-            if number.startswith(NAME):  # it never came to be submitted
+            number = known.get(job.name, NAME_PREFIX)
+            if number.startswith(NAME_PREFIX):  # it was never submitted
                 continue
-            each = Submitted(job, self._submitit.SlurmJob(folder=self._folder, job_id=number))
-            ended = self.result(each)
-            lives = listed is None or listed.states.get(number, GONE) not in OVER
-            if lives if ended is None else not ended.interrupted:
-                found.append(each)
+            submitted = Submitted(job, self._submitit.SlurmJob(folder=self._folder, job_id=number))
+            ended = _result(submitted)
+            alive = listed is None or listed.states.get(number, UNKNOWN) not in FINAL_STATES
+            if alive if ended is None else not ended.interrupted:
+                earlier.append(submitted)
         self._write(known)
-        for each in found:
-            self._leave_program(each)
-        return found
+        for submitted in earlier:
+            self._write_program(submitted)
+        return earlier
 
-    def _leave_program(self, each: Submitted) -> None:
-        """Writes what a job is to run, where a sweep was killed before submitit had done so; the job waits a minute for it."""
-        place = each.handle.paths.submitted_pickle
-        if place.exists():
+    def _write_program(self, submitted: Submitted) -> None:
+        """Writes a job's program where a sweep was killed before submitit did. The job waits a minute for it."""
+        path = submitted.handle.paths.submitted_pickle
+        if path.exists():
             return
-        program = self._submitit.helpers.DelayedSubmission(task(each.job, self._config.grace_s, local=False))
+        program = self._submitit.helpers.DelayedSubmission(self._task(submitted.job))
         program.set_timeout(self._config.slurm.timeout_min, self._config.slurm.timeouts)
-        with whole_file(place) as part:
+        with whole_file(path) as part:
             program.dump(part)
 
-    def _submit(self, devices: int, jobs: list[Job], before: str) -> list[Submitted]:
-        """Submits an array, or a job alone; where few may run at once, not before an earlier part of the same has ended."""
-        grace_s, slurm = self._config.grace_s, self._config.slurm
-        tasks = [task(job, grace_s, local=False) for job in jobs]
-        name = f"{NAME}{uuid.uuid4().hex[:12]}"
-        asked = parameters(slurm, devices, len(jobs), self._timed, grace_s) | {"job_name": name}
-        if before and slurm.array_parallelism:
-            asked["dependency"] = f"afterany:{before}"
+    def _task(self, job: Job) -> ClusterTask:
+        """Returns the task for a job. The nodes see its log and this folder under the same paths."""
+        return ClusterTask(job._replace(log=job.log.absolute()), self._config.grace_s, os.getcwd())
+
+    def _submit(self, devices: int, jobs: list[Job], after: str) -> list[Submitted]:
+        """Submits one job or an array. If the parallelism is limited, the array waits for the one before it."""
+        slurm = self._config.slurm
+        name = f"{NAME_PREFIX}{uuid.uuid4().hex[:12]}"
+        options = parameters(slurm, devices, len(jobs), self._exclusive, self._config.grace_s) | {"job_name": name}
+        if after and slurm.array_parallelism:
+            options["dependency"] = f"afterany:{after}"
         try:
             executor = self._submitit.SlurmExecutor(self._folder, max_num_timeout=slurm.timeouts)
-            executor.update_parameters(**asked)
-            self._keep(jobs, [f"{name}_{i}" for i in range(len(jobs))] if len(jobs) > 1 else [name])
-            with importable():
-                handles = executor.submit_array(tasks)
+            executor.update_parameters(**options)
+            self._add(jobs, [f"{name}_{i}" for i in range(len(jobs))] if len(jobs) > 1 else [name])
+            with _importable():
+                handles = executor.submit_array([self._task(job) for job in jobs])
         except (OSError, RuntimeError, ValueError) as error:
             reason = str(error).strip().rpartition("\n")[2]
             raise InputError(
-                f"executor = slurm must be able to submit jobs; got {reason!r}: mend the section slurm, or use another executor"
+                f"executor = slurm must be able to submit jobs; got {reason!r}: fix the section slurm, or use another executor"
             ) from None
-        self._keep(jobs, [handle.job_id for handle in handles])
+        self._add(jobs, [handle.job_id for handle in handles])
         return [Submitted(job, handle) for job, handle in zip(jobs, handles, strict=True)]
 
-    def look(self, current: Sequence[Submitted]) -> list[Ended | None]:
-        now = time.monotonic()
-        if now < self._looked + LOOK_S:
+    def poll(self, current: Sequence[Submitted]) -> list[Ended | None]:
+        """Returns for each job how it ended, or None while it has not."""
+        if time.monotonic() < self._polled + POLL_S:
             return [None] * len(current)
         listed = _listed()
         self._states = listed.states if listed else self._states
-        self._looked = time.monotonic()
+        self._polled = time.monotonic()
         self._refresh()
-        left = set(os.listdir(self._folder))
-        return [self._end_of(each, left) for each in current]
+        files = set(os.listdir(self._folder))
+        return [self._ended(submitted, files) for submitted in current]
 
-    def _end_of(self, each: Submitted, left: set[str]) -> Ended | None:
-        if each.handle.paths.result_pickle.name in left and (ended := self.result(each)):
+    def _ended(self, submitted: Submitted, files: set[str]) -> Ended | None:
+        if submitted.handle.paths.result_pickle.name in files and (ended := _result(submitted)):
             return ended
         if self._states is None:
             return None
-        state = self._states.get(each.handle.job_id, GONE)
-        each.runs = state == "RUNNING"
-        if state not in OVER:
-            each.gone = math.nan
-        elif math.isnan(each.gone):
-            each.gone = time.monotonic()
-        elif time.monotonic() > each.gone + LATE_S:
-            return without_result(each, state.lower())
+        state = self._states.get(submitted.handle.job_id, UNKNOWN)
+        submitted.running = state == "RUNNING"
+        if state not in FINAL_STATES:
+            submitted.missing_since = math.nan
+        elif math.isnan(submitted.missing_since):
+            submitted.missing_since = time.monotonic()
+        elif time.monotonic() > submitted.missing_since + MAX_RESULT_DELAY_S:
+            return _without_result(submitted, state.lower())
         return None
-
-    def result(self, each: Submitted) -> Ended | None:
-        return result_of(each)
 
     def _refresh(self) -> None:
         with contextlib.suppress(OSError):
-            self._folder.chmod(self._folder.stat().st_mode)  # makes NFS look again
+            self._folder.chmod(self._folder.stat().st_mode)  # makes NFS read the folder again
 
-    def end(self, current: Sequence[Submitted]) -> None:
+    def cancel(self, current: Sequence[Submitted]) -> None:
+        """Cancels the jobs, and waits until they have ended. SIGINT ends the wait."""
         if not current:
             return
         with contextlib.suppress(KeyboardInterrupt, OSError):
-            subprocess.run(["scancel", *(each.handle.job_id for each in current)], capture_output=True, check=False)
-            until = time.monotonic() + self._config.grace_s + 60
-            while time.monotonic() < until:
+            subprocess.run(["scancel", *(one.handle.job_id for one in current)], capture_output=True, check=False)
+            deadline = time.monotonic() + self._config.grace_s + 60
+            while time.monotonic() < deadline:
                 listed = _listed()
-                if listed and all(listed.states.get(each.handle.job_id, GONE) in OVER for each in current):
+                if listed and all(listed.states.get(one.handle.job_id, UNKNOWN) in FINAL_STATES for one in current):
                     break
-                time.sleep(self.tick_s)
+                time.sleep(TICK_S)
         self._refresh()
         self.forget(current)
 
-    def forget(self, gone: Iterable[Submitted]) -> None:
-        names = {each.job.name for each in gone}
-        self._write({name: job_id for name, job_id in self._read().items() if name not in names})
+    def forget(self, ended: Iterable[Submitted]) -> None:
+        """Removes jobs from the list of submitted ones."""
+        names = {submitted.job.name for submitted in ended}
+        self._write({name: number for name, number in self._read().items() if name not in names})
 
-    def _keep(self, jobs: Sequence[Job], numbers: Sequence[str]) -> None:
+    def _add(self, jobs: Sequence[Job], numbers: Sequence[str]) -> None:
         self._write(self._read() | {job.name: number for job, number in zip(jobs, numbers, strict=True)})
 
     def _read(self) -> dict[str, str]:
         try:
             return json_files.read(
-                self._kept, "say which jobs are submitted", "look for them with squeue, then delete it", _jobs
+                self._list, "list the submitted jobs", "look for them with squeue, then delete it", _numbers_by_name
             )
         except FileNotFoundError:
             return {}
 
     def _write(self, submitted: Mapping[str, str]) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        write_text(self._kept, json.dumps(submitted, indent=2) + "\n")
+        write_text(self._list, json.dumps(submitted, indent=2) + "\n")
 
 
-def _jobs(data: dict[str, Any]) -> dict[str, str]:
-    for name, job_id in data.items():
-        if not isinstance(job_id, str):
-            raise ValueError(f"{name} = {job_id!r}, which is no job's id")
-    return data
+def _numbers_by_name(data: Mapping[str, object]) -> dict[str, str]:
+    numbers = {}
+    for name, number in data.items():
+        if not isinstance(number, str):
+            raise ValueError(f"{name} = {number!r}, which is not a job's number")
+        numbers[name] = number
+    return numbers
 
 
 def _listed() -> Listed | None:
-    """None where Slurm does not answer."""
-    asked = _answer("squeue", "--me", "--array", "--noheader", "--states=all", "--format=%i %T %j")
-    if asked is None:
+    """Returns the jobs that Slurm lists, or None when it does not answer."""
+    text = _answer("squeue", "--me", "--array", "--noheader", "--states=all", "--format=%i %T %j")
+    if text is None:
         return None
-    lines = [line.split(maxsplit=2) for line in asked.splitlines()]
+    lines = [line.split(maxsplit=2) for line in text.splitlines()]
     states = {number: state for number, state, *_ in lines}
-    numbers = {
-        name + "".join(number.partition("_")[1:]): number for number, _, name in (line for line in lines if len(line) == 3)
-    }
-    return Listed(states, numbers)
+    named = (line for line in lines if len(line) == 3)
+    return Listed(states, {name + "".join(number.partition("_")[1:]): number for number, _, name in named})
 
 
-def _largest_array() -> int:
-    """The most jobs that the cluster takes in one array."""
+def _max_array_size() -> int:
+    """Returns the maximum number of jobs that the cluster accepts in one array."""
     limit = re.search(r"^MaxArraySize\s*=\s*(\d+)", _answer("scontrol", "show", "config") or "", re.MULTILINE)
-    return max(1, int(limit[1])) if limit else ARRAY
-
-
-def _parts(jobs: Sequence[Job], most: int) -> Iterator[list[Job]]:
-    return (list(jobs[i : i + most]) for i in range(0, len(jobs), most))
+    return max(1, int(limit[1])) if limit else DEFAULT_MAX_ARRAY_SIZE
 
 
 def _answer(*command: str) -> str | None:
-    """What one of Slurm's commands prints; None if it fails."""
+    """Returns the output of one of Slurm's commands, or None if it fails."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return None
 
 
-def parameters(slurm: SlurmConfig, devices: int, jobs: int, timed: bool, grace_s: float) -> dict[str, Any]:
-    """What submitit is told for the jobs on a number of devices.
+def parameters(slurm: SlurmConfig, devices: int, jobs: int, exclusive: bool, grace_s: float) -> dict[str, object]:
+    """Returns the parameters that submitit gets for the jobs on a number of devices.
 
     Args:
-      slurm: the section.
-      devices: of each job.
-      jobs: how many they are.
-      timed: whether they get whole nodes.
-      grace_s: the time that a job's program has for its checkpoint.
+      slurm: the section of the configuration.
+      devices: the number of devices of each job.
+      jobs: the number of jobs.
+      exclusive: whether the jobs get whole nodes.
+      grace_s: seconds that a job's program has for its checkpoint.
     """
     nodes = slurm.nodes(devices)
-    ours: dict[str, Any] = {
+    options = {
         "partition": slurm.partition,
         "account": slurm.account,
         "qos": slurm.qos,
@@ -268,18 +385,18 @@ def parameters(slurm: SlurmConfig, devices: int, jobs: int, timed: bool, grace_s
         "gpus_per_node": devices // nodes if slurm.devices_per_node else 0,
         "cpus_per_task": slurm.cpus_per_task,
         "mem": f"{slurm.mem_gb}GB" if slurm.mem_gb else "",
-        "exclusive": timed,
+        "exclusive": exclusive,
     }
-    extra = {
+    additional = {
         key.replace("-", "_"): value if equals else True
-        for key, equals, value in (o.partition("=") for o in slurm.additional_parameters)
+        for key, equals, value in (option.partition("=") for option in slurm.additional_parameters)
     }
-    return {key: value for key, value in ours.items() if value and key not in extra} | {
+    return {key: value for key, value in options.items() if value and key not in additional} | {
         "array_parallelism": slurm.array_parallelism or jobs,
-        # Slurm may signal a minute early or late; then come the program's last epoch, its checkpoint and the requeueing.
+        # Slurm may signal a minute early or late. The last epoch, its checkpoint and the requeueing follow.
         "signal_delay_s": round(grace_s) + 90,
         "setup": list(slurm.setup),
-        # One process has all of the node's cores that the job has; since Slurm 22.05 srun does not ask for what sbatch did.
+        # One process uses all of the job's cores on a node. Since Slurm 22.05 srun does not inherit the number from sbatch.
         "srun_args": ["--cpu-bind=none", *([f"--cpus-per-task={slurm.cpus_per_task}"] if slurm.cpus_per_task else [])],
-        "additional_parameters": {"requeue": True} | {key: value for key, value in extra.items() if value},
+        "additional_parameters": {"requeue": True} | {key: value for key, value in additional.items() if value},
     }

@@ -26,7 +26,7 @@ def answer(results: Results) -> str:
     The fewest devices win among equal times; strategies that share the winning time there are named together.
     """
     if not results.runs:
-        return "No cell is computed yet."
+        return "No run is computed yet."
     if not results.config.run.stop.target:
         return "**No target was set** (`run.stop.target` is 0), so none was reached and none was missed: no strategy is the fastest."
     if results.clock.kind == "unknown":
@@ -34,7 +34,7 @@ def answer(results: Results) -> str:
     places = _places(results)
     if not places:
         stop = results.config.run.stop
-        tried = sorted({run.cell.devices for run in results.runs})
+        tried = sorted({run.key.devices for run in results.runs})
         return (
             f"**No strategy's median run reached the target** validation {stop.monitor} of {stop.target:g} on "
             f"{devices_text(tried)}, and a miss counts as an infinite time."
@@ -47,7 +47,7 @@ def answer(results: Results) -> str:
 
 
 def _places(results: Results) -> list[Place]:
-    """The cells with a finite median."""
+    """The runs with a finite median."""
     found = ((scaling, n, results.seconds(scaling, n)) for scaling in results.config.scaling for n in results.counts)
     return [Place(scaling, n, one) for scaling, n, one in found if one is not None and math.isfinite(one.median)]
 
@@ -77,14 +77,14 @@ def _clock(results: Results) -> str:
 
 
 def _surety(results: Results, alike: list[Place], others: list[Place]) -> str:
-    """The winner against the fastest cell of another strategy, over the seeds that both have."""
+    """The winner against the fastest run of another strategy, over the seeds that both have."""
     if len(results.config.scaling) == 1:
         return "there is no other strategy"
     scaling = {place.scaling for place in alike}
     if len(scaling) == len(results.config.scaling):
         return "no strategy was faster on more devices"
     if not others:
-        computed = any(run.cell.scaling not in scaling for run in results.runs)
+        computed = any(run.key.scaling not in scaling for run in results.runs)
         return "no other strategy's median run reached it" if computed else "no other strategy is computed yet"
     second = min(others, key=lambda place: (place.found.median, place.devices))
     against = f"the next, {_label(results, second)} on {devices_text([second.devices])}"

@@ -1,4 +1,4 @@
-"""Cells whose global batch is clipped to the training set: their mark, and the sentence that explains it."""
+"""Runs whose global batch is clipped to the training set: their mark, and the sentence that explains it."""
 
 from collections.abc import Iterable
 

@@ -16,7 +16,7 @@ from gmmae.system.files import ANYTHING, whole_folder, write_text
 
 MODES = {
     "virtual": "virtual: one device computes the batch of n devices exactly, and times on n devices are projected",
-    "measured": "measured: each cell ran on its number of devices",
+    "measured": "measured: each run ran on its number of devices",
     "throughput": "throughput: step times only, nothing is trained to a target",
 }
 
@@ -31,16 +31,16 @@ def no_section(by_cluster: Sequence[Results]) -> Sequence[Block]:
 
 
 def write(config: SweepConfig, root: Path, clusters: Sequence[Cluster], section: Section = no_section) -> list[Path]:
-    """Writes the report under `report` in the sweep's folder, and the comparison of its cells under `tb`.
+    """Writes the report under `report` in the sweep's folder, and the comparison of its runs under `tb`.
 
     Args:
       config: of the sweep.
       root: its work directory; any of what a sweep makes may be missing.
-      clusters: that virtual cells are projected to; the first that they can be is that of most tables and figures.
+      clusters: that virtual runs are projected to; the first that they can be is that of most tables and figures.
       section: more of the page, shown after the first table of a sweep that trains to a target.
 
     Returns:
-      The HTML page, the Markdown page, and the folder for TensorBoard if any cell has a history.
+      The HTML page, the Markdown page, and the folder for TensorBoard if any run has a history.
 
     Raises:
       InputError: a file of the sweep cannot be read, or the report cannot be written.
@@ -53,7 +53,7 @@ def write(config: SweepConfig, root: Path, clusters: Sequence[Cluster], section:
         (folder / "figures").mkdir()
         _save(_title(first), _blocks(by_cluster, folder / "figures", section), folder)
         if config.mode != "throughput":
-            write_text(folder / "cells.csv", strategy_tables.cells_csv(first))
+            write_text(folder / "runs.csv", strategy_tables.runs_csv(first))
     shown = tensorboard.write(first)
     return [place / "report.html", place / "report.md", *([shown] if shown else [])]
 
@@ -92,7 +92,7 @@ def _unfinished(found: Results) -> list[Block]:
     done, failed = len(found.runs) + len(found.failed), len(found.failed)
     text = ""
     if done < found.total:
-        text = f"**{done} of {found.total} cells are computed.** The rest is missing from what follows."
+        text = f"**{done} of {found.total} runs are computed.** The rest is missing from what follows."
     if failed:
         text += f" {failed} of {done} processes crashed or timed out: they say nothing of the optimisation and count nowhere."
     return [Paragraph(text.strip())] if text else []

@@ -1,4 +1,4 @@
-"""Seconds of an epoch on the devices of a cluster, from step times measured on one device: where virtual cells get their times.
+"""Seconds of an epoch on the devices of a cluster, from step times measured on one device: where virtual runs get their times.
 
     epoch = steps · (scaled compute + all-reduce) + scaled validation of ⌈V / n⌉ samples
 

@@ -1,6 +1,6 @@
 """What a sweep's work directory holds, finished or not, as plain data: the runs, their times, and whose seconds these are.
 
-A cell counts when its optimisation ended by itself. Crashed and timed-out processes say nothing of the optimisation: they are
+A run counts when its optimisation ended by itself. Crashed and timed-out processes say nothing of the optimisation: they are
 kept apart and never counted as misses.
 """
 
@@ -11,11 +11,11 @@ from typing import Literal, NamedTuple
 
 from gmmae.scaling.cost import Cluster
 from gmmae.sweep import throughput
-from gmmae.sweep.grid import Cell, SweepConfig, cells
+from gmmae.sweep.grid import RunKey, SweepConfig, run_keys
 from gmmae.sweep.report import efficiency
 from gmmae.sweep.report.efficiency import PAPER_TABLE_I, PAPER_TABLE_II, Efficiency, Summary
 from gmmae.sweep.report.projection import GRADIENT_BYTES, EpochTime, Projection
-from gmmae.sweep.runs import FAILED, CellRecord, SweepDir
+from gmmae.sweep.runs import FAILED, RunRecord, SweepDir
 from gmmae.sweep.throughput import Timings
 from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
@@ -29,9 +29,9 @@ PROJECTED = "projected to "
 
 
 class Run(NamedTuple):
-    """A cell whose optimisation ended by itself."""
+    """A run whose optimisation ended by itself."""
 
-    cell: Cell
+    key: RunKey
     outcome: str  # the stop reason
     path: str  # the run below runs/ that computed it
     record: Record
@@ -83,14 +83,14 @@ class Results(NamedTuple):
     config: SweepConfig
     folder: SweepDir
     runs: tuple[Run, ...]
-    failed: tuple[CellRecord, ...]  # crashed and timed-out processes
+    failed: tuple[RunRecord, ...]  # crashed and timed-out processes
     timings: tuple[Timings, ...]  # step times, from few devices to many
     clock: Clock
 
     @property
     def total(self) -> int:
-        """Cells of the grid."""
-        return len(cells(self.config))
+        """Runs of the grid."""
+        return len(run_keys(self.config))
 
     @property
     def paper(self) -> Mapping[str, Mapping[int, float]]:
@@ -104,11 +104,11 @@ class Results(NamedTuple):
 
     def group(self, scaling: str, devices: int) -> list[Run]:
         """The runs of a strategy on a number of devices, a seed each."""
-        return [run for run in self.runs if (run.cell.scaling, run.cell.devices) == (scaling, devices)]
+        return [run for run in self.runs if (run.key.scaling, run.key.devices) == (scaling, devices)]
 
     def times(self, scaling: str, devices: int) -> dict[int, float]:
         """Seconds to the target by seed; infinite where it was missed."""
-        return {run.cell.seed: run.time_s for run in self.group(scaling, devices)}
+        return {run.key.seed: run.time_s for run in self.group(scaling, devices)}
 
     def seconds(self, scaling: str, devices: int) -> Summary | None:
         """Median time to the target over seeds; None without runs or without times."""
@@ -151,13 +151,13 @@ def read(config: SweepConfig, root: Path, cluster: Cluster | None) -> Results:
     Args:
       config: of the sweep.
       root: the directory; any of its files may be missing.
-      cluster: whose times virtual cells get; other modes do not need one.
+      cluster: whose times virtual runs get; other modes do not need one.
 
     Raises:
       InputError: a file is there and cannot be read.
     """
     folder = SweepDir(root)
-    records = list(folder.read_all(cells(config)))
+    records = list(folder.read_all(run_keys(config)))
     ended = [record for record in records if record.outcome not in FAILED and record.record is not None]
     failed = tuple(record for record in records if record.outcome in FAILED)
     counts = sorted(config.devices) if config.mode == "throughput" else [1] if config.mode == "virtual" else []
@@ -168,7 +168,7 @@ def read(config: SweepConfig, root: Path, cluster: Cluster | None) -> Results:
 
 
 def _clock(
-    config: SweepConfig, ended: Sequence[CellRecord], timings: Sequence[Timings], cluster: Cluster | None
+    config: SweepConfig, ended: Sequence[RunRecord], timings: Sequence[Timings], cluster: Cluster | None
 ) -> tuple[Clock, list[EpochTime | None]]:
     records = [record.record for record in ended if record.record is not None]
     if config.mode != "virtual":
@@ -196,11 +196,11 @@ def _measured_epoch(record: Record) -> EpochTime | None:
     return EpochTime(record.clocks["train_s"] / record.epochs, None, record.clocks["eval_s"] / record.epochs)
 
 
-def _run(cell: CellRecord, epoch: EpochTime | None) -> Run:
-    assert cell.record is not None
+def _run(key: RunRecord, epoch: EpochTime | None) -> Run:
+    assert key.record is not None
     time_s = math.inf
-    if cell.outcome == stop_reasons.TARGET_REACHED:
-        measured = cell.record.time_to_target_s if cell.mode == "measured" else None
-        projected = math.nan if epoch is None else cell.record.epochs * epoch.total_s
+    if key.outcome == stop_reasons.TARGET_REACHED:
+        measured = key.record.time_to_target_s if key.mode == "measured" else None
+        projected = math.nan if epoch is None else key.record.epochs * epoch.total_s
         time_s = projected if measured is None else measured
-    return Run(cell.cell, cell.outcome, cell.path, cell.record, epoch, time_s)
+    return Run(key.key, key.outcome, key.path, key.record, epoch, time_s)

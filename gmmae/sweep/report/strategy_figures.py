@@ -1,4 +1,4 @@
-"""The figures of a report of trained cells, the paper's Fig. 1 to 5: each with its caption, or why it is missing."""
+"""The figures of a report of trained runs, the paper's Fig. 1 to 5: each with its caption, or why it is missing."""
 
 import math
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def samples(results: Results, folder: Path) -> Block:
     for run in (run for n in results.counts for run in results.group(scaling, n)):
         snapshots = read_snapshots(results.folder.run(run.path).snapshots, run.record.epochs)
         if snapshots:
-            title = f"{STRATEGIES[scaling].label} on {devices_text([run.cell.devices])}, seed {run.cell.seed}"
+            title = f"{STRATEGIES[scaling].label} on {devices_text([run.key.devices])}, seed {run.key.seed}"
             png, svg = (draw(snapshots, folder, title, ending) for ending in ("png", "svg"))
             epochs = listed(snapshot.epoch for snapshot in snapshots)
             text = (
@@ -73,7 +73,7 @@ def _series(results: Results, scaling: str) -> Series | None:
         return None
     intervals = [summary.interval or Interval(math.nan, math.nan) for _, summary in found]
     return Series(
-        STRATEGIES[scaling].label + capped_batches.mark(run for run in results.runs if run.cell.scaling == scaling),
+        STRATEGIES[scaling].label + capped_batches.mark(run for run in results.runs if run.key.scaling == scaling),
         tuple(n for n, _ in found),
         tuple(summary.median for _, summary in found),
         tuple(interval.low for interval in intervals),
@@ -89,14 +89,14 @@ def warmup(results: Results, folder: Path) -> Block:
     if run is None:
         return Paragraph("Fig. 3 is left out: no run of the linear rule with warmup has left a history.")
     course, epochs = _course(results, run), results.config.run.optim.scaling_warmup_epochs
-    on = f"on {devices_text([run.cell.devices])}{capped_batches.mark([run])}, seed {run.cell.seed}"
+    on = f"on {devices_text([run.key.devices])}{capped_batches.mark([run])}, seed {run.key.seed}"
     ending = "reached the target" if run.reached else f"ended as {run.outcome.replace('_', ' ')}"
     text = (
         f"Fig. 3. Losses under the linear rule with {epochs} epochs of warmup {on}; the learning rate goes from "
         f"{results.config.run.optim.learning_rate:g} to {run.record.learning_rate:g}. The run {ending} after "
         f"{run.record.epochs} epochs, at a validation loss of {tables.loss(float(course.val_loss[-1]))}."
     )
-    if run.path != run.cell.name:
+    if run.path != run.key.name:
         text += f" Computed as `{run.path}`."
     title = results.clock.titled(f"Linear rule with warmup {on}")
     target = results.config.run.stop.target_loss
@@ -114,9 +114,9 @@ def warmup(results: Results, folder: Path) -> Block:
 def _warmup_run(results: Results) -> Run | None:
     """On the paper's 8 devices, else on the fewest where one missed the target, else on the most."""
     runs = [run for n in results.counts for run in results.group("linear-warmup", n) if results.history(run)]
-    papers = [run for run in runs if run.cell.devices == PAPER_WARMUP_DEVICES]
+    papers = [run for run in runs if run.key.devices == PAPER_WARMUP_DEVICES]
     missed = [run for run in runs if not run.reached]
-    return (papers or missed or sorted(runs, key=lambda run: -run.cell.devices) or [None])[0]
+    return (papers or missed or sorted(runs, key=lambda run: -run.key.devices) or [None])[0]
 
 
 def losses(results: Results, scaling: str, number: int, folder: Path) -> Block:
@@ -125,8 +125,8 @@ def losses(results: Results, scaling: str, number: int, folder: Path) -> Block:
     found = [run for n in results.counts for run in results.group(scaling, n) if results.history(run)]
     if not found:
         return Paragraph(f"{name} is left out: no run of {of} has left a history.")
-    seeds = [seed for seed in results.config.seeds if any(run.cell.seed == seed for run in found)]
-    runs = [run for run in found if run.cell.seed == seeds[0]]
+    seeds = [seed for seed in results.config.seeds if any(run.key.seed == seed for run in found)]
+    runs = [run for run in found if run.key.seed == seeds[0]]
     title = f"Losses under {of}, seed {seeds[0]}"
     drawn = loss_curves.losses_by_devices(
         [_course(results, run) for run in runs],
@@ -134,7 +134,7 @@ def losses(results: Results, scaling: str, number: int, folder: Path) -> Block:
         target=results.config.run.stop.target_loss,
         x_label="epoch" if results.clock.kind == "unknown" else _time_label(results, "time"),
     )
-    text = f"{name}. {title}: on {listed(run.cell.devices for run in runs)} devices, against time on a logarithmic axis."
+    text = f"{name}. {title}: on {listed(run.key.devices for run in runs)} devices, against time on a logarithmic axis."
     if results.clock.kind == "unknown":
         text = text.replace("against time", "against epochs")
     if len(runs) > 1 and len({run.path for run in runs}) == 1:
@@ -148,7 +148,7 @@ def _course(results: Results, run: Run) -> Course:
     history = results.history(run)
     elapsed = [float(row.epoch) if run.epoch is None else results.elapsed_s(run, row) for row in history]
     train, validation = (np.array([getattr(row, name) for row in history]) for name in ("train_loss", "val_loss"))
-    return Course(devices_text([run.cell.devices]) + capped_batches.mark([run]), np.array(elapsed), train, validation)
+    return Course(devices_text([run.key.devices]) + capped_batches.mark([run]), np.array(elapsed), train, validation)
 
 
 def _captioned(results: Results, text: str, runs: Sequence[Run]) -> str:

@@ -1,4 +1,4 @@
-"""The tables of a report of trained cells: the paper's Tables I and II beside ours, outcomes, clusters, and where time goes."""
+"""The tables of a report of trained runs: the paper's Tables I and II beside ours, outcomes, clusters, and where time goes."""
 
 import csv
 import io
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from gmmae.plotting import tables
 from gmmae.plotting.tables import Table
-from gmmae.sweep.grid import cells
+from gmmae.sweep.grid import run_keys
 from gmmae.sweep.report import capped_batches, outcomes, superlinear
 from gmmae.sweep.report.efficiency import Efficiency, Interval
 from gmmae.sweep.report.outcomes import epochs_text, intervals_explained, misses, reached
@@ -20,13 +20,13 @@ EXPLAINED = (
     "run missed the target. –: not computed, or not in the paper."
 )
 SHARED = (
-    "The strong cells of a seed are one optimisation path, computed once for all numbers of devices: by construction they take "
+    "The strong runs of a seed are one optimisation path, computed once for all numbers of devices: by construction they take "
     "the same epochs, and their efficiencies do not scatter over seeds."
 )
 
 
 def strong_efficiency(results: Results) -> Table | None:
-    """Table I; None where the sweep has no strong cell with times."""
+    """Table I; None where the sweep has no strong run with times."""
     rows = []
     for n in results.counts:
         runs, found = results.group("strong", n), results.efficiency("strong", n)
@@ -174,8 +174,8 @@ def paired(results: Results) -> Table | None:
     return Table("table_8", title, columns, tuple(rows), notes) if rows else None
 
 
-def cells_csv(results: Results) -> str:
-    """One row for each computed cell, failed processes included; empty where there is no value."""
+def runs_csv(results: Results) -> str:
+    """One row for each computed run, failed processes included; empty where there is no value."""
     columns = ("scaling", "devices", "seed", "mode", "outcome", "epochs", "wanted_batch", "global_batch", "device_batch")
     columns += ("learning_rate",)
     clocks, provenance = ("train_s", "eval_s"), ("machine", "git_commit")
@@ -188,25 +188,25 @@ def cells_csv(results: Results) -> str:
         row |= {"projected": known and results.clock.kind == "projected"}
         row |= {"steps": run.record.epochs * run.record.steps_per_epoch}
         row |= {name: run.record.clocks.get(name, "") for name in clocks}
-        rows[run.cell] = row | {name: getattr(run.record, name) or "" for name in provenance}
+        rows[run.key] = row | {name: getattr(run.record, name) or "" for name in provenance}
     for record in results.failed:
-        rows[record.cell] = {"outcome": record.outcome, "path": record.path, "projected": False}
+        rows[record.key] = {"outcome": record.outcome, "path": record.path, "projected": False}
     metrics = list(dict.fromkeys(name for run in results.runs for name in run.record.best_metrics))
     for run in results.runs:
-        rows[run.cell] |= {f"best_{name}": run.record.best_metrics.get(name, "") for name in metrics}
+        rows[run.key] |= {f"best_{name}": run.record.best_metrics.get(name, "") for name in metrics}
     names = (*columns, *losses, *(f"best_{name}" for name in metrics), "time_to_target_s", "projected", "path")
     names += ("steps", *clocks, *provenance)
     file = io.StringIO()
     writer = csv.DictWriter(file, names, lineterminator="\n")
     writer.writeheader()
-    for cell in cells(results.config):
-        if cell in rows:
-            writer.writerow(cell._asdict() | {"mode": results.config.mode} | rows[cell])
+    for key in run_keys(results.config):
+        if key in rows:
+            writer.writerow(key._asdict() | {"mode": results.config.mode} | rows[key])
     return file.getvalue()
 
 
 def _shared(results: Results) -> tuple[str, ...]:
-    """Where the strong cells are one run by construction."""
+    """Where the strong runs are one run by construction."""
     return (SHARED,) if results.config.mode == "virtual" and "strong" in results.config.scaling else ()
 
 
@@ -215,7 +215,7 @@ def _notes(results: Results, scaling: Sequence[str]) -> tuple[str, ...]:
 
 
 def _clipped(results: Results, scaling: Sequence[str]) -> tuple[str, ...]:
-    return capped_batches.notes(run for run in results.runs if run.cell.scaling in scaling)
+    return capped_batches.notes(run for run in results.runs if run.key.scaling in scaling)
 
 
 def _devices(runs: Sequence[Run], count: int) -> str:
@@ -239,7 +239,7 @@ def _paper_column(results: Results, scaling: str) -> list[str]:
 
 
 def _paper_percent(results: Results, scaling: str, devices: int) -> list[str]:
-    """The cells of `_paper_column` in a row."""
+    """The runs of `_paper_column` in a row."""
     table = results.paper.get(scaling)
     return [] if table is None else [tables.percent(table[devices]) if devices in table else NONE]
 

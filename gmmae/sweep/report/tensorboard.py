@@ -1,4 +1,4 @@
-"""All cells of a sweep side by side in TensorBoard: a run for each, made anew from records and histories at each report."""
+"""All runs of a sweep side by side in TensorBoard: a run for each, made anew from records and histories at each report."""
 
 import math
 from dataclasses import replace
@@ -37,8 +37,8 @@ def write(results: Results) -> Path | None:
     digits = max(2, len(str(results.counts[-1])))
     with whole_folder(results.folder.tensorboard, "FOLDER", ANYTHING, waits=True) as folder:
         for run, history in found:
-            seed = f"seed{run.cell.seed}" + ("_projected" if results.clock.kind == "projected" else "")
-            _write_run(results, run, history, folder / run.cell.scaling / f"n{run.cell.devices:0{digits}}" / seed)
+            seed = f"seed{run.key.seed}" + ("_projected" if results.clock.kind == "projected" else "")
+            _write_run(results, run, history, folder / run.key.scaling / f"n{run.key.devices:0{digits}}" / seed)
         if results.clock.kind != "unknown":
             _write_charts(results, folder / COMPARED, digits)
     return results.folder.tensorboard
@@ -59,9 +59,9 @@ def _write_run(results: Results, run: Run, history: list[Epoch], folder: Path) -
 def _parameters(results: Results, run: Run) -> dict[str, Any]:
     record = run.record
     return {
-        "scaling": run.cell.scaling,
-        "devices": run.cell.devices,
-        "seed": run.cell.seed,
+        "scaling": run.key.scaling,
+        "devices": run.key.devices,
+        "seed": run.key.seed,
         "global_batch": record.global_batch,
         "device_batch": record.device_batch,
         "learning_rate": record.learning_rate,

@@ -30,10 +30,10 @@ def verdict(results: Results) -> list[Block]:
         blocks += _clipped(results)
         blocks.append(Paragraph(_caution(results)))
     else:
-        blocks.append(Paragraph("No cell is computed yet."))
+        blocks.append(Paragraph("No run is computed yet."))
     if results.failed:
         failures = "; ".join(
-            f"`{record.cell.name}` {record.outcome}: {record.message or 'nothing said'}" for record in results.failed
+            f"`{record.key.name}` {record.outcome}: {record.message or 'nothing said'}" for record in results.failed
         )
         blocks.append(Paragraph(f"**Failed processes**, which say nothing of the optimisation and count nowhere: {failures}"))
     return blocks
@@ -51,7 +51,7 @@ def _arm(results: Results, scaling: str) -> str:
     first, *others = [(f"{k} of {seeds_text(m)}", f"on {devices_text(ns)}") for (k, m), ns in counts.items()]
     told = [f"{first[0]} reached the target {first[1]}", *map(" ".join, others)]
     told += [
-        f"{how[0].upper()}{how[1:]} on {devices_text(sorted({run.cell.devices for run in runs}))}"
+        f"{how[0].upper()}{how[1:]} on {devices_text(sorted({run.key.devices for run in runs}))}"
         for how, runs in misses([run for n in results.counts for run in results.group(scaling, n)])
     ]
     told += [f"Nothing computed on {devices_text(missing)}"] if missing else []

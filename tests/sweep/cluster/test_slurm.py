@@ -13,10 +13,9 @@ import pytest
 from submitit.slurm.slurm import _make_sbatch_string
 
 from gmmae.sweep.cluster import slurm as cluster_slurm
-from gmmae.sweep.cluster.jobs import run_jobs
-from gmmae.sweep.cluster.slurm import parameters
+from gmmae.sweep.cluster.slurm import parameters, run_jobs
 from gmmae.sweep.grid import SlurmConfig, SweepConfig
-from gmmae.sweep.supervisor import Ended, Job, describe
+from gmmae.sweep.supervisor import Callbacks, Ended, Job, describe
 from gmmae.system.errors import InputError
 
 
@@ -70,19 +69,17 @@ def commands(shell_scripts, monkeypatch):
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """Runs one job; how it ended."""
-    monkeypatch.setattr(cluster_slurm, "LATE_S", 0.5)
-    monkeypatch.setattr(cluster_slurm, "LOOK_S", 0.1)
+    monkeypatch.setattr(cluster_slurm, "MAX_RESULT_DELAY_S", 0.5)
+    monkeypatch.setattr(cluster_slurm, "POLL_S", 0.1)
 
     def run():
         ended = []
         reason = run_jobs(
             [Job("a", (sys.executable, "-c", ""), tmp_path / "a.log", {}, 0.0)],
+            Callbacks(lambda _: None, lambda _, end: ended.append(end)),
             config=SweepConfig(executor="slurm", slurm=SlurmConfig(partition="gpu"), grace_s=1.0),
             folder=tmp_path / "jobs",
-            at_once=1,
-            timed=False,
-            on_start=lambda job: None,
-            on_end=lambda job, end: ended.append(end),
+            exclusive=False,
         )
         assert reason is None
         [end] = ended
@@ -109,7 +106,7 @@ def test_a_failed_submission_is_one_line(commands, run, scripts, said):
     commands(**scripts)
     with pytest.raises(InputError) as caught:
         run()
-    rule, mend = "executor = slurm must be able to submit jobs; got ", ": mend the section slurm, or use another executor"
+    rule, mend = "executor = slurm must be able to submit jobs; got ", ": fix the section slurm, or use another executor"
     assert str(caught.value) == f"{rule}{said!r}{mend}"
 
 
@@ -162,10 +159,19 @@ def test_a_broken_list_of_submitted_jobs_is_refused(commands, run, tmp_path):
     commands(**SUBMITS, squeue="")
     leave(tmp_path / "jobs/slurm", "success", None)
     (tmp_path / "jobs/slurm/submitted.json").write_text("{")
-    with pytest.raises(
-        InputError, match=r"submitted\.json must say which jobs are submitted; got .*: look for them with squeue"
-    ):
+    with pytest.raises(InputError, match=r"submitted\.json must list the submitted jobs; got .*: look for them with squeue"):
         run()
+
+
+def test_missing_submitit_is_one_line_that_says_what_to_install(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(InputError, match=r"executor must be processes .*; got no submitit: pip install .*\[cluster\]"):
+        run()
+
+
+def test_no_jobs_need_no_slurm(tmp_path):
+    assert sweep(tmp_path, []) == {}
+    assert not (tmp_path / "jobs").exists()
 
 
 # Many jobs, and sweeps that are killed
@@ -187,20 +193,17 @@ echo Submitted batch job $number
 
 
 def jobs(folder, count) -> list[Job]:
-    return [Job(f"cell{i}", (sys.executable, "-c", ""), folder / f"{i}.log", {}, 0.0) for i in range(count)]
+    return [Job(f"run{i}", (sys.executable, "-c", ""), folder / f"{i}.log", {}, 0.0) for i in range(count)]
 
 
 def sweep(folder, wanted, on_tick=lambda _: None, **slurm) -> dict[str, Ended]:
     ended = {}
     run_jobs(
         wanted,
+        Callbacks(lambda _: None, lambda job, end: ended.update({job.name: end}), on_tick),
         config=SweepConfig(executor="slurm", slurm=SlurmConfig(**slurm), grace_s=1.0),
         folder=folder / "jobs",
-        at_once=1,
-        timed=False,
-        on_start=lambda job: None,
-        on_end=lambda job, end: ended.update({job.name: end}),
-        on_tick=on_tick,
+        exclusive=False,
     )
     return ended
 
@@ -219,7 +222,7 @@ def succeed(folder, *numbers: str) -> None:
 @pytest.mark.parametrize("count", [3, 1])
 def test_jobs_of_a_sweep_that_is_killed_while_it_submits_are_taken_over(commands, tmp_path, monkeypatch, count):
     """Slurm has them, but has not said their number yet."""
-    monkeypatch.setattr(cluster_slurm, "LOOK_S", 0.1)
+    monkeypatch.setattr(cluster_slurm, "POLL_S", 0.1)
     commands(srun="", sbatch=SBATCH.format(folder=tmp_path, then="kill -9 $PPID"), squeue="")
     driver = DRIVER.replace(", 3)", f", {count})")
     done = subprocess.run([sys.executable, "-c", driver, tmp_path], env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False)
@@ -235,15 +238,15 @@ def test_jobs_of_a_sweep_that_is_killed_while_it_submits_are_taken_over(commands
     def on_tick(_):
         if not begun:
             known = json.loads((tmp_path / "jobs/slurm/submitted.json").read_text())
-            assert known == {f"cell{i}": number for i, number in enumerate(numbers)}
+            assert known == {f"run{i}": number for i, number in enumerate(numbers)}
             for i, number in enumerate(numbers):  # they can run: the killed sweep had not left them their programs
                 program = pickle.loads((tmp_path / "jobs/slurm" / f"{number}_submitted.pkl").read_bytes())
-                assert (program.function.job.name, program._timeout_countdown) == (f"cell{i}", 100)
+                assert (program.function.job.name, program._timeout_countdown) == (f"run{i}", 100)
             succeed(tmp_path, *numbers)
             begun.append(True)
 
     ended = sweep(tmp_path, jobs(tmp_path, count), on_tick)
-    assert {name: end.returncode for name, end in ended.items()} == {f"cell{i}": 0 for i in range(count)}
+    assert {name: end.returncode for name, end in ended.items()} == {f"run{i}": 0 for i in range(count)}
 
 
 def left_by_name(folder) -> None:
@@ -252,7 +255,7 @@ def left_by_name(folder) -> None:
 
 
 def test_a_job_that_never_came_to_be_submitted_is_submitted(commands, tmp_path, monkeypatch):
-    monkeypatch.setattr(cluster_slurm, "LOOK_S", 0.1)
+    monkeypatch.setattr(cluster_slurm, "POLL_S", 0.1)
     left_by_name(tmp_path)
     commands(srun="", sbatch=SBATCH.format(folder=tmp_path, then=""), squeue="echo 3 RUNNING gmmae-4567")
     assert sweep(tmp_path, jobs(tmp_path, 1), lambda _: succeed(tmp_path, "5"))["cell0"].returncode == 0
@@ -261,7 +264,7 @@ def test_a_job_that_never_came_to_be_submitted_is_submitted(commands, tmp_path, 
 def test_nothing_is_submitted_where_it_is_not_known_what_is(commands, tmp_path):
     left_by_name(tmp_path)
     commands(srun="", sbatch=SBATCH.format(folder=tmp_path, then=""), squeue="exit 1")
-    with pytest.raises(InputError, match=r"squeue must answer where .*submitted\.json has jobs .*; got no answer: try again"):
+    with pytest.raises(InputError, match=r"squeue must answer while .*submitted\.json has jobs .*; got no answer: try again"):
         sweep(tmp_path, jobs(tmp_path, 1))
     assert asked(tmp_path, "job-name") == []
 
@@ -283,22 +286,22 @@ def some_end(folder, numbers):
 @pytest.mark.parametrize("at_once", [0, 2])
 def test_arrays_are_divided_at_the_clusters_limit(commands, tmp_path, monkeypatch, says, arrays, at_once):
     """And with `at_once`, which holds for all of them, one begins when the one before has ended."""
-    monkeypatch.setattr(cluster_slurm, "LOOK_S", 0.1)
+    monkeypatch.setattr(cluster_slurm, "POLL_S", 0.1)
     commands(srun="", sbatch=SBATCH.format(folder=tmp_path, then=""), squeue="", scontrol=says)
     sizes = [int(text[2]) + 1 if text else 1 for text in arrays]
     numbers = [f"{5 + i}_{j}" if size > 1 else f"{5 + i}" for i, size in enumerate(sizes) for j in range(size)]
     ended = sweep(tmp_path, jobs(tmp_path, 7), some_end(tmp_path, numbers), array_parallelism=at_once)
     assert asked(tmp_path, "array") == [text.format(at_once or size) for text, size in zip(arrays, sizes, strict=True)]
     assert asked(tmp_path, "dependency") == ["", *(f"afterany:{5 + i}" if at_once else "" for i in range(len(arrays) - 1))]
-    assert sorted(ended) == [f"cell{i}" for i in range(7)]
+    assert sorted(ended) == [f"run{i}" for i in range(7)]
     assert len(set(asked(tmp_path, "job-name"))) == len(arrays)
 
 
 def test_all_jobs_are_looked_at_together(commands, tmp_path, monkeypatch):
     """What is waited for costs nothing: no file is opened but the results that are there."""
     opened, read = [], Path.read_bytes
-    monkeypatch.setattr(cluster_slurm, "LOOK_S", 0.5)
-    monkeypatch.setattr(cluster_slurm.Slurm, "tick_s", 0.1)
+    monkeypatch.setattr(cluster_slurm, "POLL_S", 0.5)
+    monkeypatch.setattr(cluster_slurm, "TICK_S", 0.1)
     monkeypatch.setattr(Path, "read_bytes", lambda path: (opened.append(path.name), read(path))[1])
     calls = tmp_path / "calls"
     waits = "; ".join(f"echo 5_{i} PENDING" for i in range(20))

@@ -1,4 +1,4 @@
-"""The callable in a process of its own, where a handler stands for submitit's. Under submitit: `test_cluster_jobs.py`."""
+"""The callable in a process of its own, where a handler stands for submitit's. Under submitit: `tests/cluster`."""
 
 import json
 import os
@@ -24,13 +24,13 @@ from gmmae.sweep.supervisor import Job
 
 def requeue(*_):
     again = task.checkpoint().function
-    print(json.dumps(["requeued", again.job == task.job, 0.0 < again.spent_s < 60.0, *again.ends]), flush=True)
+    print(json.dumps(["requeued", again.job == task.job, 0.0 < again.spent_s < 60.0, *again.codes]), flush=True)
     sys.exit(9)
 
 signal.signal(signal.SIGUSR2, requeue)
-program, log, cwd, local, ends = sys.argv[1:]
+program, log, cwd, codes = sys.argv[1:]
 job = Job("a", (sys.executable, "-S", "-c", program), Path(log), {"ADDED": "1"}, 0.0)
-task = ClusterTask(job, 5.0, cwd, bool(local), ends=tuple(json.loads(ends)))
+task = ClusterTask(job, 5.0, cwd, codes=tuple(json.loads(codes)))
 ended = task()
 print(json.dumps(["ended", ended.returncode, ended.interrupted]), flush=True)
 """
@@ -52,10 +52,10 @@ time.sleep(60)
 def drive(tmp_path):
     """Runs the task around a program; what became of it, and what the program said."""
 
-    def run(program: str, local: bool = False, ends: Sequence[int] = (), **environment: str) -> tuple[list[object], list[str]]:
+    def run(program: str, codes: Sequence[int] = (), **environment: str) -> tuple[list[object], list[str]]:
         log = tmp_path / "deep" / "log.txt"
         done = subprocess.run(
-            [sys.executable, "-c", DRIVER, program, str(log), str(tmp_path), "local" * local, json.dumps(ends)],
+            [sys.executable, "-c", DRIVER, program, str(log), str(tmp_path), json.dumps(codes)],
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,
@@ -91,10 +91,9 @@ def test_sigusr2_is_answered_by_submitit_when_the_checkpoint_is_written(drive):
     assert said == ["checkpoint"]
 
 
-@pytest.mark.parametrize("local", [True, False])
-def test_a_cancelled_job_ends_when_the_checkpoint_is_written(drive, squeue, local):
+def test_a_cancelled_job_ends_when_the_checkpoint_is_written(drive, squeue):
     """SIGTERM twice is not taken for the supervisor's second signal, which would kill."""
-    ended, said = drive(SIGNALLING.format("SIGTERM"), local, PATH=squeue, SAYS="COMPLETING", SLURM_JOB_ID="7")
+    ended, said = drive(SIGNALLING.format("SIGTERM"), PATH=squeue, SAYS="COMPLETING", SLURM_JOB_ID="7")
     assert ended == ["ended", -15, True]
     assert said == ["checkpoint"]
 
@@ -131,16 +130,12 @@ ENDS = {
 
 @pytest.mark.parametrize(("program", "tasks", "before", "wanted"), ENDS.values(), ids=ENDS)
 def test_an_end_is_followed_by_a_requeueing_as_the_table_of_exit_codes_says(drive, program, tasks, before, wanted):
-    assert drive(program, ends=before, SLURM_STEP_NUM_TASKS=tasks)[0] == wanted
-
-
-def test_no_local_job_is_requeued(drive):
-    assert drive("raise SystemExit(75)", local=True)[0] == ["ended", 75, False]
+    assert drive(program, codes=before, SLURM_STEP_NUM_TASKS=tasks)[0] == wanted
 
 
 def test_the_time_limit_counts_what_was_spent_before_a_requeue(tmp_path):
     def remaining(limit_s, spent_s):
         job = Job("a", (), tmp_path / "log", {}, limit_s)
-        return ClusterTask(job, 1.0, "/", local=False, spent_s=spent_s)._remaining().time_limit_s
+        return ClusterTask(job, 1.0, "/", spent_s=spent_s)._remaining().time_limit_s
 
     assert (remaining(100.0, 0.0), remaining(100.0, 60.0), remaining(100.0, 200.0), remaining(0.0, 200.0)) == (100, 40, 1, 0)

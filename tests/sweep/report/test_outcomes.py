@@ -22,11 +22,11 @@ def test_misses_are_told_by_kind_with_their_losses(found):
 
 def test_kinds_are_kept_apart(found):
     told = outcomes.misses([run for n in GRID.devices for run in found.group("linear-warmup", n)])
-    assert [(text.split()[0], {run.cell.devices for run in runs}) for text, runs in told] == [("collapsed", {2}), ("out", {4})]
+    assert [(text.split()[0], {run.key.devices for run in runs}) for text, runs in told] == [("collapsed", {2}), ("out", {4})]
 
 
 def test_a_time_limit_and_a_run_without_losses_are_told_too(tmp_path):
-    cell = sweeps.Cell("strong", 1, 0)
-    sweeps.add(GRID, tmp_path, cell, "time_limit", 7, 0.003, best_val_loss=None)
+    key = sweeps.RunKey("strong", 1, 0)
+    sweeps.add(GRID, tmp_path, key, "time_limit", 7, 0.003, best_val_loss=None)
     run = results.read(GRID, tmp_path, None).runs[0]
     assert outcomes.misses([run])[0][0] == "time limit 1× after 7 epochs at 0.003000 (best unknown)"

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from gmmae.sweep.grid import Cell, SweepConfig
+from gmmae.sweep.grid import RunKey, SweepConfig
 from gmmae.sweep.report import page
 from gmmae.system.errors import InputError
 from tests import sweeps
@@ -28,7 +28,7 @@ def test_a_sweep_becomes_pages_tables_figures_and_a_board(tmp_path):
     assert made == {
         "report.html",
         "report.md",
-        "cells.csv",
+        "runs.csv",
         *(f"tables/{name}.{ending}" for name in names for ending in ("csv", "md", "tex")),
         *(f"figures/figure_{number}.{ending}" for number in range(2, 6) for ending in ("png", "svg")),
         "figures/figure_2_narrow.svg",
@@ -39,7 +39,7 @@ def test_a_sweep_becomes_pages_tables_figures_and_a_board(tmp_path):
     assert sorted(parts, key=text.index) == [*parts]
     assert "<details>" not in text[: text.index("<h2>Verdict") - len("<details>\n<summary>")]
     assert text.count("<details>") == text.count("</details>") == 4
-    assert "**35 of 36 cells are computed.**" in text
+    assert "**35 of 36 runs are computed.**" in text
     assert "1 of 35 processes crashed or timed out: they say nothing of the optimisation and count nowhere." in text
     assert "Device: cpu. Versions: jax 0.10.2, python 3.11.9. Commit: 8d988e1." in text
     assert "](figures/figure_2.png)" in text
@@ -49,9 +49,9 @@ def test_a_sweep_becomes_pages_tables_figures_and_a_board(tmp_path):
 
 
 def test_a_half_finished_sweep_without_step_times_is_told_as_far_as_it_is(tmp_path):
-    sweeps.reach(ONE_SEED, tmp_path, Cell("strong", 1, 0), 3)
+    sweeps.reach(ONE_SEED, tmp_path, RunKey("strong", 1, 0), 3)
     text = written(ONE_SEED, tmp_path)
-    assert "**1 of 12 cells are computed.** The rest is missing from what follows." in text
+    assert "**1 of 12 runs are computed.** The rest is missing from what follows." in text
     assert "**Which strategy is the fastest is unknown**, since times cannot be projected (step times" in text
     assert "Times cannot be projected (step times have not been measured yet)" in text
     assert "Fig. 3 is left out" in text
@@ -64,11 +64,11 @@ def test_nothing_computed_is_a_report_too_and_stale_files_vanish(tmp_path):
     stale.write_text("old")
     assert page.write(ONE_SEED, tmp_path, [FLAT]) == [tmp_path / "report" / name for name in ("report.html", "report.md")]
     assert not stale.exists()
-    assert "No cell is computed yet." in (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
+    assert "No run is computed yet." in (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
 
 
 def test_the_first_cluster_that_can_be_projected_to_is_shown_and_the_other_explained(tmp_path):
-    sweeps.reach(ONE_SEED, tmp_path, Cell("strong", 1, 0), 3)
+    sweeps.reach(ONE_SEED, tmp_path, RunKey("strong", 1, 0), 3)
     sweeps.add_step_times(tmp_path, 1, STEPS, PASSES)
     odd = replace(FLAT, name="Odd", reference_step_s=1.0, reference_batch=64)
     text = written(ONE_SEED, tmp_path, [odd, FLAT])
@@ -83,7 +83,7 @@ def test_throughput_has_a_report_of_its_own(tmp_path):
     text = written(config, tmp_path, [])
     assert "Mode throughput: step times only" in text
     assert "| 16 | 2 | 32 | 20 | 18 to 22 | 1600 | 100.00 |" in text
-    assert not (tmp_path / "report" / "cells.csv").exists()
+    assert not (tmp_path / "report" / "runs.csv").exists()
 
 
 def test_a_broken_record_is_named_and_the_old_report_stays(tmp_path):
@@ -91,6 +91,6 @@ def test_a_broken_record_is_named_and_the_old_report_stays(tmp_path):
     record = tmp_path / "records" / "strong-n1-seed0.json"
     record.parent.mkdir()
     record.write_text("{", encoding="utf-8")
-    with pytest.raises(InputError, match=r"strong-n1-seed0\.json must be a cell's record"):
+    with pytest.raises(InputError, match=r"strong-n1-seed0\.json must be a run's record"):
         page.write(ONE_SEED, tmp_path, [FLAT])
     assert (tmp_path / "report" / "report.md").exists()

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from gmmae.sweep.grid import Cell
+from gmmae.sweep.grid import RunKey
 from gmmae.sweep.report.projection import EpochTime, Projection
 from gmmae.system.errors import InputError
 from tests import sweeps
@@ -15,7 +15,7 @@ def timings(tmp_path):
 
 
 def record(scaling, devices):
-    return sweeps.run_record(GRID, Cell(scaling, devices, 0), "target_reached", 10, 0.001)
+    return sweeps.run_record(GRID, RunKey(scaling, devices, 0), "target_reached", 10, 0.001)
 
 
 @pytest.mark.parametrize(

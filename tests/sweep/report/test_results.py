@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from gmmae.sweep.grid import Cell
+from gmmae.sweep.grid import RunKey
 from gmmae.sweep.report import results
 from gmmae.sweep.runs import SweepDir
 from gmmae.system.errors import InputError
@@ -29,8 +29,8 @@ def test_projected_times_are_epochs_times_the_seconds_of_one(projected):
 
 def test_a_crashed_process_is_no_miss(projected):
     assert projected.times("linear-warmup", 4) == {0: INF}
-    assert [record.cell for record in projected.failed] == [Cell("linear-warmup", 4, 1)]
-    # 36 cells, one crashed, one without a record.
+    assert [record.key for record in projected.failed] == [RunKey("linear-warmup", 4, 1)]
+    # 36 runs, one crashed, one without a record.
     assert (len(projected.runs), projected.total) == (34, 36)
 
 
@@ -43,7 +43,7 @@ def test_summaries_and_efficiencies(projected):
     assert projected.seconds("strong", 8) is None
 
 
-def test_a_shared_path_has_one_history_and_each_cell_its_own_time(projected):
+def test_a_shared_path_has_one_history_and_each_run_its_own_time(projected):
     one, two = projected.group("strong", 1)[0], projected.group("strong", 2)[0]
     assert one.path == two.path == "strong-n1-seed0"
     rows = projected.history(two)
@@ -88,9 +88,9 @@ def test_measured_times_are_the_runs_own(tmp_path):
 
 def test_oversubscribed_devices_are_told(tmp_path):
     config = replace(GRID, mode="measured", scaling=("strong",), seeds=(0,), devices=(1, 2))
-    sweeps.reach(config, tmp_path, Cell("strong", 1, 0), 10)
+    sweeps.reach(config, tmp_path, RunKey("strong", 1, 0), 10)
     assert results.read(config, tmp_path, None).clock.short == ""
-    sweeps.add(config, tmp_path, Cell("strong", 2, 0), "target_reached", 10, oversubscribed=True)
+    sweeps.add(config, tmp_path, RunKey("strong", 2, 0), "target_reached", 10, oversubscribed=True)
     clock = results.read(config, tmp_path, None).clock
     assert clock.short == "oversubscribed: n virtual devices share this machine's cores; no measure of scaling"
     assert clock.titled("Losses") == f"Losses ({clock.short})"

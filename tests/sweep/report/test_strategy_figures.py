@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from gmmae.plotting.document import Figure, Paragraph
-from gmmae.sweep.grid import Cell
+from gmmae.sweep.grid import RunKey
 from gmmae.sweep.report import results, strategy_figures
 from tests import sweeps
 from tests.sweeps import FLAT, GRID, PASSES, STEPS
@@ -73,7 +73,7 @@ def test_figure_3_shows_the_papers_run_or_the_most_telling_one(drawn, tmp_path, 
     config = replace(GRID, devices=(1, 2, 4, 8), seeds=(0,))
     sweeps.add_step_times(tmp_path, 1, STEPS | {4: 0.1}, PASSES | {32: 0.3})
     for n, outcome in present.items():
-        sweeps.add(config, tmp_path, Cell("linear-warmup", n, 0), outcome, 8, 0.005)
+        sweeps.add(config, tmp_path, RunKey("linear-warmup", n, 0), outcome, 8, 0.005)
     figure = strategy_figures.warmup(results.read(config, tmp_path, FLAT), tmp_path)
     assert isinstance(figure, Figure)
     assert f"on {chosen} devices, seed 0" in figure.caption
@@ -119,7 +119,7 @@ def test_what_is_not_there_is_left_out_with_a_sentence(tmp_path):
 
 def test_figure_1_shows_a_strong_runs_snapshots(tmp_path):
     config = replace(GRID, devices=(2,), seeds=(0,))
-    sweeps.reach(config, tmp_path, Cell("strong", 2, 0), 3)
+    sweeps.reach(config, tmp_path, RunKey("strong", 2, 0), 3)
     found = results.read(config, tmp_path, None)
     snapshots = found.folder.run("strong-n2-seed0").snapshots
     snapshots.mkdir(parents=True)
@@ -141,13 +141,13 @@ def caption_of(block) -> str:
     return block.caption
 
 
-def test_figures_mark_the_cells_whose_batch_is_clipped_and_explain_the_mark(tmp_path, drawn):
+def test_figures_mark_the_runs_whose_batch_is_clipped_and_explain_the_mark(tmp_path, drawn):
     """Of 512 samples 32 devices ask for 1024."""
     config = replace(GRID, scaling=("strong", "weak", "linear-warmup"), devices=(1, 32), seeds=(0,))
     sweeps.add_step_times(tmp_path, 1, {1: 0.1, 16: 0.3, 32: 0.5}, {8: 0.1, 256: 2.0})
     for scaling in config.scaling:
         for n in config.devices:
-            sweeps.reach(config, tmp_path, Cell(scaling, n, 0), 20)
+            sweeps.reach(config, tmp_path, RunKey(scaling, n, 0), 20)
     found = results.read(config, tmp_path, FLAT)
     explained = "† Batch clipped to the 512 training samples; where the rate follows the batch, k = 512 / 32 = 16."
 

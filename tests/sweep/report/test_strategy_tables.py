@@ -6,7 +6,7 @@ import pytest
 
 from gmmae.plotting import tables
 from gmmae.plotting.tables import Table
-from gmmae.sweep.grid import Cell
+from gmmae.sweep.grid import RunKey
 from gmmae.sweep.report import results, strategy_tables
 from tests import sweeps
 from tests.sweeps import FLAT, GRID, PASSES, STEPS
@@ -25,7 +25,7 @@ def there(table: Table | None) -> Table:
 
 
 def made(found):
-    """Every table of a report of trained cells."""
+    """Every table of a report of trained runs."""
     others = strategy_tables.other_efficiencies(found, ["weak", "linear-warmup", "linear"], "table_2", "Table II")
     one_each = (
         strategy_tables.strong_efficiency,
@@ -57,8 +57,8 @@ def test_table_2_has_nan_where_the_median_run_missed(projected):
 def test_arms_and_devices_that_the_paper_has_not_have_no_column_and_a_dash(tmp_path):
     config = replace(GRID, scaling=("strong", "sqrt"), devices=(1, 3), seeds=(0,))
     sweeps.add_step_times(tmp_path, 1, STEPS, PASSES)
-    for cell in (Cell("strong", 1, 0), Cell("strong", 3, 0), Cell("sqrt", 1, 0)):
-        sweeps.reach(config, tmp_path, cell, 10)
+    for key in (RunKey("strong", 1, 0), RunKey("strong", 3, 0), RunKey("sqrt", 1, 0)):
+        sweeps.reach(config, tmp_path, key, 10)
     found = results.read(config, tmp_path, FLAT)
     assert there(strategy_tables.strong_efficiency(found)).rows[1][-1] == "–"
     table = there(strategy_tables.other_efficiencies(found, ["sqrt"], "table_2b", "Table II"))
@@ -79,12 +79,12 @@ def test_epochs_of_the_seeds_that_missed_count_as_infinite(projected):
     assert rows["linear-warmup", "2"][2:4] == ("1 of 3", "not reached (10 to not reached)")
 
 
-def test_strong_cells_that_are_one_run_are_called_so(projected, tmp_path):
+def test_strong_runs_that_are_one_run_are_called_so(projected, tmp_path):
     for made in (strategy_tables.strong_efficiency, strategy_tables.endings, strategy_tables.times_to_target):
         assert strategy_tables.SHARED in there(made(projected)).notes
     measured = replace(GRID, mode="measured", devices=(1, 2))
     for n in (1, 2):
-        sweeps.add(measured, tmp_path / "measured", Cell("strong", n, 0), "target_reached", 10)
+        sweeps.add(measured, tmp_path / "measured", RunKey("strong", n, 0), "target_reached", 10)
     assert (
         strategy_tables.SHARED not in there(strategy_tables.endings(results.read(measured, tmp_path / "measured", None))).notes
     )
@@ -105,7 +105,7 @@ def test_an_interval_is_called_what_its_seeds_make_it(tmp_path, seeds, expected)
     for seed in config.seeds:
         for scaling in config.scaling:
             for n in config.devices:
-                sweeps.reach(config, tmp_path, Cell(scaling, n, seed), 10 + seed)
+                sweeps.reach(config, tmp_path, RunKey(scaling, n, seed), 10 + seed)
     found = results.read(config, tmp_path, FLAT)
     for made in (strategy_tables.strong_efficiency, strategy_tables.times_to_target, strategy_tables.paired):
         assert any(expected in note for note in there(made(found)).notes)
@@ -114,7 +114,7 @@ def test_an_interval_is_called_what_its_seeds_make_it(tmp_path, seeds, expected)
 def test_a_batch_cut_to_the_training_set_is_told(tmp_path):
     config = replace(GRID, scaling=("weak",), devices=(32,), seeds=(0, 1))
     for seed, epochs in ((0, 10), (1, 20)):
-        sweeps.reach(config, tmp_path, Cell("weak", 32, seed), epochs)
+        sweeps.reach(config, tmp_path, RunKey("weak", 32, seed), epochs)
     table = there(strategy_tables.endings(results.read(config, tmp_path, None)))
     assert table.rows == (("weak", "32†", "512", "0.00105", "2 of 2", "15 (10 to 20)", "–"),)
     assert table.notes[-1] == CLIPPED
@@ -123,13 +123,13 @@ def test_a_batch_cut_to_the_training_set_is_told(tmp_path):
 CLIPPED = "† Batch clipped to the 512 training samples; where the rate follows the batch, k = 512 / 32 = 16."
 
 
-def test_every_table_marks_the_cells_whose_batch_is_clipped_and_no_other(tmp_path):
+def test_every_table_marks_the_runs_whose_batch_is_clipped_and_no_other(tmp_path):
     """Of 512 samples weak gets what it asks for on 16 devices, and half of it on 32."""
     config = replace(GRID, scaling=("strong", "weak"), devices=(1, 16, 32), seeds=(0,))
     sweeps.add_step_times(tmp_path, 1, {1: 0.1, 2: 0.1, 16: 0.3, 32: 0.5}, {8: 0.1, 16: 0.2, 256: 2.0})
     for n in config.devices:
-        sweeps.reach(config, tmp_path, Cell("strong", n, 0), 10)
-        sweeps.reach(config, tmp_path, Cell("weak", n, 0), 20)
+        sweeps.reach(config, tmp_path, RunKey("strong", n, 0), 10)
+        sweeps.reach(config, tmp_path, RunKey("weak", n, 0), 20)
     found = results.read(config, tmp_path, FLAT)
     strong = there(strategy_tables.strong_efficiency(found))
     assert [row[0] for row in strong.rows] == ["1", "16", "32"]
@@ -145,7 +145,7 @@ def test_every_table_marks_the_cells_whose_batch_is_clipped_and_no_other(tmp_pat
         assert "32†" in tables.markdown(table)
         assert r"32\dag{}" in tables.latex(table)
         assert "32†" in tables.csv_text(table)
-    rows = list(csv.DictReader(io.StringIO(strategy_tables.cells_csv(found))))
+    rows = list(csv.DictReader(io.StringIO(strategy_tables.runs_csv(found))))
     assert [row["wanted_batch"] for row in rows if row["scaling"] == "weak"] == ["32", "512", "1024"]
     assert [row["global_batch"] for row in rows if row["scaling"] == "weak"] == ["32", "512", "512"]
 
@@ -186,14 +186,14 @@ def test_without_times_the_tables_of_times_are_left_out(tmp_path):
     assert [table.name for table in made(found) if table is not None] == ["table_3"]
 
 
-def test_cells_csv_has_a_row_for_each_computed_cell(projected):
-    rows = list(csv.DictReader(io.StringIO(strategy_tables.cells_csv(projected))))
+def test_runs_csv_has_a_row_for_each_computed_run(projected):
+    rows = list(csv.DictReader(io.StringIO(strategy_tables.runs_csv(projected))))
     assert len(rows) == 35  # of 36, one has no record
     by_cell = {(row["scaling"], row["devices"], row["seed"]): row for row in rows}
     strong = by_cell["strong", "2", "0"]
     assert float(strong["time_to_target_s"]) == pytest.approx(218)
     assert (strong["projected"], strong["path"], strong["device_batch"]) == ("True", "strong-n1-seed0", "16")
-    record = next(run.record for run in projected.runs if run.cell == ("strong", 2, 0))
+    record = next(run.record for run in projected.runs if run.key == ("strong", 2, 0))
     assert int(strong["steps"]) == record.epochs * record.steps_per_epoch
     assert (strong["machine"], strong["git_commit"]) == ("a processor, 2 cores", "8d988e1")
     assert float(strong["train_s"]) == record.clocks["train_s"]

@@ -6,7 +6,7 @@ import pytest
 
 from gmmae.cli import main
 from gmmae.config.toml import to_toml
-from gmmae.sweep.grid import Cell
+from gmmae.sweep.grid import RunKey
 from gmmae.sweep.report import results, superlinear
 from gmmae.sweep.runs import SweepDir
 from gmmae.system import guard
@@ -30,7 +30,7 @@ def reported(tmp_path, steps, strategies=("strong", "weak")):
     for seed in grid.seeds:
         for n in grid.devices:
             for scaling in strategies:
-                sweeps.reach(grid, root, Cell(scaling, n, seed), 10 if scaling == "strong" else 10 * n)
+                sweeps.reach(grid, root, RunKey(scaling, n, seed), 10 if scaling == "strong" else 10 * n)
     SweepDir(root).config.write_text(to_toml(grid), encoding="utf-8")
     (tmp_path / "free.toml").write_text(FREE, encoding="utf-8")
     assert guard.guarded(main.report, [str(root), "--clusters", str(tmp_path / "free.toml")]) == 0
@@ -77,7 +77,7 @@ def test_a_winner_with_more_epochs_is_still_told_where_its_epochs_are_too_short(
     grid = replace(GRID, scaling=("strong",), seeds=(0,))
     sweeps.add_step_times(tmp_path, 1, FASTER, PASSES)
     for n, epochs in ((1, 10), (4, 12)):
-        sweeps.reach(grid, tmp_path, Cell("strong", n, 0), epochs)
+        sweeps.reach(grid, tmp_path, RunKey("strong", n, 0), epochs)
     found = results.read(grid, tmp_path, replace(FLAT, beta_intra_bytes_per_s=1e30))
     efficiency = found.efficiency("strong", 4)
     assert efficiency is not None
@@ -88,6 +88,6 @@ def test_a_winner_with_more_epochs_is_still_told_where_its_epochs_are_too_short(
 def test_measured_times_are_no_projection(tmp_path):
     grid = replace(GRID, mode="measured", scaling=("strong",), seeds=(0,))
     for n, epochs in ((1, 10), (2, 2)):
-        sweeps.reach(grid, tmp_path, Cell("strong", n, 0), epochs)
+        sweeps.reach(grid, tmp_path, RunKey("strong", n, 0), epochs)
     found = results.read(grid, tmp_path, None)
     assert superlinear.artefacts(found, "strong") == []

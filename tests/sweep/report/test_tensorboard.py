@@ -9,7 +9,7 @@ from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import plugin_data_pb2
 
 from gmmae.config.schema import changed
-from gmmae.sweep.grid import Cell
+from gmmae.sweep.grid import RunKey
 from gmmae.sweep.report import results, tensorboard
 from tests import sweeps
 from tests.sweeps import FLAT, GRID, PASSES, STEPS, TARGET
@@ -19,9 +19,9 @@ CONFIG = replace(GRID, scaling=("strong", "linear"), devices=(1, 2), seeds=(0,))
 
 @pytest.fixture
 def root(tmp_path):
-    sweeps.reach(CONFIG, tmp_path, Cell("strong", 1, 0), 10)
-    sweeps.reach(CONFIG, tmp_path, Cell("strong", 2, 0), 10)
-    sweeps.add(CONFIG, tmp_path, Cell("linear", 2, 0), "collapsed", 3, 0.0148)
+    sweeps.reach(CONFIG, tmp_path, RunKey("strong", 1, 0), 10)
+    sweeps.reach(CONFIG, tmp_path, RunKey("strong", 2, 0), 10)
+    sweeps.add(CONFIG, tmp_path, RunKey("linear", 2, 0), "collapsed", 3, 0.0148)
     return tmp_path
 
 
@@ -33,13 +33,13 @@ def scalars(events, tag):
     return {event.step: event.value for event in events.Scalars(tag)}
 
 
-def test_each_cell_comes_back_with_its_losses_and_its_projected_time(root):
+def test_each_run_comes_back_with_its_losses_and_its_projected_time(root):
     sweeps.add_step_times(root, 1, STEPS, PASSES)
     found = results.read(CONFIG, root, FLAT)
     assert tensorboard.write(found) == root / "tb"
     names = sorted(path.parent.relative_to(root / "tb").as_posix() for path in (root / "tb").rglob("events*"))
     compared = ["compare/linear_projected", "compare/strong_projected", "compare/target"]
-    assert names == [*compared, *(f"{cell}/seed0_projected" for cell in ("linear/n02", "strong/n01", "strong/n02"))]
+    assert names == [*compared, *(f"{key}/seed0_projected" for key in ("linear/n02", "strong/n01", "strong/n02"))]
     events = load(root / "tb" / "strong" / "n02" / "seed0_projected")
     first, *_, last = events.Scalars("loss/validation")
     assert last.wall_time - first.wall_time == pytest.approx((last.step - 1) * 21.8)  # TensorBoard's axis "Relative"
@@ -93,16 +93,16 @@ def test_custom_scalars_chart_the_arms_and_the_target_for_each_number_of_devices
 def test_of_several_seeds_the_one_of_the_median_time_is_charted_and_a_miss_is_the_slowest(tmp_path):
     config = replace(CONFIG, mode="measured", scaling=("strong", "weak"), devices=(2,), seeds=(0, 1, 2))
     for seed, epochs in enumerate((4, 8, 6)):
-        sweeps.reach(config, tmp_path, Cell("strong", 2, seed), epochs)
-    sweeps.reach(config, tmp_path, Cell("weak", 2, 0), 10)
-    sweeps.add(config, tmp_path, Cell("weak", 2, 1), "max_epochs", 5, 0.01)
+        sweeps.reach(config, tmp_path, RunKey("strong", 2, seed), epochs)
+    sweeps.reach(config, tmp_path, RunKey("weak", 2, 0), 10)
+    sweeps.add(config, tmp_path, RunKey("weak", 2, 1), "max_epochs", 5, 0.01)
     tensorboard.write(results.read(config, tmp_path, None))
     assert [compared(tmp_path, scaling)["compare/n02_loss"][-1][:2] for scaling in ("strong", "weak")] == [(6, 15.0), (5, 12.5)]
 
 
 def test_without_a_target_the_arms_are_charted_alone(tmp_path):
     config = replace(CONFIG, mode="measured", run=changed(CONFIG.run, stop__target=0.0))
-    sweeps.reach(config, tmp_path, Cell("strong", 2, 0), 4)
+    sweeps.reach(config, tmp_path, RunKey("strong", 2, 0), 4)
     tensorboard.write(results.read(config, tmp_path, None))
     assert compared(tmp_path, "target") == {}
     assert len(compared(tmp_path, "strong")["compare/n02_loss"]) == 5
@@ -113,7 +113,7 @@ def test_without_times_nothing_is_charted_over_them(root):
     assert not (root / "tb" / "compare").exists()
 
 
-def test_hparams_say_which_cell_it_is(root):
+def test_hparams_say_which_run_it_is(root):
     tensorboard.write(results.read(CONFIG, root, FLAT))
     events = load(root / "tb" / "linear" / "n02" / "seed0")
     content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
@@ -126,7 +126,7 @@ def test_hparams_say_which_cell_it_is(root):
 
 def test_measured_times_keep_their_names(tmp_path):
     config = replace(CONFIG, mode="measured")
-    sweeps.reach(config, tmp_path, Cell("strong", 2, 0), 10)
+    sweeps.reach(config, tmp_path, RunKey("strong", 2, 0), 10)
     tensorboard.write(results.read(config, tmp_path, None))
     events = load(tmp_path / "tb" / "strong" / "n02" / "seed0")
     assert scalars(events, "result/time_to_target_s") == {10: 25.0}

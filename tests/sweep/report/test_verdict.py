@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from gmmae.plotting.document import Bullets, Paragraph
-from gmmae.sweep.grid import Cell
+from gmmae.sweep.grid import RunKey
 from gmmae.sweep.report import results
 from gmmae.sweep.report.verdict import comparisons, verdict
 from tests import sweeps
@@ -55,15 +55,15 @@ def test_six_seeds_that_agree_are_significant(tmp_path):
     config = replace(GRID, scaling=("strong", "weak"), devices=(2,), seeds=tuple(range(6)))
     sweeps.add_step_times(tmp_path, 1, STEPS, PASSES)
     for seed in config.seeds:
-        sweeps.reach(config, tmp_path, Cell("strong", 2, seed), 10)
-        sweeps.reach(config, tmp_path, Cell("weak", 2, seed), 20)
+        sweeps.reach(config, tmp_path, RunKey("strong", 2, seed), 10)
+        sweeps.reach(config, tmp_path, RunKey("weak", 2, seed), 20)
     told = said(results.read(config, tmp_path, FLAT))
     assert "Significant (sign test, p < 0.05): on 2 devices." in told["Strong scaling against Weak scaling"]  # p = 2 / 2^6
     assert "Caution" not in told
 
 
-def test_the_paper_is_agreed_with_or_not_cell_by_cell(projected):
-    # Beyond one device the sweep has 8 cells; the paper's warmup reached the target on 2 and 4 devices, ours on neither.
+def test_the_paper_is_agreed_with_or_not_run_by_run(projected):
+    # Beyond one device the sweep has 8 runs; the paper's warmup reached the target on 2 and 4 devices, ours on neither.
     told = said(projected)
     assert "6 of 8 pairs" in told["The paper"]
     assert "Linear rule + warmup on 2 (reached by 1 of 3 seeds; the paper's run did)" in told["The paper"]
@@ -88,14 +88,14 @@ def test_another_target_than_the_papers_is_told(tmp_path):
 def test_measured_times_are_called_so(tmp_path, oversubscribed, ending):
     config = replace(GRID, mode="measured")
     for n in (1, 2):
-        sweeps.add(config, tmp_path, Cell("strong", n, 0), "target_reached", 10, oversubscribed=oversubscribed)
+        sweeps.add(config, tmp_path, RunKey("strong", n, 0), "target_reached", 10, oversubscribed=oversubscribed)
     assert ending in said(results.read(config, tmp_path, None))["The paper's runs"]
 
 
 def test_few_seeds_are_cautioned_against(tmp_path, projected):
     assert said(projected)["Caution"].startswith("**Caution**: 3 seeds are few. A sign test needs 6 pairs")
     config = replace(GRID, seeds=(0,))
-    sweeps.reach(config, tmp_path / "one", Cell("strong", 1, 0), 10)
+    sweeps.reach(config, tmp_path / "one", RunKey("strong", 1, 0), 10)
     told = said(results.read(config, tmp_path / "one", None))
     assert told["Caution"] == "**Caution**: one seed is an example, not a comparison."
     assert "Nothing computed on 2 and 4 devices." in told["Strong scaling"]
@@ -107,15 +107,15 @@ def test_failed_processes_are_named(projected):
 
 
 def test_nothing_is_said_of_nothing(tmp_path):
-    assert verdict(results.read(GRID, tmp_path, FLAT)) == [Paragraph("No cell is computed yet.")]
+    assert verdict(results.read(GRID, tmp_path, FLAT)) == [Paragraph("No run is computed yet.")]
 
 
-def test_cells_whose_batch_is_clipped_are_named(tmp_path):
+def test_runs_whose_batch_is_clipped_are_named(tmp_path):
     """Of 512 samples 32 devices ask for 1024."""
     config = replace(GRID, scaling=("strong", "weak"), devices=(1, 32), seeds=(0,))
     for scaling in config.scaling:
         for n in config.devices:
-            sweeps.reach(config, tmp_path, Cell(scaling, n, 0), 20)
+            sweeps.reach(config, tmp_path, RunKey(scaling, n, 0), 20)
     told = said(results.read(config, tmp_path, FLAT))
     assert told["Clipped batches"].startswith("**Clipped batches**: Weak scaling on 32 devices. † Batch clipped to the 512 ")
 
