@@ -1,4 +1,4 @@
-"""A plan's two pictures: times to the target by devices with their intervals, and where each strategy is the best."""
+"""The two figures of a plan: times to the target by number of devices, and the best strategy by overhead."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,13 +14,13 @@ from gmmae.plotting.comparison import STYLES
 
 
 class Band(NamedTuple):
-    """A strategy's foretold times; all tuples are in the order of `devices`.
+    """The predicted times of one strategy. All tuples are in the order of `devices`.
 
     Attributes:
-      label: of the strategy.
-      devices: increasing.
-      middle, low, high: seconds, and the ends of their interval.
-      doubtful: whether more runs are expected to fail than to arrive.
+      label: name of the strategy.
+      devices: numbers of devices, increasing.
+      middle, low, high: median seconds, and the ends of their interval.
+      doubtful: whether more runs are expected to fail than to reach the target.
     """
 
     label: str
@@ -32,7 +32,7 @@ class Band(NamedTuple):
 
 
 class Here(NamedTuple):
-    """Where a cluster lies in the map: its overhead by number of devices."""
+    """The overhead of a cluster by number of devices."""
 
     label: str
     devices: tuple[int, ...]
@@ -40,9 +40,9 @@ class Here(NamedTuple):
 
 
 def times(bands: Sequence[Band], *, title: str) -> Figure:
-    """Time to the target against the number of devices, both logarithmic, with an interval as a band.
+    """Draws the time to the target against the number of devices, both logarithmic, with intervals as bands.
 
-    Hollow markers are those of strategies that are expected to fail.
+    Hollow markers show strategies that are expected to fail.
     """
     figure = canvas.blank(4.2, title)
     axes = figure.subplots()
@@ -76,13 +76,15 @@ def best_arms(
     *,
     title: str,
 ) -> Figure:
-    """The best strategy by number of devices and by what a step costs apart from its samples; clusters are lines through the map.
+    """Draws the best strategy by number of devices and by overhead of a step. Each cluster is a line through the map.
 
     Args:
-      best: labels, a row for each ratio, a column for each number of devices.
-      labels: all of them, in the order of their colours in `times`.
-      devices, ratios: of the columns and rows, increasing.
-      here: clusters.
+      best: labels, one row for each ratio and one column for each number of devices.
+      labels: all labels, in the order of their colours in `times`.
+      devices: numbers of devices of the columns, increasing.
+      ratios: overheads of the rows, increasing.
+      here: the clusters.
+      title: title of the figure.
     """
     shown = [label for label in labels if any(label in row for row in best)]
     colours = [STYLES[labels.index(label) % len(STYLES)][0] for label in shown]

@@ -1,8 +1,8 @@
-"""How much faster than the base rate a scaled rate goes, from its first steps.
+"""How much faster training is at a scaled learning rate than at the base rate, judged by the first steps.
 
-Where the base rate is small for the batch, k times the rate takes k times fewer steps; where noise or curvature holds training
-up, it takes as many. A trial's training loss says which: the pace is how many steps the base run needed to come as far, over
-the trial's own.
+If the base rate is small for the batch, k times the rate needs k times fewer steps. If noise or curvature limits training, it
+needs the same number. The speed-up is read off a trial's training loss. It is the number of steps that the base run needs to
+come as far, divided by the steps of the trial.
 """
 
 import itertools
@@ -14,22 +14,23 @@ from jaxtyping import Float
 
 
 def late(losses: Sequence[float], count: int | None = None) -> slice:
-    """The last third of a trial's steps, or of its first `count`."""
+    """Returns the last third of a trial's steps, or of its first `count` steps."""
     count = len(losses) if count is None else count
     return slice(count - max(1, count // 3), count)
 
 
 def pace(base: Sequence[float], epochs: Sequence[float], steps_an_epoch: int, trial: Sequence[float]) -> float:
-    """The pace of a trial; at least 1, because a trial that lags behind is one that fails, which is not told here.
+    """Returns the speed-up of a trial over the base rate, at least 1.
 
-    Losses of single steps scatter: the trial has to be ahead by a standard deviation of theirs before it counts, and counts for
-    what is beyond.
+    A trial that lags behind counts as 1 here; `gmmae.planner.stability` judges whether it failed. Losses of single steps
+    scatter.
+    So the trial's loss counts only as far as it lies more than one standard deviation below the base run's.
 
     Args:
-      base: training losses of the base rate's first steps.
-      epochs: its mean training losses of whole epochs, to the target.
-      steps_an_epoch: of the base run.
-      trial: training losses of steps at another rate.
+      base: training losses of the first steps at the base rate.
+      epochs: mean training losses of the base run's epochs up to the target.
+      steps_an_epoch: steps of an epoch of the base run.
+      trial: training losses of the steps at another learning rate.
 
     >>> halving = [2.0**-e for e in range(10)]
     >>> pace([1.0] * 4, halving, 4, [1.0, 0.5, 0.25, 0.125])  # at step 3.5 where the base run is at 14
@@ -51,7 +52,11 @@ def pace(base: Sequence[float], epochs: Sequence[float], steps_an_epoch: int, tr
 
 
 def together(narrow: Mapping[float, float], wide: Mapping[float, float]) -> dict[float, float]:
-    """Paces of the linear rule by factor: those at its own batches where they were tried, and beyond as at the base batch.
+    """Returns the speed-ups of the linear rule by factor of the learning rate.
+
+    Factors that were tried at the linear rule's own batches count as measured there. Larger factors follow the trials at the
+    base
+    batch.
 
     >>> together({2: 1.5, 4: 3.0, 8: 6.0}, {2: 2.0, 4: 4.0})
     {2: 2.0, 4: 4.0, 8: 8.0}
@@ -64,7 +69,9 @@ def together(narrow: Mapping[float, float], wide: Mapping[float, float]) -> dict
 
 
 def at_factor(factor: float, found: Mapping[float, float], least: float = 1e-3) -> float:
-    """A number that is 1 at the base rate, at a factor of it: linear in logarithms, beyond the tried factors as it went last.
+    """Interpolates a quantity that is 1 at the base rate, linearly between logarithms.
+
+    Beyond the largest tried factor the last slope continues.
 
     >>> [round(at_factor(k, {2: 0.5, 4: 0.125}), 3) for k in (1, 2, 2 * 2**0.5, 4, 8)], at_factor(8, {})
     ([1.0, 0.5, 0.25, 0.125, 0.031], 1.0)
@@ -80,7 +87,9 @@ def at_factor(factor: float, found: Mapping[float, float], least: float = 1e-3) 
 def quickened(
     epochs: Float[np.ndarray, " draws"], paces: Float[np.ndarray, " draws"], scaling_warmup_epochs: int
 ) -> Float[np.ndarray, " draws"]:
-    """Epochs at a pace that is 1 at first and rises linearly in the warmup, for what takes so many at a pace of 1.
+    """Returns the epochs that a run takes with a speed-up, given the epochs that it takes without one.
+
+    The speed-up rises linearly from 1 during the warmup.
 
     >>> quickened(np.array([12.0, 12.0, 2.0]), np.array([4.0, 4.0, 1.0]), 0).tolist()
     [3.0, 3.0, 2.0]

@@ -1,7 +1,7 @@
-"""What `gmmae plan` measures, on one device and in one process: two runs to the target, step times, and trials of the rate.
+"""The measurements of `gmmae plan`, on one device and in one process: runs to the target, step times, and trials.
 
-What is measured, and what it costs, follows from the call's arguments and from the measured values alone, not from what an
-earlier call has left in the work directory. So a plan that goes on where others were says what a fresh one says.
+The call's arguments and the measured values decide what is measured and what it costs. The contents of the work directory do
+not. So a plan that continues an earlier one says the same as a fresh one.
 """
 
 import math
@@ -26,17 +26,20 @@ from gmmae.training.noise_scale import NORM_STEPS, Norms, noise_of
 from gmmae.training.terminal import Display
 
 SMALLER = (4, 2)
-"""The second run's batch is the base batch divided by the first of these, far enough away to tell the law's two numbers apart;
-where it does not arrive, by the second."""
+"""Divisors of the base batch for the second run. The first one lies far enough away to tell the law's two numbers apart.
+The second one is tried if the first run misses the target.
+"""
 
 MOST_OF_BASE = 1.5
-"""Epochs that the second run may take, of the base run's. By the law it takes fewer; one that takes more does not follow it."""
+"""Maximum epochs of the second run over those of the base run. By the law it takes fewer."""
 
 TUNED, TUNING_SHARE = 6, 0.3
-"""Rates that are tried at each batch, from a half of the base rate to twice the linear rule's; and for how much of the way."""
+"""Number of learning rates that are tried at each batch, from half the base rate to twice that of the linear rule; and the
+share of the steps to the target that each trial takes.
+"""
 
 WIDE = (2, 4)
-"""Devices of the linear rule whose first steps are tried; more cost as many epochs as they are, and show the same."""
+"""Numbers of devices whose first steps under the linear rule are tried. More devices cost more epochs and show the same."""
 
 ON_CPU = ((2, 2, 5), (2, 2, 2), (1, 1, 1))
 ELSEWHERE = ((20, 20, 7), (20, 10, 3), (2, 2, 2), (1, 1, 1))
@@ -44,22 +47,24 @@ ELSEWHERE = ((20, 20, 7), (20, 10, 3), (2, 2, 2), (1, 1, 1))
 a dispatch, on a GPU it does not."""
 
 TIMING_SHARE = 0.25
-"""The largest share of a budget that step times take, where a quicker timing takes less."""
+"""Maximum share of a budget that step times take, if a quicker timing takes less."""
 
 
 class Found(NamedTuple):
-    """What was measured.
+    """The measurements of a plan.
 
     Attributes:
-      measured: for `gmmae.planner.prediction`.
-      device_kind: on which.
-      target, metric: that the runs were to reach.
-      epochs, seconds: that each part took; the seconds are those of the clock, compiling among them.
-      base_epochs, base_s: of the base run to the target, training and validation.
-      curves: the metric after each epoch, by batch.
-      notes: what did not go as it should, in words.
-      tuned_factors: of the rate, the best at 1, 2, 4, … base batches; none unless asked for.
-      norms: of gradients at the end of the base run, for the noise scale; None unless asked for.
+      measured: measurements for `gmmae.planner.prediction`.
+      device_kind: name of the device.
+      target, metric: target of the runs, and its metric.
+      epochs: epochs that each part took.
+      seconds: elapsed seconds that each part took, compilation included.
+      base_epochs: epochs of the base run to the target.
+      base_s: training and validation seconds of the base run.
+      curves: metric after each epoch, by batch.
+      notes: sentences on measurements that failed or were left out.
+      tuned_factors: best factors of the learning rate at 1, 2, 4, … base batches; empty unless tuned.
+      norms: norms of gradients at the end of the base run, for the noise scale; None unless measured.
     """
 
     measured: Measured
@@ -87,22 +92,19 @@ def measure(
     tune: bool = False,
     noise_scale: bool = False,
 ) -> Found:
-    """Measures what is missing.
+    """Makes the measurements that are missing.
 
     Args:
-      config: of the runs; strategy and devices are the plan's to choose.
-      folder: the work directory, as `gmmae.planner.measurements.claimed` gives it.
-      display: makes what shows one run's course.
-      devices: numbers that will be asked about.
-      reference_batches: of the clusters; their steps are timed too.
-      budget_epochs: epochs of the training set that all parts together may take; 0: as many as they need.
-      tune: look for the best rate at 1, 2, 4, … base batches too.
-      noise_scale: measure the gradient's noise scale at the target too; nothing in a plan follows from it.
+      config: configuration of the runs. Its strategy and devices are ignored.
+      folder: work directory, from `gmmae.planner.measurements.claimed`.
+      display: makes a display of one run's progress.
+      request: what to measure.
 
     Raises:
-      InputError: there is no target, the base run does not reach it within the budget, no number of devices has a sample for
-        each device, or the work directory is another plan's.
-      Interrupted: by a signal.
+      InputError: there is no target, or the base run does not reach it within the budget. Or no number of devices has a sample
+        for
+        each device. Or the work directory belongs to another plan.
+      PlanInterruptedError: a signal stopped a run.
     """
     if not config.stop.target:
         raise InputError("stop.target must be given, because a plan is one of reaching it; got 0: give --stop.target")
@@ -114,7 +116,7 @@ def measure(
 
 
 class _Measuring:
-    """One plan's choice of parts, and the epochs that it has spent."""
+    """The choice of a plan's measurements, and the epochs that they have taken."""
 
     def __init__(
         self,
@@ -179,17 +181,17 @@ class _Measuring:
 
     @property
     def _left(self) -> float:
-        """Epochs of the budget that are not spent."""
+        """Epochs of the budget that are left."""
         return self.budget - sum(self.epochs.values())
 
     def _spend(self, name: str, epochs: float, part: str) -> None:
-        """Takes a part's epochs from the budget, and says what comes."""
+        """Takes the epochs of a measurement from the budget, and announces it unless it is stored."""
         self.epochs[name] = self.epochs.get(name, 0.0) + epochs
         if part not in self.parts.seconds:
             self.say(f"measuring {part}" + (f", about {duration(epochs * self.epoch_s)}" if self.epoch_s else ""))
 
     def _curve(self, batch: int, most_epochs: float) -> Curve:
-        """The run at a batch, and its epochs taken from the budget."""
+        """Runs the training at a batch, and takes its epochs from the budget."""
         most = int(min(self.config.stop.max_epochs, most_epochs))
         curve = self.parts.curve(batch, most)
         name = f"batch {curve.record.global_batch}"
@@ -197,7 +199,11 @@ class _Measuring:
         return curve
 
     def _timing(self) -> TimingConfig:
-        """The most careful timing of steps that leaves most of the budget to the rest; its epochs are spent."""
+        """Chooses the most careful timing of steps that leaves most of the budget, and takes its epochs.
+
+        Raises:
+          InputError: the budget is too small for the quickest timing.
+        """
         configs = [TimingConfig(warmup_steps=w, steps=s, blocks=b) for w, s, b in self._timings]
         samples = sum(self._batches)
         costs = [
@@ -219,13 +225,15 @@ class _Measuring:
 
     @property
     def _batches(self) -> list[int]:
-        """Those that a device may get, down to 1 and up to four base batches, and those of the clusters."""
+        """Batches whose steps are timed: shares of the base batch down to 1, up to four base batches, and the clusters'
+        reference batches.
+        """
         batch, samples = self.config.optim.batch_size, self.parts.facts.samples
         shares = {math.ceil(batch / 4**i) for i in range(batch.bit_length())}  # the rest is interpolated
         return sorted({*shares, min(4 * batch, samples), *self.references})
 
     def _step_times(self, timing: TimingConfig) -> Timings:
-        """Of the batches that a device may get, and of the validation's shares."""
+        """Measures the times of training steps and of the shares of the validation."""
         validation = {math.ceil(self.parts.facts.validation / n) for n in (1, self.most_devices)}
         if "step times" not in self.parts.seconds:
             self.say("measuring step times")
@@ -254,7 +262,7 @@ class _Measuring:
         return base
 
     def _second_run(self, base: Curve) -> list[Curve]:
-        """A run at a smaller batch that reaches the target, if there is one."""
+        """Returns a run at a smaller batch that reaches the target, if there is one."""
         batches = dict.fromkeys(max(1, base.record.global_batch // divisor) for divisor in SMALLER)
         for batch in batches:
             most = min(math.ceil(MOST_OF_BASE * len(base.rows)), self._left)
@@ -269,7 +277,7 @@ class _Measuring:
         return []
 
     def _trials(self, base: Curve) -> dict[float, Trial]:
-        """Trials at multiples of the rate, from 1 on by doubling, until one fails."""
+        """Runs trials at 1, 2, 4, … times the learning rate, until one fails."""
         record, name = base.record, "multiples of the rate"
         epochs = trials.epochs(self.config, record.train_samples, record.global_batch)
         most = min(self.most_devices, record.train_samples / record.global_batch)
@@ -288,7 +296,7 @@ class _Measuring:
         return found
 
     def _wide_trials(self, base: Curve, edge: float) -> dict[float, Trial]:
-        """The linear rule's first steps on few devices, by the factor of its rate, unless that is known to fail."""
+        """Tries the linear rule's first steps on few devices, unless its learning rate is known to fail."""
         optim, samples = self.config.optim, base.record.train_samples
         found: dict[float, Trial] = {}
         for n in (n for n in WIDE if n <= self.most_devices):
@@ -306,7 +314,7 @@ class _Measuring:
         return found
 
     def _tuned(self, steps: float) -> tuple[float, ...]:
-        """The best of some factors of the rate at 1, 2, 4, … base batches: the lowest training loss after a part of the way."""
+        """Returns the factor of the learning rate with the lowest training loss, at 1, 2, 4, … base batches."""
         base, samples, best = self.config.optim.batch_size, self.parts.facts.samples, []
         way = math.ceil(TUNING_SHARE * steps)
         for n in (2**i for i in range(self.most_devices.bit_length())):
@@ -324,7 +332,7 @@ class _Measuring:
         return tuple(best)
 
     def _noise(self, base: Curve) -> Norms | None:
-        """Norms of the gradients where the base run has reached the target."""
+        """Measures the norms of the gradients where the base run reaches the target."""
         record, name = base.record, "noise of the gradient"
         epochs = 2 * min(1.0, NORM_STEPS * record.global_batch / record.train_samples)
         if epochs > self._left:

@@ -1,7 +1,7 @@
-"""The single measurements of a plan, each stored with what it depends on, so that no order of calls changes an answer.
+"""The stored measurements of a plan, each with what it depends on, so that the order of calls changes no answer.
 
-A training run at one batch is kept whole. It is read up to the epoch at which it stops under the present rules. Everything else
-is a named part of `measured.json`. The name holds all that decides the value, beside the configuration and the data.
+A training run at one batch is kept whole, and read up to the epoch at which it stops under the present rules. All other
+measurements are named parts of `measured.json`. With the configuration and the data, the name determines the value.
 """
 
 import json
@@ -37,11 +37,11 @@ from gmmae.training.workdir import WorkDir, alone, writable
 from gmmae.workloads import registry
 
 VERSION = 2
-"""Of the form of `measured.json`."""
+"""Version of the format of `measured.json`."""
 
 
 class Interrupted(Exception):
-    """A signal stopped a run; the same command goes on. The argument is the stop reason."""
+    """A signal stopped a run, which the same command resumes. The argument is the stop reason."""
 
 
 class PlanDir:
@@ -54,13 +54,13 @@ class PlanDir:
         self.lock = root / ".lock"
 
     def run(self, batch: int, last_epoch: int = 0) -> WorkDir:
-        """The work directory of the run at a batch, or of its copy that ends after an epoch."""
+        """Returns the work directory of the run at a batch, or of its copy that ends after an epoch."""
         return WorkDir(self.root / "runs" / (f"batch_{batch}" + f"_epoch_{last_epoch}" * bool(last_epoch)))
 
 
 @contextmanager
 def claimed(root: Path) -> Iterator[PlanDir]:
-    """Makes the work directory of a plan; no other process may write in it meanwhile.
+    """Makes the work directory of a plan, and keeps other processes from writing in it.
 
     Raises:
       InputError: the folder cannot be written, or another process works in it.
@@ -73,7 +73,7 @@ def claimed(root: Path) -> Iterator[PlanDir]:
 
 
 class Facts(NamedTuple):
-    """What the measurements of one work directory have in common."""
+    """Properties that all measurements in one work directory share."""
 
     samples: int  # training samples
     validation: int  # validation samples
@@ -97,17 +97,17 @@ class Curve(NamedTuple):
 
     @property
     def step_s(self) -> float:
-        """Seconds of a training step: the median over epochs, without the first one where there are others."""
+        """Seconds of a training step: the median over epochs, without the first of several."""
         seconds, steps = (np.diff([0, *(getattr(row, name) for row in self.rows)]) for name in ("train_s", "steps"))
         return float(np.median((seconds / steps)[min(1, len(self.rows) - 1) :]))
 
 
 class Measurements:
-    """Measures on demand, and reads what an earlier process has measured of the same configuration and data.
+    """Measurements of one configuration and its data, read from the work directory or made on demand.
 
     Attributes:
-      facts: of the work directory.
-      seconds: that the measuring of each part took, by its name.
+      facts: properties of the work directory.
+      seconds: seconds that each measurement took, by its name.
     """
 
     def __init__(self, config: Config, folder: PlanDir, display: Callable[[], Display]):
@@ -120,10 +120,10 @@ class Measurements:
         self.seconds: dict[str, float] = self._kept["seconds"]
 
     def curve(self, batch: int, max_epochs: int) -> Curve:
-        """The run at a base batch, trained as far as it has to go.
+        """Trains at a batch as far as is needed, and returns the run.
 
         Raises:
-          Interrupted: by a signal.
+          PlanInterruptedError: a signal stopped it.
           InputError: as `loop.run`.
         """
         config = changed(self.config, optim__batch_size=batch, stop__max_epochs=max_epochs)
@@ -142,22 +142,23 @@ class Measurements:
         return record
 
     def trial(self, factor: float) -> Trial:
-        """The first steps at the base batch with a multiple of the learning rate."""
+        """Returns the first steps at the base batch, at a multiple of the learning rate."""
         return Trial(*self._part(f"{factor:g} times the learning rate", lambda: self._attempt(factor)))
 
     @cached_property
     def _attempt(self) -> Callable[[float], Trial]:
-        """One compiled program for all multiples."""
+        """The compiled trial of all multiples of the learning rate."""
         return trials.trials(self.config)
 
     def first_steps(self, scaling: str, devices: int) -> Trial:
-        """The first steps of a strategy on some devices, which one device computes."""
+        """Returns the first steps of a strategy on some devices, simulated on one device."""
         config = changed(self.config, scaling=scaling, parallel__simulate_devices=devices)
         return Trial(*self._part(f"first steps of {scaling} on {devices}", lambda: trials.trials(config)(1.0)))
 
     def late_losses(self, devices: int, factors: Sequence[float], steps: int) -> tuple[dict[float, float], float]:
-        """The mean training loss over the last third of some steps of weak scaling, by the factor of the learning rate; and the
-        seconds that measuring took.
+        """Returns training losses of weak scaling by factor of the learning rate, and the seconds that they took.
+
+        Each loss is the mean over the last third of the steps.
         """
         config = changed(self.config, scaling="weak", parallel__simulate_devices=devices)
         attempts: list[Callable[[float], Trial]] = []
@@ -172,12 +173,15 @@ class Measurements:
         return losses, sum(self.seconds[name] for name in names.values())
 
     def norms(self, curve: Curve) -> Norms:
-        """Norms of gradients at the end of a curve, for the noise scale."""
+        """Returns the norms of gradients at the end of a run, for the noise scale."""
         epoch = len(curve.rows)
         return Norms(*self._part(f"noise of the gradient after epoch {epoch}", lambda: self._norms(curve.batch, epoch)))
 
     def _norms(self, batch: int, epoch: int) -> Norms:
-        """A run whose newest checkpoint is of a later epoch is trained again, up to this one, in a folder of its own."""
+        """Measures the norms after an epoch.
+
+        If the newest checkpoint is of a later epoch, the run is trained again up to this one, in a folder of its own.
+        """
         config = changed(self.config, optim__batch_size=batch)
         setup, workdir = compilation.prepare(config), self.folder.run(batch)
         like = compilation.initial_state(setup)
@@ -192,7 +196,7 @@ class Measurements:
             return noise_scale.gradient_norms(setup, like)(found.state)
 
     def step_times(self, batches: Collection[int], validation: Collection[int], timing: TimingConfig) -> Timings:
-        """Times of training steps and validation passes; those that were timed as carefully before are not timed again."""
+        """Times training steps and validation passes, unless stored times are as careful."""
         kept = throughput.read(self.folder.step_times)
         if kept is not None and _timed_steps(kept.timing) < _timed_steps(throughput.settings(timing)):
             kept = None
@@ -211,7 +215,7 @@ class Measurements:
         )
 
     def _part(self, name: str, make: Callable[[], Any]) -> Any:
-        """A stored value, which is made where it is not there."""
+        """Returns a stored value, or makes and stores it."""
         if name not in self._kept["parts"]:
             began = time.perf_counter()
             self._kept["parts"][name] = make()
@@ -224,7 +228,7 @@ class Measurements:
 
 
 def until_stop(rows: Sequence[Epoch], stop: StopConfig) -> tuple[list[Epoch], str | None]:
-    """The rows up to the first epoch after which a run stops under these rules, and why; None where it goes on."""
+    """Returns the rows up to the epoch at which a run stops under these rules, with the reason; None if it goes on."""
     monitor = stopping.StopMonitor(stop)
     for row in rows:
         monitor.add(row)
@@ -234,7 +238,7 @@ def until_stop(rows: Sequence[Epoch], stop: StopConfig) -> tuple[list[Epoch], st
 
 
 def step_table(rows: Sequence[Timing]) -> StepTimes:
-    """Median seconds by number of samples."""
+    """Returns the median seconds by number of samples."""
     ordered = sorted(rows)
     return StepTimes(tuple(row.samples for row in ordered), tuple(row.median_s for row in ordered))
 
@@ -252,10 +256,10 @@ def _kept(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(path: Path, run: str, facts: Facts) -> dict[str, Any]:
-    """What an earlier process has measured.
+    """Reads the stored measurements.
 
     Raises:
-      InputError: the file is another plan's, of other data, of another device or version, or cannot be read.
+      InputError: the file belongs to another plan, other data, another device or version, or cannot be read.
     """
     own = {"version": VERSION, "run_id": run, "facts": facts._asdict()}
     try:

@@ -1,4 +1,4 @@
-"""What `gmmae plan` foretold, beside what the sweep then found."""
+"""The predictions of `gmmae plan`, compared with the outcome of a sweep."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -19,12 +19,12 @@ from gmmae.system import json_files
 from gmmae.system.errors import InputError
 
 LEVEL = 80
-"""Of a plan's intervals, in percent."""
+"""Level of a plan's intervals, in percent."""
 NUMBERS = ("seconds", "seconds_low", "seconds_high", "probability_of_failure", "learning_rate")
 
 
 class Prediction(NamedTuple):
-    """What a plan says of a strategy on a number of devices; NaN where it has no number."""
+    """A plan's prediction for a strategy on a number of devices; NaN stands for a missing number."""
 
     scaling: str
     devices: int
@@ -37,7 +37,7 @@ class Prediction(NamedTuple):
     tested: bool = True  # whether trials stand behind that probability
 
     def fits(self, run: Run) -> bool:
-        """Whether it is about what the run did."""
+        """Returns whether the prediction is for the strategy, devices, batch and learning rate of a run."""
         rate = math.isclose(self.learning_rate, run.record.learning_rate, rel_tol=1e-6)
         return rate and (self.scaling, self.devices, self.batch) == (
             run.cell.scaling,
@@ -47,7 +47,7 @@ class Prediction(NamedTuple):
 
 
 class Forecast(NamedTuple):
-    """A plan for one cluster."""
+    """The predictions of a plan for one cluster."""
 
     cells: tuple[Prediction, ...]
     best: tuple[str, int]  # the strategy and the number of devices that it recommends
@@ -55,10 +55,10 @@ class Forecast(NamedTuple):
 
 
 def read(path: Path, stop: StopConfig) -> dict[str, Forecast]:
-    """The forecasts of a `plan.json` by cluster.
+    """Reads the predictions of a `plan.json` by cluster.
 
     Raises:
-      InputError: it cannot be read, is none, or is about another target.
+      InputError: the file cannot be read, is not a plan, or is for another target.
     """
     what, change = "be a plan that `gmmae plan` has written", "make it anew, or move it away"
     try:
@@ -74,7 +74,7 @@ def read(path: Path, stop: StopConfig) -> dict[str, Forecast]:
 
 
 def _plan(data: Mapping[str, Any]) -> tuple[float, str, dict[str, Forecast]]:
-    """The target, its metric, and the forecasts by cluster."""
+    """Returns the target, its metric, and the predictions by cluster."""
     return float(data["target"]), data["metric"], {name: _forecast(one) for name, one in data["clusters"].items()}
 
 
@@ -95,19 +95,21 @@ def _forecast(data: Mapping[str, Any]) -> Forecast:
 
 
 def _number(value: float | None) -> float:
-    """A plan writes null where it has no finite number."""
+    """Returns a number of a plan. A plan has null for a number that is not finite."""
     return math.nan if value is None else float(value)
 
 
 def write_report(config: SweepConfig, root: Path, clusters: Sequence[Cluster], plan: Path | None = None) -> list[Path]:
-    """Writes the report of a sweep, with a plan beside the outcome.
+    """Writes the report of a sweep, with the predictions of a plan beside the outcome.
 
     Args:
-      config, root, clusters: as for `gmmae.sweep.report.page.write`.
-      plan: file of a plan; by default the one in the sweep's folder, if there is one.
+      config: the sweep.
+      root: the sweep's work directory.
+      clusters: the clusters that times are projected to, as for `gmmae.sweep.report.page.write`.
+      plan: path of a plan; by default the one in the sweep's folder, if there is one.
 
     Raises:
-      InputError: as `gmmae.sweep.report.page.write`, or the plan cannot be read or is not the sweep's.
+      InputError: as `gmmae.sweep.report.page.write`; or the plan cannot be read, or is for another sweep.
     """
     if plan is not None and config.mode == "throughput":
         raise InputError(f"--plan needs a sweep that trains to a target; got {root}, which has step times only: leave it out")
@@ -121,14 +123,16 @@ def write_report(config: SweepConfig, root: Path, clusters: Sequence[Cluster], p
 
 
 def blocks(by_cluster: Sequence[Results], path: Path) -> list[Block]:
-    """A table for each cluster of the plan that the sweep's times are projected to; for all of them where times are measured.
+    """Returns a table for each cluster that both the plan and the sweep's projected times cover.
+
+    If the sweep's times are measured, all clusters of the plan get a table.
 
     Args:
-      by_cluster: the sweep, by whose seconds its times are.
-      path: of the plan.
+      by_cluster: the sweep's results, with times for each cluster.
+      path: path of the plan.
 
     Raises:
-      InputError: as `read`, or the plan is about other batches and rates than all of the sweep's.
+      InputError: as `read`, or no prediction has a batch and learning rate of the sweep.
     """
     first = by_cluster[0]
     forecasts = read(path, first.config.run.stop)
@@ -163,7 +167,7 @@ def _group(results: Results, one: Prediction) -> list[Run]:
 
 
 def _choice(name: str, forecast: Forecast, results: Results) -> str:
-    """What the plan recommended, and what that cost."""
+    """Returns the plan's recommendation, and how its time compares with the fastest."""
     scaling, devices = forecast.best
     label = STRATEGIES[scaling].label if scaling in STRATEGIES else scaling
     text = f"**For {name} the plan chose {label} on {devices_text([devices])}.**"

@@ -1,4 +1,4 @@
-"""A plan as lines for a terminal, as `plan.json`, and as a page: the answer first, then what it rests on."""
+"""A plan as lines for a terminal, as `plan.json`, and as a page that begins with the answer."""
 
 import json
 import math
@@ -28,13 +28,13 @@ from gmmae.system.provenance import git_commit, versions
 JSON, HTML, MARKDOWN = "plan.json", "index.html", "README.md"
 
 AS_MEASURED = "devices as fast as the one that measured"
-"""Whose times a plan tells where no factor to the cluster's own devices is known."""
+"""The devices whose times a plan states if no factor to the cluster's own devices is known."""
 
 RULE_HOLDS = 0.9
-"""A power of the law above which the rule of thumb is told."""
+"""The power of the law above which the rule of thumb is shown."""
 
 RATIOS = tuple(float(ratio) for ratio in np.logspace(-2, 2, 33))
-"""Rows of the map."""
+"""Overheads of the map's rows."""
 
 COLUMNS = ("scaling", "n", "batch", "rate", "time", "80 %", "fails", "speed-up", "efficiency")
 
@@ -46,11 +46,11 @@ def write(
 
     Args:
       root: the plan's work directory.
-      name: of the configuration.
-      found: what was measured.
-      clusters: that are asked about.
-      devices: numbers of them; those without a training sample for each device are left out.
-      compute_scale: seconds on a cluster's device for one second measured; 0: what each cluster's file says.
+      name: name of the configuration.
+      found: the measurements.
+      clusters: the clusters to predict for.
+      devices: numbers of devices. Those without a training sample for each device are left out.
+      compute_scale: seconds on a cluster's device for one second measured; None takes the factor of each cluster's file.
 
     Raises:
       InputError: the folder cannot be written.
@@ -81,7 +81,7 @@ def write(
 
 
 def time_text(seconds: float) -> str:
-    """Two significant digits of a time.
+    """Returns a time with two significant digits.
 
     >>> time_text(0.1234), time_text(95.4), time_text(110), time_text(5000), time_text(7800)
     ('0.12 s', '95 s', '1.8 min', '83 min', '2.2 h')
@@ -91,7 +91,7 @@ def time_text(seconds: float) -> str:
 
 
 def planned(optim: OptimConfig) -> list[str]:
-    """The strategies that a plan is about: all but those that want what has not been found yet."""
+    """Returns the strategies of a plan: all but those whose settings are not known yet."""
     return [name for name in strategies.STRATEGIES if name != "tuned" or optim.tuned_factors]
 
 
@@ -102,7 +102,7 @@ def as_json(
     forecasts: Sequence[Forecast],
     clusters: Sequence[Cluster],
 ) -> dict[str, Any]:
-    """Everything that a program may want."""
+    """Returns the content of `plan.json`."""
     m = found.measured
     return {
         "config": name,
@@ -153,7 +153,7 @@ def as_json(
 
 
 def _plain(value: Any) -> Any:
-    """What strict JSON can say; a number that is not finite becomes null."""
+    """Returns a value as strict JSON allows it. A number that is not finite becomes null."""
     if isinstance(value, dict):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -162,10 +162,9 @@ def _plain(value: Any) -> Any:
 
 
 def times_of(one: Forecast, cluster: Cluster, measured_on: str) -> str:
-    """Whose times a forecast tells: the cluster's device, by measurement or by a factor, or the device that measured.
+    """Returns the devices whose times a forecast states, and where the times come from.
 
-    The step times of one kind of device are never called those of another, unless a factor between them is given.
-    Where it is, it is said who gave it.
+    Step times of one kind of device are called those of another only if a factor between them is known.
     """
     if one.compute_scale != 1:
         source = "--scale-compute" if one.scale_given else "reference_step_s in the cluster's file"
@@ -176,7 +175,7 @@ def times_of(one: Forecast, cluster: Cluster, measured_on: str) -> str:
 
 
 def _answer(one: Forecast, cluster: Cluster, found: Found) -> list[str]:
-    """What to do, in sentences."""
+    """Returns the recommendation in sentences."""
     best, whose = one.best, times_of(one, cluster, found.device_kind)
     if whose.startswith(AS_MEASURED):
         on = f"{best.devices} device{'s' * (best.devices > 1)} {whose.removeprefix('devices ')}"
@@ -233,12 +232,12 @@ def _rows(one: Forecast, found: Found) -> tuple[tuple[str, ...], ...]:
 
 
 def _marks(one: Forecast, found: Found) -> tuple[str, ...]:
-    """What the marks of the rows mean."""
+    """Returns the meaning of the marks in the rows."""
     return superlinear.explained(one.cells, found.measured, found.device_kind)
 
 
 def _rests_on(found: Found, rule: Rule, forecasts: Sequence[Forecast], clusters: Sequence[Cluster]) -> list[str]:
-    """The numbers behind the answer."""
+    """Returns the lines with the numbers behind the answer."""
     m, base = found.measured, found.measured.optim.batch_size
     threshold = base / rule.bn
     ratio = rule.overhead_s / (rule.sample_s * base) if rule.sample_s else math.inf
@@ -282,7 +281,7 @@ def _rests_on(found: Found, rule: Rule, forecasts: Sequence[Forecast], clusters:
 
 
 def _edge(progress: Mapping[float, float]) -> str:
-    """How large a learning rate the trials at the base batch allow."""
+    """Returns a sentence on the largest learning rate that the trials at the base batch allow."""
     edge, largest = stability.edge(progress), max(progress, default=1.0)
     if edge <= largest:
         return f"The rate may be {edge:.2g} times the base rate before an epoch at the base batch fails"
@@ -292,7 +291,7 @@ def _edge(progress: Mapping[float, float]) -> str:
 
 
 def _numbers(values: Sequence[float]) -> str:
-    """Values as the command line takes them."""
+    """Returns values in the form of the command line."""
     return " ".join(f"{value:g}" for value in values)
 
 

@@ -1,11 +1,11 @@
-"""From what one device measures to what each strategy will take on n devices of a cluster: times, intervals, failures, the choice.
+"""Predictions for each strategy on n devices of a cluster, from measurements on one device.
 
-Steps to the target follow the hyperbola of `gmmae.planner.steps`, a step's time that of one device with its share of the batch
-plus the cluster's all-reduce (`gmmae.scaling.cost`), and failures `gmmae.planner.stability`. Everything uncertain is drawn
-`DRAWS` times with a fixed generator; an interval is from the 10 % to the 90 % quantile of a run that arrives.
+Steps to the target follow the law of `gmmae.planner.steps`. The time of a step is that of one device with its share of the
+batch, plus the cluster's all-reduce (`gmmae.scaling.cost`). Failures follow `gmmae.planner.stability`. Uncertain quantities are
+drawn `DRAWS` times with a fixed generator. An interval spans the 10 % to the 90 % quantile of the runs that reach the target.
 
-A step on n devices takes a + b · (device batch) + c(n). With the hyperbola, growing the batch n-fold at the base rate is faster
-than dividing it exactly if (a + c(n)) / (b B) > B / Bn: overhead against noise. Both numbers are in `Rule`.
+A step on n devices takes a + b · (device batch) + c(n). By the law, growing the batch n-fold at the base rate is faster than
+dividing it exactly if (a + c(n)) / (b B) > B / Bn. This compares overhead with noise. `Rule` holds both numbers.
 """
 
 import math
@@ -27,19 +27,21 @@ from gmmae.system.errors import InputError
 DRAWS = 4000
 
 LEVEL = 0.8
-"""Of the intervals."""
+"""Level of the intervals."""
 
 RATE_SIGMA = 0.15
-"""Of the logarithm of the pace of a strategy that scales the rate."""
+"""Standard deviation of the logarithm of the speed-up by a scaled learning rate."""
 
 SAME_SIGMA = 0.05
-"""Of the logarithm of the steps of a path that was run: with a division of its own, rounding takes it another way."""
+"""Standard deviation of the logarithm of the steps of a configuration that was run. Another division of the batch
+rounds differently.
+"""
 
 TIME_SIGMA = 0.08
-"""Of the logarithm of a projected time."""
+"""Standard deviation of the logarithm of a projected time."""
 
 CANDIDATES = 100
-"""For the best batch, evenly spaced in logarithms."""
+"""Number of candidates for the best batch, evenly spaced in logarithms."""
 
 NEAR = 1.1
 """The smallest number of devices is chosen whose expected time is within this factor of the least."""
@@ -49,19 +51,21 @@ BEST_BATCH = "best-batch"
 
 
 class Measured(NamedTuple):
-    """What one device has measured of a workload.
+    """The measurements of a workload on one device.
 
     Attributes:
-      samples, validation: in the training and the validation set.
-      optim: base batch, base rate, and what else the strategies follow.
-      max_epochs: after which a run has missed the target.
-      steps: to the target at the base rate, by batch.
-      seed_sigma: of their logarithm (`gmmae.planner.steps.seed_sigma`).
-      noise_scale: of the gradient, in samples, to be told; nothing follows from it. None where it was not measured.
+      samples, validation: numbers of training and validation samples.
+      optim: base batch, base rate, and the strategies' other settings.
+      max_epochs: epochs after which a run has missed the target.
+      steps: steps to the target at the base rate, by batch.
+      seed_sigma: standard deviation over seeds of the logarithm of the steps (`gmmae.planner.steps.seed_sigma`).
+      noise_scale: the gradient's noise scale in samples, for display only; None if it was not measured.
       train: seconds of a training step by its samples.
-      passes: seconds of a pass over validation samples, by their number.
-      gradient_bytes: that an all-reduce adds up.
-      progress, vitality, pace: of trials of the rate, by its factor (`gmmae.planner.stability`, `gmmae.planner.learning_rate`).
+      passes: seconds of a validation pass by its samples.
+      gradient_bytes: bytes that an all-reduce adds up.
+      progress: progress of the trials by factor of the learning rate (`gmmae.planner.stability`).
+      vitality: active-unit fractions by factor of the learning rate (`gmmae.planner.stability`).
+      pace: speed-ups by factor of the learning rate (`gmmae.planner.learning_rate`).
     """
 
     samples: int
@@ -80,7 +84,7 @@ class Measured(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """The numbers that decide between dividing the batch and letting it grow."""
+    """The numbers that decide between dividing the batch and growing it."""
 
     smin: float  # the fewest steps
     bn: float  # the batch at which there are 2^p times as many
@@ -91,7 +95,10 @@ class Rule(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """What a strategy will do on a number of devices. Intervals are of runs that arrive; times are of training and validation."""
+    """A strategy's predictions on a number of devices.
+
+    Intervals are of runs that reach the target. Times are of training and validation.
+    """
 
     scaling: str
     devices: int
@@ -111,16 +118,16 @@ class Cell(NamedTuple):
 
 
 class Forecast(NamedTuple):
-    """All of it, for one cluster.
+    """All predictions for one cluster.
 
     Attributes:
-      cells: every strategy on every number of devices that it has samples for.
-      best: the one to take.
-      best_batches: the batches of the strategy `BEST_BATCH` by number of devices, as `listed` makes them.
-      listed: the best batches on 1, 2, 4, … devices at the base rate: what `optim.best_batches` takes.
+      cells: a prediction for every strategy on every number of devices that it has samples for.
+      best: the recommended one.
+      best_batches: batches of the strategy `BEST_BATCH` by number of devices, derived from `listed`.
+      listed: best batches on 1, 2, 4, … devices at the base rate, the values of `optim.best_batches`.
       overheads: (a + c(n)) / (b B) by number of devices.
       compute_scale: seconds of computation on the cluster's device for one second measured.
-      scale_given: the user gave that factor; otherwise it is the cluster's.
+      scale_given: whether the user gave that factor; otherwise it is the cluster's.
     """
 
     cells: list[Cell]
@@ -133,20 +140,20 @@ class Forecast(NamedTuple):
 
 
 def law(measured: Measured) -> Steps:
-    """Draws of the hyperbola's two numbers."""
+    """Draws the law's two numbers from their posterior."""
     rng, power = np.random.default_rng(0), steps.power(measured.pace)
     return steps.posterior(measured.steps, measured.optim.batch_size, DRAWS, rng, measured.seed_sigma, power)
 
 
 def rule(measured: Measured) -> Rule:
-    """The two numbers of the steps, where they are most likely, and the two of a step's time."""
+    """Returns the medians of the law's two numbers, and the two numbers of a step's time."""
     found, (overhead_s, sample_s) = law(measured), cost.affine(measured.train)
     residual = steps.residual(measured.steps, found.power) if len(measured.steps) > 1 else math.nan
     return Rule(float(np.median(found.smin)), float(np.median(found.bn)), found.power, overhead_s, sample_s, residual)
 
 
 class Machine(NamedTuple):
-    """n devices of a cluster, as they take their steps and validations."""
+    """A number of devices of a cluster, with their step and validation times."""
 
     measured: Measured
     scale: float  # of all computation
@@ -154,7 +161,7 @@ class Machine(NamedTuple):
     devices: int
 
     def epoch_s(self, batch: int | np.ndarray) -> np.ndarray:
-        """Seconds of an epoch with its validation, at a global batch."""
+        """Returns the seconds of an epoch with its validation, at a global batch."""
         m = self.measured
         step_s = self.scale * cost.seconds_at(m.train, np.ceil(np.asarray(batch) / self.devices)) + self.reduce_s
         passes_s = self.scale * cost.seconds_at(m.passes, math.ceil(m.validation / self.devices))
@@ -162,13 +169,13 @@ class Machine(NamedTuple):
 
 
 def machine(measured: Measured, cluster: Cluster, devices: int, compute_scale: float = 0.0) -> Machine:
-    """n devices of that cluster.
+    """Returns a number of devices of a cluster.
 
     Args:
-      measured: of the workload.
-      cluster: whose all-reduce it is.
-      devices: n.
-      compute_scale: seconds on the cluster's device for one second measured; 0: as the cluster's `reference_step_s` says.
+      measured: measurements of the workload.
+      cluster: the cluster, for its all-reduce.
+      devices: number of devices.
+      compute_scale: seconds on the cluster's device for one second measured; None takes the cluster's `reference_step_s`.
 
     Raises:
       InputError: the cluster's `reference_batch` was not measured.
@@ -178,7 +185,7 @@ def machine(measured: Measured, cluster: Cluster, devices: int, compute_scale: f
 
 
 def draw_steps(measured: Measured, found: Steps, path: OptimizationSetup) -> Float[np.ndarray, " draws"]:
-    """Draws of a path's steps to the target, if it arrives."""
+    """Draws the steps to the target of a run that reaches it."""
     base = strategies.resolve("strong", measured.optim, 1, measured.samples).optimization
     scaled = path.learning_rate.peak / base.learning_rate.peak
     rng = np.random.default_rng([path.global_batch, int(1000 * scaled)])
@@ -195,7 +202,7 @@ def draw_steps(measured: Measured, found: Steps, path: OptimizationSetup) -> Flo
 
 
 class Outlook(NamedTuple):
-    """A path's draws, which do not depend on where it is run."""
+    """The draws of a strategy's epochs and steps, which do not depend on the cluster."""
 
     epochs: Float[np.ndarray, " draws"]
     steps: Float[np.ndarray, " draws"]
@@ -204,7 +211,7 @@ class Outlook(NamedTuple):
 
 
 def whole(steps: float, samples: int, batch: int) -> float:
-    """Steps rounded up to whole epochs.
+    """Rounds steps up to whole epochs.
 
     >>> whole(19.0, 100, 10)
     20.0
@@ -214,7 +221,10 @@ def whole(steps: float, samples: int, batch: int) -> float:
 
 
 def outlook(measured: Measured, found: Steps, path: OptimizationSetup) -> Outlook:
-    """Whole epochs and their steps; and the probability of missing the target, `max_epochs` among the reasons."""
+    """Draws the whole epochs and their steps, with the probability of missing the target.
+
+    Taking more than `max_epochs` counts as missing it.
+    """
     an_epoch = math.ceil(measured.samples / path.global_batch)
     epochs = np.ceil(draw_steps(measured, found, path) / an_epoch)
     factor = path.learning_rate.peak / measured.optim.learning_rate
@@ -225,7 +235,7 @@ def outlook(measured: Measured, found: Steps, path: OptimizationSetup) -> Outloo
 
 
 def runnable(samples: int, devices: Collection[int]) -> list[int]:
-    """The numbers of devices with a training sample for each device, increasing.
+    """Returns the numbers of devices with a training sample for each device, increasing.
 
     Raises:
       InputError: there is none.
@@ -242,15 +252,15 @@ def runnable(samples: int, devices: Collection[int]) -> list[int]:
 def forecast(
     measured: Measured, cluster: Cluster, names: Collection[str], devices: Collection[int], compute_scale: float = 0.0
 ) -> Forecast:
-    """Every strategy on every number of devices that its batch has samples for.
+    """Predicts every strategy on every number of devices that its batch has samples for.
 
-    The best is chosen among the cells whose failure was tested.
+    The best one is chosen among those whose failure was tested.
 
     Args:
-      measured: of the workload.
-      cluster: where it will run.
-      names: of strategies; `BEST_BATCH` may be among them.
-      devices: numbers of them.
+      measured: measurements of the workload.
+      cluster: the cluster to run on.
+      names: names of strategies, possibly with `BEST_BATCH`.
+      devices: numbers of devices.
       compute_scale: as in `machine`.
 
     Raises:
@@ -295,7 +305,10 @@ def _times(at: Machine, look: Outlook, path: OptimizationSetup) -> Float[np.ndar
 
 
 def _expected(at: Machine, look: Outlook, path: OptimizationSetup, fallback_s: float) -> float:
-    """Seconds on the average: who fails has spent the time by which nine of ten would have arrived, and begins a strong run."""
+    """Returns the expected seconds.
+
+    A run that fails takes the time by which nine of ten runs reach the target. A run with strong scaling then follows.
+    """
     if path.global_batch < at.devices:
         return math.inf
     times = _times(at, look, path)
@@ -329,9 +342,9 @@ def _cell(name: str, at: Machine, look: Outlook, path: OptimizationSetup, alone_
 
 
 def best_batch(measured: Measured, found: Steps, at: Machine) -> int:
-    """The batch, a multiple of the devices, that takes the least time on the average at the base rate, in whole epochs.
+    """Returns the batch, a multiple of the devices, with the least expected time at the base rate, in whole epochs.
 
-    Where there are fewer samples than devices it is all samples, which no such devices can share.
+    With fewer samples than devices it is the number of samples, which these devices cannot share.
     """
     most = measured.samples // at.devices
     if not most:
@@ -343,19 +356,22 @@ def best_batch(measured: Measured, found: Steps, at: Machine) -> int:
 
 
 def with_overhead(measured: Measured, ratio: float, devices: int) -> Machine:
-    """Devices that are made up: (a + c) / (b B) is the ratio, b the unit of time, and validation takes none."""
+    """Returns hypothetical devices with a given ratio (a + c) / (b B).
+
+    The unit of time is b, and validation takes no time.
+    """
     overhead = ratio * measured.optim.batch_size
     unit = StepTimes((1, 2), (overhead + 1, overhead + 2))
     return Machine(measured._replace(train=unit, passes=StepTimes((1, 2), (1e-9, 1e-9))), 1.0, 0.0, devices)
 
 
 def choices(at: Machine, found: Steps, names: Sequence[str]) -> dict[str, float]:
-    """Seconds to be expected of each strategy that has a sample for each device, strong scaling always among them.
+    """Returns the expected seconds of each strategy that has a sample for each device. Strong scaling is always included.
 
     Args:
       at: the devices.
       found: the workload's `law`.
-      names: of strategies.
+      names: names of strategies.
     """
     measured = at.measured
     batch = best_batch(measured, found, at) if BEST_BATCH in names else 0
@@ -367,9 +383,11 @@ def choices(at: Machine, found: Steps, names: Sequence[str]) -> dict[str, float]
 
 
 def overhead_map(measured: Measured, names: Sequence[str], devices: Sequence[int], ratios: Sequence[float]) -> list[list[str]]:
-    """The strategy with the least expected time, for each ratio (a + c) / (b B) a row and for each number of devices a column.
+    """Returns the strategy with the least expected time, one row for each ratio and one column for each number of devices.
 
-    Steps are those of the workload; a step takes the overhead of its row, and one unit of time for each sample of a device.
+    The steps are those of the workload. A step takes the overhead (a + c) / (b B) of its row, and one unit of time for each
+    sample
+    of a device.
     """
     found, rows = law(measured), []
     for ratio in ratios:

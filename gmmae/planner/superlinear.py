@@ -1,4 +1,4 @@
-"""Speed-ups of a plan that are larger than the number of devices, and why they are."""
+"""Explanations of predicted speed-ups that are larger than the number of devices."""
 
 from collections.abc import Iterable
 
@@ -8,14 +8,14 @@ from gmmae.sweep.report.outcomes import devices_text
 from gmmae.sweep.report.superlinear import artefact, fold
 
 ROUNDING = 1.005
-"""A plan's speed-up over the number of devices by more than this factor is explained."""
+"""The ratio of speed-up to devices above which a speed-up is explained."""
 
 MACHINE, RECIPE = "‡", "§"
-"""After a plan's speed-up of more than n: the measuring machine's, or the batch's and the rate's."""
+"""The marks of speed-ups larger than n, due to the measuring machine, or to the batch and the learning rate."""
 
 
 def mark(cell: Cell, measured: Measured) -> str:
-    """Returns the mark of a plan's speed-up that is larger than the number of devices; otherwise nothing."""
+    """Returns the mark of a speed-up that is larger than the number of devices, otherwise an empty text."""
     if cell.speedup <= ROUNDING * cell.devices:
         return ""
     share, base = cell.batch / cell.devices, measured.optim.batch_size
@@ -23,13 +23,13 @@ def mark(cell: Cell, measured: Measured) -> str:
 
 
 def told(cell: Cell, measured: Measured, device_kind: str) -> str:
-    """Returns the sentences on a plan's speed-up where it has a mark, with a space before them; otherwise nothing."""
+    """Returns the sentences that explain a marked speed-up, after a space; otherwise an empty text."""
     found, began = mark(cell, measured), f" A speed-up of {cell.speedup:.3g} is predicted on {devices_text([cell.devices])}."
     return f"{began} {_reason(found, device_kind, cell.devices)}" if found else ""
 
 
 def explained(cells: Iterable[Cell], measured: Measured, device_kind: str) -> tuple[str, ...]:
-    """Returns what the marks of a plan's cells mean, a line for each kind."""
+    """Returns one line for each mark in a plan's table, with its meaning."""
     found = {mark(cell, measured) for cell in cells}
     return tuple(f"{kind} {_reason(kind, device_kind)}" for kind in (MACHINE, RECIPE) if kind in found)
 
@@ -41,5 +41,5 @@ def _reason(kind: str, device_kind: str, devices: int | None = None) -> str:
 
 
 def _sample_s(measured: Measured, batch: float) -> float:
-    """Returns the seconds of a training step over its samples, as measured on one device."""
+    """Returns the seconds of a training step for each sample, as measured on one device."""
     return float(cost.seconds_at(measured.train, batch)) / batch

@@ -1,7 +1,7 @@
-"""Short trials of a configuration: a few epochs at some multiple of its learning rate, and the noise of its gradients.
+"""Short trials of a configuration: a few epochs at a multiple of its learning rate.
 
-A trial tells what it does to the loss, and how much of each layer still learns: a unit that no longer depends on its input has
-a gradient of zero in all its weights, whatever the workload is.
+A trial shows its training loss and the share of each layer's units that still learn. A unit that no longer depends on its input
+has a zero gradient in all its weights, in every workload.
 """
 
 import math
@@ -22,28 +22,31 @@ from gmmae.training.step import take
 from gmmae.workloads.interface import Params
 
 LEAST_STEPS = 10
-"""Of a trial: what fails, fails within them."""
+"""Minimum number of steps of a trial; instability shows within them."""
 
 GRADIENT_SAMPLES = 64
-"""By which it is judged which units still learn."""
+"""Number of samples whose gradient decides which units still learn."""
 
 
 class Trial(NamedTuple):
-    """What a trial has shown."""
+    """The result of a trial."""
 
     losses: list[float]  # the training loss of each step
     alive: list[float]  # of each array of weights, the share of units that have a gradient
 
 
 class Factored(NamedTuple):
-    """The state of an optimiser whose updates are multiplied: Adam's are in proportion to its rate."""
+    """The state of an optimiser whose updates are multiplied by a factor.
+
+    Updates of Adam are proportional to its learning rate.
+    """
 
     inner: optax.OptState
     factor: Float[Array, ""]
 
 
 def factored(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """The optimiser with a factor in its state, so that one compiled program serves all rates."""
+    """Returns the optimiser with a factor in its state, so that one compiled program serves all learning rates."""
 
     def update(updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None) -> Any:
         assert isinstance(state, Factored)
@@ -54,15 +57,17 @@ def factored(optimizer: optax.GradientTransformation) -> optax.GradientTransform
 
 
 def epochs(config: Config, samples: int, batch: int, at_least: int = LEAST_STEPS) -> int:
-    """That a trial takes: after any ramp of the rate, as many as have so many steps."""
+    """Returns the epochs of a trial: the warmup, and then as many as have the minimum number of steps."""
     return config.optim.warmup_epochs + math.ceil(at_least / math.ceil(samples / batch))
 
 
 def trials(config: Config, at_least: int = LEAST_STEPS) -> Callable[[float], Trial]:
-    """Trials of a configuration at multiples of its rate; each begins anew and takes so many steps, in whole epochs.
+    """Returns a function that runs a trial at a multiple of the configuration's learning rate.
+
+    Each trial starts from the initial parameters and takes the minimum number of steps, rounded up to whole epochs.
 
     Raises:
-      InputError: as `programs.prepare`.
+      InputError: as `compilation.prepare`.
     """
     setup = compilation.prepare(config)
     setup = setup._replace(optimizer=factored(setup.optimizer))
@@ -87,7 +92,10 @@ def trials(config: Config, at_least: int = LEAST_STEPS) -> Callable[[float], Tri
 
 
 def _alive_program(setup: TrainSetup, params: Params) -> Callable[[Params], list[float]]:
-    """The share of units, along the last axis of each array of weights, whose gradient is not zero, in few samples."""
+    """Compiles the share of units with a gradient other than zero, for each array of weights.
+
+    Units lie along the last axis. The gradient is the mean over a few samples.
+    """
     count = min(GRADIENT_SAMPLES, setup.train_plan.samples)
     few = (
         take(compilation.cast(setup.config, setup.workload.data.train), np.arange(count)),
@@ -104,14 +112,18 @@ def _alive_program(setup: TrainSetup, params: Params) -> Callable[[Params], list
 
 
 def progress(base: Trial, trial: Trial, final_loss: float) -> float:
-    """How far a trial's training loss has come: 1, as far as with the base rate; 0, behind by all that this has still to go.
+    """Returns how far a trial's training loss has come, relative to the base rate's.
 
-    Both are compared over the last third of the shorter one's steps. The loss before the first step is no measure: it may lie
-    far above or below that of a model which has learnt nothing but the mean. NaN where a loss is not finite.
+    1 means as far as at the base rate. 0 means behind it by all of the way that the base rate still has to go. Both are
+    compared
+    over the last third of the shorter one's steps. The loss before the first step does not count, because it may lie far above
+    or
+    below that of an untrained model. The result is NaN if a loss is not finite.
 
     Args:
-      base, trial: at the base rate, and another one.
-      final_loss: of the base run, in training, where it reached the target.
+      base: the trial at the base rate.
+      trial: the trial at another learning rate.
+      final_loss: training loss of the base run where it reaches the target.
 
     >>> base = Trial([1.0, 0.75, 0.5], [1.0])
     >>> progress(base, Trial([1.0, 1.0, 0.75], [1.0]), 0.0), progress(base, base, 0.0)
@@ -125,7 +137,7 @@ def progress(base: Trial, trial: Trial, final_loss: float) -> float:
 
 
 def vitality(base: Trial, trial: Trial) -> float:
-    """The least share of a layer's units that still learn, relative to the base rate's.
+    """Returns the smallest share of a layer's units that still learn, relative to that at the base rate.
 
     >>> vitality(Trial([], [0.5, 1.0]), Trial([], [0.05, 1.0]))
     0.1
