@@ -41,7 +41,7 @@ def command(arguments: Sequence[str], prog: str) -> int:
     with joined(one, shlex.join([*prog.split(), *arguments])):
         from gmmae.planner import page
         from gmmae.planner.measure import measure
-        from gmmae.planner.measurements import Interrupted, claimed
+        from gmmae.planner.measurements import PlanInterruptedError, claimed
         from gmmae.system.stop_reasons import EXIT_CODES
         from gmmae.training import terminal
 
@@ -58,7 +58,7 @@ def command(arguments: Sequence[str], prog: str) -> int:
                     tune=asked.tune,
                     noise_scale=asked.noise_scale,
                 )
-            except Interrupted as error:
+            except PlanInterruptedError as error:
                 print("interrupted; the same command goes on where it was", flush=True)
                 return EXIT_CODES[str(error)]
             lines = page.write(root, name, found, clusters, asked.devices, asked.scale_compute)

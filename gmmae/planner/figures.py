@@ -13,7 +13,7 @@ from gmmae.plotting import canvas
 from gmmae.plotting.comparison import STYLES
 
 
-class Band(NamedTuple):
+class TimeBand(NamedTuple):
     """The predicted times of one strategy. All tuples are in the order of `devices`.
 
     Attributes:
@@ -31,7 +31,7 @@ class Band(NamedTuple):
     doubtful: tuple[bool, ...]
 
 
-class Here(NamedTuple):
+class ClusterOverheads(NamedTuple):
     """The overhead of a cluster by number of devices."""
 
     label: str
@@ -39,7 +39,7 @@ class Here(NamedTuple):
     ratios: tuple[float, ...]
 
 
-def times(bands: Sequence[Band], *, title: str) -> Figure:
+def times(bands: Sequence[TimeBand], *, title: str) -> Figure:
     """Draws the time to the target against the number of devices, both logarithmic, with intervals as bands.
 
     Hollow markers show strategies that are expected to fail.
@@ -57,7 +57,7 @@ def times(bands: Sequence[Band], *, title: str) -> Figure:
             axes.plot(n, middle, marker=marker, ms=5, mec=colour, mfc="white" if doubtful else colour, ls="none")
         handles.append(Line2D([], [], color=colour, marker=marker, ms=5, lw=1.3, label=band.label))
     if any(any(band.doubtful) for band in bands):
-        handles.append(Line2D([], [], color="black", marker="o", ms=5, mfc="white", ls="none", label="will rather fail"))
+        handles.append(Line2D([], [], color="black", marker="o", ms=5, mfc="white", ls="none", label="likely to fail"))
     counts = sorted({n for band in bands for n in band.devices})
     axes.set_xlim(counts[0] / 1.1, counts[-1] * 1.1)
     axes.set_ylim(min(map(min, (band.low for band in bands))) / 1.2, max(map(max, (band.high for band in bands))) * 1.2)
@@ -67,12 +67,12 @@ def times(bands: Sequence[Band], *, title: str) -> Figure:
     return figure
 
 
-def best_arms(
+def best_strategies(
     best: Sequence[Sequence[str]],
     labels: Sequence[str],
     devices: Sequence[int],
     ratios: Sequence[float],
-    here: Sequence[Here],
+    overheads: Sequence[ClusterOverheads],
     *,
     title: str,
 ) -> Figure:
@@ -83,7 +83,7 @@ def best_arms(
       labels: all labels, in the order of their colours in `times`.
       devices: numbers of devices of the columns, increasing.
       ratios: overheads of the rows, increasing.
-      here: the clusters.
+      overheads: the clusters.
       title: title of the figure.
     """
     shown = [label for label in labels if any(label in row for row in best)]
@@ -101,10 +101,17 @@ def best_arms(
     decades = np.arange(np.ceil(edges[0]), np.floor(edges[-1]) + 1)
     axes.set_yticks(decades, [canvas.plain(float(10**decade)) for decade in decades])
     handles: list[Line2D | Patch] = [Patch(color=c, alpha=0.45, label=label) for c, label in zip(colours, shown, strict=True)]
-    for one, style in zip(here, ("-", "--", ":", "-.") * len(here), strict=False):
-        levels = np.log10(np.clip(one.ratios, 10 ** edges[0], 10 ** edges[-1]))
+    for cluster, style in zip(overheads, ("-", "--", ":", "-.") * len(overheads), strict=False):
+        levels = np.log10(np.clip(cluster.ratios, 10 ** edges[0], 10 ** edges[-1]))
         handles += axes.plot(
-            [devices.index(n) for n in one.devices], levels, color="black", ls=style, marker="o", ms=4, lw=1.2, label=one.label
+            [devices.index(n) for n in cluster.devices],
+            levels,
+            color="black",
+            ls=style,
+            marker="o",
+            ms=4,
+            lw=1.2,
+            label=cluster.label,
         )
     axes.set_ylim(edges[0], edges[-1])
     canvas.legend_above(axes, handles)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from gmmae.config.schema import Config, StopConfig, changed
 from gmmae.data.extraction.tasks import sha256
 from gmmae.multihost import agreement
 from gmmae.planner import trials
-from gmmae.planner.learning_rate import late
+from gmmae.planner.learning_rate import last_third
 from gmmae.planner.trials import Trial
 from gmmae.scaling.cost import StepTimes
 from gmmae.scaling.identity import run_id
@@ -36,11 +36,13 @@ from gmmae.training.terminal import Display
 from gmmae.training.workdir import WorkDir, alone, writable
 from gmmae.workloads import registry
 
+T = TypeVar("T")
+
 VERSION = 2
 """Version of the format of `measured.json`."""
 
 
-class Interrupted(Exception):
+class PlanInterruptedError(Exception):
     """A signal stopped a run, which the same command resumes. The argument is the stop reason."""
 
 
@@ -72,7 +74,7 @@ def claimed(root: Path) -> Iterator[PlanDir]:
             yield folder
 
 
-class Facts(NamedTuple):
+class SharedFacts(NamedTuple):
     """Properties that all measurements in one work directory share."""
 
     samples: int  # training samples
@@ -82,7 +84,7 @@ class Facts(NamedTuple):
     source: str  # hash of the workload's own file; empty where it is no file
 
 
-class Curve(NamedTuple):
+class TargetRun(NamedTuple):
     """A run at one batch, up to the epoch at which it stops."""
 
     batch: int
@@ -115,11 +117,11 @@ class Measurements:
         setup = compilation.prepare(config)
         data = agreement.data(*setup.workload.data)
         source = sha256(Path(config.workload)) if registry.is_file(config.workload) else ""
-        self.facts = Facts(setup.train_plan.samples, setup.eval_plan.samples, setup.devices.kind, data, source)
+        self.facts = SharedFacts(setup.train_plan.samples, setup.eval_plan.samples, setup.devices.kind, data, source)
         self._kept = _read(folder.measured, run_id(config), self.facts)
         self.seconds: dict[str, float] = self._kept["seconds"]
 
-    def curve(self, batch: int, max_epochs: int) -> Curve:
+    def curve(self, batch: int, max_epochs: int) -> TargetRun:
         """Trains at a batch as far as is needed, and returns the run.
 
         Raises:
@@ -133,12 +135,12 @@ class Measurements:
         if record is None or reason is None:
             record = self._train(config, workdir)
             rows, reason = until_stop(workdir.read_rows(), config.stop)
-        return Curve(batch, rows, reason or record.stop_reason or stop_reasons.MAX_EPOCHS, record)
+        return TargetRun(batch, rows, reason or record.stop_reason or stop_reasons.MAX_EPOCHS, record)
 
     def _train(self, config: Config, workdir: WorkDir) -> Record:
         record = loop.run(config, workdir.root, self.display())
         if record.stop_reason in stop_reasons.INTERRUPTED:
-            raise Interrupted(record.stop_reason)
+            raise PlanInterruptedError(record.stop_reason)
         return record
 
     def trial(self, factor: float) -> Trial:
@@ -148,12 +150,12 @@ class Measurements:
     @cached_property
     def _attempt(self) -> Callable[[float], Trial]:
         """The compiled trial of all multiples of the learning rate."""
-        return trials.trials(self.config)
+        return trials.learning_rate_trials(self.config)
 
     def first_steps(self, scaling: str, devices: int) -> Trial:
         """Returns the first steps of a strategy on some devices, simulated on one device."""
         config = changed(self.config, scaling=scaling, parallel__simulate_devices=devices)
-        return Trial(*self._part(f"first steps of {scaling} on {devices}", lambda: trials.trials(config)(1.0)))
+        return Trial(*self._part(f"first steps of {scaling} on {devices}", lambda: trials.learning_rate_trials(config)(1.0)))
 
     def late_losses(self, devices: int, factors: Sequence[float], steps: int) -> tuple[dict[float, float], float]:
         """Returns training losses of weak scaling by factor of the learning rate, and the seconds that they took.
@@ -164,15 +166,15 @@ class Measurements:
         attempts: list[Callable[[float], Trial]] = []
 
         def make(factor: float) -> float:
-            attempts[:] = attempts or [trials.trials(config, steps)]
+            attempts[:] = attempts or [trials.learning_rate_trials(config, steps)]
             losses = attempts[0](factor).losses
-            return float(np.mean(losses[late(losses)]))
+            return float(np.mean(losses[last_third(losses)]))
 
         names = {factor: f"{factor:g} times the learning rate in {steps} steps of weak on {devices}" for factor in factors}
         losses = {factor: float(self._part(name, partial(make, factor))) for factor, name in names.items()}
         return losses, sum(self.seconds[name] for name in names.values())
 
-    def norms(self, curve: Curve) -> Norms:
+    def norms(self, curve: TargetRun) -> Norms:
         """Returns the norms of gradients at the end of a run, for the noise scale."""
         epoch = len(curve.rows)
         return Norms(*self._part(f"noise of the gradient after epoch {epoch}", lambda: self._norms(curve.batch, epoch)))
@@ -185,15 +187,15 @@ class Measurements:
         config = changed(self.config, optim__batch_size=batch)
         setup, workdir = compilation.prepare(config), self.folder.run(batch)
         like = compilation.initial_state(setup)
-        found = newest(workdir.checkpoints, like)
-        if found is None or len(found.progress.history) != epoch:
+        checkpoint = newest(workdir.checkpoints, like)
+        if checkpoint is None or len(checkpoint.progress.history) != epoch:
             workdir = self.folder.run(batch, epoch)
             self._train(changed(config, stop__target=0.0, stop__max_epochs=epoch), workdir)
-            found = newest(workdir.checkpoints, like)
-        if found is None:
+            checkpoint = newest(workdir.checkpoints, like)
+        if checkpoint is None:
             raise InputError(f"{workdir.checkpoints} must hold the state after epoch {epoch}; got none: delete {workdir.root}")
         with compilation.precision_context(config):
-            return noise_scale.gradient_norms(setup, like)(found.state)
+            return noise_scale.gradient_norms(setup, like)(checkpoint.state)
 
     def step_times(self, batches: Collection[int], validation: Collection[int], timing: TimingConfig) -> Timings:
         """Times training steps and validation passes, unless stored times are as careful."""
@@ -205,8 +207,8 @@ class Measurements:
         if kept is None or new_batches or new_counts:
             config = changed(self.config, seed=0)  # the seed is in the program and not in its time: no second compilation
             began = time.perf_counter()
-            made = throughput.measure(config, new_batches, new_counts, timing)
-            kept = throughput.merged(kept, made)
+            timings = throughput.measure(config, new_batches, new_counts, timing)
+            kept = throughput.merged(kept, timings)
             throughput.write(self.folder.step_times, kept)
             self._note("step times", self.seconds.get("step times", 0.0) + time.perf_counter() - began)
         return kept._replace(
@@ -214,7 +216,7 @@ class Measurements:
             validation=[row for row in kept.validation if row.samples in validation],
         )
 
-    def _part(self, name: str, make: Callable[[], Any]) -> Any:
+    def _part(self, name: str, make: Callable[[], T]) -> T:
         """Returns a stored value, or makes and stores it."""
         if name not in self._kept["parts"]:
             began = time.perf_counter()
@@ -255,7 +257,7 @@ def _kept(data: dict[str, Any]) -> dict[str, Any]:
     return parts | data
 
 
-def _read(path: Path, run: str, facts: Facts) -> dict[str, Any]:
+def _read(path: Path, run: str, facts: SharedFacts) -> dict[str, Any]:
     """Reads the stored measurements.
 
     Raises:
@@ -263,16 +265,16 @@ def _read(path: Path, run: str, facts: Facts) -> dict[str, Any]:
     """
     own = {"version": VERSION, "run_id": run, "facts": facts._asdict()}
     try:
-        found = json_files.read(path, "be what a plan has measured", "delete it, and it is measured again", _kept)
+        stored = json_files.read(path, "be what a plan has measured", "delete it, and it is measured again", _kept)
     except FileNotFoundError:
         return {**own, "parts": {}, "seconds": {}}
     names = {"version": "version of gmmae", "run_id": "configuration"}
-    differing = [words for key, words in names.items() if found.get(key) != own[key]]
+    differing = [words for key, words in names.items() if stored.get(key) != own[key]]
     if not differing:
         words = {"samples": "data", "validation": "data", "data": "data", "device_kind": "device", "source": "workload"}
-        differing = [word for key, word in words.items() if found["facts"].get(key) != own["facts"][key]]
+        differing = [word for key, word in words.items() if stored["facts"].get(key) != own["facts"][key]]
     if differing:
         raise InputError(
             f"workdir must be that of a plan of the same {differing[0]}; got {path.parent}, of another: give another --workdir"
         )
-    return found
+    return stored

@@ -22,7 +22,7 @@ from gmmae.config.schema import StopConfig
 from gmmae.system.errors import InputError
 from gmmae.training.records import Epoch
 
-SEED_SIGMA, SCATTERS = 0.04, 2.0
+SEED_SIGMA, SCATTER_WEIGHT = 0.04, 2.0
 """Standard deviation over seeds of the logarithm of the steps to the target, for a smooth metric; and the weight of
 the metric's scatter about a smooth curve (`seed_sigma`). Measured values are 0.05 on images, 0.11 on nodules and 0.02 to 0.24
 in
@@ -37,22 +37,22 @@ PRIOR_SIGMA = 1.0
 scale predicts Bn no better. On four workloads it was 12, 1/4, 1/6 and 1/35 times Bn.
 """
 
-MOST_SIGMA, LEAST_CURVE = 0.25, 5
+MAX_SIGMA, MIN_CURVE_EPOCHS = 0.25, 5
 """Maximum standard deviation over seeds of the logarithm of the steps, also used for a curve that is too short; and
 the minimum number of epochs of a curve.
 """
 
-RATED = 4.0
+MAX_SPEEDUP_FACTOR = 4.0
 """The largest factor of the learning rate whose speed-up decides whether the base rate limits training."""
 
-GRID = np.linspace(-8.0, 8.0, 641)
+LOG_BN_GRID = np.linspace(-8.0, 8.0, 641)
 """Grid of log Bn, relative to the mean logarithm of the batches."""
 
-WARN_RESIDUAL = 0.15
+MAX_RESIDUAL = 0.15
 """The root mean square of the log residuals above which the steps do not follow the law."""
 
 
-class Steps(NamedTuple):
+class StepsLaw(NamedTuple):
     """Draws of the law's two numbers, and its power p."""
 
     smin: Float[np.ndarray, " draws"]
@@ -62,7 +62,7 @@ class Steps(NamedTuple):
     def at(self, batch: float) -> Float[np.ndarray, " draws"]:
         """Returns the steps of a run at a batch.
 
-        >>> Steps(np.array([100.0]), np.array([20.0])).at(20).tolist()
+        >>> StepsLaw(np.array([100.0]), np.array([20.0])).at(20).tolist()
         [200.0]
         """
         return self.smin * (1 + self.bn / batch) ** self.power
@@ -90,7 +90,7 @@ def crossing(steps: Sequence[float], costs: Sequence[float], level: float) -> fl
     return float(steps[after - 1] + share * (steps[after] - steps[after - 1]))
 
 
-def to_target(rows: Sequence[Epoch], stop: StopConfig) -> float:
+def steps_to_target(rows: Sequence[Epoch], stop: StopConfig) -> float:
     """Returns the step at which a run's metric first reaches its target (`crossing`), infinite if it does not."""
     costs = [math.inf, *(stop.cost(row.value(stop.monitor)) for row in rows)]
     return crossing([0, *(row.steps for row in rows)], costs, stop.cost(stop.target))
@@ -110,13 +110,13 @@ def seed_sigma(run_steps: Sequence[float], costs: Sequence[float]) -> float:
     >>> seed_sigma((1, 2, 4, 8, 16, 32), (6.0, 5.0, 4.0, 3.0, 2.0, 1.0))
     0.04
     """
-    count = max(LEAST_CURVE, len(costs) // 2)
+    count = max(MIN_CURVE_EPOCHS, len(costs) // 2)
     logs, last = np.log(np.asarray(run_steps[-count:], float)), np.asarray(costs[-count:], float)
-    if len(last) < LEAST_CURVE or not np.isfinite(last).all():
-        return MOST_SIGMA
+    if len(last) < MIN_CURVE_EPOCHS or not np.isfinite(last).all():
+        return MAX_SIGMA
     slope = np.polyfit(logs, last, 1)[0]
     scatter = math.sqrt(float(((last - np.polyval(np.polyfit(logs, last, 2), logs)) ** 2).sum()) / (len(last) - 3))
-    return round(min(MOST_SIGMA, math.hypot(SEED_SIGMA, SCATTERS * scatter / max(abs(slope), 1e-12))), 6)
+    return round(min(MAX_SIGMA, math.hypot(SEED_SIGMA, SCATTER_WEIGHT * scatter / max(abs(slope), 1e-12))), 6)
 
 
 def posterior(
@@ -126,7 +126,7 @@ def posterior(
     rng: np.random.Generator,
     sigma: float,
     power: float = 1.0,
-) -> Steps:
+) -> StepsLaw:
     """Draws Smin and Bn, given the steps at some batches.
 
     Args:
@@ -141,45 +141,45 @@ def posterior(
       InputError: there is no point, or one is not a positive number.
     """
     batches, logs = _logs(points)
-    grid = GRID + np.log(batches).mean()
+    grid = LOG_BN_GRID + np.log(batches).mean()
     levels = logs - power * np.log1p(np.exp(grid)[:, None] / batches)  # log Smin by each point
-    spread = ((levels - levels.mean(1, keepdims=True)) ** 2).sum(1)
-    weight = -spread / (2 * sigma**2) - ((grid - math.log(batch_size)) / PRIOR_SIGMA) ** 2 / 2
+    squares = ((levels - levels.mean(1, keepdims=True)) ** 2).sum(1)
+    weight = -squares / (2 * sigma**2) - ((grid - math.log(batch_size)) / PRIOR_SIGMA) ** 2 / 2
     chances = np.exp(weight - weight.max())
     places = rng.choice(len(grid), size=draws, p=chances / chances.sum())
-    log_bn = grid[places] + rng.uniform(-0.5, 0.5, draws) * (GRID[1] - GRID[0])
+    log_bn = grid[places] + rng.uniform(-0.5, 0.5, draws) * (LOG_BN_GRID[1] - LOG_BN_GRID[0])
     log_smin = levels.mean(1)[places] + rng.normal(0.0, sigma / math.sqrt(len(batches)), draws)
-    return Steps(np.exp(log_smin), np.exp(log_bn), power)
+    return StepsLaw(np.exp(log_smin), np.exp(log_bn), power)
 
 
-def power(pace: Mapping[float, float]) -> float:
+def power(speedups: Mapping[float, float]) -> float:
     """Returns the law's power: 1 if a higher learning rate is no faster, a half if k times the rate is k times as fast.
 
     Args:
-      pace: speed-up by factor of the learning rate. The largest factor up to `RATED` decides.
+      speedups: speed-up by factor of the learning rate. The largest factor up to `MAX_SPEEDUP_FACTOR` decides.
 
     >>> power({2: 1.0, 4: 1.0}), power({2: 2.0, 4: 4.0, 8: 5.0}), power({})
     (1.0, 0.5, 1.0)
     """
-    asked = max((factor for factor in pace if 1 < factor <= RATED), default=None)
-    return 1 - 0.5 * min(1.0, max(0.0, math.log(pace[asked]) / math.log(asked))) if asked else 1.0
+    largest = max((factor for factor in speedups if 1 < factor <= MAX_SPEEDUP_FACTOR), default=None)
+    return 1 - 0.5 * min(1.0, max(0.0, math.log(speedups[largest]) / math.log(largest))) if largest else 1.0
 
 
 def fit(points: Mapping[int, float], power: float = 1.0) -> tuple[float, float]:
-    """Returns the Smin and Bn with the least squares of the log residuals. Bn lies within `GRID` of the batches.
+    """Returns the Smin and Bn with the least squares of the log residuals. Bn lies within `LOG_BN_GRID` of the batches.
 
     >>> [round(number, 1) for number in fit({8: 350.0, 32: 162.5, 64: 131.25})]
     [100.0, 20.0]
     """
     batches, logs = _logs(points)
 
-    def spread(log_bn: Float[np.ndarray, "*grid"]) -> Float[np.ndarray, "*grid"]:
+    def residual_squares(log_bn: Float[np.ndarray, "*grid"]) -> Float[np.ndarray, "*grid"]:
         levels = logs - power * np.log1p(np.exp(log_bn)[..., None] / batches)
         return ((levels - levels.mean(-1, keepdims=True)) ** 2).sum(-1)
 
-    grid = GRID + np.log(batches).mean()
-    first, step = grid[np.argmin(spread(grid))], GRID[1] - GRID[0]
-    log_bn = float(np.asarray(minimize_scalar(spread, bounds=(first - step, first + step), method="bounded").x))
+    grid = LOG_BN_GRID + np.log(batches).mean()
+    first, step = grid[np.argmin(residual_squares(grid))], LOG_BN_GRID[1] - LOG_BN_GRID[0]
+    log_bn = float(np.asarray(minimize_scalar(residual_squares, bounds=(first - step, first + step), method="bounded").x))
     return float(np.exp((logs - power * np.log1p(np.exp(log_bn) / batches)).mean())), math.exp(log_bn)
 
 
