@@ -33,10 +33,11 @@ The second one is tried if the first run misses the target.
 MAX_SECOND_RUN_RATIO = 1.5
 """Maximum epochs of the second run over those of the base run. By the law it takes fewer."""
 
-NUM_TUNED_RATES, TUNING_SHARE = 6, 0.3
-"""Number of learning rates that are tried at each batch, from half the base rate to twice that of the linear rule; and the
-share of the steps to the target that each trial takes.
-"""
+NUM_TUNED_RATES = 6
+"""Number of learning rates that are tried at each batch, from half the base rate to twice that of the linear rule."""
+
+TUNING_SHARE = 0.3
+"""Share of the steps to the target that each tuning trial takes."""
 
 FIRST_STEPS_DEVICES = (2, 4)
 """Numbers of devices whose first steps under the linear rule are tried. More devices cost more epochs and show the same."""

@@ -22,12 +22,12 @@ from gmmae.config.schema import StopConfig
 from gmmae.system.errors import InputError
 from gmmae.training.records import Epoch
 
-SEED_SIGMA, SCATTER_WEIGHT = 0.04, 2.0
-"""Standard deviation over seeds of the logarithm of the steps to the target, for a smooth metric; and the weight of
-the metric's scatter about a smooth curve (`seed_sigma`). Measured values are 0.05 on images, 0.11 on nodules and 0.02 to 0.24
-in
-MLPerf's benchmarks.
-"""
+SEED_SIGMA = 0.04
+"""Standard deviation over seeds of the logarithm of the steps to the target, for a smooth metric. Measured values are 0.05 on
+images, 0.11 on nodules and 0.02 to 0.24 in MLPerf's benchmarks."""
+
+SCATTER_WEIGHT = 2.0
+"""Weight of the metric's scatter about a smooth curve, in the standard deviation (`seed_sigma`)."""
 
 MODEL_SIGMA = 0.05
 """Standard deviation of the logarithm of the steps about the law, at batches that were not run."""
@@ -37,10 +37,11 @@ PRIOR_SIGMA = 1.0
 scale predicts Bn no better. On four workloads it was 12, 1/4, 1/6 and 1/35 times Bn.
 """
 
-MAX_SIGMA, MIN_CURVE_EPOCHS = 0.25, 5
-"""Maximum standard deviation over seeds of the logarithm of the steps, also used for a curve that is too short; and
-the minimum number of epochs of a curve.
-"""
+MAX_SIGMA = 0.25
+"""Maximum standard deviation over seeds of the logarithm of the steps, also used for a curve that is too short."""
+
+MIN_CURVE_EPOCHS = 5
+"""Minimum number of epochs of a curve that tells the standard deviation."""
 
 MAX_SPEEDUP_FACTOR = 4.0
 """The largest factor of the learning rate whose speed-up decides whether the base rate limits training."""
