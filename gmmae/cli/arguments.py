@@ -75,8 +75,8 @@ class TrainArguments(Options):
     """Train a workload. The defaults shown are those of the TOML file.
 
     Exit code 0: finished. The target was reached or missed, as in record.json. Exit code 3: diverged or collapsed. 2: bad
-    input. 1: a fault of the program. 143, 130, 129: interrupted, with a checkpoint. 74: the work directory failed. 75: another process was
-    lost.
+    input. 1: a fault of the program. 143, 130, 129: interrupted, with a checkpoint. 74: the work directory failed. 75:
+    another process was lost.
     """
 
     config: str = "quickstart"  # TOML file, or the name of one in configs/; with --workload alone: none

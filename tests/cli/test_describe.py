@@ -10,14 +10,13 @@ import pytest
 import SimpleITK as sitk
 
 from gmmae.cli import describe as described
-from gmmae.cli import main
 from gmmae.cli.describe import LONGEST_NAME, _cut, _names
 from gmmae.data.extraction import prepare
 from gmmae.data.settings import DataConfig
-from gmmae.system import guard
 from gmmae.training import compilation
 from gmmae.training.loop import run
 from gmmae.training.trained import Trained
+from tests.commands import gmmae
 from tests.small import Recorder, small
 
 MIDDLE = np.array([-30.0, 12.0, 250.0])  # x, y, z
@@ -59,7 +58,7 @@ def files(tmp_path_factory):
 def describe(*arguments):
     """Exit code, and what was printed on standard output and error."""
     with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as error:
-        code = guard.guarded(main.COMMANDS["describe"], list(map(str, arguments)), "gmmae describe")
+        code = gmmae("describe", *arguments)
     return code, out.getvalue(), error.getvalue()
 
 
