@@ -220,5 +220,5 @@ def test_the_step_and_what_is_below_load_in_an_environment_without_the_rest():
 @pytest.mark.parametrize("name", MODULES)
 def test_a_module_holds_one_concept(name):
     assert "util" not in name
-    assert len(MODULES[name].read_text(encoding="utf-8").splitlines()) <= 400
+    assert len(MODULES[name].read_text(encoding="utf-8").splitlines()) <= 600
     assert ast.get_docstring(TREES[name])

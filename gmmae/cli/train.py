@@ -55,4 +55,4 @@ def train(arguments: Sequence[str], prog: str = "gmmae train", parent: Parent = 
 def _outcome(record: "Record") -> str:
     reached = f", time to target {record.time_to_target_s:.1f} s" if record.time_to_target_s is not None else ""
     best = f"{record.best_value:.4g} at epoch {record.best_epoch}" if record.best_epoch else "never finite"
-    return f"{record.stop_reason} after {record.epochs} epochs: best validation {record.metric} {best}{reached}"
+    return f"{record.stop_reason} after {record.epochs} epochs: best validation {record.monitor} {best}{reached}"

@@ -9,7 +9,7 @@ from gmmae.cli.words import as_words
 from gmmae.config.schema import flatten
 from gmmae.data.extraction.prepare import load
 from gmmae.data.settings import DataConfig
-from tests.commands import gmmae, refusal
+from tests.commands import refusal, run_gmmae
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def words(config):
 def lines(capsys, *arguments):
     """Runs `gmmae data`, and returns the lines that it prints."""
     capsys.readouterr()
-    assert gmmae("data", *arguments) == 0
+    assert run_gmmae("data", *arguments) == 0
     return capsys.readouterr().out.splitlines()
 
 

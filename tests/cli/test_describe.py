@@ -16,7 +16,7 @@ from gmmae.data.settings import DataConfig
 from gmmae.training import compilation
 from gmmae.training.loop import run
 from gmmae.training.trained import Trained
-from tests.commands import gmmae
+from tests.commands import run_gmmae
 from tests.small import Recorder, small
 
 MIDDLE = np.array([-30.0, 12.0, 250.0])  # x, y, z
@@ -58,7 +58,7 @@ def files(tmp_path_factory):
 def describe(*arguments):
     """Exit code, and what was printed on standard output and error."""
     with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as error:
-        code = gmmae("describe", *arguments)
+        code = run_gmmae("describe", *arguments)
     return code, out.getvalue(), error.getvalue()
 
 

@@ -24,7 +24,7 @@ from gmmae.training.loop import run
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads import registry
 from gmmae.workloads.configuration import on_its_data, without_own_csv
-from tests.commands import gmmae
+from tests.commands import run_gmmae
 from tests.faults.damages import rewrite
 from tests.small import Recorder, small
 from tests.workloads.test_guide import EXAMPLE
@@ -37,7 +37,7 @@ def trained(tmp_path_factory):
 
 
 def evaluate(capsys, *arguments):
-    code = gmmae("evaluate", *arguments)
+    code = run_gmmae("evaluate", *arguments)
     return code, *capsys.readouterr()
 
 

@@ -9,7 +9,7 @@ from gmmae.data import sources
 from gmmae.data.extraction import prepare
 from gmmae.data.settings import DataConfig
 from gmmae.training.loop import run
-from tests.commands import gmmae
+from tests.commands import run_gmmae
 from tests.interrupting import full_disk, moments
 from tests.small import Recorder, small
 
@@ -38,7 +38,7 @@ def flat(tmp_path_factory):
 
 
 def generate(capsys, *arguments):
-    code = gmmae("generate", *arguments)
+    code = run_gmmae("generate", *arguments)
     return code, *capsys.readouterr()
 
 
@@ -157,7 +157,7 @@ def test_a_model_with_the_papers_heads_cannot_generate(tmp_path, capsys):
 
 
 def test_it_puts_them_into_scans(trained, tmp_path, capsys):
-    assert gmmae("data", "synth", tmp_path / "scans", "--scans", 1, "--pixels", 128) == 0
+    assert run_gmmae("data", "synth", tmp_path / "scans", "--scans", 1, "--pixels", 128) == 0
     code, printed, _ = generate(capsys, trained, "--count", 2, "--out", tmp_path / "made", "--insert-into", tmp_path / "scans")
     assert code == 0, printed
     assert "nodules in 1 scans" in printed
@@ -165,7 +165,7 @@ def test_it_puts_them_into_scans(trained, tmp_path, capsys):
 
 
 def test_it_puts_nodules_of_another_size_and_shape_into_scans(flat, tmp_path, capsys):
-    assert gmmae("data", "synth", tmp_path / "scans", "--scans", 1, "--pixels", 128) == 0
+    assert run_gmmae("data", "synth", tmp_path / "scans", "--scans", 1, "--pixels", 128) == 0
     to = ("--out", tmp_path / "made", "--insert-into", tmp_path / "scans")
     code, printed, _ = generate(capsys, flat, "--count", 2, "--size", 14, *to)
     assert code == 0, printed

@@ -13,7 +13,7 @@ from gmmae.data.splits import split
 from gmmae.generation.judging import page, two_samples
 from gmmae.system.errors import InputError
 from gmmae.training.records import Record, to_json
-from tests.commands import gmmae
+from tests.commands import run_gmmae
 from tests.generation.nodules import balls
 from tests.small import small
 
@@ -160,7 +160,7 @@ def test_the_window_is_that_of_the_data(tmp_path, capsys, no_page):
 
 
 def judge(capsys, *arguments):
-    code = gmmae("judge", *arguments)
+    code = run_gmmae("judge", *arguments)
     return code, *capsys.readouterr()
 
 

@@ -15,7 +15,7 @@ from gmmae.config.toml import to_toml
 from gmmae.sweep import engine
 from gmmae.sweep.grid import SweepConfig
 from gmmae.system import guard
-from tests.commands import gmmae, refusal
+from tests.commands import refusal, run_gmmae
 from tests.small import small
 
 ROOT = Path(__file__).parent.parent.parent
@@ -29,7 +29,7 @@ def config_file(tmp_path):
 
 
 def train(*arguments: object) -> int:
-    return gmmae("train", *arguments)
+    return run_gmmae("train", *arguments)
 
 
 def test_train_says_where_everything_is(tmp_path, config_file, capsys):
@@ -154,15 +154,15 @@ def test_data_commands_lead_from_scans_to_training(tmp_path, config_file, capsys
     """Write scans, cut the nodules, look at one, train on them: what the README's section on own data says."""
     scans, cache = tmp_path / "scans", tmp_path / "cache"
     size = ("--scans", 6, "--nodules", 2, 3, "--slices", 40, "--pixels", 96)
-    assert gmmae("data", "synth", scans, *size) == 0
+    assert run_gmmae("data", "synth", scans, *size) == 0
     source = ("--data.source", "luna16", "--data.root", scans, "--data.cache", cache, "--data.workers", 1)
-    assert gmmae("data", "prepare", *source, "--data.shape", 8, "--out", tmp_path / "sheet") == 0
+    assert run_gmmae("data", "prepare", *source, "--data.shape", 8, "--out", tmp_path / "sheet") == 0
     printed = capsys.readouterr().out
     assert "extracted in" in printed
     assert (tmp_path / "sheet" / "contact_sheet.png").is_file()
-    assert gmmae("data", "prepare", *source, "--data.shape", 8, "--refresh") == 0
+    assert run_gmmae("data", "prepare", *source, "--data.shape", 8, "--refresh") == 0
     assert "extracted in" in capsys.readouterr().out
-    assert gmmae("data", "inspect", 0, *source, "--data.shape", 8, "--out", tmp_path / "one.png") == 0
+    assert run_gmmae("data", "inspect", 0, *source, "--data.shape", 8, "--out", tmp_path / "one.png") == 0
     assert "diameter" in capsys.readouterr().out
     assert (tmp_path / "one.png").is_file()
     workdir = tmp_path / "run"
@@ -195,7 +195,7 @@ def sweep_file(tmp_path):
 def test_a_dry_run_prints_the_grid_and_leaves_nothing(tmp_path, sweep_file, capsys, monkeypatch):
     """On 3 devices: 8 = 3 × 3 - 1 in 3 steps of the 22 volumes; weak asks for 24 and gets all 22 = 3 × 8 - 2 in one."""
     monkeypatch.chdir(tmp_path)
-    assert gmmae("sweep", "--config", sweep_file, "--dry-run") == 0
+    assert run_gmmae("sweep", "--config", sweep_file, "--dry-run") == 0
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split() == ["cell", "batch", "a", "device", "padded", "learning", "rate", "steps/epoch", "same", "path", "as"]
     assert [row.split() for row in rows] == [
@@ -234,7 +234,7 @@ def test_a_sweep_is_followed_by_its_report_unless_it_was_interrupted(tmp_path, s
 
     monkeypatch.setitem(sys.modules, "gmmae.planner.outcome", SimpleNamespace(write_report=write))
     assert (
-        gmmae("sweep", "--config", sweep_file, "--workdir", tmp_path / "here", "--retry", "--clusters", "pcie", "k80_1gbe")
+        run_gmmae("sweep", "--config", sweep_file, "--workdir", tmp_path / "here", "--retry", "--clusters", "pcie", "k80_1gbe")
         == code
     )
     [((config, root, _), options)] = ran
@@ -264,8 +264,8 @@ def test_a_report_is_of_the_sweep_in_the_folder(tmp_path, sweep_file, monkeypatc
         )
     )
     monkeypatch.setitem(sys.modules, "gmmae.planner.outcome", module)
-    assert gmmae("report", root) == 0
-    assert gmmae("report", root, "--clusters", "pcie", "h200_nvlink", "--plan", "a.json") == 0
+    assert run_gmmae("report", root) == 0
+    assert run_gmmae("report", root, "--clusters", "pcie", "h200_nvlink", "--plan", "a.json") == 0
     assert capsys.readouterr().out.splitlines() == [str(root / "report.md")] * 2
     assert [(config.devices, place, len(clusters), plan) for config, place, clusters, plan in written] == [
         ((1, 3), root, 1, None),

@@ -9,14 +9,14 @@ from gmmae.config.schema import OptimConfig
 from gmmae.planner import page
 from gmmae.plotting.document import Paragraph
 from gmmae.scaling import strategies
-from tests.commands import gmmae
+from tests.commands import run_gmmae
 from tests.planner import laboratory
 from tests.planner.laboratory import Laboratory
 from tests.workloads.test_guide import EXAMPLE
 
 
 def plan(capsys, *arguments):
-    code = gmmae("plan", *arguments)
+    code = run_gmmae("plan", *arguments)
     return code, *capsys.readouterr()
 
 

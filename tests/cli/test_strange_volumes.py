@@ -11,7 +11,7 @@ import SimpleITK as sitk
 from gmmae.config.schema import CheckpointConfig, LogConfig
 from gmmae.config.toml import to_toml
 from tests import volume_folders as folders
-from tests.commands import gmmae
+from tests.commands import run_gmmae
 from tests.volume_folders import Case
 from tests.workloads import test_segmentation as segmentation
 
@@ -34,7 +34,7 @@ def unet(tmp_path_factory):
 def command(*words):
     """Exit code, standard output and error of `gmmae` with these words."""
     with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as error:
-        code = gmmae(*words)
+        code = run_gmmae(*words)
     return code, out.getvalue(), error.getvalue()
 
 

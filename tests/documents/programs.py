@@ -173,10 +173,8 @@ def _started(words: Sequence[str]) -> None:
             compile(text, "-c", "exec")
         case ["python" | "python3", "-m", module, *rest]:
             _module(module, rest)
-        case ["python" | "python3", "train.py", *rest]:
-            train(rest, "python train.py")
-        case ["python" | "python3", "sweep.py", *rest]:
-            main.COMMANDS["sweep"](rest, "python sweep.py")
+        case ["python" | "python3", "train.py" | "sweep.py" as file, *rest]:
+            main.COMMANDS[file.removesuffix(".py")](rest, f"python {file}")
         case ["python" | "python3", file, *rest] if (ROOT / file).is_file():
             _module(file.removesuffix(".py").replace("/", "."), rest)
         case ["gmmae", *rest]:
