@@ -18,7 +18,7 @@ class Options(NamedTuple):
 
     volume_shape: tuple[int, int, int]
     least_axes: int
-    edge: str
+    crop: str
     outside: float | None
     hu: bool
 
@@ -73,7 +73,7 @@ def _edge_mm(opened: Opened, options: Options) -> float:
     item, volume, shape = opened.item, opened.volume, _shape(opened.volume, options)
     if opened.bare and item.centre_mm is None and volume.size[: volume.axes][::-1] == shape:
         return float(max(shape))  # the array is the cube already
-    return geometry.edge_mm(options.edge, item.diameter_mm, volume, shape)
+    return geometry.edge_mm(options.crop, item.diameter_mm, volume, shape)
 
 
 def _cut(opened: Opened, options: Options) -> Cube:

@@ -33,7 +33,7 @@ VERSION = 5
 """
 
 SOURCES: dict[str, Callable[[DataConfig], Plan]] = {"luna16": luna16.plan, "cubes": cubes.plan}
-DETERMINING = ("source", "volume_shape", "least_axes", "edge", "outside", "hu", "category_column", "group_column")
+DETERMINING = ("source", "volume_shape", "least_axes", "crop", "outside", "hu", "category_column", "group_column")
 """What of the configuration decides what the cubes are, besides the files."""
 ARRAYS, SUMMARY, PARTS = "nodules.npz", "summary.json", ".parts"
 

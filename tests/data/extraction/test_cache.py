@@ -190,7 +190,7 @@ def test_a_damaged_entry_is_made_again(luna_folder):
 def test_what_determines_the_cubes_names_the_entry(luna_folder):
     config = luna_folder("ab")
     first = prepare(config, QUIET.append)
-    for option in ({"edge": "2x"}, {"fill": "replicate"}, {"size": 8}, {"group_column": "seriesuid"}):
+    for option in ({"crop": "2x"}, {"padding": "replicate"}, {"shape": 8}, {"group_column": "seriesuid"}):
         assert prepare(dataclasses.replace(config, **option), QUIET.append).folder != first.folder
     for option in (
         {"workers": 2, "scan_time_limit_s": 9.0},

@@ -63,7 +63,7 @@ def test_without_coordinates_the_middle_of_the_volume_is_cut(config, folder, wri
     np.save(folder / "spaced.npy", voxels)
     rows = [("plain.npy", 8, "", "", ""), ("spaced.npy", 8, 0.5, 0.5, 2)]
     write_csv(folder / "nodules.csv", rows, ("file", "diameter_mm", "spacingX", "spacingY", "spacingZ"))
-    config = dataclasses.replace(config, edge="2x")
+    config = dataclasses.replace(config, crop="2x")
     plain, spaced = load(config, QUIET.append).values
     # 16 mm in 16 voxels: voxel for voxel. Half the spacing in the plane shows 2 mm of the nodule, twice it in z shows 8.
     np.testing.assert_array_equal(plain, voxels[7:23, 12:28, 17:33])
@@ -78,7 +78,7 @@ def test_arrays_that_are_cubes_already_are_taken_as_they_are(config, folder, wri
     np.savez_compressed(folder / "c.npz", anything=np.asfortranarray(voxels[2]))
     rows = [("a.npy", "P1", "solid"), ("b.npz", "P1", ""), ("c.npz", "P2", "solid")]
     write_csv(folder / "nodules.csv", rows, ("file", "patient", "category"))
-    nodules = load(dataclasses.replace(config, edge="1.25x"), QUIET.append)
+    nodules = load(dataclasses.replace(config, crop="1.25x"), QUIET.append)
     np.testing.assert_array_equal(nodules.values, voxels)
     assert nodules.groups == ("P1", "P1", "P2")
     assert nodules.categories == ("solid", "", "solid")
@@ -225,7 +225,7 @@ def test_an_unknown_diameter_is_said(config, folder, write_csv):
     with pytest.raises(
         DataError, match=r"data.crop = 2x needs a column diameter_mm; there is none: give data.crop in mm, or whole"
     ):
-        prepare(dataclasses.replace(config, edge="2x"), QUIET.append)
+        prepare(dataclasses.replace(config, crop="2x"), QUIET.append)
 
 
 OWN = {"window": (0.0, 1.0)}
@@ -240,7 +240,7 @@ def test_data_of_each_dimension_from_one_npz(config, folder, ndim, axes):
     full = {1: (16, 16, 16), 2: (16, 12, 16), 3: (8, 12, 16)}[ndim]
     volumes = np.random.default_rng(0).uniform(0, 1, (5, *full[3 - axes :]))
     np.savez(folder / "all.npz", volumes=volumes.astype(np.float32), masks=volumes > 0.5)
-    config = dataclasses.replace(config, root=str(folder / "all.npz"), ndim=ndim, size=shape[ndim], validation=2, **OWN)
+    config = dataclasses.replace(config, root=str(folder / "all.npz"), ndim=ndim, shape=shape[ndim], validation=2, **OWN)
     if axes < ndim:
         with pytest.raises(DataError, match=r"volumes must have the axes N, .*y, x.*; got the shape .*: data.ndim must be"):
             load(config, QUIET.append)
@@ -267,7 +267,7 @@ def test_images_from_files(config, folder, write_csv, suffix):
         sitk.WriteImage(sitk.GetImageFromArray(pixels), str(folder / name))
     sitk.WriteImage(sitk.GetImageFromArray((pixels > 99).astype(np.uint8)), str(folder / "mask.png"))
     write_csv(folder / "nodules.csv", [(name, 21.5, 11.5, "mask.png")], ("file", "coordX", "coordY", "mask"))
-    config = dataclasses.replace(config, ndim=2, size=(8, 16), edge="16mm", window=(0.0, 255.0))
+    config = dataclasses.replace(config, ndim=2, shape=(8, 16), edge="16mm", window=(0.0, 255.0))
     nodules, details = load_prepared(prepare(config, QUIET.append))
     np.testing.assert_array_equal(nodules.values, pixels[None, 8:16, 14:30])
     np.testing.assert_array_equal(nodules.masks, pixels[None, 8:16, 14:30] > 99)
@@ -280,7 +280,7 @@ def test_signals_from_files(config, folder, write_csv):
     np.save(folder / "signal.npy", signal)
     rows = [("signal.npy", 19.75, 0.5), ("signal.npy", 2.75, 0.5)]
     write_csv(folder / "nodules.csv", rows, ("file", "coordX", "spacingX"))
-    nodules = load(dataclasses.replace(config, ndim=1, edge="8mm", window=(-1.5, 1.0)), QUIET.append)
+    nodules = load(dataclasses.replace(config, ndim=1, crop="8mm", window=(-1.5, 1.0)), QUIET.append)
     np.testing.assert_allclose(nodules.values[0], signal[32:48], rtol=1e-6)  # float32
     np.testing.assert_allclose(nodules.values[1], np.r_[[-1.5] * 2, signal[:14]], rtol=1e-6)  # filled with the window's end
 
@@ -312,7 +312,7 @@ def test_what_is_said_of_too_few_axes_is_a_fault(config, folder, write_csv):
     ]
     columns = ("file", "coordX", "coordY", "coordZ", "spacingX", "spacingY", "mask")
     write_csv(folder / "nodules.csv", rows, columns)
-    config = dataclasses.replace(config, ndim=2, edge="whole", **OWN)
+    config = dataclasses.replace(config, ndim=2, crop="whole", **OWN)
     texts = {fault["text"] for fault in prepare(config, QUIET.append).summary["faults"]}
     assert texts == {
         "coordX, coordY, coordZ must be given for each of the volume's 3 axes; got 2 of them",
@@ -328,9 +328,9 @@ def test_voxels_are_cubic_where_edges_differ(config, folder, write_csv):
     volume = np.random.default_rng(0).integers(-1000, 400, (20, 30, 40)).astype(np.int16)
     np.save(folder / "a.npy", volume)
     write_csv(folder / "nodules.csv", [("a.npy",)], ("file",))
-    boxed = dataclasses.replace(config, size=(8, 12, 16), edge="16mm")
+    boxed = dataclasses.replace(config, shape=(8, 12, 16), crop="16mm")
     np.testing.assert_array_equal(load(boxed, QUIET.append).values[0], volume[6:14, 9:21, 12:28])
-    flat = dataclasses.replace(boxed, size=(12, 16), ndim=2)
+    flat = dataclasses.replace(boxed, shape=(12, 16), ndim=2)
     np.testing.assert_array_equal(central_section(load(flat, QUIET.append).values, 2)[0], volume[10, 9:21, 12:28])
 
 
@@ -338,7 +338,7 @@ def test_voxels_are_cubic_where_edges_differ(config, folder, write_csv):
 def test_the_whole_volume_fits_into_the_box(config, folder, write_csv, size, edge):
     np.save(folder / "a.npy", np.zeros((20, 30, 40), np.int16))
     write_csv(folder / "nodules.csv", [("a.npy",)], ("file",))
-    _, details = load_prepared(prepare(dataclasses.replace(config, size=size, edge="whole"), QUIET.append))
+    _, details = load_prepared(prepare(dataclasses.replace(config, size=size, crop="whole"), QUIET.append))
     assert details.edge_mm.tolist() == [pytest.approx(edge)]
     assert (details.filled[0] == 0) == (size == (10, 15, 20))
 

@@ -147,7 +147,7 @@ def test_a_scan_that_is_there_twice_is_reported(luna_folder, write_scan, blob_sc
 
 
 def test_nodules_at_the_border_are_padded_with_air_and_counted(luna_folder):
-    config = luna_folder("ab", [("a", 10, -20, 30, 8), ("b", 10, -20, 45, 8)], edge="30mm")
+    config = luna_folder("ab", [("a", 10, -20, 30, 8), ("b", 10, -20, 45, 8)], crop="30mm")
     prepared = prepare(config, QUIET.append)
     nodules, details = load_prepared(prepared)
     # In z the blob lies at slice 24.71 of 40, 1.25 mm each, so the scan ends 18.49 mm above it: 3.49 mm above the second
