@@ -107,8 +107,8 @@ def test_what_differs_beside_the_figures_is_told(files, tmp_path, capsys):
         (lambda real, generated, train: [real, generated, "--train", real], "30 of its 30 patients are in --train"),
         (lambda real, generated, train: [real, real], "REAL and GENERATED must be two sets of nodules; both are "),
         (lambda real, generated, train: [real, generated, "--seed", "-1"], "--seed must be 0 to 4294967295; got -1"),
-        (lambda real, generated, train: [real, generated, "--count", "-1"], "--count must be 0 to 100000; got -1"),
-        (lambda real, generated, train: [real, generated, "--count", "31"], "--count must be 0, or from 25 to the 30 nodules"),
+        (lambda real, generated, train: [real, generated, "--count", "-1"], "--count must be all or 1 to 100000; got -1"),
+        (lambda real, generated, train: [real, generated, "--count", "31"], "--count must be all, or from 25 to the 30 nodules"),
     ],
 )
 def test_what_is_wrong_is_told_in_a_line(files, change, message):
