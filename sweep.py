@@ -2,8 +2,8 @@
 
 import sys
 
-from gmmae.cli.main import sweep
+from gmmae.cli.main import COMMANDS
 from gmmae.system.guard import guarded
 
 if __name__ == "__main__":
-    sys.exit(guarded(sweep, sys.argv[1:], "python sweep.py"))
+    sys.exit(guarded(COMMANDS["sweep"], sys.argv[1:], "python sweep.py"))

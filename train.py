@@ -2,8 +2,8 @@
 
 import sys
 
-from gmmae.cli.main import start_training
+from gmmae.cli.main import COMMANDS
 from gmmae.system.guard import guarded
 
 if __name__ == "__main__":
-    sys.exit(guarded(start_training, sys.argv[1:], "python train.py"))
+    sys.exit(guarded(COMMANDS["train"], sys.argv[1:], "python train.py"))

@@ -25,7 +25,7 @@ from experiments import policies, tables
 from experiments.policies import Situation, Truth
 from gmmae.config.schema import OptimConfig
 from gmmae.planner import prediction, steps
-from gmmae.planner.prediction import Cell, Measured
+from gmmae.planner.prediction import Measured, Prediction
 from gmmae.scaling.cost import Cluster, StepTimes, read_cluster
 from gmmae.sweep.display import grid_table
 from gmmae.sweep.report.efficiency import PAPER_TABLE_I, PAPER_TABLE_II
@@ -80,8 +80,8 @@ def restore(found: Mapping[str, Any]) -> Measured:
         passes=table("validation_s"),
         gradient_bytes=m["gradient_bytes"],
         progress=numbers("progress"),
-        vitality=numbers("vitality"),
-        pace=numbers("pace"),
+        active_unit_fractions=numbers("active_unit_fractions"),
+        speedups=numbers("speedups"),
     )
 
 
@@ -130,7 +130,7 @@ class Judged(NamedTuple):
 
     workload: str
     truth: Truth
-    said: Cell
+    said: Prediction
 
     @property
     def error(self) -> float:
@@ -186,7 +186,9 @@ def regrets(cases: Sequence[Case], policy: str) -> list[policies.Outcome]:
     found = []
     for case in cases:
         base = case.measured.optim.batch_size
-        strong = Truth("strong", 1, base, True, prediction.whole(case.measured.steps[base], case.measured.samples, base))
+        strong = Truth(
+            "strong", 1, base, True, prediction.round_up_to_epochs(case.measured.steps[base], case.measured.samples, base)
+        )
         for n in sorted({cell.devices for cell in case.cells}):
             truths = {"strong": strong} | {cell.scaling: cell for cell in case.cells if cell.devices == n}
             if "weak" not in truths or n > base:

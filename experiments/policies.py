@@ -44,8 +44,8 @@ class Situation(NamedTuple):
 
 def planned(now: Situation) -> str:
     """The strategy of least expected time, by the plan."""
-    at = prediction.with_overhead(now.measured, now.ratio, now.devices)
-    found = prediction.choices(at, prediction.law(now.measured), now.scaling)
+    at = prediction.hypothetical_group(now.measured, now.ratio, now.devices)
+    found = prediction.expected_seconds(at, prediction.draw_law(now.measured), now.scaling)
     return min(found, key=lambda scaling: found[scaling])
 
 

@@ -141,7 +141,7 @@ def trained(config: Config) -> dict[str, Any]:
         "outcome": record.stop_reason,
         "epochs": record.epochs,
         "steps": record.epochs * record.steps_per_epoch,
-        "crossing": round(steps.to_target(rows, config.stop), 1),
+        "crossing": round(steps.steps_to_target(rows, config.stop), 1),
         "train_s": round(record.clocks["train_s"], 3),
         "machine": record.machine,
         "git_commit": record.git_commit,

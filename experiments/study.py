@@ -180,7 +180,9 @@ def rates() -> dict[str, str]:
             medians[name].append(float(np.median(ratios)))
             told.append(f"{middle(ratios)}; {sum(ratio > 1 for ratio in ratios)} of {len(ratios)}")
         for few_us in h100.FEW_US:
-            longer = longer_epoch(prediction.with_overhead(measured, h100.overhead(measured, n, h100.later(few_us)), n), batch)
+            longer = longer_epoch(
+                prediction.hypothetical_group(measured, h100.overhead(measured, n, h100.later(few_us)), n), batch
+            )
             medians[f"{few_us} µs"].append(longer * float(np.median(more)))
         lines.append(
             (str(n), *(middle(list(epochs[scaling].values())) for scaling in tried), middle(list(best.values())), *told)
@@ -218,15 +220,15 @@ def untimed(measured: Measured, medians: Mapping[str, Sequence[float]]) -> dict[
     return {"h100_now_us": f"{1e6 * h100.timed('later').seconds[-1]:.0f}", "untimed_table": table(head, lines)}
 
 
-def longer_epoch(at: prediction.Machine, batch: int) -> float:
+def longer_epoch(at: prediction.DeviceGroup, batch: int) -> float:
     """Returns how many times as long an epoch of a batch takes as one of the base batch."""
     return float(at.epoch_s(batch)) / float(at.epoch_s(at.measured.optim.batch_size))
 
 
-def machines(measured: Measured, devices: int) -> dict[str, prediction.Machine]:
+def machines(measured: Measured, devices: int) -> dict[str, prediction.DeviceGroup]:
     """Clusters with so many devices, and H100s, with the overhead of their own and no time for validation."""
-    found = {name: prediction.machine(measured, read_cluster(find(name, "clusters")), devices) for name in CLUSTERS}
-    return found | {H100: prediction.with_overhead(measured, h100.overhead(measured, devices), devices)}
+    found = {name: prediction.device_group(measured, read_cluster(find(name, "clusters")), devices) for name in CLUSTERS}
+    return found | {H100: prediction.hypothetical_group(measured, h100.overhead(measured, devices), devices)}
 
 
 def failures() -> dict[str, str]:

@@ -47,7 +47,7 @@ def on_the_way(sweep: Path, targets: Sequence[float]) -> Iterator[dict[str, Any]
             raise InputError(f"targets must be above the runs' own, {config.stop.target:g}; got {min(targets):g}")
         rows, options = read_history(folder.history), dict(flatten(config))
         for target in (*targets, config.stop.target):
-            found = steps.to_target(rows, replace(config.stop, target=target))
+            found = steps.steps_to_target(rows, replace(config.stop, target=target))
             yield {
                 **{key: options[key] for key in ("scaling", "seed", "data.seed")},
                 "devices": record.devices,

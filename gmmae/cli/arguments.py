@@ -1,6 +1,6 @@
-"""Configurations from TOML files and command lines: command line over file over defaults.
+"""Configurations from TOML files and command lines. The command line takes precedence over the file.
 
-The values of a file pass through the same parser as the command line's, so types, choices and errors are declared once.
+Types, choices and rules of an option are declared once, with its field.
 """
 
 import contextlib
@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import tyro
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from gmmae.cli import words
 from gmmae.config import toml
-from gmmae.config.rules import INLINE, Options
+from gmmae.config.rules import INLINE, Options, Rule
 from gmmae.config.schema import Config
 from gmmae.data.settings import DataConfig
 from gmmae.scaling.strategies import require_known
@@ -28,31 +29,54 @@ T = TypeVar("T")
 Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NODULE")]
 
 Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
-"""An argument without a name."""
+"""A positional argument."""
 
 Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-"""The work directory of a run that the user trusts: it may name Python that is executed. It is an argument without a name."""
+"""The work directory of a trusted run, as a positional argument. It may name Python that is executed."""
 
 Files = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
-"""One or more arguments without a name."""
+"""Positional arguments, one or more."""
 
 Real = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="REAL")]
 Generated = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="GENERATED")]
 
 Scans = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SCANS")]
-"""A folder shaped like LUNA16's, as an argument without a name."""
+"""A folder shaped like LUNA16's, as a positional argument."""
 
 MISSING: Any = tyro.MISSING
-"""The default of an argument that must be given."""
+"""The default of a required argument."""
+
+OPTION_TYPES = ConstructorRegistry()
+"""Types of options beside tyro's own."""
+
+
+@OPTION_TYPES.primitive_rule
+def _none(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[None] | None:
+    """Writes None as `none`, which tyro spells like Python."""
+    if info.type is not type(None):
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="{none}",
+        instance_from_str=lambda _: None,
+        is_instance=lambda value: value is None,
+        str_from_instance=lambda _: ["none"],
+        choices=("none",),
+    )
+
+
+def optional(rule: Rule, word: str | None = None) -> Rule:
+    """Returns a rule that also allows None, or a word such as `auto`."""
+    return Rule(f"{word or 'none'} or {rule.words}", lambda value: value == word or rule.holds(value))
 
 
 @dataclass(frozen=True)
 class TrainArguments(Options):
     """Train a workload. The defaults shown are those of the TOML file.
 
-    Exit code 0: finished, whether the target was reached or missed (record.json says which). 3: diverged or collapsed. 2: bad
-    input. 1: a fault of the program. 143, 130, 129: interrupted, with a checkpoint. 74: the work directory failed. 75: another
-    process was lost.
+    Exit code 0: finished. The target was reached or missed, as in record.json. Exit code 3: diverged or collapsed. 2: bad
+    input. 1: a fault of the program. 143, 130, 129: interrupted, with a checkpoint. 74: the work directory failed. 75:
+    another process was lost.
     """
 
     config: str = "quickstart"  # TOML file, or the name of one in configs/; with --workload alone: none
@@ -61,11 +85,11 @@ class TrainArguments(Options):
 
 
 def parse_train(arguments: Sequence[str], prog: str) -> tuple[Config, Path]:
-    """The configuration and the work directory of `train`.
+    """Returns the configuration and the work directory of `train`.
 
     Raises:
       InputError: an unknown key or a bad value, on the command line or in the file.
-      SystemExit: help was asked for, and has been printed.
+      SystemExit: after the help is printed.
     """
     parsed, config, name = parse_with_config(TrainArguments, arguments, prog)
     return config, parsed.workdir or Path("runs") / name
@@ -75,7 +99,12 @@ Trained = TypeVar("Trained", bound=TrainArguments)
 
 
 def parse_with_config(kind: type[Trained], arguments: Sequence[str], prog: str) -> tuple[Trained, Config, str]:
-    """The arguments of a command like `train`, the configuration, and the name of its file or workload. Errors likewise."""
+    """Returns the arguments of a command like `train`, the configuration, and the name of its file or workload.
+
+    Raises:
+      InputError: as `parse_train`.
+      SystemExit: as `parse_train`.
+    """
     workload = _option(arguments, "--workload", None)
     name = _option(arguments, "--config", None if workload else TrainArguments.config)
     path = None if name is None else toml.find(name)
@@ -85,13 +114,12 @@ def parse_with_config(kind: type[Trained], arguments: Sequence[str], prog: str) 
 
 
 def parse_on_run(kind: type[T], arguments: Sequence[str], prog: str) -> tuple[T, Config]:
-    """The arguments of a command on a trained run, whose first one is the run's work directory.
+    """Returns the arguments of a command on a trained run, and the run's configuration with changes from the command line.
 
     Args:
-      kind: the command's own arguments, a dataclass with defaults throughout whose first field is a `Run`.
-
-    Returns:
-      Those arguments; and the run's configuration, with those settings of its workload changed that the command line gives.
+      kind: the command's own arguments: a dataclass with defaults throughout, whose first field is a `Run`.
+      arguments: words of the command line. The first one is the run's work directory.
+      prog: name of the command.
 
     Raises:
       InputError: as `parse_train`, or the first argument is no run.
@@ -117,21 +145,21 @@ def _run_config(root: Path) -> Config:
 
 @dataclass(frozen=True)
 class SweepArguments(Options):
-    """Compare scaling strategies: strategies × device counts × seeds, each cell in a process of its own, then a report.
+    """Compare scaling strategies: one run for each strategy, device count and seed, then a report.
 
-    Exit code 0: every cell has a result, and a missed target is one. 4: a cell crashed or timed out. 2: bad input. 1: a fault
-    of the program. 143, 130, 129: interrupted.
+    Each run has a process of its own. Exit code 0: every run has a result, which may be a missed target. 4: a run crashed or
+    timed out. 2: bad input. 1: a fault of the program. 143, 130, 129: interrupted.
     """
 
     config: str = "sweep_quick"  # TOML file, or the name of one in configs/
     workdir: Path | None = None  # the sweep's folder; default: runs/ and the name of the TOML file
-    dry_run: bool = False  # print the grid, with batches, learning rates and steps, and end
-    retry: bool = False  # compute crashed and timed-out cells again
+    dry_run: bool = False  # print batches, learning rates and steps of all runs, then exit
+    retry: bool = False  # repeat crashed and timed-out runs
     sweep: Annotated[SweepConfig, INLINE, tyro.conf.arg(name="")] = field(default_factory=SweepConfig)
 
 
 class SweepRequest(NamedTuple):
-    """What `sweep` was asked for."""
+    """The parsed arguments of `sweep`."""
 
     config: SweepConfig
     workdir: Path
@@ -140,7 +168,7 @@ class SweepRequest(NamedTuple):
 
 
 def parse_sweep(arguments: Sequence[str], prog: str) -> SweepRequest:
-    """The arguments of `sweep`. Errors as `parse_train`."""
+    """Returns the arguments of `sweep`. Raises as `parse_train`."""
     path = toml.find(_option(arguments, "--config", SweepArguments.config) or "")
     sweep = read_sweep(path, _option(arguments, "--run.workload", None))
     defaults = SweepArguments(config=str(path), sweep=replace(sweep, run=_typed(sweep.run)))
@@ -149,22 +177,8 @@ def parse_sweep(arguments: Sequence[str], prog: str) -> SweepRequest:
     return SweepRequest(sweep, parsed.workdir or Path("runs") / path.stem, parsed.dry_run, parsed.retry)
 
 
-@dataclass(frozen=True)
-class ReportArguments(Options):
-    """Write a sweep's tables, figures and verdict, finished or not."""
-
-    root: Folder  # the work directory of a sweep that you trust: the Python that it names is executed
-    clusters: tuple[str, ...] = ()  # TOML files, or names of those in configs/clusters, projected to; default: the sweep's
-    plan: Path | None = None  # plan.json of `gmmae plan`, shown beside the outcome; default: that of the sweep's folder
-
-
-def parse_report(arguments: Sequence[str], prog: str) -> ReportArguments:
-    """The arguments of `report`. Errors as `parse_train`."""
-    return parse(ReportArguments(MISSING), arguments, prog)
-
-
 def data_section(arguments: Sequence[str], default: DataConfig = DataConfig()) -> DataConfig:  # noqa: B008
-    """The section `data` of the file that `--config` names; the default without one.
+    """Returns the section `data` of the file that `--config` names, or the default without one.
 
     Raises:
       InputError: the file cannot be read, or has no such section.
@@ -180,9 +194,9 @@ def data_section(arguments: Sequence[str], default: DataConfig = DataConfig()) -
 
 
 def read_sweep(path: Path, workload: str | None = None) -> SweepConfig:
-    """The sweep in a TOML file; its `run` begins with the training configuration that its key `base` names.
+    """Returns the sweep in a TOML file. The key `base` names the training configuration that its `run` begins with.
 
-    A workload of its own replaces that one's, and must have its settings.
+    The workload of the sweep replaces that of the training configuration, and must have its settings.
 
     Raises:
       InputError: as `read_config`.
@@ -191,10 +205,10 @@ def read_sweep(path: Path, workload: str | None = None) -> SweepConfig:
     base = table.pop("base", None)
     if base is not None and not isinstance(base, str):
         raise InputError(f"{path}: base must be a TOML file, or the name of one in configs/; got {base!r}")
-    own = table.get("run", {})
-    own = own if isinstance(own, dict) else {}
+    run_table = table.get("run", {})
+    run_table = run_table if isinstance(run_table, dict) else {}
     try:
-        run = configuration.default(own, workload) if workload or "workload" in own or not base else None
+        run = configuration.default(run_table, workload) if workload or "workload" in run_table or not base else None
         if base:
             run = configuration.read_config(toml.find(base), run and run.workload)
     except InputError as error:
@@ -208,7 +222,7 @@ def read_sweep(path: Path, workload: str | None = None) -> SweepConfig:
 
 
 def _typed(config: Config) -> Config:
-    """The same configuration, of a type that says what its settings are, so that they are arguments too."""
+    """Returns the configuration with a type that declares its settings, so that they are options too."""
     kind: Any = type(config.settings)
 
     @dataclass(frozen=True)
@@ -229,7 +243,7 @@ def _plain(config: Config, workload: str = "") -> Config:
 
 
 def _option(arguments: Sequence[str], option: str, default: str | None) -> str | None:
-    """The value of an option that decides on the defaults of others."""
+    """Returns the value of an option that decides on the defaults of others."""
     value = default
     for i, argument in enumerate(arguments):
         if argument == option:
@@ -242,13 +256,13 @@ def _option(arguments: Sequence[str], option: str, default: str | None) -> str |
 
 
 def parse(default: T, arguments: Sequence[str], prog: str) -> T:
-    """tyro's parser of a dataclass, whose docstring is the help's first line; its framed message becomes one line."""
-    if wrong := next((word for word in arguments if "\0" in word), None):
-        raise InputError(f"a value must have no NUL character, which no path can have; got {wrong!r}: remove it")
+    """Parses the arguments of a dataclass with tyro, and turns its framed message into one line."""
+    if bad_word := next((word for word in arguments if "\0" in word), None):
+        raise InputError(f"a value must have no NUL character, which no path can have; got {bad_word!r}: remove it")
     message = io.StringIO()
     try:
         with contextlib.redirect_stderr(message):
-            return tyro.cli(type(default), prog=prog, default=default, args=arguments)
+            return tyro.cli(type(default), prog=prog, default=default, args=arguments, registry=OPTION_TYPES)
     except SystemExit as error:
         if not error.code:
             raise

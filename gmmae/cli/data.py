@@ -1,4 +1,4 @@
-"""What `gmmae data prepare`, `inspect` and `synth` do; each returns the text it has for the user."""
+"""`gmmae data prepare`, `inspect` and `synth`."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,8 @@ from typing import Annotated
 
 from gmmae.cli.arguments import MISSING, Folder, Name, data_section, parse
 from gmmae.config.rules import Options, Seed, between, increasing
-from gmmae.data.extraction.prepare import SUMMARY, Prepared, load_prepared, prepare, say_on_stderr
+from gmmae.data.extraction import prepare as extraction
+from gmmae.data.extraction.prepare import SUMMARY, Prepared, load_prepared, say_on_stderr
 from gmmae.data.extraction.summary import lines
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError, Details, Nodules
@@ -23,13 +24,13 @@ class PrepareArguments(Options):
 
     config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used
     out: Path | None = None  # folder for copies of summary.json and contact_sheet.png
-    refresh: bool = False  # throw away what the cache has of these data, and extract anew
+    refresh: bool = False  # delete these data from the cache, and extract them again
     data: DataConfig = field(default_factory=DataConfig)
 
 
 @dataclass(frozen=True)
 class InspectArguments(Options):
-    """Show what is known of one nodule, and its central slices."""
+    """Show the properties of one nodule, and its central slices."""
 
     which: Name  # the nodule's name, a part that only it has, or its number from 0
     config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used
@@ -41,119 +42,75 @@ class InspectArguments(Options):
 class SynthArguments(Options):
     """Write a folder of synthetic scans in LUNA16's shape."""
 
-    root: Folder  # the folder to write; empty, or made
+    root: Folder  # the folder to write; empty or new
     scans: Annotated[int, between(1, 100_000)] = 10  # scans to write
     nodules: Annotated[tuple[int, int], increasing(0, 1000)] = (0, 3)  # the fewest and the most nodules in a scan
-    seed: Seed = 0  # another seed, other scans
+    seed: Seed = 0  # random seed of the scans
     slices: Annotated[int, between(1, 4096)] = 120  # along z, 2.5 mm apart
     pixels: Annotated[int, between(1, 4096)] = 256  # along x and y each; together they are 360 mm wide
     compressed: bool = False  # write .zraw rather than .raw
 
 
-def parse_prepare(arguments: Sequence[str], prog: str) -> PrepareArguments:
-    """The arguments of `data prepare`. Errors as `parse_train`."""
-    return parse(PrepareArguments(data=data_section(arguments)), arguments, prog)
-
-
-def parse_inspect(arguments: Sequence[str], prog: str) -> InspectArguments:
-    """The arguments of `data inspect`. Errors as `parse_train`."""
-    return parse(InspectArguments(MISSING, data=data_section(arguments)), arguments, prog)
-
-
-def parse_synth(arguments: Sequence[str], prog: str) -> SynthArguments:
-    """The arguments of `data synth`. Errors as `parse_train`."""
-    return parse(SynthArguments(MISSING), arguments, prog)
-
-
-def prepare_data(config: DataConfig, out: Path | None = None, refresh: bool = False) -> str:
-    """Extract all nodules, or find them in the cache; the summary in lines, and where the files are.
-
-    Args:
-      config: the data section.
-      out: a folder that gets copies of summary.json and contact_sheet.png; None leaves them in the cache only.
-      refresh: extract anew what the cache has.
-
-    Raises:
-      DataError: as `gmmae.data.extraction.prepare.load`.
-    """
-    prepared = prepare(config, say_on_stderr, refresh)
-    sheet = _contact_sheet(config, prepared)
-    places = [prepared.folder / SUMMARY, sheet]
-    if out is not None:
-        with told("--out", out, "folder"):
-            out.mkdir(parents=True, exist_ok=True)
-            for i, place in enumerate(places):
-                places[i] = out / place.name
-                with whole_file(places[i]) as part:
-                    part.write_bytes(place.read_bytes())
+def prepare(arguments: Sequence[str], prog: str) -> int:
+    """Extracts all nodules, or finds them in the cache; prints a summary and the files. Returns the exit code."""
+    options = parse(PrepareArguments(data=data_section(arguments)), arguments, prog)
+    prepared = extraction.prepare(options.data, say_on_stderr, options.refresh)
+    paths = [prepared.folder / SUMMARY, _contact_sheet(options.data, prepared)]
+    if options.out is not None:
+        with told("--out", options.out, "folder"):
+            options.out.mkdir(parents=True, exist_ok=True)
+            for i, path in enumerate(paths):
+                paths[i] = options.out / path.name
+                with whole_file(paths[i]) as part:
+                    part.write_bytes(path.read_bytes())
     seconds = prepared.summary["seconds"]
-    how = "found in the cache" if prepared.from_cache else f"extracted in {seconds['total_s']:.1f} s"
-    if not prepared.from_cache:
-        how += f", {seconds['read_share']:.0%} of it reading"
-    return "\n".join([*lines(prepared.summary), f"{how}: {prepared.folder}", *map(str, places)])
+    origin = f"extracted in {seconds['total_s']:.1f} s, {seconds['read_share']:.0%} of it reading"
+    origin = "found in the cache" if prepared.from_cache else origin
+    print(*lines(prepared.summary), f"{origin}: {prepared.folder}", *paths, sep="\n")
+    return 0
 
 
-def inspect_data(config: DataConfig, which: str, out: Path) -> str:
-    """What is known of one nodule, and a picture of its central slices.
-
-    Args:
-      config: the data section.
-      which: the nodule's name, a part of it that no other name has, or its number from 0.
-      out: the PNG to write.
-
-    Raises:
-      DataError: no nodule, or several, of that name; or as `gmmae.data.extraction.prepare.load`.
-    """
+def inspect(arguments: Sequence[str], prog: str) -> int:
+    """Prints the properties of one nodule, and draws its central slices. Returns the exit code."""
+    options = parse(InspectArguments(MISSING, data=data_section(arguments)), arguments, prog)
     from gmmae.plotting.slices import nodule_slices
 
-    nodules, details = load_prepared(prepare(config, say_on_stderr))
-    i = _find(nodules, which)
+    nodules, details = load_prepared(extraction.prepare(options.data, say_on_stderr))
+    i = _find(nodules, options.which)
     mask = None if nodules.masks is None else nodules.masks[i]
-    name = nodules.names[i]
-    title = f"{name} {nodules.categories[i]}"
-    with told("--out", out, "file"):
-        nodule_slices(out, nodules.values[i], mask, config.window, float(details.edge_mm[i]), title)
-    return "\n".join([*_facts(nodules, details, i, config.hu), f"picture    {out}"])
+    title = f"{nodules.names[i]} {nodules.categories[i]}"
+    with told("--out", options.out, "file"):
+        nodule_slices(options.out, nodules.values[i], mask, options.data.window, float(details.edge_mm[i]), title)
+    print(*_properties(nodules, details, i, options.data.hu), f"picture    {options.out}", sep="\n")
+    return 0
 
 
-def synth_data(
-    root: Path, scans: int, nodules_per_scan: tuple[int, int], seed: int, slices: int, pixels: int, compressed: bool
-) -> str:
-    """Write a folder of synthetic scans in LUNA16's shape.
-
-    Args:
-      root: a folder that is empty or does not exist.
-      scans: how many.
-      nodules_per_scan: the fewest and the most.
-      seed: another seed, other scans.
-      slices: along z, 2.5 mm apart.
-      pixels: along x and y each; together they are 360 mm wide.
-      compressed: write `.zraw` rather than `.raw`.
-
-    Raises:
-      DataError: an argument is out of its range.
-      InputError: the folder is not empty, or cannot be written.
-    """
+def synth(arguments: Sequence[str], prog: str) -> int:
+    """Writes a folder of synthetic scans in LUNA16's shape. Returns the exit code."""
+    options = parse(SynthArguments(MISSING), arguments, prog)
     from gmmae.data.synthetic.scans import write_luna16_folder
 
-    if min(slices, pixels) < 1:
-        raise DataError(f"slices and pixels must be at least 1; got {slices} and {pixels}")
-    spacing_mm = (360 / pixels, 360 / pixels, 2.5)
-    shape = (slices, pixels, pixels)
-    rows = write_luna16_folder(root, scans, nodules_per_scan, seed, shape=shape, spacing_mm=spacing_mm, compressed=compressed)
-    size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
-    return "\n".join(
-        [
-            f"{scans} scans of {slices} × {pixels} × {pixels} voxels with {len(rows)} nodules, {size / 1e6:.0f} MB: {root}",
-            f"--data.source luna16 --data.root {root} uses them",
-        ]
+    pixels = options.pixels
+    rows = write_luna16_folder(
+        options.root,
+        options.scans,
+        options.nodules,
+        options.seed,
+        shape=(options.slices, pixels, pixels),
+        spacing_mm=(360 / pixels, 360 / pixels, 2.5),
+        compressed=options.compressed,
     )
+    size = sum(path.stat().st_size for path in options.root.rglob("*") if path.is_file())
+    voxels = f"{options.slices} × {pixels} × {pixels} voxels"
+    print(f"{options.scans} scans of {voxels} with {len(rows)} nodules, {size / 1e6:.0f} MB: {options.root}")
+    print(f"--data.source luna16 --data.root {options.root} uses them")
+    return 0
 
 
-def _facts(nodules: Nodules, details: Details, i: int, hu: bool) -> list[str]:
+def _properties(nodules: Nodules, details: Details, i: int, hu: bool) -> list[str]:
     values, diameter = nodules.values[i], float(details.diameter_mm[i])
     centre = values[tuple(n // 2 for n in values.shape)]
-    facts = {
+    properties = {
         "nodule": f"{i}  {nodules.names[i]}",
         "group": nodules.groups[i],
         "category": nodules.categories[i] or "none given",
@@ -165,8 +122,8 @@ def _facts(nodules: Nodules, details: Details, i: int, hu: bool) -> list[str]:
         "HU" if hu else "values": f"{values.min():g} to {values.max():g}, mean {values.mean():.4g}, centre {centre:g}",
     }
     if nodules.masks is not None:
-        facts["mask"] = f"{int(nodules.masks[i].sum())} voxels"
-    return [f"{name:<10} {value}" for name, value in facts.items()]
+        properties["mask"] = f"{int(nodules.masks[i].sum())} voxels"
+    return [f"{name:<10} {value}" for name, value in properties.items()]
 
 
 def _size(shape: tuple[int, ...], edge_mm: float) -> str:
@@ -185,13 +142,13 @@ def _find(nodules: Nodules, which: str) -> int:
         return matches[0]
     some = ", ".join(nodules.names[i] for i in matches[:4]) or "none"
     raise DataError(
-        f"a nodule is a number below {len(nodules.names)}, its name, or a part that only it has; {which!r} is in "
+        f"NODULE must be a number below {len(nodules.names)}, a name, or a part of one name only; got {which!r}, which is in "
         f"{len(matches)} names: {some}"
     )
 
 
 def _contact_sheet(config: DataConfig, prepared: Prepared) -> Path:
-    """Drawn when first asked for: it is no part of what the cache vouches for, and depends on the window."""
+    """Draws the contact sheet if there is none for the window. The cache does not vouch for it."""
     low, high = config.window
     path = prepared.folder / CONTACT_SHEET
     if config.window != DataConfig.window:

@@ -1,4 +1,4 @@
-"""`gmmae evaluate`: the loss and the metrics of a run's best parameters, sample by sample."""
+"""`gmmae evaluate`: compute the loss and the metrics of a run's best parameters for each sample."""
 
 import csv
 import hashlib
@@ -30,62 +30,62 @@ if TYPE_CHECKING:
 
 STEM = "evaluation"
 
-On = Literal["validation", "train", "all"]
+Split = Literal["train", "validation", "all"]
 
-NAMED = "patients, or scans where none is named"
-"""What the groups of samples are."""
+GROUPS = "patients, or scans where none is named"
+"""A description of the groups of samples."""
 
 
 @dataclass(frozen=True)
 class Arguments(Options):
-    """Loss and metrics of a run's best parameters on each sample: of the run's own data, or of others that options name."""
+    """Compute loss and metrics of a run's best parameters on each sample of its own data, or of other data."""
 
     run: Run = MISSING  # the work directory of a run that you trust: the Python that it names is executed; it comes first
-    on: On | None = None  # which samples; default: validation, and all where the data are not the run's own
-    # The CSV to write, a row a sample; default: evaluation.csv in RUN for the run's own validation samples. Rows of other
-    # samples, data or settings get a file of their own in RUN. The last line that is printed names it.
+    split: Split | Literal["auto"] = "auto"  # auto: validation, but all if the data are not the run's own
+    # The CSV to write, one row for each sample. The default is evaluation.csv in RUN for the run's own validation samples.
+    # Other samples, data or settings have a file of their own in RUN. The last printed line names it.
     out: Path | None = None
 
 
 def command(arguments: Sequence[str], prog: str) -> int:
     """Prints the means, and writes the CSV. Returns the exit code."""
-    asked, config = parse_on_run(Arguments, arguments, prog)
-    own = read_config(WorkDir(asked.run).config)
+    options, config = parse_on_run(Arguments, arguments, prog)
+    own = read_config(WorkDir(options.run).config)
     config = on_its_data(config, own)
-    other = _data(config) != _data(own)
-    on: On = asked.on or ("all" if other else "validation")
+    other = _data_settings(config) != _data_settings(own)
+    split: Split = ("all" if other else "validation") if options.split == "auto" else options.split
     keep(config.compilation_cache)
     from gmmae.training.trained import restore
 
-    model = restore(_undivided(config, own) if other and on == "all" else config, asked.run)
-    splits = ("train", "validation") if on == "all" else (on,)
+    model = restore(_default_validation(config, own) if other and split == "all" else config, options.run)
+    splits = ("train", "validation") if split == "all" else (split,)
     data = model.workload.load()
-    found = {split: model.evaluate(getattr(data, split)) for split in splits}
-    print(f"{_title(model, asked.run)}, on {_counts(found)}{' of other data' if other else ''}")
-    print("\n".join(_summary(list(found.values()), _groups(data, found), data.may_be_undefined)))
-    rows = [row for split, values in found.items() for row in _rows(data, split, values)]
-    _write(asked.out, asked.run / _name(config, own, on, other), rows)
+    values_by_split = {name: model.evaluate(getattr(data, name)) for name in splits}
+    print(f"{_title(model, options.run)}, on {_counts(values_by_split)}{' of other data' if other else ''}")
+    print("\n".join(_summary(list(values_by_split.values()), _groups(data, values_by_split), data.may_be_undefined)))
+    rows = [row for name, values in values_by_split.items() for row in _rows(data, name, values)]
+    _write(options.out, options.run / _name(config, own, split, other), rows)
     return 0
 
 
 def _settings(config: Config) -> dict[str, Any]:
-    """The settings that decide on the rows; folders by their absolute paths, so that one folder is always the same."""
+    """Returns the settings that decide on the rows. Folders have absolute paths."""
     settings = dict(flatten(config.settings, resumable=False))
     folders = {key: os.path.realpath(settings[key]) for key in ("data.root", "data.augment_with") if settings.get(key)}
     return settings | folders
 
 
-def _data(config: Config) -> dict[str, Any]:
-    """The settings that decide what the samples are: the section `data` where there is one, otherwise all may."""
+def _data_settings(config: Config) -> dict[str, Any]:
+    """Returns the settings that decide on the samples: the section `data`, or all if there is none."""
     settings = _settings(config)
     return {key: value for key, value in settings.items() if key.startswith("data.")} or settings
 
 
-def _name(config: Config, own: Config, on: On, other: bool) -> str:
-    """The name of the CSV: one for each choice of samples, data and settings, so that none overwrites another's rows."""
-    words = [STEM, *([on] if on != "validation" else [])]
-    settings, its = _settings(config), _settings(own)
-    changes = {key: value for key, value in settings.items() if value != its.get(key)}
+def _name(config: Config, own: Config, split: Split, other: bool) -> str:
+    """Returns the name of the CSV. Each choice of samples, data and settings has its own, so none is overwritten."""
+    words = [STEM, *([split] if split != "validation" else [])]
+    settings, own_settings = _settings(config), _settings(own)
+    changes = {key: value for key, value in settings.items() if value != own_settings.get(key)}
     if other and "data.source" in settings:
         words.append(re.sub(r"[^\w.-]+", "-", Path(str(settings.get("data.root", ""))).name) or settings["data.source"])
     if changes:
@@ -93,8 +93,8 @@ def _name(config: Config, own: Config, on: On, other: bool) -> str:
     return "_".join(words) + ".csv"
 
 
-def _undivided(config: Config, own: Config) -> Config:
-    """Where all samples of other data are wanted, the run's number of validation samples need not fit them."""
+def _default_validation(config: Config, own: Config) -> Config:
+    """Returns the configuration with the default size of the validation set, which fits other data too."""
     data = getattr(config.settings, "data", None)
     if not isinstance(data, DataConfig) or data.validation != own.settings.data.validation:
         return config
@@ -106,21 +106,21 @@ def _title(model: "Trained", run: Path) -> str:
     return f"{run}: the parameters of {f'epoch {epoch}, the best' if epoch else 'the start: no epoch was finite'}"
 
 
-def _counts(found: Mapping[str, Mapping[str, "np.ndarray"]]) -> str:
-    return " and ".join(f"{len(values[LOSS])} {split}" for split, values in found.items()) + " samples"
+def _counts(values_by_split: Mapping[str, Mapping[str, "np.ndarray"]]) -> str:
+    return " and ".join(f"{len(values[LOSS])} {split}" for split, values in values_by_split.items()) + " samples"
 
 
 def _groups(data: Splits, splits: Iterable[str]) -> list[str] | None:
-    """The group of each sample of these splits; None where the workload names none."""
+    """Returns the group of each sample of these splits; None if the workload names none."""
     return None if data.groups is None else [group for split in splits for group in data.groups[split]]
 
 
 def _summary(
-    of_splits: Sequence[Mapping[str, "np.ndarray"]], groups: Sequence[str] | None, may_be_undefined: Sequence[str] = ()
+    splits: Sequence[Mapping[str, "np.ndarray"]], groups: Sequence[str] | None, may_be_undefined: Sequence[str] = ()
 ) -> list[str]:
-    """A line for each metric, its mean over the samples with an interval; and a line that says what the intervals resample.
+    """Returns a line for each metric with its mean and interval, and a line about the intervals.
 
-    Samples that a metric is undefined for are left out of its mean, and counted.
+    The mean leaves out samples for which a metric is undefined.
 
     >>> import numpy as np
     >>> values = {"loss": np.array([1.0, 2.0]), "dice": np.array([0.5, np.nan])}
@@ -129,25 +129,26 @@ def _summary(
     """
     import numpy as np
 
-    samples = sum(len(values[LOSS]) for values in of_splits)
+    samples = sum(len(values[LOSS]) for values in splits)
     of_samples = np.array(groups if groups is not None else [str(number) for number in range(samples)])
     lines = []
-    for name in of_splits[0]:
-        values = np.concatenate([values[name] for values in of_splits]).astype(np.float64)
+    for name in splits[0]:
+        values = np.concatenate([values[name] for values in splits]).astype(np.float64)
         defined = ~np.isnan(values) if name in may_be_undefined else np.full(samples, True)
         if not defined.any():
             lines.append(f"{name:<12} undefined for all {samples} samples")
             continue
-        shown = _shown(values[defined], bootstrap.mean(values[defined], of_samples[defined], seed=0))
+        mean = _mean_text(values[defined], bootstrap.mean(values[defined], of_samples[defined], seed=0))
         left_out = f"; undefined for {samples - defined.sum()} of {samples} samples" if not defined.all() else ""
-        lines.append(f"{name:<12} {shown}{left_out}")
-    return [*lines, _explained(samples, len(set(of_samples.tolist())), groups is not None)]
+        lines.append(f"{name:<12} {mean}{left_out}")
+    return [*lines, _interval_note(samples, len(set(of_samples.tolist())), groups is not None)]
 
 
-def _shown(values: "np.ndarray", mean: Estimate) -> str:
-    """
+def _mean_text(values: "np.ndarray", mean: Estimate) -> str:
+    """Returns a mean with its interval, or with the number of values that are not finite.
+
     >>> import numpy as np
-    >>> _shown(np.array([1.0, 2.0]), Estimate(1.5, 1.0, 2.0)), _shown(np.array([1.0]), Estimate(1.0))
+    >>> _mean_text(np.array([1.0, 2.0]), Estimate(1.5, 1.0, 2.0)), _mean_text(np.array([1.0]), Estimate(1.0))
     ('1.5 (95 % interval 1 to 2)', '1')
     """
     import numpy as np
@@ -158,16 +159,16 @@ def _shown(values: "np.ndarray", mean: Estimate) -> str:
     return f"{mean.value:.6g}{interval}"
 
 
-def _explained(samples: int, groups: int, named: bool) -> str:
-    """What the intervals resample, or why there are none."""
+def _interval_note(samples: int, groups: int, named: bool) -> str:
+    """Returns a sentence on the resampling of the intervals, or on why there are none."""
     least, kind = bootstrap.LEAST_GROUPS, "groups" if named else "samples"
     if groups < least and named:
-        return f"no intervals: they need at least {least} groups ({NAMED}); the {samples} samples are of one"
+        return f"no intervals: they need at least {least} groups ({GROUPS}); the {samples} samples are of one"
     if groups < least:
         return f"no intervals: they need at least {least} samples"
     few = f"; so few {kind} make them too narrow" if groups < bootstrap.FEW_GROUPS else ""
     if named:
-        return f"{100 * bootstrap.LEVEL:g} % intervals resample the {groups} groups ({NAMED}) of {samples} samples{few}"
+        return f"{100 * bootstrap.LEVEL:g} % intervals resample the {groups} groups ({GROUPS}) of {samples} samples{few}"
     independent = f"take the {samples} samples for independent of each other: the workload names no groups"
     return f"{100 * bootstrap.LEVEL:g} % intervals {independent}{few}"
 
@@ -192,6 +193,6 @@ def _write(out: Path | None, default: Path, rows: Sequence[Mapping[str, Any]]) -
         if out is not None or isinstance(error, StorageError):
             raise
         why = getattr(error.__cause__, "strerror", None) or error
-        print(f"no row a sample was written: {default.parent} cannot be written ({why}); --out names another place")
+        print(f"no CSV was written: {default.parent} cannot be written ({why}); choose another file with --out")
         return
     print(f"{'samples':<12} {path}")

@@ -1,10 +1,9 @@
-"""`gmmae export`: a trained model as one file that needs JAX alone.
+"""`gmmae export`: write a model to one file that needs JAX alone.
 
-The file is a ZIP archive: `NAME.stablehlo` for each function (`jax.export`: StableHLO, for CPUs and NVIDIA GPUs), `params.npz`,
-`meta.json`, and `load.py`, which reads them (`gmmae.cli.export_loader`).
+The file is a ZIP archive. It holds `NAME.stablehlo` for each function (`jax.export`: StableHLO, for CPUs and NVIDIA GPUs),
+`params.npz`, `meta.json` and `load.py`, the loader (`gmmae.cli.export_loader`).
 
-Samples are mapped over one by one: so their number stays open in the program, while inside of it all shapes are known, and
-whatever a workload decides by a shape is decided as for one sample.
+The program maps over single samples. So their number stays open while all other shapes are known.
 """
 
 import io
@@ -26,40 +25,42 @@ from gmmae.system.provenance import versions
 
 if TYPE_CHECKING:
     from jax.export import Exported
+    from jax.typing import ArrayLike
 
     from gmmae.training.trained import Trained
+    from gmmae.workloads.interface import Params, Samples
 
 PLATFORMS = ("cpu", "cuda")
 
 
 @dataclass(frozen=True)
 class Arguments(Options):
-    """A run's best parameters and functions as one file that is loaded without gmmae, by JAX alone."""
+    """Write a run's best parameters and functions to one file that JAX loads without gmmae."""
 
     run: Run = MISSING  # the work directory of a run that you trust: the Python that it names is executed; it comes first
     out: Path = MISSING  # the file to write, a ZIP archive; what is there is replaced
 
 
 def command(arguments: Sequence[str], prog: str) -> int:
-    """Exports, and says how to load it. Returns the exit code."""
-    asked, config = parse_on_run(Arguments, arguments, prog)
+    """Exports the model, and prints the commands that load it. Returns the exit code."""
+    options, config = parse_on_run(Arguments, arguments, prog)
     keep(config.compilation_cache)
     from gmmae.training.trained import restore
 
     if "model.fused" in dict(flatten(config)):  # the kernel would tie the file to one version of Triton
         config = changed(config, model__fused=False)
-    write(restore(config, asked.run), asked.out)
+    write(restore(config, options.run), options.out)
     lines = [
-        f"{asked.out}  {asked.out.stat().st_size / 1e6:.1f} MB, for JAX on {' and '.join(PLATFORMS)}; to load it:",
-        f"    unzip -p {asked.out} load.py > load.py",
-        f"    python -c \"import load; print(load.Model('{asked.out}').about)\"",
+        f"{options.out}  {options.out.stat().st_size / 1e6:.1f} MB, for JAX on {' and '.join(PLATFORMS)}; to load it:",
+        f"    unzip -p {options.out} load.py > load.py",
+        f"    python -c \"import load; print(load.Model('{options.out}').about)\"",
     ]
-    tell(asked.out, lines)
+    tell(options.out, lines)
     return 0
 
 
 def write(model: "Trained", path: Path) -> None:
-    """Writes a model's functions, parameters and loader into one file, whole or not at all.
+    """Writes a model's functions, parameters and loader to one file, whole or not at all.
 
     Raises:
       InputError: the file cannot be written, or the workload's functions cannot be exported.
@@ -104,34 +105,34 @@ def _programs(model: "Trained") -> "dict[str, Exported]":
         functions["describe"] = workload.describe
     with compilation.precision_context(model.config):
         samples = compilation.cast(model.config, jax.tree.map(lambda leaf: leaf[:1], workload.load().validation))
-        found = {name: _exported(function, model.params, samples) for name, function in functions.items()}
-    return {name: program for name, program in found.items() if program.out_avals}
+        programs = {name: _exported(function, model.params, samples) for name, function in functions.items()}
+    return {name: program for name, program in programs.items() if program.out_avals}
 
 
-def _exported(function: Callable[..., Any], params: Any, samples: Any) -> "Exported":
+def _exported(function: Callable[..., Any], params: "Params", samples: "Samples") -> "Exported":
     import jax
 
     structure = jax.tree.structure(params)
 
-    def of_all(leaves: list[Any], samples: Any) -> Any:
+    def of_samples(leaves: "list[ArrayLike]", samples: "Samples") -> object:
         params = jax.tree.unflatten(structure, leaves)
 
-        def of_one(sample: Any) -> Any:
-            found = function(params, jax.tree.map(lambda leaf: leaf[None], sample))
-            return jax.tree.map(lambda leaf: leaf[0], found)
+        def of_sample(sample: "Samples") -> object:
+            result = function(params, jax.tree.map(lambda leaf: leaf[None], sample))
+            return jax.tree.map(lambda leaf: leaf[0], result)
 
-        return jax.lax.map(of_one, samples)
+        return jax.lax.map(of_sample, samples)
 
     (count,) = jax.export.symbolic_shape("samples")
     shapes = jax.eval_shape(lambda arrays: arrays, samples)  # with the types that JAX computes in: int32 for int64
     open_ended = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype), shapes)
     fixed = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(params)]
-    exported = jax.export.export(jax.jit(of_all), platforms=PLATFORMS)(fixed, open_ended)
+    exported = jax.export.export(jax.jit(of_samples), platforms=PLATFORMS)(fixed, open_ended)
     try:
         exported.serialize()
-    except ValueError as error:  # of a class that is not known where the file is loaded
+    except ValueError as error:  # a class that is unknown to the program that loads the file
         raise InputError(
-            "samples, and what a workload says of them, must be arrays in dictionaries, lists or tuples to be exported; got "
+            "samples and results must be arrays in dictionaries, lists or tuples to be exported; got "
             f"{' '.join(str(error).split())}"
         ) from error
     return exported

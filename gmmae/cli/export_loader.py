@@ -1,12 +1,12 @@
-"""A model exported by gmmae, which needs JAX and NumPy alone, on a CPU or an NVIDIA GPU. This file lies in every exported file.
+"""A model exported by gmmae. It needs JAX and NumPy alone, on a CPU or an NVIDIA GPU. Every exported file holds this module.
 
     unzip -p model.zip load.py > load.py
     python -c "import load; model = load.Model('model.zip'); print(model.about)"
 
-`model.functions` names what there is, such as losses, metrics and describe; each is called with samples, NumPy arrays with any
-number of samples along their leading axis, and returns NumPy arrays:
+`model.functions` names the functions, such as losses, metrics and describe. Each one takes samples and returns NumPy arrays.
+Samples are NumPy arrays with any number of samples along their leading axis:
 
-    found = model("describe", volumes)
+    result = model("describe", volumes)
 """
 
 import json
@@ -20,7 +20,7 @@ class Model:
     """The functions of an exported file, with their parameters.
 
     Attributes:
-      about: where it is from: run, workload, versions, and by function the shapes of what goes in and comes out.
+      about: origin of the model: run, workload, versions, and the shapes of each function's arguments and results.
       functions: names of the functions.
     """
 
@@ -34,7 +34,7 @@ class Model:
         self._calls = {name: jax.jit(program.call) for name, program in programs.items()}
 
     def __call__(self, name, samples):
-        """What a function gives for samples: an array, or a dictionary, list or tuple of arrays, as those of its training."""
+        """Returns a function's result for samples: an array, or a dictionary, list or tuple of arrays."""
         dtype = self.about["dtype"]
 
         def cast(leaf):

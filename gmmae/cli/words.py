@@ -1,4 +1,4 @@
-"""Words of a command line: those of a file's values, switches, and one line about what is wrong with them."""
+"""Words of a command line: options and values, switches, and errors in one line."""
 
 import itertools
 from collections.abc import Sequence
@@ -9,13 +9,13 @@ from gmmae.config.schema import leaves
 
 
 def _is_switch(item: Field[Any]) -> bool:
-    """Whether a field is `--name` and `--no-name` on the command line."""
+    """Returns whether a field is `--name` and `--no-name` on the command line."""
     kind = item.type
     return (get_args(kind)[0] if get_origin(kind) is Annotated else kind) in (bool, "bool")
 
 
-def as_words(key: str, value: Any) -> list[str]:
-    """Returns a key and its value as words of a command line; a boolean is a switch, one word.
+def as_words(key: str, value: object) -> list[str]:
+    """Returns a key and its value as words of a command line. A boolean is a switch, one word.
 
     >>> as_words("data.shape", (16, 24)), as_words("log.noise_scale", True), as_words("log.noise_scale", False)
     (['--data.shape', '16', '24'], ['--log.noise-scale'], ['--log.no-noise-scale'])
@@ -29,8 +29,8 @@ def as_words(key: str, value: Any) -> list[str]:
 TRUTH_VALUES = ("true", "false", "yes", "no", "on", "off", "1", "0", "none")
 
 
-def switch_with_a_value(default: Any, arguments: Sequence[str]) -> str:
-    """What to write in place of the first switch that is followed by a value such as `True`; empty where there is none."""
+def switch_with_a_value(default: object, arguments: Sequence[str]) -> str:
+    """Returns the correction of the first switch that has a value such as `True`, or an empty text."""
     switches = {key for key, item, _ in leaves(default) if _is_switch(item)}
     words = [word for argument in arguments for word in argument.split("=", 1)]
     for option, value in itertools.pairwise(words):
@@ -42,16 +42,16 @@ def switch_with_a_value(default: Any, arguments: Sequence[str]) -> str:
 
 
 def one_line(framed: str) -> str:
-    """The first paragraph of a message that tyro has drawn a frame around, and its suggestion if it makes one.
+    """Returns the first paragraph of a framed message of tyro, with its suggestion.
 
-    Where standard error cannot show a frame, its rules are hyphens and its sides are missing.
+    If standard error cannot show a frame, the rules are hyphens and the sides are missing.
     """
     lines = [line.strip("│ ") for line in framed.splitlines()]
     title, *rest = [line if line.strip("─╭╮╰╯-") else "" for line in lines]
     body = list(itertools.takewhile(bool, itertools.dropwhile(lambda line: not line, rest))) or [title]
     text = " ".join(body).rstrip(".")
     if "Perhaps you meant:" in rest:
-        meant = rest[rest.index("Perhaps you meant:") + 1]
-        options = [word.rstrip(",") for word in meant.split() if word.startswith("--")]  # a switch has two
+        suggestions = rest[rest.index("Perhaps you meant:") + 1]
+        options = [word.rstrip(",") for word in suggestions.split() if word.startswith("--")]  # a switch has two
         text += f"; did you mean {' or '.join(options)}?"
     return text[:1].lower() + text[1:]

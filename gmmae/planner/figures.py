@@ -1,4 +1,4 @@
-"""A plan's two pictures: times to the target by devices with their intervals, and where each strategy is the best."""
+"""The two figures of a plan: times to the target by number of devices, and the best strategy by overhead."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,14 +13,14 @@ from gmmae.plotting import canvas
 from gmmae.plotting.comparison import STYLES
 
 
-class Band(NamedTuple):
-    """A strategy's foretold times; all tuples are in the order of `devices`.
+class TimeBand(NamedTuple):
+    """The predicted times of one strategy. All tuples are in the order of `devices`.
 
     Attributes:
-      label: of the strategy.
-      devices: increasing.
-      middle, low, high: seconds, and the ends of their interval.
-      doubtful: whether more runs are expected to fail than to arrive.
+      label: name of the strategy.
+      devices: numbers of devices, increasing.
+      middle, low, high: median seconds, and the ends of their interval.
+      doubtful: whether more runs are expected to fail than to reach the target.
     """
 
     label: str
@@ -31,18 +31,18 @@ class Band(NamedTuple):
     doubtful: tuple[bool, ...]
 
 
-class Here(NamedTuple):
-    """Where a cluster lies in the map: its overhead by number of devices."""
+class ClusterOverheads(NamedTuple):
+    """The overhead of a cluster by number of devices."""
 
     label: str
     devices: tuple[int, ...]
     ratios: tuple[float, ...]
 
 
-def times(bands: Sequence[Band], *, title: str) -> Figure:
-    """Time to the target against the number of devices, both logarithmic, with an interval as a band.
+def times(bands: Sequence[TimeBand], *, title: str) -> Figure:
+    """Draws the time to the target against the number of devices, both logarithmic, with intervals as bands.
 
-    Hollow markers are those of strategies that are expected to fail.
+    Hollow markers show strategies that are expected to fail.
     """
     figure = canvas.blank(4.2, title)
     axes = figure.subplots()
@@ -57,7 +57,7 @@ def times(bands: Sequence[Band], *, title: str) -> Figure:
             axes.plot(n, middle, marker=marker, ms=5, mec=colour, mfc="white" if doubtful else colour, ls="none")
         handles.append(Line2D([], [], color=colour, marker=marker, ms=5, lw=1.3, label=band.label))
     if any(any(band.doubtful) for band in bands):
-        handles.append(Line2D([], [], color="black", marker="o", ms=5, mfc="white", ls="none", label="will rather fail"))
+        handles.append(Line2D([], [], color="black", marker="o", ms=5, mfc="white", ls="none", label="likely to fail"))
     counts = sorted({n for band in bands for n in band.devices})
     axes.set_xlim(counts[0] / 1.1, counts[-1] * 1.1)
     axes.set_ylim(min(map(min, (band.low for band in bands))) / 1.2, max(map(max, (band.high for band in bands))) * 1.2)
@@ -67,22 +67,24 @@ def times(bands: Sequence[Band], *, title: str) -> Figure:
     return figure
 
 
-def best_arms(
+def best_strategies(
     best: Sequence[Sequence[str]],
     labels: Sequence[str],
     devices: Sequence[int],
     ratios: Sequence[float],
-    here: Sequence[Here],
+    overheads: Sequence[ClusterOverheads],
     *,
     title: str,
 ) -> Figure:
-    """The best strategy by number of devices and by what a step costs apart from its samples; clusters are lines through the map.
+    """Draws the best strategy by number of devices and by overhead of a step. Each cluster is a line through the map.
 
     Args:
-      best: labels, a row for each ratio, a column for each number of devices.
-      labels: all of them, in the order of their colours in `times`.
-      devices, ratios: of the columns and rows, increasing.
-      here: clusters.
+      best: labels, one row for each ratio and one column for each number of devices.
+      labels: all labels, in the order of their colours in `times`.
+      devices: numbers of devices of the columns, increasing.
+      ratios: overheads of the rows, increasing.
+      overheads: the clusters.
+      title: title of the figure.
     """
     shown = [label for label in labels if any(label in row for row in best)]
     colours = [STYLES[labels.index(label) % len(STYLES)][0] for label in shown]
@@ -99,10 +101,17 @@ def best_arms(
     decades = np.arange(np.ceil(edges[0]), np.floor(edges[-1]) + 1)
     axes.set_yticks(decades, [canvas.plain(float(10**decade)) for decade in decades])
     handles: list[Line2D | Patch] = [Patch(color=c, alpha=0.45, label=label) for c, label in zip(colours, shown, strict=True)]
-    for one, style in zip(here, ("-", "--", ":", "-.") * len(here), strict=False):
-        levels = np.log10(np.clip(one.ratios, 10 ** edges[0], 10 ** edges[-1]))
+    for cluster, style in zip(overheads, ("-", "--", ":", "-.") * len(overheads), strict=False):
+        levels = np.log10(np.clip(cluster.ratios, 10 ** edges[0], 10 ** edges[-1]))
         handles += axes.plot(
-            [devices.index(n) for n in one.devices], levels, color="black", ls=style, marker="o", ms=4, lw=1.2, label=one.label
+            [devices.index(n) for n in cluster.devices],
+            levels,
+            color="black",
+            ls=style,
+            marker="o",
+            ms=4,
+            lw=1.2,
+            label=cluster.label,
         )
     axes.set_ylim(edges[0], edges[-1])
     canvas.legend_above(axes, handles)

@@ -1,7 +1,7 @@
-"""What `gmmae plan` measures, on one device and in one process: two runs to the target, step times, and trials of the rate.
+"""The measurements of `gmmae plan`, on one device and in one process: runs to the target, step times, and trials.
 
-What is measured, and what it costs, follows from the call's arguments and from the measured values alone, not from what an
-earlier call has left in the work directory. So a plan that goes on where others were says what a fresh one says.
+The call's arguments and the measured values decide what is measured and what it costs. The contents of the work directory do
+not. So a plan that continues an earlier one says the same as a fresh one.
 """
 
 import math
@@ -12,9 +12,9 @@ import numpy as np
 
 from gmmae.config.schema import Config, changed
 from gmmae.planner import learning_rate, stability, trials
-from gmmae.planner.measurements import Curve, Measurements, PlanDir, step_table
+from gmmae.planner.measurements import Measurements, PlanDir, TargetRun, step_table
 from gmmae.planner.prediction import Measured, runnable
-from gmmae.planner.steps import seed_sigma, to_target
+from gmmae.planner.steps import seed_sigma, steps_to_target
 from gmmae.planner.trials import Trial
 from gmmae.scaling import strategies
 from gmmae.scaling.cost import as_in_runs
@@ -25,41 +25,47 @@ from gmmae.system.errors import InputError
 from gmmae.training.noise_scale import NORM_STEPS, Norms, noise_of
 from gmmae.training.terminal import Display
 
-SMALLER = (4, 2)
-"""The second run's batch is the base batch divided by the first of these, far enough away to tell the law's two numbers apart;
-where it does not arrive, by the second."""
+SECOND_RUN_DIVISORS = (4, 2)
+"""Divisors of the base batch for the second run. The first one lies far enough away to tell the law's two numbers apart.
+The second one is tried if the first run misses the target.
+"""
 
-MOST_OF_BASE = 1.5
-"""Epochs that the second run may take, of the base run's. By the law it takes fewer; one that takes more does not follow it."""
+MAX_SECOND_RUN_RATIO = 1.5
+"""Maximum epochs of the second run over those of the base run. By the law it takes fewer."""
 
-TUNED, TUNING_SHARE = 6, 0.3
-"""Rates that are tried at each batch, from a half of the base rate to twice the linear rule's; and for how much of the way."""
+NUM_TUNED_RATES = 6
+"""Number of learning rates that are tried at each batch, from half the base rate to twice that of the linear rule."""
 
-WIDE = (2, 4)
-"""Devices of the linear rule whose first steps are tried; more cost as many epochs as they are, and show the same."""
+TUNING_SHARE = 0.3
+"""Share of the steps to the target that each tuning trial takes."""
 
-ON_CPU = ((2, 2, 5), (2, 2, 2), (1, 1, 1))
-ELSEWHERE = ((20, 20, 7), (20, 10, 3), (2, 2, 2), (1, 1, 1))
+FIRST_STEPS_DEVICES = (2, 4)
+"""Numbers of devices whose first steps under the linear rule are tried. More devices cost more epochs and show the same."""
+
+CPU_TIMINGS = ((2, 2, 5), (2, 2, 2), (1, 1, 1))
+GPU_TIMINGS = ((20, 20, 7), (20, 10, 3), (2, 2, 2), (1, 1, 1))
 """Warm-up steps, steps of a block, and blocks, from the most careful timing to the quickest. On a CPU a step takes long beside
 a dispatch, on a GPU it does not."""
 
-TIMING_SHARE = 0.25
-"""The largest share of a budget that step times take, where a quicker timing takes less."""
+MAX_TIMING_SHARE = 0.25
+"""Maximum share of a budget that step times take, if a quicker timing takes less."""
 
 
-class Found(NamedTuple):
-    """What was measured.
+class PlanMeasurements(NamedTuple):
+    """The measurements of a plan.
 
     Attributes:
-      measured: for `gmmae.planner.prediction`.
-      device_kind: on which.
-      target, metric: that the runs were to reach.
-      epochs, seconds: that each part took; the seconds are those of the clock, compiling among them.
-      base_epochs, base_s: of the base run to the target, training and validation.
-      curves: the metric after each epoch, by batch.
-      notes: what did not go as it should, in words.
-      tuned_factors: of the rate, the best at 1, 2, 4, … base batches; none unless asked for.
-      norms: of gradients at the end of the base run, for the noise scale; None unless asked for.
+      measured: measurements for `gmmae.planner.prediction`.
+      device_kind: name of the device.
+      target, metric: target of the runs, and its metric.
+      epochs: epochs that each part took.
+      seconds: elapsed seconds that each part took, compilation included.
+      base_epochs: epochs of the base run to the target.
+      base_s: training and validation seconds of the base run.
+      curves: metric after each epoch, by batch.
+      notes: sentences on measurements that failed or were left out.
+      tuned_factors: best factors of the learning rate at 1, 2, 4, … base batches; empty unless tuned.
+      norms: norms of gradients at the end of the base run, for the noise scale; None unless measured.
     """
 
     measured: Measured
@@ -76,77 +82,74 @@ class Found(NamedTuple):
     norms: Norms | None = None
 
 
-def measure(
-    config: Config,
-    folder: PlanDir,
-    display: Callable[[], Display],
-    *,
-    devices: Collection[int],
-    reference_batches: Collection[int] = (),
-    budget_epochs: int = 0,
-    tune: bool = False,
-    noise_scale: bool = False,
-) -> Found:
-    """Measures what is missing.
+class PlanRequest(NamedTuple):
+    """The choice of measurements for a plan.
+
+    Attributes:
+      devices: numbers of devices to predict for.
+      reference_batches: batches of the clusters, whose steps are timed too.
+      budget_epochs: maximum epochs of the training set for all measurements; None sets no limit.
+      tune: whether to look for the best learning rate at 1, 2, 4, … base batches.
+      noise_scale: whether to measure the gradient's noise scale at the target. Nothing in a plan depends on it.
+    """
+
+    devices: Collection[int]
+    reference_batches: Collection[int] = ()
+    budget_epochs: int | None = None
+    tune: bool = False
+    noise_scale: bool = False
+
+
+def measure(config: Config, folder: PlanDir, display: Callable[[], Display], request: PlanRequest) -> PlanMeasurements:
+    """Makes the measurements that are missing.
 
     Args:
-      config: of the runs; strategy and devices are the plan's to choose.
-      folder: the work directory, as `gmmae.planner.measurements.claimed` gives it.
-      display: makes what shows one run's course.
-      devices: numbers that will be asked about.
-      reference_batches: of the clusters; their steps are timed too.
-      budget_epochs: epochs of the training set that all parts together may take; 0: as many as they need.
-      tune: look for the best rate at 1, 2, 4, … base batches too.
-      noise_scale: measure the gradient's noise scale at the target too; nothing in a plan follows from it.
+      config: configuration of the runs. Its strategy and devices are ignored.
+      folder: work directory, from `gmmae.planner.measurements.claimed`.
+      display: makes a display of one run's progress.
+      request: what to measure.
 
     Raises:
-      InputError: there is no target, the base run does not reach it within the budget, no number of devices has a sample for
-        each device, or the work directory is another plan's.
-      Interrupted: by a signal.
+      InputError: there is no target, or the base run does not reach it within the budget. Or no number of devices has a sample
+        for
+        each device. Or the work directory belongs to another plan.
+      PlanInterruptedError: a signal stopped a run.
     """
     if not config.stop.target:
-        raise InputError("stop.target must be given, because a plan is one of reaching it; got 0: give --stop.target")
+        raise InputError("stop.target must be given for a plan; got none: set --stop.target")
     config = changed(config, scaling="strong", parallel__devices=1, parallel__simulate_devices=0)
-    parts = Measurements(config, folder, display)
-    most_devices = runnable(parts.facts.samples, devices)[-1]
-    measuring = _Measuring(config, parts, display, most_devices, reference_batches, budget_epochs or math.inf)
-    return measuring.all(tune, noise_scale)
+    return _Measuring(config, Measurements(config, folder, display), request).all()
 
 
 class _Measuring:
-    """One plan's choice of parts, and the epochs that it has spent."""
+    """The choice of a plan's measurements, and the epochs that they have taken."""
 
-    def __init__(
-        self,
-        config: Config,
-        parts: Measurements,
-        display: Callable[[], Display],
-        most_devices: int,
-        references: Collection[int],
-        budget: float,
-    ):
-        self.config, self.parts, self.most_devices, self.references = config, parts, most_devices, references
-        self.budget = budget
-        self.say = display().say
+    def __init__(self, config: Config, parts: Measurements, request: PlanRequest):
+        self.config, self.parts, self.request = config, parts, request
+        self.max_devices = runnable(parts.facts.samples, request.devices)[-1]
+        self.budget = math.inf if request.budget_epochs is None else request.budget_epochs
+        self.say = parts.display().say
         self.notes: list[str] = []
         self.epochs: dict[str, float] = {}
         self.seconds: dict[str, float] = {}
         self.epoch_s = 0.0
 
-    def all(self, tune: bool, noise_scale: bool) -> Found:
+    def all(self) -> PlanMeasurements:
         timing = self._timing()
         base = self._base_run()
         times = self._step_times(timing)
-        tried = self._trials(base)
-        usual, final_loss = tried.get(1.0), base.rows[-1].train_loss
-        progress = {1.0: 1.0} | {m: trials.progress(usual, trial, final_loss) for m, trial in tried.items() if usual}
-        wide = self._wide_trials(base, stability.edge(progress)) if usual else {}
+        base_trials = self._trials(base)
+        base_trial, final_loss = base_trials.get(1.0), base.rows[-1].train_loss
+        progress = {1.0: 1.0} | {
+            m: trials.progress(base_trial, trial, final_loss) for m, trial in base_trials.items() if base_trial
+        }
+        wide = self._wide_trials(base, stability.max_stable_factor(progress)) if base_trial else {}
         second = self._second_run(base)
         curves = [base, *second]
         stop, samples = self.config.stop, self.parts.facts.samples
-        steps = {curve.record.global_batch: to_target(curve.rows, stop) for curve in curves}
-        factors = self._tuned(min(steps.values())) if tune else ()
-        norms = self._noise(base) if noise_scale else None
+        steps = {curve.record.global_batch: steps_to_target(curve.rows, stop) for curve in curves}
+        factors = self._tuned(min(steps.values())) if self.request.tune else ()
+        norms = self._noise(base) if self.request.noise_scale else None
         measured = Measured(
             samples=samples,
             validation=self.parts.facts.validation,
@@ -159,10 +162,14 @@ class _Measuring:
             passes=step_table(times.validation),
             gradient_bytes=float(base.record.parameters * (8 if self.config.precision == "float64" else 4)),
             progress=progress,
-            vitality={m: trials.vitality(usual, trial) for m, trial in wide.items() if usual},
-            pace=learning_rate.together(*(_paces(base, usual, some) for some in (tried, wide))) if usual else {},
+            active_unit_fractions={
+                m: trials.active_unit_fraction(base_trial, trial) for m, trial in wide.items() if base_trial
+            },
+            speedups=learning_rate.combine_speedups(*(_speedups(base, base_trial, some) for some in (base_trials, wide)))
+            if base_trial
+            else {},
         )
-        return Found(
+        return PlanMeasurements(
             measured=measured,
             device_kind=self.parts.facts.device_kind,
             target=stop.target,
@@ -179,17 +186,17 @@ class _Measuring:
 
     @property
     def _left(self) -> float:
-        """Epochs of the budget that are not spent."""
+        """Epochs of the budget that are left."""
         return self.budget - sum(self.epochs.values())
 
     def _spend(self, name: str, epochs: float, part: str) -> None:
-        """Takes a part's epochs from the budget, and says what comes."""
+        """Takes the epochs of a measurement from the budget, and announces it unless it is stored."""
         self.epochs[name] = self.epochs.get(name, 0.0) + epochs
         if part not in self.parts.seconds:
             self.say(f"measuring {part}" + (f", about {duration(epochs * self.epoch_s)}" if self.epoch_s else ""))
 
-    def _curve(self, batch: int, most_epochs: float) -> Curve:
-        """The run at a batch, and its epochs taken from the budget."""
+    def _curve(self, batch: int, most_epochs: float) -> TargetRun:
+        """Runs the training at a batch, and takes its epochs from the budget."""
         most = int(min(self.config.stop.max_epochs, most_epochs))
         curve = self.parts.curve(batch, most)
         name = f"batch {curve.record.global_batch}"
@@ -197,36 +204,40 @@ class _Measuring:
         return curve
 
     def _timing(self) -> TimingConfig:
-        """The most careful timing of steps that leaves most of the budget to the rest; its epochs are spent."""
+        """Chooses the most careful timing of steps that leaves most of the budget, and takes its epochs.
+
+        Raises:
+          InputError: the budget is too small for the quickest timing.
+        """
         configs = [TimingConfig(warmup_steps=w, steps=s, blocks=b) for w, s, b in self._timings]
         samples = sum(self._batches)
         costs = [
             samples * (max(one.warmup_steps, one.steps) + one.steps * one.blocks) / self.parts.facts.samples for one in configs
         ]
-        fitting = (place for place, cost in enumerate(costs) if cost <= TIMING_SHARE * self.budget)
+        fitting = (place for place, cost in enumerate(costs) if cost <= MAX_TIMING_SHARE * self.budget)
         place = next(fitting, len(costs) - 1)
         if costs[place] + 1 > self.budget:
             raise InputError(
-                f"budget_epochs must be at least {math.ceil(costs[place] + 1)}, since timing {samples} samples' steps takes "
-                f"{costs[place]:.1f} epochs of {self.parts.facts.samples}; got {self.budget:g}: give more, or 0 for no limit"
+                f"--budget-epochs must be at least {math.ceil(costs[place] + 1)}, because timing {samples} samples takes "
+                f"{costs[place]:.1f} epochs of {self.parts.facts.samples}; got {self.budget:g}: set a larger one, or none"
             )
         self.epochs["step times"] = costs[place]
         return configs[place]
 
     @property
     def _timings(self) -> Sequence[tuple[int, int, int]]:
-        return ON_CPU if self.parts.facts.device_kind == "cpu" else ELSEWHERE
+        return CPU_TIMINGS if self.parts.facts.device_kind == "cpu" else GPU_TIMINGS
 
     @property
     def _batches(self) -> list[int]:
-        """Those that a device may get, down to 1 and up to four base batches, and those of the clusters."""
+        """Batches whose steps are timed: fractions and multiples of the base batch, and the clusters' reference batches."""
         batch, samples = self.config.optim.batch_size, self.parts.facts.samples
         shares = {math.ceil(batch / 4**i) for i in range(batch.bit_length())}  # the rest is interpolated
-        return sorted({*shares, min(4 * batch, samples), *self.references})
+        return sorted({*shares, min(4 * batch, samples), *self.request.reference_batches})
 
     def _step_times(self, timing: TimingConfig) -> Timings:
-        """Of the batches that a device may get, and of the validation's shares."""
-        validation = {math.ceil(self.parts.facts.validation / n) for n in (1, self.most_devices)}
+        """Measures the times of training steps and of the shares of the validation."""
+        validation = {math.ceil(self.parts.facts.validation / n) for n in (1, self.max_devices)}
         if "step times" not in self.parts.seconds:
             self.say("measuring step times")
         times = self.parts.step_times(self._batches, validation, timing)
@@ -238,97 +249,97 @@ class _Measuring:
         self.seconds["step times"] = self.parts.seconds.get("step times", 0.0)
         return times
 
-    def _base_run(self) -> Curve:
+    def _base_run(self) -> TargetRun:
         batch, stop = self.config.optim.batch_size, self.config.stop
-        self.say(f"measuring the way to the target at the base batch, {batch}")
+        self.say(f"training to the target at the base batch, {batch}")
         base = self._curve(batch, self._left)
         self.epoch_s = (base.rows[-1].train_s + base.rows[-1].eval_s) / len(base.rows)
         if not base.reached:
             values = [value for row in base.rows if math.isfinite(value := row.value(stop.monitor))]
             best = f"{min(values, key=stop.cost):g}" if values else "no finite value"
             raise InputError(
-                f"the base run of a plan must reach stop.target, {stop.monitor} {stop.target:g}; got {best} at best in "
-                f"{len(base.rows)} epochs ({base.reason}): give an easier --stop.target, another "
+                f"the base run must reach stop.target, {stop.monitor} {stop.target:g}; got {best} at best in "
+                f"{len(base.rows)} epochs ({base.reason}): set an easier --stop.target, another "
                 "--optim.learning-rate, or more epochs (--stop.max-epochs, --budget-epochs)"
             )
         return base
 
-    def _second_run(self, base: Curve) -> list[Curve]:
-        """A run at a smaller batch that reaches the target, if there is one."""
-        batches = dict.fromkeys(max(1, base.record.global_batch // divisor) for divisor in SMALLER)
+    def _second_run(self, base: TargetRun) -> list[TargetRun]:
+        """Returns a run at a smaller batch that reaches the target, if there is one."""
+        batches = dict.fromkeys(max(1, base.record.global_batch // divisor) for divisor in SECOND_RUN_DIVISORS)
         for batch in batches:
-            most = min(math.ceil(MOST_OF_BASE * len(base.rows)), self._left)
+            most = min(math.ceil(MAX_SECOND_RUN_RATIO * len(base.rows)), self._left)
             if batch == base.record.global_batch or most < 1:
                 continue
-            self.say(f"measuring the way to the target at batch {batch}, about {duration(len(base.rows) * self.epoch_s)}")
+            self.say(f"training to the target at batch {batch}, about {duration(len(base.rows) * self.epoch_s)}")
             curve = self._curve(batch, most)
             if curve.reached:
                 return [curve]
             self.notes.append(f"batch {batch} did not reach the target in {len(curve.rows)} epochs ({curve.reason})")
-        self.notes.append("no second batch was run to the target: Bn is hardly known")
+        self.notes.append("no run at a second batch reached the target: Bn is uncertain")
         return []
 
-    def _trials(self, base: Curve) -> dict[float, Trial]:
-        """Trials at multiples of the rate, from 1 on by doubling, until one fails."""
+    def _trials(self, base: TargetRun) -> dict[float, Trial]:
+        """Runs trials at 1, 2, 4, … times the learning rate, until one fails."""
         record, name = base.record, "multiples of the rate"
-        epochs = trials.epochs(self.config, record.train_samples, record.global_batch)
-        most = min(self.most_devices, record.train_samples / record.global_batch)
-        found: dict[float, Trial] = {}
+        epochs = trials.count_epochs(self.config, record.train_samples, record.global_batch)
+        most = min(self.max_devices, record.train_samples / record.global_batch)
+        trials_of: dict[float, Trial] = {}
         factor = 1
         while factor < 2 * most:
             if epochs > self._left:
-                self.notes.append(f"the budget left no trial of {factor} times the learning rate, or of more: untested")
+                self.notes.append(f"no trial of {factor} times the learning rate or more: the budget is spent")
                 break
             self._spend(name, epochs, f"{factor:g} times the learning rate")
-            found[float(factor)] = trial = self.parts.trial(factor)
+            trials_of[float(factor)] = trial = self.parts.trial(factor)
             self.seconds[name] = self.seconds.get(name, 0.0) + self.parts.seconds[f"{factor:g} times the learning rate"]
-            if not trials.progress(found[1.0], trial, base.rows[-1].train_loss) >= stability.FAILED:
+            if not trials.progress(trials_of[1.0], trial, base.rows[-1].train_loss) >= stability.MIN_PROGRESS:
                 break
             factor *= 2
-        return found
+        return trials_of
 
-    def _wide_trials(self, base: Curve, edge: float) -> dict[float, Trial]:
-        """The linear rule's first steps on few devices, by the factor of its rate, unless that is known to fail."""
+    def _wide_trials(self, base: TargetRun, stable: float) -> dict[float, Trial]:
+        """Tries the linear rule's first steps on few devices, unless its learning rate is known to fail."""
         optim, samples = self.config.optim, base.record.train_samples
-        found: dict[float, Trial] = {}
-        for n in (n for n in WIDE if n <= self.most_devices):
+        trials_of: dict[float, Trial] = {}
+        for n in (n for n in FIRST_STEPS_DEVICES if n <= self.max_devices):
             path = strategies.resolve("linear", optim, n, samples).optimization
             factor, batch = path.learning_rate.peak / optim.learning_rate, path.global_batch
-            if not 1 < factor < edge:
+            if not 1 < factor < stable:
                 continue
-            epochs, name = trials.epochs(self.config, samples, batch), f"first steps of linear on {n}"
+            epochs, name = trials.count_epochs(self.config, samples, batch), f"first steps of linear on {n}"
             if epochs > self._left:
-                self.notes.append(f"the budget left no trial of the linear rule's first steps on {n} devices: untested")
+                self.notes.append(f"no trial of the linear rule's first steps on {n} devices: the budget is spent")
                 break
             self._spend(name, epochs, name)
-            found[factor] = self.parts.first_steps("linear", n)
+            trials_of[factor] = self.parts.first_steps("linear", n)
             self.seconds[name] = self.parts.seconds[name]
-        return found
+        return trials_of
 
     def _tuned(self, steps: float) -> tuple[float, ...]:
-        """The best of some factors of the rate at 1, 2, 4, … base batches: the lowest training loss after a part of the way."""
+        """Returns the factor of the learning rate with the lowest training loss, at 1, 2, 4, … base batches."""
         base, samples, best = self.config.optim.batch_size, self.parts.facts.samples, []
         way = math.ceil(TUNING_SHARE * steps)
-        for n in (2**i for i in range(self.most_devices.bit_length())):
+        for n in (2**i for i in range(self.max_devices.bit_length())):
             batch = min(n * base, samples)
-            epochs = TUNED * trials.epochs(self.config, samples, batch, way)
+            epochs = NUM_TUNED_RATES * trials.count_epochs(self.config, samples, batch, way)
             if epochs > self._left:
-                self.notes.append(f"the budget left no rates to be tuned from batch {batch} on")
+                self.notes.append(f"no learning rate was tuned from batch {batch} on: the budget is spent")
                 break
             name = f"rates at batch {batch}"
             self._spend(name, epochs, name)
-            factors = sorted({float(f"{factor:.3g}") for factor in np.geomspace(0.5, 2 * n, TUNED)})
+            factors = sorted({float(f"{factor:.3g}") for factor in np.geomspace(0.5, 2 * n, NUM_TUNED_RATES)})
             losses, self.seconds[name] = self.parts.late_losses(n, factors, way)
             losses = {factor: loss for factor, loss in losses.items() if math.isfinite(loss)}
             best.append(min(losses, key=lambda factor: losses[factor], default=1.0))
         return tuple(best)
 
-    def _noise(self, base: Curve) -> Norms | None:
-        """Norms of the gradients where the base run has reached the target."""
+    def _noise(self, base: TargetRun) -> Norms | None:
+        """Measures the norms of the gradients where the base run reaches the target."""
         record, name = base.record, "noise of the gradient"
         epochs = 2 * min(1.0, NORM_STEPS * record.global_batch / record.train_samples)
         if epochs > self._left:
-            self.notes.append("the budget left no epochs for the gradient's noise scale")
+            self.notes.append("the gradient's noise scale was not measured: the budget is spent")
             return None
         self._spend(name, epochs, f"{name} after epoch {len(base.rows)}")
         norms = self.parts.norms(base)
@@ -336,7 +347,7 @@ class _Measuring:
         return norms
 
 
-def _paces(base: Curve, usual: Trial, trials: Mapping[float, Trial]) -> dict[float, float]:
+def _speedups(base: TargetRun, base_trial: Trial, trials: Mapping[float, Trial]) -> dict[float, float]:
     losses, steps = [row.train_loss for row in base.rows], base.record.steps_per_epoch
     finite = {m: trial.losses for m, trial in trials.items() if m > 1 and np.isfinite(trial.losses).all()}
-    return {m: learning_rate.pace(usual.losses, losses, steps, of) for m, of in finite.items()}
+    return {m: learning_rate.learning_rate_speedup(base_trial.losses, losses, steps, of) for m, of in finite.items()}

@@ -1,7 +1,7 @@
-"""The single measurements of a plan, each stored with what it depends on, so that no order of calls changes an answer.
+"""The stored measurements of a plan, each with what it depends on, so that the order of calls changes no answer.
 
-A training run at one batch is kept whole. It is read up to the epoch at which it stops under the present rules. Everything else
-is a named part of `measured.json`. The name holds all that decides the value, beside the configuration and the data.
+A training run at one batch is kept whole, and read up to the epoch at which it stops under the present rules. All other
+measurements are named parts of `measured.json`. With the configuration and the data, the name determines the value.
 """
 
 import json
@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from gmmae.config.schema import Config, StopConfig, changed
 from gmmae.data.extraction.tasks import sha256
 from gmmae.multihost import agreement
 from gmmae.planner import trials
-from gmmae.planner.learning_rate import late
+from gmmae.planner.learning_rate import last_third
 from gmmae.planner.trials import Trial
 from gmmae.scaling.cost import StepTimes
 from gmmae.scaling.identity import run_id
@@ -36,12 +36,14 @@ from gmmae.training.terminal import Display
 from gmmae.training.workdir import WorkDir, alone, writable
 from gmmae.workloads import registry
 
+T = TypeVar("T")
+
 VERSION = 2
-"""Of the form of `measured.json`."""
+"""Version of the format of `measured.json`."""
 
 
-class Interrupted(Exception):
-    """A signal stopped a run; the same command goes on. The argument is the stop reason."""
+class PlanInterruptedError(Exception):
+    """A signal stopped a run, which the same command resumes. The argument is the stop reason."""
 
 
 class PlanDir:
@@ -54,13 +56,13 @@ class PlanDir:
         self.lock = root / ".lock"
 
     def run(self, batch: int, last_epoch: int = 0) -> WorkDir:
-        """The work directory of the run at a batch, or of its copy that ends after an epoch."""
+        """Returns the work directory of the run at a batch, or of its copy that ends after an epoch."""
         return WorkDir(self.root / "runs" / (f"batch_{batch}" + f"_epoch_{last_epoch}" * bool(last_epoch)))
 
 
 @contextmanager
 def claimed(root: Path) -> Iterator[PlanDir]:
-    """Makes the work directory of a plan; no other process may write in it meanwhile.
+    """Makes the work directory of a plan, and keeps other processes from writing in it.
 
     Raises:
       InputError: the folder cannot be written, or another process works in it.
@@ -72,8 +74,8 @@ def claimed(root: Path) -> Iterator[PlanDir]:
             yield folder
 
 
-class Facts(NamedTuple):
-    """What the measurements of one work directory have in common."""
+class SharedFacts(NamedTuple):
+    """Properties that all measurements in one work directory share."""
 
     samples: int  # training samples
     validation: int  # validation samples
@@ -82,7 +84,7 @@ class Facts(NamedTuple):
     source: str  # hash of the workload's own file; empty where it is no file
 
 
-class Curve(NamedTuple):
+class TargetRun(NamedTuple):
     """A run at one batch, up to the epoch at which it stops."""
 
     batch: int
@@ -97,17 +99,17 @@ class Curve(NamedTuple):
 
     @property
     def step_s(self) -> float:
-        """Seconds of a training step: the median over epochs, without the first one where there are others."""
+        """Seconds of a training step: the median over epochs, without the first of several."""
         seconds, steps = (np.diff([0, *(getattr(row, name) for row in self.rows)]) for name in ("train_s", "steps"))
         return float(np.median((seconds / steps)[min(1, len(self.rows) - 1) :]))
 
 
 class Measurements:
-    """Measures on demand, and reads what an earlier process has measured of the same configuration and data.
+    """Measurements of one configuration and its data, read from the work directory or made on demand.
 
     Attributes:
-      facts: of the work directory.
-      seconds: that the measuring of each part took, by its name.
+      facts: properties of the work directory.
+      seconds: seconds that each measurement took, by its name.
     """
 
     def __init__(self, config: Config, folder: PlanDir, display: Callable[[], Display]):
@@ -115,15 +117,15 @@ class Measurements:
         setup = compilation.prepare(config)
         data = agreement.data(setup.data.train, setup.data.validation)
         source = sha256(Path(config.workload)) if registry.is_file(config.workload) else ""
-        self.facts = Facts(setup.train_plan.samples, setup.eval_plan.samples, setup.devices.kind, data, source)
+        self.facts = SharedFacts(setup.train_plan.samples, setup.eval_plan.samples, setup.devices.kind, data, source)
         self._kept = _read(folder.measured, run_id(config), self.facts)
         self.seconds: dict[str, float] = self._kept["seconds"]
 
-    def curve(self, batch: int, max_epochs: int) -> Curve:
-        """The run at a base batch, trained as far as it has to go.
+    def curve(self, batch: int, max_epochs: int) -> TargetRun:
+        """Trains at a batch as far as is needed, and returns the run.
 
         Raises:
-          Interrupted: by a signal.
+          PlanInterruptedError: a signal stopped it.
           InputError: as `loop.run`.
         """
         config = changed(self.config, optim__batch_size=batch, stop__max_epochs=max_epochs)
@@ -133,66 +135,70 @@ class Measurements:
         if record is None or reason is None:
             record = self._train(config, workdir)
             rows, reason = until_stop(workdir.read_rows(), config.stop)
-        return Curve(batch, rows, reason or record.stop_reason or stop_reasons.MAX_EPOCHS, record)
+        return TargetRun(batch, rows, reason or record.stop_reason or stop_reasons.MAX_EPOCHS, record)
 
     def _train(self, config: Config, workdir: WorkDir) -> Record:
         record = loop.run(config, workdir.root, self.display())
         if record.stop_reason in stop_reasons.INTERRUPTED:
-            raise Interrupted(record.stop_reason)
+            raise PlanInterruptedError(record.stop_reason)
         return record
 
     def trial(self, factor: float) -> Trial:
-        """The first steps at the base batch with a multiple of the learning rate."""
+        """Returns the first steps at the base batch, at a multiple of the learning rate."""
         return Trial(*self._part(f"{factor:g} times the learning rate", lambda: self._attempt(factor)))
 
     @cached_property
     def _attempt(self) -> Callable[[float], Trial]:
-        """One compiled program for all multiples."""
-        return trials.trials(self.config)
+        """The compiled trial of all multiples of the learning rate."""
+        return trials.learning_rate_trials(self.config)
 
     def first_steps(self, scaling: str, devices: int) -> Trial:
-        """The first steps of a strategy on some devices, which one device computes."""
+        """Returns the first steps of a strategy on some devices, simulated on one device."""
         config = changed(self.config, scaling=scaling, parallel__simulate_devices=devices)
-        return Trial(*self._part(f"first steps of {scaling} on {devices}", lambda: trials.trials(config)(1.0)))
+        return Trial(*self._part(f"first steps of {scaling} on {devices}", lambda: trials.learning_rate_trials(config)(1.0)))
 
     def late_losses(self, devices: int, factors: Sequence[float], steps: int) -> tuple[dict[float, float], float]:
-        """The mean training loss over the last third of some steps of weak scaling, by the factor of the learning rate; and the
-        seconds that measuring took.
+        """Returns training losses of weak scaling by factor of the learning rate, and the seconds that they took.
+
+        Each loss is the mean over the last third of the steps.
         """
         config = changed(self.config, scaling="weak", parallel__simulate_devices=devices)
         attempts: list[Callable[[float], Trial]] = []
 
         def make(factor: float) -> float:
-            attempts[:] = attempts or [trials.trials(config, steps)]
+            attempts[:] = attempts or [trials.learning_rate_trials(config, steps)]
             losses = attempts[0](factor).losses
-            return float(np.mean(losses[late(losses)]))
+            return float(np.mean(losses[last_third(losses)]))
 
         names = {factor: f"{factor:g} times the learning rate in {steps} steps of weak on {devices}" for factor in factors}
         losses = {factor: float(self._part(name, partial(make, factor))) for factor, name in names.items()}
         return losses, sum(self.seconds[name] for name in names.values())
 
-    def norms(self, curve: Curve) -> Norms:
-        """Norms of gradients at the end of a curve, for the noise scale."""
+    def norms(self, curve: TargetRun) -> Norms:
+        """Returns the norms of gradients at the end of a run, for the noise scale."""
         epoch = len(curve.rows)
         return Norms(*self._part(f"noise of the gradient after epoch {epoch}", lambda: self._norms(curve.batch, epoch)))
 
     def _norms(self, batch: int, epoch: int) -> Norms:
-        """A run whose newest checkpoint is of a later epoch is trained again, up to this one, in a folder of its own."""
+        """Measures the norms after an epoch.
+
+        If the newest checkpoint is of a later epoch, the run is trained again up to this one, in a folder of its own.
+        """
         config = changed(self.config, optim__batch_size=batch)
         setup, workdir = compilation.prepare(config), self.folder.run(batch)
         like = compilation.initial_state(setup)
-        found = newest(workdir.checkpoints, like)
-        if found is None or len(found.progress.history) != epoch:
+        checkpoint = newest(workdir.checkpoints, like)
+        if checkpoint is None or len(checkpoint.progress.history) != epoch:
             workdir = self.folder.run(batch, epoch)
             self._train(changed(config, stop__target=0.0, stop__max_epochs=epoch), workdir)
-            found = newest(workdir.checkpoints, like)
-        if found is None:
+            checkpoint = newest(workdir.checkpoints, like)
+        if checkpoint is None:
             raise InputError(f"{workdir.checkpoints} must hold the state after epoch {epoch}; got none: delete {workdir.root}")
         with compilation.precision_context(config):
-            return noise_scale.gradient_norms(setup, like)(found.state)
+            return noise_scale.gradient_norms(setup, like)(checkpoint.state)
 
     def step_times(self, batches: Collection[int], validation: Collection[int], timing: TimingConfig) -> Timings:
-        """Times of training steps and validation passes; those that were timed as carefully before are not timed again."""
+        """Times training steps and validation passes, unless stored times are as careful."""
         kept = throughput.read(self.folder.step_times)
         if kept is not None and _timed_steps(kept.timing) < _timed_steps(throughput.settings(timing)):
             kept = None
@@ -201,8 +207,8 @@ class Measurements:
         if kept is None or new_batches or new_counts:
             config = changed(self.config, seed=0)  # the seed is in the program and not in its time: no second compilation
             began = time.perf_counter()
-            made = throughput.measure(config, new_batches, new_counts, timing)
-            kept = throughput.merged(kept, made)
+            timings = throughput.measure(config, new_batches, new_counts, timing)
+            kept = throughput.merged(kept, timings)
             throughput.write(self.folder.step_times, kept)
             self._note("step times", self.seconds.get("step times", 0.0) + time.perf_counter() - began)
         return kept._replace(
@@ -210,8 +216,8 @@ class Measurements:
             validation=[row for row in kept.validation if row.samples in validation],
         )
 
-    def _part(self, name: str, make: Callable[[], Any]) -> Any:
-        """A stored value, which is made where it is not there."""
+    def _part(self, name: str, make: Callable[[], T]) -> T:
+        """Returns a stored value, or makes and stores it."""
         if name not in self._kept["parts"]:
             began = time.perf_counter()
             self._kept["parts"][name] = make()
@@ -224,7 +230,7 @@ class Measurements:
 
 
 def until_stop(rows: Sequence[Epoch], stop: StopConfig) -> tuple[list[Epoch], str | None]:
-    """The rows up to the first epoch after which a run stops under these rules, and why; None where it goes on."""
+    """Returns the rows up to the epoch at which a run stops under these rules, with the reason; None if it goes on."""
     monitor = stopping.StopMonitor(stop)
     for row in rows:
         monitor.add(row)
@@ -234,7 +240,7 @@ def until_stop(rows: Sequence[Epoch], stop: StopConfig) -> tuple[list[Epoch], st
 
 
 def step_table(rows: Sequence[Timing]) -> StepTimes:
-    """Median seconds by number of samples."""
+    """Returns the median seconds by number of samples."""
     ordered = sorted(rows)
     return StepTimes(tuple(row.samples for row in ordered), tuple(row.median_s for row in ordered))
 
@@ -251,24 +257,24 @@ def _kept(data: dict[str, Any]) -> dict[str, Any]:
     return parts | data
 
 
-def _read(path: Path, run: str, facts: Facts) -> dict[str, Any]:
-    """What an earlier process has measured.
+def _read(path: Path, run: str, facts: SharedFacts) -> dict[str, Any]:
+    """Reads the stored measurements.
 
     Raises:
-      InputError: the file is another plan's, of other data, of another device or version, or cannot be read.
+      InputError: the file belongs to another plan, other data, another device or version, or cannot be read.
     """
     own = {"version": VERSION, "run_id": run, "facts": facts._asdict()}
     try:
-        found = json_files.read(path, "be what a plan has measured", "delete it, and it is measured again", _kept)
+        stored = json_files.read(path, "be what a plan has measured", "delete it, and it is measured again", _kept)
     except FileNotFoundError:
         return {**own, "parts": {}, "seconds": {}}
     names = {"version": "version of gmmae", "run_id": "configuration"}
-    differing = [words for key, words in names.items() if found.get(key) != own[key]]
+    differing = [words for key, words in names.items() if stored.get(key) != own[key]]
     if not differing:
         words = {"samples": "data", "validation": "data", "data": "data", "device_kind": "device", "source": "workload"}
-        differing = [word for key, word in words.items() if found["facts"].get(key) != own["facts"][key]]
+        differing = [word for key, word in words.items() if stored["facts"].get(key) != own["facts"][key]]
     if differing:
         raise InputError(
             f"workdir must be that of a plan of the same {differing[0]}; got {path.parent}, of another: give another --workdir"
         )
-    return found
+    return stored

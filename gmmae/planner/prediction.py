@@ -1,11 +1,11 @@
-"""From what one device measures to what each strategy will take on n devices of a cluster: times, intervals, failures, the choice.
+"""Predictions for each strategy on n devices of a cluster, from measurements on one device.
 
-Steps to the target follow the hyperbola of `gmmae.planner.steps`, a step's time that of one device with its share of the batch
-plus the cluster's all-reduce (`gmmae.scaling.cost`), and failures `gmmae.planner.stability`. Everything uncertain is drawn
-`DRAWS` times with a fixed generator; an interval is from the 10 % to the 90 % quantile of a run that arrives.
+Steps to the target follow the law of `gmmae.planner.steps`. The time of a step is that of one device with its share of the
+batch, plus the cluster's all-reduce (`gmmae.scaling.cost`). Failures follow `gmmae.planner.stability`. Uncertain quantities are
+drawn `DRAWS` times with a fixed generator. An interval spans the 10 % to the 90 % quantile of the runs that reach the target.
 
-A step on n devices takes a + b · (device batch) + c(n). With the hyperbola, growing the batch n-fold at the base rate is faster
-than dividing it exactly if (a + c(n)) / (b B) > B / Bn: overhead against noise. Both numbers are in `Rule`.
+A step on n devices takes a + b · (device batch) + c(n). By the law, growing the batch n-fold at the base rate is faster than
+dividing it exactly if (a + c(n)) / (b B) > B / Bn. This compares overhead with noise. `BatchRule` holds both numbers.
 """
 
 import math
@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from gmmae.config.schema import OptimConfig
 from gmmae.planner import learning_rate, stability, steps
-from gmmae.planner.steps import Steps
+from gmmae.planner.steps import StepsLaw
 from gmmae.scaling import cost, strategies
 from gmmae.scaling.cost import Cluster, StepTimes
 from gmmae.scaling.strategies import OptimizationSetup
@@ -26,22 +26,24 @@ from gmmae.system.errors import InputError
 
 DRAWS = 4000
 
-LEVEL = 0.8
-"""Of the intervals."""
+INTERVAL_LEVEL = 0.8
+"""Level of the intervals."""
 
-RATE_SIGMA = 0.15
-"""Of the logarithm of the pace of a strategy that scales the rate."""
+SPEEDUP_SIGMA = 0.15
+"""Standard deviation of the logarithm of the speed-up by a scaled learning rate."""
 
-SAME_SIGMA = 0.05
-"""Of the logarithm of the steps of a path that was run: with a division of its own, rounding takes it another way."""
+RERUN_SIGMA = 0.05
+"""Standard deviation of the logarithm of the steps of a configuration that was run. Another division of the batch
+rounds differently.
+"""
 
 TIME_SIGMA = 0.08
-"""Of the logarithm of a projected time."""
+"""Standard deviation of the logarithm of a projected time."""
 
-CANDIDATES = 100
-"""For the best batch, evenly spaced in logarithms."""
+NUM_CANDIDATES = 100
+"""Number of candidates for the best batch, evenly spaced in logarithms."""
 
-NEAR = 1.1
+MAX_TIME_RATIO = 1.1
 """The smallest number of devices is chosen whose expected time is within this factor of the least."""
 
 BEST_BATCH = "best-batch"
@@ -49,19 +51,21 @@ BEST_BATCH = "best-batch"
 
 
 class Measured(NamedTuple):
-    """What one device has measured of a workload.
+    """The measurements of a workload on one device.
 
     Attributes:
-      samples, validation: in the training and the validation set.
-      optim: base batch, base rate, and what else the strategies follow.
-      max_epochs: after which a run has missed the target.
-      steps: to the target at the base rate, by batch.
-      seed_sigma: of their logarithm (`gmmae.planner.steps.seed_sigma`).
-      noise_scale: of the gradient, in samples, to be told; nothing follows from it. None where it was not measured.
+      samples, validation: numbers of training and validation samples.
+      optim: base batch, base rate, and the strategies' other settings.
+      max_epochs: epochs after which a run has missed the target.
+      steps: steps to the target at the base rate, by batch.
+      seed_sigma: standard deviation over seeds of the logarithm of the steps (`gmmae.planner.steps.seed_sigma`).
+      noise_scale: the gradient's noise scale in samples, for display only; None if it was not measured.
       train: seconds of a training step by its samples.
-      passes: seconds of a pass over validation samples, by their number.
-      gradient_bytes: that an all-reduce adds up.
-      progress, vitality, pace: of trials of the rate, by its factor (`gmmae.planner.stability`, `gmmae.planner.learning_rate`).
+      passes: seconds of a validation pass by its samples.
+      gradient_bytes: bytes that an all-reduce adds up.
+      progress: progress of the trials by factor of the learning rate (`gmmae.planner.stability`).
+      active_unit_fractions: active-unit fractions by factor of the learning rate (`gmmae.planner.stability`).
+      speedups: speed-ups by factor of the learning rate (`gmmae.planner.learning_rate`).
     """
 
     samples: int
@@ -75,12 +79,12 @@ class Measured(NamedTuple):
     passes: StepTimes
     gradient_bytes: float
     progress: Mapping[float, float]
-    vitality: Mapping[float, float]
-    pace: Mapping[float, float]
+    active_unit_fractions: Mapping[float, float]
+    speedups: Mapping[float, float]
 
 
-class Rule(NamedTuple):
-    """The numbers that decide between dividing the batch and letting it grow."""
+class BatchRule(NamedTuple):
+    """The numbers that decide between dividing the batch and growing it."""
 
     smin: float  # the fewest steps
     bn: float  # the batch at which there are 2^p times as many
@@ -90,8 +94,11 @@ class Rule(NamedTuple):
     residual: float  # of the fit of the steps, a root mean square of logarithms
 
 
-class Cell(NamedTuple):
-    """What a strategy will do on a number of devices. Intervals are of runs that arrive; times are of training and validation."""
+class Prediction(NamedTuple):
+    """A strategy's predictions on a number of devices.
+
+    Intervals are of runs that reach the target. Times are of training and validation.
+    """
 
     scaling: str
     devices: int
@@ -104,27 +111,29 @@ class Cell(NamedTuple):
     seconds_low: float
     seconds_high: float
     probability_of_failure: float
-    tested: bool  # whether trials stand behind that probability
-    expected_s: float  # of a run that is begun again as a strong one where it fails
+    tested: bool  # whether trials cover the learning rate
+    expected_s: float  # with a strong-scaling run after a failure
     speedup: float  # over one device
     efficiency: float
 
 
 class Forecast(NamedTuple):
-    """All of it, for one cluster.
+    """All predictions for one cluster.
 
     Attributes:
-      cells: every strategy on every number of devices that it has samples for.
-      best: the one to take.
-      best_batches: the batches of the strategy `BEST_BATCH` by number of devices, as `listed` makes them.
-      listed: the best batches on 1, 2, 4, … devices at the base rate: what `optim.best_batches` takes.
+      cluster: the cluster.
+      cells: a prediction for every strategy on every number of devices that it has samples for.
+      best: the recommended one.
+      best_batches: batches of the strategy `BEST_BATCH` by number of devices, derived from `listed`.
+      listed: best batches on 1, 2, 4, … devices at the base rate, the values of `optim.best_batches`.
       overheads: (a + c(n)) / (b B) by number of devices.
       compute_scale: seconds of computation on the cluster's device for one second measured.
-      scale_given: the user gave that factor; otherwise it is the cluster's.
+      scale_given: whether the user gave that factor; otherwise it is the cluster's.
     """
 
-    cells: list[Cell]
-    best: Cell
+    cluster: Cluster
+    cells: list[Prediction]
+    best: Prediction
     best_batches: dict[int, int]
     listed: tuple[int, ...]
     overheads: dict[int, float]
@@ -132,21 +141,21 @@ class Forecast(NamedTuple):
     scale_given: bool = False
 
 
-def law(measured: Measured) -> Steps:
-    """Draws of the hyperbola's two numbers."""
-    rng, power = np.random.default_rng(0), steps.power(measured.pace)
+def draw_law(measured: Measured) -> StepsLaw:
+    """Draws the law's two numbers from their posterior."""
+    rng, power = np.random.default_rng(0), steps.power(measured.speedups)
     return steps.posterior(measured.steps, measured.optim.batch_size, DRAWS, rng, measured.seed_sigma, power)
 
 
-def rule(measured: Measured) -> Rule:
-    """The two numbers of the steps, where they are most likely, and the two of a step's time."""
-    found, (overhead_s, sample_s) = law(measured), cost.affine(measured.train)
-    residual = steps.residual(measured.steps, found.power) if len(measured.steps) > 1 else math.nan
-    return Rule(float(np.median(found.smin)), float(np.median(found.bn)), found.power, overhead_s, sample_s, residual)
+def batch_rule(measured: Measured) -> BatchRule:
+    """Returns the medians of the law's two numbers, and the two numbers of a step's time."""
+    law, (overhead_s, sample_s) = draw_law(measured), cost.affine(measured.train)
+    residual = steps.residual(measured.steps, law.power) if len(measured.steps) > 1 else math.nan
+    return BatchRule(float(np.median(law.smin)), float(np.median(law.bn)), law.power, overhead_s, sample_s, residual)
 
 
-class Machine(NamedTuple):
-    """n devices of a cluster, as they take their steps and validations."""
+class DeviceGroup(NamedTuple):
+    """A number of devices of a cluster, with their step and validation times."""
 
     measured: Measured
     scale: float  # of all computation
@@ -154,133 +163,138 @@ class Machine(NamedTuple):
     devices: int
 
     def epoch_s(self, batch: int | np.ndarray) -> np.ndarray:
-        """Seconds of an epoch with its validation, at a global batch."""
+        """Returns the seconds of an epoch with its validation, at a global batch."""
         m = self.measured
         step_s = self.scale * cost.seconds_at(m.train, np.ceil(np.asarray(batch) / self.devices)) + self.reduce_s
         passes_s = self.scale * cost.seconds_at(m.passes, math.ceil(m.validation / self.devices))
         return np.ceil(m.samples / np.asarray(batch)) * step_s + passes_s
 
 
-def machine(measured: Measured, cluster: Cluster, devices: int, compute_scale: float = 0.0) -> Machine:
-    """n devices of that cluster.
+def device_group(measured: Measured, cluster: Cluster, devices: int, compute_scale: float | None = None) -> DeviceGroup:
+    """Returns a number of devices of a cluster.
 
     Args:
-      measured: of the workload.
-      cluster: whose all-reduce it is.
-      devices: n.
-      compute_scale: seconds on the cluster's device for one second measured; 0: as the cluster's `reference_step_s` says.
+      measured: measurements of the workload.
+      cluster: the cluster, for its all-reduce.
+      devices: number of devices.
+      compute_scale: seconds on the cluster's device for one second measured; None takes the cluster's `reference_step_s`.
 
     Raises:
       InputError: the cluster's `reference_batch` was not measured.
     """
     reduce_s = cost.all_reduce_s(cluster, devices, measured.gradient_bytes)
-    return Machine(measured, compute_scale or cost.scale(cluster, measured.train), reduce_s, devices)
+    return DeviceGroup(measured, compute_scale or cost.scale(cluster, measured.train), reduce_s, devices)
 
 
-def draw_steps(measured: Measured, found: Steps, path: OptimizationSetup) -> Float[np.ndarray, " draws"]:
-    """Draws of a path's steps to the target, if it arrives."""
+def draw_steps(measured: Measured, law: StepsLaw, path: OptimizationSetup) -> Float[np.ndarray, " draws"]:
+    """Draws the steps to the target of a run that reaches it."""
     base = strategies.resolve("strong", measured.optim, 1, measured.samples).optimization
     scaled = path.learning_rate.peak / base.learning_rate.peak
     rng = np.random.default_rng([path.global_batch, int(1000 * scaled)])
-    normal = rng.normal(size=(2, len(found.smin)))
+    normal = rng.normal(size=(2, len(law.smin)))
     if scaled == 1 and path.global_batch in measured.steps:
-        return measured.steps[path.global_batch] * np.exp(SAME_SIGMA * normal[0])
-    off = steps.residual(measured.steps, found.power)  # what the law misses at the batches that were run, it misses elsewhere
-    unscaled = found.at(path.global_batch) * np.exp(math.hypot(measured.seed_sigma, steps.MODEL_SIGMA, off) * normal[0])
+        return measured.steps[path.global_batch] * np.exp(RERUN_SIGMA * normal[0])
+    off = steps.residual(measured.steps, law.power)  # the law's error at other batches
+    unscaled = law.at(path.global_batch) * np.exp(math.hypot(measured.seed_sigma, steps.MODEL_SIGMA, off) * normal[0])
     if scaled == 1:
         return unscaled
-    paces = learning_rate.at_factor(scaled, measured.pace) * np.exp(RATE_SIGMA * normal[1])
+    paces = learning_rate.interpolate(scaled, measured.speedups) * np.exp(SPEEDUP_SIGMA * normal[1])
     an_epoch = math.ceil(measured.samples / path.global_batch)
-    return an_epoch * learning_rate.quickened(unscaled / an_epoch, paces, path.learning_rate.scaling_warmup_epochs)
+    return an_epoch * learning_rate.speed_up_epochs(unscaled / an_epoch, paces, path.learning_rate.scaling_warmup_epochs)
 
 
-class Outlook(NamedTuple):
-    """A path's draws, which do not depend on where it is run."""
+class RunDraws(NamedTuple):
+    """The draws of a strategy's epochs and steps, which do not depend on the cluster."""
 
     epochs: Float[np.ndarray, " draws"]
     steps: Float[np.ndarray, " draws"]
     failure: float
-    tested: bool  # whether trials stand behind `failure`
+    tested: bool  # whether trials cover the learning rate
 
 
-def whole(steps: float, samples: int, batch: int) -> float:
-    """Steps rounded up to whole epochs.
+def round_up_to_epochs(steps: float, samples: int, batch: int) -> float:
+    """Rounds steps up to whole epochs.
 
-    >>> whole(19.0, 100, 10)
+    >>> round_up_to_epochs(19.0, 100, 10)
     20.0
     """
     an_epoch = math.ceil(samples / batch)
     return float(math.ceil(steps / an_epoch) * an_epoch)
 
 
-def outlook(measured: Measured, found: Steps, path: OptimizationSetup) -> Outlook:
-    """Whole epochs and their steps; and the probability of missing the target, `max_epochs` among the reasons."""
+def draw_run(measured: Measured, law: StepsLaw, path: OptimizationSetup) -> RunDraws:
+    """Draws the whole epochs and their steps, with the probability of missing the target.
+
+    Taking more than `max_epochs` counts as missing it.
+    """
     an_epoch = math.ceil(measured.samples / path.global_batch)
-    epochs = np.ceil(draw_steps(measured, found, path) / an_epoch)
+    epochs = np.ceil(draw_steps(measured, law, path) / an_epoch)
     factor = path.learning_rate.peak / measured.optim.learning_rate
-    tried = (factor, path.learning_rate.scaling_warmup_epochs > 0, measured.progress, measured.vitality)
-    failed = stability.probability(*tried)
+    tried = (factor, path.learning_rate.scaling_warmup_epochs > 0, measured.progress, measured.active_unit_fractions)
+    failed = stability.failure_probability(*tried)
     late = float((epochs > measured.max_epochs).mean())
-    return Outlook(epochs, epochs * an_epoch, failed + (1 - failed) * late, stability.tested(*tried))
+    return RunDraws(epochs, epochs * an_epoch, failed + (1 - failed) * late, stability.is_tested(*tried))
 
 
 def runnable(samples: int, devices: Collection[int]) -> list[int]:
-    """The numbers of devices with a training sample for each device, increasing.
+    """Returns the numbers of devices with a training sample for each device, increasing.
 
     Raises:
       InputError: there is none.
     """
-    found = sorted(n for n in devices if n <= samples)
-    if not found:
+    counts = sorted(n for n in devices if n <= samples)
+    if not counts:
         raise InputError(
             f"devices must be at most the {samples} training samples, one for each device; got "
             f"{', '.join(map(str, sorted(devices)))}: give fewer with --devices"
         )
-    return found
+    return counts
 
 
 def forecast(
-    measured: Measured, cluster: Cluster, names: Collection[str], devices: Collection[int], compute_scale: float = 0.0
+    measured: Measured, cluster: Cluster, names: Collection[str], devices: Collection[int], compute_scale: float | None = None
 ) -> Forecast:
-    """Every strategy on every number of devices that its batch has samples for.
+    """Predicts every strategy on every number of devices that its batch has samples for.
 
-    The best is chosen among the cells whose failure was tested.
+    The best one is chosen among those whose failure was tested.
 
     Args:
-      measured: of the workload.
-      cluster: where it will run.
-      names: of strategies; `BEST_BATCH` may be among them.
-      devices: numbers of them.
-      compute_scale: as in `machine`.
+      measured: measurements of the workload.
+      cluster: the cluster to run on.
+      names: names of strategies, possibly with `BEST_BATCH`.
+      devices: numbers of devices.
+      compute_scale: as in `device_group`.
 
     Raises:
-      InputError: as `machine` and `runnable`.
+      InputError: as `device_group` and `runnable`.
     """
-    found, devices = law(measured), runnable(measured.samples, devices)
-    machines = {n: machine(measured, cluster, n, compute_scale) for n in sorted({1, *devices})}
+    law, devices = draw_law(measured), runnable(measured.samples, devices)
+    machines = {n: device_group(measured, cluster, n, compute_scale) for n in sorted({1, *devices})}
     powers = [2**i for i in range(devices[-1].bit_length())]
-    listed = tuple(best_batch(measured, found, machine(measured, cluster, n, compute_scale)) for n in powers)
+    listed = tuple(best_batch(measured, law, device_group(measured, cluster, n, compute_scale)) for n in powers)
     optim = replace(measured.optim, best_batches=listed)
     batches = {n: strategies.resolve(BEST_BATCH, optim, n, measured.samples).global_batch for n in devices}
     base = strategies.resolve("strong", measured.optim, 1, measured.samples).optimization
-    looks = {base: outlook(measured, found, base)}
-    alone_s = float(np.median(_times(machines[1], looks[base], base)))
-    cells: list[Cell] = []
+    draws_of = {base: draw_run(measured, law, base)}
+    alone_s = float(np.median(_times(machines[1], draws_of[base], base)))
+    cells: list[Prediction] = []
     for n in devices:
-        fallback_s = min(_expected(machines[k], looks[base], base, math.inf) for k in machines if k <= n)
+        fallback_s = min(_expected(machines[k], draws_of[base], base, math.inf) for k in machines if k <= n)
         for name in names:
             path = _path(name, measured, n, batches[n])
             if path.global_batch < n:
                 continue
-            if path not in looks:
-                looks[path] = outlook(measured, found, path)
-            cells.append(_cell(name, machines[n], looks[path], path, alone_s, fallback_s))
-    sure = [cell for cell in cells if cell.tested] or cells
-    least = min(cell.expected_s for cell in sure)
-    best = min((cell for cell in sure if cell.expected_s <= NEAR * least), key=lambda cell: (cell.devices, cell.expected_s))
+            if path not in draws_of:
+                draws_of[path] = draw_run(measured, law, path)
+            cells.append(_cell(name, machines[n], draws_of[path], path, alone_s, fallback_s))
+    tested = [cell for cell in cells if cell.tested] or cells
+    least = min(cell.expected_s for cell in tested)
+    best = min(
+        (cell for cell in tested if cell.expected_s <= MAX_TIME_RATIO * least), key=lambda cell: (cell.devices, cell.expected_s)
+    )
     a, b = (machines[1].scale * part for part in cost.affine(measured.train))
     overheads = {n: (a + machines[n].reduce_s) / (b * measured.optim.batch_size) if b else math.inf for n in devices}
-    return Forecast(cells, best, batches, listed, overheads, machines[1].scale, compute_scale > 0)
+    return Forecast(cluster, cells, best, batches, listed, overheads, machines[1].scale, compute_scale is not None)
 
 
 def _path(name: str, measured: Measured, devices: int, batch: int) -> OptimizationSetup:
@@ -289,29 +303,36 @@ def _path(name: str, measured: Measured, devices: int, batch: int) -> Optimizati
     return strategies.resolve("strong", measured.optim, devices, measured.samples).optimization._replace(global_batch=batch)
 
 
-def _times(at: Machine, look: Outlook, path: OptimizationSetup) -> Float[np.ndarray, " draws"]:
-    rng = np.random.default_rng([at.devices, path.global_batch])
-    return look.epochs * float(at.epoch_s(path.global_batch)) * np.exp(TIME_SIGMA * rng.normal(size=len(look.epochs)))
+def _times(group: DeviceGroup, draws: RunDraws, path: OptimizationSetup) -> Float[np.ndarray, " draws"]:
+    rng = np.random.default_rng([group.devices, path.global_batch])
+    return draws.epochs * float(group.epoch_s(path.global_batch)) * np.exp(TIME_SIGMA * rng.normal(size=len(draws.epochs)))
 
 
-def _expected(at: Machine, look: Outlook, path: OptimizationSetup, fallback_s: float) -> float:
-    """Seconds on the average: who fails has spent the time by which nine of ten would have arrived, and begins a strong run."""
-    if path.global_batch < at.devices:
+def _expected(group: DeviceGroup, draws: RunDraws, path: OptimizationSetup, fallback_s: float) -> float:
+    """Returns the expected seconds.
+
+    A run that fails takes the time by which nine of ten runs reach the target. A run with strong scaling then follows.
+    """
+    if path.global_batch < group.devices:
         return math.inf
-    times = _times(at, look, path)
+    times = _times(group, draws, path)
     if not math.isfinite(fallback_s):
         return float(times.mean())
-    return float((1 - look.failure) * times.mean() + look.failure * (np.quantile(times, (1 + LEVEL) / 2) + fallback_s))
+    return float(
+        (1 - draws.failure) * times.mean() + draws.failure * (np.quantile(times, (1 + INTERVAL_LEVEL) / 2) + fallback_s)
+    )
 
 
-def _cell(name: str, at: Machine, look: Outlook, path: OptimizationSetup, alone_s: float, fallback_s: float) -> Cell:
-    quantiles = ((1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2)
-    low, middle, high = (float(q) for q in np.quantile(_times(at, look, path), quantiles))
-    few, half, many = (float(q) for q in np.quantile(look.steps, quantiles))
-    expected_s = _expected(at, look, path, fallback_s)
-    return Cell(
+def _cell(
+    name: str, group: DeviceGroup, draws: RunDraws, path: OptimizationSetup, alone_s: float, fallback_s: float
+) -> Prediction:
+    quantiles = ((1 - INTERVAL_LEVEL) / 2, 0.5, (1 + INTERVAL_LEVEL) / 2)
+    low, middle, high = (float(q) for q in np.quantile(_times(group, draws, path), quantiles))
+    few, half, many = (float(q) for q in np.quantile(draws.steps, quantiles))
+    expected_s = _expected(group, draws, path, fallback_s)
+    return Prediction(
         scaling=name,
-        devices=at.devices,
+        devices=group.devices,
         batch=path.global_batch,
         learning_rate=path.learning_rate.peak,
         steps=half,
@@ -320,59 +341,64 @@ def _cell(name: str, at: Machine, look: Outlook, path: OptimizationSetup, alone_
         seconds=middle,
         seconds_low=low,
         seconds_high=high,
-        probability_of_failure=look.failure,
-        tested=look.tested,
+        probability_of_failure=draws.failure,
+        tested=draws.tested,
         expected_s=expected_s,
         speedup=alone_s / middle,
-        efficiency=alone_s / middle / at.devices,
+        efficiency=alone_s / middle / group.devices,
     )
 
 
-def best_batch(measured: Measured, found: Steps, at: Machine) -> int:
-    """The batch, a multiple of the devices, that takes the least time on the average at the base rate, in whole epochs.
+def best_batch(measured: Measured, law: StepsLaw, group: DeviceGroup) -> int:
+    """Returns the batch, a multiple of the devices, with the least expected time at the base rate, in whole epochs.
 
-    Where there are fewer samples than devices it is all samples, which no such devices can share.
+    With fewer samples than devices it is the number of samples, which these devices cannot share.
     """
-    most = measured.samples // at.devices
+    most = measured.samples // group.devices
     if not most:
         return measured.samples
-    candidates = at.devices * np.unique(np.geomspace(1, most, CANDIDATES).round().astype(int))
+    candidates = group.devices * np.unique(np.geomspace(1, most, NUM_CANDIDATES).round().astype(int))
     steps_an_epoch = np.ceil(measured.samples / candidates)
-    epochs = np.array([np.ceil(found.at(b) / each).mean() for b, each in zip(candidates, steps_an_epoch, strict=True)])
-    return int(candidates[np.argmin(epochs * at.epoch_s(candidates))])
+    epochs = np.array([np.ceil(law.at(b) / each).mean() for b, each in zip(candidates, steps_an_epoch, strict=True)])
+    return int(candidates[np.argmin(epochs * group.epoch_s(candidates))])
 
 
-def with_overhead(measured: Measured, ratio: float, devices: int) -> Machine:
-    """Devices that are made up: (a + c) / (b B) is the ratio, b the unit of time, and validation takes none."""
+def hypothetical_group(measured: Measured, ratio: float, devices: int) -> DeviceGroup:
+    """Returns hypothetical devices with a given ratio (a + c) / (b B).
+
+    The unit of time is b, and validation takes no time.
+    """
     overhead = ratio * measured.optim.batch_size
     unit = StepTimes((1, 2), (overhead + 1, overhead + 2))
-    return Machine(measured._replace(train=unit, passes=StepTimes((1, 2), (1e-9, 1e-9))), 1.0, 0.0, devices)
+    return DeviceGroup(measured._replace(train=unit, passes=StepTimes((1, 2), (1e-9, 1e-9))), 1.0, 0.0, devices)
 
 
-def choices(at: Machine, found: Steps, names: Sequence[str]) -> dict[str, float]:
-    """Seconds to be expected of each strategy that has a sample for each device, strong scaling always among them.
+def expected_seconds(group: DeviceGroup, law: StepsLaw, names: Sequence[str]) -> dict[str, float]:
+    """Returns the expected seconds of each strategy that has a sample for each device. Strong scaling is always included.
 
     Args:
-      at: the devices.
-      found: the workload's `law`.
-      names: of strategies.
+      group: the devices.
+      law: draws of the workload's law, from `draw_law`.
+      names: names of strategies.
     """
-    measured = at.measured
-    batch = best_batch(measured, found, at) if BEST_BATCH in names else 0
-    paths = {name: _path(name, measured, at.devices, batch) for name in ("strong", *names)}
-    looks = {path: outlook(measured, found, path) for path in paths.values()}
+    measured = group.measured
+    batch = best_batch(measured, law, group) if BEST_BATCH in names else 0
+    paths = {name: _path(name, measured, group.devices, batch) for name in ("strong", *names)}
+    draws_of = {path: draw_run(measured, law, path) for path in paths.values()}
     strong = paths["strong"]
-    fallback_s = _expected(at, looks[strong], strong, math.inf)
-    return {name: _expected(at, looks[path], path, fallback_s) for name, path in paths.items()}
+    fallback_s = _expected(group, draws_of[strong], strong, math.inf)
+    return {name: _expected(group, draws_of[path], path, fallback_s) for name, path in paths.items()}
 
 
 def overhead_map(measured: Measured, names: Sequence[str], devices: Sequence[int], ratios: Sequence[float]) -> list[list[str]]:
-    """The strategy with the least expected time, for each ratio (a + c) / (b B) a row and for each number of devices a column.
+    """Returns the strategy with the least expected time, one row for each ratio and one column for each number of devices.
 
-    Steps are those of the workload; a step takes the overhead of its row, and one unit of time for each sample of a device.
+    The steps are those of the workload. A step takes the overhead (a + c) / (b B) of its row, and one unit of time for each
+    sample
+    of a device.
     """
-    found, rows = law(measured), []
+    law, rows = draw_law(measured), []
     for ratio in ratios:
-        expected = [choices(with_overhead(measured, ratio, n), found, names) for n in devices]
+        expected = [expected_seconds(hypothetical_group(measured, ratio, n), law, names) for n in devices]
         rows.append([min(of, key=lambda name, of=of: of[name]) for of in expected])
     return rows

@@ -1,91 +1,94 @@
-"""How likely a strategy that scales the learning rate is to miss the target, from short trials of the rate.
+"""Probability that a strategy that scales the learning rate misses the target, from short trials.
 
-A trial trains for an epoch at the base batch with m times the base rate. Its progress is 1 where its loss is that of the base
-rate, and far below where training has run away. Where it falls to a half is the edge of what works at all.
+A trial trains for an epoch at the base batch with m times the base rate. Its progress is 1 if its loss equals that of the base
+rate, and far below 1 if training diverges. The factor at which the progress falls to a half is the largest stable factor.
 
-A rate within the edge may still stop units of the model for good: they no longer depend on their input, and have no gradient.
-That shows after ten steps of the linear rule at its own batch, as vitality: the share of units that still learn, in the layer
-where it is least, relative to the base rate's. A warmup spares the units, but not what lies beyond the edge.
+A smaller learning rate may still stop units of the model for good: their gradient becomes zero. Ten steps of the linear rule at
+its own batch show this. The active-unit fraction is the share of units that still learn, relative to that at the base rate, in
+the layer with the smallest share. A warmup protects the units. It does not help beyond the largest stable factor.
 """
 
 import math
 from collections.abc import Mapping
 
-from gmmae.planner.learning_rate import at_factor
+from gmmae.planner.learning_rate import interpolate
 
-FAILED = 0.5
-"""A progress below this is a failed trial."""
+MIN_PROGRESS = 0.5
+"""The progress below which a trial has failed."""
 
-LOST = 0.05
-"""With a vitality below this there is no doubt."""
+HALF_FAILING_ACTIVE_FRACTION = 0.18
+"""The active-unit fraction at which half of the runs miss the target."""
 
-VITAL = 0.18
-"""The vitality with which half of the runs miss the target."""
+LOGISTIC_SLOPE = 2.0
+"""The slope of the logistic curves, for each doubling of the learning rate and each halving of the active-unit fraction."""
 
-SLOPE = 2.0
-"""Of the logistic curves, for each doubling of the rate, and for each halving of the vitality."""
+BASE_RATE_FAILURE = 0.01
+"""The probability that a strategy at the base rate misses the target."""
 
-UNSCALED = 0.01
-"""The probability of a strategy that keeps the base rate."""
-
-FIRST = 2.0
-"""The smallest factor that trials try."""
+MIN_FACTOR = 2.0
+"""The smallest factor of the learning rate that is tried."""
 
 
-def edge(progress: Mapping[float, float]) -> float:
-    """The factor of the rate at which the progress falls to a half, by interpolation between the trials' logarithms.
+def max_stable_factor(progress: Mapping[float, float]) -> float:
+    """Returns the factor of the learning rate at which the progress falls to a half.
 
-    Where no trial has failed it is twice the largest factor. NaN is a progress of 0, and so is a negative one.
+    The logarithms of the factors are interpolated. If no trial failed, it is twice the largest factor. NaN and negative values
+    count as a progress of 0.
 
     Args:
-      progress: by factor; that of 1 is 1 and need not be there.
+      progress: progress by factor. Factor 1 has progress 1 and may be missing.
 
-    >>> round(edge({2: 1.0, 4: 1.0, 8: 0.0}), 2), edge({2: 0.9, 4: 0.8})
+    >>> round(max_stable_factor({2: 1.0, 4: 1.0, 8: 0.0}), 2), max_stable_factor({2: 0.9, 4: 0.8})
     (5.66, 8)
     """
     before, last = 1.0, 1.0
     for factor in sorted(factor for factor in progress if factor > 1):
-        found = min(1.0, max(0.0, progress[factor])) if math.isfinite(progress[factor]) else 0.0
-        if found < FAILED:
-            return before * (factor / before) ** ((last - FAILED) / (last - found))
-        before, last = factor, found
+        value = min(1.0, max(0.0, progress[factor])) if math.isfinite(progress[factor]) else 0.0
+        if value < MIN_PROGRESS:
+            return before * (factor / before) ** ((last - MIN_PROGRESS) / (last - value))
+        before, last = factor, value
     return 2 * before
 
 
-def tested(factor: float, warmup: bool, progress: Mapping[float, float], vitality: Mapping[float, float]) -> bool:
-    """Whether the trials say anything about a factor of the learning rate; `probability` is a mere guess where they do not.
+def is_tested(
+    factor: float, warmup: bool, progress: Mapping[float, float], active_unit_fractions: Mapping[float, float]
+) -> bool:
+    """Returns whether trials cover a factor of the learning rate. Otherwise `failure_probability` is a guess.
 
-    They do where one with as large a factor was made, or where a smaller factor failed. Without a warmup the linear rule's
-    first steps must have been tried too, unless the smallest factor already fails.
+    They do if a trial had at least that factor, or if a smaller factor failed. Without a warmup, the first steps of the linear
+    rule
+    must have been tried too, unless the smallest factor already fails.
 
-    >>> [tested(k, True, {1: 1.0, 2: 1.0}, {}) for k in (1, 2, 4)], tested(4, True, {2: 0.0}, {})
+    >>> [is_tested(k, True, {1: 1.0, 2: 1.0}, {}) for k in (1, 2, 4)], is_tested(4, True, {2: 0.0}, {})
     ([True, True, False], True)
-    >>> tested(2, False, {2: 1.0}, {}), tested(2, False, {2: 1.0}, {2: 0.6})
+    >>> is_tested(2, False, {2: 1.0}, {}), is_tested(2, False, {2: 1.0}, {2: 0.6})
     (False, True)
     """
     if factor <= 1:
         return True
     largest = max(progress, default=1.0)
-    known = factor <= largest or edge(progress) <= largest
-    return known and (warmup or bool(vitality) or edge(progress) <= FIRST)
+    known = factor <= largest or max_stable_factor(progress) <= largest
+    return known and (warmup or bool(active_unit_fractions) or max_stable_factor(progress) <= MIN_FACTOR)
 
 
-def probability(factor: float, warmup: bool, progress: Mapping[float, float], vitality: Mapping[float, float]) -> float:
-    """The probability that a run with so many times the base rate misses the target.
+def failure_probability(
+    factor: float, warmup: bool, progress: Mapping[float, float], active_unit_fractions: Mapping[float, float]
+) -> float:
+    """Returns the probability that a run with a scaled learning rate misses the target.
 
     Args:
-      factor: of the rate.
-      warmup: whether it is come to slowly.
-      progress: of trials at the base batch, by factor.
-      vitality: after the linear rule's first steps, by factor.
+      factor: the learning rate over the base rate.
+      warmup: whether a warmup leads up to the learning rate.
+      progress: progress of the trials at the base batch, by factor.
+      active_unit_fractions: active-unit fractions after the first steps of the linear rule, by factor.
 
     >>> tried = {2: 1.0, 4: 1.0, 8: 0.0}, {2: 0.5, 4: 0.1}
-    >>> [round(probability(k, False, *tried), 2) for k in (1, 2, 4, 8)], round(probability(4, True, *tried), 2)
+    >>> [round(failure_probability(k, False, *tried), 2) for k in (1, 2, 4, 8)], round(failure_probability(4, True, *tried), 2)
     ([0.01, 0.06, 0.85, 1.0], 0.28)
     """
     if factor <= 1:
-        return UNSCALED
-    doublings = math.log2(factor / edge(progress))
+        return BASE_RATE_FAILURE
+    doublings = math.log2(factor / max_stable_factor(progress))
     if not warmup:
-        doublings = max(doublings, math.log2(VITAL / at_factor(factor, vitality)))
-    return UNSCALED + (1 - UNSCALED) / (1 + math.exp(-SLOPE * doublings))
+        doublings = max(doublings, math.log2(HALF_FAILING_ACTIVE_FRACTION / interpolate(factor, active_unit_fractions)))
+    return BASE_RATE_FAILURE + (1 - BASE_RATE_FAILURE) / (1 + math.exp(-LOGISTIC_SLOPE * doublings))

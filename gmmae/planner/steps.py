@@ -1,14 +1,13 @@
-"""Steps to a target against the batch, at one learning rate: the hyperbola S(B) = Smin (1 + Bn / B)^p, and how sure it is.
+"""Steps to a target as a function of the batch, at one learning rate: S(B) = Smin (1 + Bn / B)^p, with its uncertainty.
 
-Bn is the batch at which twice the fewest steps are needed; from there on a larger batch saves less than it costs. The law is
-that of McCandlish et al. (arXiv:1812.06162), p = 1. Two runs at different batches decide it; a third says how far it holds.
+At the batch Bn training needs twice the minimum number of steps, if p is 1. A larger batch saves less than it costs. The law
+with p = 1 is that of McCandlish et al. (arXiv:1812.06162). Two runs at different batches determine it. A third one tests it.
 
-Where the rate itself limits training, Adam's steps are of a length that its denominator sets: the gradient over the root of
-its mean square, which is 1 / √(1 + Bn / B) where noise is added to it. Then p is a half. Which of the two it is shows in the
-pace of higher rates (`power`).
+If the learning rate itself limits training, p is a half. The step length of Adam is then set by the gradient over the root of
+its mean square. With noise in the gradient this is 1 / √(1 + Bn / B). The speed-ups at higher learning rates tell p (`power`).
 
-A run's steps scatter with its seed, and the law is not exact: the logarithm of the steps has a normal error. The posterior
-is computed on a grid of log Bn, in which the level log Smin is normal, so that nothing has to converge.
+The steps of a run vary with its seed, and the law is not exact. So the logarithm of the steps has a normal error. The posterior
+is computed on a grid of log Bn. On it the level log Smin is normal, so no iteration has to converge.
 """
 
 import math
@@ -23,31 +22,38 @@ from gmmae.config.schema import StopConfig
 from gmmae.system.errors import InputError
 from gmmae.training.records import Epoch
 
-SEED_SIGMA, SCATTERS = 0.04, 2.0
-"""Of the logarithm of the steps to the target, over seeds, where the metric falls smoothly; and what its scatter about a smooth
-curve adds (`seed_sigma`). Measured are 0.05 on images and 0.11 on nodules; MLPerf's benchmarks have 0.02 to 0.24."""
+SEED_SIGMA = 0.04
+"""Standard deviation over seeds of the logarithm of the steps to the target, for a smooth metric. Measured values are 0.05 on
+images, 0.11 on nodules and 0.02 to 0.24 in MLPerf's benchmarks."""
+
+SCATTER_WEIGHT = 2.0
+"""Weight of the metric's scatter about a smooth curve, in the standard deviation (`seed_sigma`)."""
 
 MODEL_SIGMA = 0.05
-"""Of the logarithm of the steps about the law, at batches that were not run."""
+"""Standard deviation of the logarithm of the steps about the law, at batches that were not run."""
 
 PRIOR_SIGMA = 1.0
-"""Of log Bn about the base batch, before anything is run: who has chosen a batch has chosen one near it. The gradient's noise
-scale is no better: of four workloads it was 12 times Bn on one, and a quarter, a sixth and a 35th of it on the others."""
+"""Prior standard deviation of log Bn about the base batch, because users choose a batch near Bn. The gradient's noise
+scale predicts Bn no better. On four workloads it was 12, 1/4, 1/6 and 1/35 times Bn.
+"""
 
-MOST_SIGMA, LEAST_CURVE = 0.25, 5
-"""Of the steps' logarithm over seeds, also where the curve is too short to tell; and the fewest epochs that do."""
+MAX_SIGMA = 0.25
+"""Maximum standard deviation over seeds of the logarithm of the steps, also used for a curve that is too short."""
 
-RATED = 4.0
-"""The largest factor of the rate whose pace says whether the base rate limits training."""
+MIN_CURVE_EPOCHS = 5
+"""Minimum number of epochs of a curve that tells the standard deviation."""
 
-GRID = np.linspace(-8.0, 8.0, 641)
-"""Of log Bn, about the mean logarithm of the batches."""
+MAX_SPEEDUP_FACTOR = 4.0
+"""The largest factor of the learning rate whose speed-up decides whether the base rate limits training."""
 
-WARN_RESIDUAL = 0.15
-"""A root mean square of the log residuals above which the steps do not follow the law."""
+LOG_BN_GRID = np.linspace(-8.0, 8.0, 641)
+"""Grid of log Bn, relative to the mean logarithm of the batches."""
+
+MAX_RESIDUAL = 0.15
+"""The root mean square of the log residuals above which the steps do not follow the law."""
 
 
-class Steps(NamedTuple):
+class StepsLaw(NamedTuple):
     """Draws of the law's two numbers, and its power p."""
 
     smin: Float[np.ndarray, " draws"]
@@ -55,21 +61,21 @@ class Steps(NamedTuple):
     power: float = 1.0
 
     def at(self, batch: float) -> Float[np.ndarray, " draws"]:
-        """Steps of a run at a batch.
+        """Returns the steps of a run at a batch.
 
-        >>> Steps(np.array([100.0]), np.array([20.0])).at(20).tolist()
+        >>> StepsLaw(np.array([100.0]), np.array([20.0])).at(20).tolist()
         [200.0]
         """
         return self.smin * (1 + self.bn / batch) ** self.power
 
 
 def crossing(steps: Sequence[float], costs: Sequence[float], level: float) -> float:
-    """The step at which a curve first comes down to a level, linear between two validations; infinite where it does not.
+    """Returns the step at which a curve first falls to a level, linear between two validations; infinite if it does not.
 
     Args:
-      steps: at each validation, the first of them before the first step.
-      costs: the metric there, made so that less is better.
-      level: of the metric.
+      steps: the step of each validation; the first one comes before the first step.
+      costs: the metric there, with its sign chosen so that less is better.
+      level: the level of the metric.
 
     >>> crossing((0, 10, 20), (5.0, 3.0, 2.0), 2.5), crossing((0, 10), (5.0, 3.0), 1.0)
     (15.0, inf)
@@ -85,31 +91,33 @@ def crossing(steps: Sequence[float], costs: Sequence[float], level: float) -> fl
     return float(steps[after - 1] + share * (steps[after] - steps[after - 1]))
 
 
-def to_target(rows: Sequence[Epoch], stop: StopConfig) -> float:
-    """The step at which a run's metric first comes to its target (`crossing`), by its epochs; infinite where it does not."""
+def steps_to_target(rows: Sequence[Epoch], stop: StopConfig) -> float:
+    """Returns the step at which a run's metric first reaches its target (`crossing`), infinite if it does not."""
     costs = [math.inf, *(stop.cost(row.value(stop.monitor)) for row in rows)]
     return crossing([0, *(row.steps for row in rows)], costs, stop.cost(stop.target))
 
 
 def seed_sigma(run_steps: Sequence[float], costs: Sequence[float]) -> float:
-    """The standard deviation over seeds of the logarithm of the steps to the target, as one run's curve tells it.
+    """Estimates the standard deviation over seeds of the logarithm of the steps to the target, from one run's curve.
 
-    A metric that jumps about its way down by d, on a slope of c for each e-fold of the steps, meets the target d / c of an
-    e-fold early or late. The slope is that of a line through the last half of the curve, the jumps are about a parabola.
+    Let the metric scatter by d on a slope of c for each e-fold of the steps. Then it meets the target d / c of an e-fold early
+    or
+    late. The slope is that of a line through the last half of the curve. The scatter is measured about a parabola.
 
     Args:
-      run_steps, costs: the metric after each epoch, made so that less is better.
+      run_steps: the step after each epoch.
+      costs: the metric after each epoch, with its sign chosen so that less is better.
 
     >>> seed_sigma((1, 2, 4, 8, 16, 32), (6.0, 5.0, 4.0, 3.0, 2.0, 1.0))
     0.04
     """
-    count = max(LEAST_CURVE, len(costs) // 2)
+    count = max(MIN_CURVE_EPOCHS, len(costs) // 2)
     logs, last = np.log(np.asarray(run_steps[-count:], float)), np.asarray(costs[-count:], float)
-    if len(last) < LEAST_CURVE or not np.isfinite(last).all():
-        return MOST_SIGMA
+    if len(last) < MIN_CURVE_EPOCHS or not np.isfinite(last).all():
+        return MAX_SIGMA
     slope = np.polyfit(logs, last, 1)[0]
     scatter = math.sqrt(float(((last - np.polyval(np.polyfit(logs, last, 2), logs)) ** 2).sum()) / (len(last) - 3))
-    return round(min(MOST_SIGMA, math.hypot(SEED_SIGMA, SCATTERS * scatter / max(abs(slope), 1e-12))), 6)
+    return round(min(MAX_SIGMA, math.hypot(SEED_SIGMA, SCATTER_WEIGHT * scatter / max(abs(slope), 1e-12))), 6)
 
 
 def posterior(
@@ -119,67 +127,67 @@ def posterior(
     rng: np.random.Generator,
     sigma: float,
     power: float = 1.0,
-) -> Steps:
-    """Draws of Smin and Bn, given the steps at some batches.
+) -> StepsLaw:
+    """Draws Smin and Bn, given the steps at some batches.
 
     Args:
-      points: steps to the target by batch; one point leaves Bn to its prior.
-      batch_size: about which Bn is expected.
-      draws: how many.
-      rng: of them.
-      sigma: of the logarithm of the steps, over seeds.
-      power: of the law.
+      points: steps to the target by batch. With one point the prior decides Bn.
+      batch_size: centre of the prior of Bn.
+      draws: number of draws.
+      rng: random generator.
+      sigma: standard deviation over seeds of the logarithm of the steps.
+      power: power of the law.
 
     Raises:
-      InputError: no point, or one that is no positive number.
+      InputError: there is no point, or one is not a positive number.
     """
     batches, logs = _logs(points)
-    grid = GRID + np.log(batches).mean()
+    grid = LOG_BN_GRID + np.log(batches).mean()
     levels = logs - power * np.log1p(np.exp(grid)[:, None] / batches)  # log Smin by each point
-    spread = ((levels - levels.mean(1, keepdims=True)) ** 2).sum(1)
-    weight = -spread / (2 * sigma**2) - ((grid - math.log(batch_size)) / PRIOR_SIGMA) ** 2 / 2
+    squares = ((levels - levels.mean(1, keepdims=True)) ** 2).sum(1)
+    weight = -squares / (2 * sigma**2) - ((grid - math.log(batch_size)) / PRIOR_SIGMA) ** 2 / 2
     chances = np.exp(weight - weight.max())
     places = rng.choice(len(grid), size=draws, p=chances / chances.sum())
-    log_bn = grid[places] + rng.uniform(-0.5, 0.5, draws) * (GRID[1] - GRID[0])
+    log_bn = grid[places] + rng.uniform(-0.5, 0.5, draws) * (LOG_BN_GRID[1] - LOG_BN_GRID[0])
     log_smin = levels.mean(1)[places] + rng.normal(0.0, sigma / math.sqrt(len(batches)), draws)
-    return Steps(np.exp(log_smin), np.exp(log_bn), power)
+    return StepsLaw(np.exp(log_smin), np.exp(log_bn), power)
 
 
-def power(pace: Mapping[float, float]) -> float:
-    """The law's power: 1 where a higher rate goes no faster, a half where k times the rate has a pace of k.
+def power(speedups: Mapping[float, float]) -> float:
+    """Returns the law's power: 1 if a higher learning rate is no faster, a half if k times the rate is k times as fast.
 
     Args:
-      pace: by factor of the rate; of those up to `RATED` the largest is asked, beyond it no run need be limited by its rate.
+      speedups: speed-up by factor of the learning rate. The largest factor up to `MAX_SPEEDUP_FACTOR` decides.
 
     >>> power({2: 1.0, 4: 1.0}), power({2: 2.0, 4: 4.0, 8: 5.0}), power({})
     (1.0, 0.5, 1.0)
     """
-    asked = max((factor for factor in pace if 1 < factor <= RATED), default=None)
-    return 1 - 0.5 * min(1.0, max(0.0, math.log(pace[asked]) / math.log(asked))) if asked else 1.0
+    largest = max((factor for factor in speedups if 1 < factor <= MAX_SPEEDUP_FACTOR), default=None)
+    return 1 - 0.5 * min(1.0, max(0.0, math.log(speedups[largest]) / math.log(largest))) if largest else 1.0
 
 
 def fit(points: Mapping[int, float], power: float = 1.0) -> tuple[float, float]:
-    """Smin and Bn that fit the points best, by the squares of the log residuals; Bn lies within `GRID` of the batches.
+    """Returns the Smin and Bn with the least squares of the log residuals. Bn lies within `LOG_BN_GRID` of the batches.
 
     >>> [round(number, 1) for number in fit({8: 350.0, 32: 162.5, 64: 131.25})]
     [100.0, 20.0]
     """
     batches, logs = _logs(points)
 
-    def spread(log_bn: Float[np.ndarray, "*grid"]) -> Float[np.ndarray, "*grid"]:
+    def residual_squares(log_bn: Float[np.ndarray, "*grid"]) -> Float[np.ndarray, "*grid"]:
         levels = logs - power * np.log1p(np.exp(log_bn)[..., None] / batches)
         return ((levels - levels.mean(-1, keepdims=True)) ** 2).sum(-1)
 
-    grid = GRID + np.log(batches).mean()
-    first, step = grid[np.argmin(spread(grid))], GRID[1] - GRID[0]
-    log_bn = float(np.asarray(minimize_scalar(spread, bounds=(first - step, first + step), method="bounded").x))
+    grid = LOG_BN_GRID + np.log(batches).mean()
+    first, step = grid[np.argmin(residual_squares(grid))], LOG_BN_GRID[1] - LOG_BN_GRID[0]
+    log_bn = float(np.asarray(minimize_scalar(residual_squares, bounds=(first - step, first + step), method="bounded").x))
     return float(np.exp((logs - power * np.log1p(np.exp(log_bn) / batches)).mean())), math.exp(log_bn)
 
 
 def residual(points: Mapping[int, float], power: float = 1.0) -> float:
-    """The root mean square of the log residuals of `fit`, a mean over the points beyond the first two.
+    """Returns the root mean square of the log residuals of `fit`, a mean over the points beyond the first two.
 
-    With two points the law passes through both where it can: where more samples take more steps, it cannot.
+    The law passes through two points if it can. It cannot if the larger batch takes more steps.
 
     >>> round(residual({8: 350.0, 32: 162.5, 64: 131.25}), 3), round(residual({8: 100.0, 32: 200.0}), 2)
     (0.0, 0.49)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from gmmae.config.schema import OptimConfig
 from gmmae.scaling.batches import plan_batches
@@ -105,7 +106,7 @@ def _record(key: RunKey, data: Mapping[str, Any]) -> RunRecord:
       KeyError: it has no training record.
     """
     inner = None if data["record"] is None else from_plain(data["record"])
-    found = checked(RunRecord, data | {"record": inner})
+    found = checked(RunRecord, {**data, "record": inner})
     if found.key != key:
         raise ValueError(f"that of {found.key.name}")
     if found.outcome not in OUTCOMES or (inner is None and found.outcome not in FAILED):

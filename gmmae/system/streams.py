@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from typing import TextIO, cast
+from typing import Any, TextIO, cast
 
 from gmmae.system.errors import StorageError
 
@@ -31,7 +31,7 @@ class Outlasting:
         with self._silent_once_gone():
             self._stream.flush()
 
-    def __getattr__(self, name: str) -> object:
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 of whatever type the stream has
         return getattr(self._stream, name)
 
     @contextmanager

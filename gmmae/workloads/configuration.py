@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import cast
 
 from gmmae.config import toml
 from gmmae.config.schema import Config, changed
@@ -24,7 +25,7 @@ def configure(config: str | Path = "quickstart", **changes: object) -> Config:
     5
     """
     values = {key.replace("__", "."): value for key, value in changes.items()}
-    workload = values.pop("workload", None)
+    workload = cast(str | None, values.pop("workload", None))
     run = read_config(toml.find(str(config)), workload) if config else default({}, workload)
     return require_known(toml.updated(run, values))
 

@@ -3,19 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from gmmae.cli.arguments import (
-    MISSING,
-    SweepRequest,
-    parse,
-    parse_report,
-    parse_sweep,
-    parse_train,
-    parse_with_config,
-    read_sweep,
-)
-from gmmae.cli.data import parse_inspect, parse_prepare, parse_synth
+from gmmae.cli.arguments import MISSING, SweepRequest, parse, parse_sweep, parse_train, parse_with_config, read_sweep
+from gmmae.cli.data import InspectArguments, PrepareArguments, SynthArguments
 from gmmae.cli.judge import JudgeArguments
 from gmmae.cli.plan import PlanArguments
+from gmmae.cli.report import ReportArguments
 from gmmae.cli.words import as_words
 from gmmae.config.schema import Config, flatten
 from gmmae.config.toml import find
@@ -135,9 +127,9 @@ PARSERS = {
     "sweep": lambda words: parse_sweep(words, "sweep"),
     "sweep's file": lambda words: parse_sweep(words, "sweep").config,
     "plan": lambda words: parse_with_config(PlanArguments, words, "plan")[0],
-    "data prepare": lambda words: parse_prepare(words, "data prepare"),
-    "data inspect": lambda words: parse_inspect(["0", *words], "data inspect"),
-    "data synth": lambda words: parse_synth(["scans", *words], "data synth"),
+    "data prepare": lambda words: parse(PrepareArguments(), words, "data prepare"),
+    "data inspect": lambda words: parse(InspectArguments(MISSING), ["0", *words], "data inspect"),
+    "data synth": lambda words: parse(SynthArguments(MISSING), ["scans", *words], "data synth"),
     "judge": lambda words: parse(JudgeArguments(MISSING, MISSING), ["real", "made", *words], "judge"),
 }
 """The parser of each command that has switches."""
@@ -157,7 +149,7 @@ KNOWN = {
     "data prepare": {"refresh", "data.augment"},
     "data inspect": {"data.augment"},
     "data synth": {"compressed"},
-    "judge": {"split", "data.augment"},
+    "judge": {"data.augment"},
 }
 """Some switches of each command; the others are found."""
 
@@ -184,6 +176,14 @@ def test_a_switch_with_a_value_is_told_what_to_write(command, given):
 def test_an_almost_right_switch_is_told_both_forms():
     message = one_line(train, "--no-log.tensorboard")
     assert message.endswith("--no-log.tensorboard; did you mean --log.tensorboard or --log.no-tensorboard?")
+
+
+def test_none_and_auto_are_words():
+    """On the command line as in the help; a file's `none` is a path all the same."""
+    parsed = PARSERS["plan"](["--budget-epochs", "none", "--scale-compute", "none", "--workdir", "none"])
+    assert (parsed.budget_epochs, parsed.scale_compute, parsed.workdir) == (None, None, None)
+    assert PARSERS["plan"](["--budget-epochs", "7"]).budget_epochs == 7
+    assert PARSERS["judge"](["--count", "all"]).count == "all"
 
 
 # Help
@@ -214,8 +214,8 @@ def test_help_exits_with_0_and_names_every_section(toml, capsys):
 @pytest.mark.parametrize(
     ("parse", "parts"),
     [
-        (parse_train, ["0: finished, whether the target was reached or missed", "3: diverged or collapsed", "75: another"]),
-        (parse_sweep, ["0: every cell has a result, and a missed target is one", "4: a cell crashed or timed out"]),
+        (parse_train, ["0: finished", "3: diverged or collapsed", "75: another"]),
+        (parse_sweep, ["0: every run has a result", "4: a run crashed or timed out"]),
     ],
 )
 def test_help_says_what_the_exit_codes_mean(capsys, parse, parts):
@@ -408,13 +408,13 @@ def test_the_help_of_a_sweep_names_its_options(toml, capsys):
 @pytest.mark.parametrize(
     ("parse", "parts"),
     [
-        (parse_sweep, ["names of those in configs/clusters, projected to", "runs with more get several nodes"]),
-        (parse_inspect, ["Show what is known of one nodule", "a part that only it has"]),
+        (PARSERS["sweep"], ["names of those in configs/clusters, projected to", "runs with more get several nodes"]),
+        (PARSERS["data inspect"], ["Show the properties of one nodule", "a part that only it has"]),
     ],
 )
 def test_comments_behind_fields_with_rules_are_help_too(capsys, parse, parts):
     with pytest.raises(SystemExit):
-        parse(["--help"], "gmmae")
+        parse(["--help"])
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert [part for part in parts if part not in shown] == []
 
@@ -470,7 +470,7 @@ def test_an_error_on_the_command_line_of_a_sweep_is_one_line(arguments, parts):
 
 
 def report(*arguments):
-    return parse_report(arguments, "gmmae report")
+    return parse(ReportArguments(MISSING), arguments, "gmmae report")
 
 
 def test_a_report_takes_a_folder_and_clusters():

@@ -5,26 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from gmmae.cli import main
 from gmmae.config.toml import to_toml
 from gmmae.sweep.grid import RunKey
-from gmmae.system import guard
 from tests import sweeps
+from tests.commands import refusal
 from tests.small import small
 
 DEEP = "[" * 100_000
 DAMAGED = {"no text": "", "a list": "[]", "a number": "3", "null": "null", "an empty object": "{}", "deep": DEEP}
-
-
-def refusal(capsys, *arguments) -> str:
-    """The line of a command that refuses."""
-    name, *rest = map(str, arguments)
-    command = {**main.COMMANDS, "train": main.train}[name]
-    assert guard.guarded(command, rest, f"gmmae {name}") == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert error.count("\n") == 1
-    return error
 
 
 @pytest.fixture

@@ -1,14 +1,15 @@
 import dataclasses
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from gmmae.cli.data import inspect_data, prepare_data, synth_data
+from gmmae.cli.words import as_words
+from gmmae.config.schema import flatten
 from gmmae.data.extraction.prepare import load
 from gmmae.data.settings import DataConfig
-from gmmae.data.volumes import DataError
-from gmmae.system.errors import InputError
+from tests.commands import refusal, run_gmmae
 
 
 @pytest.fixture
@@ -22,33 +23,58 @@ def config(tmp_path):
     )
 
 
+def words(config):
+    """The section as options."""
+    return [
+        word
+        for key, value in flatten(config)
+        if value != dict(flatten(DataConfig()))[key]
+        for word in as_words(f"data.{key}", value)
+    ]
+
+
+def lines(capsys, *arguments):
+    """Runs `gmmae data`, and returns the lines that it prints."""
+    capsys.readouterr()
+    assert run_gmmae("data", *arguments) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def prepare(capsys, config, *options):
+    return lines(capsys, "prepare", *words(config), *options)
+
+
+def inspect(capsys, config, which, out):
+    shown = lines(capsys, "inspect", which, "--out", out, *words(config))
+    return {line[:10].strip(): line[11:] for line in shown}
+
+
 def is_png(path):
     return path.read_bytes().startswith(b"\x89PNG\r\n")
 
 
-def test_prepare_prints_the_summary_and_where_the_files_are(config, tmp_path):
-    text = prepare_data(config, tmp_path / "out").splitlines()
+def test_prepare_prints_the_summary_and_where_the_files_are(capsys, config, tmp_path):
+    text = prepare(capsys, config, "--out", tmp_path / "out")
     assert text[0] == "3 nodules in 3 groups: 3 without category"
     assert "extracted in " in text[-3]
     assert "% of it reading: " in text[-3]
     assert text[-2:] == [str(tmp_path / "out" / name) for name in ("summary.json", "contact_sheet.png")]
     assert is_png(tmp_path / "out" / "contact_sheet.png")
-    again = prepare_data(config).splitlines()
+    again = prepare(capsys, config)
     assert again[:-3] == text[:-3]
     assert again[-3].startswith("found in the cache: ")
 
 
-def test_another_window_is_another_contact_sheet(config):
-    first = prepare_data(config).splitlines()[-1]
-    second = prepare_data(dataclasses.replace(config, window=(-1200.0, 600.0))).splitlines()[-1]
+def test_another_window_is_another_contact_sheet(capsys, config):
+    first = prepare(capsys, config)[-1]
+    second = prepare(capsys, dataclasses.replace(config, window=(-1200.0, 600.0)))[-1]
     assert second.endswith("contact_sheet_-1200_600.png")
     assert not first.endswith(second)
 
 
 @pytest.mark.parametrize(("which", "index"), [("0", 0), ("2", 2), ("second", 1), ("too", 2), ("fir", 0)])
-def test_inspect_shows_one_nodule(config, tmp_path, which, index):
-    text = inspect_data(config, which, tmp_path / "nodule.png")
-    facts = {line[:10].strip(): line[11:] for line in text.splitlines()}
+def test_inspect_shows_one_nodule(capsys, config, tmp_path, which, index):
+    facts = inspect(capsys, config, which, tmp_path / "nodule.png")
     assert facts["nodule"] == f"{index}  {['first', 'second', 'second_too'][index]}"
     assert facts["diameter"] == f"{5 + index:.2f} mm"
     assert facts["from"] == f"volumes[{index}]"
@@ -59,17 +85,17 @@ def test_inspect_shows_one_nodule(config, tmp_path, which, index):
 
 
 @pytest.mark.parametrize(("size", "ndim"), [(16, 3), ((8, 12, 16), 3), ((12, 16), 2), (16, 1)])
-def test_data_in_their_own_unit_are_shown_in_it(config, tmp_path, size, ndim):
+def test_data_in_their_own_unit_are_shown_in_it(capsys, config, tmp_path, size, ndim):
     shape = DataConfig(shape=size, ndim=ndim).sample_shape
     volumes = np.random.default_rng(0).uniform(0, 1, (3, *shape))
     volumes[:, -1] = 1
     np.savez(tmp_path / "all.npz", volumes=volumes, masks=volumes > 0.5)
     config = dataclasses.replace(config, shape=size, ndim=ndim, window=(0.0, 1.0))
-    text = prepare_data(config).splitlines()
+    text = prepare(capsys, config)
     assert sum(line.startswith("values: 1 % below 0.") for line in text) == 1
     assert text[-1].endswith("contact_sheet_0_1.png")
     assert is_png(Path(text[-1]))
-    facts = {line[:10].strip(): line[11:] for line in inspect_data(config, "1", tmp_path / "nodule.png").splitlines()}
+    facts = inspect(capsys, config, "1", tmp_path / "nodule.png")
     low, high, mean = volumes[1].min(), volumes[1].max(), volumes[1].mean()
     assert facts["values"].startswith(f"{low:g} to {high:g}, mean {mean:.4g}, centre 0.")
     assert facts["cube"] == (
@@ -83,29 +109,27 @@ def test_data_in_their_own_unit_are_shown_in_it(config, tmp_path, size, ndim):
     ("which", "message"),
     [("3", "'3' is in 0 names: none"), ("sec", "a number below 3, .*'sec' is in 2 names: second, second_too")],
 )
-def test_a_name_must_be_one_nodules(config, tmp_path, which, message):
-    with pytest.raises(DataError, match=message):
-        inspect_data(config, which, tmp_path / "nodule.png")
+def test_a_name_must_be_one_nodules(capsys, config, tmp_path, which, message):
+    error = refusal(capsys, "data", "inspect", which, "--out", tmp_path / "nodule.png", *words(config))
+    assert re.search(message, error)
 
 
-def test_places_that_cannot_be_written_are_named(config, tmp_path):
+def test_places_that_cannot_be_written_are_named(capsys, config, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"--out must be a folder that can be written; got .*file"):
-        prepare_data(config, tmp_path / "file")
-    with pytest.raises(InputError, match=r"--out must be a file that can be written; got .*file"):
-        inspect_data(config, "0", tmp_path / "file" / "x.png")
+    error = refusal(capsys, "data", "prepare", *words(config), "--out", tmp_path / "file")
+    assert re.search("--out must be a folder that can be written; got .*file", error)
+    error = refusal(capsys, "data", "inspect", "0", *words(config), "--out", tmp_path / "file" / "x.png")
+    assert re.search("--out must be a file that can be written; got .*file", error)
 
 
-def test_synthetic_scans_can_be_prepared_and_their_nodules_are_in_the_middle(tmp_path):
-    text = synth_data(tmp_path / "scans", 2, (2, 2), 0, 60, 128, True).splitlines()
+def test_synthetic_scans_can_be_prepared_and_their_nodules_are_in_the_middle(capsys, tmp_path):
+    size = ("--slices", 60, "--pixels", 128)
+    text = lines(capsys, "synth", tmp_path / "scans", "--scans", 2, "--nodules", 2, 2, "--compressed", *size)
     assert text[0].startswith("2 scans of 60 × 128 × 128 voxels with 4 nodules, ")
     assert len(list((tmp_path / "scans").glob("subset*/*.zraw"))) == 2
     config = DataConfig(source="luna16", root=str(tmp_path / "scans"), cache=str(tmp_path / "cache"), workers=1, crop="2x")
-    assert prepare_data(config).startswith("4 nodules in 2 groups: ")
+    assert prepare(capsys, config)[0].startswith("4 nodules in 2 groups: ")
     for cube in load(config, [].append).values:
         # The edge is two diameters, so the middle quarter of it lies well within the nodule, the outer layers in the lung.
         assert cube[6:10, 6:10, 6:10].mean() > np.median(cube) + 100
-    with pytest.raises(InputError, match=r"FOLDER must be a folder that is new or empty"):
-        synth_data(tmp_path / "scans", 1, (1, 1), 0, 60, 128, False)
-    with pytest.raises(DataError, match=r"slices and pixels must be at least 1; got 60 and 0"):
-        synth_data(tmp_path / "other", 1, (1, 1), 0, 60, 0, False)
+    assert "FOLDER must be a folder that is new or empty" in refusal(capsys, "data", "synth", tmp_path / "scans", *size)

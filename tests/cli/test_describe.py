@@ -10,14 +10,13 @@ import pytest
 import SimpleITK as sitk
 
 from gmmae.cli import describe as described
-from gmmae.cli import main
-from gmmae.cli.describe import LONGEST_NAME, _cut, _names
+from gmmae.cli.describe import MAX_NAME_BYTES, _cut, _names
 from gmmae.data.extraction import prepare
 from gmmae.data.settings import DataConfig
-from gmmae.system import guard
 from gmmae.training import compilation
 from gmmae.training.loop import run
 from gmmae.training.trained import Trained
+from tests.commands import run_gmmae
 from tests.small import Recorder, small
 
 MIDDLE = np.array([-30.0, 12.0, 250.0])  # x, y, z
@@ -59,7 +58,7 @@ def files(tmp_path_factory):
 def describe(*arguments):
     """Exit code, and what was printed on standard output and error."""
     with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as error:
-        code = guard.guarded(main.COMMANDS["describe"], list(map(str, arguments)), "gmmae describe")
+        code = run_gmmae("describe", *arguments)
     return code, out.getvalue(), error.getvalue()
 
 
@@ -237,7 +236,7 @@ def test_each_volume_has_a_file_and_a_row_with_its_path(trained, tmp_path):
         (["Nodule.mha", "nodule.mha", "NODULE_1.mha"], ["Nodule", "nodule_2", "NODULE_1"]),
         (["caf\u00e9.nii", "cafe\u0301.nii"], ["caf\u00e9", "caf\u00e9_1"]),  # one name, in two forms of Unicode
         (["x/a b.nii", "x_a b.nii", "x/a_b.nii"], ["x_a_b", "x_a_b_1", "x_a_b_2"]),
-        ([".nii.gz", "é" * 150 + ".nii"], ["volume", "é" * (LONGEST_NAME // 2)]),
+        ([".nii.gz", "é" * 150 + ".nii"], ["volume", "é" * (MAX_NAME_BYTES // 2)]),
     ],
 )
 def test_names_of_files_differ_on_every_file_system(names, wanted):
@@ -257,7 +256,7 @@ def test_volumes_are_described_some_at_a_time_with_the_same_result(trained, tmp_
 
     monkeypatch.setattr(Trained, "refine", watched)
     for name, most in (("whole", 2**22), ("parts", 1)):
-        monkeypatch.setattr(described, "MOST_VOXELS", most)
+        monkeypatch.setattr(described, "MAX_VOXELS", most)
         code, _, error = describe(trained, tmp_path / "many.npz", "--out", tmp_path / name, "--data.cache", tmp_path / "cache")
         assert code == 0, error
     assert at_once == [5, 2, 2, 2]

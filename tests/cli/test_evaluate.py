@@ -12,12 +12,10 @@ import numpy as np
 import pytest
 
 import gmmae
-from gmmae.cli import main
 from gmmae.cli.arguments import parse_train
 from gmmae.config.schema import changed
 from gmmae.config.toml import to_toml
 from gmmae.generation.judging import bootstrap
-from gmmae.system import guard
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
 from gmmae.training import compilation
@@ -26,6 +24,7 @@ from gmmae.training.loop import run
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads import registry
 from gmmae.workloads.configuration import on_its_data, without_own_csv
+from tests.commands import run_gmmae
 from tests.faults.damages import rewrite
 from tests.small import Recorder, small
 from tests.workloads.test_guide import EXAMPLE
@@ -38,7 +37,7 @@ def trained(tmp_path_factory):
 
 
 def evaluate(capsys, *arguments):
-    code = guard.guarded(main.COMMANDS["evaluate"], list(map(str, arguments)), "gmmae evaluate")
+    code = run_gmmae("evaluate", *arguments)
     return code, *capsys.readouterr()
 
 
@@ -72,9 +71,9 @@ def test_the_mean_is_that_of_the_run_and_each_sample_has_its_row(trained, capsys
 def test_all_samples_are_those_of_both_splits_in_small_batches_too(trained, tmp_path, capsys, monkeypatch):
     folder, _ = trained
     whole, parts = tmp_path / "whole.csv", tmp_path / "parts.csv"
-    assert evaluate(capsys, folder, "--on", "all", "--out", whole)[0] == 0
+    assert evaluate(capsys, folder, "--split", "all", "--out", whole)[0] == 0
     monkeypatch.setattr(compilation, "EVAL_DEVICE_BATCH", 4)  # the last batch is padded
-    assert evaluate(capsys, folder, "--on", "all", "--out", parts)[0] == 0
+    assert evaluate(capsys, folder, "--split", "all", "--out", parts)[0] == 0
     one, other = rows(whole), rows(parts)
     assert [row["split"] for row in one] == ["train"] * 22 + ["validation"] * 6
     assert [row["name"] for row in one] == [row["name"] for row in other]
@@ -154,15 +153,15 @@ def test_a_run_that_cannot_be_written_is_evaluated_all_the_same(trained, capsys)
     code, printed, _ = evaluate(capsys, folder)
     (folder / "evaluation.csv").rmdir()
     assert code == 0
-    assert f"no row a sample was written: {folder} cannot be written (Is a directory); --out names another place" in printed
+    assert f"no CSV was written: {folder} cannot be written (Is a directory)" in printed
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["nowhere"], "the first argument must be the work directory of a run; got nowhere, which has no config.toml"),
-        (["--on", "all"], "the first argument must be the work directory of a run; got --on, which has no config.toml"),
-        (["RUN", "--on", "some"], "some"),
+        (["--split", "all"], "the first argument must be the work directory of a run; got --split, which has no config.toml"),
+        (["RUN", "--split", "some"], "some"),
         (["RUN", "--data.sampels", "4"], "did you mean --data.samples"),
         (["RUN", "--model.latent-dim", "5"], "must hold the model of this configuration; its arrays have other shapes"),
         (["RUN", "--out", "missing/evaluation.csv"], "--out must be a file that can be written; got missing/evaluation.csv"),
@@ -216,7 +215,7 @@ def distances(tmp_path_factory):
     ],
 )
 def test_intervals_resample_patients_and_say_what_they_resample(distances, tmp_path, capsys, groups, line):
-    code, printed, _ = evaluate(capsys, distances, "--on", "validation", "--groups", groups, "--out", tmp_path / "out.csv")
+    code, printed, _ = evaluate(capsys, distances, "--split", "validation", "--groups", groups, "--out", tmp_path / "out.csv")
     assert code == 0
     _, loss, intervals, _ = printed.splitlines()
     expected = bootstrap.mean(np.array([1.0, 1, 2, 2, 6, 6]), [*(groups or "abcdef")], seed=0)
@@ -227,7 +226,7 @@ def test_intervals_resample_patients_and_say_what_they_resample(distances, tmp_p
 
 
 def test_one_patient_gives_no_interval(distances, tmp_path, capsys):
-    code, printed, _ = evaluate(capsys, distances, "--on", "validation", "--groups", "aaaaaa", "--out", tmp_path / "out.csv")
+    code, printed, _ = evaluate(capsys, distances, "--split", "validation", "--groups", "aaaaaa", "--out", tmp_path / "out.csv")
     assert code == 0
     assert printed.splitlines()[1:3] == [
         "loss         3",
@@ -236,10 +235,10 @@ def test_one_patient_gives_no_interval(distances, tmp_path, capsys):
 
 
 def test_a_loss_that_is_not_finite_is_a_result_of_a_sound_model(distances, tmp_path, capsys):
-    code, printed, _ = evaluate(capsys, distances, "--on", "validation", "--last", "nan", "--out", tmp_path / "out.csv")
+    code, printed, _ = evaluate(capsys, distances, "--split", "validation", "--last", "nan", "--out", tmp_path / "out.csv")
     assert code == 0
     assert printed.splitlines()[1] == "loss         nan (1 of 6 values is not finite)"
-    code, printed, _ = evaluate(capsys, distances, "--on", "validation", "--last", "inf", "--out", tmp_path / "out.csv")
+    code, printed, _ = evaluate(capsys, distances, "--split", "validation", "--last", "inf", "--out", tmp_path / "out.csv")
     assert printed.splitlines()[1] == "loss         inf (1 of 6 values is not finite)"
 
 
@@ -291,11 +290,11 @@ def test_the_rows_of_the_runs_own_validation_are_not_overwritten(trained, capsys
     places, files = {}, {}
     options = {
         "own": [],
-        "train": ["--on", "train"],
-        "all": ["--on", "all"],
+        "train": ["--split", "train"],
+        "all": ["--split", "all"],
         "other": ["--data.seed", 5],
         "others": ["--data.seed", 6],
-        "validation": ["--data.seed", 5, "--on", "validation"],
+        "validation": ["--data.seed", 5, "--split", "validation"],
         "mae": ["--loss", "mae"],
     }
     for name, more in options.items():
@@ -319,7 +318,7 @@ def test_the_help_says_where_the_rows_are_written(capsys):
     with pytest.raises(SystemExit):
         evaluate(capsys, "--help")
     said = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "default: evaluation.csv in RUN for the run's own validation samples" in said
+    assert "evaluation.csv in RUN" in said
 
 
 def test_unknown_changes_are_refused_by_load(trained):

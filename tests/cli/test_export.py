@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 import gmmae
-from gmmae.cli import main
 from gmmae.cli.arguments import parse_train
-from gmmae.system import guard
 from gmmae.training import compilation
 from gmmae.training.loop import run
+from tests.commands import run_gmmae
 from tests.small import Recorder, small
 from tests.workloads.test_guide import EXAMPLE
 
@@ -51,7 +50,7 @@ def exported(root, config, tmp_path, monkeypatch):
     The model computes them one by one, as the file does: forms of a convolution depend on the batch, and round otherwise.
     """
     run(config, root, Recorder())
-    assert guard.guarded(main.COMMANDS["export"], [str(root), "--out", str(tmp_path / "model.zip")], "gmmae export") == 0
+    assert run_gmmae("export", root, "--out", tmp_path / "model.zip") == 0
     model = gmmae.load(root)
     samples = model.workload.load().train
     given = samples if isinstance(samples, dict) else {"only": samples}
@@ -113,7 +112,7 @@ def test_a_workload_of_ones_own_is_exported_with_its_metrics(tmp_path, monkeypat
 def test_a_file_that_cannot_be_written_is_said_in_a_line(tmp_path, capsys):
     run(small(stop__max_epochs=1), tmp_path / "run", Recorder())
     out = tmp_path / "missing" / "model.zip"
-    assert guard.guarded(main.COMMANDS["export"], [str(tmp_path / "run"), "--out", str(out)], "gmmae export") == 2
+    assert run_gmmae("export", tmp_path / "run", "--out", out) == 2
     assert (
         capsys.readouterr().err
         == f"error: --out must be a file that can be written; got {out} (No such file or directory): name another\n"

@@ -5,12 +5,11 @@ import csv
 import pytest
 import SimpleITK as sitk
 
-from gmmae.cli import main
 from gmmae.data import sources
 from gmmae.data.extraction import prepare
 from gmmae.data.settings import DataConfig
-from gmmae.system import guard
 from gmmae.training.loop import run
+from tests.commands import run_gmmae
 from tests.interrupting import full_disk, moments
 from tests.small import Recorder, small
 
@@ -39,7 +38,7 @@ def flat(tmp_path_factory):
 
 
 def generate(capsys, *arguments):
-    code = guard.guarded(main.COMMANDS["generate"], list(map(str, arguments)), "gmmae generate")
+    code = run_gmmae("generate", *arguments)
     return code, *capsys.readouterr()
 
 
@@ -106,7 +105,7 @@ def test_another_size_shows_the_same_nodules(flat, tmp_path, capsys):
     ("arguments", "message"),
     [
         (["--category", "cyst"], "category must be one of "),
-        (["--into", "nowhere"], "SCANS must be a folder of .mhd scans; got nowhere"),
+        (["--insert-into", "nowhere"], "SCANS must be a folder of .mhd scans; got nowhere"),
     ],
 )
 def test_bad_input_is_one_line(trained, tmp_path, capsys, arguments, message):
@@ -158,26 +157,16 @@ def test_a_model_with_the_papers_heads_cannot_generate(tmp_path, capsys):
 
 
 def test_it_puts_them_into_scans(trained, tmp_path, capsys):
-    assert (
-        guard.guarded(
-            main.COMMANDS["data"], ["synth", str(tmp_path / "scans"), "--scans", "1", "--pixels", "128"], "gmmae data"
-        )
-        == 0
-    )
-    code, printed, _ = generate(capsys, trained, "--count", 2, "--out", tmp_path / "made", "--into", tmp_path / "scans")
+    assert run_gmmae("data", "synth", tmp_path / "scans", "--scans", 1, "--pixels", 128) == 0
+    code, printed, _ = generate(capsys, trained, "--count", 2, "--out", tmp_path / "made", "--insert-into", tmp_path / "scans")
     assert code == 0, printed
     assert "nodules in 1 scans" in printed
     assert len(list((tmp_path / "made" / "scans").rglob("*.mhd"))) == 1
 
 
 def test_it_puts_nodules_of_another_size_and_shape_into_scans(flat, tmp_path, capsys):
-    assert (
-        guard.guarded(
-            main.COMMANDS["data"], ["synth", str(tmp_path / "scans"), "--scans", "1", "--pixels", "128"], "gmmae data"
-        )
-        == 0
-    )
-    to = ("--out", tmp_path / "made", "--into", tmp_path / "scans")
+    assert run_gmmae("data", "synth", tmp_path / "scans", "--scans", 1, "--pixels", 128) == 0
+    to = ("--out", tmp_path / "made", "--insert-into", tmp_path / "scans")
     code, printed, _ = generate(capsys, flat, "--count", 2, "--size", 14, *to)
     assert code == 0, printed
     assert shapes(tmp_path / "made" / "images")[0] == {(8, 11, 14)}

@@ -8,13 +8,12 @@ import zipfile
 import numpy as np
 import pytest
 
-from gmmae.cli import main
 from gmmae.config.toml import to_toml
 from gmmae.generation.judging import two_samples
 from gmmae.sweep.grid import RunKey, SweepConfig
 from gmmae.sweep.runs import SweepDir
-from gmmae.system import guard
 from gmmae.training.loop import run
+from tests.commands import run_gmmae
 from tests.generation.nodules import balls
 from tests.interrupting import Killed, full_disk, killed, moments, tree
 from tests.small import Recorder, small
@@ -29,10 +28,6 @@ CELLS = {
 }
 
 
-def call(name, *arguments):
-    return guard.guarded(main.COMMANDS[name], list(map(str, arguments)), f"gmmae {name}")
-
-
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
     """What the commands need: a run, nodules, scans and a sweep; and the folder that they write to."""
@@ -42,8 +37,8 @@ def places(tmp_path_factory):
         nodules = balls(seed, 60, name)
         known = {"names": nodules.names, "groups": nodules.groups, "categories": nodules.categories}
         np.savez(root / f"{name}.npz", volumes=nodules.values, masks=nodules.masks, **known)  # pyright: ignore[reportArgumentType]
-    assert call("data", "synth", root / "scans", "--scans", 1, "--pixels", 96, "--slices", 60, "--nodules", 1, 1) == 0
-    assert call("generate", root / "run", "--out", root / "before", "--count", 2) == 0
+    assert run_gmmae("data", "synth", root / "scans", "--scans", 1, "--pixels", 96, "--slices", 60, "--nodules", 1, 1) == 0
+    assert run_gmmae("generate", root / "run", "--out", root / "before", "--count", 2) == 0
     sweep = SweepConfig(
         run=small(stop__target=0.0016384, parallel__devices=0), scaling=("strong",), devices=(1, 2), mode="measured"
     )
@@ -55,7 +50,7 @@ def places(tmp_path_factory):
 
 NODULES = "--data.root real.npz --data.source cubes --data.shape 8 --data.crop whole --data.workers 1 --data.cache cache"
 COMMANDS = {
-    "generate": "generate run --out OUT/made --count 3 --into scans",
+    "generate": "generate run --out OUT/made --count 3 --insert-into scans",
     "insert": "insert before scans --out OUT/made --size 8 --cache cache",
     "describe": "describe run real.npz --out OUT/made --data.cache cache",
     "judge": f"judge real.npz generated.npz --out OUT/made {NODULES}",
@@ -98,7 +93,7 @@ def files(folder):
 
 def attempt(name, words, capsys):
     try:
-        code = call(*words)
+        code = run_gmmae(*words)
     except SystemExit as end:
         code = end.code
     except Killed:
@@ -121,7 +116,7 @@ def test_a_command_that_was_interrupted_may_be_given_again(name, places, tmp_pat
     words = [str(known.get(word, word.replace("OUT", str(out)))) for word in COMMANDS[name].split()]
     begin()
     with moments(out) as undisturbed:
-        assert call(*words) == 0, capsys.readouterr().err
+        assert run_gmmae(*words) == 0, capsys.readouterr().err
     wanted, count = files(out), undisturbed.count
     assert count >= 2
     begin()
@@ -143,5 +138,5 @@ def test_a_command_that_was_interrupted_may_be_given_again(name, places, tmp_pat
     assert name in SEVERAL or files(out) == before
     with moments(out, max(1, count // 2), killed, for_good=True):
         assert attempt(name, words, capsys)[0] == 137
-    assert call(*words) == 0
+    assert run_gmmae(*words) == 0
     assert files(out) == wanted

@@ -6,15 +6,14 @@ import json
 import numpy as np
 import pytest
 
-from gmmae.cli import main
 from gmmae.cli.judge import command
 from gmmae.config.schema import changed
 from gmmae.config.toml import to_toml
 from gmmae.data.splits import split
 from gmmae.generation.judging import page, two_samples
-from gmmae.system import guard
 from gmmae.system.errors import InputError
 from gmmae.training.records import Record, to_json
+from tests.commands import run_gmmae
 from tests.generation.nodules import balls
 from tests.small import small
 
@@ -80,7 +79,7 @@ def test_a_judgement_is_a_page_plain_data_and_a_dozen_lines(files, tmp_path, cap
 
 def test_split_divides_the_real_nodules_as_training_did(files, tmp_path, capsys):
     real, generated, _, options = files
-    assert command([real, generated, "--split", "--data.validation", "26", *options], "gmmae judge") == 0
+    assert command([real, generated, "--split", "validation", "--data.validation", "26", *options], "gmmae judge") == 0
     assert capsys.readouterr().out.startswith("30 generated, 26 real nodules; compared: 26 generated and 26 other real ones")
     assert "novelty" in json.loads((tmp_path / "out" / "judgement.json").read_text())
 
@@ -98,15 +97,21 @@ def test_what_differs_beside_the_figures_is_told(files, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda real, generated, train: [real, generated, "--split", "--train", train], "must not be given together"),
+        (
+            lambda real, generated, train: [real, generated, "--split", "validation", "--train", train],
+            "must not be given together",
+        ),
         (lambda real, generated, train: ["nowhere", generated], "REAL: data.root must be a folder of volumes or one .npz"),
         (lambda real, generated, train: [real, "nowhere"], "GENERATED: data.root must be a folder of volumes"),
         (lambda real, generated, train: [real, generated, "--train", "nowhere"], "--train: data.root must be a folder"),
         (lambda real, generated, train: [real, generated, "--train", real], "30 of its 30 patients are in --train"),
         (lambda real, generated, train: [real, real], "REAL and GENERATED must be two sets of nodules; both are "),
         (lambda real, generated, train: [real, generated, "--seed", "-1"], "--seed must be 0 to 4294967295; got -1"),
-        (lambda real, generated, train: [real, generated, "--count", "-1"], "--count must be 0 to 100000; got -1"),
-        (lambda real, generated, train: [real, generated, "--count", "31"], "--count must be 0, or from 25 to the 30 nodules"),
+        (lambda real, generated, train: [real, generated, "--count", "-1"], "--count must be all or 1 to 100000; got -1"),
+        (
+            lambda real, generated, train: [real, generated, "--count", "31"],
+            "--count must be all, or from 25 to the 30 nodules",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_in_a_line(files, change, message):
@@ -158,7 +163,7 @@ def test_the_window_is_that_of_the_data(tmp_path, capsys, no_page):
 
 
 def judge(capsys, *arguments):
-    code = guard.guarded(main.COMMANDS["judge"], list(map(str, arguments)), "gmmae judge")
+    code = run_gmmae("judge", *arguments)
     return code, *capsys.readouterr()
 
 
@@ -235,17 +240,17 @@ def traced(tmp_path):
 
 def test_a_split_that_is_not_the_runs_is_noticed_by_the_donors(traced, capsys, no_page):
     real, generated, options = traced
-    code, printed, error = judge(capsys, real, generated, "--split", "--data.seed", 1, *options)
+    code, printed, error = judge(capsys, real, generated, "--split", "validation", "--data.seed", 1, *options)
     held_out = divided(1)[1]
     seen = [name for name in held_out if name in divided(0)[0]]
     assert seen
     assert (code, printed) == (2, "")
     assert error.splitlines()[-1] == (
         f"error: REAL's held-out nodules must be new to the generator; GENERATED's nodules.csv names {len(seen)} of the 26 as "
-        f"what it was made from, such as {', '.join(sorted(seen)[:3])} …: divide REAL as the run abc123 did: its "
+        f"its sources, such as {', '.join(sorted(seen)[:3])} …: divide REAL as the run abc123 did, with its "
         "--data.validation and --data.seed, or --config RUN/config.toml"
     )
-    assert judge(capsys, real, generated, "--split", *options)[0] == 0
+    assert judge(capsys, real, generated, "--split", "validation", *options)[0] == 0
 
 
 def test_donors_among_real_nodules_are_noticed_without_a_split(traced, tmp_path, capsys, no_page):
@@ -269,11 +274,11 @@ def test_the_configuration_of_another_run_is_refused_and_the_runs_own_divides_as
     record = Record("def456", "strong", 0, device_kind="cpu", oversubscribed=False, learning_rate=0.1, **counts,
                     validation_samples=1, target=0.0)  # fmt: skip
     (tmp_path / "run" / "record.json").write_text(to_json(record))
-    options = (*options[2:], "--config", str(config), "--split")
+    options = (*options[2:], "--config", str(config), "--split", "validation")
     code, _, error = judge(capsys, real, generated, *options)
     assert code == 2
     assert (
-        "--config must be of the run that made GENERATED, abc123 as its nodules.csv says; got "
+        "--config must be of the run that made GENERATED, abc123 in its nodules.csv; got "
         f"{config}, of the run def456: name the config.toml of the other"
     ) in error
     table = generated / "nodules.csv"

@@ -5,19 +5,18 @@ import re
 
 import pytest
 
-from gmmae.cli import main
 from gmmae.config.schema import OptimConfig
 from gmmae.planner import page
 from gmmae.plotting.document import Paragraph
 from gmmae.scaling import strategies
-from gmmae.system import guard
+from tests.commands import run_gmmae
 from tests.planner import laboratory
 from tests.planner.laboratory import Laboratory
 from tests.workloads.test_guide import EXAMPLE
 
 
 def plan(capsys, *arguments):
-    code = guard.guarded(main.COMMANDS["plan"], list(map(str, arguments)), "gmmae plan")
+    code = run_gmmae("plan", *arguments)
     return code, *capsys.readouterr()
 
 
@@ -26,8 +25,8 @@ def plan(capsys, *arguments):
     [
         (("--devices", "0"), "--devices must be one or more different numbers of at least 1; got (0,)"),
         (("--clusters", "nowhere"), "--clusters must be a TOML file or one of"),
-        (("--budget-epochs", "-1"), "--budget-epochs must be at least 0; got -1"),
-        (("--scale-compute", "nan"), "--scale-compute must be at least 0; got nan"),
+        (("--budget-epochs", "-1"), "--budget-epochs must be none or at least 1; got -1"),
+        (("--scale-compute", "nan"), "--scale-compute must be none or positive; got nan"),
         (("--clusters", "k80_1gbe", "k80_1gbe"), "clusters must be one or more of different names; got"),
         (("--stop.target", "0"), "stop.target must be given"),
     ],
@@ -118,7 +117,7 @@ def test_the_budget_holds(measured, tmp_path, capsys, budget):
 def test_a_budget_below_the_step_times_is_refused_before_anything_is_measured(measured, tmp_path, capsys):
     code, _, err = small_plan(capsys, tmp_path, "--budget-epochs", 1)
     assert code == 2
-    assert err.startswith("error: budget_epochs must be at least ")
+    assert err.startswith("error: --budget-epochs must be at least ")
     assert measured.epochs == 0
 
 

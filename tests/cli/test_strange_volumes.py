@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import SimpleITK as sitk
 
-from gmmae.cli import main
 from gmmae.config.schema import CheckpointConfig, LogConfig
 from gmmae.config.toml import to_toml
-from gmmae.system import guard
 from tests import volume_folders as folders
+from tests.commands import run_gmmae
 from tests.volume_folders import Case
 from tests.workloads import test_segmentation as segmentation
 
@@ -35,10 +34,7 @@ def unet(tmp_path_factory):
 def command(*words):
     """Exit code, standard output and error of `gmmae` with these words."""
     with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as error:
-        if words[0] == "train":
-            code = guard.guarded(main.train, [str(word) for word in words[1:]])
-        else:
-            code = guard.guarded(main.COMMANDS[words[0]], [str(word) for word in words[1:]], f"gmmae {words[0]}")
+        code = run_gmmae(*words)
     return code, out.getvalue(), error.getvalue()
 
 

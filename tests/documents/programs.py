@@ -16,6 +16,7 @@ from unittest import mock
 import tyro
 
 from gmmae.cli import arguments, main
+from gmmae.cli.train import train
 from gmmae.cli.words import as_words
 from gmmae.config import toml
 from gmmae.config.schema import leaves
@@ -104,7 +105,7 @@ def parsing_only(listing: bool = False) -> Iterator[None]:
         mock.patch.object(tyro, "cli", cli_parses),
         mock.patch.object(argparse.ArgumentParser, "parse_args", argparse_parses),
         mock.patch.object(argparse.ArgumentParser, "parse_known_args", argparse_parses_known),
-        mock.patch.dict(main.COMMANDS, train=main.train),  # without the process beside it
+        mock.patch.dict(main.COMMANDS, train=train),  # without the process beside it
         mock.patch.dict(os.environ),
     ):
         yield
@@ -161,7 +162,7 @@ def named(words: Sequence[str]) -> None:
     match list(words):
         case ["python" | "python3", "-m", module, *_]:
             _file_of(module)
-        case ["gmmae", command, *_] if command not in main.COMMANDS:
+        case ["gmmae", command, *_] if command not in {name.split()[0] for name in main.COMMANDS}:
             raise Wrong(f"no command of that name: {command}")
 
 
@@ -172,10 +173,8 @@ def _started(words: Sequence[str]) -> None:
             compile(text, "-c", "exec")
         case ["python" | "python3", "-m", module, *rest]:
             _module(module, rest)
-        case ["python" | "python3", "train.py", *rest]:
-            main.train(rest, "python train.py")
-        case ["python" | "python3", "sweep.py", *rest]:
-            main.sweep(rest, "python sweep.py")
+        case ["python" | "python3", "train.py" | "sweep.py" as file, *rest]:
+            main.COMMANDS[file.removesuffix(".py")](rest, f"python {file}")
         case ["python" | "python3", file, *rest] if (ROOT / file).is_file():
             _module(file.removesuffix(".py").replace("/", "."), rest)
         case ["gmmae", *rest]:
@@ -218,7 +217,7 @@ def _file_of(module: str) -> Path:
 def _gmmae(words: Sequence[str]) -> None:
     if len(words) > 1 and words[0] in ON_A_RUN:
         _as_a_run(Path(words[1]))
-    main._dispatch(main.COMMANDS, main.HELP, words, "gmmae")
+    main.dispatch(words)
 
 
 def _as_a_run(folder: Path) -> None:
@@ -255,7 +254,7 @@ def _launched(words: Sequence[str], after: str) -> None:
         raise Wrong(f"{after} is missing: {' '.join(words)}")
     if after != "--":
         _exists(after)
-    main.train(words[words.index(after) + 1 :], "python train.py")
+    train(words[words.index(after) + 1 :], "python train.py")
 
 
 def _exists(file: str) -> None:

@@ -132,7 +132,7 @@ def test_options_in_the_programs_own_messages_exist(known):
     [
         ("gmmae plan --tune True", "--tune is a switch without a value: write --tune or --no-tune; got 'True'"),
         ("gmmae plan --tune --budget 3", "did you mean --budget-epochs?"),
-        ("gmmae evaluate runs/one --on nothing", "'nothing'"),
+        ("gmmae evaluate runs/one --split nothing", "'nothing'"),
         ("gmmae paln", "must be one of train, sweep"),
         ("python train.py --scaling fast", "scaling must be one of"),
         ("python sweep.py --config sweep_quick --dry", "--dry"),

@@ -10,7 +10,7 @@ from experiments.policies import Situation, Truth, by_goodput, outcome
 from gmmae.planner import prediction
 from tests.planner.test_prediction import measured
 
-CELL = prediction.Cell("linear", 4, 128, 0.004, 100.0, 80.0, 120.0, 1.0, 0.8, 1.2, 0.0, True, 1.0, 1.0, 1.0)
+CELL = prediction.Prediction("linear", 4, 128, 0.004, 100.0, 80.0, 120.0, 1.0, 0.8, 1.2, 0.0, True, 1.0, 1.0, 1.0)
 
 
 def one(arrived: bool, chance: float) -> Judged:
@@ -68,10 +68,11 @@ def test_a_plan_is_restored_from_its_json():
         "measured": {
             **{name: getattr(m, name) for name in ("samples", "validation", "max_epochs", "gradient_bytes", "seed_sigma")},
             **{
-                name: {str(key): value for key, value in getattr(m, name).items()} for name in ("steps", "progress", "vitality")
+                name: {str(key): value for key, value in getattr(m, name).items()}
+                for name in ("steps", "progress", "active_unit_fractions")
             },
             **{name: getattr(m.optim, name) for name in ("batch_size", "learning_rate", "scaling_warmup_epochs")},
-            "pace": {},
+            "speedups": {},
             "step_s": {str(batch): s for batch, s in zip(*m.train, strict=True)},
             "validation_s": {str(batch): s for batch, s in zip(*m.passes, strict=True)},
         },

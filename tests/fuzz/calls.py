@@ -14,6 +14,7 @@ from typing import IO, NamedTuple
 from unittest import mock
 
 from gmmae.cli import main
+from gmmae.cli.train import train
 from gmmae.system import guard
 
 ROOT = Path(__file__).parents[2]
@@ -54,14 +55,13 @@ class EndedError(BaseException):
 def in_process(arguments: Sequence[str], cwd: Path, limit_s: float = LIMIT_S) -> Outcome:
     """Calls `gmmae` in this process; training has no parent process there."""
     code, crash = None, ""
-    commands = {**main.COMMANDS, "train": main.train}
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        with _writing_to(out, err), _at(cwd), warnings.catch_warnings():
+        with _writing_to(out, err), _at(cwd), mock.patch.dict(main.COMMANDS, train=train), warnings.catch_warnings():
             warnings.simplefilter("default")
             warnings.showwarning = _show
             try:
                 with _limited(limit_s):
-                    code = guard.guarded(main._dispatch, commands, main.HELP, list(arguments), "gmmae")
+                    code = guard.guarded(main.dispatch, list(arguments))
             except SystemExit as error:
                 code = error.code if isinstance(error.code, int) else 1
             except EndedError as error:

@@ -204,7 +204,7 @@ COMMANDS: dict[str, Command] = {
     "train unet": Command(_train("--config", "unet_quick", *UNET, cached=False), _trained),
     "augment": Command(
         lambda call: [
-            *("evaluate", str(call.shared / "nodules"), "--data.augment-with", call.root, "--on", "all", *call.cache),
+            *("evaluate", str(call.shared / "nodules"), "--data.augment-with", call.root, "--split", "all", *call.cache),
             *("--out", str(call.work / "evaluation.csv")),
         ],
         _evaluated,
@@ -229,7 +229,9 @@ COMMANDS: dict[str, Command] = {
     ),
     "insert": Command(lambda call: _insert(call.root, str(call.shared / "chest"), call), _written),
     "insert into": Command(lambda call: _insert(str(call.shared / "cubes"), call.root, call), _written),
-    "generate into": Command(lambda call: [*_generate(str(call.shared / "generator"), call), "--into", call.root], _written),
+    "generate into": Command(
+        lambda call: [*_generate(str(call.shared / "generator"), call), "--insert-into", call.root], _written
+    ),
     "judge": Command(lambda call: _judge(str(call.shared / "real.npz"), call.root, call), _judged),
     "judge real": Command(lambda call: _judge(call.root, str(call.shared / "generated"), call), _judged),
     "report": Command(lambda call: ["report", call.root], _reported),

@@ -1,6 +1,6 @@
 import numpy as np
 
-from gmmae.generation.texture import block_weights, blend_residual_blocks, signed_distances, with_grey_levels
+from gmmae.generation.texture import blend_residual_blocks, block_weights, signed_distances, with_grey_levels
 
 
 def test_where_a_block_is_alone_its_donor_s_residual_stands():

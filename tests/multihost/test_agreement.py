@@ -47,12 +47,18 @@ def test_what_is_compared():
     assert agreement.program(small(parallel__devices=2))["parallel.devices"] == "2"
 
 
+def hashes(config):
+    data = registry.build(config).load()
+    return agreement.data(data.train, data.validation)
+
+
 def test_data_are_compared_to_the_last_bit():
-    train, validation = registry.build(small()).data
-    assert agreement.data(train, validation) == agreement.data(*registry.build(small()).data)
+    data = registry.build(small()).load()
+    train, validation = data.train, data.validation
+    assert agreement.data(train, validation) == hashes(small())
     density = train.copy()
     density.flat[-1] = np.nextafter(density.flat[-1], np.float32(9))
     with pytest.raises(DisagreementError, match=r"got the training data [0-9a-f]{12} on process 0 and"):
         assert_equal([agreement.data(train, validation), agreement.data(density, validation)])
-    other = agreement.data(*registry.build(small(data__seed=1)).data)
+    other = hashes(small(data__seed=1))
     assert other["the validation data"] != agreement.data(train, validation)["the validation data"]

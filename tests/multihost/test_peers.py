@@ -10,7 +10,7 @@ import pytest
 
 from gmmae.multihost import peers
 from gmmae.multihost.peers import Peers
-from gmmae.multihost.watchdog import Watchdog, ExitMessage
+from gmmae.multihost.watchdog import ExitMessage, Watchdog
 
 SILENCE_S = 2.0
 RESUME = "python train.py"

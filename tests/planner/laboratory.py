@@ -41,7 +41,7 @@ class Laboratory:
         self._patch = pytest.MonkeyPatch()
         self._patch.setattr(measurements, "compilation", SimpleNamespace(prepare=self.prepare))
         self._patch.setattr(measurements, "loop", SimpleNamespace(run=self.run))
-        self._patch.setattr(measurements.trials, "trials", self.trials)
+        self._patch.setattr(measurements.trials, "learning_rate_trials", self.trials)
         self._patch.setattr(measurements.throughput, "measure", self.step_times)
         self._patch.setattr(prediction, "DRAWS", 50)
         self._patch.setattr(measurements.Measurements, "_norms", lambda _, batch, epoch: self.norms(batch, epoch))

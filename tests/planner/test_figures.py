@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.colors import to_rgba
 
 from gmmae.planner import figures
-from gmmae.planner.figures import Band, Here
+from gmmae.planner.figures import ClusterOverheads, TimeBand
 from gmmae.plotting.comparison import STYLES
 from tests.plotting.test_figures import assert_texts_fit
 
@@ -14,8 +14,8 @@ COUNTS = (1, 2, 4, 8)
 TIMES = tuple(100.0 / n for n in COUNTS)
 
 
-def band(label: str, doubtful=(False,) * 4) -> Band:
-    return Band(label, COUNTS, TIMES, tuple(0.8 * t for t in TIMES), tuple(1.2 * t for t in TIMES), doubtful)
+def band(label: str, doubtful=(False,) * 4) -> TimeBand:
+    return TimeBand(label, COUNTS, TIMES, tuple(0.8 * t for t in TIMES), tuple(1.2 * t for t in TIMES), doubtful)
 
 
 def test_an_arm_that_will_rather_fail_is_hollow():
@@ -30,8 +30,8 @@ def test_an_arm_that_will_rather_fail_is_hollow():
 def test_the_map_shows_each_best_arm_and_where_the_clusters_are():
     labels, ratios = ["Strong scaling", "Weak scaling", "Linear rule"], (0.01, 1.0, 100.0)
     best = [["Strong scaling"] * 4, ["Strong scaling", "Strong scaling", "Linear rule", "Linear rule"], ["Linear rule"] * 4]
-    here = [Here("A cluster", COUNTS, (0.0, 0.02, 0.05, math.inf))]
-    figure = figures.best_arms(best, labels, COUNTS, ratios, here, title="The best strategy")
+    here = [ClusterOverheads("A cluster", COUNTS, (0.0, 0.02, 0.05, math.inf))]
+    figure = figures.best_strategies(best, labels, COUNTS, ratios, here, title="The best strategy")
     assert_texts_fit(figure)
     axes = figure.axes[0]
     low, high = axes.get_ylim()

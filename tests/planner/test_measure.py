@@ -5,8 +5,8 @@ import json
 import pytest
 
 from gmmae.planner import measurements
-from gmmae.planner.measure import measure
-from gmmae.planner.measurements import Interrupted, PlanDir, claimed
+from gmmae.planner.measure import PlanRequest, measure
+from gmmae.planner.measurements import PlanDir, PlanInterruptedError, claimed
 from gmmae.scaling.identity import run_id
 from gmmae.system.errors import InputError
 from gmmae.system.null_object import IDLE
@@ -17,21 +17,14 @@ REACHED = 0.05
 """A loss that the first epoch of `small` reaches."""
 
 
-def plan(root, budget_epochs=0, noise_scale=False, tune=False, **changes):
+def plan(root, budget_epochs=None, noise_scale=False, tune=False, **changes):
     with claimed(root) as folder:
-        return measure(
-            small(**{"stop__target": REACHED} | changes),
-            folder,
-            lambda: IDLE,
-            devices=(1, 2),
-            budget_epochs=budget_epochs,
-            noise_scale=noise_scale,
-            tune=tune,
-        )
+        request = PlanRequest((1, 2), budget_epochs=budget_epochs, noise_scale=noise_scale, tune=tune)
+        return measure(small(**{"stop__target": REACHED} | changes), folder, lambda: IDLE, request)
 
 
 def test_a_target_must_be_given(tmp_path):
-    with pytest.raises(InputError, match=r"stop.target must be given, because a plan is one of reaching it; got 0"):
+    with pytest.raises(InputError, match=r"stop\.target must be given"):
         plan(tmp_path, stop__target=0.0)
 
 
@@ -48,8 +41,8 @@ def test_what_is_measured_is_not_measured_again(tmp_path, monkeypatch):
         assert found.measured.train.at(batch) == pytest.approx(took, rel=1e-6 if len(rows) == 1 else 0.5)
     assert found.norms is not None
     assert set(found.epochs) == set(found.seconds)
-    monkeypatch.setattr(measurements.trials, "trials", None)
-    monkeypatch.setattr(measurements.trials, "gradient_norms", None)
+    monkeypatch.setattr(measurements.trials, "learning_rate_trials", None)
+    monkeypatch.setattr(measurements.noise_scale, "gradient_norms", None)
     monkeypatch.setattr(measurements.throughput, "measure", None)
     again = plan(tmp_path, noise_scale=True)
     assert again.measured == found.measured
@@ -61,7 +54,7 @@ def test_a_budget_leaves_out_the_second_run(tmp_path):
     found = plan(tmp_path, budget_epochs=4)
     assert sum(found.epochs.values()) <= 4
     assert list(found.measured.steps) == [8]
-    assert "no second batch was run" in found.notes[-1]
+    assert "no run at a second batch" in found.notes[-1]
 
 
 @pytest.mark.slow
@@ -122,7 +115,7 @@ def test_an_interrupted_run_ends_the_plan(tmp_path, monkeypatch):
         stop_reason = "sigterm"
 
     monkeypatch.setattr(loop, "run", lambda *_: Ended())
-    with pytest.raises(Interrupted, match="sigterm"):
+    with pytest.raises(PlanInterruptedError, match="sigterm"):
         plan(tmp_path)
 
 

@@ -50,7 +50,7 @@ def shown(blocks):
 
 
 def test_predictions_stand_beside_outcomes_where_batch_and_rate_are_the_runs(found, tmp_path):
-    (table,), (text,) = shown(outcome.blocks([found], written(tmp_path)))
+    (table,), (text,) = shown(outcome.comparison_blocks([found], written(tmp_path)))
     assert table.rows == (
         ("strong", "2", "200", "160 to 250", "218", "yes", "0 of 3", "4%"),
         ("weak", "1", "–", "–", "100", "–", "0 of 3", "–"),
@@ -58,7 +58,7 @@ def test_predictions_stand_beside_outcomes_where_batch_and_rate_are_the_runs(fou
         ("linear", "2", "90.0", "–", "not reached", "–", "3 of 3", "70%"),
     )
     assert table.notes[0].startswith("1 of 2 median times that have an interval lie within it.")
-    assert table.title == "Predicted for Flat, and found (projected)"
+    assert table.title == "Prediction and outcome for Flat (projected)"
     assert text == "**For Flat the plan chose Weak scaling on 2 devices.** It took 5.20 times as long as the fastest cell."
 
 
@@ -72,16 +72,16 @@ def test_predictions_stand_beside_outcomes_where_batch_and_rate_are_the_runs(fou
 )
 def test_what_the_plan_chose_is_told_with_what_it_cost(found, tmp_path, scaling, devices, ending):
     clusters = {"Flat": {"cells": CELLS, "best": {"scaling": scaling, "devices": devices}}}
-    assert shown(outcome.blocks([found], written(tmp_path, clusters=clusters)))[1][0].endswith(ending)
+    assert shown(outcome.comparison_blocks([found], written(tmp_path, clusters=clusters)))[1][0].endswith(ending)
 
 
 def test_each_cluster_has_its_table_and_others_of_the_plan_none(found, tmp_path):
     fast = results.read(GRID, tmp_path, replace(FLAT, name="Fast", reference_step_s=0.25))
     path = written(tmp_path, clusters={name: PLAN["clusters"]["Flat"] for name in ("Fast", "Flat", "Slow")})
-    made, _ = shown(outcome.blocks([found, fast], path))
-    assert [(table.name, table.title.split(",")[0]) for table in made] == [
-        ("plan_1", "Predicted for Flat"),
-        ("plan_2", "Predicted for Fast"),
+    made, _ = shown(outcome.comparison_blocks([found, fast], path))
+    assert [(table.name, table.title) for table in made] == [
+        ("plan_1", "Prediction and outcome for Flat (projected)"),
+        ("plan_2", "Prediction and outcome for Fast (projected)"),
     ]
     assert made[0].rows[0][4] == "218"
     assert made[1].rows[0][4] != "218"
@@ -89,18 +89,19 @@ def test_each_cluster_has_its_table_and_others_of_the_plan_none(found, tmp_path)
 
 def test_a_plan_for_other_clusters_says_so(found, tmp_path):
     path = written(tmp_path, clusters={"Slow": PLAN["clusters"]["Flat"]})
-    made, (text,) = shown(outcome.blocks([found], path))
+    made, (text,) = shown(outcome.comparison_blocks([found], path))
     assert not made
     assert text == "The plan is for Slow; times here are of Flat. `gmmae report --clusters` names others."
-    assert "times here are of no cluster" in shown(outcome.blocks([results.read(GRID, tmp_path, None)], path))[1][0]
+    assert "times here are of no cluster" in shown(outcome.comparison_blocks([results.read(GRID, tmp_path, None)], path))[1][0]
 
 
 def test_measured_times_stand_beside_all_clusters_of_the_plan(tmp_path):
     config = replace(GRID, mode="measured", scaling=("strong",), devices=(2,), seeds=(0,))
     sweeps.reach(config, tmp_path, RunKey("strong", 2, 0), 10)
     path = written(tmp_path, clusters={name: PLAN["clusters"]["Flat"] for name in ("Fast", "Slow")})
-    made, _ = shown(outcome.blocks([results.read(config, tmp_path, None)], path))
-    assert [table.title for table in made] == [f"Predicted for {name}, and found (measured here)" for name in ("Fast", "Slow")]
+    made, _ = shown(outcome.comparison_blocks([results.read(config, tmp_path, None)], path))
+    names = ("Fast", "Slow")
+    assert [table.title for table in made] == [f"Prediction and outcome for {name} (measured here)" for name in names]
     assert made[0].rows == (("strong", "2", "200", "160 to 250", "25.0", "no", "0 of 1", "4%"),)
     assert "one model of the cluster" not in " ".join(made[0].notes)
 
@@ -111,7 +112,7 @@ def test_measured_times_stand_beside_all_clusters_of_the_plan(tmp_path):
         ("{", "must be a plan that `gmmae plan` has written; got Expecting property name"),
         ("[" * 100_000, "must be a plan that .*; got JSON that is nested too deep"),
         ("[]", "must be a plan that .*; got a JSON value that is no object"),
-        ("{}", "must be a plan that .*; got no 'target': make it anew, or move it away"),
+        ("{}", "must be a plan that .*; got no 'target': plan again, or move it away"),
         (
             json.dumps(PLAN | {"clusters": {"Flat": {"cells": [{"scaling": "strong"}]}}}),
             "must be a plan that .*; got no 'devices'",
@@ -132,13 +133,13 @@ def test_a_damaged_or_foreign_plan_is_one_line(found, tmp_path, text, message):
     path = tmp_path / "plan.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=rf"plan\.json must be .*{message.removeprefix('must be ')}") as error:
-        outcome.blocks([found], path)
+        outcome.comparison_blocks([found], path)
     assert "\n" not in str(error.value)
 
 
 def test_a_plan_that_is_not_there_is_one_line_too(found, tmp_path):
     with pytest.raises(InputError, match=r"none\.json must be a plan that .* got .*No such file"):
-        outcome.blocks([found], tmp_path / "none.json")
+        outcome.comparison_blocks([found], tmp_path / "none.json")
 
 
 def test_a_report_takes_the_plan_in_the_sweeps_folder_or_the_one_it_is_given(tmp_path):
@@ -165,12 +166,14 @@ def test_step_times_alone_are_no_outcome_of_a_plan(tmp_path):
 
 def test_times_by_a_factor_that_the_sweep_does_not_know_are_not_compared(found, tmp_path):
     clusters = {"Flat": PLAN["clusters"]["Flat"] | {"scaled_by_user": True}}
-    tables, texts = shown(outcome.blocks([found], written(tmp_path, clusters=clusters)))
+    tables, texts = shown(outcome.comparison_blocks([found], written(tmp_path, clusters=clusters)))
     assert not tables
     assert texts == ["The plan's times for Flat are those of --scale-compute; the sweep's are not: no comparison."]
 
 
 def test_a_failure_that_was_not_tried_is_called_untested(found, tmp_path):
     cells = [cell | {"tested": False} for cell in CELLS]
-    (table,), _ = shown(outcome.blocks([found], written(tmp_path, clusters={"Flat": {"cells": cells, "best": BEST}})))
+    (table,), _ = shown(
+        outcome.comparison_blocks([found], written(tmp_path, clusters={"Flat": {"cells": cells, "best": BEST}}))
+    )
     assert {row[-1] for row in table.rows} == {"untested"}

@@ -7,19 +7,19 @@ from dataclasses import replace
 import pytest
 
 from gmmae.planner import page, prediction
-from gmmae.planner.measure import Found
-from gmmae.planner.prediction import rule
+from gmmae.planner.measure import PlanMeasurements
+from gmmae.planner.prediction import batch_rule
 from gmmae.scaling.cost import Cluster
 from tests.planner.test_prediction import DEVICES, IDEAL, measured
 
 SLOW = Cluster("Slow", "a device", 2, 1e-3, 1e8, 1e-3, 1e8)
 
 
-def found(**changes) -> Found:
+def found(**changes) -> PlanMeasurements:
     values = {"measured": measured(0.16), "device_kind": "cpu", "target": 0.01, "metric": "loss"}
     values |= {"epochs": {"batch 32": 6, "batch 8": 5}, "seconds": {"batch 32": 60.0, "batch 8": 70.0}}
     values |= {"base_epochs": 6, "base_s": 50.0, "curves": {32: [0.02, 0.009]}, "notes": []}
-    return Found(**values | changes)
+    return PlanMeasurements(**values | changes)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_the_json_has_what_others_read(written):
 def test_the_page_needs_nothing_but_itself(written):
     page = (written[0] / "index.html").read_text()
     assert page.count("<img ") == 3
-    assert "Where each strategy is the best" in page
+    assert "The best strategy by overhead" in page
     assert written[1][0] in page
     for place in ("figures/times_1.png", "figures/times_2.svg", "figures/map.png", "README.md"):
         assert (written[0] / place).is_file()
@@ -60,7 +60,7 @@ def test_the_page_needs_nothing_but_itself(written):
 
 def test_what_it_rests_on_is_said(written):
     text = "\n".join(written[1])
-    threshold = 32 / rule(found().measured).bn
+    threshold = 32 / batch_rule(found().measured).bn
     assert "growing the batch wins where (a + c) / (b B) > B / Bn. Here a / (b B) = 5 on one device and " in text
     assert f"B / Bn = {threshold:.2g}." in text
     assert "Measuring took 11 epochs and 2.2 min: 1.8 times the base run's 6 epochs, 2.6 times its 50 s" in text
@@ -93,23 +93,15 @@ SCALED = "Mine, times scaled by 0.5 from steps measured on cpu (reference_step_s
     ("device", "reference_step_s", "words"),
     [
         ("NVIDIA H200 SXM", 0.0, "devices as fast as the one that measured (cpu), linked as in Mine"),
-        (
-            "NVIDIA H200 SXM",
-            0.096,
-            SCALED,
-        ),
+        ("NVIDIA H200 SXM", 0.096, SCALED),
         ("cpu", 0.0, "Mine, steps measured on cpu"),
-        (
-            "cpu",
-            0.096,
-            SCALED,
-        ),
+        ("cpu", 0.096, SCALED),
     ],
 )
 def test_times_are_those_of_a_named_device(device, reference_step_s, words):
     cluster = replace(IDEAL, name="Mine", device=device, reference_step_s=reference_step_s)
     forecast = prediction.forecast(measured(0.16), cluster, ("strong",), (1, 2))
-    assert page.times_of(forecast, cluster, "cpu") == words
+    assert page.times_of(forecast, "cpu") == words
 
 
 def test_a_speed_up_of_another_batch_is_not_called_the_machine_s(tmp_path):

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gmmae.planner import page
-from gmmae.planner import prediction as analysis
-from gmmae.planner.measure import measure
-from gmmae.planner.measurements import Interrupted, claimed
+from gmmae.planner import page, prediction
+from gmmae.planner.measure import PlanRequest, measure
+from gmmae.planner.measurements import PlanInterruptedError, claimed
 from gmmae.scaling.cost import Cluster
 from gmmae.system.errors import InputError
 from gmmae.system.null_object import IDLE
@@ -24,7 +23,7 @@ SLOW = Cluster("Slow", "an old GPU K80", 2, 1e-3, 1e8, 1e-3, 1e7, reference_step
 CALLS = st.fixed_dictionaries(
     {
         "devices": st.lists(st.sampled_from((1, 2, 3, 4, 8, 16, 200)), min_size=1, max_size=4, unique=True),
-        "budget": st.sampled_from((0, 0, 5, 8, 12, 20, 40, 80)),
+        "budget": st.sampled_from((None, None, 5, 8, 12, 20, 40, 80)),
         "target": st.sampled_from((0.6, 0.3, 0.2, 0.1, 1e-4)),
         "max_epochs": st.sampled_from((10, 60)),
         "patience": st.sampled_from((0, 3)),
@@ -49,21 +48,15 @@ def answer(folder, call, laboratory):
 def numbers(folder, call, stop):
     """What the page and `plan.json` rest on, without the seconds that measuring took."""
     with claimed(folder) as place:
-        found = measure(
-            small(**stop),
-            place,
-            lambda: IDLE,
-            devices=call["devices"],
-            reference_batches={each.reference_batch for each in call["clusters"] if each.reference_step_s},
-            budget_epochs=call["budget"],
-            tune=call["tune"],
-            noise_scale=call["noise"],
-        )
-    names = page.planned(found.measured.optim)
-    forecasts = [analysis.forecast(found.measured, cluster, names, call["devices"]) for cluster in call["clusters"]]
-    told = page.as_json("mine", found, analysis.rule(found.measured), forecasts, call["clusters"])
-    del told["measured"]["seconds"]
-    return json.loads(json.dumps(told))
+        references = {cluster.reference_batch for cluster in call["clusters"] if cluster.reference_step_s}
+        request = PlanRequest(call["devices"], references, call["budget"], call["tune"], call["noise"])
+        found = measure(small(**stop), place, lambda: IDLE, request)
+    names = page.planned_strategies(found.measured.optim)
+    forecasts = [prediction.forecast(found.measured, cluster, names, call["devices"]) for cluster in call["clusters"]]
+    plan = page.Plan("mine", found, prediction.batch_rule(found.measured), forecasts, ())
+    content = json.loads(json.dumps(page.plan_content(plan)))
+    del content["measured"]["seconds"]
+    return content
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -82,7 +75,7 @@ def test_the_last_answer_is_that_of_a_fresh_plan(calls, last):
     with tempfile.TemporaryDirectory() as place:
         used, fresh = Path(place) / "used", Path(place) / "fresh"
         for call in calls:
-            with contextlib.suppress(Interrupted, KeyboardInterrupt):
+            with contextlib.suppress(PlanInterruptedError, KeyboardInterrupt):
                 answer(used, call, Laboratory(call["breaks_at"]))
         laboratory = Laboratory()
         assert answer(used, last, Laboratory()) == answer(fresh, last, laboratory)

@@ -7,7 +7,7 @@ import pytest
 
 from gmmae.config.schema import OptimConfig
 from gmmae.planner import prediction
-from gmmae.planner.prediction import BEST_BATCH, Machine, Measured
+from gmmae.planner.prediction import BEST_BATCH, DeviceGroup, Measured
 from gmmae.scaling import cost
 from gmmae.scaling.cost import Cluster, StepTimes
 
@@ -31,8 +31,8 @@ def measured(overhead_s=0.0, sample_s=1e-3, **changes) -> Measured:
         "passes": StepTimes((1, 100), (1e-9, 1e-9)),
         "gradient_bytes": 1e6,
         "progress": {1: 1.0, 2: 1.0, 4: 1.0, 8: -3.0},
-        "vitality": {2: 0.6, 4: 0.05},
-        "pace": {},
+        "active_unit_fractions": {2: 0.6, 4: 0.05},
+        "speedups": {},
     }
     return Measured(**values | changes)
 
@@ -42,7 +42,7 @@ def cells(found, scaling):
 
 
 def test_the_law_is_found_again():
-    rule = prediction.rule(measured(0.01, 0.002))
+    rule = prediction.batch_rule(measured(0.01, 0.002))
     assert rule.bn == pytest.approx(BN, rel=0.1)
     assert (rule.overhead_s, rule.sample_s) == (pytest.approx(0.01), pytest.approx(0.002))
     assert rule.residual < 1e-3
@@ -52,7 +52,7 @@ def test_the_law_is_found_again():
 def test_weak_beats_strong_exactly_where_the_rule_says(ratio, better):
     """B / Bn = 1.6; a / (b B) is far below it, or far above."""
     found = prediction.forecast(measured(ratio * 32e-3, 1e-3), IDEAL, ("strong", "weak"), DEVICES)
-    assert prediction.rule(measured(ratio * 32e-3, 1e-3)).bn == pytest.approx(BN, rel=0.1)
+    assert prediction.batch_rule(measured(ratio * 32e-3, 1e-3)).bn == pytest.approx(BN, rel=0.1)
     strong, weak = cells(found, "strong")[8], cells(found, "weak")[8]
     assert (weak.seconds < strong.seconds) == (better == "weak")
     assert found.best.scaling == better
@@ -82,7 +82,7 @@ def test_the_best_batch_is_that_of_the_formula():
     """√(n Bn a / b) = 160 on 8 devices."""
     m = measured(0.16, 1e-3)
     found = prediction.forecast(m, IDEAL, (BEST_BATCH, "strong", "weak"), (8,))
-    assert found.best_batches[8] == pytest.approx(math.sqrt(8 * prediction.rule(m).bn * 160), rel=0.1)
+    assert found.best_batches[8] == pytest.approx(math.sqrt(8 * prediction.batch_rule(m).bn * 160), rel=0.1)
     of_best = cells(found, BEST_BATCH)[8].seconds
     assert of_best < 1.01 * min(cells(found, scaling)[8].seconds for scaling in ("strong", "weak"))
 
@@ -116,7 +116,7 @@ def test_the_same_numbers_give_the_same_plan():
 
 def test_the_all_reduce_is_the_cluster_s():
     slow = Cluster("Slow", "a device", 2, 1e-3, 1e8, 1e-3, 1e8)
-    at = prediction.machine(measured(), slow, 8)
+    at = prediction.device_group(measured(), slow, 8)
     assert at.reduce_s == cost.all_reduce_s(slow, 8, 1e6)
     assert at.epoch_s(32) == pytest.approx(64 * (4e-3 + at.reduce_s), rel=1e-3)
 
@@ -127,7 +127,7 @@ def test_the_map_has_strong_below_and_weak_above():
 
 
 def test_times_beyond_the_measured_batches_go_on():
-    at = Machine(measured(0.01, 1e-3), 1.0, 0.0, 1)
+    at = DeviceGroup(measured(0.01, 1e-3), 1.0, 0.0, 1)
     assert at.epoch_s(np.array([128]))[0] == pytest.approx(16 * (0.01 + 0.128), rel=1e-3)
 
 

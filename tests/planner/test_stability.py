@@ -4,14 +4,14 @@ import math
 
 import pytest
 
-from gmmae.planner.stability import edge, probability
+from gmmae.planner.stability import failure_probability, max_stable_factor
 
 NODULES = {1.0: 1.0, 2.0: 1.0, 4.0: 0.95, 8.0: -3.6}, {2.0: 0.5, 4.0: 0.1}
-"""Progress by factor, and vitality: linear n = 2 arrived there, 4 stalled, 8 collapsed."""
+"""Progress by factor, and active_unit_fractions: linear n = 2 arrived there, 4 stalled, 8 collapsed."""
 
 
 def test_the_real_nodules_stall_from_four_devices_on():
-    of_linear = [probability(k, False, *NODULES) for k in (1, 2, 4, 8, 16)]
+    of_linear = [failure_probability(k, False, *NODULES) for k in (1, 2, 4, 8, 16)]
     assert of_linear == sorted(of_linear)
     assert of_linear[1] < 0.2
     assert of_linear[2] > 0.7
@@ -19,15 +19,15 @@ def test_the_real_nodules_stall_from_four_devices_on():
 
 
 def test_a_warmup_goes_further():
-    assert probability(4, True, *NODULES) < 0.4 < probability(4, False, *NODULES)
-    assert probability(16, True, *NODULES) > 0.9
+    assert failure_probability(4, True, *NODULES) < 0.4 < failure_probability(4, False, *NODULES)
+    assert failure_probability(16, True, *NODULES) > 0.9
 
 
 def test_where_nothing_fails_only_factors_beyond_the_trials_are_in_doubt():
     tried = {2.0**i: 1.0 for i in range(6)}, {2.0**i: 1.0 for i in range(1, 6)}
-    assert probability(4, False, *tried) < 0.05
-    assert probability(64, False, *tried) == pytest.approx(0.5, abs=0.02)
+    assert failure_probability(4, False, *tried) < 0.05
+    assert failure_probability(64, False, *tried) == pytest.approx(0.5, abs=0.02)
 
 
 def test_a_loss_that_is_no_number_is_a_failure():
-    assert edge({2: 1.0, 4: math.nan}) == pytest.approx(2 * 2**0.5)
+    assert max_stable_factor({2: 1.0, 4: math.nan}) == pytest.approx(2 * 2**0.5)

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from gmmae.planner.steps import MOST_SIGMA, SEED_SIGMA, Steps, crossing, fit, posterior, residual, seed_sigma
+from gmmae.planner.steps import MAX_SIGMA, SEED_SIGMA, StepsLaw, crossing, fit, posterior, residual, seed_sigma
 from gmmae.system.errors import InputError
 
-TRUE = Steps(np.array(227.0), np.array(20.2))
+TRUE = StepsLaw(np.array(227.0), np.array(20.2))
 MEASURED = {8: 864.0, 16: 504.0, 32: 378.0, 64: 297.0, 128: 250.0, 256: 237.0, 512: 238.0, 574: 248.0}
 """Of the real nodules."""
 
@@ -27,7 +27,7 @@ def test_the_real_nodules_follow_it():
     assert (smin, bn) == (pytest.approx(225, abs=5), pytest.approx(21.5, abs=2))
     assert residual(MEASURED) < 0.06
     from_two = fit({batch: MEASURED[batch] for batch in (8, 32)})
-    at = Steps(np.array(from_two[0]), np.array(from_two[1])).at
+    at = StepsLaw(np.array(from_two[0]), np.array(from_two[1])).at
     errors = [abs(math.log(at(batch) / MEASURED[batch])) for batch in (64, 128, 256, 512)]
     assert max(errors) < 0.1
 
@@ -71,7 +71,7 @@ def test_a_curve_that_jumps_on_a_gentle_slope_leaves_the_steps_open():
     assert smooth == pytest.approx(SEED_SIGMA)
     assert smooth < rough < rougher
     assert rough == pytest.approx(math.hypot(SEED_SIGMA, 2 * 0.03), rel=0.25)
-    assert seed_sigma(run_steps[:2].tolist(), fall[:2].tolist()) == MOST_SIGMA
+    assert seed_sigma(run_steps[:2].tolist(), fall[:2].tolist()) == MAX_SIGMA
 
 
 def test_a_rate_that_limits_makes_the_law_that_of_adam_s_denominator():
@@ -81,7 +81,7 @@ def test_a_rate_that_limits_makes_the_law_that_of_adam_s_denominator():
     errors = {}
     for power in (0.5, 1.0):
         smin, bn = fit(few, power)
-        at = Steps(np.array(smin), np.array(bn), power).at
+        at = StepsLaw(np.array(smin), np.array(bn), power).at
         assert [float(at(batch)) for batch in few] == pytest.approx(list(few.values()), rel=1e-3)
         errors[power] = max(abs(math.log(at(batch) / count)) for batch, count in measured.items())
     assert errors[0.5] < 0.11 < 0.14 < errors[1.0]

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from gmmae.planner import trials
-from gmmae.planner.trials import Factored, Trial, factored
+from gmmae.planner.trials import ScaledState, Trial, scale_updates
 from gmmae.training import compilation, loop, noise_scale
 from gmmae.training.records import read_history
 from gmmae.training.step import adam
@@ -18,9 +18,9 @@ from tests.small import Recorder, losses, small
 
 def test_a_factor_is_a_factor_of_the_rate():
     params, gradient = jnp.arange(3.0), jnp.array([1.0, -2.0, 0.5])
-    one, other = factored(adam(lambda _: 0.01)), adam(lambda _: 0.04)
+    one, other = scale_updates(adam(lambda _: 0.01)), adam(lambda _: 0.04)
     state = one.init(params)
-    assert isinstance(state, Factored)
+    assert isinstance(state, ScaledState)
     state, expected_state = state._replace(factor=jnp.float32(4.0)), other.init(params)
     for _ in range(2):
         update, state = one.update(gradient, state, params)
@@ -30,7 +30,7 @@ def test_a_factor_is_a_factor_of_the_rate():
 
 @pytest.fixture(scope="module")
 def attempt():
-    return trials.trials(small(data__samples=28))
+    return trials.learning_rate_trials(small(data__samples=28))
 
 
 def test_a_trial_is_the_run_s_first_steps(attempt):
@@ -45,7 +45,7 @@ def test_a_trial_is_the_run_s_first_steps(attempt):
             state, of_steps = train(state, epoch)
             losses += of_steps.tolist()
     np.testing.assert_allclose(trial.losses, losses, rtol=1e-5)
-    assert len(trial.losses) >= trials.LEAST_STEPS
+    assert len(trial.losses) >= trials.MIN_STEPS
     assert attempt(1.0) == trial
 
 
@@ -54,7 +54,7 @@ def test_a_rate_beyond_reason_fails(attempt):
     final = 0.5 * base.losses[-1]
     assert trials.progress(base, base, final) == 1.0
     assert not trials.progress(base, wild, final) > 0.5
-    assert trials.vitality(base, wild) < 0.2 < trials.vitality(base, base)
+    assert trials.active_unit_fraction(base, wild) < 0.2 < trials.active_unit_fraction(base, base)
 
 
 def test_a_loss_that_is_no_number_has_no_progress():
@@ -62,8 +62,8 @@ def test_a_loss_that_is_no_number_has_no_progress():
 
 
 def test_the_trial_waits_for_the_ramp():
-    assert trials.epochs(small(optim__warmup_epochs=2), samples=28, batch=8) == 2 + 3
-    assert trials.epochs(small(), samples=1000, batch=8) == 1
+    assert trials.count_epochs(small(optim__warmup_epochs=2), samples=28, batch=8) == 2 + 3
+    assert trials.count_epochs(small(), samples=1000, batch=8) == 1
 
 
 def test_gradient_norms_are_those_of_the_samples():

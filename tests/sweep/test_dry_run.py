@@ -5,8 +5,7 @@ import dataclasses
 import pytest
 
 from gmmae.config.schema import Config
-from gmmae.sweep.grid import COLUMNS, dry_run
-from gmmae.sweep.grid import SweepConfig
+from gmmae.sweep.grid import COLUMNS, SweepConfig, dry_run
 from gmmae.system.errors import InputError
 
 

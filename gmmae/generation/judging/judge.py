@@ -255,7 +255,7 @@ def _sets(real: Nodules, generated: Nodules, training: Nodules | None, seed: int
         names, sources = ("REAL", "GENERATED", "--train"), (real, generated, training)
     most = min(map(len, (reference, made, others)))
     if count and not LEAST <= count <= most:
-        raise InputError(f"--count must be 0, or from {LEAST} to the {most} nodules that each set has; got {count}")
+        raise InputError(f"--count must be all, or from {LEAST} to the {most} nodules that each set has; got {count}")
     # The generated ones are chosen last: the real column does not depend on how many there are.
     reference, others, made = (np.sort(rng.permutation(of)[: count or most]) for of in (reference, others, made))
     sets = Sets(reference, made, others)

@@ -145,7 +145,7 @@ def _remarks(found: Judgement, real: Nodules, generated: Nodules) -> list[str]:
     remarks = []
     if found.novelty is None:
         remarks.append(
-            "novelty was not judged: likeness alone may be copying; name the training nodules with --train, or --split"
+            "novelty was not judged: likeness alone may be copying; name the training nodules with --train, or use --split"
         )
     if not found.masks:
         remarks.append("shapes are those of intensity masks, because not all have masks")

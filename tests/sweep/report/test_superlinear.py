@@ -33,7 +33,7 @@ def reported(tmp_path, steps, strategies=("strong", "weak")):
                 sweeps.reach(grid, root, RunKey(scaling, n, seed), 10 if scaling == "strong" else 10 * n)
     SweepDir(root).config.write_text(to_toml(grid), encoding="utf-8")
     (tmp_path / "free.toml").write_text(FREE, encoding="utf-8")
-    assert guard.guarded(main.report, [str(root), "--clusters", str(tmp_path / "free.toml")]) == 0
+    assert guard.guarded(main.COMMANDS["report"], [str(root), "--clusters", str(tmp_path / "free.toml")], "gmmae report") == 0
     return (root / "report" / "report.md").read_text(encoding="utf-8"), root / "report"
 
 
