@@ -19,8 +19,8 @@ from typing import Any
 from benchmarks import flops
 from benchmarks.child import ROOT, ask
 from benchmarks.options import Parser, at_least, guarded, new_folder
-from benchmarks.peers import compare, roster
-from benchmarks.peers.fleet import fleet
+from benchmarks.peers import backends, compare
+from benchmarks.peers.workers import start_workers
 from gmmae.config.toml import find
 from gmmae.plotting.tables import Table, markdown
 from gmmae.system.errors import InputError
@@ -51,11 +51,11 @@ class Bench:
     def problem(self, config: str, samples: int, validation: int, precision: str) -> dict[str, Any]:
         """Puts a problem into the folder, in a process of its own: this one stays without JAX's threads."""
         source = {"name": config, "samples": samples, "validation": validation, "precision": precision}
-        return ask("benchmarks.peers.ours", json.dumps(source), str(self.folder))
+        return ask("benchmarks.peers.gmmae_backend", json.dumps(source), str(self.folder))
 
     def compared(self, names: tuple[str, ...]) -> Section:
         """Agreement, then times, of peers that run side by side but work one at a time."""
-        found, lines = roster.available(names, self.platform, self.workload)
+        found, lines = backends.available(names, self.platform, self.workload)
         print(*lines, sep="\n", flush=True)
         if self.asked.peers:
             found = [name for name in found if name == names[0] or name in self.asked.peers]
@@ -63,7 +63,7 @@ class Bench:
         tolerance = compare.tolerance(self.workload, self.asked.precision)
         apart = ask("benchmarks.peers.rounding", str(self.folder), str(self.samples), str(compare.CHECKED))
         checked = compare.comparable(apart, tolerance)
-        with fleet(found, self.folder) as workers:
+        with start_workers(found, self.folder) as workers:
             agreement = compare.agreement(workers, self.folder, self.samples, checked)
             print(markdown(compare.agreement_table(agreement, self.asked.precision, checked)), flush=True)
             if wrong := compare.disagreeing(agreement, tolerance):
@@ -81,14 +81,14 @@ class Bench:
 
 
 def peers(bench: Bench) -> Section:
-    return bench.compared(roster.ALONE)
+    return bench.compared(backends.ALONE)
 
 
 def processes(bench: Bench) -> Section:
     if (cores := len(os.sched_getaffinity(0))) < 2 or bench.platform != "cpu":
         print(f"two processes: left out, they need two cores and no GPU; got {cores} and {bench.kind}")
         return {}, []
-    return bench.compared(roster.TOGETHER)
+    return bench.compared(backends.TOGETHER)
 
 
 def uncounted(bench: Bench, part: str) -> bool:
@@ -120,14 +120,14 @@ def target(bench: Bench) -> Section:
     from benchmarks import target
 
     asked = bench.asked
-    wanted = asked.twin or compare.fastest_twin(bench.sections.get("peers", {}))
-    twins, lines = roster.available((wanted,), bench.platform, "nodules")
+    wanted = asked.reference or compare.fastest_reference(bench.sections.get("peers", {}))
+    references, lines = backends.available((wanted,), bench.platform, "nodules")
     print(*lines, sep="\n", flush=True)
-    if not twins:
-        print("target: left out, it needs a twin")
+    if not references:
+        print("target: left out, it needs a reference implementation")
         return {}, []
     bench.problem(asked.target_config, 0, 0, "float32")
-    found = target.measure(asked.target_config, twins[0], bench.folder, asked.rounds)
+    found = target.measure(asked.target_config, references[0], bench.folder, asked.rounds)
     return found, [target.table(found)]
 
 
@@ -169,8 +169,10 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--config", default="paper", help="of all parts but the target")
     parser.add_argument("--target-config", default="quickstart")
-    parser.add_argument("--twin", choices=list(roster.ROSTER), help="in the part target; default: PyTorch's fastest")
-    parser.add_argument("--peers", nargs="+", choices=list(roster.ROSTER), help="besides ours; default: all that are installed")
+    parser.add_argument("--reference", choices=list(backends.BACKENDS), help="in the part target; default: PyTorch's fastest")
+    parser.add_argument(
+        "--peers", nargs="+", choices=list(backends.BACKENDS), help="besides ours; default: all that are installed"
+    )
     parser.add_argument("--precision", choices=["float32", "float64"], default="float32", help="of the comparison with peers")
     parser.add_argument("--turns", type=at_least(1), default=7, help="how often steps are timed")
     parser.add_argument("--epochs", type=at_least(1), default=3, help="how often epochs are timed")

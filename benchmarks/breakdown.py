@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks import flops
 from benchmarks.epoch import compiled_epoch, of_batches
 from benchmarks.options import Parser, at_least, guarded
-from benchmarks.peers.ours import configuration
+from benchmarks.peers.gmmae_backend import configuration
 from benchmarks.spread import Spread, spread
 from gmmae.config.schema import Config
 from gmmae.models.kernels.precision import FULL

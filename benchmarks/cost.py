@@ -41,10 +41,10 @@ def measure(config: str, turns: int) -> dict[str, Any]:
 def compile_times(config: str) -> dict[str, float]:
     """Seconds from the start of Python to a warm epoch, by what they go to."""
     marks = [time.perf_counter()]
-    from benchmarks.peers.ours import Ours, configuration
+    from benchmarks.peers.gmmae_backend import GmmaeBackend, configuration
 
     marks.append(time.perf_counter())
-    ours = Ours(configuration(config, 330, 128))
+    ours = GmmaeBackend(configuration(config, 330, 128))
     marks.append(time.perf_counter())
     ours.train(330, 1)
     marks.append(time.perf_counter())
@@ -62,11 +62,11 @@ def peak_memory(config: str, virtual: int, micro: int) -> dict[str, float]:
     """Most bytes that an epoch and a validation took, of this process and, where there is one, of the GPU."""
     import jax
 
-    from benchmarks.peers.ours import Ours, configuration
+    from benchmarks.peers.gmmae_backend import GmmaeBackend, configuration
     from gmmae.config.schema import ParallelConfig
 
     parallel = ParallelConfig(simulate_devices=virtual, micro_batch_size=micro)
-    ours = Ours(dataclasses.replace(configuration(config, 1024, 256), scaling="weak", parallel=parallel))
+    ours = GmmaeBackend(dataclasses.replace(configuration(config, 1024, 256), scaling="weak", parallel=parallel))
     ours.train(1024, 1)
     ours.evaluate()
     found: dict[str, float] = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
@@ -77,7 +77,7 @@ def peak_memory(config: str, virtual: int, micro: int) -> dict[str, float]:
 def growth(config: str, turns: int) -> dict[str, dict[str, Any]]:
     """Seconds a step for each size of each kind, in turns."""
     from benchmarks import flops
-    from benchmarks.peers.ours import configuration
+    from benchmarks.peers.gmmae_backend import configuration
     from gmmae.config.schema import changed
 
     base = flops.counted(configuration(config, STEPS * max(GROWTH["batch"]), 2))
@@ -98,7 +98,7 @@ def devices(config: str, turns: int) -> dict[str, Any]:
     """Seconds a step with the same share of the batch on each of more virtual devices, which share the cores."""
     import jax
 
-    from benchmarks.peers.ours import configuration
+    from benchmarks.peers.gmmae_backend import configuration
     from gmmae.config.schema import ParallelConfig
 
     base = configuration(config, STEPS * DEVICE_BATCH * max(DEVICES), 8)
@@ -112,9 +112,9 @@ def devices(config: str, turns: int) -> dict[str, Any]:
 
 
 def _in_turns(sized: dict[Any, tuple[Any, int]], turns: int) -> dict[Any, list[float]]:
-    from benchmarks.peers.ours import Ours
+    from benchmarks.peers.gmmae_backend import GmmaeBackend
 
-    peers = {key: (Ours(config), STEPS * batch) for key, (config, batch) in sized.items()}
+    peers = {key: (GmmaeBackend(config), STEPS * batch) for key, (config, batch) in sized.items()}
     for peer, samples in peers.values():
         peer.train(samples, 1)
     seconds: dict[Any, list[float]] = {key: [] for key in peers}

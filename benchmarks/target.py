@@ -1,7 +1,7 @@
-"""Time to the target loss end to end: `train.py` against a twin, with the same data, start, order of samples and rule to stop.
+"""Time to the target loss end to end: `train.py` against a reference, with the same data, start, order of samples and rule to stop.
 
 Two clocks: training and validation, without compilation; and the wall, from the start of Python to its end. Ours writes its
-checkpoints, TensorBoard events and figures meanwhile and makes its data; the twin reads the data and writes nothing.
+checkpoints, TensorBoard events and figures meanwhile and makes its data; the reference reads the data and writes nothing.
 """
 
 import json
@@ -16,14 +16,18 @@ from statistics import median
 from typing import Any
 
 from benchmarks.child import ROOT
-from benchmarks.peers.fleet import Worker
-from benchmarks.peers.roster import ROSTER
+from benchmarks.peers.backends import BACKENDS
+from benchmarks.peers.workers import Worker
 from gmmae.plotting.tables import Table, seconds
 
 
-def measure(config: str, twin: str, folder: Path, rounds: int) -> dict[str, Any]:
-    """Runs of ours and the twin, one after the other."""
-    return {"config": config, "twin": twin, "runs": [run for _ in range(rounds) for run in (ours(config), peer(twin, folder))]}
+def measure(config: str, reference: str, folder: Path, rounds: int) -> dict[str, Any]:
+    """Runs of ours and the reference, one after the other."""
+    return {
+        "config": config,
+        "reference": reference,
+        "runs": [run for _ in range(rounds) for run in (ours(config), peer(reference, folder))],
+    }
 
 
 def ours(config: str) -> dict[str, Any]:
@@ -42,7 +46,7 @@ def ours(config: str) -> dict[str, Any]:
 
 
 def peer(name: str, folder: Path) -> dict[str, Any]:
-    """One run of a twin, its problem in the folder."""
+    """One run of a reference, its problem in the folder."""
     began = time.perf_counter()
     worker = Worker(name, folder)
     try:
@@ -51,7 +55,7 @@ def peer(name: str, folder: Path) -> dict[str, Any]:
         worker.close()
     epochs = said["epoch_s"]
     spent_s = without_compiling(epochs)
-    return _run(ROSTER[name].title, len(epochs), said["val_loss"], spent_s, said["reached"], time.perf_counter() - began)
+    return _run(BACKENDS[name].title, len(epochs), said["val_loss"], spent_s, said["reached"], time.perf_counter() - began)
 
 
 def without_compiling(epochs: list[float]) -> float:
@@ -92,7 +96,7 @@ def table(found: dict[str, Any]) -> Table:
     words = {"to_target_s": "to the target", "epoch_s": "an epoch", "wall_s": "wall"}
     ratios = [f"{word} {_ratio(theirs, ours, key)}" for key, word in words.items()]
     notes = (
-        f"Twin over ours, medians: {', '.join(ratios)}.",
+        f"Reference over ours, medians: {', '.join(ratios)}.",
         "Epochs may differ: rounding parts the paths (MEASUREMENT.md).",
     )
     return Table("target", f"Time to the target, {found['config']}", columns, rows, notes)

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.fleet import Worker, idle_shares
+from benchmarks.peers.backends import BACKENDS
 from benchmarks.peers.problem import first_losses
-from benchmarks.peers.roster import ROSTER
+from benchmarks.peers.workers import Worker, idle_shares
 from benchmarks.spread import array_distance, distance, ratios, spread
 from gmmae.plotting.tables import Table
 from gmmae.system.errors import InputError
@@ -81,7 +81,7 @@ def tolerance(workload: str, precision: str) -> float:
 def disagreeing(found: dict[str, dict[str, float]], tolerance: float) -> list[str]:
     """A line for each peer that is further from ours; NaN is."""
     return [
-        f"{ROSTER[name].title}: {what} differ from ours by {value:.1e}, more than {tolerance:g}"
+        f"{BACKENDS[name].title}: {what} differ from ours by {value:.1e}, more than {tolerance:g}"
         for name, distances in found.items()
         for what, value in distances.items()
         if not value <= tolerance
@@ -90,7 +90,7 @@ def disagreeing(found: dict[str, dict[str, float]], tolerance: float) -> list[st
 
 def agreement_table(found: dict[str, dict[str, float]], precision: str, steps: int) -> Table:
     rows = [
-        (ROSTER[name].title, *(f"{of[key]:.0e}" if key in of else "" for key in ("gradient", "losses")))
+        (BACKENDS[name].title, *(f"{of[key]:.0e}" if key in of else "" for key in ("gradient", "losses")))
         for name, of in list(found.items())[1:]
     ]
     columns = ("peer", "gradient, first step", f"losses, {steps} steps")
@@ -148,20 +148,20 @@ def timing_tables(found: dict[str, Any]) -> list[Table]:
             continue
         [ours, *_] = found[what].values()
         rows = tuple(
-            (ROSTER[name].title, spread(of).text(scale=1000), ratios(of, ours).text(), str(len(of)))
+            (BACKENDS[name].title, spread(of).text(scale=1000), ratios(of, ours).text(), str(len(of)))
             for name, of in found[what].items()
         )
         columns = ("peer", "ms, median (quartiles)", "times ours, by turns (quartiles)", "turns")
-        busy = [f"{ROSTER[name].title} {100 * share:.0f} %" for name, share in found["idle"].items() if share > 0.05]
+        busy = [f"{BACKENDS[name].title} {100 * share:.0f} %" for name, share in found["idle"].items() if share > 0.05]
         notes = (f"While idle, of a core: {', '.join(busy)}.",) if busy else ()
         devices = {name: of["device"] for name, of in found["facts"].items()}
         own = next(iter(devices.values()))
-        notes += tuple(f"{ROSTER[name].title} ran on {of}, ours on {own}." for name, of in devices.items() if of != own)
+        notes += tuple(f"{BACKENDS[name].title} ran on {of}, ours on {own}." for name, of in devices.items() if of != own)
         tables.append(Table(what, title, columns, rows, notes))
     return tables
 
 
-def fastest_twin(found: dict[str, Any]) -> str:
+def fastest_reference(found: dict[str, Any]) -> str:
     """The PyTorch peer with the fastest step; eager where none was timed."""
-    steps = {name: spread(of).median for name, of in found.get("step", {}).items() if ROSTER[name].package == "torch"}
+    steps = {name: spread(of).median for name, of in found.get("step", {}).items() if BACKENDS[name].package == "torch"}
     return min(steps, key=lambda name: steps[name]) if steps else "torch"

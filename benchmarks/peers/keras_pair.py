@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers import keras_twin
-from benchmarks.peers.keras_twin import EVAL_BATCH, KerasPeer, keras, msle, tf
+from benchmarks.peers import keras_reference
+from benchmarks.peers.backends import Last, Place
+from benchmarks.peers.keras_reference import EVAL_BATCH, KerasPeer, keras, msle, tf
 from benchmarks.peers.problem import Problem
-from benchmarks.peers.roster import Last, Place
 
 MEANS = {
     "mean": lambda losses, size, batch: tf.reduce_sum(losses) / size,
@@ -24,7 +24,7 @@ MEANS = {
 
 
 class KerasPair(KerasPeer):
-    """A `roster.Peer`."""
+    """A `backends.Peer`."""
 
     def __init__(self, problem: Problem, place: Place):
         workers = [f"127.0.0.1:{place.port + rank}" for rank in range(place.processes)]
@@ -102,9 +102,9 @@ class KerasPair(KerasPeer):
         step = self._step_of(recipe)
         data = self._batches(self.volumes[order], order, size=self.problem.batch)
         for (x, index), size in zip(data, map(self._size, batches), strict=True):
-            before = keras_twin.values(self._variables())
+            before = keras_reference.values(self._variables())
             step(x, size)
-            gradient = {name: before[name] - after for name, after in keras_twin.values(self._variables()).items()}
+            gradient = {name: before[name] - after for name, after in keras_reference.values(self._variables()).items()}
             for name, variable in self._variables().items():
                 variable.assign(before[name])
             steps.append([int(i) for own in self.strategy.experimental_local_results(index) for i in np.asarray(own)])

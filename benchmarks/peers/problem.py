@@ -38,7 +38,7 @@ class Problem(NamedTuple):
     train: Arrays
     validation: Arrays
     params: Arrays
-    source: dict[str, Any]  # arguments of `ours.configuration`, which our own peer starts from
+    source: dict[str, Any]  # arguments of `gmmae_backend.configuration`, which our own peer starts from
 
     def batches(self, samples: int, epoch: int) -> list[np.ndarray]:
         """The indices of each step of an epoch over the first `samples` volumes, in our order; the last may be shorter."""

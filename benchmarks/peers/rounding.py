@@ -12,14 +12,14 @@ import jax
 import numpy as np
 
 from benchmarks.options import guarded
-from benchmarks.peers import ours, problem
-from benchmarks.peers.roster import Place
+from benchmarks.peers import gmmae_backend, problem
+from benchmarks.peers.backends import Place
 
 DRAWS = 3
 """Trainings that begin one rounding away; chance decides how soon one of them parts."""
 
 
-def apart(peer: ours.Ours, samples: int, steps: int) -> list[float]:
+def apart(peer: gmmae_backend.GmmaeBackend, samples: int, steps: int) -> list[float]:
     """The largest relative difference of each step's loss between a training and those that begin one rounding away."""
 
     def losses() -> np.ndarray:
@@ -40,7 +40,7 @@ def apart(peer: ours.Ours, samples: int, steps: int) -> list[float]:
 
 def main() -> None:
     folder, samples, steps = sys.argv[1:]
-    peer = ours.start(problem.read(Path(folder)), Place())
+    peer = gmmae_backend.start(problem.read(Path(folder)), Place())
     print(json.dumps(apart(peer, int(samples), int(steps))))
 
 

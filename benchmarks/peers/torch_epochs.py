@@ -5,7 +5,7 @@ from typing import Any
 import torch  # pyright: ignore[reportMissingImports]
 from torch.utils.data import DataLoader, DistributedSampler  # pyright: ignore[reportMissingImports]
 
-from benchmarks.peers.roster import Place
+from benchmarks.peers.backends import Place
 
 PADS, SAMPLER_DROPS, LOADER_DROPS = "pads", "sampler drops", "loader drops"
 UNEVEN, WEIGHTED, JOIN, JOIN_OF_THOSE = "uneven", "weighted", "join", "join of those"

@@ -28,7 +28,7 @@ class Stage(nn.Module):
         return x
 
 
-class Twin(nn.Module):
+class Reference(nn.Module):
     """Images (n, y, x) and their masks in, their mean loss out: it is inside so that compilation and DDP see all of a step."""
 
     def __init__(self, features: list[int]):

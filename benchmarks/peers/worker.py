@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers import problem, roster
-from benchmarks.peers.roster import Peer, Place
+from benchmarks.peers import backends, problem
+from benchmarks.peers.backends import Peer, Place
 
 
 def answer(peer: Peer, known: problem.Problem, do: str, **asked: Any) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # frameworks print
     known = problem.read(asked.folder)
-    peer = roster.load(asked.name, known, Place(asked.rank, asked.processes, asked.port))
+    peer = backends.load(asked.name, known, Place(asked.rank, asked.processes, asked.port))
     print(json.dumps({"ready": True}), file=answers)
     for line in sys.stdin:
         began = time.perf_counter()

@@ -17,8 +17,8 @@ from flax import traverse_util
 
 from benchmarks.options import guarded
 from benchmarks.peers import problem
+from benchmarks.peers.backends import Last, Place
 from benchmarks.peers.problem import Arrays, Problem
-from benchmarks.peers.roster import Last, Place
 from gmmae.config.schema import LOSS, Config, changed, flatten
 from gmmae.config.toml import find
 from gmmae.scaling.batches import plan_batches, shard_samples
@@ -36,7 +36,7 @@ AUTOENCODER = TRAINING | {
     **{"model.activation": "relu", "stop.monitor": LOSS, "stop.mode": "min"},
 }
 UNET = TRAINING | {"data.ndim": 2, "data.neighbours": 0, "model.groups": 0}
-"""Keys of a configuration by the value that the twins have in their place."""
+"""Keys of a configuration by the value that the reference implementations have in their place."""
 
 
 def configuration(
@@ -45,7 +45,7 @@ def configuration(
     """A file of `configs/` on one device or all that the processes have; `samples` training volumes where given.
 
     Of slices the samples are their nodules, synthetic ones, and what is seen of them is the same in each epoch: so the twins
-    need not draw places. The learning rate of slices is constant, because the twins have no schedule. `changes` are other
+    need not draw places. The learning rate of slices is constant, because the reference implementations have no schedule. `changes` are other
     fields, `section__field`.
     """
     config = changed(read_config(find(name)), **(changes or {}))
@@ -60,13 +60,15 @@ def problem_of(**source: Any) -> Problem:
     """The problem of a configuration, with its initial parameters; arguments as of `configuration`.
 
     Raises:
-      InputError: the twins do not have what it asks for.
+      InputError: the reference implementations do not have what it asks for.
     """
     config = configuration(**source)
     optim, stop = config.optim, config.stop
     shapes = {"nodules": autoencoder, "segmentation": unet}
     if config.workload not in shapes:
-        raise InputError(f"the twins need a workload among {', '.join(shapes)}; got {config.workload!r}: {OTHER}")
+        raise InputError(
+            f"the reference implementations need a workload among {', '.join(shapes)}; got {config.workload!r}: {OTHER}"
+        )
     shape, given = shapes[config.workload](config)
     setup = compilation.prepare(config)
     params = compilation.initial_state(setup).params
@@ -99,7 +101,7 @@ def autoencoder(config: Config) -> tuple[dict[str, Any], Given]:
     data, model = config.settings.data, config.settings.model
     _require(config, AUTOENCODER)
     if not isinstance(data.shape, int):
-        raise InputError(f"the twins need volumes with equal edges; got data.shape = {data.shape}: {OTHER}")
+        raise InputError(f"the reference implementations need volumes with equal edges; got data.shape = {data.shape}: {OTHER}")
     floor = model.sigma_floor * 2 / data.shape
     sizes = (data.shape, [*model.filters], [*model.kernels], model.latent_dim, model.components)
     shape = problem.Autoencoder(*sizes, model.rho, floor, model.rho_limit)
@@ -129,7 +131,7 @@ def _require(config: Config, wanted: dict[str, Any]) -> None:
     has = dict(flatten(config))
     for key, value in wanted.items():
         if has[key] != value:
-            raise InputError(f"the twins need {key} = {value!r}; got {has[key]!r}: {OTHER}")
+            raise InputError(f"the reference implementations need {key} = {value!r}; got {has[key]!r}: {OTHER}")
 
 
 def flat(params: Any) -> Arrays:
@@ -144,8 +146,8 @@ def unflat(arrays: Arrays) -> Any:
     return traverse_util.unflatten_dict({f"params/{name}": np.asarray(value) for name, value in arrays.items()}, sep="/")
 
 
-class Ours:
-    """A `roster.Peer`."""
+class GmmaeBackend:
+    """A `backends.Peer`."""
 
     def __init__(self, config: Config, params: Arrays | None = None):
         self.params = params or {}
@@ -233,14 +235,14 @@ class Ours:
         return partial(devices.compile(program, vector, ones, sharded=1), vector, ones)
 
 
-def start(known: Problem, place: Place) -> Ours:
+def start(known: Problem, place: Place) -> GmmaeBackend:
     if place.processes > 1:
         jax.distributed.initialize(f"127.0.0.1:{place.port}", place.processes, place.rank)
-    return Ours(configuration(**known.source), known.params)
+    return GmmaeBackend(configuration(**known.source), known.params)
 
 
 def main() -> None:
-    """`python -m benchmarks.peers.ours SOURCE FOLDER` puts a problem into a folder and says what machine JAX sees."""
+    """`python -m benchmarks.peers.gmmae_backend SOURCE FOLDER` puts a problem into a folder and says what machine JAX sees."""
     source, folder = sys.argv[1:]
     made = problem_of(**json.loads(source))
     problem.write(Path(folder), made)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.child import ROOT
-from benchmarks.peers.roster import ROSTER
+from benchmarks.peers.backends import BACKENDS
 
 IDLE_S = 1.0
 """How long the idle processes are watched."""
@@ -22,10 +22,10 @@ class Worker:
     """One peer: a process, or several that train together; `python` is that of its environment."""
 
     def __init__(self, name: str, folder: Path, python: str = sys.executable):
-        self.name, self.title = name, ROSTER[name].title
+        self.name, self.title = name, BACKENDS[name].title
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
-        count = ROSTER[name].processes
+        count = BACKENDS[name].processes
         # A framework that takes all of a GPU's memory at once would leave none to the others.
         environ = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "PYTHONPATH": str(ROOT)}
         # Ours on a CPU: a device a core, as `make train` has it. The others divide each operation among as many threads.
@@ -98,7 +98,7 @@ class Worker:
 
 
 @contextmanager
-def fleet(names: list[str], folder: Path) -> Iterator[list[Worker]]:
+def start_workers(names: list[str], folder: Path) -> Iterator[list[Worker]]:
     """Starts the peers one after the other, and ends them all."""
     workers: list[Worker] = []
     try:

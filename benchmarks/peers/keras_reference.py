@@ -12,9 +12,9 @@ import numpy as np
 import tensorflow as tf  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
 from keras import ops  # pyright: ignore[reportMissingImports]
 
+from benchmarks.peers.backends import Last, Place
 from benchmarks.peers.problem import Arrays, Autoencoder, Problem
 from benchmarks.peers.quadratic import coefficients
-from benchmarks.peers.roster import Last, Place
 
 EVAL_BATCH = 64  # as gmmae.training.compilation.EVAL_DEVICE_BATCH
 
@@ -43,7 +43,7 @@ class Density(keras.layers.Layer):
         return ops.reshape(density, (-1, p.size, p.size, p.size))
 
 
-def twin(shape: Autoencoder) -> Any:
+def reference_model(shape: Autoencoder) -> Any:
     """The model; its layers have our names, with `_` for `/`."""
     volume = keras.Input((shape.size,) * 3)
     x = ops.expand_dims(volume, -1)
@@ -80,7 +80,7 @@ class Adam(keras.optimizers.Adam):
 
 
 class KerasPeer:
-    """A `roster.Peer`; `jit` is Keras' `jit_compile`."""
+    """A `backends.Peer`; `jit` is Keras' `jit_compile`."""
 
     def __init__(self, problem: Problem, jit: bool):
         self.problem, self.jit = problem, jit
@@ -88,7 +88,7 @@ class KerasPeer:
         keras.config.set_floatx(problem.precision)
         arrays = problem.train["volumes"], problem.validation["volumes"]
         self.volumes, self.validation = (x.astype(problem.precision) for x in arrays)
-        self.model = twin(Autoencoder(**problem.model))
+        self.model = reference_model(Autoencoder(**problem.model))
         self.reset()
 
     def facts(self) -> dict[str, Any]:

@@ -11,14 +11,14 @@ from torch import distributed, nn  # pyright: ignore[reportMissingImports]
 from torch.distributed.algorithms.join import Join  # pyright: ignore[reportMissingImports]
 
 from benchmarks.peers import torch_epochs, torch_layout, torch_unet
+from benchmarks.peers.backends import Last, Place
 from benchmarks.peers.problem import Arrays, Autoencoder, Problem
 from benchmarks.peers.quadratic import coefficients
-from benchmarks.peers.roster import Last, Place
 
 EVAL_BATCH = 64  # as gmmae.training.compilation.EVAL_DEVICE_BATCH
 
 
-class Twin(nn.Module):
+class Reference(nn.Module):
     """Volumes (n, z, y, x) in, their mean loss out: the loss is inside so that compilation and DDP see all of a step."""
 
     def __init__(self, shape: Autoencoder, precision: str):
@@ -54,15 +54,15 @@ class Twin(nn.Module):
         return torch.exp(torch.stack(terms, dim=-1) @ self.monomials).sum(dim=1).view_as(volumes)
 
 
-def twin_of(problem: Problem) -> tuple[nn.Module, Any]:
+def reference_of(problem: Problem) -> tuple[nn.Module, Any]:
     """The twin of a problem's model, and the module that has its parameters' layout."""
     if problem.workload == "segmentation":
-        return torch_unet.Twin(problem.model["features"]), torch_unet
-    return Twin(Autoencoder(**problem.model), problem.precision), torch_layout
+        return torch_unet.Reference(problem.model["features"]), torch_unet
+    return Reference(Autoencoder(**problem.model), problem.precision), torch_layout
 
 
 class TorchPeer:
-    """A `roster.Peer`; `mode` is that of `torch.compile`, or empty for eager."""
+    """A `backends.Peer`; `mode` is that of `torch.compile`, or empty for eager."""
 
     def __init__(self, problem: Problem, place: Place, mode: str):
         self.problem, self.place, self.mode = problem, place, mode
@@ -73,12 +73,12 @@ class TorchPeer:
         torch.set_num_threads(len(os.sched_getaffinity(0)))
         if place.processes > 1:
             self._meet()
-        twin, self.layout = twin_of(problem)
-        self.twin = twin.to(self.device, getattr(torch, problem.precision))
+        reference, self.layout = reference_of(problem)
+        self.model = reference.to(self.device, getattr(torch, problem.precision))
         put = ({name: self._put(x) for name, x in arrays.items()} for arrays in (problem.train, problem.validation))
         self.samples, self.validation = put
         self.reset()
-        self.loss: Any = self._shared() if place.processes > 1 else self.twin
+        self.loss: Any = self._shared() if place.processes > 1 else self.model
         if mode:
             self.loss = torch.compile(self.loss, mode=mode, dynamic=False)
 
@@ -89,7 +89,7 @@ class TorchPeer:
 
     def _shared(self) -> nn.Module:
         """The twin, its gradients reduced."""
-        return nn.parallel.DistributedDataParallel(self.twin, gradient_as_bucket_view=True)
+        return nn.parallel.DistributedDataParallel(self.model, gradient_as_bucket_view=True)
 
     def _sum(self, vector: Any) -> None:
         """Over the processes, in place."""
@@ -105,10 +105,10 @@ class TorchPeer:
 
     def reset(self) -> None:
         state = {name: self._put(value) for name, value in self.layout.from_ours(self.problem.params).items()}
-        self.twin.load_state_dict(state, strict=False)
+        self.model.load_state_dict(state, strict=False)
         p = self.problem
         self.optimizer = torch.optim.Adam(
-            self.twin.parameters(), lr=p.learning_rate, betas=(p.beta1, p.beta2), eps=p.epsilon, fused=True
+            self.model.parameters(), lr=p.learning_rate, betas=(p.beta1, p.beta2), eps=p.epsilon, fused=True
         )
 
     def train(self, samples: int, epoch: int) -> None:
@@ -140,7 +140,7 @@ class TorchPeer:
 
     @torch.no_grad()
     def evaluate(self) -> float:
-        model = self.twin if self.place.processes > 1 else self.loss  # DDP's forward pass would prepare a backward one
+        model = self.model if self.place.processes > 1 else self.loss  # DDP's forward pass would prepare a backward one
         count = len(next(iter(self.validation.values())))
         parts = torch.arange(count, device=self.device).chunk(self.place.processes)[self.place.rank].split(EVAL_BATCH)
         means = (model(**{name: x[part] for name, x in self.validation.items()}).clone() * len(part) for part in parts)
@@ -150,17 +150,17 @@ class TorchPeer:
         return float(total) / count
 
     def gradient(self) -> Arrays:
-        self.twin.zero_grad()
+        self.model.zero_grad()
         [first, *_] = self.problem.batches(self.problem.samples, 1)
         self._of(torch.from_numpy(first).to(self.device)).backward()
         return self._gradient()
 
     def _gradient(self) -> Arrays:
-        found = {name: value.grad.cpu().numpy() for name, value in self.twin.named_parameters()}
+        found = {name: value.grad.cpu().numpy() for name, value in self.model.named_parameters()}
         return self.layout.to_ours(found)
 
     def reduction(self, times: int) -> None:
-        vector = torch.zeros(sum(value.numel() for value in self.twin.parameters()))
+        vector = torch.zeros(sum(value.numel() for value in self.model.parameters()))
         for _ in range(times):
             self._sum(vector)
 

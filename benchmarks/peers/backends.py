@@ -72,30 +72,34 @@ class Entry(NamedTuple):
 CPU, GPU = ("cpu",), ("gpu",)
 NODULES = ("nodules",)
 
-ROSTER = {
-    "ours": Entry("gmmae", "jax", "ours"),
-    "torch": Entry("PyTorch, eager", "torch", "torch_twin", {"mode": ""}),
-    "torch-compile": Entry("PyTorch, torch.compile", "torch", "torch_twin", {"mode": "default"}),
-    "torch-graphs": Entry("PyTorch, torch.compile, CUDA graphs", "torch", "torch_twin", {"mode": "reduce-overhead"}, 1, GPU),
-    "keras": Entry("Keras on TensorFlow", "tensorflow", "keras_twin", {"jit": False}, 1, CPU, NODULES),
-    "keras-xla": Entry("Keras on TensorFlow, XLA", "tensorflow", "keras_twin", {"jit": True}, 1, CPU, NODULES),
-    "ours-2": Entry("gmmae, two processes", "jax", "ours", {}, 2, CPU),
-    "torch-ddp": Entry("PyTorch DDP, eager, two processes", "torch", "torch_twin", {"mode": ""}, 2, CPU),
-    "torch-ddp-compile": Entry("PyTorch DDP, torch.compile, two processes", "torch", "torch_twin", {"mode": "default"}, 2, CPU),
+BACKENDS = {
+    "ours": Entry("gmmae", "jax", "gmmae_backend"),
+    "torch": Entry("PyTorch, eager", "torch", "torch_reference", {"mode": ""}),
+    "torch-compile": Entry("PyTorch, torch.compile", "torch", "torch_reference", {"mode": "default"}),
+    "torch-graphs": Entry(
+        "PyTorch, torch.compile, CUDA graphs", "torch", "torch_reference", {"mode": "reduce-overhead"}, 1, GPU
+    ),
+    "keras": Entry("Keras on TensorFlow", "tensorflow", "keras_reference", {"jit": False}, 1, CPU, NODULES),
+    "keras-xla": Entry("Keras on TensorFlow, XLA", "tensorflow", "keras_reference", {"jit": True}, 1, CPU, NODULES),
+    "ours-2": Entry("gmmae, two processes", "jax", "gmmae_backend", {}, 2, CPU),
+    "torch-ddp": Entry("PyTorch DDP, eager, two processes", "torch", "torch_reference", {"mode": ""}, 2, CPU),
+    "torch-ddp-compile": Entry(
+        "PyTorch DDP, torch.compile, two processes", "torch", "torch_reference", {"mode": "default"}, 2, CPU
+    ),
     "horovod": Entry(
-        "Horovod with PyTorch, two processes", "horovod", "horovod_twin", {}, 2, CPU, installed_by="experiments/horovod.sh"
+        "Horovod with PyTorch, two processes", "horovod", "horovod_reference", {}, 2, CPU, installed_by="experiments/horovod.sh"
     ),
     "keras-2": Entry("Keras on TensorFlow, own loop, two processes", "tensorflow", "keras_pair", {}, 2, CPU, NODULES),
 }
-ALONE = tuple(name for name, entry in ROSTER.items() if entry.processes == 1)
-TOGETHER = tuple(name for name, entry in ROSTER.items() if entry.processes == 2)
+ALONE = tuple(name for name, entry in BACKENDS.items() if entry.processes == 1)
+TOGETHER = tuple(name for name, entry in BACKENDS.items() if entry.processes == 2)
 
 
 def available(names: tuple[str, ...], platform: str, workload: str) -> tuple[list[str], list[str]]:
     """Those that can run here, and a line for each that cannot."""
     found, lines = [], []
     for name in names:
-        entry = ROSTER[name]
+        entry = BACKENDS[name]
         if platform not in entry.platforms:
             lines.append(f"{entry.title}: left out, it is for {entry.platforms[0]}")
         elif workload not in entry.workloads:
@@ -109,6 +113,6 @@ def available(names: tuple[str, ...], platform: str, workload: str) -> tuple[lis
 
 def load(name: str, problem: Problem, place: Place) -> Peer:
     """Starts a peer in this process."""
-    entry = ROSTER[name]
+    entry = BACKENDS[name]
     module = importlib.import_module(f"benchmarks.peers.{entry.module}")
     return module.start(problem, place, **entry.options)

@@ -14,9 +14,9 @@ from horovod.runner.http import http_server  # pyright: ignore[reportMissingImpo
 from torch import nn  # pyright: ignore[reportMissingImports]
 
 from benchmarks.peers import torch_epochs
+from benchmarks.peers.backends import Place
 from benchmarks.peers.problem import Problem
-from benchmarks.peers.roster import Place
-from benchmarks.peers.torch_twin import TorchPeer
+from benchmarks.peers.torch_reference import TorchPeer
 
 
 def rendezvous(place: Place) -> None:
@@ -33,16 +33,16 @@ def rendezvous(place: Place) -> None:
 
 
 class HorovodPeer(TorchPeer):
-    """A `roster.Peer`, eager."""
+    """A `backends.Peer`, eager."""
 
     def _meet(self) -> None:
         rendezvous(self.place)
         hvd.init()
 
     def _shared(self) -> nn.Module:
-        hvd.broadcast_parameters(self.twin.state_dict(), root_rank=0)
-        self.optimizer = hvd.DistributedOptimizer(self.optimizer, named_parameters=self.twin.named_parameters())
-        return self.twin
+        hvd.broadcast_parameters(self.model.state_dict(), root_rank=0)
+        self.optimizer = hvd.DistributedOptimizer(self.optimizer, named_parameters=self.model.named_parameters())
+        return self.model
 
     def _sum(self, vector: Any) -> None:
         hvd.allreduce_(vector, op=hvd.Sum)
