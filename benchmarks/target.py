@@ -1,7 +1,8 @@
-"""Time to the target loss end to end: `train.py` against a reference, with the same data, start, order of samples and rule to stop.
+"""Measures the time to the target loss of `train.py` and of a reference implementation.
 
-Two clocks: training and validation, without compilation; and the wall, from the start of Python to its end. Ours writes its
-checkpoints, TensorBoard events and figures meanwhile and makes its data; the reference reads the data and writes nothing.
+Both have the same data, initial parameters, order of samples and stopping rule. One clock counts training and validation
+without compilation, the other the wall time from the start of Python to its end. gmmae also makes its data and writes
+checkpoints, TensorBoard events and figures. The reference implementation reads the data and writes nothing.
 """
 
 import json
@@ -22,7 +23,7 @@ from gmmae.plotting.tables import Table, seconds
 
 
 def measure(config: str, reference: str, folder: Path, rounds: int) -> dict[str, Any]:
-    """Runs of ours and the reference, one after the other."""
+    """Runs gmmae and the reference implementation, one after the other."""
     return {
         "config": config,
         "reference": reference,
@@ -31,7 +32,7 @@ def measure(config: str, reference: str, folder: Path, rounds: int) -> dict[str,
 
 
 def ours(config: str) -> dict[str, Any]:
-    """One run of `train.py`."""
+    """Runs `train.py` once."""
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         workdir = Path(folder) / "run"
@@ -46,7 +47,7 @@ def ours(config: str) -> dict[str, Any]:
 
 
 def peer(name: str, folder: Path) -> dict[str, Any]:
-    """One run of a reference, its problem in the folder."""
+    """Runs a reference implementation once, with its problem in the folder."""
     began = time.perf_counter()
     worker = Worker(name, folder)
     try:
@@ -59,7 +60,7 @@ def peer(name: str, folder: Path) -> dict[str, Any]:
 
 
 def without_compiling(epochs: list[float]) -> float:
-    """Seconds of all epochs; frameworks that compile when they first run do so in the first one.
+    """Returns the seconds of all epochs without compilation, which some frameworks do in their first epoch.
 
     >>> without_compiling([9.0, 2.0, 3.0, 2.0]), without_compiling([5.0])
     (9.0, 5.0)
@@ -68,7 +69,7 @@ def without_compiling(epochs: list[float]) -> float:
 
 
 def _run(title: str, epochs: int, val_loss: float, spent_s: float, reached: bool, wall_s: float) -> dict[str, Any]:
-    """What became of a run; `to_target_s` is None where it missed."""
+    """Returns the result of a run. `to_target_s` is None if it missed the target."""
     return {
         "title": title,
         "epochs": epochs,
@@ -80,6 +81,7 @@ def _run(title: str, epochs: int, val_loss: float, spent_s: float, reached: bool
 
 
 def table(found: dict[str, Any]) -> Table:
+    """Returns the table of runs and their ratios."""
     columns = ("run", "epochs", "validation loss", "training and validation, s", "an epoch, s", "wall, s")
     rows = tuple(
         (

@@ -1,4 +1,4 @@
-"""The peers by name, and what a worker asks of one."""
+"""Backends by name, and the interface that a worker calls."""
 
 import importlib.util
 from typing import Any, NamedTuple, Protocol
@@ -9,7 +9,7 @@ from benchmarks.peers.problem import Arrays, Problem
 
 
 class Place(NamedTuple):
-    """One of the processes that train together, each with a core of its own; alone, a process has all cores."""
+    """Position among the processes that train together, each on its own core. A single process has all cores."""
 
     rank: int = 0
     processes: int = 1
@@ -17,47 +17,47 @@ class Place(NamedTuple):
 
 
 Last = tuple[Arrays, list[list[int]]]
-"""The gradient of an epoch's last step, by our names; and the samples of each step that this process had."""
+"""Gradient of an epoch's last step by gmmae's names, and the samples of this process in each step."""
 
 
 class Peer(Protocol):
-    """A framework that holds a problem, ready to train."""
+    """Framework with a problem, ready to train."""
 
     def facts(self) -> dict[str, Any]:
-        """Versions, threads and device."""
+        """Returns versions, threads and device."""
         ...
 
     def reset(self) -> None:
-        """Back to the initial parameters and optimiser state."""
+        """Restores the initial parameters and optimiser state."""
         ...
 
     def train(self, samples: int, epoch: int) -> None:
-        """An epoch over the first `samples` volumes, in the way that is usual and fast; returns when it is done."""
+        """Trains an epoch over the first `samples` volumes in the usual fast way, and waits for its end."""
         ...
 
     def losses(self, samples: int, epoch: int) -> np.ndarray:
-        """The same, with the loss of each step."""
+        """Trains an epoch and returns the loss of each step."""
         ...
 
     def evaluate(self) -> float:
-        """The validation loss."""
+        """Returns the validation loss."""
         ...
 
     def gradient(self) -> Arrays:
-        """Of the first step's loss at the current parameters, by our names and in our shapes."""
+        """Returns the gradient of the first step's loss at the current parameters, by gmmae's names and shapes."""
         ...
 
     def reduction(self, times: int) -> None:
-        """The gradient's mean over the processes, so many times."""
+        """Averages the gradient over the processes, `times` times."""
         ...
 
     def last(self, recipe: str) -> Last:
-        """What an epoch at the problem's parameters, which stay, ends with, divided as `experiments.last_batches` says."""
+        """Returns the end of an epoch at the fixed initial parameters, divided as `experiments.last_batches` says."""
         ...
 
 
 class Entry(NamedTuple):
-    """How to start a peer: `benchmarks.peers.<module>.start(problem, place, **options)`."""
+    """Module and options of a backend: `benchmarks.peers.<module>.start(problem, place, **options)`."""
 
     title: str
     package: str  # that must be installed
@@ -96,7 +96,7 @@ TOGETHER = tuple(name for name, entry in BACKENDS.items() if entry.processes == 
 
 
 def available(names: tuple[str, ...], platform: str, workload: str) -> tuple[list[str], list[str]]:
-    """Those that can run here, and a line for each that cannot."""
+    """Returns the backends that can run here, and a line for each of the others."""
     found, lines = [], []
     for name in names:
         entry = BACKENDS[name]
@@ -112,7 +112,7 @@ def available(names: tuple[str, ...], platform: str, workload: str) -> tuple[lis
 
 
 def load(name: str, problem: Problem, place: Place) -> Peer:
-    """Starts a peer in this process."""
+    """Starts a backend in this process."""
     entry = BACKENDS[name]
     module = importlib.import_module(f"benchmarks.peers.{entry.module}")
     return module.start(problem, place, **entry.options)

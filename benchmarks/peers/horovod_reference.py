@@ -1,4 +1,4 @@
-"""The PyTorch twin with Horovod between its processes: `DistributedOptimizer`, which averages the gradients."""
+"""PyTorch reference with Horovod's `DistributedOptimizer`, which averages the gradients of the processes."""
 
 import os
 import threading
@@ -20,7 +20,7 @@ from benchmarks.peers.torch_reference import TorchPeer
 
 
 def rendezvous(place: Place) -> None:
-    """What `horovodrun --gloo` does for processes of one host: tells them their places; the first one serves the others."""
+    """Tells the processes of one host their ranks as `horovodrun --gloo` does. The first process serves the others."""
     host = "localhost"
     if place.rank == 0:
         server = http_server.RendezvousHTTPServer(("127.0.0.1", place.port), http_server.RendezvousHandler, 0)
@@ -33,7 +33,7 @@ def rendezvous(place: Place) -> None:
 
 
 class HorovodPeer(TorchPeer):
-    """A `backends.Peer`, eager."""
+    """A `backends.Peer` in eager mode."""
 
     def _meet(self) -> None:
         rendezvous(self.place)
@@ -57,10 +57,12 @@ class HorovodPeer(TorchPeer):
             hvd.join()
 
     def facts(self) -> dict[str, Any]:
+        """Returns versions, threads and device."""
         found = super().facts()
         return found | {"versions": {"horovod": version("horovod"), **found["versions"]}}
 
     def reset(self) -> None:
+        """Restores the initial parameters and optimiser state."""
         hooked = getattr(self, "optimizer", None)  # the hooks of its reductions stay with the parameters
         super().reset()
         if hooked is not None:
@@ -69,5 +71,6 @@ class HorovodPeer(TorchPeer):
 
 
 def start(problem: Problem, place: Place) -> HorovodPeer:
+    """Starts Horovod on a problem."""
     torch.manual_seed(0)
     return HorovodPeer(problem, place, mode="")

@@ -1,6 +1,7 @@
-"""The process of one peer: reads commands as lines of JSON, answers each with a line.
+"""Process of one backend: reads commands as lines of JSON and answers each with a line.
 
-Commands: `facts`, `reset`, `train`, `losses`, `evaluate`, `gradient`, `reduction`, `last`, `target`; answers have `seconds`.
+Commands are `facts`, `reset`, `train`, `losses`, `evaluate`, `gradient`, `reduction`, `last` and `target`. Answers have
+`seconds`.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from benchmarks.peers.backends import Peer, Place
 
 
 def answer(peer: Peer, known: problem.Problem, do: str, **asked: Any) -> dict[str, Any]:
-    """What the peer says to one command, without the time."""
+    """Returns the backend's answer to one command, without the time."""
     match do:
         case "facts":
             return peer.facts()
@@ -48,7 +49,7 @@ def answer(peer: Peer, known: problem.Problem, do: str, **asked: Any) -> dict[st
 
 
 def to_target(peer: Peer, known: problem.Problem) -> dict[str, Any]:
-    """Trains until the validation loss is at or below the target, as `train.py` does, with the seconds of each epoch."""
+    """Trains until the validation loss is at or below the target, as `train.py` does, and returns each epoch's seconds."""
     epochs: list[float] = []
     loss = math.inf
     while loss > known.target_loss and len(epochs) < known.max_epochs:  # NaN ends it too
@@ -60,6 +61,7 @@ def to_target(peer: Peer, known: problem.Problem) -> dict[str, Any]:
 
 
 def main() -> None:
+    """Answers commands until standard input ends."""
     parser = argparse.ArgumentParser()
     parser.add_argument("name")
     parser.add_argument("folder", type=Path)
