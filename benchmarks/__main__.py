@@ -1,9 +1,9 @@
-"""Ours against the same model in other frameworks, where our step's time goes, what it costs, and time to the target.
+"""Compares our training with other frameworks, and measures its parts, its cost and its time to the target.
 
-python -m benchmarks [--parts peers processes breakdown cost target] [--config paper] [--turns 7]
+    python -m benchmarks [--parts peers processes breakdown cost target] [--config paper] [--turns 7]
 
-`make bench`. Peers that are not installed are left out, with a line. Each part prints its tables and replaces its section of
-`results/bench/<hardware>.json`; the exit code is 1 where a peer does not compute what ours does.
+`make bench` runs it. Frameworks that are not installed are left out, with a line. Each part prints its tables and replaces
+its section of `results/bench/<hardware>.json`. The exit code is 1 if a reference implementation disagrees with gmmae.
 """
 
 import argparse
@@ -19,8 +19,8 @@ from typing import Any
 from benchmarks import flops
 from benchmarks.child import ROOT, ask
 from benchmarks.options import Parser, at_least, guarded, new_folder
-from benchmarks.peers import compare, roster
-from benchmarks.peers.fleet import fleet
+from benchmarks.peers import backends, compare
+from benchmarks.peers.workers import start_workers
 from gmmae.config.toml import find
 from gmmae.plotting.tables import Table, markdown
 from gmmae.system.errors import InputError
@@ -29,15 +29,15 @@ from gmmae.system.provenance import git_commit, machine, versions
 from gmmae.workloads.configuration import read_config
 
 SAMPLES, VALIDATION = {"cpu": 330, "gpu": 2100}, 128
-"""Of the timed epochs: ten or 65 full steps of 32 and a partial one."""
+"""Samples of the timed epochs: ten or 65 full steps of 32 and a partial one."""
 STEPS = {"cpu": 4, "gpu": 65}
-"""Of a timed block."""
+"""Steps of a timed block."""
 
 Section = tuple[dict[str, Any], list[Table]]
 
 
 class Bench:
-    """What the parts share: the options, the machine, and what earlier parts found."""
+    """State that the parts share: the options, the machine and the results of earlier parts."""
 
     def __init__(self, asked: argparse.Namespace, folder: Path):
         self.asked, self.folder = asked, folder
@@ -49,13 +49,13 @@ class Bench:
         self.sections: dict[str, Any] = sections(self.path)
 
     def problem(self, config: str, samples: int, validation: int, precision: str) -> dict[str, Any]:
-        """Puts a problem into the folder, in a process of its own: this one stays without JAX's threads."""
+        """Writes a problem into the folder, in its own process, so that this one starts no threads of JAX."""
         source = {"name": config, "samples": samples, "validation": validation, "precision": precision}
-        return ask("benchmarks.peers.ours", json.dumps(source), str(self.folder))
+        return ask("benchmarks.peers.gmmae_backend", json.dumps(source), str(self.folder))
 
     def compared(self, names: tuple[str, ...]) -> Section:
-        """Agreement, then times, of peers that run side by side but work one at a time."""
-        found, lines = roster.available(names, self.platform, self.workload)
+        """Measures agreement, then times. The processes live side by side but work one at a time."""
+        found, lines = backends.available(names, self.platform, self.workload)
         print(*lines, sep="\n", flush=True)
         if self.asked.peers:
             found = [name for name in found if name == names[0] or name in self.asked.peers]
@@ -63,7 +63,7 @@ class Bench:
         tolerance = compare.tolerance(self.workload, self.asked.precision)
         apart = ask("benchmarks.peers.rounding", str(self.folder), str(self.samples), str(compare.CHECKED))
         checked = compare.comparable(apart, tolerance)
-        with fleet(found, self.folder) as workers:
+        with start_workers(found, self.folder) as workers:
             agreement = compare.agreement(workers, self.folder, self.samples, checked)
             print(markdown(compare.agreement_table(agreement, self.asked.precision, checked)), flush=True)
             if wrong := compare.disagreeing(agreement, tolerance):
@@ -81,24 +81,27 @@ class Bench:
 
 
 def peers(bench: Bench) -> Section:
-    return bench.compared(roster.ALONE)
+    """Compares the frameworks that run in one process."""
+    return bench.compared(backends.ALONE)
 
 
 def processes(bench: Bench) -> Section:
+    """Compares the frameworks that run in two processes."""
     if (cores := len(os.sched_getaffinity(0))) < 2 or bench.platform != "cpu":
         print(f"two processes: left out, they need two cores and no GPU; got {cores} and {bench.kind}")
         return {}, []
-    return bench.compared(roster.TOGETHER)
+    return bench.compared(backends.TOGETHER)
 
 
 def uncounted(bench: Bench, part: str) -> bool:
-    """Whether a part counts operations that no formula here has for the configuration; it then says so."""
+    """Returns whether the configuration has no formula for the operations that a part counts, and prints a line then."""
     if reason := flops.uncounted(read_config(find(bench.asked.config))):
         print(f"{part}: left out, {reason}")
     return bool(reason)
 
 
 def breakdown(bench: Bench) -> Section:
+    """Measures the parts of a step."""
     if uncounted(bench, "breakdown"):
         return {}, []
     found = ask("benchmarks.breakdown", "--config", bench.asked.config, "--turns", str(bench.asked.turns))
@@ -108,6 +111,7 @@ def breakdown(bench: Bench) -> Section:
 
 
 def cost(bench: Bench) -> Section:
+    """Measures compilation, memory and growth."""
     from benchmarks import cost
 
     if uncounted(bench, "cost"):
@@ -117,17 +121,18 @@ def cost(bench: Bench) -> Section:
 
 
 def target(bench: Bench) -> Section:
+    """Measures the time to the target."""
     from benchmarks import target
 
     asked = bench.asked
-    wanted = asked.twin or compare.fastest_twin(bench.sections.get("peers", {}))
-    twins, lines = roster.available((wanted,), bench.platform, "nodules")
+    wanted = asked.reference or compare.fastest_reference(bench.sections.get("peers", {}))
+    references, lines = backends.available((wanted,), bench.platform, "nodules")
     print(*lines, sep="\n", flush=True)
-    if not twins:
-        print("target: left out, it needs a twin")
+    if not references:
+        print("target: left out, it needs a reference implementation")
         return {}, []
     bench.problem(asked.target_config, 0, 0, "float32")
-    found = target.measure(asked.target_config, twins[0], bench.folder, asked.rounds)
+    found = target.measure(asked.target_config, references[0], bench.folder, asked.rounds)
     return found, [target.table(found)]
 
 
@@ -141,7 +146,7 @@ PARTS: dict[str, Callable[[Bench], Section]] = {
 
 
 def slug(text: str) -> str:
-    """A file name.
+    """Returns a file name.
 
     >>> slug("Intel(R) Xeon(R) Processor 2 cores")
     'intel-r-xeon-r-processor-2-cores'
@@ -150,10 +155,10 @@ def slug(text: str) -> str:
 
 
 def sections(path: Path) -> dict[str, Any]:
-    """The parts that earlier calls measured on this machine; none where the file is missing.
+    """Returns the parts that earlier calls measured on this machine, or none if the file is missing.
 
     Raises:
-      InputError: the file is not this program's.
+      InputError: the file was not written by this program.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -165,16 +170,23 @@ def sections(path: Path) -> dict[str, Any]:
 
 
 def main() -> None:
+    """Runs the parts of the benchmark."""
     parser = Parser(__doc__, "python -m benchmarks")
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
-    parser.add_argument("--config", default="paper", help="of all parts but the target")
+    parser.add_argument("--config", default="paper", help="configuration of all parts but the target")
     parser.add_argument("--target-config", default="quickstart")
-    parser.add_argument("--twin", choices=list(roster.ROSTER), help="in the part target; default: PyTorch's fastest")
-    parser.add_argument("--peers", nargs="+", choices=list(roster.ROSTER), help="besides ours; default: all that are installed")
-    parser.add_argument("--precision", choices=["float32", "float64"], default="float32", help="of the comparison with peers")
-    parser.add_argument("--turns", type=at_least(1), default=7, help="how often steps are timed")
-    parser.add_argument("--epochs", type=at_least(1), default=3, help="how often epochs are timed")
-    parser.add_argument("--rounds", type=at_least(1), default=1, help="pairs of runs to the target")
+    parser.add_argument(
+        "--reference",
+        choices=list(backends.BACKENDS),
+        help="reference implementation of the part target; default: PyTorch's fastest",
+    )
+    parser.add_argument(
+        "--peers", nargs="+", choices=list(backends.BACKENDS), help="backends besides gmmae; default: all that are installed"
+    )
+    parser.add_argument("--precision", choices=["float32", "float64"], default="float32", help="precision of the comparison")
+    parser.add_argument("--turns", type=at_least(1), default=7, help="number of timed blocks of steps")
+    parser.add_argument("--epochs", type=at_least(1), default=3, help="number of timed epochs")
+    parser.add_argument("--rounds", type=at_least(1), default=1, help="number of pairs of runs to the target")
     parser.add_argument("--out", type=new_folder, default=ROOT / "results" / "bench")
     asked = parser.parse_args()
     for name in (asked.config, asked.target_config):

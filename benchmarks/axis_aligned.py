@@ -1,8 +1,8 @@
-"""The loss and its gradient of mixtures whose components have no correlations, in three forms, in turns on one device.
+"""Times the loss and its gradient of mixtures without correlations, in three forms alternately.
 
-python -m benchmarks.axis_aligned [--samples 32] [--size 16] [--components 432] [--rounds 9]
+    python -m benchmarks.axis_aligned [--samples 32] [--size 16] [--components 432] [--rounds 9]
 
-By products of matrices sample by sample (what a CPU takes), for the whole batch (what a GPU takes), and by the polynomials of
+A CPU multiplies matrices sample by sample, and a GPU does so for the whole batch. The third form evaluates the polynomials of
 mixtures with correlations, sample by sample.
 """
 
@@ -24,7 +24,7 @@ from gmmae.models.mixture import coefficients_of, grid, monomials_at
 
 
 def forms(mixture: AxisAligned, volumes: jax.Array) -> dict[str, Callable[[], Any]]:
-    """Each form compiled, and held to the first one's gradient."""
+    """Returns each compiled form, after a check of its gradient against the first one's."""
     points = grid(volumes.shape[1:], volumes.ndim - 1, volumes.dtype)
 
     def by_sample(mixture: AxisAligned) -> jax.Array:
@@ -50,6 +50,7 @@ def forms(mixture: AxisAligned, volumes: jax.Array) -> dict[str, Callable[[], An
 
 
 def main() -> None:
+    """Runs the benchmark."""
     parser = Parser(__doc__)
     parser.add_argument("--samples", type=at_least(1), default=32)
     parser.add_argument("--size", type=at_least(1), default=16)

@@ -1,9 +1,10 @@
-"""Where a step's time goes, from XLA's own trace of an epoch, in turns with an untraced epoch and a large matrix product.
+"""Divides a step's time into parts, by XLA's own trace of an epoch.
 
-python -m benchmarks.breakdown
+    python -m benchmarks.breakdown
 
-It prints one line of JSON. On a CPU it measures one core, with the share of the batch that this core has where every core is a
-device, as in `make train`. Operations then follow one another, and their times add up to the step's.
+It traces alternately with an untraced epoch and a large matrix product, and prints one line of JSON. On a CPU it measures one
+core, with the share of the batch that a core has in `make train`. Operations then follow one another, and their times add up
+to the step's.
 """
 
 import json
@@ -23,16 +24,16 @@ import numpy as np
 from benchmarks import flops
 from benchmarks.epoch import compiled_epoch, of_batches
 from benchmarks.options import Parser, at_least, guarded
-from benchmarks.peers.ours import configuration
+from benchmarks.peers.gmmae_backend import configuration
 from benchmarks.spread import Spread, spread
 from gmmae.config.schema import Config
 from gmmae.models.kernels.precision import FULL
 from gmmae.plotting.tables import Table
 
 STEPS = 8
-"""Of an epoch."""
+"""Steps of an epoch."""
 EDGE = 2048
-"""Of the large matrix product."""
+"""Rows and columns of the large matrix product."""
 STEP, TRACED, PRODUCT = "step", "step, traced", "product"
 OTHER = "gathering and copies"
 
@@ -46,11 +47,11 @@ PARTS = {
     r"optimiser": "optimiser",
     r"reduction": "reduction",
 }
-"""By what the name of an operation has in it: Flax's modules and the scopes of `gmmae`; the first that fits."""
+"""Parts by a substring of an operation's name, from Flax's modules and the scopes of `gmmae`. The first match counts."""
 
 
 class Event(NamedTuple):
-    """An operation in a trace, in nanoseconds."""
+    """Operation of a trace, in nanoseconds."""
 
     name: str
     start: float
@@ -58,7 +59,7 @@ class Event(NamedTuple):
 
 
 def measure(name: str, turns: int) -> dict[str, Any]:
-    """Seconds of a step, of what XLA did in it, and of the large product, by turns."""
+    """Returns the seconds of a step, of its operations and of the large product, turn by turn."""
     config, cores = flops.counted(configuration(name)), _on_one_core()
     share = max(1, config.optim.batch_size // min(4, cores))
     config = of_batches(config, share, STEPS)
@@ -78,7 +79,7 @@ def measure(name: str, turns: int) -> dict[str, Any]:
 
 
 def _on_one_core() -> int:
-    """Leaves this process one core, before JAX counts them, and returns how many there were; does nothing for a GPU."""
+    """Restricts this process to one core before JAX counts them, and returns their former number. Does nothing for a GPU."""
     if os.environ.get("JAX_PLATFORMS", "") != "cpu" and any(Path("/dev").glob("nvidia[0-9]*")):
         return 1
     cores = os.sched_getaffinity(0)
@@ -87,20 +88,20 @@ def _on_one_core() -> int:
 
 
 def epoch_program(config: Config) -> tuple[Callable[[], Any], dict[str, str]]:
-    """A call that computes an epoch as `train.py` does, and the part that each of its operations belongs to."""
+    """Returns a function that computes an epoch as `train.py` does, and the part of each of its operations."""
     compiled, arguments = compiled_epoch(config)
     jax.block_until_ready(compiled(*arguments))
     return lambda: compiled(*arguments), dict(parts_of(compiled.as_text() or ""))
 
 
 def parts_of(program: str) -> Iterator[tuple[str, str]]:
-    """Each operation of a compiled program's text, and its part."""
+    """Yields each operation of a compiled program's text, and its part."""
     for operation, path in re.findall(r'^ *(?:ROOT )?%?([\w.-]+) = .*metadata={[^}]*op_name="([^"]*)"', program, re.MULTILINE):
         yield operation, next((part for pattern, part in PARTS.items() if re.search(pattern, path)), OTHER)
 
 
 def large_product() -> Callable[[], Any]:
-    """A call of a large matrix product in float32."""
+    """Returns a function that computes a large matrix product in float32."""
     a = jnp.asarray(np.random.default_rng(0).standard_normal((EDGE, EDGE)), jnp.float32)
     compiled = jax.jit(partial(jnp.matmul, precision=FULL)).lower(a, a).compile()
     jax.block_until_ready(compiled(a, a))
@@ -114,7 +115,7 @@ def _seconds(run: Callable[[], Any]) -> float:
 
 
 def trace(run: Callable[[], Any]) -> tuple[float, list[list[Event]]]:
-    """Seconds that something runs, and what XLA records of its operations, thread by thread, or stream by stream."""
+    """Returns the seconds of a run, and XLA's record of its operations by thread or stream."""
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -128,7 +129,7 @@ def trace(run: Callable[[], Any]) -> tuple[float, list[list[Event]]]:
 
 
 def own_seconds(lines: Iterable[Iterable[Event]]) -> Iterator[tuple[str, float]]:
-    """The time of each operation less that of the operations within it, such as those of a loop."""
+    """Yields the time of each operation without that of the operations within it, such as those of a loop."""
     for line in lines:
         within: list[tuple[float, str]] = []
         for event in sorted(line, key=lambda event: (event.start, -event.duration)):
@@ -141,7 +142,7 @@ def own_seconds(lines: Iterable[Iterable[Event]]) -> Iterator[tuple[str, float]]
 
 
 def table(found: dict[str, Any]) -> Table:
-    """The parts with their share of the step, their rate, and that rate's share of the large product's."""
+    """Returns the parts with their share of the step, their throughput, and its ratio to the large product's."""
     seconds = {part: spread(values) for part, values in found["seconds"].items()}
     step, traced, product = seconds.pop(STEP), seconds.pop(TRACED), seconds.pop(PRODUCT)
     rate = 2 * EDGE**3 / product.median
@@ -173,6 +174,7 @@ def _row(part: str, seconds: Spread, step_s: float, count: int | None, rate: flo
 
 
 def main() -> None:
+    """Prints the measurement."""
     parser = Parser(__doc__)
     parser.add_argument("--config", default="paper")
     parser.add_argument("--turns", type=at_least(1), default=7)

@@ -1,4 +1,4 @@
-"""Measurements in a process of their own: modules that print one line of JSON at their end."""
+"""Runs measurements in their own processes, by modules that print one line of JSON at their end."""
 
 import json
 import os
@@ -16,10 +16,12 @@ def ask(module: str, *words: str, devices: int = 1) -> Any:
     """Runs `python -m module words` and reads the last line that it prints.
 
     Args:
-      devices: virtual ones, on a CPU.
+      module: the module to run.
+      *words: its arguments.
+      devices: number of virtual devices on a CPU.
 
     Raises:
-      SystemExit: it failed; what it said is on standard error. Of bad input it has said all in a line.
+      SystemExit: the process failed. Its message is on standard error.
     """
     environ = {**os.environ, "JAX_NUM_CPU_DEVICES": str(devices), "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-m", module, *words], cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True)

@@ -1,4 +1,4 @@
-"""The forms of a convolution, the library's among them, on the device at hand: in the scan of an epoch, in turns in one run.
+"""Times the forms of a convolution, the library's among them, alternately in the scan of an epoch.
 
 python -m benchmarks.convolution [--model unet] [--precision tf32] [--batches 4 32 256]
 """
@@ -28,13 +28,13 @@ LAYERS: dict[str, tuple[tuple[int, int, int, int, int], ...]] = {
         (2, 10, 3, 128, 128),
     ),
 }
-"""Axes, size with its padding, kernel edge, channels and filters of a model's layers."""
+"""Axes, padded size, kernel size, channels and filters of a model's layers."""
 
 Layer = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def of_form(form: Form, tf32: bool) -> Layer:
-    """A convolution in one form, with that form's gradients."""
+    """Returns a convolution in one form, with that form's gradients."""
     products = precision(tf32)
 
     @jax.custom_vjp
@@ -52,7 +52,7 @@ def of_form(form: Form, tf32: bool) -> Layer:
 
 
 def epoch(convolution: Layer, first: bool) -> Callable[..., tuple[jax.Array, jax.Array]]:
-    """A scan of gradient steps; the first layer of a network needs no gradient of its input."""
+    """Returns a scan of gradient steps. The first layer of a network needs no gradient of its input."""
 
     def loss(x: jax.Array, kernel: jax.Array) -> jax.Array:
         return jnp.square(convolution(x, kernel)).mean()
@@ -66,17 +66,19 @@ def epoch(convolution: Layer, first: bool) -> Callable[..., tuple[jax.Array, jax
 
 
 def steps() -> int:
+    """Returns the number of steps in a scan."""
     return STEPS[jax.default_backend()]
 
 
 def seconds(function: Callable[..., object], *arguments: jax.Array) -> float:
-    """Of one step."""
+    """Returns the seconds of one step."""
     start = time.perf_counter()
     jax.block_until_ready(function(*arguments))
     return (time.perf_counter() - start) / steps()
 
 
 def main() -> None:
+    """Prints the table."""
     parser = Parser(__doc__)
     parser.add_argument("--precision", default="float32", choices=["float32", "tf32"])
     parser.add_argument("--model", default="paper", choices=list(LAYERS))
@@ -95,7 +97,7 @@ def main() -> None:
 
 
 def row(axes: int, size: int, edge: int, channels: int, filters: int, batch: int, tf32: bool) -> str:
-    """One line of the table."""
+    """Returns one line of the table."""
     draw = np.random.default_rng(0).standard_normal
     x = jnp.asarray(draw((*(size,) * axes, batch, channels)), jnp.float32)
     kernel = jnp.asarray(draw((*(edge,) * axes, channels, filters)), jnp.float32)

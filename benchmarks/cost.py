@@ -1,6 +1,6 @@
-"""What our step costs besides its time: compilation, memory; and how its time grows with batch, K, S and devices.
+"""Measures compilation and memory, and how a step's time grows with the batch, K, S and the number of devices.
 
-python -m benchmarks.cost compile    # or memory, growth, devices: each in a process of its own
+    python -m benchmarks.cost compile    # or memory, growth, devices: each in its own process
 
 It prints one line of JSON.
 """
@@ -24,7 +24,7 @@ STEPS = 2
 
 
 def measure(config: str, turns: int) -> dict[str, Any]:
-    """All of it, one process after the other."""
+    """Runs all measurements, one process after the other."""
     options = ("--config", config, "--turns", str(turns))
     memory = {
         name: ask("benchmarks.cost", "memory", "--virtual", str(virtual), "--micro", str(micro), *options)
@@ -39,12 +39,12 @@ def measure(config: str, turns: int) -> dict[str, Any]:
 
 
 def compile_times(config: str) -> dict[str, float]:
-    """Seconds from the start of Python to a warm epoch, by what they go to."""
+    """Returns the seconds from the start of Python to a warm epoch, by stage."""
     marks = [time.perf_counter()]
-    from benchmarks.peers.ours import Ours, configuration
+    from benchmarks.peers.gmmae_backend import GmmaeBackend, configuration
 
     marks.append(time.perf_counter())
-    ours = Ours(configuration(config, 330, 128))
+    ours = GmmaeBackend(configuration(config, 330, 128))
     marks.append(time.perf_counter())
     ours.train(330, 1)
     marks.append(time.perf_counter())
@@ -59,14 +59,14 @@ def compile_times(config: str) -> dict[str, float]:
 
 
 def peak_memory(config: str, virtual: int, micro: int) -> dict[str, float]:
-    """Most bytes that an epoch and a validation took, of this process and, where there is one, of the GPU."""
+    """Returns the peak memory of an epoch and a validation in bytes, for this process and, if present, the GPU."""
     import jax
 
-    from benchmarks.peers.ours import Ours, configuration
+    from benchmarks.peers.gmmae_backend import GmmaeBackend, configuration
     from gmmae.config.schema import ParallelConfig
 
     parallel = ParallelConfig(simulate_devices=virtual, micro_batch_size=micro)
-    ours = Ours(dataclasses.replace(configuration(config, 1024, 256), scaling="weak", parallel=parallel))
+    ours = GmmaeBackend(dataclasses.replace(configuration(config, 1024, 256), scaling="weak", parallel=parallel))
     ours.train(1024, 1)
     ours.evaluate()
     found: dict[str, float] = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
@@ -75,9 +75,9 @@ def peak_memory(config: str, virtual: int, micro: int) -> dict[str, float]:
 
 
 def growth(config: str, turns: int) -> dict[str, dict[str, Any]]:
-    """Seconds a step for each size of each kind, in turns."""
+    """Returns the seconds of a step for each size of each kind, measured alternately."""
     from benchmarks import flops
-    from benchmarks.peers.ours import configuration
+    from benchmarks.peers.gmmae_backend import configuration
     from gmmae.config.schema import changed
 
     base = flops.counted(configuration(config, STEPS * max(GROWTH["batch"]), 2))
@@ -95,10 +95,10 @@ def growth(config: str, turns: int) -> dict[str, dict[str, Any]]:
 
 
 def devices(config: str, turns: int) -> dict[str, Any]:
-    """Seconds a step with the same share of the batch on each of more virtual devices, which share the cores."""
+    """Returns the seconds of a step on each number of virtual devices, with a fixed batch per device and shared cores."""
     import jax
 
-    from benchmarks.peers.ours import configuration
+    from benchmarks.peers.gmmae_backend import configuration
     from gmmae.config.schema import ParallelConfig
 
     base = configuration(config, STEPS * DEVICE_BATCH * max(DEVICES), 8)
@@ -112,9 +112,9 @@ def devices(config: str, turns: int) -> dict[str, Any]:
 
 
 def _in_turns(sized: dict[Any, tuple[Any, int]], turns: int) -> dict[Any, list[float]]:
-    from benchmarks.peers.ours import Ours
+    from benchmarks.peers.gmmae_backend import GmmaeBackend
 
-    peers = {key: (Ours(config), STEPS * batch) for key, (config, batch) in sized.items()}
+    peers = {key: (GmmaeBackend(config), STEPS * batch) for key, (config, batch) in sized.items()}
     for peer, samples in peers.values():
         peer.train(samples, 1)
     seconds: dict[Any, list[float]] = {key: [] for key in peers}
@@ -127,7 +127,7 @@ def _in_turns(sized: dict[Any, tuple[Any, int]], turns: int) -> dict[Any, list[f
 
 
 def tables(found: dict[str, Any]) -> list[Table]:
-    """Compilation and memory; growth."""
+    """Returns the tables of compilation and memory, and of growth."""
     once = [(f"compile: {name}", f"{value:.1f} s") for name, value in found["compile"].items()]
     once += [
         (f"peak memory: {name}, {place}", f"{value / 1e9:.2f} GB")
@@ -155,6 +155,7 @@ def tables(found: dict[str, Any]) -> list[Table]:
 
 
 def main() -> None:
+    """Prints the measurement."""
     parser = Parser(__doc__)
     parser.add_argument("what", choices=["compile", "memory", "growth", "devices"])
     parser.add_argument("--config", default="paper")

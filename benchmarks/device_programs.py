@@ -1,11 +1,11 @@
-"""The programs of GPUs that are not there: what a step would launch, reduce and move, in any configuration of any workload.
+"""Compiles programs for absent GPUs and counts a step's launches, collectives and memory traffic, for any workload.
 
-python -m benchmarks.device_programs [--target h100] [--devices 1 8 32] [--hosts 1] [--modes float32 tf32 exact micro] [...]
-python -m benchmarks.device_programs --devices 8 --hosts 1 2 --config quickstart --data.samples 200
+    python -m benchmarks.device_programs [--target h100] [--devices 1 8 32] [--hosts 1] [--modes float32 tf32 exact micro] [...]
+    python -m benchmarks.device_programs --devices 8 --hosts 1 2 --config quickstart --data.samples 200
 
-Every other option is one of train.py. XLA compiles for a GPU that is only described; for that JAX needs its CUDA plugin, as in
-the environment of `make test-gpu-programs`, and no GPU. Nothing runs and nothing is tuned: counts and memory are those of the
-program, times are estimates.
+All other options are those of train.py. XLA compiles for a GPU that is only described. JAX needs its CUDA plugin for that, as
+in the environment of `make test-gpu-programs`, but no GPU. Nothing runs and nothing is tuned. Counts and memory are those of
+the program, and times are estimates.
 """
 
 import itertools
@@ -30,28 +30,29 @@ from gmmae.training.parallel import Devices
 
 TARGETS = Path(__file__).parent / "targets"
 LAUNCH_S = 2e-6
-"""Of a launch, as the host issues them one after the other."""
+"""Seconds of a launch, as the host issues them one after the other."""
 
 
 class Rates(NamedTuple):
-    """Operations a second of a GPU at best, by what its products are computed in."""
+    """Peak operations a second of a GPU, by precision of its products."""
 
     float32: float
     tf32: float
 
 
 RATES = {"h100": Rates(67e12, 494.7e12), "h200": Rates(67e12, 494.7e12)}
-"""NVIDIA's data sheets of the H100 and H200 (SXM), TF32 without sparsity, which is half of what they print."""
+"""Peak performance by NVIDIA's data sheets of the H100 and H200 (SXM). TF32 is without sparsity, half of the printed value."""
 
 MODES = ("float32", "tf32", "exact", "micro")
 
 
 def topology(target: str, devices: int, hosts: int) -> Devices:
-    """GPUs that are not there. From here on this process keeps no compiled programs: JAX cannot read such ones back.
+    """Returns absent GPUs. This process then keeps no compiled programs, because JAX cannot read such programs back.
 
     Args:
       target: the name of a file of `benchmarks/targets`.
-      devices, hosts: in all; the hosts have equally many. NVLink joins the GPUs of a host, and no two hosts.
+      devices: their total number.
+      hosts: the number of hosts, which have equally many GPUs. NVLink joins the GPUs of one host only.
     """
     from jax.experimental import topologies
     from jax.experimental.compilation_cache import compilation_cache
@@ -59,13 +60,13 @@ def topology(target: str, devices: int, hosts: int) -> Devices:
     jax.config.update("jax_enable_compilation_cache", False)
     compilation_cache.reset_cache()
     described = (TARGETS / f"{target}.txtpb").read_text()
-    shape = f"{hosts}x1x{devices // hosts}"  # slices, which NVLink does not leave, hosts of each, GPUs of each host
+    shape = f"{hosts}x1x{devices // hosts}"  # slices (the domains of NVLink), hosts of each, GPUs of each host
     found = topologies.get_topology_desc(topology_name="", platform="cuda", topology=shape, target_config=described)
     return Devices(tuple(found.devices), absent=True)
 
 
 def in_mode(config: Config, mode: str, devices: int) -> Config:
-    """The configuration in one of the modes; `micro` divides the share of a device in two."""
+    """Returns the configuration in one of the modes. `micro` divides a device's share in two."""
     match mode:
         case "tf32":
             return changed(config, precision="tf32")
@@ -78,17 +79,18 @@ def in_mode(config: Config, mode: str, devices: int) -> Config:
 
 
 class Reading(NamedTuple):
-    """What is known of a compiled program, of one device.
+    """Properties of a compiled program, for one device.
 
     Attributes:
-      kernels: launches a step, by kind; those of loops whose length only the running program knows are counted once.
-      meetings: of devices, in a step: what they are and the bytes that each device gives.
-      host: what goes to or comes from the host in a step.
-      open_loops: in a step, of a length that only the running program knows.
-      moved: bytes a step, an estimate.
-      products: of a step, each as often as it is computed.
+      kernels: launches of a step, by kind. Those of loops whose length only the running program knows count once.
+      meetings: collectives of a step, with the bytes that each device gives.
+      host: transfers to or from the host in a step.
+      open_loops: loops of a step whose length only the running program knows.
+      moved: bytes of a step, an estimate.
+      products: products of a step, each as often as it is computed.
       unordered: launches of a step that add numbers in no fixed order.
-      temporary, arguments: bytes of memory of the whole program.
+      temporary: bytes of temporary memory of the whole program.
+      arguments: bytes of the arguments of the whole program.
     """
 
     kernels: Counter[str]
@@ -103,15 +105,16 @@ class Reading(NamedTuple):
 
     @property
     def launches(self) -> int:
+        """Returns the launches of a step."""
         return sum(self.kernels.values()) + len(self.meetings)
 
     def operations(self, *, full: bool) -> int:
-        """Of the products, at full precision or not."""
+        """Returns the operations of the products, at full precision or not."""
         return sum(product.operations for product in self.products if product.full is full)
 
 
 def read(compiled: jax.stages.Compiled, steps: int) -> Reading:
-    """Reads a program that has a loop of so many steps."""
+    """Reads a program that has a loop of the given number of steps."""
     program = hlo.parse(compiled.as_text() or "")
     step = hlo.step(program, steps)
     found = list(hlo.launches(program, step))
@@ -139,10 +142,10 @@ def read(compiled: jax.stages.Compiled, steps: int) -> Reading:
 
 
 def compiled(config: Config, devices: Devices) -> Iterator[tuple[str, Reading]]:
-    """An epoch and a validation, by the code of a run.
+    """Yields the compiled epoch and validation of a run.
 
     Raises:
-      InputError: as `programs.prepare`.
+      InputError: as `compilation.prepare`.
     """
     setup = compilation.prepare(config, devices)
     with compilation.precision_context(config):
@@ -154,7 +157,7 @@ def compiled(config: Config, devices: Devices) -> Iterator[tuple[str, Reading]]:
 
 
 def floor_us(reading: Reading, target: str) -> dict[str, float]:
-    """Microseconds below which a step cannot be, by what it would be waiting for; all of it estimates."""
+    """Returns estimates of a step's lower bounds in microseconds, by the limiting resource."""
     bandwidth = re.search(r"memory_bandwidth: (\d+)", (TARGETS / f"{target}.txtpb").read_text())
     assert bandwidth
     rates = RATES[target]
@@ -179,7 +182,7 @@ NOTES = (
 
 
 def row(mode: str, devices: int, hosts: int, name: str, reading: Reading, target: str) -> tuple[str, ...]:
-    """Of the table."""
+    """Returns a row of the table."""
     counts = (sum(reading.kernels.values()), *(reading.kernels[kind] for kind in hlo.KERNELS))
     floors = floor_us(reading, target)
     return (
@@ -194,7 +197,8 @@ def row(mode: str, devices: int, hosts: int, name: str, reading: Reading, target
 
 
 def meetings_text(meetings: Sequence[tuple[str, int]]) -> str:
-    """
+    """Returns a text of the collectives of a step.
+
     >>> meetings_text([("all-reduce", 1973972)]), meetings_text([("collective-permute", 4), ("collective-permute", 4)])
     ('1 all-reduce of 1,973,972 bytes', '2 collective-permute of 4 bytes')
     >>> meetings_text([])
@@ -204,10 +208,11 @@ def meetings_text(meetings: Sequence[tuple[str, int]]) -> str:
 
 
 def main() -> None:
+    """Prints the table."""
     parser = Parser(__doc__, "python -m benchmarks.device_programs", allow_abbrev=False)  # the other options are train.py's
     parser.add_argument("--target", default="h100", choices=sorted(RATES))
-    parser.add_argument("--devices", type=at_least(1), nargs="+", default=[1, 8, 32], help="GPUs in all")
-    parser.add_argument("--hosts", type=at_least(1), nargs="+", default=[1], help="that the GPUs are divided over")
+    parser.add_argument("--devices", type=at_least(1), nargs="+", default=[1, 8, 32], help="total number of GPUs")
+    parser.add_argument("--hosts", type=at_least(1), nargs="+", default=[1], help="number of hosts")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     asked, words = parser.parse_known_args()
     jax.config.update("jax_platforms", "cpu")

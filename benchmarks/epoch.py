@@ -1,4 +1,4 @@
-"""The compiled program of an epoch as `train.py` runs it, at a batch of the benchmark's choice."""
+"""Compiled program of an epoch as `train.py` runs it, at a batch of the benchmark's choice."""
 
 import dataclasses
 from typing import Any
@@ -10,13 +10,13 @@ from gmmae.training import compilation
 
 
 def of_batches(config: Config, batch: int, steps: int) -> Config:
-    """The configuration with an epoch of so many steps."""
+    """Returns the configuration with an epoch of the given number of steps."""
     config = changed(config, data__samples=batch * steps + 2, data__validation=2)
     return dataclasses.replace(config, optim=dataclasses.replace(config.optim, batch_size=batch))
 
 
 def compiled_epoch(config: Config) -> tuple[jax.stages.Compiled, tuple[Any, ...]]:
-    """The program and its arguments, the first of which is the state before; it takes nobody's memory, so it runs again."""
+    """Returns the program and its arguments, with the initial state first. It donates no buffers, so it can run again."""
     setup = compilation.prepare(config)
     devices = setup.devices
     with compilation.precision_context(config):

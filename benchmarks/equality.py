@@ -1,4 +1,4 @@
-"""Strong scaling on n devices against one device: how far the losses drift apart, with ReLU and with a smooth activation.
+"""Compares the losses of strong scaling on n devices with those of one, with ReLU and with a smooth activation.
 
 JAX_NUM_CPU_DEVICES=8 python benchmarks/equality.py
 """
@@ -17,7 +17,7 @@ EPOCHS, COUNTS = 10, (2, 3, 8)
 
 
 def losses(config: Config, devices: int) -> np.ndarray:
-    """Training and validation loss of each epoch: (epochs, 2)."""
+    """Returns the training and validation loss of each epoch: (epochs, 2)."""
     setup, rows = compilation.prepare(dataclasses.replace(config, parallel=ParallelConfig(devices))), []
     with compilation.precision_context(config):
         state = setup.devices.replicate(compilation.initial_state(setup))
@@ -29,6 +29,7 @@ def losses(config: Config, devices: int) -> np.ndarray:
 
 
 def main() -> None:
+    """Prints the table."""
     quickstart = read_config(find("quickstart"))
     quickstart = changed(quickstart, data__samples=384, data__validation=64)
     quickstart = dataclasses.replace(quickstart, optim=dataclasses.replace(quickstart.optim, batch_size=32))

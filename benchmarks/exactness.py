@@ -1,12 +1,12 @@
-"""The exact reduction on 1 to 32 devices: equal bits, how far `pmean` drifts beside it, and what it costs.
+"""Checks the exact reduction on 1 to 32 devices: equal bits, the drift of `pmean` beside it, and its cost.
 
-python benchmarks/exactness.py --out drift.png              # quickstart, batch 32, to its target on 1, 2, 4, 8, 16, 32 devices
-python benchmarks/exactness.py --epochs 2 --devices 1 2 4   # its beginning
-python benchmarks/exactness.py --cost --devices 1 2         # seconds a step beside pmean's, for 8 and 32 shards
-python benchmarks/exactness.py --groups 1 2 4               # on one device, a GPU too: the tree in 1, 2 and 4 parts, twice each
-python benchmarks/exactness.py --together 1 2 4 8           # several shards' gradients at a time: their bits, and their time
+    python benchmarks/exactness.py --out drift.png              # quickstart, batch 32, to its target on 1, 2, 4, 8, 16, 32 devices
+    python benchmarks/exactness.py --epochs 2 --devices 1 2 4   # its beginning
+    python benchmarks/exactness.py --cost --devices 1 2         # seconds a step beside pmean's, for 8 and 32 shards
+    python benchmarks/exactness.py --groups 1 2 4               # on one device, a GPU too: the tree in 1, 2 and 4 parts, twice each
+    python benchmarks/exactness.py --together 1 2 4 8           # several shards' gradients at a time: their bits, and their time
 
-Each number of devices and reduction has a process of its own; on a CPU the devices are virtual.
+Each number of devices and reduction has its own process. On a CPU the devices are virtual.
 """
 
 import dataclasses
@@ -43,11 +43,12 @@ COST_SHARDS = (8, 32)
 
 
 def quickstart() -> Config:
+    """Returns the quickstart's configuration."""
     return read_config(find("quickstart"))
 
 
 def configuration(devices: int, reduction: str, count: int) -> Config:
-    """Quickstart with the default's batch of 32, which 32 devices can share; read before JAX starts."""
+    """Returns quickstart with the default batch of 32, which 32 devices can share. It must be read before JAX starts."""
     base = quickstart()
     parallel = ParallelConfig(devices=devices, deterministic=reduction == "exact", deterministic_shards=count)
     environment.prepare(Config(parallel=parallel))
@@ -55,12 +56,13 @@ def configuration(devices: int, reduction: str, count: int) -> Config:
 
 
 def sha(tree) -> str:
+    """Returns the SHA-256 of a tree's arrays."""
     leaves = map(np.asarray, jax.tree.leaves(jax.device_get(tree)))
     return hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest()
 
 
 def train(devices: int, reduction: str, count: int, epochs: int, out: Path) -> None:
-    """One run, in this process; keeps the parameters after every epoch."""
+    """Trains in this process and keeps the parameters after every epoch."""
     config = configuration(devices, reduction, count)
     setup = compilation.prepare(config)
     state = setup.devices.replicate(compilation.initial_state(setup))
@@ -76,7 +78,7 @@ def train(devices: int, reduction: str, count: int, epochs: int, out: Path) -> N
 
 
 def compare(devices: list[int], count: int, epochs: int, figure: Path | None) -> None:
-    """The tables of equal bits and of drift, a row each as soon as it is known, and the figure of the drift."""
+    """Prints the tables of equal bits and of drift row by row, and draws the drift."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         for reduction in ("exact", "pmean"):
@@ -111,7 +113,7 @@ def compare(devices: list[int], count: int, epochs: int, figure: Path | None) ->
 
 
 def draw(drift: dict[tuple[str, int], np.ndarray], path: Path) -> Path:
-    """The distances from the run on one device, by epoch. Zero has no place on a logarithmic axis: it stands at the bottom."""
+    """Draws the distances from the run on one device by epoch. Zero stands at the bottom of the logarithmic axis."""
     picture = canvas.blank(3.4, "")
     axes = picture.subplots()
     apart = {key: line for key, line in drift.items() if line.any()}
@@ -131,7 +133,7 @@ def draw(drift: dict[tuple[str, int], np.ndarray], path: Path) -> Path:
 
 
 def cost(devices: list[int]) -> None:
-    """Seconds of a step, the reductions in turns in one process; quartiles over epochs of a few steps."""
+    """Prints the seconds of a step, alternately for each reduction in one process, with quartiles over short epochs."""
     threads = os.environ.get(THREADS, "as cores")  # what follows comes too late to change them
     jax.config.update("jax_num_cpu_devices", max(devices))
     jax.devices()
@@ -155,7 +157,7 @@ def cost(devices: list[int]) -> None:
 
 
 def in_groups(function, batch, weights, shard_range, *, groups: int):
-    """`parallel.exact_mean` of `groups` devices, one after the other on one device."""
+    """Computes `parallel.exact_mean` of `groups` devices, one after the other on one device."""
     first, count = shard_range
     terms = partial(_term, function, batch, weights)
     shapes = jax.eval_shape(lambda: function(jax.tree.map(lambda leaf: leaf[0], batch), weights[0]))
@@ -175,7 +177,7 @@ def _term(function, samples, weights, shard):
 
 
 def groups(counts: list[int], count: int, epochs: int) -> None:
-    """On one device: the bits after some epochs when the shards are taken in groups, as more devices would, two runs each."""
+    """Prints the bits after some epochs on one device, for shards in groups as on several devices, twice each."""
     config = configuration(1, "exact", count)
     setup = compilation.prepare(config)
     start, volumes = compilation.initial_state(setup), jnp.asarray(setup.data.train)
@@ -195,7 +197,7 @@ def groups(counts: list[int], count: int, epochs: int) -> None:
 
 
 def together(counts: list[int], count: int) -> None:
-    """The shards' gradients, some at a time by `vmap`, against one at a time: how many bits differ, and the time for all."""
+    """Compares some shards' gradients at a time by `vmap` with one at a time: the share of different bits, and the time."""
     config = configuration(1, "exact", count)
     setup = compilation.prepare(config)
     params, volumes = compilation.initial_state(setup).params, jnp.asarray(setup.data.train)
@@ -239,15 +241,16 @@ def together(counts: list[int], count: int) -> None:
 
 
 def main() -> None:
+    """Runs the benchmark that the options choose."""
     parser = Parser(__doc__)
     parser.add_argument("--devices", type=power_of_two, nargs="+", default=[1, 2, 4, 8, 16, 32])
-    parser.add_argument("--epochs", type=at_least(0), default=0, help="0: to the target")
+    parser.add_argument("--epochs", type=at_least(0), default=0, help="number of epochs; 0: to the target")
     parser.add_argument("--shards", type=power_of_two, default=32)
     parser.add_argument("--cost", action="store_true")
     parser.add_argument("--groups", type=power_of_two, nargs="+")
     parser.add_argument("--together", type=power_of_two, nargs="+")
-    parser.add_argument("--out", type=new_file, metavar="PNG", help="where the figure of the drift goes")
-    parser.add_argument("--train", nargs=2, metavar=("REDUCTION", "OUT"), help="one run; used by this script itself")
+    parser.add_argument("--out", type=new_file, metavar="PNG", help="file of the figure of the drift")
+    parser.add_argument("--train", nargs=2, metavar=("REDUCTION", "OUT"), help="one run, for internal use")
     asked = parser.parse_args()
     used, most = max(asked.groups or asked.together or asked.devices), COST_SHARDS[0] if asked.cost else asked.shards
     if used > most:

@@ -1,4 +1,4 @@
-"""Floating-point operations of a training step by formula: what the mathematics needs, not what an implementation spends.
+"""Floating-point operations of a training step by formula, as the mathematics needs them.
 
 A product and its addition count two. Gradients cost as much as the forward pass for the parameters, and again for the input;
 the first convolution needs none of its input.
@@ -8,13 +8,13 @@ from gmmae.config.schema import Config, flatten
 from gmmae.system.errors import InputError
 
 ADAM = 14
-"""Operations a parameter: two moments (3 and 4), their corrections (2), root, sum, quotient, rate, update."""
+"""Operations a parameter: two moments (3 and 4), their corrections (2), root, sum, quotient, scaling, update."""
 ELEMENT = 3
 """Operations a component and voxel besides the matrix products: exponential, its sum, the gradient's product with it."""
 
 
 def convolution(batch: int, out: int, kernel: int, channels: int, filters: int) -> int:
-    """Forward, for volumes of out³ after a kernel of kernel³.
+    """Returns the operations of a forward convolution, for volumes of out³ after a kernel of kernel³.
 
     >>> convolution(batch=1, out=2, kernel=3, channels=1, filters=1)
     432
@@ -23,7 +23,7 @@ def convolution(batch: int, out: int, kernel: int, channels: int, filters: int) 
 
 
 def uncounted(config: Config) -> str:
-    """Why the operations of a configuration are not counted here; "" where they are."""
+    """Returns the reason why a configuration's operations have no formula here, or ""."""
     has = dict(flatten(config))
     wanted = {"workload": "nodules", "data.ndim": 3, "model.padding": "VALID", "model.decoder": "dense"}
     for key, value in wanted.items():
@@ -33,7 +33,7 @@ def uncounted(config: Config) -> str:
 
 
 def counted(config: Config) -> Config:
-    """A configuration whose operations are counted here.
+    """Returns a configuration whose operations have a formula here.
 
     Raises:
       InputError: they are not.
@@ -44,7 +44,10 @@ def counted(config: Config) -> Config:
 
 
 def of_step(config: Config) -> dict[str, int]:
-    """Operations of each part of a training step, by the names in `breakdown`; VALID convolutions in three dimensions."""
+    """Returns the operations of each part of a training step, by the names in `breakdown`.
+
+    Convolutions are VALID and have three dimensions.
+    """
     model, batch, size = config.settings.model, config.optim.batch_size, config.settings.data.shape
     channels = (1, *model.filters)
     found, edge = {}, size

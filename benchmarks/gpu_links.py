@@ -1,4 +1,4 @@
-"""What JAX has to work with: the GPUs, their memory's bandwidth, and the all-reduce between every two of them.
+"""Lists the GPUs that JAX sees, and times their memory and the all-reduce between every two of them.
 
 python -m benchmarks.gpu_links devices      # driver, CUDA, what JAX sees; exit code 1 where that is no GPU
 python -m benchmarks.gpu_links pairs        # each GPU's memory, each pair and all together by NCCL
@@ -28,7 +28,7 @@ TURNS = 20
 
 
 def driver() -> str:
-    """What the driver says of itself and of its GPUs, and how they are linked; a line where it says nothing."""
+    """Returns the driver's report of itself, its GPUs and their links, or a line if there is none."""
     found = []
     for words in (
         ("--query-gpu=name,driver_version,memory.total,clocks.max.sm,pcie.link.gen.max", "--format=csv"),
@@ -45,13 +45,13 @@ def driver() -> str:
 
 
 def bandwidth(device: Any, size: int) -> float:
-    """Bytes a second that a copy reads and writes."""
+    """Returns the bytes a second that a copy reads and writes."""
     x = jax.device_put(np.zeros(size // 4, np.float32), device)
     return 2 * size / min(seconds(jax.jit(lambda x: x + 1), x, turns=TURNS))
 
 
 def all_reduce_s(devices: Sequence[Any], size: int) -> float:
-    """Seconds of an all-reduce of an array of so many bytes on each of the devices; its sum is checked.
+    """Returns the seconds of an all-reduce of an array of `size` bytes on each device, after a check of its sum.
 
     Raises:
       SystemExit: the sum is wrong.
@@ -64,7 +64,7 @@ def all_reduce_s(devices: Sequence[Any], size: int) -> float:
 
 
 def pairs_table(gpus: Sequence[Any], sizes: Sequence[int]) -> Table:
-    """Each pair, and all together."""
+    """Returns the table of each pair, and of all devices together."""
     groups = [*itertools.combinations(gpus, 2), *([tuple(gpus)] if len(gpus) > 2 else [])]
     rows = [
         (
@@ -79,6 +79,7 @@ def pairs_table(gpus: Sequence[Any], sizes: Sequence[int]) -> Table:
 
 
 def main() -> None:
+    """Prints the devices or the pairs."""
     parser = Parser(__doc__)
     parser.add_argument("what", choices=["devices", "pairs"])
     asked = parser.parse_args()

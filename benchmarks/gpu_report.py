@@ -1,8 +1,8 @@
-"""What a person with a GPU runs first: does it work there, and how fast; one Markdown file to send back.
+"""Checks a machine with a GPU, measures its speed, and writes one Markdown file to send back.
 
-python -m benchmarks.gpu_report [--out runs/gpu_report.md] [--sections environment links ...]
+    python -m benchmarks.gpu_report [--out runs/gpu_report.md] [--sections environment links ...]
 
-`make gpu-report`. Each section is a command in a process of its own; one that cannot run says why in a line.
+`make gpu-report` runs it. Each section is a command in its own process. A section that cannot run gives the reason in a line.
 """
 
 import os
@@ -23,13 +23,13 @@ PYTHON = (sys.executable, "-m")
 
 
 class Section(NamedTuple):
-    """A command and what it is for.
+    """Command of the report, and its purpose.
 
     Attributes:
-      words: of the command.
-      limit_s: after which it is ended.
-      on_gpu: whether it is for a GPU only.
-      environ: variables that it has besides this process's.
+      words: the command.
+      limit_s: time limit in seconds.
+      on_gpu: whether it needs a GPU.
+      environ: variables besides this process's.
     """
 
     title: str
@@ -67,7 +67,7 @@ SECTIONS = {
 
 
 class Outcome(NamedTuple):
-    """Of a section: what it printed, why it ended early ("" if it did not), and its seconds."""
+    """Output of a section, the reason of an early end (or ""), and its seconds."""
 
     printed: str
     reason: str
@@ -75,7 +75,7 @@ class Outcome(NamedTuple):
 
 
 def outcome(section: Section) -> Outcome:
-    """Runs a section's command; nothing that goes wrong in it is raised."""
+    """Runs a section's command and raises none of its failures."""
     began = time.perf_counter()
     words = [word.format(time=time.strftime("%Y%m%d_%H%M%S")) for word in section.words]
     environ = {**os.environ, "PYTHONPATH": str(ROOT), **dict(section.environ)}
@@ -93,7 +93,7 @@ def outcome(section: Section) -> Outcome:
 
 
 def why(said: str, code: int) -> str:
-    """The last line that says something, and the exit code.
+    """Returns the last line that is not empty, and the exit code.
 
     >>> why("Traceback (most recent call last):\\n  File 'x.py'\\nValueError: no GPU\\n\\n", 1)
     'ValueError: no GPU (exit code 1)'
@@ -103,21 +103,21 @@ def why(said: str, code: int) -> str:
 
 
 def text(section: Section, found: Outcome) -> str:
-    """A section of the report."""
+    """Returns a section of the report."""
     left = f"Left out or not finished: {found.reason}\n\n" if found.reason else ""
     shown = f"{found.printed.rstrip()}\n\n" if found.printed.strip() else ""
     return f"## {section.title}\n\n`{' '.join(section.words[1:])}`, {found.seconds:.0f} s\n\n{left}{shown}"
 
 
 def left_out(section: Section, gpu: nvidia.Gpu | None) -> str:
-    """Why a section cannot run on this machine; "" where it can."""
+    """Returns the reason why a section cannot run on this machine, or ""."""
     if not section.on_gpu or (gpu and gpu.extra):
         return ""
     return f"JAX cannot use the GPU, {gpu.name}: {gpu.way_out}" if gpu else "it needs an NVIDIA GPU; nvidia-smi lists none"
 
 
 def report(names: Iterable[str], gpu: nvidia.Gpu | None) -> Iterable[str]:
-    """The file, part by part."""
+    """Yields the parts of the file."""
     about = ", ".join(f"{name} {version}" for name, version in versions().items())
     yield f"# GPU report\n\n{gpu.name if gpu else 'no GPU'}; {about}; commit {git_commit()}\n\n"
     for name in names:
@@ -129,6 +129,7 @@ def report(names: Iterable[str], gpu: nvidia.Gpu | None) -> Iterable[str]:
 
 
 def main() -> None:
+    """Writes the report."""
     parser = Parser(__doc__, "python -m benchmarks.gpu_report")
     parser.add_argument("--out", type=new_file, default=ROOT / "runs" / "gpu_report.md")
     parser.add_argument("--sections", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))

@@ -1,8 +1,8 @@
-"""What a GPU would be asked to do, read from the text of a program that XLA has compiled for it.
+"""Reads the launches of a GPU from the text of a program that XLA has compiled for it.
 
-Pure functions of text. A launch is an operation that the host, or a graph of commands, hands to the GPU: a fusion, a call of a
-library, a Triton kernel, a copy, a meeting of devices. Loops inside are counted as often as they run; where that is a value of
-the running program, once, and each pass asks the host whether to go on.
+All functions are pure functions of text. A launch is an operation that the host, or a graph of commands, hands to the GPU. It
+is a fusion, a library call, a Triton kernel, a copy or a collective. Loops count as often as they run. A loop whose length
+only the running program knows counts once, and each of its passes asks the host whether to continue.
 """
 
 import math
@@ -13,7 +13,7 @@ from typing import NamedTuple
 FUSION, LIBRARY, TRITON, COPY, OTHER = "fusion", "library", "triton", "copy", "other"
 COLLECTIVE, HOST = "collective", "host"
 KERNELS = (FUSION, LIBRARY, TRITON, COPY, OTHER)
-"""Kinds of launches that compute or move on one device; the last is what the rules below do not know."""
+"""Kinds of launches that compute or copy on one device. The last one is unknown to the rules below."""
 
 _BYTES = {"pred": 1, "s4": 1, "u4": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "f16": 2, "bf16": 2, "s32": 4, "u32": 4, "f32": 4}
 _BYTES |= {"s64": 8, "u64": 8, "f64": 8, "c64": 8, "c128": 16, "f8e4m3fn": 1, "f8e5m2": 1, "token": 0}
@@ -31,7 +31,7 @@ _LIBRARY = re.compile(r"__cu|__cudnn|cublas|cusolver|cufft|cusparse|^cu[a-z]+_",
 
 
 class Instruction(NamedTuple):
-    """A line of a computation: `name = shape opcode(operands), attributes`."""
+    """Line of a computation: `name = shape opcode(operands), attributes`."""
 
     name: str
     shape: str
@@ -41,44 +41,44 @@ class Instruction(NamedTuple):
 
     @property
     def operation(self) -> str:
-        """The opcode, without the mark of one that is started here and awaited elsewhere."""
+        """Returns the opcode, without the mark of an asynchronous start."""
         return self.opcode.removesuffix("-start")
 
     @property
     def target(self) -> str:
-        """Of a custom call; "" of anything else."""
+        """Returns the target of a custom call, or "" of any other instruction."""
         return found(r'custom_call_target="([^"]*)"', self.attributes)
 
     @property
     def scope(self) -> str:
-        """Where in the source it is from, as JAX names it."""
+        """Returns its origin in the source, as JAX names it."""
         return found(r'op_name="([^"]*)"', self.attributes)
 
     @property
     def passes(self) -> int | None:
-        """How often a loop runs; None where only the running program knows."""
+        """Returns the number of passes of a loop, or None if only the running program knows it."""
         count = found(r'"known_trip_count":\{"n":"(\d+)"', self.attributes)
         return int(count) if count else None
 
     def calls(self, *names: str) -> list[str]:
-        """Computations that it names by these attributes."""
+        """Returns the computations that these attributes name."""
         texts = (found(rf"\b{name}=(\{{[^}}]*\}}|%[\w.-]+)", self.attributes) for name in names)
         return [name for text in texts for name in re.findall(r"%([\w.-]+)", text)]
 
 
 class Program(NamedTuple):
-    """Computations by name, and the name of the one that is run."""
+    """Computations by name, and the name of the entry."""
 
     computations: dict[str, list[Instruction]]
     entry: str
 
 
 class Launch(NamedTuple):
-    """An operation of the GPU.
+    """Operation of the GPU.
 
     Attributes:
       kind: one of the names above.
-      times: how often a pass of what was asked for does it; loops of unknown length count as one pass.
+      times: how often one pass does it. Loops of unknown length count as one pass.
     """
 
     kind: str
@@ -88,7 +88,7 @@ class Launch(NamedTuple):
 
 
 def parse(text: str) -> Program:
-    """The computations of a module as XLA prints it."""
+    """Parses the computations of a module as XLA prints it."""
     computations: dict[str, list[Instruction]] = {}
     entry, current = "", None
     for line in text.splitlines():
@@ -116,7 +116,7 @@ def _instruction(line: str) -> Instruction | None:
 
 
 def _closing(text: str) -> int:
-    """The place behind the parenthesis that closes the first one."""
+    """Returns the position behind the parenthesis that closes the first one."""
     depth = 0
     for place, character in enumerate(text):
         depth += (character == "(") - (character == ")")
@@ -126,13 +126,13 @@ def _closing(text: str) -> int:
 
 
 def found(pattern: str, text: str) -> str:
-    """What a pattern's first group finds in a text; "" where it finds nothing."""
+    """Returns the match of a pattern's first group in a text, or ""."""
     match = re.search(pattern, text)
     return match[1] if match else ""
 
 
 def size(shape: str) -> int:
-    """Bytes of an array or a tuple of arrays.
+    """Returns the bytes of an array or of a tuple of arrays.
 
     >>> size("f32[32,500]{1,0}"), size("(s32[], (pred[3]{0}, f32[2]{0}))")
     (64000, 15)
@@ -142,12 +142,12 @@ def size(shape: str) -> int:
 
 
 def dimensions(numbers: str) -> list[int]:
-    """Of an array, as they stand between its brackets."""
+    """Returns the dimensions of an array from the text between its brackets."""
     return [int(number) for number in numbers.split(",") if number]
 
 
 def step(program: Program, steps: int) -> str:
-    """The computation that is one step of an epoch: the body of the outermost loop of so many passes, or for 1 the entry.
+    """Returns the computation of one step: the body of the outermost loop of `steps` passes, or the entry for 1.
 
     Raises:
       ValueError: there is no such loop, or more than one.
@@ -165,7 +165,7 @@ def step(program: Program, steps: int) -> str:
 
 
 def launches(program: Program, computation: str, times: int = 1) -> Iterator[Launch]:
-    """Whatever the GPU does in a computation, and in the loops and calls within it."""
+    """Yields the launches of a computation, and of the loops and calls within it."""
     for instruction in program.computations[computation]:
         inner = instruction.calls("condition", "body", "to_apply", "called_computations", "branch_computations", "calls")
         if instruction.opcode == "while":
@@ -179,7 +179,7 @@ def launches(program: Program, computation: str, times: int = 1) -> Iterator[Lau
 
 
 def open_loops(program: Program, computation: str) -> list[Instruction]:
-    """Loops in a computation whose length the host has to ask for, pass by pass."""
+    """Returns the loops of a computation whose length the host has to ask for at every pass."""
     loops = []
     for instruction in program.computations[computation]:
         if instruction.opcode == "while" and instruction.passes is None:
@@ -191,7 +191,7 @@ def open_loops(program: Program, computation: str) -> list[Instruction]:
 
 
 def meeting(program: Program, instruction: Instruction) -> Instruction | None:
-    """The collective that a launch is, or that it computes: XLA of JAX 0.12 writes a kernel of its own for an all-reduce."""
+    """Returns the collective of a launch or of its body. XLA of JAX 0.12 compiles an all-reduce to its own kernel."""
     return next((each for each in (instruction, *body(program, instruction)) if _COLLECTIVES.match(each.operation)), None)
 
 
@@ -214,5 +214,5 @@ def _kind(program: Program, instruction: Instruction) -> str:
 
 
 def body(program: Program, fusion: Instruction) -> list[Instruction]:
-    """The instructions that a fusion computes."""
+    """Returns the instructions that a fusion computes."""
     return [each for name in fusion.calls("calls") for each in program.computations.get(name, [])]

@@ -1,4 +1,4 @@
-"""What the launches of a GPU's program cost, read from its text: bytes moved, operations, and how exactly they are computed."""
+"""Costs of a GPU program's launches, read from its text: bytes, operations and their precision."""
 
 import math
 import re
@@ -8,13 +8,13 @@ from benchmarks.hlo import Instruction, Launch, Program, body, dimensions, found
 
 
 def unordered(program: Program, launch: Launch) -> bool:
-    """Whether a launch adds numbers in no fixed order: a scatter whose places may meet."""
+    """Returns whether a launch adds numbers in no fixed order: a scatter whose positions may coincide."""
     parts = body(program, launch.instruction) or [launch.instruction]
     return any(each.opcode == "scatter" and "unique_indices=true" not in each.attributes for each in parts)
 
 
 def met(program: Program, launch: Launch) -> tuple[str, int]:
-    """The name of a launch's collective, and the bytes that each device gives to it."""
+    """Returns the name of a launch's collective, and the bytes that each device gives to it."""
     collective = meeting(program, launch.instruction)
     assert collective
     home = program.computations[launch.within] if collective is launch.instruction else body(program, launch.instruction)
@@ -23,7 +23,7 @@ def met(program: Program, launch: Launch) -> tuple[str, int]:
 
 
 def moved(program: Program, launch: Launch) -> int:
-    """Bytes that a launch reads and writes: an estimate that knows no caches. Of what is sliced, the slice counts."""
+    """Estimates the bytes that a launch reads and writes, without caches. Sliced operands count by their slices."""
     shapes = {each.name: each.shape for each in program.computations[launch.within]}
     instruction = launch.instruction
     inside = body(program, instruction)
@@ -36,7 +36,7 @@ _SLICES = ("dynamic-slice", "slice", "gather")
 
 
 def _read(parameter: Instruction, inside: list[Instruction]) -> int:
-    """Of a fusion's parameter: all of it, unless only slices of it are used, or it is what a slice is written into."""
+    """Returns the bytes that a fusion reads of a parameter: its slices, none if it is only written to, or all of it."""
     users = [each for each in inside if parameter.name in each.operands]
     if users and all(
         each.opcode in (*_SLICES, "dynamic-update-slice", "bitcast") and each.operands[0] == parameter.name for each in users
@@ -67,7 +67,7 @@ def _written(inside: list[Instruction]) -> int:
 
 
 class Product(NamedTuple):
-    """A matrix product or a convolution: its operations, whether at full precision, and where it is from."""
+    """Matrix product or convolution: its operations, whether it has full precision, and its origin."""
 
     operations: int
     full: bool
@@ -75,7 +75,7 @@ class Product(NamedTuple):
 
 
 def products(program: Program, launch: Launch) -> list[Product]:
-    """Those of one launch; what a Triton or Pallas kernel multiplies itself is not seen."""
+    """Returns the products of one launch. Products within a Triton or Pallas kernel are not visible."""
     parts = body(program, launch.instruction) or [launch.instruction]
     home = program.computations[launch.within] if parts == [launch.instruction] else parts
     shapes = {each.name: each.shape for each in home}
@@ -87,7 +87,7 @@ def products(program: Program, launch: Launch) -> list[Product]:
 
 
 def _full(attributes: str) -> bool:
-    """Whether float32 operands stay what they are: XLA allows TF32 where the highest precision is asked for none of them."""
+    """Returns whether float32 operands keep full precision. XLA allows TF32 if neither asks for the highest precision."""
     algorithm = found(r"algorithm=(\w+)", attributes) or found(r'"algorithm":"(ALG_DOT_\w+)"', attributes).lower()
     if algorithm:
         return "tf32" not in algorithm and "bf16" not in algorithm
@@ -96,7 +96,7 @@ def _full(attributes: str) -> bool:
 
 
 def _operations(instruction: Instruction, shapes: dict[str, str]) -> int:
-    """A product and its addition count two."""
+    """Returns the operations. A product and its addition count as two."""
     sizes = [dimensions(found(r"\[([\d,]*)\]", shapes.get(name, ""))) for name in instruction.operands]
     result = dimensions(found(r"\[([\d,]*)\]", instruction.shape))
     if instruction.opcode == "dot":
@@ -111,7 +111,7 @@ def _operations(instruction: Instruction, shapes: dict[str, str]) -> int:
 
 
 def _convolution(instruction: Instruction, sizes: list[list[int]], result: list[int]) -> int:
-    """By the labels of the forward pass, whichever of the three arrays is the one that is computed."""
+    """Counts operations by the labels of the forward pass, for any of the three arrays as the result."""
     kernel = found(r"dim_labels=\w+_(\w+)->", instruction.attributes)
     if "BackwardFilter" in instruction.target:
         weights, out = result, sizes[1]

@@ -1,9 +1,9 @@
-"""The kernel from logits to loss and gradient, and the plain form, each against float64.
+"""Compares the kernel from logits to loss and gradient, and the plain form, with float64.
 
-python -m benchmarks.kernel [--mixtures 1000]
+    python -m benchmarks.kernel [--mixtures 1000]
 
-Random mixtures of the paper's size, soft (logits of unit spread, as at the start of a training) and sharp, in batches of 1
-to 33. On a CPU the kernel is interpreted, with the arithmetic of the CPU; on an NVIDIA GPU it is the compiled one.
+Random mixtures have the paper's size. They are soft (logits of unit standard deviation, as at the start of training) or
+sharp, in batches of 1 to 33. On a CPU the kernel is interpreted with the CPU's arithmetic. On an NVIDIA GPU it is compiled.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,18 +24,18 @@ from gmmae.plotting.tables import Table, markdown
 EDGES, COMPONENTS, SPREADS, BATCHES = (16, 16, 16), 50, (1.0, 2.0, 4.0), (1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 32, 33)
 RANGES = Ranges("partial", "tanh", tuple(1 / edge for edge in EDGES), 0.99)
 Form = Callable[..., Any]
-"""`(logits, targets, point_loss, ranges) -> losses`, as `fused.losses`."""
+"""Function `(logits, targets, point_loss, ranges) -> losses`, as `loss_kernel.losses`."""
 
 
 def plain(planes: Any, targets: Any, point_loss: PointLoss, ranges: Ranges) -> Any:
-    """One operation after the other."""
+    """Computes the losses one operation after the other."""
     terms = jnp.stack(coefficients(list(jnp.moveaxis(planes, -2, 0)), ranges), axis=-1)
     density = density_of(terms, grid(targets.shape[1:], targets.ndim - 1, planes.dtype))
     return mean_of_each(point_loss(density.reshape(targets.shape), targets))
 
 
 def with_gradient(form: Form) -> Form:
-    """Losses, and the gradient of their sum."""
+    """Returns a function of the losses and the gradient of their sum."""
 
     def both(planes: Any, targets: Any, point_loss: PointLoss, ranges: Ranges) -> Any:
         values, backward = jax.vjp(lambda planes: form(planes, targets, point_loss, ranges), planes)
@@ -45,7 +45,7 @@ def with_gradient(form: Form) -> Form:
 
 
 def problems(mixtures: int, spread: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Batches of logits and targets, as many mixtures as asked for in all."""
+    """Yields batches of logits and targets, `mixtures` of them in total."""
     rng, turn = np.random.default_rng(0), 0
     while mixtures:
         samples = min(BATCHES[turn % len(BATCHES)], mixtures)
@@ -55,7 +55,7 @@ def problems(mixtures: int, spread: float) -> Iterator[tuple[np.ndarray, np.ndar
 
 
 def errors(found: Any, exact: Any) -> tuple[float, float]:
-    """The largest error of a loss, relative, and of a gradient, by the largest number in its sample's."""
+    """Returns the largest relative error of a loss, and of a gradient relative to the largest number of its sample."""
     loss, gradient = (np.asarray(array, np.float64) for array in found)
     true_loss, true_gradient = (np.asarray(array) for array in exact)
     scale = np.abs(true_gradient).max(axis=(1, 2), keepdims=True)
@@ -63,8 +63,9 @@ def errors(found: Any, exact: Any) -> tuple[float, float]:
 
 
 def main() -> None:
+    """Prints the errors."""
     parser = Parser(__doc__)
-    parser.add_argument("--mixtures", type=at_least(1), default=1000, help="of each spread")
+    parser.add_argument("--mixtures", type=at_least(1), default=1000, help="number of mixtures for each standard deviation")
     asked = parser.parse_args()
     interpret = jax.default_backend() != "gpu"
     exact = with_gradient(plain)

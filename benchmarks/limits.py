@@ -1,11 +1,11 @@
-"""How near a device's limits training comes: steps at many batches against the floor, and long runs of short epochs.
+"""Compares training with a device's limits: steps at many batches with their floor, and long runs of short epochs.
 
-python -m benchmarks.limits                                     # on a GPU: batches 1 to 1024, 300 epochs of paper.toml
-python -m benchmarks.limits --batches 8 32 --epochs 5 --dispatch 1 5
+    python -m benchmarks.limits                                     # on a GPU: batches 1 to 1024, 300 epochs of paper.toml
+    python -m benchmarks.limits --batches 8 32 --epochs 5 --dispatch 1 5
 
-The floor of a step is the largest of its operations over the rate of a large matrix product, its bytes over the rate of a large
-copy, and its launches over the rate of empty ones. The rates are measured in the same process, operations and bytes are counted
-by formula, launches in XLA's program.
+The floor of a step is the largest of three times: those of its operations, its bytes and its launches. They are taken at the
+throughput of a large matrix product, of a large copy and of empty launches, measured in the same process. Formulas count
+operations and bytes. Launches are counted in XLA's program.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ EDGE, COPY = {"cpu": 2048, "gpu": 8192}, {"cpu": 1 << 25, "gpu": 1 << 28}
 
 
 def seconds(run: Any, *arguments: Any, turns: int = TURNS) -> list[float]:
-    """Of each of some calls, after one for warming up."""
+    """Returns the seconds of each of some calls, after one for warming up."""
     jax.block_until_ready(run(*arguments))
     found = []
     for _ in range(turns):
@@ -46,7 +46,7 @@ def seconds(run: Any, *arguments: Any, turns: int = TURNS) -> list[float]:
 
 
 def rates() -> dict[str, float]:
-    """Operations, bytes and launches a second that the device reaches at best."""
+    """Returns the largest operations, bytes and launches a second that the device reaches."""
     platform = jax.default_backend()
     a, x = jnp.ones((EDGE[platform],) * 2), jnp.ones(COPY[platform])
     product = jax.jit(lambda a: jnp.matmul(a, a, precision="highest"))
@@ -59,7 +59,7 @@ def rates() -> dict[str, float]:
 
 
 def steps(config: Config, batch: int, best: dict[str, float]) -> dict[str, Any]:
-    """Seconds of a step, and what it cannot be below."""
+    """Returns the seconds of a step and its floor."""
     config = of_batches(config, batch, STEPS)
     compiled, (state, *given) = compiled_epoch(config)
     measured = [value / STEPS for value in seconds(compiled, state, *given)]
@@ -73,7 +73,7 @@ def steps(config: Config, batch: int, best: dict[str, float]) -> dict[str, Any]:
 
 
 def least_bytes(config: Config, parameters: int) -> int:
-    """Bytes that a step moves: four arrays of parameters read and three written, activations written once and read twice."""
+    """Returns the bytes of a step. It reads four arrays of parameters, writes three, and uses activations three times."""
     model, batch, edge = config.settings.model, config.optim.batch_size, config.settings.data.shape
     activations = 2 * batch * edge**3  # the volumes and their densities
     for filters, kernel in zip(model.filters, model.kernels, strict=True):
@@ -83,14 +83,14 @@ def least_bytes(config: Config, parameters: int) -> int:
 
 
 def launched(program: str) -> int:
-    """Operations in the body of XLA's largest computation, the scan's step; those that move or name data only are left out."""
+    """Counts the operations in the body of XLA's largest computation, without those that only move or name data."""
     bodies = re.findall(r"^%?\S*(?:body|region)\S* .*?\{$(.*?)^\}", program, flags=re.MULTILINE | re.DOTALL)
     idle = r"\b(parameter|constant|tuple|get-tuple-element|bitcast|[a-z-]+-done)\("
     return max((sum(" = " in line and not re.search(idle, line) for line in body.splitlines()) for body in bodies), default=0)
 
 
 def epochs(config: Config, count: int, dispatch: int) -> dict[str, Any]:
-    """Epochs a second with validation, so many in a dispatch, as `loop` runs them but for its files."""
+    """Measures the epochs a second with validation, `dispatch` in each dispatch, as `loop` runs them without its files."""
     parallel = dataclasses.replace(config.parallel, epochs_per_dispatch=dispatch)
     config = dataclasses.replace(config, parallel=parallel, stop=dataclasses.replace(config.stop, target=0.0))
     setup, done = compilation.prepare(config), 0
@@ -112,6 +112,7 @@ def epochs(config: Config, count: int, dispatch: int) -> dict[str, Any]:
 
 
 def tables(found: dict[str, Any]) -> list[Table]:
+    """Returns the tables of steps and of epochs."""
     rows = []
     for row in found["steps"]:
         time_s = spread(row["seconds"])
@@ -143,6 +144,7 @@ def tables(found: dict[str, Any]) -> list[Table]:
 
 
 def main() -> None:
+    """Prints the tables and writes the JSON file."""
     parser = Parser(__doc__)
     parser.add_argument("--config", default="paper")
     parser.add_argument("--precision", default="float32", choices=["float32", "tf32"])

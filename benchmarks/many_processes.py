@@ -1,10 +1,10 @@
-"""Many processes of one run on one host: start, agreement, stop on SIGTERM and resume; and who is to read a checkpoint.
+"""Measures many processes of one run on one host: start, agreement, stop on SIGTERM, resume and reading a checkpoint.
 
-python -m benchmarks.many_processes [--processes 2 8 32] [--readers 2 8]
+    python -m benchmarks.many_processes [--processes 2 8 32] [--readers 2 8]
 
-The first table is of `train.py` with a tiny model and one device a process, started by hand as README says. The second compares
-two ways to restore the state of a configuration: all read it, as `train.py` does, or process 0 reads and broadcasts it. Its
-files are in the page cache: what they cost over a network is not in these figures.
+The first table is of `train.py` with a tiny model and one device a process, started by commands as in the README. The second
+one compares two ways to restore the state of a configuration. Either all processes read it, as `train.py` does, or process 0
+reads and broadcasts it. The files are in the page cache, so the cost of a network is not included.
 """
 
 import json
@@ -39,21 +39,26 @@ EPOCHS, AGREEMENTS, TURNS = 3, 50, 5
 REDUCED = (64, 1 << 21)
 """Bytes of the all-reduces that are timed."""
 STEPS = 100
-"""Of the programs that they are timed in."""
+"""Steps of the timed programs."""
 TINY = shlex.split("""
 --data.shape 8 --data.samples 128 --data.validation 32 --model.filters 2 --model.kernels 3 --model.latent-dim 4
 --model.components 2 --optim.batch-size 32 --stop.target 0 --log.no-tensorboard
 """)
 FEW = ("--data.samples", "16", "--data.validation", "8", "--optim.batch-size", "8")
-"""The data hardly matter for a state."""
+"""Options for few data, which hardly matter for a state."""
 
 
 def main() -> None:
+    """Prints the tables."""
     parser = Parser(__doc__, allow_abbrev=False)
-    parser.add_argument("--processes", type=at_least(1), nargs="*", default=[2, 8, 32], help="how many train, stop and go on")
-    parser.add_argument("--readers", type=at_least(1), nargs="*", default=[2, 8], help="how many restore a checkpoint")
-    parser.add_argument("--state", default="paper", help="the configuration whose state is restored")
-    parser.add_argument("--measure", choices=list(MEASURES), help="for its own use")
+    parser.add_argument(
+        "--processes", type=at_least(1), nargs="*", default=[2, 8, 32], help="numbers of processes that train, stop and resume"
+    )
+    parser.add_argument(
+        "--readers", type=at_least(1), nargs="*", default=[2, 8], help="numbers of processes that restore a checkpoint"
+    )
+    parser.add_argument("--state", default="paper", help="configuration whose state is restored")
+    parser.add_argument("--measure", choices=list(MEASURES), help="for internal use")
     asked, options = parser.parse_known_args()
     if asked.measure:
         measure(MEASURES[asked.measure], options)
@@ -69,7 +74,7 @@ def main() -> None:
 
 
 class Run:
-    """Processes of one run, started by hand on this host, each on a core of its own where cores are given."""
+    """Processes of one run on this host, each on its own core if cores are given."""
 
     def __init__(self, count: int, *command: str, cores: Sequence[int] = ()) -> None:
         with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -89,11 +94,11 @@ class Run:
         ]
 
     def seconds(self) -> float:
-        """Since the start."""
+        """Returns the seconds since the start."""
         return time.monotonic() - self.began
 
     def seconds_until(self, true: Callable[[], bool]) -> float:
-        """From the start until it is true."""
+        """Returns the seconds from the start until a condition holds."""
         while not true():
             if any(process.poll() is not None for process in self.processes):
                 self.output(None)
@@ -101,10 +106,10 @@ class Run:
         return self.seconds()
 
     def output(self, code: int | None) -> str:
-        """What process 0 has printed, when all have ended.
+        """Returns the output of process 0 when all processes have ended.
 
         Raises:
-          SystemExit: one of them has ended with another exit code.
+          SystemExit: a process has ended with another exit code.
         """
         out, _ = self.processes[0].communicate()
         codes = [process.wait() for process in self.processes]
@@ -114,7 +119,7 @@ class Run:
 
 
 def train(count: int, folder: Path) -> dict[str, object]:
-    """Trains some epochs, stops all through the last process, and goes on for one epoch more."""
+    """Trains some epochs, stops all processes through the last one, and resumes for one epoch."""
     workdir = folder / "work"
     command = ("train.py", *TINY, "--workdir", str(workdir), "--stop.max-epochs")
     run = Run(count, *command, "100000")
@@ -141,25 +146,27 @@ def train(count: int, folder: Path) -> dict[str, object]:
 
 
 def rows(workdir: Path) -> int:
-    """Epochs in the history."""
+    """Returns the number of epochs in the history."""
     with suppress(FileNotFoundError, TypeError, ValueError):  # not there, or in the middle of a line
         return len(read_history(workdir / "history.csv"))
     return 0
 
 
 def restore(way: str, count: int, config: str, folder: Path) -> dict[str, object]:
+    """Measures one way to restore a checkpoint."""
     first_s, *then_s = ask(count, way, "--config", config, *FEW, "--workdir", str(folder / f"{way}_{count}"))
     median_s = statistics.median(then_s)
     return {"processes": count, "checkpoint": WAYS[way], "first time, s": f"{first_s:.2f}", "then, s": f"{median_s:.3f}"}
 
 
 def ask(count: int, *words: str, cores: Sequence[int] = ()) -> Any:
-    """What process 0 of several measures."""
+    """Returns the measurement of process 0 of several."""
     run = Run(count, "-m", "benchmarks.many_processes", "--measure", *words, cores=cores)
     return json.loads(run.output(0).splitlines()[-1])
 
 
 def measure(measured: Callable[[Config, Path, Group], object], options: Sequence[str]) -> None:
+    """Runs a measurement in each process and prints it in process 0."""
     config, workdir = parse_train(options, "many_processes")
     with joined(config, "many_processes") as group:
         found = measured(config, workdir, group)
@@ -168,7 +175,7 @@ def measure(measured: Callable[[Config, Path, Group], object], options: Sequence
 
 
 def agreement_s(config: Config, workdir: Path, group: Group) -> float:
-    """Seconds of an agreement as at an epoch's end, the first one, which is compiled, not among them."""
+    """Returns the seconds of an agreement as at an epoch's end, without the first, compiled one."""
     group.all_gather([0, 0])
     start = time.perf_counter()
     for _ in range(AGREEMENTS):
@@ -177,10 +184,10 @@ def agreement_s(config: Config, workdir: Path, group: Group) -> float:
 
 
 def reduced_s(config: Config, workdir: Path, group: Group) -> dict[str, float]:
-    """Seconds that an all-reduce adds to a step of a training program, by its bytes, the median of some turns.
+    """Returns the seconds that an all-reduce adds to a training step by its bytes, as median of some turns.
 
-    It comes between computations of some ten milliseconds, as there. Where each process has one core, the thread that receives
-    must first take it from the one that computes; all-reduces one right after the other never wait for that.
+    It stands between computations of some ten milliseconds, as in training. If each process has one core, the receiving
+    thread must first take that core from the computing one. All-reduces directly after each other never wait for that.
     """
     import jax
     import jax.numpy as jnp
@@ -218,7 +225,7 @@ def reduced_s(config: Config, workdir: Path, group: Group) -> dict[str, float]:
 
 
 def restoring_s(broadcast: bool, config: Config, workdir: Path, group: Group) -> list[float]:
-    """Seconds until all processes have a checkpoint, in turns."""
+    """Returns the seconds until all processes have a checkpoint, measured alternately."""
     from jax.experimental import multihost_utils
 
     from gmmae.training import compilation

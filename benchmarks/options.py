@@ -1,4 +1,4 @@
-"""The command lines of the benchmarks: numbers that must hold, and every error in one line."""
+"""Parses the command lines of the benchmarks. Every error is one line."""
 
 import argparse
 import sys
@@ -10,13 +10,14 @@ from gmmae.system.errors import InputError, report
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, as those of the command `gmmae`."""
+    """Parser whose errors are one line, as those of the command `gmmae`."""
 
     def __init__(self, doc: str | None, prog: str | None = None, *, allow_abbrev: bool = True):
         formatter = argparse.RawDescriptionHelpFormatter
         super().__init__(prog, description=doc, formatter_class=formatter, allow_abbrev=allow_abbrev)
 
     def error(self, message: str) -> NoReturn:
+        """Prints one line and exits with code 2."""
         sys.exit(report(InputError(message)))
 
 

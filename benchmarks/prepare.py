@@ -1,13 +1,13 @@
-"""How long extraction takes, how much memory, and what share is reading: a LUNA16-shaped folder of full-size scans.
+"""Times the extraction of full-size scans in a LUNA16-shaped folder, with its memory and the share of reading.
 
     python benchmarks/prepare.py [--folder DIR] [--scans 40] [--workers 2] [--compressed] [--keep]
 
-Makes 40 scans of 512 × 512 × 200 int16 (105 MB each) with 3 annotated nodules each in DIR (default: a temporary folder; it
-needs 4.2 GB, or 2.2 GB compressed), drops them from the page cache, runs
-`gmmae.data.extraction.prepare.load` in a fresh process, then again in another. Memory is the sum of the resident sizes of that
-process and its workers, sampled every 10 ms; pages they share count several times, so it is an upper bound.
+It writes 40 scans of 512 × 512 × 200 int16 (105 MB each) with 3 annotated nodules each. By default they lie in a temporary
+folder, which needs 4.2 GB, or 2.2 GB compressed. It drops them from the page cache and runs
+`gmmae.data.extraction.prepare.load` in a fresh process, then in another. Memory is the sum of the resident sizes of that
+process and its workers, sampled every 10 ms. Shared pages count several times, so it is an upper bound.
 
-Measured on 2 cores of a shared CPU machine: see MEASUREMENT.md.
+Results on 2 cores of a shared CPU machine stand in MEASUREMENT.md.
 """
 
 import csv
@@ -44,7 +44,7 @@ print(json.dumps({"nodules": len(nodules.values), "import_s": imported - start, 
 
 
 def make(root: Path, scans: int, compressed: bool) -> None:
-    """Scans of noise (the last bits of a CT do not compress) with bright balls at known places."""
+    """Writes scans of noise with bright balls at known positions. The last bits of a CT do not compress."""
     rng = np.random.default_rng(0)
     slab = rng.normal(-850, 25, (25, *SHAPE[1:])).astype(np.int16)
     ball = (np.indices((17, 17, 17)) - 8) ** 2
@@ -67,6 +67,7 @@ def make(root: Path, scans: int, compressed: bool) -> None:
 
 
 def drop_from_page_cache(root: Path) -> None:
+    """Drops the files of a folder from the page cache."""
     for path in root.rglob("scan*"):
         descriptor = os.open(path, os.O_RDONLY)
         os.fsync(descriptor)
@@ -75,7 +76,7 @@ def drop_from_page_cache(root: Path) -> None:
 
 
 def resident_bytes(process: int) -> int:
-    """Of a process and all below it."""
+    """Returns the resident bytes of a process and its descendants."""
     total = 0
     try:
         total += int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -87,6 +88,7 @@ def resident_bytes(process: int) -> int:
 
 
 def run(root: Path, cache: Path, workers: int) -> dict[str, float]:
+    """Runs the extraction in its own process and returns its time and memory."""
     command = [sys.executable, "-c", LOAD, str(root), str(cache), str(workers)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
     start = time.perf_counter()
@@ -101,12 +103,13 @@ def run(root: Path, cache: Path, workers: int) -> dict[str, float]:
 
 
 def main() -> None:
+    """Prints the measurement."""
     parser = Parser(__doc__)
-    parser.add_argument("--folder", type=new_folder, help="where the scans are made; a temporary folder by default")
+    parser.add_argument("--folder", type=new_folder, help="folder for the scans; default: a temporary one")
     parser.add_argument("--scans", type=at_least(1), default=40)
     parser.add_argument("--workers", type=at_least(1), default=2)
     parser.add_argument("--compressed", action="store_true", help="write .zraw rather than .raw")
-    parser.add_argument("--keep", action="store_true", help="do not delete the scans; they are used again")
+    parser.add_argument("--keep", action="store_true", help="keep the scans for the next call")
     arguments = parser.parse_args()
     folder = arguments.folder or Path(tempfile.mkdtemp())
     root = folder / ("zraw" if arguments.compressed else "raw")

@@ -1,8 +1,9 @@
-"""Training steps of several seeds together on one device, by vmap, against one seed after the other and `lax.map`, in turns.
+"""Times training steps of several seeds on one device: by `vmap`, by `lax.map` and one seed after the other.
 
-python benchmarks/seeds.py [--config quickstart] [--batches 8 32] [--seeds 1 2 4 8] [--steps 4] [--rounds 5]
+    python benchmarks/seeds.py [--config quickstart] [--batches 8 32] [--seeds 1 2 4 8] [--steps 4] [--rounds 5]
 
-Each seed has its own parameters, optimiser state and order of samples. Together is faster where the ratio is above 1.
+The three ways are timed alternately. Each seed has its own parameters, optimiser state and order of samples. `vmap` is faster
+if the ratio is above 1.
 """
 
 import dataclasses
@@ -27,7 +28,7 @@ from gmmae.workloads.configuration import read_config
 
 
 def seeds_of(config: Config, count: int, batch: int, steps: int) -> tuple[Callable[..., Any], list[tuple[Any, ...]]]:
-    """A function of one seed that trains it for some steps, and its arguments for each seed."""
+    """Returns a function that trains one seed for some steps, and its arguments for each seed."""
     setup = compilation.prepare(dataclasses.replace(config, parallel=dataclasses.replace(config.parallel, devices=1)))
     samples = jax.tree.map(jnp.asarray, setup.data.train)
     plan = BatchPlan(steps * batch, batch, devices=1)
@@ -47,7 +48,7 @@ def seeds_of(config: Config, count: int, batch: int, steps: int) -> tuple[Callab
 
 
 def ways(train: Callable[..., Any], arguments: list[tuple[Any, ...]]) -> dict[str, Callable[[], Any]]:
-    """The same work in three ways, compiled and tried out."""
+    """Returns the same work in three compiled and checked ways."""
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *arguments)
     alone = jax.jit(train).lower(*arguments[0]).compile()
     together = jax.jit(jax.vmap(train)).lower(*stacked).compile()
@@ -65,18 +66,20 @@ def ways(train: Callable[..., Any], arguments: list[tuple[Any, ...]]) -> dict[st
 
 
 def seconds(work: Callable[[], Any]) -> float:
+    """Returns the seconds of a call."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
 def main() -> None:
+    """Prints the table."""
     parser = Parser(__doc__)
     parser.add_argument("--config", default="quickstart")
     parser.add_argument("--batches", type=at_least(1), nargs="+", default=[8, 32])
     parser.add_argument("--seeds", type=at_least(1), nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--steps", type=at_least(1), default=4, help="training steps between two looks at the clock")
-    parser.add_argument("--rounds", type=at_least(1), default=5, help="times that each way has its turn")
+    parser.add_argument("--steps", type=at_least(1), default=4, help="training steps in a timed block")
+    parser.add_argument("--rounds", type=at_least(1), default=5, help="number of timed blocks of each way")
     asked = parser.parse_args()
     config = read_config(find(asked.config))
     print(f"{jax.devices()[0].device_kind}, {os.cpu_count()} cores, Python {platform.python_version()}, jax {jax.__version__}")

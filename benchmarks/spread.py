@@ -1,4 +1,4 @@
-"""Medians with their spread, ratios by turns, and growth: the statistics of the benchmarks."""
+"""Statistics of the benchmarks: medians with quartiles, ratios by turns, and growth."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ class Spread(NamedTuple):
     high: float
 
     def text(self, digits: int = 3, scale: float = 1.0) -> str:
-        """As a table's cell.
+        """Returns the text of a table's cell.
 
         >>> Spread(0.25, 0.125, 0.5).text(digits=3, scale=1000)
         '250 (125 to 500)'
@@ -25,7 +25,7 @@ class Spread(NamedTuple):
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Of some measurements.
+    """Returns the median and quartiles of some measurements.
 
     >>> spread([3, 1, 2])
     Spread(median=2.0, low=1.5, high=2.5)
@@ -35,9 +35,9 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def ratios(theirs: Sequence[float], ours: Sequence[float]) -> Spread:
-    """How many times longer they take, by turns, so that a slow moment of the machine hits both sides of a ratio.
+    """Returns the ratios of times by turns, so that a slow moment of the machine affects both sides.
 
-    A peer may have been given fewer turns: the first ones.
+    A backend may have fewer turns, the first ones.
 
     >>> ratios([2, 6], [1, 2, 9]).median
     2.5
@@ -46,7 +46,7 @@ def ratios(theirs: Sequence[float], ours: Sequence[float]) -> Spread:
 
 
 def distance(found: Sequence[float] | np.ndarray, wanted: Sequence[float] | np.ndarray) -> float:
-    """The largest relative difference of any number; NaN where one is not finite.
+    """Returns the largest relative difference of any number, or NaN if one is not finite.
 
     >>> distance([1.0, 2.2], [1.0, 2.0])
     0.10000000000000009
@@ -55,14 +55,14 @@ def distance(found: Sequence[float] | np.ndarray, wanted: Sequence[float] | np.n
 
 
 def array_distance(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> float:
-    """The largest distance of any array, relative to its norm."""
+    """Returns the largest distance of any array, relative to its norm."""
     if found.keys() != wanted.keys():
         raise ValueError(f"arrays must be the same on both sides; got {sorted(found.keys() ^ wanted.keys())} on one only")
     return float(max(np.linalg.norm(found[name] - wanted[name]) / np.linalg.norm(wanted[name]) for name in wanted))
 
 
 def exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
-    """p of the least-squares fit `seconds ~ sizes^p`: 1 is linear.
+    """Returns p of the least-squares fit `seconds ~ sizes^p`, which is 1 for linear growth.
 
     >>> round(exponent([1, 2, 4], [1, 4, 16]), 6)
     2.0

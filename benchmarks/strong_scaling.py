@@ -1,11 +1,10 @@
-"""Measured strong scaling: one process on one core against two on two cores, by step time and by time to the target.
+"""Measures strong scaling from one core to two, by step time and by time to the target.
 
-python benchmarks/strong_scaling.py [--rounds 3] [--epochs 6] [--to-target]
-python benchmarks/strong_scaling.py --one-process --config paper    # two devices of one process instead
+    python benchmarks/strong_scaling.py [--rounds 3] [--epochs 6] [--to-target]
+    python benchmarks/strong_scaling.py --one-process --config paper    # two devices of one process instead
 
-Each process is pinned to a core of its own; two speak over Gloo, two devices through memory. What the second core does not
-bring is divided into parts by two more kinds of runs: half the batch on one core alone, and the same on both cores at once,
-without a word between them.
+Each process is pinned to its own core. Two processes communicate by Gloo, two devices through memory. Two more kinds of runs
+explain the loss of efficiency: half the batch on one core alone, and on both cores at once without communication.
 """
 
 import json
@@ -29,11 +28,11 @@ from gmmae.workloads.configuration import read_config
 
 ROOT = Path(__file__).parent.parent
 WARM = 1
-"""First epochs that are not counted."""
+"""Number of first epochs that are not counted."""
 
 
 class Kind(NamedTuple):
-    """What runs at the same time, each on a core of its own."""
+    """Kind of run: processes at the same time, each on its own core."""
 
     name: str
     processes: int
@@ -50,12 +49,13 @@ HALVES = Kind("half the batch, on each core by itself", 2, share=0.5)
 
 
 def main() -> None:
+    """Prints the tables."""
     parser = Parser(__doc__)
     parser.add_argument("--config", default="quickstart")
+    parser.add_argument("--rounds", type=at_least(1), default=3, help="number of timed rounds of all kinds of runs")
     parser.add_argument(
-        "--rounds", type=at_least(1), default=3, help="times that all kinds of runs are timed, one after the other"
+        "--epochs", type=at_least(1 + WARM), default=6, help="epochs of each run, of which the first is not counted"
     )
-    parser.add_argument("--epochs", type=at_least(1 + WARM), default=6, help="epochs of each, the first one not counted")
     parser.add_argument("--one-process", action="store_true", help="two devices of one process rather than two processes")
     parser.add_argument("--to-target", action="store_true", help="also run to the target, once on one and once on two cores")
     asked = parser.parse_args()
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def steps_table(shared: Kind, config: str, folder: Path, cores: Sequence[int], rounds: int, epochs: int) -> None:
-    """Step times in turns, so that other work on the machine meets all kinds alike."""
+    """Prints the step times of all kinds, measured alternately so that other work affects them alike."""
     limits = ("--stop.target", "0", "--stop.max-epochs", str(epochs))
     times: dict[Kind, list[float]] = {kind: [] for kind in (ONE, shared, HALF, HALVES)}
     for i in range(rounds):
@@ -92,6 +92,7 @@ def steps_table(shared: Kind, config: str, folder: Path, cores: Sequence[int], r
 
 
 def target_table(shared: Kind, config: str, folder: Path, cores: Sequence[int]) -> None:
+    """Prints the times to the target."""
     print("\n| runs | epochs | validation loss | time to target, s |\n|---|---|---|---|")
     times = []
     for kind in (ONE, shared):
@@ -103,7 +104,7 @@ def target_table(shared: Kind, config: str, folder: Path, cores: Sequence[int]) 
 
 
 def step_s(places: Sequence[Path]) -> float:
-    """Seconds a step, the median over epochs, of the slowest process."""
+    """Returns the seconds of a step of the slowest process, as median over epochs."""
     medians = []
     for place in places:
         rows = read_history(place / "history.csv")
@@ -113,7 +114,7 @@ def step_s(places: Sequence[Path]) -> float:
 
 
 def train(kind: Kind, config: str, folder: Path, cores: Sequence[int], options: Sequence[str]) -> list[Path]:
-    """Runs one kind; gives the work directories that were written."""
+    """Runs one kind and returns its work directories."""
     batch = round(kind.share * read_config(find(config)).optim.batch_size)
     places = [folder / ("run" if kind.together else str(i)) for i in range(kind.processes)]
     with socket.create_server(("127.0.0.1", 0)) as probe:

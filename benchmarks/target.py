@@ -1,7 +1,8 @@
-"""Time to the target loss end to end: `train.py` against a twin, with the same data, start, order of samples and rule to stop.
+"""Measures the time to the target loss of `train.py` and of a reference implementation.
 
-Two clocks: training and validation, without compilation; and the wall, from the start of Python to its end. Ours writes its
-checkpoints, TensorBoard events and figures meanwhile and makes its data; the twin reads the data and writes nothing.
+Both have the same data, initial parameters, order of samples and stopping rule. One clock counts training and validation
+without compilation, the other the wall time from the start of Python to its end. gmmae also makes its data and writes
+checkpoints, TensorBoard events and figures. The reference implementation reads the data and writes nothing.
 """
 
 import json
@@ -16,18 +17,22 @@ from statistics import median
 from typing import Any
 
 from benchmarks.child import ROOT
-from benchmarks.peers.fleet import Worker
-from benchmarks.peers.roster import ROSTER
+from benchmarks.peers.backends import BACKENDS
+from benchmarks.peers.workers import Worker
 from gmmae.plotting.tables import Table, seconds
 
 
-def measure(config: str, twin: str, folder: Path, rounds: int) -> dict[str, Any]:
-    """Runs of ours and the twin, one after the other."""
-    return {"config": config, "twin": twin, "runs": [run for _ in range(rounds) for run in (ours(config), peer(twin, folder))]}
+def measure(config: str, reference: str, folder: Path, rounds: int) -> dict[str, Any]:
+    """Runs gmmae and the reference implementation, one after the other."""
+    return {
+        "config": config,
+        "reference": reference,
+        "runs": [run for _ in range(rounds) for run in (ours(config), peer(reference, folder))],
+    }
 
 
 def ours(config: str) -> dict[str, Any]:
-    """One run of `train.py`."""
+    """Runs `train.py` once."""
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         workdir = Path(folder) / "run"
@@ -42,7 +47,7 @@ def ours(config: str) -> dict[str, Any]:
 
 
 def peer(name: str, folder: Path) -> dict[str, Any]:
-    """One run of a twin, its problem in the folder."""
+    """Runs a reference implementation once, with its problem in the folder."""
     began = time.perf_counter()
     worker = Worker(name, folder)
     try:
@@ -51,11 +56,11 @@ def peer(name: str, folder: Path) -> dict[str, Any]:
         worker.close()
     epochs = said["epoch_s"]
     spent_s = without_compiling(epochs)
-    return _run(ROSTER[name].title, len(epochs), said["val_loss"], spent_s, said["reached"], time.perf_counter() - began)
+    return _run(BACKENDS[name].title, len(epochs), said["val_loss"], spent_s, said["reached"], time.perf_counter() - began)
 
 
 def without_compiling(epochs: list[float]) -> float:
-    """Seconds of all epochs; frameworks that compile when they first run do so in the first one.
+    """Returns the seconds of all epochs without compilation, which some frameworks do in their first epoch.
 
     >>> without_compiling([9.0, 2.0, 3.0, 2.0]), without_compiling([5.0])
     (9.0, 5.0)
@@ -64,7 +69,7 @@ def without_compiling(epochs: list[float]) -> float:
 
 
 def _run(title: str, epochs: int, val_loss: float, spent_s: float, reached: bool, wall_s: float) -> dict[str, Any]:
-    """What became of a run; `to_target_s` is None where it missed."""
+    """Returns the result of a run. `to_target_s` is None if it missed the target."""
     return {
         "title": title,
         "epochs": epochs,
@@ -76,6 +81,7 @@ def _run(title: str, epochs: int, val_loss: float, spent_s: float, reached: bool
 
 
 def table(found: dict[str, Any]) -> Table:
+    """Returns the table of runs and their ratios."""
     columns = ("run", "epochs", "validation loss", "training and validation, s", "an epoch, s", "wall, s")
     rows = tuple(
         (
@@ -92,7 +98,7 @@ def table(found: dict[str, Any]) -> Table:
     words = {"to_target_s": "to the target", "epoch_s": "an epoch", "wall_s": "wall"}
     ratios = [f"{word} {_ratio(theirs, ours, key)}" for key, word in words.items()]
     notes = (
-        f"Twin over ours, medians: {', '.join(ratios)}.",
+        f"Reference over ours, medians: {', '.join(ratios)}.",
         "Epochs may differ: rounding parts the paths (MEASUREMENT.md).",
     )
     return Table("target", f"Time to the target, {found['config']}", columns, rows, notes)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.child import ROOT
-from benchmarks.peers.roster import ROSTER
+from benchmarks.peers.backends import BACKENDS
 
 FOLDER = ROOT / ".venv-frameworks"
 NAMES = {"jax": "", "torch": "torch", "horovod": "horovod", "tensorflow": "keras"}
@@ -14,7 +14,7 @@ NAMES = {"jax": "", "torch": "torch", "horovod": "horovod", "tensorflow": "keras
 
 def python_of(peer: str, environments: Path) -> str | None:
     """The Python that has a peer's framework; None where its environment was not made."""
-    name = NAMES[ROSTER[peer].package]
+    name = NAMES[BACKENDS[peer].package]
     if not name:
         return sys.executable
     path = environments / name / "bin" / "python"

@@ -27,8 +27,8 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from benchmarks.child import ask
-from benchmarks.peers.fleet import Worker
-from benchmarks.peers.roster import ROSTER
+from benchmarks.peers.backends import BACKENDS
+from benchmarks.peers.workers import Worker
 from benchmarks.target import without_compiling
 from experiments import environments, last_batches, needs, tables
 from gmmae.sweep.display import grid_table
@@ -58,7 +58,7 @@ FRAMEWORKS = {
     "Horovod with PyTorch": {2: "horovod"},
     "Keras on TensorFlow": {1: "keras", 2: "keras-2"},
 }
-"""The peers of `benchmarks.peers.roster` by processes. In one process Horovod is PyTorch."""
+"""The peers of `benchmarks.peers.backends` by processes. In one process Horovod is PyTorch."""
 
 
 class Run(NamedTuple):
@@ -145,7 +145,7 @@ def problem(folder: Path, batch: int) -> Path:
     if not place.exists():
         place.mkdir()
         source = {"name": CONFIG, "changes": {"optim__batch_size": batch}}
-        found = ask("benchmarks.peers.ours", json.dumps(source), str(place))
+        found = ask("benchmarks.peers.gmmae_backend", json.dumps(source), str(place))
         (place / "samples.json").write_text(json.dumps(found["samples"]))
     return place
 
@@ -213,7 +213,7 @@ def main() -> None:
     wanted = {run.peer for run in runs(asked.only)}
     there = environments.pythons(wanted, asked.environments)
     for peer in sorted(wanted - there.keys()):
-        print(f"{ROSTER[peer].title}: left out, it has no environment in {asked.environments}: make study-frameworks")
+        print(f"{BACKENDS[peer].title}: left out, it has no environment in {asked.environments}: make study-frameworks")
     os.environ.update(CUDA_VISIBLE_DEVICES="", JAX_PLATFORMS="cpu")  # also where there is a GPU, which one process would take
     last_batches.measure(asked.out / "last_batches.csv", there)
     needs.measure(asked.out / "needs.csv", there)

@@ -27,7 +27,7 @@ import numpy as np
 
 from benchmarks.child import ROOT, ask
 from benchmarks.peers import problem
-from benchmarks.peers.fleet import Worker
+from benchmarks.peers.workers import Worker
 from experiments import environments, tables
 from gmmae.sweep.display import grid_table
 from gmmae.system.provenance import git_commit, machine
@@ -102,7 +102,7 @@ def _measured(
         return
     place.mkdir()
     source = {"name": CONFIG, "samples": samples, "validation": 16, "precision": "float64"}
-    ask("benchmarks.peers.ours", json.dumps(source), str(place))
+    ask("benchmarks.peers.gmmae_backend", json.dumps(source), str(place))
     if epochs:
         _self("--train", str(place), str(epochs))
     said: dict[Recipe, list[dict[str, Any]]] = {}
@@ -217,24 +217,22 @@ def error_text(value: str) -> str:
 
 def _train(folder: Path, epochs: int) -> None:
     """Puts the parameters after some epochs into the problem."""
-    from benchmarks.peers import ours
-    from benchmarks.peers.roster import Place
+    from benchmarks.peers.backends import Place
 
     known = problem.read(folder)
-    peer = ours.start(known, Place())
+    peer = gmmae_backend.start(known, Place())
     for epoch in range(1, epochs + 1):
         peer.train(known.samples, epoch)
-    problem.write(folder, known._replace(params=ours.flat(peer.state.params)))
+    problem.write(folder, known._replace(params=gmmae_backend.flat(peer.state.params)))
 
 
 def _wanted(folder: Path) -> None:
     """The gradients of the mean losses of some samples each at the problem's parameters, on one device."""
-    from benchmarks.peers import ours
-    from benchmarks.peers.roster import Place
+    from benchmarks.peers.backends import Place
 
     known = problem.read(folder)
-    peer = ours.start(known, Place())
-    params = ours.unflat(known.params)
+    peer = gmmae_backend.start(known, Place())
+    params = gmmae_backend.unflat(known.params)
     for number, index in enumerate(json.loads((folder / "rests.json").read_text())):
         problem.write_arrays(folder / f"wanted.{number}.npz", peer.gradient_of(params, np.asarray(index)))
 

@@ -143,7 +143,7 @@ def measure(file: Path, pythons: Mapping[str, str]) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         source = {"name": CONFIG, "samples": MANY, "validation": VALIDATION, "precision": "float64"}
-        ask("benchmarks.peers.ours", json.dumps(source), str(folder))
+        ask("benchmarks.peers.gmmae_backend", json.dumps(source), str(folder))
         for program in PROGRAMS:
             if program.framework in done or program.peer not in pythons:
                 continue

@@ -89,10 +89,13 @@ def test_results_of_something_else_are_not_overwritten(tmp_path, content):
         module.sections(path)
 
 
-def test_a_problem_that_the_twins_do_not_have_is_one_line_of_its_process(tmp_path, capfd):
+def test_a_problem_that_the_references_do_not_have_is_one_line_of_its_process(tmp_path, capfd):
     (tmp_path / "wide.toml").write_text(to_toml(small(optim__clip_norm=1.0)), encoding="utf-8")
     module = importlib.import_module("benchmarks.child")
     with pytest.raises(SystemExit) as ended:
-        module.ask("benchmarks.peers.ours", f'{{"name": "{tmp_path / "wide.toml"}"}}', str(tmp_path))
+        module.ask("benchmarks.peers.gmmae_backend", f'{{"name": "{tmp_path / "wide.toml"}"}}', str(tmp_path))
     assert ended.value.code == 2
-    assert capfd.readouterr().err == "error: the twins need optim.clip_norm = 0.0; got 1.0: choose another configuration\n"
+    assert (
+        capfd.readouterr().err
+        == "error: the reference implementations need optim.clip_norm = 0.0; got 1.0: choose another configuration\n"
+    )

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from benchmarks.child import ROOT
-from benchmarks.peers import compare, ours, problem, roster, rounding, torch_layout
-from benchmarks.peers.fleet import fleet, idle_shares
+from benchmarks.peers import backends, compare, gmmae_backend, problem, rounding, torch_layout
+from benchmarks.peers.backends import Place
 from benchmarks.peers.quadratic import coefficients
-from benchmarks.peers.roster import Place
 from benchmarks.peers.worker import answer, to_target
+from benchmarks.peers.workers import idle_shares, start_workers
 from benchmarks.spread import array_distance, distance
 from gmmae.config.toml import to_toml
 from gmmae.models import mixture
@@ -35,7 +35,7 @@ def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("problem")
     (place / "small.toml").write_text(to_toml(small()), encoding="utf-8")
     source = {"name": str(place / "small.toml"), "samples": SAMPLES, "validation": VALIDATION}
-    problem.write(place, ours.problem_of(**source))
+    problem.write(place, gmmae_backend.problem_of(**source))
     return place
 
 
@@ -46,18 +46,20 @@ def known(folder):
 
 @pytest.fixture(scope="module")
 def own(known):
-    peer = ours.start(known, Place())
+    peer = gmmae_backend.start(known, Place())
     gradient = peer.gradient()
     return peer.losses(SAMPLES, 1), peer.evaluate(), gradient
 
 
-@pytest.mark.parametrize("module", ["spread", "flops", "options", "__main__", "peers.problem", "peers.roster", "peers.compare"])
+@pytest.mark.parametrize(
+    "module", ["spread", "flops", "options", "__main__", "peers.problem", "peers.backends", "peers.compare"]
+)
 def test_the_examples_in_docstrings(module):
     assert doctest.testmod(importlib.import_module(f"benchmarks.{module}")).failed == 0
 
 
 def test_a_problem_comes_back_from_disk_as_it_was(folder, known):
-    made = ours.problem_of(**known.source)
+    made = gmmae_backend.problem_of(**known.source)
     assert known._replace(train=0, validation=0, params=0) == made._replace(train=0, validation=0, params=0)
     for ours_again, first in ((known.train, made.train), (known.validation, made.validation), (known.params, made.params)):
         assert ours_again.keys() == first.keys()
@@ -75,18 +77,20 @@ def test_a_problem_comes_back_from_disk_as_it_was(folder, known):
         ("optim__decay_epochs", "()", (3,)),
     ],
 )
-def test_a_problem_that_the_twins_do_not_have_is_refused(tmp_path, change, wanted, got):
+def test_a_problem_that_the_references_do_not_have_is_refused(tmp_path, change, wanted, got):
     path = tmp_path / "changed.toml"
     path.write_text(to_toml(small(**{change: got})), encoding="utf-8")
-    line = f"the twins need {change.replace('__', '.')} = {wanted}; got {got!r}: choose another configuration"
+    line = (
+        f"the reference implementations need {change.replace('__', '.')} = {wanted}; got {got!r}: choose another configuration"
+    )
     with pytest.raises(InputError, match=f"^{re.escape(line)}$"):
-        ours.problem_of(name=str(path))
+        gmmae_backend.problem_of(name=str(path))
 
 
-def test_the_rate_of_the_u_net_is_constant_as_the_twins_rate_is():
+def test_the_rate_of_the_u_net_is_constant_as_the_references_rate_is():
     """`unet_quick` has a ramp and a cosine, and `unet` falls by steps: with them, PyTorch's second loss was 15 % off."""
     for name in ("unet_quick", "unet"):
-        config = ours.configuration(name, 20, 4)
+        config = gmmae_backend.configuration(name, 20, 4)
         rates = STRATEGIES[config.scaling].learning_rate(config.optim, 1.0)
         assert rates == LearningRateSpec(
             config.optim.learning_rate, config.optim.learning_rate, decay_factor=rates.decay_factor
@@ -94,7 +98,7 @@ def test_the_rate_of_the_u_net_is_constant_as_the_twins_rate_is():
 
 
 def test_losses_are_compared_as_long_as_rounding_alone_keeps_them_together(known):
-    peer = ours.Ours(ours.configuration(**known.source), known.params)
+    peer = gmmae_backend.GmmaeBackend(gmmae_backend.configuration(**known.source), known.params)
     apart = rounding.apart(peer, SAMPLES, 5)
     assert len(apart) == 5
     assert 0 < max(apart) < 1e-5  # float32, a few steps of a tiny model
@@ -158,7 +162,7 @@ def test_torch_s_layout_has_features_first_and_comes_back(known):
 
 @pytest.mark.slow
 def test_ours_in_a_process_of_its_own_answers_as_here(folder, known, own):
-    with fleet(["ours"], folder) as [worker]:
+    with start_workers(["ours"], folder) as [worker]:
         said = worker.ask("losses", samples=SAMPLES, epoch=1)
         np.testing.assert_allclose(said["losses"], own[0], rtol=1e-6)  # as many threads as devices here: another order of sums
         assert said["seconds"] > 0
@@ -172,19 +176,19 @@ def test_ours_in_a_process_of_its_own_answers_as_here(folder, known, own):
 
 
 def test_a_process_that_fails_shows_what_it_said(tmp_path):
-    with pytest.raises(SystemExit, match=r"(?s)gmmae ended with 1:.*problem\.json"), fleet(["ours"], tmp_path):
+    with pytest.raises(SystemExit, match=r"(?s)gmmae ended with 1:.*problem\.json"), start_workers(["ours"], tmp_path):
         pass
 
 
 def test_an_unknown_command_is_refused(known):
     with pytest.raises(ValueError, match=r"a command must be one .* got 'sing'"):
-        answer(ours.start(known, Place()), known, "sing")
+        answer(gmmae_backend.start(known, Place()), known, "sing")
 
 
 @pytest.mark.parametrize(("name", "package"), [("torch", "torch"), ("keras", "tensorflow")])
-def test_a_twin_agrees_with_ours(name, package, known, own):
+def test_a_reference_agrees_with_ours(name, package, known, own):
     pytest.importorskip(package)
-    peer = roster.load(name, known, Place())
+    peer = backends.load(name, known, Place())
     assert array_distance(peer.gradient(), own[2]) < 1e-4
     assert distance(peer.losses(SAMPLES, 1), own[0]) < 1e-4
     assert peer.evaluate() == pytest.approx(own[1], rel=1e-4)
@@ -208,12 +212,14 @@ mode = "max"
 """
 
 
-def test_the_twin_of_the_u_net_agrees_with_ours(tmp_path):
+def test_the_reference_of_the_u_net_agrees_with_ours(tmp_path):
     pytest.importorskip("torch")
     from benchmarks.peers import torch_unet
 
     (tmp_path / "unet.toml").write_text(UNET, encoding="utf-8")
-    problem.write(tmp_path, ours.problem_of(name=str(tmp_path / "unet.toml"), samples=6, validation=2, precision="float64"))
+    problem.write(
+        tmp_path, gmmae_backend.problem_of(name=str(tmp_path / "unet.toml"), samples=6, validation=2, precision="float64")
+    )
     known = problem.read(tmp_path)
     assert known.train["truth"].any(axis=(1, 2)).all()
     theirs = torch_unet.from_ours(known.params)
@@ -221,10 +227,10 @@ def test_the_twin_of_the_u_net_agrees_with_ours(tmp_path):
     back = torch_unet.to_ours(theirs)
     assert back.keys() == known.params.keys()
     assert all(np.array_equal(back[name], known.params[name]) for name in back)
-    peer, twin = ours.start(known, Place()), roster.load("torch", known, Place())
-    assert array_distance(twin.gradient(), peer.gradient()) < 1e-9  # float64
-    assert distance(twin.losses(known.samples, 1), peer.losses(known.samples, 1)) < 1e-9
-    assert twin.evaluate() == pytest.approx(peer.evaluate(), rel=1e-6)  # after steps of Adam, which magnify
+    peer, reference = gmmae_backend.start(known, Place()), backends.load("torch", known, Place())
+    assert array_distance(reference.gradient(), peer.gradient()) < 1e-9  # float64
+    assert distance(reference.losses(known.samples, 1), peer.losses(known.samples, 1)) < 1e-9
+    assert reference.evaluate() == pytest.approx(peer.evaluate(), rel=1e-6)  # after steps of Adam, which magnify
 
 
 @pytest.mark.slow
@@ -242,7 +248,7 @@ def test_the_u_net_is_compared_over_as_many_steps_as_rounding_allows(tmp_path):
 
 
 def test_peers_that_have_no_such_model_are_left_out():
-    found, lines = roster.available(("ours", "keras"), "cpu", "segmentation")
+    found, lines = backends.available(("ours", "keras"), "cpu", "segmentation")
     assert found == ["ours"]
     assert lines == ["Keras on TensorFlow: left out, it has no segmentation"]
 
@@ -261,7 +267,7 @@ class Falling:
         return self.loss
 
 
-def test_a_twin_stops_at_the_first_epoch_at_the_target(known):
+def test_a_reference_stops_at_the_first_epoch_at_the_target(known):
     peer = Falling()
     said = to_target(peer, known._replace(target_loss=0.125, max_epochs=9))  # pyright: ignore[reportArgumentType]
     assert (said["reached"], said["val_loss"], len(said["epoch_s"])) == (True, 0.125, 3)
@@ -269,7 +275,7 @@ def test_a_twin_stops_at_the_first_epoch_at_the_target(known):
 
 
 @pytest.mark.parametrize(("loss", "epochs"), [(1.0, 4), (math.nan, 1)])
-def test_a_twin_that_misses_says_so(known, loss, epochs):
+def test_a_reference_that_misses_says_so(known, loss, epochs):
     peer = Falling()
     peer.loss = loss
     said = to_target(peer, known._replace(target_loss=0.01, max_epochs=4))  # pyright: ignore[reportArgumentType]
@@ -305,13 +311,13 @@ def test_times_are_shown_beside_ours():
 
 def test_the_fastest_torch_runs_to_the_target():
     steps = {"ours": [0.01], "torch": [0.2], "torch-compile": [0.1], "keras": [0.05]}
-    assert compare.fastest_twin({"step": steps}) == "torch-compile"
-    assert compare.fastest_twin({}) == "torch"
+    assert compare.fastest_reference({"step": steps}) == "torch-compile"
+    assert compare.fastest_reference({}) == "torch"
 
 
 def test_what_is_missing_is_left_out_with_a_line(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else object())
-    found, lines = roster.available(("ours", "torch", "torch-graphs"), "cpu", "nodules")
+    found, lines = backends.available(("ours", "torch", "torch-graphs"), "cpu", "nodules")
     assert found == ["ours"]
     assert lines == [
         "PyTorch, eager: left out, torch is not installed (pip install '.[bench]')",

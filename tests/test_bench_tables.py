@@ -74,18 +74,18 @@ def run(title, epochs, spent_s, wall_s, *, reached=True):
     return target._run(title, epochs, 0.001, spent_s, reached, wall_s)
 
 
-def test_ratios_to_the_target_are_the_twin_s_over_ours():
-    found = {"config": "c", "runs": [run("train.py", 10, 20.0, 40.0), run("twin", 20, 60.0, 60.0)]}
+def test_ratios_to_the_target_are_the_reference_s_over_ours():
+    found = {"config": "c", "runs": [run("train.py", 10, 20.0, 40.0), run("reference", 20, 60.0, 60.0)]}
     table = target.table(found)
-    assert table.rows[1] == ("twin", "20", "0.001000", "60.0", "3.00", "60.0")
-    assert table.notes[0] == "Twin over ours, medians: to the target 3.00, an epoch 1.50, wall 1.50."
+    assert table.rows[1] == ("reference", "20", "0.001000", "60.0", "3.00", "60.0")
+    assert table.notes[0] == "Reference over ours, medians: to the target 3.00, an epoch 1.50, wall 1.50."
 
 
 def test_a_missed_target_is_not_a_number_of_seconds():
-    found = {"config": "c", "runs": [run("train.py", 10, 20.0, 40.0), run("twin", 20, 60.0, 60.0, reached=False)]}
+    found = {"config": "c", "runs": [run("train.py", 10, 20.0, 40.0), run("reference", 20, 60.0, 60.0, reached=False)]}
     table = target.table(found)
     assert table.rows[1][3:5] == ("not reached", "3.00")
-    assert table.notes[0] == "Twin over ours, medians: to the target unknown, a run missed, an epoch 1.50, wall 1.50."
+    assert table.notes[0] == "Reference over ours, medians: to the target unknown, a run missed, an epoch 1.50, wall 1.50."
 
 
 def test_a_child_that_fails_ends_the_benchmark():

@@ -1,1 +1,1 @@
-"""The same model, data, loss and optimiser in other frameworks, each in a process of its own, timed in turns."""
+"""Reference implementations in other frameworks, each in its own process and timed alternately."""

@@ -1,4 +1,4 @@
-"""First whether the peers compute the same, then how long they take, in turns."""
+"""Compares the losses and gradients of the backends, then their times, measured alternately."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,38 +6,38 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.fleet import Worker, idle_shares
+from benchmarks.peers.backends import BACKENDS
 from benchmarks.peers.problem import first_losses
-from benchmarks.peers.roster import ROSTER
+from benchmarks.peers.workers import Worker, idle_shares
 from benchmarks.spread import array_distance, distance, ratios, spread
 from gmmae.plotting.tables import Table
 from gmmae.system.errors import InputError
 
 TOLERANCE = 1e-4
-"""Largest relative difference from ours, of any loss and of any array of the first gradient."""
+"""Largest relative difference from gmmae, for losses and for arrays of the first gradient."""
 UNET_FLOAT32 = 1e-2
-"""That of the U-Net in float32: gradients of its coarse stages are what its norms leave of larger numbers, with their rounding.
+"""Tolerance of the U-Net in float32, whose norms magnify rounding in the gradients of its coarse stages.
 
-Whether it is the same network is for float64 to say (`--precision float64`).
+Equality is checked in float64 (`--precision float64`).
 """
 CHECKED = 20
-"""Most steps whose losses must agree."""
+"""Maximum number of steps whose losses are compared."""
 LEAST_CHECKED = 2
-"""Fewest steps that say something: the second loss is the first one that an update of the parameters changes."""
+"""Minimum number of steps. The second loss is the first one that depends on an update."""
 ROUNDING = 0.1
-"""Part of the tolerance that rounding alone may take up at a step whose loss is compared."""
+"""Fraction of the tolerance that rounding alone may use at a compared step."""
 SLOW = 6
-"""A peer that takes so many times our step is timed in one turn only."""
+"""Factor over gmmae's step above which a backend is timed in one turn only."""
 REDUCTIONS = 20
 
 
 def comparable(apart: Sequence[float], tolerance: float) -> int:
-    """The number of first steps whose losses say whether peers compute the same.
+    """Returns the number of first steps whose losses are comparable.
 
-    Training magnifies rounding. From some step on two equal trainings differ by more than a tolerance can tell from an error.
+    Training magnifies rounding. After some steps, two equal trainings differ by more than the tolerance.
 
     Args:
-      apart: of each step, the difference between two trainings of ours that begin one rounding apart.
+      apart: of each step, the difference between two trainings of gmmae that begin one rounding apart.
       tolerance: of the comparison.
 
     Raises:
@@ -56,7 +56,7 @@ def comparable(apart: Sequence[float], tolerance: float) -> int:
 
 
 def agreement(workers: Sequence[Worker], folder: Path, samples: int, steps: int) -> dict[str, dict[str, float]]:
-    """How far the gradient of the first step and the losses of the first steps are from ours, the first worker's."""
+    """Returns the differences of the first gradient and the first losses from those of the first worker, gmmae."""
     found = {}
     wanted: tuple[dict[str, np.ndarray], list[float]] | None = None
     for worker in workers:
@@ -74,14 +74,14 @@ def agreement(workers: Sequence[Worker], folder: Path, samples: int, steps: int)
 
 
 def tolerance(workload: str, precision: str) -> float:
-    """The largest difference at which peers are said to compute the same."""
+    """Returns the largest difference at which two backends agree."""
     return UNET_FLOAT32 if (workload, precision) == ("segmentation", "float32") else TOLERANCE
 
 
 def disagreeing(found: dict[str, dict[str, float]], tolerance: float) -> list[str]:
-    """A line for each peer that is further from ours; NaN is."""
+    """Returns a line for each backend whose difference is above the tolerance or NaN."""
     return [
-        f"{ROSTER[name].title}: {what} differ from ours by {value:.1e}, more than {tolerance:g}"
+        f"{BACKENDS[name].title}: {what} differ from ours by {value:.1e}, more than {tolerance:g}"
         for name, distances in found.items()
         for what, value in distances.items()
         if not value <= tolerance
@@ -89,8 +89,9 @@ def disagreeing(found: dict[str, dict[str, float]], tolerance: float) -> list[st
 
 
 def agreement_table(found: dict[str, dict[str, float]], precision: str, steps: int) -> Table:
+    """Returns the table of differences."""
     rows = [
-        (ROSTER[name].title, *(f"{of[key]:.0e}" if key in of else "" for key in ("gradient", "losses")))
+        (BACKENDS[name].title, *(f"{of[key]:.0e}" if key in of else "" for key in ("gradient", "losses")))
         for name, of in list(found.items())[1:]
     ]
     columns = ("peer", "gradient, first step", f"losses, {steps} steps")
@@ -101,14 +102,15 @@ def agreement_table(found: dict[str, dict[str, float]], precision: str, steps: i
 
 
 def timings(workers: Sequence[Worker], *, batch: int, steps: int, samples: int, turns: int, epochs: int) -> dict[str, Any]:
-    """Seconds of a step and of an epoch (training and validation), by turns; the order of the peers rotates.
+    """Returns the seconds of a step and of an epoch (training and validation) by turns, in rotating order.
 
     Args:
-      workers: ours first.
+      workers: gmmae first.
       batch: samples in a step.
-      steps: in a timed block.
-      samples: in an epoch.
-      turns, epochs: how often a block and an epoch are timed.
+      steps: steps in a timed block.
+      samples: samples in an epoch.
+      turns: number of timed blocks.
+      epochs: number of timed epochs.
     """
     warm = {}
     for worker in workers:
@@ -136,7 +138,7 @@ def timings(workers: Sequence[Worker], *, batch: int, steps: int, samples: int, 
 
 
 def timing_tables(found: dict[str, Any]) -> list[Table]:
-    """A table for each that was timed: milliseconds with quartiles, and ratios to ours by turns."""
+    """Returns a table for each timed quantity: milliseconds with quartiles, and ratios to gmmae by turns."""
     titles = {
         "step": "A training step",
         "epoch": "An epoch: training and validation",
@@ -148,20 +150,20 @@ def timing_tables(found: dict[str, Any]) -> list[Table]:
             continue
         [ours, *_] = found[what].values()
         rows = tuple(
-            (ROSTER[name].title, spread(of).text(scale=1000), ratios(of, ours).text(), str(len(of)))
+            (BACKENDS[name].title, spread(of).text(scale=1000), ratios(of, ours).text(), str(len(of)))
             for name, of in found[what].items()
         )
         columns = ("peer", "ms, median (quartiles)", "times ours, by turns (quartiles)", "turns")
-        busy = [f"{ROSTER[name].title} {100 * share:.0f} %" for name, share in found["idle"].items() if share > 0.05]
+        busy = [f"{BACKENDS[name].title} {100 * share:.0f} %" for name, share in found["idle"].items() if share > 0.05]
         notes = (f"While idle, of a core: {', '.join(busy)}.",) if busy else ()
         devices = {name: of["device"] for name, of in found["facts"].items()}
         own = next(iter(devices.values()))
-        notes += tuple(f"{ROSTER[name].title} ran on {of}, ours on {own}." for name, of in devices.items() if of != own)
+        notes += tuple(f"{BACKENDS[name].title} ran on {of}, ours on {own}." for name, of in devices.items() if of != own)
         tables.append(Table(what, title, columns, rows, notes))
     return tables
 
 
-def fastest_twin(found: dict[str, Any]) -> str:
-    """The PyTorch peer with the fastest step; eager where none was timed."""
-    steps = {name: spread(of).median for name, of in found.get("step", {}).items() if ROSTER[name].package == "torch"}
+def fastest_reference(found: dict[str, Any]) -> str:
+    """Returns the PyTorch backend with the fastest step, or eager mode if none was timed."""
+    steps = {name: spread(of).median for name, of in found.get("step", {}).items() if BACKENDS[name].package == "torch"}
     return min(steps, key=lambda name: steps[name]) if steps else "torch"

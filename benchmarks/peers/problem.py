@@ -1,6 +1,7 @@
-"""What all peers train: the same numbers on disk, read without any framework.
+"""Training problem of all backends, stored on disk and read without any framework.
 
-Parameters have the names and shapes of our model, `encoder/Conv_0/kernel` and so on; each twin converts them.
+Parameters have the names and shapes of gmmae's model, such as `encoder/Conv_0/kernel`. Each reference implementation converts
+them.
 """
 
 import json
@@ -16,12 +17,13 @@ Arrays = dict[str, np.ndarray]
 
 
 class Problem(NamedTuple):
-    """A training problem; rules as in a configuration's section `optim`, and what a twin is made from.
+    """Training problem, with the fields of a configuration's section `optim` and the shape of a model.
 
     Attributes:
       workload: "nodules" or "segmentation".
       model: the fields of `Autoencoder`, or of a U-Net: `features`.
-      train, validation: what the model's loss takes, by name; the samples along the first axis.
+      train: arguments of the model's loss by name, with the samples along the first axis.
+      validation: the same for validation.
     """
 
     workload: str
@@ -38,21 +40,21 @@ class Problem(NamedTuple):
     train: Arrays
     validation: Arrays
     params: Arrays
-    source: dict[str, Any]  # arguments of `ours.configuration`, which our own peer starts from
+    source: dict[str, Any]  # arguments of `gmmae_backend.configuration`, which our own peer starts from
 
     def batches(self, samples: int, epoch: int) -> list[np.ndarray]:
-        """The indices of each step of an epoch over the first `samples` volumes, in our order; the last may be shorter."""
+        """Returns the indices of each step of an epoch over the first `samples` volumes. The last step may be shorter."""
         order = epoch_order(self.seed, epoch, samples)
         return [order[first : first + self.batch] for first in range(0, samples, self.batch)]
 
     @property
     def samples(self) -> int:
-        """Those for training."""
+        """Returns the number of training samples."""
         return len(next(iter(self.train.values())))
 
 
 def first_losses(steps: int, of_epoch: Callable[[int], Sequence[float] | np.ndarray]) -> list[float]:
-    """The losses of the first steps of a training, which are given epoch by epoch, from epoch 1 on."""
+    """Returns the losses of the first steps of a training, from the losses of each epoch, from epoch 1 on."""
     losses: list[float] = []
     epoch = 0
     while len(losses) < steps:
@@ -62,7 +64,7 @@ def first_losses(steps: int, of_epoch: Callable[[int], Sequence[float] | np.ndar
 
 
 class Autoencoder(NamedTuple):
-    """The shape of the nodules' model, as in a configuration's sections `data` and `model`."""
+    """Shape of the nodules' model, as in a configuration's sections `data` and `model`."""
 
     size: int
     filters: Sequence[int]
@@ -75,7 +77,7 @@ class Autoencoder(NamedTuple):
 
     @property
     def edges(self) -> list[int]:
-        """The volume's edge before and after each convolution.
+        """Returns the volume's side length before and after each convolution.
 
         >>> Autoencoder(*[None] * 8)._replace(size=16, kernels=(7, 5, 3)).edges
         [16, 10, 6, 4]
@@ -86,7 +88,7 @@ class Autoencoder(NamedTuple):
         return edges
 
     def monomials(self, precision: str) -> np.ndarray:
-        """1, x, y, z, x², xy, xz, y², yz, z² at the voxel centres, in the volume's order: (10, size³)."""
+        """Returns 1, x, y, z, x², xy, xz, y², yz, z² at the voxel centres, in the volume's order: (10, size³)."""
         centres = (2 * np.arange(self.size, dtype=precision) + 1) / self.size - 1
         z, y, x = (axis.ravel() for axis in np.meshgrid(centres, centres, centres, indexing="ij"))
         return np.stack([np.ones_like(x), x, y, z, x * x, x * y, x * z, y * y, y * z, z * z]).astype(precision)
@@ -96,12 +98,12 @@ _ARRAYS = ("train", "validation", "params")
 
 
 def write_arrays(path: Path, arrays: Arrays) -> None:
-    """Arrays by name, whatever the names."""
+    """Writes arrays by name, with any names."""
     np.savez(path, **arrays)  # pyright: ignore[reportArgumentType]
 
 
 def write(folder: Path, problem: Problem) -> None:
-    """Puts a problem into a folder."""
+    """Writes a problem into a folder."""
     plain = {key: value for key, value in problem._asdict().items() if key not in _ARRAYS}
     (folder / "problem.json").write_text(json.dumps(plain), encoding="utf-8")
     for name in _ARRAYS:
@@ -109,7 +111,7 @@ def write(folder: Path, problem: Problem) -> None:
 
 
 def read(folder: Path) -> Problem:
-    """What `write` put into the folder."""
+    """Reads a problem from a folder."""
     plain: dict[str, Any] = json.loads((folder / "problem.json").read_text(encoding="utf-8"))
     plain |= {name: dict(np.load(folder / f"{name}.npz")) for name in _ARRAYS}
     return Problem(**plain)

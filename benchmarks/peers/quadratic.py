@@ -1,6 +1,7 @@
-"""The exponent of each component as a polynomial in x, for any framework's arrays: the twins' half of `gmmae.models.mixture`.
+"""Exponent of each component as a polynomial in x, for the arrays of any framework.
 
-Written out for three dimensions, operators only, so that all twins compute the same as our density and by the same algorithm.
+It is written for three dimensions with operators only. All reference implementations compute it as `gmmae.models.mixture`
+does.
 """
 
 import math
@@ -11,13 +12,15 @@ from typing import Any
 def coefficients(
     log_weights: Any, means: Sequence[Any], sigma: Sequence[Any], partial: Sequence[Any], *, sqrt: Callable, log: Callable
 ) -> list[Any]:
-    """The ten coefficients of `log α + log N(x; μ, Σ)` in the order of `Problem.monomials`.
+    """Returns the ten coefficients of `log α + log N(x; μ, Σ)` in the order of `Problem.monomials`.
 
     Args:
       log_weights: log α of each component.
-      means, sigma: x, y, z of each.
+      means: x, y, z of each.
+      sigma: the standard deviations along x, y, z of each.
       partial: ρ12, ρ13 and the partial correlation of y and z given x.
-      sqrt, log: the framework's.
+      sqrt: the framework's function.
+      log: the framework's function.
     """
     r12, r13, r23 = partial
     q12, q13, q23 = (sqrt(1 - r * r) for r in partial)

@@ -1,7 +1,9 @@
-"""How long a training's losses stay the same numbers whoever computes them: ours against ours, begun one rounding away.
+"""Measures how rounding grows in gmmae's training losses.
 
-`python -m benchmarks.peers.rounding FOLDER SAMPLES STEPS` reads the problem in a folder and prints a JSON list. It holds the
-relative difference of each step's loss between two trainings. The second one begins with neighbouring floating-point numbers.
+    python -m benchmarks.peers.rounding FOLDER SAMPLES STEPS
+
+It reads the problem in a folder and prints a JSON list. The list holds the relative difference of each step's loss between
+two trainings. The second one begins with neighbouring floating-point numbers.
 """
 
 import json
@@ -12,15 +14,15 @@ import jax
 import numpy as np
 
 from benchmarks.options import guarded
-from benchmarks.peers import ours, problem
-from benchmarks.peers.roster import Place
+from benchmarks.peers import gmmae_backend, problem
+from benchmarks.peers.backends import Place
 
 DRAWS = 3
-"""Trainings that begin one rounding away; chance decides how soon one of them parts."""
+"""Number of trainings that begin one rounding away. Their divergence depends on chance."""
 
 
-def apart(peer: ours.Ours, samples: int, steps: int) -> list[float]:
-    """The largest relative difference of each step's loss between a training and those that begin one rounding away."""
+def apart(peer: gmmae_backend.GmmaeBackend, samples: int, steps: int) -> list[float]:
+    """Returns the largest relative difference of each step's loss between a training and those one rounding away."""
 
     def losses() -> np.ndarray:
         peer.reset()
@@ -39,8 +41,9 @@ def apart(peer: ours.Ours, samples: int, steps: int) -> list[float]:
 
 
 def main() -> None:
+    """Prints the differences."""
     folder, samples, steps = sys.argv[1:]
-    peer = ours.start(problem.read(Path(folder)), Place())
+    peer = gmmae_backend.start(problem.read(Path(folder)), Place())
     print(json.dumps(apart(peer, int(samples), int(steps))))
 
 

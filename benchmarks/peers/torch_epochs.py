@@ -1,11 +1,11 @@
-"""An epoch as users of PyTorch divide it among their processes, where it does not divide."""
+"""Epochs as users of PyTorch divide them among processes, if they do not divide evenly."""
 
 from typing import Any
 
 import torch  # pyright: ignore[reportMissingImports]
 from torch.utils.data import DataLoader, DistributedSampler  # pyright: ignore[reportMissingImports]
 
-from benchmarks.peers.roster import Place
+from benchmarks.peers.backends import Place
 
 PADS, SAMPLER_DROPS, LOADER_DROPS = "pads", "sampler drops", "loader drops"
 UNEVEN, WEIGHTED, JOIN, JOIN_OF_THOSE = "uneven", "weighted", "join", "join of those"
@@ -13,9 +13,10 @@ JOINS = (JOIN, JOIN_OF_THOSE)
 
 
 def loader(recipe: str, samples: int, batch: int, place: Place) -> Any:
-    """This process's batches of the indices of an epoch; `batch` is that of all processes together.
+    """Returns this process's batches of an epoch's indices. `batch` is that of all processes together.
 
-    PyTorch's sampler makes the processes equal: it repeats samples or leaves some out. The others deal a permutation in turns.
+    PyTorch's sampler makes the processes equal, as it repeats or drops samples. The others distribute a permutation
+    alternately.
     """
     indices, share = torch.arange(samples), batch // place.processes
     if recipe in (PADS, SAMPLER_DROPS, LOADER_DROPS):

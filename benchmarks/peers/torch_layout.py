@@ -1,4 +1,4 @@
-"""Our parameters as PyTorch lays them out, and back."""
+"""Converts gmmae's parameters to PyTorch's layout, and back."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from benchmarks.peers.problem import Arrays
 
 
 def from_ours(params: Arrays) -> Arrays:
-    """Our parameters by the twin's names, kernels features first."""
+    """Returns gmmae's parameters by PyTorch's names, kernels features first."""
     converted = {}
     for name, value in params.items():
         layer, kind = name.removeprefix("encoder/").split("/")
@@ -18,7 +18,7 @@ def from_ours(params: Arrays) -> Arrays:
 
 
 def to_ours(params: Arrays) -> Arrays:
-    """The inverse of `from_ours`."""
+    """Returns the inverse of `from_ours`."""
     converted = {}
     for name, value in params.items():
         *place, kind = name.split(".")

@@ -1,4 +1,4 @@
-"""The same U-Net in PyTorch, as a PyTorch user would write it, and our parameters as it lays them out."""
+"""U-Net in PyTorch as a PyTorch user would write it, and the conversion of gmmae's parameters."""
 
 import itertools
 import re
@@ -23,13 +23,14 @@ class Stage(nn.Module):
         self.norms = nn.ModuleList([nn.InstanceNorm2d(features, affine=True) for _ in pairs])
 
     def forward(self, x):
+        """Computes the module's output."""
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             x = F.leaky_relu(norm(convolution(x)), SLOPE)
         return x
 
 
-class Twin(nn.Module):
-    """Images (n, y, x) and their masks in, their mean loss out: it is inside so that compilation and DDP see all of a step."""
+class Reference(nn.Module):
+    """Module from images (n, y, x) and masks to their mean loss, so that compilation and DDP see the whole step."""
 
     def __init__(self, features: list[int]):
         super().__init__()
@@ -42,6 +43,7 @@ class Twin(nn.Module):
         self.last = nn.Conv2d(features[0], 1, 1)
 
     def forward(self, images, truth, counted):
+        """Computes the module's output."""
         logits, target, weight = self.logits(images), truth.to(images.dtype), counted.to(images.dtype)
         found = torch.sigmoid(logits) * weight
         shared, total = (found * target).sum((1, 2)), (found + target * weight).sum((1, 2))
@@ -49,6 +51,7 @@ class Twin(nn.Module):
         return (1 - (2 * shared + 1) / (total + 1) + crossed.sum((1, 2)) / weight.sum((1, 2))).mean()
 
     def logits(self, images):
+        """Returns the logits of each image."""
         x, fine = images.unsqueeze(1), []
         halvings = len(self.downs)
         for stage, down in zip(self.stages[:halvings], self.downs, strict=True):
@@ -74,7 +77,7 @@ _NAMES = (
 
 
 def from_ours(params: Arrays) -> Arrays:
-    """Our parameters by the twin's names, kernels features first; ours for blocks of 2 × 2 are matrices."""
+    """Returns gmmae's parameters by PyTorch's names, kernels features first. gmmae's 2 × 2 blocks are matrices."""
     converted = {}
     for name, value in params.items():
         [theirs] = [re.sub(pattern, to, name) for pattern, to in _NAMES if re.fullmatch(pattern, name)]
@@ -92,7 +95,7 @@ def from_ours(params: Arrays) -> Arrays:
 
 
 def to_ours(params: Arrays) -> Arrays:
-    """The inverse of `from_ours`."""
+    """Returns the inverse of `from_ours`."""
     converted = {}
     for name, value in params.items():
         [ours] = [back for back in map(_our_name, _NAMES, [name] * len(_NAMES)) if back]
@@ -110,7 +113,7 @@ def to_ours(params: Arrays) -> Arrays:
 
 
 def _our_name(names: tuple[str, str], theirs: str) -> str:
-    """Ours for the twin's name, by one of `_NAMES`; "" where it is another one's.
+    """Returns gmmae's name for PyTorch's by one pair of `_NAMES`, or "" if the pair does not match.
 
     >>> _our_name(_NAMES[0], "stages.3.convolutions.1.weight")
     'Stage_3/Conv_1/kernel'

@@ -1,6 +1,7 @@
-"""The process of one peer: reads commands as lines of JSON, answers each with a line.
+"""Process of one backend: reads commands as lines of JSON and answers each with a line.
 
-Commands: `facts`, `reset`, `train`, `losses`, `evaluate`, `gradient`, `reduction`, `last`, `target`; answers have `seconds`.
+Commands are `facts`, `reset`, `train`, `losses`, `evaluate`, `gradient`, `reduction`, `last` and `target`. Answers have
+`seconds`.
 """
 
 import argparse
@@ -14,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers import problem, roster
-from benchmarks.peers.roster import Peer, Place
+from benchmarks.peers import backends, problem
+from benchmarks.peers.backends import Peer, Place
 
 
 def answer(peer: Peer, known: problem.Problem, do: str, **asked: Any) -> dict[str, Any]:
-    """What the peer says to one command, without the time."""
+    """Returns the backend's answer to one command, without the time."""
     match do:
         case "facts":
             return peer.facts()
@@ -48,7 +49,7 @@ def answer(peer: Peer, known: problem.Problem, do: str, **asked: Any) -> dict[st
 
 
 def to_target(peer: Peer, known: problem.Problem) -> dict[str, Any]:
-    """Trains until the validation loss is at or below the target, as `train.py` does, with the seconds of each epoch."""
+    """Trains until the validation loss is at or below the target, as `train.py` does, and returns each epoch's seconds."""
     epochs: list[float] = []
     loss = math.inf
     while loss > known.target_loss and len(epochs) < known.max_epochs:  # NaN ends it too
@@ -60,6 +61,7 @@ def to_target(peer: Peer, known: problem.Problem) -> dict[str, Any]:
 
 
 def main() -> None:
+    """Answers commands until standard input ends."""
     parser = argparse.ArgumentParser()
     parser.add_argument("name")
     parser.add_argument("folder", type=Path)
@@ -72,7 +74,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # frameworks print
     known = problem.read(asked.folder)
-    peer = roster.load(asked.name, known, Place(asked.rank, asked.processes, asked.port))
+    peer = backends.load(asked.name, known, Place(asked.rank, asked.processes, asked.port))
     print(json.dumps({"ready": True}), file=answers)
     for line in sys.stdin:
         began = time.perf_counter()

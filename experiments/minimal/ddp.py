@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel  # pyright: ignore[reportM
 
 from benchmarks.peers import problem, torch_layout
 from benchmarks.peers.problem import Autoencoder
-from benchmarks.peers.torch_twin import Twin
+from benchmarks.peers.torch_reference import Reference
 
 
 def main() -> None:
@@ -18,9 +18,9 @@ def main() -> None:
     volumes, validation = (torch.from_numpy(x["volumes"]).to(precision) for x in (known.train, known.validation))
     distributed.init_process_group("gloo")  # [start]
     rank, processes = distributed.get_rank(), distributed.get_world_size()  # [start]
-    twin = Twin(Autoencoder(**known.model), known.precision).to(precision)
-    twin.load_state_dict({k: torch.from_numpy(v) for k, v in torch_layout.from_ours(known.params).items()}, strict=False)
-    model = DistributedDataParallel(twin)  # [start]
+    reference = Reference(Autoencoder(**known.model), known.precision).to(precision)
+    reference.load_state_dict({k: torch.from_numpy(v) for k, v in torch_layout.from_ours(known.params).items()}, strict=False)
+    model = DistributedDataParallel(reference)  # [start]
     optimizer = torch.optim.Adam(
         model.parameters(), lr=known.learning_rate, betas=(known.beta1, known.beta2), eps=known.epsilon
     )
@@ -35,7 +35,7 @@ def main() -> None:
     with torch.no_grad():
         count = len(validation)  # [validate]
         validation = validation[rank::processes]  # [validate]
-        loss = twin(validation)
+        loss = reference(validation)
         loss = loss * len(validation) / count  # [validate]
         distributed.all_reduce(loss)  # [validate]
     if rank == 0:  # [start]

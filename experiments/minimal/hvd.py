@@ -8,7 +8,7 @@ import torch  # pyright: ignore[reportMissingImports]
 
 from benchmarks.peers import problem, torch_layout
 from benchmarks.peers.problem import Autoencoder
-from benchmarks.peers.torch_twin import Twin
+from benchmarks.peers.torch_reference import Reference
 
 
 def main() -> None:
@@ -17,23 +17,25 @@ def main() -> None:
     volumes, validation = (torch.from_numpy(x["volumes"]).to(precision) for x in (known.train, known.validation))
     hvd.init()  # [start]
     rank, processes = hvd.rank(), hvd.size()  # [start]
-    twin = Twin(Autoencoder(**known.model), known.precision).to(precision)
-    twin.load_state_dict({k: torch.from_numpy(v) for k, v in torch_layout.from_ours(known.params).items()}, strict=False)
-    hvd.broadcast_parameters(twin.state_dict(), root_rank=0)  # [start]
-    optimizer = torch.optim.Adam(twin.parameters(), lr=known.learning_rate, betas=(known.beta1, known.beta2), eps=known.epsilon)
-    optimizer = hvd.DistributedOptimizer(optimizer, twin.named_parameters())  # [start]
+    reference = Reference(Autoencoder(**known.model), known.precision).to(precision)
+    reference.load_state_dict({k: torch.from_numpy(v) for k, v in torch_layout.from_ours(known.params).items()}, strict=False)
+    hvd.broadcast_parameters(reference.state_dict(), root_rank=0)  # [start]
+    optimizer = torch.optim.Adam(
+        reference.parameters(), lr=known.learning_rate, betas=(known.beta1, known.beta2), eps=known.epsilon
+    )
+    optimizer = hvd.DistributedOptimizer(optimizer, reference.named_parameters())  # [start]
     for batch in known.batches(known.samples, epoch=1):
         count = len(batch)  # [mean]
         batch = batch[rank::processes]  # [divide]
         optimizer.zero_grad()
-        loss = twin(volumes[batch])
+        loss = reference(volumes[batch])
         loss = loss * processes * len(batch) / count  # [mean]
         loss.backward()
         optimizer.step()
     with torch.no_grad():
         count = len(validation)  # [validate]
         validation = validation[rank::processes]  # [validate]
-        loss = twin(validation)
+        loss = reference(validation)
         loss = loss * len(validation) / count  # [validate]
         loss = hvd.allreduce(loss, op=hvd.Sum)  # [validate]
     if rank == 0:  # [start]

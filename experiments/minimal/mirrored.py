@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.peers import problem
-from benchmarks.peers.keras_twin import Adam, keras, msle, tf, twin
+from benchmarks.peers.keras_reference import Adam, keras, msle, reference_model, tf
 from benchmarks.peers.problem import Autoencoder
 
 
@@ -16,7 +16,7 @@ def main() -> None:
     volumes, validation = (x["volumes"].astype(known.precision) for x in (known.train, known.validation))
     strategy = tf.distribute.MultiWorkerMirroredStrategy()  # [start]
     with strategy.scope():  # [start]
-        model = twin(Autoencoder(**known.model))
+        model = reference_model(Autoencoder(**known.model))
         optimizer = Adam(known.learning_rate, known.beta1, known.beta2, known.epsilon)
         optimizer.build(model.trainable_variables)
     for layer in model.layers:

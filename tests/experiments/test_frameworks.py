@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks import target
 from benchmarks.child import ROOT
-from benchmarks.peers import ours, problem
-from benchmarks.peers.roster import ROSTER, Place
+from benchmarks.peers import gmmae_backend, problem
+from benchmarks.peers.backends import BACKENDS, Place
 from experiments import environments, frameworks, last_batches, needs
 from gmmae.config.toml import to_toml
 from tests.small import small
@@ -39,7 +39,7 @@ def test_every_framework_runs_on_two_processes_both_ways_and_ours_is_first():
     assert found[0].framework == "gmmae"
     for scaling in ("strong", "weak"):
         assert [run.framework for run in found if run.scaling.name == scaling] == list(frameworks.FRAMEWORKS)
-    assert all(ROSTER[run.peer].processes == run.scaling.processes for run in found)
+    assert all(BACKENDS[run.peer].processes == run.scaling.processes for run in found)
     assert "Horovod with PyTorch" not in [run.framework for run in found if run.scaling.processes == 1]
     assert {run.peer for run in frameworks.runs(["horovod"])} == {"horovod"}
 
@@ -50,7 +50,7 @@ def test_weak_scaling_doubles_the_batch_and_strong_scaling_keeps_it():
 
 
 def test_the_job_divides_and_its_checked_step_is_in_the_first_epoch():
-    config = ours.configuration(frameworks.CONFIG)
+    config = gmmae_backend.configuration(frameworks.CONFIG)
     samples = config.settings.data.samples - config.settings.data.validation
     assert config.optim.batch_size == frameworks.BATCH
     assert all(samples % scaling.batch == 0 == scaling.batch % scaling.processes for scaling in frameworks.ARMS)
@@ -115,15 +115,15 @@ def test_errors_of_both_parameters_are_in_one_line():
 def test_ours_ends_an_epoch_with_the_mean_of_what_is_left(tmp_path):
     (tmp_path / "small.toml").write_text(to_toml(small()), encoding="utf-8")
     source = {"name": str(tmp_path / "small.toml"), "samples": 21, "validation": 6, "precision": "float64"}
-    problem.write(tmp_path, ours.problem_of(**source))
+    problem.write(tmp_path, gmmae_backend.problem_of(**source))
     known = problem.read(tmp_path)
     moved = {name: value + 0.01 for name, value in known.params.items()}  # not those that the configuration begins with
-    peer = ours.start(known._replace(params=moved), Place())
+    peer = gmmae_backend.start(known._replace(params=moved), Place())
     gradient, steps = peer.last("weights")
     assert [len(step) for step in steps] == [8, 8, 5]
-    wanted = peer.gradient_of(ours.unflat(moved), np.asarray(steps[-1]))
+    wanted = peer.gradient_of(gmmae_backend.unflat(moved), np.asarray(steps[-1]))
     assert last_batches.relative_error(gradient, wanted) < 1e-6  # weights are float32
-    others = peer.gradient_of(ours.unflat(moved), np.asarray(steps[0]))
+    others = peer.gradient_of(gmmae_backend.unflat(moved), np.asarray(steps[0]))
     assert last_batches.relative_error(gradient, others) > 1e-3
 
 

@@ -1,4 +1,4 @@
-"""The peers' processes, seen from the one that measures: frameworks never share a process, and one works at a time."""
+"""Processes of the backends. Frameworks never share a process, and one works at a time."""
 
 import json
 import os
@@ -12,23 +12,23 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.child import ROOT
-from benchmarks.peers.roster import ROSTER
+from benchmarks.peers.backends import BACKENDS
 
 IDLE_S = 1.0
-"""How long the idle processes are watched."""
+"""Seconds for which the idle processes are observed."""
 
 
 class Worker:
-    """One peer: a process, or several that train together; `python` is that of its environment."""
+    """Backend in one process, or in several that train together. `python` is that of its environment."""
 
     def __init__(self, name: str, folder: Path, python: str = sys.executable):
-        self.name, self.title = name, ROSTER[name].title
+        self.name, self.title = name, BACKENDS[name].title
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
-        count = ROSTER[name].processes
+        count = BACKENDS[name].processes
         # A framework that takes all of a GPU's memory at once would leave none to the others.
         environ = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "PYTHONPATH": str(ROOT)}
-        # Ours on a CPU: a device a core, as `make train` has it. The others divide each operation among as many threads.
+        # On a CPU gmmae has a device a core, as `make train`. The others divide each operation among as many threads.
         environ["JAX_NUM_CPU_DEVICES"] = str(len(os.sched_getaffinity(0)) if count == 1 else 1)
         if count > 1:
             environ["OMP_NUM_THREADS"] = "1"
@@ -53,11 +53,11 @@ class Worker:
         self.start_s = time.perf_counter() - self.began
 
     def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
-        """Sends a command to all processes; the first one's answer, with the seconds of the slowest."""
+        """Sends a command to all processes, and returns the first one's answer with the seconds of the slowest."""
         return self.ask_all(do, **arguments)[0]
 
     def ask_all(self, do: str, **arguments: Any) -> list[dict[str, Any]]:
-        """The same, with the answer of each process."""
+        """Sends a command to all processes, and returns all answers."""
         for process in self.processes:
             assert process.stdin
             process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
@@ -78,12 +78,12 @@ class Worker:
         return [answer | {"seconds": slowest} for answer in answers]
 
     def cpu_s(self) -> float:
-        """Processor time so far."""
+        """Returns the processor time so far in seconds."""
         fields = [Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split() for process in self.processes]
         return sum(int(field[11]) + int(field[12]) for field in fields) / os.sysconf("SC_CLK_TCK")
 
     def close(self) -> None:
-        """Ends the processes: a worker does when there are no more commands."""
+        """Ends the processes. A worker ends when there are no more commands."""
         for process in self.processes:
             assert process.stdin
             process.stdin.close()
@@ -98,8 +98,8 @@ class Worker:
 
 
 @contextmanager
-def fleet(names: list[str], folder: Path) -> Iterator[list[Worker]]:
-    """Starts the peers one after the other, and ends them all."""
+def start_workers(names: list[str], folder: Path) -> Iterator[list[Worker]]:
+    """Starts the backends one after the other, and ends them all."""
     workers: list[Worker] = []
     try:
         for name in names:
@@ -111,7 +111,7 @@ def fleet(names: list[str], folder: Path) -> Iterator[list[Worker]]:
 
 
 def idle_shares(workers: list[Worker]) -> dict[str, float]:
-    """The part of a core that each one uses while nobody asks anything: a pool that spins would slow the others."""
+    """Returns the share of a core that each idle backend uses. A spinning thread pool would slow the others."""
     before = [worker.cpu_s() for worker in workers]
     time.sleep(IDLE_S)
     return {worker.name: (worker.cpu_s() - start) / IDLE_S for worker, start in zip(workers, before, strict=True)}

@@ -1,4 +1,4 @@
-"""The same autoencoder in Keras 3 on TensorFlow, the paper's stack: layers, `compile`, `fit`."""
+"""Autoencoder in Keras 3 on TensorFlow, the paper's stack: layers, `compile`, `fit`."""
 
 import math
 import os
@@ -12,15 +12,15 @@ import numpy as np
 import tensorflow as tf  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
 from keras import ops  # pyright: ignore[reportMissingImports]
 
+from benchmarks.peers.backends import Last, Place
 from benchmarks.peers.problem import Arrays, Autoencoder, Problem
 from benchmarks.peers.quadratic import coefficients
-from benchmarks.peers.roster import Last, Place
 
 EVAL_BATCH = 64  # as gmmae.training.compilation.EVAL_DEVICE_BATCH
 
 
 class Density(keras.layers.Layer):
-    """The heads' numbers in, the density of a volume out."""
+    """Layer from the heads' numbers to the density of a volume."""
 
     def __init__(self, shape: Autoencoder):
         super().__init__()
@@ -28,6 +28,7 @@ class Density(keras.layers.Layer):
         self.monomials = ops.convert_to_tensor(shape.monomials(keras.config.floatx()))
 
     def call(self, planes):
+        """Returns the density."""
         p = self.shape
         alpha, mu, sigma, rho = ops.split(ops.reshape(planes, (-1, 10, p.components)), (1, 4, 7), axis=1)
         squash = {"sigmoid": ops.sigmoid, "tanh": ops.tanh}[p.rho]
@@ -43,8 +44,8 @@ class Density(keras.layers.Layer):
         return ops.reshape(density, (-1, p.size, p.size, p.size))
 
 
-def twin(shape: Autoencoder) -> Any:
-    """The model; its layers have our names, with `_` for `/`."""
+def reference_model(shape: Autoencoder) -> Any:
+    """Returns the model. Its layers have gmmae's names, with `_` for `/`."""
     volume = keras.Input((shape.size,) * 3)
     x = ops.expand_dims(volume, -1)
     for i, (filters, kernel) in enumerate(zip(shape.filters, shape.kernels, strict=True)):
@@ -56,19 +57,20 @@ def twin(shape: Autoencoder) -> Any:
 
 
 def msle(target, predicted):
-    """The mean squared logarithmic error of each volume."""
+    """Returns the mean squared logarithmic error of each volume."""
     return ops.mean(ops.square(ops.log1p(predicted) - ops.log1p(target)), axis=(1, 2, 3))
 
 
 class Adam(keras.optimizers.Adam):
-    """Keras' Adam, but for two roundings that would make the losses of 20 steps differ by more than rounding does.
+    """Keras' Adam without two roundings that would change the losses of 20 steps.
 
-    Keras adds ε before it corrects the bias of the second moment, which makes ε thirty times larger in the first step; most
-    weights' gradients are so small there that the second loss would differ by 3 %. And it computes `1 - βᵗ` in float32, which
-    cancels (`gmmae.training.step`).
+    Keras adds ε before it corrects the bias of the second moment. That makes ε thirty times larger in the first step, where
+    most gradients are small, and changes the second loss by 3 %. It also computes `1 - βᵗ` in float32, which cancels
+    (`gmmae.training.step`).
     """
 
     def update_step(self, gradient, variable, learning_rate):
+        """Updates a variable."""
         step = ops.cast(self.iterations + 1, variable.dtype)
         betas = [float(self.beta_1), float(self.beta_2)]
         first, second = (-ops.expm1(step * math.log(beta)) for beta in betas)
@@ -80,7 +82,7 @@ class Adam(keras.optimizers.Adam):
 
 
 class KerasPeer:
-    """A `roster.Peer`; `jit` is Keras' `jit_compile`."""
+    """A `backends.Peer`. `jit` is Keras' `jit_compile`."""
 
     def __init__(self, problem: Problem, jit: bool):
         self.problem, self.jit = problem, jit
@@ -88,23 +90,25 @@ class KerasPeer:
         keras.config.set_floatx(problem.precision)
         arrays = problem.train["volumes"], problem.validation["volumes"]
         self.volumes, self.validation = (x.astype(problem.precision) for x in arrays)
-        self.model = twin(Autoencoder(**problem.model))
+        self.model = reference_model(Autoencoder(**problem.model))
         self.reset()
 
     def facts(self) -> dict[str, Any]:
+        """Returns versions, threads and device."""
         devices = tf.config.list_physical_devices("GPU")
         kind = tf.config.experimental.get_device_details(devices[0])["device_name"] if devices else "cpu"
         versions = {"keras": keras.__version__, "tensorflow": tf.__version__}
         return {"versions": versions, "device": kind, "threads": len(os.sched_getaffinity(0))}
 
     def _variables(self) -> dict[str, Any]:
-        """The trainable variables by our names."""
+        """Returns the trainable variables by gmmae's names."""
         layers = [layer for layer in self.model.layers if layer.weights]
         return {
             f"{layer.name.replace('_', '/', 1)}/{variable.name}": variable for layer in layers for variable in layer.weights
         }
 
     def reset(self) -> None:
+        """Restores the initial parameters and optimiser state."""
         p = self.problem
         for name, variable in self._variables().items():
             variable.assign(p.params[name].astype(p.precision))
@@ -112,11 +116,13 @@ class KerasPeer:
         self.model.compile(optimizer=adam, loss=msle, jit_compile=self.jit)
 
     def train(self, samples: int, epoch: int) -> None:
+        """Trains an epoch over the first `samples` volumes."""
         order = np.concatenate(self.problem.batches(samples, epoch))
         x = self.volumes[order]
         self.model.fit(x, x, batch_size=self.problem.batch, shuffle=False, verbose=0)
 
     def losses(self, samples: int, epoch: int) -> np.ndarray:
+        """Trains an epoch and returns the loss of each step."""
         found = []
         for index in self.problem.batches(samples, epoch):
             self.model.reset_metrics()  # Keras gives the mean since the last reset
@@ -124,9 +130,11 @@ class KerasPeer:
         return np.array(found)
 
     def evaluate(self) -> float:
+        """Returns the validation loss."""
         return float(self.model.evaluate(self.validation, self.validation, batch_size=EVAL_BATCH, verbose=0))
 
     def gradient(self) -> Arrays:
+        """Returns the gradient of the first step's loss."""
         [first, *_] = self.problem.batches(len(self.volumes), 1)
         x = ops.convert_to_tensor(self.volumes[first])
         variables = self._variables()
@@ -136,9 +144,11 @@ class KerasPeer:
         return {name: np.asarray(value) for name, value in zip(variables, gradients, strict=True)}
 
     def reduction(self, times: int) -> None:
+        """Averages the gradient over the processes, `times` times."""
         raise NotImplementedError("Keras' `fit` is timed in one process")
 
     def last(self, recipe: str) -> Last:
+        """Returns the gradient of the last step and the samples of each step."""
         self.model.compile(optimizer=keras.optimizers.SGD(1.0), loss=msle, jit_compile=self.jit)
         batches, keep = self.problem.batches(len(self.volumes), 1), Keep(self._variables())
         x = self.volumes[np.concatenate(batches)]
@@ -147,22 +157,24 @@ class KerasPeer:
 
 
 def values(variables: dict[str, Any]) -> Arrays:
-    """Copies on the host."""
+    """Returns copies on the host."""
     return {name: np.array(variable) for name, variable in variables.items()}
 
 
 class Keep(keras.callbacks.Callback):
-    """The gradient of the step before, at a rate of 1 without momentum; the variables go back to what they were."""
+    """Callback that reads a step's gradient, at a learning rate of 1 without momentum, and restores the variables."""
 
     def __init__(self, variables: dict[str, Any]):
         super().__init__()
         self.variables, self.before, self.gradient = variables, values(variables), {}
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Reads the gradient and restores the variables."""
         self.gradient = {name: self.before[name] - value for name, value in values(self.variables).items()}
         for name, variable in self.variables.items():
             variable.assign(self.before[name])
 
 
 def start(problem: Problem, place: Place, jit: bool) -> KerasPeer:
+    """Starts Keras on a problem."""
     return KerasPeer(problem, jit)

@@ -1,4 +1,4 @@
-"""Ours as a peer: the programs that `train.py` runs; and the problem that it hands to the others."""
+"""gmmae as a backend: the programs that `train.py` runs, and the problem for the others."""
 
 import dataclasses
 import json
@@ -17,8 +17,8 @@ from flax import traverse_util
 
 from benchmarks.options import guarded
 from benchmarks.peers import problem
+from benchmarks.peers.backends import Last, Place
 from benchmarks.peers.problem import Arrays, Problem
-from benchmarks.peers.roster import Last, Place
 from gmmae.config.schema import LOSS, Config, changed, flatten
 from gmmae.config.toml import find
 from gmmae.scaling.batches import plan_batches, shard_samples
@@ -36,17 +36,16 @@ AUTOENCODER = TRAINING | {
     **{"model.activation": "relu", "stop.monitor": LOSS, "stop.mode": "min"},
 }
 UNET = TRAINING | {"data.ndim": 2, "data.neighbours": 0, "model.groups": 0}
-"""Keys of a configuration by the value that the twins have in their place."""
+"""Values of a configuration's keys that the reference implementations need."""
 
 
 def configuration(
     name: str, samples: int = 0, validation: int = 0, precision: str = "float32", changes: dict[str, Any] | None = None
 ) -> Config:
-    """A file of `configs/` on one device or all that the processes have; `samples` training volumes where given.
+    """Returns a configuration on all devices of the process, with `samples` training volumes if that is not 0.
 
-    Of slices the samples are their nodules, synthetic ones, and what is seen of them is the same in each epoch: so the twins
-    need not draw places. The learning rate of slices is constant, because the twins have no schedule. `changes` are other
-    fields, `section__field`.
+    Samples of slices are synthetic nodules, whose patches are the same in each epoch. The learning rate of slices is
+    constant, because the reference implementations have no schedule. `changes` are other fields, `section__field`.
     """
     config = changed(read_config(find(name)), **(changes or {}))
     config = dataclasses.replace(config, precision=precision)
@@ -57,16 +56,18 @@ def configuration(
 
 
 def problem_of(**source: Any) -> Problem:
-    """The problem of a configuration, with its initial parameters; arguments as of `configuration`.
+    """Returns the problem of a configuration, with its initial parameters. Arguments are those of `configuration`.
 
     Raises:
-      InputError: the twins do not have what it asks for.
+      InputError: the reference implementations do not have a field's value.
     """
     config = configuration(**source)
     optim, stop = config.optim, config.stop
     shapes = {"nodules": autoencoder, "segmentation": unet}
     if config.workload not in shapes:
-        raise InputError(f"the twins need a workload among {', '.join(shapes)}; got {config.workload!r}: {OTHER}")
+        raise InputError(
+            f"the reference implementations need a workload among {', '.join(shapes)}; got {config.workload!r}: {OTHER}"
+        )
     shape, given = shapes[config.workload](config)
     setup = compilation.prepare(config)
     params = compilation.initial_state(setup).params
@@ -91,15 +92,15 @@ def problem_of(**source: Any) -> Problem:
 
 
 Given = Callable[[Any], Arrays]
-"""From a workload's samples to what a twin's loss takes."""
+"""Function from a workload's samples to the arguments of a reference implementation's loss."""
 
 
 def autoencoder(config: Config) -> tuple[dict[str, Any], Given]:
-    """What the twins of the nodules' model need."""
+    """Returns the shape of the nodules' model and its inputs."""
     data, model = config.settings.data, config.settings.model
     _require(config, AUTOENCODER)
     if not isinstance(data.shape, int):
-        raise InputError(f"the twins need volumes with equal edges; got data.shape = {data.shape}: {OTHER}")
+        raise InputError(f"the reference implementations need volumes with equal edges; got data.shape = {data.shape}: {OTHER}")
     floor = model.sigma_floor * 2 / data.shape
     sizes = (data.shape, [*model.filters], [*model.kernels], model.latent_dim, model.components)
     shape = problem.Autoencoder(*sizes, model.rho, floor, model.rho_limit)
@@ -107,7 +108,7 @@ def autoencoder(config: Config) -> tuple[dict[str, Any], Given]:
 
 
 def unet(config: Config) -> tuple[dict[str, Any], Given]:
-    """What the twins of the U-Net need."""
+    """Returns the shape of the U-Net and its inputs."""
     from gmmae.data.patches import NODULE, OUTSIDE
     from gmmae.workloads.segmentation import crop_and_augment
 
@@ -129,23 +130,23 @@ def _require(config: Config, wanted: dict[str, Any]) -> None:
     has = dict(flatten(config))
     for key, value in wanted.items():
         if has[key] != value:
-            raise InputError(f"the twins need {key} = {value!r}; got {has[key]!r}: {OTHER}")
+            raise InputError(f"the reference implementations need {key} = {value!r}; got {has[key]!r}: {OTHER}")
 
 
 def flat(params: Any) -> Arrays:
-    """Parameters, or their gradients, by name."""
+    """Returns parameters or gradients by name."""
     return {
         name.removeprefix("params/"): np.asarray(leaf) for name, leaf in traverse_util.flatten_dict(params, sep="/").items()
     }
 
 
 def unflat(arrays: Arrays) -> Any:
-    """The inverse of `flat`, on the host."""
+    """Returns the inverse of `flat`, on the host."""
     return traverse_util.unflatten_dict({f"params/{name}": np.asarray(value) for name, value in arrays.items()}, sep="/")
 
 
-class Ours:
-    """A `roster.Peer`."""
+class GmmaeBackend:
+    """A `backends.Peer` of gmmae."""
 
     def __init__(self, config: Config, params: Arrays | None = None):
         self.params = params or {}
@@ -159,9 +160,11 @@ class Ours:
         self.reset()
 
     def facts(self) -> dict[str, Any]:
+        """Returns versions, threads and device."""
         return {"versions": versions(), "device": self.setup.devices.kind, "threads": len(os.sched_getaffinity(0))}
 
     def reset(self) -> None:
+        """Restores the initial parameters and optimiser state."""
         with self._arithmetic():
             self.state = self.setup.devices.replicate(self.start)
 
@@ -169,9 +172,11 @@ class Ours:
         return compilation.precision_context(self.setup.config)
 
     def train(self, samples: int, epoch: int) -> None:
+        """Trains an epoch over the first `samples` volumes."""
         self.losses(samples, epoch)
 
     def losses(self, samples: int, epoch: int) -> np.ndarray:
+        """Trains an epoch and returns the loss of each step."""
         with self._arithmetic():
             if samples not in self.trains:
                 count, batch = self.setup.devices.count, self.setup.train_plan.batch
@@ -181,24 +186,26 @@ class Ours:
         return losses
 
     def evaluate(self) -> float:
+        """Returns the validation loss."""
         with self._arithmetic():
             self.evaluates = self.evaluates or compilation.evaluate_program(self.setup, self.state.params)
             return self.evaluates(self.state.params)[LOSS]
 
     def gradient(self) -> Arrays:
+        """Returns the gradient of the first step's loss."""
         order = compilation.epoch_order(self.setup.config.seed, 1, self.setup.train_plan.samples)
         with self._arithmetic():
             return self.gradient_of(jax.device_get(self.state.params), order[: self.setup.train_plan.batch])
 
     def gradient_of(self, params: Any, index: np.ndarray) -> Arrays:
-        """Of the mean loss of some training samples."""
+        """Returns the gradient of the mean loss of some training samples."""
         with self._arithmetic():
             samples = compilation.cast(self.setup.config, self.setup.data.train)
             chosen = jax.tree.map(lambda array: array[index], samples)
             return flat(self.gradient_program(params, chosen))
 
     def last(self, recipe: str) -> Last:
-        """The gradient that `train.py`'s program reduces, by an optimiser that keeps the last one and changes nothing."""
+        """Returns the gradient that `train.py` reduces. Its optimiser keeps the last gradient and changes nothing."""
         with self._arithmetic():
 
             def zeros(params: Any) -> Any:
@@ -217,12 +224,13 @@ class Ours:
             return flat(jax.device_get(state.opt_state)), [index[weights > 0].tolist() for index, weights in own]
 
     def reduction(self, times: int) -> None:
+        """Averages the gradient over the processes, `times` times."""
         if self.reduce is None:
             self.reduce = self._reduction(times)
         jax.block_until_ready(self.reduce())
 
     def _reduction(self, times: int) -> Callable[[], Any]:
-        """`times` means of the gradient's size over the processes, one after the other."""
+        """Returns a program of `times` averages of an array of the gradient's size, one after the other."""
         devices = self.setup.devices
         vector = devices.replicate(np.zeros(compilation.parameter_count(self.start.params), np.float32))
         ones = devices.shard(np.ones((devices.count, 1), np.float32))
@@ -233,14 +241,18 @@ class Ours:
         return partial(devices.compile(program, vector, ones, sharded=1), vector, ones)
 
 
-def start(known: Problem, place: Place) -> Ours:
+def start(known: Problem, place: Place) -> GmmaeBackend:
+    """Starts gmmae on a problem."""
     if place.processes > 1:
         jax.distributed.initialize(f"127.0.0.1:{place.port}", place.processes, place.rank)
-    return Ours(configuration(**known.source), known.params)
+    return GmmaeBackend(configuration(**known.source), known.params)
 
 
 def main() -> None:
-    """`python -m benchmarks.peers.ours SOURCE FOLDER` puts a problem into a folder and says what machine JAX sees."""
+    """Writes a problem into a folder and prints JAX's machine.
+
+    python -m benchmarks.peers.gmmae_backend SOURCE FOLDER
+    """
     source, folder = sys.argv[1:]
     made = problem_of(**json.loads(source))
     problem.write(Path(folder), made)

@@ -1,4 +1,4 @@
-"""The PyTorch twin with Horovod between its processes: `DistributedOptimizer`, which averages the gradients."""
+"""PyTorch reference with Horovod's `DistributedOptimizer`, which averages the gradients of the processes."""
 
 import os
 import threading
@@ -14,13 +14,13 @@ from horovod.runner.http import http_server  # pyright: ignore[reportMissingImpo
 from torch import nn  # pyright: ignore[reportMissingImports]
 
 from benchmarks.peers import torch_epochs
+from benchmarks.peers.backends import Place
 from benchmarks.peers.problem import Problem
-from benchmarks.peers.roster import Place
-from benchmarks.peers.torch_twin import TorchPeer
+from benchmarks.peers.torch_reference import TorchPeer
 
 
 def rendezvous(place: Place) -> None:
-    """What `horovodrun --gloo` does for processes of one host: tells them their places; the first one serves the others."""
+    """Tells the processes of one host their ranks as `horovodrun --gloo` does. The first process serves the others."""
     host = "localhost"
     if place.rank == 0:
         server = http_server.RendezvousHTTPServer(("127.0.0.1", place.port), http_server.RendezvousHandler, 0)
@@ -33,16 +33,16 @@ def rendezvous(place: Place) -> None:
 
 
 class HorovodPeer(TorchPeer):
-    """A `roster.Peer`, eager."""
+    """A `backends.Peer` in eager mode."""
 
     def _meet(self) -> None:
         rendezvous(self.place)
         hvd.init()
 
     def _shared(self) -> nn.Module:
-        hvd.broadcast_parameters(self.twin.state_dict(), root_rank=0)
-        self.optimizer = hvd.DistributedOptimizer(self.optimizer, named_parameters=self.twin.named_parameters())
-        return self.twin
+        hvd.broadcast_parameters(self.model.state_dict(), root_rank=0)
+        self.optimizer = hvd.DistributedOptimizer(self.optimizer, named_parameters=self.model.named_parameters())
+        return self.model
 
     def _sum(self, vector: Any) -> None:
         hvd.allreduce_(vector, op=hvd.Sum)
@@ -57,10 +57,12 @@ class HorovodPeer(TorchPeer):
             hvd.join()
 
     def facts(self) -> dict[str, Any]:
+        """Returns versions, threads and device."""
         found = super().facts()
         return found | {"versions": {"horovod": version("horovod"), **found["versions"]}}
 
     def reset(self) -> None:
+        """Restores the initial parameters and optimiser state."""
         hooked = getattr(self, "optimizer", None)  # the hooks of its reductions stay with the parameters
         super().reset()
         if hooked is not None:
@@ -69,5 +71,6 @@ class HorovodPeer(TorchPeer):
 
 
 def start(problem: Problem, place: Place) -> HorovodPeer:
+    """Starts Horovod on a problem."""
     torch.manual_seed(0)
     return HorovodPeer(problem, place, mode="")

@@ -1,4 +1,4 @@
-"""The same autoencoder in PyTorch, as a PyTorch user would write it: `Conv3d` channels first, fused Adam, `torch.compile`."""
+"""Autoencoder in PyTorch as a PyTorch user would write it: `Conv3d` channels first, fused Adam, `torch.compile`."""
 
 import os
 from contextlib import nullcontext
@@ -11,15 +11,15 @@ from torch import distributed, nn  # pyright: ignore[reportMissingImports]
 from torch.distributed.algorithms.join import Join  # pyright: ignore[reportMissingImports]
 
 from benchmarks.peers import torch_epochs, torch_layout, torch_unet
+from benchmarks.peers.backends import Last, Place
 from benchmarks.peers.problem import Arrays, Autoencoder, Problem
 from benchmarks.peers.quadratic import coefficients
-from benchmarks.peers.roster import Last, Place
 
 EVAL_BATCH = 64  # as gmmae.training.compilation.EVAL_DEVICE_BATCH
 
 
-class Twin(nn.Module):
-    """Volumes (n, z, y, x) in, their mean loss out: the loss is inside so that compilation and DDP see all of a step."""
+class Reference(nn.Module):
+    """Module from volumes (n, z, y, x) to their mean loss, so that compilation and DDP see the whole step."""
 
     def __init__(self, shape: Autoencoder, precision: str):
         super().__init__()
@@ -33,10 +33,12 @@ class Twin(nn.Module):
         self.squash = {"sigmoid": torch.sigmoid, "tanh": torch.tanh}[shape.rho]
 
     def forward(self, volumes):
+        """Returns the mean loss."""
         predicted = self.density(volumes)
         return (torch.log1p(predicted) - torch.log1p(volumes)).square().mean()
 
     def density(self, volumes):
+        """Returns the density of each volume."""
         x = volumes.unsqueeze(1)
         for convolution in self.convolutions:
             x = F.relu(convolution(x))
@@ -54,45 +56,45 @@ class Twin(nn.Module):
         return torch.exp(torch.stack(terms, dim=-1) @ self.monomials).sum(dim=1).view_as(volumes)
 
 
-def twin_of(problem: Problem) -> tuple[nn.Module, Any]:
-    """The twin of a problem's model, and the module that has its parameters' layout."""
+def reference_of(problem: Problem) -> tuple[nn.Module, Any]:
+    """Returns the reference implementation of a problem's model, and the module of its parameters' layout."""
     if problem.workload == "segmentation":
-        return torch_unet.Twin(problem.model["features"]), torch_unet
-    return Twin(Autoencoder(**problem.model), problem.precision), torch_layout
+        return torch_unet.Reference(problem.model["features"]), torch_unet
+    return Reference(Autoencoder(**problem.model), problem.precision), torch_layout
 
 
 class TorchPeer:
-    """A `roster.Peer`; `mode` is that of `torch.compile`, or empty for eager."""
+    """A `backends.Peer`. `mode` is that of `torch.compile`, or empty for eager mode."""
 
     def __init__(self, problem: Problem, place: Place, mode: str):
         self.problem, self.place, self.mode = problem, place, mode
-        # Full precision, as ours: convolutions would otherwise be computed in TF32 on a GPU.
+        # Full precision, as in gmmae. A GPU would otherwise compute convolutions in TF32.
         torch.set_float32_matmul_precision("highest")
         torch.backends.cudnn.allow_tf32 = False
         self.device = torch.device("cuda" if torch.cuda.is_available() and place.processes == 1 else "cpu")
         torch.set_num_threads(len(os.sched_getaffinity(0)))
         if place.processes > 1:
             self._meet()
-        twin, self.layout = twin_of(problem)
-        self.twin = twin.to(self.device, getattr(torch, problem.precision))
+        reference, self.layout = reference_of(problem)
+        self.model = reference.to(self.device, getattr(torch, problem.precision))
         put = ({name: self._put(x) for name, x in arrays.items()} for arrays in (problem.train, problem.validation))
         self.samples, self.validation = put
         self.reset()
-        self.loss: Any = self._shared() if place.processes > 1 else self.twin
+        self.loss: Any = self._shared() if place.processes > 1 else self.model
         if mode:
             self.loss = torch.compile(self.loss, mode=mode, dynamic=False)
 
     def _meet(self) -> None:
-        """Brings the processes together."""
+        """Joins the processes."""
         address = f"tcp://127.0.0.1:{self.place.port}"
         distributed.init_process_group("gloo", init_method=address, rank=self.place.rank, world_size=self.place.processes)
 
     def _shared(self) -> nn.Module:
-        """The twin, its gradients reduced."""
-        return nn.parallel.DistributedDataParallel(self.twin, gradient_as_bucket_view=True)
+        """Returns the model with reduced gradients."""
+        return nn.parallel.DistributedDataParallel(self.model, gradient_as_bucket_view=True)
 
     def _sum(self, vector: Any) -> None:
-        """Over the processes, in place."""
+        """Sums a vector over the processes, in place."""
         distributed.all_reduce(vector)
 
     def _put(self, array: np.ndarray):
@@ -100,21 +102,25 @@ class TorchPeer:
         return torch.from_numpy(kept).to(self.device)
 
     def facts(self) -> dict[str, Any]:
+        """Returns versions, threads and device."""
         kind = torch.cuda.get_device_name() if self.device.type == "cuda" else "cpu"
         return {"versions": {"torch": torch.__version__}, "device": kind, "threads": torch.get_num_threads()}
 
     def reset(self) -> None:
+        """Restores the initial parameters and optimiser state."""
         state = {name: self._put(value) for name, value in self.layout.from_ours(self.problem.params).items()}
-        self.twin.load_state_dict(state, strict=False)
+        self.model.load_state_dict(state, strict=False)
         p = self.problem
         self.optimizer = torch.optim.Adam(
-            self.twin.parameters(), lr=p.learning_rate, betas=(p.beta1, p.beta2), eps=p.epsilon, fused=True
+            self.model.parameters(), lr=p.learning_rate, betas=(p.beta1, p.beta2), eps=p.epsilon, fused=True
         )
 
     def train(self, samples: int, epoch: int) -> None:
+        """Trains an epoch over the first `samples` volumes."""
         self.losses(samples, epoch)
 
     def losses(self, samples: int, epoch: int) -> np.ndarray:
+        """Trains an epoch and returns the loss of each step."""
         batches = [self._share(batch) for batch in self.problem.batches(samples, epoch)]
         found = torch.empty(len(batches), device=self.device, dtype=getattr(torch, self.problem.precision))
         for step, index in enumerate(batches):
@@ -131,16 +137,17 @@ class TorchPeer:
         return found.cpu().numpy()  # waits for the device
 
     def _of(self, index: Any):
-        """The mean loss of some training samples."""
+        """Returns the mean loss of some training samples."""
         return self.loss(**{name: x[index] for name, x in self.samples.items()})
 
     def _share(self, batch: np.ndarray):
-        """This process's run of a step's samples, as in ours; all have equally many here."""
+        """Returns this process's part of a step's samples. All processes have equally many here."""
         return torch.from_numpy(np.split(batch, self.place.processes)[self.place.rank]).to(self.device)
 
     @torch.no_grad()
     def evaluate(self) -> float:
-        model = self.twin if self.place.processes > 1 else self.loss  # DDP's forward pass would prepare a backward one
+        """Returns the validation loss."""
+        model = self.model if self.place.processes > 1 else self.loss  # DDP's forward pass would prepare a backward one
         count = len(next(iter(self.validation.values())))
         parts = torch.arange(count, device=self.device).chunk(self.place.processes)[self.place.rank].split(EVAL_BATCH)
         means = (model(**{name: x[part] for name, x in self.validation.items()}).clone() * len(part) for part in parts)
@@ -150,21 +157,24 @@ class TorchPeer:
         return float(total) / count
 
     def gradient(self) -> Arrays:
-        self.twin.zero_grad()
+        """Returns the gradient of the first step's loss."""
+        self.model.zero_grad()
         [first, *_] = self.problem.batches(self.problem.samples, 1)
         self._of(torch.from_numpy(first).to(self.device)).backward()
         return self._gradient()
 
     def _gradient(self) -> Arrays:
-        found = {name: value.grad.cpu().numpy() for name, value in self.twin.named_parameters()}
+        found = {name: value.grad.cpu().numpy() for name, value in self.model.named_parameters()}
         return self.layout.to_ours(found)
 
     def reduction(self, times: int) -> None:
-        vector = torch.zeros(sum(value.numel() for value in self.twin.parameters()))
+        """Averages the gradient over the processes, `times` times."""
+        vector = torch.zeros(sum(value.numel() for value in self.model.parameters()))
         for _ in range(times):
             self._sum(vector)
 
     def last(self, recipe: str) -> Last:
+        """Returns the gradient of the last step and the samples of each step."""
         known, steps = self.problem, []
         with self._joining(recipe):
             for index in torch_epochs.loader(recipe, known.samples, known.batch, self.place):
@@ -180,7 +190,7 @@ class TorchPeer:
         return self._gradient(), steps
 
     def _joining(self, recipe: str) -> Any:
-        """In which a process without a batch takes part in the reductions of the others."""
+        """Returns a context in which a process without a batch joins the reductions of the others."""
         if recipe not in torch_epochs.JOINS:
             return nullcontext()
         return Join([self.loss], divide_by_initial_world_size=recipe == torch_epochs.JOIN)
@@ -190,4 +200,5 @@ class TorchPeer:
 
 
 def start(problem: Problem, place: Place, mode: str) -> TorchPeer:
+    """Starts PyTorch on a problem."""
     return TorchPeer(problem, place, mode)
