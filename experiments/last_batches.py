@@ -217,6 +217,7 @@ def error_text(value: str) -> str:
 
 def _train(folder: Path, epochs: int) -> None:
     """Puts the parameters after some epochs into the problem."""
+    from benchmarks.peers import gmmae_backend
     from benchmarks.peers.backends import Place
 
     known = problem.read(folder)
@@ -228,6 +229,7 @@ def _train(folder: Path, epochs: int) -> None:
 
 def _wanted(folder: Path) -> None:
     """The gradients of the mean losses of some samples each at the problem's parameters, on one device."""
+    from benchmarks.peers import gmmae_backend
     from benchmarks.peers.backends import Place
 
     known = problem.read(folder)
