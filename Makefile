@@ -66,6 +66,7 @@ study-frameworks: $(VENV)/ready $(FRAMEWORKS)/torch/ready $(FRAMEWORKS)/horovod/
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 format: $(VENV)/ready

@@ -175,7 +175,7 @@ def test_an_arm_whose_batch_follows_the_devices_is_not_resumed_on_others(tmp_pat
     (tmp_path / "record.json").write_text(to_json(other))
     with pytest.raises(
         InputError,
-        match=r"strategy weak must keep .*, 16 and 0\.00105 on 2 devices; got 22 and 0\.00105 on 8: use as many devices as before",
+        match=r"strategy weak must keep .*, 16 and 0\.00105 on 2 devices; got 22 and 0\.00105 on 8: use as many devices",
     ):
         finish(small(scaling="weak", parallel__devices=0, stop__max_epochs=2), tmp_path)
 

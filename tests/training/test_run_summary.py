@@ -32,8 +32,8 @@ def test_a_run_of_another_versions_rule_does_not_go_on(tmp_path):
     with pytest.raises(InputError) as caught:
         require_same_optimization(earlier, now)
     assert str(caught.value) == (
-        "a resumed run of strategy linear must keep its global batch and learning rate, 574 and 0.0336 on 32 devices; got 574 and "
-        "0.0188344 on 32: another version's rule chose them: give another workdir"
+        "a resumed run of strategy linear must keep its global batch and learning rate, 574 and 0.0336 on 32 devices; got 574 "
+        "and 0.0188344 on 32: another version's rule chose them: give another workdir"
     )
 
 
