@@ -20,6 +20,7 @@ from gmmae.system.json_files import checked
 from gmmae.system.provenance import git_commit, versions
 from gmmae.training import compilation
 from gmmae.training.compilation import TrainSetup
+from gmmae.training.step import TrainState
 
 TRAINING, VALIDATION = "training", "validation"
 """The two kinds of measurements. The keys of `Timings.failed` are such as "training of 32"."""
@@ -105,7 +106,7 @@ def _attempt(
     return blocks
 
 
-def _train_block(setup: TrainSetup, start: State, batch: int, timing: TimingConfig) -> Callable[[], float]:
+def _train_block(setup: TrainSetup, start: TrainState, batch: int, timing: TimingConfig) -> Callable[[], float]:
     """Returns a warmed-up function that trains a block of steps and returns the seconds per step."""
     data = setup.workload.data
     block = setup.train_plan._replace(samples=timing.steps * batch, batch=batch)
@@ -131,7 +132,7 @@ def _repeated(array: np.ndarray, samples: int) -> np.ndarray:
     return np.resize(array, (max(len(array), samples), *array.shape[1:]))
 
 
-def _validation_block(setup: TrainSetup, start: State, count: int) -> Callable[[], float]:
+def _validation_block(setup: TrainSetup, start: TrainState, count: int) -> Callable[[], float]:
     sharers = setup.eval_plan.devices
     sized = setup._replace(eval_plan=BatchPlan(count, min(count, compilation.EVAL_DEVICE_BATCH * sharers), sharers))
     params = setup.devices.replicate(start.params)
