@@ -108,9 +108,7 @@ def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples
     _remove_checkpoints(config, folder, final.values())
     for first in pending:
         if _cannot_resume(folder.run(first.name), config.run.stop):
-            display.say(
-                f"{first.name} starts again from epoch 0: its checkpoints were removed when it ended, see keep_checkpoints"
-            )
+            display.say(f"{first.name} starts again: its checkpoints were removed when it ended, see keep_checkpoints")
             shutil.rmtree(folder.run(first.name).root)
     jobs = [training_job(config, folder, first) for first in pending]
     for line in left_out(config):

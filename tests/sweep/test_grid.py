@@ -10,7 +10,7 @@ from gmmae.config.rules import ConfigError
 from gmmae.config.schema import Config, OptimConfig, ParallelConfig, flatten
 from gmmae.config.toml import to_toml
 from gmmae.scaling import strategies
-from gmmae.sweep.grid import GRID_KEYS, RunKey, SlurmConfig, SweepConfig, run_groups, run_config, run_keys
+from gmmae.sweep.grid import GRID_KEYS, RunKey, SlurmConfig, SweepConfig, run_config, run_groups, run_keys
 from gmmae.workloads.registry import configuration
 
 NAN, INF = math.nan, math.inf

@@ -16,12 +16,12 @@ from gmmae.sweep.report.results import Results, Run
 
 MISSING = "–"
 EFFICIENCY_NOTE = (
-    "Efficiency: T1 / (n Tn) · 100 %, with the median time T to the target over seeds. A miss counts as infinite. NaN: the "
-    "median run missed the target. –: not computed, or not in the paper."
+    "Efficiency: T1 / (n Tn) · 100 %, with the median time T to the target over seeds. A miss counts as infinite. "
+    "NaN: the median run missed the target. –: not computed, or not in the paper."
 )
 SHARED_NOTE = (
-    "The strong runs of a seed are one optimisation path, computed once for all numbers of devices. They take the same epochs by "
-    "construction, so their efficiencies do not vary between seeds."
+    "The strong runs of a seed are one optimisation path, computed once for all numbers of devices. By construction they take the "
+    "same epochs, so their efficiencies do not vary between seeds."
 )
 
 
