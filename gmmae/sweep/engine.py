@@ -157,8 +157,8 @@ def _require_same_strategy(config: SweepConfig, folder: SweepDir, saved: RunReco
     if (run.global_batch, run.learning_rate) != (strategy.global_batch, strategy.learning_rate.peak):
         raise InputError(
             f"{folder.record(saved.key)} must have its strategy's batch and learning rate, {strategy.global_batch} and "
-            f"{strategy.learning_rate.peak:g}; got {run.global_batch} and {run.learning_rate:g}, from another version's rule: delete it "
-            f"and {folder.run(saved.path).root}, or give another --workdir"
+            f"{strategy.learning_rate.peak:g}; got {run.global_batch} and {run.learning_rate:g}, from another version's rule: "
+            f"delete it and {folder.run(saved.path).root}, or give another --workdir"
         )
 
 

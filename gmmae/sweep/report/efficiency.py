@@ -121,8 +121,8 @@ def time_to_loss(
     """Returns the paper's efficiency (section VII), with medians over seeds: median(T1) / (n · median(Tn)) · 100 %.
 
     Only common seeds count. The bootstrap draws seeds, each with both its times. A resample has efficiency 0 if its median Tn
-    is infinite, and infinite efficiency if only its median T1 is. Both count. There is no interval if the median T1 of all seeds
-    is infinite.
+    is infinite, and infinite efficiency if only its median T1 is. Both count. If the median T1 of all seeds is infinite, there
+    is no interval.
 
     Args:
       t1: seconds to the target on one device by seed, infinite where it was missed.

@@ -20,8 +20,8 @@ EFFICIENCY_NOTE = (
     "NaN: the median run missed the target. –: not computed, or not in the paper."
 )
 SHARED_NOTE = (
-    "The strong runs of a seed are one optimisation path, computed once for all numbers of devices. By construction they take the "
-    "same epochs, so their efficiencies do not vary between seeds."
+    "The strong runs of a seed are one optimisation path, computed once for all numbers of devices. By construction they take "
+    "the same epochs, so their efficiencies do not vary between seeds."
 )
 
 

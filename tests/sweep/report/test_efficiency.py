@@ -265,14 +265,14 @@ def test_a_comparisons_interval_is_the_bootstrap_of_the_ratio():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: median([]), "a median needs at least one time; got none: give every run's"),
+        (lambda: median([]), "a median needs at least one time; got none: pass the time"),
         (lambda: summary([]), "a median needs at least one time; got none"),
         (lambda: median([1.0, math.nan]), "must be positive seconds, infinite where it was missed; got nan"),
         (lambda: summary([0.0]), "must be positive seconds, infinite where it was missed; got 0.0"),
         (lambda: time_to_loss({0: 1.0}, {0: -1.0}, 2), "must be positive seconds, .*; got -1.0"),
         (lambda: paired({0: 1.0}, {0: 1.0, 1: math.nan}), "must be positive seconds, .*; got nan"),
-        (lambda: time_to_loss({0: 1.0}, {1: 1.0}, 2), r"common seeds; got \[0\] and \[1\]: run both with the same seeds"),
-        (lambda: paired({2: 1.0, 0: 1.0}, {1: 1.0}), r"common seeds; got \[0, 2\] and \[1\]: run both"),
+        (lambda: time_to_loss({0: 1.0}, {1: 1.0}, 2), r"common seed; got \[0\] and \[1\]: run both with the same seeds"),
+        (lambda: paired({2: 1.0, 0: 1.0}, {1: 1.0}), r"common seed; got \[0, 2\] and \[1\]: run both"),
         (lambda: time_to_loss({0: 1.0}, {0: 1.0}, 0), "devices must be at least 1; got 0"),
         (lambda: strong_percent(1.0, 1.0, 0), "devices must be at least 1; got 0"),
         (lambda: strong_percent(1.0, INF, 2), "must be positive and finite; got inf s: measure at least one step"),
