@@ -108,9 +108,7 @@ def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples
     _remove_checkpoints(config, folder, final.values())
     for first in pending:
         if _cannot_resume(folder.run(first.name), config.run.stop):
-            display.say(
-                f"{first.name} starts again from epoch 0: its checkpoints were removed when it ended, see keep_checkpoints"
-            )
+            display.say(f"{first.name} starts again: its checkpoints were removed when it ended, see keep_checkpoints")
             shutil.rmtree(folder.run(first.name).root)
     jobs = [training_job(config, folder, first) for first in pending]
     for line in left_out(config):
@@ -159,8 +157,8 @@ def _require_same_strategy(config: SweepConfig, folder: SweepDir, saved: RunReco
     if (run.global_batch, run.learning_rate) != (strategy.global_batch, strategy.learning_rate.peak):
         raise InputError(
             f"{folder.record(saved.key)} must have its strategy's batch and learning rate, {strategy.global_batch} and "
-            f"{strategy.learning_rate.peak:g}; got {run.global_batch} and {run.learning_rate:g}, from another version's rule: delete it "
-            f"and {folder.run(saved.path).root}, or give another --workdir"
+            f"{strategy.learning_rate.peak:g}; got {run.global_batch} and {run.learning_rate:g}, from another version's rule: "
+            f"delete it and {folder.run(saved.path).root}, or give another --workdir"
         )
 
 

@@ -152,7 +152,7 @@ def test_a_report_takes_the_plan_in_the_sweeps_folder_or_the_one_it_is_given(tmp
     path = written(tmp_path)
     outcome.write_report(config, tmp_path, [FLAT])
     text = report.read_text(encoding="utf-8")
-    assert text.index("Table III") < text.index("<h2>Prediction and outcome</h2>") < text.index("<h2>Verdict</h2>")
+    assert text.index("Table III") < text.index("<h2>Prediction and outcome</h2>") < text.index("<h2>Tables</h2>")
     assert (tmp_path / "report" / "tables" / "plan_1.csv").exists()
     elsewhere = path.rename(tmp_path / "elsewhere.json")
     outcome.write_report(config, tmp_path, [FLAT], elsewhere)

@@ -1,4 +1,4 @@
-"""Sweeps of a small program in the place of a run's run."""
+"""Sweeps of a small program in the place of a run."""
 
 import pytest
 

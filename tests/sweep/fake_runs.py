@@ -1,4 +1,4 @@
-"""A small program in the place of a run's run, and sweeps of it."""
+"""A small program in the place of a run, and sweeps of it."""
 
 import dataclasses
 import json
@@ -21,7 +21,7 @@ from tests.waiting import locked
 ROOT = Path(__file__).parent.parent.parent
 
 # Four epochs of 20 steps, each loss made from the one before, so that an epoch computed twice or left out would show.
-CELL = r"""
+PROGRAM_SOURCE = r"""
 import fcntl, json, os, re, resource, signal, sys, time
 from pathlib import Path
 from gmmae.system.files import write_text
@@ -43,7 +43,7 @@ def note(event):
 def write_record(reason, loss, epochs):
     batch = 32 if strategy == "strong" else 32 * n
     rate = 0.00105 * (n if strategy == "linear" else 1)
-    if wish == "clipped":  # as before the rate followed the batch
+    if wish == "clipped":  # as before the learning rate followed the batch
         batch = min(batch, 640)
     clocks = {"train_s": time.time(), "total_s": time.time()}
     write_text(out / "record.json", to_json(Record(
@@ -158,7 +158,7 @@ class Fake:
 
     def __init__(self, folder: Path) -> None:
         self.script = folder / "run.py"
-        self.script.write_text(CELL)
+        self.script.write_text(PROGRAM_SOURCE)
         self.root = folder / "sweep"
         self.wish({})
 

@@ -66,8 +66,7 @@ def test_durations(seconds, said):
 
 
 def test_time_left_is_the_mean_of_the_done_times_what_is_left_over_those_at_once():
-    left = TimeLeft()
-    left.start(total=6, at_once=2)
+    left = TimeLeft(total=6, concurrent=2)
     assert left.text() == ""  # nothing is known
     left.count(10)
     assert left.text() == ", about 25 s left"  # 10 · 5 / 2
@@ -76,8 +75,6 @@ def test_time_left_is_the_mean_of_the_done_times_what_is_left_over_those_at_once
     for _ in range(4):
         left.count(60)
     assert left.text() == ""
-    left.start(total=2, at_once=1)
-    assert (left.done, left.text()) == (0, "")
 
 
 def test_plain_lines_are_one_a_start_and_one_an_end():
@@ -141,7 +138,7 @@ def test_the_live_display_of_a_sweep_without_work_shows_what_is_there():
 def test_a_grid_is_a_table_with_its_first_row_as_names():
     rows = [("run", "batch", "same path as"), ("weak-n2-seed0", "64", ""), ("strong-n2-seed0", "32", "a")]
     assert grid_table(rows).splitlines() == [
-        "run             batch  same path as",
+        "run              batch  same path as",
         "weak-n2-seed0       64",
         "strong-n2-seed0     32  a",
     ]

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from gmmae.config.schema import Config
-from gmmae.sweep.grid import COLUMNS, SweepConfig, dry_run
+from gmmae.sweep.grid import DRY_RUN_COLUMNS, SweepConfig, dry_run
 from gmmae.system.errors import InputError
 
 
@@ -13,7 +13,7 @@ def test_the_grids_numbers_before_anything_is_run():
     """640 samples. Strong on 5: 32 = 5 × 7 - 3, 20 steps. Linear with warmup on 5: 160 = 5 × 32, 4 steps, 5 × 0.001."""
     run = dataclasses.replace(Config(), optim=dataclasses.replace(Config().optim, learning_rate=0.001))
     head, *rows = dry_run(SweepConfig(scaling=("strong", "weak", "linear-warmup"), devices=(1, 5), run=run), 640)
-    assert head == COLUMNS
+    assert head == DRY_RUN_COLUMNS
     assert rows == [
         ("strong-n1-seed0", "32", "32", "0", "0.001", "20", ""),
         ("weak-n1-seed0", "32", "32", "0", "0.001", "20", "strong-n1-seed0"),

@@ -1,4 +1,4 @@
-"""The engine with a small program in the place of a run's run: ends, processes, step times, GPUs."""
+"""The engine with a small program in the place of a run: ends, processes, step times, GPUs."""
 
 import dataclasses
 import os
@@ -9,7 +9,7 @@ import pytest
 from gmmae.multihost import environment
 from gmmae.sweep import engine, throughput
 from gmmae.sweep import jobs as sweep_jobs
-from gmmae.sweep import step_times as sweep_timing
+from gmmae.sweep import step_times
 from gmmae.sweep.engine import RUNS_FAILED, summary
 from gmmae.sweep.grid import RunKey, SweepConfig, TimingConfig
 from gmmae.sweep.runs import CRASHED, TIMED_OUT, SweepDir
@@ -73,7 +73,7 @@ LIMIT_S = 5.0  # ample for all but the one that hangs
 
 @pytest.fixture(scope="module")
 def failing(tmp_path_factory):
-    """A sweep with all kinds of failures; then the same call, then one with retry and all causes mended."""
+    """A sweep with all kinds of failures; then the same call, then one with retry and all causes fixed."""
     fake = Fake(tmp_path_factory.mktemp("failing"))
     fake.wish(WISHES)
     config = grid(seeds=(0, 1), cell_time_limit_s=LIMIT_S)
@@ -90,11 +90,11 @@ def failing(tmp_path_factory):
 ENDS = {
     "weak-n1-seed0": (CRASHED, "exit code 1: what it was"),
     "linear-n1-seed0": (CRASHED, "exit code 1: what it was"),
-    "weak-n2-seed0": (CRASHED, "killed by SIGSEGV: nothing said"),
-    "linear-n2-seed0": (TIMED_OUT, "killed after its time limit of 5 s: nothing said"),
+    "weak-n2-seed0": (CRASHED, "killed by SIGSEGV: no output"),
+    "linear-n2-seed0": (TIMED_OUT, "killed after its time limit of 5 s: no output"),
     "linear-n4-seed0": (CRASHED, "exit code 2: error: optim.batch_size must be smaller; got 9"),
-    "weak-n1-seed1": (CRASHED, "exit code 0: nothing said"),
-    "linear-n1-seed1": (CRASHED, "exit code 0: nothing said"),
+    "weak-n1-seed1": (CRASHED, "exit code 0: no output"),
+    "linear-n1-seed1": (CRASHED, "exit code 0: no output"),
 }
 
 
@@ -261,7 +261,7 @@ def test_failed_step_times_of_a_virtual_sweep_leave_the_runs(fake):
     fake.wish({"step-times-n1": "segfault"})
     code, watch = fake.sweep(grid(devices=(1,)))
     assert code == RUNS_FAILED
-    assert watch.lines[-1].startswith("step-times-n1 failed: nothing said")
+    assert watch.lines[-1].startswith("step-times-n1 failed: no output")
     assert [record.outcome for record in fake.records().values()] == ["max_epochs"] * 2
 
 
@@ -274,12 +274,12 @@ def test_a_batch_that_did_not_fit_is_not_tried_again_but_a_validation_of_that_si
     row = throughput.Timing(32, 32, 1.0, 1.0, 1.0)
     throughput.write(path, throughput.Timings(1, "cpu", False, 1, [row], [row], {"training of 64": "why"}, SETTINGS, {}, None))
     timing = TimingConfig(warmup_steps=1, steps=2, blocks=3)
-    assert sweep_timing._measured(path, {"batches": [32, 64], "validation": [32]}, timing)
-    assert not sweep_timing._measured(path, {"batches": [32, 128], "validation": []}, timing)
-    assert not sweep_timing._measured(path, {"batches": [], "validation": [64]}, timing)
-    assert not sweep_timing._measured(tmp_path / "none.json", {"batches": [], "validation": []}, timing)
+    assert step_times._measured(path, {"batches": [32, 64], "validation": [32]}, timing)
+    assert not step_times._measured(path, {"batches": [32, 128], "validation": []}, timing)
+    assert not step_times._measured(path, {"batches": [], "validation": [64]}, timing)
+    assert not step_times._measured(tmp_path / "none.json", {"batches": [], "validation": []}, timing)
     slower = dataclasses.replace(timing, blocks=9)
-    assert not sweep_timing._measured(path, {"batches": [32], "validation": []}, slower), "other settings, other times"
+    assert not step_times._measured(path, {"batches": [32], "validation": []}, slower), "other settings, other times"
 
 
 # GPUs

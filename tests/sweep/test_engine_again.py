@@ -1,4 +1,4 @@
-"""The engine called again, with a small program in the place of a run's run: checkpoints, work directories, interruptions."""
+"""The engine called again, with a small program in the place of a run: checkpoints, work directories, interruptions."""
 
 import dataclasses
 import os
@@ -60,9 +60,7 @@ def test_a_raised_limit_begins_again_without_checkpoints_and_says_so(fake):
     (SweepDir(fake.root).run("weak-n2-seed0").root / "trace").touch()
     code, watch = fake.sweep(dataclasses.replace(config, run=Config(stop=StopConfig(max_epochs=5))))
     assert code == 0
-    assert watch.lines[0] == (
-        "weak-n2-seed0 begins again: its checkpoints were removed when it had ended, see keep_checkpoints"
-    )
+    assert watch.lines[0] == ("weak-n2-seed0 starts again: its checkpoints were removed when it ended, see keep_checkpoints")
     assert not (SweepDir(fake.root).run("weak-n2-seed0").root / "trace").exists()
 
 
@@ -71,12 +69,12 @@ def test_a_raised_limit_goes_on_from_checkpoints_that_were_kept(fake):
     fake.sweep(config)
     (SweepDir(fake.root).run("weak-n2-seed0").root / "trace").touch()
     _, watch = fake.sweep(dataclasses.replace(config, run=Config(stop=StopConfig(max_epochs=5))))
-    assert not any("begins again" in line for line in watch.lines)
+    assert not any("starts again" in line for line in watch.lines)
     assert (SweepDir(fake.root).run("weak-n2-seed0").root / "trace").exists()
 
 
 def test_a_run_of_another_versions_rule_is_refused(fake):
-    """A batch of 640 on 32 devices, but 32 times the rate, where 640 / 32 = 20."""
+    """A batch of 640 on 32 devices, but 32 times the learning rate, where 640 / 32 = 20."""
     config = grid(scaling=("linear",), devices=(32,))
     fake.wish({"linear-n32-seed0": "clipped"})
     fake.sweep(config)
@@ -230,7 +228,7 @@ def test_an_interrupted_sweep_ends_its_runs_and_the_next_call_completes_it(fake,
     assert "weak-n2-seed0" not in fake.records()
     assert {"weak-n1-seed0", "linear-n1-seed0"} <= set(fake.records())
     assert not {"weak-n4-seed0", "linear-n4-seed0"} & set(fake.events("start"))
-    assert watch.lines[-1] == "the same command goes on where it stopped"
+    assert watch.lines[-1] == "the same command continues the sweep"
     assert "not computed" in watch.lines[-2]
     fake.wish({})
     assert fake.sweep(grid())[0] == 0

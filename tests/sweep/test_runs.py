@@ -121,7 +121,7 @@ def test_the_owner_of_a_path_keeps_its_record_and_another_arm_its_name():
 
 
 def test_the_batch_that_a_run_asked_for_is_its_own():
-    """Runs that share a path because they are clipped to 400 samples."""
+    """Runs that share a path because they are capped to 400 samples."""
     record = dataclasses.replace(
         RECORD, scaling="linear", devices=16, global_batch=400, device_batch=25, wanted_batch=512, train_samples=400
     )

@@ -1,10 +1,10 @@
-"""Times to a target loss over seeds: medians, bootstrap intervals, the paper's efficiency, and two strategies compared seed by seed.
+"""Statistics of times to a target loss over seeds: medians, bootstrap intervals, efficiencies and paired comparisons.
 
-A run that missed the target took infinitely long: it counts in every median and every resample and is never left out.
+A run that missed the target has an infinite time. It counts in every median and every resample.
 
-The intervals are percentile bootstraps (Efron 1979) without interpolation, so a bound is the value of some resample, and
-infinity where enough runs missed. They are as good as the runs are many (`most_coverage`): no interval from fewer than 6
-runs can keep a promise of 95 %, so a text that shows one says from how many runs it is.
+The intervals are percentile bootstraps (Efron 1979) without interpolation. A bound is therefore the value of some resample, and
+infinite where enough runs missed. Few runs limit the coverage (`max_coverage`): fewer than 6 runs cannot give 95 %. A text that
+shows an interval therefore states its number of runs.
 """
 
 import math
@@ -16,65 +16,65 @@ from scipy.stats import binomtest
 
 from gmmae.system.errors import InputError
 
-LEAST_RUNS = 3
-"""Fewer runs get no interval: three are the least of which the median can differ from the mean and from both ends."""
+MIN_RUNS = 3
+"""Minimum number of runs for an interval. From three on the median can differ from the mean and from both ends."""
 
 RESAMPLES = 10_000
-"""Resamples of a bootstrap: the standard error of the share of resamples under a bound of a 95 % interval is 0.16 %."""
+"""Number of bootstrap resamples. The share of resamples below a bound of a 95 % interval has a standard error of 0.16 %."""
 
 PAPER_TABLE_I: dict[int, float] = {1: 100.00, 2: 105.17, 4: 86.81, 8: 90.09, 16: 58.08, 32: 46.25}
-"""Table I of the paper: strong scaling, efficiency in percent by number of GPUs."""
+"""Table I of the paper: the efficiency of strong scaling in percent, by number of GPUs."""
 
 PAPER_TABLE_II: dict[str, dict[int, float]] = {
     "weak": {1: 100.00, 2: 96.96, 4: 63.86, 8: 42.32, 16: 19.65, 32: 9.45},
     "linear-warmup": {1: 100.00, 2: 84.95, 4: 75.49, 8: math.nan, 16: math.nan, 32: math.nan},
     "linear": {1: 100.0, 2: math.nan, 4: math.nan, 8: math.nan, 16: math.nan, 32: math.nan},
 }
-"""Table II of the paper: its other strategies, likewise. NaN: the target of 0.0016384 was not reached."""
+"""Table II of the paper: the efficiencies of its other strategies. NaN: the target of 0.0016384 was not reached."""
 
 
 class Interval(NamedTuple):
-    """A bootstrap interval; a bound may be infinite."""
+    """A bootstrap interval. A bound may be infinite."""
 
     low: float
     high: float
 
 
-class Summary(NamedTuple):
+class TimeSummary(NamedTuple):
     """The times of one configuration over its seeds."""
 
-    median: float  # seconds; infinite where half of the runs or more missed the target
-    interval: Interval | None  # of the median; None with fewer than `LEAST_RUNS` runs
+    median: float  # seconds; infinite if half of the runs or more missed the target
+    interval: Interval | None  # of the median; None with fewer than `MIN_RUNS` runs
     reached: int
     runs: int
 
 
 class Efficiency(NamedTuple):
-    """The efficiency of n devices, over the seeds run on both one and n."""
+    """The efficiency of n devices, over the seeds with runs on both one and n."""
 
-    percent: float  # NaN where the median run on one or on n devices missed the target
-    interval: Interval | None  # None with fewer than `LEAST_RUNS` seeds, or where the median run on one device missed
+    percent: float  # NaN if the median run on one or on n devices missed the target
+    interval: Interval | None  # None with fewer than `MIN_RUNS` seeds, or if the median run on one device missed
     reached: int  # of the runs on n devices
     runs: int
 
 
-class Comparison(NamedTuple):
-    """How a strategy did against the base strategy, seed by seed."""
+class PairedComparison(NamedTuple):
+    """Another strategy compared with the base strategy, seed by seed."""
 
     pairs: int
-    faster: int  # seeds at which the other strategy took less time than the base
+    faster: int  # seeds in which the other strategy took less time than the base
     slower: int
     ties: int
-    ratio: float  # median over seeds of other time / base time; under 1, the other strategy is the faster
-    interval: Interval | None  # of the ratio; None with fewer than `LEAST_RUNS` pairs
+    ratio: float  # median over seeds of other time / base time; below 1 the other strategy is faster
+    interval: Interval | None  # of the ratio; None with fewer than `MIN_RUNS` pairs
     p_value: float | None  # two-sided exact sign test; None when all pairs are ties
 
 
 def median(times: Collection[float]) -> float:
-    """The median, the mean of the middle two when their number is even. Infinite times are times; the result is never NaN.
+    """Returns the median. Infinite times count, and the result is never NaN.
 
     Raises:
-      InputError: no times, or one that is NaN or not positive.
+      InputError: there is no time, or one is NaN or not positive.
 
     >>> median([10.0, math.inf, 20.0]), median([10.0, math.inf])
     (20.0, inf)
@@ -82,31 +82,32 @@ def median(times: Collection[float]) -> float:
     return float(_medians(_checked(times)))
 
 
-def most_coverage(runs: int) -> float:
-    """The largest probability with which an interval between two of m runs can hold the true median: 1 - 2 · 2^-m, that of
-    their whole range, for runs that are independent of each other.
+def max_coverage(runs: int) -> float:
+    """Returns the maximum probability that an interval between two of m independent runs holds the true median.
 
-    >>> most_coverage(3), most_coverage(5), most_coverage(6)
+    It is 1 - 2 · 2^-m, that of their whole range.
+
+    >>> max_coverage(3), max_coverage(5), max_coverage(6)
     (0.75, 0.9375, 0.96875)
     """
     return 1 - 2.0 ** (1 - runs)
 
 
-def summary(times: Sequence[float], level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0) -> Summary:
-    """Median time, its interval, and how many runs reached the target.
+def summary(times: Sequence[float], level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0) -> TimeSummary:
+    """Returns the median time, its interval, and the number of runs that reached the target.
 
     Args:
-      times: seconds, one a run, in any order; infinite where the target was missed.
+      times: the seconds of each run, infinite where the target was missed.
       level: the interval's share of the bootstrap distribution.
-      resamples: of the bootstrap.
-      seed: of the bootstrap's random numbers.
+      resamples: the number of bootstrap resamples.
+      seed: the seed of the bootstrap.
 
     Raises:
-      InputError: as `median`; a level outside 0 to 1; no resamples.
+      InputError: as for `median`, or `level` is not between 0 and 1, or `resamples` is below 1.
     """
     runs = np.sort(_checked(times))
     interval = _bootstrap(lambda index: _medians(runs[index]), len(runs), level, resamples, seed)
-    return Summary(float(_medians(runs)), interval, int(np.isfinite(runs).sum()), len(runs))
+    return TimeSummary(float(_medians(runs)), interval, int(np.isfinite(runs).sum()), len(runs))
 
 
 def time_to_loss(
@@ -117,21 +118,22 @@ def time_to_loss(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Efficiency:
-    """The paper's efficiency (section VII), with medians over seeds: median(T1) / (n · median(Tn)) · 100 %.
+    """Returns the paper's efficiency (section VII), with medians over seeds: median(T1) / (n · median(Tn)) · 100 %.
 
-    Only seeds that both mappings hold count. The bootstrap draws seeds, and with a seed both its times. A resample whose
-    median Tn is infinite has efficiency 0, whatever its T1; one where only the median T1 is infinite has efficiency
-    infinity, the limit of a base that takes ever longer. Neither is left out. Where the median T1 of all seeds is infinite
-    there is nothing to compare with, and no interval.
+    Only common seeds count. The bootstrap draws seeds, each with both its times. A resample has efficiency 0 if its median Tn
+    is infinite, and infinite efficiency if only its median T1 is. Both count. If the median T1 of all seeds is infinite, there
+    is no interval.
 
     Args:
-      t1: seconds to the target on one device, by seed; infinite where it was missed.
-      tn: likewise on n devices.
+      t1: seconds to the target on one device by seed, infinite where it was missed.
+      tn: the same on n devices.
       devices: n.
-      level, resamples, seed: as in `summary`.
+      level: as in `summary`.
+      resamples: as in `summary`.
+      seed: as in `summary`.
 
     Raises:
-      InputError: no common seed; fewer devices than one; as `summary`.
+      InputError: there is no common seed, or `devices` is below 1, or as for `summary`.
 
     >>> time_to_loss({0: 100.0}, {0: 40.0}, devices=2).percent
     125.0
@@ -150,12 +152,12 @@ def time_to_loss(
 
 
 def strong_percent(t1_s: float, tn_s: float, devices: int) -> float:
-    """Efficiency of strong scaling in throughput: t1 / (N · tN) · 100 %, for the same work on one and on N devices.
+    """Returns the efficiency of strong scaling in throughput, t1 / (N · tN) · 100 %, for the same work on 1 and N devices.
 
     Source: Serebryakov, "Scaling deep learning workloads" (2017).
 
     Raises:
-      InputError: a time that is not positive and finite; fewer devices than one.
+      InputError: a time is not positive and finite, or `devices` is below 1.
 
     >>> strong_percent(100.0, 20.0, devices=8)
     62.5
@@ -165,7 +167,9 @@ def strong_percent(t1_s: float, tn_s: float, devices: int) -> float:
 
 
 def weak_percent(t1_s: float, tn_s: float) -> float:
-    """Efficiency of weak scaling in throughput: t1 / tN · 100 %, for N times the work on N devices. Source and errors likewise.
+    """Returns the efficiency of weak scaling in throughput, t1 / tN · 100 %, for N times the work on N devices.
+
+    Source and errors are those of `strong_percent`.
 
     >>> weak_percent(100.0, 125.0)
     80.0
@@ -182,25 +186,28 @@ def paired(
     level: float = 0.95,
     resamples: int = RESAMPLES,
     seed: int = 0,
-) -> Comparison:
-    """Compares two strategies at the same number of devices over the seeds that both have.
+) -> PairedComparison:
+    """Compares two strategies on the same number of devices over their common seeds.
 
-    Equal times, and two missed targets, are ties, of ratio 1. The sign test asks how likely a split of the other pairs at
-    least as uneven would be if either strategy were as likely to be the faster. From 5 pairs or fewer its p is above 0.05.
+    Equal times and two missed targets are ties with ratio 1. The sign test gives the probability of a split at least as uneven
+    if both strategies were equally likely to be faster. With 5 pairs or fewer p is above 0.05.
 
     Args:
-      base, other: seconds to the target by seed; infinite where it was missed.
-      level, resamples, seed: as in `summary`.
+      base: seconds to the target by seed, infinite where it was missed.
+      other: the same for the other strategy.
+      level: as in `summary`.
+      resamples: as in `summary`.
+      seed: as in `summary`.
 
     Raises:
-      InputError: no common seed; as `summary`.
+      InputError: there is no common seed, or as for `summary`.
     """
     base_times, other_times = _pairs(base, other)
     faster, slower = int((other_times < base_times).sum()), int((other_times > base_times).sum())
     ties = len(base_times) - faster - slower
-    # The quotient of two infinities would be NaN; ties are 1 without dividing.
+    # Ties are 1 without division, because the quotient of two infinities is NaN.
     ratios = np.sort([1.0 if a == b else b / a for a, b in zip(base_times.tolist(), other_times.tolist(), strict=True)])
-    return Comparison(
+    return PairedComparison(
         pairs=len(ratios),
         faster=faster,
         slower=slower,
@@ -225,7 +232,7 @@ def _bootstrap(
         raise InputError(f"the level of an interval must lie between 0 and 1; got {level!r}: 0.95 is 95 %")
     if resamples < 1:
         raise InputError(f"a bootstrap needs at least one resample; got {resamples!r}: take {RESAMPLES}")
-    if runs < LEAST_RUNS:
+    if runs < MIN_RUNS:
         return None
     index = np.random.default_rng(seed).integers(runs, size=(resamples, runs))
     # Interpolating between a finite and an infinite value would give infinity or NaN: take values that occurred.
@@ -234,14 +241,13 @@ def _bootstrap(
 
 
 def _pairs(base: Mapping[int, float], other: Mapping[int, float]) -> tuple[np.ndarray, np.ndarray]:
-    """Both times of each common seed, sorted by the times: names and order of the seeds do not change a bootstrap."""
+    """Returns the times of the common seeds, sorted by time, so that the seeds' names do not change a bootstrap."""
     _checked(base.values())
     _checked(other.values())
     common = sorted((base[seed], other[seed]) for seed in base.keys() & other.keys())
     if not common:
         raise InputError(
-            f"two sets of runs are compared over their common seeds; got {sorted(base)} and {sorted(other)}: "
-            "run both with the same seeds"
+            f"two sets of runs must have a common seed; got {sorted(base)} and {sorted(other)}: run both with the same seeds"
         )
     pairs = np.asarray(common, float)
     return pairs[:, 0], pairs[:, 1]
@@ -249,7 +255,7 @@ def _pairs(base: Mapping[int, float], other: Mapping[int, float]) -> tuple[np.nd
 
 def _checked(times: Collection[float]) -> np.ndarray:
     if not times:
-        raise InputError("a median needs at least one time; got none: give every run's, infinite where it missed the target")
+        raise InputError("a median needs at least one time; got none: pass the time of every run, infinite for a miss")
     for time in times:
         if not time > 0:
             raise InputError(f"a time to target must be positive seconds, infinite where it was missed; got {time!r}")

@@ -1,4 +1,4 @@
-"""How runs ended, in words: numbers of seeds, kinds of misses, and the losses where they stood."""
+"""Texts on how runs ended: numbers of seeds, kinds of misses, last losses, and capped batches."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -8,41 +8,58 @@ from gmmae.sweep.report import efficiency
 from gmmae.sweep.report.results import Results, Run
 from gmmae.system import stop_reasons
 
-EXPLAINED = (
-    "Diverged: NaN or infinity in a loss. Collapsed: stuck, the validation loss no longer changes at all. Stalled: it "
-    "did not get better any more. Out of epochs: the most epochs were trained. The number is the last validation "
-    "{metric}, the best in parentheses."
+EXPLANATION = (
+    "Diverged: NaN or infinity in a loss. Collapsed: the validation loss no longer changes. Plateaued: it no longer improves. "
+    "Out of epochs: the maximum number of epochs was trained. The number is the last validation {metric}, with the best in "
+    "parentheses."
 )
 
-
-LEVEL = 0.95
+INTERVAL_LEVEL = 0.95
 """The share of the bootstrap's resamples between the bounds of an interval."""
 
-CONVINCING = 0.05
-"""A sign test whose p is below is called significant."""
+SIGNIFICANCE_LEVEL = 0.05
+"""A sign test with a smaller p is called significant."""
 
-LEAST_SEEDS = math.ceil(1 - math.log2(CONVINCING))
-"""Pairs that a sign test needs for that, where all of them agree."""
+MIN_SEEDS = math.ceil(1 - math.log2(SIGNIFICANCE_LEVEL))
+"""The minimum number of pairs, all agreeing, for a significant sign test."""
+
+CAPPED = "†"
+"""The mark of a global batch that is capped to the training set."""
+
+
+def capped_mark(runs: Iterable[Run]) -> str:
+    """Returns the mark if a batch is capped, and nothing otherwise."""
+    return CAPPED if any(run.record.clipped for run in runs) else ""
+
+
+def capped_notes(runs: Iterable[Run]) -> tuple[str, ...]:
+    """Returns the explanation of the mark for each size of a capped batch."""
+    sizes = {(run.record.global_batch, run.record.batch_size) for run in runs if run.record.clipped}
+    return tuple(
+        f"{CAPPED} Batch capped to the {batch} training samples. Where the learning rate scales with the batch, "
+        f"k = {batch} / {base} = {batch / base:.4g}."
+        for batch, base in sorted(sizes)
+    )
 
 
 def intervals_explained(results: Results) -> str:
-    """What the intervals of a report are, and what they are not where they rest on few seeds."""
+    """Returns the definition of a report's intervals, and their limits with few seeds."""
     groups = (len(results.group(scaling, n)) for scaling in results.config.scaling for n in results.counts)
-    seeds = min((size for size in groups if size >= efficiency.LEAST_RUNS), default=None)
+    seeds = min((size for size in groups if size >= efficiency.MIN_RUNS), default=None)
     if seeds is None:
-        return f"No intervals: they need {efficiency.LEAST_RUNS} seeds."
+        return f"No intervals: they need {efficiency.MIN_RUNS} seeds."
     text = "Intervals: the percentiles 2.5 and 97.5 of a bootstrap over seeds"
-    most = efficiency.most_coverage(seeds)
-    if most >= LEVEL:
+    coverage = efficiency.max_coverage(seeds)
+    if coverage >= INTERVAL_LEVEL:
         return f"{text}."
     return (
-        f"{text}; from {seeds} seeds they hold the true median with a probability of at most {100 * most:.3g} %, so they are "
-        f"no {100 * LEVEL:g} % confidence intervals."
+        f"{text}. With {seeds} seeds they hold the true median with a probability of at most {100 * coverage:.3g} %, so they "
+        f"are not {100 * INTERVAL_LEVEL:g} % confidence intervals."
     )
 
 
 def epochs_text(runs: Sequence[Run]) -> str:
-    """Median and range of the epochs to the target; a miss counts as infinitely many and is never left out."""
+    """Returns the median and range of the epochs to the target. A miss counts as infinitely many."""
     epochs = [float(run.record.epochs) if run.reached else math.inf for run in runs]
 
     def number(value: float) -> str:
@@ -53,7 +70,7 @@ def epochs_text(runs: Sequence[Run]) -> str:
 
 
 def listed(items: Iterable[object]) -> str:
-    """Items with commas, and "and" before the last.
+    """Returns the items with commas, and with "and" before the last.
 
     >>> listed([1]), listed([1, 2, 4])
     ('1', '1, 2 and 4')
@@ -63,7 +80,8 @@ def listed(items: Iterable[object]) -> str:
 
 
 def devices_text(counts: Sequence[int]) -> str:
-    """
+    """Returns a list of numbers of devices as text.
+
     >>> devices_text([1]), devices_text([1, 2])
     ('1 device', '1 and 2 devices')
     """
@@ -71,7 +89,8 @@ def devices_text(counts: Sequence[int]) -> str:
 
 
 def seeds_text(count: int) -> str:
-    """
+    """Returns a number of seeds as text.
+
     >>> seeds_text(1), seeds_text(6)
     ('1 seed', '6 seeds')
     """
@@ -79,7 +98,7 @@ def seeds_text(count: int) -> str:
 
 
 def span(values: Sequence[float], text: Callable[[float], str]) -> str:
-    """The smallest and the largest value, or the only one; NaN and infinity are the largest.
+    """Returns the smallest and the largest value, or the only one. NaN and infinity are the largest.
 
     >>> span([3.0, 1.0, 3.0], "{:g}".format), span([2.0], "{:g}".format)
     ('1 to 3', '2')
@@ -90,12 +109,12 @@ def span(values: Sequence[float], text: Callable[[float], str]) -> str:
 
 
 def reached(runs: Sequence[Run], between: str = " of ") -> str:
-    """How many reached the target: "2 of 3"."""
+    """Returns how many runs reached the target, such as "2 of 3"."""
     return f"{sum(run.reached for run in runs)}{between}{len(runs)}"
 
 
 def misses(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
-    """The runs that missed the target, by how: a text for each kind, and the runs that it describes."""
+    """Returns the runs that missed the target, by kind of miss: a text and its runs."""
     kinds: dict[str, list[Run]] = {}
     for run in runs:
         if not run.reached:
@@ -115,6 +134,8 @@ def _how(kind: str, runs: Sequence[Run]) -> str:
             return f"collapsed {times} at {last}"
         case stop_reasons.MAX_EPOCHS:
             return f"out of epochs {times} at {last} (best {best})"
+        case stop_reasons.STALLED:
+            kind = "plateaued"
     return f"{kind.replace('_', ' ')} {times} after {epochs} epochs at {last} (best {best})"
 
 

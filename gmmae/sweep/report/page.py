@@ -1,17 +1,15 @@
-"""The report of a sweep, finished or not: Markdown, one HTML file, tables, figures and TensorBoard, made anew each time."""
+"""Writes the report of a sweep, finished or not: Markdown, one HTML file, tables, figures and TensorBoard."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gmmae.plotting import document, tables
-from gmmae.plotting.document import Block, Folded, Heading, Paragraph
+from gmmae.plotting.document import Block, Bullets, Folded, Heading, Paragraph
 from gmmae.plotting.tables import Table
 from gmmae.scaling.cost import Cluster
 from gmmae.sweep.grid import SweepConfig
-from gmmae.sweep.report import results, strategy_figures, strategy_tables, tensorboard, throughput_page
-from gmmae.sweep.report.answer import answer
+from gmmae.sweep.report import findings, results, strategy_figures, strategy_tables, tensorboard, throughput_page
 from gmmae.sweep.report.results import Results
-from gmmae.sweep.report.verdict import verdict
 from gmmae.system.files import ANYTHING, whole_folder, write_text
 
 MODES = {
@@ -19,10 +17,10 @@ MODES = {
     "measured": "measured: each run ran on its number of devices",
     "throughput": "throughput: step times only, nothing is trained to a target",
 }
-
+"""Descriptions of the modes."""
 
 Section = Callable[[Sequence[Results]], Sequence[Block]]
-"""More blocks for the page, made from the results for each cluster."""
+"""A function that returns more blocks for the page, from the results for each cluster."""
 
 
 def no_section(by_cluster: Sequence[Results]) -> Sequence[Block]:
@@ -31,16 +29,16 @@ def no_section(by_cluster: Sequence[Results]) -> Sequence[Block]:
 
 
 def write(config: SweepConfig, root: Path, clusters: Sequence[Cluster], section: Section = no_section) -> list[Path]:
-    """Writes the report under `report` in the sweep's folder, and the comparison of its runs under `tb`.
+    """Writes the report under `report` in the sweep's folder, and TensorBoard logs of its runs under `tb`.
 
     Args:
-      config: of the sweep.
-      root: its work directory; any of what a sweep makes may be missing.
-      clusters: that virtual runs are projected to; the first that they can be is that of most tables and figures.
-      section: more of the page, shown after the first table of a sweep that trains to a target.
+      config: the configuration of the sweep.
+      root: the work directory. Any of its files may be missing.
+      clusters: the clusters that times of virtual runs are projected to. Most tables and figures use the first possible one.
+      section: returns more blocks, shown after the first table of a sweep that trains to a target.
 
     Returns:
-      The HTML page, the Markdown page, and the folder for TensorBoard if any run has a history.
+      The HTML page, the Markdown page, and the TensorBoard folder if any run has a history.
 
     Raises:
       InputError: a file of the sweep cannot be read, or the report cannot be written.
@@ -73,18 +71,18 @@ def _title(found: Results) -> str:
 
 
 def _blocks(by_cluster: Sequence[Results], figures: Path, section: Section) -> list[Block]:
-    """The answer, the figure and the table that it rests on, and all else folded."""
+    """Returns the headline, a figure, a table and a few sentences. Everything else is folded."""
     found = by_cluster[0]
     title = Heading(_title(found), 1)
     if found.config.mode == "throughput":
         return [title, *throughput_page.blocks(found, figures), _grounds(by_cluster)]
-    lead = [title, Paragraph(answer(found)), *_unfinished(found)]
-    told = Folded("Verdict", tuple(verdict(found)))
+    lead = [title, Paragraph(findings.headline(found)), *_unfinished(found)]
+    sentences = [Bullets(tuple(texts))] if (texts := findings.sentences(found)) else []
     if not found.runs:
-        return [*lead, told, _grounds(by_cluster)]
+        return [*lead, *sentences, _grounds(by_cluster)]
     lead += [strategy_figures.time_to_target(found, figures), *_present(strategy_tables.endings(found))]
-    lead += section(by_cluster)
-    folds = [told, Folded("Tables", tuple(_tables(by_cluster))), Folded("Figures", tuple(_figures(found, figures)))]
+    lead += [*sentences, *section(by_cluster)]
+    folds = [Folded("Tables", tuple(_tables(by_cluster))), Folded("Figures", tuple(_figures(found, figures)))]
     return [*lead, *(fold for fold in folds if fold.blocks), _grounds(by_cluster)]
 
 
@@ -92,9 +90,9 @@ def _unfinished(found: Results) -> list[Block]:
     done, failed = len(found.runs) + len(found.failed), len(found.failed)
     text = ""
     if done < found.total:
-        text = f"**{done} of {found.total} runs are computed.** The rest is missing from what follows."
+        text = f"**{done} of {found.total} runs are computed.** The report covers these."
     if failed:
-        text += f" {failed} of {done} processes crashed or timed out: they say nothing of the optimisation and count nowhere."
+        text += f" {failed} of {done} processes crashed or timed out. They count nowhere."
     return [Paragraph(text.strip())] if text else []
 
 
@@ -125,11 +123,11 @@ def _figures(found: Results, folder: Path) -> list[Block]:
 
 
 def _grounds(by_cluster: Sequence[Results]) -> Folded:
-    """What times rest on, and what was run by which versions."""
+    """Returns the source of the times, and the devices and versions."""
     found = by_cluster[0]
     body: list[Paragraph] = []
     if found.clock.note and found.config.mode != "throughput":
-        whole = " Each step of an epoch counts as a full one, the last too." if found.clock.kind == "projected" else ""
+        whole = " Every step of an epoch counts as a full one, including the last." if found.clock.kind == "projected" else ""
         body.append(Paragraph(f"**Times**: {found.clock.note}{whole}"))
         body += [Paragraph(other.clock.note) for other in by_cluster[1:] if other.clock.kind != found.clock.kind]
     return Folded("Times, devices and versions", (*body, Paragraph(_provenance(found))))
@@ -140,7 +138,7 @@ def _present(*made: Table | None) -> list[Table]:
 
 
 def _provenance(found: Results) -> str:
-    """What was run, on what, by which versions."""
+    """Returns the mode, the devices and the versions as text."""
     sources = [(run.record.device_kind, run.record.versions, run.record.git_commit) for run in found.runs]
     sources += [(timings.device_kind, timings.versions, timings.git_commit) for timings in found.timings]
     kinds = sorted({kind for kind, _, _ in sources})

@@ -1,4 +1,4 @@
-"""Seconds of an epoch on the devices of a cluster, from step times measured on one device: where virtual runs get their times.
+"""Projects the seconds of an epoch to the devices of a cluster, from step times measured on one device.
 
     epoch = steps · (scaled compute + all-reduce) + scaled validation of ⌈V / n⌉ samples
 
@@ -16,19 +16,20 @@ from gmmae.system.errors import InputError
 from gmmae.training.records import Record
 
 GRADIENT_BYTES = {"float32": 4, "float64": 8}
-"""Of each parameter."""
+"""The bytes of a gradient per parameter."""
 
 
 class EpochTime(NamedTuple):
-    """What the seconds of an epoch are spent on."""
+    """The seconds of an epoch by activity."""
 
-    compute_s: float  # of all training steps; where measured, with the all-reduce in it
-    all_reduce_s: float | None  # of all steps; None where it was measured together with the computation
+    compute_s: float  # of all training steps; includes the all-reduce if measured
+    all_reduce_s: float | None  # of all steps; None if it was measured together with the computation
     validation_s: float
 
     @property
     def total_s(self) -> float:
-        """
+        """The sum of the known parts.
+
         >>> EpochTime(2.0, 1.0, 0.5).total_s, EpochTime(3.0, None, 0.5).total_s
         (3.5, 3.5)
         """
@@ -36,17 +37,17 @@ class EpochTime(NamedTuple):
 
 
 class Projection(NamedTuple):
-    """One device's step times, taken to a cluster."""
+    """A projection of one device's step times to a cluster."""
 
     cluster: Cluster
-    timings: Timings  # of one device
-    parameter_bytes: int  # of each parameter
+    timings: Timings  # measured on one device
+    parameter_bytes: int  # bytes of a parameter
 
     def epoch(self, record: Record) -> EpochTime:
-        """An epoch of a run on the devices that its strategy reckons with.
+        """Returns the projected epoch of a run on its number of devices.
 
         Raises:
-          InputError: a batch, or a share of the validation volumes, lies outside the measured ones.
+          InputError: a batch or a share of the validation set is outside the measured range.
         """
         train = _step_times(self.timings.train)
         size_bytes = record.parameters * self.parameter_bytes
@@ -63,7 +64,7 @@ class Projection(NamedTuple):
             raise InputError(f"validation: {error}") from error
 
     def assumptions(self) -> str:
-        """What the projection rests on, in a sentence."""
+        """Returns the assumptions of the projection as one sentence."""
         cluster = self.cluster
         scaled = f", scaled to {cluster.reference_step_s:g} s for a step of {cluster.reference_batch} samples"
         return (
@@ -81,7 +82,7 @@ def _step_times(rows: Sequence[Timing]) -> StepTimes:
 
 
 def _spread(rows: Sequence[Timing]) -> float:
-    """The largest relative distance of a quartile from its median."""
+    """Returns the largest relative distance of a quartile from its median."""
     return max((max(row.high_s - row.median_s, row.median_s - row.low_s) / row.median_s for row in rows), default=0.0)
 
 

@@ -1,7 +1,6 @@
-"""What a sweep's work directory holds, finished or not, as plain data: the runs, their times, and whose seconds these are.
+"""The results of a sweep, finished or not, as plain data: its runs, their times, and the source of the times.
 
-A run counts when its optimisation ended by itself. Crashed and timed-out processes say nothing of the optimisation: they are
-kept apart and never counted as misses.
+A run counts when its optimisation ended by itself. Crashed and timed-out processes are kept apart and never count as misses.
 """
 
 import math
@@ -13,7 +12,7 @@ from gmmae.scaling.cost import Cluster
 from gmmae.sweep import throughput
 from gmmae.sweep.grid import RunKey, SweepConfig, run_keys
 from gmmae.sweep.report import efficiency
-from gmmae.sweep.report.efficiency import PAPER_TABLE_I, PAPER_TABLE_II, Efficiency, Summary
+from gmmae.sweep.report.efficiency import PAPER_TABLE_I, PAPER_TABLE_II, Efficiency, TimeSummary
 from gmmae.sweep.report.projection import GRADIENT_BYTES, EpochTime, Projection
 from gmmae.sweep.runs import FAILED, RunRecord, SweepDir
 from gmmae.sweep.throughput import Timings
@@ -23,7 +22,7 @@ from gmmae.training.records import Epoch, Record, read_history
 
 PAPER = {"strong": PAPER_TABLE_I, **PAPER_TABLE_II}
 
-OVERSUBSCRIBED = "oversubscribed: n virtual devices share this machine's cores; no measure of scaling"
+OVERSUBSCRIBED = "oversubscribed: n virtual devices share this machine's cores, so this does not measure scaling"
 
 PROJECTED = "projected to "
 
@@ -35,30 +34,32 @@ class Run(NamedTuple):
     outcome: str  # the stop reason
     path: str  # the run below runs/ that computed it
     record: Record
-    epoch: EpochTime | None  # of a mean epoch; None where no times are known
-    time_s: float  # to the target; infinite where it was missed, NaN where it was reached and no times are known
+    epoch: EpochTime | None  # of a mean epoch; None if no times are known
+    time_s: float  # to the target; infinite if it was missed, NaN if it was reached and no times are known
 
     @property
     def reached(self) -> bool:
+        """Whether the run reached the target."""
         return self.outcome == stop_reasons.TARGET_REACHED
 
 
 class Clock(NamedTuple):
-    """Whose seconds the times are."""
+    """The source of the times: projected to a cluster, or measured."""
 
     kind: Literal["projected", "measured", "unknown"]
     short: str  # for titles: "projected to K80, 1 GbE"; may be empty
     note: str  # for captions, in sentences; may be empty
 
     def titled(self, title: str) -> str:
-        """
+        """Returns a title with the source of the times.
+
         >>> Clock("measured", "", "").titled("Losses"), Clock("projected", "projected to X", "").titled("Losses")
         ('Losses', 'Losses (projected to X)')
         """
         return f"{title} ({self.short})" if self.short else title
 
     def captioned(self, text: str) -> str:
-        """A caption says that times are projected; on what that rests is said once on the page.
+        """Returns a caption that states the source. The page has the assumptions of a projection in one place.
 
         >>> Clock("projected", "projected to X", "By many assumptions.").captioned("Losses.")
         'Losses. Projected to X, not measured there.'
@@ -68,17 +69,17 @@ class Clock(NamedTuple):
 
     @property
     def cluster(self) -> str:
-        """Whose devices times are projected to; empty where they are not."""
+        """The cluster that times are projected to, or nothing."""
         return self.short.removeprefix(PROJECTED) if self.kind == "projected" else ""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """For tables: the note, or none."""
+        """The note of a table, or none."""
         return (self.note,) if self.note else ()
 
 
 class Results(NamedTuple):
-    """A sweep with times by one clock."""
+    """A sweep with times from one source."""
 
     config: SweepConfig
     folder: SweepDir
@@ -89,44 +90,44 @@ class Results(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Runs of the grid."""
+        """The number of runs of the grid."""
         return len(run_keys(self.config))
 
     @property
     def paper(self) -> Mapping[str, Mapping[int, float]]:
-        """The paper's efficiencies by strategy and devices, where the sweep is of the paper's workload."""
+        """The paper's efficiencies by strategy and devices, if the sweep has the paper's workload."""
         return PAPER if self.config.run.workload == "nodules" else {}
 
     @property
     def counts(self) -> list[int]:
-        """The grid's numbers of devices, increasing."""
+        """The grid's numbers of devices, in increasing order."""
         return sorted(self.config.devices)
 
     def group(self, scaling: str, devices: int) -> list[Run]:
-        """The runs of a strategy on a number of devices, a seed each."""
+        """Returns the runs of a strategy on a number of devices, one for each seed."""
         return [run for run in self.runs if (run.key.scaling, run.key.devices) == (scaling, devices)]
 
     def times(self, scaling: str, devices: int) -> dict[int, float]:
-        """Seconds to the target by seed; infinite where it was missed."""
+        """Returns the seconds to the target by seed, infinite where it was missed."""
         return {run.key.seed: run.time_s for run in self.group(scaling, devices)}
 
-    def seconds(self, scaling: str, devices: int) -> Summary | None:
-        """Median time to the target over seeds; None without runs or without times."""
+    def seconds(self, scaling: str, devices: int) -> TimeSummary | None:
+        """Returns the median time to the target over seeds, or None without runs or times."""
         times = self.times(scaling, devices)
         return efficiency.summary(list(times.values())) if times and self.clock.kind != "unknown" else None
 
     def efficiency(self, scaling: str, devices: int) -> Efficiency | None:
-        """The paper's efficiency; None where no seed has been run on both one and that many devices, or without times."""
+        """Returns the paper's efficiency, or None without times or without common seeds with one device."""
         first, nth = self.times(scaling, 1), self.times(scaling, devices)
         if self.clock.kind == "unknown" or not first.keys() & nth.keys():
             return None
         return efficiency.time_to_loss(first, nth, devices)
 
     def history(self, run: Run) -> list[Epoch]:
-        """The epochs of a run; none where the file is missing.
+        """Returns the epochs of a run, or none if the file is missing.
 
         Raises:
-          InputError: it is there and cannot be read.
+          InputError: the file cannot be read.
         """
         path = self.folder.run(run.path).history
         try:
@@ -139,7 +140,7 @@ class Results(NamedTuple):
             ) from error
 
     def elapsed_s(self, run: Run, row: Epoch) -> float:
-        """Training and validation seconds from the beginning of a run to the end of an epoch; NaN where no times are known."""
+        """Returns the training and validation seconds until the end of an epoch, or NaN if no times are known."""
         if self.clock.kind == "measured":
             return row.train_s + row.eval_s
         return math.nan if run.epoch is None else row.epoch * run.epoch.total_s
@@ -149,12 +150,12 @@ def read(config: SweepConfig, root: Path, cluster: Cluster | None) -> Results:
     """Reads a sweep's work directory.
 
     Args:
-      config: of the sweep.
-      root: the directory; any of its files may be missing.
-      cluster: whose times virtual runs get; other modes do not need one.
+      config: the configuration of the sweep.
+      root: the directory. Any of its files may be missing.
+      cluster: the cluster that times of virtual runs are projected to. Other modes need none.
 
     Raises:
-      InputError: a file is there and cannot be read.
+      InputError: a file cannot be read.
     """
     folder = SweepDir(root)
     records = list(folder.read_all(run_keys(config)))
@@ -187,7 +188,7 @@ def _clock(
 
 
 def _no_clock(reason: str) -> Clock:
-    return Clock("unknown", "", f"Times cannot be projected ({reason}): epochs are shown, and what needs times is left out.")
+    return Clock("unknown", "", f"Times cannot be projected ({reason}). The report shows epochs only.")
 
 
 def _measured_epoch(record: Record) -> EpochTime | None:

@@ -1,4 +1,4 @@
-"""The figures of a report of trained runs, the paper's Fig. 1 to 5: each with its caption, or why it is missing."""
+"""The figures of a report of trained runs, the paper's Fig. 1 to 5. A missing figure becomes its reason."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from gmmae.plotting.comparison import Series
 from gmmae.plotting.document import Block, Figure, Paragraph
 from gmmae.plotting.loss_curves import Course
 from gmmae.scaling.strategies import STRATEGIES
-from gmmae.sweep.report import capped_batches
+from gmmae.sweep.report import outcomes
 from gmmae.sweep.report.efficiency import Interval
 from gmmae.sweep.report.outcomes import devices_text, intervals_explained, listed
 from gmmae.sweep.report.results import Results, Run
@@ -19,11 +19,11 @@ from gmmae.training.figures import read_snapshots
 from gmmae.workloads import registry
 
 PAPER_WARMUP_DEVICES = 8
-"""Of the paper's Fig. 3."""
+"""The number of devices in the paper's Fig. 3."""
 
 
 def samples(results: Results, folder: Path) -> Block:
-    """Fig. 1: what the workload draws of its samples, from the first strategy's run on the fewest devices that left snapshots."""
+    """Returns Fig. 1: samples as the workload draws them, from the run with snapshots on the fewest devices."""
     draw = getattr(registry.load(results.config.run.workload), "draw", None)
     if draw is None:
         return Paragraph("Fig. 1 is left out: the workload draws no picture.")
@@ -34,15 +34,13 @@ def samples(results: Results, folder: Path) -> Block:
             title = f"{STRATEGIES[scaling].label} on {devices_text([run.key.devices])}, seed {run.key.seed}"
             png, svg = (draw(snapshots, folder, title, ending) for ending in ("png", "svg"))
             epochs = listed(snapshot.epoch for snapshot in snapshots)
-            text = (
-                f"Fig. 1. Validation samples, and what the model makes of them after {epochs} epochs; the loss is that of all "
-            )
+            text = f"Fig. 1. Validation samples and their reconstructions after {epochs} epochs. The loss is that of all "
             return Figure("Fig. 1", f"{text}validation samples. {title}.", png, svg)
     return Paragraph(f"Fig. 1 is left out: no run of the strategy {scaling} has left snapshots.")
 
 
 def time_to_target(results: Results, folder: Path) -> Block:
-    """Fig. 2: time to the target by devices and strategy."""
+    """Returns Fig. 2: the time to the target by devices and strategy."""
     series = [found for scaling in results.config.scaling if (found := _series(results, scaling))]
     if not series:
         return Paragraph("Fig. 2 is left out: there are no times to the target.")
@@ -51,8 +49,8 @@ def time_to_target(results: Results, folder: Path) -> Block:
     wide, narrow = (comparison.time_to_target(series, **words, width=width) for width in (canvas.WIDTH, canvas.NARROW))
     text = (
         f"Fig. 2. {title}. The target is {results.config.run.stop.target:g}. {_batches(results)} Points are medians over "
-        "seeds, a miss counted as infinite, so a missing point is a median run that missed the target; numbers above the axes, "
-        f"if any, count the seeds that reached it. {intervals_explained(results)} Dashed: T1 / n."
+        "seeds. A miss counts as infinite, so a missing point is a median run that missed the target. Numbers above the axes "
+        f"count the seeds that reached it. {intervals_explained(results)} Dashed: T1 / n."
     )
     both = canvas.save_both(wide, folder / "figure_2")
     small = canvas.save(narrow, folder / "figure_2_narrow.svg")
@@ -64,7 +62,7 @@ def _batches(results: Results) -> str:
     fixed = [STRATEGIES[scaling].label for scaling in results.config.scaling if not STRATEGIES[scaling].grows(optim)]
     if not fixed:
         return "The global batch grows with the devices."
-    return f"{listed(fixed)} keeps the global batch as it is; with other strategies it grows with the devices."
+    return f"{listed(fixed)} keeps the global batch. With other strategies it grows with the devices."
 
 
 def _series(results: Results, scaling: str) -> Series | None:
@@ -73,7 +71,7 @@ def _series(results: Results, scaling: str) -> Series | None:
         return None
     intervals = [summary.interval or Interval(math.nan, math.nan) for _, summary in found]
     return Series(
-        STRATEGIES[scaling].label + capped_batches.mark(run for run in results.runs if run.key.scaling == scaling),
+        STRATEGIES[scaling].label + outcomes.capped_mark(run for run in results.runs if run.key.scaling == scaling),
         tuple(n for n, _ in found),
         tuple(summary.median for _, summary in found),
         tuple(interval.low for interval in intervals),
@@ -84,15 +82,15 @@ def _series(results: Results, scaling: str) -> Series | None:
 
 
 def warmup(results: Results, folder: Path) -> Block:
-    """Fig. 3: a run with warmup; the paper's, on 8 devices, if it is there."""
+    """Returns Fig. 3: a run with warmup, preferably on the paper's 8 devices."""
     run = _warmup_run(results)
     if run is None:
         return Paragraph("Fig. 3 is left out: no run of the linear rule with warmup has left a history.")
     course, epochs = _course(results, run), results.config.run.optim.scaling_warmup_epochs
-    on = f"on {devices_text([run.key.devices])}{capped_batches.mark([run])}, seed {run.key.seed}"
+    on = f"on {devices_text([run.key.devices])}{outcomes.capped_mark([run])}, seed {run.key.seed}"
     ending = "reached the target" if run.reached else f"ended as {run.outcome.replace('_', ' ')}"
     text = (
-        f"Fig. 3. Losses under the linear rule with {epochs} epochs of warmup {on}; the learning rate goes from "
+        f"Fig. 3. Losses under the linear rule with {epochs} epochs of warmup {on}. The learning rate goes from "
         f"{results.config.run.optim.learning_rate:g} to {run.record.learning_rate:g}. The run {ending} after "
         f"{run.record.epochs} epochs, at a validation loss of {tables.loss(float(course.val_loss[-1]))}."
     )
@@ -103,7 +101,7 @@ def warmup(results: Results, folder: Path) -> Block:
     if run.epoch is None:
         drawn = loss_curves.losses_by_devices([course], title=title, target=target, x_label="epoch")
     else:
-        text += f" The panel on the right enlarges the first {epochs} epochs, where there are more." if epochs else ""
+        text += f" The panel on the right enlarges the first {epochs} epochs of a longer run." if epochs else ""
         label = _time_label(results, "time")
         drawn = loss_curves.warmup_course(
             course, title=title, target=target, first_epochs=epochs, epoch_s=run.epoch.total_s, x_label=label
@@ -112,7 +110,7 @@ def warmup(results: Results, folder: Path) -> Block:
 
 
 def _warmup_run(results: Results) -> Run | None:
-    """On the paper's 8 devices, else on the fewest where one missed the target, else on the most."""
+    """Returns the run on 8 devices, else the smallest that missed the target, else the largest."""
     runs = [run for n in results.counts for run in results.group("linear-warmup", n) if results.history(run)]
     papers = [run for run in runs if run.key.devices == PAPER_WARMUP_DEVICES]
     missed = [run for run in runs if not run.reached]
@@ -120,7 +118,7 @@ def _warmup_run(results: Results) -> Run | None:
 
 
 def losses(results: Results, scaling: str, number: int, folder: Path) -> Block:
-    """Fig. 4 and 5: the losses of a strategy by devices, of the first seed that has any."""
+    """Returns Fig. 4 or 5: the losses of a strategy by devices, for the first seed with a history."""
     name, of = f"Fig. {number}", f"{STRATEGIES[scaling].label[0].lower()}{STRATEGIES[scaling].label[1:]}"
     found = [run for n in results.counts for run in results.group(scaling, n) if results.history(run)]
     if not found:
@@ -138,7 +136,7 @@ def losses(results: Results, scaling: str, number: int, folder: Path) -> Block:
     if results.clock.kind == "unknown":
         text = text.replace("against time", "against epochs")
     if len(runs) > 1 and len({run.path for run in runs}) == 1:
-        text += " One optimisation path, computed once per seed: the curves differ in time only."
+        text += " One optimisation path, computed once per seed. The curves differ in time only."
     elif STRATEGIES[scaling].grows(results.config.run.optim):
         text += " The global batch grows with the devices, so an epoch has fewer steps."
     return Figure(name, _captioned(results, text, runs), *canvas.save_both(drawn, folder / f"figure_{number}"))
@@ -148,11 +146,11 @@ def _course(results: Results, run: Run) -> Course:
     history = results.history(run)
     elapsed = [float(row.epoch) if run.epoch is None else results.elapsed_s(run, row) for row in history]
     train, validation = (np.array([getattr(row, name) for row in history]) for name in ("train_loss", "val_loss"))
-    return Course(devices_text([run.key.devices]) + capped_batches.mark([run]), np.array(elapsed), train, validation)
+    return Course(devices_text([run.key.devices]) + outcomes.capped_mark([run]), np.array(elapsed), train, validation)
 
 
 def _captioned(results: Results, text: str, runs: Sequence[Run]) -> str:
-    return results.clock.captioned(" ".join([text.strip(), *capped_batches.notes(runs)]))
+    return results.clock.captioned(" ".join([text.strip(), *outcomes.capped_notes(runs)]))
 
 
 def _time_label(results: Results, what: str) -> str:

@@ -1,4 +1,4 @@
-"""The tables of a report of trained runs: the paper's Tables I and II beside ours, outcomes, clusters, and where time goes."""
+"""The tables of a report of trained runs: Tables I and II with the paper's values, outcomes, clusters and times."""
 
 import csv
 import io
@@ -8,30 +8,30 @@ from collections.abc import Callable, Sequence
 from gmmae.plotting import tables
 from gmmae.plotting.tables import Table
 from gmmae.sweep.grid import run_keys
-from gmmae.sweep.report import capped_batches, outcomes, superlinear
+from gmmae.sweep.report import outcomes, superlinear
 from gmmae.sweep.report.efficiency import Efficiency, Interval
+from gmmae.sweep.report.findings import comparisons
 from gmmae.sweep.report.outcomes import epochs_text, intervals_explained, misses, reached
 from gmmae.sweep.report.results import Results, Run
-from gmmae.sweep.report.verdict import comparisons
 
-NONE = "–"
-EXPLAINED = (
-    "Efficiency: T1 / (n Tn) · 100 %, T the median time to the target over seeds, a miss counted as infinite. NaN: the median "
-    "run missed the target. –: not computed, or not in the paper."
+MISSING = "–"
+EFFICIENCY_NOTE = (
+    "Efficiency: T1 / (n Tn) · 100 %, with the median time T to the target over seeds. A miss counts as infinite. "
+    "NaN: the median run missed the target. –: not computed, or not in the paper."
 )
-SHARED = (
-    "The strong runs of a seed are one optimisation path, computed once for all numbers of devices: by construction they take "
-    "the same epochs, and their efficiencies do not scatter over seeds."
+SHARED_NOTE = (
+    "The strong runs of a seed are one optimisation path, computed once for all numbers of devices. By construction they take "
+    "the same epochs, so their efficiencies do not vary between seeds."
 )
 
 
 def strong_efficiency(results: Results) -> Table | None:
-    """Table I; None where the sweep has no strong run with times."""
+    """Returns Table I, or None if no strong run has times."""
     rows = []
     for n in results.counts:
         runs, found = results.group("strong", n), results.efficiency("strong", n)
-        ours = _percents(found) if found else (NONE, NONE)
-        rows.append((_devices(runs, n), *ours, reached(runs) if runs else NONE, *_paper_percent(results, "strong", n)))
+        ours = _percents(found) if found else (MISSING, MISSING)
+        rows.append((_devices(runs, n), *ours, reached(runs) if runs else MISSING, *_paper_percent(results, "strong", n)))
     columns = ("devices", "efficiency (%)", "interval (%)", "reached", *_paper_column(results, "strong"))
     title = results.clock.titled("Table I. Efficiency of strong scaling")
     notes = (intervals_explained(results), *_shared(results), *_notes(results, ["strong"]))
@@ -39,13 +39,15 @@ def strong_efficiency(results: Results) -> Table | None:
 
 
 def other_efficiencies(results: Results, strategies: Sequence[str], name: str, title: str) -> Table | None:
-    """Table II, or the same for strategies that the paper has not; None where none of the strategies has times."""
+    """Returns Table II, or the same for strategies that are not in the paper, or None if none of them has times."""
     rows = []
     for n in results.counts:
         row = [str(n)]
         for scaling in strategies:
             found, runs = results.efficiency(scaling, n), results.group(scaling, n)
-            row.append(f"{tables.percent(found.percent)}{capped_batches.mark(runs)} ({reached(runs, '/')})" if found else NONE)
+            row.append(
+                f"{tables.percent(found.percent)}{outcomes.capped_mark(runs)} ({reached(runs, '/')})" if found else MISSING
+            )
             row += _paper_percent(results, scaling, n)
         rows.append(tuple(row))
     columns = ["devices"]
@@ -57,7 +59,7 @@ def other_efficiencies(results: Results, strategies: Sequence[str], name: str, t
 
 
 def endings(results: Results) -> Table | None:
-    """Table III: how the runs of each strategy ended; None where nothing is computed."""
+    """Returns Table III, how the runs ended, or None without runs."""
     rows = []
     for scaling in results.config.scaling:
         for n in results.counts:
@@ -65,22 +67,22 @@ def endings(results: Results) -> Table | None:
             if not runs:
                 continue
             record = runs[0].record
-            why = "; ".join(how for how, _ in misses(runs)) or NONE
+            why = "; ".join(how for how, _ in misses(runs)) or MISSING
             batch = (str(record.global_batch), f"{record.learning_rate:g}")
             rows.append((scaling, _devices(runs, n), *batch, reached(runs), epochs_text(runs), why))
     columns = ("scaling", "devices", "batch", "learning rate", "reached", "epochs", "misses")
     notes = [
-        "Epochs: to the target, median and range over seeds; a miss counts as infinite. Crashed and timed-out processes are "
-        "not counted.",
-        outcomes.EXPLAINED.format(metric=results.config.run.stop.monitor),
+        "Epochs to the target: median and range over seeds. A miss counts as infinite. Crashed and timed-out processes do not "
+        "count.",
+        outcomes.EXPLANATION.format(metric=results.config.run.stop.monitor),
         *_shared(results),
-        *capped_batches.notes(results.runs),
+        *outcomes.capped_notes(results.runs),
     ]
     return Table("table_3", "Table III. How the runs ended", columns, tuple(rows), tuple(notes)) if rows else None
 
 
 def clusters(by_cluster: Sequence[Results]) -> Table | None:
-    """Table IV: strong scaling projected to each cluster; None for fewer than two clusters with times."""
+    """Returns Table IV, strong scaling projected to each cluster, or None with fewer than two clusters with times."""
     known = [results for results in by_cluster if results.clock.kind == "projected"]
     if len(known) < 2:
         return None
@@ -89,19 +91,19 @@ def clusters(by_cluster: Sequence[Results]) -> Table | None:
         row = [_devices(known[0].group("strong", n), n)]
         for results in known:
             time, found = results.seconds("strong", n), results.efficiency("strong", n)
-            row += [tables.seconds(time.median) if time else NONE, tables.percent(found.percent) if found else NONE]
+            row += [tables.seconds(time.median) if time else MISSING, tables.percent(found.percent) if found else MISSING]
         rows.append(tuple(row))
     columns = ["devices"]
     for results in known:
         columns += [f"{results.clock.cluster}: time (s)", "efficiency (%)"]
     title = "Table IV. Time to the target and efficiency of strong scaling on other clusters, projected"
     above = dict.fromkeys(note for results in known for note in superlinear.notes(results, ["strong"]))
-    notes = (*(results.clock.note for results in known), *above, *_clipped(known[0], ["strong"]))
+    notes = (*(results.clock.note for results in known), *above, *_capped(known[0], ["strong"]))
     return Table("table_4", title, tuple(columns), tuple(rows), notes) if _any(rows, 1) else None
 
 
 def epoch_times(results: Results) -> Table | None:
-    """Where an epoch's time goes, for strong and weak scaling; None without times."""
+    """Returns Table V, the parts of an epoch's time for strong and weak scaling, or None without times."""
     rows = []
     for scaling in ("strong", "weak"):
         for n in results.counts:
@@ -112,13 +114,13 @@ def epoch_times(results: Results) -> Table | None:
             assert run.epoch is not None
             reduce_s = run.epoch.all_reduce_s
             parts = (run.epoch.compute_s, reduce_s, run.epoch.validation_s, run.epoch.total_s)
-            texts = (NONE if part is None else tables.seconds(part) for part in parts)
+            texts = (MISSING if part is None else tables.seconds(part) for part in parts)
             steps = (str(run.record.steps_per_epoch), str(run.record.device_batch))
             rows.append((scaling, _devices(known, n), *steps, *texts))
     columns = ("scaling", "devices", "steps", "device batch", "compute (s)", "all-reduce (s)", "validation (s)", "epoch (s)")
     notes = ("Compute: all training steps of an epoch; where measured, with the all-reduce in it. Of the first seed.",)
     title = results.clock.titled("Table V. What an epoch's time is spent on")
-    notes += (*results.clock.notes, *_clipped(results, ["strong", "weak"]))
+    notes += (*results.clock.notes, *_capped(results, ["strong", "weak"]))
     return Table("table_5", title, columns, tuple(rows), notes) if rows else None
 
 
@@ -138,14 +140,14 @@ def step_times(results: Results) -> Table | None:
 
 
 def times_to_target(results: Results) -> Table | None:
-    """Median times of every strategy, the numbers behind Fig. 2; None without times."""
+    """Returns Table VII, the median times of Fig. 2, or None without times."""
     rows = []
     for scaling in results.config.scaling:
         for n in results.counts:
             found, share = results.seconds(scaling, n), results.efficiency(scaling, n)
             if found:
                 times = (tables.seconds(found.median), _interval(found.interval, tables.seconds))
-                percents = _percents(share) if share else (NONE, NONE)
+                percents = _percents(share) if share else (MISSING, MISSING)
                 devices = _devices(results.group(scaling, n), n)
                 rows.append((scaling, devices, f"{found.reached} of {found.runs}", *times, *percents))
     columns = ("scaling", "devices", "reached", "time (s)", "interval (s)", "efficiency (%)", "interval (%)")
@@ -155,27 +157,27 @@ def times_to_target(results: Results) -> Table | None:
 
 
 def paired(results: Results) -> Table | None:
-    """Strong scaling against the others, seed by seed; None where they have no seeds in common."""
+    """Returns Table VIII, strong scaling compared with the others by seed, or None without common seeds."""
     rows = []
     for scaling, n, found in comparisons(results):
-        p_value = NONE if found.p_value is None else f"{found.p_value:.3g}"
+        p_value = MISSING if found.p_value is None else f"{found.p_value:.3g}"
         counts = (str(found.pairs), str(found.slower), str(found.faster), str(found.ties))
         ratios = (tables.ratio(found.ratio), _interval(found.interval, tables.ratio))
         rows.append((scaling, _devices(results.group(scaling, n), n), *counts, *ratios, p_value))
     columns = ("against", "devices", "seeds", "strong faster", "other faster", "ties", "ratio", "interval", "p")
     notes = (
-        "Ratio: the other's time over strong scaling's, median over seeds; ∞: only the other missed the target. p: two-sided "
+        "Ratio: the other's time over strong scaling's, median over seeds. ∞: only the other missed the target. p: two-sided "
         "sign test, not corrected for the number of comparisons.",
         intervals_explained(results),
         *results.clock.notes,
-        *_clipped(results, results.config.scaling),
+        *_capped(results, results.config.scaling),
     )
     title = results.clock.titled("Table VIII. Strong scaling against the others, seed by seed")
     return Table("table_8", title, columns, tuple(rows), notes) if rows else None
 
 
 def runs_csv(results: Results) -> str:
-    """One row for each computed run, failed processes included; empty where there is no value."""
+    """Returns CSV with a row for each computed run and each failed process. A missing value is empty."""
     columns = ("scaling", "devices", "seed", "mode", "outcome", "epochs", "wanted_batch", "global_batch", "device_batch")
     columns += ("learning_rate",)
     clocks, provenance = ("train_s", "eval_s"), ("machine", "git_commit")
@@ -206,31 +208,31 @@ def runs_csv(results: Results) -> str:
 
 
 def _shared(results: Results) -> tuple[str, ...]:
-    """Where the strong runs are one run by construction."""
-    return (SHARED,) if results.config.mode == "virtual" and "strong" in results.config.scaling else ()
+    """Returns the note on shared strong runs, in virtual mode."""
+    return (SHARED_NOTE,) if results.config.mode == "virtual" and "strong" in results.config.scaling else ()
 
 
 def _notes(results: Results, scaling: Sequence[str]) -> tuple[str, ...]:
-    return (EXPLAINED, *superlinear.notes(results, scaling), *results.clock.notes, *_clipped(results, scaling))
+    return (EFFICIENCY_NOTE, *superlinear.notes(results, scaling), *results.clock.notes, *_capped(results, scaling))
 
 
-def _clipped(results: Results, scaling: Sequence[str]) -> tuple[str, ...]:
-    return capped_batches.notes(run for run in results.runs if run.key.scaling in scaling)
+def _capped(results: Results, scaling: Sequence[str]) -> tuple[str, ...]:
+    return outcomes.capped_notes(run for run in results.runs if run.key.scaling in scaling)
 
 
 def _devices(runs: Sequence[Run], count: int) -> str:
-    """A number of devices, marked where the batch of its runs is clipped."""
-    return f"{count}{capped_batches.mark(runs)}"
+    """Returns a number of devices, marked if the batch of its runs is capped."""
+    return f"{count}{outcomes.capped_mark(runs)}"
 
 
 def _percents(found: Efficiency) -> tuple[str, str]:
-    """An efficiency and its interval; no interval where the median run missed and there is no efficiency."""
+    """Returns an efficiency and its interval, without the interval if there is no efficiency."""
     interval = None if math.isnan(found.percent) else found.interval
     return tables.percent(found.percent), _interval(interval, tables.percent)
 
 
 def _interval(interval: Interval | None, number: Callable[[float], str]) -> str:
-    """A dash also where both bounds are infinite: nearly all resamples missed the target."""
+    """Returns an interval as text, or a dash if both bounds are infinite."""
     return tables.interval_text(None if interval and math.isinf(interval.low) else interval, number)
 
 
@@ -239,10 +241,10 @@ def _paper_column(results: Results, scaling: str) -> list[str]:
 
 
 def _paper_percent(results: Results, scaling: str, devices: int) -> list[str]:
-    """The runs of `_paper_column` in a row."""
+    """Returns the entries of `_paper_column` in a row."""
     table = results.paper.get(scaling)
-    return [] if table is None else [tables.percent(table[devices]) if devices in table else NONE]
+    return [] if table is None else [tables.percent(table[devices]) if devices in table else MISSING]
 
 
 def _any(rows: Sequence[tuple[str, ...]], place: int) -> bool:
-    return any(row[place] != NONE for row in rows)
+    return any(row[place] != MISSING for row in rows)

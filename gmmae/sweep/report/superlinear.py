@@ -1,21 +1,20 @@
-"""What is projected to be more than n times as short on n devices: an artefact of the machine on which steps were measured.
+"""Explains projected speed-ups of more than n on n devices, which are artefacts of the measuring machine.
 
-On n devices alike, computation takes an n-th of the time at best, and the all-reduce is added to it. A projected epoch is
-shorter than that only where the measuring machine takes less time a sample for a small batch than for a large one. A plan's
-time to the target may be shorter by a batch and a learning rate too that one device did not have.
+On n equal devices computation takes at least an n-th of the time, and the all-reduce is added. A projected epoch is shorter
+only if the measuring machine needs less time per sample for small batches than for large ones. A plan's time to the target may
+also be shorter because of a batch and a learning rate that one device did not have.
 """
 
 import math
 from collections.abc import Iterable
 
 from gmmae.plotting import tables
-from gmmae.scaling.strategies import STRATEGIES
-from gmmae.sweep.report.outcomes import devices_text, listed
+from gmmae.sweep.report.outcomes import devices_text
 from gmmae.sweep.report.results import Results
 
 
 def speed_up(results: Results, scaling: str, devices: int) -> float:
-    """Returns how many times as short a projected epoch is on n devices as on one; NaN where one of them is not projected."""
+    """Returns the speed-up of a projected epoch on n devices over one, or NaN if one of them is not projected."""
     first, nth = (next((run.epoch for run in results.group(scaling, n) if run.epoch), None) for n in (1, devices))
     if results.clock.kind != "projected" or first is None or nth is None:
         return math.nan
@@ -23,32 +22,22 @@ def speed_up(results: Results, scaling: str, devices: int) -> float:
 
 
 def artefacts(results: Results, scaling: str) -> list[int]:
-    """Returns the numbers of devices n on which an epoch of a strategy is shown to be more than n times as short."""
+    """Returns the numbers of devices n on which the displayed speed-up of an epoch is more than n."""
     return [n for n in results.counts if float(tables.ratio(speed_up(results, scaling, n))) > n]
 
 
 def headline(results: Results, scaling: str, devices: int) -> str:
-    """Returns the sentence on a strategy's speed-up where it is an artefact, with a space before it; otherwise nothing."""
+    """Returns a sentence, after a space, if a strategy's speed-up is an artefact. Otherwise it returns nothing."""
     if devices not in artefacts(results, scaling):
         return ""
-    found = tables.ratio(speed_up(results, scaling, devices))
-    return f" **An epoch is projected to be {found} times as short on {devices_text([devices])}. {_why(results, devices)}"
+    ratio = tables.ratio(speed_up(results, scaling, devices))
+    return f" **An epoch is projected to be {ratio} times as fast on {devices_text([devices])}. {_why(results, devices)}"
 
 
 def notes(results: Results, strategies: Iterable[str]) -> tuple[str, ...]:
-    """Returns what efficiencies above 100 % mean where some strategy has them in projected epochs."""
-    found = any(artefacts(results, scaling) for scaling in strategies)
-    return (f"**Above 100 %: {_why(results)}",) if found else ()
-
-
-def items(results: Results) -> list[str]:
-    """Returns the item of the verdict that names all strategies and numbers of devices with such an epoch, or none."""
-    parts = []
-    for scaling in results.config.scaling:
-        if counts := artefacts(results, scaling):
-            ratios = listed(tables.ratio(speed_up(results, scaling, n)) for n in counts)
-            parts.append(f"{STRATEGIES[scaling].label} on {devices_text(counts)} ({ratios} times)")
-    return [f"**Epochs more than n times as short on n devices**: {'; '.join(parts)}. **{_why(results)}"] if parts else []
+    """Returns the explanation of efficiencies above 100 %, if some strategy has them in projected epochs."""
+    exist = any(artefacts(results, scaling) for scaling in strategies)
+    return (f"**Above 100 %: {_why(results)}",) if exist else ()
 
 
 def _why(results: Results, devices: int | None = None) -> str:
@@ -56,10 +45,10 @@ def _why(results: Results, devices: int | None = None) -> str:
 
 
 def artefact(device_kind: str, devices: int | None, bold: str = "") -> str:
-    """Returns the sentence that blames the machine on which the steps were measured."""
+    """Returns the sentence that attributes a speed-up to the measuring machine."""
     return (
         f"More than {fold(devices)} is an artefact of the machine on which the steps were measured{bold} "
-        f"({device_kind}), which takes less time a sample for small batches."
+        f"({device_kind}), which takes less time per sample for small batches."
     )
 
 

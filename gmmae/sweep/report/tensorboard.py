@@ -1,10 +1,9 @@
-"""All runs of a sweep side by side in TensorBoard: a run for each, made anew from records and histories at each report."""
+"""Writes the runs of a sweep as TensorBoard logs, from their records and histories."""
 
 import math
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 from gmmae.sweep.report.outcomes import devices_text
 from gmmae.sweep.report.results import Results, Run
@@ -18,25 +17,25 @@ PROJECTED_RESULTS = {"result/projected_time_to_target_s": "time_to_target_s"} | 
 }
 NO_RESULT_TIMES = {tag: name for tag, name in RESULTS.items() if name != "time_to_target_s"}
 COMPARED = "compare"
-"""The folder of what is charted for comparison, and the category of its tags. Colours go by run, so each strategy is a run there."""
+"""The folder of the charts that compare strategies, and the category of their tags. Each strategy is a log of its own there."""
 
 
 def write(results: Results) -> Path | None:
-    """Writes `tb/<strategy>/n<NN>/seed<S>` for each run that has a history; returns `tb`, or None where there is none.
+    """Writes `tb/<strategy>/n<NN>/seed<S>` for each run with a history. Returns `tb`, or None if there is none.
 
-    Numbers of devices have leading zeros, because TensorBoard sorts by letters. Its axis "Relative" shows the time to a loss,
-    from the end of the first epoch on; where that is projected, the names of tags and runs say so. `tb/compare` is what the tab
-    Custom Scalars shows: for each number of devices the strategies side by side, there with the first epoch.
+    Numbers of devices have leading zeros, because TensorBoard sorts alphabetically. Its axis "Relative" shows the time to a
+    loss, starting at the end of the first epoch. If times are projected, the names of tags and logs say so. The tab Custom
+    Scalars shows `tb/compare`: a chart of all strategies for each number of devices.
 
     Raises:
       InputError: the folder cannot be written, or a history cannot be read.
     """
-    found = [(run, history) for run in results.runs if (history := results.history(run))]
-    if not found:
+    histories = [(run, history) for run in results.runs if (history := results.history(run))]
+    if not histories:
         return None
     digits = max(2, len(str(results.counts[-1])))
     with whole_folder(results.folder.tensorboard, "FOLDER", ANYTHING, waits=True) as folder:
-        for run, history in found:
+        for run, history in histories:
             seed = f"seed{run.key.seed}" + ("_projected" if results.clock.kind == "projected" else "")
             _write_run(results, run, history, folder / run.key.scaling / f"n{run.key.devices:0{digits}}" / seed)
         if results.clock.kind != "unknown":
@@ -56,7 +55,7 @@ def _write_run(results: Results, run: Run, history: list[Epoch], folder: Path) -
     board.close()
 
 
-def _parameters(results: Results, run: Run) -> dict[str, Any]:
+def _parameters(results: Results, run: Run) -> dict[str, object]:
     record = run.record
     return {
         "scaling": run.key.scaling,
@@ -71,7 +70,7 @@ def _parameters(results: Results, run: Run) -> dict[str, Any]:
 
 
 def _write_charts(results: Results, folder: Path, digits: int) -> None:
-    """The tab Custom Scalars: a chart for each number of devices, with a line for each strategy and one for the target."""
+    """Writes a chart for each number of devices, with a line for each strategy and one for the target."""
     stop, ending = results.config.run.stop, "_projected" if results.clock.kind == "projected" else ""
     tags = {n: f"{COMPARED}/n{n:0{digits}}_{stop.monitor}" for n in results.counts}
     lines: dict[str, dict[str, list[Point]]] = {}
@@ -81,16 +80,16 @@ def _write_charts(results: Results, folder: Path, digits: int) -> None:
             if run := _middle(results, scaling, n):
                 history = results.history(run)
                 points = [Point(results.elapsed_s(run, row), row.value(stop.monitor)) for row in history]
-                # The axis "Relative" counts from a line's first event, and there is no loss before the first epoch.
+                # The axis "Relative" starts at a line's first event, so each line begins with NaN at time 0.
                 lines.setdefault(f"{scaling}{ending}", {})[tags[n]] = [Point(0.0, math.nan), *points]
                 ends[n] = max(ends.get(n, 0.0), points[-1].time_s)
-    ends_of_target = ends if stop.target else {}  # 0: there is none
+    ends_of_target = ends if stop.target else {}  # 0: no target
     lines["target"] = {tags[n]: [Point(0.0, stop.target), Point(end_s, stop.target)] for n, end_s in ends_of_target.items()}
     charts = {devices_text([n]): tags[n] for n in results.counts if n in ends}
     write_charts(folder, results.clock.titled(f"Validation {stop.monitor}"), charts, lines)
 
 
 def _middle(results: Results, scaling: str, devices: int) -> Run | None:
-    """The run of the median time, of an even number the slower one, among those with a history; a miss is the slowest."""
+    """Returns the run of the median time among those with a history, or the slower of the two middle ones."""
     runs = [run for run in results.group(scaling, devices) if results.history(run)]
     return sorted(runs, key=lambda run: run.time_s)[len(runs) // 2] if runs else None

@@ -1,4 +1,4 @@
-"""What a sweep in throughput mode shows: step times, samples a second, efficiencies, and the law of n devices fitted to them.
+"""The report of a sweep in throughput mode: step times, throughput, efficiencies, and a fitted law of n devices.
 
 Strong scaling keeps the global batch, weak scaling the device batch.
 
@@ -20,12 +20,12 @@ from gmmae.sweep.report.results import Results
 from gmmae.sweep.throughput import Timing
 from gmmae.system.errors import InputError
 
-FEWEST_COUNTS = 4
-"""Numbers of devices from which on the law of three parameters is fitted to one median each."""
+MIN_DEVICE_COUNTS = 4
+"""Minimum number of device counts for a fit of the law with three parameters."""
 
 
 class Family(NamedTuple):
-    """Step times that belong together: of one global batch, or of one device batch, by number of devices."""
+    """Step times by number of devices, for one global batch or for one device batch."""
 
     kind: str  # "strong" or "weak"
     batch: int
@@ -33,10 +33,11 @@ class Family(NamedTuple):
 
     @property
     def label(self) -> str:
+        """The name in tables and figures."""
         return f"strong, batch {self.batch}" if self.kind == "strong" else f"weak, {self.batch} a device"
 
     def percent(self, devices: int) -> float:
-        """The efficiency; NaN where nothing was measured on one device."""
+        """Returns the efficiency, or NaN without a measurement on one device."""
         if 1 not in self.rows:
             return math.nan
         first, nth = self.rows[1].median_s, self.rows[devices].median_s
@@ -44,7 +45,7 @@ class Family(NamedTuple):
 
 
 def families(results: Results) -> list[Family]:
-    """Strong scaling by global batch, then weak scaling by device batch; those without measurements are left out."""
+    """Returns the measured families: strong scaling by global batch, then weak scaling by device batch."""
     timing = results.config.timing
     by_samples = {found.devices: {row.samples: row for row in found.train} for found in results.timings}
     found = [
@@ -58,7 +59,7 @@ def families(results: Results) -> list[Family]:
 
 
 def blocks(results: Results, folder: Path) -> list[Block]:
-    """The body of the report, what it shows first and tables folded; figures are drawn into `folder`."""
+    """Returns the body of the report, with folded tables. Figures are drawn into `folder`."""
     found = families(results)
     missing = sorted(set(results.counts) - {timings.devices for timings in results.timings})
     made: list[Block] = []
@@ -85,7 +86,7 @@ def _sentences(found: list[Family]) -> Iterator[str]:
         if last > 1 and math.isfinite(percent):
             yield f"**{family.label}**: {tables.percent(percent)} % efficient on {last} devices, {rate} samples/s."
         else:
-            yield f"**{family.label}**: {rate} samples/s on {last} devices; an efficiency needs one device and more."
+            yield f"**{family.label}**: {rate} samples/s on {last} devices. An efficiency needs one device and more."
 
 
 def _rows(family: Family) -> Iterator[tuple[str, ...]]:
@@ -125,14 +126,14 @@ def _figures(results: Results, found: list[Family], folder: Path) -> list[Block]
             comparison.throughput,
             rates,
             "Throughput",
-            "Samples a second by number of devices; dashed: ideal scaling.",
+            "Samples per second by number of devices. Dashed: ideal scaling.",
         ),
         (
             "step_time",
             comparison.step_time,
             _few(steps),
             "Time of a training step",
-            "Time of a training step by samples a device.",
+            "Time of a training step by samples per device.",
         ),
     ):
         png, svg = canvas.save_both(draw(lines, title=results.clock.titled(title)), folder / name)
@@ -142,11 +143,11 @@ def _figures(results: Results, found: list[Family], folder: Path) -> list[Block]
 
 
 _QUARTILES = ("median_s", "high_s", "low_s")
-"""Of a time, in the order of the quartiles of its inverse."""
+"""The quartiles of a time, in the order of the quartiles of its inverse."""
 
 
 def _few(lines: list) -> list:
-    """At most as many as there are styles to tell them apart, evenly spread."""
+    """Returns at most as many lines as there are styles, evenly spaced."""
     most = len(comparison.STYLES)
     if len(lines) <= most:
         return lines
@@ -156,7 +157,7 @@ def _few(lines: list) -> list:
 def _laws(results: Results, found: list[Family]) -> list[Block]:
     made: list[Block] = []
     for family in found:
-        if family.kind != "strong" or len(family.rows) < FEWEST_COUNTS:
+        if family.kind != "strong" or len(family.rows) < MIN_DEVICE_COUNTS:
             continue
         counts = sorted(family.rows)
         times_s = [family.rows[n].median_s for n in counts]
@@ -169,7 +170,7 @@ def _laws(results: Results, found: list[Family]) -> list[Block]:
         names = {"serial_s": "T_S", "parallel_s": "T_P", "communication_s": "c"}
         rows = tuple((names[key], _ms(one.value), f"{_ms(one.low)} to {_ms(one.high)}") for key, one in law.items())
         title = results.clock.titled(f"The law T(n) = T_S + T_P / n + c log2 n fitted to {family.label}")
-        note = ("Intervals: 95 %, Student's t, each parameter alone.", *results.clock.notes)
+        note = ("Intervals: 95 %, Student's t, for each parameter separately.", *results.clock.notes)
         made.append(Table(f"law_{family.batch}", title, ("parameter", "estimate (ms)", "interval (ms)"), rows, note))
         tried = tuple(
             (
@@ -181,7 +182,7 @@ def _laws(results: Results, found: list[Family]) -> list[Block]:
             for one in held_out
         )
         if tried:
-            title = results.clock.titled(f"The law's predictions of step times that it has not seen, {family.label}")
+            title = results.clock.titled(f"Predictions of the law for held-out step times, {family.label}")
             columns = ("devices", "measured (ms)", "predicted (ms)", "error (%)")
             made.append(Table(f"held_out_{family.batch}", title, columns, tried, results.clock.notes))
     return [Folded("The law of n devices", tuple(made))] if made else []

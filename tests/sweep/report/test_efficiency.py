@@ -12,7 +12,7 @@ from gmmae.sweep.report.efficiency import (
     PAPER_TABLE_II,
     Efficiency,
     Interval,
-    Summary,
+    TimeSummary,
     median,
     paired,
     strong_percent,
@@ -80,19 +80,19 @@ def test_the_arms_of_the_papers_second_table():
 def test_a_summary_of_three_runs():
     # Of the 27 resamples of three, 7 have the quickest run as the median, 13 the middle, 7 the slowest: 95 % are all, the
     # middle 40 % are from 30 % on, which is past 7 / 27 = 26 %.
-    assert summary([30.0, 10.0, 20.0]) == Summary(20, Interval(10, 30), reached=3, runs=3)
+    assert summary([30.0, 10.0, 20.0]) == TimeSummary(20, Interval(10, 30), reached=3, runs=3)
     assert summary([30.0, 10.0, 20.0], level=0.4).interval == Interval(20, 20)
 
 
 @pytest.mark.parametrize(
     ("times", "expected"),
     [
-        ([7.0], Summary(7, None, 1, 1)),
-        ([INF], Summary(INF, None, 0, 1)),
-        ([7.0, 9.0], Summary(8, None, 2, 2)),
-        ([7.0, 9.0, INF], Summary(9, Interval(7, INF), 2, 3)),
-        ([7.0, INF, INF], Summary(INF, Interval(7, INF), 1, 3)),
-        ([INF, INF, INF], Summary(INF, Interval(INF, INF), 0, 3)),
+        ([7.0], TimeSummary(7, None, 1, 1)),
+        ([INF], TimeSummary(INF, None, 0, 1)),
+        ([7.0, 9.0], TimeSummary(8, None, 2, 2)),
+        ([7.0, 9.0, INF], TimeSummary(9, Interval(7, INF), 2, 3)),
+        ([7.0, INF, INF], TimeSummary(INF, Interval(7, INF), 1, 3)),
+        ([INF, INF, INF], TimeSummary(INF, Interval(INF, INF), 0, 3)),
     ],
 )
 def test_missed_targets_and_few_runs_in_a_summary(times, expected):
@@ -265,14 +265,14 @@ def test_a_comparisons_interval_is_the_bootstrap_of_the_ratio():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: median([]), "a median needs at least one time; got none: give every run's"),
+        (lambda: median([]), "a median needs at least one time; got none: pass the time"),
         (lambda: summary([]), "a median needs at least one time; got none"),
         (lambda: median([1.0, math.nan]), "must be positive seconds, infinite where it was missed; got nan"),
         (lambda: summary([0.0]), "must be positive seconds, infinite where it was missed; got 0.0"),
         (lambda: time_to_loss({0: 1.0}, {0: -1.0}, 2), "must be positive seconds, .*; got -1.0"),
         (lambda: paired({0: 1.0}, {0: 1.0, 1: math.nan}), "must be positive seconds, .*; got nan"),
-        (lambda: time_to_loss({0: 1.0}, {1: 1.0}, 2), r"common seeds; got \[0\] and \[1\]: run both with the same seeds"),
-        (lambda: paired({2: 1.0, 0: 1.0}, {1: 1.0}), r"common seeds; got \[0, 2\] and \[1\]: run both"),
+        (lambda: time_to_loss({0: 1.0}, {1: 1.0}, 2), r"common seed; got \[0\] and \[1\]: run both with the same seeds"),
+        (lambda: paired({2: 1.0, 0: 1.0}, {1: 1.0}), r"common seed; got \[0, 2\] and \[1\]: run both"),
         (lambda: time_to_loss({0: 1.0}, {0: 1.0}, 0), "devices must be at least 1; got 0"),
         (lambda: strong_percent(1.0, 1.0, 0), "devices must be at least 1; got 0"),
         (lambda: strong_percent(1.0, INF, 2), "must be positive and finite; got inf s: measure at least one step"),

@@ -84,7 +84,7 @@ def test_figure_3_shows_the_papers_run_or_the_most_telling_one(drawn, tmp_path, 
 def test_figure_4_tells_that_curves_of_one_path_differ_in_time_only(projected, drawn, tmp_path):
     figure = strategy_figures.losses(projected, "strong", 4, tmp_path)
     assert isinstance(figure, Figure)
-    assert "One optimisation path, computed once per seed: the curves differ in time only." in figure.caption
+    assert "One optimisation path, computed once per seed. The curves differ in time only." in figure.caption
     one, two, _ = drawn["what"]
     assert (one.val_loss == two.val_loss).all()
     assert (one.time_s[-1], two.time_s[-1]) == pytest.approx((100.0, 218.0))
@@ -149,7 +149,7 @@ def test_figures_mark_the_runs_whose_batch_is_clipped_and_explain_the_mark(tmp_p
         for n in config.devices:
             sweeps.reach(config, tmp_path, RunKey(scaling, n, 0), 20)
     found = results.read(config, tmp_path, FLAT)
-    explained = "† Batch clipped to the 512 training samples; where the rate follows the batch, k = 512 / 32 = 16."
+    explained = "† Batch capped to the 512 training samples. Where the learning rate scales with the batch, k = 512 / 32 = 16."
 
     figure = strategy_figures.time_to_target(found, tmp_path)
     assert [series.label for series in drawn["what"]] == ["Strong scaling", "Weak scaling†", "Linear rule + warmup†"]

@@ -81,12 +81,13 @@ def test_epochs_of_the_seeds_that_missed_count_as_infinite(projected):
 
 def test_strong_runs_that_are_one_run_are_called_so(projected, tmp_path):
     for made in (strategy_tables.strong_efficiency, strategy_tables.endings, strategy_tables.times_to_target):
-        assert strategy_tables.SHARED in there(made(projected)).notes
+        assert strategy_tables.SHARED_NOTE in there(made(projected)).notes
     measured = replace(GRID, mode="measured", devices=(1, 2))
     for n in (1, 2):
         sweeps.add(measured, tmp_path / "measured", RunKey("strong", n, 0), "target_reached", 10)
     assert (
-        strategy_tables.SHARED not in there(strategy_tables.endings(results.read(measured, tmp_path / "measured", None))).notes
+        strategy_tables.SHARED_NOTE
+        not in there(strategy_tables.endings(results.read(measured, tmp_path / "measured", None))).notes
     )
 
 
@@ -94,7 +95,7 @@ def test_strong_runs_that_are_one_run_are_called_so(projected, tmp_path):
     ("seeds", "expected"),
     [
         (2, "No intervals: they need 3 seeds."),
-        (3, "hold the true median with a probability of at most 75 %, so they are no 95 % confidence intervals"),
+        (3, "hold the true median with a probability of at most 75 %, so they are not 95 % confidence intervals"),
         (5, "of at most 93.8 %"),
         (6, "Intervals: the percentiles 2.5 and 97.5 of a bootstrap over seeds."),
     ],
@@ -120,7 +121,7 @@ def test_a_batch_cut_to_the_training_set_is_told(tmp_path):
     assert table.notes[-1] == CLIPPED
 
 
-CLIPPED = "† Batch clipped to the 512 training samples; where the rate follows the batch, k = 512 / 32 = 16."
+CLIPPED = "† Batch capped to the 512 training samples. Where the learning rate scales with the batch, k = 512 / 32 = 16."
 
 
 def test_every_table_marks_the_runs_whose_batch_is_clipped_and_no_other(tmp_path):

@@ -79,7 +79,7 @@ def test_three_numbers_of_devices_have_no_law_and_missing_ones_are_named(tmp_pat
 def test_without_one_device_there_are_times_and_no_efficiency(tmp_path):
     blocks = throughput_page.blocks(measured(tmp_path, (2, 4)), tmp_path)
     assert {row[-1] for table in of(Table, blocks) for row in table.rows} == {"–"}
-    assert "an efficiency needs one device and more" in of(Bullets, blocks)[0].items[0]
+    assert "An efficiency needs one device and more" in of(Bullets, blocks)[0].items[0]
 
 
 def test_oversubscribed_devices_and_failures_are_told(tmp_path):
@@ -87,7 +87,7 @@ def test_oversubscribed_devices_and_failures_are_told(tmp_path):
     blocks = throughput_page.blocks(found, tmp_path)
     titles = [table.title for table in of(Table, blocks)] + [figure.caption for figure in of(Figure, blocks)]
     assert len(titles) > len(of(Table, blocks)) > 0
-    assert all("no measure of scaling" in title for title in titles)
+    assert all("does not measure scaling" in title for title in titles)
     assert "2 devices, training of 64: out of memory" in of(Bullets, blocks)[0].items
 
 

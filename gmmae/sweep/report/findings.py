@@ -1,0 +1,179 @@
+"""The findings of a sweep in a few sentences: the fastest strategy, the comparison with the paper, and cautions."""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gmmae.plotting import tables
+from gmmae.scaling.strategies import STRATEGIES
+from gmmae.sweep.report import efficiency, superlinear
+from gmmae.sweep.report.efficiency import PairedComparison, TimeSummary
+from gmmae.sweep.report.outcomes import (
+    INTERVAL_LEVEL,
+    MIN_SEEDS,
+    SIGNIFICANCE_LEVEL,
+    capped_mark,
+    devices_text,
+    listed,
+    seeds_text,
+)
+from gmmae.sweep.report.results import Results
+
+PAPER_TARGET = 0.0016384
+"""The paper's target loss."""
+
+
+class Candidate(NamedTuple):
+    """A strategy on a number of devices whose median run reached the target."""
+
+    scaling: str
+    devices: int
+    summary: TimeSummary
+
+
+def headline(results: Results) -> str:
+    """Returns the fastest strategy and its time, and how it compares with the next one.
+
+    A strategy wins only if its median run reached the target and its time is known. The fewest devices win among equal times.
+    Strategies with the same time on the same number of devices are named together.
+    """
+    stop = results.config.run.stop
+    if not results.runs:
+        return "No run is computed yet."
+    if not stop.target:
+        return "**No target was set** (`run.stop.target` is 0), so there is no time to the target and no fastest strategy."
+    if results.clock.kind == "unknown":
+        return f"**Which strategy is the fastest is unknown.** {results.clock.note}"
+    candidates = [
+        Candidate(scaling, n, summary)
+        for scaling in results.config.scaling
+        for n in results.counts
+        if (summary := results.seconds(scaling, n)) is not None and math.isfinite(summary.median)
+    ]
+    if not candidates:
+        counts = devices_text(sorted({run.key.devices for run in results.runs}))
+        return f"**No strategy's median run reached the target** validation {stop.monitor} of {stop.target:g} on {counts}."
+    best = min(candidates, key=lambda one: (one.summary.median, one.devices))
+    tied = [one for one in candidates if (one.devices, one.summary.median) == (best.devices, best.summary.median)]
+    others = [one for one in candidates if one.scaling not in {winner.scaling for winner in tied}]
+    comparison = _next(results, best, others) if others else _without_next(results, tied)
+    return f"{_winner(results, tied)} {comparison}{superlinear.headline(results, best.scaling, best.devices)}"
+
+
+def _winner(results: Results, tied: list[Candidate]) -> str:
+    best = tied[0]
+    labels = listed(_label(results, one) for one in tied)
+    text = f"**Fastest: {labels} on {devices_text([best.devices])}, {tables.seconds(best.summary.median)} s to the target"
+    one_device = results.seconds(best.scaling, 1)
+    if best.devices > 1 and one_device is not None and math.isfinite(one_device.median):
+        text += f", {tables.ratio(one_device.median / best.summary.median)} times as fast as one device"
+    details = f"median of {best.summary.runs} seeds" if best.summary.runs > 1 else "one seed"
+    if best.summary.interval:
+        details += f", interval {tables.interval_text(best.summary.interval, tables.seconds)}"
+    if best.summary.reached < best.summary.runs:
+        details += f", reached by {best.summary.reached}"
+    clock = "measured" + (f", but {results.clock.short}" if results.clock.short else "")
+    if results.clock.kind == "projected":
+        clock = f"{results.clock.short}, not measured there"
+    return f"{text}** ({details}; {clock})."
+
+
+def _label(results: Results, candidate: Candidate) -> str:
+    return STRATEGIES[candidate.scaling].label + capped_mark(results.group(candidate.scaling, candidate.devices))
+
+
+def _without_next(results: Results, tied: list[Candidate]) -> str:
+    winners = {one.scaling for one in tied}
+    if len(results.config.scaling) == 1:
+        return "There is no other strategy."
+    if len(winners) == len(results.config.scaling):
+        return "No strategy was faster on more devices."
+    if any(run.key.scaling not in winners for run in results.runs):
+        return "No other strategy's median run reached the target."
+    return "No other strategy is computed yet."
+
+
+def _next(results: Results, best: Candidate, others: list[Candidate]) -> str:
+    """Compares the winner with the fastest other strategy, over the seeds that both have."""
+    second = min(others, key=lambda one: (one.summary.median, one.devices))
+    text = f"Next: {_label(results, second)} on {devices_text([second.devices])}, {tables.seconds(second.summary.median)} s"
+    base, other = results.times(best.scaling, best.devices), results.times(second.scaling, second.devices)
+    if not base.keys() & other.keys():
+        return f"{text}, with no seed in common."
+    pairs = efficiency.paired(base, other)
+    text += f", slower in {pairs.slower} of {seeds_text(pairs.pairs)}"
+    if pairs.pairs == 1:
+        return f"{text}. One seed is an example, not a comparison."
+    if pairs.p_value is None:
+        return f"{text}."
+    verdict = "significant" if pairs.p_value < SIGNIFICANCE_LEVEL else "not significant"
+    if verdict != "significant" and pairs.pairs < MIN_SEEDS:
+        verdict = "too few seeds to be sure"
+    return f"{text} ({verdict}: sign test of these two alone, p = {pairs.p_value:.2g})."
+
+
+def sentences(results: Results) -> list[str]:
+    """Returns the comparison with the paper, a caution about few seeds, and the failed processes."""
+    texts = [*_paper(results), *([_caution(results)] if results.runs else [])]
+    if results.failed:
+        failures = "; ".join(
+            f"`{record.key.name}` {record.outcome}: {record.message or 'no output'}" for record in results.failed
+        )
+        texts.append(f"**Failed processes**, which count nowhere: {failures}")
+    return texts
+
+
+def _paper(results: Results) -> list[str]:
+    """Compares with the paper, for each strategy and number of devices above one, whether the target was reached."""
+    agreeing, differing = 0, []
+    for scaling in (scaling for scaling in results.config.scaling if scaling in results.paper):
+        for n in (n for n in results.counts if n > 1 and n in results.paper[scaling]):
+            if not (runs := results.group(scaling, n)):
+                continue
+            reached, paper_reached = sum(run.reached for run in runs), math.isfinite(results.paper[scaling][n])
+            if (2 * reached > len(runs)) == paper_reached:
+                agreeing += 1
+            else:
+                paper = "the paper's run did" if paper_reached else "the paper's run did not"
+                differing.append(f"{STRATEGIES[scaling].label} on {n} ({reached} of {seeds_text(len(runs))}; {paper})")
+    total = agreeing + len(differing)
+    if not total:
+        return []
+    run = results.config.run
+    text = (
+        f"**The paper**: {agreeing} of {total} pairs of a strategy and more than one device agree with its Tables I and II on "
+        "whether the target was reached. Here more than half of the seeds must reach it."
+    )
+    text += f" Different: {'; '.join(differing)}." if differing else ""
+    target = f"target {run.stop.target:g}" if run.stop.target else "no target"
+    return [
+        f"{text} The paper has one run each, LUNA16, K80 GPUs and the target {PAPER_TARGET:g}. "
+        f"Here: data source {run.settings.data.source}, {target}, times {results.clock.short or results.clock.kind}."
+    ]
+
+
+def _caution(results: Results) -> str:
+    seeds = max(len(results.group(scaling, n)) for scaling in results.config.scaling for n in results.counts)
+    if seeds == 1:
+        return "**Caution**: one seed is an example, not a comparison."
+    if seeds < MIN_SEEDS:
+        return (
+            f"**Caution**: {seeds} seeds are few. A sign test needs {MIN_SEEDS} pairs that all agree for "
+            f"p < {SIGNIFICANCE_LEVEL:g}. An interval needs {MIN_SEEDS} runs to hold the median with "
+            f"{100 * INTERVAL_LEVEL:g} % probability."
+        )
+    return f"Medians and intervals are over up to {seeds} seeds. A miss counts as an infinite time."
+
+
+def comparisons(results: Results) -> Iterator[tuple[str, int, PairedComparison]]:
+    """Yields each other strategy compared with strong scaling, on each number of devices above one with common seeds.
+
+    Strong scaling is the base: a ratio is the other strategy's time over that of strong scaling.
+    """
+    if results.clock.kind == "unknown":
+        return
+    for scaling in results.config.scaling:
+        for n in results.counts:
+            base, other = results.times("strong", n), results.times(scaling, n)
+            if scaling != "strong" and n > 1 and base.keys() & other.keys():
+                yield scaling, n, efficiency.paired(base, other)

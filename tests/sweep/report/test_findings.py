@@ -1,0 +1,150 @@
+import math
+from dataclasses import replace
+
+import pytest
+
+from gmmae.scaling.cost import Cluster
+from gmmae.sweep.grid import RunKey
+from gmmae.sweep.report import results
+from gmmae.sweep.report.findings import comparisons, headline, sentences
+from tests import sweeps
+from tests.sweeps import FLAT, GRID, PASSES, STEPS
+
+TWO = replace(GRID, scaling=("strong", "weak"), devices=(1, 2))
+
+
+def headline_of(config, root, cluster: Cluster | None = FLAT) -> str:
+    return headline(results.read(config, root, cluster))
+
+
+@pytest.fixture
+def timed(tmp_path):
+    sweeps.add_step_times(tmp_path, 1, STEPS, PASSES)
+    return tmp_path
+
+
+@pytest.fixture
+def projected(timed):
+    sweeps.small(timed)
+    return results.read(GRID, timed, FLAT)
+
+
+# Headline
+
+
+def test_strategies_with_the_same_time_win_together(projected):
+    # 100 s on one device, where all strategies are one; 218 s of strong scaling and 520 s of weak scaling on two.
+    text = headline(projected)
+    labels = "Strong scaling, Weak scaling, Linear rule + warmup and Linear rule"
+    assert text.startswith(f"**Fastest: {labels} on 1 device, 100 s to the target** (median of 3 seeds")
+    assert text.endswith("projected to Flat, not measured there). No strategy was faster on more devices.")
+
+
+def test_the_winner_stands_beside_the_next_strategy_over_common_seeds(timed):
+    for seed in TWO.seeds:
+        sweeps.reach(TWO, timed, RunKey("strong", 1, seed), 40)
+        sweeps.reach(TWO, timed, RunKey("strong", 2, seed), 10)
+        sweeps.reach(TWO, timed, RunKey("weak", 2, seed), 20)
+    text = headline_of(TWO, timed)
+    assert "**Fastest: Strong scaling on 2 devices, 218 s to the target, 1.83 times as fast as one device**" in text
+    assert "Next: Weak scaling on 2 devices, 260 s, slower in 3 of 3 seeds (too few seeds" in text
+
+
+@pytest.mark.parametrize(
+    ("slower", "facts"),
+    [
+        (1, ["slower in 1 of 1 seed", "One seed is an example"]),
+        (6, ["slower in 6 of 6 seeds", "(significant", "p = 0.031"]),
+        (5, ["slower in 5 of 6 seeds", "(not significant", "p = 0.22"]),
+    ],
+)
+def test_the_certainty_follows_from_the_seeds(timed, slower, facts):
+    config = replace(TWO, devices=(2,), seeds=tuple(range(1 if slower == 1 else 6)))
+    for seed in config.seeds:
+        sweeps.reach(config, timed, RunKey("strong", 2, seed), 10)  # 218 s
+        sweeps.reach(config, timed, RunKey("weak", 2, seed), 20 if seed < slower else 10)  # 260 or 130 s
+    text = headline_of(config, timed)
+    assert all(fact in text for fact in facts), text
+
+
+def test_a_winner_that_missed_in_one_seed_says_so(timed):
+    for seed in TWO.seeds:
+        sweeps.reach(TWO, timed, RunKey("weak", 2, seed), 40)
+    sweeps.add(TWO, timed, RunKey("weak", 2, 2), "diverged", 1, math.nan)
+    text = headline_of(TWO, timed)
+    assert "**Fastest: Weak scaling on 2 devices, 520 s to the target** (median of 3 seeds, interval 520 to " in text
+    assert "reached by 2" in text
+    assert text.endswith("No other strategy is computed yet.")
+    sweeps.add(TWO, timed, RunKey("strong", 1, 0), "max_epochs", 9, 0.01)
+    assert headline_of(TWO, timed).endswith("No other strategy's median run reached the target.")
+
+
+def test_strategies_without_a_common_seed_are_not_compared(timed):
+    sweeps.reach(TWO, timed, RunKey("strong", 2, 0), 10)
+    sweeps.reach(TWO, timed, RunKey("weak", 2, 1), 20)
+    assert headline_of(TWO, timed).endswith("Next: Weak scaling on 2 devices, 260 s, with no seed in common.")
+
+
+def test_no_winner_without_a_target_a_result_or_a_time(timed):
+    assert headline_of(TWO, timed) == "No run is computed yet."
+    sweeps.add(TWO, timed, RunKey("strong", 1, 0), "max_epochs", 9, 0.01)
+    assert headline_of(TWO, timed).startswith(
+        "**No strategy's median run reached the target** validation loss of 0.0016384 on 1"
+    )
+    assert headline_of(TWO, timed, None).startswith(
+        "**Which strategy is the fastest is unknown.** Times cannot be projected (no"
+    )
+    untargeted = replace(TWO, run=replace(TWO.run, stop=replace(TWO.run.stop, target=0.0)))
+    assert headline(results.read(TWO, timed, FLAT)._replace(config=untargeted)).startswith("**No target was set**")
+
+
+def test_measured_and_oversubscribed_times_are_called_so(tmp_path):
+    config = replace(TWO, mode="measured", scaling=("strong",))
+    sweeps.reach(config, tmp_path / "a", RunKey("strong", 2, 0), 10)
+    assert headline_of(config, tmp_path / "a", None) == (
+        "**Fastest: Strong scaling on 2 devices, 25.0 s to the target** (one seed; measured). There is no other strategy."
+    )
+    sweeps.add(config, tmp_path / "b", RunKey("strong", 2, 0), "target_reached", 10, oversubscribed=True)
+    assert "measured, but oversubscribed" in headline_of(config, tmp_path / "b", None)
+
+
+# Sentences
+
+
+def test_strong_scaling_is_compared_seed_by_seed(projected):
+    pairs = {(scaling, n): comparison for scaling, n, comparison in comparisons(projected)}
+    assert pairs["weak", 2].ratio == pytest.approx(520 / 218)
+    # 130 s of the one seed that reached it, against 218 s.
+    assert (pairs["linear-warmup", 2].faster, pairs["linear-warmup", 2].slower) == (1, 2)
+    assert pairs["linear-warmup", 4].pairs == 1
+
+
+def test_the_paper_agrees_or_not_and_failed_processes_are_named(projected):
+    # Beyond one device the sweep has 8 pairs; the paper's warmup reached the target on 2 and 4 devices, ours on neither.
+    paper, caution, failed = sentences(projected)
+    assert "6 of 8 pairs" in paper
+    assert "Linear rule + warmup on 2 (1 of 3 seeds; the paper's run did)" in paper
+    assert "Here: data source" in paper
+    assert "target 0.0016384, times projected to Flat." in paper
+    assert caution.startswith("**Caution**: 3 seeds are few. A sign test needs 6 pairs")
+    assert "`linear-warmup-n4-seed1` crashed: ended by SIGKILL: out of memory" in failed
+
+
+@pytest.mark.parametrize(("oversubscribed", "times"), [(False, "times measured."), (True, "times oversubscribed: n virtual")])
+def test_another_target_and_measured_times_are_told(tmp_path, oversubscribed, times):
+    config = replace(GRID, mode="measured", seeds=(0,), run=replace(GRID.run, stop=replace(GRID.run.stop, target=0.002)))
+    for n in (1, 2):
+        sweeps.add(config, tmp_path, RunKey("strong", n, 0), "target_reached", 10, oversubscribed=oversubscribed)
+    paper, caution = sentences(results.read(config, tmp_path, None))
+    assert "the target 0.0016384" in paper
+    assert "target 0.002" in paper
+    assert times in paper
+    assert caution == "**Caution**: one seed is an example, not a comparison."
+
+
+def test_six_seeds_need_no_caution_and_no_run_needs_no_sentence(tmp_path):
+    config = replace(TWO, devices=(2,), seeds=tuple(range(6)))
+    assert sentences(results.read(config, tmp_path, FLAT)) == []
+    for seed in config.seeds:
+        sweeps.reach(config, tmp_path, RunKey("strong", 2, seed), 10)
+    assert not any("Caution" in text for text in sentences(results.read(config, tmp_path, FLAT)))
