@@ -173,8 +173,5 @@ def _insert(options: GenerateArguments, generated: "Generated", scans: Path, out
     from gmmae.data.extraction.prepare import say_on_stderr
     from gmmae.generation.insertion.insert import insert
 
-    assert generated.nodules.details is not None
-    summary = insert(
-        generated.nodules, generated.nodules.details, scans, out / SCANS, options.seed, options.blending, say_on_stderr
-    )
+    summary = insert(generated.nodules, scans, out / SCANS, options.seed, options.blending, say_on_stderr)
     return summary._replace(out=options.out / SCANS).lines()
