@@ -56,10 +56,10 @@ def test_a_judgement_is_a_page_plain_data_and_a_dozen_lines(files, tmp_path, cap
     assert said[-3:] == [str(out / name) for name in ("judgement.html", "judgement.md", "judgement.json")]
     found = json.loads((out / "judgement.json").read_text())
     assert said[2].split()[:3] == ["C2ST,", "AUC", f"{found['generated']['c2st'][0]:.2f}"]
-    assert {found[column]["samples"] for column in ("generated", "floor")} == {30}
+    assert {found[column]["samples"] for column in ("generated", "real_vs_real")} == {30}
     assert 0.8 < found["novelty"]["nn"][0] < 1.2
     assert next(iter(found["novelty"]["nearest_distance"])) == "new0"
-    assert len(found["floor"]["ks"]) == 29
+    assert len(found["real_vs_real"]["ks"]) == 29
     page = (out / "judgement.md").read_text()
     for words in (
         "| C2ST, AUC |",
@@ -174,7 +174,7 @@ def test_too_few_patients_are_one_line(files, tmp_path, capsys, patients):
     code, printed, error = judge(capsys, stored(tmp_path / "few.npz", real), generated, *options)
     assert (code, printed) == (2, "")
     assert error.endswith(
-        "error: at least 50 nodules of at least 10 patients (scans where none is named) are needed in REAL; got 60 of "
+        "error: REAL must have at least 50 nodules of at least 10 patients (or scans, if no patient is named); got 60 of "
         f"{patients}: add some, or name the training set with --train\n"
     )
 
