@@ -68,7 +68,7 @@ def features(
 
 
 def intensity_masks(hu: Float32[np.ndarray, "samples z y x"]) -> Bool[np.ndarray, "samples z y x"]:
-    """Returns the voxels above the mean of the 5th and 95th percentile of their volume. So ground glass has its own threshold."""
+    """Returns the voxels above the mean of the 5th and 95th percentile of their volume, so each volume has a threshold."""
     low, high = np.percentile(hu, [5, 95], axis=(1, 2, 3), keepdims=True)
     return hu > (low + high) / 2
 

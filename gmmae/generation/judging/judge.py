@@ -287,6 +287,6 @@ def _require_enough(name: str, nodules: Nodules, way_out: str, parts: int = 1) -
     count, patients = len(nodules.names), len(set(nodules.groups))
     if count < parts * MIN_NODULES or patients < parts * MIN_PATIENTS:
         raise InputError(
-            f"{name} must have at least {parts * MIN_NODULES} nodules of at least {parts * MIN_PATIENTS} patients (or scans, if "
-            f"no patient is named); got {count} of {patients}: {way_out}"
+            f"{name} must have at least {parts * MIN_NODULES} nodules of at least {parts * MIN_PATIENTS} patients (or scans, "
+            f"if no patient is named); got {count} of {patients}: {way_out}"
         )

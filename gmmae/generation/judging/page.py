@@ -124,8 +124,8 @@ def _counts(judgement: Judgement, real: Nodules, generated: Nodules) -> str:
     count, patients = judgement.generated.samples, judgement.generated.patients[0]
     others = "the first half of the real ones" if judgement.novelty is None else "the real ones"
     return (
-        f"{len(generated.names)} generated and {len(real.names)} real nodules; compared: {count} generated and {count} other real "
-        f"nodules, each with the same {count} of {others} ({patients} patients, or scans if no patient is named)"
+        f"{len(generated.names)} generated and {len(real.names)} real nodules; compared: {count} generated and {count} other "
+        f"real nodules, each with the same {count} of {others} ({patients} patients, or scans if no patient is named)"
     )
 
 
@@ -187,7 +187,8 @@ def _blocks(
     compared = _compared(judgement, real, generated)
     one, two = (nodules.values for nodules in compared)
     sheet, key = pictures.contact_sheet(one, two, window, seed)
-    distance = f"{_shown(judgement.generated.value_distance)} {unit_name} apart (real: {_shown(judgement.real_vs_real.value_distance)})"
+    apart, real_apart = (_shown(c.value_distance) for c in (judgement.generated, judgement.real_vs_real))
+    distance = f"distance {apart} {unit_name} (real: {real_apart})"
     histograms = pictures.value_histograms(one, two, window, unit_name, distance)
     worst = _worst(judgement, *compared)
     remarks = [*_remarks(judgement, real, generated), *notes]
@@ -203,8 +204,8 @@ def _blocks(
             "judgements are comparable only for equal numbers (`--count`)."
         ),
         Paragraph(
-            "Novelty is the median distance to the nearest training nodule, over that of real nodules outside the training set. "
-            "NNsym is the same over 16 rotations and reflections. A nodule nearer than 95 % of the real ones is a copy."
+            "Novelty is the median distance to the nearest training nodule, over that of real nodules outside the training "
+            "set. NNsym is the same over 16 rotations and reflections. A nodule nearer than 95 % of the real ones is a copy."
         ),
         Heading("Which are generated?", 2),
         figure("Slices", sheet, f"Central axial slices, {window[0]:g} to {window[1]:g} in {unit_name}, in random order."),
@@ -213,7 +214,7 @@ def _blocks(
         figure(
             "Features",
             pictures.feature_histograms(worst),
-            f"The {WORST} features with the largest differences; blue real, red generated.",
+            f"The {WORST} features with the largest differences: blue real, red generated.",
         ),
     ]
     if judgement.novelty is not None and training is not None:
