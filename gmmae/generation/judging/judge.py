@@ -142,7 +142,7 @@ def judge(
       training: training nodules of the generator.
       seed: seed of choices and divisions.
       scale: window and unit of all voxels.
-      count: number of compared nodules in each set; 0 takes the size of the smallest. Judgements are comparable only for
+      count: number of compared nodules in each set; 0 means the size of the smallest. Judgements are comparable only for
         equal numbers.
 
     Raises:
@@ -254,7 +254,7 @@ def _sets(real: Nodules, generated: Nodules, training: Nodules | None, seed: int
         names, sources = ("REAL", "GENERATED", "--train"), (real, generated, training)
     smallest = min(map(len, (reference, new, others)))
     if count and not MIN_NODULES <= count <= smallest:
-        raise InputError(f"--count must be 0, or from {MIN_NODULES} to {smallest}, the size of the smallest set; got {count}")
+        raise InputError(f"--count must be all, or from {MIN_NODULES} to {smallest}, the size of the smallest set; got {count}")
     # The generated ones are chosen last, so their number does not change the real column.
     reference, others, new = (np.sort(rng.permutation(part)[: count or smallest]) for part in (reference, others, new))
     sets = Sets(reference, new, others)

@@ -148,7 +148,9 @@ def _remarks(judgement: Judgement, real: Nodules, generated: Nodules) -> list[st
     """Returns the remarks about limits of the values."""
     remarks = []
     if judgement.novelty is None:
-        remarks.append("novelty is unknown, so the nodules may be copies: name the training nodules with --train, or --split")
+        remarks.append(
+            "novelty is unknown, so the nodules may be copies: name the training nodules with --train, or use --split"
+        )
     if not judgement.masks:
         remarks.append("shapes follow from intensity, because some nodules have no mask")
     if not judgement.scale.hu:

@@ -190,5 +190,5 @@ def test_as_many_patients_as_are_needed_give_finite_figures(patients, training):
 
 @pytest.mark.parametrize("count", [24, 41])
 def test_a_count_that_cannot_be_compared_is_refused(count):
-    with pytest.raises(InputError, match=f"--count must be 0, or from 25 to 40, .*; got {count}"):
+    with pytest.raises(InputError, match=f"--count must be all, or from 25 to 40, .*; got {count}"):
         judge(REAL, balls(2, 40, "new"), TRAINING, count=count)
