@@ -168,11 +168,12 @@ def _interval_note(samples: int, groups: int, named: bool) -> str:
         return f"no intervals: they need at least {least} groups ({GROUPS}); the {samples} samples are of one"
     if groups < least:
         return f"no intervals: they need at least {least} samples"
+    percent = f"{100 * bootstrap.CONFIDENCE_LEVEL:g}"
     few = f"; so few {kind} make them too narrow" if groups < bootstrap.FEW_GROUPS else ""
     if named:
-        return f"{100 * bootstrap.CONFIDENCE_LEVEL:g} % intervals resample the {groups} groups ({GROUPS}) of {samples} samples{few}"
+        return f"{percent} % intervals resample the {groups} groups ({GROUPS}) of {samples} samples{few}"
     independent = f"take the {samples} samples for independent of each other: the workload names no groups"
-    return f"{100 * bootstrap.CONFIDENCE_LEVEL:g} % intervals {independent}{few}"
+    return f"{percent} % intervals {independent}{few}"
 
 
 def _rows(data: Splits, split: str, values: Mapping[str, "np.ndarray"]) -> list[dict[str, Any]]:
