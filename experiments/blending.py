@@ -33,7 +33,7 @@ from gmmae.generation.insertion import blending, noise
 from gmmae.generation.insertion.cubes import as_nodule, band_mm
 from gmmae.generation.insertion.hosts import annotated, list_scans, read_annotations, read_host
 from gmmae.generation.insertion.lungs import find_lungs, signed_distance
-from gmmae.generation.insertion.placing import Place, find_place
+from gmmae.generation.insertion.placing import Placement, Target, find_placement
 from gmmae.generation.judging.bootstrap import Estimate, estimate, weights
 
 RINGS_MM = ((-1.0, 0.0), (0.0, 1.0), (1.0, 2.0), (2.0, 3.0))
@@ -113,27 +113,28 @@ def main() -> None:
         )
         chosen = int(i) % len(hosts)
         host, rng = hosts[chosen], np.random.default_rng([1, i])
-        taken = [(centre, diameter / 2) for centre, diameter in annotated(table.rows.get(host.uid, []))]
+        occupied = [(centre, diameter / 2) for centre, diameter in annotated(table.rows.get(host.uid, []))]
         own = real(asked.nodules, nodules.names[i], band_mm(host.grid))
-        place = None if own is None else find_place(rng, nodule, host, lungs[chosen], taken, None)
-        if not isinstance(place, Place):
+        target = Target(host, lungs[chosen], noises[chosen], occupied)
+        place = None if own is None else find_placement(rng, nodule, target, None)
+        if not isinstance(place, Placement):
             continue
-        z, y, x = place.seen.region
+        z, y, x = place.resampled.region
         margin = np.ceil(5 / host.grid.spacing_mm).astype(int)
         # The region holds the band alone; tissue farther out is compared with.
         wide = tuple(slice(max(s.start - m, 0), s.stop + m) for s, m in zip((z, y, x), margin, strict=True))
         around = host.voxels[wide].astype(float)
         inner = tuple(slice(s.start - w.start, s.stop - w.start) for s, w in zip((z, y, x), wide, strict=True))
         before = around[inner].copy()
-        hu = place.seen.hu + blending.dense(before, place.seen.hu) * (before - place.seen.hu)
+        hu = place.resampled.hu + blending.dense(before, place.resampled.hu) * (before - place.resampled.hu)
         width = band_mm(host.grid)
         support = np.zeros(around.shape, bool)
-        support[inner] = place.seen.distance_mm < 0
+        support[inner] = place.resampled.distance_mm < 0
         distance = -signed_distance(support, host.grid.spacing_mm)
-        distance[inner] = place.seen.distance_mm
+        distance[inner] = place.resampled.distance_mm
         rows, moved = {}, {}
         for name, blend in BLENDINGS.items():
-            around[inner] = blend(before, hu, place.seen.distance_mm, width, host.grid.spacing_mm)
+            around[inner] = blend(before, hu, place.resampled.distance_mm, width, host.grid.spacing_mm)
             rows[name] = features(around, distance, width)
             moved[name] = abs(float((around[inner] - hu)[place.label].mean()))
         if all(row is not None for row in rows.values()):

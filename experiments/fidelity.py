@@ -60,7 +60,7 @@ def rows(entries: dict[str, Entry], training: Nodules, judged: Nodules, seed: in
             other = judge.population(nodules, True, SCALE)
             row["c2st_masks"] = list(c2st(real_masks.features, other.features, real.groups, other.groups, seed))
         if name != "real":
-            row |= _novelty(judge.novelties(judged, nodules, training, WINDOW, seed))
+            row |= _novelty(judge.measure_novelty(judged, nodules, training, WINDOW, seed))
         found[name] = row
     return found
 
@@ -68,8 +68,8 @@ def rows(entries: dict[str, Entry], training: Nodules, judged: Nodules, seed: in
 def _row(found: Comparison) -> dict[str, list[float]]:
     return {
         **{name: list(getattr(found, name)) for name in ("c2st", "mmd2", "density", "coverage")},
-        "ks": [found.marginals.share],
-        "ks_corrected": [found.marginals.corrected_share],
+        "ks": [found.ks_tests.share],
+        "ks_corrected": [found.ks_tests.corrected_share],
         "hu": [found.value_distance],
     }
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from experiments import tables
 from gmmae.plotting import canvas
-from gmmae.plotting.loss_curves import Course, losses_by_devices
+from gmmae.plotting.loss_curves import LossCurve, losses_by_devices
 from gmmae.scaling.strategies import STRATEGIES
 from gmmae.sweep.grid import RunKey
 from gmmae.training.records import Epoch, read_history
@@ -74,12 +74,12 @@ def figure(runs: dict[RunKey, list[Epoch]], scaling: str, path: Path) -> Path:
     return canvas.save(losses_by_devices(courses, title=title, target=None, x_label="epoch"), path)
 
 
-def _course(label: str, seeds: Sequence[Sequence[Epoch]]) -> Course:
+def _course(label: str, seeds: Sequence[Sequence[Epoch]]) -> LossCurve:
     """Of the epochs that all seeds have."""
     losses = np.median(
         [[(epoch.train_loss, epoch.val_loss) for epoch in epochs] for epochs in zip(*seeds, strict=False)], axis=1
     )
-    return Course(label, np.arange(1.0, len(losses) + 1), losses[:, 0], losses[:, 1])
+    return LossCurve(label, np.arange(1.0, len(losses) + 1), losses[:, 0], losses[:, 1])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -155,22 +155,25 @@ def _mean_text(values: "np.ndarray", mean: Estimate) -> str:
 
     if wrong := int((~np.isfinite(values)).sum()):
         return f"{mean.value:.6g} ({wrong} of {len(values)} values {'is' if wrong == 1 else 'are'} not finite)"
-    interval = f" ({100 * bootstrap.LEVEL:g} % interval {mean.low:.4g} to {mean.high:.4g})" if mean.low <= mean.high else ""
+    interval = (
+        f" ({100 * bootstrap.CONFIDENCE_LEVEL:g} % interval {mean.low:.4g} to {mean.high:.4g})" if mean.low <= mean.high else ""
+    )
     return f"{mean.value:.6g}{interval}"
 
 
 def _interval_note(samples: int, groups: int, named: bool) -> str:
     """Returns a sentence on the resampling of the intervals, or on why there are none."""
-    least, kind = bootstrap.LEAST_GROUPS, "groups" if named else "samples"
+    least, kind = bootstrap.MIN_GROUPS, "groups" if named else "samples"
     if groups < least and named:
         return f"no intervals: they need at least {least} groups ({GROUPS}); the {samples} samples are of one"
     if groups < least:
         return f"no intervals: they need at least {least} samples"
+    percent = f"{100 * bootstrap.CONFIDENCE_LEVEL:g}"
     few = f"; so few {kind} make them too narrow" if groups < bootstrap.FEW_GROUPS else ""
     if named:
-        return f"{100 * bootstrap.LEVEL:g} % intervals resample the {groups} groups ({GROUPS}) of {samples} samples{few}"
+        return f"{percent} % intervals resample the {groups} groups ({GROUPS}) of {samples} samples{few}"
     independent = f"take the {samples} samples for independent of each other: the workload names no groups"
-    return f"{100 * bootstrap.LEVEL:g} % intervals {independent}{few}"
+    return f"{percent} % intervals {independent}{few}"
 
 
 def _rows(data: Splits, split: str, values: Mapping[str, "np.ndarray"]) -> list[dict[str, Any]]:

@@ -161,11 +161,11 @@ def _no_generator() -> InputError:
 
 def _contact_sheets(out: Path, real: Nodules, generated: "Generated", window: tuple[float, float], seed: int) -> None:
     """Draws real held-out nodules and generated ones in random order, on one sheet without and one with labels."""
-    from gmmae.generation.judging.figures import unnamed
+    from gmmae.generation.judging.figures import contact_sheet
     from gmmae.plotting import canvas
 
     for name, labelled in SHEETS.items():
-        figure, _ = unnamed(real.values, generated.nodules.values, window, seed, labelled)
+        figure, _ = contact_sheet(real.values, generated.nodules.values, window, seed, labelled)
         canvas.save(figure, out / name)
 
 
@@ -173,8 +173,5 @@ def _insert(options: GenerateArguments, generated: "Generated", scans: Path, out
     from gmmae.data.extraction.prepare import say_on_stderr
     from gmmae.generation.insertion.insert import insert
 
-    assert generated.nodules.details is not None
-    summary = insert(
-        generated.nodules, generated.nodules.details, scans, out / SCANS, options.seed, options.blending, say_on_stderr
-    )
+    summary = insert(generated.nodules, scans, out / SCANS, options.seed, options.blending, say_on_stderr)
     return summary._replace(out=options.out / SCANS).lines()

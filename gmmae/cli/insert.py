@@ -41,9 +41,7 @@ def command(arguments: Sequence[str], prog: str) -> int:
         source="cubes", root=str(options.nodules), crop=options.crop, shape=options.size, padding="replicate", cache=cache
     )
     prepared = prepare(config, say_on_stderr)
-    nodules, details = load_prepared(prepared)
-    summary = insert(
-        nodules, details, options.scans, options.out, options.seed, options.blending, say_on_stderr, options.per_scan
-    )
+    nodules, _ = load_prepared(prepared)
+    summary = insert(nodules, options.scans, options.out, options.seed, options.blending, say_on_stderr, options.per_scan)
     tell(options.out, [*fault_lines(prepared.summary, str(prepared.folder / SUMMARY)), *summary.lines()])
     return 0

@@ -1,4 +1,4 @@
-"""What all figures share: resolution, colours, numbers as the paper sets them, and whole files or none."""
+"""Common parts of all figures: resolution, colours, number formats, axes, and atomic writing of files."""
 
 import math
 import os
@@ -19,16 +19,16 @@ from gmmae.system.files import whole_file
 
 DPI = 150
 WIDTH = 6.4
-"""Of a figure that stands alone, in inches."""
+"""Width in inches of a figure on a page."""
 NARROW = 4.2
-"""Of one whose letters can still be read across a telephone."""
-# Okabe and Ito's colours, which stay apart for the colour-blind.
+"""Width in inches of a figure that is readable on a telephone."""
+# Okabe and Ito's colours are safe for colour-blind readers.
 BLUE, ORANGE, VERMILION, GREY = "#0072B2", "#E69F00", "#D55E00", "#666666"
 GREEN, PURPLE, SKY = "#009E73", "#CC79A7", "#56B4E9"
 
 
 def power_of_ten(value: float) -> str:
-    """A loss as the paper sets it, 4.7×10⁻³."""
+    """Formats a loss like the paper: 4.7×10⁻³."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "∞"
     mantissa, exponent = f"{value:.1e}".split("e")
@@ -38,7 +38,7 @@ def power_of_ten(value: float) -> str:
 
 
 def plain(value: int | float, digits: int = 3) -> str:
-    """A positive number, with a power of ten only where it would be long without.
+    """Formats a positive number, with a power of ten only for very small and very large ones.
 
     >>> plain(0.0016384), plain(20000)
     ('0.00164', '20000')
@@ -47,12 +47,12 @@ def plain(value: int | float, digits: int = 3) -> str:
 
 
 def finite(values: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-    """The values with NaN, which matplotlib leaves out of a line, for infinity."""
+    """Replaces infinity by NaN, which matplotlib leaves out of a line."""
     return np.where(np.isfinite(values), values, np.nan)
 
 
 def blank(height: float, title: str, width: float = WIDTH) -> Figure:
-    """A figure `height` inches high, by default as wide as a journal's column, with a title above."""
+    """Creates a figure of a height and a width in inches, with a title."""
     figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
     if title:
         figure.suptitle(textwrap.fill(title, round(12.5 * width)), fontsize=10)
@@ -60,7 +60,7 @@ def blank(height: float, title: str, width: float = WIDTH) -> Figure:
 
 
 def dress(axes: Axes, x_label: str, y_label: str) -> None:
-    """Labels, and no frame but the two axes."""
+    """Sets the labels, and removes the frame except for the two axes."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(which="both", labelsize=8)
     axes.set_xlabel(x_label, fontsize=9)
@@ -68,22 +68,22 @@ def dress(axes: Axes, x_label: str, y_label: str) -> None:
 
 
 def legend_above(axes: Axes, handles: Sequence[Artist], width: float = WIDTH) -> None:
-    """A legend that no data can reach, in as many columns as fit into `width`, in inches.
+    """Adds a legend above the data, in as many columns as fit into `width`, in inches.
 
-    It belongs to the axes, because matplotlib lays a legend of the figure over its title.
+    It belongs to the axes, because a legend of the figure would cover its title.
     """
     lengths = [len(str(handle.get_label())) for handle in handles]
     columns = min(4, len(handles))
-    # Inches: a handle with its gaps, and letters of 8 points. Columns are filled one after the other, as matplotlib does.
+    # In inches: a handle with its gaps, and letters of 8 points. Columns are filled in matplotlib's order.
     while columns > 1 and sum(0.5 + 0.065 * max(part) for part in np.array_split(lengths, columns)) > width - 0.7:
         columns -= 1
-    columns = math.ceil(len(handles) / math.ceil(len(handles) / columns))  # as many rows, but even ones
+    columns = math.ceil(len(handles) / math.ceil(len(handles) / columns))  # the same number of rows, evenly filled
     style = {"frameon": False, "fontsize": 8, "borderaxespad": 0.3, "columnspacing": 1.2, "handlelength": 1.8}
     axes.legend(handles=list(handles), loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, **style)
 
 
 def log_axis(axes: Axes, which: Literal["x", "y"], at: Sequence[int] = ()) -> None:
-    """Make an axis, whose limits are set, logarithmic: plain numbers at the values given, or else at some eight round ones."""
+    """Makes an axis with set limits logarithmic, with plain numbers at these values or at about eight round ones."""
     scale, axis = (axes.set_xscale, axes.xaxis) if which == "x" else (axes.set_yscale, axes.yaxis)
     scale("log")
     low, high = axis.get_view_interval()
@@ -96,20 +96,20 @@ def log_axis(axes: Axes, which: Literal["x", "y"], at: Sequence[int] = ()) -> No
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> Path:
-    """Writes an SVG if the path ends in .svg, else a PNG, whole or not at all.
+    """Writes an SVG if the path ends in .svg, otherwise a PNG. The file is complete or absent.
 
     Equal figures give equal bytes.
     """
     path = Path(path)
     kind = "svg" if path.suffix == ".svg" else "png"
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Text as outlines looks the same whatever fonts there are; with a salt, identifiers follow from the content alone.
+    # Text as outlines does not depend on installed fonts. With a salt, identifiers depend only on the content.
     with whole_file(path) as part, matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": "gmmae"}):
         figure.savefig(part, format=kind, dpi=DPI, facecolor="white", metadata={"Date": None} if kind == "svg" else None)
     return path
 
 
 def save_both(figure: Figure, stem: str | os.PathLike[str]) -> tuple[Path, Path]:
-    """Write `stem`.png and `stem`.svg; returns their paths."""
+    """Writes `stem`.png and `stem`.svg. Returns their paths."""
     stem = Path(stem)
     return save(figure, stem.with_name(f"{stem.name}.png")), save(figure, stem.with_name(f"{stem.name}.svg"))

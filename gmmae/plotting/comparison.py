@@ -1,4 +1,4 @@
-"""Scaling strategies compared by the number of devices: time to target, throughput, and the time of a step."""
+"""Figures that compare scaling strategies by the number of devices: time to target, throughput and step time."""
 
 import math
 from collections.abc import Sequence
@@ -13,22 +13,23 @@ from gmmae.plotting import canvas
 from gmmae.plotting.canvas import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
 
 STYLES = ((BLUE, "o"), (VERMILION, "s"), (GREEN, "^"), (PURPLE, "D"), (ORANGE, "v"), (SKY, "P"), ("black", "X"))
-"""Colour and marker of each line, in the order given: the same order gives a strategy the same style in every figure."""
+"""Colour and marker of each line. The same order gives a strategy the same style in every figure."""
 
 ROW = 0.19
-"""Height in inches of a strategy in the strip of misses."""
+"""Height in inches of a strategy's row in the strip of missed targets."""
 
 
 class Series(NamedTuple):
     """The times of one scaling strategy to a target loss; all tuples are in the order of `devices`.
 
     Attributes:
-      label: of the strategy.
-      devices: numbers of devices, increasing.
-      median_s: over the runs; infinite where the median run missed the target.
-      low_s, high_s: ends of the interval about the median; NaN for none, and the high end may be infinite.
-      reached: runs that reached the target.
-      runs: runs made.
+      label: label of the strategy.
+      devices: increasing numbers of devices.
+      median_s: median over the runs; infinite if the median run missed the target.
+      low_s: lower end of the interval about the median; NaN for none.
+      high_s: upper end of the interval; NaN for none, and it may be infinite.
+      reached: number of runs that reached the target.
+      runs: number of runs.
     """
 
     label: str
@@ -44,10 +45,11 @@ class Measured(NamedTuple):
     """A quantity measured at several counts; all tuples are in the order of `at`.
 
     Attributes:
-      label: of the line.
-      at: numbers of devices, or samples a device, increasing.
-      median: may be NaN or infinite, and then is not drawn.
-      low, high: ends of the interval about the median, say its quartiles; NaN for none, and the high end may be infinite.
+      label: label of the line.
+      at: increasing numbers of devices, or of samples per device.
+      median: medians; NaN and infinity are not drawn.
+      low: lower end of the interval about the median, such as a quartile; NaN for none.
+      high: upper end of the interval; NaN for none, and it may be infinite.
     """
 
     label: str
@@ -58,7 +60,7 @@ class Measured(NamedTuple):
 
 
 class _Ideal(NamedTuple):
-    """What perfect scaling would give: `at_one` · n^`power`."""
+    """The value for perfect scaling: `at_one` · n^`power`."""
 
     colour: str
     at_one: float
@@ -71,19 +73,19 @@ class _Ideal(NamedTuple):
 def time_to_target(
     series: Sequence[Series], *, title: str, y_label: str = "time to target (s)", width: float = canvas.WIDTH
 ) -> Figure:
-    """The time to the target loss against the number of devices, both logarithmic.
+    """Draws the time to the target loss against the number of devices, both logarithmic.
 
-    A median that is infinite is missing from its line. A strip above the axes says for each strategy with misses how many runs
-    reached the target, wherever not all did. The dashed line is T₁ / n, with the first finite median on one device for T₁.
+    Infinite medians are missing from their line. A strip above the axes shows the number of successful runs if some missed the
+    target. The dashed line is T₁ / n, with the first finite median on one device for T₁.
 
     Args:
-      series: a line each.
-      title: above the figure.
-      y_label: of the axis of time.
-      width: of the figure in inches.
+      series: strategies, each with its own line.
+      title: title of the figure.
+      y_label: label of the time axis.
+      width: width of the figure in inches.
 
     Raises:
-      ValueError: there is no series, or one whose tuples differ in length or are empty.
+      ValueError: there is no series, or one with empty tuples or tuples of different lengths.
 
     Source: Fig. 2 of the paper.
     """
@@ -110,14 +112,14 @@ def time_to_target(
 
 
 def throughput(series: Sequence[Measured], *, title: str) -> Figure:
-    """Samples a second against the number of devices; dashed, n times each line's value on one device.
+    """Draws the throughput against the number of devices. Dashed lines are n times the value on one device.
 
     Args:
-      series: a line each, in samples a second: strong scaling at a global batch, or weak scaling at a device batch.
-      title: above the figure.
+      series: lines in samples per second: strong scaling at a global batch, or weak scaling at a device batch.
+      title: title of the figure.
 
     Raises:
-      ValueError: as in `time_to_target`.
+      ValueError: there is no series, or one with empty tuples or tuples of different lengths.
     """
     _check(series)
     ideals = [_Ideal(STYLES[i % len(STYLES)][0], _on_one(one), 1) for i, one in enumerate(series)]
@@ -126,14 +128,14 @@ def throughput(series: Sequence[Measured], *, title: str) -> Figure:
 
 
 def step_time(series: Sequence[Measured], *, title: str) -> Figure:
-    """The time of a training step in ms against the device batch.
+    """Draws the time of a training step in ms against the device batch.
 
     Args:
-      series: a line each, in seconds.
-      title: above the figure.
+      series: lines in seconds.
+      title: title of the figure.
 
     Raises:
-      ValueError: as in `time_to_target`.
+      ValueError: there is no series, or one with empty tuples or tuples of different lengths.
     """
     _check(series)
     in_ms = [
@@ -143,7 +145,7 @@ def step_time(series: Sequence[Measured], *, title: str) -> Figure:
 
 
 def _on_one(line: Measured) -> int | float:
-    """The median on one device; NaN if there is none."""
+    """Returns the median on one device; NaN if there is none."""
     return dict(zip(line.at, line.median, strict=True)).get(1, math.nan)
 
 
@@ -165,7 +167,7 @@ def _check(series: Sequence[Series] | Sequence[Measured]) -> None:
 
 
 def _plot(axes: Axes, lines: Sequence[Measured], ideals: Sequence[_Ideal], ideal_label: str) -> list[Line2D]:
-    """Lines with markers and intervals on logarithmic axes, and the ideals below them; returns what the legend shows."""
+    """Draws lines with markers and intervals on logarithmic axes, with the ideals below. Returns the legend's handles."""
     counts = sorted({n for line in lines for n in line.at})
     ends = (counts[0], counts[-1])
     ideals = ideals if len(counts) > 1 else []
@@ -182,7 +184,7 @@ def _plot(axes: Axes, lines: Sequence[Measured], ideals: Sequence[_Ideal], ideal
     else:
         axes.set_yticks([])
 
-    # Octaves between neighbouring lines, so that their intervals stand side by side.
+    # Offset between neighbouring lines in octaves, so their intervals do not overlap.
     dodge = min(0.1, 0.5 / len(lines))
     handles = []
     for i, line in enumerate(lines):
@@ -199,7 +201,7 @@ def _plot(axes: Axes, lines: Sequence[Measured], ideals: Sequence[_Ideal], ideal
 
 
 def _interval(axes: Axes, at: float, low: int | float, high: int | float, colour: str) -> None:
-    """A bar between two ends with a cap at each; one without upper end has an arrow where the axes end."""
+    """Draws an interval as a bar with caps. An infinite upper end is an arrow at the end of the axes."""
     if not math.isfinite(low) or math.isnan(high):
         return
     is_open = math.isinf(high)
@@ -207,11 +209,13 @@ def _interval(axes: Axes, at: float, low: int | float, high: int | float, colour
     style = {"color": colour, "lw": 1, "ls": "-", "ms": 5, "alpha": 0.8, "zorder": 2, "clip_on": False}
     axes.plot([at, at], [low, top], **style)
     axes.plot([at], [low], marker="_", **style)
-    axes.plot([at], [top], marker=6 if is_open else "_", **style)  # 6: a caret that points up, its base at the point
+    axes.plot(
+        [at], [top], marker=6 if is_open else "_", **style
+    )  # marker 6 is a caret that points up, with its base at the point
 
 
 def _plot_misses(strip: Axes, missed: Sequence[tuple[Series, tuple[str, str]]]) -> None:
-    """A row for each series: its marker, and how many runs reached the target wherever not all did."""
+    """Draws a row for each series: its marker, and the numbers of successful runs if some missed the target."""
     strip.set_ylim(len(missed) - 0.5, -0.5)
     strip.set_yticks([])
     strip.tick_params(axis="x", which="both", length=0, labelbottom=False)

@@ -1,7 +1,7 @@
-"""A report as a list of blocks, written as Markdown, and that Markdown as one HTML file that needs nothing but itself.
+"""A report as a list of blocks, written as Markdown and as a self-contained HTML file.
 
-The texts of paragraphs, list items and captions know two marks, `code` in backticks and **bold** in double asterisks, the
-first not within the second. All else, in every text, is shown as it is written.
+Paragraphs, list items and captions have two marks, `code` in backticks and **bold** in double asterisks. Code within bold text
+is not supported. All other text is shown literally.
 """
 
 import base64
@@ -20,37 +20,43 @@ from gmmae.plotting.tables import Table
 from gmmae.system.errors import InputError
 
 SVG_LIMIT_BYTES = 500_000
-"""A larger SVG goes into the HTML as its PNG: curves stay sharp on paper, and a plot of many points does not bloat the file."""
+"""Maximum size of an SVG in the HTML file. A larger one is replaced by its PNG, which limits plots of many points."""
 
 NARROW = "40rem"
-"""The width of a screen on which tables and figures are set for a telephone."""
+"""Maximum width of a screen with the layout for telephones."""
 
 
 class Heading(NamedTuple):
+    """A heading; level 1 is the title of the page."""
+
     text: str
-    level: Literal[1, 2]  # 1 is the title of the page
+    level: Literal[1, 2]
 
 
 class Paragraph(NamedTuple):
+    """A paragraph of text."""
+
     text: str
 
 
 class Bullets(NamedTuple):
+    """A list of items."""
+
     items: tuple[str, ...]
 
 
 class Figure(NamedTuple):
     """A drawing in both formats."""
 
-    name: str  # shown where the drawing cannot be
+    name: str  # alternative text
     caption: str
     png: Path
     svg: Path
-    narrow: Path | None = None  # the same as an SVG for narrow screens; without it the figure scrolls there
+    narrow: Path | None = None  # SVG for narrow screens, on which the figure scrolls without it
 
 
 class Folded(NamedTuple):
-    """A section of which a reader sees the title until he asks for the rest."""
+    """A section that is folded under its title until the reader opens it."""
 
     title: str
     blocks: tuple["Block", ...]
@@ -60,41 +66,42 @@ Block = Heading | Paragraph | Bullets | Figure | Table | Folded
 
 
 def unfolded(blocks: Sequence[Block]) -> list[Block]:
-    """The blocks in reading order, with those of a fold in its place."""
+    """Returns the blocks in reading order, with folds replaced by their blocks."""
     return [one for block in blocks for one in (unfolded(block.blocks) if isinstance(block, Folded) else [block])]
 
 
 def markdown(blocks: Sequence[Block], folder: Path) -> str:
-    """The blocks as GitHub's Markdown. A figure shows its PNG and leads to its SVG; a fold is HTML.
+    r"""Writes the blocks as GitHub's Markdown. A figure shows its PNG and links to its SVG; a fold is HTML.
 
     Args:
-      blocks: in reading order.
-      folder: where the text will lie; links to figures are relative to it.
+      blocks: blocks in reading order.
+      folder: folder of the text; links to figures are relative to it.
 
     Raises:
       InputError: a figure's file is missing.
-      ValueError: a table's row of the wrong length.
+      ValueError: a table's row has the wrong length.
 
     >>> print(markdown([Heading("Results", 1), Paragraph("**Strong** takes `T_n` < T_1.")], Path()), end="")
     # Results
     <BLANKLINE>
-    **Strong** takes `T_n` \\< T\\_1.
+    **Strong** takes `T_n` \< T\_1.
     """
     return "\n\n".join(_markdown_block(block, folder).rstrip("\n") for block in blocks) + "\n"
 
 
 def html(title: str, blocks: Sequence[Block]) -> str:
-    """The blocks as one HTML file without scripts or references to anything outside itself.
+    """Writes the blocks as an HTML file without scripts or external references.
 
-    Headings of level 2 and folds make the table of contents, which stands after a leading heading of level 1 and its first
-    paragraph or list. A link to a fold opens it, and on paper all folds are open.
+    The table of contents lists headings of level 2 and folds. It follows the title and the first paragraph or list. A link to
+    a fold opens it, and all folds are open in print.
 
     Args:
-      title: of the browser's window; the page shows the blocks only.
-      blocks: in reading order.
+      title: title of the browser's window.
+      blocks: blocks in reading order.
 
     Raises:
-      InputError, ValueError: as `markdown`.
+      InputError: a figure's file is missing.
+      ValueError: a table's row has the wrong length.
     """
     body = [_html_block(block, f"section-{place}") for place, block in enumerate(blocks)]
     titled = bool(blocks) and isinstance(blocks[0], Heading) and blocks[0].level == 1
@@ -125,7 +132,7 @@ _RENDERER = MarkdownIt("commonmark").enable("table")
 
 
 def _html_block(block: Block, anchor: str) -> str:
-    """The block's Markdown rendered, with what Markdown cannot say: anchors, drawings within the file, and figures as such."""
+    """Renders the block's Markdown as HTML, with anchors, embedded drawings and figure elements."""
     match block:
         case Heading(text, level):
             return f'<h{level} id="{anchor}">{escape(text)}</h{level}>\n'
@@ -140,7 +147,7 @@ def _html_block(block: Block, anchor: str) -> str:
             return f'<figure class="table">\n{before}{_scrolled(table, block.title)}{after}</figure>\n'
         case Folded(title, blocks):
             inner = "".join(_html_block(inner, f"{anchor}-{place}") for place, inner in enumerate(blocks))
-            # A link opens the folds around its target, so the target is what is folded and not the fold itself.
+            # A link opens the folds around its target, so its target is the folded content.
             return f'<details>\n{_summary(title)}\n<div id="{anchor}">\n{inner}</div>\n</details>\n'
         case _:
             return _RENDERER.render(_markdown_block(block, Path()))
@@ -151,7 +158,7 @@ def _summary(title: str) -> str:
 
 
 def _scrolled(content: str, label: str) -> str:
-    """A box that scrolls, with the keyboard too, where the page is too narrow for what is in it."""
+    """Returns a box that scrolls horizontally, also by keyboard, if its content is too wide."""
     return f'<div class="scroll" role="region" aria-label="{escape(label)}" tabindex="0">\n{content}</div>\n'
 
 
@@ -163,8 +170,8 @@ def _contents(blocks: Sequence[Block]) -> str:
 
 
 def _marked(text: str) -> str:
-    """The text as a paragraph of Markdown in which nothing but the two marks is interpreted."""
-    # Every other run is a mark. As in Markdown, asterisks between spaces mark nothing.
+    """Returns the text as a paragraph of Markdown, with only the two marks interpreted."""
+    # Every other run is a mark. As in Markdown, asterisks between spaces are no marks.
     runs = re.split(r"(`[^`]+`|\*\*(?=\S)|(?<=\S)\*\*)", " ".join(text.split()))
     return tables.markdown_start("".join(run if place % 2 else tables.markdown_text(run) for place, run in enumerate(runs)))
 

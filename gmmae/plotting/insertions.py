@@ -1,4 +1,4 @@
-"""Scans before and after nodules were inserted: three slices through each."""
+"""Scans before and after the insertion of nodules: three slices through each."""
 
 import os
 from collections.abc import Sequence
@@ -17,37 +17,37 @@ WINDOW_HU = (-1000.0, 400.0)
 INCHES = 1.55
 
 
-class Shown(NamedTuple):
-    """A part of a scan around a nodule, before and after, the nodule's voxels, its middle's index, and mm a voxel (z, y, x)."""
+class InsertionView(NamedTuple):
+    """A nodule's surroundings before and after its insertion, its voxels, its centre's index, and the spacing (z, y, x)."""
 
     title: str
     before: Real[np.ndarray, "z y x"]
     after: Real[np.ndarray, "z y x"]
     label: Bool[np.ndarray, "z y x"]
-    middle: tuple[int, int, int]
+    centre: tuple[int, int, int]
     spacing_mm: Float[np.ndarray, "3"]
 
 
-def draw_insertions(path: str | os.PathLike[str], shown: Sequence[Shown]) -> Path:
-    """Of each nodule a row: axial, coronal and sagittal slices, each without it, with it, and with its outline."""
+def draw_insertions(path: str | os.PathLike[str], views: Sequence[InsertionView]) -> Path:
+    """Draws a row for each nodule: axial, coronal and sagittal slices, each before and after, and with its outline."""
     height = INCHES + 0.22
-    figure = Figure(figsize=(9 * INCHES + 0.1, len(shown) * height + 0.25))
+    figure = Figure(figsize=(9 * INCHES + 0.1, len(views) * height + 0.25))
     grid = figure.subplots(
-        len(shown),
+        len(views),
         9,
         squeeze=False,
         gridspec_kw={"left": 0.005, "right": 0.995, "bottom": 0.005, "top": 1 - 0.4 / figure.get_figheight()},
     )
     figure.subplots_adjust(wspace=0.03, hspace=0.16)
-    for row, part in zip(grid, shown, strict=True):
-        row[0].set_title(part.title, fontsize=7, loc="left", pad=3)
+    for row, view in zip(grid, views, strict=True):
+        row[0].set_title(view.title, fontsize=7, loc="left", pad=3)
         for axis in range(3):
-            z, x = part.spacing_mm[[a for a in range(3) if a != axis]]
-            label = part.label.take(part.middle[axis], axis)
-            for column, voxels in enumerate((part.before, part.after, part.after)):
+            z, x = view.spacing_mm[[a for a in range(3) if a != axis]]
+            label = view.label.take(view.centre[axis], axis)
+            for column, voxels in enumerate((view.before, view.after, view.after)):
                 axes = row[3 * axis + column]
                 axes.imshow(
-                    voxels.take(part.middle[axis], axis),
+                    voxels.take(view.centre[axis], axis),
                     cmap="gray",
                     vmin=WINDOW_HU[0],
                     vmax=WINDOW_HU[1],
@@ -59,6 +59,6 @@ def draw_insertions(path: str | os.PathLike[str], shown: Sequence[Shown]) -> Pat
                     axes.contour(label, [0.5], colors=ORANGE, linewidths=0.8)
                 axes.set_axis_off()
     for axis, plane in enumerate(PLANES):
-        what = f"{plane}: before, after, outline"
-        figure.text((axis + 0.03) / 3, 1 - 0.16 / figure.get_figheight(), what, fontsize=8)
+        caption = f"{plane}: before, after, outline"
+        figure.text((axis + 0.03) / 3, 1 - 0.16 / figure.get_figheight(), caption, fontsize=8)
     return canvas.save(figure, path)

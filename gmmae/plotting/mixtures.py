@@ -1,9 +1,9 @@
-"""Nodules beside the mixtures that describe them, in the course of training: the paper's Fig. 1."""
+"""Nodules beside their mixtures at several epochs of training (Fig. 1 of the paper)."""
 
 import os
 import textwrap
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float32
@@ -18,20 +18,20 @@ from gmmae.plotting.canvas import BLUE, DPI, GREY, ORANGE, VERMILION, power_of_t
 
 SURFACE = LinearSegmentedColormap.from_list("surface", ["#1b2333", "#4f6d8c", "#b9cfda", "#fbfaf2"])
 
-# Inches, in reconstructions(): a cell is CELL wide and high; for three axes its insets reach below by INSET - OVERLAP.
+# Inches, in reconstructions(). A cell is CELL wide and high. For three axes its insets extend below it by INSET - OVERLAP.
 CELL, INSET, OVERLAP, GAP, MARGIN, HEADING, TITLE_LINE, FOOTING = 1.6, 0.56, 0.1, 0.14, 0.12, 0.46, 0.22, 0.78
 
 
 class Snapshot(NamedTuple):
-    """What a model makes of some nodules at one epoch, for n axes and K components.
+    """A model's reconstructions of some nodules at one epoch, for n axes and K components.
 
     Attributes:
-      epoch: epochs trained.
-      val_loss: the validation loss then; may be NaN.
-      density: M (Eq. 5) at the voxel centres of [-1, 1]^n; array axes z, y, x (the last n of them).
+      epoch: number of trained epochs.
+      val_loss: validation loss at that epoch; may be NaN.
+      density: M (Eq. 5) at the voxel centres of [-1, 1]^n, with array axes z, y, x (the last n of them).
       weights: α of each component.
-      means: μ in world coordinates on [-1, 1]; the last axis is x, y, z (the first n of them).
-      covariances: Σ, in the order of the means.
+      means: μ in world coordinates on [-1, 1]. The last axis is x, y, z (the first n of them).
+      covariances: Σ of each component.
     """
 
     epoch: int
@@ -42,8 +42,8 @@ class Snapshot(NamedTuple):
     covariances: Float32[np.ndarray, "nodules components n n"]
 
 
-class _Estimate(NamedTuple):
-    """One nodule's part of a snapshot."""
+class _Reconstruction(NamedTuple):
+    """A nodule's part of a snapshot."""
 
     density: Float32[np.ndarray, "..."]
     weights: Float32[np.ndarray, " components"]
@@ -58,19 +58,19 @@ def reconstructions(
     *,
     title: str | None = None,
 ) -> Path:
-    """Draw (a) nodules, a row each, and (b) their reconstructions as training goes on.
+    """Draws (a) nodules in rows, and (b) their reconstructions at several epochs.
 
-    For three axes a cell shows a shaded surface at a level chosen from the row's input (`rendering.iso_level`) and shared by
-    its reconstructions; insets are the central slice of the input on the left and of the density on the right. For two axes
-    a cell is the image, with the means of the components; for one axis it is the curves of input, density and components. The
-    input sets one grey scale, or one vertical axis, for its row. A density that is not finite gives a cell that says NaN; one
-    that stays below the level gives an empty cell.
+    For three axes a cell shows a shaded surface. Its level follows from the row's input (`surfaces.iso_level`). Insets show
+    the central slice of the input on the left and of the density on the right. For two axes a cell shows the image and the
+    components' means. For one axis it shows curves of input, density and components. The input determines the grey scale or
+    vertical axis of its row. A non-finite density gives a cell with the text NaN. A density below the level gives an empty
+    cell.
 
     Args:
-      inputs: volumes as densities over [-1, 1]^n, n = 1, 2 or 3; array axes z, y, x.
-      snapshots: the columns, in the order of drawing; of the same nodules.
-      path: of the PNG or SVG file. Missing folders are made; an existing file is replaced in one step.
-      title: above the figure.
+      inputs: volumes as densities over [-1, 1]^n, n = 1, 2 or 3, with array axes z, y, x.
+      snapshots: snapshots of the same nodules, in the order of the columns.
+      path: path of the PNG or SVG file. Missing folders are created, and an existing file is replaced atomically.
+      title: title of the figure.
 
     Returns:
       The path.
@@ -92,8 +92,8 @@ def reconstructions(
     for row, nodule in enumerate(inputs):
         bottom = top - cell_height - row * (cell_height + GAP)
         for left, snapshot in zip(lefts, [None, *snapshots], strict=True):
-            estimate = _Estimate(*(array[row] for array in snapshot[2:])) if snapshot else None
-            _DRAW_CELL[ndim](figure, left, bottom, nodule, estimate, row == rows - 1)
+            reconstruction = _Reconstruction(*(array[row] for array in snapshot[2:])) if snapshot else None
+            _DRAW_CELL[ndim](figure, left, bottom, nodule, reconstruction, row == rows - 1)
     _headings(figure, lefts, top, snapshots)
     _footing(figure, lefts, _KEY[ndim])
     _text(figure, width / 2, figure.get_figheight() - 0.08, "\n".join(title_lines), va="top", fontsize=11)
@@ -104,7 +104,7 @@ def _check_nodules(inputs: np.ndarray, snapshots: list[Snapshot] | tuple[Snapsho
     if inputs.ndim not in (2, 3, 4) or 0 in inputs.shape:
         raise ValueError(f"inputs must have shape (nodules, x), (nodules, y, x) or (nodules, z, y, x); got {inputs.shape}")
     if not np.isfinite(inputs).all():
-        raise ValueError("inputs must be finite; they hold NaN or infinity")
+        raise ValueError("inputs must be finite; got NaN or infinity")
     if not snapshots:
         raise ValueError("there must be at least one snapshot to draw; got none")
     n, nodules = inputs.ndim - 1, len(inputs)
@@ -117,13 +117,13 @@ def _check_nodules(inputs: np.ndarray, snapshots: list[Snapshot] | tuple[Snapsho
 
 
 def _draw_volume(
-    figure: Figure, left: float, bottom: float, nodule: np.ndarray, estimate: _Estimate | None, last_row: bool
+    figure: Figure, left: float, bottom: float, nodule: np.ndarray, reconstruction: _Reconstruction | None, last_row: bool
 ) -> None:
-    """A shaded surface, and for a reconstruction the two central slices."""
+    """Draws a shaded surface, and for a reconstruction the two central slices."""
     axes = _axes(figure, left, bottom + INSET - OVERLAP, CELL, CELL)
     axes.set(xlim=(-surfaces.HALF_WIDTH, surfaces.HALF_WIDTH), ylim=(-surfaces.HALF_WIDTH, surfaces.HALF_WIDTH))
     axes.add_collection(LineCollection(list(surfaces.domain_edges(nodule.shape)), colors="#cccccc", linewidths=0.5, zorder=0))
-    shown = estimate.density if estimate else nodule
+    shown = reconstruction.density if reconstruction else nodule
     if np.isfinite(shown).all():
         brightness = surfaces.surface(shown, max(surfaces.iso_level(nodule), 0.0))
         colours = SURFACE(np.ma.masked_invalid(brightness))
@@ -131,10 +131,10 @@ def _draw_volume(
         axes.imshow(colours, extent=(*axes.get_xlim(), *axes.get_ylim()), interpolation="bilinear")
     else:
         _say_nan(axes)
-    if not estimate:
+    if not reconstruction:
         return
     spare = CELL - INSET
-    for volume, label, offset in ((nodule, "input", 0.0), (estimate.density, "estimate", spare)):
+    for volume, label, offset in ((nodule, "input", 0.0), (reconstruction.density, "estimate", spare)):
         inset = _axes(figure, left + offset, bottom, INSET, INSET, frame="#999999")
         _image(inset, volume[len(volume) // 2], nodule)
         if last_row:
@@ -142,16 +142,16 @@ def _draw_volume(
 
 
 def _draw_image(
-    figure: Figure, left: float, bottom: float, nodule: np.ndarray, estimate: _Estimate | None, last_row: bool
+    figure: Figure, left: float, bottom: float, nodule: np.ndarray, reconstruction: _Reconstruction | None, last_row: bool
 ) -> None:
     axes = _axes(figure, left, bottom, CELL, CELL)
-    _image(axes, estimate.density if estimate else nodule, nodule)
-    if estimate and np.isfinite(estimate.means).all() and np.isfinite(estimate.weights).all():
-        axes.scatter(*estimate.means.T, s=400 * estimate.weights, color=ORANGE, alpha=0.8, linewidths=0)
+    _image(axes, reconstruction.density if reconstruction else nodule, nodule)
+    if reconstruction and np.isfinite(reconstruction.means).all() and np.isfinite(reconstruction.weights).all():
+        axes.scatter(*reconstruction.means.T, s=400 * reconstruction.weights, color=ORANGE, alpha=0.8, linewidths=0)
 
 
 def _draw_curve(
-    figure: Figure, left: float, bottom: float, nodule: np.ndarray, estimate: _Estimate | None, last_row: bool
+    figure: Figure, left: float, bottom: float, nodule: np.ndarray, reconstruction: _Reconstruction | None, last_row: bool
 ) -> None:
     axes = _axes(figure, left, bottom, CELL, CELL)
     axes.spines["bottom"].set(visible=True, color=GREY)
@@ -163,16 +163,16 @@ def _draw_curve(
         axes.tick_params(length=2, color=GREY, pad=1.5)
         for label, side in zip(axes.get_xticklabels(), ("left", "center", "right"), strict=True):
             label.set_horizontalalignment(side)
-    if not estimate:
+    if not reconstruction:
         return
-    if not np.isfinite(estimate.density).all():
+    if not np.isfinite(reconstruction.density).all():
         _say_nan(axes)
         return
     x = np.linspace(-1, 1, 401)[:, None]
-    mean, variance = estimate.means[:, 0], np.maximum(estimate.covariances[:, 0, 0], 1e-12)
-    parts = estimate.weights * np.exp(-((x - mean) ** 2) / (2 * variance)) / np.sqrt(2 * np.pi * variance)
+    mean, variance = reconstruction.means[:, 0], np.maximum(reconstruction.covariances[:, 0, 0], 1e-12)
+    parts = reconstruction.weights * np.exp(-((x - mean) ** 2) / (2 * variance)) / np.sqrt(2 * np.pi * variance)
     axes.plot(x, parts, color=ORANGE, lw=0.5, alpha=0.7)
-    axes.plot((2 * np.arange(size) + 1) / size - 1, estimate.density, color=BLUE, lw=1.4)
+    axes.plot((2 * np.arange(size) + 1) / size - 1, reconstruction.density, color=BLUE, lw=1.4)
 
 
 _DRAW_CELL = {1: _draw_curve, 2: _draw_image, 3: _draw_volume}
@@ -184,7 +184,7 @@ _KEY = {
 
 
 def _image(axes: Axes, image: np.ndarray, scale: np.ndarray) -> None:
-    """A slice as radiologists see it, y downwards, in world coordinates, its pixels square, on the grey scale of `scale`."""
+    """Draws a slice in radiological view, y downwards, with square pixels and the grey scale of `scale`."""
     axes.set(xlim=(-1, 1), ylim=(1, -1))
     height, width = image.shape
     if np.isfinite(image).all():
@@ -207,7 +207,7 @@ def _say_nan(axes: Axes) -> None:
 
 
 def _axes(figure: Figure, left: float, bottom: float, width: float, height: float, frame: str | None = None) -> Axes:
-    """Bare axes at a place in inches."""
+    """Creates bare axes at a position in inches."""
     w, h = figure.get_size_inches()
     axes = figure.add_axes((left / w, bottom / h, width / w, height / h), xticks=[], yticks=[], facecolor="none")
     for spine in axes.spines.values():
@@ -215,8 +215,8 @@ def _axes(figure: Figure, left: float, bottom: float, width: float, height: floa
     return axes
 
 
-def _text(figure: Figure, x: float, y: float, text: str, **style: Any) -> None:
-    """Text at a place in inches."""
+def _text(figure: Figure, x: float, y: float, text: str, **style: str | float) -> None:
+    """Adds text at a position in inches."""
     w, h = figure.get_size_inches()
     figure.text(x / w, y / h, text, ha="center", **style)
 
@@ -229,7 +229,7 @@ def _headings(figure: Figure, lefts: list[float], top: float, snapshots: list[Sn
 
 
 def _footing(figure: Figure, lefts: list[float], key: dict[str, str]) -> None:
-    """Below the cells: the arrow of training, (a) and (b), and what the colours mean."""
+    """Draws the arrow of training, (a) and (b), and the key of colours below the cells."""
     start, end, width = lefts[1], lefts[-1] + CELL, figure.get_figwidth()
     axes = _axes(figure, 0.0, 0.0, width, FOOTING)
     axes.set(xlim=(0, width), ylim=(0, FOOTING))

@@ -1,4 +1,4 @@
-"""Pictures of the data before any model sees them: a contact sheet of many nodules, and one nodule from every side."""
+"""Pictures of the data: a contact sheet of many nodules, and the central slices of one nodule."""
 
 import math
 import os
@@ -15,7 +15,7 @@ from gmmae.plotting.canvas import BLUE, ORANGE
 
 SHOWN = {4: "Central axial slices of ", 3: "Images of ", 2: "Signals of "}
 PLANES = ("axial", "coronal", "sagittal")
-"""The central slices across z, y and x."""
+"""Names of the central slices across z, y and x."""
 
 
 def contact_sheet(
@@ -26,15 +26,15 @@ def contact_sheet(
     unit: str = "HU",
     limit: int = 400,
 ) -> Path:
-    """The nodules, left to right and down: central axial slices, images or signals. The whole file is written or none.
+    """Draws the nodules row by row: central axial slices, images or signals.
 
     Args:
-      path: the PNG.
-      values: volumes, images or signals; of more than `limit`, as many are shown, evenly spread.
-      filled: share of each that lies outside its scan; such cells have an orange frame, as thick as that share is large.
-      window: the values shown black and white; of a signal, those at the bottom and at the top of its cell.
-      unit: of the values; empty where it is not known.
-      limit: nodules shown at most.
+      path: path of the PNG, which is complete or absent.
+      values: volumes, images or signals. If there are more than `limit`, evenly spaced ones are shown.
+      filled: share of each nodule outside its scan. Such cells have an orange frame, whose width grows with the share.
+      window: values shown black and white, or for signals the limits of a cell.
+      unit: unit of the values; empty if it is unknown.
+      limit: maximum number of shown nodules.
     """
     shown = np.unique(np.linspace(0, len(values) - 1, min(limit, len(values))).round().astype(int))
     images = values[:, values.shape[1] // 2] if values.ndim == 4 else values
@@ -57,8 +57,8 @@ def contact_sheet(
             axes.add_patch(Rectangle((left - 1, top - 1), width + 1, height + 1, fill=False, color=ORANGE, linewidth=thickness))
     axes.imshow(sheet, cmap="gray", vmin=window[0], vmax=window[1], interpolation="nearest")
     axes.set_axis_off()
-    of = f"{len(shown)} of {len(values)} nodules" if len(shown) < len(values) else f"{len(values)} nodules"
-    title = f"{SHOWN[values.ndim]}{of}, {unit or 'values'} {window[0]:g} to {window[1]:g}"
+    count = f"{len(shown)} of {len(values)} nodules" if len(shown) < len(values) else f"{len(values)} nodules"
+    title = f"{SHOWN[values.ndim]}{count}, {unit or 'values'} {window[0]:g} to {window[1]:g}"
     if filled.any():
         title += "; orange: partly outside the scan"
     figure.text(0.01, 1 - 0.3 / figure.get_figheight(), title, fontsize=8)
@@ -73,15 +73,15 @@ def nodule_slices(
     edge_mm: float,
     title: str,
 ) -> Path:
-    """One nodule in mm from its centre: its three central slices, or the image, or the signal; a mask's outline in orange.
+    """Draws the three central slices of a nodule, or its image or signal, in mm from its centre. A mask is orange.
 
     Args:
-      path: the PNG.
+      path: path of the PNG.
       values: the volume, image or signal.
-      mask: the nodule's voxels, or None.
-      window: the values shown black and white; of a signal, the range of its vertical axis.
-      edge_mm: the longest edge of the volume.
-      title: above the slices.
+      mask: mask of the nodule, or None.
+      window: values shown black and white, or for a signal the range of its vertical axis.
+      edge_mm: longest edge of the volume.
+      title: title of the picture.
     """
     figure = Figure(figsize=(7.2, 2.9))
     voxel_mm = edge_mm / max(values.shape)
@@ -108,7 +108,7 @@ def _slice(
     voxel_mm: float,
     names: str,
 ) -> None:
-    """Patients are seen from their feet, front up: y runs down in an axial slice, z up in the others."""
+    """Draws a slice in the radiological view from the feet: y runs down in an axial slice, z runs up in the others."""
     down = names[0] == "y"
     height, width = (n * voxel_mm / 2 for n in image.shape)
     extent = (-width, width, height, -height) if down else (-width, width, -height, height)

@@ -1,8 +1,8 @@
-"""Shaded pictures of iso-surfaces, by casting parallel rays through a volume.
+"""Shaded pictures of iso-surfaces, by parallel rays through a volume.
 
-The camera looks at the domain [-1, 1]^3 from the front (from negative y), turned by `AZIMUTH` and raised by `ELEVATION`;
-z points up in the picture. Volumes have array axes z, y, x; the camera works in world coordinates x, y, z. Where edges differ,
-voxels are drawn as cubes all the same: the longest edge spans [-1, 1], and the others less.
+The camera looks at the domain [-1, 1]^3 from the front (from negative y), rotated by `AZIMUTH` and raised by `ELEVATION`. The z
+axis points up. Volumes have array axes z, y, x, and the camera has world coordinates x, y, z. Voxels are cubes, so the longest
+edge spans [-1, 1], and shorter edges span less.
 """
 
 import itertools
@@ -14,16 +14,16 @@ from scipy import ndimage
 
 AZIMUTH = math.radians(30)
 ELEVATION = math.radians(25)
-HALF_WIDTH = 1.52  # world units from the centre of the picture to its border: the domain's cube just fits
-FINE = 48  # samples along an axis, at least, of the interpolated volume that the rays cross
-STEP = 0.6  # of a ray, in interpolated samples: longer ones fray the silhouettes of sharp edges
-PAD = 3  # interpolated samples of emptiness around the domain: they close surfaces that the domain cuts
+HALF_WIDTH = 1.52  # world units from the picture's centre to its border, just enough for the domain's cube
+FINE = 48  # minimum number of samples along the longest axis of the interpolated volume
+STEP = 0.6  # step of a ray in interpolated samples; longer ones make sharp edges ragged
+PAD = 3  # empty interpolated samples around the domain, which close surfaces at its border
 
 _LIGHT = np.array([-0.45, 0.55, -0.70])  # towards the lamp, in camera coordinates: right, up, away from the viewer
 
 
 def camera() -> Float64[np.ndarray, "3 3"]:
-    """Columns: the world directions (x, y, z) that the picture shows as right, up and away from the viewer."""
+    """Returns the world directions (x, y, z) of right, up and away from the viewer, as columns."""
     sin_a, cos_a = math.sin(AZIMUTH), math.cos(AZIMUTH)
     sin_e, cos_e = math.sin(ELEVATION), math.cos(ELEVATION)
     right = [cos_a, -sin_a, 0]
@@ -33,16 +33,16 @@ def camera() -> Float64[np.ndarray, "3 3"]:
 
 
 def iso_level(volume: Float[np.ndarray, "..."], bins: int = 256) -> float:
-    """The level that best separates a volume into two classes; for a nodule, air from tissue.
+    """Returns the level that best separates a volume into two classes, such as air and tissue.
 
-    The level maximises the variance between the classes, `w₀ w₁ (m₀ - m₁)²` (Otsu, IEEE Trans. SMC 9, 1979). Empty bins
-    between the classes tie; the middle one is taken. A constant volume has no classes: its level is its value.
+    It maximises the variance between the classes, `w₀ w₁ (m₀ - m₁)²` (Otsu, IEEE Trans. SMC 9, 1979). Among equally good
+    levels the middle one is used. The level of a constant volume is its value.
 
     Raises:
       ValueError: a value is NaN or infinite.
     """
     if not np.isfinite(volume).all():
-        raise ValueError("a volume must be finite to have an iso-level; it holds NaN or infinity")
+        raise ValueError("a volume must be finite to have an iso-level; got NaN or infinity")
     if np.ptp(volume) == 0:
         return float(volume.flat[0])
     counts, edges = np.histogram(volume, bins)
@@ -57,7 +57,7 @@ def iso_level(volume: Float[np.ndarray, "..."], bins: int = 256) -> float:
 
 
 def _interpolated(volume: Float[np.ndarray, "z y x"]) -> Float32[np.ndarray, "fine_z fine_y fine_x"]:
-    """Cubic splines through the samples, on a finer grid that covers the same domain, padded with emptiness."""
+    """Interpolates the samples by cubic splines on a finer grid of the same domain, padded with empty samples."""
     factor = math.ceil(FINE / max(volume.shape))
     fine = np.asarray(ndimage.zoom(volume.astype(np.float32), factor, order=3, mode="reflect", grid_mode=True))
     return np.pad(fine, PAD, constant_values=min(0.0, float(fine.min())))
@@ -81,31 +81,33 @@ def surface(volume: Float[np.ndarray, "z y x"], level: float, pixels: int = 256)
       ValueError: the volume is not finite, or the level is negative.
     """
     if not np.isfinite(volume).all():
-        raise ValueError("a volume must be finite to be rendered; it holds NaN or infinity")
+        raise ValueError("a volume must be finite to be rendered; got NaN or infinity")
     if not level >= 0:
-        raise ValueError(f"level must be at least 0, what a volume is outside its domain; got {level}")
+        raise ValueError(f"level must be at least 0, the value outside the domain; got {level}")
     fine = _interpolated(volume)
-    per_unit = (max(fine.shape) - 2 * PAD) / 2  # interpolated samples for a world unit
+    per_unit = (max(fine.shape) - 2 * PAD) / 2  # interpolated samples per world unit
     centre = (np.array(fine.shape) - 1) / 2
     basis = camera()[::-1]  # rows z, y, x: from camera coordinates to array axes
 
     pixel = 2 * HALF_WIDTH / pixels
     depths = math.ceil(2 * math.sqrt(3) * per_unit / STEP) + 1  # along the cube's diagonal
     steps = np.array([-pixel * per_unit, pixel * per_unit, STEP])  # of row, column, depth
-    turn = basis[:, [1, 0, 2]] * steps
-    every = np.array([pixels, pixels, depths])
-    origin = centre - turn @ (every - 1) / 2  # of the first sample of the ray of the picture's corner
+    transform = basis[:, [1, 0, 2]] * steps
+    extent = np.array([pixels, pixels, depths])
+    origin = centre - transform @ (extent - 1) / 2  # first sample of the ray at the picture's corner
     brightness = np.full((pixels, pixels), np.nan, np.float32)
     above = np.argwhere(fine > level)
     if not len(above):
         return brightness
-    # Only these samples may be above the level: most of the picture is empty.
+    # Only rays near these samples are computed, because most of the picture is empty.
     corners = np.array(list(itertools.product(*zip(above.min(0) - 1, above.max(0) + 1, strict=True))))
-    seen = np.linalg.solve(turn, (corners - origin).T)
-    begin = np.clip(np.floor(seen.min(1)).astype(int) - 1, 0, every)
-    end = np.clip(np.ceil(seen.max(1)).astype(int) + 2, begin, every)
-    origin += turn @ begin
-    rays = ndimage.affine_transform(fine, turn, origin, tuple(end - begin), order=1, mode="constant", cval=float(fine[0, 0, 0]))
+    seen = np.linalg.solve(transform, (corners - origin).T)
+    begin = np.clip(np.floor(seen.min(1)).astype(int) - 1, 0, extent)
+    end = np.clip(np.ceil(seen.max(1)).astype(int) + 2, begin, extent)
+    origin += transform @ begin
+    rays = ndimage.affine_transform(
+        fine, transform, origin, tuple(end - begin), order=1, mode="constant", cval=float(fine[0, 0, 0])
+    )
     inside = rays > level
     hit = np.argwhere(inside.any(-1))
     if not len(hit):
@@ -115,10 +117,10 @@ def surface(volume: Float[np.ndarray, "z y x"], level: float, pixels: int = 256)
     low, high = rays[row, column, after - 1], rays[row, column, after]
     depth = after - np.clip((high - level) / np.maximum(high - low, np.finfo(np.float32).tiny), 0, 1)
 
-    at = origin[:, None] + turn @ np.stack([row, column, depth])
+    at = origin[:, None] + transform @ np.stack([row, column, depth])
     smooth = ndimage.gaussian_filter(fine, 1.0)
     gradient = np.stack([ndimage.map_coordinates(axis, at, order=1, mode="nearest") for axis in np.gradient(smooth)])
-    normal = -basis.T @ gradient  # right, up, away; it points out of what is dense
+    normal = -basis.T @ gradient  # right, up, away; it points out of the dense region
     normal /= np.maximum(np.linalg.norm(normal, axis=0), 1e-30)
     lambert = np.clip(_LIGHT / np.linalg.norm(_LIGHT) @ normal, 0, 1)
     cue = 1 - 0.35 * np.clip(0.5 + ((depth + begin[2]) / (depths - 1) - 0.5) * math.sqrt(3), 0, 1)
@@ -127,9 +129,9 @@ def surface(volume: Float[np.ndarray, "z y x"], level: float, pixels: int = 256)
 
 
 def domain_edges(shape: tuple[int, int, int]) -> Float64[np.ndarray, "edges ends 2"]:
-    """The nine edges of the box of a volume (z, y, x) that its content cannot cover, as (right, up) in world units.
+    """Returns the nine edges of a volume's box (z, y, x) behind its content, as (right, up) in world units.
 
-    The three that meet in the corner nearest to the viewer are left out, so the edges can be drawn before the surface.
+    The three edges at the corner nearest to the viewer are left out, so the edges can be drawn before the surface.
     """
     corners = np.array(list(itertools.product([-1.0, 1.0], repeat=3)))
     seen = corners * shape[::-1] / max(shape) @ camera()

@@ -247,10 +247,10 @@ def _patch_name(volumes: "Sequence[NativeNodule]", patches: "Patches", i: int, n
 
 def draw(snapshots: Sequence[Snapshot], folder: Path, title: str, ending: str = "png") -> Path:
     """Draws the images of nodules, their masks, and the masks that the network predicts after some epochs."""
-    from gmmae.plotting.segmentations import Found, segmentations
+    from gmmae.plotting.segmentations import Prediction, segmentations
 
     predicted = [
-        Found(f"epoch {snapshot.epoch}", central_section(snapshot.arrays["probabilities"], 2)) for snapshot in snapshots
+        Prediction(f"epoch {snapshot.epoch}", central_section(snapshot.arrays["probabilities"], 2)) for snapshot in snapshots
     ]
     last = snapshots[-1].arrays
     images, labels = central_section(last["images"], 2), central_section(last["labels"], 2)

@@ -7,7 +7,7 @@ from matplotlib.colors import to_rgba
 
 from gmmae.plotting import canvas, comparison, loss_curves, mixtures
 from gmmae.plotting.comparison import STYLES, Measured, Series
-from gmmae.plotting.loss_curves import Course
+from gmmae.plotting.loss_curves import LossCurve
 from tests.plotting.test_figures import assert_texts_fit, gaussian, snapshot
 
 NAN, INF = math.nan, math.inf
@@ -31,7 +31,7 @@ def measured(label="weak", median=(100.0, 190.0, 360.0), at=(1, 2, 4)):
 def course(label="1 device", epochs=40, epoch_s=10.0, floor=1e-3):
     epoch = np.arange(1, epochs + 1)
     loss = floor + 1e-2 * np.exp(-epoch / 10)
-    return Course(label, epoch * epoch_s, loss, 1.1 * loss)
+    return LossCurve(label, epoch * epoch_s, loss, 1.1 * loss)
 
 
 def compare(*all_series):
@@ -75,7 +75,7 @@ DRAWN = {
     "throughput": lambda: comparison.throughput([measured()], title="A title"),
     "step_time": lambda: comparison.step_time([measured()], title="A title"),
     "losses_by_devices": lambda: draw_courses(course()),
-    "warmup_course": lambda: draw_warmup(course()),
+    "warmup_curve": lambda: draw_warmup(course()),
 }
 
 
@@ -337,19 +337,19 @@ def test_where_no_loss_is_finite_the_figure_says_so():
 
 
 def draw_warmup(one):
-    return loss_curves.warmup_course(one, title="A title", target=1e-4, first_epochs=5, epoch_s=10.0)
+    return loss_curves.warmup_curve(one, title="A title", target=1e-4, first_epochs=5, epoch_s=10.0)
 
 
 def ceiling():
     """A loss that rises to a ceiling and stays there, as the paper's."""
     loss = 0.04 - 0.025 * np.exp(-np.arange(200) / 3)
-    return Course("8 devices", 10.0 * np.arange(1, 201), 0.98 * loss, loss)
+    return LossCurve("8 devices", 10.0 * np.arange(1, 201), 0.98 * loss, loss)
 
 
 def everywhere():
     """Losses that leave no room between them."""
     loss = 0.01 * np.exp(1.5 * np.sin(np.arange(200) / 4))
-    return Course("8 devices", 10.0 * np.arange(1, 201), 1.05 * loss, loss)
+    return LossCurve("8 devices", 10.0 * np.arange(1, 201), 1.05 * loss, loss)
 
 
 @pytest.mark.parametrize("one", [ceiling(), course(epochs=200), everywhere(), broken(ceiling(), 30)])
@@ -372,10 +372,10 @@ def test_there_is_one_panel_where_a_second_would_show_nothing_new(one):
 
 
 def test_courses_refuse_what_they_cannot_draw():
-    with pytest.raises(ValueError, match="at least one course to draw; got none"):
+    with pytest.raises(ValueError, match="at least one run to draw; got none"):
         loss_curves.losses_by_devices([], title="", target=None)
     empty = course(epochs=0)
     with pytest.raises(ValueError, match=r"'1 device' must have one length, not 0; got lengths \[0, 0, 0\]"):
         loss_curves.losses_by_devices([course(), empty], title="", target=None)
     with pytest.raises(ValueError, match=r"got lengths \[0, 0, 0\]"):
-        loss_curves.warmup_course(empty, title="", target=None, first_epochs=5, epoch_s=1.0)
+        loss_curves.warmup_curve(empty, title="", target=None, first_epochs=5, epoch_s=1.0)

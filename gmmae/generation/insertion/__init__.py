@@ -1,1 +1,1 @@
-"""Nodules put into whole chest scans, with all that a detector's training needs to know of them."""
+"""Insertion of nodules into whole chest scans, with the annotations that training a detector needs."""

@@ -1,4 +1,4 @@
-"""A nodule blended into the lung around it. Nothing changes outside its support, the nodule and a band around it."""
+"""Blending of a nodule into the lung. Only its support changes, the nodule and a band around it."""
 
 from collections.abc import Callable
 from itertools import product
@@ -8,47 +8,53 @@ from jaxtyping import Float
 from scipy import ndimage, sparse
 from scipy.sparse.linalg import cg
 
-Grid = Float[np.ndarray, "z y x"]
+Volume = Float[np.ndarray, "z y x"]
 
 SCREENING_MM = 0.5
-"""How deep, below its surface, Poisson blending may change a nodule's own values."""
+"""Depth below a nodule's surface to which Poisson blending changes its own values."""
 
 KEPT_HU = (100.0, 300.0)
-"""What is denser than the nodule by more than the second stays wholly, by less than the first not at all: vessels through
-ground glass, and the chest wall beside a nodule at the pleura, which its cube's air would otherwise cut into."""
+"""Excess of the host's density over the nodule's. Below the first value nothing of the host is kept, above the second all.
+
+This keeps vessels in ground glass. It also keeps the chest wall beside a nodule at the pleura, despite the air in its cube."""
 
 
-def dense(host: Grid, nodule: Grid) -> Grid:
-    """The share of the host that stays in each voxel, because it is denser than the nodule there."""
+def dense(host: Volume, nodule: Volume) -> Volume:
+    """Returns the share of the host that is kept in each voxel, because it is denser than the nodule."""
     low, high = KEPT_HU
     smooth = ndimage.uniform_filter1d(ndimage.uniform_filter1d(host, 3, 1, mode="nearest"), 3, 2, mode="nearest")
     excess = smooth - nodule
     return _smoothstep((excess - low) / (high - low))
 
 
-def alpha(host: Grid, nodule: Grid, distance_mm: Grid, band_mm: float, spacing_mm: Float[np.ndarray, "3"]) -> Grid:
-    """Alpha blending: the nodule within its surface, falling smoothly to the host over the band.
+def alpha(host: Volume, nodule: Volume, distance_mm: Volume, band_mm: float, spacing_mm: Float[np.ndarray, "3"]) -> Volume:
+    """Blends with weights of 1 inside the nodule that fall smoothly to 0 over the band (alpha blending).
 
     Args:
       host: HU of the scan.
       nodule: HU of the nodule on the same voxels.
-      distance_mm: from the nodule's surface, negative inside.
-      band_mm: the band's width.
-      spacing_mm: of the voxels, z, y, x; not needed here.
+      distance_mm: distance from the nodule's surface, negative inside.
+      band_mm: width of the band.
+      spacing_mm: spacing of the voxels along z, y, x; unused here.
     """
     del spacing_mm
     return host + _weight(distance_mm, band_mm) * (nodule - host)
 
 
-def poisson(host: Grid, nodule: Grid, distance_mm: Grid, band_mm: float, spacing_mm: Float[np.ndarray, "3"]) -> Grid:
-    """Poisson blending: gradients pass from the nodule's to the host's over the band, values are the host's at its end.
+def poisson(host: Volume, nodule: Volume, distance_mm: Volume, band_mm: float, spacing_mm: Float[np.ndarray, "3"]) -> Volume:
+    """Blends gradients from the nodule's to the host's over the band, with the host's values at its end (Poisson blending).
 
-    In the support the change `δ = u − h` of the host minimises `Σ |∇δ − w ∇(v − h)|² + Σ (δ − (v − h))² / s²`, where v is the
-    nodule and w its weight in alpha blending; the second sum runs over its inside alone, so that it keeps its own HU but for a
-    rim of a few s. No voxel gets darker, or brighter, than both host and nodule are: plain Poisson blending (w = 1) leaves dark
-    halos where something dense ends at the band.
+    In the support the change `δ = u − h` of the host minimises `Σ |∇δ − w ∇(v − h)|² + Σ (δ − (v − h))² / s²`. Here v is the
+    nodule and w its weight in alpha blending. The second sum runs over the nodule's inside alone. So the nodule keeps its own
+    HU except in a rim of a few s. All values are limited to the range between host and nodule. Plain Poisson blending (w = 1)
+    leaves dark halos if dense tissue ends at the band.
 
-    Args: as `alpha`.
+    Args:
+      host: HU of the scan.
+      nodule: HU of the nodule on the same voxels.
+      distance_mm: distance from the nodule's surface, negative inside.
+      band_mm: width of the band.
+      spacing_mm: spacing of the voxels along z, y, x.
 
     Source: Pérez, Gangnet, Blake, ACM Trans. Graph. 22, 2003; screened as in Bhat et al., ECCV 2008.
     """
@@ -62,7 +68,7 @@ def poisson(host: Grid, nodule: Grid, distance_mm: Grid, band_mm: float, spacing
     right = diagonal * difference[support]
     entries = []
     for axis, side in product(range(3), (-1, 1)):
-        # Voxels at the region's end have no neighbour; they are in no support, since a region is a voxel wider.
+        # Voxels at the region's end have no neighbour. They lie outside the support, because a region is a voxel wider.
         strength = 1 / float(spacing_mm[axis]) ** 2
         neighbour = np.roll(number, -side, axis)[support]
         step = difference[support] - np.roll(difference, -side, axis)[support]
@@ -79,15 +85,15 @@ def poisson(host: Grid, nodule: Grid, distance_mm: Grid, band_mm: float, spacing
     return np.clip(blended, np.minimum(host, nodule), np.maximum(host, nodule))
 
 
-Blend = Callable[[Grid, Grid, Grid, float, Float[np.ndarray, "3"]], Grid]
+Blend = Callable[[Volume, Volume, Volume, float, Float[np.ndarray, "3"]], Volume]
 BLENDINGS: dict[str, Blend] = {"poisson": poisson, "alpha": alpha}
 
 
-def _weight(distance_mm: Grid, band_mm: float) -> Grid:
-    """1 within the nodule, 0 where its band ends."""
+def _weight(distance_mm: Volume, band_mm: float) -> Volume:
+    """Returns weights of 1 inside the nodule and 0 beyond its band."""
     return _smoothstep(1 - distance_mm / band_mm)
 
 
-def _smoothstep(t: Grid) -> Grid:
+def _smoothstep(t: Volume) -> Volume:
     t = np.clip(t, 0, 1)
     return t * t * (3 - 2 * t)

@@ -1,4 +1,4 @@
-"""A nodule in its cube, and how a scan's voxels would see it."""
+"""A nodule in its cube, and its resampling to the voxels of a scan."""
 
 from itertools import permutations, product
 from typing import NamedTuple
@@ -11,22 +11,23 @@ from gmmae.generation.insertion.hosts import Grid
 from gmmae.generation.insertion.lungs import signed_distance
 
 BAND_MM = (2.0, 4.0)
-"""How far beyond its surface a nodule is blended into the lung, at least and at most; between them, a slice's distance."""
+"""Minimum and maximum width of the band in which a nodule is blended. Between them it is the distance of slices."""
 
-DOME = 3.0
-"""Cubes of 1.25 diameters cut most nodules a little (96 % of 770). Beyond the face one is closed by a dome, whose height is
-this part of the cut's depth: about that of a ball's cap."""
+DOME_SLOPE = 3.0
+"""Increase of the surface distance beyond a cube's face, in mm per mm. It closes a cut nodule with a dome, about a ball's cap.
+
+Cubes of 1.25 diameters cut 96 % of 770 nodules a little."""
 
 SOLID_HU = -300.0
-ATTACHED = 0.1
-"""A nodule lies at the pleura (or on a large vessel) where this share of its cube's border is solid tissue beside it."""
+MIN_ATTACHED_SHARE = 0.1
+"""Minimum share of solid tissue on a cube's border, outside the nodule, for a nodule at the pleura or on a large vessel."""
 
-MOST_SAMPLES = 8
-"""Of a cube in a scan's voxel along each axis."""
+MAX_SAMPLES = 8
+"""Maximum number of a cube's samples in a scan's voxel along each axis."""
 
 
-class Turn(NamedTuple):
-    """One of the 48 symmetries of a cube: its axes in a new order, and which are reversed then."""
+class Symmetry(NamedTuple):
+    """One of the 48 symmetries of a cube: the order of its axes, and the signs that reverse them."""
 
     order: tuple[int, ...] = (0, 1, 2)
     signs: tuple[int, ...] = (1, 1, 1)
@@ -34,29 +35,29 @@ class Turn(NamedTuple):
     def __str__(self) -> str:
         return "".join(f"{'+' if sign > 0 else '-'}{'zyx'[axis]}" for axis, sign in zip(self.order, self.signs, strict=True))
 
-    def array(self, values: Real[np.ndarray, "z y x"]) -> Real[np.ndarray, "z y x"]:
-        """The turned cube."""
+    def of_array(self, values: Real[np.ndarray, "z y x"]) -> Real[np.ndarray, "z y x"]:
+        """Returns the rotated or reflected cube."""
         return values.transpose(self.order)[tuple(slice(None, None, sign) for sign in self.signs)]
 
-    def vector(self, vector: Float[np.ndarray, "3"]) -> Float[np.ndarray, "3"]:
-        """A direction (z, y, x) in the turned cube."""
+    def of_vector(self, vector: Float[np.ndarray, "3"]) -> Float[np.ndarray, "3"]:
+        """Returns a direction (z, y, x) in the rotated or reflected cube."""
         return vector[list(self.order)] * np.array(self.signs)
 
 
-TURNS = tuple(Turn(order, signs) for order in permutations(range(3)) for signs in product((1, -1), repeat=3))
+SYMMETRIES = tuple(Symmetry(order, signs) for order in permutations(range(3)) for signs in product((1, -1), repeat=3))
 
 
 class Nodule(NamedTuple):
     """A nodule to insert.
 
     Attributes:
-      name: unique among those to insert.
-      category: or an empty string.
-      hu: the cube, continued beyond its faces, along the world's z, y, x.
-      distance_mm: from the nodule's surface, negative inside it.
-      voxel_mm: of the cube.
-      diameter_mm: as annotated.
-      wall: the direction (z, y, x) of the tissue at its border; None for a nodule that lies free in the lung.
+      name: unique name.
+      category: category, or an empty string.
+      hu: the cube along the world's z, y, x, extended beyond its faces.
+      distance_mm: distance from the nodule's surface, negative inside.
+      voxel_mm: edge of the cube's voxels.
+      diameter_mm: annotated diameter.
+      wall: direction (z, y, x) of the solid tissue at the cube's border; None for a nodule that lies free in the lung.
     """
 
     name: str
@@ -68,13 +69,13 @@ class Nodule(NamedTuple):
     wall: Float[np.ndarray, "3"] | None
 
     def surface_mm(self, band_mm: float = 0.0) -> Float[np.ndarray, "points 3"]:
-        """Where the voxels within a distance of the nodule's surface lie, mm from the cube's centre, z, y, x."""
+        """Returns the voxels inside the nodule or its band, in mm from the cube's centre along z, y, x."""
         middle = (np.array(self.hu.shape) - 1) / 2
         return (np.argwhere(self.distance_mm < band_mm) - middle) * self.voxel_mm
 
 
-class Seen(NamedTuple):
-    """A nodule on the voxels of a scan, in the region of the scan that its band needs."""
+class ResampledNodule(NamedTuple):
+    """A nodule on the voxels of a scan, in the scan's region that contains its band."""
 
     region: tuple[slice, slice, slice]
     hu: Float[np.ndarray, "z y x"]
@@ -89,50 +90,50 @@ def as_nodule(
     edge_mm: float,
     diameter_mm: float,
 ) -> Nodule:
-    """A cube and its mask, not empty, as a `Nodule`; without a diameter (NaN) it has that of a ball of the mask's volume."""
+    """Returns the `Nodule` of a cube and its mask, which has voxels. For NaN the diameter is that of a ball of equal volume."""
     inside = mask > 0
     voxel_mm = edge_mm / max(values.shape)
     border = np.ones(values.shape, bool)
     border[1:-1, 1:-1, 1:-1] = False
     solid = border & ~inside & (values > SOLID_HU)
     wall = None
-    if solid.sum() >= ATTACHED * border.sum():
+    if solid.sum() >= MIN_ATTACHED_SHARE * border.sum():
         direction = (np.argwhere(solid) - (np.array(values.shape) - 1) / 2).mean(0)
         wall = direction / max(float(np.linalg.norm(direction)), 1e-9)
     if not np.isfinite(diameter_mm):
         diameter_mm = float((6 / np.pi * inside.sum()) ** (1 / 3) * voxel_mm)
     pad = int(np.ceil((BAND_MM[1] + 2.0) / voxel_mm))
-    continued = np.pad(values.astype(float), pad, mode="edge")
-    return Nodule(name, category, continued, _distance(inside, pad, voxel_mm), voxel_mm, float(diameter_mm), wall)
+    extended = np.pad(values.astype(float), pad, mode="edge")
+    return Nodule(name, category, extended, _distance(inside, pad, voxel_mm), voxel_mm, float(diameter_mm), wall)
 
 
 def _distance(inside: Bool[np.ndarray, "z y x"], pad: int, voxel_mm: float) -> Float[np.ndarray, "z y x"]:
-    """Distance to the nodule's surface, which beyond the cube's faces is closed by domes."""
+    """Returns the distance to the nodule's surface. Domes close it beyond the cube's faces."""
     within = -signed_distance(inside, np.full(3, voxel_mm))
-    within = np.maximum(within, -0.5 * voxel_mm * max(inside.shape))  # of a mask that fills its cube
+    within = np.maximum(within, -0.5 * voxel_mm * max(inside.shape))  # a mask may fill its cube
     beyond = ~np.pad(np.ones(inside.shape, bool), pad)
     away = np.asarray(ndimage.distance_transform_edt(beyond)) * voxel_mm if pad else 0.0
-    continued = np.pad(within, pad, mode="edge")
-    return continued + np.where(continued < 0, DOME, 1.0) * away
+    extended = np.pad(within, pad, mode="edge")
+    return extended + np.where(extended < 0, DOME_SLOPE, 1.0) * away
 
 
-def turned(nodule: Nodule, turn: Turn) -> Nodule:
-    """The nodule in a turned cube."""
-    wall = None if nodule.wall is None else turn.vector(nodule.wall)
-    return nodule._replace(hu=turn.array(nodule.hu), distance_mm=turn.array(nodule.distance_mm), wall=wall)
+def reoriented(nodule: Nodule, symmetry: Symmetry) -> Nodule:
+    """Returns the nodule in its rotated or reflected cube."""
+    wall = None if nodule.wall is None else symmetry.of_vector(nodule.wall)
+    return nodule._replace(hu=symmetry.of_array(nodule.hu), distance_mm=symmetry.of_array(nodule.distance_mm), wall=wall)
 
 
 def band_mm(grid: Grid) -> float:
-    """The width of the band in which a nodule is blended into this scan."""
+    """Returns the width of the band in which nodules are blended into a scan."""
     return float(np.clip(grid.spacing_mm.max(), *BAND_MM))
 
 
-def see(nodule: Nodule, centre_mm: Float[np.ndarray, "3"], grid: Grid) -> Seen | None:
-    """A nodule as a scan's voxels see it, its cube centred on a world point; None where the scan does not hold it whole.
+def resample(nodule: Nodule, centre_mm: Float[np.ndarray, "3"], grid: Grid) -> ResampledNodule | None:
+    """Resamples a nodule to a scan's voxels, its cube centred on a world point; returns None if it exceeds the scan.
 
-    A voxel of the scan is the mean of samples that are as far apart as the cube's voxels, over the pixel's edges and the
-    distance of slices, whatever the scan's direction matrix. So the cube gets the blur that the scan's voxels have and its own
-    have not, and no more: those of a real or a generated nodule come from a scanner, whose point spread is in them.
+    A voxel of the scan is the mean of samples over the pixel's edges and the distance of slices, for any direction matrix.
+    The samples are as far apart as the cube's voxels. So the cube gets only the scan's additional blur. Its own voxels
+    contain a scanner's point spread already, because real and generated nodules come from scans.
     """
     reach = np.abs(nodule.surface_mm(band_mm(grid))).max(0) + nodule.voxel_mm
     corners = np.array(list(product((-1, 1), repeat=3))) * reach
@@ -141,7 +142,7 @@ def see(nodule: Nodule, centre_mm: Float[np.ndarray, "3"], grid: Grid) -> Seen |
     if (first < 0).any() or (last >= grid.shape).any():
         return None
     spacing = grid.spacing_mm
-    counts = [int(np.clip(round(float(mm) / nodule.voxel_mm), 1, MOST_SAMPLES)) for mm in spacing]
+    counts = [int(np.clip(round(float(mm) / nodule.voxel_mm), 1, MAX_SAMPLES)) for mm in spacing]
     whole = np.stack(np.meshgrid(*map(np.arange, first, last + 1), indexing="ij"), -1).astype(float)
     middle = (np.array(nodule.hu.shape) - 1) / 2
     hu, distance = np.zeros(whole.shape[:3]), np.zeros(whole.shape[:3])
@@ -153,4 +154,4 @@ def see(nodule: Nodule, centre_mm: Float[np.ndarray, "3"], grid: Grid) -> Seen |
         distance += ndimage.map_coordinates(nodule.distance_mm, points, order=1, mode="nearest")
     samples = int(np.prod(counts))
     z, y, x = map(slice, first, last + 1)
-    return Seen((z, y, x), hu / samples, distance / samples)
+    return ResampledNodule((z, y, x), hu / samples, distance / samples)

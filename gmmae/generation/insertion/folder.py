@@ -1,9 +1,11 @@
-"""The folder that comes of an insertion: scans in LUNA16's shape, and what is known of their nodules in several formats.
+"""The output folder of an insertion: scans in LUNA16's format, and their nodules in several formats.
 
-Beside the scans (each where it was, under its own UID): `annotations.csv` with the old lines and the new ones, whose column
-`inserted` names the nodule; `masks/UID.nii.gz`, 1 in the first nodule that was inserted, and so on; `detection.json`, the list
-that MONAI's detection example reads (boxes `cccwhd` in world mm, LPS: there, `affine_lps_to_ras` is true); and
-`insertions.csv`, the record.
+Scans keep their relative paths and UIDs. The folder also contains:
+
+- `annotations.csv`: old and new lines. The column `inserted` names a new line's nodule.
+- `masks/UID.nii.gz`: a label for each inserted nodule, beginning with 1.
+- `detection.json`: the list for MONAI's detection example. Boxes are `cccwhd` in world mm, LPS (`affine_lps_to_ras` is true).
+- `insertions.csv`: the record of all insertions.
 """
 
 import csv
@@ -11,7 +13,7 @@ import json
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import SimpleITK as sitk
@@ -19,24 +21,25 @@ from jaxtyping import Real, UInt16
 
 from gmmae.data.extraction.luna16 import ANNOTATIONS, COLUMNS
 from gmmae.data.writing import write_image
-from gmmae.generation.insertion.hosts import Host, Table, annotated
+from gmmae.generation.insertion.hosts import Annotations, Host, annotated
 
 INSERTED = "inserted"
 MASKS, DETECTION, RECORD, PICTURE = "masks", "detection.json", "insertions.csv", "insertions.png"
-LEVEL = 2
-"""zlib's, as ITK's own writer has it."""
+COMPRESSION_LEVEL = 2
+"""Level of zlib, equal to that of ITK's writer."""
 
 
-class Row(NamedTuple):
-    """One inserted nodule: a line of `insertions.csv`."""
+class InsertionRecord(NamedTuple):
+    """A line of `insertions.csv`: one inserted nodule."""
 
     nodule: str
     category: str
     seriesuid: str
     label: int
-    coordX: float
-    coordY: float
-    coordZ: float
+    # The names of LUNA16's columns.
+    coordX: float  # noqa: N815
+    coordY: float  # noqa: N815
+    coordZ: float  # noqa: N815
     diameter_mm: float
     box_mm: tuple[float, ...]
     voxels: int
@@ -52,11 +55,11 @@ class Row(NamedTuple):
 
 
 def write_scan(path: Path, header: Path, voxels: Real[np.ndarray, "z y x"]) -> None:
-    """Write `.mhd` and `.zraw`; the header is the old one, line by line, but for what says how voxels are stored."""
+    """Writes `.mhd` and `.zraw`. The header keeps its old lines, except those about the storage of voxels."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    stored = zlib.compress(np.ascontiguousarray(voxels, voxels.dtype.newbyteorder("<")).tobytes(), LEVEL)
+    stored = zlib.compress(np.ascontiguousarray(voxels, voxels.dtype.newbyteorder("<")).tobytes(), COMPRESSION_LEVEL)
     path.with_suffix(".zraw").write_bytes(stored)
-    changed = {
+    storage = {
         "CompressedData": "True",
         "CompressedDataSize": str(len(stored)),
         "BinaryDataByteOrderMSB": "False",
@@ -68,15 +71,15 @@ def write_scan(path: Path, header: Path, voxels: Real[np.ndarray, "z y x"]) -> N
         key = line.partition("=")[0].strip()
         if key == "ElementDataFile":
             break  # it is the last one
-        if key not in changed:
+        if key not in storage:
             lines.append(line)
-    lines += [f"{key} = {value}" for key, value in changed.items() if value is not None]
+    lines += [f"{key} = {value}" for key, value in storage.items() if value is not None]
     lines.append(f"ElementDataFile = {path.with_suffix('.zraw').name}")
     path.write_text("\n".join(lines) + "\n", encoding="latin-1")
 
 
 def write_mask(path: Path, host: Host, labels: UInt16[np.ndarray, "z y x"]) -> None:
-    """Write the labels with the scan's geometry."""
+    """Writes the labels with the scan's geometry."""
     path.parent.mkdir(parents=True, exist_ok=True)
     image = sitk.GetImageFromArray(labels)
     image.SetOrigin(host.frame.GetOrigin())
@@ -85,20 +88,20 @@ def write_mask(path: Path, host: Host, labels: UInt16[np.ndarray, "z y x"]) -> N
     write_image(image, path)
 
 
-def write_tables(folder: Path, table: Table, scans: dict[str, Path], rows: Sequence[Row]) -> None:
-    """Write what is known of the nodules of `scans` (their headers' paths in the folder), the old ones and the new."""
-    known = [column for column in ("category", INSERTED) if column not in table.columns]
-    columns = (*table.columns, *known)
-    lines: list[dict[str, Any]] = []
-    images: list[dict[str, Any]] = []
+def write_tables(folder: Path, table: Annotations, scans: dict[str, Path], records: Sequence[InsertionRecord]) -> None:
+    """Writes the annotations, the boxes and the record of the scans, given by their headers' paths in the folder."""
+    columns = (*table.columns, *(column for column in ("category", INSERTED) if column not in table.columns))
+    lines: list[dict[str, object]] = []
+    images: list[dict[str, object]] = []
     for uid, path in scans.items():
         lines += table.lines.get(uid, [])
         boxes = [[*centre.tolist(), *[diameter] * 3] for centre, diameter in annotated(table.rows.get(uid, []))]
-        for row in rows:
-            if row.seriesuid == uid:
-                place = {column: getattr(row, column) for column in COLUMNS}
-                lines.append({"seriesuid": uid, **place, "category": row.category, INSERTED: row.nodule, **table.patient(uid)})
-                boxes.append(list(row.box_mm))
+        for record in records:
+            if record.seriesuid == uid:
+                position = {column: getattr(record, column) for column in COLUMNS}
+                names = {"category": record.category, INSERTED: record.nodule}
+                lines.append({"seriesuid": uid, **position, **names, **table.patient(uid)})
+                boxes.append(list(record.box_mm))
         images.append({"image": path.as_posix(), "box": boxes, "label": [0] * len(boxes)})
     with (folder / ANNOTATIONS).open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns, restval="", extrasaction="ignore")
@@ -106,8 +109,8 @@ def write_tables(folder: Path, table: Table, scans: dict[str, Path], rows: Seque
         writer.writerows(lines)
     with (folder / RECORD).open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(Row._fields)
+        writer.writerow(InsertionRecord._fields)
         writer.writerows(
-            [" ".join(f"{v:.4f}" for v in cell) if isinstance(cell, tuple) else cell for cell in row] for row in rows
+            [" ".join(f"{v:.4f}" for v in cell) if isinstance(cell, tuple) else cell for cell in record] for record in records
         )
     (folder / DETECTION).write_text(json.dumps({"training": images}, indent=1) + "\n")

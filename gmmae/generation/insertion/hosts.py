@@ -1,4 +1,4 @@
-"""A folder of scans shaped like LUNA16's, one scan in memory at a time."""
+"""A folder of scans in LUNA16's format, and its annotations. One scan is in memory at a time."""
 
 import os
 from collections import defaultdict
@@ -15,18 +15,18 @@ from gmmae.data.extraction.opening import read_scan
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError
 
-GROUPS = ("patient", "group")
-"""Columns of a scan's patient, which its new rows get too, so that a split keeps them together."""
+PATIENT_COLUMNS = ("patient", "group")
+"""Columns that name a scan's patient. New rows copy them, so a split keeps a patient's nodules together."""
 
 
-class Table(NamedTuple):
-    """`annotations.csv` as it is, with the names of columns that this program knows.
+class Annotations(NamedTuple):
+    """The content of `annotations.csv`, with this program's names of the columns.
 
     Attributes:
-      columns: of the CSV.
-      lines: of each scan, but for spaces around cells.
-      rows: of each scan, those that can be used.
-      faults: a line for each row that cannot.
+      columns: columns of the CSV.
+      lines: all lines of each scan, without spaces around cells.
+      rows: usable rows of each scan.
+      faults: a message for each unusable row.
     """
 
     columns: tuple[str, ...]
@@ -35,13 +35,16 @@ class Table(NamedTuple):
     faults: tuple[str, ...] = ()
 
     def patient(self, uid: str) -> dict[str, str]:
-        """The cells that name a scan's patient, where all its lines agree."""
-        cells = {column: {line[column] for line in self.lines[uid]} for column in GROUPS if column in self.columns}
+        """Returns the cells that name a scan's patient, for columns in which all its lines agree."""
+        cells = {column: {line[column] for line in self.lines[uid]} for column in PATIENT_COLUMNS if column in self.columns}
         return {column: values.pop() for column, values in cells.items() if len(values) == 1}
 
 
 class Grid(NamedTuple):
-    """Where voxels lie: world = origin + matrix @ (i, j, k), in mm along x, y, z; the direction matrix is in it."""
+    """The geometry of a scan's voxels: world = origin + matrix @ (i, j, k), in mm along x, y, z.
+
+    The matrix includes the direction matrix.
+    """
 
     origin_mm: Float[np.ndarray, "3"]
     matrix_mm: Float[np.ndarray, "3 3"]
@@ -49,25 +52,25 @@ class Grid(NamedTuple):
 
     @property
     def spacing_mm(self) -> Float[np.ndarray, "3"]:
-        """Along z, y, x."""
+        """The voxels' spacing along z, y, x."""
         return np.linalg.norm(self.matrix_mm, axis=0)[::-1]
 
     def world(self, index: Real[np.ndarray, "*points 3"]) -> Float[np.ndarray, "*points 3"]:
-        """World points (x, y, z) of indices (z, y, x)."""
+        """Returns world points (x, y, z) of indices (z, y, x)."""
         return index[..., ::-1] @ self.matrix_mm.T + self.origin_mm
 
     def indices(self, world_mm: Real[np.ndarray, "*points 3"]) -> Float[np.ndarray, "*points 3"]:
-        """Indices (z, y, x) of world points (x, y, z)."""
+        """Returns indices (z, y, x) of world points (x, y, z)."""
         return ((world_mm - self.origin_mm) @ np.linalg.inv(self.matrix_mm).T)[..., ::-1]
 
     def holds(self, world_mm: Real[np.ndarray, "3"]) -> bool:
-        """Whether a world point lies in a voxel."""
+        """Tells whether a world point lies in a voxel."""
         index = self.indices(world_mm)
         return bool(((index >= -0.5) & (index <= np.array(self.shape) - 0.5)).all())
 
 
 class Host(NamedTuple):
-    """A scan: its header's path, its voxels in HU along z, y, x, where they lie, and an image that carries its geometry."""
+    """A scan: its header's path, its voxels in HU along z, y, x, their geometry, and an image with the same geometry."""
 
     uid: str
     path: Path
@@ -77,49 +80,49 @@ class Host(NamedTuple):
 
 
 def list_scans(root: Path) -> dict[str, Path]:
-    """The headers of a folder's scans by their series UID.
+    """Returns the headers of a folder's scans by series UID.
 
     Raises:
-      DataError: no such folder, or no scans.
+      DataError: the folder does not exist, or has no scans.
     """
     if not root.is_dir():
-        raise DataError(f"SCANS must be a folder of .mhd scans; got {root}, which is none")
-    found, _ = find_scans(root)
-    if not found:
-        raise DataError(f"SCANS must hold .mhd scans, in subset*/ or directly; {root} has none")
-    return dict(sorted(found.items()))
+        raise DataError(f"SCANS must be a folder of .mhd scans; got {root}, which is no folder")
+    scans, _ = find_scans(root)
+    if not scans:
+        raise DataError(f"SCANS must hold .mhd scans, in subset*/ or directly; got {root}, which has none")
+    return dict(sorted(scans.items()))
 
 
 def repeated_scans(root: Path) -> list[str]:
-    """A line for each scan that the folder has twice, of which one is used."""
+    """Returns a message for each scan that the folder contains twice. One of the two is used."""
     return [fault.line() for fault in find_scans(root)[1]]
 
 
-def read_annotations(root: Path) -> Table:
-    """The folder's `annotations.csv`; without one, none is annotated.
+def read_annotations(root: Path) -> Annotations:
+    """Reads the folder's `annotations.csv`; the file may be missing.
 
     Raises:
-      DataError: it is no file, no CSV, or lacks a column of LUNA16's.
+      DataError: it is no file, no CSV, or lacks a column of LUNA16.
     """
     path = root / ANNOTATIONS
     lines: dict[str, list[dict[str, str]]] = defaultdict(list)
     rows: dict[str, list[Row]] = defaultdict(list)
     if not os.path.lexists(path):
-        return Table(("seriesuid", *COLUMNS), lines, rows)
+        return Annotations(("seriesuid", *COLUMNS), lines, rows)
     table = read_table(path, DataConfig(source="luna16"), "seriesuid", COLUMNS)
     for row in table.rows:
         rows[row.file].append(row)
     faults = tuple(fault.line() for fault in table.faults if fault.lost)
     for line in table.lines:
         lines[line["seriesuid"]].append(line)
-    return Table(table.columns, lines, rows, faults)
+    return Annotations(table.columns, lines, rows, faults)
 
 
 def read_host(uid: str, path: Path) -> Host:
-    """A scan, whole, read and checked as those that cubes are cut from.
+    """Reads a whole scan, with the checks of the extraction of cubes.
 
     Raises:
-      DataError: it cannot be read, or its voxels are no HU; the message names the file.
+      DataError: it cannot be read, or its voxels are not in HU. The message names the file.
     """
     try:
         volume, voxels = read_scan(path)
@@ -132,17 +135,17 @@ def read_host(uid: str, path: Path) -> Host:
 
 
 def annotated(rows: list[Row]) -> list[tuple[Float[np.ndarray, "3"], float]]:
-    """Centre (world mm) and diameter (mm) of the nodules that a scan has already."""
+    """Returns centre (world mm) and diameter (mm) of a scan's annotated nodules."""
     return [(np.array(row.centre_mm), row.diameter_mm) for row in rows if row.centre_mm and row.diameter_mm]
 
 
 def inside(host: Host, rows: list[Row]) -> list[Row]:
-    """The rows whose nodule has its centre in the scan, or no centre at all."""
+    """Returns the rows with a centre in the scan, or without a centre."""
     return [row for row in rows if not row.centre_mm or host.grid.holds(np.array(row.centre_mm))]
 
 
 def outside(host: Host, rows: list[Row]) -> list[str]:
-    """A line for each row whose nodule has its centre outside the scan."""
+    """Returns a message for each row with a centre outside the scan."""
     kept = inside(host, rows)
     return [
         f"{ANNOTATIONS} line {row.number}: the point ({', '.join(f'{c:g}' for c in row.centre_mm or ())}) mm lies outside the "

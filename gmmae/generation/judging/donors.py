@@ -1,6 +1,6 @@
-"""Reads from a folder of generated nodules the names of the real ones that they were made from.
+"""The names of the real nodules behind a folder of generated ones.
 
-Real nodules to judge by must be others.
+A judgement must compare with other real nodules.
 """
 
 import csv
@@ -12,15 +12,15 @@ from gmmae.system.errors import InputError
 
 TABLE = "nodules.csv"
 COLUMNS = ("nearest", "shape_donors", "texture_donors")
-"""Columns of that table that name training nodules, as `gmmae generate` writes them; several names are apart by a space."""
+"""Columns of that table with names of training nodules, separated by spaces, by `gmmae generate`."""
 
 
 class Origin(NamedTuple):
-    """What a folder says of its nodules' origin; all is empty where it says nothing.
+    """The recorded origin of a folder's nodules; both fields are empty without a record.
 
     Attributes:
-      runs: ids of the runs whose models made them.
-      cells: of the columns that name training nodules.
+      runs: ids of the runs that trained the models.
+      cells: cells of the columns with names of training nodules.
     """
 
     runs: frozenset[str] = frozenset()
@@ -28,7 +28,7 @@ class Origin(NamedTuple):
 
 
 def read(folder: Path) -> Origin:
-    """The origin of the nodules in a folder; one file of arrays says nothing of it.
+    """Reads the origin of the nodules in a folder. A single file of arrays has no record.
 
     Raises:
       InputError: the folder's table cannot be read.
@@ -46,7 +46,7 @@ def read(folder: Path) -> Origin:
 
 
 def named(origin: Origin, names: Iterable[str]) -> list[str]:
-    """Those of the names that the folder gives as training nodules, in their order.
+    """Returns the names that the folder records as training nodules, in their order.
 
     >>> origin = Origin(cells=frozenset({"a.nii b c.nii", "d.nii"}))
     >>> named(origin, ["a.nii", "b c.nii", "b", "e.nii", "d.nii"])
@@ -54,8 +54,4 @@ def named(origin: Origin, names: Iterable[str]) -> list[str]:
     """
     words = {word for cell in origin.cells for word in cell.split(" ")}
     spaced = [f" {cell} " for cell in origin.cells if " " in cell]
-    return [name for name in names if name in words or (" " in name and _within(name, spaced))]
-
-
-def _within(name: str, cells: Iterable[str]) -> bool:
-    return any(f" {name} " in cell for cell in cells)
+    return [name for name in names if name in words or (" " in name and any(f" {name} " in cell for cell in spaced))]

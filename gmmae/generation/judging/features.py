@@ -1,11 +1,10 @@
-"""What a nodule looks like, as 29 numbers: of its HU, its shape and its texture. Two-sample tests and classifiers compare
-these.
+"""The 29 features of a nodule for two-sample tests and classifiers: HU, shape and texture.
 
-Lengths are in shares of the cube's longest edge and HU are clipped to the window, so that two sets are told apart neither by
-the size of their nodules nor by what lies beyond the window, which a density cannot hold.
+Lengths are shares of the cube's longest edge, so the size of nodules does not count. HU are clipped to the window, because a
+density cannot represent values beyond it.
 
-Volumes in another unit are stretched first, so that their window becomes CT's (`as_hu`). Lung and solid tissue then end at the
-same shares of the window as in CT, and every feature means the same share of the window.
+Volumes in another unit are stretched first, so that their window becomes CT's (`as_hu`). The thresholds of lung and solid
+tissue are then the same shares of the window as in CT.
 """
 
 import numpy as np
@@ -24,18 +23,18 @@ NAMES = (
     *("gradient", "laplacian", "spectrum_low", "spectrum_middle", "spectrum_high"),
     *("grey_contrast", "grey_homogeneity", "grey_correlation", "grey_entropy"),
 )
-"""The columns of `features`, explained where they are computed."""
+"""Names of the columns of `features`."""
 CT_WINDOW = DataConfig.window
-"""HU; the window to which volumes in another unit are stretched."""
+"""Window in HU to which volumes in another unit are stretched."""
 AIR_HU, SOLID_HU = -750.0, -300.0
-"""Below, lung; between, ground glass, as most papers on its quantification have it; above, solid tissue and vessels."""
+"""Limits of ground glass, as in most papers on its quantification. Lung lies below, solid tissue and vessels lie above."""
 GREY_LEVELS = 8
 BLOCK = 128
-"""Volumes computed at a time: a padded mask of 22³ in float32 and its gradient take 22 MB."""
+"""Number of volumes computed at a time. Their padded masks of 22³ in float32 and the gradients take 22 MB."""
 
 
 def as_hu(values: Real[np.ndarray, "samples z y x"], window: tuple[float, float]) -> Float32[np.ndarray, "samples z y x"]:
-    """Volumes in a unit of their own, stretched so that their window becomes CT's.
+    """Stretches volumes in a unit of their own so that their window becomes CT's.
 
     >>> as_hu(np.array([0.0, 0.5, 1.0, 9.0]).reshape(1, 1, 2, 2), (0.0, 1.0)).ravel().tolist()
     [-1000.0, -300.0, 400.0, 400.0]
@@ -49,12 +48,12 @@ def features(
     masks: Shaped[np.ndarray, "samples z y x"] | None,
     window: tuple[float, float],
 ) -> Float[np.ndarray, "samples features"]:
-    """The features of each volume, columns as in `NAMES`.
+    """Computes the features of each volume, with columns as in `NAMES`.
 
     Args:
-      values: HU.
-      masks: the nodules' voxels; None, or an empty mask, takes `intensity_masks`.
-      window: what HU are clipped to.
+      values: volumes in HU.
+      masks: masks of the nodules. `intensity_masks` replaces None and empty masks.
+      window: limits to which HU are clipped.
     """
     parts = []
     for start in range(0, len(values), BLOCK):
@@ -62,20 +61,20 @@ def features(
         hu = np.clip(values[part].astype(np.float32), *window)
         mask = intensity_masks(hu)
         if masks is not None:
-            given = masks[part] > 0
-            mask = np.where(given.any((1, 2, 3), keepdims=True), given, mask)
+            nodule = masks[part] > 0
+            mask = np.where(nodule.any((1, 2, 3), keepdims=True), nodule, mask)
         parts.append(np.concatenate([_intensity(hu, mask), _shape(mask), _texture(hu, window)], axis=1))
     return np.concatenate(parts) if parts else np.empty((0, len(NAMES)))
 
 
 def intensity_masks(hu: Float32[np.ndarray, "samples z y x"]) -> Bool[np.ndarray, "samples z y x"]:
-    """Voxels above the middle between the 5th and the 95th percentile of their volume: ground glass has its own threshold."""
+    """Returns the voxels above the mean of the 5th and 95th percentile of their volume, so each volume has a threshold."""
     low, high = np.percentile(hu, [5, 95], axis=(1, 2, 3), keepdims=True)
     return hu > (low + high) / 2
 
 
 def radii(shape: tuple[int, ...]) -> Float[np.ndarray, "z y x"]:
-    """The distance of each voxel's centre from the volume's, in halves of the longest edge."""
+    """Returns the distance of each voxel's centre from the volume's centre, in halves of the longest edge."""
     axes = [(np.arange(n) - (n - 1) / 2) * 2 / max(shape) for n in shape]
     return np.sqrt(sum(axis**2 for axis in np.meshgrid(*axes, indexing="ij")))
 
@@ -83,8 +82,9 @@ def radii(shape: tuple[int, ...]) -> Float[np.ndarray, "z y x"]:
 def _intensity(
     hu: Float32[np.ndarray, "samples z y x"], mask: Bool[np.ndarray, "samples z y x"]
 ) -> Float[np.ndarray, "samples 14"]:
-    """Moments and percentiles, shares of two ranges, means of four shells a quarter of the edge's half wide, mean and sd within
-    the mask; HU.
+    """Computes moments, percentiles, shares of two ranges, means of four shells, and mean and sd within the mask, in HU.
+
+    A shell is an eighth of the edge wide.
     """
     flat, inside = hu.reshape(len(hu), -1), mask.reshape(len(hu), -1)
     mean, sd = flat.mean(1), flat.std(1)
@@ -105,13 +105,13 @@ def _intensity(
 
 
 def _shape(mask: Bool[np.ndarray, "samples z y x"]) -> Float[np.ndarray, "samples 6"]:
-    """Share of the volume, sphericity, ratios of the axes, spread and displacement. A ball has 1 for all but the first and the
-    last.
+    """Computes volume, sphericity, elongation, flatness, gyration and displacement.
 
-    Sphericity is `π^(1/3) (6V)^(2/3) / A` (Wadell 1935), with the area A by the coarea formula, the integral of the gradient of
-    the smoothed mask, since a count of faces gives a ball 1.5 times its area. The axes are roots of the eigenvalues of the
-    second moments; gyration is their radius over a ball's of the same volume, `√(3/5) (3V/4π)^(1/3)`; displacement is that of
-    the centroid, in halves of the longest edge.
+    Volume is a share of the cube. Sphericity is `π^(1/3) (6V)^(2/3) / A` (Wadell 1935). The area A follows from the coarea
+    formula, as the integral of the smoothed mask's gradient. A count of faces would give a ball 1.5 times its area. The axes
+    are roots of the eigenvalues of the second moments. Gyration is the radius of gyration over that of a ball of equal volume,
+    `√(3/5) (3V/4π)^(1/3)`. Displacement is the centroid's distance from the centre, in halves of the longest edge. A ball has
+    1 for all except volume and displacement.
     """
     samples, *shape = mask.shape
     solid = np.pad(mask, ((0, 0), (3, 3), (3, 3), (3, 3))).astype(np.float32)
@@ -120,13 +120,13 @@ def _shape(mask: Bool[np.ndarray, "samples z y x"]) -> Float[np.ndarray, "sample
     points = np.stack([axis.ravel() - (n - 1) / 2 for axis, n in zip(np.indices(shape), shape, strict=True)], axis=1)
     weights = mask.reshape(samples, -1).astype(np.float64)
     volume = weights.sum(1)
-    some = np.maximum(volume, 1)
-    centroid = weights @ points / some[:, None]
+    count = np.maximum(volume, 1)
+    centroid = weights @ points / count[:, None]
     products = np.einsum("pi,pj->pij", points, points).reshape(-1, 9)
-    moments = (weights @ products).reshape(-1, 3, 3) / some[:, None, None] - np.einsum("si,sj->sij", centroid, centroid)
-    # A twelfth is the second moment of a voxel about its own centre: a mask of one voxel is a cube, not a point.
+    moments = (weights @ products).reshape(-1, 3, 3) / count[:, None, None] - np.einsum("si,sj->sij", centroid, centroid)
+    # A voxel has the second moment 1/12 about its own centre, so a mask of one voxel is a cube, not a point.
     third, second, first = np.linalg.eigvalsh(moments + np.eye(3) / 12).T
-    radius = np.cbrt(3 * some / (4 * np.pi))
+    radius = np.cbrt(3 * count / (4 * np.pi))
     return np.stack(
         [
             volume / mask[0].size,
@@ -141,9 +141,7 @@ def _shape(mask: Bool[np.ndarray, "samples z y x"]) -> Float[np.ndarray, "sample
 
 
 def _texture(hu: Float32[np.ndarray, "samples z y x"], window: tuple[float, float]) -> Float[np.ndarray, "samples 9"]:
-    """Mean gradient and root mean square Laplacian (HU a voxel), log energy of three bands, and four numbers of neighbouring
-    grey levels.
-    """
+    """Computes mean gradient, root-mean-square Laplacian (HU per voxel), three log energies and four grey-level features."""
     gradient = np.sqrt(sum(slope**2 for slope in np.gradient(hu, axis=(1, 2, 3)))).mean((1, 2, 3))
     laplacian = sum(np.diff(hu, 2, axis)[_inner(axis)] for axis in (1, 2, 3))
     roughness = np.sqrt(np.mean(np.square(laplacian), axis=(1, 2, 3)))
@@ -151,15 +149,14 @@ def _texture(hu: Float32[np.ndarray, "samples z y x"], window: tuple[float, floa
 
 
 def _inner(axis: int) -> tuple[slice, ...]:
-    """What is left of a volume whose `axis` lost its ends when the others lose theirs too."""
+    """Returns the slices that remove the ends of all axes except the samples' and this one."""
     return tuple(slice(None) if at in (0, axis) else slice(1, -1) for at in range(4))
 
 
 def _spectrum(hu: Float32[np.ndarray, "samples z y x"]) -> Float[np.ndarray, "samples 3"]:
-    """Log10 of the variance (HU²) below a sixth, between a sixth and a third, and above a third of a cycle a voxel, under a
-    Hann window.
+    """Computes log10 of the variance (HU²) in three frequency bands, with limits of 1/6 and 1/3 cycle per voxel.
 
-    The window keeps the jumps between opposite faces out of the high band.
+    A Hann window keeps the jumps between opposite faces out of the high band.
     """
     shape = hu.shape[1:]
     taper = np.float32(1)
@@ -173,8 +170,9 @@ def _spectrum(hu: Float32[np.ndarray, "samples z y x"]) -> Float[np.ndarray, "sa
 
 
 def _grey_levels(hu: Float32[np.ndarray, "samples z y x"], window: tuple[float, float]) -> Float[np.ndarray, "samples 4"]:
-    """Contrast, homogeneity, correlation and entropy (nats) of the co-occurrence of 8 grey levels in neighbouring voxels along
-    all axes (Haralick 1973).
+    """Computes contrast, homogeneity, correlation and entropy (nats) of the co-occurrence matrix (Haralick 1973).
+
+    It has 8 grey levels, for neighbouring voxels along all axes.
     """
     low, high = window
     samples = len(hu)

@@ -1,6 +1,4 @@
-"""Real and generated volumes side by side: slices without names, histograms, and each new volume above the old one that is
-nearest to it.
-"""
+"""Figures of a judgement: unlabelled slices, histograms, and generated volumes above their nearest training volumes."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,34 +14,35 @@ from gmmae.plotting.canvas import BLUE, VERMILION, WIDTH
 
 COLUMNS = 10
 ROWS = "ABCDEF"
-"""Names of the sheet's rows, so that a slice can be called B7."""
+"""Names of the sheet's rows, for positions such as B7."""
 BINS = 40
 
 
 class Feature(NamedTuple):
-    """A feature's values in both sets, with what stands above its histogram."""
+    """A feature's values in both sets, and the title of its histogram."""
 
     title: str
     real: Float[np.ndarray, " real"]
     generated: Float[np.ndarray, " generated"]
 
 
-def unnamed(
+def contact_sheet(
     real: Real[np.ndarray, "real z y x"],
     generated: Real[np.ndarray, "generated depth height width"],
     window: tuple[float, float],
     seed: int,
     labelled: bool = False,
 ) -> tuple[Figure, str]:
-    """Central axial slices of as many real and generated volumes in random order, and the names of the generated ones.
+    """Draws central axial slices of equally many real and generated volumes; returns the generated ones' positions too.
 
-    Where one set has finer voxels, its slices are shown in those of the other: sharpness would give it away.
+    Their order is random. Slices of both sets have the coarser resolution, because sharpness would reveal the finer set.
 
     Args:
-      real, generated: volumes, of which at most half a sheet each are drawn at random; the sets may differ in shape.
-      window: the values shown black and white.
-      seed: of the choice and the order.
-      labelled: whether generated ones have a frame.
+      real: real volumes. At most half a sheet is drawn at random.
+      generated: generated volumes, maybe of another shape. At most half a sheet is drawn at random.
+      window: values shown black and white.
+      seed: seed of the choice and the order.
+      labelled: whether generated volumes have a frame.
     """
     rng = np.random.default_rng(seed)
     count = min(len(real), len(generated), COLUMNS * len(ROWS) // 2)
@@ -65,7 +64,7 @@ def unnamed(
 
 
 def _alike(sets: Sequence[Real[np.ndarray, "_ _ _"]]) -> Real[np.ndarray, "all rows columns"]:
-    """The images of all sets, in the fewest pixels that a set has along each axis."""
+    """Resamples the images of all sets to the smallest number of pixels along each axis."""
     fewest = np.min([images.shape[1:] for images in sets], axis=0)
     return np.concatenate([_shrunk(images, tuple(fewest / images.shape[1:])) for images in sets])
 
@@ -83,13 +82,14 @@ def value_histograms(
     unit: str,
     distance: str,
 ) -> Figure:
-    """The share of voxels by value, of both; values beyond the window are in its last bins.
+    """Draws the histograms of both sets' voxels; values beyond the window are in its last bins.
 
     Args:
-      real, generated: volumes.
-      window: the values that are shown.
-      unit: of the values, for the axis.
-      distance: what stands above the legend.
+      real: real volumes.
+      generated: generated volumes.
+      window: range of values.
+      unit: unit of the values, for the axis.
+      distance: title of the legend.
     """
     figure = canvas.blank(2.6, "")
     axes = figure.subplots()
@@ -104,7 +104,7 @@ def value_histograms(
 
 
 def feature_histograms(features: Sequence[Feature]) -> Figure:
-    """Densities of the features, real and generated, three in a row."""
+    """Draws the densities of the real and the generated features, three in a row."""
     rows = -(-len(features) // 3)
     figure = canvas.blank(1.75 * rows, "")
     grid = figure.subplots(rows, 3, squeeze=False)
@@ -127,7 +127,7 @@ def neighbours(
     titles: Sequence[str],
     window: tuple[float, float],
 ) -> Figure:
-    """The central axial slice of each generated volume, and below it that of the nearest training volume."""
+    """Draws the central axial slice of each generated volume above that of its nearest training volume."""
     figure = canvas.blank(2 * WIDTH / len(titles) + 0.35, "")
     grid = figure.subplots(2, len(titles), squeeze=False, gridspec_kw={"wspace": 0.04, "hspace": 0.04})
     for row, volumes, label in zip(grid, (generated, nearest), ("generated", "training"), strict=True):

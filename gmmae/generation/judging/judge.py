@@ -1,10 +1,9 @@
-"""Generated nodules against real ones: how alike (fidelity), how varied (coverage), and how new (novelty), each beside what
-real nodules get.
+"""Comparison of generated with real nodules: fidelity, coverage and novelty, each beside the value of real nodules.
 
-No figure of likeness means anything without that of novelty: copies of the training set are perfectly alike.
+Fidelity needs novelty beside it, because copies of the training set have perfect fidelity.
 
-Most figures depend on how many nodules are compared, and all intervals on how many patients there are. So both columns compare
-the same number with the same real nodules, and each set must have some patients.
+Most values depend on the number of compared nodules, and all intervals on the number of patients. So both columns compare the
+same number of nodules with the same real ones, and each set needs a minimum number of patients.
 """
 
 from collections.abc import Sequence
@@ -14,25 +13,26 @@ import numpy as np
 from jaxtyping import Float, Int, Real
 
 from gmmae.data.volumes import Nodules
-from gmmae.generation.judging import novelty, two_samples
+from gmmae.generation.judging import novelty as novelties
+from gmmae.generation.judging import two_samples
 from gmmae.generation.judging.bootstrap import Estimate, estimate, weighted_median, weights
 from gmmae.generation.judging.features import CT_WINDOW, as_hu, features
 from gmmae.generation.judging.novelty import Nearest
-from gmmae.generation.judging.two_samples import Marginals
+from gmmae.generation.judging.two_samples import KSTests
 from gmmae.system.errors import InputError
 
-LEAST = 25
-"""Nodules of each set: five folds of five."""
-LEAST_PATIENTS = two_samples.FOLDS
-"""Patients of each set: each fold of the classifier holds out others, and an interval of fewer would be far too narrow."""
+MIN_NODULES = 25
+"""Minimum number of nodules in each set: five folds of five."""
+MIN_PATIENTS = two_samples.FOLDS
+"""Minimum number of patients in each set, one for each fold of the classifier. Intervals of fewer are far too narrow."""
 
 
 class Scale(NamedTuple):
-    """What the numbers in voxels mean.
+    """The window and the unit of voxel values.
 
     Attributes:
-      window: the values that are compared; what lies beyond is clipped.
-      hu: whether they are in Hounsfield units, and not in a unit of the data's own.
+      window: range to which values are clipped.
+      hu: whether values are in Hounsfield units; otherwise they are in a unit of the data's own.
     """
 
     window: tuple[float, float]
@@ -40,7 +40,7 @@ class Scale(NamedTuple):
 
 
 class Population(NamedTuple):
-    """A set of volumes as the tests see it, with the window of their values."""
+    """A set of volumes with their features, groups and window."""
 
     values: Real[np.ndarray, "samples z y x"]
     features: Float[np.ndarray, "samples features"]
@@ -48,41 +48,43 @@ class Population(NamedTuple):
     window: tuple[float, float]
 
     def take(self, index: np.ndarray) -> "Population":
-        """Some of them."""
+        """Returns the volumes of these indices."""
         return Population(self.values[index], self.features[index], tuple(self.groups[i] for i in index), self.window)
 
 
 class Comparison(NamedTuple):
-    """One set against another; what the figures mean, and what is perfect, stands in `two_samples`.
+    """A comparison of two sets. `two_samples` defines its values.
 
     Attributes:
-      samples: of each set.
-      patients: of the first and of the second set; a nodule without a patient counts as one.
+      samples: number of nodules in each set.
+      patients: number of patients in the first and in the second set; a nodule without a patient counts as one.
       c2st: AUC of a classifier, 0.5 for one population.
       mmd2: maximum mean discrepancy, 0 for one population.
-      marginals: the features one by one.
-      density, coverage: near 1 for one population.
-      value_distance: of the histograms of all voxels, in their unit.
+      ks_tests: Kolmogorov-Smirnov tests of the features.
+      density: near 1 for one population.
+      coverage: near 1 for one population.
+      value_distance: distance of the histograms of all voxels, in their unit.
     """
 
     samples: int
     patients: tuple[int, int]
     c2st: Estimate
     mmd2: Estimate
-    marginals: Marginals
+    ks_tests: KSTests
     density: Estimate
     coverage: Estimate
     value_distance: float
 
 
 class Novelty(NamedTuple):
-    """Distances to the training set over those of real nodules that were held out of it: 1 for new patients, 0 for copies.
+    """Distances to the training set over those of held-out real nodules: 1 for new patients, 0 for copies.
 
     Attributes:
-      plain, symmetric: ratios of the medians; the second finds flipped and rotated copies too.
-      copies: the share that is nearer to the training set than `copy_distance` in any symmetry; .05 for new patients.
-      copy_distance: below which 5 % of the real held-out nodules lie.
-      nearest: of each generated nodule, also of those that are not compared, in any symmetry.
+      plain: ratio of the medians.
+      symmetric: ratio of the medians over all symmetries, which finds flipped and rotated copies.
+      copies: share of nodules nearer to the training set than `copy_distance` in any symmetry; .05 for new patients.
+      copy_distance: the 5th percentile of the held-out nodules' distances.
+      nearest: nearest training nodule of each generated nodule in any symmetry, including those not compared.
     """
 
     plain: Estimate
@@ -93,12 +95,12 @@ class Novelty(NamedTuple):
 
 
 class Sets(NamedTuple):
-    """Increasing indices of what is compared, as many of each.
+    """Increasing indices of the compared nodules, equally many for each set.
 
     Attributes:
-      reference: of the real nodules, with which both others are compared.
-      generated: of the generated ones.
-      others: of the training set, or without one of the real nodules.
+      reference: indices of the real nodules with which both other sets are compared.
+      generated: indices of the generated nodules.
+      others: indices into the training set, or without one into the real nodules.
     """
 
     reference: Int[np.ndarray, " compared"]
@@ -107,19 +109,19 @@ class Sets(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """What `judge` found.
+    """The result of `judge`.
 
     Attributes:
-      generated: generated nodules against real ones.
-      floor: other real nodules against the same real ones, as many: the best that can be expected.
-      novelty: None where no training set was given.
-      masks: whether shapes are those of the nodules' masks, and not of their intensity.
-      scale: of the voxels.
-      sets: the nodules that were compared.
+      generated: comparison of generated with real nodules.
+      real_vs_real: comparison of equally many other real nodules with the same real ones, a perfect generator's result.
+      novelty: novelty of the generated nodules; None without a training set.
+      masks: whether shapes follow from the nodules' masks instead of their intensity.
+      scale: window and unit of the voxels.
+      sets: the compared nodules.
     """
 
     generated: Comparison
-    floor: Comparison
+    real_vs_real: Comparison
     novelty: Novelty | None
     masks: bool
     scale: Scale
@@ -129,61 +131,59 @@ class Judgement(NamedTuple):
 def judge(
     real: Nodules, generated: Nodules, training: Nodules | None = None, seed: int = 0, *, scale: Scale, count: int = 0
 ) -> Judgement:
-    """Judges generated nodules by real ones that their generator has not seen.
+    """Compares generated nodules with real ones held out of the generator's training.
 
-    The floor compares the same real nodules with as many of the training set, which are other patients. Without a training set
-    the real ones are divided into two halves by patient, and the first half is what both are compared with.
+    `real_vs_real` compares the same real nodules with equally many of the training set, from other patients. Without a
+    training set the real nodules are divided by patient. Both comparisons are then with the first half.
 
     Args:
-      real: held out of the generator's training.
-      generated: as it made them.
-      training: what it was fitted to.
-      seed: of the choices and divisions.
-      scale: of the voxels of all sets.
-      count: nodules of each set that are compared; 0: as many as the smallest has. Two judgements are comparable only where
-        this number is the same.
+      real: real nodules held out of the generator's training.
+      generated: generated nodules.
+      training: training nodules of the generator.
+      seed: seed of choices and divisions.
+      scale: window and unit of all voxels.
+      count: number of compared nodules in each set; 0 means the size of the smallest. Judgements are comparable only for
+        equal numbers.
 
     Raises:
-      InputError: too few nodules or patients, volumes of different shapes, patients that are in both `real` and `training`, or
-        real nodules that the training set holds.
+      InputError: too few nodules or patients, different shapes of volumes, or real nodules or patients in the training set.
     """
     _check(real, generated, training)
     sets = _sets(real, generated, training, seed, count)
-    masks = all(some.masks is not None for some in (real, generated, training) if some is not None)
-    of_others = real if training is None else training
-    chosen = [some.take(index) for some, index in zip((real, generated, of_others), sets, strict=True)]
-    reference, made, others = (population(some, masks, scale) for some in chosen)
-    found = None if training is None else novelties(chosen[0], generated, training, scale.window, seed, sets.generated)
-    return Judgement(compare(reference, made, seed), compare(reference, others, seed), found, masks, scale, sets)
+    masks = all(nodules.masks is not None for nodules in (real, generated, training) if nodules is not None)
+    sources = (real, generated, real if training is None else training)
+    compared = [nodules.take(index) for nodules, index in zip(sources, sets, strict=True)]
+    reference, new, others = (population(nodules, masks, scale) for nodules in compared)
+    novelty = None
+    if training is not None:
+        novelty = measure_novelty(compared[0], generated, training, scale.window, seed, sets.generated)
+    return Judgement(compare(reference, new, seed), compare(reference, others, seed), novelty, masks, scale, sets)
 
 
 def population(nodules: Nodules, masks: bool, scale: Scale) -> Population:
-    """The volumes with their features; of their masks' shapes, or of their intensity's."""
+    """Returns volumes with their features. Shapes follow from masks if asked for, otherwise from intensity."""
     shapes = nodules.masks if masks else None
-    if scale.hu:
-        found = features(nodules.values, shapes, scale.window)
-    else:
-        found = features(as_hu(nodules.values, scale.window), shapes, CT_WINDOW)
-    return Population(nodules.values, found, nodules.groups, scale.window)
+    values, window = (nodules.values, scale.window) if scale.hu else (as_hu(nodules.values, scale.window), CT_WINDOW)
+    return Population(nodules.values, features(values, shapes, window), nodules.groups, scale.window)
 
 
 def compare(real: Population, other: Population, seed: int = 0, paired: bool = False) -> Comparison:
-    """All tests of two sets; `paired` where each of the second was made from the one of its number in the first."""
+    """Runs all tests of two sets. `paired` tells that each row of the second was made from the same row of the first."""
     arguments = (real.features, other.features, real.groups, other.groups)
-    density, coverage = two_samples.support(*arguments, seed)
+    density, coverage = two_samples.density_and_coverage(*arguments, seed)
     return Comparison(
         len(real.groups),
         (len(set(real.groups)), len(set(other.groups))),
         two_samples.c2st(*arguments, seed),
         two_samples.mmd2(*arguments, paired, seed),
-        two_samples.marginals(*arguments, seed),
+        two_samples.ks_tests(*arguments, seed),
         density,
         coverage,
         two_samples.value_distance(real.values, other.values, real.window),
     )
 
 
-def novelties(
+def measure_novelty(
     held_out: Nodules,
     generated: Nodules,
     training: Nodules,
@@ -191,60 +191,59 @@ def novelties(
     seed: int = 0,
     compared: Int[np.ndarray, " compared"] | None = None,
 ) -> Novelty:
-    """How far generated nodules lie from the training set, in units of how far real held-out ones do.
+    """Measures distances of generated nodules to the training set, relative to those of held-out real ones.
 
     Args:
-      held_out: real nodules that the training set does not hold.
-      generated: whose nearest training nodules are looked for.
-      training: what the generator was fitted to.
-      window: of the voxels' values.
-      seed: of the intervals.
-      compared: indices of the generated nodules that the figures are of; None: all.
+      held_out: real nodules outside the training set.
+      generated: generated nodules.
+      training: training nodules of the generator.
+      window: range to which voxels are clipped.
+      seed: seed of the intervals.
+      compared: indices of the compared generated nodules; None compares all.
 
     Raises:
-      InputError: the training set holds half of the held-out nodules, or more.
+      InputError: the training set contains at least half of the held-out nodules.
     """
     index = np.arange(len(generated.names)) if compared is None else compared
     groups = [generated.groups[i] for i in index]
-    drawn = weights(held_out.groups, seed), weights(groups, seed + 1)
-    ratios, least, found = [], 0.0, None
+    resamples = weights(held_out.groups, seed), weights(groups, seed + 1)
+    ratios, copy_distance, new = [], 0.0, None
     for symmetric in (False, True):
-        real, found = (novelty.nearest(some.values, training.values, window, symmetric) for some in (held_out, generated))
+        real, new = (novelties.nearest(some.values, training.values, window, symmetric) for some in (held_out, generated))
         if np.median(real.distance) == 0:
             raise InputError(
                 f"REAL must have been held out of the training set; {int((real.distance == 0).sum())} of "
-                f"{len(real.distance)} nodules are voxel for voxel in it{' when flipped' * symmetric}: leave them out of one"
+                f"{len(real.distance)} nodules are in it{' when flipped' * symmetric}, voxel by voxel: leave them out of one"
             )
-        known, new = real.distance, found.distance[index]
-        of_known, of_new = (weighted_median(distance, weight) for distance, weight in zip((known, new), drawn, strict=True))
-        ratios.append(estimate(novelty.novelty(new, known), of_new / np.where(of_known > 0, of_known, np.nan)))
-        least = float(np.percentile(real.distance, novelty.COPY_PERCENTILE))
-    assert found is not None
-    return Novelty(ratios[0], ratios[1], float(np.mean(found.distance[index] < least)), least, found)
+        distances = real.distance, new.distance[index]
+        real_medians, new_medians = map(weighted_median, distances, resamples)
+        ratio = novelties.novelty(distances[1], distances[0])
+        ratios.append(estimate(ratio, new_medians / np.where(real_medians > 0, real_medians, np.nan)))
+        copy_distance = float(np.percentile(real.distance, novelties.COPY_PERCENTILE))
+    assert new is not None
+    return Novelty(ratios[0], ratios[1], float(np.mean(new.distance[index] < copy_distance)), copy_distance, new)
 
 
 def halves(groups: Sequence[str], seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Increasing indices of two halves, as equal as can be, that divide no group: the larger groups first, each to the smaller
-    half.
-    """
-    names, of, counts = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)
+    """Returns increasing indices of two halves with whole groups. Larger groups come first, each to the smaller half."""
+    names, group_of, counts = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)
     order = np.random.default_rng(seed).permutation(len(names))
     sizes, first = np.zeros(2, int), np.zeros(len(names), bool)
     for group in sorted(order, key=lambda group: -counts[group]):
         side = int(sizes[1] < sizes[0])
         sizes[side] += counts[group]
         first[group] = side == 0
-    return np.flatnonzero(first[of]), np.flatnonzero(~first[of])
+    return np.flatnonzero(first[group_of]), np.flatnonzero(~first[group_of])
 
 
 def _sets(real: Nodules, generated: Nodules, training: Nodules | None, seed: int, count: int) -> Sets:
-    """What is compared.
+    """Chooses the compared nodules.
 
     Raises:
-      InputError: a half, or a choice, is of too few nodules or patients, or `count` is not between what is needed and there.
+      InputError: a half or a choice has too few nodules or patients, or `count` is out of range.
     """
     rng = np.random.default_rng(seed)
-    made = np.arange(len(generated.names))
+    new = np.arange(len(generated.names))
     if training is None:
         reference, others = halves(real.groups, seed)
         for half in (reference, others):
@@ -253,21 +252,21 @@ def _sets(real: Nodules, generated: Nodules, training: Nodules | None, seed: int
     else:
         reference, others = np.arange(len(real.names)), np.arange(len(training.names))
         names, sources = ("REAL", "GENERATED", "--train"), (real, generated, training)
-    most = min(map(len, (reference, made, others)))
-    if count and not LEAST <= count <= most:
-        raise InputError(f"--count must be all, or from {LEAST} to the {most} nodules that each set has; got {count}")
-    # The generated ones are chosen last: the real column does not depend on how many there are.
-    reference, others, made = (np.sort(rng.permutation(of)[: count or most]) for of in (reference, others, made))
-    sets = Sets(reference, made, others)
+    smallest = min(map(len, (reference, new, others)))
+    if count and not MIN_NODULES <= count <= smallest:
+        raise InputError(f"--count must be all, or from {MIN_NODULES} to {smallest}, the size of the smallest set; got {count}")
+    # The generated ones are chosen last, so their number does not change the real column.
+    reference, others, new = (np.sort(rng.permutation(part)[: count or smallest]) for part in (reference, others, new))
+    sets = Sets(reference, new, others)
     for name, source, index in zip(names, sources, sets, strict=True):
-        _require_enough(f"the {len(index)} of {name} that are compared", source.take(index), "add some")
+        _require_enough(f"the {len(index)} compared nodules of {name}", source.take(index), "add some")
     return sets
 
 
 def _check(real: Nodules, generated: Nodules, training: Nodules | None) -> None:
     named = {"REAL": real, "GENERATED": generated} | ({} if training is None else {"--train": training})
     for name, nodules in named.items():
-        # Without a training set the floor compares two halves of the real ones.
+        # Without a training set two halves of the real nodules are compared.
         halved = name == "REAL" and training is None
         way_out = "add some, or name the training set with --train" if halved else "add some"
         _require_enough(name, nodules, way_out, 2 if halved else 1)
@@ -284,13 +283,10 @@ def _check(real: Nodules, generated: Nodules, training: Nodules | None) -> None:
 
 
 def _require_enough(name: str, nodules: Nodules, way_out: str, parts: int = 1) -> None:
-    """
-    Raises:
-      InputError: there are too few nodules or patients for this number of parts.
-    """
+    """Raises `InputError` if there are too few nodules or patients for a number of parts."""
     count, patients = len(nodules.names), len(set(nodules.groups))
-    if count < parts * LEAST or patients < parts * LEAST_PATIENTS:
+    if count < parts * MIN_NODULES or patients < parts * MIN_PATIENTS:
         raise InputError(
-            f"at least {parts * LEAST} nodules of at least {parts * LEAST_PATIENTS} patients (scans where none is named) are "
-            f"needed in {name}; got {count} of {patients}: {way_out}"
+            f"{name} must have at least {parts * MIN_NODULES} nodules of at least {parts * MIN_PATIENTS} patients (or scans, "
+            f"if no patient is named); got {count} of {patients}: {way_out}"
         )

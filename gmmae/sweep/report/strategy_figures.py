@@ -9,7 +9,7 @@ import numpy as np
 from gmmae.plotting import canvas, comparison, loss_curves, tables
 from gmmae.plotting.comparison import Series
 from gmmae.plotting.document import Block, Figure, Paragraph
-from gmmae.plotting.loss_curves import Course
+from gmmae.plotting.loss_curves import LossCurve
 from gmmae.scaling.strategies import STRATEGIES
 from gmmae.sweep.report import outcomes
 from gmmae.sweep.report.efficiency import Interval
@@ -103,7 +103,7 @@ def warmup(results: Results, folder: Path) -> Block:
     else:
         text += f" The panel on the right enlarges the first {epochs} epochs of a longer run." if epochs else ""
         label = _time_label(results, "time")
-        drawn = loss_curves.warmup_course(
+        drawn = loss_curves.warmup_curve(
             course, title=title, target=target, first_epochs=epochs, epoch_s=run.epoch.total_s, x_label=label
         )
     return Figure("Fig. 3", _captioned(results, text, [run]), *canvas.save_both(drawn, folder / "figure_3"))
@@ -142,11 +142,11 @@ def losses(results: Results, scaling: str, number: int, folder: Path) -> Block:
     return Figure(name, _captioned(results, text, runs), *canvas.save_both(drawn, folder / f"figure_{number}"))
 
 
-def _course(results: Results, run: Run) -> Course:
+def _course(results: Results, run: Run) -> LossCurve:
     history = results.history(run)
     elapsed = [float(row.epoch) if run.epoch is None else results.elapsed_s(run, row) for row in history]
     train, validation = (np.array([getattr(row, name) for row in history]) for name in ("train_loss", "val_loss"))
-    return Course(devices_text([run.key.devices]) + outcomes.capped_mark([run]), np.array(elapsed), train, validation)
+    return LossCurve(devices_text([run.key.devices]) + outcomes.capped_mark([run]), np.array(elapsed), train, validation)
 
 
 def _captioned(results: Results, text: str, runs: Sequence[Run]) -> str:

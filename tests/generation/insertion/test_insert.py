@@ -28,7 +28,7 @@ def silent(line):
 
 def inserted(made, *arguments):
     nodules, details = made
-    return insert(nodules, details, *arguments)
+    return insert(nodules._replace(details=details), *arguments)
 
 
 def table(path):
@@ -49,7 +49,7 @@ def done(request, scans, balls, tmp_path):
 def test_scans_change_around_the_masks_only_and_keep_their_geometry(done):
     scans, out, summary = done
     assert summary.scans == 2
-    assert len(summary.rows) == 4
+    assert len(summary.records) == 4
     for header in ("subset0/a.mhd", "subset1/turned.mhd"):
         old, new = voxels(scans / header), voxels(out / header)
         mask = sitk.ReadImage(str(out / "masks" / f"{(out / header).stem}.nii.gz"))
@@ -83,7 +83,7 @@ def test_prepare_finds_each_nodule_where_its_voxels_changed(done, tmp_path):
     nodules, details = load_prepared(prepared)
     assert len(nodules.names) == 5
     headers = {"a": "subset0/a.mhd", "turned": "subset1/turned.mhd"}
-    for row in summary.rows:
+    for row in summary.records:
         new = sitk.ReadImage(str(out / headers[row.seriesuid]))
         label = voxels(out / "masks" / f"{row.seriesuid}.nii.gz")
         changed = (voxels(scans / headers[row.seriesuid]) != sitk.GetArrayFromImage(new)) & (label == row.label)
@@ -103,10 +103,10 @@ def test_old_rows_are_kept_and_new_ones_name_their_nodule(done):
     old = [row for row in rows if not row["inserted"]]
     assert [(row["seriesuid"], row["coordX"], row["diameter_mm"]) for row in old] == [("a", "20.0", "6.5")]
     new = [row for row in rows if row["inserted"]]
-    assert [row["inserted"] for row in new] == [row.nodule for row in summary.rows]
+    assert [row["inserted"] for row in new] == [row.nodule for row in summary.records]
     assert {row["patient"] for row in rows if row["seriesuid"] == "a"} == {"p1"}
     record = table(out / "insertions.csv")
-    assert [row["nodule"] for row in record] == [row.nodule for row in summary.rows]
+    assert [row["nodule"] for row in record] == [row.nodule for row in summary.records]
     assert all(float(row["displaced_hu"]) < -700 for row in record)
 
 
@@ -120,7 +120,7 @@ def test_monais_boxes_hold_the_masks(done):
         assert image["label"] == [0] * len(image["box"])
         uid = image["image"].split("/")[1].removesuffix(".mhd")
         scan, label = sitk.ReadImage(str(out / image["image"])), voxels(out / "masks" / f"{uid}.nii.gz")
-        for row, box in zip((r for r in summary.rows if r.seriesuid == uid), image["box"][-2:], strict=True):
+        for row, box in zip((r for r in summary.records if r.seriesuid == uid), image["box"][-2:], strict=True):
             centre, width = np.array(box[:3]), np.array(box[3:])
             corners = [
                 scan.TransformContinuousIndexToPhysicalPoint((index[::-1] + side).tolist())
@@ -143,9 +143,9 @@ def test_a_seed_gives_the_same_folder_again_and_another_one_another(scans, balls
 
 def test_a_nodule_at_the_pleura_is_laid_there(scans, balls, tmp_path):
     attached = inserted(balls(wall=True), scans, tmp_path / "out", 0, "poisson", silent, (2, 2))
-    assert len(attached.rows) >= 2
-    assert all(row.pleura_mm < 1.5 for row in attached.rows)
-    assert {row.turn for row in attached.rows} != {"+z+y+x"}
+    assert len(attached.records) >= 2
+    assert all(row.pleura_mm < 1.5 for row in attached.records)
+    assert {row.turn for row in attached.records} != {"+z+y+x"}
 
 
 def test_a_nodule_that_fits_nowhere_is_named_and_the_others_are_inserted(scans, balls, tmp_path):
@@ -155,8 +155,8 @@ def test_a_nodule_that_fits_nowhere_is_named_and_the_others_are_inserted(scans, 
         **{key: (*getattr(small, key), "large") for key in ("names", "groups", "categories")},
     )
     details = known._replace(**{key: np.append(getattr(known, key), getattr(wide, key)) for key in ("edge_mm", "diameter_mm")})
-    summary = insert(both, details, scans, tmp_path / "out", 0, "alpha", silent)
-    assert len(summary.rows) == 2
+    summary = insert(both._replace(details=details), scans, tmp_path / "out", 0, "alpha", silent)
+    assert len(summary.records) == 2
     assert len(summary.unplaced) == 1
     assert summary.unplaced[0].startswith("large found no place: no lung is as wide as its ")
     assert summary.unplaced[0] in summary.lines()
@@ -166,7 +166,7 @@ def test_a_scan_without_a_lung_gets_nothing_and_is_counted(scans, chest, balls, 
     chest(scans / "wall.mhd", lung=False)
     (scans / "broken.mhd").write_text("no header")
     summary = inserted(balls(20), scans, tmp_path / "out", 0, "alpha", silent, (1, 1))
-    assert (summary.scans, summary.left) == (2, 1)
+    assert (summary.scans, summary.empty) == (2, 1)
     assert summary.faults[0].startswith("broken.mhd: ")
     assert "1 scans got no nodule and are not in the folder" in summary.lines()
     assert not (tmp_path / "out" / "wall.mhd").exists()
@@ -179,7 +179,7 @@ def test_scans_that_are_not_in_hu_and_rows_that_lie_outside_are_named(scans, bal
     with (scans / "annotations.csv").open("a") as file:
         file.write("turned,900,85.5,-250,6,\nturned,20,left,-250,6,\n")
     summary = inserted(balls(), scans, tmp_path / "out", 0, "alpha", silent, (1, 1))
-    assert {row.seriesuid for row in summary.rows} == {"a", "turned"}
+    assert {row.seriesuid for row in summary.records} == {"a", "turned"}
     wanted = [
         "annotations.csv line 4: coordY must be a finite number; got left",
         "annotations.csv line 3: the point (900, 85.5, -250) mm lies outside the scan turned.mhd",
@@ -192,15 +192,15 @@ def test_scans_that_are_not_in_hu_and_rows_that_lie_outside_are_named(scans, bal
 
 def test_annotated_nodules_tell_how_far_from_the_pleura_new_ones_lie(scans, balls, tmp_path):
     summary = inserted(balls(), scans, tmp_path / "few", 0, "alpha", silent)
-    assert summary.gaps.startswith("anywhere in the lung")
+    assert summary.pleural_distances.startswith("anywhere in the lung")
     # 8 mm under the surface of the lung's deepest slice, which runs through (x, 85.5 mm).
     rows = [("a", 20.0 + 0.1 * i, 85.5, -236.25, 4.0) for i in range(25)]
     with (scans / "annotations.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("seriesuid", "coordX", "coordY", "coordZ", "diameter_mm"), *rows])
     summary = inserted(balls(diameter_mm=5.0), scans, tmp_path / "many", 0, "alpha", silent, (3, 3))
-    assert summary.gaps.startswith("as the 25 annotated nodules of the scans have it")
-    median = float(summary.gaps.split("median ")[1].split()[0])
-    assert all(abs(row.pleura_mm - median) < 4 for row in summary.rows)
+    assert summary.pleural_distances.startswith("distances to the pleura of the 25 annotated nodules")
+    median = float(summary.pleural_distances.split("median ")[1].split()[0])
+    assert all(abs(row.pleura_mm - median) < 4 for row in summary.records)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_errors_are_one_line_and_write_nothing(change, message, scans, balls, tm
     elif change == "count":
         per_scan = (0, 2)
     with pytest.raises(InputError) as caught:
-        insert(nodules, details, scans, out, 0, blending, silent, per_scan)
+        insert(nodules._replace(details=details), scans, out, 0, blending, silent, per_scan)
     assert isinstance(caught.value, DataError) or change == "out"
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)

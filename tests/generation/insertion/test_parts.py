@@ -5,7 +5,7 @@ import pytest
 
 from gmmae.generation.insertion import noise
 from gmmae.generation.insertion.blending import BLENDINGS, dense
-from gmmae.generation.insertion.cubes import TURNS, as_nodule, band_mm, see
+from gmmae.generation.insertion.cubes import SYMMETRIES, as_nodule, band_mm, resample
 from gmmae.generation.insertion.hosts import read_host
 from gmmae.generation.insertion.lungs import find_lungs
 from gmmae.generation.insertion.noise import Noise
@@ -105,7 +105,7 @@ def test_lungs_are_found_where_a_scan_crops_them_and_nothing_else_is(chest, tmp_
 def test_a_scan_sees_a_nodule_at_its_place_and_of_its_size(ball, chest, tmp_path, direction, spacing):
     host = read_host("a", chest(tmp_path / "a.mhd", spacing, direction))
     centre = host.grid.world(np.array([20.3, 40.6, 36.1]))
-    seen = see(ball, centre, host.grid)
+    seen = resample(ball, centre, host.grid)
     assert seen is not None
     first = np.array([part.start for part in seen.region])
     inside = np.argwhere(seen.distance_mm < 0)
@@ -116,12 +116,12 @@ def test_a_scan_sees_a_nodule_at_its_place_and_of_its_size(ball, chest, tmp_path
     assert seen.hu[seen.distance_mm < -1.5].mean() == pytest.approx(20, abs=30)
     edges = seen.distance_mm[[0, -1]].min(), seen.distance_mm[:, [0, -1]].min(), seen.distance_mm[:, :, [0, -1]].min()
     assert min(edges) > band_mm(host.grid)
-    assert see(ball, host.grid.world(np.array([1.0, 40, 36])), host.grid) is None
+    assert resample(ball, host.grid.world(np.array([1.0, 40, 36])), host.grid) is None
 
 
 def test_thick_slices_blur_a_nodule_across_them(ball, chest, tmp_path):
     host = read_host("a", chest(tmp_path / "a.mhd", (1.0, 1.0, 5.0)))
-    seen = see(ball, host.grid.world(np.array([20.0, 40, 36])), host.grid)
+    seen = resample(ball, host.grid.world(np.array([20.0, 40, 36])), host.grid)
     assert seen is not None
     middle = [seen.hu[20 + slices - seen.region[0].start].max() for slices in (-1, 0, 1)]
     # The ball reaches from -3.06 to 3.66 mm, so it has 0.56 and 1.16 of the 5 mm of the slices beside the middle one.
@@ -129,10 +129,10 @@ def test_thick_slices_blur_a_nodule_across_them(ball, chest, tmp_path):
 
 
 def test_turns_are_the_48_symmetries_and_turn_directions_alike():
-    assert len(set(TURNS)) == 48
+    assert len(set(SYMMETRIES)) == 48
     values = np.zeros((5, 5, 5))
     direction = np.array([0.0, 2.0, -1.0])
     values[tuple((direction + 2).astype(int))] = 1
-    for turn in TURNS:
-        assert np.array_equal(np.argwhere(turn.array(values))[0] - 2, turn.vector(direction))
-    assert str(TURNS[0]) == "+z+y+x"
+    for symmetry in SYMMETRIES:
+        assert np.array_equal(np.argwhere(symmetry.of_array(values))[0] - 2, symmetry.of_vector(direction))
+    assert str(SYMMETRIES[0]) == "+z+y+x"

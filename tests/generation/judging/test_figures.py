@@ -15,16 +15,16 @@ def volumes(samples, hu):
 
 
 def test_the_key_names_the_generated_slices_and_half_are_generated():
-    figure, key = figures.unnamed(volumes(40, -500), volumes(12, 100), WINDOW, seed=0)
+    figure, key = figures.contact_sheet(volumes(40, -500), volumes(12, 100), WINDOW, seed=0)
     shown = {axes.texts[0].get_text(): axes.images[0].get_array() for axes in figure.axes if axes.images}
     assert len(shown) == 24
     assert {name for name, image in shown.items() if (image == 100).all()} == set(key.split(", "))
     assert len(key.split(", ")) == 12
-    assert figures.unnamed(volumes(40, -500), volumes(12, 100), WINDOW, seed=1)[1] != key
+    assert figures.contact_sheet(volumes(40, -500), volumes(12, 100), WINDOW, seed=1)[1] != key
 
 
 def test_a_sheet_ends_with_its_last_row():
-    figure, key = figures.unnamed(volumes(90, -500), volumes(90, 100), WINDOW, seed=0)
+    figure, key = figures.contact_sheet(volumes(90, -500), volumes(90, 100), WINDOW, seed=0)
     assert len([axes for axes in figure.axes if axes.images]) == 60
     assert len(key.split(", ")) == 30
 

@@ -26,19 +26,19 @@ def test_what_is_of_the_same_population_is_as_good_as_real_and_shifted_nodules_a
     same = judge(REAL, balls(2, 60, "new"), TRAINING)
     # Sixty against sixty: the standard deviation of the AUC is about .07, of the ratio of the medians of distances a few per
     # cents.
-    assert same.floor.c2st.value == pytest.approx(0.5, abs=0.15)
+    assert same.real_vs_real.c2st.value == pytest.approx(0.5, abs=0.15)
     assert same.generated.c2st.value == pytest.approx(0.5, abs=0.15)
     assert same.novelty is not None
     assert same.novelty.plain.value == pytest.approx(1, abs=0.1)
     assert same.novelty.symmetric.value == pytest.approx(1, abs=0.1)
     assert same.novelty.copies < 0.2
-    assert same.generated.samples == same.floor.samples == 60
+    assert same.generated.samples == same.real_vs_real.samples == 60
     shifted = judge(REAL, balls(2, 60, "new", shift=80), TRAINING)
     assert shifted.generated.c2st.value > 0.9
     assert shifted.generated.mmd2.low > same.generated.mmd2.high
     assert shifted.generated.value_distance == pytest.approx(80, abs=10)
-    assert shifted.generated.marginals.share < same.generated.marginals.share
-    assert shifted.floor.c2st == same.floor.c2st
+    assert shifted.generated.ks_tests.share < same.generated.ks_tests.share
+    assert shifted.real_vs_real.c2st == same.real_vs_real.c2st
 
 
 def test_copies_are_not_new_and_flipped_ones_only_seem_to_be():
@@ -58,8 +58,8 @@ def test_copies_are_not_new_and_flipped_ones_only_seem_to_be():
 def test_without_a_training_set_the_floor_is_of_two_halves_and_novelty_is_unknown():
     found = judge(REAL, balls(2, 40, "new"))
     assert found.novelty is None
-    assert found.generated.samples == found.floor.samples == 30
-    assert found.floor.c2st.value == pytest.approx(0.5, abs=0.2)
+    assert found.generated.samples == found.real_vs_real.samples == 30
+    assert found.real_vs_real.c2st.value == pytest.approx(0.5, abs=0.2)
 
 
 def test_masks_are_used_where_both_have_them():
@@ -79,13 +79,14 @@ def test_halves_divide_no_patient_and_are_as_equal_as_can_be():
 
 def test_both_columns_compare_as_many_with_the_same_real_nodules():
     found = judge(balls(0, 120), balls(2, 40, "new"), TRAINING)
-    assert found.generated.samples == found.floor.samples == 40
+    assert found.generated.samples == found.real_vs_real.samples == 40
     assert [len(set(index.tolist())) for index in found.sets] == [40, 40, 40]
-    assert found.generated.patients[0] == found.floor.patients[0]
+    assert found.generated.patients[0] == found.real_vs_real.patients[0]
     # More generated nodules change nothing in the real column, where as many are compared.
     many = judge(balls(0, 120), balls(2, 200, "new"), TRAINING, count=40)
     assert [len(index) for index in many.sets] == [40, 40, 40]
-    assert (many.floor.c2st, many.floor.mmd2, many.floor.coverage) == (found.floor.c2st, found.floor.mmd2, found.floor.coverage)
+    for name in ("c2st", "mmd2", "coverage"):
+        assert getattr(many.real_vs_real, name) == getattr(found.real_vs_real, name)
     assert many.novelty is not None
     assert len(many.novelty.nearest.index) == 200  # those that are not compared have their nearest too
 
@@ -120,10 +121,10 @@ def test_a_unit_of_their_own_changes_no_figure_but_that_of_the_unit():
 
 def test_real_nodules_that_the_training_set_holds_are_no_measure():
     repeated = REAL._replace(groups=tuple(f"other{name}" for name in REAL.groups))
-    with pytest.raises(InputError, match="40 of 40 nodules are voxel for voxel in it: leave them out of one"):
+    with pytest.raises(InputError, match="40 of 40 nodules are in it, voxel by voxel: leave them out of one"):
         judge(REAL, balls(2, 40, "new"), repeated)
     flipped = repeated._replace(values=repeated.values[:, ::-1])
-    with pytest.raises(InputError, match="40 of 40 nodules are voxel for voxel in it when flipped: leave them out of one"):
+    with pytest.raises(InputError, match="40 of 40 nodules are in it when flipped, voxel by voxel: leave them out of one"):
         judge(REAL, balls(2, 40, "new"), flipped)
 
 
@@ -131,9 +132,12 @@ def of_patients(nodules, patients):
     return nodules._replace(groups=tuple(f"{nodules.names[0]} {i % patients}" for i in range(len(nodules.names))))
 
 
-NEEDED = "at least 25 nodules of at least 5 patients (scans where none is named) are needed in "
-HALVED = "at least 50 nodules of at least 10 patients (scans where none is named) are needed in REAL; got "
-OR_TRAIN = ": add some, or name the training set with --train"
+def needed(name, got, nodules=25, patients=5):
+    named = "(or scans, if no patient is named)"
+    return f"{name} must have at least {nodules} nodules of at least {patients} patients {named}; got {got}: add some"
+
+
+OR_TRAIN = ", or name the training set with --train"
 WIDOW = balls(0, 60)._replace(groups=("a",) * 30 + tuple("bcdefghijk") * 3)
 """Half of these nodules are one patient's."""
 
@@ -141,13 +145,13 @@ WIDOW = balls(0, 60)._replace(groups=("a",) * 30 + tuple("bcdefghijk") * 3)
 @pytest.mark.parametrize(
     ("real", "generated", "training", "message"),
     [
-        (REAL, balls(2, 20), TRAINING, f"{NEEDED}GENERATED; got 20 of 10: add some"),
-        (balls(0, 40), balls(2, 40), None, f"{HALVED}40 of 20{OR_TRAIN}"),
-        *((of_patients(REAL, n), balls(2, 40), None, f"{HALVED}60 of {n}{OR_TRAIN}") for n in (1, 2, 3, 5, 9)),
-        *((of_patients(REAL, n), balls(2, 40), TRAINING, f"{NEEDED}REAL; got 60 of {n}: add some") for n in (1, 2, 3)),
-        (REAL, of_patients(balls(2, 40), 1), TRAINING, f"{NEEDED}GENERATED; got 40 of 1: add some"),
-        (REAL, balls(2, 40), of_patients(TRAINING, 4), f"{NEEDED}--train; got 80 of 4: add some"),
-        (WIDOW, balls(2, 40), None, f"{NEEDED}each half of REAL; got 30 of 1{OR_TRAIN}"),
+        (REAL, balls(2, 20), TRAINING, needed("GENERATED", "20 of 10")),
+        (balls(0, 40), balls(2, 40), None, needed("REAL", "40 of 20", 50, 10) + OR_TRAIN),
+        *((of_patients(REAL, n), balls(2, 40), None, needed("REAL", f"60 of {n}", 50, 10) + OR_TRAIN) for n in (1, 2, 3, 5, 9)),
+        *((of_patients(REAL, n), balls(2, 40), TRAINING, needed("REAL", f"60 of {n}")) for n in (1, 2, 3)),
+        (REAL, of_patients(balls(2, 40), 1), TRAINING, needed("GENERATED", "40 of 1")),
+        (REAL, balls(2, 40), of_patients(TRAINING, 4), needed("--train", "80 of 4")),
+        (WIDOW, balls(2, 40), None, needed("each half of REAL", "30 of 1") + OR_TRAIN),
         (REAL, balls(2, 40, size=9), None, "GENERATED must have volumes of 8 × 8 × 8; got 9 × 9 × 9: make them alike"),
         (
             REAL._replace(values=REAL.values[:, 4]),
@@ -173,12 +177,14 @@ def test_what_cannot_be_judged_is_told(real, generated, training, message):
 @pytest.mark.parametrize(("patients", "training"), [(5, TRAINING), (10, None), (60, None)])
 def test_as_many_patients_as_are_needed_give_finite_figures(patients, training):
     found = judge(of_patients(REAL, patients), balls(2, 40, "new"), training)
-    figures = [figure for one in (found.generated, found.floor) for figure in (one.c2st, one.mmd2, one.density, one.coverage)]
+    figures = [
+        figure for one in (found.generated, found.real_vs_real) for figure in (one.c2st, one.mmd2, one.density, one.coverage)
+    ]
     assert np.isfinite(figures).all()
     assert all(low <= high for _, low, high in figures)
 
 
 @pytest.mark.parametrize("count", [24, 41])
 def test_a_count_that_cannot_be_compared_is_refused(count):
-    with pytest.raises(InputError, match=f"--count must be all, or from 25 to the 40 nodules that each set has; got {count}"):
+    with pytest.raises(InputError, match=f"--count must be all, or from 25 to 40, .*; got {count}"):
         judge(REAL, balls(2, 40, "new"), TRAINING, count=count)

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from gmmae.generation.judging import two_samples
-from gmmae.generation.judging.two_samples import c2st, exchanged, folds, marginals, mmd2, support, value_distance
+from gmmae.generation.judging.two_samples import c2st, density_and_coverage, exchanged, folds, ks_tests, mmd2, value_distance
 from gmmae.system.errors import InputError
 
 
@@ -81,10 +81,10 @@ def test_mmd2_is_about_zero_for_one_population_and_not_for_two():
     assert mmd2(normal(0), normal(1, shift=1.0), names("a"), names("b")).low > 0.05
 
 
-def test_marginals_count_features_with_and_without_correction():
+def test_ks_tests_count_features_with_and_without_correction():
     real = np.tile(np.arange(100.0)[:, None], 6)
     other = real + np.array([100, 20, 0, 0, 0, 0])
-    found = marginals(real, other, names("a", 100), names("b", 100))
+    found = ks_tests(real, other, names("a", 100), names("b", 100))
     np.testing.assert_allclose(found.statistic, [1, 0.2, 0, 0, 0, 0])
     assert found.p[0] == 0.001
     # The exact p of a statistic of .2 for 100 against 100 is .0366 (SciPy); 999 exchanges have a standard error of .006.
@@ -101,8 +101,8 @@ def test_nodules_of_one_patient_are_no_evidence_of_their_own():
     they differ."""
     real, other = np.repeat(normal(20, 24), 5, axis=0), np.repeat(normal(21, 24), 5, axis=0)
     one, two = (np.repeat(names(prefix, 24), 5).tolist() for prefix in "ab")
-    assert marginals(real, other, one, two).share == 1
-    assert marginals(real, other, names("a"), names("b")).share < 0.7
+    assert ks_tests(real, other, one, two).share == 1
+    assert ks_tests(real, other, names("a"), names("b")).share < 0.7
 
 
 def test_exchanges_keep_groups_together_and_turn_pairs():
@@ -124,18 +124,18 @@ def test_density_and_coverage_of_balls_on_a_line(monkeypatch):
     """
     monkeypatch.setattr(two_samples, "NEIGHBOURS", 1)
     real = np.array([[0.0], [1.0], [2.0], [3.0]])
-    found = support(real, np.array([[1.0], [1.0], [9.0]]), names("a", 4), names("b", 3))
-    assert found.density.value == pytest.approx((3 + 3 + 0) / 3)
-    assert found.coverage.value == pytest.approx(3 / 4)
+    density, coverage = density_and_coverage(real, np.array([[1.0], [1.0], [9.0]]), names("a", 4), names("b", 3))
+    assert density.value == pytest.approx((3 + 3 + 0) / 3)
+    assert coverage.value == pytest.approx(3 / 4)
 
 
 def test_one_population_is_dense_and_covered_and_one_mode_of_it_is_dense_and_not_covered():
-    same = support(normal(0), normal(1), names("a"), names("b"))
-    assert same.density.value == pytest.approx(1, abs=0.15)
-    assert same.coverage.value > 0.9
-    collapsed = support(normal(0), 0.1 * normal(1), names("a"), names("b"))
-    assert collapsed.density.value > 1.5
-    assert collapsed.coverage.value < 0.8
+    density, coverage = density_and_coverage(normal(0), normal(1), names("a"), names("b"))
+    assert density.value == pytest.approx(1, abs=0.15)
+    assert coverage.value > 0.9
+    density, coverage = density_and_coverage(normal(0), 0.1 * normal(1), names("a"), names("b"))
+    assert density.value > 1.5
+    assert coverage.value < 0.8
 
 
 def test_histograms_are_apart_by_the_hu_that_all_voxels_were_raised():

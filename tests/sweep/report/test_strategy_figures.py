@@ -27,7 +27,7 @@ def drawn(monkeypatch):
         return lambda what, **words: asked.update(words, what=what, drawn_by=name)
 
     monkeypatch.setattr(strategy_figures.comparison, "time_to_target", keep("time_to_target"))
-    for name in ("warmup_course", "losses_by_devices"):
+    for name in ("warmup_curve", "losses_by_devices"):
         monkeypatch.setattr(strategy_figures.loss_curves, name, keep(name))
     monkeypatch.setattr(strategy_figures.canvas, "save_both", lambda figure, stem: (Path("unused.png"), Path("unused.svg")))
     monkeypatch.setattr(strategy_figures.canvas, "save", lambda figure, path: path)
@@ -77,7 +77,7 @@ def test_figure_3_shows_the_papers_run_or_the_most_telling_one(drawn, tmp_path, 
     figure = strategy_figures.warmup(results.read(config, tmp_path, FLAT), tmp_path)
     assert isinstance(figure, Figure)
     assert f"on {chosen} devices, seed 0" in figure.caption
-    assert (drawn["drawn_by"], drawn["first_epochs"]) == ("warmup_course", 5)
+    assert (drawn["drawn_by"], drawn["first_epochs"]) == ("warmup_curve", 5)
     assert drawn["what"].time_s[-1] == pytest.approx(8 * drawn["epoch_s"])
 
 
