@@ -412,7 +412,8 @@ def test_the_help_of_a_sweep_names_its_options(toml, capsys):
         (PARSERS["data inspect"], ["Show the properties of one nodule", "a part that only it has"]),
     ],
 )
-def test_comments_behind_fields_with_rules_are_help_too(capsys, parse, parts):
+def test_comments_behind_fields_with_rules_are_help_too(capsys, monkeypatch, parse, parts):
+    monkeypatch.setenv("COLUMNS", "80")  # one column of boxes
     with pytest.raises(SystemExit):
         parse(["--help"])
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())

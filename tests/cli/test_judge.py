@@ -108,7 +108,10 @@ def test_what_differs_beside_the_figures_is_told(files, tmp_path, capsys):
         (lambda real, generated, train: [real, real], "REAL and GENERATED must be two sets of nodules; both are "),
         (lambda real, generated, train: [real, generated, "--seed", "-1"], "--seed must be 0 to 4294967295; got -1"),
         (lambda real, generated, train: [real, generated, "--count", "-1"], "--count must be all or 1 to 100000; got -1"),
-        (lambda real, generated, train: [real, generated, "--count", "31"], "--count must be all, or from 25 to the 30 nodules"),
+        (
+            lambda real, generated, train: [real, generated, "--count", "31"],
+            "--count must be all, or from 25 to the 30 nodules",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_in_a_line(files, change, message):
@@ -189,7 +192,7 @@ def test_volumes_of_another_size_are_resampled(tmp_path, capsys, no_page):
     code, printed, _ = judge(capsys, *names, *OPTIONS, "--data.cache", tmp_path / "cache", "--out", tmp_path / "out")
     assert code == 0
     assert (
-        "GENERATED's volumes have 12 × 12 × 12 voxels and were resampled to 8 × 8 × 8: that alone changes their texture; "
+        "GENERATED's volumes have 12 × 12 × 12 voxels and were resampled to 8 × 8 × 8, which changes their texture; "
         "--data.shape 12 compares them as they are"
     ) in printed
 
