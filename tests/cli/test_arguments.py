@@ -409,7 +409,10 @@ def test_the_help_of_a_sweep_names_its_options(toml, capsys):
     ("parse", "parts"),
     [
         (PARSERS["sweep"], ["names of those in configs/clusters, projected to", "cells with more get several nodes"]),
-        (PARSERS["data inspect"], ["Show the properties of one nodule", "a part that only it has"]),
+        (
+            lambda words: parse(InspectArguments(MISSING), words, "inspect"),
+            ["Show the properties of one nodule", "a part that only it has"],
+        ),
     ],
 )
 def test_comments_behind_fields_with_rules_are_help_too(capsys, monkeypatch, parse, parts):
