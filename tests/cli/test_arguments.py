@@ -179,7 +179,7 @@ def test_an_almost_right_switch_is_told_both_forms():
 
 
 def test_none_and_auto_are_words():
-    """On the command line as in the help; a file's `none` is a path all the same."""
+    """The command line takes the words that the help shows."""
     parsed = PARSERS["plan"](["--budget-epochs", "none", "--scale-compute", "none", "--workdir", "none"])
     assert (parsed.budget_epochs, parsed.scale_compute, parsed.workdir) == (None, None, None)
     assert PARSERS["plan"](["--budget-epochs", "7"]).budget_epochs == 7
