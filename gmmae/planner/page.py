@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from gmmae.config.schema import OptimConfig
-from gmmae.planner import figures, prediction, stability, superlinear
+from gmmae.planner import figures, prediction, stability
 from gmmae.planner.figures import ClusterOverheads, TimeBand
 from gmmae.planner.measure import PlanMeasurements
-from gmmae.planner.prediction import BEST_BATCH, BatchRule, Forecast, Prediction
+from gmmae.planner.prediction import BEST_BATCH, BatchRule, Forecast, Measured, Prediction
 from gmmae.planner.steps import MAX_RESIDUAL
 from gmmae.plotting import canvas, document
 from gmmae.plotting.document import Block, Bullets, Figure, Heading, Paragraph
@@ -20,6 +20,8 @@ from gmmae.plotting.tables import Table
 from gmmae.scaling import cost, strategies
 from gmmae.scaling.cost import Cluster
 from gmmae.sweep.display import grid_table
+from gmmae.sweep.report.outcomes import devices_text
+from gmmae.sweep.report.superlinear import artefact, fold
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
 from gmmae.system.provenance import git_commit, versions
@@ -34,6 +36,15 @@ MIN_RULE_POWER = 0.9
 
 RATIOS = tuple(float(ratio) for ratio in np.logspace(-2, 2, 33))
 """Overheads of the map's rows."""
+
+MIN_EXPLAINED_RATIO = 1.005
+"""The ratio of speed-up to devices above which a speed-up is explained."""
+
+MACHINE_MARK = "‡"
+"""The mark of a speed-up larger than n that is due to the measuring machine."""
+
+BATCH_MARK = "§"
+"""The mark of a speed-up larger than n that is due to the batch and the learning rate."""
 
 COLUMNS = ("scaling", "n", "batch", "rate", "time", "80 %", "fails", "speed-up", "efficiency")
 
@@ -199,7 +210,11 @@ def _answer(forecast: Forecast, measurements: PlanMeasurements) -> str:
     parts = [f"On {devices}: {_label(best.scaling).lower()}, about {time_text(best.seconds)} ({interval})"]
     if any(cell.devices > 1 for cell in forecast.cells):
         parts += [_growth(forecast), _failures(forecast)]
-    return f"{'; '.join(parts)}.{superlinear.explanation(best, measurements.measured, measurements.device_kind)}"
+    text = f"{'; '.join(parts)}."
+    if mark := _speedup_mark(best, measurements.measured):
+        reason = _speedup_reason(mark, measurements.device_kind, best.devices)
+        text += f" A speed-up of {best.speedup:.3g} is predicted on {devices_text([best.devices])}. {reason}"
+    return text
 
 
 def _growth(forecast: Forecast) -> str:
@@ -235,7 +250,7 @@ def _rows(forecast: Forecast, measurements: PlanMeasurements) -> tuple[tuple[str
             time_text(cell.seconds),
             f"{time_text(cell.seconds_low)} to {time_text(cell.seconds_high)}",
             f"{100 * cell.probability_of_failure:.0f} %" if cell.tested else "untested",
-            f"{cell.speedup:.2f}{superlinear.mark(cell, measurements.measured)}",
+            f"{cell.speedup:.2f}{_speedup_mark(cell, measurements.measured)}",
             f"{100 * cell.efficiency:.0f} %",
         )
         for cell in forecast.cells
@@ -243,8 +258,26 @@ def _rows(forecast: Forecast, measurements: PlanMeasurements) -> tuple[tuple[str
 
 
 def _marks(forecast: Forecast, measurements: PlanMeasurements) -> tuple[str, ...]:
-    """Returns the meaning of the marks in the rows."""
-    return superlinear.explain_marks(forecast.cells, measurements.measured, measurements.device_kind)
+    """Returns a line with the meaning of each mark in the rows."""
+    marks = {_speedup_mark(cell, measurements.measured) for cell in forecast.cells}
+    return tuple(
+        f"{mark} {_speedup_reason(mark, measurements.device_kind)}" for mark in MACHINE_MARK + BATCH_MARK if mark in marks
+    )
+
+
+def _speedup_mark(cell: Prediction, measured: Measured) -> str:
+    """Returns the mark of a speed-up that is larger than the number of devices, otherwise an empty text."""
+    if cell.speedup <= MIN_EXPLAINED_RATIO * cell.devices:
+        return ""
+    share, base = cell.batch / cell.devices, measured.optim.batch_size
+    sample_s, base_sample_s = (float(cost.seconds_at(measured.train, batch)) / batch for batch in (share, base))
+    return MACHINE_MARK if share < base and sample_s < base_sample_s else BATCH_MARK
+
+
+def _speedup_reason(mark: str, device_kind: str, devices: int | None = None) -> str:
+    if mark == MACHINE_MARK:
+        return artefact(device_kind, devices)
+    return f"More than {fold(devices)} comes from a batch and a learning rate that one device did not have."
 
 
 def _evidence(plan: Plan) -> list[str]:

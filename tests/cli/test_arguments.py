@@ -115,8 +115,9 @@ def test_a_target_is_a_file_s_to_say_and_none_for_a_workload_alone():
     assert sweep("--config", "sweep_luna16_nodules").config.run.stop.target == 0.0016384
 
 
-def test_quickstart_is_the_default():
+def test_the_quick_files_are_the_defaults():
     assert train() == train("--config", "quickstart")
+    assert sweep() == sweep("--config", "sweep_quick")
 
 
 # Switches
@@ -179,7 +180,7 @@ def test_an_almost_right_switch_is_told_both_forms():
 
 
 def test_none_and_auto_are_words():
-    """On the command line as in the help; a file's `none` is a path all the same."""
+    """The command line takes the words that the help shows."""
     parsed = PARSERS["plan"](["--budget-epochs", "none", "--scale-compute", "none", "--workdir", "none"])
     assert (parsed.budget_epochs, parsed.scale_compute, parsed.workdir) == (None, None, None)
     assert PARSERS["plan"](["--budget-epochs", "7"]).budget_epochs == 7
@@ -371,13 +372,6 @@ def test_values_of_every_kind_are_read_for_a_sweep(toml):
     assert (config.timing.steps, config.timing.device_batches, config.run.settings.model.filters) == (3, (1, 5), (4,))
 
 
-@pytest.mark.parametrize("given", [(), ("--dry-run",), ("--retry",), ("--retry", "--dry-run"), ("--retry", "--no-dry-run")])
-def test_switches_are_on_where_they_are_named(toml, given):
-    asked = sweep("--config", str(toml("")), *given)
-    assert (asked.dry_run, asked.retry) == ("--dry-run" in given, "--retry" in given)
-    assert asked.workdir == Path("runs/mine")
-
-
 def test_switches_of_a_run_are_switches_in_a_sweep_too(toml):
     path = toml("keep_checkpoints = true\n[run.log]\ntensorboard = false")
     asked = sweep("--config", str(path), "--run.data.augment", "--no-keep-checkpoints", "--workdir", "here")
@@ -390,10 +384,6 @@ def test_switches_of_a_run_are_switches_in_a_sweep_too(toml):
 def test_every_sweep_in_configs_is_read_by_path_and_by_name(path):
     assert sweep("--config", path.stem) == (read_sweep(path), Path("runs") / path.stem, False, False)
     assert sweep("--config", str(path)).config == read_sweep(path)
-
-
-def test_the_quick_sweep_is_the_default():
-    assert sweep() == sweep("--config", "sweep_quick")
 
 
 def test_the_help_of_a_sweep_names_its_options(toml, capsys):
@@ -409,10 +399,14 @@ def test_the_help_of_a_sweep_names_its_options(toml, capsys):
     ("parse", "parts"),
     [
         (PARSERS["sweep"], ["names of those in configs/clusters, projected to", "runs with more get several nodes"]),
-        (PARSERS["data inspect"], ["Show the properties of one nodule", "a part that only it has"]),
+        (
+            lambda words: parse(InspectArguments(MISSING), words, "inspect"),
+            ["Show the properties of one nodule", "a part that only it has"],
+        ),
     ],
 )
-def test_comments_behind_fields_with_rules_are_help_too(capsys, parse, parts):
+def test_comments_behind_fields_with_rules_are_help_too(capsys, monkeypatch, parse, parts):
+    monkeypatch.setenv("COLUMNS", "80")  # one column of boxes
     with pytest.raises(SystemExit):
         parse(["--help"])
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())

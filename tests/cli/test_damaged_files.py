@@ -1,4 +1,4 @@
-"""Files that an earlier command has written, and that have been damaged since: one line that names the file."""
+"""Damaged files of earlier commands give one line that names the file."""
 
 import json
 from dataclasses import replace
@@ -17,7 +17,7 @@ DAMAGED = {"no text": "", "a list": "[]", "a number": "3", "null": "null", "an e
 
 @pytest.fixture
 def run(tmp_path):
-    """As much of a run as is read before its checkpoint."""
+    """Makes the part of a run that is read before its checkpoint."""
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "config.toml").write_text(to_toml(small()))
@@ -26,7 +26,7 @@ def run(tmp_path):
 
 @pytest.fixture
 def sweep(tmp_path):
-    """A sweep of one cell."""
+    """Makes a sweep of one run."""
     config = replace(sweeps.GRID, scaling=("strong",), devices=(1,), seeds=(0,))
     sweeps.reach(config, tmp_path, RunKey("strong", 1, 0), 10)
     sweeps.add_step_times(tmp_path, 1, sweeps.STEPS, sweeps.PASSES)

@@ -9,7 +9,7 @@ from gmmae.cli.words import as_words
 from gmmae.config.schema import flatten
 from gmmae.data.extraction.prepare import load
 from gmmae.data.settings import DataConfig
-from tests.commands import refusal, run_gmmae
+from tests.commands import run_gmmae
 
 
 @pytest.fixture
@@ -38,6 +38,12 @@ def lines(capsys, *arguments):
     capsys.readouterr()
     assert run_gmmae("data", *arguments) == 0
     return capsys.readouterr().out.splitlines()
+
+
+def refusal(capsys, *arguments):
+    """Runs `gmmae data`, which refuses, and returns the last line of the error. Lines on reading the volumes come before."""
+    assert run_gmmae("data", *arguments) == 2
+    return capsys.readouterr().err.splitlines()[-1]
 
 
 def prepare(capsys, config, *options):
@@ -107,18 +113,18 @@ def test_data_in_their_own_unit_are_shown_in_it(capsys, config, tmp_path, size, 
 
 @pytest.mark.parametrize(
     ("which", "message"),
-    [("3", "'3' is in 0 names: none"), ("sec", "a number below 3, .*'sec' is in 2 names: second, second_too")],
+    [("3", "'3', which is in 0 names: none"), ("sec", "a number below 3, .*'sec', which is in 2 names: second, second_too")],
 )
 def test_a_name_must_be_one_nodules(capsys, config, tmp_path, which, message):
-    error = refusal(capsys, "data", "inspect", which, "--out", tmp_path / "nodule.png", *words(config))
+    error = refusal(capsys, "inspect", which, "--out", tmp_path / "nodule.png", *words(config))
     assert re.search(message, error)
 
 
 def test_places_that_cannot_be_written_are_named(capsys, config, tmp_path):
     (tmp_path / "file").write_text("")
-    error = refusal(capsys, "data", "prepare", *words(config), "--out", tmp_path / "file")
+    error = refusal(capsys, "prepare", *words(config), "--out", tmp_path / "file")
     assert re.search("--out must be a folder that can be written; got .*file", error)
-    error = refusal(capsys, "data", "inspect", "0", *words(config), "--out", tmp_path / "file" / "x.png")
+    error = refusal(capsys, "inspect", "0", *words(config), "--out", tmp_path / "file" / "x.png")
     assert re.search("--out must be a file that can be written; got .*file", error)
 
 
@@ -132,4 +138,4 @@ def test_synthetic_scans_can_be_prepared_and_their_nodules_are_in_the_middle(cap
     for cube in load(config, [].append).values:
         # The edge is two diameters, so the middle quarter of it lies well within the nodule, the outer layers in the lung.
         assert cube[6:10, 6:10, 6:10].mean() > np.median(cube) + 100
-    assert "FOLDER must be a folder that is new or empty" in refusal(capsys, "data", "synth", tmp_path / "scans", *size)
+    assert "FOLDER must be a folder that is new or empty" in refusal(capsys, "synth", tmp_path / "scans", *size)

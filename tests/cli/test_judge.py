@@ -193,7 +193,7 @@ def test_volumes_of_another_size_are_resampled(tmp_path, capsys, no_page):
     code, printed, _ = judge(capsys, *names, *OPTIONS, "--data.cache", tmp_path / "cache", "--out", tmp_path / "out")
     assert code == 0
     assert (
-        "GENERATED's volumes have 12 × 12 × 12 voxels and were resampled to 8 × 8 × 8: that alone changes their texture; "
+        "GENERATED's volumes have 12 × 12 × 12 voxels and were resampled to 8 × 8 × 8, which changes their texture; "
         "--data.shape 12 compares them as they are"
     ) in printed
 

@@ -139,7 +139,7 @@ def test_the_readme_says_that_a_run_must_be_trusted():
 
 @pytest.mark.slow
 def test_script_and_installed_command_agree_on_help():
-    """In processes of their own: `train.py` starts, and help needs no JAX."""
+    """The script and the command run in processes of their own. Help needs no JAX."""
     helped = subprocess.run([sys.executable, ROOT / "train.py", "--help"], capture_output=True, text=True, check=True, cwd=ROOT)
     for section in ("data", "model", "optim", "stop", "parallel", "distributed", "checkpoint", "log"):
         assert f"{section} options" in helped.stdout

@@ -37,7 +37,7 @@ class Number(NamedTuple):
 
 
 def numbers(owner):
-    """The fields of a command's arguments that are numbers."""
+    """Yields the numeric fields of a command's arguments."""
     for name, hint in get_type_hints(owner, include_extras=True).items():
         rules = [rule for rule in getattr(hint, "__metadata__", ()) if isinstance(rule, Rule)]
         bare = get_args(hint)[0] if get_origin(hint) is Annotated else hint
@@ -73,7 +73,7 @@ def test_the_arguments_of_a_command_have_rules_that_are_checked(owner):
 
 @pytest.fixture(scope="module")
 def described_run(tmp_path_factory):
-    """As much of a run as is read before its options are checked."""
+    """Makes the part of a run that is read before the options are checked."""
     folder = tmp_path_factory.mktemp("run")
     (folder / "config.toml").write_text(to_toml(small()))
     return folder

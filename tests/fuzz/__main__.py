@@ -1,6 +1,6 @@
-"""Feeds damaged folders to every command that takes one, and prints how each ended: `python -m tests.fuzz --help`.
+"""Feeds damaged folders to every command that takes one, and prints the outcomes: `python -m tests.fuzz --help`.
 
-The exit code is 0 if every command ended as it must: with the right result, or with one line that names the place.
+The exit code is 0 if every command gives the right result, or one line that names the place.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def summary(tried: Sequence[Line], seconds: float) -> str:
-    """How many calls ended in which way, by command and in all."""
+    """Returns the number of calls by outcome, for each command and in total."""
     kinds = Counter(trial.kind for trial in tried)
     rows = [f"{command:14} {_counts(trial for trial in tried if trial.command == command)}" for command in _commands(tried)]
     total = f"{len(tried)} calls on {len({trial.case for trial in tried})} folders, {seconds:.0f} s: {_text(kinds)}"

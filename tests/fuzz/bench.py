@@ -1,4 +1,4 @@
-"""Everything that cases share: clean folders and trained runs, made when a case first needs them; and the trial of a case."""
+"""The folders and runs that cases share, made on first use; and the trial of a case."""
 
 import re
 import shutil
@@ -19,7 +19,7 @@ SOURCES = {"luna16": "luna16"}
 
 
 class Trial(NamedTuple):
-    """A case's command, tried."""
+    """The trial of a case with one command."""
 
     case: Case
     command: str
@@ -33,7 +33,7 @@ class Bench:
 
     Args:
       root: the folder.
-      shared: what the cases share lies there; it may be that of another process.
+      shared: folder of what the cases share, possibly that of another process.
     """
 
     def __init__(self, root: Path, shared: Path | None = None) -> None:
@@ -45,7 +45,7 @@ class Bench:
         self._made = cache(self._make)
 
     def trial(self, case: Case, command: str, apart: bool = False) -> Trial:
-        """Calls a command on a case's folder, in a process of its own if asked for, and judges how it ended."""
+        """Calls a command on a case's folder, in a process of its own if `apart`, and judges the outcome."""
         call = calls.subprocess_of if apart or case.apart else calls.in_process
         expect = case.expect[command]
         folder = self._folder(case.base, case.place)
@@ -74,14 +74,14 @@ class Bench:
         return Call(case.root(folder), SOURCES.get(case.base, "cubes"), work, self.shared)
 
     def _folder(self, base: str, place: str) -> Path:
-        """A copy of a clean folder, in a folder of its own."""
+        """Returns a copy of a clean folder, in a folder of its own."""
         self._count += 1
         folder = self.root / str(self._count) / place
         shutil.copytree(self._made(base), folder, symlinks=True)
         return folder
 
     def _make(self, name: str) -> Path:
-        """A clean folder or a run, by name."""
+        """Makes a clean folder or a run, by name."""
         path, made = self.shared / name, self.shared / f".{name}.made"
         with locks.held(self.shared / f".{name}.lock", lambda _: None):
             if made.exists():
@@ -96,7 +96,7 @@ class Bench:
         return path
 
     def _result_of(self, base: str, command: str, change: Change) -> Result:
-        """The result of a command on a well-formed folder.
+        """Returns the result of a command on a well-formed folder.
 
         Raises:
           AssertionError: the command refuses the folder, so the case has no right result.
@@ -113,7 +113,7 @@ class Bench:
 
 
 def _root_of(base: str) -> Callable[[Path], str]:
-    """The path that commands are given of a clean folder."""
+    """Returns a function that gives the path of a clean folder for a command."""
     return (lambda folder: str(folder / "all.npz")) if base in ("npz", "real") else str
 
 
@@ -129,7 +129,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "judge real": ("generated",),
     "describe with": ("cubes",),
 }
-"""What lies in the shared folder for a command."""
+"""The shared folders that a command needs."""
 
 
 def _quoted(word: str) -> str:

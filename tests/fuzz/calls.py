@@ -1,4 +1,4 @@
-"""One call of the command line, in this process or in another one, with all that it wrote and how it ended."""
+"""One call of the command line, in this process or in another one, with its output and its end."""
 
 import os
 import signal
@@ -19,17 +19,17 @@ from gmmae.system import guard
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 60.0
-"""The longest time of a call."""
+"""Maximum seconds of a call."""
 
 PROGRAM = "import sys; from gmmae.cli.main import main; sys.exit(main())"
 
 
 class Outcome(NamedTuple):
-    """How a call ended.
+    """The outcome of a call.
 
     Attributes:
       code: the exit code; None after an exception or at the time limit.
-      out, err: what was written, also by native libraries.
+      out, err: the output, also of native libraries.
       crash: the last line of a traceback, or the time limit; empty otherwise.
     """
 
@@ -40,7 +40,7 @@ class Outcome(NamedTuple):
 
     @property
     def errors(self) -> list[str]:
-        """The lines on standard error that begin as errors do."""
+        """The lines on standard error that begin with `error: `."""
         return [line for line in self.err.splitlines() if line.startswith("error: ")]
 
 
@@ -92,7 +92,7 @@ def _show(message: Warning | str, category: type[Warning], filename: str, lineno
 
 
 def _place(error: BaseException) -> str:
-    """The error, and the line of the project where it was raised."""
+    """Returns the error, and the line of the project that raised it."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if f"{os.sep}gmmae{os.sep}" in frame.filename]
     at = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}{at}"
@@ -105,7 +105,7 @@ def _all(file: IO[bytes]) -> str:
 
 @contextmanager
 def _writing_to(out: IO[bytes], err: IO[bytes]) -> Iterator[None]:
-    """Both streams go to files, those of Python and those of native libraries."""
+    """Sends both streams to files, those of Python and of native libraries."""
     sys.stdout.flush()
     sys.stderr.flush()
     kept = [os.dup(1), os.dup(2)]
@@ -138,7 +138,7 @@ def _limited(limit_s: float) -> Iterator[None]:
 
 @contextmanager
 def _at(cwd: Path) -> Iterator[None]:
-    """The working directory of the call, which may not end this process."""
+    """Sets the working directory of a call, which may not end this process."""
 
     def end(code: int) -> None:
         raise EndedError(code)

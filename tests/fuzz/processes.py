@@ -15,7 +15,7 @@ from tests.fuzz.table import all_cases, thinned
 
 
 class Asked(NamedTuple):
-    """Which calls are tried, and how.
+    """The choice of calls.
 
     Attributes:
       only: a regular expression of 'case × command'.
@@ -29,7 +29,7 @@ class Asked(NamedTuple):
 
 
 class Line(NamedTuple):
-    """What is printed and counted of a trial."""
+    """The printed result of a trial."""
 
     case: str
     command: str
@@ -43,25 +43,25 @@ class Line(NamedTuple):
 
 
 def chosen(asked: Asked) -> list[tuple[Case, str]]:
-    """The cases that were asked for, each with a command."""
+    """Returns the chosen cases, each with a command."""
     cases = all_cases() if asked.all else thinned()
     return [(case, command) for case in cases for command in case.expect if re.search(asked.only, f"{case.name} × {command}")]
 
 
 def trials(asked: Asked, folder: Path, jobs: int) -> Iterator[Line]:
-    """Tries the calls in so many processes, and gives what came of them in their order."""
+    """Tries the calls in several processes, and yields the results in order."""
     with ProcessPoolExecutor(jobs, get_context("spawn"), _begin, (asked, folder)) as processes:
         yield from processes.map(_try, range(len(chosen(asked))))
 
 
 def _begin(asked: Asked, folder: Path) -> None:
-    """Prepares a process. The functions of a case cannot be sent to it, so it makes the table itself."""
+    """Prepares a process, which makes the table itself because the functions of a case cannot be pickled."""
     bench = Bench(folder / f"process-{os.getpid()}", folder / "shared")
     PREPARED.append((chosen(asked), partial(bench.trial, apart=asked.apart)))
 
 
 PREPARED: list[tuple[list[tuple[Case, str]], Callable[[Case, str], Trial]]] = []
-"""In a process that tries calls: the calls, and what tries one."""
+"""The calls of a process, and the function that tries one."""
 
 
 def _try(number: int) -> Line:

@@ -1,4 +1,4 @@
-"""Trained runs and generated nodules that cases share: of seconds each, by the same calls as in other tests."""
+"""Trained runs and generated nodules that cases share. Each takes seconds, with the calls of other tests."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +15,7 @@ from tests.generation.nodules import balls
 from tests.workloads.test_segmentation import small as small_unet
 
 Made = Callable[[str], Path]
-"""The path of another shared thing, made if it is not there."""
+"""Returns the path of another shared folder, which is made if it is missing."""
 
 CELLS = {
     "model__decoder": "lattice",
@@ -72,4 +72,4 @@ MAKERS: dict[str, Callable[[Path, Made], None]] = {
     "real": _real_folder,
     "sweep": _sweep,
 }
-"""How each shared thing is made."""
+"""The function that makes each shared folder."""

@@ -24,25 +24,25 @@ MODULES = (
 
 
 def all_cases() -> Iterator[Case]:
-    """Every case, in the order of the modules."""
+    """Yields every case, in the order of the modules."""
     for module in MODULES:
         yield from module.cases()
 
 
 def thinned() -> Iterator[Case]:
-    """Every case with two of its commands: the first, and one of the others, alternately."""
+    """Yields every case with two of its commands: the first, and one of the others in turn."""
     for number, case in enumerate(all_cases()):
         first, *others = case.expect.items()
         yield replace(case, expect=dict([first, *(others[number % len(others) :][:1] if others else [])]))
 
 
 SAMPLED = ("prepare", "segment", "evaluate", "sweep")
-"""Commands of the quick sample: they take half a second or less."""
+"""Commands of the quick sample. They take half a second or less."""
 
 SAMPLE_STEP = 37
 
 
 def sample() -> list[tuple[Case, str]]:
-    """Some calls of the table, the same ones each time."""
+    """Returns some calls of the table, always the same ones."""
     calls = [(case, command) for case in thinned() for command in case.expect if command in SAMPLED]
     return calls[::SAMPLE_STEP]

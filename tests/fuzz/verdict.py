@@ -1,4 +1,4 @@
-"""Whether a call ended as it must: the right result, or one line that names the place."""
+"""The verdict on a call: the right result, or one line that names the place."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
@@ -17,15 +17,15 @@ Kind = Literal["read", "left out", "refused", "TRACEBACK", "SILENT", "UNNAMED", 
 
 
 class Verdict(NamedTuple):
-    """How a call ended; kinds in capitals are failures.
+    """The outcome of a call. Kinds in capitals are failures.
 
-    - `SILENT`: a result that is wrong without a word
+    - `SILENT`: a wrong result without a message
     - `UNNAMED`: a refusal that is not one line with the place
     - `NOISY`: a refusal beside warnings of a library
     - `REFUSED`: a refusal of a folder that must be read
 
     Attributes:
-      kind: the way.
+      kind: the kind.
       text: the error line, or the fault.
     """
 
@@ -34,20 +34,20 @@ class Verdict(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether the call did not end as it must."""
+        """Whether the call failed the test."""
         return self.kind.isupper()
 
 
 def judge(
     outcome: Outcome, expect: Expect, result: Callable[[], Result], right: Callable[[Change], Result], renamed: bool
 ) -> Verdict:
-    """The verdict on a call.
+    """Returns the verdict on a call.
 
     Args:
-      outcome: how the call ended.
-      expect: how it must end.
-      result: reads what the call has written.
-      right: the result of a folder that is changed in a way that `expect` names.
+      outcome: outcome of the call.
+      expect: the expected outcome.
+      result: reads the files that the call wrote.
+      right: returns the result of a folder that is changed in a way that `expect` names.
       renamed: whether names are not compared.
     """
     if outcome.crash:
@@ -90,7 +90,7 @@ def _noise(lines: Sequence[str]) -> bool:
 
 
 def compare(found: Result, right: Result, near: bool = False, renamed: bool = False) -> list[str]:
-    """What differs between two results, a line each."""
+    """Returns the differences between two results, one line each."""
     if found.keys() != right.keys():
         return [f"only one has {', '.join(sorted(found.keys() ^ right.keys()))}"]
     if renamed:
@@ -100,7 +100,7 @@ def compare(found: Result, right: Result, near: bool = False, renamed: bool = Fa
 
 
 def _without_names(result: Result) -> Result:
-    """The samples in the order of a number that each of them has for itself, and without their names and files."""
+    """Returns the samples in the order of a number that differs between them, without names and files."""
     key = next((name for name in ("loss", "diameter_mm") if name in result), None)
     if "names" not in result or key is None:
         return result

@@ -1,7 +1,7 @@
-"""Training, trials and timings that take no time, for tests of what a plan makes of them.
+"""Training, trials and timings that take no time, for tests of plans.
 
-Each result depends on what the real one depends on: a run's loss on its batch and epoch, a trial's on its factor, a step's
-time on its batch. Runs are kept in ordinary work directories, stop by the ordinary rules, and go on where they were.
+A run's loss depends on its batch and epoch, a trial's on its factor. A step's time depends on its batch. Runs lie in ordinary
+work directories, stop by the ordinary rules, and can be resumed.
 """
 
 import dataclasses
@@ -27,11 +27,11 @@ from gmmae.training.workdir import WorkDir
 SAMPLES, VALIDATION = 100, 40
 STEP_S = lambda batch: 0.01 + 0.001 * batch  # noqa: E731 - tests put others in its place
 FAILS_AT = 8.0
-"""The factor of the learning rate whose trial runs away."""
+"""The factor of the learning rate whose trial diverges."""
 
 
 class Laboratory:
-    """Stands in for the modules that measure; counts epochs, and breaks off when `breaks_at` results have been made."""
+    """Replaces the modules that measure, counts epochs, and stops when `breaks_at` results are made."""
 
     def __init__(self, breaks_at: int = 0):
         self.made, self.breaks_at = 0, breaks_at
@@ -109,7 +109,7 @@ class Laboratory:
 
 
 def row_of(epoch: int, batch: int) -> Epoch:
-    """The loss falls by a law of the samples seen, more slowly for large batches, with a little scatter of its own."""
+    """Returns an epoch whose loss falls with the number of samples, more slowly for large batches, with a little scatter."""
     steps = epoch * math.ceil(SAMPLES / batch)
     progress = steps / (1 + 20.0 / batch)
     loss = 1.0 / (1 + progress / 10) * (1 + 0.01 * math.sin(epoch * 7 + batch))

@@ -1,4 +1,4 @@
-"""A plan's pictures: every strategy and cluster is there, doubt is hollow, and no text lies on another."""
+"""The figures of a plan show every strategy and cluster, hollow markers for doubt, and no overlapping texts."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The plan's answer, its JSON and its page, from measurements made by hand."""
+"""The plan's answer, its JSON and its page, from constructed measurements."""
 
 import json
 import math

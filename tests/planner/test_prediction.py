@@ -1,4 +1,4 @@
-"""Forecasts from measurements made by hand: the rule of thumb, whole epochs, choices, and what is told of doubt."""
+"""Predictions from constructed measurements: the rule of thumb, whole epochs, choices and uncertainty."""
 
 import math
 
@@ -17,7 +17,7 @@ DEVICES = (1, 2, 4, 8, 16, 32)
 
 
 def measured(overhead_s=0.0, sample_s=1e-3, **changes) -> Measured:
-    """Of 2048 samples; a step takes what is given, validation nothing."""
+    """Returns measurements of 2048 samples. A step takes the given time, and validation takes none."""
     batches = (1, 2, 4, 8, 16, 32, 64)
     values = {
         "samples": 2048,

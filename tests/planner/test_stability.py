@@ -1,4 +1,4 @@
-"""Probabilities of failure: those of the facts on the real nodules, and their order."""
+"""Failure probabilities agree with the results on the real nodules, and with their order."""
 
 import math
 
@@ -7,7 +7,9 @@ import pytest
 from gmmae.planner.stability import failure_probability, max_stable_factor
 
 NODULES = {1.0: 1.0, 2.0: 1.0, 4.0: 0.95, 8.0: -3.6}, {2.0: 0.5, 4.0: 0.1}
-"""Progress by factor, and active_unit_fractions: linear n = 2 arrived there, 4 stalled, 8 collapsed."""
+"""Progress and active-unit fraction by factor. The linear rule reached the target on 2 devices, plateaued on 4, collapsed on
+8.
+"""
 
 
 def test_the_real_nodules_stall_from_four_devices_on():

@@ -1,4 +1,4 @@
-"""The hyperbola of steps against the batch: exact points are found again, noise is told, few points rest on the prior."""
+"""The law of steps against the batch: exact points give it back, noise widens it, and few points rest on the prior."""
 
 import math
 
@@ -10,7 +10,7 @@ from gmmae.system.errors import InputError
 
 TRUE = StepsLaw(np.array(227.0), np.array(20.2))
 MEASURED = {8: 864.0, 16: 504.0, 32: 378.0, 64: 297.0, 128: 250.0, 256: 237.0, 512: 238.0, 574: 248.0}
-"""Of the real nodules."""
+"""Steps on the real nodules."""
 
 
 def exact(*batches):
@@ -75,7 +75,7 @@ def test_a_curve_that_jumps_on_a_gentle_slope_leaves_the_steps_open():
 
 
 def test_a_rate_that_limits_makes_the_law_that_of_adam_s_denominator():
-    """Steps of the example of docs/workload.md at batches 8 to 480, where k times the rate goes k times as fast."""
+    """Steps of the example of docs/workload.md at batches 8 to 480. There k times the learning rate is k times as fast."""
     measured = {8: 357.0, 32: 257.0, 64: 240.0, 128: 220.0, 256: 206.0, 480: 195.0}
     few = {batch: measured[batch] for batch in (8, 32)}
     errors = {}

@@ -1,4 +1,4 @@
-"""Trials: the factor is that of the rate, dead units are counted, and the noise of gradients is that of the samples."""
+"""Trials: the factor multiplies the learning rate, inactive units are counted, and gradient norms are those of the samples."""
 
 import math
 
