@@ -15,7 +15,7 @@ def splits_of(loaded: SplitNodules, samples: Samples, about: str, may_be_undefin
     """Divides the samples of all nodules as the nodules are divided, with their names and groups."""
 
     def by_split(words: Sequence[str]) -> dict[str, list[str]]:
-        return {name: [words[i] for i in index.tolist()] for name, index in loaded.split._asdict().items()}
+        return {name: [words[int(i)] for i in index] for name, index in loaded.split._asdict().items()}
 
     train, validation = (jax.tree.map(lambda array, index=index: array[index], samples) for index in loaded.split)
     nodules = loaded.nodules

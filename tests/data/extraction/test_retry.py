@@ -25,7 +25,7 @@ def no_pauses(monkeypatch):
 
 
 def once(path):
-    """In a worker: true the first time only."""
+    """Returns whether this is the first call, in a worker."""
     return f" and not os.path.exists({str(path)!r}) and not open({str(path)!r}, 'x').close()"
 
 
