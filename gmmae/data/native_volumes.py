@@ -1,6 +1,6 @@
-"""Volumes as they were scanned, with the voxels of their nodule: no cube is cut out, and nothing is resampled but masks.
+"""Nodules on the grids of their scans, with masks. Only masks are resampled.
 
-Volumes are read and checked as those that cubes are cut from (`gmmae.data.extraction`).
+Volumes are read and checked as in `gmmae.data.extraction`.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ class NativeNodule(NamedTuple):
       centre: of the nodule, z, y, x, in voxels from the first one.
       spacing_mm: between voxels, z, y, x.
       diameter_mm: NaN where not known.
-      place: where the user finds it: the volume, and the line of the CSV.
+      place: the volume, and the line of the CSV.
     """
 
     name: str
@@ -44,13 +44,13 @@ class NativeNodule(NamedTuple):
 
 
 def read(config: DataConfig) -> tuple[NativeNodule, ...]:
-    """The volumes of a folder of cubes that has masks, in the order of their names.
+    """Reads the volumes of a folder of cubes with masks, in the order of their names.
 
     Args:
-      config: the root, the CSV and its columns, the fewest axes, and the window, which says what the unit is.
+      config: root, CSV, columns, number of axes, and the window, which determines the unit.
 
     Raises:
-      DataError: something is missing or cannot be read; nothing is left out.
+      DataError: a nodule is missing or cannot be read.
     """
     from gmmae.data.extraction import cubes
     from gmmae.data.extraction.annotations import refuse
@@ -70,21 +70,21 @@ def read(config: DataConfig) -> tuple[NativeNodule, ...]:
     refuse(plan.faults, "take its row out of the CSV")
     if not plan.tasks:
         raise DataError(f"data.csv must list a nodule; {config.root} lists none")
-    found = _read_all(plan.tasks, config.least_axes, config.hu, plan.inputs)
-    for scanned in found:
-        masses(scanned.values[None], config.window, [scanned.place])
-    return found
+    nodules = _read_all(plan.tasks, config.least_axes, config.hu, plan.inputs)
+    for nodule in nodules:
+        masses(nodule.values[None], config.window, [nodule.place])
+    return nodules
 
 
 @lru_cache(maxsize=1)  # the folds of a cross-validation read one folder
 def _read_all(tasks: "tuple[Task, ...]", least_axes: int, hu: bool, inputs: object) -> tuple[NativeNodule, ...]:
-    """`inputs` are the files' stamps: what has changed is read again."""
-    found = [scanned for task in tasks for scanned in _read_task(task, least_axes, hu)]
-    return tuple(sorted(found, key=lambda scanned: scanned.name))
+    """Reads all tasks. `inputs` are the files' stamps, so changed files are read again."""
+    nodules = [nodule for task in tasks for nodule in _read_task(task, least_axes, hu)]
+    return tuple(sorted(nodules, key=lambda nodule: nodule.name))
 
 
 def _read_task(task: "Task", least_axes: int, hu: bool) -> Iterator[NativeNodule]:
-    """The nodules of one file, whose voxels are read once."""
+    """Yields the nodules of one file. Its voxels are read once."""
     from gmmae.data.extraction import voxels
     from gmmae.data.extraction.opening import at, open_all
     from gmmae.data.extraction.tasks import place_of
@@ -101,8 +101,8 @@ def _read_task(task: "Task", least_axes: int, hu: bool) -> Iterator[NativeNodule
             with at(place):
                 if opened.volume is not volume:
                     volume, values = opened.volume, _as_kept(voxels.read_whole(opened.volume, hu), hu)
-                scanned = _scanned(opened, values, place)
-            yield scanned
+                nodule = _nodule(opened, values, place)
+            yield nodule
     except (OSError, MemoryError) as error:
         raise TransientError(f"{task.label}: {' '.join(str(error).split()) or type(error).__name__}") from error
 
@@ -111,7 +111,7 @@ def _as_kept(values: np.ndarray, hu: bool) -> np.ndarray:
     return np.rint(values).astype(np.int16) if hu else values.astype(np.float32)
 
 
-def _scanned(opened: "Opened", values: np.ndarray, place: str) -> NativeNodule:
+def _nodule(opened: "Opened", values: np.ndarray, place: str) -> NativeNodule:
     from gmmae.data.extraction.grids import index_of
     from gmmae.data.extraction.opening import centre_mm, with_mask
     from gmmae.data.extraction.voxels import mask_on_grid

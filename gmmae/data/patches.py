@@ -1,7 +1,7 @@
-"""Patches of native volumes for a segmentation: what a network sees of a nodule, and where that lay.
+"""Patches of native volumes for a segmentation.
 
-A patch is wider than what is seen, by as many voxels on each side as the place of what is seen may move. A patch may reach
-out of its volume: there the outermost voxels go on, and the label is `OUTSIDE`, which neither a loss nor a score may count.
+The network sees a crop of a patch. The patch is wider on each side by `jitter`, the largest offset of the crop. Where a patch
+reaches out of its volume, it repeats the outermost voxels. Their label is `OUTSIDE`, which neither a loss nor a score counts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from gmmae.data.synthetic.painting import interpolate
 from gmmae.data.volumes import DataError
 
 NODULE, OUTSIDE = 1, 2
-"""Labels; 0 is all else."""
+"""Labels; 0 is the rest."""
 
 
 class Patches(NamedTuple):
@@ -24,9 +24,9 @@ class Patches(NamedTuple):
     Attributes:
       values: as in `gmmae.data.native_volumes.Scanned`; channels are neighbouring slices, or one.
       labels: 0, `NODULE` or `OUTSIDE`.
-      offsets: where what is seen begins in a patch when its place is not drawn.
+      offsets: first voxel of the crop at validation.
       volumes: the number of each patch's volume.
-      corners: the place of a patch's first voxel in its volume, z, y, x; of a slice, on the volume's own grid.
+      corners: index of a patch's first voxel in its volume, z, y, x; for slices, on the volume's own grid.
     """
 
     values: Real[np.ndarray, "patches *edge channels"]
@@ -36,18 +36,20 @@ class Patches(NamedTuple):
     corners: Int32[np.ndarray, "patches 3"]
 
     def take(self, index: np.ndarray) -> "Patches":
-        """Some of them."""
+        """Returns some of them."""
         return Patches(*(array[index] for array in self))
 
 
 def require_visible(patches: Patches, volumes: Sequence[NativeNodule], size: int, jitter: int) -> None:
-    """Refuses patches of which a network may see no voxel of the volume, and nodules that lie beside all their patches.
+    """Refuses crops without a voxel of the volume, and nodules outside of all their patches.
 
     A loss and a Dice of no voxel are undefined.
 
     Args:
       patches: of `slices` or `boxes`.
-      volumes, size, jitter: as given to these.
+      volumes: as for these.
+      size: as for these.
+      jitter: as for these.
 
     Raises:
       DataError: there is such a patch or nodule; the message names it.
@@ -61,7 +63,7 @@ def require_visible(patches: Patches, volumes: Sequence[NativeNodule], size: int
         if unseen.any():
             volume = volumes[int(patches.volumes[unseen.argmax()])]
             raise DataError(
-                f"{volume.place or volume.name}: what is seen must always hold a voxel of the volume; data.jitter = {jitter} "
+                f"{volume.place or volume.name}: a crop must always hold a voxel of the volume; data.jitter = {jitter} "
                 f"may move all {size} samples off it: lower data.jitter, or raise data.shape"
             )
     for number, volume in enumerate(volumes):
@@ -73,7 +75,7 @@ def require_visible(patches: Patches, volumes: Sequence[NativeNodule], size: int
 
 
 def visible_labels(patches: Patches, size: int) -> Iterator[UInt8[np.ndarray, "*size"]]:
-    """The labels of each patch where it is seen when its place is not drawn."""
+    """Yields the labels of the crop of each patch at validation."""
     for labels, offset in zip(patches.labels, patches.offsets, strict=True):
         yield labels[tuple(slice(first, first + size) for first in offset)]
 
@@ -81,15 +83,15 @@ def visible_labels(patches: Patches, size: int) -> Iterator[UInt8[np.ndarray, "*
 def slices(
     volumes: Sequence[NativeNodule], size: int, jitter: int, neighbours: int = 0, empty: bool = False, seed: int = 0
 ) -> Patches:
-    """Axial slices at the volume's own spacing, each a patch of `size + 2 jitter` pixels around the nodule's centre.
+    """Returns axial slices at the volume's own spacing, each of `size + 2 jitter` pixels around the nodule's centre.
 
     Args:
       volumes: the nodules.
-      size: pixels seen.
-      jitter: how far what is seen may move, along each axis.
-      neighbours: slices above, and as many below, that are channels beside their own; the outermost one goes on.
-      empty: whether slices that hold no nodule are taken too.
-      seed: of the offsets, which depend besides on the number of the volume and of the slice only.
+      size: pixels of a crop along each axis.
+      jitter: largest offset of a crop, along each axis.
+      neighbours: number of slices above, and of slices below, that are further channels. The outermost one is repeated.
+      empty: whether to include slices without nodule.
+      seed: of the offsets, which otherwise depend only on the indices of volume and slice.
     """
     parts = [_slices_of(i, volume, size + 2 * jitter, neighbours, empty) for i, volume in enumerate(volumes)]
     values, labels, index, corners = (np.concatenate(part) for part in zip(*parts, strict=True))
@@ -111,7 +113,7 @@ def _slices_of(number: int, volume: NativeNodule, edge: int, neighbours: int, em
 
 
 def _along(first: int, edge: int, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Which places of a patch lie in the volume along an axis, and the nearest voxel of each."""
+    """Returns for each position of a patch along an axis whether it is in the volume, and its nearest voxel."""
     places = np.arange(first, first + edge)
     return (places >= 0) & (places < n), np.clip(places, 0, n - 1)
 
@@ -121,15 +123,16 @@ def _offset(axes: int, jitter: int, seed: int, *places: int) -> np.ndarray:
 
 
 def boxes(volumes: Sequence[NativeNodule], size: int, jitter: int, voxel_mm: float, seed: int = 0) -> Patches:
-    """One patch a nodule, of `size + 2 jitter` cubic voxels along each axis around its centre.
+    """Returns one patch for each nodule, of `size + 2 jitter` cubic voxels along each axis around its centre.
 
     Values are interpolated linearly, and labels are those of the nearest voxel.
 
     Args:
       volumes: the nodules.
-      size, jitter: voxels, as in `slices`.
-      voxel_mm: their edge.
-      seed: of the offsets, which depend besides on the number of the volume only.
+      size: voxels, as in `slices`.
+      jitter: voxels, as in `slices`.
+      voxel_mm: edge of a voxel.
+      seed: of the offsets, which otherwise depend only on the index of the volume.
     """
     edge = size + 2 * jitter
     steps_mm = (np.arange(edge) - (edge - 1) / 2) * voxel_mm

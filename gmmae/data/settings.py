@@ -1,4 +1,4 @@
-"""The section `data` of a configuration: where volumes come from, and how they are cut and divided."""
+"""The section `data` of a configuration: the source of the volumes, their cut and their split."""
 
 import math
 import re
@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from gmmae.config.rules import RESUMABLE, NonNegativeFloat, NonNegativeInt, Rule, Section, Seed, at_least, require
 
 CROP_PATTERN = re.compile(r"(?P<number>\d+\.?\d*|\.\d+)(?P<unit>x|mm)|whole")
-"""What `data.crop` may say: a multiple of the diameter, millimetres, or the whole volume."""
+"""Form of `data.crop`: a multiple of the diameter, millimetres, or the whole volume."""
 
 AIR_HU = -1000.0
 
@@ -36,6 +36,8 @@ Window = Annotated[tuple[float, float], Rule("two increasing numbers", _sound_wi
 
 @dataclass(frozen=True)
 class DataConfig(Section, name="data"):
+    """The section `data`: the source of the volumes, their cut and their split."""
+
     source: Literal["synthetic", "luna16", "cubes"] = "synthetic"  # where the nodules come from
     root: str = ""  # luna16, cubes: the folder of the scans or volumes; cubes: or one .npz file
     csv: str = ""  # luna16, cubes: the CSV file, looked for in root; empty: annotations.csv (luna16), nodules.csv (cubes)
@@ -79,26 +81,26 @@ class DataConfig(Section, name="data"):
 
     @property
     def volume_shape(self) -> tuple[int, int, int]:
-        """Voxels along z, y, x of what is cut out of a volume: the axes that its central section loses are as long as any."""
+        """Voxels of a cube along z, y, x. The axes that its central section loses have the longest edge."""
         z, y, x = (max(self.sample_shape),) * (3 - self.ndim) + self.sample_shape
         return (z, y, x)
 
     @property
     def least_axes(self) -> int:
-        """The fewest axes that data may have: scans have three, and cubes may be images or signals."""
+        """Smallest number of axes of the data. Scans have three; cubes may be images or signals."""
         return self.ndim if self.source == "cubes" else 3
 
     @property
     def hu(self) -> bool:
-        """Whether voxels are in Hounsfield units: these are checked, and kept as whole numbers.
+        """Whether voxels are in Hounsfield units, which are checked and kept as integers.
 
-        Only the window tells the unit of somebody's cubes: the default one is CT's, and any other is in the cubes' own.
+        The window determines the unit of cubes. The default window is in HU, and any other is in the cubes' own unit.
         """
         return self.source != "cubes" or self.window == DataConfig.window
 
     @property
     def outside(self) -> float | None:
-        """The value of what lies outside a scan; None continues its outermost voxels."""
+        """The value outside of a scan; None repeats its outermost voxels."""
         if self.padding == "replicate":
             return None
         return AIR_HU if self.hu else self.window[0]

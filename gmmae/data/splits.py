@@ -1,10 +1,10 @@
-"""Training and validation: whole groups, stratified by category, deterministic in the seed.
+"""Splits into training and validation: whole groups, stratified by category, deterministic in the seed.
 
-A group is a patient where the data name one, and otherwise a scan, or a volume on its own: a patient with several of these may
-then be on both sides.
+A group is a patient where the data name one. Otherwise it is a scan or a single volume, and a patient with several of these
+may be on both sides.
 
-The order in which groups are tried comes from a hash of the seed and the group's name, so the split depends neither on the
-order of the rows nor on the version of a random generator.
+The order of the groups comes from a hash of the seed and the group's name. So the split depends neither on the order of the
+rows nor on the version of a random generator.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ class Split(NamedTuple):
 
 
 def requested(samples: int, validation: int | float) -> int:
-    """The number of validation samples that `validation` asks for: itself, or a fraction of `samples`, rounded.
+    """Returns the requested number of validation samples: `validation` itself, or a rounded fraction of `samples`.
 
     >>> requested(770, 0.25), requested(770, 196)
     (192, 196)
@@ -36,7 +36,7 @@ def requested(samples: int, validation: int | float) -> int:
 
 
 def report(split: Split, validation: int | float) -> str:
-    """One line on the sizes of a split; says so when whole groups could not give the number asked for.
+    """Returns one line with the sizes of a split. It names the requested number where whole groups could not give it.
 
     >>> report(Split(np.arange(3), np.arange(3, 5)), 1)
     '3 training and 2 validation samples; 1 for validation was asked, 2 is the nearest that whole groups give'
@@ -48,10 +48,10 @@ def report(split: Split, validation: int | float) -> str:
 
 
 def split(groups: Sequence[str], categories: Sequence[str], validation: int | float, seed: int) -> Split:
-    """Divide samples into training and validation without dividing a group.
+    """Divides samples into training and validation without dividing a group.
 
-    The number of validation samples is the one asked for wherever some choice of whole groups gives it, otherwise the nearest
-    that one gives (`report` says so). Each category's share of them is its share of all samples, as nearly as groups allow.
+    The number of validation samples is the requested one where whole groups can give it, otherwise the nearest possible one
+    (`report` names both). Each category has its share of all samples, as nearly as groups allow.
 
     Args:
       groups: the group of each sample.
@@ -91,9 +91,9 @@ def split(groups: Sequence[str], categories: Sequence[str], validation: int | fl
 
 
 def fold(groups: Sequence[str], categories: Sequence[str], folds: int, number: int, seed: int) -> Split:
-    """One part of a cross-validation: over all numbers from 0 every sample is validated once, and no group is divided.
+    """Returns one fold of a cross-validation, in which every sample is validated once and no group is divided.
 
-    Each fold is what `split` takes of the samples that those before it have left.
+    Each fold is a `split` of the samples that the folds before it have left.
 
     Raises:
       DataError: as `split`.
@@ -109,7 +109,7 @@ def fold(groups: Sequence[str], categories: Sequence[str], folds: int, number: i
 
 
 def _quota(available: np.ndarray, total: int) -> np.ndarray:
-    """`total` shared out in proportion to `available`, by largest remainder."""
+    """Divides `total` in proportion to `available`, by largest remainder."""
     shared = available * total
     whole, rest = np.divmod(shared, available.sum())
     whole[np.argsort(-rest, kind="stable")[: total - whole.sum()]] += 1
@@ -117,10 +117,10 @@ def _quota(available: np.ndarray, total: int) -> np.ndarray:
 
 
 def _choose(counts: np.ndarray, asked: int) -> np.ndarray:
-    """Take groups in their order while they fit their categories' quotas, never losing sight of the exact total.
+    """Takes groups in their order while they fit their categories' quotas and the exact total stays possible.
 
-    `reach[i]` has bit t set when some of the groups from i on sum to t, so a group is skipped, or taken against its quota,
-    only when the total would otherwise be missed.
+    Bit t of `reach[i]` is set when some of the groups from i on sum to t. A group is skipped, or taken against its quota, only
+    where the total would otherwise be missed.
     """
     sizes = [int(size) for size in counts.sum(1)]
     reach = [1]
@@ -142,7 +142,7 @@ def _choose(counts: np.ndarray, asked: int) -> np.ndarray:
 
 
 def _swap_towards(quota: np.ndarray, counts: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Swap groups of equal size across the two sides while that brings the categories nearer to their quota."""
+    """Swaps groups of equal size between the two sides while that brings the categories nearer to their quota."""
     chosen = chosen.copy()
     patterns, pattern_of = np.unique(counts, axis=0, return_inverse=True)
     pattern_of = pattern_of.reshape(-1)

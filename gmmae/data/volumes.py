@@ -1,4 +1,4 @@
-"""What every data source returns, and the way from its values to densities.
+"""The nodules that every data source returns, and their densities.
 
 Array axes are z, y, x. A volume has `size` samples along each axis; voxel centres lie on [-1, 1]
 (see `gmmae.models.mixture.grid`).
@@ -28,13 +28,13 @@ class DataError(InputError):
 
 
 class TransientError(DataError):
-    """Data that could not be read for a reason that may pass: the same command may succeed later."""
+    """Data that could not be read for a transient reason. The same command may succeed later."""
 
     exit_code = 75  # EX_TEMPFAIL of sysexits.h
 
 
 def unreadable_root(error: OSError) -> DataError:
-    """What is said of a folder that cannot be listed. Only some reasons may pass."""
+    """Returns the error for a folder that cannot be listed. Only some reasons are transient."""
     text = f"data.root must be a folder that can be read; got {error}"
     if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
         return DataError(text)
@@ -42,9 +42,9 @@ def unreadable_root(error: OSError) -> DataError:
 
 
 class Details(NamedTuple):
-    """What is known of each nodule besides `Nodules`: where it was cut (x, y, z in mm), how wide, how much was filled.
+    """Further facts of each nodule: its cube's centre (x, y, z in mm) and edge, its diameter, and the cube's share outside.
 
-    `places` says where the user finds it (the CSV and its line); diameters are NaN where not known.
+    `places` are the CSV and its line, for messages. Diameters are NaN where not known.
     """
 
     places: tuple[str, ...]
@@ -54,20 +54,20 @@ class Details(NamedTuple):
     filled: Float[np.ndarray, " samples"]
 
     def take(self, index: Shaped[np.ndarray, " taken"]) -> "Details":
-        """Those of some nodules, in this order."""
+        """Returns those of some nodules, in this order."""
         return Details(tuple(self.places[i] for i in index), *(values[index] for values in self[1:]))
 
 
 class Nodules(NamedTuple):
-    """Volumes around nodules, with what is known of each.
+    """Volumes around nodules, with the facts of each.
 
     Attributes:
       values: the volumes: int16 in HU, or float32 in a unit of their own.
       names: one for each cube, unique.
       groups: the patient that each cube comes from where one is named, otherwise the scan; a split never divides a group.
       categories: the class of each nodule, or an empty string where none is known.
-      masks: the nodule's voxels, where known; of one whose mask is not known, zeros.
-      details: where they were cut.
+      masks: 1 in the nodule; zeros for a nodule without mask.
+      details: of their cubes.
     """
 
     values: Real[np.ndarray, "samples *volume"]
@@ -79,14 +79,14 @@ class Nodules(NamedTuple):
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Each nodule's name and where the user finds it, for messages."""
+        """Each nodule's name, and its CSV and line, for messages."""
         if self.details is None:
             return self.names
         pairs = zip(self.names, self.details.places, strict=True)
         return tuple(name if name == place else f"{name} ({place})" for name, place in pairs)
 
     def take(self, index: Shaped[np.ndarray, " taken"]) -> "Nodules":
-        """Some of them, in this order."""
+        """Returns some of them, in this order."""
         names, groups, categories = ([list(values)[i] for i in index] for values in (self.names, self.groups, self.categories))
         masks = None if self.masks is None else self.masks[index]
         details = None if self.details is None else self.details.take(index)
@@ -94,13 +94,13 @@ class Nodules(NamedTuple):
 
 
 def joined(first: Nodules, second: Nodules) -> Nodules:
-    """The nodules of both; a mask or a detail that one of them does not know is zero or NaN there.
+    """Joins two sets of nodules. Unknown masks become zero.
 
     Raises:
       DataError: a name is in both.
     """
     if shared := set(first.names) & set(second.names):
-        raise DataError(f"nodules that are put together must have names of their own; {min(shared)} is in both: rename it")
+        raise DataError(f"nodules that are joined must have names of their own; {min(shared)} is in both: rename it")
     masks = None
     if first.masks is not None or second.masks is not None:
         masks = np.concatenate([np.zeros_like(part.values) if part.masks is None else part.masks for part in (first, second)])
@@ -113,14 +113,14 @@ def joined(first: Nodules, second: Nodules) -> Nodules:
 
 
 def central_section(values: Real[np.ndarray, "samples ..."], ndim: int) -> Real[np.ndarray, "samples ..."]:
-    """The central slice (`ndim` 2) or central line (`ndim` 1) of each volume; what has `ndim` axes stays as it is."""
+    """Returns the central slice (`ndim` 2) or central line (`ndim` 1) of each volume with more axes."""
     while values.ndim > ndim + 1:
         values = values[:, values.shape[1] // 2]
     return values
 
 
 def windowed(values: Real[np.ndarray, "samples ..."], window: tuple[float, float]) -> Float64[np.ndarray, "samples ..."]:
-    """The values as shares of the window, from 0 to 1."""
+    """Returns the values as shares of the window, from 0 to 1."""
     low, high = window
     return np.clip((values.astype(np.float64) - low) / (high - low), 0, 1)
 
@@ -128,7 +128,7 @@ def windowed(values: Real[np.ndarray, "samples ..."], window: tuple[float, float
 def masses(
     values: Real[np.ndarray, "samples ..."], window: tuple[float, float], places: Sequence[str] = ()
 ) -> Float64[np.ndarray, " samples"]:
-    """The integral of each windowed volume over [-1, 1]^n, `Σ x` times the volume of a voxel, `(2/S)^n`.
+    """Returns the integral of each windowed volume over [-1, 1]^n, `Σ x` times the volume of a voxel, `(2/S)^n`.
 
     Args:
       values: volumes, `samples` × S along each of n axes.
@@ -157,9 +157,9 @@ def _masses(
 def to_density(
     values: Real[np.ndarray, "samples ..."], window: tuple[float, float], places: Sequence[str] = ()
 ) -> Float32[np.ndarray, "samples ..."]:
-    """Window to [0, 1], then divide by the mass, so that each volume integrates to one over [-1, 1]^n.
+    """Windows to [0, 1] and divides by the mass, so that each volume integrates to one over [-1, 1]^n.
 
-    Arguments and errors as in `masses`.
+    Arguments and errors are those of `masses`.
     """
     shares = windowed(values, window)
     mass = _masses(shares, window, places)
@@ -169,6 +169,6 @@ def to_density(
 def from_density(
     density: Real[np.ndarray, "samples ..."], mass: Real[np.ndarray, " samples"], window: tuple[float, float]
 ) -> Float64[np.ndarray, "samples ..."]:
-    """Values whose density and mass these are, in the window's unit: what `to_density` has cut off stays cut off."""
+    """Returns the values of densities and masses, in the window's unit. They stay clipped to the window."""
     low, high = window
     return low + (high - low) * density.astype(np.float64) * np.expand_dims(mass, tuple(range(1, density.ndim)))

@@ -1,4 +1,4 @@
-"""Images written whole: SimpleITK says nothing where the disk is full, and leaves files of 0 bytes."""
+"""Writes images and checks them. SimpleITK reports no error on a full disk, and leaves files of 0 bytes."""
 
 import errno
 from pathlib import Path
@@ -13,13 +13,13 @@ def write_image(image: sitk.Image, path: Path, compressed: bool = True) -> None:
     Voxels that are not finite are not compared: ITK reads 0 for them from NIfTI.
 
     Raises:
-      OSError: it cannot be written, or is not there as it was written.
+      OSError: it cannot be written, or reads back otherwise.
     """
     try:
         sitk.WriteImage(image, str(path), useCompression=compressed)
-        found = sitk.ReadImage(str(path))
+        read_back = sitk.ReadImage(str(path))
     except RuntimeError as error:
         raise OSError(errno.EIO, " ".join(str(error).split()), str(path)) from error
-    written, there = (sitk.GetArrayViewFromImage(each).ravel() for each in (image, found))
-    if written.shape != there.shape or np.any((written != there) & np.isfinite(written)):
+    written, read = (sitk.GetArrayViewFromImage(one).ravel() for one in (image, read_back))
+    if written.shape != read.shape or np.any((written != read) & np.isfinite(written)):
         raise OSError(errno.EIO, "the file lacks some of its voxels: the disk may be full", str(path))

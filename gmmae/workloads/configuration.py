@@ -25,7 +25,9 @@ def configure(config: str | Path = "quickstart", **changes: object) -> Config:
     5
     """
     values = {key.replace("__", "."): value for key, value in changes.items()}
-    workload = cast(str | None, values.pop("workload", None))
+    workload = values.pop("workload", None)
+    if workload is not None and not isinstance(workload, str):
+        raise InputError(f"workload must be a name, a file or a module; got {workload!r}")
     run = read_config(toml.find(str(config)), workload) if config else default({}, workload)
     return require_known(toml.updated(run, values))
 

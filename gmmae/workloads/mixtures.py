@@ -14,7 +14,7 @@ from gmmae.workloads.interface import PerSample, Samples, Splits
 def splits_of(loaded: SplitNodules, samples: Samples, about: str, may_be_undefined: Sequence[str] = ()) -> Splits:
     """Divides the samples of all nodules as the nodules are divided, with their names and groups."""
 
-    def by_split(words: Sequence[str]) -> dict[str, Sequence[str]]:
+    def by_split(words: Sequence[str]) -> dict[str, list[str]]:
         return {name: [words[int(i)] for i in index] for name, index in loaded.split._asdict().items()}
 
     train, validation = (jax.tree.map(lambda array, index=index: array[index], samples) for index in loaded.split)

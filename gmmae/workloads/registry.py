@@ -73,7 +73,8 @@ def _from_name(name: str) -> ModuleType:
         spec = None
     if spec is None:
         raise WorkloadError(
-            f"workload must be one of {', '.join(BUILT_IN)}, a file (path/to/mine.py) or a module (package.module); got {name!r}"
+            f"workload must be one of {', '.join(BUILT_IN)}, "
+            f"a file (path/to/mine.py) or a module (package.module); got {name!r}"
         )
     return importlib.import_module(name)
 

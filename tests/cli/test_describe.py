@@ -185,7 +185,7 @@ def test_arrays_in_one_file_are_described_too(trained, tmp_path):
     [
         (["RUN", "FILE"], "data.crop = 1.25x needs a column diameter_mm; there is none: give data.crop in mm, or whole"),
         (["RUN"], "FILE must be one volume or more, a folder with a nodules.csv, or an .npz of volumes; got none"),
-        (["RUN", "nowhere.nii.gz"], "a volume must be a file that is there; got nowhere.nii.gz"),
+        (["RUN", "nowhere.nii.gz"], "volume file not found: nowhere.nii.gz"),
         (["RUN", "CSV"], "a volume must end in .npy, .npz"),
         (["nowhere", "FILE"], "the first argument must be the work directory of a run"),
     ],

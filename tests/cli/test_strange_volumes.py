@@ -122,7 +122,7 @@ def test_a_centre_that_is_not_the_masks_is_refused(unet, tmp_path):
     error = refused(train(unet, root, tmp_path / "run", "--data.jitter", 0))
     assert "n1.mha (nodules.csv line 3): the mask must have a voxel within 8 samples around the centre; it has none" in error
     error = refused(train(unet, root, tmp_path / "run", "--data.shape", 4, "--data.jitter", 9))
-    assert "n0.mha (nodules.csv line 2): what is seen must always hold a voxel of the volume; data.jitter = 9 may move" in error
+    assert "n0.mha (nodules.csv line 2): a crop must always hold a voxel of the volume; data.jitter = 9 may move" in error
 
 
 def test_an_undefined_dice_is_left_out_of_the_mean(unet, tmp_path):

@@ -123,7 +123,7 @@ def test_synthetic_volumes_depend_on_seed_and_number_only():
 
 
 def test_a_small_synthetic_nodule_is_not_missed_by_thick_slices():
-    """Of 3 mm, with slices of 2.4 mm, one lay between two of them, and no patch of it held a voxel of its mask."""
+    """A nodule of 3 mm once lay between two slices of 2.4 mm, so that no patch held a voxel of its mask."""
     volumes = native_nodules(377, 24, 0)
     assert all(volume.mask.any() for volume in volumes)
     assert volumes[376].diameter_mm == 3

@@ -60,7 +60,7 @@ def test_the_loss_is_the_weighted_sum_of_its_parts(params, data):
 
 
 def test_a_mask_is_turned_with_its_volume(params):
-    """Where masks are functions of the volume itself, turning both leaves a loss of the two alone as it is."""
+    """A common rotation of volume and mask does not change their loss."""
     config = small(**CELLS, data__augment=True, model__mask_weight=1.0)
     built = registry.build(config)
     keys = jax.random.split(jax.random.key(3), 6)

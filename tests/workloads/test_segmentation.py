@@ -85,7 +85,7 @@ def test_a_loss_does_not_depend_on_the_other_samples(workload, data, params, of_
 
 @pytest.mark.parametrize(("ndim", "channels"), [(2, 3), (3, 1)])
 def test_masks_move_and_turn_with_their_images(ndim, channels):
-    """Where the mask is the image, it is so wherever both are cut and however they are turned."""
+    """A mask that equals its image still equals it after the crop and the symmetry."""
     data = segmentation.PatchConfig(shape=4, jitter=2, ndim=ndim)
     dense = np.random.default_rng(0).random((6, *(8,) * ndim)) > 0.6
     values = np.repeat(np.where(dense, 400, -1000)[..., None], channels, -1).astype(np.int16)

@@ -1,1 +1,1 @@
-"""From folders of scans or volumes to cubes, once, in worker processes, kept in a cache."""
+"""Extraction of cubes from folders of scans or volumes, in worker processes, into a cache."""

@@ -1,4 +1,4 @@
-"""Reading the CSV that says where the nodules are: rows that can be used, and a fault for each that cannot."""
+"""The CSV of the nodules: its usable rows, and a fault for each other row."""
 
 import csv
 import math
@@ -15,21 +15,21 @@ from gmmae.data.volumes import DataError
 
 GROUP_COLUMNS = ("patient", "group", "scan", "seriesuid")
 SCAN_COLUMNS = ("scan", "seriesuid")
-"""Those of them that name no more than the scan."""
+"""Group columns that name only the scan."""
 COORDINATES = ("coordX", "coordY", "coordZ")
 SPACINGS = ("spacingX", "spacingY", "spacingZ")
 MAX_NAME_BYTES = 255
-"""Bytes of a file name that file systems take."""
+"""Largest length of a file name in bytes."""
 
 
 class Fault(NamedTuple):
-    """Something that cannot be used, and what it costs.
+    """A part of the data that cannot be used.
 
     Attributes:
-      kind: "row" (of the CSV), "duplicate" (a row that repeats another exactly and is dropped), "missing" (no such scan),
-        "unreadable" (the scan), "nodule" (one place in a sound scan) or "ambiguous" (a scan that is there twice).
+      kind: "row" (of the CSV), "duplicate" (a dropped row, equal to another), "missing" (no such scan). Also "unreadable"
+        (the scan), "nodule" (one nodule of a sound scan) or "ambiguous" (two scans of one name).
       place: the file, and the row if it is a CSV.
-      text: what is wrong.
+      text: the reason.
       lost: nodules that are missing because of it.
     """
 
@@ -39,7 +39,7 @@ class Fault(NamedTuple):
     lost: int
 
     def line(self) -> str:
-        """The fault in one line."""
+        """Returns the fault in one line."""
         return " ".join(f"{self.place}: {self.text}".split())
 
 
@@ -47,10 +47,10 @@ SKIP = "set data.on_error = skip to leave such nodules out"
 
 
 def refuse(faults: Sequence[Fault], way_out: str = SKIP) -> None:
-    """Raises DataError with the first fault, if there is one; `way_out` is what the user may do besides."""
+    """Raises DataError with the first fault, if there is one. `way_out` is the user's alternative to a fix."""
     if len(faults) > 0:
         more = f", the first of {len(faults)} faults" if len(faults) > 1 else ""
-        raise DataError(f"{faults[0].line()}{more}: mend it, or {way_out}")
+        raise DataError(f"{faults[0].line()}{more}: fix it, or {way_out}")
 
 
 class Row(NamedTuple):
@@ -62,7 +62,7 @@ class Row(NamedTuple):
       centre_mm: world x, y, z, or as many of them as are given; None for the middle of the volume.
       diameter_mm: or None where not given.
       spacing_mm: of an array without geometry, along x, y, z, or as many of them as are given; None where none is.
-      group: what a split does not divide; empty where not given.
+      group: of the nodule, which no split divides; empty where not given.
       group_column: the column that gives it; empty where it names no more than the scan.
       category: empty where not given.
       mask: name of a mask file; empty where not given.
@@ -94,7 +94,7 @@ class Table(NamedTuple):
 
 
 def read_table(path: Path, config: DataConfig, file_column: str, required: tuple[str, ...]) -> Table:
-    """The nodules of a CSV.
+    """Returns the nodules of a CSV.
 
     Args:
       path: the CSV.
@@ -130,18 +130,19 @@ def read_table(path: Path, config: DataConfig, file_column: str, required: tuple
 
 
 def require_rows(table: Table, path: Path) -> None:
-    """
+    """Checks that a CSV lists nodules.
+
     Raises:
-      DataError: the CSV has a header alone.
+      DataError: the CSV has only a header.
     """
     if not table.rows and not table.faults:
         raise DataError(f"{path}: must list a nodule; it has a header alone")
 
 
 def one_name_each(rows: Sequence[Row], found: Mapping[str, Path | None], csv: str) -> tuple[list[Row], list[Fault]]:
-    """The rows without those that name a volume otherwise than an earlier row, and a fault for each of these.
+    """Returns the rows, without those with a second name of a volume, and a fault for each of these.
 
-    A split divides groups by name: two names of one volume could be on both sides of it.
+    A split divides groups by name, so two names of one volume could be on both sides of it.
 
     Args:
       rows: of the CSV.
@@ -163,7 +164,7 @@ def one_name_each(rows: Sequence[Row], found: Mapping[str, Path | None], csv: st
 
 
 def _as_known(columns: Sequence[str], config: DataConfig, file_column: str) -> list[str]:
-    """The names of columns; one that differs from a known one only by case, spaces and signs gets that one's spelling."""
+    """Returns the names of columns. A name that differs from a known one only by case or signs gets the known spelling."""
     chosen = tuple(filter(None, (config.group_column, config.category_column)))
     known = (*chosen, file_column, *COORDINATES, "diameter_mm", *SPACINGS, *GROUP_COLUMNS, "mask")
     by_letters = {_letters(name): name for name in reversed(known)}
@@ -175,7 +176,7 @@ def _letters(name: str) -> str:
 
 
 def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The header, then each row that is not blank, as cells without the empty ones at the end; with line numbers."""
+    """Returns the header, then each row that is not blank, as cells without the empty ones at the end; with line numbers."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file, strict=True)
         for values in reader:
@@ -254,7 +255,7 @@ def _row(number: int, cells: dict[str, str], config: DataConfig, file_column: st
 
 
 def _point(cells: dict[str, str], columns: tuple[str, str, str], least: int) -> tuple[float, ...] | None:
-    """The numbers along x, y, z, the first `least` of them or more; None where the CSV has no such columns or all are empty."""
+    """Returns the first `least` or more numbers along x, y, z; None where the CSV gives none."""
     numbers = [_number(cells, column) for column in columns]
     given = [number for number in numbers if number is not None]
     if not given:
@@ -277,7 +278,7 @@ def _number(cells: dict[str, str], column: str) -> float | None:
 
 
 def _require_inside(column: str, name: str) -> None:
-    """A name from a CSV may not lead out of the data's folder."""
+    """Refuses a name from a CSV that leads out of the data's folder."""
     parts = name.replace("\\", "/").split("/")
     if not name or ".." in parts or name.startswith(("/", "\\")) or ":" in name or "\0" in name:
         raise DataError(f"{column} must be a name inside data.root; got {name!r}")

@@ -19,7 +19,9 @@ from gmmae.data.volumes import DataError
 class Readable(Protocol):
     """A binary file, or a member of an archive."""
 
-    def read(self, count: int = -1, /) -> bytes: ...
+    def read(self, count: int = -1, /) -> bytes:
+        """Reads at most `count` bytes."""
+        ...
 
 
 ARRAY_SUFFIXES = (".npy", ".npz")
@@ -27,7 +29,7 @@ CHUNK_BYTES = 2**20
 
 
 def open_array(path: Path, key: str = "volume") -> Shaped[np.ndarray, "..."]:
-    """One array: a memory map of a `.npy`, or from a `.npz` the array `key`, or the only one there is.
+    """Opens one array: a memory map of a `.npy`, or in a `.npz` the array `key` or the only array.
 
     Raises:
       DataError: truncated, damaged, or holding Python objects.
@@ -49,13 +51,13 @@ def open_array(path: Path, key: str = "volume") -> Shaped[np.ndarray, "..."]:
 
 
 def array_names(path: Path) -> tuple[str, ...]:
-    """The names of the arrays in a `.npz`."""
+    """Returns the names of the arrays in a `.npz`."""
     with _faults(path), zipfile.ZipFile(path) as archive:
         return tuple(name.removesuffix(".npy") for name in archive.namelist())
 
 
 def array_header(path: Path, key: str) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and type of an array in a `.npz`."""
+    """Returns shape and type of an array in a `.npz`."""
     if key not in (names := array_names(path)):
         raise DataError(f"{path}: must hold an array {key}; it has {', '.join(names) or 'none'}")
     with _faults(path), zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as file:
@@ -64,7 +66,7 @@ def array_header(path: Path, key: str) -> tuple[tuple[int, ...], np.dtype]:
 
 
 def check_array(path: Path, key: str) -> None:
-    """Reads an array in a `.npz` through, and keeps nothing: only its end tells whether a byte has changed.
+    """Reads an array in a `.npz` to its end, where the checksum is, and keeps nothing.
 
     Raises:
       DataError: damaged.
@@ -75,7 +77,7 @@ def check_array(path: Path, key: str) -> None:
 
 
 def stream(path: Path, key: str, whole: bool = False) -> Iterator[Shaped[np.ndarray, "..."]]:
-    """The parts along the first axis of an array in a `.npz`, one at a time, or the whole array as the only part."""
+    """Yields the parts of an array in a `.npz` along the first axis, or the whole array as the only part."""
     with _faults(path), zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as file:
         shape, fortran_order, dtype = _header(file)
         if whole or fortran_order:
@@ -107,7 +109,7 @@ def _header(file: Readable) -> tuple[tuple[int, ...], bool, np.dtype]:
 
 @contextmanager
 def _faults(path: Path) -> Iterator[None]:
-    """Names the file in what goes wrong within."""
+    """Names the file in the errors of the block."""
     try:
         yield
     except (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:

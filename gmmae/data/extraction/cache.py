@@ -1,7 +1,7 @@
-"""A folder of finished results, each named by a hash of what determines it, each either whole or not there.
+"""A folder of finished results. The name of an entry is a hash of its inputs, and an entry is whole or not there.
 
-An entry is written into a temporary folder, flushed to disk and renamed; it carries the hash of its arrays. One process at a
-time works on an entry, the others wait for it, so that every process of a distributed run may simply ask.
+An entry is written into a temporary folder, flushed to disk and renamed. Its manifest has the hashes of its files. One process
+at a time works on an entry, and the others wait. So every process of a distributed run may ask for it.
 """
 
 import hashlib
@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from gmmae.data.extraction.tasks import sha256
 from gmmae.data.volumes import DataError
@@ -22,20 +21,20 @@ from gmmae.system.files import FAILED
 
 MANIFEST = "manifest.json"
 STALE_AFTER_S = 30 * 24 * 3600.0
-"""Age after which what a killed process left of another entry is removed."""
+"""Age after which the remains of a killed process are removed."""
 
 
-def key(determining: Any) -> str:
-    """Twenty hexadecimal digits of a SHA-256 of anything that JSON can say.
+def key(inputs: object) -> str:
+    """Returns twenty hexadecimal digits of the SHA-256 of any JSON value.
 
     >>> key({"size": 16}) == key({"size": 16}) != key({"size": 32})
     True
     """
-    return hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest()[:20]
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:20]
 
 
 def whole(entry: Path) -> bool:
-    """Whether an entry is there with all its files, their bytes as written."""
+    """Returns whether an entry has all its files with their original bytes."""
     try:
         hashes = json.loads((entry / MANIFEST).read_text())
         return all(sha256(entry / name) == digest for name, digest in hashes.items())
@@ -46,14 +45,14 @@ def whole(entry: Path) -> bool:
 def obtain(
     place: Path, name: str, make: Callable[[Path], None], say: Callable[[str], None], refresh: bool = False
 ) -> tuple[Path, bool]:
-    """The entry `name`, made first when it is not there whole.
+    """Returns the entry `name`, and makes it first where it is not whole.
 
     Args:
       place: the cache's folder.
       name: the entry's `key`.
       make: writes the entry's files into the folder it is given.
-      say: takes a line for the user, when another process is waited for.
-      refresh: throw away the entry that is there.
+      say: takes a line for the user, when it waits for another process.
+      refresh: makes an existing entry again.
 
     Returns:
       The entry's folder, and whether it was there already.
@@ -89,7 +88,7 @@ def obtain(
 
 
 def _seal(folder: Path) -> None:
-    """Flush every file, then the manifest of their hashes, then the folder."""
+    """Flushes every file, then the manifest of their hashes, then the folder."""
     files = sorted(path for path in folder.iterdir() if path.is_file())
     for path in files:
         _flush(path)
@@ -107,7 +106,7 @@ def _flush(path: Path) -> None:
 
 
 def _remove_stale(place: Path, name: str) -> None:
-    """Temporary folders of killed processes: those of this entry, since we hold its lock, and old ones of others."""
+    """Removes temporary folders of killed processes: those of this entry, whose lock is held, and old ones of others."""
     for folder in place.glob(".*-*"):
         with suppress(OSError):
             if folder.name[1:].partition("-")[0] == name or old(folder):
@@ -115,5 +114,5 @@ def _remove_stale(place: Path, name: str) -> None:
 
 
 def old(path: Path) -> bool:
-    """Whether nobody has written here for `STALE_AFTER_S`."""
+    """Returns whether the path is older than `STALE_AFTER_S`."""
     return time.time() - path.stat().st_mtime > STALE_AFTER_S

@@ -1,17 +1,21 @@
-"""Volumes, images or signals that somebody has already cut: a folder of files with a CSV, or one `.npz` of arrays.
+"""Volumes, images or signals that are cut already: a folder of files with a CSV, or one `.npz` of arrays.
 
-Folder: a CSV (`nodules.csv`, or `data.csv`) with the column `file`, and where there are any `coordX, coordY, coordZ` (world
-mm; otherwise the volume's middle is the nodule's), `diameter_mm`, `category`, `patient` (or another group), `mask`, and for
-arrays, which carry no geometry, `spacingX, spacingY, spacingZ` (mm; otherwise 1). Files are looked for in the folder itself and
-in `images/`, masks under their column's name or under the volume's own name in `masks/`.
+A folder has a CSV (`nodules.csv`, or `data.csv`) with the column `file`. These columns are optional:
 
-One file: `volumes [N, z, y, x]`, and where there are any `masks`, `groups [N]`, `categories [N]`, `names [N]`,
-`diameter_mm [N]`, `spacing_mm [N, 3]` (x, y, z). Text may be bytes in UTF-8, and numbers may be text.
+- `coordX, coordY, coordZ`: the nodule's centre, world mm; by default the middle of the volume.
+- `diameter_mm`, `category`, and `patient` or another group.
+- `mask`: a file; by default the one in `masks/` with the volume's name.
+- `spacingX, spacingY, spacingZ`: mm, for arrays, which have no geometry; by default 1.
 
-With data.ndim 2 or 1, images `[y, x]` or signals `[x]` are taken too, and of what has more axes the central section. What is
-said of z, or of y and z, is then not needed.
+Files lie in the folder itself or in `images/`.
 
-An array of data.shape voxels along each axis, without a spacing, is taken as it is.
+One file has `volumes [N, z, y, x]`. Optional are `masks`, `groups [N]`, `categories [N]`, `names [N]`, `diameter_mm [N]` and
+`spacing_mm [N, 3]` (x, y, z). Text may be bytes in UTF-8, and numbers may be text.
+
+With data.ndim 2 or 1, images `[y, x]` or signals `[x]` are valid too. Of data with more axes the central section is taken.
+Coordinates and spacings of the missing axes are then not needed.
+
+An array of data.shape voxels along each axis, without a spacing, stays as it is.
 """
 
 import os
@@ -32,7 +36,7 @@ from gmmae.data.volumes import DataError
 
 
 def plan(config: DataConfig) -> Plan:
-    """What a folder of volumes, or one `.npz`, has to extract.
+    """Lists the tasks of a folder of volumes, or of one `.npz`.
 
     Raises:
       DataError: no such folder or file, a CSV that cannot be used, or arrays that do not belong together.
@@ -61,30 +65,30 @@ def plan(config: DataConfig) -> Plan:
 
 
 def looks_like_luna16(root: Path, csv: Path) -> bool:
-    """Whether a folder has the scans and the CSV of LUNA16, and this CSV is that one or none."""
+    """Returns whether a folder has the scans and the CSV of LUNA16, and `csv` is that CSV or missing."""
     annotations = root / ANNOTATIONS
     return (csv == annotations or not csv.is_file()) and annotations.is_file() and bool(find_scans(root)[0])
 
 
 def plan_files(files: Sequence[Path]) -> Plan:
-    """What single files have to extract: of each the nodule in its middle, of which nothing else is known.
+    """Lists the tasks of single files, each with one nodule in its middle.
 
-    A file's name is that of its nodule, with its folders below the common one where several files have that name.
+    The nodule has the name of its file. Where several files have one name, it includes the folders below the common one.
 
     Raises:
-      DataError: one is not there, is given twice, or is no volume by its name.
+      DataError: a file is missing, repeated, or has no ending of a volume.
     """
     tasks: list[Task] = []
     places = [Path(os.path.abspath(path)) for path in files]
     common = Path(os.path.commonpath([place.parent for place in places])) if places else Path()
-    names, given = Counter(path.name for path in places), Counter(map(os.path.realpath, places))
+    names, copies = Counter(path.name for path in places), Counter(map(os.path.realpath, places))
     for path, place in zip(files, places, strict=True):
         if not path.is_file():
-            raise DataError(f"a volume must be a file that is there; got {path}")
+            raise DataError(f"volume file not found: {path}")
         if not path.name.endswith((*SUFFIXES, *ARRAY_SUFFIXES)):
             raise DataError(f"a volume must end in {', '.join((*ARRAY_SUFFIXES, *SUFFIXES))}; got {path}")
-        if given[os.path.realpath(place)] > 1:
-            raise DataError(f"each volume must be given once; got {path} {given[os.path.realpath(place)]} times")
+        if copies[os.path.realpath(place)] > 1:
+            raise DataError(f"each volume must be given once; got {path} {copies[os.path.realpath(place)]} times")
         name = place.name if names[place.name] == 1 else place.relative_to(common).as_posix()
         tasks.append(task(place, str(path), (Item(name, str(path), name, "", None, None),)))
     return Plan(tuple(tasks), (), len(tasks), fingerprint(Path("/"), tasks), "", "leave the file out")
@@ -131,7 +135,7 @@ def _find(root: Path, name: str) -> Path | None:
 
 
 def _texts(root: Path, key: str, values: np.ndarray | None) -> np.ndarray | None:
-    """A column of texts; bytes are read as UTF-8."""
+    """Returns a column of texts; bytes are read as UTF-8."""
     if values is None or values.dtype.kind != "S":
         return values
     try:
@@ -141,7 +145,7 @@ def _texts(root: Path, key: str, values: np.ndarray | None) -> np.ndarray | None
 
 
 def _numbers(root: Path, key: str, values: np.ndarray | None) -> np.ndarray | None:
-    """A column of numbers, which may be written as text."""
+    """Returns a column of numbers, which may be written as text."""
     if values is None or values.dtype.kind in "iuf":
         return values
     words = _texts(root, key, values)

@@ -1,4 +1,4 @@
-"""Cutting all nodules of one scan: the work of one worker process. Nothing here, or below, imports jax."""
+"""The work of one worker process: it cuts all nodules of one scan. Neither this module nor its imports import jax."""
 
 import time
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from gmmae.data.volumes import DataError, Point
 
 
 class Options(NamedTuple):
-    """How cubes are cut: as `DataConfig` says by these names."""
+    """The options of the cuts; the names are those of `DataConfig`."""
 
     volume_shape: tuple[int, int, int]
     least_axes: int
@@ -23,10 +23,10 @@ class Options(NamedTuple):
 
 
 def extract(task: Task, options: Options) -> Extracted | Transient:
-    """Cut all nodules of one scan; what is broken becomes a fault that names the file.
+    """Cuts all nodules of one scan. A broken file or nodule becomes a fault.
 
-    An error of the system (a disk, a network, too little memory) is no fault of the scan, and neither is what was found in
-    files that are not those that were listed: replaced, still being copied, or away for a moment.
+    A system error (disk, network, memory) is transient and no fault of the scan. So is any result of files that have changed
+    since they were listed.
     """
     clock = _Clock()
     cubes: list[Cube] = []
@@ -54,7 +54,7 @@ def _shape(volume: Volume, options: Options) -> geometry.Shape:
 
 
 def _preloaded(volume: Volume, task: Task, options: Options) -> Volume:
-    """A compressed volume with the slices that its nodules need, read at once."""
+    """Reads the slices of a compressed volume that its nodules need, at once."""
     if not volume.one_pass or volume.axes < options.least_axes:
         return volume
     places = [_place(Opened(item, volume), options) for item in task.items]

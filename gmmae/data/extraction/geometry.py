@@ -1,10 +1,10 @@
-"""Cutting a cube out of a scan: from world millimetres to voxels, in one place.
+"""Cuts cubes out of scans.
 
-World coordinates are x, y, z in mm, LPS as in ITK; arrays are z, y, x. A cube is aligned with the world's axes, whatever the
-scan's direction matrix, and centred on a world point: along an axis of S voxels voxel i lies at
-`centre + (i - (S - 1) / 2) · edge / S` of the longest axis. So where edges differ, voxels are cubic all the same.
+World coordinates are x, y, z in mm, LPS as in ITK. Arrays are z, y, x. A cube is aligned with the world's axes, for any
+direction matrix of the scan, and centred on a world point. Along an axis of S voxels, voxel i lies at
+`centre + (i - (S - 1) / 2) · edge / S` of the longest axis. So voxels are cubic, also where the edges differ.
 
-"Cubes" of an image or a signal have as many axes as it (`gmmae.data.extraction.grids.Volume.axes`).
+The "cube" of an image or a signal has its number of axes (`gmmae.data.extraction.grids.Volume.axes`).
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from gmmae.data.settings import CROP_PATTERN
 from gmmae.data.volumes import DataError, Point
 
 MAX_REGION_VOXELS = 2**26
-"""More scan voxels than this around one cube means a diameter or a spacing in a wrong unit, and a lot of memory."""
+"""Largest number of scan voxels around one cube. A larger one means a diameter or a spacing in a wrong unit."""
 
 Shape = tuple[int, ...]
 """Voxels of a cube along each of its volume's axes, in array order."""
@@ -43,7 +43,7 @@ class Box(NamedTuple):
 
 
 def edge_mm(edge: str, diameter_mm: float | None, volume: Volume, shape: Shape) -> float:
-    """The longest edge of a cube in mm, as `data.crop` says: "1.25x" the diameter, "20mm", or "whole" (it holds the volume).
+    """Returns the longest edge of a cube in mm, from `data.crop`: "1.25x" the diameter, "20mm", or "whole" (the volume).
 
     Raises:
       DataError: the edge is a multiple of a diameter that is not known.
@@ -61,18 +61,18 @@ def edge_mm(edge: str, diameter_mm: float | None, volume: Volume, shape: Shape) 
 
 
 def cut(volume: Volume, centre_mm: Point, edge_mm: float, shape: Shape, outside: float | None, hu: bool) -> Cut:
-    """Resample a cube, `edge_mm` wide and centred on a world point, by trilinear interpolation.
+    """Resamples a cube, `edge_mm` wide and centred on a world point, by trilinear interpolation.
 
     Args:
       volume: the scan; only the voxels around the cube are read.
       centre_mm: world point x, y, z.
       edge_mm: from outer face to outer face along the longest edge, mm.
       shape: voxels along each axis of the cube.
-      outside: the value where the scan does not reach; None is that of the scan's nearest outermost voxels.
-      hu: whether voxels are HU: these are checked, and rounded to whole numbers (int16). Others stay as they are (float32).
+      outside: the value outside of the scan; None: that of the nearest voxel.
+      hu: whether voxels are HU, which are checked and rounded (int16). Others are not rounded (float32).
 
     Raises:
-      DataError: the point lies outside the scan, the cube covers absurdly many voxels, or as `voxels.read`.
+      DataError: the point lies outside the scan, the cube covers too many voxels, or as `voxels.read`.
     """
     index_of(volume, centre_mm)
 
@@ -87,7 +87,7 @@ def cut(volume: Volume, centre_mm: Point, edge_mm: float, shape: Shape, outside:
 
 
 def cut_mask(volume: Volume, centre_mm: Point, edge_mm: float, shape: Shape) -> UInt8[np.ndarray, "*volume"]:
-    """As `cut`, of a mask: 1 where the interpolated mask is at least one half; 0 where the mask's own grid does not reach."""
+    """Cuts a mask as `cut` does: 1 where the interpolated mask is at least one half, 0 beyond the mask's own grid."""
 
     def read(first: Index, size: Index) -> sitk.Image:
         return sitk.Cast(voxels.read_mask(volume, first, size), sitk.sitkFloat32)
@@ -97,10 +97,10 @@ def cut_mask(volume: Volume, centre_mm: Point, edge_mm: float, shape: Shape) -> 
 
 
 def preload(volume: Volume, cubes: list[tuple[Point, float]], shape: Shape) -> Volume:
-    """The same volume with every slice that these cubes (centre, edge in mm) need read in one go.
+    """Reads all slices that these cubes (centre, edge in mm) need at once, and returns the volume with them.
 
-    For files that are decompressed from their beginning whatever region is asked for. Whole slices, because ITK decompresses
-    a region narrower than they are line by line, at half the speed.
+    Compressed files are decompressed from their beginning for any region. The slices are whole, because ITK decompresses
+    narrower regions line by line, at half the speed.
     """
     boxes: list[Box] = []
     for centre, edge in cubes:
@@ -120,7 +120,7 @@ def preload(volume: Volume, cubes: list[tuple[Point, float]], shape: Shape) -> V
 def _sample(
     volume: Volume, centre_mm: Point, edge_mm: float, shape: Shape, read: Callable[[Index, Index], sitk.Image]
 ) -> tuple[Float[np.ndarray, "*volume"], Bool[np.ndarray, "*volume"]]:
-    """The interpolated values at the cube's voxels, and which of these lie inside the scan."""
+    """Returns the interpolated values at the cube's voxels, and whether each voxel lies inside the scan."""
     indices = _indices(volume, centre_mm, edge_mm, shape)
     box = _box(indices, edge_mm)
     first, last = (np.clip(end, 0, np.array(volume.size) - 1) for end in box)
@@ -137,7 +137,7 @@ def _in_three_axes(shape: Shape) -> Index:
 
 @np.errstate(over="ignore", invalid="ignore")  # `_box` refuses what comes of it
 def _indices(volume: Volume, centre_mm: Point, edge_mm: float, shape: Shape) -> Float[np.ndarray, "z y x 3"]:
-    """The continuous index (x, y, z) in the scan of each voxel of the cube (z, y, x)."""
+    """Returns the continuous index (x, y, z) in the scan of each voxel of the cube (z, y, x)."""
     if not (math.isfinite(edge_mm) and edge_mm > 0):
         raise DataError(f"a cube's edge must be positive and finite; got {edge_mm:g} mm")
     at = volume.frame.TransformPhysicalPointToContinuousIndex
@@ -168,7 +168,7 @@ def _index(values: Shaped[np.ndarray, " 3"]) -> Index:
 
 
 def _pad(image: sitk.Image, volume: Volume, box: Box) -> sitk.Image:
-    """Repeat the outermost voxels out to the box, so that interpolation beyond the scan continues its faces."""
+    """Repeats the outermost voxels out to the box, so that interpolation beyond the scan continues its faces."""
     lower = np.maximum(-np.array(box.first), 0)
     upper = np.maximum(np.array(box.last) - (np.array(volume.size) - 1), 0)
     if not lower.any() and not upper.any():

@@ -1,4 +1,4 @@
-"""Volumes that are not read yet, and where their voxels lie in the world.
+"""Volumes before they are read, and the positions of their voxels in the world.
 
 World coordinates are x, y, z in mm, LPS as in ITK; arrays are z, y, x. An image is a volume of one slice, and a signal one of a
 single line; `Volume.axes` says so.
@@ -16,7 +16,7 @@ from jaxtyping import Float
 from gmmae.data.volumes import DataError, Point
 
 MAX_GRID_DISTANCE = 0.1
-"""Largest distance in voxels between places of two grids that count as one. Headers are rounded."""
+"""Largest distance between the points of two equal grids, in voxels. Headers are rounded."""
 
 Index = tuple[int, int, int]
 
@@ -41,7 +41,7 @@ class Volume(NamedTuple):
 
 
 def frame(spacing_mm: tuple[float, ...], origin_mm: tuple[float, ...], direction: tuple[float, ...]) -> sitk.Image:
-    """A volume of one voxel with this geometry; its transforms between points and indices are the scan's, or the image's."""
+    """Returns an image of one voxel with the geometry of a scan or an image. It transforms between points and indices."""
     one = sitk.Image([1] * len(spacing_mm), sitk.sitkUInt8)
     one.SetSpacing(spacing_mm)
     one.SetOrigin(origin_mm)
@@ -50,17 +50,17 @@ def frame(spacing_mm: tuple[float, ...], origin_mm: tuple[float, ...], direction
 
 
 def as_volume(image: sitk.Image) -> sitk.Image:
-    """A two-dimensional image as a slice at z = 0."""
+    """Returns a two-dimensional image as a slice at z = 0."""
     return sitk.JoinSeries(image) if image.GetDimension() == 2 else image
 
 
 def middle_mm(volume: Volume) -> Point:
-    """The world point in the middle of a volume."""
+    """Returns the world point in the middle of a volume."""
     return volume.frame.TransformContinuousIndexToPhysicalPoint([(n - 1) / 2 for n in volume.size])
 
 
 def index_of(volume: Volume, point_mm: Point) -> Float[np.ndarray, " 3"]:
-    """The continuous index (x, y, z) of a world point.
+    """Returns the continuous index (x, y, z) of a world point.
 
     Raises:
       DataError: the point lies outside the volume.
@@ -73,36 +73,36 @@ def index_of(volume: Volume, point_mm: Point) -> Float[np.ndarray, " 3"]:
 
 
 def holds(volume: Volume, point_mm: Point) -> bool:
-    """Whether a world point lies in a voxel, but for the rounding of headers."""
+    """Returns whether a world point lies in a voxel, up to the rounding of headers."""
     _, beyond = _beyond(volume, point_mm)
     return bool((beyond <= MAX_GRID_DISTANCE).all())
 
 
 def _beyond(volume: Volume, point_mm: Point) -> tuple[Float[np.ndarray, " 3"], Float[np.ndarray, " 3"]]:
-    """The continuous index of a world point, and how many voxels it lies outside the volume along each axis."""
+    """Returns the continuous index of a world point, and its distance outside the volume along each axis, in voxels."""
     index = np.array(volume.frame.TransformPhysicalPointToContinuousIndex(point_mm))
     return index, np.maximum(-0.5 - index, index - (np.array(volume.size) - 0.5))
 
 
 def same_grid(one: Volume, other: Volume) -> bool:
-    """Whether both have their voxels at the same places of the world, but for the rounding of headers."""
+    """Returns whether both have the same voxel centres in the world, up to the rounding of headers."""
     if one.size != other.size:
         return False
     return bool(np.abs(_corners(one, other) - _corners(one, one)).max() < MAX_GRID_DISTANCE)
 
 
 def overlap(one: Volume, other: Volume) -> bool:
-    """Whether one volume may reach into the other: the box around its corners does, along the other's axes."""
+    """Returns whether the box around the corners of one volume, along the axes of the other, reaches into the other."""
     corners = _corners(one, other)
     return bool(((corners.min(0) < np.array(other.size) - 0.5) & (corners.max(0) > -0.5)).all())
 
 
 def corners_mm(volume: Volume) -> list[Point]:
-    """The outer corners of a volume in the world."""
+    """Returns the outer corners of a volume in the world."""
     ends = product(*((-0.5, n - 0.5) for n in volume.size))
     return [volume.frame.TransformContinuousIndexToPhysicalPoint(end) for end in ends]
 
 
 def _corners(one: Volume, other: Volume) -> Float[np.ndarray, "8 3"]:
-    """The outer corners of a volume, as indices of another's voxels."""
+    """Returns the outer corners of a volume, as indices of another's voxels."""
     return np.array([other.frame.TransformPhysicalPointToContinuousIndex(point) for point in corners_mm(one)])

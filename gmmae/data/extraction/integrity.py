@@ -1,7 +1,7 @@
-"""Whether a volume file holds the voxels that its header promises.
+"""Checks that a volume file holds the voxels that its header promises.
 
-ITK reads wrong voxels from some broken files without a word (a damaged `.zraw` or `.nii.gz`, a truncated `.zraw` whose header
-gives no compressed size) and reports others as "No such file or directory". So sizes and compressed streams are checked first.
+ITK silently reads wrong voxels from a damaged `.zraw` or `.nii.gz`, and from a truncated `.zraw` without a compressed size. It
+reports other broken files as "No such file or directory". So sizes and compressed streams are checked first.
 """
 
 import math
@@ -22,7 +22,7 @@ CHUNK_BYTES = 2**20
 
 
 def data_file(path: Path) -> Path:
-    """The file that holds the voxels: the one a `.mhd` header names, otherwise the file itself.
+    """Returns the file with the voxels: the one that a `.mhd` header names, otherwise the file itself.
 
     Raises:
       DataError: the header names no file, or one outside its own folder.
@@ -39,7 +39,7 @@ def data_file(path: Path) -> Path:
 
 
 def data_file_or_header(path: Path) -> Path:
-    """As `data_file`, or the header itself where it cannot be read: extraction then reports the fault."""
+    """Returns `data_file`, or the header itself where it cannot be read. The extraction then reports the fault."""
     try:
         return data_file(path)
     except (DataError, OSError):
@@ -47,11 +47,11 @@ def data_file_or_header(path: Path) -> Path:
 
 
 class Checked(NamedTuple):
-    """What is known of a file's voxels before ITK reads them.
+    """The properties of a file's voxels before ITK reads them.
 
     Attributes:
       one_pass: they are compressed as one stream.
-      hides_nan: some of them may be NaN or infinite, and ITK would read 0 there, as it does from NIfTI.
+      hides_nan: some of them may be NaN or infinite, and ITK reads 0 there, as from NIfTI.
     """
 
     one_pass: bool
@@ -59,12 +59,12 @@ class Checked(NamedTuple):
 
 
 def check_data(path: Path, data: Path, voxels: int, voxel_bytes: int) -> Checked:
-    """Compare the data with what the header promises. A header that promises less would give a part of the volume.
+    """Compares the length of the data with the header. A header that promises less would give a part of the volume.
 
     Args:
       path: the file with the header.
       data: the file with the voxels (`data_file`).
-      voxels: how many the header promises.
+      voxels: their number in the header.
       voxel_bytes: bytes of each.
 
     Raises:
@@ -81,10 +81,10 @@ def check_data(path: Path, data: Path, voxels: int, voxel_bytes: int) -> Checked
 
 
 def check_gzip(path: Path) -> None:
-    """Whether a `.gz` decompresses at all; other files pass.
+    """Decompresses a `.gz`; other files pass.
 
     Raises:
-      DataError: it does not.
+      DataError: it is damaged.
     """
     if path.suffix == ".gz":
         for _ in _decompressed(path, 0, 0):
@@ -92,7 +92,7 @@ def check_gzip(path: Path) -> None:
 
 
 def read_through(path: Path) -> None:
-    """Read all bytes of a file and keep none.
+    """Reads all bytes of a file and keeps none.
 
     Raises:
       OSError: the file is not there, or the disk or the network fails.
@@ -117,7 +117,7 @@ def _check_meta(path: Path, data: Path, promised: int) -> bool:
 
 
 def _check_nrrd(path: Path, promised: int) -> bool:
-    """An attached `.nrrd`: a text header, an empty line, then the voxels, raw or through gzip."""
+    """Checks a `.nrrd`: a text header, an empty line, then the voxels. Returns whether they are compressed."""
     fields, offset = read_nrrd(path)
     if not {"data file", "datafile"}.isdisjoint(fields):
         raise DataError("a .nrrd must hold its voxels itself; this one names another file: save it attached")
@@ -130,7 +130,7 @@ def _check_nrrd(path: Path, promised: int) -> bool:
 
 
 def _check_nifti(path: Path, voxels: int) -> Checked:
-    """The type on disk decides the length; it is not the one ITK gives when the header rescales."""
+    """Checks a NIfTI file. Its length follows from the type on disk, which ITK does not report when the header rescales."""
     header = read_nifti(path)
     if path.suffix != ".gz":
         _check_length(path, _promised(header, voxels))
@@ -142,9 +142,9 @@ def _check_nifti(path: Path, voxels: int) -> Checked:
 
 
 def nifti_values(path: Path, shape: tuple[int, ...]) -> Shaped[np.ndarray, "z y x"] | None:
-    """The voxels of a NIfTI file as they are on disk, not rescaled; None where their type has no NaN.
+    """Returns the voxels of a NIfTI file before rescaling; None where their type has no NaN.
 
-    ITK's reader makes 0 of each NaN and infinite voxel, so these are looked for here.
+    ITK reads 0 for each NaN and infinite voxel, so this finds them.
     """
     header = read_nifti(path)
     if header.voxel_type is None:
@@ -155,7 +155,7 @@ def nifti_values(path: Path, shape: tuple[int, ...]) -> Shaped[np.ndarray, "z y 
 
 
 def _nifti_voxels(path: Path, header: Nifti, voxels: int) -> Iterator[Shaped[np.ndarray, " part"]]:
-    """The voxels of a compressed file in their order; only the stream is checked where their type has no NaN."""
+    """Yields the voxels of a compressed file in their order. Where their type has no NaN, it only checks the stream."""
     kind, skip = header.voxel_type, int(header.offset)
     left, rest = voxels, b""
     for part in _decompressed(path, _promised(header, voxels), 0):
@@ -180,15 +180,15 @@ def _check_length(data: Path, promised: int, exactly: bool = True) -> None:
 
 
 def _check_stream(data: Path, promised: int, offset: int) -> None:
-    """Decompress once, keeping nothing: lengths and checksums tell what ITK would not."""
+    """Decompresses once and keeps nothing. Lengths and checksums reveal damage that ITK does not report."""
     for _ in _decompressed(data, promised, offset):
         pass
 
 
 def _decompressed(data: Path, promised: int, offset: int) -> Iterator[bytes]:
-    """A file from `offset` on, decompressed part by part, until the promised bytes are there and their stream has ended.
+    """Yields the decompressed parts of a file from `offset`, to the promised length and the end of the stream.
 
-    Nothing is promised if `promised` is 0.
+    `promised` 0 means any length.
     """
     total, ended = 0, False
     stream = zlib.decompressobj(wbits=47)  # zlib or gzip, as the stream says

@@ -1,7 +1,7 @@
 """A folder shaped like LUNA16: `.mhd` scans with `.raw` or `.zraw`, and a CSV of nodules in world mm.
 
 The CSV has the columns `seriesuid, coordX, coordY, coordZ, diameter_mm` (LUNA16's `annotations.csv`, or any other with them).
-Scans are found as `subset*/seriesuid.mhd` or `seriesuid.mhd`; the CSV only ever chooses among the scans found.
+Scans lie at `subset*/seriesuid.mhd` or `seriesuid.mhd`. The CSV chooses among them.
 
 Source: Setio et al. 2017, https://luna16.grand-challenge.org/Data/.
 """
@@ -20,7 +20,7 @@ COLUMNS = (*COORDINATES, "diameter_mm")
 
 
 def plan(config: DataConfig) -> Plan:
-    """What a LUNA16 folder has to extract; no scan is opened beyond its header.
+    """Lists the tasks of a LUNA16 folder. It opens only the headers of scans.
 
     Raises:
       DataError: no such folder, no scans, or a CSV that cannot be used.
@@ -60,7 +60,7 @@ def plan(config: DataConfig) -> Plan:
 
 
 def find_scans(root: Path) -> tuple[dict[str, Path], list[Fault]]:
-    """The headers of a folder's scans by their series UID, and a fault for each that is there twice."""
+    """Returns the headers of a folder's scans by their series UID, and a fault for each second scan of one UID."""
     found: dict[str, Path] = {}
     faults: list[Fault] = []
     for path in sorted([*root.glob("*.mhd"), *root.glob("subset*/*.mhd")]):

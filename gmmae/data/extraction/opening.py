@@ -1,6 +1,6 @@
-"""The volumes and masks of one task, opened: from files, arrays, or one file of several arrays.
+"""Opens the volumes and masks of one task: from files, arrays, or one file of several arrays.
 
-Whatever is done with a nodule begins here: cubes are cut of it, or it is taken as it was scanned.
+The extraction of cubes and the reading of native volumes both begin here.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,16 +21,16 @@ from gmmae.data.volumes import DataError, Point
 T = TypeVar("T")
 
 Through = Callable[[Volume], Volume]
-"""What is done with each volume when it is opened, such as measuring the time of its reads."""
+"""A function of each opened volume, such as one that measures the time of its reads."""
 
 
 class Opened(NamedTuple):
-    """One nodule.
+    """An opened nodule.
 
     Attributes:
-      item: what is known of it.
+      item: the nodule.
       volume: the volume that it lies in; nodules of one file share it.
-      mask: opens the mask; None where there is none. Only `with_mask` calls it, which checks the mask.
+      mask: opens the mask; None where there is none. Only `with_mask` may call it, because that checks the mask.
       mask_name: of the mask in messages.
       bare: the volume is an array without a spacing.
     """
@@ -43,18 +43,18 @@ class Opened(NamedTuple):
 
 
 def unchanged(volume: Volume) -> Volume:
-    """The volume itself."""
+    """Returns the volume itself."""
     return volume
 
 
 def open_all(task: Task, least_axes: int, through: Through = unchanged, of_scan: Through = unchanged) -> Iterator[Opened]:
-    """The nodules of a task, their volume opened once for all of them.
+    """Yields the nodules of a task. Their volume is opened once.
 
     Args:
       task: the file and its nodules.
       least_axes: the fewest axes that volumes may have.
       through: applied to each volume and mask.
-      of_scan: applied after it to the volume of a file that is no array.
+      of_scan: applied after `through` to a volume that is no array.
 
     Raises:
       DataError: the volume cannot be used, and so no nodule of it.
@@ -67,7 +67,7 @@ def open_all(task: Task, least_axes: int, through: Through = unchanged, of_scan:
 
 
 def read_scan(path: Path) -> tuple[Volume, Real[np.ndarray, "z y x"]]:
-    """A scan of 3 axes in HU, whole.
+    """Reads a whole scan of 3 axes in HU.
 
     Raises:
       DataError: it cannot be used.
@@ -80,7 +80,7 @@ def read_scan(path: Path) -> tuple[Volume, Real[np.ndarray, "z y x"]]:
 
 
 def shape(path: Path) -> tuple[int, ...]:
-    """Voxels of a volume, or of each in a file of several, along z, y, x. None is read of a file that is no array.
+    """Returns the number of voxels of a volume, or of each in a file of several, along z, y, x. It reads only headers.
 
     Raises:
       DataError: it cannot be read.
@@ -92,7 +92,7 @@ def shape(path: Path) -> tuple[int, ...]:
 
 
 def centre_mm(opened: Opened) -> Point:
-    """The world point of a nodule, by default the middle of its volume.
+    """Returns the world point of a nodule, by default the middle of its volume.
 
     Raises:
       DataError: its coordinates are too few for the volume's axes.
@@ -103,10 +103,10 @@ def centre_mm(opened: Opened) -> Point:
 
 
 def with_mask(opened: Opened, use: Callable[[Volume], T]) -> T | None:
-    """The result of a function of the nodule's mask; None where there is no mask.
+    """Applies a function to the nodule's mask; returns None where there is no mask.
 
     Raises:
-      DataError: the nodule lies outside its volume, the mask cannot be one of them, or as the function.
+      DataError: the nodule lies outside its volume, the mask does not fit, or as the function.
     """
     if opened.mask is None:
         return None
@@ -143,7 +143,7 @@ def _open_all(task: Task, through: Through, of_scan: Through) -> Iterator[Opened
 
 
 def _open_stack(task: Task, through: Through) -> Iterator[Opened]:
-    """The volumes of one `.npz`, read one after the other."""
+    """Yields the volumes of one `.npz`, one after the other."""
     wanted = {item.part: item for item in task.items}
     masks = stream(task.file, "masks") if "masks" in array_names(task.file) else None
     for name in ("volumes", *(["masks"] if masks else [])):
@@ -162,11 +162,11 @@ def _array(item: Item, array: np.ndarray, mask: Path | np.ndarray | None, throug
         return Opened(item, volume, *_mask_file(mask, through), bare=item.spacing_mm is None)
 
     def open_mask() -> Volume:
-        found = open_array(mask, "mask") if isinstance(mask, Path) else mask
-        assert found is not None
-        if found.shape != array.shape:
-            raise DataError(f"must have the shape of its volume, {array.shape}; got {found.shape}")
-        return array_volume(found, spacing)
+        values = open_array(mask, "mask") if isinstance(mask, Path) else mask
+        assert values is not None
+        if values.shape != array.shape:
+            raise DataError(f"must have the shape of its volume, {array.shape}; got {values.shape}")
+        return array_volume(values, spacing)
 
     name = f"the mask {mask.name}" if isinstance(mask, Path) else "the mask"
     return Opened(item, volume, None if mask is None else open_mask, name, item.spacing_mm is None)
@@ -179,7 +179,7 @@ def _mask_file(path: Path | None, through: Through) -> tuple[Callable[[], Volume
 
 
 def _three(known: tuple[float, ...], axes: int, rest: float, columns: str) -> Point:
-    """Three numbers: those known for the volume's axes, and `rest` for the axes that it lacks."""
+    """Returns three numbers: the known ones for the volume's axes, and `rest` for the other axes."""
     if len(known) < axes:
         raise DataError(f"{columns} must be given for each of the volume's {axes} axes; got {len(known)} of them")
     x, y, z = (*known[:axes], rest, rest, rest)[:3]

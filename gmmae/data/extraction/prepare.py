@@ -1,4 +1,4 @@
-"""From a folder of scans or volumes to `Nodules`: extracted once, kept in the cache, loaded in a moment."""
+"""Loads the `Nodules` of a folder of scans or volumes. They are extracted once and kept in the cache."""
 
 import json
 import os
@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Real
 
-from gmmae.data.extraction import cache, cubes, luna16
+from gmmae.data.extraction import cache, luna16
+from gmmae.data.extraction import cubes as cube_files
 from gmmae.data.extraction.annotations import Fault, refuse
 from gmmae.data.extraction.arrays import stream
 from gmmae.data.extraction.progress import Say
@@ -23,7 +24,7 @@ from gmmae.data.volumes import DataError, Details, Nodules, central_section, unr
 from gmmae.system.compilation_cache import user_cache
 
 VERSION = 5
-"""Raised whenever the same files and options would give other cubes, or an entry another meaning.
+"""Version of the entries. It grows when the same files and options would give other cubes, or an entry another meaning.
 
 5: columns are known in any case. Scaled voxels, masks that do not reach their nodule and files that are too long are faults.
 4: NaN in NIfTI, masks of several labels or elsewhere, and headers that ITK repairs are faults. An entry names the files.
@@ -31,14 +32,14 @@ VERSION = 5
 2: an entry holds every nodule that its files have. Before, a killed process or a disk's error could cost some, for good.
 """
 
-SOURCES: dict[str, Callable[[DataConfig], Plan]] = {"luna16": luna16.plan, "cubes": cubes.plan}
+SOURCES: dict[str, Callable[[DataConfig], Plan]] = {"luna16": luna16.plan, "cubes": cube_files.plan}
 IDENTITY_FIELDS = ("source", "volume_shape", "least_axes", "crop", "outside", "hu", "category_column", "group_column")
-"""What of the configuration decides what the cubes are, besides the files."""
+"""Fields of the configuration on which the cubes depend, besides the files."""
 ARRAYS, SUMMARY, PARTS = "nodules.npz", "summary.json", ".parts"
 
 
 class Prepared(NamedTuple):
-    """An entry of the cache: its folder, the summary of its extraction, and whether it was there already."""
+    """An entry of the cache: its folder, the summary of its extraction, and whether it was in the cache before."""
 
     folder: Path
     summary: dict[str, Any]
@@ -46,18 +47,18 @@ class Prepared(NamedTuple):
 
 
 def say_on_stderr(line: str) -> None:
-    """The default way to tell the user something."""
+    """Prints a line on standard error."""
     print(line, file=sys.stderr, flush=True)
 
 
 def load(config: DataConfig, say: Say = say_on_stderr) -> Nodules:
-    """The nodules that `config` describes: from the cache, or extracted into it first.
+    """Loads the nodules of a configuration from the cache, and extracts them first where it lacks them.
 
-    Faults that were skipped are said, also when the cubes come from the cache.
+    It reports skipped faults, also when the cubes come from the cache.
 
     Raises:
-      DataError: nothing can be used, or something cannot and `data.on_error` is "refuse".
-      TransientError: some scan could not be read for a reason that may pass; what was read is kept, but not as an entry.
+      DataError: no nodule is usable, or there is a fault and `data.on_error` is "refuse".
+      TransientError: a scan failed for a transient reason. The parts of the other scans are kept, without an entry.
     """
     prepared = prepare(config, say)
     faults = prepared.summary["faults"]
@@ -70,11 +71,11 @@ def load(config: DataConfig, say: Say = say_on_stderr) -> Nodules:
 
 
 class Known(NamedTuple):
-    """What a cache entry says of its cubes, without their voxels.
+    """The content of a cache entry without the voxels.
 
     Attributes:
       names, groups, categories: as in `Nodules`.
-      files: the volumes that they were cut from, below `data.root` where they lie there.
+      files: the volumes of the cubes, relative to `data.root` where they lie in it.
       details: where they were cut.
     """
 
@@ -86,7 +87,7 @@ class Known(NamedTuple):
 
 
 def load_known(prepared: Prepared) -> Known:
-    """All of a cache entry but the voxels."""
+    """Loads a cache entry without the voxels."""
     with np.load(prepared.folder / ARRAYS, allow_pickle=False) as arrays:
         columns = (arrays[name] for name in ("centre_mm", "edge_mm", "diameter_mm", "filled"))
         details = Details(tuple(arrays["places"].tolist()), *columns)
@@ -95,7 +96,7 @@ def load_known(prepared: Prepared) -> Known:
 
 
 def load_prepared(prepared: Prepared) -> tuple[Nodules, Details]:
-    """The arrays of a cache entry."""
+    """Loads the arrays of a cache entry."""
     known = load_known(prepared)
     with np.load(prepared.folder / ARRAYS, allow_pickle=False) as arrays:
         of_each = (known.names, known.groups, known.categories)
@@ -104,20 +105,20 @@ def load_prepared(prepared: Prepared) -> tuple[Nodules, Details]:
 
 
 def stream_prepared(prepared: Prepared, most: int) -> Iterator[Real[np.ndarray, "part *volume"]]:
-    """The cubes of a cache entry in their order, at most so many in memory."""
+    """Yields the cubes of a cache entry in their order, at most `most` at a time."""
     cubes = stream(prepared.folder / ARRAYS, "values")
     while part := list(islice(cubes, most)):
         yield np.stack(part)
 
 
 def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False, plan: Plan | None = None) -> Prepared:
-    """The cache entry of these data, made when it is not there.
+    """Returns the cache entry of these data, and makes it first where the cache lacks it.
 
     Args:
       config: the data section.
       say: takes lines for the user.
-      refresh: throw away what is there, also of an extraction that was interrupted.
-      plan: what to extract, instead of all that `data.root` has.
+      refresh: makes the entry and its parts again.
+      plan: the tasks, instead of all those of `data.root`.
 
     Raises:
       DataError: as `load`.
@@ -144,7 +145,7 @@ def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False,
         _make(folder, config, plan, readings, time.perf_counter() - start)
 
     folder, from_cache = cache.obtain(place, _key(config, plan), make, say, refresh)
-    # A process that was killed when the entry was whole has left its parts.
+    # A process that was killed after it finished the entry has left its parts.
     if kept.is_dir():
         from gmmae.data.extraction import scan_cache
 
@@ -156,13 +157,13 @@ def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False,
 
 
 def _key(config: DataConfig, plan: Plan) -> str:
-    """Everything that decides what the cubes are; where the folder lies, and who reads it how fast, does not."""
+    """Returns a hash of everything on which the cubes depend. The folder's path and the workers are not part of it."""
     options = [getattr(config, name) for name in IDENTITY_FIELDS]
     return cache.key([VERSION, options, plan.csv_sha256, plan.inputs, plan.faults])
 
 
 def _alike(cubes: Sequence[Cube]) -> list[Cube]:
-    """All with as many axes as the one with the fewest: beside images, of a volume only its central slice can be used."""
+    """Returns the central sections of all cubes with the fewest axes of any. Beside images, only a volume's slice is usable."""
     axes = min((cube.values.ndim for cube in cubes), default=3)
 
     def section(array: np.ndarray) -> np.ndarray:
@@ -181,50 +182,36 @@ def _file(config: DataConfig, task: Task) -> str:
 
 
 def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Reading], elapsed_s: float) -> None:
-    """Write what all scans of a plan gave into `folder`."""
-    found = _alike([cube for reading in readings for cube in reading.result.cubes])
+    """Writes the results of all scans of a plan into `folder`."""
+    cubes = _alike([cube for reading in readings for cube in reading.result.cubes])
     faults = [*plan.faults, *(fault for reading in readings for fault in reading.result.faults)]
-    if not found:
+    if not cubes:
         why = "".join(f": {fault.line()}" for fault in faults[:1])
         raise DataError(
             f"data must hold a nodule that can be read; {config.root} lists {plan.annotations}, with {len(faults)} faults{why}"
         )
     files = {cube.item.name: _file(config, reading.task) for reading in readings for cube in reading.result.cubes}
     # Workers finish in any order; the result must not depend on it.
-    found.sort(key=lambda cube: cube.item.name)
+    cubes.sort(key=lambda cube: cube.item.name)
     faults.sort(key=lambda fault: (fault.place, fault.text))
-    values = np.stack([cube.values for cube in found])
-    filled = np.array([cube.filled for cube in found])
-    diameter_mm = np.array([np.nan if cube.item.diameter_mm is None else cube.item.diameter_mm for cube in found])
+    values = np.stack([cube.values for cube in cubes])
     arrays: dict[str, np.ndarray] = {
         "values": values,
-        "names": np.array([cube.item.name for cube in found]),
-        "groups": np.array([cube.item.group for cube in found]),
-        "categories": np.array([cube.item.category for cube in found]),
-        "places": np.array([cube.item.place for cube in found]),
-        "files": np.array([files[cube.item.name] for cube in found]),
-        "centre_mm": np.array([cube.centre_mm for cube in found]),
-        "edge_mm": np.array([cube.edge_mm for cube in found]),
-        "diameter_mm": diameter_mm,
-        "filled": filled,
+        "names": np.array([cube.item.name for cube in cubes]),
+        "groups": np.array([cube.item.group for cube in cubes]),
+        "categories": np.array([cube.item.category for cube in cubes]),
+        "places": np.array([cube.item.place for cube in cubes]),
+        "files": np.array([files[cube.item.name] for cube in cubes]),
+        "centre_mm": np.array([cube.centre_mm for cube in cubes]),
+        "edge_mm": np.array([cube.edge_mm for cube in cubes]),
+        "diameter_mm": np.array([np.nan if cube.item.diameter_mm is None else cube.item.diameter_mm for cube in cubes]),
+        "filled": np.array([cube.filled for cube in cubes]),
     }
-    masks = [cube.mask for cube in found]
+    masks = [cube.mask for cube in cubes]
     if any(mask is not None for mask in masks):
         arrays["masks"] = np.stack([np.zeros(values.shape[1:], np.uint8) if mask is None else mask for mask in masks])
     np.savez(folder / ARRAYS, allow_pickle=False, **arrays)
-    summary = summarise(
-        plan,
-        faults,
-        values,
-        filled,
-        diameter_mm,
-        arrays["categories"].tolist(),
-        arrays["groups"].tolist(),
-        sum(mask is not None for mask in masks),
-        sum(mask is not None and not mask.any() for mask in masks),
-        sum(not cube.item.group_column for cube in found),
-        config.hu,
-    )
+    summary = summarise(plan, faults, cubes, config.hu)
     summary["repeated"] = sorted(f"{reading.task.label}: {text}" for reading in readings for text in reading.failures)
     read_s, busy_s = (sum(getattr(reading.result, name) for reading in readings) for name in ("read_s", "total_s"))
     summary["seconds"] = {"total_s": elapsed_s, "read_share": read_s / busy_s if busy_s else 0.0}

@@ -1,9 +1,9 @@
-"""Tasks shared out over worker processes that crash alone.
+"""A pool of worker processes with time limits, in which a crash ends only one worker.
 
-Not `multiprocessing`: its spawned workers import the caller's main module again, and with that jax; and one worker killed for
-memory, or crashing in a decoder, would break the whole pool. Each worker here is a fresh interpreter that runs `serve`: it is
-sent pickled tasks on its standard input, answers on its standard output, and ends with its parent. One that does not answer in
-time is killed.
+`multiprocessing` is not used for two reasons. Its spawned workers import the caller's main module again, and jax with it. And
+a worker that is killed for memory, or crashes in a decoder, would break the whole pool. Each worker is a fresh interpreter that
+runs `serve`. It reads pickled tasks from standard input, answers on standard output, and ends with its parent. A worker that
+does not answer in time is killed.
 """
 
 import math
@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gmmae.data.extraction.extract import Options, extract
 from gmmae.data.extraction.tasks import Extracted, Task, Transient
@@ -29,17 +29,17 @@ WORKER_PROGRAM = "from gmmae.data.extraction.processes import serve; serve()"
 """The program of a worker."""
 
 START_TIMEOUT_S = 120.0
-"""Longest wait for a worker to import what it needs."""
+"""Longest time for the imports of a worker."""
 
 POLL_INTERVAL_S = 0.2
-"""How often a thread that waits for a worker looks whether it should stop."""
+"""Seconds between two checks of a waiting thread whether it should stop."""
 
 KILL_TIMEOUT_S = 5.0
-"""Longest wait for a killed process: one that waits for a dead network disk cannot be killed, and is left behind."""
+"""Longest wait for a killed process. One that waits for a dead network disk cannot be killed, and is left behind."""
 
 
 class WorkerError(RuntimeError):
-    """A bug met in a worker process, with its traceback."""
+    """A bug in a worker process, with its traceback."""
 
 
 class _Failed(NamedTuple):
@@ -47,7 +47,7 @@ class _Failed(NamedTuple):
 
 
 def cores() -> int:
-    """The number of cores this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -55,12 +55,12 @@ Answer = tuple[Task, Extracted | Transient]
 
 
 def extract_all(tasks: Sequence[Task], options: Options, workers: int, limit_s: float) -> Generator[Answer, None, None]:
-    """All tasks with their results, in the order in which they are finished.
+    """Yields all tasks with their results, in the order in which they finish.
 
     Args:
       tasks: one for each scan.
       options: how cubes are cut.
-      workers: processes; 0 does the work in this one, without a limit.
+      workers: number of processes; 0: this process, without a time limit.
       limit_s: longest time for a volume, or 0.
 
     Raises:
@@ -99,7 +99,7 @@ def _drive(
     limit_s: float,
     stop: threading.Event,
 ) -> None:
-    """One thread for one worker process, which is started again when it has ended."""
+    """Drives one worker process in a thread, and starts it again when it has ended."""
     worker: _Worker | None = None
     try:
         while not stop.is_set():
@@ -129,7 +129,7 @@ class _Worker:
     def __init__(self, stop: threading.Event) -> None:
         self.stop = stop
         self.started = False
-        self.late = ""  # what did not happen in time, after which the process was killed
+        self.late = ""  # the reason why the process was killed
         # What a native library prints must not fill a pipe that nobody reads; `end` closes the file.
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115
         self.process = subprocess.Popen(
@@ -141,21 +141,23 @@ class _Worker:
         )
 
     def ask(self, task: Task, options: Options, limit_s: float) -> Extracted | Transient | _Failed | None:
-        """The answer, or None when the process ended over it, took longer than the limit, or is not wanted any more."""
+        """Returns the answer, or None when the process ended, exceeded the limit, or should stop."""
         assert self.process.stdin is not None
         try:
             if not self.started:
-                self.started = self._answer(START_TIMEOUT_S, "the process to read it did not start")
+                self.started = self._answer(START_TIMEOUT_S, "the process to read it did not start") is not None
             if not self.started:
                 return None
             pickle.dump((task, options, limit_s), self.process.stdin)
             self.process.stdin.flush()
-            return self._answer(limit_s, "it was not read")
+            answer = self._answer(limit_s, "it was not read")
+            assert answer is None or isinstance(answer, (Extracted, Transient, _Failed))
+            return answer
         except (EOFError, BrokenPipeError, pickle.UnpicklingError):
             return None
 
-    def _answer(self, limit_s: float, otherwise: str) -> Any:
-        """The next thing the process writes; None, and the process is killed, when it does not come in time."""
+    def _answer(self, limit_s: float, otherwise: str) -> object:
+        """Returns the next answer of the process, or kills it and returns None after the limit."""
         assert self.process.stdout is not None
         answers = select.poll()
         answers.register(self.process.stdout, select.POLLIN)
@@ -168,7 +170,7 @@ class _Worker:
         return pickle.load(self.process.stdout)
 
     def end(self) -> str:
-        """Close the process; how it ended."""
+        """Closes the process, and returns how it ended."""
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 with suppress(BrokenPipeError):
@@ -187,7 +189,7 @@ class _Worker:
 
 
 def serve() -> None:
-    """A worker's loop: until its parent closes the pipe, or dies."""
+    """Runs the loop of a worker until its parent closes the pipe or dies."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     # What native libraries print goes to standard error, so that it cannot get between the answers.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

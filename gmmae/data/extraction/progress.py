@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, a plain line now and then elsewhere."""
+"""Progress of long work: a bar on a terminal, otherwise a line every 10 seconds."""
 
 import sys
 import time
@@ -12,11 +12,11 @@ from rich.progress import Progress as Bar
 LINE_EVERY_S = 10.0
 
 Say = Callable[[str], None]
-"""Takes a line for the user."""
+"""A function that takes a line for the user."""
 
 
 class Progress:
-    """A context that counts `total` things; `advance` is called after each."""
+    """A context that counts `total` items; the caller calls `advance` after each."""
 
     def __init__(self, total: int, what: str, say: Say) -> None:
         self.total, self.what, self.say = total, what, say
@@ -34,7 +34,7 @@ class Progress:
         return self
 
     def advance(self) -> None:
-        """One more is done."""
+        """Counts one more."""
         self.done += 1
         now = time.monotonic()
         if self.bar is not None:

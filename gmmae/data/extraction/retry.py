@@ -1,8 +1,8 @@
-"""Reading all scans although some readings fail for reasons that pass.
+"""Reads all scans, and repeats readings that fail for transient reasons.
 
-A killed process, an error of the disk or the network, or a time-out says nothing about the scan, so it is read again; alone, so
-that memory which others took is free. What fails every time is named and ends the extraction: if it were left out as a broken
-scan is, its nodules would be lost for as long as the cache lives, because of one bad moment.
+A killed process, a time-out, or an error of the disk or the network says nothing about the scan. So the scan is read again,
+alone, because other scans may have taken the memory. A scan that fails every time ends the extraction. Without this, a cache
+entry would lack its nodules because of a transient error.
 """
 
 import time
@@ -18,26 +18,26 @@ PAUSES_S = (1.0, 5.0)
 """Seconds before each repetition."""
 
 MAX_FAILURES_IN_A_ROW = 8
-"""So many failures one after the other, or as many as there are workers, are no scans' any more: nothing else is tried."""
+"""Consecutive failures after which the extraction ends. With more workers than this, their number counts."""
 
 MAX_SCANS_NAMED = 5
-"""Scans that the error names; all are said before."""
+"""Largest number of scans in the error. Earlier lines name all of them."""
 
 
 def read_all(
     tasks: Sequence[Task], options: Options, workers: int, limit_s: float, say: Callable[[str], None]
 ) -> Generator[Reading, None, None]:
-    """Every task's reading, in the order in which they are finished; those that failed at first come last.
+    """Yields the reading of each task in the order in which they finish. Repeated ones come last.
 
     Args:
       tasks: one for each scan.
       options: how cubes are cut.
-      workers: processes; 0 is this one, without a limit.
+      workers: number of processes; 0: this process, without a time limit.
       limit_s: longest time for a volume, or 0.
       say: takes lines for the user.
 
     Raises:
-      TransientError: scans are left that could not be read at any attempt, or too many failed one after the other.
+      TransientError: scans failed at every attempt, or too many failed one after the other.
     """
     failures: dict[Task, tuple[str, ...]] = {}
     left, most = list(tasks), max(MAX_FAILURES_IN_A_ROW, workers)
@@ -74,7 +74,7 @@ def _error(
     more = f"; and {len(failed) - MAX_SCANS_NAMED} more" if len(failed) > MAX_SCANS_NAMED else ""
     rest = f", {untried} more were not tried" if untried else ""
     return TransientError(
-        f"every scan must be read, or be broken itself; {len(failed)} failed for reasons that may pass{rest}: {named}{more}; "
+        f"every scan must be read, or be broken itself; {len(failed)} failed for transient reasons{rest}: {named}{more}; "
         "run the same command again (without --refresh): it reads only what is missing; to do without a scan, take its rows "
         "out of the CSV"
     )

@@ -1,4 +1,4 @@
-"""Volumes on disk or in arrays, opened without reading more of them than their headers."""
+"""Opens volumes on disk or in arrays. It reads only their headers, and checks their data."""
 
 import functools
 import re
@@ -29,17 +29,18 @@ VOXEL_BYTES = {
 }
 
 MAX_DIRECTION_ERROR = 0.01
-"""Largest difference of a direction matrix, times its transpose, from the identity. Headers are rounded."""
+"""Largest difference between the identity and a direction matrix times its transpose. Headers are rounded."""
 
 T = TypeVar("T")
 
 
 def open_scan(path: Path) -> Volume:
-    """A volume file as a `Volume`: its header is read, its data checked as far as that takes no memory.
+    """Opens a volume file: reads its header, and checks its data without keeping them.
 
     Raises:
       DataError: the file, or the data file its header names, is missing, truncated, damaged or no scalar volume or image.
-      OSError, MemoryError: the system failed, not the file.
+      OSError: the system failed, not the file.
+      MemoryError: likewise.
     """
     if not path.is_file():
         raise DataError("there is no such file")
@@ -92,7 +93,7 @@ def _check_geometry(size: Sequence[int], spacing: Sequence[float], origin: Seque
 
 
 def _with_nan(image: sitk.Image, start: Index, on_disk: Shaped[np.ndarray, "z y x"] | None) -> sitk.Image:
-    """The image of a region with NaN where the voxels on disk are NaN or infinite."""
+    """Returns the image of a region with NaN for each NaN or infinite voxel on disk."""
     if on_disk is None:
         return image
     (i, j, k), (nx, ny, nz) = start, image.GetSize()
@@ -107,7 +108,7 @@ def _with_nan(image: sitk.Image, start: Index, on_disk: Shaped[np.ndarray, "z y 
 
 
 def array_volume(voxels: Shaped[np.ndarray, "..."], spacing_mm: Point) -> Volume:
-    """An array (which may be a memory map) as a `Volume` with this spacing, its first voxel at the world's origin.
+    """Returns an array or memory map as a `Volume` with this spacing. Its first voxel is at the world's origin.
 
     Raises:
       DataError: the array has no axes or more than 3, or no numbers.
@@ -139,10 +140,10 @@ def array_volume(voxels: Shaped[np.ndarray, "..."], spacing_mm: Point) -> Volume
 
 
 def _ask_itk(call: Callable[[], T], *files: Path) -> T:
-    """What ITK answers, asked a second time when it fails.
+    """Calls ITK, and repeats the call when it fails.
 
-    It has the same error for a broken file and for a disk that failed for a moment. So the files are read through first, which
-    raises the disk's own error if it still fails; what ITK then says again is true of the file.
+    ITK has the same error for a broken file and for a transient failure of the disk. So the files are read through first. That
+    raises the disk's own error if it still fails. A second error of ITK is then true of the file.
     """
     try:
         return call()
@@ -155,6 +156,6 @@ def _ask_itk(call: Callable[[], T], *files: Path) -> T:
 
 
 def _reason(error: RuntimeError) -> str:
-    """The first telling words of an ITK exception, without its source file and addresses."""
+    """Returns the first telling words of an ITK exception, without its source file and addresses."""
     match = re.search(r"ERROR: (?:\w+\(0x[0-9a-f]+\): )?(.*)", str(error))
     return match[1] if match else " ".join(str(error).split())

@@ -1,73 +1,56 @@
-"""What an extraction found, lost and filled, as a dictionary for `summary.json` and as lines for people."""
+"""The counts and statistics of an extraction, as a dictionary for `summary.json` and as printed lines."""
 
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Real
+from jaxtyping import Float
 
 from gmmae.data.extraction.annotations import Fault
-from gmmae.data.extraction.tasks import Plan
+from gmmae.data.extraction.tasks import Cube, Plan
 
 MAX_FAULT_LINES = 20
-"""Faults printed; summary.json has them all."""
+"""Largest number of printed faults; summary.json has all."""
 
 HU_EDGES = (-32768, *range(-1000, 1001, 100), 32768)
 HISTOGRAM_BINS = 20
-"""Of values in a unit of their own, between the smallest and the largest."""
+"""Bins of the histogram of values that are not in HU, between the smallest and the largest."""
 PERCENTILES = {"p1": 1, "p25": 25, "p50": 50, "p75": 75, "p99": 99}
 FILLED_EDGES = (0.0, 1e-9, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
 
 
-def summarise(
-    plan: Plan,
-    faults: Sequence[Fault],
-    values: Real[np.ndarray, "samples *volume"],
-    filled: Float[np.ndarray, " samples"],
-    diameter_mm: Float[np.ndarray, " samples"],
-    categories: Sequence[str],
-    groups: Sequence[str],
-    masks: int,
-    empty_masks: int,
-    by_scan: int,
-    hu: bool,
-) -> dict[str, Any]:
-    """Counts and statistics; `annotations = nodules + duplicates + lost` always holds.
+def summarise(plan: Plan, faults: Sequence[Fault], cubes: Sequence[Cube], hu: bool) -> dict[str, Any]:
+    """Returns counts and statistics. `annotations = nodules + duplicates + lost` always holds.
 
     Args:
-      plan: what was listed.
+      plan: the listed nodules.
       faults: of the plan and of the extraction.
-      values: the cubes.
-      filled: share of each cube that lies outside its scan.
-      diameter_mm: NaN where not known.
-      categories: empty strings where not known.
-      groups: of each cube.
-      masks: cubes that have one.
-      empty_masks: cubes whose mask has no voxel in the cube.
-      by_scan: cubes whose group is only their scan, or volume: no patient is named.
+      cubes: the extracted nodules.
       hu: whether the values are HU.
     """
     kinds = Counter(fault.kind for fault in faults)
-    known = diameter_mm[np.isfinite(diameter_mm)]
+    values, filled = np.stack([cube.values for cube in cubes]), np.array([cube.filled for cube in cubes])
+    diameter_mm = np.array([cube.item.diameter_mm for cube in cubes if cube.item.diameter_mm is not None])
+    masks = [cube.mask for cube in cubes if cube.mask is not None]
     percentiles = np.percentile(values, list(PERCENTILES.values())).tolist()
     edges = HU_EDGES if hu else np.linspace(values.min(), values.max(), HISTOGRAM_BINS + 1).tolist()
     return {
         "annotations": plan.annotations,
-        "nodules": len(values),
+        "nodules": len(cubes),
         "duplicates": kinds["duplicate"],
         "lost": sum(fault.lost for fault in faults),
         "scans": len(plan.tasks),
-        "groups": len(set(groups)),
-        "grouped_by_scan": by_scan,
+        "groups": len({cube.item.group for cube in cubes}),
+        "grouped_by_scan": sum(not cube.item.group_column for cube in cubes),
         "bad_rows": kinds["row"],
         "missing_scans": kinds["missing"],
         "unreadable_scans": kinds["unreadable"],
         "bad_nodules": kinds["nodule"],
-        "masks": masks,
-        "empty_masks": empty_masks,
-        "categories": dict(sorted(Counter(categories).items())),
-        "diameter_mm": _spread(known),
+        "masks": len(masks),
+        "empty_masks": sum(not mask.any() for mask in masks),
+        "categories": dict(sorted(Counter(cube.item.category for cube in cubes).items())),
+        "diameter_mm": _spread(diameter_mm),
         "border_padded": int((filled > 0).sum()),
         "filled_share": {**_spread(filled), **_histogram(filled, FILLED_EDGES)},
         "unit": "HU" if hu else "",
@@ -77,7 +60,7 @@ def summarise(
 
 
 def lines(summary: dict[str, Any]) -> list[str]:
-    """The summary for people, one fact a line, faults last."""
+    """Returns the summary as printed lines, faults last."""
     diameter, filled, values = summary["diameter_mm"], summary["filled_share"], summary["values"]
     low, median, high = (f"{values[name]:.0f}" if summary["unit"] else f"{values[name]:.4g}" for name in ("p1", "p50", "p99"))
     kinds = ", ".join(f"{count} {name or 'without category'}" for name, count in summary["categories"].items())
@@ -103,7 +86,7 @@ def lines(summary: dict[str, Any]) -> list[str]:
 
 
 def fault_lines(summary: dict[str, Any], place: str) -> list[str]:
-    """The faults for people, one a line, as many as they will read; `place` has all."""
+    """Returns at most `MAX_FAULT_LINES` faults as printed lines; `place` is the file with all."""
     faults = [Fault(**fault).line() for fault in summary["faults"]]
     if len(faults) > MAX_FAULT_LINES:
         faults[MAX_FAULT_LINES:] = [f"and {len(faults) - MAX_FAULT_LINES} more, in {place}"]
@@ -111,7 +94,7 @@ def fault_lines(summary: dict[str, Any], place: str) -> list[str]:
 
 
 def _grouping(summary: dict[str, Any]) -> list[str]:
-    """Where a patient may be on both sides of the split."""
+    """Returns a warning where a patient may be on both sides of the split."""
     by_scan, nodules = summary["grouped_by_scan"], summary["nodules"]
     if not by_scan:
         return []

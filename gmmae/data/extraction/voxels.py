@@ -1,4 +1,4 @@
-"""The voxels of a volume, checked: the only way from a `Volume` to numbers, for whatever is done with them."""
+"""Reads the voxels of a volume and checks them. All other modules read voxels through this one."""
 
 import numpy as np
 import SimpleITK as sitk
@@ -8,17 +8,17 @@ from gmmae.data.extraction.grids import Index, Volume, corners_mm, holds, overla
 from gmmae.data.volumes import DataError, Point
 
 HU_RANGE = (-32768, 32767)
-"""What whole numbers of 16 bits hold."""
+"""Range of 16-bit integers."""
 EIGHT_BIT_TYPES = (np.dtype(np.uint8), np.dtype(np.int8))
-"""Types that cannot hold the HU of lung and of tissue."""
+"""Types that cannot hold HU."""
 MIN_LARGEST_HU = 10
-"""Values that all lie this near to 0 are no HU: a region of CT has more noise than that."""
+"""Smallest plausible magnitude of the largest HU of a region. The noise of CT is larger."""
 MAX_LABELS_NAMED = 5
-"""Labels of a mask that an error names."""
+"""Largest number of labels in an error."""
 
 
 def read(volume: Volume, first: Index, size: Index, hu: bool) -> sitk.Image:
-    """A region of a volume.
+    """Reads a region of a volume.
 
     Args:
       volume: the scan.
@@ -37,12 +37,12 @@ def read(volume: Volume, first: Index, size: Index, hu: bool) -> sitk.Image:
 
 
 def read_whole(volume: Volume, hu: bool) -> Real[np.ndarray, "z y x"]:
-    """All voxels of a volume. Arguments and errors as in `read`."""
+    """Reads all voxels of a volume. Arguments and errors are those of `read`."""
     return sitk.GetArrayFromImage(read(volume, (0, 0, 0), volume.size, hu))
 
 
 def read_mask(mask: Volume, first: Index, size: Index) -> sitk.Image:
-    """A region of a mask, 1 in the nodule and 0 around it. Arguments as in `read`.
+    """Reads a region of a mask: 1 in the nodule and 0 around it. Arguments are those of `read`.
 
     Raises:
       DataError: voxels are not finite, or have several values besides 0.
@@ -54,15 +54,16 @@ def read_mask(mask: Volume, first: Index, size: Index) -> sitk.Image:
     if inside.size and inside.min() != inside.max():
         labels = np.unique(inside)
         more = ", …" if len(labels) > MAX_LABELS_NAMED else ""
-        said = ", ".join(f"{label:g}" for label in labels[:MAX_LABELS_NAMED]) + more
-        raise DataError(f"must hold 0 and one other value; got {said}: keep the voxels of the nodule only")
+        listed = ", ".join(f"{label:g}" for label in labels[:MAX_LABELS_NAMED]) + more
+        raise DataError(f"must hold 0 and one other value; got {listed}: keep the voxels of the nodule only")
     return image != 0
 
 
 def require_mask_of(mask: Volume, volume: Volume, centre_mm: Point | None = None) -> None:
-    """
+    """Checks that a mask fits its volume.
+
     Raises:
-      DataError: the mask has other axes than the volume, or lies elsewhere in the world, or not around the nodule's centre.
+      DataError: it has other axes, does not overlap the volume, or does not hold the nodule's centre.
     """
     if mask.axes != volume.axes:
         raise DataError(f"must have the {volume.axes} axes of its volume; it has {mask.axes}")
@@ -75,7 +76,7 @@ def require_mask_of(mask: Volume, volume: Volume, centre_mm: Point | None = None
 
 
 def mask_on_grid(mask: Volume, volume: Volume) -> UInt8[np.ndarray, "z y x"]:
-    """A mask at the places of a volume's voxels: the nearest voxel of its own in the world, and 0 beyond its end.
+    """Returns a mask on a volume's grid: the mask's nearest voxel in the world, and 0 outside of the mask.
 
     Raises:
       DataError: as `read_mask`.
@@ -93,7 +94,7 @@ def mask_on_grid(mask: Volume, volume: Volume) -> UInt8[np.ndarray, "z y x"]:
 
 
 def _extent(volume: Volume) -> str:
-    """The box that a volume covers in the world."""
+    """Returns the box that a volume covers in the world."""
     points = np.array(corners_mm(volume))
     return ", ".join(
         f"{axis} {low:.0f} to {high:.0f}" for axis, low, high in zip("xyz", points.min(0), points.max(0), strict=True)

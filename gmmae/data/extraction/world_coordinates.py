@@ -1,4 +1,4 @@
-"""Where a cube lies in the world: from its domain [-1, 1]^n to millimetres, and into a file that lies over the scan.
+"""Transforms a cube's domain [-1, 1]^n to world millimetres, and writes cubes as files that lie over the scan.
 
 A cube is aligned with the world's axes (`gmmae.data.extraction.geometry`), so along each axis its domain is stretched by half
 of its edge and moved to its centre. Points are x, y, z; arrays are z, y, x.
@@ -17,7 +17,7 @@ Shape = tuple[int, ...]
 
 
 def half_edges_mm(shape: Shape, edge_mm: float) -> Float[np.ndarray, " n"]:
-    """Half the length of a cube along x, y, z: what 1 in its domain is in the world.
+    """Returns half the length of a cube along x, y, z, in mm. This is the unit of its domain in the world.
 
     Args:
       shape: samples along its axes, in array order; they are cubic, so the longest axis has the edge.
@@ -32,13 +32,13 @@ def half_edges_mm(shape: Shape, edge_mm: float) -> Float[np.ndarray, " n"]:
 def mixture_mm(
     means: Float[np.ndarray, "k n"], covariances: Float[np.ndarray, "k n n"], shape: Shape, centre_mm: Point, edge_mm: float
 ) -> tuple[Float[np.ndarray, "k n"], Float[np.ndarray, "k n n"]]:
-    """Means and covariances of a mixture in a cube's domain, as those of the world, mm and mm²."""
+    """Returns the means and covariances of a mixture in the world, mm and mm², from those in a cube's domain."""
     half = half_edges_mm(shape, edge_mm)
     return means * half + np.array(centre_mm[: len(shape)]), covariances * np.outer(half, half)
 
 
 def section_mm(cut: Shape, ndim: int, centre_mm: Point, edge_mm: float) -> Point:
-    """The centre of a cube's central section (`gmmae.data.volumes.central_section`), half a voxel off where edges are even."""
+    """Returns the world centre of `gmmae.data.volumes.central_section`, which is half a voxel off for even edges."""
     centre = list(centre_mm)
     for axis, size in enumerate(cut[: len(cut) - ndim]):
         centre[len(cut) - 1 - axis] += (size // 2 - (size - 1) / 2) * edge_mm / max(cut)
@@ -46,15 +46,16 @@ def section_mm(cut: Shape, ndim: int, centre_mm: Point, edge_mm: float) -> Point
 
 
 def write(path: Path, values: Real[np.ndarray, "*volume"], centre_mm: Point, edge_mm: float) -> None:
-    """A cube as a file that lies over its scan; NIfTI or any other format of SimpleITK's by the name's ending.
+    """Writes a cube as a file that lies over its scan, in the format of the name's ending.
 
     Args:
-      path: where to.
-      values: of 3 axes, or fewer, whose others have one voxel then.
-      centre_mm, edge_mm: of the cube.
+      path: of the file.
+      values: of 3 axes or fewer; missing axes get one voxel.
+      centre_mm: of the cube.
+      edge_mm: of the cube.
 
     Raises:
-      OSError: the file is not there whole.
+      OSError: the file cannot be written whole.
     """
     spacing = edge_mm / max(values.shape)
     volume = values.reshape((1,) * (3 - values.ndim) + values.shape)

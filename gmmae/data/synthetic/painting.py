@@ -1,7 +1,7 @@
-"""How CT sees a phantom: nodules, vessels and chest wall painted into lung tissue, in any field of view.
+"""Renders phantoms as CT shows them: nodules, vessels and chest wall in lung tissue, in any field of view.
 
 Partial volume comes from the signed distance to each surface, divided by the width of the scanner's point-spread function
-there, so nothing is supersampled. All vectors are in array order, z, y, x, in mm from the nodule's centre.
+there, without supersampling. All vectors are in array order, z, y, x, in mm from the nodule's centre.
 """
 
 import math
@@ -17,8 +17,7 @@ Axes = tuple[Float64[np.ndarray, "z 1 1"], Float64[np.ndarray, "1 y 1"], Float64
 
 
 class Field(NamedTuple):
-    """Where voxels lie: offsets from the nodule's centre along each axis, mm, and the scanner's blur (a standard
-    deviation along z, y, x, mm)."""
+    """Voxel positions: offsets from the nodule's centre along each axis, mm, and the blur's standard deviations, mm."""
 
     z_mm: Float64[np.ndarray, " z"]
     y_mm: Float64[np.ndarray, " y"]
@@ -27,7 +26,7 @@ class Field(NamedTuple):
 
 
 def blur_of(spacing_mm: Float64[np.ndarray, "3"] | tuple[float, float, float]) -> Vector:
-    """The blur of a scan, mm: a Gaussian of 0.5 mm (optics and kernel), one voxel's box, one linear interpolation."""
+    """Returns the blur of a scan, mm, of three parts: a Gaussian of 0.5 mm, one voxel's box, one linear interpolation."""
     return np.sqrt(0.25 + np.square(spacing_mm) / 6)
 
 
@@ -37,7 +36,7 @@ def interpolate(
     y: Float64[np.ndarray, " y"],
     x: Float64[np.ndarray, " x"],
 ) -> Float64[np.ndarray, "z y x"]:
-    """Trilinear interpolation of a lattice at all of z × y × x (in lattice steps); its edge values go on for ever."""
+    """Interpolates a lattice trilinearly at all of z × y × x, in lattice steps. Its edge values continue outside."""
     for axis, position in enumerate((z, y, x)):
         position = np.clip(position, 0, lattice.shape[axis] - 1)
         lower = np.minimum(position.astype(int), lattice.shape[axis] - 2)
@@ -56,18 +55,18 @@ def _dot(vector: Vector, axes: Axes) -> Grid:
 
 
 def _cover(distance_mm: Grid, blur_mm: Grid | float) -> Grid:
-    """The share of each voxel inside a surface, by its signed distance: a smoothstep with a Gaussian edge's slope."""
+    """Returns the share of each voxel inside a surface from its signed distance, by a smoothstep with a Gaussian's slope."""
     t = np.clip(0.5 - distance_mm / (1.5 * math.sqrt(2 * math.pi) * blur_mm), 0, 1)
     return t * t * (3 - 2 * t)
 
 
 def _brighten(hu: Grid, cover: Grid, value: Grid | float) -> Grid:
-    """Mix `value` in where it is denser than what is there: tissues in a lung add, they do not dig holes."""
+    """Blends `value` in where it is denser than the present tissue, because tissues in a lung add."""
     return hu + cover * np.maximum(value - hu, 0)
 
 
 def paint_tube(tube: Tube, field: Field, hu: Grid) -> Grid:
-    """`hu` with a vessel painted in; the distance to its axis is taken where the axis' straight form is nearest."""
+    """Returns `hu` with a vessel. The distance to its axis is taken at the nearest point of the straight axis."""
     axes = _axes(field)
     t = np.clip(_dot(tube.along, axes) - tube.along @ tube.start_mm, 0, tube.length_mm)
     squared = np.zeros_like(hu)
@@ -81,7 +80,7 @@ def paint_tube(tube: Tube, field: Field, hu: Grid) -> Grid:
 
 
 def _wall_distance(wall: Wall, field: Field) -> Grid:
-    """Signed distance to the chest wall, mm, negative inside it."""
+    """Returns the signed distance to the chest wall, mm, negative inside it."""
     axes = _axes(field)
     depth = _dot(wall.normal, axes)
     squared = np.square(axes[0]) + np.square(axes[1]) + np.square(axes[2])
@@ -89,7 +88,7 @@ def _wall_distance(wall: Wall, field: Field) -> Grid:
 
 
 def _radius(phantom: Phantom, axes: Axes, norm: Grid, relief: Grid) -> Grid:
-    """Distance of the nodule's surface from its centre along each voxel's ray, mm."""
+    """Returns the distance of the nodule's surface from its centre along each voxel's ray, mm."""
     rho = np.sqrt(sum(np.square(_dot(row, axes)) for row in phantom.axes))
     rise = 1 + phantom.roughness * relief
     for bumps, squarings in ((phantom.lobes, 2), (phantom.spicules, 5)):  # cos⁴ is a lobe, cos³² a spicule
@@ -103,7 +102,7 @@ def _radius(phantom: Phantom, axes: Axes, norm: Grid, relief: Grid) -> Grid:
 
 
 def paint(phantom: Phantom, field: Field, tissue: Grid) -> tuple[Grid, Bool[np.ndarray, "z y x"]]:
-    """Paint a phantom into lung tissue, as a scanner with the field's blur shows it, without noise.
+    """Paints a phantom into lung tissue, as a scanner with the field's blur shows it, without noise.
 
     A ball of radius R under a Gaussian blur of standard deviation s keeps `erf(R/√2s) - √(2/π) (R/s) exp(-R²/2s²)` of its
     contrast (its recovery coefficient: Kessler, Ellis, Eden, J. Comput. Assist. Tomogr. 8, 1984); R and s are
@@ -112,7 +111,7 @@ def paint(phantom: Phantom, field: Field, tissue: Grid) -> tuple[Grid, Bool[np.n
     Args:
       phantom: the nodule, its vessels and its wall.
       field: the voxels' offsets from the nodule's centre, mm, and the scanner's blur, mm.
-      tissue: what is there already, HU; it is left as it is.
+      tissue: HU before; the array does not change.
 
     Returns:
       HU, not rounded, and the nodule's voxels (those on the lung's side of the phantom's wall).

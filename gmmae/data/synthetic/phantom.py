@@ -1,4 +1,4 @@
-"""One synthetic lung nodule with its vessels and chest wall: what it is made of, and how one is drawn.
+"""The parameters of one synthetic lung nodule with its vessels and chest wall, and their random distributions.
 
 A phantom is analytic: its parameters do not refer to a grid, and `gmmae.data.synthetic.painting` renders it in any
 field of view. All vectors are in array order, z, y, x, in mm from the nodule's centre.
@@ -20,7 +20,7 @@ DIAMETER_MM = (3.0, 30.0)
 
 
 class Kind(NamedTuple):
-    """What sets a category apart: its share of all nodules, and ranges to draw from, HU and fractions of the radius."""
+    """A category: its share of all nodules, and the ranges of its parameters, in HU and fractions of the radius."""
 
     share: float
     shell_hu: Range
@@ -61,8 +61,8 @@ class Wall(NamedTuple):
 class Phantom(NamedTuple):
     """A nodule: an ellipsoid (`axes`: principal directions over semi-axes, 1/mm), roughened and raised in some directions.
 
-    `lobes` and `spicules` are unit directions times positive heights, relative to the radius; `relief` is noise on a
-    lattice of a quarter diameter, which roughens the surface by `roughness` and mottles the inside by `texture_hu`.
+    `lobes` and `spicules` are unit directions times positive heights, relative to the radius. `relief` is noise on a lattice
+    of a quarter diameter. It roughens the surface by `roughness` and varies the inside by `texture_hu`.
     """
 
     category: str
@@ -82,20 +82,20 @@ class Phantom(NamedTuple):
 
 
 def random_directions(rng: np.random.Generator, count: int) -> Float64[np.ndarray, "count 3"]:
-    """Unit vectors, uniform on the sphere."""
+    """Returns unit vectors, uniform on the sphere."""
     vectors = rng.standard_normal((count, 3))
     return vectors / np.sqrt(np.square(vectors).sum(1, keepdims=True))
 
 
 def random_tube(rng: np.random.Generator, start_mm: Vector, along: Vector, length_mm: float, radius_mm: float) -> Tube:
-    """A vessel that leaves `start_mm` in direction `along` (a unit vector) and bends to a random side."""
+    """Returns a vessel that leaves `start_mm` in direction `along` (a unit vector) and bends to a random side."""
     side = np.cross(along, random_directions(rng, 1)[0])
     bend, taper, hu = rng.uniform((0, 0.2, -60), (0.6, 0.9, 60))
     return Tube(start_mm, along, side * (bend / length_mm), length_mm, radius_mm, taper, hu)
 
 
 def _draw_tubes(rng: np.random.Generator, diameter_mm: float) -> tuple[Tube, ...]:
-    """Up to two vessels that feed the nodule, and others that pass by; the wider the view, the more."""
+    """Returns up to two vessels that feed the nodule, and others that pass by, more of them for larger nodules."""
     feeding = int(rng.choice(3, p=(0.5, 0.33, 0.17)))
     count = feeding + min(rng.poisson(0.8 + diameter_mm / 7), 6)
     tubes = []
@@ -111,7 +111,7 @@ def _draw_tubes(rng: np.random.Generator, diameter_mm: float) -> tuple[Tube, ...
 
 
 def _draw_wall(rng: np.random.Generator, category: str, diameter_mm: float) -> Wall | None:
-    """Always there, and cutting into the nodule, for juxta-pleural ones; beyond it for a few others."""
+    """Returns a wall that cuts into the nodule for juxta-pleural ones, one beyond it for a few others, or None."""
     near, present, curvature, hu = rng.uniform(size=4)
     if category == "juxta-pleural":
         distance = 0.1 + 0.3 * near
@@ -123,13 +123,13 @@ def _draw_wall(rng: np.random.Generator, category: str, diameter_mm: float) -> W
 
 
 def draw_phantom(rng: np.random.Generator, category: str | None = None, largest_mm: float = DIAMETER_MM[1]) -> Phantom:
-    """A random nodule with its vessels and wall.
+    """Returns a random nodule with its vessels and wall.
 
     Diameters are log-normal with LUNA16's median of 7 mm, clipped to `DIAMETER_MM`. One in twelve solid nodules is
     calcified, one in three nodules that are not ground-glass is spiculated.
 
     Args:
-      rng: where all randomness comes from.
+      rng: source of all randomness.
       category: one of `CATEGORIES`; None draws one by its share.
       largest_mm: the largest diameter, mm, at least `DIAMETER_MM[0]`.
 

@@ -50,10 +50,11 @@ class Frame(NamedTuple):
 
     @property
     def edges_mm(self) -> Vector:
+        """Lengths of the scan, mm, z, y, x."""
         return np.array(self.shape) * self.spacing_mm
 
     def region(self, centre_mm: Vector, lower_mm: Vector, upper_mm: Vector) -> tuple[tuple[slice, ...], Field]:
-        """The voxels between two offsets from a centre, and where they lie as seen from it."""
+        """Returns the voxels between two offsets from a centre, and their positions relative to it."""
         first = np.clip(np.floor((centre_mm + lower_mm) / self.spacing_mm), 0, self.shape).astype(int)
         last = np.clip(np.ceil((centre_mm + upper_mm) / self.spacing_mm) + 1, first, self.shape).astype(int)
         z_mm, y_mm, x_mm = (
@@ -64,7 +65,7 @@ class Frame(NamedTuple):
 
 
 def _chest(rng: np.random.Generator, frame: Frame) -> Volume:
-    """Air, body and empty lungs, without noise; lungs get denser towards the back, as in a patient who lies on it."""
+    """Returns air, body and empty lungs without noise. Lungs get denser towards the back, as in a patient who lies on it."""
     z, y, x = ((np.arange(n) + 0.5) / n for n in frame.shape)
     body = np.square((y[:, None] - 0.5) / BODY[0]) + np.square((x - 0.5) / BODY[1])
     outer = np.where(body < 1, SOFT_TISSUE_HU, AIR_HU)
@@ -80,7 +81,7 @@ def _chest(rng: np.random.Generator, frame: Frame) -> Volume:
 
 
 def _add_noise(rng: np.random.Generator, volume: Volume) -> None:
-    """Noise of 15 to 35 HU, correlated over two pixels: each slice takes a shifted copy of one of a few tiles."""
+    """Adds noise of 15 to 35 HU, correlated over two pixels. Each slice gets a shifted copy of one of a few tiles."""
     tiles = rng.standard_normal((4, NOISE_EDGE, NOISE_EDGE))
     tiles = (tiles + np.roll(tiles, 1, 1) + np.roll(tiles, 1, 2) + np.roll(tiles, (1, 1), (1, 2))) / 2
     tiles = np.rint(tiles * rng.uniform(15, 35)).astype(np.int16)
@@ -92,7 +93,7 @@ def _add_noise(rng: np.random.Generator, volume: Volume) -> None:
 
 
 def _paint_tube(volume: Volume, frame: Frame, centre_mm: Vector, tube: Tube) -> None:
-    """A parabola lies in the convex hull of its three Bézier points, which bounds the region."""
+    """Paints a vessel. Its parabola lies in the convex hull of three Bézier points, which bounds the region."""
     reach = tube.along * tube.length_mm
     points = tube.start_mm + np.stack([0 * reach, reach / 2, reach + tube.bend * tube.length_mm**2])
     margin = tube.radius_mm + 3
@@ -110,7 +111,7 @@ def _paint_nodule(volume: Volume, frame: Frame, centre_mm: Vector, phantom: Phan
 
 
 def _centre(rng: np.random.Generator, frame: Frame, phantom: Phantom) -> Vector:
-    """Anywhere in a lung; for juxta-pleural nodules a quarter diameter off its surface, away from apex and base."""
+    """Returns a random centre in a lung; for juxta-pleural nodules a quarter diameter from its surface, off apex and base."""
     semi_mm = LUNG * frame.edges_mm
     lung = LUNG_CENTRES[rng.integers(2)] * frame.edges_mm
     if phantom.category == "juxta-pleural":
@@ -124,7 +125,7 @@ def _centre(rng: np.random.Generator, frame: Frame, phantom: Phantom) -> Vector:
 
 
 def _place(rng: np.random.Generator, frame: Frame, count: int) -> list[tuple[Phantom, Vector]]:
-    """Nodules that do not touch: each has a hundred tries to find its place."""
+    """Returns nodules that do not touch. Each has a hundred tries for its position."""
     largest_mm = min(DIAMETER_MM[1], 0.8 * float((LUNG * frame.edges_mm).min()))
     placed: list[tuple[Phantom, Vector]] = []
     for _ in range(count):
@@ -144,10 +145,10 @@ def _place(rng: np.random.Generator, frame: Frame, count: int) -> list[tuple[Pha
 
 
 def synthetic_scan(rng: np.random.Generator, frame: Frame, count: int) -> tuple[Volume, list[tuple[Phantom, Vector]]]:
-    """One chest scan with `count` nodules.
+    """Returns one chest scan with `count` nodules.
 
     Args:
-      rng: where all randomness comes from.
+      rng: source of all randomness.
       frame: the scan's grid.
       count: nodules in it.
 
@@ -201,7 +202,7 @@ def _scans(
         yield seriesuid, image, rows
 
 
-def write_luna16_folder(
+def write_luna16_folder(  # noqa: PLR0913 – options of one folder, all but four by keyword
     root: Path,
     scans: int,
     nodules_per_scan: tuple[int, int],
@@ -214,7 +215,7 @@ def write_luna16_folder(
     subsets: int = 10,
     categories: bool = True,
 ) -> list[Annotation]:
-    """Write scans as `subset0/<seriesuid>.mhd` with `.raw` or `.zraw` beside them, and `annotations.csv`.
+    """Writes scans as `subset0/<seriesuid>.mhd` with `.raw` or `.zraw` beside them, and `annotations.csv`.
 
     Scan i goes to subset i modulo `subsets`, and depends on `seed`, i and the geometry only. Annotations are the exact centres
     and the diameters that the nodules were drawn with. Scans without nodules have no row.

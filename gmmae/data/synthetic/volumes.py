@@ -17,7 +17,7 @@ EDGE_DIAMETERS = 1.25
 
 
 def _noise(rng: np.random.Generator, field: Field, step_mm: Float64[np.ndarray, "3"]) -> Grid:
-    """White noise on a lattice of `step_mm`, linearly interpolated: a scan's noise after resampling."""
+    """Returns white noise on a lattice of `step_mm`, linearly interpolated, like a scan's noise after resampling."""
     phase = rng.uniform(size=3)
     positions = [(mm - mm[0]) / step + start for mm, step, start in zip(field[:3], step_mm, phase, strict=True)]
     lattice = rng.standard_normal([int(position[-1]) + 2 for position in positions])
@@ -25,7 +25,7 @@ def _noise(rng: np.random.Generator, field: Field, step_mm: Float64[np.ndarray, 
 
 
 def nodule_cube(phantom: Phantom, shape: Shape, rng: np.random.Generator) -> tuple[Grid, Bool[np.ndarray, "z y x"]]:
-    """Scan a phantom: a box of cubic voxels, `EDGE_DIAMETERS` × its diameter long, around it, with parenchyma and noise.
+    """Renders a phantom with parenchyma and noise in a box of cubic voxels, whose edge is `EDGE_DIAMETERS` × its diameter.
 
     The cube's centre misses the nodule's by 5 % of the diameter (a standard deviation along each axis), as a reader's does.
     The scan has pixels of 0.55 to 0.85 mm, slices of 0.6 to 2.5 mm and noise of 12 to 45 HU.
@@ -59,7 +59,7 @@ def _draw_scanner(rng: np.random.Generator) -> _Scanner:
 
 
 def _places(shape: Shape, step_mm: Float64[np.ndarray, "3"], shift_mm: Float64[np.ndarray, "3"]) -> list[np.ndarray]:
-    """Of voxels along each axis, from the nodule's centre, mm."""
+    """Returns the positions of voxels along each axis, from the nodule's centre, mm."""
     return [(np.arange(n) - (n - 1) / 2) * step + shift for n, step, shift in zip(shape, step_mm, shift_mm, strict=True)]
 
 
@@ -76,10 +76,10 @@ def _scan(
 
 
 def native_nodules(samples: int, edge: int, seed: int) -> tuple[NativeNodule, ...]:
-    """Volumes around random nodules as they were scanned, of `edge` pixels in their slices and cut close to the nodule along z.
+    """Returns volumes around random nodules on the grids of their scans, of `edge` pixels, and tight along z.
 
-    What is behind volume i, and its scanner, depend on `seed` and i only. The centre that is known misses the nodule's as a
-    reader's does. A nodule that lies between two slices is scanned again, with a slice through its middle.
+    The nodule of volume i and its scanner depend on `seed` and i only. The annotated centre has a reader's error. A nodule that
+    lies between two slices is rendered again, with a slice through its middle.
     """
     return tuple(_native(edge, seed, index) for index in range(samples))
 
@@ -103,13 +103,13 @@ def _native(edge: int, seed: int, index: int) -> NativeNodule:
 
 
 def synthetic_nodules(samples: int, shape: Shape, seed: int) -> Nodules:
-    """Cubes around random nodules, with masks. Sample i depends on `shape`, `seed` and i only, and is its own group.
+    """Makes cubes around random nodules, with masks. Sample i depends on `shape`, `seed` and i only, and is its own group.
 
     Values are rounded to whole HU at the end, so that the last bits of a machine's arithmetic do not show. The nodule
     behind sample i is the same for each `shape`.
 
     Args:
-      samples: how many cubes, at least 1.
+      samples: number of cubes, at least 1.
       shape: voxels along z, y, x, each at least 4.
       seed: at least 0.
 

@@ -119,19 +119,19 @@ def test_every_broken_scan_is_a_fault_and_the_rest_goes_on(luna_folder, blob_sca
 
 
 def test_refusing_stops_at_the_first_fault_before_reading_where_it_can(luna_folder):
-    with pytest.raises(DataError, match=r"gone.mhd: there is no such scan.*: mend it, or set data.on_error = skip"):
+    with pytest.raises(DataError, match=r"gone.mhd: there is no such scan.*: fix it, or set data.on_error = skip"):
         prepare(luna_folder("a", [("a", 10, -20, 30, 8), ("gone", 1, 2, 3, 8)], on_error="refuse"), QUIET.append)
 
 
 def test_refusing_a_broken_scan_also_when_skipping_it_filled_the_cache(luna_folder):
     rows = [("a", 10, -20, 30, 8), ("a", 510, -20, 30, 8)]
     config = luna_folder("a", rows, on_error="refuse")
-    with pytest.raises(DataError, match=r"mm outside the scan: mend it"):
+    with pytest.raises(DataError, match=r"mm outside the scan: fix it"):
         prepare(config, QUIET.append)
     said = []
     assert len(load(luna_folder("a", rows), said.append).values) == 1
     assert any(line.startswith("1 of 2 annotated nodules are left out; 1 faults, the first: ") for line in said)
-    with pytest.raises(DataError, match=r"mm outside the scan: mend it"):
+    with pytest.raises(DataError, match=r"mm outside the scan: fix it"):
         prepare(config, QUIET.append)
 
 

@@ -9,7 +9,7 @@ from gmmae.data.extraction.annotations import Fault
 from gmmae.data.extraction.prepare import prepare
 from gmmae.data.extraction.progress import Progress
 from gmmae.data.extraction.summary import lines, summarise
-from gmmae.data.extraction.tasks import Plan
+from gmmae.data.extraction.tasks import Cube, Item, Plan
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError, central_section, to_density
 
@@ -22,19 +22,22 @@ def test_the_summary_of_known_cubes():
     faults = [Fault("missing", "gone.mhd", "there is\nno such scan", 2), Fault("row", "x.csv line 3", "no number", 1)]
     faults.append(Fault("duplicate", "x.csv line 5", "repeats line 4, which is kept", 0))
     plan = Plan((), (), 8, (), "")
-    summary = summarise(
-        plan,
-        faults,
-        hu,
-        np.array([0, 0.5, 0, 0.1]),
-        np.array([4.0, np.nan, 6.0, 20.0]),
-        ["a", "", "a", "b"],
-        list("ppqr"),
-        3,
-        1,
-        1,
-        True,
+    mask = np.ones((4, 4, 4), np.uint8)
+    facts = zip(
+        hu, ["a", "", "a", "b"], "ppqr", [4.0, None, 6.0, 20.0], [0, 0.5, 0, 0.1], [mask, mask, 0 * mask, None], strict=True
     )
+    cubes = [
+        Cube(
+            Item(group, "", group, kind, None, diameter_mm, group_column="" if group == "r" else "patient"),
+            values,
+            mask,
+            (0, 0, 0),
+            5,
+            filled,
+        )
+        for values, kind, group, diameter_mm, filled, mask in facts
+    ]
+    summary = summarise(plan, faults, cubes, hu=True)
     summary["repeated"] = ["c.mhd: it was not read within 5 s"]
     assert summary["annotations"] == summary["nodules"] + summary["duplicates"] + summary["lost"] == 8
     assert summary["categories"] == {"": 1, "a": 2, "b": 1}

@@ -25,7 +25,7 @@ def no_pauses(monkeypatch):
 
 
 def once(path):
-    """In a worker: true the first time only."""
+    """Returns whether this is the first call, in a worker."""
     return f" and not os.path.exists({str(path)!r}) and not open({str(path)!r}, 'x').close()"
 
 
@@ -63,7 +63,7 @@ def test_one_that_is_always_killed_is_named_not_sealed_and_read_by_the_same_comm
     sound = processes.WORKER_PROGRAM
     monkeypatch.setattr(processes, "WORKER_PROGRAM", WORKER.format(KILLED_OVER_B.format("")))
     said: list[str] = []
-    with pytest.raises(TransientError, match=r"1 failed for reasons that may pass: subset1/b.mhd: the process .*same command"):
+    with pytest.raises(TransientError, match=r"1 failed for transient reasons: subset1/b.mhd: the process .*same command"):
         load(config, said.append)
     assert sum(line.startswith("not read: subset1/b.mhd: ") for line in said) == 1
     assert entries(config) == []
@@ -130,7 +130,7 @@ def test_where_the_disk_still_fails_itk_is_not_believed(luna_folder, monkeypatch
     monkeypatch.setattr(scans.sitk, "ImageFileReader", FailingReader)
     monkeypatch.setattr(FailingReader, "left", 99)
     monkeypatch.setattr(scans, "read_through", fails)
-    with pytest.raises(TransientError, match=r"2 failed for reasons that may pass: .*Input/output error"):
+    with pytest.raises(TransientError, match=r"2 failed for transient reasons: .*Input/output error"):
         load(luna_folder("ab"), [].append)
 
 
@@ -174,7 +174,7 @@ def test_a_scan_that_is_away_for_a_moment_is_not_missing(luna_folder, monkeypatc
 def test_when_nothing_can_be_read_any_more_it_does_not_go_on_trying(luna_folder, monkeypatch):
     config = luna_folder("abcdefghijkl")
     read = read_by(monkeypatch, lambda task: extract.Transient("Input/output error"))
-    with pytest.raises(TransientError, match=r"8 failed for reasons that may pass, 4 more were not tried: .*; and 3 more; run"):
+    with pytest.raises(TransientError, match=r"8 failed for transient reasons, 4 more were not tried: .*; and 3 more; run"):
         load(config, [].append)
     assert len(read) == retry.MAX_FAILURES_IN_A_ROW
 

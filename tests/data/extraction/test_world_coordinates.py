@@ -1,4 +1,4 @@
-"""Where a cube lies in the world, checked against the cubes that are cut there."""
+"""World coordinates of cubes, compared with cubes that are cut there."""
 
 import numpy as np
 import pytest

@@ -75,7 +75,7 @@ def test_masks_fill_a_good_part_of_the_cube_around_its_centre(nodules):
 
 @pytest.mark.parametrize(("category", "contrast_hu"), [("solid", 200), ("part-solid", 90), ("ground-glass", 40)])
 def test_a_nodule_is_brighter_than_the_lung_around_it(category, contrast_hu):
-    """Of 20 of each, down to 3 mm, where the scanner's blur leaves a third of the contrast."""
+    """The categories keep their contrast in 20 nodules of each, down to 3 mm, where blur leaves a third of it."""
     for index in range(20):
         rng = np.random.default_rng([3, index])
         phantom = draw_phantom(rng, category)._replace(tubes=(), wall=None)
@@ -84,7 +84,7 @@ def test_a_nodule_is_brighter_than_the_lung_around_it(category, contrast_hu):
 
 
 def test_the_edge_is_a_fixed_multiple_of_the_diameter():
-    """A smooth ball of that diameter fills π/6 / EDGE_DIAMETERS³ of the cube, wherever the reader put its centre."""
+    """A smooth ball of that diameter fills π/6 / EDGE_DIAMETERS³ of the cube, where the reader put its centre."""
     rng = np.random.default_rng(0)
     phantom = draw_phantom(rng)._replace(lobes=np.empty((0, 3)), spicules=np.empty((0, 3)), roughness=0.0, wall=None)
     ball = phantom._replace(axes=np.eye(3) * (2 / phantom.diameter_mm))
