@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import cast
 
 from gmmae.config import toml
 from gmmae.config.schema import Config, changed

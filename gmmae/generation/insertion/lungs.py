@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import SimpleITK as sitk
@@ -71,7 +71,8 @@ def find_lungs(host: Host) -> Lungs:
     hu = _block_means(host.voxels, step)
     lung = np.zeros(hu.shape, bool)
     labels = np.empty(hu.shape, np.int32)
-    count = int(ndimage.label(ndimage.binary_opening((hu > AIR_HU) & (hu < TISSUE_HU), iterations=1), output=labels))
+    tissue = ndimage.binary_opening((hu > AIR_HU) & (hu < TISSUE_HU), iterations=1)
+    count = cast(int, ndimage.label(tissue, output=labels))  # only the count, because the output is given
     min_blocks = MIN_LUNG_ML * 1000 / float(np.prod(blocks_mm))
     sizes = np.bincount(labels.ravel(), minlength=count + 1)
     boxes = ndimage.find_objects(labels)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gmmae.sweep.cluster.task import ClusterTask
 from gmmae.sweep.grid import SlurmConfig, SweepConfig
@@ -364,7 +364,7 @@ def _answer(*command: str) -> str | None:
         return None
 
 
-def parameters(slurm: SlurmConfig, devices: int, jobs: int, exclusive: bool, grace_s: float) -> dict[str, object]:
+def parameters(slurm: SlurmConfig, devices: int, jobs: int, exclusive: bool, grace_s: float) -> dict[str, Any]:
     """Returns the parameters that submitit gets for the jobs on a number of devices.
 
     Args:
