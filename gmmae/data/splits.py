@@ -42,9 +42,9 @@ def report(split: Split, validation: int | float) -> str:
     '3 training and 2 validation samples; 1 for validation was asked, 2 is the nearest that whole groups give'
     """
     got = len(split.validation)
-    asked = requested(len(split.train) + got, validation)
+    wanted = requested(len(split.train) + got, validation)
     line = f"{len(split.train)} training and {got} validation samples"
-    return line if got == asked else f"{line}; {asked} for validation was asked, {got} is the nearest that whole groups give"
+    return line if got == wanted else f"{line}; {wanted} for validation was asked, {got} is the nearest that whole groups give"
 
 
 def split(groups: Sequence[str], categories: Sequence[str], validation: int | float, seed: int) -> Split:
@@ -71,8 +71,8 @@ def split(groups: Sequence[str], categories: Sequence[str], validation: int | fl
             f"a split needs at least 2 groups (patients where they are named, otherwise scans), because it divides none; got "
             f"{len(names)} with {samples} samples: add scans, or name smaller groups with data.group_column"
         )
-    asked = requested(samples, validation)
-    if not 1 <= asked < samples:
+    wanted = requested(samples, validation)
+    if not 1 <= wanted < samples:
         raise DataError(
             f"data.validation must be between 1 and {samples - 1} of these {samples} samples; got {validation}: give a smaller "
             "count, or a fraction such as 0.25"
@@ -84,7 +84,7 @@ def split(groups: Sequence[str], categories: Sequence[str], validation: int | fl
     counts = np.zeros((len(names), len(kinds)), np.int64)
     np.add.at(counts, (group_of, np.array([kinds[category] for category in categories])), 1)
 
-    chosen = _choose(counts, asked)
+    chosen = _choose(counts, wanted)
     chosen = _swap_towards(_quota(counts.sum(0), int(counts[chosen].sum())), counts, chosen)
     held_out = chosen[group_of]
     return Split(np.flatnonzero(~held_out), np.flatnonzero(held_out))
@@ -116,7 +116,7 @@ def _quota(available: np.ndarray, total: int) -> np.ndarray:
     return whole
 
 
-def _choose(counts: np.ndarray, asked: int) -> np.ndarray:
+def _choose(counts: np.ndarray, wanted: int) -> np.ndarray:
     """Takes groups in their order while they fit their categories' quotas and the exact total stays possible.
 
     Bit t of `reach[i]` is set when some of the groups from i on sum to t. A group is skipped, or taken against its quota, only
@@ -127,7 +127,7 @@ def _choose(counts: np.ndarray, asked: int) -> np.ndarray:
     for size in reversed(sizes):
         reach.append(reach[-1] | reach[-1] << size)
     reach.reverse()
-    total = min((t for t in range(1, sum(sizes)) if reach[0] >> t & 1), key=lambda t: (abs(t - asked), t))
+    total = min((t for t in range(1, sum(sizes)) if reach[0] >> t & 1), key=lambda t: (abs(t - wanted), t))
     left, room = total, _quota(counts.sum(0), total)
     chosen = np.zeros(len(sizes), bool)
     for i, size in enumerate(sizes):

@@ -107,10 +107,10 @@ def read_table(path: Path, config: DataConfig, file_column: str, required: tuple
     """
     if not path.is_file():
         names = sorted(p.name for p in path.parent.glob("*")) if path.parent.is_dir() else []
-        there = [name for name in names if not name.startswith(".")][:8]
+        visible = [name for name in names if not name.startswith(".")][:8]
         what = "is no file" if path.exists() else "is not there"
         raise DataError(
-            f"data.csv must name the CSV of the nodules; {path} {what} (the folder holds {', '.join(there) or 'nothing'})"
+            f"data.csv must name the CSV of the nodules; {path} {what} (the folder holds {', '.join(visible) or 'nothing'})"
         )
     try:
         lines = list(_records(path))
@@ -139,21 +139,21 @@ def require_rows(table: Table, path: Path) -> None:
         raise DataError(f"{path}: must list a nodule; it has a header alone")
 
 
-def one_name_each(rows: Sequence[Row], found: Mapping[str, Path | None], csv: str) -> tuple[list[Row], list[Fault]]:
+def one_name_each(rows: Sequence[Row], paths: Mapping[str, Path | None], csv: str) -> tuple[list[Row], list[Fault]]:
     """Returns the rows, without those with a second name of a volume, and a fault for each of these.
 
     A split divides groups by name, so two names of one volume could be on both sides of it.
 
     Args:
       rows: of the CSV.
-      found: the volume of each name.
+      paths: the volume of each name.
       csv: the name of the CSV.
     """
     kept: list[Row] = []
     faults: list[Fault] = []
     first: dict[Path, Row] = {}
     for row in rows:
-        path = found.get(row.file)
+        path = paths.get(row.file)
         earlier = row if path is None else first.setdefault(Path(os.path.realpath(path)), row)
         if earlier.file == row.file:
             kept.append(row)
@@ -257,13 +257,13 @@ def _row(number: int, cells: dict[str, str], config: DataConfig, file_column: st
 def _point(cells: dict[str, str], columns: tuple[str, str, str], least: int) -> tuple[float, ...] | None:
     """Returns the first `least` or more numbers along x, y, z; None where the CSV gives none."""
     numbers = [_number(cells, column) for column in columns]
-    given = [number for number in numbers if number is not None]
-    if not given:
+    present = [number for number in numbers if number is not None]
+    if not present:
         return None
-    if len(given) < least or numbers[: len(given)] != given:
+    if len(present) < least or numbers[: len(present)] != present:
         needed = columns[:least]
         raise DataError(f"{', '.join(needed)} must all be given; got {', '.join(cells.get(c, '') or '-' for c in columns)}")
-    return tuple(given)
+    return tuple(present)
 
 
 def _number(cells: dict[str, str], column: str) -> float | None:

@@ -42,11 +42,11 @@ def open_array(path: Path, key: str = "volume") -> Shaped[np.ndarray, "..."]:
         return next(stream(path, key if key in names else names[0], whole=True))
     with _faults(path), path.open("rb") as file:
         shape, fortran_order, dtype = _header(file)
-        promised, there = file.tell() + math.prod(shape) * dtype.itemsize, path.stat().st_size
-        if there < promised:
-            raise DataError(f"truncated .npy: the header promises {promised} bytes, {path.name} has {there}")
-        if there > promised:
-            raise DataError(f".npy must hold the {promised} bytes that the header promises; {path.name} has {there}")
+        promised, actual = file.tell() + math.prod(shape) * dtype.itemsize, path.stat().st_size
+        if actual < promised:
+            raise DataError(f"truncated .npy: the header promises {promised} bytes, {path.name} has {actual}")
+        if actual > promised:
+            raise DataError(f".npy must hold the {promised} bytes that the header promises; {path.name} has {actual}")
         return np.memmap(path, dtype, "r", file.tell(), shape, "F" if fortran_order else "C")
 
 

@@ -96,13 +96,13 @@ def plan_files(files: Sequence[Path]) -> Plan:
 
 def _tasks(root: Path, table: Table, csv: str) -> tuple[tuple[Task, ...], list[Fault]]:
     by_file: dict[str, list[Row]] = defaultdict(list)
-    found = {name: _find(root, name) for name in {row.file for row in table.rows}}
-    kept, faults = one_name_each(table.rows, found, csv)
+    paths = {name: _find(root, name) for name in {row.file for row in table.rows}}
+    kept, faults = one_name_each(table.rows, paths, csv)
     for row in kept:
         by_file[row.file].append(row)
     tasks: list[Task] = []
     for name, rows in sorted(by_file.items()):
-        path = found[name]
+        path = paths[name]
         if path is None:
             text = f"there is no such file, in {root.name} or its images/; {csv} lists it"
             faults.append(Fault("missing", name, text, len(rows)))
@@ -114,8 +114,8 @@ def _tasks(root: Path, table: Table, csv: str) -> tuple[tuple[Task, ...], list[F
             for i, row in enumerate(rows):
                 mask = root / (row.mask or Path("masks", Path(name).name))
                 if (row.mask or os.path.lexists(mask)) and not mask.is_file():
-                    there = mask.relative_to(root).as_posix()
-                    faults.append(Fault("nodule", there, f"there is no such mask; {csv} line {row.number} names it", 1))
+                    mask_name = mask.relative_to(root).as_posix()
+                    faults.append(Fault("nodule", mask_name, f"there is no such mask; {csv} line {row.number} names it", 1))
                     continue
                 items.append(_item(f"{name}_{i}" if len(rows) > 1 else name, row, csv, mask if mask.is_file() else None))
             if items:

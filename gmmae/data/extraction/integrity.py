@@ -109,9 +109,9 @@ def _check_meta(path: Path, data: Path, promised: int) -> bool:
         skipped = header.get("HeaderSize", "0")  # -1: whatever comes before the last bytes
         _check_length(data, promised + offset + (int(skipped) if skipped.isdigit() else 0), exactly=skipped != "-1")
         return False
-    stored, there = header.get("CompressedDataSize", ""), data.stat().st_size - offset
-    if stored.isdigit() and there < int(stored):
-        raise DataError(f"truncated {_kind(data)}: the header promises {stored} compressed bytes, {data.name} has {there}")
+    stored, actual = header.get("CompressedDataSize", ""), data.stat().st_size - offset
+    if stored.isdigit() and actual < int(stored):
+        raise DataError(f"truncated {_kind(data)}: the header promises {stored} compressed bytes, {data.name} has {actual}")
     _check_stream(data, promised, offset)
     return True
 
@@ -172,11 +172,11 @@ def _promised(header: Nifti, voxels: int) -> int:
 
 
 def _check_length(data: Path, promised: int, exactly: bool = True) -> None:
-    there = data.stat().st_size
-    if there < promised:
-        raise DataError(f"truncated {_kind(data)}: the header promises {promised} bytes, {data.name} has {there}")
-    if exactly and there > promised:
-        raise DataError(f"{_kind(data)} must hold the {promised} bytes that the header promises; {data.name} has {there}")
+    actual = data.stat().st_size
+    if actual < promised:
+        raise DataError(f"truncated {_kind(data)}: the header promises {promised} bytes, {data.name} has {actual}")
+    if exactly and actual > promised:
+        raise DataError(f"{_kind(data)} must hold the {promised} bytes that the header promises; {data.name} has {actual}")
 
 
 def _check_stream(data: Path, promised: int, offset: int) -> None:

@@ -29,24 +29,24 @@ def plan(config: DataConfig) -> Plan:
     if not config.root or not root.is_dir():
         hint = ": one .npz is read with --data.source cubes" if root.suffix == ".npz" and root.is_file() else ""
         raise DataError(f"data.root must be the folder of the .mhd scans when data.source is luna16; got {config.root!r}{hint}")
-    found, faults = find_scans(root)
+    scans, faults = find_scans(root)
     if not config.csv and (root / NODULES).is_file() and not (root / ANNOTATIONS).is_file():
         raise DataError(f"{root} is a folder of cubes with {NODULES}, and has no {ANNOTATIONS}: give --data.source cubes")
-    if not found:
+    if not scans:
         raise DataError(f"data.root must hold .mhd scans, in subset*/ or directly; {root} has none")
     csv = root / (config.csv or ANNOTATIONS)
     table = read_table(csv, config, "seriesuid", COLUMNS)
     require_rows(table, csv)
     by_scan: dict[str, list[Row]] = defaultdict(list)
-    rows, repeated = one_name_each(table.rows, found, csv.name)
+    rows, repeated = one_name_each(table.rows, scans, csv.name)
     faults += repeated
     for row in rows:
         by_scan[row.file].append(row)
     tasks: list[Task] = []
     for uid, rows in sorted(by_scan.items()):
-        if uid in found:
+        if uid in scans:
             items = tuple(_item(uid, i, row, csv.name) for i, row in enumerate(rows))
-            tasks.append(task(found[uid], str(found[uid].relative_to(root)), items))
+            tasks.append(task(scans[uid], str(scans[uid].relative_to(root)), items))
         else:
             text = f"there is no such scan; {csv.name} lists {len(rows)} of its nodules"
             faults.append(Fault("missing", f"{uid}.mhd", text, len(rows)))
@@ -61,16 +61,16 @@ def plan(config: DataConfig) -> Plan:
 
 def find_scans(root: Path) -> tuple[dict[str, Path], list[Fault]]:
     """Returns the headers of a folder's scans by their series UID, and a fault for each second scan of one UID."""
-    found: dict[str, Path] = {}
+    scans: dict[str, Path] = {}
     faults: list[Fault] = []
     for path in sorted([*root.glob("*.mhd"), *root.glob("subset*/*.mhd")]):
         if path.name.startswith("."):
             continue  # macOS leaves a `._name` beside each file on disks of other systems
-        first = found.setdefault(path.stem, path)
+        first = scans.setdefault(path.stem, path)
         if first is not path:
             text = f"is also in {first.parent.name}, which is used: remove one of the two"
             faults.append(Fault("ambiguous", str(path.relative_to(root)), text, 0))
-    return found, faults
+    return scans, faults
 
 
 def _item(uid: str, index: int, row: Row, csv: str) -> Item:

@@ -68,7 +68,7 @@ def require_mask_of(mask: Volume, volume: Volume, centre_mm: Point | None = None
     if mask.axes != volume.axes:
         raise DataError(f"must have the {volume.axes} axes of its volume; it has {mask.axes}")
     if not overlap(mask, volume):
-        ours, theirs = (_extent(each) for each in (volume, mask))
+        ours, theirs = (_extent(one) for one in (volume, mask))
         raise DataError(f"must overlap its volume, which covers {ours} mm; it covers {theirs} mm")
     if centre_mm is not None and not holds(mask, centre_mm):
         point = ", ".join(f"{mm:g}" for mm in centre_mm)
