@@ -1,5 +1,6 @@
 """Step times: samples a second over the batch, with compilation and warm-up steps left out and every timed block awaited."""
 
+import dataclasses
 import json
 import math
 import time
