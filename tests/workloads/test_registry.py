@@ -1,6 +1,7 @@
 """A workload that cannot be used is refused in one line."""
 
 import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -101,8 +102,9 @@ def test_build_must_return_a_workload(file):
 
 
 def test_load_must_return_splits_and_build_loads_nothing(monkeypatch):
-    loaded = []
-    workload = Workload(lambda: loaded.append(1), lambda key: key, lambda p, s, k: s)
+    loaded: list[int] = []
+    no_splits: Any = partial(loaded.append, 1)
+    workload = Workload(no_splits, lambda key: key, lambda p, s, k: s)
     config = registry.configuration()
     monkeypatch.setattr(load(config.workload), "build", lambda _: workload)
     built = registry.build(config)
