@@ -1,4 +1,4 @@
-"""Folders of small volumes with masks, sound or spoilt in one place, for tests that go through the commands."""
+"""Folders of small volumes with masks, sound or spoilt in one place."""
 
 import csv
 import struct
@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 import SimpleITK as sitk
+
+from gmmae.data.extraction.grids import Volume, frame
 
 SHAPE = (5, 16, 16)
 SPACING = (0.7, 0.8, 2.0)
@@ -24,22 +26,28 @@ class Case(NamedTuple):
 
 
 def image(values: np.ndarray, origin=ORIGIN, spacing=SPACING, direction=None) -> sitk.Image:
-    """An image of an array with a geometry."""
-    made = sitk.GetImageFromArray(values)
-    made.SetSpacing(spacing)
-    made.SetOrigin(origin)
+    """Returns an image of an array with a geometry."""
+    image = sitk.GetImageFromArray(values)
+    image.SetSpacing(spacing)
+    image.SetOrigin(origin)
     if direction is not None:
-        made.SetDirection(direction)
-    return made
+        image.SetDirection(direction)
+    return image
+
+
+def volume_of(image: sitk.Image) -> Volume:
+    """Returns an image as a volume that has not been read."""
+    geometry = frame(image.GetSpacing(), image.GetOrigin(), image.GetDirection())
+    return Volume(geometry, image.GetSize(), lambda start, size: sitk.RegionOfInterest(image, size, start))
 
 
 def world(index_zyx: Sequence[float]) -> tuple[float, ...]:
-    """The world point of an index, rounded as a CSV has it."""
+    """Returns the world point of an index, rounded as in a CSV."""
     return tuple(round(o + s * i, 4) for o, s, i in zip(ORIGIN, SPACING, index_zyx[::-1], strict=True))
 
 
 def case(number: int, ending: str = ".mha") -> Case:
-    """A ball of tissue in noisy lung, off the middle; its CSV row names the centre."""
+    """Returns a ball of tissue in noisy lung, off the middle. Its CSV row names the centre."""
     rng = np.random.default_rng(number)
     centre = np.array([2, 7, 8]) + rng.integers(-1, 2, 3)
     z, y, x = np.indices(SHAPE)
@@ -50,17 +58,17 @@ def case(number: int, ending: str = ".mha") -> Case:
 
 
 def write(root: Path, count: int = 4, ending: str = ".mha", spoil: Callable[[Case, int], Case | None] | None = None) -> Path:
-    """A folder of `count` volumes with `images/`, `masks/` and `nodules.csv`, each case changed by `spoil` first.
+    """Writes a folder of `count` volumes with `images/`, `masks/` and `nodules.csv`, each case changed by `spoil` first.
 
-    Where `spoil` gives None it has written the files itself, or left them out.
+    If `spoil` returns None, it has written the files itself or left them out.
     """
     for folder in ("images", "masks"):
         (root / folder).mkdir(parents=True, exist_ok=True)
     rows: list[list[object]] = []
     for number in range(count):
-        made = case(number, ending)
-        changed = spoil(made, number) if spoil else made
-        rows.append((changed or made).row)
+        sound = case(number, ending)
+        changed = spoil(sound, number) if spoil else sound
+        rows.append((changed or sound).row)
         if changed is not None:
             sitk.WriteImage(image(changed.values), str(root / "images" / str(changed.row[0])))
             sitk.WriteImage(image(changed.mask), str(root / "masks" / str(changed.row[0])))
@@ -69,7 +77,7 @@ def write(root: Path, count: int = 4, ending: str = ".mha", spoil: Callable[[Cas
 
 
 def write_rows(path: Path, rows: Sequence[Sequence[object]], columns: Sequence[str] = COLUMNS) -> None:
-    """A CSV."""
+    """Writes a CSV."""
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([columns, *rows])
 

@@ -9,17 +9,15 @@ import SimpleITK as sitk
 from gmmae.data.native_volumes import NativeNodule, read
 from gmmae.data.patches import NODULE, OUTSIDE, boxes, slices
 from gmmae.data.settings import DataConfig
-from gmmae.data.synthetic.volumes import native_nodules
+from gmmae.data.synthetic.volumes import _native, native_nodules
 from gmmae.data.volumes import DataError
+from tests import volume_folders as folders
 
 SPACING = (2.0, 0.5, 0.8)
 
 
 def write(folder: Path, name: str, values: np.ndarray, direction=(1, 0, 0, 0, 1, 0, 0, 0, 1)) -> sitk.Image:
-    image = sitk.GetImageFromArray(values)
-    image.SetSpacing(SPACING[::-1])
-    image.SetOrigin((10, 20, 30))
-    image.SetDirection(direction)
+    image = folders.image(values, (10, 20, 30), SPACING[::-1], direction)
     folder.mkdir(parents=True, exist_ok=True)
     sitk.WriteImage(image, str(folder / name))
     return image
@@ -53,12 +51,12 @@ def test_a_volume_is_read_on_its_own_grid(tmp_path, direction):
 def test_what_cannot_be_segmented_is_refused(tmp_path):
     config, _, mask = folder(tmp_path)
     (tmp_path / "masks" / "a.nii.gz").unlink()
-    with pytest.raises(DataError, match=r"^a.nii.gz \(nodules.csv line 2\): .* must have a mask .*; add a.nii.gz to masks/"):
+    with pytest.raises(DataError, match=r"^a.nii.gz \(nodules.csv line 2\): .*mask.* add a.nii.gz to masks/"):
         read(config)
     write(tmp_path / "masks", "a.nii.gz", 0 * mask)
-    with pytest.raises(DataError, match=r"line 2\): the mask a.nii.gz: must hold voxels of its volume; got no voxel at all"):
+    with pytest.raises(DataError, match=r"line 2\): the mask a.nii.gz: .*no voxel"):
         read(config)
-    with pytest.raises(DataError, match=r"must be a folder of volumes with masks for a segmentation; got the file all\.npz"):
+    with pytest.raises(DataError, match=r"must be a folder of volumes with masks .*all\.npz"):
         read(DataConfig(source="cubes", root="all.npz"))
 
 
@@ -123,8 +121,8 @@ def test_synthetic_volumes_depend_on_seed_and_number_only():
 
 
 def test_a_small_synthetic_nodule_is_not_missed_by_thick_slices():
-    """A nodule of 3 mm once lay between two slices of 2.4 mm, so that no patch held a voxel of its mask."""
-    volumes = native_nodules(377, 24, 0)
-    assert all(volume.mask.any() for volume in volumes)
-    assert volumes[376].diameter_mm == 3
-    assert volumes[376].values.shape == (3, 24, 24)
+    """Nodule 376 has 3 mm and slices of 2.4 mm. It lay between two slices, so no voxel was in its mask."""
+    nodule = _native(24, 0, 376)
+    assert nodule.mask.any()
+    assert nodule.diameter_mm == 3
+    assert nodule.values.shape == (3, 24, 24)

@@ -16,7 +16,7 @@ VALUES = np.random.default_rng(0).integers(-1000, 400, (1, 6, 8)).astype(np.int1
 
 
 def cut_short(image, name, useCompression):
-    """SimpleITK truncates files on a full disk without an error."""
+    """Writes half a file, as SimpleITK does on a full disk without an error."""
     really(image, name, useCompression=useCompression)
     with open(name, "r+b") as file:
         file.truncate(0 if name.endswith(".gz") else 400)

@@ -32,7 +32,7 @@ images = 320
 learning_rate = 0.003
 
 [run.stop]
-metric = "accuracy"
+monitor = "accuracy"
 mode = "max"
 target = 0.9
 max_epochs = 12

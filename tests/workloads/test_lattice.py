@@ -1,4 +1,4 @@
-"""The nodules' workload with the decoder in cells."""
+"""The nodules' workload with the lattice decoder."""
 
 import jax
 import jax.numpy as jnp
@@ -7,9 +7,10 @@ import pytest
 
 from gmmae.training.loop import run
 from gmmae.workloads import registry
+from gmmae.workloads.augment import symmetries
 from tests.small import Recorder, losses, small
 
-CELLS = {
+LATTICE = {
     "model__decoder": "lattice",
     "model__lattice_size": 2,
     "model__activation": "silu",  # with ReLU two equal runs part once an input within rounding of zero falls on the other side
@@ -19,7 +20,7 @@ CELLS = {
 
 @pytest.fixture(scope="module")
 def workload():
-    return registry.build(small(**CELLS))
+    return registry.build(small(**LATTICE))
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,9 @@ def test_the_loss_is_the_weighted_sum_of_its_parts(params, data):
     samples = data.validation
 
     def of(**weights):
-        built = registry.build(small(**CELLS, **{f"model__{name}_weight": weights.get(name, 0.0) for name in ("mask", "mass")}))
+        built = registry.build(
+            small(**LATTICE, **{f"model__{name}_weight": weights.get(name, 0.0) for name in ("mask", "mass")})
+        )
         return jax.jit(lambda: (built.losses(params, samples, None), built.metrics(params, samples)))()
 
     alone, metrics = of()
@@ -59,14 +62,10 @@ def test_the_loss_is_the_weighted_sum_of_its_parts(params, data):
     assert (mask > 0).all()
 
 
-def test_a_mask_is_turned_with_its_volume(params):
-    """A common rotation of volume and mask does not change their loss."""
-    config = small(**CELLS, data__augment=True, model__mask_weight=1.0)
-    built = registry.build(config)
-    keys = jax.random.split(jax.random.key(3), 6)
-    from gmmae.workloads.augment import symmetries
-
-    samples = built.load().validation
+def test_a_mask_is_turned_with_its_volume(params, data):
+    """The loss of a volume turned in training is that of a volume and a mask that were turned before."""
+    built = registry.build(small(**LATTICE, data__augment=True, model__mask_weight=1.0))
+    keys, samples = jax.random.split(jax.random.key(3), 6), data.validation
     turn = jax.jit(symmetries)
     turned = {**samples, "density": turn(samples["density"], keys), "mask": turn(samples["mask"], keys)}
     losses = jax.jit(built.losses)
@@ -90,15 +89,14 @@ def test_two_devices_train_what_one_trains(tmp_path):
     rows = []
     for devices in (1, 2):
         display = Recorder()
-        run(small(**CELLS, stop__max_epochs=2, parallel__devices=devices), tmp_path / str(devices), display)
+        run(small(**LATTICE, stop__max_epochs=2, parallel__devices=devices), tmp_path / str(devices), display)
         rows.append(np.array(losses(display.rows)))
     np.testing.assert_allclose(rows[1], rows[0], rtol=1e-5)
     assert rows[0][1, 1] < 0.9 * rows[0][0, 1]
 
 
 def test_other_numbers_of_axes_are_built():
-    config = small(**CELLS, data__ndim=2)
-    built = registry.build(config)
+    built = registry.build(small(**LATTICE, data__ndim=2))
     assert built.decode is not None
     decoded = jax.eval_shape(built.decode, jax.eval_shape(built.init, jax.random.key(0)), jnp.zeros((2, 8)))
     assert decoded["means"].shape == (2, 8, 2)

@@ -1,6 +1,7 @@
-"""What is said of a workload that cannot be used, in one line."""
+"""A workload that cannot be used is refused in one line."""
 
 import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,12 +28,10 @@ def build(config):
 @pytest.fixture
 def file(tmp_path):
     """Writes a file and returns its path."""
-    written = []
 
     def write(text):
-        path = tmp_path / f"mine_{len(written)}.py"
+        path = tmp_path / "mine.py"
         path.write_text(HEAD + text)
-        written.append(path)
         return str(path)
 
     return write
@@ -43,8 +42,8 @@ def file(tmp_path):
     [
         (CONFIG, "which has no build"),
         ("def build(config):\n    pass\n", "which has no Config"),
-        ("Config = dict\ndef build(config):\n    pass\n", "workload must have a dataclass as its Config; got <class 'dict'>"),
-        (CONFIG.replace("size", "seed") + BUILD, "Config of a workload must have fields of its own; got seed in "),
+        ("Config = dict\ndef build(config):\n    pass\n", "got <class 'dict'>"),
+        (CONFIG.replace("size", "seed") + BUILD, "got seed in "),
     ],
 )
 def test_a_file_that_is_no_workload(file, text, message):
@@ -57,9 +56,9 @@ def test_a_file_that_is_no_workload(file, text, message):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("cells", r"one of nodules, segmentation, a file \(path/to/mine.py\) or a module \(package.module\); got 'cells'"),
-        ("no.such.module", "got 'no.such.module'"),
-        ("nowhere/mine.py", "workload file not found: nowhere/mine.py"),
+        ("cells", "one of nodules, segmentation, .*'cells'"),
+        ("no.such.module", "'no.such.module'"),
+        ("nowhere/mine.py", "file .*nowhere/mine.py"),
     ],
 )
 def test_a_name_that_is_no_workload(name, message):
@@ -79,7 +78,7 @@ def test_a_module_of_the_current_folder(tmp_path, monkeypatch):
 def test_a_file_is_known_by_its_whole_path(file, monkeypatch, tmp_path):
     path = file(CONFIG + BUILD.format("jnp.ones(6)"))
     monkeypatch.chdir(tmp_path)
-    config, _ = parse_train(["--workload", "mine_0.py"], "train.py")
+    config, _ = parse_train(["--workload", "mine.py"], "train.py")
     assert config.workload == path
 
 
@@ -93,7 +92,7 @@ def test_a_file_is_known_by_its_whole_path(file, monkeypatch, tmp_path):
     ],
 )
 def test_samples_that_cannot_be_counted(samples, shapes):
-    with pytest.raises(InputError, match=f"at least 1, along their leading axes; got shapes {shapes}$"):
+    with pytest.raises(InputError, match=f"got shapes {shapes}$"):
         count(samples)
 
 
@@ -102,15 +101,25 @@ def test_build_must_return_a_workload(file):
         registry.build(registry.configuration(file(CONFIG + "def build(config):\n    return 3\n")))
 
 
+def test_load_must_return_splits_and_build_loads_nothing(monkeypatch):
+    loaded: list[int] = []
+    no_splits: Any = partial(loaded.append, 1)
+    workload = Workload(no_splits, lambda key: key, lambda p, s, k: s)
+    config = registry.configuration()
+    monkeypatch.setattr(load(config.workload), "build", lambda _: workload)
+    built = registry.build(config)
+    assert not loaded
+    with pytest.raises(InputError, match="must return Splits; got NoneType from"):
+        built.load()
+    assert loaded == [1]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"losses": lambda p, s, k: s.sum()},
-            r"losses of a workload must be one number a sample, of shape \(\d,\) here; got shape \(\)",
-        ),
-        ({"metrics": lambda p, s: {"x": s}}, r"metrics, 'x' of a workload must be one number a sample, .* got shape \(\d, 4\)"),
-        ({"metrics": lambda p, s: {"loss": s[:, 0]}}, "metrics of a workload must have other names than 'loss'; got loss"),
+        ({"losses": lambda p, s, k: s.sum()}, r"losses of a workload .* \(\d,\).*; got shape \(\)"),
+        ({"metrics": lambda p, s: {"x": s}}, r"metrics, 'x' of a workload .* got shape \(\d, 4\)"),
+        ({"metrics": lambda p, s: {"loss": s[:, 0]}}, "metrics of a workload .*'loss'"),
     ],
 )
 def test_functions_that_do_not_give_one_number_a_sample(monkeypatch, changes, message):
@@ -126,10 +135,8 @@ def test_functions_that_do_not_give_one_number_a_sample(monkeypatch, changes, me
 def test_names_and_groups_must_be_as_many_as_the_samples(monkeypatch, what):
     data = np.ones((6, 4), np.float32)
     words: Any = {what: {"train": ["a"] * 6, "validation": ["a"] * 3}}
-    made = Workload(lambda: Splits(data, data[:2], **words), lambda key: data, lambda p, s, k: s[:, 0])
+    workload = Workload(lambda: Splits(data, data[:2], **words), lambda key: data, lambda p, s, k: s[:, 0])
     config = registry.configuration()
-    monkeypatch.setattr(load(config.workload), "build", lambda _: made)
-    with pytest.raises(
-        InputError, match=f"{what} of a workload must be as many as its samples; got 3 for 2 validation samples"
-    ):
+    monkeypatch.setattr(load(config.workload), "build", lambda _: workload)
+    with pytest.raises(InputError, match=f"{what} of a workload .*; got 3 for 2 validation samples"):
         registry.build(config).load()

@@ -1,5 +1,7 @@
 """CSVs as others write them."""
 
+import re
+
 import pytest
 
 from gmmae.data.extraction.annotations import read_table
@@ -18,16 +20,22 @@ def table(tmp_path, *lines, header=HEADER, encoding="utf-8"):
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        ("a.nii,1,5,2,5,3,5,8", "a row must have at most the 5 cells of the header; got 8: is a comma in a number or name?"),
-        ('a.nii,"1,5",2,3,8', "coordX must be a finite number; got 1,5: write it with a decimal point"),
-        ("a.nii,1,2", "coordX, coordY, coordZ must all be given; got 1, 2, -"),
+        ("a.nii,1,5,2,5,3,5,8", "at most the 5 cells of the header; got 8: .*comma"),
+        ('a.nii,"1,5",2,3,8', "coordX must be a finite number; got 1,5: .*decimal point"),
+        ("a.nii,1,2", "coordX, coordY, coordZ .* got 1, 2, -"),
         ("a.nii,1e999,2,3,8", "coordX must be a finite number; got 1e999"),
+        *[
+            (f"{name},1,2,3,8", "file must be a name inside data.root")
+            for name in ("../x.npy", "a/../../x.npy", "/x.npy", "C:\\x.npy", "..\\x.npy", "\\x.npy")
+        ],
     ],
 )
 def test_a_row_that_would_be_misread_is_a_fault_with_its_line(tmp_path, line, text):
     found = table(tmp_path, "b.nii,1,2,3,8", line)
     assert [row.file for row in found.rows] == ["b.nii"]
-    assert [(fault.place, fault.text) for fault in found.faults] == [("nodules.csv line 3", text)]
+    (fault,) = found.faults
+    assert fault.place == "nodules.csv line 3"
+    assert re.search(text, fault.text)
 
 
 def test_marks_blank_lines_and_empty_cells_at_the_end_do_no_harm(tmp_path):
@@ -39,10 +47,10 @@ def test_marks_blank_lines_and_empty_cells_at_the_end_do_no_harm(tmp_path):
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        (HEADER.replace(",", ";"), "must have the column file; it has file;coordX;.*: separate cells by commas$"),
-        (HEADER.replace(",", "\t"), "must have the column file; .*: separate cells by commas$"),
-        (HEADER.replace("coordY", "coordX"), "columns must have different names; coordX is there twice$"),
-        ("name,coordX", "must have the column file; it has name, coordX$"),
+        (HEADER.replace(",", ";"), "column file; .* file;coordX;.*: .*commas$"),
+        (HEADER.replace(",", "\t"), "column file; .*: .*commas$"),
+        (HEADER.replace("coordY", "coordX"), "different names; coordX"),
+        ("name,coordX", "column file; .* name, coordX$"),
     ],
 )
 def test_a_header_that_cannot_be_used_is_said(tmp_path, header, message):
@@ -52,5 +60,5 @@ def test_a_header_that_cannot_be_used_is_said(tmp_path, header, message):
 
 def test_a_folder_is_no_csv(tmp_path):
     (tmp_path / "nodules.csv").mkdir()
-    with pytest.raises(DataError, match=r"nodules\.csv is no file \(the folder holds nodules\.csv\)"):
+    with pytest.raises(DataError, match=r"nodules\.csv is no file \(.*nodules\.csv\)"):
         read_table(tmp_path / "nodules.csv", DataConfig(source="cubes"), "file", ())

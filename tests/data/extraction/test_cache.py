@@ -13,8 +13,6 @@ from gmmae.data.extraction import cache, scan_cache
 from gmmae.data.extraction.prepare import PARTS, load, prepare
 from gmmae.data.volumes import DataError
 
-QUIET: list[str] = []
-
 KILLED_AT_ITS_NTH_STEP = """
 import os, signal, sys
 from pathlib import Path
@@ -48,19 +46,14 @@ print("done")
 """
 
 
-def run_killed(place, steps):
-    return subprocess.run(
-        [sys.executable, "-c", KILLED_AT_ITS_NTH_STEP, str(place), str(steps)], capture_output=True, text=True
-    )
-
-
 @pytest.mark.slow
 def test_killed_before_each_of_its_steps_an_entry_is_whole_or_not_there(tmp_path):
     steps = 0
     while True:
         place = tmp_path / str(steps)
         place.mkdir()
-        ended = run_killed(place, steps)
+        command = [sys.executable, "-c", KILLED_AT_ITS_NTH_STEP, str(place), str(steps)]
+        ended = subprocess.run(command, capture_output=True, text=True)
         entry = place / "entry"
         if ended.returncode == 0:
             assert steps > 8
@@ -75,7 +68,7 @@ def test_killed_before_each_of_its_steps_an_entry_is_whole_or_not_there(tmp_path
                 (folder / name).write_text("halfwhole")
 
         whole = entry.exists()
-        assert cache.obtain(place, "entry", make, QUIET.append) == (entry, whole)
+        assert cache.obtain(place, "entry", make, print) == (entry, whole)
         assert len(made) == (not whole)
         # One killed between its two last steps leaves its name; who needs the lock next sees that it is dead.
         assert {path.name for path in place.iterdir()} - {"entry.lock.owner"} == {"entry", "entry.lock"}
@@ -103,7 +96,7 @@ def test_everything_is_on_disk_before_the_name_that_vouches_for_it(tmp_path, mon
     def make(folder):
         (folder / "a").write_text("whole")
 
-    cache.obtain(tmp_path / "place", "entry", make, QUIET.append)
+    cache.obtain(tmp_path / "place", "entry", make, print)
     folder = next(name for name in events if name.startswith(".entry-"))
     assert events == ["a", cache.MANIFEST, folder, "rename", "place"]
 
@@ -119,7 +112,7 @@ prepare(DataConfig(source="luna16", root=sys.argv[1], cache=sys.argv[2], workers
 @pytest.mark.slow
 def test_ten_kills_at_random_moments_of_prepare(luna_folder, tmp_path):
     config = luna_folder("abcdefgh", compressed=True)
-    reference = load(config, QUIET.append)
+    reference = load(config)
     place = tmp_path / "killed"
 
     def start(workers):
@@ -142,7 +135,7 @@ def test_ten_kills_at_random_moments_of_prepare(luna_folder, tmp_path):
         entries = [entry for entry in place.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
         assert all(cache.whole(entry) for entry in entries)
         groups.append(process.pid)
-        again = load(dataclasses.replace(config, cache=str(place)), QUIET.append)
+        again = load(dataclasses.replace(config, cache=str(place)))
         np.testing.assert_array_equal(again.values, reference.values)
         assert not [entry for entry in place.iterdir() if entry.name.startswith(".")]
     for group in groups:
@@ -153,10 +146,10 @@ def test_parts_that_a_killed_process_left_beside_a_whole_entry_are_removed(luna_
     config = dataclasses.replace(luna_folder("ab"), cache=str(tmp_path / "place"))
     with monkeypatch.context() as patch:
         patch.setattr(scan_cache, "forget", lambda *_: None)
-        prepare(config, QUIET.append)
+        prepare(config)
     left = tmp_path / "place" / PARTS
     assert len(list(left.iterdir())) == 2
-    assert prepare(config, QUIET.append).from_cache
+    assert prepare(config).from_cache
     assert not left.exists()
 
 
@@ -171,57 +164,52 @@ def wait_until_gone(group):
     raise AssertionError(f"processes of group {group} have outlived their parent")
 
 
-def test_a_damaged_entry_is_made_again(luna_folder):
+def test_a_damaged_entry_is_made_again_and_a_sound_one_only_where_it_is_refreshed(luna_folder):
     config = luna_folder("ab")
-    first = prepare(config, QUIET.append)
+    first = prepare(config)
     assert not first.from_cache
-    assert prepare(config, QUIET.append).from_cache
+    assert prepare(config).from_cache
     arrays = first.folder / "nodules.npz"
     content = bytearray(arrays.read_bytes())
     content[2000] ^= 1
     arrays.write_bytes(content)
     assert not cache.whole(first.folder)
-    assert not prepare(config, QUIET.append).from_cache
+    assert not prepare(config).from_cache
     os.remove(first.folder / cache.MANIFEST)
-    assert not prepare(config, QUIET.append).from_cache
-    assert prepare(config, QUIET.append).from_cache
+    assert not prepare(config).from_cache
+    (first.folder / "mark").touch()
+    assert prepare(config).from_cache
+    assert not prepare(config, refresh=True).from_cache
+    assert not (first.folder / "mark").exists()
+    assert prepare(config).from_cache
 
 
-def test_what_determines_the_cubes_names_the_entry(luna_folder):
+def test_what_determines_the_cubes_names_the_entry(luna_folder, tmp_path):
     config = luna_folder("ab")
-    first = prepare(config, QUIET.append)
+    first = prepare(config)
     for option in ({"crop": "2x"}, {"padding": "replicate"}, {"shape": 8}, {"group_column": "seriesuid"}):
-        assert prepare(dataclasses.replace(config, **option), QUIET.append).folder != first.folder
-    for option in (
-        {"workers": 2, "scan_time_limit_s": 9.0},
-        {"window": (-1200.0, 600.0)},
-        {"validation": 1},
-        {"ndim": 2},
-        {"on_error": "refuse"},
-    ):
-        assert prepare(dataclasses.replace(config, **option), QUIET.append) == first._replace(from_cache=True)
+        assert prepare(dataclasses.replace(config, **option)).folder != first.folder
+    others = {"workers": 2, "scan_time_limit_s": 9.0, "window": (-1200.0, 600.0), "validation": 1, "on_error": "refuse"}
+    for option in (others, {"ndim": 2}):
+        assert prepare(dataclasses.replace(config, **option)) == first._replace(from_cache=True)
+    os.rename(config.root, tmp_path / "moved")
+    config = dataclasses.replace(config, root=str(tmp_path / "moved"))
+    assert prepare(config) == first._replace(from_cache=True)
     csv, raw = Path(config.root) / "annotations.csv", Path(config.root) / "subset0/a.raw"
     os.utime(csv, (1, 1))  # its content counts, not its time
-    assert prepare(config, QUIET.append).from_cache
+    assert prepare(config).from_cache
     os.utime(raw, (1, 1))
-    assert not prepare(config, QUIET.append).from_cache
+    assert not prepare(config).from_cache
     csv.write_text(csv.read_text().replace("8\n", "9\n").replace("8\r", "9\r"))
-    assert not prepare(config, QUIET.append).from_cache
-
-
-def test_a_moved_folder_is_known_again(luna_folder, tmp_path):
-    config = luna_folder("ab")
-    first = prepare(config, QUIET.append)
-    os.rename(config.root, tmp_path / "moved")
-    assert prepare(dataclasses.replace(config, root=str(tmp_path / "moved")), QUIET.append) == first._replace(from_cache=True)
+    assert not prepare(config).from_cache
 
 
 def test_a_scan_that_arrives_later_is_extracted(luna_folder, blob_scan, write_scan):
     rows = [("a", 10, -20, 30, 8), ("late", 10, -20, 30, 8)]
     config = luna_folder("a", rows)
-    assert len(load(config, QUIET.append).values) == 1
+    assert len(load(config).values) == 1
     write_scan(Path(config.root) / "late.mhd", blob_scan((10, -20, 30), np.eye(3), (1, 1, 1)))
-    assert len(load(config, QUIET.append).values) == 2
+    assert len(load(config).values) == 2
 
 
 def test_several_processes_at_once_make_one_entry(luna_folder, tmp_path):
@@ -237,7 +225,7 @@ def test_several_processes_at_once_make_one_entry(luna_folder, tmp_path):
 def test_a_place_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=r"data.cache must be a folder that can be written and locked; .*file"):
-        cache.obtain(tmp_path / "file", "entry", lambda folder: None, QUIET.append)
+        cache.obtain(tmp_path / "file", "entry", lambda folder: None, print)
 
 
 def test_folders_of_other_entries_are_removed_when_they_are_old(tmp_path):
@@ -245,15 +233,5 @@ def test_folders_of_other_entries_are_removed_when_they_are_old(tmp_path):
         (tmp_path / f".{name}-1").mkdir()
     long_ago = time.time() - cache.STALE_AFTER_S - 60
     os.utime(tmp_path / ".dead-1", (long_ago, long_ago))
-    cache.obtain(tmp_path, "entry", lambda folder: None, QUIET.append)
+    cache.obtain(tmp_path, "entry", lambda folder: None, print)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".alive-1", "entry", "entry.lock"]
-
-
-def test_refreshing_throws_the_entry_away(luna_folder):
-    config = luna_folder("ab")
-    first = prepare(config, QUIET.append)
-    (first.folder / "mark").touch()
-    assert prepare(config, QUIET.append).from_cache
-    assert not prepare(config, QUIET.append, refresh=True).from_cache
-    assert not (first.folder / "mark").exists()
-    assert prepare(config, QUIET.append).from_cache

@@ -1,6 +1,8 @@
 import dataclasses
 import os
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,35 +15,21 @@ from gmmae.data.extraction.summary import lines
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError, central_section
 from gmmae.models.settings import ModelConfig
-from gmmae.workloads import nodules as nodule_workload
-
-QUIET: list[str] = []
-
-
-def targets(config):
-    model = ModelConfig(padding="SAME")
-    return nodule_workload.build(nodule_workload.Config(data=config, model=model)).load()
-
+from gmmae.workloads.nodules import Config, build
 
 POINT = (12.3, -45.6, 78.9)
+SERIAL: Any = {"source": "cubes", "workers": 1, "scan_time_limit_s": 0.0}
 
 
 @pytest.fixture
 def config(tmp_path):
     (tmp_path / "cubes").mkdir()
-    return DataConfig(
-        source="cubes",
-        root=str(tmp_path / "cubes"),
-        cache=str(tmp_path / "cache"),
-        crop="20mm",
-        workers=1,
-        scan_time_limit_s=0.0,
-    )
+    return DataConfig(root=str(tmp_path / "cubes"), cache=str(tmp_path / "cache"), crop="20mm", **SERIAL)
 
 
 @pytest.fixture
-def folder(tmp_path, config):
-    return tmp_path / "cubes"
+def folder(config):
+    return Path(config.root)
 
 
 @pytest.mark.parametrize("suffix", [".nii.gz", ".nii", ".mhd", ".mha", ".nrrd"])
@@ -50,19 +38,14 @@ def test_the_same_volume_in_every_format_gives_the_same_cube(config, folder, blo
     scan = blob_scan(POINT, np.diag([-1, -1, 1]), (0.6, 0.6, 2.5))
     write_scan(folder / f"one{suffix}", scan)
     write_csv(folder / "nodules.csv", [(f"one{suffix}", *POINT)], ("file", "coordX", "coordY", "coordZ"))
-    nodules = load(config, QUIET.append)
-    reference = load(reference_config(config, scan, write_scan, write_csv), QUIET.append)
-    assert nodules.names == (f"one{suffix}",)
-    assert nodules.groups == (f"one{suffix}",)
-    assert np.abs(nodules.values.astype(int) - reference.values).max() <= 1
-    assert nodules.values[0, 7:9, 7:9, 7:9].min() > 100
-
-
-def reference_config(config, scan, write_scan, write_csv):
-    root = Path(config.root).parent / "luna"
+    nodules = load(config)
+    root = folder.parent / "luna"
     write_scan(root / "a.mhd", scan)
     write_csv(root / "annotations.csv", [("a", *POINT, 8)])
-    return dataclasses.replace(config, source="luna16", root=str(root))
+    reference = load(dataclasses.replace(config, source="luna16", root=str(root)))
+    assert nodules.names == nodules.groups == (f"one{suffix}",)
+    assert np.abs(nodules.values.astype(int) - reference.values).max() <= 1
+    assert nodules.values[0, 7:9, 7:9, 7:9].min() > 100
 
 
 def test_without_coordinates_the_middle_of_the_volume_is_cut(config, folder, write_csv):
@@ -73,7 +56,7 @@ def test_without_coordinates_the_middle_of_the_volume_is_cut(config, folder, wri
     rows = [("plain.npy", 8, "", "", ""), ("spaced.npy", 8, 0.5, 0.5, 2)]
     write_csv(folder / "nodules.csv", rows, ("file", "diameter_mm", "spacingX", "spacingY", "spacingZ"))
     config = dataclasses.replace(config, crop="2x")
-    plain, spaced = load(config, QUIET.append).values
+    plain, spaced = load(config).values
     # 16 mm in 16 voxels: voxel for voxel. Half the spacing in the plane shows 2 mm of the nodule, twice it in z shows 8.
     np.testing.assert_array_equal(plain, voxels[7:23, 12:28, 17:33])
     assert (spaced > -350).sum((1, 2)).astype(bool).sum() == 8
@@ -87,7 +70,7 @@ def test_arrays_that_are_cubes_already_are_taken_as_they_are(config, folder, wri
     np.savez_compressed(folder / "c.npz", anything=np.asfortranarray(voxels[2]))
     rows = [("a.npy", "P1", "solid"), ("b.npz", "P1", ""), ("c.npz", "P2", "solid")]
     write_csv(folder / "nodules.csv", rows, ("file", "patient", "category"))
-    nodules = load(dataclasses.replace(config, crop="1.25x"), QUIET.append)
+    nodules = load(dataclasses.replace(config, crop="1.25x"))
     np.testing.assert_array_equal(nodules.values, voxels)
     assert nodules.groups == ("P1", "P1", "P2")
     assert nodules.categories == ("solid", "", "solid")
@@ -101,7 +84,7 @@ def test_one_npz_of_arrays(config, folder):
     masks = volumes > 0
     path = folder / "all.npz"
     np.savez_compressed(path, volumes=volumes, masks=masks, groups=[3, 3, 4, 5], categories=list("xyxy"), names=list("abcd"))
-    nodules = load(dataclasses.replace(config, root=str(path)), QUIET.append)
+    nodules = load(dataclasses.replace(config, root=str(path)))
     np.testing.assert_array_equal(nodules.values, volumes)
     np.testing.assert_array_equal(nodules.masks, masks)
     assert nodules[1:4] == (tuple("abcd"), ("3", "3", "4", "5"), tuple("xyxy"))
@@ -113,7 +96,7 @@ def test_one_npz_of_larger_arrays_is_resampled(config, folder):
     volumes[2, 15, 20, 25] = np.nan
     path = folder / "all.npz"
     np.savez(path, volumes=np.asfortranarray(volumes), diameter_mm=[8.0, -1.0, 8.0], spacing_mm=np.ones((3, 3)))
-    prepared = prepare(dataclasses.replace(config, root=str(path), crop="2x"), QUIET.append)
+    prepared = prepare(dataclasses.replace(config, root=str(path), crop="2x"))
     nodules, details = load_prepared(prepared)
     np.testing.assert_array_equal(nodules.values[0], volumes[0, 7:23, 12:28, 17:33])
     assert nodules.names == nodules.groups == ("all_00000",)
@@ -125,18 +108,18 @@ def test_one_npz_of_larger_arrays_is_resampled(config, folder):
     ]
 
 
+TWO = np.zeros((2, 16, 16, 16))
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"images": np.zeros((2, 16, 16, 16))}, "must hold an array volumes; it has images"),
-        ({"volumes": np.zeros((16, 16, 16))}, r"must have the axes N, z, y, x; got the shape \(16, 16, 16\)"),
-        (
-            {"volumes": np.zeros((2, 16, 16, 16)), "groups": ["a"]},
-            r"groups must have the shape \(2,\), as volumes has; got \(1,\)",
-        ),
-        ({"volumes": np.zeros((2, 16, 16, 16)), "masks": np.zeros((2, 4, 4, 4))}, "masks must have the shape of volumes"),
-        ({"volumes": np.zeros((2, 16, 16, 16)), "names": ["a", "a"]}, "names must differ from each other; 1 are repeated"),
-        ({"volumes": np.array([None, 1])}, "Python objects, which are never unpickled"),
+        ({"images": TWO}, "array volumes; .* images"),
+        ({"volumes": TWO[0]}, r"axes N, z, y, x; got the shape \(16, 16, 16\)"),
+        ({"volumes": TWO, "groups": ["a"]}, r"groups must have the shape \(2,\).*; got \(1,\)"),
+        ({"volumes": TWO, "masks": np.zeros((2, 4, 4, 4))}, "masks must have the shape of volumes"),
+        ({"volumes": TWO, "names": ["a", "a"]}, "names must differ .*; 1 "),
+        ({"volumes": np.array([None, 1])}, "Python objects"),
     ],
 )
 def test_arrays_that_do_not_belong_together(config, folder, arrays, message):
@@ -155,7 +138,7 @@ def test_masks_are_found_beside_their_volumes(config, folder, blob_scan, write_s
     write_scan(folder / "other" / "b_mask.nrrd", bright)
     rows = [("a.nii.gz", *POINT, ""), ("b.nii.gz", *POINT, "other/b_mask.nrrd"), ("c.nii.gz", *POINT, "")]
     write_csv(folder / "nodules.csv", rows, ("file", "coordX", "coordY", "coordZ", "mask"))
-    prepared = prepare(config, QUIET.append)
+    prepared = prepare(config)
     nodules, _ = load_prepared(prepared)
     assert prepared.summary["masks"] == 2
     assert nodules.masks is not None
@@ -186,30 +169,29 @@ def test_each_broken_volume_is_a_fault_and_the_rest_goes_on(config, folder, blob
     names = sorted(p.name for p in folder.iterdir())
     rows = [(name, "") for name in names] + [("gone.npy", ""), ("../sound.npy", ""), ("sound.npy", "gone_mask.npy")]
     write_csv(folder / "nodules.csv", rows, ("file", "mask"))
-    summary = prepare(config, QUIET.append).summary
+    summary = prepare(config).summary
     assert summary["nodules"] == 1
     assert summary["annotations"] == len(rows) == summary["nodules"] + summary["lost"]
-    by_line = f"nodules.csv line {len(rows)}"
     texts = {
         fault["place"] if fault["kind"] == "row" else fault["place"].split(" ")[0]: fault["text"] for fault in summary["faults"]
     }
     expected = {
-        "objects.npy": "Python objects, which are never unpickled",
-        "flat.npy": "must have at least data.ndim = 3 axes; this one has 2",
-        "nan.npy": "must be finite numbers",
-        "windowed.npy": "looks windowed already",
-        "short.npy": "truncated .npy: the header promises 16128 bytes, short.npy has 5000",
-        "two.npz": "must hold an array volume, or only one; it has a, b",
-        "short.npz": "short.npz cannot be read as arrays",
+        "objects.npy": "Python objects",
+        "flat.npy": "data.ndim = 3 axes; .* 2$",
+        "nan.npy": "finite numbers",
+        "windowed.npy": "windowed already",
+        "short.npy": "truncated .npy: .* 16128 bytes, short.npy has 5000",
+        "two.npz": "an array volume, or only one; .* a, b",
+        "short.npz": "cannot be read as arrays",
         "no.txt": "must end in .npy, .npz, .mhd",
-        "fake.npy": "fake.npy cannot be read as arrays",
-        "short.nii.gz": "truncated .nii.gz: the header promises 240352 bytes",
-        "gone.npy": "there is no such file",
-        by_line: "file must be a name inside data.root; got '../sound.npy'",
+        "fake.npy": "cannot be read as arrays",
+        "short.nii.gz": "truncated .nii.gz: .* 240352 bytes",
+        "gone.npy": "no such file",
+        f"nodules.csv line {len(rows)}": "inside data.root; got '../sound.npy'",
+        f"nodules.csv line {len(rows) + 1}": r"line \d+",
     }
     for name, text in expected.items():
-        assert text in texts[name], name
-    assert texts[f"nodules.csv line {len(rows) + 1}"].startswith("names the place of line")
+        assert re.search(text, texts[name]), name
 
 
 def test_a_mask_that_is_missing_or_broken_costs_its_nodule_only(config, folder, write_csv):
@@ -219,22 +201,13 @@ def test_a_mask_that_is_missing_or_broken_costs_its_nodule_only(config, folder, 
     (folder / "broken.nrrd").write_text("hello")
     rows = [("a.npy", "gone.npy"), ("b.npy", "small.npy"), ("c.npy", "broken.nrrd"), ("d.npy", "")]
     write_csv(folder / "nodules.csv", rows, ("file", "mask"))
-    prepared = prepare(config, QUIET.append)
+    prepared = prepare(config)
     assert load_prepared(prepared)[0].names == ("d.npy",)
     assert [fault["kind"] for fault in prepared.summary["faults"]] == ["nodule"] * 3
     texts = [fault["text"] for fault in prepared.summary["faults"]]
-    assert texts[0] == "the mask small.npy: must have the shape of its volume, (20, 20, 20); got (4, 4, 4)"
+    assert re.fullmatch(r"the mask small.npy: .*\(20, 20, 20\); got \(4, 4, 4\)", texts[0])
     assert texts[1].startswith("the mask broken.nrrd: the header cannot be read")
-    assert texts[2] == "there is no such mask; nodules.csv line 2 names it"
-
-
-def test_an_unknown_diameter_is_said(config, folder, write_csv):
-    np.save(folder / "a.npy", np.zeros((20, 20, 20), np.int16))
-    write_csv(folder / "nodules.csv", [("a.npy",)], ("file",))
-    with pytest.raises(
-        DataError, match=r"data.crop = 2x needs a column diameter_mm; there is none: give data.crop in mm, or whole"
-    ):
-        prepare(dataclasses.replace(config, crop="2x"), QUIET.append)
+    assert re.search("no such mask; nodules.csv line 2", texts[2])
 
 
 OWN = {"window": (0.0, 1.0)}
@@ -252,12 +225,12 @@ def test_data_of_each_dimension_from_one_npz(config, folder, ndim, axes):
     config = dataclasses.replace(config, root=str(folder / "all.npz"), ndim=ndim, shape=shape[ndim], validation=2, **OWN)
     if axes < ndim:
         with pytest.raises(DataError, match=r"volumes must have the axes N, .*y, x.*; got the shape .*: data.ndim must be"):
-            load(config, QUIET.append)
+            load(config)
         return
-    nodules = load(config, QUIET.append)
+    nodules = load(config)
     np.testing.assert_array_equal(nodules.values, volumes.astype(np.float32))
     np.testing.assert_array_equal(nodules.masks, volumes > 0.5)
-    data = targets(config)
+    data = build(Config(data=config, model=ModelConfig(padding="SAME"))).load()
     assert data.train.shape == (3, *shape[ndim])
     kept = sources.split(nodules.groups, nodules.categories, 2, config.seed).train
     sections = central_section(volumes, ndim)[kept]
@@ -277,7 +250,7 @@ def test_images_from_files(config, folder, write_csv, suffix):
     sitk.WriteImage(sitk.GetImageFromArray((pixels > 99).astype(np.uint8)), str(folder / "mask.png"))
     write_csv(folder / "nodules.csv", [(name, 21.5, 11.5, "mask.png")], ("file", "coordX", "coordY", "mask"))
     config = dataclasses.replace(config, ndim=2, shape=(8, 16), crop="16mm", window=(0.0, 255.0))
-    nodules, details = load_prepared(prepare(config, QUIET.append))
+    nodules, details = load_prepared(prepare(config))
     np.testing.assert_array_equal(nodules.values, pixels[None, 8:16, 14:30])
     np.testing.assert_array_equal(nodules.masks, pixels[None, 8:16, 14:30] > 99)
     assert details.centre_mm.tolist() == [[21.5, 11.5, 0]]
@@ -289,7 +262,7 @@ def test_signals_from_files(config, folder, write_csv):
     np.save(folder / "signal.npy", signal)
     rows = [("signal.npy", 19.75, 0.5), ("signal.npy", 2.75, 0.5)]
     write_csv(folder / "nodules.csv", rows, ("file", "coordX", "spacingX"))
-    nodules = load(dataclasses.replace(config, ndim=1, crop="8mm", window=(-1.5, 1.0)), QUIET.append)
+    nodules = load(dataclasses.replace(config, ndim=1, crop="8mm", window=(-1.5, 1.0)))
     np.testing.assert_allclose(nodules.values[0], signal[32:48], rtol=1e-6)  # float32
     np.testing.assert_allclose(nodules.values[1], np.r_[[-1.5] * 2, signal[:14]], rtol=1e-6)  # filled with the window's end
 
@@ -299,7 +272,7 @@ def test_beside_images_of_a_volume_the_central_slice_is_taken(config, folder, wr
     np.savez(folder / "a.npz", volume=volume, mask=volume > 0.5)
     np.save(folder / "b.npy", volume[3])
     write_csv(folder / "nodules.csv", [("a.npz",), ("b.npy",)], ("file",))
-    nodules = load(dataclasses.replace(config, ndim=2, **OWN), QUIET.append)
+    nodules = load(dataclasses.replace(config, ndim=2, **OWN))
     np.testing.assert_array_equal(nodules.values, volume[[8, 3]])
     np.testing.assert_array_equal(nodules.masks, [volume[8] > 0.5, np.zeros((16, 16))])
 
@@ -322,7 +295,7 @@ def test_what_is_said_of_too_few_axes_is_a_fault(config, folder, write_csv):
     columns = ("file", "coordX", "coordY", "coordZ", "spacingX", "spacingY", "mask")
     write_csv(folder / "nodules.csv", rows, columns)
     config = dataclasses.replace(config, ndim=2, crop="whole", **OWN)
-    texts = {fault["text"] for fault in prepare(config, QUIET.append).summary["faults"]}
+    texts = {fault["text"] for fault in prepare(config).summary["faults"]}
     assert texts == {
         "coordX, coordY, coordZ must be given for each of the volume's 3 axes; got 2 of them",
         "coordX, coordY must all be given; got 3, -, -",
@@ -338,16 +311,16 @@ def test_voxels_are_cubic_where_edges_differ(config, folder, write_csv):
     np.save(folder / "a.npy", volume)
     write_csv(folder / "nodules.csv", [("a.npy",)], ("file",))
     boxed = dataclasses.replace(config, shape=(8, 12, 16), crop="16mm")
-    np.testing.assert_array_equal(load(boxed, QUIET.append).values[0], volume[6:14, 9:21, 12:28])
+    np.testing.assert_array_equal(load(boxed).values[0], volume[6:14, 9:21, 12:28])
     flat = dataclasses.replace(boxed, shape=(12, 16), ndim=2)
-    np.testing.assert_array_equal(central_section(load(flat, QUIET.append).values, 2)[0], volume[10, 9:21, 12:28])
+    np.testing.assert_array_equal(central_section(load(flat).values, 2)[0], volume[10, 9:21, 12:28])
 
 
 @pytest.mark.parametrize(("size", "edge"), [((10, 15, 20), 40.0), ((10, 10, 20), 60.0), (20, 40.0)], ids=str)
 def test_the_whole_volume_fits_into_the_box(config, folder, write_csv, size, edge):
     np.save(folder / "a.npy", np.zeros((20, 30, 40), np.int16))
     write_csv(folder / "nodules.csv", [("a.npy",)], ("file",))
-    _, details = load_prepared(prepare(dataclasses.replace(config, shape=size, crop="whole"), QUIET.append))
+    _, details = load_prepared(prepare(dataclasses.replace(config, shape=size, crop="whole")))
     assert details.edge_mm.tolist() == [pytest.approx(edge)]
     assert (details.filled[0] == 0) == (size == (10, 15, 20))
 
@@ -357,13 +330,12 @@ def test_values_in_their_own_unit_are_not_rounded_and_nan_is_refused(config, fol
     volumes[2, 0, 0, 0] = np.nan
     np.savez(folder / "all.npz", volumes=volumes)
     config = dataclasses.replace(config, root=str(folder / "all.npz"))
-    with pytest.raises(DataError, match=r"looks windowed already: if they have another unit, give data\.window in it"):
-        prepare(config, QUIET.append)
-    prepared = prepare(dataclasses.replace(config, **OWN), QUIET.append)
+    with pytest.raises(DataError, match=r"windowed already: .*data\.window"):
+        prepare(config)
+    prepared = prepare(dataclasses.replace(config, **OWN))
     np.testing.assert_array_equal(load_prepared(prepared)[0].values, volumes[:2].astype(np.float32))
-    assert [fault["text"] for fault in prepared.summary["faults"]] == [
-        "voxels must be finite numbers; 1 of the 4096 read are NaN or infinite"
-    ]
+    (fault,) = prepared.summary["faults"]
+    assert "1 of the 4096" in fault["text"]
     assert sum(prepared.summary["values"]["counts"]) == 2 * 16**3
     (line,) = [line for line in lines(prepared.summary) if line.startswith("values: 1 % below 0.0")]
     assert ", median 0." in line
@@ -376,18 +348,10 @@ def test_the_adrenal_glands(shared_data, tmp_path):
         pytest.skip(f"there is no {path}")
     volumes = np.load(path)["volumes"][:40]
     np.savez(tmp_path / "some.npz", volumes=volumes)
-    config = DataConfig(
-        source="cubes",
-        root=str(tmp_path / "some.npz"),
-        cache=str(tmp_path),
-        crop="whole",
-        window=(0.0, 255.0),
-        workers=1,
-        scan_time_limit_s=0.0,
-    )
+    config = DataConfig(root=str(tmp_path / "some.npz"), cache=str(tmp_path), crop="whole", window=(0.0, 255.0), **SERIAL)
     expected = volumes.reshape(40, 16, 2, 16, 2, 16, 2).mean((2, 4, 6))
-    np.testing.assert_allclose(load(config, QUIET.append).values, expected, atol=1e-4)  # float32 of up to 255
-    data = targets(config)
+    np.testing.assert_allclose(load(config).values, expected, atol=1e-4)  # float32 of up to 255
+    data = build(Config(data=config)).load()
     assert len(data.train) == 30
     np.testing.assert_allclose(data.train.mean((1, 2, 3)) * 8, 1, rtol=1e-5)
 
@@ -400,29 +364,18 @@ def test_folders_without_what_is_needed(config, folder):
             cubes.plan(dataclasses.replace(config, root=root))
 
 
-@pytest.mark.parametrize("name", ["../x.npy", "a/../../x.npy", "/x.npy", "C:\\x.npy", "..\\x.npy", "\\x.npy"])
-def test_names_that_lead_out_of_the_folder_are_refused(config, folder, write_csv, name):
-    np.save(folder.parent / "x.npy", np.zeros((16, 16, 16)))
-    write_csv(folder / "nodules.csv", [(name,)], ("file",))
-    plan = cubes.plan(config)
-    assert plan.tasks == ()
-    assert "must be a name inside data.root" in plan.faults[0].text
-
-
 def test_the_real_nodules(shared_data, tmp_path):
-    # All 770 take six seconds; every twelfth shows whether they are read rightly.
+    # All 770 take long; every 24th shows whether they are read rightly.
     root = tmp_path / "some"
     root.mkdir()
     for name in ("images", "masks"):
         (root / name).symlink_to(shared_data / "luna16_nodules" / name)
-    lines = (shared_data / "luna16_nodules" / "nodules.csv").read_text().splitlines(True)
-    (root / "nodules.csv").write_text("".join([lines[0], *lines[1::12]]))
-    config = DataConfig(
-        source="cubes", root=str(root), cache=str(tmp_path), padding="replicate", workers=1, scan_time_limit_s=0.0
-    )
-    prepared = prepare(config, QUIET.append)
+    rows = (shared_data / "luna16_nodules" / "nodules.csv").read_text().splitlines(True)
+    (root / "nodules.csv").write_text("".join([rows[0], *rows[1::24]]))
+    config = DataConfig(root=str(root), cache=str(tmp_path), padding="replicate", **SERIAL)
+    prepared = prepare(config)
     nodules, _ = load_prepared(prepared)
-    assert len(nodules.values) == len(lines[1::12])
+    assert len(nodules.values) == len(rows[1::24])
     assert not prepared.summary["faults"]
     assert nodules.masks is not None
     # Readers drew the masks around what LUNA16's coordinates are the middle of.

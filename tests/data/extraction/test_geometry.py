@@ -1,4 +1,5 @@
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,24 +10,21 @@ from scipy.ndimage import map_coordinates
 from scipy.spatial.transform import Rotation
 
 from gmmae.data.extraction.geometry import cut, cut_mask, edge_mm, preload
-from gmmae.data.extraction.grids import Volume, frame
+from gmmae.data.extraction.grids import frame
 from gmmae.data.extraction.scans import open_scan
 from gmmae.data.settings import AIR_HU
 from gmmae.data.volumes import DataError
+from tests.volume_folders import image, volume_of
 
 POINT = (12.3, -45.6, 78.9)
 CUBE = (16, 16, 16)
+SPACING = (0.8, 0.7, 2.0)
 DIRECTIONS = {
     "identity": np.eye(3),
     "two axes flipped": np.diag([-1.0, -1.0, 1.0]),
     "rotated": Rotation.from_euler("xyz", (20, -35, 50), degrees=True).as_matrix(),
     "axes exchanged": np.eye(3)[[2, 0, 1]],
 }
-
-
-def image_volume(image: sitk.Image) -> Volume:
-    geometry = frame(image.GetSpacing(), image.GetOrigin(), image.GetDirection())
-    return Volume(geometry, image.GetSize(), lambda start, size: sitk.RegionOfInterest(image, size, start))
 
 
 def world_offsets(size: int, edge: float) -> np.ndarray:
@@ -43,8 +41,7 @@ def expected(scan, point, edge, size=16) -> tuple[np.ndarray, np.ndarray]:
     return values.reshape(index.shape[:-1]), ((index < -0.5) | (index > limits)).any(-1)
 
 
-@pytest.mark.parametrize("compressed", [False, True], ids=["raw", "zraw"])
-@pytest.mark.parametrize("spacing", [(1.0, 1.0, 1.0), (0.6, 0.6, 2.5)], ids=str)
+@pytest.mark.parametrize(("spacing", "compressed"), [((1.0, 1.0, 1.0), False), ((0.6, 0.6, 2.5), True)], ids=str)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_a_world_point_is_the_middle_of_the_cube(tmp_path, blob_scan, write_scan, direction, spacing, compressed):
     scan = blob_scan(POINT, DIRECTIONS[direction], spacing)
@@ -105,61 +102,45 @@ def blob_scan_once():
     """The same scans for every example: random voxels, so that every misplaced one shows."""
     voxels = np.random.default_rng(0).integers(-1000, 400, (20, 50, 40)).astype(np.int16)
 
-    class Plain:
-        def __init__(self, direction):
-            self.voxels = voxels
-            self.matrix = DIRECTIONS[direction] * np.array([0.8, 0.7, 2.0])
-            self.origin = np.array(POINT) - self.matrix @ (20.2, 24.6, 10.3)
-
     def make(direction):
-        scan = Plain(direction)
-        image = sitk.GetImageFromArray(voxels)
-        image.SetSpacing((0.8, 0.7, 2.0))
-        image.SetOrigin(scan.origin.tolist())
-        image.SetDirection(DIRECTIONS[direction].ravel().tolist())
-        return scan, image_volume(image)
+        matrix = DIRECTIONS[direction] * SPACING
+        origin = np.array(POINT) - matrix @ (20.2, 24.6, 10.3)
+        scan = SimpleNamespace(voxels=voxels, matrix=matrix, origin=origin)
+        return scan, volume_of(image(voxels, origin.tolist(), SPACING, DIRECTIONS[direction].ravel().tolist()))
 
     return make
 
 
+def counting(volume):
+    """The volume, and the list of the sizes of all regions that are read."""
+    sizes = []
+    return volume._replace(read=lambda start, size: (sizes.append(size), volume.read(start, size))[1]), sizes
+
+
 def test_only_the_needed_region_is_read(blob_scan_once):
-    _, volume = blob_scan_once("identity")
-    asked = []
-
-    def read(start, size):
-        asked.append(size)
-        return volume.read(start, size)
-
-    cut(volume._replace(read=read), POINT, 8.0, CUBE, AIR_HU, True)
-    assert len(asked) == 1
+    volume, sizes = counting(blob_scan_once("identity")[1])
+    cut(volume, POINT, 8.0, CUBE, AIR_HU, True)
+    assert len(sizes) == 1
     # 7.5 mm between the outermost voxel centres, and one voxel more on either side at most.
-    assert all(n <= np.ceil(7.5 / s) + 2 for n, s in zip(asked[0], (0.8, 0.7, 2.0), strict=True))
+    assert all(n <= np.ceil(7.5 / s) + 2 for n, s in zip(sizes[0], SPACING, strict=True))
 
 
 def test_preloaded_volumes_give_the_same_cubes_from_one_read(blob_scan_once):
     _, volume = blob_scan_once("rotated")
-    reads = []
-
-    def read(start, size):
-        reads.append(size)
-        return volume.read(start, size)
-
+    counted, sizes = counting(volume)
     cubes = [(POINT, 9.0), ((15.3, -49.6, 83.9), 14.0), ((500.0, 0.0, 0.0), 9.0)]
-    together = preload(volume._replace(read=read), cubes, CUBE)
+    together = preload(counted, cubes, CUBE)
     for centre, edge in cubes[:2]:
         first, second = (cut(one, centre, edge, CUBE, AIR_HU, True).values for one in (together, volume))
         np.testing.assert_array_equal(first, second)
-    assert len(reads) == 1
+    assert len(sizes) == 1
 
 
 def test_masks_are_cut_like_their_volumes(blob_scan_once):
     scan, _ = blob_scan_once("two axes flipped")
     ball = ((np.stack(np.indices(scan.voxels.shape)[::-1], -1) @ scan.matrix.T + scan.origin - POINT) ** 2).sum(-1) < 6**2
-    image = sitk.GetImageFromArray(ball.astype(np.uint8))
-    image.SetSpacing((0.8, 0.7, 2.0))
-    image.SetOrigin(scan.origin.tolist())
-    image.SetDirection(DIRECTIONS["two axes flipped"].ravel().tolist())
-    mask = cut_mask(image_volume(image), POINT, 16.0, CUBE)
+    direction = DIRECTIONS["two axes flipped"].ravel().tolist()
+    mask = cut_mask(volume_of(image(ball.astype(np.uint8), scan.origin.tolist(), SPACING, direction)), POINT, 16.0, CUBE)
     distance = np.linalg.norm(world_offsets(16, 16.0), axis=-1)
     # Within a slice thickness of the surface a voxel may be on either side.
     assert mask[distance < 4.5].all()
@@ -168,17 +149,17 @@ def test_masks_are_cut_like_their_volumes(blob_scan_once):
 
 @pytest.mark.parametrize(("edge", "wanted"), [("1.25x", 10.0), ("2x", 16.0), ("20mm", 20.0), (".5mm", 0.5), ("whole", 40.0)])
 def test_the_edge(edge, wanted):
-    volume = image_volume(sitk.Image(40, 30, 20, sitk.sitkInt16))
+    volume = volume_of(sitk.Image(40, 30, 20, sitk.sitkInt16))
     assert edge_mm(edge, 8.0, volume, CUBE) == wanted
 
 
 def test_a_multiple_of_an_unknown_diameter_is_refused():
     with pytest.raises(DataError, match=r"data.crop = 1.5x needs a column diameter_mm"):
-        edge_mm("1.5x", None, image_volume(sitk.Image(4, 4, 4, sitk.sitkInt16)), CUBE)
+        edge_mm("1.5x", None, volume_of(sitk.Image(4, 4, 4, sitk.sitkInt16)), CUBE)
 
 
 def voxels_of(value, dtype=np.float64):
-    return image_volume(sitk.GetImageFromArray(np.full((20, 20, 20), value, dtype)))
+    return volume_of(sitk.GetImageFromArray(np.full((20, 20, 20), value, dtype)))
 
 
 @pytest.mark.parametrize(
@@ -201,7 +182,7 @@ def test_what_cannot_be_cut_says_why(volume, point, edge, message):
 def test_nan_far_from_the_nodule_does_not_matter():
     voxels = np.full((20, 20, 20), -800.0)
     voxels[0] = np.nan
-    volume = image_volume(sitk.GetImageFromArray(voxels))
+    volume = volume_of(sitk.GetImageFromArray(voxels))
     assert (cut(volume, (10.0, 10.0, 10.0), 5.0, CUBE, AIR_HU, True).values == -800).all()
 
 

@@ -1,6 +1,7 @@
 """Headers that ITK reads otherwise than they say, or repairs without a word: one line each."""
 
 import struct
+from fnmatch import fnmatch
 
 import numpy as np
 import pytest
@@ -19,53 +20,37 @@ def written(path, values=VOXELS):
 
 
 def refusal(path):
-    """The line with which a volume is refused, when it is opened or when it is read."""
+    """The line with which a volume is refused."""
     with pytest.raises(DataError) as caught:
         open_scan(path)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-META = {
-    "a spacing of 0": ("ElementSpacing", "0 1 1", "the spacing must be between 1e-06 and 1e+06 mm; it is 0 1 1"),
-    "a negative spacing": ("ElementSpacing", "-1 1 1", "the spacing must be between 1e-06 and 1e+06 mm; it is -1 1 1"),
-    "a spacing of no length": ("ElementSpacing", "1e30 1 1", "the spacing must be between 1e-06 and 1e+06 mm; it is 1e+30 1 1"),
-    "no number": ("ElementSpacing", "nan 1 1", "ElementSpacing in the header must be 3 finite numbers; got nan 1 1"),
-    "decimal commas": ("Offset", "-10,5 0,0 3,5", "Offset in the header must be 3 finite numbers; got -10,5 0,0 3,5"),
-    "words": ("Offset", "left top 0", "Offset in the header must be 3 finite numbers; got left top 0"),
-    "a number that only Python knows": (
-        "ElementSpacing",
-        "1_0 1 1",
-        "ElementSpacing in the header must be 3 finite numbers; got 1_0 1 1",
-    ),
-    "too few numbers": ("DimSize", "16 16", "DimSize in the header must be 3 finite numbers; got 16 16"),
-    "a matrix too small": ("TransformMatrix", "1 0 0 1", "TransformMatrix in the header must be 9 finite numbers; got 1 0 0 1"),
-    "no volume": ("DimSize", "0 16 5", "a volume must have a voxel; its size is 0 × 16 × 5"),
-    "skewed axes": (
-        "TransformMatrix",
-        "1 0.5 0 0 1 0 0 0 1",
-        "the axes must be at right angles, and the direction of unit vectors",
-    ),
-    "long axes": (
-        "TransformMatrix",
-        "2 0 0 0 2 0 0 0 2",
-        "the axes must be at right angles, and the direction of unit vectors",
-    ),
-    "text": ("BinaryData", "False", "the voxels must be binary; BinaryData in the header is False"),
-    "an offset of values": (
-        "ElementToIntensityFunctionOffset",
-        "-1024",
-        "ElementToIntensityFunctionOffset in the header must be 0, because it is not applied; got -1024",
-    ),
-}
+META = [
+    ("ElementSpacing", "0 1 1", "between 1e-06 and 1e+06 mm; * 0 1 1"),
+    ("ElementSpacing", "-1 1 1", "between 1e-06 and 1e+06 mm; * -1 1 1"),
+    ("ElementSpacing", "1e30 1 1", "between 1e-06 and 1e+06 mm; * 1e+30 1 1"),
+    ("ElementSpacing", "nan 1 1", "ElementSpacing * 3 finite numbers; * nan 1 1"),
+    ("ElementSpacing", "1_0 1 1", "ElementSpacing * 3 finite numbers; * 1_0 1 1"),  # a number to Python only
+    ("Offset", "-10,5 0,0 3,5", "Offset * 3 finite numbers; * -10,5 0,0 3,5"),
+    ("Offset", "left top 0", "Offset * 3 finite numbers; * left top 0"),
+    ("DimSize", "16 16", "DimSize * 3 finite numbers; * 16 16"),
+    ("DimSize", "0 16 5", "must have a voxel; * 0 × 16 × 5"),
+    ("TransformMatrix", "1 0 0 1", "TransformMatrix * 9 finite numbers; * 1 0 0 1"),
+    ("TransformMatrix", "1 0.5 0 0 1 0 0 0 1", "axes must be at right angles*"),
+    ("TransformMatrix", "2 0 0 0 2 0 0 0 2", "axes must be at right angles*"),
+    ("BinaryData", "False", "must be binary; BinaryData * False"),
+    ("ElementToIntensityFunctionOffset", "-1024", "ElementToIntensityFunctionOffset * must be 0*; * -1024"),
+]
 
 
-@pytest.mark.parametrize(("field", "value", "message"), META.values(), ids=META)
+@pytest.mark.parametrize(("field", "value", "message"), META)
 def test_a_metaimage(tmp_path, field, value, message):
     path = written(tmp_path / "a.mhd")
     lines = [line for line in path.read_text().splitlines() if not line.startswith(f"{field} =")]
     path.write_text("\n".join([*lines[:-1], f"{field} = {value}", lines[-1]]) + "\n")
-    assert refusal(path).startswith(message)
+    assert fnmatch(refusal(path), f"*{message}")
 
 
 def test_a_metaimage_must_say_its_spacing(tmp_path):
@@ -74,48 +59,33 @@ def test_a_metaimage_must_say_its_spacing(tmp_path):
     path.write_text(text.replace("ElementSpacing =", "ElementSize ="))  # which ITK takes for it
     assert open_scan(path).frame.GetSpacing() == folders.SPACING
     path.write_text("".join(line for line in text.splitlines(True) if "ElementSpacing" not in line))
-    assert refusal(path) == "ElementSpacing in the header must give the spacing in mm; got none, which ITK takes for 1 mm"
+    assert "ElementSpacing in the header must give the spacing in mm" in refusal(path)
 
 
-NIFTI = {
-    "a spacing of 0": ("<f", 80, (0.0,), "the spacing in the header must be positive and finite; pixdim is 0 0.8 2"),
-    "a negative spacing": ("<f", 80, (-1.0,), "the spacing in the header must be positive and finite; pixdim is -1 0.8 2"),
-    "a spacing of NaN": ("<f", 84, (np.nan,), "the spacing in the header must be positive and finite; pixdim is 0.7 nan 2"),
-    "two spacings": ("<f", 80, (1.4,), "the header must have one spacing; pixdim says 1.4 0.8 2, the sform matrix 0.7 0.8 2"),
-    "no slice": ("<h", 46, (0,), "dim in the header must be 1 to 7 axes and their positive lengths; got 3 16 16 0"),
-    "no axes": ("<h", 40, (0,), "dim in the header must be 1 to 7 axes and their positive lengths; got 0 16 16 5"),
-    "voxels in the header": (
-        "<f",
-        108,
-        (340.0,),
-        "the voxels must begin at byte 352 or later; vox_offset in the header is 340",
-    ),
-    "voxels nowhere": ("<f", 108, (np.nan,), "the voxels must begin at byte 352 or later; vox_offset in the header is nan"),
-    "half numbers": ("<h", 70, (16384,), "voxels must be numbers; datatype in the header is 16384"),
-    "version 2": ("<i4s", 0, (540, b"n+2\0"), "a NIfTI file must be of version 1; this one is of version 2"),
-    "two files": (
-        "4s",
-        344,
-        (b"ni1\0",),
-        "a NIfTI file must hold header and voxels in one piece; its magic word is b'ni1\\x00'",
-    ),
-    **{
-        f"slope {slope}, intercept {add}": (
-            "<2f",
-            112,
-            (slope, add),
-            f"scl_slope and scl_inter in the header must be finite, and the slope not 0; got {slope:g} and {add:g}",
-        )
+NIFTI = [
+    ("<f", 80, (0.0,), "spacing * must be positive and finite; pixdim * 0 0.8 2"),
+    ("<f", 80, (-1.0,), "spacing * must be positive and finite; pixdim * -1 0.8 2"),
+    ("<f", 84, (np.nan,), "spacing * must be positive and finite; pixdim * 0.7 nan 2"),
+    ("<f", 80, (1.4,), "must have one spacing; pixdim * 1.4 0.8 2, * sform matrix 0.7 0.8 2"),
+    ("<h", 46, (0,), "dim * 1 to 7 axes *; * 3 16 16 0 *"),
+    ("<h", 40, (0,), "dim * 1 to 7 axes *; * 0 16 16 5 *"),
+    ("<f", 108, (340.0,), "must begin at byte 352 or later; vox_offset * 340"),
+    ("<f", 108, (np.nan,), "must begin at byte 352 or later; vox_offset * nan"),
+    ("<h", 70, (16384,), "voxels must be numbers; datatype * 16384"),
+    ("<i4s", 0, (540, b"n+2\0"), "must be of version 1; *"),
+    ("4s", 344, (b"ni1\0",), "header and voxels in one piece; * b'ni1\\x00'"),
+    *[
+        ("<2f", 112, (slope, add), f"scl_slope and scl_inter * must be finite*; * {slope:g} and {add:g}")
         for slope, add in ((np.inf, 0), (0, -1024), (np.nan, -1024), (2, np.nan), (1, np.inf))
-    },
-}
+    ],
+]
 
 
-@pytest.mark.parametrize(("layout", "offset", "values", "message"), NIFTI.values(), ids=NIFTI)
+@pytest.mark.parametrize(("layout", "offset", "values", "message"), NIFTI)
 def test_a_nifti(tmp_path, layout, offset, values, message):
     path = written(tmp_path / "a.nii")
     folders.patch(path, layout, offset, *values)
-    assert refusal(path).startswith(message)
+    assert fnmatch(refusal(path), f"*{message}")
 
 
 @pytest.mark.parametrize(
@@ -149,21 +119,17 @@ def test_nan_of_nifti_is_found_where_it_is(tmp_path, order, kind):
     np.testing.assert_array_equal(np.argwhere(np.isnan(part)), [[1, 1, 0]])
 
 
-NRRD = {
-    "micrometres": ("space units", '"um" "um" "um"', "space units in the header must be mm; got um: save the volume in mm"),
-    "skewed axes": ("space directions", "(1,0.5,0) (0,1,0) (0,0,1)", "the axes must be at right angles"),
-    "an axis of no length": (
-        "space directions",
-        "(0,0,0) (0,1,0) (0,0,1)",
-        "spacing, origin and direction in the header must be",
-    ),
-}
-
-
-@pytest.mark.parametrize(("field", "value", "message"), NRRD.values(), ids=NRRD)
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("space units", '"um" "um" "um"', "space units in the header must be mm; got um"),
+        ("space directions", "(1,0.5,0) (0,1,0) (0,0,1)", "axes must be at right angles"),
+        ("space directions", "(0,0,0) (0,1,0) (0,0,1)", "spacing, origin and direction in the header must be"),
+    ],
+)
 def test_an_nrrd(tmp_path, field, value, message):
     path = written(tmp_path / "a.nrrd")
     header, _, voxels = path.read_bytes().partition(b"\n\n")
     lines = [line for line in header.decode().splitlines() if not line.startswith(f"{field}:")]
     path.write_bytes("\n".join([*lines, f"{field}: {value}"]).encode() + b"\n\n" + voxels)
-    assert refusal(path).startswith(message)
+    assert message in refusal(path)

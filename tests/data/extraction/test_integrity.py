@@ -9,6 +9,7 @@ import SimpleITK as sitk
 from gmmae.data.extraction.integrity import CHUNK_BYTES
 from gmmae.data.extraction.scans import array_volume, open_scan
 from gmmae.data.volumes import DataError
+from tests import volume_folders as folders
 
 VOXELS = np.random.default_rng(0).integers(-1000, 400, (20, 60, 50)).astype(np.int16)
 BYTES = VOXELS.nbytes
@@ -25,67 +26,53 @@ def write(tmp_path):
     return make
 
 
-FORMATS = {
-    "scan.mhd": (False, "scan.raw"),
-    "packed.mhd": (True, "packed.zraw"),
-    "local.mha": (False, "local.mha"),
-    "packed.mha": (True, "packed.mha"),
-    "scan.nii": (False, "scan.nii"),
-    "scan.nii.gz": (True, "scan.nii.gz"),
-    "scan.nrrd": (False, "scan.nrrd"),
-    "packed.nrrd": (True, "packed.nrrd"),
-}
-PACKED = [name for name, (compressed, _) in FORMATS.items() if compressed]
+RAW = {"scan.mhd": "scan.raw", **{name: name for name in ("local.mha", "scan.nii", "scan.nrrd")}}
+PACKED = {"packed.mhd": "packed.zraw", **{name: name for name in ("packed.mha", "scan.nii.gz", "packed.nrrd")}}
+FORMATS = {**RAW, **PACKED}
+"""Files, and those with their voxels."""
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_sound_files_give_the_region_asked_for(write, name):
-    compressed, _ = FORMATS[name]
-    volume = open_scan(write(name, compressed))
+    volume = open_scan(write(name, name in PACKED))
     assert volume.size == (50, 60, 20)
-    assert volume.one_pass == compressed
+    assert volume.one_pass == (name in PACKED)
     region = sitk.GetArrayFromImage(volume.read((10, 20, 5), (7, 6, 4)))
     np.testing.assert_array_equal(region, VOXELS[5:9, 20:26, 10:17])
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_truncated_file_is_called_that_with_both_lengths(write, name):
-    compressed, data = FORMATS[name]
-    path = write(name, compressed)
-    size = (path.parent / data).stat().st_size
-    os.truncate(path.parent / data, size // 2)
-    with pytest.raises(
-        DataError, match=rf"truncated \.\w+.*: the header promises \d+ .*bytes, {data} (has|decompresses to) \d+$"
-    ):
+    path, data = write(name, name in PACKED), FORMATS[name]
+    os.truncate(path.parent / data, (path.parent / data).stat().st_size // 2)
+    with pytest.raises(DataError, match=rf"truncated \.\w+.* \d+ .*bytes, {data} (has|decompresses to) \d+$"):
         open_scan(path)
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_header_that_promises_less_than_there_is_is_refused(write, name):
     """It would give a part of the volume, such as every slice but the last."""
-    compressed, data = FORMATS[name]
-    path = write(name, compressed, VOXELS)
-    more = write(f"more_{name}", compressed, np.concatenate([VOXELS, VOXELS[:1]]))
+    path, data = write(name, name in PACKED), FORMATS[name]
+    more = write(f"more_{name}", name in PACKED, np.concatenate([VOXELS, VOXELS[:1]]))
     if data == name:
-        fields = {".nii": ("<h", 46), ".gz": ("<h", 46)}
-        content = gzip.decompress(more.read_bytes()) if path.suffix == ".gz" else more.read_bytes()
-        if path.suffix in fields:
-            changed = bytearray(content)
-            struct.pack_into(fields[path.suffix][0], changed, fields[path.suffix][1], len(VOXELS))
+        packed = path.suffix == ".gz"
+        content = bytearray(gzip.decompress(more.read_bytes()) if packed else more.read_bytes())
+        if ".nii" in name:
+            struct.pack_into("<h", content, 46, len(VOXELS))
         else:
-            changed = content.replace(b"50 60 21", b"50 60 20")
-        path.write_bytes(gzip.compress(bytes(changed)) if path.suffix == ".gz" else bytes(changed))
+            content = content.replace(b"50 60 21", b"50 60 20")
+        path.write_bytes(gzip.compress(content) if packed else content)
     else:
         (path.parent / data).write_bytes((path.parent / f"more_{data}").read_bytes())
         path.write_text("".join(line for line in path.read_text().splitlines(True) if "CompressedDataSize" not in line))
-    with pytest.raises(DataError, match=r"must hold the \d+ bytes that the header promises; .* (has|decompresses to) \d+$"):
+    with pytest.raises(DataError, match=r"must hold the \d+ bytes .* (has|decompresses to) \d+$"):
         open_scan(path)
 
 
 def test_one_missing_byte_is_noticed(write):
     path = write("scan.mhd", False)
     os.truncate(path.with_suffix(".raw"), BYTES - 1)
-    with pytest.raises(DataError, match=rf"truncated .raw: the header promises {BYTES} bytes, scan.raw has {BYTES - 1}"):
+    with pytest.raises(DataError, match=rf"truncated .raw: .* {BYTES} bytes, scan.raw has {BYTES - 1}"):
         open_scan(path)
 
 
@@ -96,15 +83,13 @@ def test_a_truncated_zraw_without_a_compressed_size_says_what_it_decompresses_to
     assert open_scan(path).size == (50, 60, 20)
     data = path.with_suffix(".zraw")
     os.truncate(data, data.stat().st_size // 2)
-    with pytest.raises(
-        DataError, match=rf"truncated .zraw: the header promises {BYTES} bytes, packed.zraw decompresses to \d+$"
-    ):
+    with pytest.raises(DataError, match=rf"truncated .zraw: .* {BYTES} bytes, packed.zraw decompresses to \d+$"):
         open_scan(path)
 
 
 @pytest.mark.parametrize("name", PACKED)
 def test_damage_that_itk_reads_over_is_noticed(write, name):
-    data = write(name, True).parent / FORMATS[name][1]
+    data = write(name, True).parent / PACKED[name]
     content = bytearray(data.read_bytes())
     middle = len(content) // 2
     content[middle : middle + 20] = bytes(20)
@@ -129,9 +114,7 @@ def test_gzip_in_several_members_is_sound(write):
 
 def test_nifti_that_rescales_is_measured_by_its_type_on_disk(write):
     path = write("scan.nii", False)
-    content = bytearray(path.read_bytes())
-    struct.pack_into("<ff", content, 112, 2.0, -5.0)  # scl_slope, scl_inter
-    path.write_bytes(content)
+    folders.patch(path, "<ff", 112, 2.0, -5.0)  # scl_slope, scl_inter
     region = sitk.GetArrayFromImage(open_scan(path).read((0, 0, 0), (50, 60, 20)))
     np.testing.assert_allclose(region, 2.0 * VOXELS - 5.0)
 
@@ -139,13 +122,13 @@ def test_nifti_that_rescales_is_measured_by_its_type_on_disk(write):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("scan.raw", "gone.raw", "the header has no data: gone.raw, which it names, is not there"),
-        ("scan.raw", "../scan.raw", "the data must lie beside the header; ElementDataFile is '../scan.raw'"),
-        ("scan.raw", "/etc/hostname", "the data must lie beside the header"),
-        ("ElementDataFile = scan.raw", "", "no MetaImage header: it has no ElementDataFile"),
-        ("DimSize = 50 60 20", "DimSize = 50 60 -20", "truncated .raw: the header promises"),
-        ("DimSize = 50 60 20", "DimSize = 50000 60000 20000", "truncated .raw: the header promises 120000000000000 bytes"),
-        ("TransformMatrix = 1 0 0 0 1 0 0 0 1", "TransformMatrix = 0 0 0 0 0 0 0 0 0", "Bad direction, determinant is 0"),
+        ("scan.raw", "gone.raw", "no data: gone.raw"),
+        ("scan.raw", "../scan.raw", "beside the header; ElementDataFile is '../scan.raw'"),
+        ("scan.raw", "/etc/hostname", "beside the header"),
+        ("ElementDataFile = scan.raw", "", "no ElementDataFile"),
+        ("DimSize = 50 60 20", "DimSize = 50 60 -20", "truncated .raw"),
+        ("DimSize = 50 60 20", "DimSize = 50000 60000 20000", "truncated .raw: .* 120000000000000 bytes"),
+        ("Matrix = 1 0 0 0 1 0 0 0 1", "Matrix = 0 0 0 0 0 0 0 0 0", "determinant is 0"),
     ],
 )
 def test_what_is_wrong_with_a_header_is_said(write, old, new, message):
@@ -167,7 +150,7 @@ def test_what_is_wrong_with_a_header_is_said(write, old, new, message):
 )
 def test_colour_and_films_are_refused(tmp_path, name, image, message):
     sitk.WriteImage(image, str(tmp_path / name))
-    with pytest.raises(DataError, match="must have 3 axes, an image 2, and 1 value a voxel; this one has " + message):
+    with pytest.raises(DataError, match=message):
         open_scan(tmp_path / name)
 
 
@@ -218,10 +201,7 @@ def test_arrays_lie_at_the_origin_with_their_spacing():
 
 @pytest.mark.parametrize(
     ("voxels", "message"),
-    [
-        (np.zeros((4,) * 4), r"the axes z, y, x, or the last of them; this one has the shape \(4, 4, 4, 4\)"),
-        (np.full((2, 2, 2), "a"), "must be numbers"),
-    ],
+    [(np.zeros((4,) * 4), r"axes z, y, x, .* \(4, 4, 4, 4\)"), (np.full((2, 2, 2), "a"), "must be numbers")],
 )
 def test_arrays_that_are_no_volume(voxels, message):
     with pytest.raises(DataError, match=message):

@@ -1,19 +1,19 @@
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from gmmae.config.rules import ConfigError
 from gmmae.data.extraction.annotations import Fault
 from gmmae.data.extraction.prepare import prepare
 from gmmae.data.extraction.progress import Progress
 from gmmae.data.extraction.summary import lines, summarise
 from gmmae.data.extraction.tasks import Cube, Item, Plan
 from gmmae.data.settings import DataConfig
-from gmmae.data.volumes import DataError, central_section, to_density
-
-QUIET: list[str] = []
+from gmmae.data.volumes import DataError
 
 
 def test_the_summary_of_known_cubes():
@@ -53,10 +53,11 @@ def test_the_summary_of_known_cubes():
     assert sum(counts.values()) == 256
     text = lines(summary)
     assert text[0] == "4 nodules in 3 groups: 1 without category, 2 a, 1 b"
-    assert text[1].startswith("the groups of 1 nodules are scans or volumes, because no patient is named there: a patient with")
-    assert "1 of them duplicates and 3 lost to faults: 1 bad rows, 1 missing scans" in text[2]
-    assert "2 nodules reach beyond their scan; filled share: mean 15.0%, largest 50.0%" in text[3]
-    assert text[-4] == "readings that failed and were repeated: 1; the first: c.mhd: it was not read within 5 s"
+    assert "1 nodules" in text[1]
+    assert "no patient" in text[1]
+    for line, numbers in ((2, [8, 1, 3, 1, 1, 0, 0]), (3, [2, 15, 50])):
+        assert [float(number) for number in re.findall(r"[\d.]+", text[line])] == numbers
+    assert "c.mhd: it was not read within 5 s" in text[-4]
     assert text[-3:-1] == ["gone.mhd: there is no such scan", "x.csv line 3: no number"]
     assert text[-1] == "x.csv line 5: repeats line 4, which is kept"
     assert not any("\n" in line for line in text)
@@ -64,42 +65,33 @@ def test_the_summary_of_known_cubes():
 
 def test_many_faults_are_cut_short_in_print_only(luna_folder):
     config = luna_folder("a", [("a", 10, -20, 30, 8), *((f"gone{i}", 1, 2, 3, 8) for i in range(30))])
-    summary = prepare(config, QUIET.append).summary
+    summary = prepare(config).summary
     assert len(summary["faults"]) == 30
     assert lines(summary)[-1] == "and 10 more, in summary.json"
+    assert len(lines(summary)) < 30
 
 
 def test_the_summary_file_is_the_summary(luna_folder):
-    prepared = prepare(luna_folder("ab"), QUIET.append)
+    prepared = prepare(luna_folder("ab"))
     assert json.loads((prepared.folder / "summary.json").read_text()) == prepared.summary
     assert 0 < prepared.summary["seconds"]["read_share"] <= 1
 
 
-def test_cubes_become_targets_in_three_two_and_one_axes(luna_folder):
-    from gmmae.data.extraction.prepare import load
-
-    nodules = load(luna_folder("ab"), QUIET.append)
-    for ndim in (3, 2, 1):
-        targets = to_density(central_section(nodules.values, ndim), (-1000.0, 400.0))
-        assert targets.shape == (2,) + (16,) * ndim
-        np.testing.assert_allclose(targets.sum(tuple(range(1, ndim + 1))) * (2 / 16) ** ndim, 1, rtol=1e-5)
-
-
 def test_the_summary_says_where_groups_are_only_scans(luna_folder, write_csv):
     config = luna_folder("ab")
-    summary = prepare(config, QUIET.append).summary
-    assert lines(summary)[1].startswith("each group is a scan or volume, because no patient is named there: a patient with")
+    summary = prepare(config).summary
+    assert "each group is a scan or volume" in lines(summary)[1]
     rows = [(uid, 10, -20, 30, 8, "P1") for uid in "ab"]
     columns = ("seriesuid", "coordX", "coordY", "coordZ", "diameter_mm", "patient")
     write_csv(Path(config.root) / "annotations.csv", rows, columns)
-    known = prepare(config, QUIET.append).summary
+    known = prepare(config).summary
     assert (known["groups"], known["grouped_by_scan"]) == (1, 0)
     assert not any("no patient is named" in line for line in lines(known))
 
 
 def test_the_synthetic_source_has_nothing_to_prepare():
-    with pytest.raises(DataError, match=r"data.source must be one of luna16, cubes to be prepared; got synthetic"):
-        prepare(DataConfig(), QUIET.append)
+    with pytest.raises(DataError, match=r"data.source must be one of luna16, cubes .*; got synthetic"):
+        prepare(DataConfig())
 
 
 def test_without_a_terminal_progress_is_a_line_at_the_end(luna_folder):
@@ -146,7 +138,5 @@ def test_on_a_terminal_there_is_a_bar(monkeypatch, capsys):
     ],
 )
 def test_options_are_checked_where_they_are_declared(option, message):
-    from gmmae.config.rules import ConfigError
-
     with pytest.raises(ConfigError, match=message):
         dataclasses.replace(DataConfig(), **option)

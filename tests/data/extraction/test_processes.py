@@ -15,6 +15,7 @@ from gmmae.data.extraction.tasks import Extracted, Transient
 from gmmae.data.settings import AIR_HU
 
 OPTIONS = Options((16, 16, 16), 3, "1.25x", AIR_HU, True)
+HANGS_OVER_B = "__import__('time').sleep(600) if t.label.endswith('b.mhd') else real(t, o)"
 PATCHED = "import os, sys, gmmae.data.extraction.processes as p; real = p.extract; p.extract = lambda t, o: {}; p.serve()"
 DIES_OVER_B = "(print('out of memory', file=sys.stderr, flush=True), os._exit(9)) if t.label.endswith('b.mhd') else real(t, o)"
 
@@ -24,9 +25,14 @@ def tasks(luna_folder):
     return luna16.plan(luna_folder("abcd")).tasks
 
 
-def extracted(tasks, workers, limit_s=0.0):
-    results = [result for _, result in extract_all(tasks, OPTIONS, workers, limit_s)]
-    return [result for result in results if isinstance(result, Extracted)]
+@pytest.fixture
+def patch_worker(monkeypatch):
+    """Lets workers compute another expression of the task `t`."""
+    return lambda expression: monkeypatch.setattr(processes, "WORKER_PROGRAM", PATCHED.format(expression))
+
+
+def extracted(tasks, workers):
+    return [result for _, result in extract_all(tasks, OPTIONS, workers, 0.0) if isinstance(result, Extracted)]
 
 
 def names(results):
@@ -48,28 +54,29 @@ def test_any_number_of_workers_gives_the_same(tasks, workers):
         assert 0 < result.read_s <= result.total_s
 
 
-def test_a_worker_that_dies_costs_its_scan_only(tasks, monkeypatch):
-    monkeypatch.setattr(processes, "WORKER_PROGRAM", PATCHED.format(DIES_OVER_B))
+def test_a_worker_that_dies_costs_its_scan_only(tasks, patch_worker):
+    patch_worker(DIES_OVER_B)
     answers = list(extract_all(tasks, OPTIONS, 2, 0.0))
     assert names(result for _, result in answers) == ["a_0", "c_0", "d_0"]
-    (text,) = transients(answers).values()
-    assert list(transients(answers)) == ["b.mhd"]
-    assert text.startswith("the process reading it died (status 9, out of memory): killed, too little memory")
+    ((scan, text),) = transients(answers).items()
+    assert scan == "b.mhd"
+    assert "(status 9, out of memory)" in text
 
 
-def test_a_decoder_that_hangs_is_killed_and_costs_its_scan_only(tasks, monkeypatch):
-    hangs = "__import__('time').sleep(600) if t.label.endswith('b.mhd') else real(t, o)"
-    monkeypatch.setattr(processes, "WORKER_PROGRAM", PATCHED.format(hangs))
+def test_a_decoder_that_hangs_is_killed_and_costs_its_scan_only(tasks, patch_worker):
+    patch_worker(HANGS_OVER_B)
     began = time.monotonic()
     answers = list(extract_all(tasks, OPTIONS, 2, 2.0))
     assert time.monotonic() - began < 60
     assert names(result for _, result in answers) == ["a_0", "c_0", "d_0"]
-    assert transients(answers) == {"b.mhd": "it was not read within 2 s (data.scan_time_limit_s is for each volume)"}
+    ((scan, text),) = transients(answers).items()
+    assert scan == "b.mhd"
+    assert "within 2 s (data.scan_time_limit_s" in text
     assert not workers_left()
 
 
-def test_a_bug_in_a_worker_is_raised_with_its_traceback(tasks, monkeypatch):
-    monkeypatch.setattr(processes, "WORKER_PROGRAM", PATCHED.format("1 / 0"))
+def test_a_bug_in_a_worker_is_raised_with_its_traceback(tasks, patch_worker):
+    patch_worker("1 / 0")
     with pytest.raises(WorkerError, match=r"ZeroDivisionError"):
         extracted(tasks, 2)
 
@@ -81,8 +88,8 @@ def test_a_worker_that_cannot_start_says_why(tasks, monkeypatch):
     assert len(found) == 4
 
 
-def test_what_a_library_prints_does_not_get_between_the_answers(tasks, monkeypatch):
-    monkeypatch.setattr(processes, "WORKER_PROGRAM", PATCHED.format("(os.write(1, b'MetaImage: warning'), real(t, o))[1]"))
+def test_what_a_library_prints_does_not_get_between_the_answers(tasks, patch_worker):
+    patch_worker("(os.write(1, b'MetaImage: warning'), real(t, o))[1]")
     assert len(names(extracted(tasks, 2))) == 4
 
 
@@ -94,9 +101,8 @@ def test_stopping_early_leaves_no_process(tasks):
     assert not workers_left()
 
 
-def test_stopping_does_not_wait_for_a_decoder_that_hangs(tasks, monkeypatch):
-    hangs = "__import__('time').sleep(600) if t.label.endswith('b.mhd') else real(t, o)"
-    monkeypatch.setattr(processes, "WORKER_PROGRAM", PATCHED.format(hangs))
+def test_stopping_does_not_wait_for_a_decoder_that_hangs(tasks, patch_worker):
+    patch_worker(HANGS_OVER_B)
     results = extract_all(tasks[:2], OPTIONS, 2, 0.0)
     next(results)
     began = time.monotonic()
@@ -125,7 +131,7 @@ def test_a_script_without_a_main_guard_may_load_data(luna_folder, tmp_path):
 
 def test_workers_do_not_import_jax_and_a_cached_load_not_even_simpleitk(luna_folder):
     config = luna_folder("ab")
-    load(config, [].append)
+    load(config)
     check = (
         "import sys\nfrom gmmae.data.settings import DataConfig\nfrom gmmae.data.extraction.prepare import load\n"
         f"load(DataConfig(source='luna16', root={config.root!r}, cache={config.cache!r}))\n"

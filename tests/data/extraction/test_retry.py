@@ -1,14 +1,15 @@
-"""What passes is repeated, what stays is named; neither costs a nodule in silence."""
+"""Readings that fail for transient reasons are repeated, and scans that fail each time are named."""
 
 import errno
 import os
+import re
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from gmmae.data.extraction import extract, integrity, prepare, processes, retry, scan_cache, scans
+from gmmae.data.extraction import arrays, extract, integrity, luna16, prepare, processes, retry, scan_cache, scans
 from gmmae.data.extraction.prepare import PARTS, load
 from gmmae.data.settings import AIR_HU
 from gmmae.data.volumes import DataError, TransientError
@@ -25,7 +26,7 @@ def no_pauses(monkeypatch):
 
 
 def once(path):
-    """Returns whether this is the first call, in a worker."""
+    """An expression for a worker that is true the first time only."""
     return f" and not os.path.exists({str(path)!r}) and not open({str(path)!r}, 'x').close()"
 
 
@@ -51,11 +52,10 @@ def test_a_scan_whose_worker_was_killed_is_read_again(luna_folder, monkeypatch, 
     monkeypatch.setattr(processes, "WORKER_PROGRAM", WORKER.format(KILLED_OVER_B.format(once(tmp_path / "killed"))))
     said: list[str] = []
     prepared = prepare.prepare(config, said.append)
-    assert prepared.summary["nodules"] == 2
-    assert prepared.summary["faults"] == []
+    assert (prepared.summary["nodules"], prepared.summary["faults"]) == (2, [])
     (line,) = prepared.summary["repeated"]
-    assert line.startswith("subset1/b.mhd: the process reading it died (status -9): killed, too little memory")
-    assert any(line.startswith("scans that are read again, one at a time: 1; the first: subset1/b.mhd: ") for line in said)
+    assert re.match(r"subset1/b.mhd: .*\(status -9\)", line)
+    assert any("again" in line and "subset1/b.mhd: " in line for line in said)
 
 
 def test_one_that_is_always_killed_is_named_not_sealed_and_read_by_the_same_command_later(luna_folder, monkeypatch):
@@ -63,14 +63,14 @@ def test_one_that_is_always_killed_is_named_not_sealed_and_read_by_the_same_comm
     sound = processes.WORKER_PROGRAM
     monkeypatch.setattr(processes, "WORKER_PROGRAM", WORKER.format(KILLED_OVER_B.format("")))
     said: list[str] = []
-    with pytest.raises(TransientError, match=r"1 failed for transient reasons: subset1/b.mhd: the process .*same command"):
+    with pytest.raises(TransientError, match=r"\b1 failed .*subset1/b.mhd: the process .*same command"):
         load(config, said.append)
     assert sum(line.startswith("not read: subset1/b.mhd: ") for line in said) == 1
     assert entries(config) == []
     monkeypatch.setattr(processes, "WORKER_PROGRAM", sound)
     said.clear()
     assert load(config, said.append).names == ("a_0", "b_0")
-    assert said[0] == "1 of 2 scans were read before, 1 are left"
+    assert said[0].startswith("1 of 2 scans")
     assert not (Path(config.cache) / PARTS).exists()
 
 
@@ -86,12 +86,12 @@ def test_an_error_of_the_disk_is_no_fault_of_the_scan(luna_folder, monkeypatch):
         real(data, promised, offset)
 
     monkeypatch.setattr(integrity, "_check_stream", check)
-    prepared = prepare.prepare(config, [].append)
+    prepared = prepare.prepare(config)
     assert (prepared.summary["nodules"], prepared.summary["faults"]) == (3, [])
     assert "Input/output error" in prepared.summary["repeated"][0]
     failing += [1] * 3
     with pytest.raises(TransientError, match=r"b.mhd: \[Errno 5\] Input/output error"):
-        prepare.prepare(config, [].append, refresh=True)
+        prepare.prepare(config, refresh=True)
     assert entries(config) == []
 
 
@@ -120,7 +120,7 @@ REAL_READER = scans.sitk.ImageFileReader
 def test_itk_is_asked_twice_before_it_is_believed(luna_folder, monkeypatch, failures, nodules):
     monkeypatch.setattr(scans.sitk, "ImageFileReader", FailingReader)
     monkeypatch.setattr(FailingReader, "left", failures)
-    assert prepare.prepare(luna_folder("ab"), [].append).summary["nodules"] == nodules
+    assert prepare.prepare(luna_folder("ab")).summary["nodules"] == nodules
 
 
 def test_where_the_disk_still_fails_itk_is_not_believed(luna_folder, monkeypatch):
@@ -130,14 +130,12 @@ def test_where_the_disk_still_fails_itk_is_not_believed(luna_folder, monkeypatch
     monkeypatch.setattr(scans.sitk, "ImageFileReader", FailingReader)
     monkeypatch.setattr(FailingReader, "left", 99)
     monkeypatch.setattr(scans, "read_through", fails)
-    with pytest.raises(TransientError, match=r"2 failed for transient reasons: .*Input/output error"):
-        load(luna_folder("ab"), [].append)
+    with pytest.raises(TransientError, match=r"\b2 failed .*Input/output error"):
+        load(luna_folder("ab"))
 
 
 @pytest.mark.parametrize(("kind", "error"), [(OSError, errno.EIO), (DataError, None), (DataError, errno.EINVAL)])
 def test_an_array_that_cannot_be_read_is_broken_only_if_the_system_did_not_fail(tmp_path, monkeypatch, kind, error):
-    from gmmae.data.extraction import arrays
-
     def fails(file):
         raise OSError(*([error, os.strerror(error)] if error else ["Invalid data stream"]))  # as bz2 says it
 
@@ -167,15 +165,15 @@ def test_a_scan_that_is_away_for_a_moment_is_not_missing(luna_folder, monkeypatc
                 scan.with_suffix(".away").rename(scan)
 
     read_by(monkeypatch, away_then_back)
-    assert load(config, [].append).names == ("a_0", "b_0")
+    assert load(config).names == ("a_0", "b_0")
     assert attempts == ["b", "b"]
 
 
 def test_when_nothing_can_be_read_any_more_it_does_not_go_on_trying(luna_folder, monkeypatch):
     config = luna_folder("abcdefghijkl")
     read = read_by(monkeypatch, lambda task: extract.Transient("Input/output error"))
-    with pytest.raises(TransientError, match=r"8 failed for transient reasons, 4 more were not tried: .*; and 3 more; run"):
-        load(config, [].append)
+    with pytest.raises(TransientError, match=r"\b8 failed .*\b4 more .*; and 3 more; "):
+        load(config)
     assert len(read) == retry.MAX_FAILURES_IN_A_ROW
 
 
@@ -183,7 +181,7 @@ def test_refusing_does_not_mistake_what_passes_for_a_fault(luna_folder, monkeypa
     config = luna_folder("ab", on_error="refuse")
     failures = [extract.Transient("Input/output error")]
     read_by(monkeypatch, lambda task: failures.pop() if failures else None)
-    assert len(load(config, [].append).values) == 2
+    assert len(load(config).values) == 2
 
 
 def test_an_interrupted_extraction_goes_on_where_it_was(luna_folder, monkeypatch):
@@ -195,17 +193,17 @@ def test_an_interrupted_extraction_goes_on_where_it_was(luna_folder, monkeypatch
 
     read = read_by(monkeypatch, interrupted)
     with pytest.raises(KeyboardInterrupt):
-        load(config, [].append)
+        load(config)
     assert read == ["a", "b", "c", "d"]
     assert entries(config) == []
     read = read_by(monkeypatch, lambda task: None)
     said: list[str] = []
     nodules = load(config, said.append)
-    assert said[0] == "2 of 4 scans were read before, 2 are left"
+    assert said[0].startswith("2 of 4 scans")
     assert read == ["b", "d"]  # b has a place outside the scan: what is broken is read again
     assert nodules.names == ("a_0", "b_0", "c_0", "d_0")
     monkeypatch.undo()
-    whole = load(luna_folder("abcd", cache=str(Path(config.cache).parent / "other")), [].append)
+    whole = load(luna_folder("abcd", cache=str(Path(config.cache).parent / "other")))
     np.testing.assert_array_equal(nodules.values, whole.values)
 
 
@@ -213,17 +211,14 @@ def test_refreshing_also_forgets_what_an_interrupted_extraction_read(luna_folder
     config = luna_folder("ab")
     read = read_by(monkeypatch, lambda task: extract.Transient("Input/output error") if task.file.stem == "b" else None)
     with pytest.raises(TransientError):
-        load(config, [].append)
+        load(config)
     read = read_by(monkeypatch, lambda task: None)
-    prepare.prepare(config, [].append, refresh=True)
+    prepare.prepare(config, refresh=True)
     assert read == ["a", "b"]
 
 
 def test_parts_keep_masks_and_places_and_are_those_of_their_files_only(luna_folder, tmp_path):
-    from gmmae.data.extraction import luna16
-    from gmmae.data.extraction.extract import Options
-
-    options = Options((16, 16, 16), 3, "1.25x", AIR_HU, True)
+    options = extract.Options((16, 16, 16), 3, "1.25x", AIR_HU, True)
     config = luna_folder("a", [("a", 10, -20, 30, 8), ("a", 12, -20, 30, 8)])
     (task,) = luna16.plan(config).tasks
     result = extract.extract(task, options)
@@ -241,24 +236,16 @@ def test_parts_keep_masks_and_places_and_are_those_of_their_files_only(luna_fold
     np.testing.assert_array_equal(kept.cubes[0].mask, first.mask)
     os.truncate(place, place.stat().st_size // 2)
     assert scan_cache.load(place, task) is None
-    (later,) = _changed(task, config)
-    names = [scan_cache.part_path(tmp_path, *key, options) for key in ((1, task), (2, task), (1, later), (1, task))]
-    assert len(set(names)) == 3
-
-
-def _changed(task, config):
-    from gmmae.data.extraction import luna16
-
     os.utime(task.file, (1, 1))
-    return luna16.plan(config).tasks
+    (later,) = luna16.plan(config).tasks
+    paths = [scan_cache.part_path(tmp_path, *key, options) for key in ((1, task), (2, task), (1, later), (1, task))]
+    assert len(set(paths)) == 3
 
 
 def test_old_parts_are_removed_with_those_of_a_finished_plan(luna_folder, tmp_path):
-    from gmmae.data.extraction import luna16
-
     config, parts = luna_folder("a"), tmp_path / "parts"
-    plan, say = luna16.plan(config), [].append
-    scan_cache.read(config, plan, 1, parts, say)
+    plan = luna16.plan(config)
+    scan_cache.read(config, plan, 1, parts, print)
     for name in ("others.npz", "forgotten.npz"):
         (parts / name).touch()
     long_ago = time.time() - scan_cache.cache.STALE_AFTER_S - 60

@@ -9,12 +9,7 @@ from gmmae.data.extraction import voxels
 from gmmae.data.extraction.grids import Volume, frame, same_grid
 from gmmae.data.volumes import DataError
 from tests import volume_folders as folders
-
-
-def volume_of(image: sitk.Image) -> Volume:
-    geometry = frame(image.GetSpacing(), image.GetOrigin(), image.GetDirection())
-    return Volume(geometry, image.GetSize(), lambda start, size: sitk.RegionOfInterest(image, size, start))
-
+from tests.volume_folders import volume_of
 
 IDENTITY = np.eye(3)
 
@@ -77,16 +72,15 @@ def test_headers_that_are_rounded_are_of_one_grid():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ([0, 1, 2, 2], "must hold 0 and one other value; got 1, 2: keep the voxels of the nodule only"),
-        ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], "must hold 0 and one other value; got 0.1, 0.2, 0.3, 0.4, 0.5, …: keep"),
-        ([0, np.nan, 1, 1], "voxels must be finite numbers; 1 of the 4 read are NaN or infinite"),
+        ([0, 1, 2, 2], "0 and one other value; got 1, 2: "),
+        ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], "0 and one other value; got 0.1, 0.2, 0.3, 0.4, 0.5, …: "),
+        ([0, np.nan, 1, 1], "finite numbers; 1 of the 4 .* NaN or infinite"),
     ],
 )
 def test_masks_that_are_none(values, message):
     mask = volume_of(sitk.GetImageFromArray(np.array([[values]])))
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match=message):
         voxels.read_mask(mask, (0, 0, 0), mask.size)
-    assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize("values", [[0, 1, 1, 0], [0, 255, 255, 0], [0.0, 0.5, 0.5, 0.0], [0, -1, -1, 0]])
@@ -99,27 +93,25 @@ def test_any_one_value_marks_the_nodule(values):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (np.array([0, 255], np.uint8), "voxels must be HU, which 8 bits cannot hold; got uint8: if they have another unit"),
-        (np.array([0, 1], np.int16), "voxels must be HU; got 0 to 1, which looks windowed already"),
-        (np.array([0.0, 0.3]), "voxels must be HU; got 0 to 0.3, which looks windowed already"),
-        (
-            np.array([-1.0, 0.9]),
-            "voxels must be HU; got -1 to 0.9, which looks scaled already: if they have another unit, give",
-        ),
-        (np.array([-2.5, 9.0]), "voxels must be HU; got -2.5 to 9, which looks scaled already"),
-        (np.array([-1, 1], np.int16), "voxels must be HU; got -1 to 1, which looks scaled already"),
-        (np.array([-1000, 40000], np.int32), "voxels must be HU between -32768 and 32767; got -1000 to 40000"),
+        (np.array([0, 255], np.uint8), "8 bits .*; got uint8: .*data.window"),
+        (np.array([0, 1], np.int16), "got 0 to 1, .* windowed already"),
+        (np.array([0.0, 0.3]), "got 0 to 0.3, .* windowed already"),
+        (np.array([-1.0, 0.9]), "got -1 to 0.9, .* scaled already: .*data.window"),
+        (np.array([-2.5, 9.0]), "got -2.5 to 9, .* scaled already"),
+        (np.array([-1, 1], np.int16), "got -1 to 1, .* scaled already"),
+        (np.array([-1000, 40000], np.int32), "between -32768 and 32767; got -1000 to 40000"),
     ],
 )
 def test_only_hu_are_taken_for_hu(values, message):
     volume = volume_of(sitk.GetImageFromArray(values[None, None]))
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match="^voxels must be HU.*" + message):
         voxels.read_whole(volume, hu=True)
-    assert str(caught.value).startswith(message)
     np.testing.assert_array_equal(voxels.read_whole(volume, hu=False).ravel(), values)
 
 
-def test_the_noise_of_water_is_hu():
+def test_water_and_its_noise_are_hu():
+    water = volume_of(sitk.GetImageFromArray(np.zeros((2, 2, 2), np.int16)))
+    assert not voxels.read_whole(water, hu=True).any()
     noise = np.random.default_rng(0).normal(0, 8, (3, 5, 5)).astype(np.int16)
     assert np.abs(noise).max() > voxels.MIN_LARGEST_HU
     voxels.read_whole(volume_of(sitk.GetImageFromArray(noise)), hu=True)
@@ -129,8 +121,3 @@ def test_numbers_that_32_bits_do_not_hold_are_refused_in_any_unit():
     volume = volume_of(sitk.GetImageFromArray(np.array([[[0.0, 1e300]]])))
     with pytest.raises(DataError, match=r"must be numbers that 32 bits can hold; got 1e\+300"):
         voxels.read_whole(volume, hu=False)
-
-
-def test_even_voxels_of_a_whole_number_are_hu():
-    water = volume_of(sitk.GetImageFromArray(np.zeros((2, 2, 2), np.int16)))
-    assert not voxels.read_whole(water, hu=True).any()

@@ -6,6 +6,7 @@ import pytest
 from gmmae.data.synthetic.phantom import CATEGORIES, draw_phantom
 from gmmae.data.synthetic.volumes import EDGE_DIAMETERS, nodule_cube, synthetic_nodules
 from gmmae.data.volumes import DataError, to_density
+from tests.smooth_ball import smooth
 
 
 @pytest.fixture(scope="module")
@@ -15,9 +16,9 @@ def nodules():
 
 def test_golden():
     """The data set of a seed is part of the interface: change it knowingly, and say so in the change log."""
-    made = synthetic_nodules(samples=8, shape=(16, 16, 16), seed=0)
-    assert made.masks is not None
-    little_endian = made.values.astype("<i2").tobytes() + made.masks.tobytes()
+    nodules = synthetic_nodules(samples=8, shape=(16, 16, 16), seed=0)
+    assert nodules.masks is not None
+    little_endian = nodules.values.astype("<i2").tobytes() + nodules.masks.tobytes()
     assert hashlib.sha256(little_endian).hexdigest() == "868087ef516c7334f4a0252b2471fe37d990506f416f5f8917dd27d47bc731eb"
 
 
@@ -32,15 +33,11 @@ def test_contract(nodules):
     assert nodules.values.max() <= 3071
 
 
-def test_a_sample_does_not_depend_on_how_many_are_made(nodules):
-    few = synthetic_nodules(samples=4, shape=(16, 16, 16), seed=0)
+def test_a_sample_depends_on_the_seed_and_its_number_only(nodules):
+    few, other = (synthetic_nodules(samples=4, shape=(16, 16, 16), seed=seed) for seed in (0, 1))
     np.testing.assert_array_equal(few.values, nodules.values[:4])
     np.testing.assert_array_equal(few.masks, nodules.masks[:4])
     assert few.categories == nodules.categories[:4]
-
-
-def test_seeds_and_samples_differ(nodules):
-    other = synthetic_nodules(samples=4, shape=(16, 16, 16), seed=1)
     for a in range(4):
         assert (nodules.values[a] != other.values[a]).mean() > 0.9
         assert (nodules.values[a] != nodules.values[a + 1]).mean() > 0.9
@@ -75,7 +72,7 @@ def test_masks_fill_a_good_part_of_the_cube_around_its_centre(nodules):
 
 @pytest.mark.parametrize(("category", "contrast_hu"), [("solid", 200), ("part-solid", 90), ("ground-glass", 40)])
 def test_a_nodule_is_brighter_than_the_lung_around_it(category, contrast_hu):
-    """The categories keep their contrast in 20 nodules of each, down to 3 mm, where blur leaves a third of it."""
+    """Draws 20 of each category. Blur leaves a third of the contrast of a nodule of 3 mm."""
     for index in range(20):
         rng = np.random.default_rng([3, index])
         phantom = draw_phantom(rng, category)._replace(tubes=(), wall=None)
@@ -84,11 +81,10 @@ def test_a_nodule_is_brighter_than_the_lung_around_it(category, contrast_hu):
 
 
 def test_the_edge_is_a_fixed_multiple_of_the_diameter():
-    """A smooth ball of that diameter fills π/6 / EDGE_DIAMETERS³ of the cube, where the reader put its centre."""
+    """A smooth ball of that diameter fills π/6 / EDGE_DIAMETERS³ of the cube."""
     rng = np.random.default_rng(0)
-    phantom = draw_phantom(rng)._replace(lobes=np.empty((0, 3)), spicules=np.empty((0, 3)), roughness=0.0, wall=None)
-    ball = phantom._replace(axes=np.eye(3) * (2 / phantom.diameter_mm))
-    _, mask = nodule_cube(ball, (32, 32, 32), rng)
+    phantom = draw_phantom(rng)
+    _, mask = nodule_cube(smooth(phantom, phantom.diameter_mm), (32, 32, 32), rng)
     assert mask.mean() == pytest.approx(np.pi / 6 / EDGE_DIAMETERS**3, rel=0.02)
 
 
@@ -104,9 +100,9 @@ def test_there_is_something_to_learn(nodules):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"samples": 0}, "data.samples must be at least 1 for synthetic nodules; got 0"),
-        ({"shape": (16, 3, 16)}, "data.shape must be at least 4 for synthetic nodules; got 3"),
-        ({"seed": -1}, "data.seed must be at least 0 for synthetic nodules; got -1"),
+        ({"samples": 0}, "data.samples must be at least 1 .*; got 0"),
+        ({"shape": (16, 3, 16)}, "data.shape must be at least 4 .*; got 3"),
+        ({"seed": -1}, "data.seed must be at least 0 .*; got -1"),
     ],
 )
 def test_bad_arguments(arguments, message):
