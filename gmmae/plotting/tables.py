@@ -1,7 +1,6 @@
-"""A table of text cells, and the same table as Markdown, CSV and LaTeX.
+"""A table of text cells, its output as Markdown, CSV and LaTeX, and formats of numbers for its cells.
 
-Cells hold numbers as they are to be read; the functions at the end of the module write them. Every format escapes what it
-would otherwise interpret, so a cell shows what it holds.
+Every output format escapes its special characters, so cells are shown literally.
 """
 
 import csv
@@ -14,9 +13,9 @@ from typing import NamedTuple
 
 
 class Table(NamedTuple):
-    """A table. The writers raise ValueError for a row whose length is not that of the columns."""
+    """A table. All output functions raise ValueError for a row with a wrong number of cells."""
 
-    name: str  # file stem and LaTeX label, "table_1"
+    name: str  # file stem and LaTeX label, such as "table_1"
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -24,7 +23,7 @@ class Table(NamedTuple):
 
 
 def markdown(table: Table) -> str:
-    """GitHub's Markdown: the title as a bold line, the table, the notes as paragraphs.
+    """Writes a table as GitHub's Markdown: the title in bold, the table, and the notes as paragraphs.
 
     >>> print(markdown(Table("t", "Two", ("scaling", "GPUs"), (("strong", "8"),))), end="")
     **Two**
@@ -41,17 +40,17 @@ def markdown(table: Table) -> str:
 
 
 def csv_text(table: Table) -> str:
-    """Comma-separated values: the columns and rows as shown, without title and notes."""
+    """Writes a table as comma-separated values, without title and notes."""
     file = io.StringIO()
     csv.writer(file, lineterminator="\n").writerows(_lines(table))
     return file.getvalue()
 
 
 def latex(table: Table) -> str:
-    """A LaTeX `table` environment for pdfLaTeX, which needs the package booktabs; its label is `tab:` and the name.
+    """Writes a table as a `table` environment for pdfLaTeX with the package booktabs. Its label is `tab:` and the name.
 
     Raises:
-      ValueError: also a character that pdfLaTeX has no command for here.
+      ValueError: a row has a wrong number of cells, or a character has no known LaTeX command.
     """
     header, *rows = (" & ".join(map(latex_text, row)) + r" \\" for row in _lines(table))
     alignment = "".join("r" if numeric else "l" for numeric in _numeric(table))
@@ -77,7 +76,7 @@ def latex(table: Table) -> str:
 
 
 def markdown_text(text: str) -> str:
-    r"""Text on one line that Markdown shows as it is, in a table too.
+    r"""Escapes text for Markdown, on one line, also for tables.
 
     >>> print(markdown_text("a|b <c> time_s"))
     a\|b \<c\> time\_s
@@ -86,7 +85,7 @@ def markdown_text(text: str) -> str:
 
 
 def markdown_start(text: str) -> str:
-    r"""Keeps what begins a paragraph of Markdown, such as "1." or "-", from opening a list.
+    r"""Escapes the beginning of a paragraph of Markdown, such as "1." or "-", which would open a list.
 
     >>> print(markdown_start("1. Infinite times count."))
     1\. Infinite times count.
@@ -95,10 +94,10 @@ def markdown_start(text: str) -> str:
 
 
 def latex_text(text: str) -> str:
-    r"""Text on one line that pdfLaTeX shows as it is.
+    r"""Escapes text for pdfLaTeX, on one line.
 
     Raises:
-      ValueError: a character that is neither ASCII, nor a Latin letter, nor in the list.
+      ValueError: a character is neither ASCII, nor a Latin letter, nor in the list.
 
     >>> print(latex_text("η ≤ 5 %"))
     \(\eta\) \(\le\) 5 \%
@@ -108,7 +107,7 @@ def latex_text(text: str) -> str:
 
 
 def percent(value: int | float) -> str:
-    """A percentage with two decimals, without its sign, as in the paper's tables.
+    """Formats a percentage with two decimals, without the sign, as in the paper's tables.
 
     >>> percent(105.171), percent(math.nan), percent(math.inf)
     ('105.17', 'NaN', '∞')
@@ -117,7 +116,7 @@ def percent(value: int | float) -> str:
 
 
 def seconds(value: int | float) -> str:
-    """A time to target with three significant digits, without its unit; infinity is a target that was missed.
+    """Formats a time to target with three significant digits, without the unit. Infinity means a missed target.
 
     >>> seconds(12345.6), seconds(9.996), seconds(0.01234), seconds(math.inf)
     ('12300', '10.0', '0.0123', 'not reached')
@@ -126,7 +125,7 @@ def seconds(value: int | float) -> str:
 
 
 def ratio(value: int | float) -> str:
-    """A quotient of times with two decimals, without its sign.
+    """Formats a ratio of times with two decimals.
 
     >>> ratio(1.234), ratio(math.inf)
     ('1.23', '∞')
@@ -135,7 +134,7 @@ def ratio(value: int | float) -> str:
 
 
 def loss(value: int | float) -> str:
-    """A loss with four significant digits.
+    """Formats a loss with four significant digits.
 
     >>> loss(0.0016384), loss(2.5e-7), loss(math.nan), loss(math.inf)
     ('0.001638', '2.500e-07', 'NaN', '∞')
@@ -144,7 +143,7 @@ def loss(value: int | float) -> str:
 
 
 def interval_text(interval: tuple[float, float] | None, number: Callable[[float], str]) -> str:
-    """Both bounds of an interval, or a dash for none.
+    """Formats both bounds of an interval, or None as a dash.
 
     >>> interval_text((98.2, math.inf), percent), interval_text((1.5, math.inf), seconds), interval_text(None, percent)
     ('98.20 to ∞', '1.50 to not reached', '–')
@@ -153,7 +152,7 @@ def interval_text(interval: tuple[float, float] | None, number: Callable[[float]
 
 
 def _significant(value: int | float, digits: int) -> str:
-    """Rounded to significant digits; with an exponent outside 0.0001 to a million."""
+    """Rounds to significant digits; numbers outside 0.0001 to a million have an exponent."""
     if not math.isfinite(value):
         return _no_number(value)
     scientific = f"{value:.{digits - 1}e}"
@@ -171,12 +170,12 @@ _NUMBER = re.compile(r"[-−+±<>≤≥≈~]*\s*(\d|NaN|∞|not reached)|–?$")
 
 
 def _numeric(table: Table) -> list[bool]:
-    """Which columns hold only cells that begin like a number, or are empty."""
+    """Tells for each column whether all its cells begin like a number or are empty."""
     return [all(_NUMBER.match(row[place]) for row in table.rows) for place in range(len(table.columns))]
 
 
 def _lines(table: Table) -> list[tuple[str, ...]]:
-    """The columns and the rows, of equal length."""
+    """Returns the header and the rows, which must have equal lengths."""
     for row in table.rows:
         if len(row) != len(table.columns):
             raise ValueError(f"each row of {table.name} must have {len(table.columns)} cells; got {len(row)}: {row!r}")
@@ -199,9 +198,9 @@ _MATH = {
 _LATEX = {
     **{sign: rf"\{sign}" for sign in "%&#_${}"},
     **{"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "`": r"\textasciigrave{}"},
-    # In LaTeX's default font encoding these three are other glyphs.
+    # These are other glyphs in LaTeX's default font encoding.
     **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"},
-    # After the end of a row, LaTeX takes these for an argument of it.
+    # LaTeX would interpret these as arguments after the end of a row.
     **{"[": "{[}", "]": "{]}", "*": "{*}"},
     **{"†": r"\dag{}", "–": r"\textendash{}", "—": r"\textemdash{}", "…": r"\dots{}", "§": r"\S{}"},
     **{"‘": "`", "’": "'", "“": r"\textquotedblleft{}", "”": r"\textquotedblright{}"},
@@ -212,6 +211,6 @@ _LATEX = {
 def _latex_character(character: str) -> str:
     if character in _LATEX:
         return _LATEX[character]
-    if character.isascii() or "À" <= character <= "ž":  # Latin letters; LaTeX reads UTF-8
+    if character.isascii() or "À" <= character <= "ž":  # LaTeX reads Latin letters in UTF-8
         return character
     raise ValueError(f"no LaTeX is known for {character!r} ({unicodedata.name(character, 'unnamed')}): add it to {__name__}")

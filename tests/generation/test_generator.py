@@ -136,8 +136,11 @@ def test_what_is_written_is_read_back_voxel_by_voxel(generator, tmp_path):
 def test_generated_cubes_join_the_training_set_and_leave_validation_alone(generator, tmp_path):
     folder.write(generator.sample(5, seed=7), tmp_path / "made", "run0", 7)
     config = DataConfig(shape=8, samples=20, validation=5, cache=str(tmp_path / "cache"))
-    alone = nodules.build(nodules.Config(data=config)).load()
-    more = nodules.build(nodules.Config(data=dataclasses.replace(config, augment_with=str(tmp_path / "made")))).load()
+    model = small().settings.model
+    alone, more = (
+        nodules.build(nodules.Config(data=dataclasses.replace(config, augment_with=cubes), model=model)).load()
+        for cubes in ("", str(tmp_path / "made"))
+    )
     np.testing.assert_array_equal(more.validation, alone.validation)
     np.testing.assert_array_equal(more.train[:15], alone.train)
     assert more.train.shape == (20, 8, 8, 8)

@@ -8,6 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Real
+from scipy.spatial.distance import cdist, pdist
+from scipy.stats import false_discovery_control, wasserstein_distance
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GroupKFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from gmmae.generation.judging.bootstrap import Estimate, estimate, mean, weights
 from gmmae.system.errors import InputError
@@ -55,10 +61,6 @@ def c2st(
 
     Source: Lopez-Paz and Oquab 2017.
     """
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
     inputs = np.concatenate([real, other])
     labels = np.repeat([0, 1], [len(real), len(other)])
     groups = np.array([*real_groups, *other_groups])
@@ -91,8 +93,6 @@ def folds(labels: Real[np.ndarray, " samples"], groups: np.ndarray, seed: int) -
     Folds without both labels in training and test are left out. scikit-learn's stratified division by groups would take longer
     than the classifiers, and labels are nearly balanced.
     """
-    from sklearn.model_selection import GroupKFold
-
     divided = GroupKFold(FOLDS, shuffle=True, random_state=seed).split(labels, labels, groups)
     return [parts for parts in divided if all(len(set(labels[part])) == 2 for part in parts)]
 
@@ -128,8 +128,6 @@ def mmd2(
 
     Source: Gretton et al. 2012, Eq. 3 and 4.
     """
-    from scipy.spatial.distance import cdist, pdist
-
     both = np.concatenate(standardised(real, other))
     width = np.median(pdist(both)) or 1.0  # 0 where most samples are equal
     kernel = np.exp(-(cdist(both, both, "sqeuclidean")) / (2 * width**2))
@@ -179,8 +177,6 @@ def ks_tests(
     of 0, .7 and 1 between a patient's nodules, the classical p was below .05 for 5, 19 and 47 % of the features. This p was
     below .05 for 4, 5 and 3 %.
     """
-    from scipy.stats import false_discovery_control
-
     labels = exchanged([*real_groups, *other_groups], len(real), seed)
     statistic, p = np.array([_ks(column, labels) for column in np.concatenate([real, other]).T]).T
     adjusted = false_discovery_control(p)
@@ -231,8 +227,6 @@ def density_and_coverage(
     the share of balls with a sample of the other set. It is about `1 - 2^-k` = 0.97 for one population. The intervals
     resample the counted samples with fixed balls.
     """
-    from scipy.spatial.distance import cdist
-
     real, other = standardised(real, other)
     radius = np.sort(cdist(real, real), axis=1)[:, min(NEIGHBOURS, len(real) - 1)]
     inside: Bool[np.ndarray, "real other"] = cdist(real, other) <= radius[:, None]
@@ -248,8 +242,6 @@ def value_distance(
 
     Values are clipped to the window. Integers are compared exactly if the window is at most `MAX_LEVELS` wide.
     """
-    from scipy.stats import wasserstein_distance
-
     low, high = window
     width = high - low
     steps = max(1, round(MAX_LEVELS / width)) if width <= MAX_LEVELS else MAX_LEVELS / width  # histogram levels per unit

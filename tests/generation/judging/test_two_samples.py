@@ -161,5 +161,5 @@ def test_a_fold_has_both_sets_to_learn_from_and_to_be_tested_on():
     labels = np.repeat([0, 1], [30, 30])
     groups = np.array(["a"] * 30 + names("b", 30))  # one patient: no fold can have it on both sides
     assert folds(labels, groups, seed=0) == []
-    with pytest.raises(InputError, match="got 31 groups that no division into 5 folds parts like that: add nodules of other"):
+    with pytest.raises(InputError, match=r"got 31 groups .*: add nodules of other"):
         c2st(normal(0, 30), normal(1, 30), ["a"] * 30, names("b", 30))
