@@ -219,7 +219,7 @@ def dry_run(config: SweepConfig, samples: int) -> list[tuple[str, ...]]:
     Raises:
       InputError: a run is impossible.
     """
-    rows = [DRY_RUN_COLUMNS]
+    rows: list[tuple[str, ...]] = [DRY_RUN_COLUMNS]
     for first, members in run_groups(config, samples):
         for key in members:
             strategy = strategies.resolve(key.scaling, config.run.optim, key.devices, samples)
