@@ -1,4 +1,4 @@
-"""Sweeps as files, made by hand: records, histories and step times as `gmmae sweep` leaves them, without training."""
+"""Writes the files of a sweep without training: records, histories and step times as `gmmae sweep` leaves them."""
 
 import math
 from pathlib import Path

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from gmmae.multihost import environment
-from gmmae.sweep import engine, throughput
+from gmmae.sweep import engine, step_times, throughput
 from gmmae.sweep import jobs as sweep_jobs
-from gmmae.sweep import step_times
 from gmmae.sweep.engine import RUNS_FAILED, summary
 from gmmae.sweep.grid import RunKey, SweepConfig, TimingConfig
 from gmmae.sweep.runs import CRASHED, TIMED_OUT, SweepDir

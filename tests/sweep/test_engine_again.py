@@ -212,7 +212,7 @@ def test_an_interrupted_sweep_ends_its_runs_and_the_next_call_completes_it(fake,
     fake.wish({"weak-n2-seed0": "hang"})
 
     class Interrupting(Watch):
-        """By the time that the third run starts, one is done and another, without end, is ready to be told to."""
+        """When the third run starts, one is done, and another hangs until it gets a signal."""
 
         def started(self, name):
             super().started(name)

@@ -69,7 +69,7 @@ def test_no_compilation_is_timed_and_seconds_are_those_of_a_step(monkeypatch):
 
 
 class Trained:
-    """In the place of the compiled program: how often it ran, on what, and whether it is out of memory."""
+    """Replaces the compiled program. It counts its calls, and can run out of memory."""
 
     def __init__(self, too_large=()):
         self.calls: list[int] = []

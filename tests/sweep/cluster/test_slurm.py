@@ -1,4 +1,4 @@
-"""What is asked of Slurm and made of its answers; small programs stand for its commands. In earnest: `tests/cluster`."""
+"""Requests to Slurm and its answers, with small programs as its commands. `tests/cluster` has a real Slurm."""
 
 import json
 import os
@@ -270,7 +270,7 @@ def test_nothing_is_submitted_where_it_is_not_known_what_is(commands, tmp_path):
 
 
 def some_end(folder, numbers):
-    """To be called at each tick: some of the jobs leave their results."""
+    """Returns a function for each tick, which lets some of the jobs leave their results."""
     waiting = iter(numbers)
     return lambda _: succeed(folder, *islice(waiting, 4))
 
