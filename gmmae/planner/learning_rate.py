@@ -1,8 +1,8 @@
 """How much faster training is at a scaled learning rate, judged by the first steps.
 
-If the base rate is small for the batch, k times the rate needs k times fewer steps. If noise or curvature limits training, it
-needs the same number. The speed-up is read off a trial's training loss. It is the number of steps that the base run needs to
-come as far, divided by the steps of the trial.
+If the base rate is small for the batch, k times the learning rate needs k times fewer steps. If noise or curvature limits
+training, it needs the same number. The speed-up is read off a trial's training loss. It is the number of steps that the base
+run needs to come as far, divided by the steps of the trial.
 """
 
 import itertools

@@ -154,7 +154,7 @@ def posterior(
 
 
 def power(speedups: Mapping[float, float]) -> float:
-    """Returns the law's power: 1 if a higher learning rate is no faster, a half if k times the rate is k times as fast.
+    """Returns the law's power: 1 if a higher learning rate is no faster, 1/2 if k times that is k times as fast.
 
     Args:
       speedups: speed-up by factor of the learning rate. The largest factor up to `MAX_SPEEDUP_FACTOR` decides.
