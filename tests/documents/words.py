@@ -3,7 +3,6 @@
 import ast
 import io
 import re
-import textwrap
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,7 +56,7 @@ def python_prose(source: str) -> Iterator[Prose]:
     for node in ast.walk(ast.parse(source)):
         for item in getattr(node, "body", None) or [] if not isinstance(node, ast.Lambda | ast.IfExp) else []:
             if isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant) and isinstance(item.value.value, str):
-                yield Prose(item.lineno, without_examples(item.value.value), is_docstring=True)
+                yield Prose(item.lineno, without_examples(item.value.value, item.col_offset), is_docstring=True)
         if isinstance(node, ast.keyword) and node.arg == "help" and isinstance(node.value, ast.Constant):
             yield Prose(node.value.lineno, str(node.value.value))
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -65,10 +64,10 @@ def python_prose(source: str) -> Iterator[Prose]:
             yield Prose(token.start[0], token.string.lstrip("# "))
 
 
-def without_examples(docstring: str) -> str:
-    """Returns a docstring without its commands, which are indented, and without its doctests."""
-    first, _, rest = docstring.partition("\n")
-    lines = textwrap.dedent(rest).splitlines()
+def without_examples(docstring: str, indent: int) -> str:
+    """Returns a docstring without its commands, which are indented further, and without its doctests."""
+    first, *rest = docstring.splitlines()
+    lines = (line[indent:] for line in rest)
     return "\n".join([first, *("" if line.startswith(("    ", ">>>", "...")) else line for line in lines)])
 
 
