@@ -1,7 +1,7 @@
 """Evaluates generated nodules: their likeness, their novelty, and their use to a classifier.
 
-    python -m experiments.generation --out DIR --root FOLDER [--seeds 5] [--parts split fidelity downstream] [--held-out tune] \\
-    [--runs PATTERN] [--describers RUN ...]
+    python -m experiments.generation --out DIR --root FOLDER [--seeds 5] [--parts split fidelity downstream]
+        [--held-out tune] [--runs PATTERN] [--describers RUN ...]
 
 Each seed and part is a JSON file in DIR, and files that exist are not computed again. The CSV files of all seeds are written
 at the end, to --results. `split` writes DIR/development.csv and prints the options that train models without the test set.

@@ -2,9 +2,9 @@
 
     python -m experiments.given_up SWEEP... --data FOLDER --out DIR
 
-It reads every run of these sweeps (`keep_checkpoints = true`) that missed its target. Over all training samples it computes
-the gradient's norm, the fraction of trainable units in the encoder's worst layer, and the densities' standard deviation
-between samples, as `experiments.failure` does. A run is
+It reads every run of these sweeps (`keep_checkpoints = true`) that missed its target. It computes three numbers over all
+training samples: the gradient's norm, the fraction of trainable units in the encoder's worst layer, and the densities' standard
+deviation between samples. `experiments.failure` defines them. A run is
 
 - `frozen` if the gradient's norm is zero in float32. No entry is above 1e-19, so Adam with an ε of 1e-8 changes nothing;
 - `blind` if some layer of the encoder is dead and all samples get the same density. No parameter before that layer can

@@ -2,9 +2,9 @@
 
     python -m experiments.masks --root FOLDER --run RUN --workdir DIR [--held-out test]
 
-The head knows a latent vector. The U-Net reads the cube. Both are trained on the study's training nodules and chosen by its
-tuning set (`experiments.generation --parts split` makes RUN). --results gets masks_PART.csv: the mean Dice over the nodules,
-with an interval by patient.
+The head knows a latent vector. The U-Net reads the cube. Both are trained on the study's training
+nodules and chosen by its tuning set. `experiments.generation --parts split` makes RUN. --results gets masks_PART.csv, the mean
+Dice over the nodules with an interval by patient.
 
 This file is the U-Net's workload as well: `train.py --workload experiments/masks.py --root FOLDER`.
 

@@ -254,7 +254,17 @@ def failures() -> dict[str, str]:
                         *numbers,
                     )
                 )
-    head = ("change", "scaling", "n", "step", "training loss", "units that learn", "gradient", "spread", "at the edge")
+    head = (
+        "change",
+        "scaling",
+        "n",
+        "step",
+        "training loss",
+        "units that learn",
+        "gradient",
+        "standard deviation",
+        "at the edge",
+    )
     found = {"courses_table": table(head, last)}
     tried = {name: change for name, change in failure.CURES.items() if (RESULTS / "study" / f"cures_{name}").exists()}
     if not tried:
@@ -279,7 +289,7 @@ def sizes() -> dict[str, str]:
             (head, *lines), thresholds = size.summary(rows), size.thresholds(rows)
             counts = sorted({n for of in thresholds.values() for n in of})
             more = [[f"{of[n]:.2f}" if n in of else "" for n in counts] for of in thresholds.values()]
-            named = (*head, *(f"turns at, n = {n}" for n in counts))
+            named = (*head, *(f"crossover, n = {n}" for n in counts))
             found[f"sizes_{name}"] = table(named, [(*line, *own) for line, own in zip(lines, more, strict=True)])
             linear = [max(0.0, value) for of in size.thresholds(rows, "linear").values() for value in of.values()]
             found[f"turns_linear_{name}"] = f"{min(linear):.2f} to {max(linear):.2f}"
@@ -327,7 +337,7 @@ def small_unet() -> dict[str, str]:
         best = middle([float(row["best_dice"]) for row in of])
         came = facts[f"{scaling}_{n}".replace("-", "_")] = f"{sum(map(math.isfinite, epochs))} of {len(of)}"
         lines.append((STRATEGIES[scaling].label, str(n), came, middle(epochs), middle(steps), *own, best))
-    head = ("scaling", "n", "as good", "epoch", "steps", "epochs over strong's", "turns at", "best Dice")
+    head = ("scaling", "n", "98 % reached", "epoch", "steps", "epochs over strong's", "crossover", "best Dice")
     return facts | {"table": table(head, lines)}
 
 

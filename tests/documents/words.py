@@ -39,7 +39,7 @@ FRAGMENT = re.compile(
 )
 """The beginning of a docstring that is no sentence and no noun phrase."""
 
-END = re.compile(r"(?<=[.!?:])\s+(?=[A-Z(*`])|\n\s*\n|\n\s*(?=[-*] |\d+\. )|\n\s*(?=\w+(?:, \w+)*: )")
+END = re.compile(r"(?<=[.!?:])\s+(?=[A-Z(*`{\"\d]|gmmae|code|k\^)|\n\s*\n|\n\s*(?=[-*] |\d+\. )|\n\s*(?=\w+(?:, \w+)*: )")
 """The place between two sentences: after a full stop, a paragraph, a list's item or an argument's description."""
 
 
@@ -65,10 +65,10 @@ def python_prose(source: str) -> Iterator[Prose]:
 
 
 def without_examples(docstring: str, indent: int) -> str:
-    """Returns a docstring without its commands, which are indented further, and without its doctests."""
-    first, *rest = docstring.splitlines()
+    """Returns a docstring without its commands and without its doctests, which stand at its end."""
+    first, *rest = docstring.partition(">>>")[0].splitlines() or [""]
     lines = (line[indent:] for line in rest)
-    return "\n".join([first, *("" if line.startswith(("    ", ">>>", "...")) else line for line in lines)])
+    return "\n".join([first, *("" if line.startswith(("    ", "python ")) else line for line in lines)])
 
 
 def page_prose(text: str) -> Iterator[Prose]:
