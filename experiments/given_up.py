@@ -127,9 +127,8 @@ def main() -> None:
         raise SystemExit("the sweeps must have runs that missed their targets, with checkpoints; got none")
     tables.write(asked.out / "given_up.csv", rows)
     for row in rows:
-        print(
-            f"{row['kind']:6} {row['scaling']}, n = {row['devices']}, seed {row['seed']}: {row['outcome']} after {row['epochs']}"
-        )
+        run = f"{row['scaling']}, n = {row['devices']}, seed {row['seed']}"
+        print(f"{row['kind']:6} {run}: {row['outcome']} after {row['epochs']}")
     print(dict(Counter(row["kind"] for row in rows)))
 
 

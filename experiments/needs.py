@@ -58,9 +58,9 @@ PROGRAMS = (
 
 
 def marked(text: str) -> dict[str, int]:
-    """Returns the number of a program's lines by their mark's purpose.
+    r"""Returns the number of a program's lines by their mark's purpose.
 
-    >>> marked("a = 1\\nmeet()  # [start]\\nb = 2  # pyright: ignore  # [start]\\n")
+    >>> marked("a = 1\nmeet()  # [start]\nb = 2  # pyright: ignore  # [start]\n")
     {'start': 2, 'divide': 0, 'mean': 0, 'validate': 0}
     """
     found = [match[1] for line in text.splitlines() if (match := MARK.search(line))]
