@@ -1,10 +1,10 @@
 """Checks the exact reduction on 1 to 32 devices: equal bits, the drift of `pmean` beside it, and its cost.
 
-    python benchmarks/exactness.py --out drift.png              # quickstart, batch 32, to its target on 1, 2, 4, 8, 16, 32 devices
+    python benchmarks/exactness.py --out drift.png              # quickstart, batch 32, to its target on 1 to 32 devices
     python benchmarks/exactness.py --epochs 2 --devices 1 2 4   # its beginning
     python benchmarks/exactness.py --cost --devices 1 2         # seconds a step beside pmean's, for 8 and 32 shards
-    python benchmarks/exactness.py --groups 1 2 4               # on one device, a GPU too: the tree in 1, 2 and 4 parts, twice each
-    python benchmarks/exactness.py --together 1 2 4 8           # several shards' gradients at a time: their bits, and their time
+    python benchmarks/exactness.py --groups 1 2 4               # on one device: the tree in 1, 2 and 4 parts, twice each
+    python benchmarks/exactness.py --together 1 2 4 8           # several shards' gradients at a time: bits and time
 
 Each number of devices and reduction has its own process. On a CPU the devices are virtual.
 """

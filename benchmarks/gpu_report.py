@@ -93,9 +93,9 @@ def outcome(section: Section) -> Outcome:
 
 
 def why(said: str, code: int) -> str:
-    """Returns the last line that is not empty, and the exit code.
+    r"""Returns the last line that is not empty, and the exit code.
 
-    >>> why("Traceback (most recent call last):\\n  File 'x.py'\\nValueError: no GPU\\n\\n", 1)
+    >>> why("Traceback (most recent call last):\n  File 'x.py'\nValueError: no GPU\n\n", 1)
     'ValueError: no GPU (exit code 1)'
     """
     lines = [line.strip() for line in said.splitlines() if line.strip()]

@@ -1,7 +1,7 @@
 """Measures the time to the target loss of `train.py` and of a reference implementation.
 
 Both have the same data, initial parameters, order of samples and stopping rule. One clock counts training and validation
-without compilation, the other the wall time from the start of Python to its end. gmmae also makes its data and writes
+without compilation. The other one is the wall time from the start of Python to its end. gmmae also makes its data and writes
 checkpoints, TensorBoard events and figures. The reference implementation reads the data and writes nothing.
 """
 

@@ -1,1 +1,1 @@
-"""Experiments on real data whose results the README reports: each a program that can be stopped and goes on where it was."""
+"""Experiments on real data, whose results the README reports. Each program can be stopped and resumed."""

@@ -1,4 +1,4 @@
-"""New nodules without a model, which a generator has to be better than: copies that are flipped, pasted, or interpolated."""
+"""New nodules without a model, as baselines of a generator: flipped, pasted or interpolated copies."""
 
 from collections.abc import Sequence
 
@@ -11,12 +11,13 @@ from gmmae.data.volumes import Nodules
 from gmmae.generation.judging.novelty import symmetries
 
 NEIGHBOURS = 5
-"""Of SMOTE, as in its paper."""
+"""Number of neighbours of SMOTE, as in its paper."""
 
 
 def repeated(training: Nodules, count: int, seed: int) -> Nodules:
-    """Training nodules again: what more of them bring without saying anything new, where a classifier's regularisation is
-    fixed.
+    """Returns training nodules again, to show the effect of more samples without new information.
+
+    A classifier's regularisation is fixed, so more samples alone may change it.
     """
     donors = _donors(len(training.names), count, np.random.default_rng(seed))
     assert training.masks is not None
@@ -24,8 +25,9 @@ def repeated(training: Nodules, count: int, seed: int) -> Nodules:
 
 
 def copy_paste(training: Nodules, count: int, seed: int, shift: int = 0) -> Nodules:
-    """Training nodules, each once as long as they last, flipped and turned within their plane, and moved by up to `shift`
-    voxels.
+    """Returns training nodules, flipped and rotated within their plane, and shifted by up to `shift` voxels.
+
+    Each one is used once before any is repeated.
     """
     rng = np.random.default_rng(seed)
     donors = _donors(len(training.names), count, rng)
@@ -34,8 +36,9 @@ def copy_paste(training: Nodules, count: int, seed: int, shift: int = 0) -> Nodu
 
 
 def carved(training: Nodules, count: int, seed: int) -> Nodules:
-    """A training nodule's voxels, flipped and turned, over the cube of another of its category (Yang et al., CarveMix,
-    2021).
+    """Returns nodules whose flipped and rotated voxels lie in another nodule's cube of the same category.
+
+    The method is CarveMix (Yang et al., 2021).
     """
     rng = np.random.default_rng(seed)
     donors = _donors(len(training.names), count, rng)
@@ -48,7 +51,7 @@ def carved(training: Nodules, count: int, seed: int) -> Nodules:
 
 
 def smote(training: Nodules, count: int, seed: int) -> Nodules:
-    """Between a training nodule and one of its 5 nearest of its category, voxel by voxel (Chawla et al., SMOTE, 2002)."""
+    """Interpolates a training nodule and one of its 5 nearest of its category voxel by voxel (Chawla et al., SMOTE, 2002)."""
     low, high = WINDOW
     flat = (np.clip(training.values, low, high).reshape(len(training.values), -1) - low) / (high - low)
     one, two, share = between(flat, training.categories, count, seed)
@@ -61,8 +64,9 @@ def smote(training: Nodules, count: int, seed: int) -> Nodules:
 def between(
     points: Float[np.ndarray, "samples features"], categories: Sequence[str], count: int, seed: int
 ) -> tuple[Int[np.ndarray, " count"], Int[np.ndarray, " count"], Float[np.ndarray, " count"]]:
-    """Pairs of a sample and one of its nearest of its category, itself where it is alone, and a share of the way between
-    them.
+    """Draws pairs of a sample and one of its nearest of its category, and a fraction of the way between them.
+
+    A sample that is alone in its category is its own neighbour.
     """
     rng = np.random.default_rng(seed)
     donors = _donors(len(points), count, rng)
@@ -77,7 +81,7 @@ def between(
 
 
 def _donors(samples: int, count: int, rng: np.random.Generator) -> Int[np.ndarray, " count"]:
-    """Each once before any is drawn again."""
+    """Draws donors. Each one is drawn once before any is repeated."""
     rounds = [rng.permutation(samples) for _ in range(-(-count // samples))]
     return np.concatenate(rounds)[:count]
 
@@ -85,7 +89,7 @@ def _donors(samples: int, count: int, rng: np.random.Generator) -> Int[np.ndarra
 def _disturbed(
     training: Nodules, donors: Int[np.ndarray, " count"], shift: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Values and masks in a symmetry and a place drawn by lot; what moves in repeats the outermost voxels."""
+    """Returns values and masks after a random symmetry and shift. The outermost voxels are repeated."""
     assert training.masks is not None
     values, masks = [], []
     for donor in donors:
@@ -100,6 +104,6 @@ def _disturbed(
 
 
 def named(kind: str, training: Nodules, donors: np.ndarray, values: np.ndarray, masks: np.ndarray) -> Nodules:
-    """The new nodules, each of its donor's patient, category and size."""
+    """Returns the new nodules, with patient, category and size of their donors."""
     names = tuple(f"{kind}_{i}" for i in range(len(donors)))
     return training.take(donors)._replace(names=names, values=values.astype(np.int16), masks=masks.astype(np.uint8))

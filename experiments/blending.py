@@ -1,16 +1,18 @@
-"""Which blending leaves the least to see? Real nodules, inserted into scans, against real nodules where they are.
+"""Compares blendings: real nodules inserted into scans, against real nodules in their own scans.
 
     python -m experiments.blending NODULES SCANS [--count 120]
 
-NODULES is a folder of volumes with masks, wider than their nodules; SCANS is shaped like LUNA16. Printed for each blending:
+NODULES is a folder of volumes with masks, wider than their nodules. SCANS is shaped like LUNA16. It prints for each blending:
 
-- seam: the second difference of HU along a row where the band ends, over that 1 to 4 mm farther out in the same scan: 1 where
-  nothing shows, and what it is around real nodules at the same distance;
-- AUC: how well a logistic classifier (5 folds by patient) tells inserted from real nodules by what surrounds them: seam,
-  mean, spread and gradient in rings about the surface, relative to the tissue beyond. 0.5 is perfect. Scans other than the
-  nodules' own add to it, so it compares blendings with each other, and with `nothing`, the scan without a nodule. Its 95 %
-  interval resamples patients, with the classifiers as they are;
-- shift: HU by which the mean within the nodule is changed (mean of the absolute values).
+- seam: the second difference of HU along a row at the band's end, relative to that 1 to 4 mm farther out in the same scan. It
+  is
+  1 if no seam is visible. The value around real nodules at the same distance is printed too;
+- AUC: how well a logistic classifier (5 folds by patient) separates inserted from real nodules by their surroundings. It uses
+  the seam, and the mean, standard deviation and gradient in rings about the surface, relative to the tissue beyond. 0.5 is
+    perfect.
+  Scans other than the nodules' own raise it. So it compares blendings with each other, and with `nothing`, a scan without a
+  nodule. Its 95 % interval resamples patients, with fixed classifiers;
+- shift: the change of the mean within the nodule in HU (mean of the absolute values).
 """
 
 import argparse
@@ -40,12 +42,12 @@ RINGS_MM = ((-1.0, 0.0), (0.0, 1.0), (1.0, 2.0), (2.0, 3.0))
 
 
 def paste(host, nodule, distance_mm, band_mm, spacing_mm):
-    """No blending: the nodule and the tissue of its cube, up to the band's end."""
+    """Pastes the nodule and the tissue of its cube up to the band's end, without blending."""
     return np.where(distance_mm < band_mm, nodule, host)
 
 
 def screened(screening_mm, *arguments):
-    """Poisson blending with another depth of change."""
+    """Applies Poisson blending with another depth of change."""
     with patch.object(blending, "SCREENING_MM", screening_mm):
         return blending.poisson(*arguments)
 
@@ -62,7 +64,10 @@ BLENDINGS = {
 
 
 def features(hu, distance_mm, band):
-    """Seam, and mean, spread and gradient of the rings against the tissue beyond the band; None where there is too little."""
+    """Returns the seam, and mean, standard deviation and gradient of the rings relative to the tissue beyond the band.
+
+    Returns None if there is too little tissue.
+    """
     beyond = (distance_mm > band + 1) & (distance_mm < band + 4)
     bend = np.abs(hu[:, :, :-2] - 2 * hu[:, :, 1:-1] + hu[:, :, 2:])
     crossing = (distance_mm[:, :, :-2] < band) != (distance_mm[:, :, 1:-1] < band)
@@ -82,7 +87,7 @@ def features(hu, distance_mm, band):
 
 
 def real(folder: Path, name: str, band: float):
-    """The features of a nodule in its own scan."""
+    """Returns the features of a nodule in its own scan."""
     image, mask = (sitk.ReadImage(str(folder / kind / name)) for kind in ("images", "masks"))
     spacing = np.array(image.GetSpacing()[::-1])
     inside = sitk.GetArrayFromImage(mask) > 0
@@ -90,6 +95,7 @@ def real(folder: Path, name: str, band: float):
 
 
 def main() -> None:
+    """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("nodules", type=Path)
     parser.add_argument("scans", type=Path)
@@ -159,7 +165,7 @@ def main() -> None:
 
 
 def fold_of(patients: Sequence[str], fold: int) -> tuple[np.ndarray, np.ndarray]:
-    """Training and test samples of pairs, of which all first ones come before all second ones.
+    """Returns training and test samples of pairs. All first ones of the pairs come before all second ones.
 
     All nodules of a patient and their insertions are in one fold.
     """
@@ -169,7 +175,7 @@ def fold_of(patients: Sequence[str], fold: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def auc(score: np.ndarray, patients: Sequence[str]) -> Estimate:
-    """How often an inserted nodule has a higher score than a real one, with its interval by patient.
+    """Returns how often an inserted nodule has a higher score than a real one, with its interval by patient.
 
     Args:
       score: of all real nodules, then of their insertions.

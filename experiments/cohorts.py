@@ -1,4 +1,4 @@
-"""The real nodules in three parts by patient: to train on, to tune by, and to test with once."""
+"""Real nodules in three parts by patient, for training, tuning and one final test."""
 
 import csv
 from pathlib import Path
@@ -13,14 +13,14 @@ from gmmae.data.volumes import Nodules
 from gmmae.system.errors import InputError
 
 WINDOW = DataConfig.window
-"""HU that are compared; the nodules are read with it."""
+"""Window of HU in which nodules are read and compared."""
 SHARES = {"tune": 0.25, "test": 0.25}
 SEED = 0
-"""Of the division; all seeds of a study share it, so that the test set is one."""
+"""Seed of the division. All seeds of a study share it, so that there is one test set."""
 
 
 class Cohorts(NamedTuple):
-    """The parts, and what the CSV says of each nodule, by its name."""
+    """The parts, and the rows of the CSV file by nodule name."""
 
     train: Nodules
     tune: Nodules
@@ -28,15 +28,15 @@ class Cohorts(NamedTuple):
     rows: dict[str, dict[str, str]]
 
     def column(self, nodules: Nodules, name: str) -> np.ndarray:
-        """A column of numbers."""
+        """Returns a column of numbers."""
         return np.array([float(self.rows[nodule][name]) for nodule in nodules.names])
 
 
 def read(root: Path) -> Cohorts:
-    """The nodules of a folder of cubes, divided; as `configs/luna16_nodules.toml` cuts them out.
+    """Returns the divided nodules of a folder of cubes, cropped as `configs/luna16_nodules.toml` does.
 
     Raises:
-      InputError: as `gmmae.data.extraction.prepare.load`, or no CSV.
+      InputError: as `gmmae.data.extraction.prepare.load`, or there is no CSV file.
     """
     nodules = prepare.load(DataConfig(source="cubes", root=str(root), padding="replicate"))
     with (root / "nodules.csv").open(newline="", encoding="utf-8") as file:
@@ -49,10 +49,9 @@ def read(root: Path) -> Cohorts:
 
 
 def write_development(cohorts: Cohorts, root: Path, out: Path) -> str:
-    """Writes a CSV of all nodules but the test set, and returns the options of `gmmae train` that train on the first part of
-    them.
+    """Writes a CSV file of all nodules without the test set, and returns the options of `gmmae train` for the first part.
 
-    They divide the nodules as `read` does.
+    The options divide the nodules as `read` does.
     """
     kept = {*cohorts.train.names, *cohorts.tune.names}
     with (root / "nodules.csv").open(newline="", encoding="utf-8") as file:
@@ -65,10 +64,10 @@ def write_development(cohorts: Cohorts, root: Path, out: Path) -> str:
 
 
 def check_held_out(cohorts: Cohorts, trained_on: Nodules, run: Path) -> None:
-    """Refuses a run that has seen patients of the other parts.
+    """Checks that a run has seen no patients of the other parts.
 
     Raises:
-      InputError: it has.
+      InputError: it has seen some.
     """
     seen = set(trained_on.groups) & {*cohorts.tune.groups, *cohorts.test.groups}
     if seen:

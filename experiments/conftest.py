@@ -1,3 +1,3 @@
-"""What the search for doctests leaves alone: a file that adds strategies where it is imported, and programs of other frameworks."""
+"""Files without doctests: one adds strategies when it is imported, the others need other frameworks."""
 
 collect_ignore = ["nodules_arms.py", "minimal"]

@@ -1,8 +1,7 @@
-"""Whether generated nodules help a classifier: malignancy and category, learnt from few or all real nodules, with and without
-more.
+"""Tests whether generated nodules help a classifier of malignancy or category, with few or all real nodules.
 
-The classifier is a logistic regression on the features, the diameter and coarse voxels; it weighs classes equally with and
-without more nodules, so that a gain is not one of balance alone.
+The classifier is a logistic regression on the features, the diameter and coarse voxels. It weighs classes equally with and
+without additional nodules. So a gain does not come from balance alone.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,37 +16,37 @@ from gmmae.generation.judging.features import features
 from gmmae.generation.judging.novelty import nearest, novelty
 
 NUMBERS = (50, 100, 200, 0)
-"""Real training nodules; 0: all."""
+"""Numbers of real training nodules (0: all)."""
 DRAWS = 4
-"""Choices of these nodules for each seed: their mean is the seed's figure."""
+"""Number of random choices of these nodules for each seed. A seed's value is their mean."""
 LEAST = 3
-"""Of each class among them."""
+"""Minimum number of nodules of each class among them."""
 MULTIPLE = 3
-"""Nodules that are made for each real one."""
+"""Number of generated nodules for each real one."""
 STRENGTH = 0.01
-"""C of scikit-learn's regression, the inverse of its regularisation; set by hand, not searched for."""
+"""C of scikit-learn's regression, the inverse of its regularisation. It was set without a search."""
 POOLED = 4
-"""Voxels along each axis, means of the volume's."""
+"""Voxels along each axis of the coarse volume, which are means of the volume's."""
 
 Maker = Callable[[Nodules, Sequence[str], int, int], list[Nodules]]
-"""(training nodules whose categories are labels, labels, count, seed) → so many more of each label, with details."""
+"""Function from labelled training nodules, labels, a count and a seed to `count` new nodules of each label, with details."""
 
 
 class Task(NamedTuple):
-    """Labelled nodules to learn from and to be judged by; `categories` of both are the labels."""
+    """Labelled nodules for training and for evaluation. Their `categories` are the labels."""
 
     train: Nodules
     judged: Nodules
 
 
 def labelled(nodules: Nodules, labels: Sequence[str]) -> Nodules:
-    """The nodules that have a label, with it in place of the category."""
+    """Returns the nodules that have a label, with the label in place of the category."""
     index = np.flatnonzero([bool(label) for label in labels])
     return nodules.take(index)._replace(categories=tuple(labels[i] for i in index.tolist()))
 
 
 def one_by_one(make: Callable[[Nodules, int, int], Nodules]) -> Maker:
-    """Of what makes nodules like all of a training set: those of each label from the ones that have it."""
+    """Returns a maker that generates nodules of each label from the training nodules with that label."""
 
     def maker(training: Nodules, labels: Sequence[str], count: int, seed: int) -> list[Nodules]:
         categories = np.array(training.categories)
@@ -57,7 +56,7 @@ def one_by_one(make: Callable[[Nodules, int, int], Nodules]) -> Maker:
 
 
 def malignancy(scores: Float[np.ndarray, " samples"]) -> list[str]:
-    """Benign for scores of 1 and 2, malignant for 4 and 5, nothing between.
+    """Returns benign for scores of 1 and 2, malignant for 4 and 5, and "" between.
 
     >>> malignancy(np.array([1, 2, 3, 4.5]))
     ['benign', 'benign', '', 'malignant']
@@ -66,7 +65,7 @@ def malignancy(scores: Float[np.ndarray, " samples"]) -> list[str]:
 
 
 def inputs(nodules: Nodules) -> Float[np.ndarray, "samples inputs"]:
-    """29 features, the logarithm of the diameter, and 4³ means of the windowed volume."""
+    """Returns 29 features, the logarithm of the diameter, and 4³ means of the windowed volume."""
     low, high = WINDOW
     shares = (np.clip(nodules.values, low, high) - low) / (high - low)
     for axis in (1, 2, 3):
@@ -78,12 +77,14 @@ def inputs(nodules: Nodules) -> Float[np.ndarray, "samples inputs"]:
 
 
 def run(task: Task, makers: dict[str, Maker], seed: int) -> list[dict[str, Any]]:
-    """The scores of all judged nodules, for each number of real nodules, draw and way to make `MULTIPLE` times as many more,
-    equally of each class.
+    """Returns the scores of all evaluated nodules for each number of real nodules, draw and way to generate more.
+
+    Each way generates `MULTIPLE` times as many nodules, equally of each class.
 
     Returns:
-      A row each: real, draw, arm, `classes`, `scores`, of judged nodules × classes, and `nn_sym`, how novel what was made is
-      beside all of the training set (`gmmae.generation.judging.novelty`); None where nothing was.
+      A row each: real, draw, arm, `classes`, `scores` (evaluated nodules × classes), and `nn_sym`. `nn_sym` is the novelty of
+        the
+        generated nodules relative to the whole training set (`gmmae.generation.judging.novelty`), or None if there are none.
     """
     classes = sorted(set(task.train.categories))
     judged = inputs(task.judged)
@@ -113,7 +114,7 @@ def run(task: Task, makers: dict[str, Maker], seed: int) -> list[dict[str, Any]]
 
 
 def choose(labels: Sequence[str], number: int, rng: np.random.Generator) -> np.ndarray:
-    """Increasing indices of so many samples drawn by lot, with at least 3 of each class."""
+    """Returns increasing indices of `number` random samples, with at least 3 of each class."""
     kinds = np.asarray(labels)
     order = rng.permutation(len(kinds))
     first = np.concatenate([order[kinds[order] == name][:LEAST] for name in np.unique(kinds)])
@@ -133,9 +134,9 @@ def _scores(x: np.ndarray, y: np.ndarray, judged: np.ndarray) -> Float[np.ndarra
 def figure(
     scores: Float[np.ndarray, "judged classes"], labels: Sequence[str], classes: Sequence[str], weight: np.ndarray
 ) -> np.ndarray:
-    """Of two classes the AUC, of more the balanced accuracy: one for each row of weights (1 a nodule: the plain figure).
+    """Returns the AUC of two classes, or the balanced accuracy of more, for each row of weights (1 a nodule: unweighted).
 
-    NaN where a class has no weight.
+    It is NaN if a class has no weight.
     """
     truth = np.array([classes.index(label) for label in labels])
     if len(classes) > 2:

@@ -1,4 +1,4 @@
-"""The environments of the frameworks that the study compares, which `make study-frameworks` makes."""
+"""Environments of the compared frameworks, made by `make study-frameworks`."""
 
 import sys
 from collections.abc import Iterable
@@ -9,11 +9,11 @@ from benchmarks.peers.backends import BACKENDS
 
 FOLDER = ROOT / ".venv-frameworks"
 NAMES = {"jax": "", "torch": "torch", "horovod": "horovod", "tensorflow": "keras"}
-"""By a framework's package; "" is the environment that this program runs in."""
+"""Folder names by a framework's package. "" is the environment of this program."""
 
 
 def python_of(peer: str, environments: Path) -> str | None:
-    """The Python that has a peer's framework; None where its environment was not made."""
+    """Returns the Python with a backend's framework, or None if its environment was not made."""
     name = NAMES[BACKENDS[peer].package]
     if not name:
         return sys.executable
@@ -22,5 +22,5 @@ def python_of(peer: str, environments: Path) -> str | None:
 
 
 def pythons(peers: Iterable[str], environments: Path) -> dict[str, str]:
-    """Those of the peers whose environments there are."""
+    """Returns the Pythons of the backends whose environments exist."""
     return {peer: python for peer in sorted(set(peers)) if (python := python_of(peer, environments))}

@@ -1,14 +1,17 @@
-"""How training fails: the first steps of some strategies, which of the units still learn, the gradient, and whether samples differ.
+"""Records how training fails in its first steps: dead units, the gradient and the differences between samples.
 
     python -m experiments.failure --data FOLDER --out DIR [--seeds 0 1 2] [--steps 60]
 
-A row for each epoch of each course: the losses; the share of units that still learn, by array of weights (a unit is dead if
-no weight of it has a gradient in any of some samples); the norm of those samples' mean gradient; the spread of the densities,
-their standard deviation over samples by their mean, both averaged over voxels: 0 where all samples get the same; and what
-share of the mixture, by weight, lies at an edge of the domain, where the range of the means is flat. Strategies as configured, and
-with one change each (`CURES`).
+Each course has a row for each epoch. Its columns are:
 
-DIR gets courses.csv and courses.png; courses that are there are not computed again.
+- the losses;
+- the fraction of trainable units, by array of weights. A unit is dead if none of its weights has a gradient for some samples;
+- the norm of those samples' mean gradient;
+- the densities' standard deviation over samples relative to their mean, both averaged over voxels. It is 0 if all are equal;
+- the fraction of the mixture, by weight, at an edge of the domain, where the range of the means is flat.
+
+Strategies run as configured, and with one change each (`CURES`). DIR gets courses.csv and courses.png. Courses in that file
+are not computed again.
 """
 
 import argparse
@@ -35,10 +38,10 @@ from gmmae.workloads.configuration import read_config
 from gmmae.workloads.interface import Params
 
 SATURATED = 0.999
-"""Of the means, in [-1, 1]."""
+"""Absolute value of a mean, in [-1, 1], above which it lies at an edge of the domain."""
 
 SAMPLES = 64
-"""By which units, gradient and densities of a course are judged."""
+"""Number of samples that evaluate the units, gradient and densities of a course."""
 
 COURSES = (("strong", 1), ("weak", 8), ("linear", 2), ("linear", 4), ("linear", 8), ("linear-warmup", 8))
 SHOWN = ("train_loss", "alive_encoder", "gradient", "spread", "at_the_edge")
@@ -52,7 +55,7 @@ LABELS = {
 
 
 class Cure(NamedTuple):
-    """One change of the recipe."""
+    """Change of the recipe."""
 
     label: str
     options: Mapping[str, Any]  # of the configuration
@@ -68,7 +71,7 @@ CURES = {
 
 
 def course(config: Config, steps: int) -> list[dict[str, Any]]:
-    """A row for each epoch of the first steps."""
+    """Returns a row for each epoch of the first steps."""
     setup = compilation.prepare(config)
     with compilation.precision_context(config):
         start = compilation.initial_state(setup)
@@ -87,13 +90,13 @@ def _row(compiled: compilation.Programs, judged: Any, params: Params) -> dict[st
 
 
 def numbers(found: Mapping[str, Any]) -> dict[str, float]:
-    """What `judge` found on the host, and the least of the encoder's shares."""
+    """Returns the values of `judge` on the host, and the smallest of the encoder's fractions."""
     plain = {key: float(value) for key, value in found.items()}
     return {"alive_encoder": min(value for key, value in plain.items() if key.startswith("alive_encoder")), **plain}
 
 
 def judge(setup: TrainSetup, params: Params, count: int) -> Any:
-    """A program of parameters: what a row says of them by the first so many training samples."""
+    """Returns a program from parameters to the values of a row, by the first `count` training samples."""
     samples = take(jax.device_put(compilation.cast(setup.config, setup.data.train)), np.arange(count))
     keys = jax.random.split(jax.random.key(0), count)
     describe = setup.workload.describe
@@ -119,7 +122,10 @@ def _name(path: Any) -> str:
 
 
 def configurations(base: Config, seeds: Sequence[int]) -> dict[tuple[str, str, int, int], Config]:
-    """By cure, strategy, devices and seed; where a cure changes the strategy only, strategies that it has no form of are left out."""
+    """Returns configurations by cure, strategy, devices and seed.
+
+    Strategies without a form of a cure that changes only the strategy are left out.
+    """
     found = {}
     for cure, change in CURES.items():
         for scaling, devices in COURSES:
@@ -137,7 +143,7 @@ def configurations(base: Config, seeds: Sequence[int]) -> dict[tuple[str, str, i
 
 
 def figure(rows: Sequence[Mapping[str, str]], path: Path) -> Path:
-    """The first seed's courses over their steps: a column for each cure, a row for each of `SHOWN`."""
+    """Draws the first seed's courses over their steps: a column for each cure, a row for each of `SHOWN`."""
     seed = min(int(row["seed"]) for row in rows)
     drawn = canvas.blank(9.5, "The first steps on real nodules", width=9.0)
     axes = drawn.subplots(len(SHOWN), len(CURES), sharex=True, sharey="row", squeeze=False)
@@ -166,6 +172,7 @@ def figure(rows: Sequence[Mapping[str, str]], path: Path) -> Path:
 
 
 def main() -> None:
+    """Writes the table and the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)

@@ -1,4 +1,4 @@
-"""How alike and how new: each way of making nodules against the held-out real ones, a row each."""
+"""Compares each way of making nodules with the held-out real ones, by likeness and novelty, a row each."""
 
 from typing import Any, NamedTuple
 
@@ -17,14 +17,14 @@ COLUMNS = ("c2st", "c2st_masks", "mmd2", "ks", "ks_corrected", "density", "cover
 
 
 class Entry(NamedTuple):
-    """Nodules to be judged; `paired` where they were made of the judged ones, each of the one of its number."""
+    """Nodules to evaluate. `paired` means that each was made from the real nodule of its number."""
 
     nodules: Nodules
     paired: bool = False
 
 
 def made(training: Nodules, judged: Nodules, seed: int) -> dict[str, Entry]:
-    """What needs no model: as many as are judged of other real nodules, and of each baseline."""
+    """Returns equally many other real nodules, and nodules of each baseline, without a model."""
     count = len(judged.names)
     # Not the donors of the baselines' copies, whose features are those of the nodules themselves: symmetries change none.
     rest = np.sort(np.random.default_rng([seed, 1]).permutation(len(training.names))[:count])
@@ -38,13 +38,13 @@ def made(training: Nodules, judged: Nodules, seed: int) -> dict[str, Entry]:
 
 
 def rows(entries: dict[str, Entry], training: Nodules, judged: Nodules, seed: int) -> dict[str, dict[str, list[float]]]:
-    """The figures of each entry: value, and bounds of its interval where it has one.
+    """Returns the figures of each entry: the value, and the bounds of its interval if it has one.
 
-    All are compared by the shapes of their intensity, because reconstructions have no masks; `c2st_masks` is by the shapes of
-    masks where both have them. Of training nodules themselves no novelty is told.
+    All are compared by the shapes of their intensity, because reconstructions have no masks. `c2st_masks` uses the shapes of
+    masks if both have them. Training nodules themselves have no novelty.
 
     Raises:
-      InputError: an entry has another number of nodules than are judged: most figures depend on it.
+      InputError: an entry has another number of nodules than the real ones, on which most figures depend.
     """
     real, real_masks = (judge.population(judged, masks, SCALE) for masks in (False, True))
     found = {}
@@ -79,8 +79,9 @@ def _novelty(found: Novelty) -> dict[str, list[float]]:
 
 
 def summary(by_seed: list[dict[str, dict[str, Any]]]) -> list[dict[str, str]]:
-    """A line for each entry and figure: the mean over seeds, its smallest and largest, and the mean bounds of the patient
-    bootstrap.
+    """Returns a line for each entry and figure, over seeds.
+
+    It has the mean, the smallest and largest value, and the mean bounds of the patient bootstrap.
     """
     lines = []
     for name in dict.fromkeys(name for rows in by_seed for name in rows):

@@ -1,18 +1,19 @@
-"""One job to one loss in gmmae, PyTorch, Horovod and Keras: same weights, data, order of samples, optimiser and rule to stop.
+"""Times one job in gmmae, PyTorch, Horovod and Keras to one loss, with equal weights, data, order, optimiser and stopping rule.
 
     python -m experiments.frameworks --out DIR [--turns 2] [--only torch-ddp horovod …] [--environments .venv-frameworks]
 
-`make study-frameworks` makes the environments first. The twins of `benchmarks.peers` train
-`experiments/configs/frameworks.toml`: the quickstart's model on half its data to a loss of 0.00165, because to the
-quickstart's own 0.001 PyTorch takes two minutes on two cores.
-In one process on both cores; in two, of a core each, strong (the batch of 16 divided) and weak (a batch of 32, the
-rate kept). Runs take turns, none beside another. All batches divide here; what becomes of those that do not is measured by
-`experiments.last_batches`, and what each framework asks of its user by `experiments.needs`; this program runs both first.
+`make study-frameworks` makes the environments first. The implementations of `benchmarks.peers` train
+`experiments/configs/frameworks.toml`: the quickstart's model on half its data to a loss of 0.00165. To the quickstart's own
+0.001 PyTorch takes two minutes on two cores.
 
-DIR gets frameworks.csv, a row a run, last_batches.csv and needs.csv, and the tables come on the screen; what is there is not
-measured again. Seconds are those of `benchmarks.target`: training and validation, without what the first epoch takes longer
-than the median one, which is compilation; and the wall, from the start of Python to the target. `others` is how many cores
-other work took meanwhile. On CPUs only.
+One process uses both cores. Two processes have a core each, with strong scaling (the batch of 16 divided) or weak scaling (a
+batch of 32, the same learning rate). Runs alternate and never overlap. All batches divide here. `experiments.last_batches`
+measures batches that do not, and `experiments.needs` counts the code that each framework needs. This program runs both first.
+
+DIR gets frameworks.csv, a row a run, last_batches.csv and needs.csv, and the tables are printed. Rows in those files are not
+measured again. Seconds are those of `benchmarks.target`: training and validation without compilation, and the wall time from
+the start of Python to the target. Compilation is the excess of the first epoch over the median one. `others` is the number of
+cores that other work used meanwhile. It runs on CPUs only.
 """
 
 import argparse
@@ -36,13 +37,13 @@ from gmmae.system.provenance import git_commit, machine
 
 CONFIG = "experiments/configs/frameworks.toml"
 BATCH = 16
-"""The configuration's; strong scaling divides it."""
+"""The configuration's batch, which strong scaling divides."""
 CHECKED = 12
-"""The step whose loss is compared: the last that the first epoch has with either batch."""
+"""Step whose loss is compared, the last that the first epoch has with either batch."""
 
 
 class Arm(NamedTuple):
-    """How the batch follows the processes."""
+    """Relation of the batch to the number of processes."""
 
     name: str
     processes: int
@@ -58,11 +59,11 @@ FRAMEWORKS = {
     "Horovod with PyTorch": {2: "horovod"},
     "Keras on TensorFlow": {1: "keras", 2: "keras-2"},
 }
-"""The peers of `benchmarks.peers.backends` by processes. In one process Horovod is PyTorch."""
+"""Backends of `benchmarks.peers.backends` by number of processes. In one process Horovod is PyTorch."""
 
 
 class Run(NamedTuple):
-    """One to be made."""
+    """Run to be made."""
 
     framework: str
     peer: str
@@ -70,7 +71,7 @@ class Run(NamedTuple):
 
 
 def runs(only: Sequence[str] = ()) -> list[Run]:
-    """Those of a turn, gmmae's first; `only` are names of peers."""
+    """Returns the runs of a turn, gmmae's first. `only` are names of backends."""
     found = [
         Run(framework, peers[scaling.processes], scaling)
         for scaling in ARMS
@@ -81,7 +82,7 @@ def runs(only: Sequence[str] = ()) -> list[Run]:
 
 
 def run(peer: str, folder: Path, python: str) -> dict[str, Any]:
-    """One run to the target, the problem in the folder."""
+    """Runs a backend to the target, with the problem in the folder."""
     began, busy = time.perf_counter(), busy_s()
     worker = Worker(peer, folder, python)
     try:
@@ -110,13 +111,13 @@ def run(peer: str, folder: Path, python: str) -> dict[str, Any]:
 
 
 def busy_s() -> float:
-    """Seconds that the cores have worked, for whomever; a hypervisor's other guests too."""
+    """Returns the busy seconds of the cores, including those of a hypervisor's other guests."""
     user, nice, system, _idle, _waiting, interrupts, soft, stolen, *_ = map(int, Path("/proc/stat").read_text().split()[1:11])
     return (user + nice + system + interrupts + soft + stolen) / os.sysconf("SC_CLK_TCK")
 
 
 def measure(file: Path, turns: int, only: Sequence[str], pythons: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Makes the runs of the peers that have a Python, but for those that the file has, turn by turn; written as they end."""
+    """Makes the missing runs of the backends that have a Python turn by turn, and writes each at its end."""
     rows: list[dict[str, Any]] = [*tables.read(file)] if file.exists() else []
     done = {(row["framework"], row["scaling"], int(row["turn"])) for row in rows}
     about = {"machine": machine("cpu"), "git_commit": git_commit()}
@@ -140,7 +141,7 @@ def measure(file: Path, turns: int, only: Sequence[str], pythons: Mapping[str, s
 
 
 def problem(folder: Path, batch: int) -> Path:
-    """The folder of the job with that batch, made where it is missing."""
+    """Returns the folder of the job with that batch, and writes it if it is missing."""
     place = folder / str(batch)
     if not place.exists():
         place.mkdir()
@@ -151,7 +152,7 @@ def problem(folder: Path, batch: int) -> Path:
 
 
 def summary(rows: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
-    """The head and a line for each framework and strategy: medians of the turns, and beside gmmae's of the same turn."""
+    """Returns the head and a line for each framework and strategy: medians, and ratios to gmmae's of the same turn."""
     by: dict[tuple[str, str], dict[int, Mapping[str, str]]] = defaultdict(dict)
     for row in rows:
         by[row["scaling"], row["framework"]][int(row["turn"])] = row
@@ -185,11 +186,11 @@ def summary(rows: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
 
 
 SUMMARIES = {"frameworks": summary, "last_batches": last_batches.summary, "needs": needs.summary}
-"""The tables by the names of their files."""
+"""Tables by the names of their files."""
 
 
 def middle(values: Sequence[float], form: str) -> str:
-    """The median, and the range where there is one.
+    """Returns the median, and the range if there are several values.
 
     >>> middle([2.0, 1.0, 4.0], ".1f"), middle([2.0], ".0f"), middle([], ".0f")
     ('2.0 (1.0–4.0)', '2', '–')
@@ -201,6 +202,7 @@ def middle(values: Sequence[float], form: str) -> str:
 
 
 def main() -> None:
+    """Measures the frameworks and prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--turns", type=int, default=2, help="how often each run is made")

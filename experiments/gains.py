@@ -1,5 +1,6 @@
-"""What more nodules bring a classifier: differences of the same seed, draws and judged nodules, with intervals over seeds and
-over patients.
+"""Gains of a classifier by more nodules: differences for equal seeds, draws and nodules.
+
+Intervals are over seeds and over patients.
 """
 
 from collections.abc import Sequence
@@ -13,10 +14,10 @@ from gmmae.generation.judging.bootstrap import estimate, weights
 
 
 def summary(by_seed: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """A line for each task, number of real nodules, and arm or difference of arms.
+    """Returns a line for each task, number of real nodules, and arm or difference of arms.
 
-    The interval over patients is of the mean over seeds, with the classifiers as they are; that over seeds is Student's. An
-    arm's line has how novel its nodules are, the mean over seeds and draws.
+    The interval over patients is of the mean over seeds, with fixed classifiers. The interval over seeds is Student's. An
+    arm's line has the novelty of its nodules, as mean over seeds and draws.
     """
     lines = []
     for task in (name for name in by_seed[0] if isinstance(by_seed[0][name], dict) and "rows" in by_seed[0][name]):
@@ -34,8 +35,9 @@ def summary(by_seed: list[dict[str, Any]]) -> list[dict[str, str]]:
 
 
 def _figures(task: dict[str, Any]) -> dict[tuple[int, str], np.ndarray]:
-    """For each number of real nodules and arm the mean over draws: of all judged nodules, then of each resample of their
-    patients.
+    """Returns the mean over draws for each number of real nodules and arm.
+
+    Its first value is over all evaluated nodules, the others over each resample of their patients.
     """
     weight = np.concatenate([np.ones((1, len(task["groups"]))), weights(task["groups"], seed=0)])
     draws: dict[tuple[int, str], list[np.ndarray]] = {}

@@ -1,16 +1,15 @@
-"""Real nodules, and what is made of them: how alike, how new, and whether they help a classifier. Issue by issue of the
-README's section.
+"""Evaluates generated nodules: their likeness, their novelty, and their use to a classifier.
 
-python -m experiments.generation --out DIR --root FOLDER [--seeds 5] [--parts split fidelity downstream] [--held-out tune] \\
-[--runs PATTERN] [--describers RUN ...]
+    python -m experiments.generation --out DIR --root FOLDER [--seeds 5] [--parts split fidelity downstream]
+        [--held-out tune] [--runs PATTERN] [--describers RUN ...]
 
-Each seed and part is a JSON file in DIR; what is there is not computed again. The CSV files of all seeds are written at the
-end, to --results. `split` writes DIR/development.csv and prints the options with which models are trained so that they have not
-seen the test set; PATTERN names their work directories, with {seed} in it. Without it only what needs no model is measured. Of
-the describers, other runs with these options, such as the paper's model, only reconstructions are judged; their rows have the
-names of their folders. The test set is for the last measurement: `--held-out test`.
+Each seed and part is a JSON file in DIR, and files that exist are not computed again. The CSV files of all seeds are written
+at the end, to --results. `split` writes DIR/development.csv and prints the options that train models without the test set.
+PATTERN names their work directories, with {seed} in it. Without it only baselines are measured. Describers are other runs
+with these options, such as the paper's model. Only their reconstructions are evaluated, under the names of their folders. The
+test set is for the last measurement: `--held-out test`.
 
-Hardware and time: AMD EPYC, 2 cores, which other work shared: a seed of fidelity without a model is 20 s of one core.
+A seed of fidelity without a model takes 20 s of one core (AMD EPYC, 2 cores, shared with other work).
 """
 
 import argparse
@@ -31,12 +30,12 @@ from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
 
 BASELINES = ("repeated", "copy_paste", "smote")
-"""Of what a classifier is given more of (`experiments.baselines`)."""
+"""Baselines for a classifier (`experiments.baselines`)."""
 PARTS = ("split", "fidelity", "downstream")
 
 
 def fidelity_part(found: Cohorts, judged: Nodules, run: Path | None, seed: int, describers: Sequence[Path]) -> dict[str, Any]:
-    """A row for each way of making nodules."""
+    """Returns a row for each way of making nodules."""
     entries = fidelity.made(found.train, judged, seed)
     seconds: dict[str, float] = {}
     if run is not None:
@@ -58,7 +57,7 @@ def fidelity_part(found: Cohorts, judged: Nodules, run: Path | None, seed: int, 
 
 
 def _reconstructions(ending: str, trained: Any, judged: Nodules) -> dict[str, Callable[[], Entry]]:
-    """Amortised, and after some steps on each mixture."""
+    """Returns amortised reconstructions, and reconstructions after some steps on each mixture."""
     from experiments import models
 
     names = {0: "reconstructed", **{steps: f"refined_{steps}" for steps in models.REFINING_STEPS}}
@@ -69,7 +68,7 @@ def _reconstructions(ending: str, trained: Any, judged: Nodules) -> dict[str, Ca
 
 
 def downstream_part(found: Cohorts, judged: Nodules, run: Path | None, seed: int) -> dict[str, Any]:
-    """The scores of both tasks."""
+    """Returns the scores of both tasks."""
     result = {}
     for task_name in ("malignancy", "category"):
         task = Task(*(downstream.labelled(nodules, _labels(found, nodules, task_name)) for nodules in (found.train, judged)))

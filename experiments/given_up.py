@@ -1,20 +1,21 @@
-"""Whether runs that were given up could have arrived: what is left to learn in the last checkpoint of each.
+"""Tests whether runs that were stopped early could still reach the target, by their last checkpoints.
 
     python -m experiments.given_up SWEEP... --data FOLDER --out DIR
 
-Of every run of these sweeps' work directories (`keep_checkpoints = true`) that missed its target, by all training samples:
-the gradient's norm, the share of units that still learn in the encoder's worst layer, and the spread of the densities over
-samples, as `experiments.failure` has them. A run is
+It reads every run of these sweeps (`keep_checkpoints = true`) that missed its target. It computes three numbers over all
+training samples: the gradient's norm, the fraction of trainable units in the encoder's worst layer, and the densities' standard
+deviation between samples. `experiments.failure` defines them. A run is
 
-- `frozen` if the gradient's norm is zero in float32: no entry is above 1e-19, and Adam, whose ε is 1e-8, moves nothing by that;
-- `blind` if in some layer of the encoder no unit has a gradient, and all samples get the same density: no parameter before
-  that layer can change any more, so that all samples will always get the same. Its loss cannot come below `least`, that of the
-  best density a voxel that is the same for all samples of the validation set, which no mixture need reach;
-- `open` otherwise: it might have arrived.
+- `frozen` if the gradient's norm is zero in float32. No entry is above 1e-19, so Adam with an ε of 1e-8 changes nothing;
+- `blind` if some layer of the encoder is dead and all samples get the same density. No parameter before that layer can
+  change, so
+  all samples will always get the same. Its loss cannot fall below `least`. That is the loss of the best constant density of
+    each
+  voxel on the validation set, which no mixture may reach;
+- `open` otherwise: it could still reach the target.
 
-`drift` is how far what Adam remembers of earlier gradients can still move a weight of the encoder's first layer, in all.
-
-DIR gets given_up.csv.
+`drift` is the largest total change of a weight in the encoder's first layer by Adam's memory of earlier gradients. DIR gets
+given_up.csv.
 """
 
 import argparse
@@ -41,11 +42,11 @@ from gmmae.training.workdir import WorkDir
 from gmmae.workloads.configuration import read_config
 
 SAME = 1e-6
-"""Of the densities' spread: what rounding leaves where all samples get the same."""
+"""Largest standard deviation between samples that is rounding alone."""
 
 
 def least(volumes: np.ndarray) -> float:
-    """The mean squared logarithmic error of the best density that is the same for all samples: the variance over them.
+    """Returns the mean squared logarithmic error of the best constant density: the variance over the samples.
 
     >>> round(least(np.expm1(np.array([[1.0], [3.0]]))), 6)
     1.0
@@ -54,7 +55,7 @@ def least(volumes: np.ndarray) -> float:
 
 
 def kind(found: Mapping[str, float]) -> str:
-    """What a run can still become.
+    """Returns the state of a run: `frozen`, `blind` or `open`.
 
     >>> kind({"gradient": 0.0, "alive_encoder": 0.0, "spread": 0.0})
     'frozen'
@@ -69,24 +70,24 @@ def kind(found: Mapping[str, float]) -> str:
 
 
 def drift(state: TrainState, rate: float, optim: OptimConfig) -> float:
-    """The sum of the steps that Adam still makes of the encoder's first weights when no gradient comes any more."""
+    """Returns the sum of Adam's remaining steps of the encoder's first weights without further gradients."""
     first, second = (optax.tree_utils.tree_get(state.opt_state, name)["params"]["encoder"] for name in ("mu", "nu"))
     mean, square = (next(leaf for leaf in jax.tree.leaves(tree) if leaf.ndim > 1) for tree in (first, second))
     return rate / (1 - optim.beta1) * float(np.max(np.abs(mean) / (np.sqrt(square) + optim.epsilon)))
 
 
 def missed(sweep: Path) -> list[WorkDir]:
-    """The runs of a sweep's work directory that ended without their target, by themselves."""
+    """Returns the runs of a sweep's work directory that ended by themselves without their target."""
     return [folder for folder, record in ended(sweep) if record.stop_reason != TARGET_REACHED]
 
 
 def _base(config: Config, data: Path) -> Config:
-    """The run's model and data, with which one program judges all runs of a sweep."""
+    """Returns a configuration with the run's model and data, for one program that evaluates all runs of a sweep."""
     return changed(config, data__root=str(data), scaling="strong", parallel__simulate_devices=1)
 
 
 def judged(folders: Sequence[WorkDir], data: Path) -> list[dict[str, Any]]:
-    """A row for each run, of one model and one data set."""
+    """Returns a row for each run. All runs have one model and one data set."""
     setup = compilation.prepare(_base(read_config(folders[0].config), data))
     blank = compilation.blank_state(setup.config, setup.workload)
     program = judge(setup, compilation.initial_state(setup).params, len(setup.data.train))
@@ -114,6 +115,7 @@ def judged(folders: Sequence[WorkDir], data: Path) -> list[dict[str, Any]]:
 
 
 def main() -> None:
+    """Writes the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sweeps", type=Path, nargs="+", metavar="SWEEP")
     parser.add_argument("--data", type=Path, required=True)
@@ -125,9 +127,8 @@ def main() -> None:
         raise SystemExit("the sweeps must have runs that missed their targets, with checkpoints; got none")
     tables.write(asked.out / "given_up.csv", rows)
     for row in rows:
-        print(
-            f"{row['kind']:6} {row['scaling']}, n = {row['devices']}, seed {row['seed']}: {row['outcome']} after {row['epochs']}"
-        )
+        run = f"{row['scaling']}, n = {row['devices']}, seed {row['seed']}"
+        print(f"{row['kind']:6} {run}: {row['outcome']} after {row['epochs']}")
     print(dict(Counter(row["kind"] for row in rows)))
 
 

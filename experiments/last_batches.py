@@ -1,14 +1,14 @@
-"""What frameworks make of an epoch's last batch, where neither the epoch nor that batch divides: measured, in two processes.
+"""Measures how frameworks treat an epoch's last batch in two processes, if nothing divides evenly.
 
     python -m experiments.last_batches --out DIR [--environments .venv-frameworks]
 
-For each framework its users' ways to divide an epoch of 61 or 49 samples into steps of 16 on two processes. What is left for
-the last step, 13 samples or one, does not divide. The framework's own sampler and its own reduction run in two real processes,
-in float64, at one set of parameters for all. Compared is the gradient that a process has after the last step with that of the
-mean over the samples that the full steps have left: what one device computes. And counted are samples that an epoch sees twice
-or not at all. All of it at the initial parameters, and at those that gmmae has after `EPOCHS` epochs.
+Each framework's users have ways to divide an epoch of 61 or 49 samples into steps of 16 on two processes. The last step has
+13 samples or one, which do not divide. The framework's own sampler and reduction run in two real processes, in float64, at
+one set of parameters for all. The gradient after the last step is compared with that of the mean over the remaining samples,
+as one device computes it. Samples that an epoch sees twice or never are counted. All of this is done at the initial
+parameters, and at gmmae's after `EPOCHS` epochs.
 
-DIR gets last_batches.csv, a row a framework, way, epoch and parameters.
+DIR gets last_batches.csv, a row for each framework, way, epoch and set of parameters.
 """
 
 import argparse
@@ -34,15 +34,15 @@ from gmmae.system.provenance import git_commit, machine
 
 CONFIG, BATCH, PROCESSES = "experiments/configs/frameworks.toml", 16, 2
 MANY, ONE = 61, 49
-"""Samples of an epoch: 13 are left for its last step, or one."""
+"""Samples of an epoch, with a last step of 13 or one."""
 EPOCHS = 100
-"""After which the parameters are the trained ones: about as many steps as the comparison's runs take to their target."""
+"""Number of epochs of the trained parameters, about as many steps as the comparison's runs take to their target."""
 NONE = "no such step"
 AT = {"start": 0, "trained": EPOCHS}
 
 
 class Recipe(NamedTuple):
-    """A way to divide an epoch, as the peer knows it and in words."""
+    """Way to divide an epoch: its name for the backend, and its description."""
 
     peer: str
     name: str
@@ -72,7 +72,7 @@ RECIPES = (
 
 
 def measure(file: Path, pythons: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The ways of the peers that have a Python, but for those that the file has; written as they are found."""
+    """Measures the missing ways of the backends that have a Python, and writes each at its end."""
     rows: list[dict[str, Any]] = [*tables.read(file)] if file.exists() else []
     done = {(row["framework"], row["recipe"], int(row["samples"]), row["at"]) for row in rows}
     about = {"machine": machine("cpu"), "git_commit": git_commit()}
@@ -97,7 +97,7 @@ def measure(file: Path, pythons: Mapping[str, str]) -> list[dict[str, Any]]:
 def _measured(
     recipes: Sequence[Recipe], place: Path, samples: int, epochs: int, pythons: Mapping[str, str]
 ) -> Iterator[tuple[Recipe, dict[str, Any]]]:
-    """Each way and what became of the epoch, the problem made in `place`."""
+    """Yields each way and its result, with the problem in `place`."""
     if not recipes:
         return
     place.mkdir()
@@ -125,13 +125,13 @@ def _measured(
 
 
 def _self(*words: str) -> None:
-    """This program in a process of its own, for what needs JAX."""
+    """Runs this program in its own process, for the parts that need JAX."""
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-m", "experiments.last_batches", *words], check=True, cwd=ROOT, env=environ)
 
 
 def error(answers: Sequence[Mapping[str, Any]], wanted: Mapping[str, np.ndarray]) -> float | str:
-    """Of the processes that had the last step, the largest; a word where the last step was a full one."""
+    """Returns the largest error of the processes with a last step, or a word if that step was a full one."""
     most = max(len(answer["steps"]) for answer in answers)
     if sum(len(answer["steps"][-1]) for answer in answers if len(answer["steps"]) == most) == BATCH:
         return NONE
@@ -139,7 +139,7 @@ def error(answers: Sequence[Mapping[str, Any]], wanted: Mapping[str, np.ndarray]
 
 
 def merged(ranks: Sequence[Sequence[Sequence[int]]]) -> list[list[int]]:
-    """The samples of each step of all processes, of which some may have had fewer steps.
+    """Returns the samples of each step of all processes. Some processes may have fewer steps.
 
     >>> merged([[[0, 2], [4]], [[1, 3]]])
     [[0, 2, 1, 3], [4]]
@@ -149,7 +149,7 @@ def merged(ranks: Sequence[Sequence[Sequence[int]]]) -> list[list[int]]:
 
 
 def left_over(steps: Sequence[Sequence[int]], samples: int, batch: int) -> list[int]:
-    """The samples that the full steps have left: those of one device's last step.
+    """Returns the samples that remain after the full steps, which are one device's last step.
 
     >>> left_over([[3, 1], [0, 2], [4, 3]], 5, 2)
     [4]
@@ -159,7 +159,7 @@ def left_over(steps: Sequence[Sequence[int]], samples: int, batch: int) -> list[
 
 
 def counts(steps: Sequence[Sequence[int]], samples: int) -> dict[str, int]:
-    """How often an epoch sees its samples.
+    """Counts how often an epoch sees its samples.
 
     >>> counts([[3, 1], [0, 3]], 5)
     {'steps': 2, 'last': 2, 'twice': 1, 'left_out': 2}
@@ -170,7 +170,7 @@ def counts(steps: Sequence[Sequence[int]], samples: int) -> dict[str, int]:
 
 
 def relative_error(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> float:
-    """‖found − wanted‖ / ‖wanted‖ over all arrays; NaN is.
+    """Returns ‖found − wanted‖ / ‖wanted‖ over all arrays, or NaN.
 
     >>> relative_error({"a": np.array([3.0, 8.0])}, {"a": np.array([3.0, 4.0])})
     0.8
@@ -180,7 +180,7 @@ def relative_error(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndar
 
 
 def summary(rows: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
-    """The head and a line for each framework, way and epoch; a column of errors for each set of parameters."""
+    """Returns the head and a line for each framework, way and epoch, with a column of errors for each set of parameters."""
     errors = {(row["framework"], row["recipe"], row["samples"], row["at"]): error_text(row["error"]) for row in rows}
     head = ("framework", "way", "samples", "left for the last step", "seen twice", "left out")
     lines: list[tuple[str, ...]] = [(*head, "gradient's error at the start", f"after {EPOCHS} epochs")]
@@ -201,7 +201,7 @@ def _key(recipe: Recipe, samples: int) -> tuple[str, str, str]:
 
 
 def error_text(value: str) -> str:
-    """A relative error for a reader: rounding as a power of ten, more in per cent.
+    """Returns the text of a relative error: rounding as a power of ten, larger values in per cent.
 
     >>> error_text("3.2e-15"), error_text("0.0712"), error_text("nan"), error_text("no such step")
     ('3e-15', '7.1 %', 'not a number', 'no such step')
@@ -216,7 +216,7 @@ def error_text(value: str) -> str:
 
 
 def _train(folder: Path, epochs: int) -> None:
-    """Puts the parameters after some epochs into the problem."""
+    """Writes the parameters after some epochs into the problem."""
     from benchmarks.peers import gmmae_backend
     from benchmarks.peers.backends import Place
 
@@ -228,7 +228,7 @@ def _train(folder: Path, epochs: int) -> None:
 
 
 def _wanted(folder: Path) -> None:
-    """The gradients of the mean losses of some samples each at the problem's parameters, on one device."""
+    """Writes the gradients of the mean losses of some samples each at the problem's parameters, on one device."""
     from benchmarks.peers import gmmae_backend
     from benchmarks.peers.backends import Place
 
@@ -240,6 +240,7 @@ def _wanted(folder: Path) -> None:
 
 
 def main() -> None:
+    """Measures the ways and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--environments", type=Path, default=environments.FOLDER)

@@ -1,14 +1,14 @@
-"""How well the mask of a nodule can be told from its cube: by the head of a model, which knows a latent vector, and by a U-Net
-that reads the cube.
+"""Compares two predictions of a nodule's mask from its cube: a model's head, and a U-Net.
 
     python -m experiments.masks --root FOLDER --run RUN --workdir DIR [--held-out test]
 
-Both are trained on the study's training nodules (`experiments.generation --parts split` makes RUN) and chosen by its tuning
-set. --results gets masks_PART.csv: the mean Dice over the nodules, with an interval by patient.
+The head knows a latent vector. The U-Net reads the cube. Both are trained on the study's training
+nodules and chosen by its tuning set. `experiments.generation --parts split` makes RUN. --results gets masks_PART.csv, the mean
+Dice over the nodules with an interval by patient.
 
 This file is the U-Net's workload as well: `train.py --workload experiments/masks.py --root FOLDER`.
 
-Hardware and time: Intel Xeon, 2 cores, which other work shared: 100 epochs take 10 minutes.
+100 epochs take 10 minutes (Intel Xeon, 2 cores, shared with other work).
 """
 
 import argparse
@@ -43,16 +43,18 @@ OPTIONS = {
     "optim__cosine_epochs": 100,
     "stop__max_epochs": 100,
 }
-"""Of its training."""
+"""Options of its training."""
 
 
 @dataclass(frozen=True)
 class Config(Section):
+    """Configuration of the U-Net."""
+
     root: str = ""  # the nodules' folder
 
 
 def build(config: Config) -> Workload:
-    """The workload; its samples are images of two channels, the windowed HU and the distance from the middle, and masks."""
+    """Returns the workload. A sample has a mask and two channels, the windowed HU and the distance from the middle."""
     import jax
     import jax.numpy as jnp
 
@@ -96,7 +98,7 @@ def build(config: Config) -> Workload:
 
 
 def samples_of(nodules: "Nodules") -> dict[str, np.ndarray]:
-    """What the U-Net is given: windowed HU from 0 to 1, and masks."""
+    """Returns the U-Net's inputs: windowed HU from 0 to 1, and masks."""
     assert nodules.masks is not None
     from experiments.cohorts import WINDOW
 
@@ -111,7 +113,7 @@ def _images(shares: "Array") -> "Array":
 
 
 def ball(masks: np.ndarray) -> np.ndarray:
-    """The ball in the middle that has the largest mean Dice with these masks."""
+    """Returns the ball in the middle that has the largest mean Dice with these masks."""
     balls = [radii(masks.shape[1:]) <= radius for radius in np.linspace(0.2, 1, 41)]
     totals = masks.sum((1, 2, 3))
     return max(balls, key=lambda one: np.mean(2 * (masks * one).sum((1, 2, 3)) / (totals + one.sum())))

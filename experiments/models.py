@@ -1,6 +1,4 @@
-"""What the study asks of a trained model: reconstructions, and new nodules from generators fitted to given nodules and
-labels.
-"""
+"""Results of a trained model: reconstructions, and new nodules from generators fitted to given nodules and labels."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,12 +16,14 @@ from gmmae.system.errors import InputError
 
 REFINING_STEPS = (30, 120)
 FOR_CLASSIFIERS = (0.6, 0.8, 1.2, 1.6)
-"""Bandwidths, of which the first is taken with which enough nodules are no copies: labels fade with the noise. That less is
-better, down to 0.6, was found on the tuning set; the last is the generator's own."""
+"""Bandwidths in the order of preference. The first one with enough nodules that are no copies is used.
+
+Labels fade with the noise. The tuning set preferred smaller values down to 0.6. The last one is the generator's own.
+"""
 
 
 class Trained(NamedTuple):
-    """A run, its model as generators want it, and the nodules that it was trained on."""
+    """Run, its model as generators use it, and its training nodules."""
 
     run: Any
     model: Model
@@ -31,7 +31,7 @@ class Trained(NamedTuple):
 
 
 def read(run: Path) -> Trained:
-    """The best parameters of a run, and its training set.
+    """Reads the best parameters of a run, and its training set.
 
     Raises:
       InputError: as `gmmae.load`.
@@ -47,7 +47,7 @@ def read(run: Path) -> Trained:
 
 
 def reconstructed(trained: Trained, nodules: Nodules, steps: int = 0) -> Nodules:
-    """The nodules as the model has them, after so many steps on each mixture; without masks, and of the same patients."""
+    """Returns reconstructions after `steps` steps on each mixture, without masks and with the same patients."""
     window = trained.model.window
     density = to_density(nodules.values, window)
     found = (trained.run.refine(density, steps) if steps else trained.run.describe(density))["density"]
@@ -55,8 +55,9 @@ def reconstructed(trained: Trained, nodules: Nodules, steps: int = 0) -> Nodules
 
 
 def smote(trained: Trained, training: Nodules, count: int, seed: int) -> Nodules:
-    """Between the latent vectors of a training nodule and one of its 5 nearest of its category, with the mass between; no
-    texture.
+    """Interpolates the latent vectors of a training nodule and one of its 5 nearest of its category, and their masses.
+
+    The result has no texture.
     """
     latent = generator.encode(trained.model, training)
     mass = np.log(masses(training.values, trained.model.window))
@@ -68,15 +69,16 @@ def smote(trained: Trained, training: Nodules, count: int, seed: int) -> Nodules
 
 
 def sampled(trained: Trained, training: Nodules, held_out: Nodules, count: int, seed: int) -> Nodules:
-    """New nodules from a generator fitted to these training nodules, in the proportions of their categories."""
+    """Returns new nodules from a generator fitted to these training nodules, in the proportions of their categories."""
     return generator.fit(trained.model, training, held_out).sample(count, seed=seed).nodules
 
 
 def labelled(
     trained: Trained, everything: Nodules, known: Nodules, held_out: Nodules, labels: Sequence[str], count: int, seed: int
 ) -> list[Nodules]:
-    """So many new nodules of each label, from a generator fitted to all nodules, of which only those known have labels: the
-    others lend what is not told by a label.
+    """Returns `count` new nodules of each label, from a generator fitted to all nodules.
+
+    Only the known nodules have labels. The others provide everything that does not depend on a label.
     """
     label_of = dict(zip(known.names, known.categories, strict=True))
     nodules = everything._replace(categories=tuple(label_of.get(name, "") for name in everything.names))

@@ -1,11 +1,11 @@
-"""Strategies of the study: rates between weak scaling's and the linear rule's, and the linear rule with β2 in samples."""
+"""Study's strategies: learning rates between weak scaling's and the linear rule's, and the linear rule with β2 in samples."""
 
 from gmmae.config.schema import OptimConfig
 from gmmae.scaling.strategies import Adam, ScalingStrategy, batch_a_device, linearly
 
 
 def memory_in_samples(optim: OptimConfig, k: float) -> Adam:
-    """β2 such that as many samples are remembered as at the base batch."""
+    """Returns Adam with a β2 that remembers as many samples as at the base batch."""
     return Adam(optim.beta1, optim.beta2**k, optim.epsilon)
 
 

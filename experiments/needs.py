@@ -1,11 +1,11 @@
-"""What each framework needs from its user to divide one batch among processes, counted; and whether that computes the same.
+"""Counts the code that each framework needs to divide a batch among processes, and compares the losses.
 
     python -m experiments.needs --out DIR [--environments .venv-frameworks]
 
-Counted are the lines of `experiments/minimal` that end in a mark, `# [start]` and so on: those that would not be there in a
-program of one process. Each program trains one epoch of 61 samples in steps of 16, whose last one of 13 does not divide by two,
-and validates on 15 samples, which do not either, in float64; it runs in one process and in two, and both losses should be one.
-gmmae is `train.py`, which has no such lines.
+It counts the lines of `experiments/minimal` that end in a mark such as `# [start]`. A program of one process would not have
+them. Each program trains one epoch of 61 samples in steps of 16 and validates on 15 samples, in float64. Neither the last
+step of 13 nor the validation divides by two. It runs in one process and in two, and both losses should be equal. gmmae is
+`train.py`, which has no such lines.
 
 DIR gets needs.csv, a row a framework: lines by purpose, words on the command line, and the two losses.
 """
@@ -41,7 +41,7 @@ MARK = re.compile(r"# \[(\w+)\]$")
 
 
 class Program(NamedTuple):
-    """A framework's minimal program: its file, the peer whose environment it runs in, and what is typed to start n."""
+    """Minimal program of a framework: its file, the backend whose environment it uses, and its command for n processes."""
 
     framework: str
     module: str
@@ -58,9 +58,9 @@ PROGRAMS = (
 
 
 def marked(text: str) -> dict[str, int]:
-    """Lines of a program by the purpose that is their mark.
+    r"""Returns the number of a program's lines by their mark's purpose.
 
-    >>> marked("a = 1\\nmeet()  # [start]\\nb = 2  # pyright: ignore  # [start]\\n")
+    >>> marked("a = 1\nmeet()  # [start]\nb = 2  # pyright: ignore  # [start]\n")
     {'start': 2, 'divide': 0, 'mean': 0, 'validate': 0}
     """
     found = [match[1] for line in text.splitlines() if (match := MARK.search(line))]
@@ -70,18 +70,18 @@ def marked(text: str) -> dict[str, int]:
 
 
 def lines_of(module: str) -> dict[str, int]:
-    """Those of a program in `experiments/minimal`; gmmae has none."""
+    """Returns the number of marked lines of a program in `experiments/minimal`. gmmae has none."""
     return marked((ROOT / "experiments" / "minimal" / f"{module}.py").read_text(encoding="utf-8") if module else "")
 
 
 def environ(**more: str) -> dict[str, str]:
-    """Of a process with one thread; on one host the processes meet over its loopback."""
+    """Returns the environment of a process with one thread. Processes of one host communicate over its loopback."""
     named = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TF_CPP_MIN_LOG_LEVEL": "2"}
     return {**os.environ, **named, **more}
 
 
 def loss(program: Program, folder: Path, count: int, python: str) -> float:
-    """The validation loss after an epoch on so many processes."""
+    """Returns the validation loss after an epoch on `count` processes."""
     words = ["-m", f"experiments.minimal.{program.module}", str(folder)]
     launcher = str(Path(python).parent)
     match program.module:
@@ -100,7 +100,7 @@ def loss(program: Program, folder: Path, count: int, python: str) -> float:
 
 
 def of_train(workdir: Path, count: int) -> float:
-    """That of `train.py`."""
+    """Returns the validation loss of `train.py`."""
     options = {"data.samples": MANY + VALIDATION, "data.validation": VALIDATION, "precision": "float64"}
     options |= {"stop.max-epochs": 1, "log.tensorboard": False, "config": CONFIG, "workdir": workdir}
     words = [word for name, value in options.items() for word in as_words(name, value)]
@@ -112,7 +112,7 @@ def of_train(workdir: Path, count: int) -> float:
 
 
 def output(commands: Sequence[Sequence[str]], more: Sequence[Mapping[str, str]] = ()) -> str:
-    """What processes that run together print.
+    """Returns the output of processes that run together.
 
     Raises:
       SystemExit: one of them failed.
@@ -128,7 +128,7 @@ def output(commands: Sequence[Sequence[str]], more: Sequence[Mapping[str, str]] 
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody has now."""
+    """Returns free ports."""
     probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [probe.getsockname()[1] for probe in probes]
     for probe in probes:
@@ -137,7 +137,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def measure(file: Path, pythons: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Counts and runs the programs of the peers that have a Python, but for those that the file has."""
+    """Counts and runs the missing programs of the backends that have a Python."""
     rows: list[dict[str, Any]] = [*tables.read(file)] if file.exists() else []
     done = {row["framework"] for row in rows}
     with tempfile.TemporaryDirectory() as name:
@@ -155,7 +155,7 @@ def measure(file: Path, pythons: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def summary(rows: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
-    """The head and a line a framework."""
+    """Returns the head and a line for each framework."""
     found: list[tuple[str, ...]] = [("framework", *PURPOSES.values(), "typed", "loss on two processes off one's")]
     for program in PROGRAMS:
         for row in rows:
@@ -166,6 +166,7 @@ def summary(rows: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
 
 
 def main() -> None:
+    """Measures the frameworks and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--environments", type=Path, default=environments.FOLDER)

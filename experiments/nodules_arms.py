@@ -1,4 +1,4 @@
-"""The nodules with the strategies of the study. A workload's file, named by `experiments/configs/rates.toml`."""
+"""Workload of the nodules with the strategies of the study, named by `experiments/configs/rates.toml`."""
 
 import sys
 from pathlib import Path

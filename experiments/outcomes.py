@@ -1,4 +1,4 @@
-"""Cells of the study's sweeps, counted and put into tables."""
+"""Runs of the study's sweeps, counted and put into tables."""
 
 import csv
 import math
@@ -15,33 +15,34 @@ from gmmae.system.stop_reasons import TARGET_REACHED
 RESULTS = Path(__file__).parent.parent / "results"
 
 OTHERS = ("weak", "linear-warmup", "linear", "sqrt", "best-batch")
-"""The strategies that strong scaling is compared with."""
+"""Strategies that strong scaling is compared with."""
 
 Row = Mapping[str, str]
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown."""
+    """Returns a table in Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', '∣') for cell in line)} |" for line in lines)
 
 
 def cells(name: str) -> Sequence[Row]:
-    """The cells of a sweep of the study."""
+    """Returns the rows of a sweep of the study."""
     return tables.read(RESULTS / "study" / name / "cells.csv")
 
 
 def reached(row: Row) -> bool:
+    """Returns whether a run reached its target."""
     return row["outcome"] == TARGET_REACHED
 
 
 def distinct(rows: Iterable[Row]) -> list[Row]:
-    """The rows that were computed: cells may share a run."""
+    """Returns the computed rows. Several rows may share a run."""
     return list({(row["path"], row["seed"]): row for row in rows}.values())
 
 
 def middle(values: Sequence[float]) -> str:
-    """The median, and the range where there is one; a miss is infinite.
+    """Returns the median, and the range if there are several values. A miss is infinite.
 
     >>> middle([3.0, 1.0, 2.0]), middle([2.0, math.inf, math.inf]), middle([2.0])
     ('2 (1–3)', '– (2–∞)', '2')
@@ -54,7 +55,7 @@ def middle(values: Sequence[float]) -> str:
 
 
 def outcome(rows: Sequence[Row]) -> str:
-    """How many of the seeds arrived, in how many epochs, and how the others ended.
+    """Returns the number of seeds that reached the target, their epochs, and the ends of the others.
 
     >>> outcome([{"outcome": "target_reached", "epochs": "21"}, {"outcome": "stalled", "epochs": "90"}])
     '1/2: 21; stalled'
@@ -68,7 +69,7 @@ def outcome(rows: Sequence[Row]) -> str:
 
 
 def by_arm(rows: Iterable[Row], scaling: Sequence[str]) -> dict[tuple[str, int], list[Row]]:
-    """Cells by strategy and devices, seed by seed."""
+    """Returns rows by strategy and devices, seed by seed."""
     found = defaultdict(list)
     for row in sorted(rows, key=lambda row: int(row["seed"])):
         if row["scaling"] in scaling:
@@ -77,7 +78,7 @@ def by_arm(rows: Iterable[Row], scaling: Sequence[str]) -> dict[tuple[str, int],
 
 
 def arrivals(grouped: Mapping[tuple[str, int], Sequence[Row]]) -> dict[str, str]:
-    """How many of the seeds arrived, by strategy and devices.
+    """Returns the number of seeds that reached the target, by strategy and devices.
 
     >>> arrivals({("linear-warmup", 4): [{"outcome": "target_reached"}, {"outcome": "stalled"}]})
     {'came_linear_warmup_4': '1 of 2'}
@@ -88,12 +89,12 @@ def arrivals(grouped: Mapping[tuple[str, int], Sequence[Row]]) -> dict[str, str]
 
 
 def on_one_device(rows: Iterable[Row]) -> list[Row]:
-    """Strong scaling's cells there: the run that it computes on any number of devices."""
+    """Returns strong scaling's rows on one device, whose run is the same on any number of devices."""
     return [row for row in rows if row["scaling"] == "strong" and row["devices"] == "1"]
 
 
 def outcomes_table(rows: Sequence[Row]) -> str:
-    """Of `OTHERS`: strategies by rows, devices by columns."""
+    """Returns the table of `OTHERS`: strategies by rows, devices by columns."""
     found = by_arm(rows, OTHERS)
     counts = sorted({n for _, n in found if n > 1})
     return table(
@@ -106,14 +107,14 @@ def outcomes_table(rows: Sequence[Row]) -> str:
 
 
 def of_report(name: str, number: int) -> str:
-    """One of the tables that the report of a sweep wrote, whose columns may have one name."""
+    """Returns a table that the report of a sweep wrote. Several of its columns may have one name."""
     with (RESULTS / "study" / name / f"table_{number}.csv").open(newline="", encoding="utf-8") as file:
         head, *rows = csv.reader(file)
     return table(head, rows)
 
 
 def runs(rows: Iterable[Row]) -> dict[str, str]:
-    """How much was computed, on what."""
+    """Returns the number of runs, their hours and their machines."""
     own = distinct(rows)
     hours = sum(float(row["train_s"]) + float(row["eval_s"]) for row in own) / 3600
     return {
@@ -125,5 +126,5 @@ def runs(rows: Iterable[Row]) -> dict[str, str]:
 
 
 def arrived_epochs(row: Row) -> float:
-    """Epochs to the target; infinite where it was missed."""
+    """Returns the epochs to the target, or infinity for a miss."""
     return float(row["epochs"]) if reached(row) else math.inf

@@ -1,13 +1,12 @@
-"""What `gmmae plan` foretold, against what happened: cells that it never saw, other policies, MLPerf's and the paper's numbers.
+"""Compares the predictions of `gmmae plan` with results of unseen runs, other policies, MLPerf and the paper.
 
     python -m experiments.plan collect FOLDER...     # work directories of plans, WORKLOAD-SEED: results/plan/measured.json
     python -m experiments.plan                       # reads results/plan, prints the tables, writes summary.csv and paper.csv
 
-The plans to collect are made with `gmmae plan --noise-scale`.
-`results/plan/cells.csv` has the true cells: workload, strategy, devices, batch, learning_rate, seed, outcome, epochs, steps,
-train_s.
-`results/plan/mlperf.csv` has the means of the reference convergence points of github.com/mlcommons/logging, commit 7bbf792
-(`mlperf_logging/rcp_checker/*/rcps_*.json`, Apache 2.0): of each benchmark the round with the most batches, at least three.
+The plans to collect are made with `gmmae plan --noise-scale`. `results/plan/cells.csv` has the true results: workload,
+strategy, devices, batch, learning_rate, seed, outcome, epochs, steps, train_s. `results/plan/mlperf.csv` has the mean
+reference convergence points of github.com/mlcommons/logging, commit 7bbf792 (`mlperf_logging/rcp_checker/*/rcps_*.json`,
+Apache 2.0). It has each benchmark's round with the most batches, at least three.
 """
 
 import argparse
@@ -34,18 +33,18 @@ from gmmae.system.stop_reasons import TARGET_REACHED
 
 PLACE = Path(__file__).parent.parent / "results" / "plan"
 OF_STUDY = {name: PLACE.parent / "study" / name / "cells.csv" for name in ("nodules_real", "segmentation")}
-"""Cells of sweeps, as their reports write them, in place of those of the same workload."""
+"""Results of sweeps, as their reports write them, which replace those of the same workload."""
 OF_A_PLAN = ("strong", "quarter", prediction.BEST_BATCH)
-"""Strategies whose batch a plan runs itself, or chooses anew."""
+"""Strategies whose batch a plan runs itself or chooses."""
 PAPER_DATA = "nodules_real"
 RATIOS = np.logspace(-2, 2, 25)
-"""Overheads of the clusters that are made up."""
+"""Overheads of the hypothetical clusters."""
 ANYWHERE = Cluster("anywhere", "", 1024, 0.0, 1e30, 0.0, 1e30)
 FALSE_ALARMS = 0.1
 
 
 class Case(NamedTuple):
-    """One plan, and what became of the cells of its workload and seed."""
+    """Plan, and the results of its workload and seed."""
 
     workload: str
     measured: Measured
@@ -56,7 +55,7 @@ class Case(NamedTuple):
 
 
 def restore(found: Mapping[str, Any]) -> Measured:
-    """The measurements that a `plan.json` rests on."""
+    """Returns the measurements of a `plan.json`."""
     m = found["measured"]
 
     def table(name: str) -> StepTimes:
@@ -86,7 +85,7 @@ def restore(found: Mapping[str, Any]) -> Measured:
 
 
 def collect(folders: Iterable[Path]) -> None:
-    """Writes what the evaluation needs of some plans, beside those that are there."""
+    """Adds the measurements of some plans to those that the evaluation reads."""
     file = PLACE / "measured.json"
     kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     for folder in sorted(folders):
@@ -101,7 +100,7 @@ def collect(folders: Iterable[Path]) -> None:
 
 
 def read() -> list[Case]:
-    """Every plan that has cells to be judged by."""
+    """Returns every plan that has results for comparison."""
     truths: dict[str, list[Truth]] = defaultdict(list)
     of_study = {name: tables.read(path) for name, path in OF_STUDY.items() if path.exists()}
     for row in tables.read(PLACE / "cells.csv"):
@@ -126,7 +125,7 @@ def _truth(row: Mapping[str, str], batch: str) -> Truth:
 
 
 class Judged(NamedTuple):
-    """A cell beside what the plan said of it."""
+    """Result of a run beside its prediction."""
 
     workload: str
     truth: Truth
@@ -134,12 +133,12 @@ class Judged(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Of the logarithm of the steps."""
+        """Returns the error of the logarithm of the steps."""
         return math.log(self.said.steps / self.truth.steps)
 
 
 def judged(case: Case) -> list[Judged]:
-    """All cells of a case, those that are one optimisation once; steps, intervals and failures depend on no cluster."""
+    """Returns all results of a case, each optimisation once. Steps, intervals and failures depend on no cluster."""
     distinct = {(cell.scaling, cell.batch): cell for cell in sorted(case.cells, key=lambda cell: -cell.devices)}.values()
     names = sorted({cell.scaling for cell in case.cells})
     said = prediction.forecast(case.measured, ANYWHERE, names, sorted({cell.devices for cell in case.cells})).cells
@@ -148,11 +147,11 @@ def judged(case: Case) -> list[Judged]:
 
 
 class Scatter(NamedTuple):
-    """How far the steps of cells are off those of the same cells with other seeds, absolute differences of logarithms.
+    """Differences of steps between seeds, as absolute differences of logarithms.
 
     Attributes:
       pairs: of any two seeds.
-      medians: of one seed and the median of all others, where there are at least three: no plan knows as much beforehand.
+      medians: of one seed and the median of all others, for at least three seeds. No plan knows that much beforehand.
     """
 
     pairs: list[float]
@@ -160,7 +159,7 @@ class Scatter(NamedTuple):
 
 
 def scatter(cases: Sequence[Case]) -> Scatter:
-    """Of the weak strategy's cells that arrived."""
+    """Returns the scatter of the weak strategy's runs that reached the target."""
     counts: dict[tuple[str, int], list[float]] = defaultdict(list)
     for case in cases:
         for batch, arrived in {cell.batch: cell for cell in case.cells if cell.scaling == "weak" and cell.arrived}.items():
@@ -172,7 +171,10 @@ def scatter(cases: Sequence[Case]) -> Scatter:
 
 
 def recall(of: Sequence[Judged]) -> float:
-    """The share of failures above the probability that at most `FALSE_ALARMS` of the arrivals exceed; NaN without failures."""
+    """Returns the fraction of failures above a probability that at most `FALSE_ALARMS` of the successes exceed.
+
+    It is NaN without failures.
+    """
     failed = [one.said.probability_of_failure for one in of if not one.truth.arrived]
     arrived = sorted((one.said.probability_of_failure for one in of if one.truth.arrived), reverse=True)
     if not failed:
@@ -182,7 +184,7 @@ def recall(of: Sequence[Judged]) -> float:
 
 
 def regrets(cases: Sequence[Case], policy: str) -> list[policies.Outcome]:
-    """Of a policy's choices on clusters that are made up, with the steps of the true cells."""
+    """Returns a policy's outcomes on hypothetical clusters, with the steps of the true results."""
     found = []
     for case in cases:
         base = case.measured.optim.batch_size
@@ -200,7 +202,7 @@ def regrets(cases: Sequence[Case], policy: str) -> list[policies.Outcome]:
 
 
 def summary(cases: Sequence[Case]) -> list[tuple[str, ...]]:
-    """The figures, for each workload and for all."""
+    """Returns the figures for each workload and for all."""
     rows = [("figure", "of", "cells", "value")]
     all_of = [one for case in cases for one in judged(case)]
     for workload in (*dict.fromkeys(case.workload for case in cases), "all"):
@@ -250,7 +252,7 @@ def _figures(name: str, of: Sequence[Judged], cases: Sequence[Case]) -> list[tup
 
 
 def mlperf() -> list[tuple[str, ...]]:
-    """The hyperbola fitted to each benchmark's points, and each point foretold by a fit of the others."""
+    """Returns each benchmark's fitted hyperbola, and the prediction of each point by a fit of the others."""
     points: dict[str, dict[int, float]] = defaultdict(dict)
     for row in tables.read(PLACE / "mlperf.csv"):
         points[row["benchmark"]][int(row["batch"])] = float(row["epochs"]) / int(row["batch"])
@@ -277,10 +279,10 @@ def _rms(law: tuple[float, float], of: Mapping[int, float]) -> float:
 
 
 def paper(cases: Sequence[Case]) -> list[tuple[str, ...]]:
-    """Efficiencies on the paper's cluster, by the plans of the real nodules, beside Tables I and II.
+    """Returns efficiencies on the paper's cluster by the plans of the real nodules, beside Tables I and II.
 
-    The step of the cluster's file is that of all samples: 1.04 s for 32, so nothing is overhead. A cell that will rather fail
-    is NaN, as in the paper.
+    The cluster file's step has all samples: 1.04 s for 32. So nothing is overhead. A probable failure is NaN, as in the
+    paper.
     """
     cluster = read_cluster(Path(__file__).parent.parent / "configs" / "clusters" / "k80_1gbe.toml")
     printed = {"strong": PAPER_TABLE_I, **PAPER_TABLE_II}
@@ -300,6 +302,7 @@ def paper(cases: Sequence[Case]) -> list[tuple[str, ...]]:
 
 
 def main() -> None:
+    """Collects plans, or prints and writes the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", nargs="?", choices=("judge", "collect"), default="judge")
     parser.add_argument("folders", nargs="*", type=Path)

@@ -1,4 +1,4 @@
-"""Who decides how to scale, and what it costs on clusters that are made up: measured steps, any overhead of a step."""
+"""Policies that choose a strategy, and their cost on hypothetical clusters with measured steps and any overhead."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from gmmae.training import noise_scale
 
 
 class Truth(NamedTuple):
-    """A cell as it went; `steps` are those to the target, or to the end of a run that missed it."""
+    """True result of a run. `steps` are those to the target, or to the end of a run that missed it."""
 
     scaling: str
     devices: int
@@ -21,14 +21,14 @@ class Truth(NamedTuple):
 
 
 class Situation(NamedTuple):
-    """What a policy knows.
+    """Information that a policy has.
 
     Attributes:
-      measured: by the plan.
-      published: the noise scale as AdaptDL estimates it; None where it is not positive.
+      measured: the plan's measurements.
+      published: the noise scale as AdaptDL estimates it, or None if it is not positive.
       ratio: (a + c) / (b B) of the cluster.
-      devices: that there are.
-      strategies: that may be chosen.
+      devices: their number.
+      strategies: those to choose from.
     """
 
     measured: Measured
@@ -38,21 +38,22 @@ class Situation(NamedTuple):
     scaling: Sequence[str]
 
     def step_s(self, batch: float) -> float:
-        """Seconds of a step, a sample of one device being the unit."""
+        """Returns the time of a step in units of a sample's time on one device."""
         return self.ratio * self.measured.optim.batch_size + np.ceil(batch / self.devices)
 
 
 def planned(now: Situation) -> str:
-    """The strategy of least expected time, by the plan."""
+    """Returns the strategy with the least expected time by the plan."""
     at = prediction.hypothetical_group(now.measured, now.ratio, now.devices)
     found = prediction.expected_seconds(at, prediction.draw_law(now.measured), now.scaling)
     return min(found, key=lambda scaling: found[scaling])
 
 
 def by_goodput(now: Situation, scale: float | None, grown: str = "weak") -> str:
-    """AdaptDL's choice of a batch (Qiao et al., OSDI 2021): the largest throughput times (φ + B) / (φ + m B), φ a noise scale.
+    """Returns AdaptDL's choice of a batch (Qiao et al., OSDI 2021) for a noise scale φ.
 
-    It scales the rate along with the batch; both are judged, at the base rate and by the linear rule with warmup (`grown`).
+    It has the largest throughput times (φ + B) / (φ + m B). AdaptDL scales the learning rate along with the batch. Both are
+    evaluated, at the base learning rate and by the linear rule with warmup (`grown`).
     """
     phi, base = scale or 0.0, now.measured.optim.batch_size
     batch = min(base * now.devices, now.measured.samples)
@@ -76,19 +77,19 @@ POLICIES: dict[str, Callable[[Situation], str]] = {
 
 
 class Outcome(NamedTuple):
-    """What a choice came to."""
+    """Outcome of a choice."""
 
     regret: float  # time over that of the best strategy
     arrived: bool
 
 
 def outcome(now: Situation, choice: str, truths: Mapping[str, Truth]) -> Outcome:
-    """The time of a choice over the best cell's; one that missed the target is begun again with strong scaling.
+    """Returns the time of a choice relative to the best one. A run that missed is repeated with strong scaling.
 
     Args:
       now: the situation.
       choice: a strategy.
-      truths: by strategy, the cells on those devices, strong among them.
+      truths: the true results on those devices by strategy, including strong scaling.
     """
     times = {scaling: truth.steps * now.step_s(truth.batch) for scaling, truth in truths.items()}
     best = min(times[scaling] for scaling, truth in truths.items() if truth.arrived)
@@ -97,7 +98,7 @@ def outcome(now: Situation, choice: str, truths: Mapping[str, Truth]) -> Outcome
 
 
 def published_scale(norms: Sequence[Any]) -> float | None:
-    """The ratio of the means of variance and squared gradient over all steps, as AdaptDL takes them."""
+    """Returns the ratio of the means of variance and squared gradient over all steps, as AdaptDL does."""
     batch, of_one, of_batch = norms
     found = noise_scale.parts(1, np.array(of_one), batch, np.array(of_batch))
     signal = float(found.signal.mean())

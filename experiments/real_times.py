@@ -1,13 +1,13 @@
-"""Plans against the clock: what `gmmae plan` says of two processes, made on one core, and how long they take on two.
+"""Compares plans made on one core with the measured times of two processes on two cores.
 
     python -m experiments.real_times --workdir DIR [--workloads images …] [--scaling strong …] [--seed 0]
 
-Each process has one core of this machine for itself. A plan is made on the first core alone; a cluster's file says what
-one core cannot know: the latency and the bandwidth of an all-reduce between two processes (Gloo, over the loopback), and a step
-of the base batch while the other core does the same without a word between them. Then each strategy runs on both to its target.
-Nothing else should run on the machine.
+Each process has one core of this machine for itself. A plan is made on the first core alone. A cluster file adds two facts
+that one core cannot measure. One is the latency and bandwidth of an all-reduce between two processes (Gloo, over the
+loopback). The other is a step of the base batch while the other core does the same without communication. Then each strategy runs on
+both cores to its target. Nothing else should run on the machine.
 
-Goes on where it was, and writes results/plan/real.csv. Workloads whose data are not there are left out.
+It resumes an interrupted call and writes results/plan/real.csv. Workloads without their data are left out.
 """
 
 import argparse
@@ -37,12 +37,12 @@ OUT = ROOT / "results" / "plan" / "real.csv"
 DATA = ROOT.parent / "shared" / "data"
 EACH = Kind("the base batch, on each core by itself", 2)
 EPOCHS = 4
-"""Of the runs side by side, the first one not counted."""
+"""Epochs of the simultaneous runs, of which the first is not counted."""
 ARMS = ("strong", "weak", "linear-warmup")
 
 
 class Job(NamedTuple):
-    """A workload: its configuration, by name or file, what is changed in it, and the data that it needs."""
+    """Workload: its configuration by name or file, the changed fields, and the data that it needs."""
 
     config: str
     options: str = ""
@@ -63,21 +63,21 @@ JOBS = {
 
 
 def example(folder: Path) -> Path:
-    """The example of docs/workload.md as a file."""
+    """Returns the example of docs/workload.md as a file."""
     text = (ROOT / "docs" / "workload.md").read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
     (folder / "images.py").write_text(text, encoding="utf-8")
     return folder / "images.py"
 
 
 def prepare(workdir: Path) -> None:
-    """Files for the example of docs/workload.md."""
+    """Writes the files of the example of docs/workload.md."""
     workdir.mkdir(parents=True, exist_ok=True)
     own = f'workload = "{example(workdir)}"\n[stop]\ntarget = 0.08\nmax_epochs = 400\n'
     (workdir / "images.toml").write_text(own, encoding="utf-8")
 
 
 def links(times: Mapping[int, float]) -> dict[str, float]:
-    """α and β of two devices from the seconds of a small and a large all-reduce: 2 α + bytes / β each.
+    """Returns α and β of two devices from the seconds of a small and a large all-reduce: 2 α + bytes / β each.
 
     >>> links({0: 2e-3, 8_000_000: 10e-3})
     {'alpha_intra_s': 0.001, 'beta_intra_bytes_per_s': 1000000000.0}
@@ -88,7 +88,7 @@ def links(times: Mapping[int, float]) -> dict[str, float]:
 
 
 def cluster(path: Path, reduced: Mapping[int, float], reference_s: float, batch: int) -> Path:
-    """Writes what two cores of this machine are as a cluster."""
+    """Writes a cluster file of two cores of this machine."""
     between = links(reduced)
     values = {
         "name": "two cores of this machine",
@@ -106,7 +106,7 @@ def cluster(path: Path, reduced: Mapping[int, float], reference_s: float, batch:
 
 
 def planned(job: Job, config: str, clusters: Path, folder: Path, core: int, seed: int) -> list[dict[str, Any]]:
-    """The cells of a plan that is made on one core."""
+    """Returns the predictions of a plan made on one core."""
     words = ["plan", "--config", config, *shlex.split(job.options), "--seed", str(seed), "--log.no-tensorboard"]
     words += ["--clusters", str(clusters), "--devices", "1", "2", "--workdir", str(folder)]
     program = str(Path(sys.executable).with_name("gmmae"))
@@ -116,7 +116,7 @@ def planned(job: Job, config: str, clusters: Path, folder: Path, core: int, seed
 
 
 def measured(name: str, strategies: Iterable[str], workdir: Path, seed: int) -> list[dict[str, Any]]:
-    """A row for each strategy of a workload on two cores: what was said of it, and what happened."""
+    """Returns a row for each strategy of a workload on two cores: its prediction and its result."""
     job, cores, folder = JOBS[name], sorted(os.sched_getaffinity(0))[:2], workdir / f"{name}-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     config = str(workdir / job.config) if job.config.endswith(".toml") else job.config
@@ -142,7 +142,7 @@ def measured(name: str, strategies: Iterable[str], workdir: Path, seed: int) -> 
 
 
 def row(name: str, scaling: str, record: Record, said: Mapping[str, Any]) -> dict[str, Any]:
-    """What happened beside what was said; seconds are of training and validation."""
+    """Returns a result beside its prediction. Seconds are of training and validation."""
     return {
         "workload": name,
         "scaling": scaling,
@@ -161,7 +161,7 @@ def row(name: str, scaling: str, record: Record, said: Mapping[str, Any]) -> dic
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """The error of the times and of what they are made of, over the runs that arrived."""
+    """Returns the error of the times and of their factors, over the runs that reached the target."""
     arrived = [one for one in rows if one["outcome"] == TARGET_REACHED]
 
     said = {key: np.array([float(one[key]) for one in arrived]) for key in ("seconds", "said_s", "steps", "said_steps")}
@@ -180,6 +180,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 
 def main() -> None:
+    """Measures the workloads and writes the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workdir", type=Path, required=True)
     parser.add_argument("--workloads", nargs="+", choices=list(JOBS), default=list(JOBS))

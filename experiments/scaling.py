@@ -1,12 +1,13 @@
-"""The slides' figure: the loss by epoch for each number of devices; and when each strategy is as good as one device.
+"""Draws the slides' figure, and finds when each strategy reaches a fraction of the one-device metric.
 
-python -m experiments.scaling --runs FOLDER --out DIR [--metric dice] [--share 0.98]
+    python -m experiments.scaling --runs FOLDER --out DIR [--metric dice] [--share 0.98]
 
-FOLDER is a sweep's, or holds the `history_ARM-nN-seedS.csv` of one. The value that counts is a share of what strong scaling on
-one device has after its last epoch, with the same seed; strategies are compared by the epoch and the step in which they first reach
-it. Runs that were cut off stand with the epochs that they have.
+FOLDER is a sweep's, or holds its `history_ARM-nN-seedS.csv`. The threshold is a fraction of strong scaling's last value on
+one device with the same seed. Strategies are compared by the first epoch and step that reach it. Runs that were cut off keep
+the epochs that they have.
 
-DIR gets reached.csv, and for each strategy losses_ARM.png; of several seeds medians are drawn.
+DIR gets reached.csv, and for each strategy losses_ARM.png, the loss by epoch for each number of devices. For several seeds
+medians are drawn.
 """
 
 import argparse
@@ -29,7 +30,7 @@ NAME = re.compile(r"(?:history_)?(.+)-n(\d+)-seed(\d+)")
 
 
 def histories(folder: Path) -> dict[RunKey, list[Epoch]]:
-    """The epochs of each run of a folder, by strategy, devices and seed."""
+    """Returns the epochs of each run of a folder, by strategy, devices and seed."""
     runs = {path.parent.name: path for path in folder.glob("runs/*/history.csv")}
     runs |= {path.stem: path for path in folder.glob("history_*.csv")}
     named = [(NAME.fullmatch(name), path) for name, path in runs.items()]
@@ -42,9 +43,9 @@ def histories(folder: Path) -> dict[RunKey, list[Epoch]]:
 
 
 def reached(runs: dict[RunKey, list[Epoch]], metric: str, share: float) -> list[dict[str, Any]]:
-    """A row for each run: the first epoch and step with a share of the metric of one device's last epoch; empty if none has.
+    """Returns a row for each run: the first epoch and step with a fraction of one device's last metric, or empty values.
 
-    More is better. Every seed needs its run of strong scaling on one device.
+    Larger values are better. Every seed needs its run of strong scaling on one device.
     """
     rows = []
     for key, epochs in runs.items():
@@ -63,7 +64,7 @@ def reached(runs: dict[RunKey, list[Epoch]], metric: str, share: float) -> list[
 
 
 def figure(runs: dict[RunKey, list[Epoch]], scaling: str, path: Path) -> Path:
-    """The losses of a strategy by epoch, medians over its seeds, from one device, which is strong scaling's run, to many."""
+    """Draws a strategy's losses by epoch from one device to many, as medians over seeds. One device is strong scaling's run."""
     by_devices: dict[int, list[list[Epoch]]] = defaultdict(list)
     for key, epochs in runs.items():
         if key == RunKey("strong", 1, key.seed) or (key.scaling == scaling and key.devices > 1):
@@ -74,8 +75,8 @@ def figure(runs: dict[RunKey, list[Epoch]], scaling: str, path: Path) -> Path:
     return canvas.save(losses_by_devices(courses, title=title, target=None, x_label="epoch"), path)
 
 
-def _course(label: str, seeds: Sequence[Sequence[Epoch]]) -> LossCurve:
-    """Of the epochs that all seeds have."""
+def _course(label: str, seeds: Sequence[Sequence[Epoch]]) -> Course:
+    """Returns the curve over the epochs that all seeds have."""
     losses = np.median(
         [[(epoch.train_loss, epoch.val_loss) for epoch in epochs] for epochs in zip(*seeds, strict=False)], axis=1
     )

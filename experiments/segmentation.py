@@ -1,17 +1,17 @@
-"""How well a U-Net finds the voxels of real nodules: Dice a nodule on its own grid, by cross-validation over patients.
+"""Measures how well a U-Net segments real nodules: Dice on a nodule's own grid, by cross-validation over patients.
 
-python -m experiments.segmentation --data FOLDER --out DIR [--folds 5] [--only 0 1] [--epochs 14] [--nodules 60] [OPTIONS]
+    python -m experiments.segmentation --data FOLDER --out DIR [--folds 5] [--only 0 1] [--epochs 14] [--nodules 60] [OPTIONS]
 
-One network a fold is trained by the project's own loop, on slices that hold nodule (all: `--data.empty-slices`). OPTIONS
-are those of train.py. It is judged after its last epoch, so no fold chooses its epoch. Predictions of slices, each at a place
-off the nodule's centre by lot, are put together in the nodule's volume; what lies outside of what was seen counts as not found.
-Figures are over the slices that hold nodule, and over all slices of the volume.
+The project's own loop trains one network a fold on slices that hold nodule (all: `--data.empty-slices`). OPTIONS are those of
+train.py. A network is evaluated after its last epoch, so no fold chooses its epoch. Patches are cropped at a random offset
+from the nodule's centre, and their predictions are combined in the nodule's volume. Voxels outside of the patches count as
+background. Figures are over the slices that hold nodule, and over all slices of the volume.
 
-Baselines: a ball of the annotated diameter at the annotated place, neither of which the network is told; there a ball of one
-diameter for all; a threshold; and that with an opening, and of what is left the component nearest to the annotated place.
-Diameter and thresholds are those that suit the training nodules best.
+Baselines are a ball of the annotated diameter, a ball of one diameter for all, a threshold, and a threshold with an opening.
+Balls lie at the annotated position. The network knows neither the position nor the diameter. After an opening, the component
+nearest to the annotated position is kept. Diameter and thresholds are the best ones for the training nodules.
 
-DIR gets nodules.csv, summary.csv, segmentations.png, and the runs; what is finished is not trained again.
+DIR gets nodules.csv, summary.csv, segmentations.png, and the runs. Finished runs are not trained again.
 """
 
 import argparse
@@ -39,7 +39,7 @@ THRESHOLDS_HU = (-800, -700, -600, -500, -400, -300)
 DIAMETERS_MM = (5, 6, 7, 8, 9, 10, 12)
 BASELINES = ("ball", "fixed_ball", "threshold", "opened")
 NETWORKS = ("unet", "unet_flips")
-"""As trained, and the mean of what it finds in an image and in its flips."""
+"""Networks: as trained, and the mean of its predictions for an image and its flips."""
 SHOWN = (0.75, 0.25)
 """Quantiles of the Dice, of each category, that the picture shows."""
 
@@ -47,7 +47,7 @@ Mask = Bool[np.ndarray, "z y x"]
 
 
 class Seen(NamedTuple):
-    """What was seen of the largest slice of a nodule, its label, and what was found there."""
+    """Patch of a nodule's largest slice, its label, and its prediction."""
 
     image: Float[np.ndarray, "y x"]
     labels: np.ndarray
@@ -55,40 +55,41 @@ class Seen(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """The Dice of one nodule: over the slices that hold it, and over all of its volume."""
+    """Dice of one nodule over the slices that hold it, and over all of its volume."""
 
     held: float
     whole: float
 
 
 def judge(found: Mask, mask: Mask) -> Judged:
-    """The Dice of a mask that was found."""
+    """Returns the Dice of a predicted mask."""
     holding = mask.any((1, 2))
     return Judged(dice(found[holding], mask[holding]), dice(found, mask))
 
 
 def dice(found: np.ndarray, mask: np.ndarray) -> float:
-    """
+    """Returns the Dice of two masks.
+
     >>> dice(np.array([True, True, False]), np.array([True, False, False])) == 2 / 3
     True
     """
     return 2 * float((found & mask).sum()) / max(int(found.sum() + mask.sum()), 1)
 
 
-def ball(volume: NativeNodule, diameter_mm: float) -> Mask:
-    """At the annotated place."""
+def ball(volume: Scanned, diameter_mm: float) -> Mask:
+    """Returns a ball at the annotated position."""
     return _squared_mm(volume) <= (diameter_mm / 2) ** 2
 
 
-def _squared_mm(volume: NativeNodule) -> Float[np.ndarray, "z y x"]:
-    """The squared distance of each voxel from the annotated place, mm²."""
+def _squared_mm(volume: Scanned) -> Float[np.ndarray, "z y x"]:
+    """Returns the squared distance of each voxel from the annotated position, mm²."""
     places = zip(volume.mask.shape, volume.centre, volume.spacing_mm, strict=True)
     z, y, x = (np.square((np.arange(n) - centre) * mm) for n, centre, mm in places)
     return z[:, None, None] + y[:, None] + x
 
 
-def opened(volume: NativeNodule, above: Mask) -> Mask:
-    """What an opening leaves of a mask, in each slice, and of that the component nearest to the annotated place."""
+def opened(volume: Scanned, above: Mask) -> Mask:
+    """Opens a mask in each slice, and keeps the component nearest to the annotated position."""
     left = np.asarray(ndimage.binary_opening(above, ndimage.generate_binary_structure(2, 1)[None]))
     labels, count = ndimage.label(left)  # pyright: ignore[reportGeneralTypeIssues]
     if not count:
@@ -97,8 +98,8 @@ def opened(volume: NativeNodule, above: Mask) -> Mask:
     return labels == labels.ravel()[nearest]
 
 
-def candidates(volume: NativeNodule) -> dict[str, list[Judged]]:
-    """The baselines that have something to choose, for each choice; the ball of the annotated diameter has none."""
+def candidates(volume: Scanned) -> dict[str, list[Judged]]:
+    """Returns the results of the baselines for each of their settings. The ball of the annotated diameter has none."""
     mask, above = volume.mask > 0, [volume.values > hu for hu in THRESHOLDS_HU]
     return {
         "ball": [judge(ball(volume, volume.diameter_mm), mask)],
@@ -109,13 +110,13 @@ def candidates(volume: NativeNodule) -> dict[str, list[Judged]]:
 
 
 def best(by_nodule: Sequence[dict[str, list[Judged]]], training: np.ndarray) -> dict[str, int]:
-    """The number of the choice with the best mean Dice over the training nodules."""
+    """Returns the setting with the best mean Dice over the training nodules."""
     mean = {name: np.mean([[one.held for one in by_nodule[i][name]] for i in training], axis=0) for name in BASELINES}
     return {name: int(np.argmax(values)) for name, values in mean.items()}
 
 
 def configured(asked: argparse.Namespace, more: Sequence[str], fold: int) -> Config:
-    """The run of a fold: the prototype's recipe, and whatever the command line says else."""
+    """Returns the configuration of a fold: the prototype's recipe with the options of the command line."""
     csv_file = subset(asked.data, asked.out, asked.nodules) if asked.nodules else ""
     recipe = {
         "data.source": "cubes",
@@ -142,7 +143,7 @@ def configured(asked: argparse.Namespace, more: Sequence[str], fold: int) -> Con
 
 
 def subset(data: Path, out: Path, nodules: int) -> Path:
-    """A CSV with so many rows of the folder's, evenly spread."""
+    """Writes a CSV file with `nodules` rows of the folder's, evenly spaced."""
     with (data / "nodules.csv").open(newline="", encoding="utf-8") as file:
         head, *rows = csv.reader(file)
     path = out.resolve() / f"nodules_{nodules}.csv"
@@ -154,7 +155,7 @@ def subset(data: Path, out: Path, nodules: int) -> Path:
 
 
 def train(config: Config, workdir: Path) -> Trained:
-    """A run with the parameters after its last epoch; one that is finished is only read."""
+    """Returns a run with the parameters after its last epoch, trained only if it is not finished."""
     from gmmae.training.checkpoint import newest
     from gmmae.training.compilation import blank_state
     from gmmae.training.workdir import WorkDir
@@ -167,7 +168,7 @@ def train(config: Config, workdir: Path) -> Trained:
 
 
 def probabilities(trained: Trained, patches: Patches, flips: Sequence[tuple[int, ...]]) -> np.ndarray:
-    """The mean of what a network finds in patches that are flipped along some axes."""
+    """Returns the mean of a network's predictions for patches that are flipped along some axes."""
     jitter, results = trained.config.settings.data.jitter, []
     for axes in flips:
         flipped = patches._replace(
@@ -180,8 +181,8 @@ def probabilities(trained: Trained, patches: Patches, flips: Sequence[tuple[int,
     return np.mean(results, axis=0)
 
 
-def put_together(volume: NativeNodule, patches: Patches, found: np.ndarray) -> Mask:
-    """The mask of a volume from what was found in its slices."""
+def put_together(volume: Scanned, patches: Patches, found: np.ndarray) -> Mask:
+    """Returns the mask of a volume from the predictions for its slices."""
     mask = np.zeros(volume.mask.shape, bool)
     for (z, *corner), offset, one in zip(patches.corners, patches.offsets, found, strict=True):
         start = np.array(corner) + offset
@@ -193,7 +194,7 @@ def put_together(volume: NativeNodule, patches: Patches, found: np.ndarray) -> M
 def run_fold(
     config: Config, workdir: Path, by_nodule: Sequence[dict[str, list[Judged]]]
 ) -> tuple[list[dict[str, Any]], dict[str, Seen]]:
-    """A row for each held-out nodule, and what is seen of its largest slice."""
+    """Returns a row for each held-out nodule, and the patch of its largest slice."""
     data = config.settings.data
     trained = train(config, workdir)
     volumes = segmentation.load_volumes(data)
@@ -229,7 +230,7 @@ def run_fold(
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A line for each method, choice of slices and category: the mean with its interval by patient, and the median.
+    """Returns a line for each method, choice of slices and category: the mean with its interval by patient, and the median.
 
     Nodules of one patient have no interval.
     """
@@ -254,7 +255,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def picture(rows: Sequence[dict[str, Any]], seen: dict[str, Seen], path: Path) -> Path:
-    """Of each category the nodules at some quantiles of the Dice."""
+    """Draws the nodules of each category at some quantiles of the Dice."""
     chosen, labels = [], []
     for category in sorted({row["category"] for row in rows}):
         own = sorted((row for row in rows if row["category"] == category), key=lambda row: row["unet_flips"])
@@ -268,14 +269,14 @@ def picture(rows: Sequence[dict[str, Any]], seen: dict[str, Seen], path: Path) -
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Trains what is missing, judges, and writes the tables and the picture."""
+    """Trains missing folds, evaluates them, and writes the tables and the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of volumes with masks and nodules.csv")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--only", type=int, nargs="+", help="numbers of the folds to do, from 0")
     parser.add_argument("--epochs", type=int, default=14)
-    parser.add_argument("--nodules", type=int, default=0, help="so many of the nodules; 0: all")
+    parser.add_argument("--nodules", type=int, default=0, help="number of nodules; 0: all")
     asked, more = parser.parse_known_args(arguments)
     asked.out.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()

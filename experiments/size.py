@@ -1,17 +1,18 @@
-"""How the size of the data set changes what pays: steps, epochs and failures of each strategy, and the numbers of the law.
+"""Measures how the size of the data set changes steps, epochs and failures of each strategy.
 
     python -m experiments.size --workload images --out DIR [--sizes 240 480 …] [--seeds 0 1 2]
     python -m experiments.size --workload adrenal --data adrenal_shapes.npz --out DIR
     python -m experiments.size --workload slices --data FOLDER --out DIR
 
-All runs in this process, one after the other, each to the same target on a validation set of one size. For each number of
-training samples: the base batch B and a quarter of it at the base rate, and with several n weak scaling, the linear rule with
-and without warmup, and the square-root rule. From the runs at the base rate follow Smin and Bn (`gmmae.planner.steps`): weak
-scaling is faster than strong where the overhead of a step, over what a batch's samples take, is above B / Bn.
+All runs take place in this process, one after the other, to the same target on a validation set of one size. For each number
+of training samples the base batch B and a quarter of it run at the base learning rate. For several n, weak scaling, the
+linear rule with and without warmup, and the square-root rule run. The runs at the base learning rate give Smin and Bn
+(`gmmae.planner.steps`). Weak scaling is faster than strong if a step's overhead relative to a batch's samples is above B /
+Bn.
 
-DIR gets WORKLOAD.csv, a row a run, and the table on the screen; runs that are there are not repeated. The shapes are those of
-AdrenalMNIST3D (Yang et al., Scientific Data 2023), an array `volumes` of 1,584 × 32³, whose voxels are taken eight together.
-The slices are those of the nodules in FOLDER, as configs/unet.toml reads them, for a small U-Net.
+DIR gets WORKLOAD.csv, a row a run, and the table is printed. Runs in that file are not repeated. The shapes are those of
+AdrenalMNIST3D (Yang et al., Scientific Data 2023), an array `volumes` of 1,584 × 32³, averaged over 2³ voxels. The slices are
+those of the nodules in FOLDER, as configs/unet.toml reads them, for a small U-Net.
 """
 
 import argparse
@@ -39,16 +40,16 @@ from gmmae.workloads.registry import training_samples
 ARMS = ("weak", "linear", "linear-warmup", "sqrt")
 DEVICES = (2, 4, 8, 16, 32)
 QUARTER = "quarter"
-"""The base batch's quarter, on one device."""
+"""A quarter of the base batch, on one device."""
 
 
 class Data(NamedTuple):
-    """A workload whose training set may have any size.
+    """Workload whose training set may have any size.
 
     Attributes:
-      sizes: of the training set.
-      devices: with which the strategies are run.
-      patience: samples seen without an improvement of the loss by 1 %, after which a run is given up; 0: none is.
+      sizes: numbers of training samples.
+      devices: numbers of devices of the strategies.
+      patience: samples without an improvement of the loss by 1 % after which a run is stopped early (0: never).
     """
 
     sizes: tuple[int, ...]
@@ -56,11 +57,11 @@ class Data(NamedTuple):
     patience: int = 0
 
     def config(self, name: str, samples: int, folder: Path, data: Path | None = None) -> Config:
-        """With so many training samples, and validation samples that are always the same number.
+        """Returns a configuration with `samples` training samples and a fixed number of validation samples.
 
         Args:
-          name: the workload's.
-          samples: for training.
+          name: the workload's name.
+          samples: the number of training samples.
           folder: for files that the runs need.
           data: the file of the shapes, or the folder of the nodules.
 
@@ -88,7 +89,7 @@ class Data(NamedTuple):
 
 
 def some_shapes(file: Path, count: int, folder: Path) -> Path:
-    """A file of so many of the shapes, always the same ones, with half as many voxels along each axis."""
+    """Writes a file of `count` shapes, always the same ones, with half as many voxels along each axis."""
     with np.load(file) as arrays:
         volumes = arrays["volumes"]
     taken = volumes[np.random.default_rng(0).permutation(len(volumes))[:count]]
@@ -107,7 +108,7 @@ DATA = {
 
 
 def paths(config: Config, seeds: Sequence[int], numbers: Sequence[int] = DEVICES) -> Iterator[tuple[str, int, Config]]:
-    """Strategy, devices and configuration of each run, those of a batch above the samples left out.
+    """Yields strategy, devices and configuration of each run without batches above the number of samples.
 
     Args:
       config: of one size.
@@ -127,7 +128,7 @@ def paths(config: Config, seeds: Sequence[int], numbers: Sequence[int] = DEVICES
 
 
 def trained(config: Config) -> dict[str, Any]:
-    """What became of a run."""
+    """Returns the result of a run."""
     from gmmae.training.loop import run
 
     with tempfile.TemporaryDirectory() as folder:
@@ -149,7 +150,7 @@ def trained(config: Config) -> dict[str, Any]:
 
 
 def summary(rows: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
-    """A row for each size: the law's numbers, medians over seeds, and where each strategy fails first."""
+    """Returns a row for each size: Smin and Bn, medians over seeds, and the first failures of each strategy."""
     by_size: dict[int, list[Mapping[str, str]]] = defaultdict(list)
     for row in rows:
         by_size[int(row["samples"])].append(row)
@@ -172,10 +173,10 @@ def summary(rows: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
 
 
 def turning(strong: float, weak: float, devices: int) -> float:
-    """The overhead, over what the base batch's samples take, from which weak scaling is faster, by the steps of both.
+    """Returns the crossover ratio of the overhead to the base batch's samples, above which weak scaling is faster.
 
-    A strong step takes r + 1 / n of that time, a weak one r + 1, so the runs take the same time at
-    r = (weak - strong / n) / (strong - weak). Infinite where weak scaling takes no fewer steps, or does not arrive.
+    A strong step takes r + 1 / n of the samples' time, a weak one r + 1. So the runs take the same time at r = (weak - strong
+    / n) / (strong - weak). It is infinite if weak scaling takes no fewer steps, or misses the target.
 
     >>> turning(200.0, 150.0, 2), turning(200.0, 250.0, 2), turning(200.0, math.inf, 2)
     (1.0, inf, inf)
@@ -184,7 +185,7 @@ def turning(strong: float, weak: float, devices: int) -> float:
 
 
 def thresholds(rows: Sequence[Mapping[str, str]], growing: str = "weak") -> dict[int, dict[int, float]]:
-    """Medians over seeds of `turning`, by size and devices, for a strategy whose batch grows."""
+    """Returns medians over seeds of `turning` by size and devices, for a strategy whose batch grows."""
     steps_of = {(int(row["samples"]), row["scaling"], int(row["devices"]), row["seed"]): float(row["crossing"]) for row in rows}
     found: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for (samples, scaling, devices, seed), count in sorted(steps_of.items()):
@@ -194,7 +195,7 @@ def thresholds(rows: Sequence[Mapping[str, str]], growing: str = "weak") -> dict
 
 
 def _law(of: Sequence[Mapping[str, str]]) -> tuple[float, float] | None:
-    """Smin and Bn by the runs at the base rate of one seed."""
+    """Returns Smin and Bn by the runs at the base learning rate of one seed."""
     points = {int(row["batch"]): float(row["crossing"]) for row in of if row["scaling"] in ("strong", QUARTER, "weak")}
     arrived = {batch: count for batch, count in points.items() if math.isfinite(count)}
     return steps.fit(arrived) if len(arrived) > 1 else None
@@ -209,6 +210,7 @@ def _misses(of: Sequence[Mapping[str, str]]) -> str:
 
 
 def main() -> None:
+    """Makes the missing runs and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", choices=list(DATA), required=True)
     parser.add_argument("--out", type=Path, required=True)

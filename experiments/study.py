@@ -1,8 +1,8 @@
-"""docs/study.md: its numbers and tables, from the committed results.
+"""Writes docs/study.md, with numbers and tables from the committed results.
 
-    python -m experiments.study [--check]      # writes docs/study.md; --check: only whether it is that
+    python -m experiments.study [--check]      # writes docs/study.md; --check only compares
 
-In experiments/study.md `{{name}}` stands for a number or a table of `FACTS`: no figure is written by hand.
+`{{name}}` in experiments/study.md stands for a number or a table of `FACTS`. No figure is typed.
 """
 
 import argparse
@@ -46,7 +46,7 @@ GENERATED = (
 )
 PLACE = re.compile(r"\{\{(\w+)\}\}")
 CLUSTERS = ("k80_1gbe", "h200_nvlink")
-"""To which times are projected."""
+"""Clusters to which times are projected."""
 
 H100 = "H100, earlier kernels"
 
@@ -58,11 +58,11 @@ RATES = {
     "linear": "k",
     "linear-warmup": "k, warmup",
 }
-"""The strategies at n times the base batch, by their factor of the rate."""
+"""Strategies at n times the base batch, by their factor of the learning rate."""
 
 
 def nodules() -> dict[str, str]:
-    """The paper's comparison."""
+    """Returns the paper's comparison."""
     rows = cells(plans.PAPER_DATA)
     one = on_one_device(rows)
     seconds = [float(row["train_s"]) + float(row["eval_s"]) for row in one]
@@ -83,7 +83,7 @@ def nodules() -> dict[str, str]:
 
 
 def splits() -> dict[str, str]:
-    """The comparison on other divisions of the same nodules."""
+    """Returns the comparison on other splits of the same nodules."""
     found, linear = {}, []
     for folder in sorted((RESULTS / "study").glob("split_*")):
         rows = cells(folder.name)
@@ -99,7 +99,7 @@ def splits() -> dict[str, str]:
 
 
 def of_split(rows: Sequence[Row]) -> tuple[tuple[str, ...], ...]:
-    """For each number of devices in how many seeds strong scaling was faster than weak, and the ratio of their times."""
+    """Returns, for each number of devices, how often strong scaling was faster than weak, and the ratio of their times."""
     times = {
         (row["scaling"], int(row["devices"]), row["seed"]): float(row["time_to_target_s"]) if reached(row) else math.inf
         for row in rows
@@ -114,7 +114,7 @@ def of_split(rows: Sequence[Row]) -> tuple[tuple[str, ...], ...]:
 
 
 def given_up() -> dict[str, str]:
-    """What runs that missed the target could still have become, in their last checkpoints."""
+    """Returns the state of runs that missed the target, by their last checkpoints."""
     rows = tables.read(RESULTS / "study" / plans.PAPER_DATA / "given_up.csv")
     grouped = by_arm(rows, list(dict.fromkeys(row["scaling"] for row in rows)))
     counts = sorted({n for _, n in grouped})
@@ -143,7 +143,7 @@ def given_up() -> dict[str, str]:
 
 
 def other_targets() -> dict[str, str]:
-    """Weak scaling against strong at losses that the runs passed on their way."""
+    """Returns weak scaling against strong at losses that the runs passed."""
     rows = tables.read(RESULTS / "study" / plans.PAPER_DATA / "targets.csv")
     by_run = {(row["target"], row["scaling"], int(row["devices"]), row["seed"]): row for row in rows}
     seeds = sorted({row["seed"] for row in rows})
@@ -162,7 +162,7 @@ def other_targets() -> dict[str, str]:
 
 
 def rates() -> dict[str, str]:
-    """Several rates at each batch: the best of them, known afterwards, against strong scaling."""
+    """Returns several learning rates at each batch, and the best of them, known afterwards, against strong scaling."""
     rows = [*cells(plans.PAPER_DATA), *(cells("rates") if (RESULTS / "study" / "rates").exists() else ())]
     tried = [scaling for scaling in RATES if any(row["scaling"] == scaling for row in rows)]
     found = by_arm(rows, tried)
@@ -201,11 +201,11 @@ def rates() -> dict[str, str]:
 
 
 def untimed(measured: Measured, medians: Mapping[str, Sequence[float]]) -> dict[str, str]:
-    """Returns what growing batches take with later code, by the time that a step of few samples may have.
+    """Returns the time of growing batches with later code, by assumed times of a step of few samples.
 
     Args:
-      measured: of the workload.
-      medians: by that time, the best growing batch's time over strong scaling's on 2, 4, … devices.
+      measured: measurements of the workload.
+      medians: the best growing batch's time relative to strong scaling's on 2, 4, … devices, by assumed time.
     """
     lines = []
     for few_us in h100.FEW_US:
@@ -220,19 +220,19 @@ def untimed(measured: Measured, medians: Mapping[str, Sequence[float]]) -> dict[
     return {"h100_now_us": f"{1e6 * h100.timed('later').seconds[-1]:.0f}", "untimed_table": table(head, lines)}
 
 
-def longer_epoch(at: prediction.DeviceGroup, batch: int) -> float:
-    """Returns how many times as long an epoch of a batch takes as one of the base batch."""
+def longer_epoch(at: prediction.Machine, batch: int) -> float:
+    """Returns the ratio of a batch's epoch time to that of the base batch."""
     return float(at.epoch_s(batch)) / float(at.epoch_s(at.measured.optim.batch_size))
 
 
-def machines(measured: Measured, devices: int) -> dict[str, prediction.DeviceGroup]:
-    """Clusters with so many devices, and H100s, with the overhead of their own and no time for validation."""
-    found = {name: prediction.device_group(measured, read_cluster(find(name, "clusters")), devices) for name in CLUSTERS}
+def machines(measured: Measured, devices: int) -> dict[str, prediction.Machine]:
+    """Returns clusters of `devices` devices, and H100s with their own overhead and no time for validation."""
+    found = {name: prediction.machine(measured, read_cluster(find(name, "clusters")), devices) for name in CLUSTERS}
     return found | {H100: prediction.hypothetical_group(measured, h100.overhead(measured, devices), devices)}
 
 
 def failures() -> dict[str, str]:
-    """The first steps of the strategies, and what became of the linear rules with one change each."""
+    """Returns the first steps of the strategies, and the results of the linear rules with one change each."""
     rows = tables.read(RESULTS / "study" / "failure" / "courses.csv")
     shown = ("alive_encoder", "gradient", "spread", "at_the_edge")
     seed, last = min(row["seed"] for row in rows), []
@@ -256,7 +256,17 @@ def failures() -> dict[str, str]:
                         *numbers,
                     )
                 )
-    head = ("change", "scaling", "n", "step", "training loss", "units that learn", "gradient", "spread", "at the edge")
+    head = (
+        "change",
+        "scaling",
+        "n",
+        "step",
+        "training loss",
+        "units that learn",
+        "gradient",
+        "standard deviation",
+        "at the edge",
+    )
     found = {"courses_table": table(head, last)}
     tried = {name: change for name, change in failure.CURES.items() if (RESULTS / "study" / f"cures_{name}").exists()}
     if not tried:
@@ -272,7 +282,7 @@ def failures() -> dict[str, str]:
 
 
 def sizes() -> dict[str, str]:
-    """Data sets of several sizes; and the overhead from which weak scaling was faster, as the runs themselves have it."""
+    """Returns the results for data sets of several sizes, and the crossover ratios by the runs themselves."""
     found = {}
     for name in size.DATA:
         file = RESULTS / "study" / "size" / f"{name}.csv"
@@ -281,7 +291,7 @@ def sizes() -> dict[str, str]:
             (head, *lines), thresholds = size.summary(rows), size.thresholds(rows)
             counts = sorted({n for of in thresholds.values() for n in of})
             more = [[f"{of[n]:.2f}" if n in of else "" for n in counts] for of in thresholds.values()]
-            named = (*head, *(f"turns at, n = {n}" for n in counts))
+            named = (*head, *(f"crossover, n = {n}" for n in counts))
             found[f"sizes_{name}"] = table(named, [(*line, *own) for line, own in zip(lines, more, strict=True)])
             linear = [max(0.0, value) for of in size.thresholds(rows, "linear").values() for value in of.values()]
             found[f"turns_linear_{name}"] = f"{min(linear):.2f} to {max(linear):.2f}"
@@ -290,7 +300,7 @@ def sizes() -> dict[str, str]:
 
 
 def compared() -> dict[str, str]:
-    """Other frameworks."""
+    """Returns the comparison with other frameworks."""
     folder = RESULTS / "study" / "frameworks"
     found = {}
     for name, summary in frameworks.SUMMARIES.items():
@@ -305,7 +315,7 @@ def compared() -> dict[str, str]:
 
 
 def unet() -> dict[str, str]:
-    """The U-Net on real slices: the slides' on all of them, and a small one on few."""
+    """Returns the results of the U-Net on all real slices, and of a small one on few."""
     rows = tables.read(RESULTS / "segmentation" / "scaling" / "reached.csv")
     lines = ([row[key] for key in ("scaling", "devices", "epochs", "epoch", "steps", "best_dice")] for row in rows)
     table_of_all = table(("scaling", "n", "epochs trained", "epoch of 98 %", "steps to it", "best Dice"), lines)
@@ -313,7 +323,7 @@ def unet() -> dict[str, str]:
 
 
 def small_unet() -> dict[str, str]:
-    """When each strategy was as good as one device with the same seed."""
+    """Returns when each strategy reached 98 % of the one-device Dice with the same seed."""
     found = by_arm(tables.read(RESULTS / "study" / "unet_small" / "reached.csv"), ("strong", "weak", "linear-warmup"))
     strong = {row["seed"]: row for row in found["strong", 1]}
     rows = cells("unet_small")
@@ -329,12 +339,12 @@ def small_unet() -> dict[str, str]:
         best = middle([float(row["best_dice"]) for row in of])
         came = facts[f"{scaling}_{n}".replace("-", "_")] = f"{sum(map(math.isfinite, epochs))} of {len(of)}"
         lines.append((STRATEGIES[scaling].label, str(n), came, middle(epochs), middle(steps), *own, best))
-    head = ("scaling", "n", "as good", "epoch", "steps", "epochs over strong's", "turns at", "best Dice")
+    head = ("scaling", "n", "98 % reached", "epoch", "steps", "epochs over strong's", "crossover", "best Dice")
     return facts | {"table": table(head, lines)}
 
 
 def planned() -> dict[str, str]:
-    """Plan against outcome: a column a workload, the choices of others below the plan's."""
+    """Returns predictions beside results, with a column for each workload."""
     rows = tables.read(RESULTS / "plan" / "summary.csv")
     values = {(row["figure"], row["of"]): row for row in rows}
     columns = list(dict.fromkeys(row["of"] for row in rows))
@@ -362,10 +372,10 @@ FACTS: tuple[Callable[[], dict[str, str]], ...] = (
 
 
 def page() -> str:
-    """docs/study.md as it should be.
+    """Returns the text of docs/study.md.
 
     Raises:
-      SystemExit: the template names what there is not.
+      SystemExit: the template names an unknown fact.
     """
     facts = {name: value for make in FACTS for name, value in make().items()}
     template = f"{GENERATED}\n\n{TEMPLATE.read_text(encoding='utf-8')}"
@@ -376,6 +386,7 @@ def page() -> str:
 
 
 def main() -> None:
+    """Writes or checks the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="whether docs/study.md is up to date; writes nothing")
     asked = parser.parse_args()

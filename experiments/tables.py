@@ -1,4 +1,4 @@
-"""Tables of results as CSV."""
+"""Writes and reads tables of results as CSV."""
 
 import csv
 import math
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def number(value: float, digits: int = 4) -> str:
-    """A number for a cell, which is empty where there is none.
+    """Returns a number for a cell, or "" for NaN.
 
     >>> number(0.5), number(float("nan"))
     ('0.5000', '')
@@ -17,7 +17,7 @@ def number(value: float, digits: int = 4) -> str:
 
 
 def write(path: Path, table: Sequence[Mapping[str, Any]]) -> None:
-    """The rows, which have the columns of the first, below a head; the folder is made where it is missing."""
+    """Writes rows with the columns of the first one, and makes the folder if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(table[0]), lineterminator="\n")
@@ -26,6 +26,6 @@ def write(path: Path, table: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The rows of a table, all values as text."""
+    """Returns the rows of a table, with all values as text."""
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))

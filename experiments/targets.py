@@ -1,9 +1,10 @@
-"""Whether the comparison depends on the target: the epochs in which the runs of sweeps came to others on their way.
+"""Computes the epochs in which the runs of sweeps passed other targets.
 
     python -m experiments.targets SWEEP... --out DIR [--targets 0.0022 0.002 0.0018]
 
-Of every run in these sweeps' work directories, for each target above the run's own (of one below it a run that had arrived
-says nothing) and for its own: the epochs and the steps to it, interpolated between validations. DIR gets targets.csv.
+It reads every run in these sweeps' work directories. For the run's own target and each target above it, it computes the
+epochs and steps, interpolated between validations. A run that has stopped at its target has no epochs for lower ones. DIR
+gets targets.csv.
 """
 
 import argparse
@@ -23,11 +24,11 @@ from gmmae.training.workdir import WorkDir
 from gmmae.workloads.configuration import read_config
 
 TARGETS = (0.0022, 0.002, 0.0018)
-"""Of the validation loss, between that of the best density that is the same for all nodules and the paper's target."""
+"""Targets of the validation loss, between that of the best constant density and the paper's target."""
 
 
 def ended(sweep: Path) -> Iterator[tuple[WorkDir, Record]]:
-    """The runs of a sweep's work directory that ended by themselves."""
+    """Yields the runs of a sweep's work directory that ended by themselves."""
     for path in sorted(sweep.glob("runs/*/record.json")):
         folder = WorkDir(path.parent)
         record = folder.read_record()
@@ -36,7 +37,7 @@ def ended(sweep: Path) -> Iterator[tuple[WorkDir, Record]]:
 
 
 def on_the_way(sweep: Path, targets: Sequence[float]) -> Iterator[dict[str, Any]]:
-    """A row for each run and target.
+    """Yields a row for each run and target.
 
     Raises:
       InputError: a target is at or below a run's own.
@@ -61,6 +62,7 @@ def on_the_way(sweep: Path, targets: Sequence[float]) -> Iterator[dict[str, Any]
 
 
 def main() -> None:
+    """Writes the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sweeps", type=Path, nargs="+", metavar="SWEEP")
     parser.add_argument("--out", type=Path, required=True)

@@ -1,1 +1,1 @@
-"""The least that divides a batch among processes in other frameworks; marked lines are there only for that."""
+"""Minimal programs that divide a batch among processes in other frameworks. Marked lines serve only that."""

@@ -13,6 +13,7 @@ from benchmarks.peers.torch_reference import Reference
 
 
 def main() -> None:
+    """Trains one epoch and prints the validation loss."""
     known = problem.read(Path(sys.argv[1]))
     precision = getattr(torch, known.precision)
     volumes, validation = (torch.from_numpy(x["volumes"]).to(precision) for x in (known.train, known.validation))

@@ -11,6 +11,7 @@ from benchmarks.peers.problem import Autoencoder
 
 
 def main() -> None:
+    """Trains one epoch and prints the validation loss."""
     known = problem.read(Path(sys.argv[1]))
     keras.config.set_floatx(known.precision)
     volumes, validation = (x["volumes"].astype(known.precision) for x in (known.train, known.validation))

@@ -3,7 +3,6 @@
 import ast
 import io
 import re
-import textwrap
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,7 +39,7 @@ FRAGMENT = re.compile(
 )
 """The beginning of a docstring that is no sentence and no noun phrase."""
 
-END = re.compile(r"(?<=[.!?:])\s+(?=[A-Z(*`])|\n\s*\n|\n\s*(?=[-*] |\d+\. )|\n\s*(?=\w+(?:, \w+)*: )")
+END = re.compile(r"(?<=[.!?:])\s+(?=[A-Z(*`{\"\d]|gmmae|code|k\^)|\n\s*\n|\n\s*(?=[-*] |\d+\. )|\n\s*(?=\w+(?:, \w+)*: )")
 """The place between two sentences: after a full stop, a paragraph, a list's item or an argument's description."""
 
 
@@ -57,7 +56,7 @@ def python_prose(source: str) -> Iterator[Prose]:
     for node in ast.walk(ast.parse(source)):
         for item in getattr(node, "body", None) or [] if not isinstance(node, ast.Lambda | ast.IfExp) else []:
             if isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant) and isinstance(item.value.value, str):
-                yield Prose(item.lineno, without_examples(item.value.value), is_docstring=True)
+                yield Prose(item.lineno, without_examples(item.value.value, item.col_offset), is_docstring=True)
         if isinstance(node, ast.keyword) and node.arg == "help" and isinstance(node.value, ast.Constant):
             yield Prose(node.value.lineno, str(node.value.value))
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -65,11 +64,11 @@ def python_prose(source: str) -> Iterator[Prose]:
             yield Prose(token.start[0], token.string.lstrip("# "))
 
 
-def without_examples(docstring: str) -> str:
-    """Returns a docstring without its commands, which are indented, and without its doctests."""
-    first, _, rest = docstring.partition("\n")
-    lines = textwrap.dedent(rest).splitlines()
-    return "\n".join([first, *("" if line.startswith(("    ", ">>>", "...")) else line for line in lines)])
+def without_examples(docstring: str, indent: int) -> str:
+    """Returns a docstring without its commands and without its doctests, which stand at its end."""
+    first, *rest = docstring.partition(">>>")[0].splitlines() or [""]
+    lines = (line[indent:] for line in rest)
+    return "\n".join([first, *("" if line.startswith(("    ", "python ")) else line for line in lines)])
 
 
 def page_prose(text: str) -> Iterator[Prose]:
