@@ -75,7 +75,7 @@ def figure(runs: dict[RunKey, list[Epoch]], scaling: str, path: Path) -> Path:
     return canvas.save(losses_by_devices(courses, title=title, target=None, x_label="epoch"), path)
 
 
-def _course(label: str, seeds: Sequence[Sequence[Epoch]]) -> Course:
+def _course(label: str, seeds: Sequence[Sequence[Epoch]]) -> LossCurve:
     """Returns the curve over the epochs that all seeds have."""
     losses = np.median(
         [[(epoch.train_loss, epoch.val_loss) for epoch in epochs] for epochs in zip(*seeds, strict=False)], axis=1

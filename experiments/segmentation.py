@@ -76,19 +76,19 @@ def dice(found: np.ndarray, mask: np.ndarray) -> float:
     return 2 * float((found & mask).sum()) / max(int(found.sum() + mask.sum()), 1)
 
 
-def ball(volume: Scanned, diameter_mm: float) -> Mask:
+def ball(volume: NativeNodule, diameter_mm: float) -> Mask:
     """Returns a ball at the annotated position."""
     return _squared_mm(volume) <= (diameter_mm / 2) ** 2
 
 
-def _squared_mm(volume: Scanned) -> Float[np.ndarray, "z y x"]:
+def _squared_mm(volume: NativeNodule) -> Float[np.ndarray, "z y x"]:
     """Returns the squared distance of each voxel from the annotated position, mm²."""
     places = zip(volume.mask.shape, volume.centre, volume.spacing_mm, strict=True)
     z, y, x = (np.square((np.arange(n) - centre) * mm) for n, centre, mm in places)
     return z[:, None, None] + y[:, None] + x
 
 
-def opened(volume: Scanned, above: Mask) -> Mask:
+def opened(volume: NativeNodule, above: Mask) -> Mask:
     """Opens a mask in each slice, and keeps the component nearest to the annotated position."""
     left = np.asarray(ndimage.binary_opening(above, ndimage.generate_binary_structure(2, 1)[None]))
     labels, count = ndimage.label(left)  # pyright: ignore[reportGeneralTypeIssues]
@@ -98,7 +98,7 @@ def opened(volume: Scanned, above: Mask) -> Mask:
     return labels == labels.ravel()[nearest]
 
 
-def candidates(volume: Scanned) -> dict[str, list[Judged]]:
+def candidates(volume: NativeNodule) -> dict[str, list[Judged]]:
     """Returns the results of the baselines for each of their settings. The ball of the annotated diameter has none."""
     mask, above = volume.mask > 0, [volume.values > hu for hu in THRESHOLDS_HU]
     return {
@@ -181,7 +181,7 @@ def probabilities(trained: Trained, patches: Patches, flips: Sequence[tuple[int,
     return np.mean(results, axis=0)
 
 
-def put_together(volume: Scanned, patches: Patches, found: np.ndarray) -> Mask:
+def put_together(volume: NativeNodule, patches: Patches, found: np.ndarray) -> Mask:
     """Returns the mask of a volume from the predictions for its slices."""
     mask = np.zeros(volume.mask.shape, bool)
     for (z, *corner), offset, one in zip(patches.corners, patches.offsets, found, strict=True):

@@ -1,7 +1,7 @@
-"""Workload of the follow-up study's U-Net on fewer training slices, for configurations and `experiments.size`.
+"""The U-Net of the follow-up study on fewer training slices. A workload's file: configurations and `experiments.size` name it.
 
-Whole nodules are taken at random until there are enough slices. Surplus slices of the last one are dropped. The validation
-set is that of all slices.
+Whole nodules are taken by lot until there are as many slices as asked for, the last one's as far as they are needed. The
+validation set is that of all slices.
 """
 
 from dataclasses import dataclass, replace
@@ -18,13 +18,17 @@ __all__ = ["Config", "build", "draw", "events"]
 
 @dataclass(frozen=True)
 class Config(segmentation.Config):
-    """Configuration with a number of training slices."""
-
     slices: NonNegativeInt = 0  # training slices; 0: all
 
 
 def build(config: Config) -> Workload:
-    """Returns the workload with at most the given number of training slices.
+    """Returns the U-Net's workload with no more training slices than `slices` says."""
+    workload = segmentation.build(config)
+    return workload._replace(load=lambda: fewer_slices(workload.load(), config.slices)) if config.slices else workload
+
+
+def fewer_slices(data: Splits, count: int) -> Splits:
+    """Returns the data with so many training slices.
 
     Raises:
       ConfigError: there are fewer.
@@ -44,7 +48,7 @@ def build(config: Config) -> Workload:
 
 
 def of_whole_nodules(nodules: list[str], count: int) -> np.ndarray:
-    """Returns increasing indices of `count` slices of random nodules, from the nodule of each slice.
+    """The numbers, in their order, of so many slices of nodules taken by lot, given the nodule of each slice.
 
     >>> of_whole_nodules(["a", "a", "b", "b", "c", "c"], 4).tolist()
     [2, 3, 4, 5]

@@ -220,14 +220,14 @@ def untimed(measured: Measured, medians: Mapping[str, Sequence[float]]) -> dict[
     return {"h100_now_us": f"{1e6 * h100.timed('later').seconds[-1]:.0f}", "untimed_table": table(head, lines)}
 
 
-def longer_epoch(at: prediction.Machine, batch: int) -> float:
+def longer_epoch(at: prediction.DeviceGroup, batch: int) -> float:
     """Returns the ratio of a batch's epoch time to that of the base batch."""
     return float(at.epoch_s(batch)) / float(at.epoch_s(at.measured.optim.batch_size))
 
 
-def machines(measured: Measured, devices: int) -> dict[str, prediction.Machine]:
+def machines(measured: Measured, devices: int) -> dict[str, prediction.DeviceGroup]:
     """Returns clusters of `devices` devices, and H100s with their own overhead and no time for validation."""
-    found = {name: prediction.machine(measured, read_cluster(find(name, "clusters")), devices) for name in CLUSTERS}
+    found = {name: prediction.device_group(measured, read_cluster(find(name, "clusters")), devices) for name in CLUSTERS}
     return found | {H100: prediction.hypothetical_group(measured, h100.overhead(measured, devices), devices)}
 
 

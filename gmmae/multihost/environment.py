@@ -15,7 +15,7 @@ MAX_CPU_DEVICES = 4
 def prepare(config: Config, alone: bool = True, environ: MutableMapping[str, str] = os.environ) -> None:
     """Fixes the threads for `parallel.deterministic`, and divides a CPU into one device for each core where that is free.
 
-    On a CPU, XLA divides long sums of a matrix product among the threads, so the bits depend on their number. The number follows
+    On a CPU, XLA divides long sums of a matrix product among the threads, so the bits depend on their number. It follows
     the cores of the machine, a launcher's binding and the number of devices, unless it is fixed.
 
     XLA uses a second core badly within one operation, and well as a second device. So a process that trains alone takes one

@@ -90,7 +90,7 @@ def _call(
 
 
 def _program(
-    *references: Any,  # noqa: ANN401 Pallas has no public type for them
+    *references: Any,
     edges: tuple[int, ...],
     block: int,
     width: int,
