@@ -122,7 +122,7 @@ def main() -> None:
     measured = {"fidelity": partial(fidelity_part, describers=asked.describers), "downstream": downstream_part}
     for part, measure in measured.items():
         if part in asked.parts:
-            by_seed = [_kept(asked, part, seed, lambda: measure(found, judged, run, seed)) for seed, run in _runs(asked)]
+            by_seed = [_kept(asked, part, seed, lambda: measure(found, judged, run, seed)) for seed, run in _runs(asked)]  # noqa: B023
             table = fidelity.summary([one["rows"] for one in by_seed]) if part == "fidelity" else gains_of.summary(by_seed)
             path = asked.results / f"{part}_{asked.held_out}.csv"
             tables.write(path, table)

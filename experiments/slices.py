@@ -18,6 +18,8 @@ __all__ = ["Config", "build", "draw", "events"]
 
 @dataclass(frozen=True)
 class Config(segmentation.Config):
+    """The configuration with a number of training slices."""
+
     slices: NonNegativeInt = 0  # training slices; 0: all
 
 

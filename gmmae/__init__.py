@@ -23,7 +23,7 @@ __all__ = ["Config", "Trained", "configure", "load", "mixture", "train"]
 _PLACES = {"Config": "gmmae.config.schema", "configure": "gmmae.workloads.configuration", "mixture": "gmmae.models"}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> Any:  # noqa: ANN401 functions, classes and a module
     """Imports what is asked for, and nothing before: JAX must not start before a run's devices are known."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -62,7 +62,7 @@ class Entry(NamedTuple):
     title: str
     package: str  # that must be installed
     module: str
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {}  # noqa: RUF012
     processes: int = 1
     platforms: tuple[str, ...] = ("cpu", "gpu")
     workloads: tuple[str, ...] = ("nodules", "segmentation")

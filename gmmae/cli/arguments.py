@@ -177,7 +177,7 @@ def parse_sweep(arguments: Sequence[str], prog: str) -> SweepRequest:
     return SweepRequest(sweep, parsed.workdir or Path("runs") / path.stem, parsed.dry_run, parsed.retry)
 
 
-def data_section(arguments: Sequence[str], default: DataConfig = DataConfig()) -> DataConfig:
+def data_section(arguments: Sequence[str], default: DataConfig = DataConfig()) -> DataConfig:  # noqa: B008
     """Returns the section `data` of the file that `--config` names, or the default without one.
 
     Raises:

@@ -228,7 +228,7 @@ def changed(config: Config, **changes: object) -> Config:
 Leaf = tuple[str, dataclasses.Field[Any], Any]
 
 
-def leaves(config: Any, prefix: str = "", *, resumable: bool = True) -> Iterator[Leaf]:
+def leaves(config: Any, prefix: str = "", *, resumable: bool = True) -> Iterator[Leaf]:  # noqa: ANN401 any dataclass
     """Yields as `flatten`, with the field that declares a key between the key and its value."""
     for item in dataclasses.fields(config):
         value = getattr(config, item.name)
@@ -241,7 +241,7 @@ def leaves(config: Any, prefix: str = "", *, resumable: bool = True) -> Iterator
             yield prefix + item.name, item, value
 
 
-def flatten(config: Any, *, resumable: bool = True) -> Iterator[tuple[str, Any]]:
+def flatten(config: Any, *, resumable: bool = True) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 any dataclass
     """Returns all `section.field` keys of a configuration with their values, in the order of declaration.
 
     Args:

@@ -215,7 +215,7 @@ def _axes(figure: Figure, left: float, bottom: float, width: float, height: floa
     return axes
 
 
-def _text(figure: Figure, x: float, y: float, text: str, **style: Any) -> None:
+def _text(figure: Figure, x: float, y: float, text: str, **style: Any) -> None:  # noqa: ANN401 matplotlib's properties of a text
     """Adds text at a position in inches."""
     w, h = figure.get_size_inches()
     figure.text(x / w, y / h, text, ha="center", **style)

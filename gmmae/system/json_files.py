@@ -76,7 +76,7 @@ def checked(kind: type[T], values: Mapping[str, Any], any_number: Collection[str
     return kind(**values)
 
 
-def _is(value: object, hint: object, finite: bool) -> bool:
+def _is(value: object, hint: object, finite: bool) -> bool:  # noqa: PLR0911 a line for each kind of type
     """Returns whether a value has a type.
 
     >>> _is(1, float, True), _is(True, int, True), _is("1", int | None, True)

@@ -31,7 +31,7 @@ class Outlasting:
         with self._silent_once_gone():
             self._stream.flush()
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 of whatever type the stream has
         return getattr(self._stream, name)
 
     @contextmanager
@@ -63,7 +63,7 @@ def open_closed() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest number that is free is this one
         if getattr(sys, name) is None:
-            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 @contextmanager

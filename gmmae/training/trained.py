@@ -125,7 +125,7 @@ class Trained(NamedTuple):
                 start = time.perf_counter()
                 result = jax.device_get(program(params, take(samples, index), *more))
                 seconds, left = time.perf_counter() - start, total - first
-                values.append((result if left >= batch else jax.tree.map(lambda array: array[:left], result), seconds))
+                values.append((result if left >= batch else jax.tree.map(lambda array: array[:left], result), seconds))  # noqa: B023
         return values
 
 

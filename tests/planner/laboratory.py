@@ -25,7 +25,7 @@ from gmmae.training.records import Epoch, Record, from_json, to_json, write_hist
 from gmmae.training.workdir import WorkDir
 
 SAMPLES, VALIDATION = 100, 40
-STEP_S = lambda batch: 0.01 + 0.001 * batch
+STEP_S = lambda batch: 0.01 + 0.001 * batch  # noqa: E731 - tests put others in its place
 FAILS_AT = 8.0
 """The factor of the learning rate whose trial diverges."""
 

@@ -164,7 +164,7 @@ def test_the_result_fills_its_columns_and_leaves_out_what_was_missed(tmp_path):
 
 def hparams(folder):
     """What the HParams tab reads, by tag."""
-    events, plugin = read(folder), getattr(plugin_data_pb2, "HParamsPluginData")
+    events, plugin = read(folder), getattr(plugin_data_pb2, "HParamsPluginData")  # noqa: B009 – protobuf makes it at import
     tags = events.PluginTagToContent("hparams")
     return {tag: plugin.FromString(events.SummaryMetadata(tag).plugin_data.content) for tag in tags}
 

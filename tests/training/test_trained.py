@@ -35,7 +35,7 @@ def test_the_examples_run_as_printed(tmp_path):
 def test_every_public_name_is_there_and_no_other():
     assert all(getattr(gmmae, name) is not None for name in gmmae.__all__)
     with pytest.raises(AttributeError, match="module 'gmmae' has no attribute 'nothing'"):
-        gmmae.nothing
+        gmmae.nothing  # noqa: B018
 
 
 def test_importing_gmmae_does_not_import_jax():

@@ -131,7 +131,7 @@ class _Worker:
         self.started = False
         self.late = ""  # the reason why the process was killed
         # What a native library prints must not fill a pipe that nobody reads; `end` closes the file.
-        self.errors = tempfile.TemporaryFile()
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115
         self.process = subprocess.Popen(
             [sys.executable, "-c", WORKER_PROGRAM],
             stdin=subprocess.PIPE,

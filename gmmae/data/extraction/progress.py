@@ -26,7 +26,7 @@ class Progress:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self.bar = Bar(*columns, console=console, transient=True) if console.is_terminal and sys.stderr.isatty() else None
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "Progress":  # noqa: PYI034
         # Not Self, which beartype allows only in classes that it decorates itself.
         if self.bar is not None:
             self.bar.start()

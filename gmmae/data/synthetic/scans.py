@@ -202,7 +202,7 @@ def _scans(
         yield seriesuid, image, rows
 
 
-def write_luna16_folder(
+def write_luna16_folder(  # noqa: PLR0913 – options of one folder, all but four by keyword
     root: Path,
     scans: int,
     nodules_per_scan: tuple[int, int],

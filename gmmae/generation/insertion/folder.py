@@ -37,9 +37,9 @@ class InsertionRecord(NamedTuple):
     seriesuid: str
     label: int
     # The names of LUNA16's columns.
-    coordX: float
-    coordY: float
-    coordZ: float
+    coordX: float  # noqa: N815
+    coordY: float  # noqa: N815
+    coordZ: float  # noqa: N815
     diameter_mm: float
     box_mm: tuple[float, ...]
     voxels: int

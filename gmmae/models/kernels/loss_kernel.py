@@ -90,7 +90,7 @@ def _call(
 
 
 def _program(
-    *references: Any,
+    *references: Any,  # noqa: ANN401 Pallas has no public type for them
     edges: tuple[int, ...],
     block: int,
     width: int,

@@ -117,7 +117,7 @@ def test_hparams_say_which_run_it_is(root):
     tensorboard.write(results.read(CONFIG, root, FLAT))
     events = load(root / "tb" / "linear" / "n02" / "seed0")
     content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
-    plugin = getattr(plugin_data_pb2, "HParamsPluginData")
+    plugin = getattr(plugin_data_pb2, "HParamsPluginData")  # noqa: B009 – protobuf makes it at import
     told = plugin.FromString(content).session_start_info.hparams
     assert (told["scaling"].string_value, told["outcome"].string_value) == ("linear", "collapsed")
     assert (told["devices"].number_value, told["global_batch"].number_value) == (2, 64)
