@@ -14,6 +14,7 @@ from gmmae.generation import folder
 from gmmae.generation import generator as generators
 from gmmae.generation.generator import TEXTURE, Model
 from gmmae.generation.judging.novelty import symmetries
+from gmmae.models.settings import ModelConfig
 from gmmae.system.errors import InputError
 from gmmae.workloads import nodules, registry
 from gmmae.workloads.lattice import density_at
@@ -136,11 +137,8 @@ def test_what_is_written_is_read_back_voxel_by_voxel(generator, tmp_path):
 def test_generated_cubes_join_the_training_set_and_leave_validation_alone(generator, tmp_path):
     folder.write(generator.sample(5, seed=7), tmp_path / "made", "run0", 7)
     config = DataConfig(shape=8, samples=20, validation=5, cache=str(tmp_path / "cache"))
-    model = small().settings.model
-    alone, more = (
-        nodules.build(nodules.Config(data=dataclasses.replace(config, augment_with=cubes), model=model)).load()
-        for cubes in ("", str(tmp_path / "made"))
-    )
+    both = (config, dataclasses.replace(config, augment_with=str(tmp_path / "made")))
+    alone, more = (nodules.build(nodules.Config(data=data, model=ModelConfig(padding="SAME"))).load() for data in both)
     np.testing.assert_array_equal(more.validation, alone.validation)
     np.testing.assert_array_equal(more.train[:15], alone.train)
     assert more.train.shape == (20, 8, 8, 8)
