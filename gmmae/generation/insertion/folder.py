@@ -11,7 +11,7 @@ Scans keep their relative paths and UIDs. The folder also contains:
 import csv
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,7 +91,7 @@ def write_mask(path: Path, host: Host, labels: UInt16[np.ndarray, "z y x"]) -> N
 def write_tables(folder: Path, table: Annotations, scans: dict[str, Path], records: Sequence[InsertionRecord]) -> None:
     """Writes the annotations, the boxes and the record of the scans, given by their headers' paths in the folder."""
     columns = (*table.columns, *(column for column in ("category", INSERTED) if column not in table.columns))
-    lines: list[dict[str, object]] = []
+    lines: list[Mapping[str, object]] = []
     images: list[dict[str, object]] = []
     for uid, path in scans.items():
         lines += table.lines.get(uid, [])
