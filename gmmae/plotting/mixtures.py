@@ -215,7 +215,7 @@ def _axes(figure: Figure, left: float, bottom: float, width: float, height: floa
     return axes
 
 
-def _text(  # noqa: PLR0913 a thin wrapper of Figure.text
+def _text(
     figure: Figure, x: float, y: float, text: str, va: Literal["top", "baseline"], fontsize: float, color: str = "black"
 ) -> None:
     """Adds text at a position in inches."""
