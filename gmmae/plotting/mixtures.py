@@ -3,7 +3,7 @@
 import os
 import textwrap
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float32
@@ -215,10 +215,12 @@ def _axes(figure: Figure, left: float, bottom: float, width: float, height: floa
     return axes
 
 
-def _text(figure: Figure, x: float, y: float, text: str, **style: Any) -> None:  # noqa: ANN401 matplotlib's properties of a text
+def _text(
+    figure: Figure, x: float, y: float, text: str, va: Literal["top", "baseline"], fontsize: float, color: str = "black"
+) -> None:
     """Adds text at a position in inches."""
     w, h = figure.get_size_inches()
-    figure.text(x / w, y / h, text, ha="center", **style)
+    figure.text(x / w, y / h, text, ha="center", va=va, fontsize=fontsize, color=color)
 
 
 def _headings(figure: Figure, lefts: list[float], top: float, snapshots: list[Snapshot] | tuple[Snapshot, ...]) -> None:

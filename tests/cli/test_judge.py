@@ -67,7 +67,7 @@ def test_a_judgement_is_a_page_plain_data_and_a_dozen_lines(files, tmp_path, cap
         "| novelty NNsym |",
         "## Nearest training nodules",
         "](figures/slices.png)",
-        "Generated are A",
+        "Generated: A",
     ):
         assert words in page
     assert (out / "judgement.html").read_text().count("data:image/") == 4
@@ -91,7 +91,7 @@ def test_what_differs_beside_the_figures_is_told(files, tmp_path, capsys):
     command([real, stored(tmp_path / "others.npz", others), *options], "gmmae judge")
     said = capsys.readouterr().out
     assert "shapes follow from intensity" in said
-    assert "of real and generated part-solid 0% and 33%, solid 100% and 67%" in said
+    assert "of real and generated nodules part-solid 0% and 33%, solid 100% and 67%" in said
     assert "each with the same 30 of the first half of the real ones" in said
 
 

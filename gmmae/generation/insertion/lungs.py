@@ -71,10 +71,9 @@ def find_lungs(host: Host) -> Lungs:
     hu = _block_means(host.voxels, step)
     lung = np.zeros(hu.shape, bool)
     labels = np.empty(hu.shape, np.int32)
-    tissue = ndimage.binary_opening((hu > AIR_HU) & (hu < TISSUE_HU), iterations=1)
-    count = cast(int, ndimage.label(tissue, output=labels))  # only the count, because the output is given
+    ndimage.label(ndimage.binary_opening((hu > AIR_HU) & (hu < TISSUE_HU), iterations=1), output=labels)
     min_blocks = MIN_LUNG_ML * 1000 / float(np.prod(blocks_mm))
-    sizes = np.bincount(labels.ravel(), minlength=count + 1)
+    sizes = np.bincount(labels.ravel(), minlength=int(labels.max()) + 1)
     boxes = ndimage.find_objects(labels)
     for label in np.flatnonzero(sizes[1:] >= min_blocks) + 1:
         box = tuple(slice(max(s.start - 2, 0), min(s.stop + 2, n)) for s, n in zip(boxes[label - 1], hu.shape, strict=True))
