@@ -92,7 +92,7 @@ def test_oversubscribed_devices_are_told(tmp_path):
     assert results.read(config, tmp_path, None).clock.short == ""
     sweeps.add(config, tmp_path, RunKey("strong", 2, 0), "target_reached", 10, oversubscribed=True)
     clock = results.read(config, tmp_path, None).clock
-    assert clock.short == "oversubscribed: n virtual devices share this machine's cores; so this does not measure scaling"
+    assert clock.short == "oversubscribed: n virtual devices share this machine's cores, so this does not measure scaling"
     assert clock.titled("Losses") == f"Losses ({clock.short})"
     assert clock.captioned("A caption.") == f"A caption. O{clock.short[1:]}."
 
