@@ -19,7 +19,7 @@ def test_the_first_epoch_that_is_as_good_as_one_device_counts(tmp_path):
     history(tmp_path / "runs/linear-warmup-n8-seed0/history.csv", [0.1, 0.2])
     scaling.main(["--runs", str(tmp_path), "--out", str(tmp_path / "out")])
     head, *rows = (tmp_path / "out/reached.csv").read_text().splitlines()
-    assert head == "strategy,devices,seed,epochs,target,epoch,steps,best_dice,last_dice"
+    assert head == "scaling,devices,seed,epochs,target,epoch,steps,best_dice,last_dice"
     assert rows == [
         "linear-warmup,8,0,2,0.784,,,0.2,0.2",
         "strong,1,0,3,0.784,2,20,0.8,0.8",
