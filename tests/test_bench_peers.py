@@ -70,7 +70,7 @@ def test_a_problem_comes_back_from_disk_as_it_was(folder, known):
     ("change", "wanted", "got"),
     [
         ("model__activation", "'relu'", "silu"),
-        ("model__decoder", "'dense'", "cells"),
+        ("model__decoder", "'dense'", "lattice"),
         ("stop__mode", "'min'", "max"),
         ("optim__warmup_epochs", "0", 1),
         ("optim__cosine_epochs", "0", 10),
