@@ -7,7 +7,6 @@ python -m benchmarks.gpu_links pairs        # each GPU's memory, each pair and a
 import itertools
 import subprocess
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,13 +43,13 @@ def driver() -> str:
     return "\n\n".join(found)
 
 
-def bandwidth(device: Any, size: int) -> float:
+def bandwidth(device: jax.Device, size: int) -> float:
     """Returns the bytes a second that a copy reads and writes."""
     x = jax.device_put(np.zeros(size // 4, np.float32), device)
     return 2 * size / min(seconds(jax.jit(lambda x: x + 1), x, turns=TURNS))
 
 
-def all_reduce_s(devices: Sequence[Any], size: int) -> float:
+def all_reduce_s(devices: Sequence[jax.Device], size: int) -> float:
     """Returns the seconds of an all-reduce of an array of `size` bytes on each device, after a check of its sum.
 
     Raises:
@@ -63,7 +62,7 @@ def all_reduce_s(devices: Sequence[Any], size: int) -> float:
     return min(seconds(add, add(rows), turns=TURNS))
 
 
-def pairs_table(gpus: Sequence[Any], sizes: Sequence[int]) -> Table:
+def pairs_table(gpus: Sequence[jax.Device], sizes: Sequence[int]) -> Table:
     """Returns the table of each pair, and of all devices together."""
     groups = [*itertools.combinations(gpus, 2), *([tuple(gpus)] if len(gpus) > 2 else [])]
     rows = [

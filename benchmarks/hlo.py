@@ -206,11 +206,15 @@ def _kind(program: Program, instruction: Instruction) -> str:  # noqa: PLR0911 a
     if opcode == "custom-call":
         return TRITON if _TRITON.search(target) else LIBRARY if _LIBRARY.search(target) else OTHER
     if opcode == "fusion":
-        backend = found(r'"fusion_backend_config":\{"kind":"([^"]*)"', instruction.attributes)
-        if "cudnn" in backend or any(part.target and _LIBRARY.search(part.target) for part in body(program, instruction)):
-            return LIBRARY
-        return TRITON if _TRITON.search(backend) else COPY if "memcpy" in backend else FUSION
+        return _fusion_kind(program, instruction)
     return FUSION  # an operation that XLA left alone is a kernel of its own
+
+
+def _fusion_kind(program: Program, fusion: Instruction) -> str:
+    backend = found(r'"fusion_backend_config":\{"kind":"([^"]*)"', fusion.attributes)
+    if "cudnn" in backend or any(part.target and _LIBRARY.search(part.target) for part in body(program, fusion)):
+        return LIBRARY
+    return TRITON if _TRITON.search(backend) else COPY if "memcpy" in backend else FUSION
 
 
 def body(program: Program, fusion: Instruction) -> list[Instruction]:

@@ -6,13 +6,14 @@ Random mixtures have the paper's size. They are soft (logits of unit standard de
 sharp, in batches of 1 to 33. On a CPU the kernel is interpreted with the CPU's arithmetic. On an NVIDIA GPU it is compiled.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from benchmarks.options import Parser, at_least, guarded
 from gmmae.models.kernels import loss_kernel
@@ -27,7 +28,7 @@ Form = Callable[..., Any]
 """Function `(logits, targets, point_loss, ranges) -> losses`, as `loss_kernel.losses`."""
 
 
-def plain(planes: Any, targets: Any, point_loss: PointLoss, ranges: Ranges) -> Any:
+def plain(planes: jax.Array, targets: jax.Array, point_loss: PointLoss, ranges: Ranges) -> jax.Array:
     """Computes the losses one operation after the other."""
     terms = jnp.stack(coefficients(list(jnp.moveaxis(planes, -2, 0)), ranges), axis=-1)
     density = density_of(terms, grid(targets.shape[1:], targets.ndim - 1, planes.dtype))
@@ -37,7 +38,7 @@ def plain(planes: Any, targets: Any, point_loss: PointLoss, ranges: Ranges) -> A
 def with_gradient(form: Form) -> Form:
     """Returns a function of the losses and the gradient of their sum."""
 
-    def both(planes: Any, targets: Any, point_loss: PointLoss, ranges: Ranges) -> Any:
+    def both(planes: jax.Array, targets: jax.Array, point_loss: PointLoss, ranges: Ranges) -> tuple[jax.Array, jax.Array]:
         values, backward = jax.vjp(lambda planes: form(planes, targets, point_loss, ranges), planes)
         return values, backward(jnp.ones_like(values))[0]
 
@@ -54,7 +55,7 @@ def problems(mixtures: int, spread: float) -> Iterator[tuple[np.ndarray, np.ndar
         mixtures, turn = mixtures - samples, turn + 1
 
 
-def errors(found: Any, exact: Any) -> tuple[float, float]:
+def errors(found: Iterable[ArrayLike], exact: Iterable[ArrayLike]) -> tuple[float, float]:
     """Returns the largest relative error of a loss, and of a gradient relative to the largest number of its sample."""
     loss, gradient = (np.asarray(array, np.float64) for array in found)
     true_loss, true_gradient = (np.asarray(array) for array in exact)

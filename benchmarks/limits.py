@@ -12,6 +12,7 @@ import dataclasses
 import json
 import re
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -34,7 +35,7 @@ STEPS, TURNS = 8, 7
 EDGE, COPY = {"cpu": 2048, "gpu": 8192}, {"cpu": 1 << 25, "gpu": 1 << 28}
 
 
-def seconds(run: Any, *arguments: Any, turns: int = TURNS) -> list[float]:
+def seconds(run: Callable[..., object], *arguments: object, turns: int = TURNS) -> list[float]:
     """Returns the seconds of each of some calls, after one for warming up."""
     jax.block_until_ready(run(*arguments))
     found = []

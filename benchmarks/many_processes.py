@@ -159,7 +159,7 @@ def restore(way: str, count: int, config: str, folder: Path) -> dict[str, object
     return {"processes": count, "checkpoint": WAYS[way], "first time, s": f"{first_s:.2f}", "then, s": f"{median_s:.3f}"}
 
 
-def ask(count: int, *words: str, cores: Sequence[int] = ()) -> Any:
+def ask(count: int, *words: str, cores: Sequence[int] = ()) -> Any:  # noqa: ANN401 - any JSON
     """Returns the measurement of process 0 of several."""
     run = Run(count, "-m", "benchmarks.many_processes", "--measure", *words, cores=cores)
     return json.loads(run.output(0).splitlines()[-1])
@@ -197,8 +197,8 @@ def reduced_s(config: Config, workdir: Path, group: Group) -> dict[str, float]:
 
     edge = 768  # a step of about 10 ms
 
-    def program(reduce: bool, size: int) -> Any:
-        def step(_: Any, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def program(reduce: bool, size: int) -> Callable[[], list[float]]:
+        def step(_: object, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             matrix, vector = carry
             matrix = jnp.tanh(matrix @ matrix + vector[0])
             vector = vector + matrix[0, 0]

@@ -41,7 +41,7 @@ def seeds_of(config: Config, count: int, batch: int, steps: int) -> tuple[Callab
 
     train_epoch = make_train_epoch(setup.workload.losses, setup.optimizer)
 
-    def train(state: TrainState, indices: jax.Array, weights: jax.Array) -> Any:
+    def train(state: TrainState, indices: jax.Array, weights: jax.Array) -> tuple[TrainState, jax.Array]:
         return train_epoch(state, samples, jnp.int32(1), indices, weights, None)
 
     return train, arguments

@@ -16,7 +16,7 @@ are not computed again.
 
 import argparse
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -85,7 +85,9 @@ def course(config: Config, steps: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _row(compiled: compilation.Programs, judged: Any, params: Params) -> dict[str, float]:
+def _row(
+    compiled: compilation.Programs, judged: Callable[[Params], Mapping[str, jax.Array]], params: Params
+) -> dict[str, float]:
     return {"val_loss": compiled.evaluate(params)["loss"], **numbers(judged(params))}
 
 
@@ -95,7 +97,7 @@ def numbers(found: Mapping[str, Any]) -> dict[str, float]:
     return {"alive_encoder": min(value for key, value in plain.items() if key.startswith("alive_encoder")), **plain}
 
 
-def judge(setup: TrainSetup, params: Params, count: int) -> Any:
+def judge(setup: TrainSetup, params: Params, count: int) -> Callable[[Params], Mapping[str, jax.Array]]:
     """Returns a program from parameters to the values of a row, by the first `count` training samples."""
     samples = take(jax.device_put(compilation.cast(setup.config, setup.data.train)), np.arange(count))
     keys = jax.random.split(jax.random.key(0), count)
@@ -117,7 +119,7 @@ def judge(setup: TrainSetup, params: Params, count: int) -> Any:
     return jax.jit(found).lower(params).compile()
 
 
-def _name(path: Any) -> str:
+def _name(path: Sequence[jax.tree_util.DictKey]) -> str:
     return "_".join(str(key.key) for key in path[1:-1])
 
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from experiments import baselines, cohorts, downstream, fidelity, tables
 from experiments import gains as gains_of
@@ -28,6 +28,9 @@ from experiments.fidelity import Entry
 from gmmae.data.volumes import Nodules
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
+
+if TYPE_CHECKING:
+    from experiments import models
 
 BASELINES = ("repeated", "copy_paste", "smote")
 """Baselines for a classifier (`experiments.baselines`)."""
@@ -56,7 +59,7 @@ def fidelity_part(found: Cohorts, judged: Nodules, run: Path | None, seed: int, 
     return {"rows": fidelity.rows(entries, found.train, judged, seed), "seconds": seconds}
 
 
-def _reconstructions(ending: str, trained: Any, judged: Nodules) -> dict[str, Callable[[], Entry]]:
+def _reconstructions(ending: str, trained: "models.Trained", judged: Nodules) -> dict[str, Callable[[], Entry]]:
     """Returns amortised reconstructions, and reconstructions after some steps on each mixture."""
     from experiments import models
 
@@ -94,7 +97,7 @@ def _makers(found: Cohorts, run: Path | None) -> dict[str, Maker]:
     return makers | {"generated": generated}
 
 
-def _trained(found: Cohorts, run: Path) -> Any:
+def _trained(found: Cohorts, run: Path) -> "models.Trained":
     from experiments import models
 
     trained = models.read(run)

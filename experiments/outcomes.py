@@ -98,7 +98,7 @@ def outcomes_table(rows: Sequence[Row]) -> str:
     found = by_arm(rows, OTHERS)
     counts = sorted({n for _, n in found if n > 1})
     return table(
-        ("scaling", *(f"n = {n}" for n in counts)),
+        ("strategy", *(f"n = {n}" for n in counts)),
         (
             (STRATEGIES[scaling].label, *(outcome(found[scaling, n]) if (scaling, n) in found else "" for n in counts))
             for scaling in OTHERS

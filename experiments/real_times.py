@@ -2,10 +2,10 @@
 
     python -m experiments.real_times --workdir DIR [--workloads images …] [--scaling strong …] [--seed 0]
 
-Each process has one core of this machine for itself. A plan is made on the first core alone. A cluster file adds two facts that
-one core cannot measure. One is the latency and bandwidth of an all-reduce between two processes (Gloo, over the loopback). The
-other is a step of the base batch while the other core does the same without communication. Then each strategy runs on both
-cores to its target. Nothing else should run on the machine.
+Each process has one core of this machine for itself. A plan is made on the first core alone. A cluster file adds two facts
+that one core cannot measure. One is the latency and bandwidth of an all-reduce between two processes (Gloo, over the
+loopback). The other is a step of the base batch while the other core does the same without communication. Then each
+strategy runs on both cores to its target. Nothing else should run on the machine.
 
 It resumes an interrupted call and writes results/plan/real.csv. Workloads without their data are left out.
 """

@@ -130,7 +130,7 @@ def given_up() -> dict[str, str]:
     continued = sum(by_cell[key]["outcome"] in (MAX_EPOCHS, TARGET_REACHED) for key in still_open)
     return {
         "given_up_arrived": str(sum(reached(by_cell[key]) for key in still_open)),
-        "given_up_table": table(("scaling", *(f"n = {n}" for n in counts)), lines),
+        "given_up_table": table(("strategy", *(f"n = {n}" for n in counts)), lines),
         "given_up": str(len(rows)),
         "given_up_for_good": str(totals["frozen"] + totals["blind"]),
         "least": f"{float(rows[0]['least']):.5f}",
@@ -258,7 +258,7 @@ def failures() -> dict[str, str]:
                 )
     head = (
         "change",
-        "scaling",
+        "strategy",
         "n",
         "step",
         "training loss",
@@ -278,7 +278,7 @@ def failures() -> dict[str, str]:
         for scaling in both:
             texts = [outcome([row for row in grouped[scaling, n] if row["seed"] in seeds]) for n in (4, 8)]
             lines.append((change.label, STRATEGIES[scaling.removesuffix(change.scaling)].label, *texts))
-    return found | {"cures_table": table(("change", "scaling", "n = 4", "n = 8"), lines)}
+    return found | {"cures_table": table(("change", "strategy", "n = 4", "n = 8"), lines)}
 
 
 def sizes() -> dict[str, str]:
@@ -318,7 +318,7 @@ def unet() -> dict[str, str]:
     """Returns the results of the U-Net on all real slices, and of a small one on few."""
     rows = tables.read(RESULTS / "segmentation" / "scaling" / "reached.csv")
     lines = ([row[key] for key in ("scaling", "devices", "epochs", "epoch", "steps", "best_dice")] for row in rows)
-    table_of_all = table(("scaling", "n", "epochs trained", "epoch of 98 %", "steps to it", "best Dice"), lines)
+    table_of_all = table(("strategy", "n", "epochs trained", "epoch of 98 %", "steps to it", "best Dice"), lines)
     return {"unet_table": table_of_all} | {f"unet_small_{key}": value for key, value in small_unet().items()}
 
 
@@ -339,7 +339,7 @@ def small_unet() -> dict[str, str]:
         best = middle([float(row["best_dice"]) for row in of])
         came = facts[f"{scaling}_{n}".replace("-", "_")] = f"{sum(map(math.isfinite, epochs))} of {len(of)}"
         lines.append((STRATEGIES[scaling].label, str(n), came, middle(epochs), middle(steps), *own, best))
-    head = ("scaling", "n", "98 % reached", "epoch", "steps", "epochs over strong's", "crossover", "best Dice")
+    head = ("strategy", "n", "98 % reached", "epoch", "steps", "epochs over strong's", "crossover", "best Dice")
     return facts | {"table": table(head, lines)}
 
 

@@ -1,5 +1,6 @@
 """gmmae as a backend: the programs that `train.py` runs, and the problem for the others."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -28,6 +29,7 @@ from gmmae.training import compilation
 from gmmae.training.parallel import pmean
 from gmmae.training.step import TrainState
 from gmmae.workloads.configuration import read_config
+from gmmae.workloads.interface import Params, Samples
 
 CONSTANT_RATE = {"optim.decay_epochs": (), "optim.warmup_epochs": 0, "optim.cosine_epochs": 0}
 TRAINING = {"scaling": "strong", "optim.clip_norm": 0.0, **CONSTANT_RATE, "data.augment": False}
@@ -55,7 +57,7 @@ def configuration(
     return changed(config, data__samples=samples + validation, data__validation=validation) if samples else config
 
 
-def problem_of(**source: Any) -> Problem:
+def problem_of(**source: Any) -> Problem:  # noqa: ANN401 - the arguments of `configuration`
     """Returns the problem of a configuration, with its initial parameters. Arguments are those of `configuration`.
 
     Raises:
@@ -115,7 +117,7 @@ def unet(config: Config) -> tuple[dict[str, Any], Given]:
     data, model = config.settings.data, config.settings.model
     _require(config, UNET)
 
-    def given(samples: Any) -> Arrays:
+    def given(samples: Samples) -> Arrays:
         with compilation.precision_context(config):
             images, labels = (np.asarray(array) for array in crop_and_augment(data, samples, None))
         return {"images": images[..., 0], "truth": labels == NODULE, "counted": labels != OUTSIDE}
@@ -133,14 +135,14 @@ def _require(config: Config, wanted: dict[str, Any]) -> None:
             raise InputError(f"the reference implementations need {key} = {value!r}; got {has[key]!r}: {OTHER}")
 
 
-def flat(params: Any) -> Arrays:
+def flat(params: Params) -> Arrays:
     """Returns parameters or gradients by name."""
     return {
         name.removeprefix("params/"): np.asarray(leaf) for name, leaf in traverse_util.flatten_dict(params, sep="/").items()
     }
 
 
-def unflat(arrays: Arrays) -> Any:
+def unflat(arrays: Arrays) -> Params:
     """Returns the inverse of `flat`, on the host."""
     return traverse_util.unflatten_dict({f"params/{name}": np.asarray(value) for name, value in arrays.items()}, sep="/")
 
@@ -168,7 +170,7 @@ class GmmaeBackend:
         with self._arithmetic():
             self.state = self.setup.devices.replicate(self.start)
 
-    def _arithmetic(self) -> Any:
+    def _arithmetic(self) -> contextlib.AbstractContextManager[None]:
         return compilation.precision_context(self.setup.config)
 
     def train(self, samples: int, epoch: int) -> None:
@@ -197,7 +199,7 @@ class GmmaeBackend:
         with self._arithmetic():
             return self.gradient_of(jax.device_get(self.state.params), order[: self.setup.train_plan.batch])
 
-    def gradient_of(self, params: Any, index: np.ndarray) -> Arrays:
+    def gradient_of(self, params: Params, index: np.ndarray) -> Arrays:
         """Returns the gradient of the mean loss of some training samples."""
         with self._arithmetic():
             samples = compilation.cast(self.setup.config, self.setup.data.train)
@@ -208,10 +210,10 @@ class GmmaeBackend:
         """Returns the gradient that `train.py` reduces. Its optimiser keeps the last gradient and changes nothing."""
         with self._arithmetic():
 
-            def zeros(params: Any) -> Any:
+            def zeros(params: Params) -> Params:
                 return jax.tree.map(jnp.zeros_like, params)
 
-            def keep(updates: Any, state: Any, params: Any = None) -> Any:
+            def keep(updates: Params, state: object, params: Params | None = None) -> tuple[Params, Params]:
                 return zeros(updates), updates
 
             params = unflat(self.params)
@@ -235,7 +237,7 @@ class GmmaeBackend:
         vector = devices.replicate(np.zeros(compilation.parameter_count(self.start.params), np.float32))
         ones = devices.shard(np.ones((devices.count, 1), np.float32))
 
-        def program(vector: Any, ones: Any) -> Any:
+        def program(vector: jax.Array, ones: jax.Array) -> jax.Array:
             return jax.lax.fori_loop(0, times, lambda _, x: pmean(lambda *_: x + ones, ones, ones), vector)
 
         return partial(devices.compile(program, vector, ones, sharded=1), vector, ones)

@@ -10,7 +10,13 @@ from typing import Any
 
 
 def coefficients(
-    log_weights: Any, means: Sequence[Any], sigma: Sequence[Any], partial: Sequence[Any], *, sqrt: Callable, log: Callable
+    log_weights: Any,  # noqa: ANN401 - an array of any framework
+    means: Sequence[Any],
+    sigma: Sequence[Any],
+    partial: Sequence[Any],
+    *,
+    sqrt: Callable,
+    log: Callable,
 ) -> list[Any]:
     """Returns the ten coefficients of `log α + log N(x; μ, Σ)` in the order of `Problem.monomials`.
 
