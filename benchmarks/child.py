@@ -12,7 +12,7 @@ from gmmae.system.errors import InputError
 ROOT = Path(__file__).parent.parent
 
 
-def ask(module: str, *words: str, devices: int = 1) -> Any:  # noqa: ANN401 - any JSON
+def ask(module: str, *words: str, devices: int = 1) -> Any:
     """Runs `python -m module words` and reads the last line that it prints.
 
     Args:

@@ -195,7 +195,7 @@ def meeting(program: Program, instruction: Instruction) -> Instruction | None:
     return next((each for each in (instruction, *body(program, instruction)) if _COLLECTIVES.match(each.operation)), None)
 
 
-def _kind(program: Program, instruction: Instruction) -> str:  # noqa: PLR0911 a line for each kind
+def _kind(program: Program, instruction: Instruction) -> str:
     opcode, target = instruction.operation, instruction.target
     if _HOST_OPERATIONS.match(opcode) or _HOST_CALLS.search(target) or _HOST_MEMORY in instruction.shape:
         return HOST

@@ -159,7 +159,7 @@ def restore(way: str, count: int, config: str, folder: Path) -> dict[str, object
     return {"processes": count, "checkpoint": WAYS[way], "first time, s": f"{first_s:.2f}", "then, s": f"{median_s:.3f}"}
 
 
-def ask(count: int, *words: str, cores: Sequence[int] = ()) -> Any:  # noqa: ANN401 - any JSON
+def ask(count: int, *words: str, cores: Sequence[int] = ()) -> Any:
     """Returns the measurement of process 0 of several."""
     run = Run(count, "-m", "benchmarks.many_processes", "--measure", *words, cores=cores)
     return json.loads(run.output(0).splitlines()[-1])

@@ -57,7 +57,7 @@ def configuration(
     return changed(config, data__samples=samples + validation, data__validation=validation) if samples else config
 
 
-def problem_of(**source: Any) -> Problem:  # noqa: ANN401 - the arguments of `configuration`
+def problem_of(**source: Any) -> Problem:
     """Returns the problem of a configuration, with its initial parameters. Arguments are those of `configuration`.
 
     Raises:

@@ -44,7 +44,7 @@ class HorovodPeer(TorchPeer):
         self.optimizer = hvd.DistributedOptimizer(self.optimizer, named_parameters=self.model.named_parameters())
         return self.model
 
-    def _sum(self, vector: Any) -> None:  # noqa: ANN401 - an untyped library
+    def _sum(self, vector: Any) -> None:
         hvd.allreduce_(vector, op=hvd.Sum)
 
     def _reduced(self) -> None:

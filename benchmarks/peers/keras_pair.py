@@ -42,7 +42,7 @@ class KerasPair(KerasPeer):
         self.step = self._step_of("mean")
         self.losses_of = tf.function(self._losses_of)
 
-    def _step_of(self, recipe: str) -> Any:  # noqa: ANN401 - an untyped library
+    def _step_of(self, recipe: str) -> Any:
         """Returns a step of all processes, from volumes and their number to the loss."""
         variables = self.model.trainable_variables
 
@@ -64,7 +64,7 @@ class KerasPair(KerasPeer):
         each = self.strategy.run(lambda x: tf.reduce_sum(msle(x, self.model(x))), args=(volumes,))
         return self.strategy.reduce("SUM", each, axis=None)
 
-    def _batches(self, *arrays: np.ndarray, size: int) -> Any:  # noqa: ANN401 - an untyped library
+    def _batches(self, *arrays: np.ndarray, size: int) -> Any:
         data = tf.data.Dataset.from_tensor_slices(arrays).batch(size)
         return self.strategy.experimental_distribute_dataset(data)
 
@@ -79,7 +79,7 @@ class KerasPair(KerasPeer):
         steps = zip(data, map(self._size, batches), strict=True)
         return np.array([self.step(x, size) for (x,), size in steps])
 
-    def _size(self, batch: np.ndarray) -> Any:  # noqa: ANN401 - an untyped library
+    def _size(self, batch: np.ndarray) -> Any:
         return tf.constant(len(batch), self.problem.precision)
 
     def evaluate(self) -> float:

@@ -44,7 +44,7 @@ class Density(keras.layers.Layer):
         return ops.reshape(density, (-1, p.size, p.size, p.size))
 
 
-def reference_model(shape: Autoencoder) -> Any:  # noqa: ANN401 - an untyped library
+def reference_model(shape: Autoencoder) -> Any:
     """Returns the model. Its layers have gmmae's names, with `_` for `/`."""
     volume = keras.Input((shape.size,) * 3)
     x = ops.expand_dims(volume, -1)
@@ -168,7 +168,7 @@ class Keep(keras.callbacks.Callback):
         super().__init__()
         self.variables, self.before, self.gradient = variables, values(variables), {}
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ANN401 - an untyped library
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Reads the gradient and restores the variables."""
         self.gradient = {name: self.before[name] - value for name, value in values(self.variables).items()}
         for name, variable in self.variables.items():

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def coefficients(
-    log_weights: Any,  # noqa: ANN401 - an array of any framework
+    log_weights: Any,
     means: Sequence[Any],
     sigma: Sequence[Any],
     partial: Sequence[Any],

@@ -12,7 +12,7 @@ UNEVEN, WEIGHTED, JOIN, JOIN_OF_THOSE = "uneven", "weighted", "join", "join of t
 JOINS = (JOIN, JOIN_OF_THOSE)
 
 
-def loader(recipe: str, samples: int, batch: int, place: Place) -> Any:  # noqa: ANN401 - an untyped library
+def loader(recipe: str, samples: int, batch: int, place: Place) -> Any:
     """Returns this process's batches of an epoch's indices. `batch` is that of all processes together.
 
     PyTorch's sampler makes the processes equal, as it repeats or drops samples. The others distribute a permutation

@@ -93,7 +93,7 @@ class TorchPeer:
         """Returns the model with reduced gradients."""
         return nn.parallel.DistributedDataParallel(self.model, gradient_as_bucket_view=True)
 
-    def _sum(self, vector: Any) -> None:  # noqa: ANN401 - an untyped library
+    def _sum(self, vector: Any) -> None:
         """Sums a vector over the processes, in place."""
         distributed.all_reduce(vector)
 
@@ -136,7 +136,7 @@ class TorchPeer:
             found /= self.place.processes
         return found.cpu().numpy()  # waits for the device
 
-    def _of(self, index: Any):  # noqa: ANN401 - an untyped library
+    def _of(self, index: Any):
         """Returns the mean loss of some training samples."""
         return self.loss(**{name: x[index] for name, x in self.samples.items()})
 
@@ -189,7 +189,7 @@ class TorchPeer:
                 steps.append(index.tolist())
         return self._gradient(), steps
 
-    def _joining(self, recipe: str) -> Any:  # noqa: ANN401 - an untyped library
+    def _joining(self, recipe: str) -> Any:
         """Returns a context in which a process without a batch joins the reductions of the others."""
         if recipe not in torch_epochs.JOINS:
             return nullcontext()

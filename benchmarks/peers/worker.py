@@ -19,7 +19,7 @@ from benchmarks.peers import backends, problem
 from benchmarks.peers.backends import Peer, Place
 
 
-def answer(peer: Peer, known: problem.Problem, do: str, **asked: Any) -> dict[str, Any]:  # noqa: ANN401 - fields of JSON
+def answer(peer: Peer, known: problem.Problem, do: str, **asked: Any) -> dict[str, Any]:
     """Returns the backend's answer to one command, without the time."""
     match do:
         case "facts":

@@ -52,11 +52,11 @@ class Worker:
         self._answers()
         self.start_s = time.perf_counter() - self.began
 
-    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - fields of JSON
+    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
         """Sends a command to all processes, and returns the first one's answer with the seconds of the slowest."""
         return self.ask_all(do, **arguments)[0]
 
-    def ask_all(self, do: str, **arguments: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - fields of JSON
+    def ask_all(self, do: str, **arguments: Any) -> list[dict[str, Any]]:
         """Sends a command to all processes, and returns all answers."""
         for process in self.processes:
             assert process.stdin
