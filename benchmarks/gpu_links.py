@@ -43,13 +43,13 @@ def driver() -> str:
     return "\n\n".join(found)
 
 
-def bandwidth(device: jax.Device, size: int) -> float:
+def bandwidth(device: jax.Device, size: int) -> float:  # pyright: ignore[reportInvalidTypeForm]
     """Returns the bytes a second that a copy reads and writes."""
     x = jax.device_put(np.zeros(size // 4, np.float32), device)
     return 2 * size / min(seconds(jax.jit(lambda x: x + 1), x, turns=TURNS))
 
 
-def all_reduce_s(devices: Sequence[jax.Device], size: int) -> float:
+def all_reduce_s(devices: Sequence[jax.Device], size: int) -> float:  # pyright: ignore[reportInvalidTypeForm]
     """Returns the seconds of an all-reduce of an array of `size` bytes on each device, after a check of its sum.
 
     Raises:
@@ -62,7 +62,7 @@ def all_reduce_s(devices: Sequence[jax.Device], size: int) -> float:
     return min(seconds(add, add(rows), turns=TURNS))
 
 
-def pairs_table(gpus: Sequence[jax.Device], sizes: Sequence[int]) -> Table:
+def pairs_table(gpus: Sequence[jax.Device], sizes: Sequence[int]) -> Table:  # pyright: ignore[reportInvalidTypeForm]
     """Returns the table of each pair, and of all devices together."""
     groups = [*itertools.combinations(gpus, 2), *([tuple(gpus)] if len(gpus) > 2 else [])]
     rows = [

@@ -119,7 +119,7 @@ def judge(setup: TrainSetup, params: Params, count: int) -> Callable[[Params], M
     return jax.jit(found).lower(params).compile()
 
 
-def _name(path: Sequence[jax.tree_util.DictKey]) -> str:
+def _name(path: Sequence[Any]) -> str:
     return "_".join(str(key.key) for key in path[1:-1])
 
 
