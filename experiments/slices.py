@@ -1,6 +1,6 @@
 """The U-Net of the follow-up study on fewer training slices. A workload's file: configurations and `experiments.size` name it.
 
-Whole nodules are taken by lot until there are as many slices as asked for, the last one's as far as they are needed. The
+Whole nodules are taken at random until there are as many slices as asked for, the last one's as far as they are needed. The
 validation set is that of all slices.
 """
 
@@ -30,7 +30,7 @@ def build(config: Config) -> Workload:
 
 
 def fewer_slices(data: Splits, count: int) -> Splits:
-    """Returns the data with so many training slices.
+    """Returns the data with a number of training slices.
 
     Raises:
       ConfigError: there are fewer.
@@ -50,7 +50,7 @@ def fewer_slices(data: Splits, count: int) -> Splits:
 
 
 def of_whole_nodules(nodules: list[str], count: int) -> np.ndarray:
-    """The numbers, in their order, of so many slices of nodules taken by lot, given the nodule of each slice.
+    """The numbers, in their order, of a number of slices of nodules taken at random, given the nodule of each slice.
 
     >>> of_whole_nodules(["a", "a", "b", "b", "c", "c"], 4).tolist()
     [2, 3, 4, 5]

@@ -22,7 +22,7 @@ WIDTH = 6.4
 """Width in inches of a figure on a page."""
 NARROW = 4.2
 """Width in inches of a figure that is readable on a telephone."""
-# Okabe and Ito's colours are safe for colour-blind readers.
+# Okabe and Ito's colours are safe for readers who confuse red and green.
 BLUE, ORANGE, VERMILION, GREY = "#0072B2", "#E69F00", "#D55E00", "#666666"
 GREEN, PURPLE, SKY = "#009E73", "#CC79A7", "#56B4E9"
 

@@ -18,11 +18,9 @@ reader has gone (`| head`), or whose output is closed, goes on in silence. It en
 
 The launchers in `launch/` and the tasks of a sweep use this table.
 
-```
     python -m gmmae.system.exit_codes run PROCESSES CODE...    # exits with the run's code
     python -m gmmae.system.exit_codes again RESTARTS CODE...   # exits with 0 if the run, which ended with these codes one after
                                                              # another, is to be started again after the last, or with 1
-```
 """
 
 import sys

@@ -65,10 +65,10 @@ def python_prose(source: str) -> Iterator[Prose]:
 
 
 def without_examples(docstring: str, indent: int) -> str:
-    """Returns a docstring without its commands and without its doctests, which stand at its end."""
+    """Returns a docstring without its commands, its tables and its doctests, which stand at its end."""
     first, *rest = docstring.partition(">>>")[0].splitlines() or [""]
     lines = (line[indent:] for line in rest)
-    return "\n".join([first, *("" if line.startswith(("    ", "python ")) else line for line in lines)])
+    return "\n".join([first, *("" if line.startswith(("    ", "python ", "|")) else line for line in lines)])
 
 
 def page_prose(text: str) -> Iterator[Prose]:
