@@ -216,7 +216,7 @@ def _axes(figure: Figure, left: float, bottom: float, width: float, height: floa
 
 
 def _text(
-    figure: Figure, x: float, y: float, text: str, va: Literal["top", "baseline"], fontsize: float, color: str = "black"
+    figure: Figure, x: float, y: float, text: str, va: Literal["top", "baseline"], fontsize: int | float, color: str = "black"
 ) -> None:
     """Adds text at a position in inches."""
     w, h = figure.get_size_inches()

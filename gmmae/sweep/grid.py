@@ -97,9 +97,7 @@ class SweepConfig(Section):
     cell_time_limit_s: NonNegativeFloat = 0.0  # a run that takes longer is ended and recorded as timed_out; 0: no limit
     keep_checkpoints: bool = False  # keep the checkpoints of finished runs, to train them further
     grace_s: NonNegativeFloat = 30.0  # seconds from SIGTERM to SIGKILL
-    clusters: Clusters = (
-        "k80_1gbe",
-    )  # virtual: clusters that times are projected to, as TOML files or names in configs/clusters
+    clusters: Clusters = ("k80_1gbe",)  # virtual: clusters to project times to, TOML files or names in configs/clusters
     timing: TimingConfig = field(default_factory=TimingConfig)
     slurm: SlurmConfig = field(default_factory=SlurmConfig)
     run: Config = field(default_factory=configuration)

@@ -398,7 +398,7 @@ def test_the_help_of_a_sweep_names_its_options(toml, capsys):
 @pytest.mark.parametrize(
     ("parse", "parts"),
     [
-        (PARSERS["sweep"], ["names of those in configs/clusters, projected to", "runs with more get several nodes"]),
+        (PARSERS["sweep"], ["clusters to project times to", "runs with more get several nodes"]),
         (
             lambda words: parse(InspectArguments(MISSING), words, "inspect"),
             ["Show the properties of one nodule", "a part that only it has"],
@@ -425,7 +425,7 @@ def test_comments_behind_fields_with_rules_are_help_too(capsys, monkeypatch, par
         ("devices = [2, 2]", ["devices must be one or more different numbers of at least 1; got (2, 2)"]),
         ('mode = "fast"', ["mode", "'fast'", "virtual", "throughput"]),
         ('scaling = ["strong", "fast"]', ["scaling", "'fast'"]),
-        ("[run]\nseed = 3", ["run.seed must be left to the sweep, which sets it for each cell; got 3: remove it"]),
+        ("[run]\nseed = 3", ["run.seed must be left to the sweep, which sets it for each run; got 3: remove it"]),
         ("[run.data]\nshape = 2", ["data.shape must be at least 4; got 2"]),
         ("base = 3", ["base must be a TOML file, or the name of one in configs/; got 3"]),
         ('base = ["quickstart"]', ["base must be a TOML file, or the name of one in configs/; got ['quickstart']"]),

@@ -72,7 +72,7 @@ def test_a_link_to_itself_for_data(run, tmp_path, capsys):
     data = ("--data.source", "cubes", "--data.root", tmp_path / "data")
     assert "got " in refusal(capsys, "evaluate", run, *data)
     assert "data" in refusal(capsys, "judge", tmp_path / "data", tmp_path / "other", "--out", tmp_path / "out")
-    assert "workload must be a file" in refusal(capsys, "train", "--workload", tmp_path / "nodules.py")
+    assert "workload file not found" in refusal(capsys, "train", "--workload", tmp_path / "nodules.py")
 
 
 @pytest.mark.parametrize(

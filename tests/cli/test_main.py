@@ -197,7 +197,7 @@ def test_a_dry_run_prints_the_grid_and_leaves_nothing(tmp_path, sweep_file, caps
     monkeypatch.chdir(tmp_path)
     assert run_gmmae("sweep", "--config", sweep_file, "--dry-run") == 0
     head, *rows = capsys.readouterr().out.splitlines()
-    assert head.split() == ["cell", "batch", "a", "device", "padded", "learning", "rate", "steps/epoch", "same", "path", "as"]
+    assert head.split() == ["run", "batch", "a", "device", "padded", "learning", "rate", "steps/epoch", "same", "path", "as"]
     assert [row.split() for row in rows] == [
         ["strong-n1-seed0", "8", "8", "0", "0.00105", "3"],
         ["weak-n1-seed0", "8", "8", "0", "0.00105", "3", "strong-n1-seed0"],

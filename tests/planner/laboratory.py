@@ -59,7 +59,7 @@ class Laboratory:
     def prepare(self, config: Config):
         data = (np.arange(SAMPLES), np.arange(VALIDATION))
         return SimpleNamespace(
-            workload=SimpleNamespace(data=data),
+            data=SimpleNamespace(train=data[0], validation=data[1]),
             train_plan=BatchPlan(SAMPLES, config.optim.batch_size, 1),
             eval_plan=BatchPlan(VALIDATION, VALIDATION, 1),
             devices=SimpleNamespace(kind="cpu"),

@@ -26,7 +26,7 @@ class Listener(Alone):
     def __init__(self):
         self.words = {}
 
-    def require_same(self, words):
+    def assert_equal(self, words):
         self.words |= words
 
 

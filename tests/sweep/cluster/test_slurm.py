@@ -251,14 +251,14 @@ def test_jobs_of_a_sweep_that_is_killed_while_it_submits_are_taken_over(commands
 
 def left_by_name(folder) -> None:
     (folder / "jobs/slurm").mkdir(parents=True)
-    (folder / "jobs/slurm/submitted.json").write_text('{"cell0": "gmmae-0123"}')
+    (folder / "jobs/slurm/submitted.json").write_text('{"run0": "gmmae-0123"}')
 
 
 def test_a_job_that_never_came_to_be_submitted_is_submitted(commands, tmp_path, monkeypatch):
     monkeypatch.setattr(cluster_slurm, "POLL_S", 0.1)
     left_by_name(tmp_path)
     commands(srun="", sbatch=SBATCH.format(folder=tmp_path, then=""), squeue="echo 3 RUNNING gmmae-4567")
-    assert sweep(tmp_path, jobs(tmp_path, 1), lambda _: succeed(tmp_path, "5"))["cell0"].returncode == 0
+    assert sweep(tmp_path, jobs(tmp_path, 1), lambda _: succeed(tmp_path, "5"))["run0"].returncode == 0
 
 
 def test_nothing_is_submitted_where_it_is_not_known_what_is(commands, tmp_path):
