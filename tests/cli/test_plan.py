@@ -177,7 +177,7 @@ def test_a_speed_up_above_the_number_of_devices_is_the_machine_s(measured, tmp_p
     _, out, _ = small_plan(capsys, tmp_path, "--devices", 8)
     best = read(tmp_path)["clusters"]["H200, NVLink, 400 Gb/s"]["best"]
     assert best["speedup"] > 8
-    artefact = "is an artefact of the machine on which the steps were measured (cpu), which takes less time per sample for small"
+    artefact = "is an artefact of the machine on which the steps were measured (cpu), which takes less time per sample"
     assert f"A speed-up of {best['speedup']:.3g} is predicted on 8 devices. More than 8-fold {artefact}" in answer_of(out)
     page = (tmp_path / "README.md").read_text()
     for text in (out, page):
