@@ -31,7 +31,7 @@ def delete_compiled() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def hear_hangups() -> None:
-    """Under nohup what the tests start would be born deaf to SIGHUP, which some of them send. The tests outlive it still."""
+    """Restores SIGHUP for the processes that tests start, because under nohup it is ignored. The tests outlive it still."""
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)  # which a new program does not inherit
 

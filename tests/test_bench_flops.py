@@ -1,4 +1,4 @@
-"""Operations counted by formula, against counts worked by hand."""
+"""Operations counted by formula, against counts worked manually."""
 
 import jax
 import pytest

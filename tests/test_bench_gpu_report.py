@@ -72,7 +72,7 @@ def test_the_report_goes_on_behind_what_fails(monkeypatch, capsys):
 
 
 def test_pairs_are_all_pairs_and_all_together():
-    """By virtual devices: the sums are checked wherever it runs."""
+    """Uses virtual devices: the sums are checked on every machine."""
     table = gpu_links.pairs_table(jax.devices()[:3], sizes=(64, 128))
     assert [row[0] for row in table.rows] == ["0 and 1", "0 and 2", "1 and 2", "0 and 1 and 2"]
     assert all(float(cell) >= 0 for row in table.rows for cell in row[1:])

@@ -1,4 +1,4 @@
-"""The reader of XLA's programs, on a program written by hand in XLA's words."""
+"""The reader of XLA's programs, on a program written for the test in XLA's words."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The twins compute what ours does: converted parameters, losses, gradients; and what the comparison makes of answers."""
+"""The references compute the same as gmmae: converted parameters, losses, gradients. The comparison reads their answers."""
 
 import doctest
 import importlib
@@ -235,7 +235,7 @@ def test_the_reference_of_the_u_net_agrees_with_ours(tmp_path):
 
 @pytest.mark.slow
 def test_the_u_net_is_compared_over_as_many_steps_as_rounding_allows(tmp_path):
-    """With its schedule, and with 20 steps whatever rounding did, the comparison of `unet_quick` was refused."""
+    """The comparison of `unet_quick` was refused with its schedule, and with 20 steps for any rounding."""
     words = ("--config", "unet_quick", "--parts", "peers", "--peers", "torch", "--turns", "1", "--epochs", "1")
     command = [sys.executable, "-m", "benchmarks", *words, "--out", tmp_path]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""The benchmarks' statistics, against numbers worked by hand."""
+"""The benchmarks' statistics, against numbers worked manually."""
 
 import math
 

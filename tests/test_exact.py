@@ -93,7 +93,7 @@ def after_an_epoch(**changes) -> list[np.ndarray]:
 
 @pytest.mark.slow
 def test_the_exact_mean_is_the_mean():
-    """In float64, where rounding leaves ten digits and more of a parameter."""
+    """Compares in float64, where rounding leaves ten digits and more of a parameter."""
     double = {"precision": "float64", "model__activation": "silu"}
     for exact, fast in zip(after_an_epoch(**double, **EXACT), after_an_epoch(**double), strict=True):
         np.testing.assert_allclose(exact, fast, rtol=1e-9, atol=1e-12)

@@ -22,7 +22,7 @@ OPTIONS = ("--data.shape", "8", "--data.crop", "whole", "--data.workers", "1")
 
 @pytest.fixture(autouse=True)
 def few_divisions(monkeypatch):
-    """Of folds, so that the tests are quick."""
+    """Uses few folds, so that the tests are quick."""
     monkeypatch.setattr(two_samples, "REPETITIONS", 1)
 
 

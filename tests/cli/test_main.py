@@ -193,7 +193,7 @@ def sweep_file(tmp_path):
 
 
 def test_a_dry_run_prints_the_grid_and_leaves_nothing(tmp_path, sweep_file, capsys, monkeypatch):
-    """On 3 devices: 8 = 3 × 3 - 1 in 3 steps of the 22 volumes; weak asks for 24 and gets all 22 = 3 × 8 - 2 in one."""
+    """Strong scaling takes 8 = 3 × 3 - 1 of the 22 volumes in 3 steps. Weak scaling asks for 24 and gets 22 = 3 × 8 - 2."""
     monkeypatch.chdir(tmp_path)
     assert run_gmmae("sweep", "--config", sweep_file, "--dry-run") == 0
     head, *rows = capsys.readouterr().out.splitlines()

@@ -14,7 +14,7 @@ from pathlib import Path
 DAEMONS = ("munged", "slurmctld", "slurmd")
 START_S = 30.0
 CPUS = 4
-"""Of each node; more than this machine may have, but the tasks are small."""
+"""Memory of each node; more than this machine may have, but the tasks are small."""
 
 CONFIGURATION = """\
 ClusterName=gmmae

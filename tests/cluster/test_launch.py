@@ -122,7 +122,7 @@ class Batch:
         self.id = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     def state(self) -> str:
-        """As Slurm calls it: PENDING, RUNNING, COMPLETED ..."""
+        """Slurm's name of the state: PENDING, RUNNING, COMPLETED ..."""
         shown = subprocess.run(["scontrol", "show", "job", self.id], capture_output=True, text=True, check=True).stdout
         return shown.partition("JobState=")[2].split()[0]
 

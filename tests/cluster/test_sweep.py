@@ -145,7 +145,7 @@ def test_a_sweep_of_real_runs(tmp_path):
 
 
 def test_a_run_and_step_times_on_two_nodes(tmp_path):
-    """As with one GPU a node; this Slurm has none to ask for."""
+    """Acts as with one GPU a node; this Slurm has none to ask for."""
     asked = SlurmConfig(devices_per_node=1, additional_parameters=("gpus_per_node=",))
     config = SweepConfig(mode="measured", scaling=("weak",), devices=(2,), slurm=asked, run=RUN)
     code, printed = sweep(config, tmp_path / "measured")

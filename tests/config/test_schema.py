@@ -300,7 +300,7 @@ def test_the_run_id_changes_with_what_determines_the_run_and_with_nothing_else(k
 
 @pytest.mark.parametrize("scaling", ["weak", "linear", "linear-warmup", "sqrt", "sqrt-warmup"])
 def test_devices_determine_a_run_only_where_its_batch_follows_them(scaling):
-    """With `virtual` the batch follows that number; on `strong`, above, it follows none."""
+    """The batch follows the number of simulated devices; with `strong`, above, it follows none."""
     config = changed(DEFAULT, "scaling", scaling)
     assert run_id(changed(config, "parallel.devices", 2)) != run_id(config)
     virtual = changed(config, "parallel.simulate_devices", 8)

@@ -1,4 +1,4 @@
-"""The classifier's inputs, its figures against scikit-learn's, and gains against numbers worked by hand."""
+"""The classifier's inputs, its figures against scikit-learn's, and gains against numbers worked manually."""
 
 import numpy as np
 import pytest
@@ -92,7 +92,7 @@ def test_gains_are_differences_of_the_same_seed_and_draws():
     labels, classes = ["a", "a", "b", "b"], ["a", "b"]
 
     def rows(arm, wins):
-        """Scores of which so many of the four pairs are right."""
+        """Returns scores with a number of right pairs among four."""
         of_b = {4: (0.8, 0.9), 3: (0.3, 0.9), 2: (0.1, 0.9)}[wins]
         row = {"real": 50, "draw": 0, "arm": arm, "classes": classes, "nn_sym": None if arm == "real" else wins / 4}
         return row | {"scores": [[1 - s, s] for s in (0.2, 0.4, *of_b)]}

@@ -1,4 +1,4 @@
-"""What the comparison of frameworks counts and shows; that the twins take the last batch as it is said."""
+"""What the comparison of frameworks counts and shows; that the references take the last batch as it is said."""
 
 import doctest
 import json

@@ -1,4 +1,4 @@
-"""What is left to learn in runs that were given up, on runs of a few epochs whose parameters are spoilt."""
+"""What is left to learn in runs that were stopped early, on runs of a few epochs whose parameters are spoilt."""
 
 import jax
 import numpy as np

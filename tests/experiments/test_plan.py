@@ -1,4 +1,4 @@
-"""How plans are judged: cells by hand, clusters that are made up, and others' policies."""
+"""How plans are judged: runs made for the test, clusters that are made up, and others' policies."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What the study makes of predictions, and its baselines, on volumes made by hand."""
+"""What the study makes of predictions, and its baselines, on volumes made for the test."""
 
 from types import SimpleNamespace
 from typing import Any

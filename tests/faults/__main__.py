@@ -1,9 +1,9 @@
-"""Injects faults into runs of two processes, and prints a table of how they were borne: `python -m tests.faults --help`.
+"""Injects faults into runs of two processes, and prints a table of their outcomes: `python -m tests.faults --help`.
 
-The undisturbed run and every disturbed one share the configuration, the programs and this machine. A fault is survived if all
-processes are gone within its bound, the one that is left says why and what to do, the same command then goes on from the newest
-checkpoint that is whole and finishes the run with the bits of the undisturbed one, and no process is left. The exit code is 0
-if all were survived, 1 if not, and 2 if the injector itself found nothing to strike.
+The undisturbed run and every disturbed one share the configuration, the programs and this machine. A run survives a fault under
+three conditions. All processes are gone within the bound, and the remaining one has said why and what to do. The same command
+resumes from the newest whole checkpoint and ends with the bits of the undisturbed run. No process is left. The exit code is 0
+if all faults were survived, 1 if not, and 2 if the injector found nothing to strike.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def exit_code(tried: Sequence[Trial], wanted: int) -> int:
-    """What a call ends with that was to try so many faults."""
+    """Returns the exit code of a call that was to try a number of faults."""
     if any(trial.unmatched for trial in tried):
         return 2
     return int(len(tried) < wanted or any(trial.complaints for trial in tried))

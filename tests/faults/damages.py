@@ -38,7 +38,7 @@ DAMAGES = (
     | {f"{item} cut to half": Damage(pattern, _halve) for item, pattern in ITEMS.items()}
     | {f"{folder} removed": Damage(folder, shutil.rmtree) for folder in ("arrays", "progress")}
 )
-"""By name. Orbax's other files are no part of it: damage to its markers and to its own metadata harms nothing."""
+"""The damages, by name. Orbax's other files are no part of it: damage to its markers and to its own metadata harms nothing."""
 
 
 def apply(name: str, checkpoint: Path) -> None:

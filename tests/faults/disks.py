@@ -1,4 +1,4 @@
-"""What happens to the disk of a work directory: it is full, read-only, or gone; and how a person mends that."""
+"""What happens to the disk of a work directory: it is full, read-only, or gone; and how a person repairs that."""
 
 import contextlib
 import ctypes
@@ -13,7 +13,7 @@ FILLING_S = 0.5
 DISK_BYTES = 8 * 2**20
 LIBC = ctypes.CDLL(None, use_errno=True)
 MS_RDONLY, MS_REMOUNT, MS_BIND, MNT_DETACH = 1, 32, 4096, 2
-"""Of `sys/mount.h`."""
+"""Flags of `sys/mount.h`."""
 
 
 def fill(run: Run, leave_bytes: int) -> None:

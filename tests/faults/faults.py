@@ -14,15 +14,16 @@ from tests.faults.disks import bring_back, fill, keep_full, make_read_only, make
 from tests.faults.runs import PATIENCE_S, SILENCE_S, START_S, MissedError, Run, children_of
 
 MARGIN_S, ASKED_MARGIN_S, STARTING_S = 4.0, 16.0, 40.0
-"""More than the heartbeat's timeout until no process is left: after the loss of a process; where the end comes after an epoch
-and a checkpoint; and where these come after the rest of the start, all on a machine with much other work."""
+"""Seconds beyond the heartbeat's timeout until no process is left, on a machine with much other work.
+
+The first is after the loss of a process. The second adds an epoch and a checkpoint. The third adds the rest of the start."""
 PAUSE_S = 3 * SILENCE_S
 """Longer than a process that is stopped alone is left alive."""
 ROOM_BYTES = 24 * 1024
 """Room for rows and records, and none for a checkpoint."""
 
 Ending = Mapping[int, tuple[int, str]]
-"""By rank, the exit code, and a pattern of the one line that says why; `{lost}` in it is the pid of the other process."""
+"""The exit code by rank, and a pattern of the one line that says why. `{lost}` in it is the pid of the other process."""
 
 
 @dataclass(frozen=True)

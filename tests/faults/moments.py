@@ -73,7 +73,7 @@ def _go_on(run: Run, rng: Random) -> None:
 
 
 def first_epoch(run: Run, rng: Random, rank: int) -> Callable[[], bool]:
-    """Before the first checkpoint."""
+    """A moment before the first checkpoint."""
     run.start(0, 1)
     run.wait_until(lambda: run.epochs() >= 1)
     return lambda: run.epochs() <= EVERY and not (run.workdir / "checkpoints" / str(EVERY)).exists()

@@ -104,17 +104,17 @@ class Run:
         return starts_jax(self.processes[rank].pid)
 
     def send(self, number: signal.Signals, *ranks: int) -> None:
-        """As a person or a launcher sends it, to the processes that were started."""
+        """Sends it as a person or a launcher does, to the processes that were started."""
         for rank in ranks:
             os.kill(self.processes[rank].pid, number)
 
     def strike(self, number: signal.Signals, rank: int) -> None:
-        """To the process that trains: a child of the one that was started."""
+        """Sends it to the process that trains: a child of the one that was started."""
         for worker in children_of(self.processes[rank].pid):
             os.kill(worker, number)
 
     def send_job(self, number: signal.Signals) -> None:
-        """As a scheduler sends it: to all processes that still run, and to those that they have started."""
+        """Sends it as a scheduler does: to all processes that still run, and to those that they have started."""
         for pid in [*self.children(), *(process.pid for process in self.processes.values() if process.poll() is None)]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)

@@ -22,7 +22,7 @@ def line(number: int, trial: Trial) -> str:
 
 
 def _went_on(trial: Trial) -> str:
-    """After which epoch, and what was set aside for that."""
+    """Returns the epoch that a run resumed from, and the checkpoints that were set aside."""
     aside = ", ".join(map(str, reversed(trial.set_aside)))
     return ("–" if trial.resumed_after is None else str(trial.resumed_after)) + (f" ({aside} set aside)" if aside else "")
 

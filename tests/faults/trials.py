@@ -22,10 +22,10 @@ from tests.faults.moments import MOMENTS
 from tests.faults.runs import PATIENCE_S, ROOT, START_S, MissedError, Run, final_state, history_faults, processes_of, said
 
 GRACE_S = 20.0
-"""After the bound, to learn how late the end was."""
+"""Seconds after the bound, to learn how late the end was."""
 ATTEMPTS = 3
 SCANS = ("--scans", "6", "--nodules", "3", "3", "--slices", "40", "--pixels", "64")
-"""Of `gmmae data synth`."""
+"""Options of `gmmae data synth`."""
 MANY_CHECKPOINTS = ("--checkpoint.every-epochs", "1", "--checkpoint.keep", "40")
 
 
@@ -49,7 +49,7 @@ class Trial:
     notes: list[str] = field(default_factory=list)
     wall_s: float = 0.0
     skipped: str = ""
-    missed: list[str] = field(default_factory=list)  # why earlier attempts were given up
+    missed: list[str] = field(default_factory=list)  # why earlier attempts were stopped early
     errors: str = ""
 
     def plain(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from gmmae.training.parallel import Devices
 from tests.small import Recorder, losses, small
 
 SMOOTH = {"model__activation": "silu"}
-"""With ReLU two runs part once an input within rounding of zero falls on the other side."""
+"""The reason for no ReLU: with it two runs part once an input within rounding of zero falls on the other side."""
 
 
 def course(config: Config, devices: tuple[Any, ...], epochs: int = 2) -> tuple[np.ndarray, list[np.ndarray]]:

@@ -13,7 +13,7 @@ from benchmarks.device_programs import Reading, meetings_text
 
 
 class Bound(NamedTuple):
-    """Of an epoch's program: the most launches in a step, without those in which devices meet, and MB of temporary memory."""
+    """Bounds of an epoch's program: launches in a step without collective ones, and MB of temporary memory."""
 
     launches: int
     temporary_mb: float
@@ -62,7 +62,7 @@ BOUNDS = JAX_0_12 if jax.__version_info__ >= (0, 12) else JAX_0_10
 """Those of the installed version."""
 
 IN_TF32 = r"/encoder/|/heads"
-"""Where the products are that TF32 is for: convolutions and dense layers. The density's terms cancel."""
+"""Scopes of the products in TF32: convolutions and dense layers. The density's terms cancel."""
 
 
 class Asked(NamedTuple):

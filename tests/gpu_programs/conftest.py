@@ -1,4 +1,4 @@
-"""Where JAX has no CUDA part nothing can be compiled for a GPU. `make test-gpu-programs` makes an environment that has it."""
+"""Skips where JAX has no CUDA part to compile for a GPU. `make test-gpu-programs` makes an environment that has it."""
 
 import os
 from importlib.util import find_spec

@@ -111,7 +111,7 @@ def traced_anew() -> Iterator[None]:
 
 @pytest.mark.usefixtures("traced_anew")
 def test_tf32_in_the_density_is_found(monkeypatch, parameters):
-    """In its plain form: the fused kernel has no products."""
+    """Compiles the plain form, because the fused kernel has no products."""
     monkeypatch.setattr(mixture, "FULL", lax.Precision.DEFAULT)
     for mode in ("float32", "tf32"):
         [fault] = faults(epoch(in_mode(small(model__fused=False), mode, 1)), Asked(mode, 1, parameters, AMPLE))

@@ -70,10 +70,10 @@ def worst_error(density, reference, smallest):
 def test_density_equals_scipy_for_a_hundred_random_mixtures(n, seed):
     """Ten cases: a thousand mixtures, each in both precisions.
 
-    Logits are standard normal, as the heads give at the start. The monomial form cancels (see the module's docstring): in
-    float32 it loses about eps · |x - μ|² / (σ² (1 - ρ²)), 5e-5 here at worst, and 3e-3 for logits of twice that spread; in
-    float64 the same cancellation leaves 1e-12. The float32 density is compared with the float64 density of the same
-    float32 numbers, so that only its own rounding counts. Below 1e-30 a float32 exponential nears the subnormals and has
+    Logits are standard normal, as the heads give at the start. The monomial form cancels (see the module's docstring). In
+    float32 it loses about eps · |x - μ|² / (σ² (1 - ρ²)): 5e-5 here at worst, and 3e-3 for logits of twice the standard
+    deviation. In float64 the same cancellation leaves 1e-12. The float32 density is compared with the float64 density of the
+    same float32 numbers, so that only its own rounding counts. Below 1e-30 a float32 exponential nears the subnormals and has
     few digits; the same holds in float64 below 1e-290.
     """
     rng = np.random.default_rng(seed)
@@ -111,8 +111,8 @@ def test_rounding_follows_the_size_of_the_coordinates_not_their_distance_from_th
 
 @pytest.mark.parametrize("size", [(16,), (16, 16), (24, 16), (16, 16, 16), (16, 24, 20)], ids=str)
 def test_a_narrow_inner_mixture_has_mass_one(x64, size):
-    """On 16 samples an axis or more, h = 1/8. The sum differs from the integral by terms of exp(-2π² gᵀΣg / h²) over integer g
-    (Poisson's formula), at most 3e-9 each for σ ≥ h and ρ ≤ 1/2, and what lies outside is 5 σ away, below 2e-6."""
+    """There are 16 samples an axis or more, h = 1/8. The sum differs from the integral by terms of exp(-2π² gᵀΣg / h²) over integer g
+    (Poisson's formula). Each is at most 3e-9 for σ ≥ h and ρ ≤ 1/2. The part outside is 5 σ away, below 2e-6."""
     n = len(size)
     rng = np.random.default_rng(n)
     means = jnp.asarray(rng.uniform(-0.25, 0.25, (20, n)))

@@ -1,4 +1,4 @@
-"""The U-Net against Flax's own layers, and its loss on cases made by hand."""
+"""The U-Net against Flax's own layers, and its loss on cases made for the test."""
 
 from typing import Any
 

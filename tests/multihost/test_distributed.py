@@ -1,4 +1,4 @@
-"""Runs of two real processes of two virtual devices each, started by hand: what they compute, and how they end."""
+"""Runs of two real processes of two virtual devices each, started without a launcher: what they compute, and how they end."""
 
 import contextlib
 import json

@@ -192,7 +192,7 @@ def test_a_failure_is_told_with_its_reason_and_its_exit_code(nodes):
 
 
 def test_the_first_process_ends_when_the_others_have_heard_why(nodes, service):
-    """With it the service ends, and JAX aborts whoever is connected."""
+    """The service ends with process 0, and JAX aborts every connected process."""
     with pytest.raises(EndedError):
         nodes[0].peers.fail("the disk is full", 74)
     assert {key for key in service.values if key.startswith("heard/")} == {"heard/0", "heard/1", "heard/2"}
@@ -206,7 +206,7 @@ def test_others_are_told_that_a_parent_was_killed(nodes):
 
 
 def test_time_in_which_this_process_was_stopped_is_no_silence(nodes, monkeypatch):
-    """As after `scontrol suspend`: by the clock a minute has gone by when the threads go on."""
+    """The clock is a minute later when the threads go on, as after `scontrol suspend`."""
     clock, ahead_s = time.monotonic, 0.0
     monkeypatch.setattr(peers, "time", SimpleNamespace(monotonic=lambda: clock() + ahead_s, sleep=time.sleep))
     ahead_s = 60.0

@@ -111,14 +111,14 @@ time.sleep({2 * LIMIT_S})
 
 
 def test_one_that_works_and_makes_no_progress_is_killed():
-    """As in a stuck collective operation: other deadlines are put off."""
+    """Other deadlines are extended, as in a stuck collective operation."""
     then = "parent.extend_deadline('epoch', 2.0, 'error: stuck\\n')\nwhile True: extend_deadline(); time.sleep(0.1)"
     assert ended(then) == (75, "error: stuck\n")
 
 
 @pytest.mark.slow
 def test_who_is_stopped_together_with_the_parent_is_not_killed():
-    """As `scontrol suspend` stops a job, for several times as long as either has."""
+    """Both are stopped, as by `scontrol suspend`, for several times the deadline."""
     beat = "parent.watch_each_other(2.0)\nsay('ready')\nwhile True: extend_deadline(); time.sleep(0.05)"
     with started(beat) as process:
         worker_of(process)

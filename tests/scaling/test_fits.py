@@ -16,7 +16,9 @@ def law_times(counts, rng=None):
 
 
 def expected_widths(design, times):
-    """Of 95 % intervals for relative noise: 2 t σ times the roots of the diagonal of (XᵀX)⁻¹, X relative to the true times.
+    """Returns the widths of 95 % intervals for relative noise: 2 t σ times the roots of the diagonal of (XᵀX)⁻¹.
+
+    X is relative to the true times.
 
     Student's t quantile of 27 degrees of freedom is 2.05, from a table.
     """

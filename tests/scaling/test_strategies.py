@@ -17,7 +17,7 @@ from gmmae.system.errors import InputError
 OPTIM = OptimConfig(learning_rate=0.001, batch_size=32, best_batches=(32, 50, 80), tuned_factors=(1.0, 1.5, 2.5))
 LARGE = 10_000  # training samples that clip nothing
 
-# On 4 devices, by hand: batch, and the rates before and after a warmup
+# Values on 4 devices, worked manually: batch, and the learning rates before and after a warmup
 BY_HAND = {
     "strong": (32, 0.001, 0.001),
     "weak": (128, 0.001, 0.001),

@@ -33,7 +33,7 @@ def test_a_data_set_smaller_than_the_batch_is_one_step_of_all_of_it():
 
 
 def test_the_linear_arm_on_32_devices_with_574_samples():
-    """A batch of 574 rather than 1024, and 574 / 32 = 17.94 times the rate, rather than 32 times."""
+    """A batch of 574 rather than 1024, and 574 / 32 = 17.94 times the learning rate, rather than 32 times."""
     _, row = dry_run(SweepConfig(scaling=("linear",), devices=(32,)), 574)
     assert row == ("linear-n32-seed0", "574 (capped from 1024)", "18", "2", "0.0188344 = 17.94 η", "1", "")
 

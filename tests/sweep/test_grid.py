@@ -96,7 +96,7 @@ def test_where_times_are_measured_one_job_runs_at_a_time(mode):
 
 
 def test_nodes_share_a_runs_devices_evenly():
-    """Of 4 GPUs each: 8 need two; 6 go in threes; 9 in threes; 5 and 7 are divided by nothing else."""
+    """Nodes have 4 GPUs: 8 need two nodes, 6 and 9 go in threes, and 5 and 7 have no divisor."""
     slurm = SlurmConfig(devices_per_node=4)
     assert {n: slurm.nodes(n) for n in (1, 4, 5, 6, 7, 8, 9)} == {1: 1, 4: 1, 5: 5, 6: 2, 7: 7, 8: 2, 9: 3}
     assert SlurmConfig().nodes(9) == 1
@@ -145,7 +145,7 @@ def test_runs_are_ordered_by_seed_then_devices_then_arm():
     ]  # fmt: skip
 
 
-# Paths, by hand: the same seed, batch, and learning rates
+# Groups, worked manually: the same seed, batch, and learning rates
 
 
 def shared(config: SweepConfig, samples: int = 10_000) -> dict[str, list[str]]:
@@ -186,7 +186,7 @@ def test_a_warmup_of_no_epochs_is_none(scaling):
 
 
 def test_runs_that_clipping_makes_the_same_share_a_path():
-    """Of 400 samples 16 devices ask for 512 and 32 for 1024: both get 400, and k = 12.5. 8 devices get 256."""
+    """There are 400 samples. 16 devices ask for 512 and 32 for 1024: both get 400, and k = 12.5. 8 devices get 256."""
     config = SweepConfig(scaling=("linear", "sqrt-warmup"), devices=(8, 16, 32))
     assert shared(config, 400) == {
         "linear-n8-seed0": ["linear-n8-seed0"],

@@ -21,7 +21,7 @@ from tests.small import Recorder, fingerprint, small
 
 ROOT = Path(__file__).parent.parent.parent
 LINES = small(data__ndim=1, stop__max_epochs=1)
-"""Whose figures are drawn fast."""
+"""A workload with figures that are drawn fast."""
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_jax_s_entries_are_recognised(tmp_path, cache):
 
 
 def cut_short(folder: Path) -> list[Path]:
-    """As a full disk leaves them."""
+    """Leaves entries as a full disk does."""
     paths = sorted(folder.iterdir())
     assert paths
     for path in paths:

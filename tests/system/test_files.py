@@ -18,7 +18,7 @@ from tests.interrupting import Killed, full_disk, killed, moments, tree
 
 ROOT = Path(__file__).parent.parent.parent
 MOMENTS = 8
-"""At which a small folder needs room on the disk; without the ends of them, at the least."""
+"""The smallest number of moments at which a small folder needs room on the disk."""
 
 
 def fill(folder: Path, text: str = "new") -> None:
@@ -240,7 +240,7 @@ def test_a_signal_ends_a_process_and_the_next_one_succeeds(tmp_path, number, lef
 
 
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
-    """As SIGHUP under nohup."""
+    """Ignores a signal, as nohup does with SIGHUP."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with whole_folder(tmp_path / "out"):

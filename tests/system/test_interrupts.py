@@ -60,7 +60,7 @@ def test_ctrl_c_amid_the_start_is_one_too():
 
 @pytest.fixture
 def _ignored() -> Iterator[None]:
-    """As under nohup."""
+    """SIGHUP is ignored, as under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     yield
     signal.signal(signal.SIGHUP, before)

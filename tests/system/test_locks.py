@@ -37,12 +37,12 @@ def no_flock(request, monkeypatch):
 
 @pytest.fixture
 def flock_of_this_host_only(monkeypatch):
-    """As with NFS's `nolock` or Lustre's `localflock`, seen from another host: the lock is always had."""
+    """Gives every process the lock, as NFS's `nolock` or Lustre's `localflock` do on another host."""
     monkeypatch.setattr(fcntl, "flock", lambda file, operation: None)
 
 
 def other_host(path: Path, monkeypatch):
-    """From here on this process is one on another host."""
+    """Makes this process one on another host."""
     monkeypatch.setattr(locks, "_kernel", lambda: "another kernel")
 
 

@@ -130,7 +130,7 @@ def test_damage_falls_back_to_the_one_before_moves_it_aside_and_says_so(tmp_path
         assert (tmp_path / aside / item).is_dir()
         checkpoints.close()
     assert len(lines) == 2
-    # The way back leads over the same number: it can be saved anew, and read.
+    # The way back leads over the same number: it can be saved again, and read.
     last = saved(tmp_path, state, 3)
     restored = Checkpoints(tmp_path, keep=2).restore(state, lines.append)
     assert restored is not None
@@ -253,7 +253,7 @@ def test_other_shapes_are_refused(tmp_path, state):
 
 
 def test_other_arrays_are_refused_and_stay(tmp_path, state):
-    """As after a change of the workload's file; Orbax's own error would say nothing to a user."""
+    """Changes the model, as in the workload's file; Orbax's own error would say nothing to a user."""
     for epochs in (1, 2):
         saved(tmp_path, state, epochs)
     renamed = state._replace(params={"params": {"others": np.zeros(3)}})

@@ -26,8 +26,8 @@ class Listener(Alone):
     def __init__(self):
         self.words = {}
 
-    def assert_equal(self, words):
-        self.words |= words
+    def assert_equal(self, values):
+        self.words |= values
 
 
 def test_a_run_begins_with_the_best_parameters_of_another(other, tmp_path):

@@ -192,7 +192,7 @@ class Killed(Recorder):
 
 @pytest.mark.slow
 def test_killed_run_repeats_only_what_was_not_saved(tmp_path, uninterrupted):
-    """As after kill -9 in epoch 4: the history has a row that no checkpoint has, and there is no final record."""
+    """Leaves a run as after kill -9 in epoch 4: the history has a row that no checkpoint has, and there is no final record."""
     config, _, _, display = uninterrupted
     with pytest.raises(MemoryError):
         loop.run(config, tmp_path, Killed(at=3))

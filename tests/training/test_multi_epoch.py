@@ -137,7 +137,7 @@ def time_epochs(monkeypatch, seconds, meanwhile=lambda count: None):
 
 @pytest.mark.parametrize("seconds", [1.0, 0.3, 7.0])
 def test_the_time_limit_is_overshot_by_one_epoch_at_most(tmp_path, monkeypatch, seconds):
-    """By a clock that stands still but for `seconds` an epoch."""
+    """Uses a clock that stands still but for `seconds` an epoch."""
     dispatched = time_epochs(monkeypatch, seconds)
     few = {"parallel__epochs_per_dispatch": 5, "checkpoint__every_epochs": 50, "log__every_epochs": 50, "stop__max_epochs": 99}
     record, _ = finish(small(**few, stop__time_limit_s=6.5), tmp_path)
@@ -173,7 +173,7 @@ def test_a_gpu_computes_as_many_epochs_as_the_host_leaves_alone(changes, most):
 
 @pytest.mark.parametrize("seconds", [0.3, 2.0])
 def test_on_a_gpu_a_dispatch_ends_within_a_second_or_after_an_epoch_and_with_the_same_bits(tmp_path, monkeypatch, seconds):
-    """By a clock that stands still but for `seconds` an epoch; the other run has a second for any number of epochs."""
+    """Uses a clock that stands still but for `seconds` an epoch. The other run has a second for any number of epochs."""
     monkeypatch.setattr(Devices, "platform", GPU)
     options = {"stop__max_epochs": 9, "checkpoint__every_epochs": 5, "log__figure_epochs": (0,)}
     runs = {}

@@ -66,7 +66,7 @@ cp "$1/disk/run/record.json" "$1"
 
 @pytest.mark.slow
 def test_a_full_disk_is_one_line_and_the_last_checkpoint_is_good(tmp_path):
-    """In a mount namespace of its own, where a small file system can be mounted without leave."""
+    """Runs in a mount namespace of its own, where a small file system can be mounted without leave."""
     endless = small(stop__max_epochs=100_000, checkpoint__every_epochs=1, log__tensorboard=True, log__every_epochs=1)
     (tmp_path / "config.toml").write_text(to_toml(endless))
     command = ["unshare", "-rm", "sh", "-c", FULL_DISK, "sh", str(tmp_path), sys.executable]

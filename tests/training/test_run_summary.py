@@ -38,7 +38,7 @@ def test_a_run_of_another_versions_rule_does_not_go_on(tmp_path):
 
 
 def test_a_run_whose_checkpoints_are_gone_is_not_begun_again_in_silence(tmp_path):
-    """As after a sweep, which removes those of finished cells: the record says 1 epoch, and 2 are asked for."""
+    """The record says 1 epoch, and 2 are asked for. A sweep removes the checkpoints of finished runs."""
     loop.run(small(stop__max_epochs=1), tmp_path, Recorder())
     shutil.rmtree(tmp_path / "checkpoints")
     with pytest.raises(InputError) as caught:

@@ -46,7 +46,7 @@ def reason(changes: dict[str, Any]) -> str | None:
         ({"val_losses": [0.2, 0.2 + 1e-12]}, None),
         ({"val_losses": [0.2, 0.2], "collapse_epochs": 0}, None),
         ({"val_losses": [0.2, 0.21, 0.22], "patience_epochs": 2}, "stalled"),
-        ({"val_losses": [0.2, 0.21, 0.2], "patience_epochs": 2}, "stalled"),  # as good is no better
+        ({"val_losses": [0.2, 0.21, 0.2], "patience_epochs": 2}, "stalled"),  # an equal value is no improvement
         ({"val_losses": [0.2, 0.21, 0.199], "patience_epochs": 2}, "stalled"),  # half a per cent
         ({"val_losses": [0.2, 0.21, 0.199], "patience_epochs": 2, "min_relative_improvement": 0.001}, None),
         ({"val_losses": [0.2, 0.21, 0.19], "patience_epochs": 2}, None),

@@ -1,4 +1,4 @@
-"""Whose work directory it is."""
+"""The owner of a work directory."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def claimed(config, root) -> WorkDir:
-    """As by a run that was ended after its first epoch."""
+    """Writes the files of a run that was ended after its first epoch."""
     with claim(config, root) as workdir:
         begin(config, workdir)
         write_history(workdir.history, [Epoch(1, 3, 22, 1e-3, 0.5, 0.5, 1.0, 1.0, 1.0, 1.0, 1.0)])

@@ -1,4 +1,4 @@
-"""Features of volumes that can be worked out by hand: balls, boxes, gradients, planes and noise."""
+"""Features of volumes that can be worked out manually: balls, boxes, gradients, planes and noise."""
 
 import numpy as np
 import pytest

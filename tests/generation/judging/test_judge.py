@@ -18,7 +18,7 @@ REAL, TRAINING = balls(0, 60), balls(1, 80, "trained")
 
 @pytest.fixture(autouse=True)
 def few_divisions(monkeypatch):
-    """Of folds, so that the tests are quick."""
+    """Uses few folds, so that the tests are quick."""
     monkeypatch.setattr(two_samples, "REPETITIONS", 1)
 
 

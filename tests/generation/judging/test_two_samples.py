@@ -13,7 +13,7 @@ from gmmae.system.errors import InputError
 
 @pytest.fixture(autouse=True)
 def few_divisions(monkeypatch):
-    """Of folds, so that the tests are quick."""
+    """Uses few folds, so that the tests are quick."""
     monkeypatch.setattr(two_samples, "REPETITIONS", 2)
 
 

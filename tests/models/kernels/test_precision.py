@@ -15,7 +15,7 @@ from gmmae.models.kernels.precision import TF32, matmul
 
 
 def tf32(x: Any) -> Any:
-    """Float32 with 10 bits after the point, by hand: half of the last kept bit is added, and the 13 bits below cut off.
+    """Float32 with 10 bits after the point: half of the last kept bit is added, and the 13 bits below cut off.
 
     Ties go up here and to even in IEEE; random numbers have none that matter.
     """

@@ -52,7 +52,7 @@ def test_medians_worked_by_hand(times, expected):
     assert median(times[::-1]) == expected
 
 
-# T1 is 10,000 s. The seconds on 2, 4, ... devices are 10,000 / (n · efficiency), worked by hand to the second decimal, which
+# T1 is 10,000 s. The seconds on 2, 4, ... devices are 10,000 / (n · efficiency), worked manually to the second decimal, which
 # leaves an error under 0.001 in a percentage; infinite where the paper has NaN.
 TIMES = {
     "strong": [4754.21, 2879.85, 1387.50, 1076.10, 675.68],
@@ -141,7 +141,7 @@ def test_the_interval_covers_the_true_median_about_as_often_as_it_says():
 @pytest.mark.parametrize(
     ("t1", "tn", "expected"),
     [
-        # Worked by hand for 4 devices: 100 · 80 / (4 · 40) = 50, and so on.
+        # Worked manually for 4 devices: 100 · 80 / (4 · 40) = 50, and so on.
         ((80.0,), (40.0,), Efficiency(50, None, 1, 1)),
         ((80.0, 80.0), (40.0, INF), Efficiency(math.nan, None, 1, 2)),
         ((80.0, 80.0, 80.0), (40.0, 20.0, INF), Efficiency(50, Interval(0, 100), 2, 3)),

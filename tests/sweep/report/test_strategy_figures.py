@@ -142,7 +142,7 @@ def caption_of(block) -> str:
 
 
 def test_figures_mark_the_runs_whose_batch_is_clipped_and_explain_the_mark(tmp_path, drawn):
-    """Of 512 samples 32 devices ask for 1024."""
+    """Tests 32 devices, which ask for 1024 of 512 samples."""
     config = replace(GRID, scaling=("strong", "weak", "linear-warmup"), devices=(1, 32), seeds=(0,))
     sweeps.add_step_times(tmp_path, 1, {1: 0.1, 16: 0.3, 32: 0.5}, {8: 0.1, 256: 2.0})
     for scaling in config.scaling:

@@ -125,7 +125,7 @@ CLIPPED = "† Batch capped to the 512 training samples. Where the learning rate
 
 
 def test_every_table_marks_the_runs_whose_batch_is_clipped_and_no_other(tmp_path):
-    """Of 512 samples weak gets what it asks for on 16 devices, and half of it on 32."""
+    """Weak scaling has 512 samples. It gets what it asks for on 16 devices, and half of it on 32."""
     config = replace(GRID, scaling=("strong", "weak"), devices=(1, 16, 32), seeds=(0,))
     sweeps.add_step_times(tmp_path, 1, {1: 0.1, 2: 0.1, 16: 0.3, 32: 0.5}, {8: 0.1, 16: 0.2, 256: 2.0})
     for n in config.devices:
