@@ -75,7 +75,7 @@ Seed = Annotated[int, SEED]
 Share = Annotated[float, Rule("at least 0 and below 1", lambda value: 0 <= value < 1)]
 
 
-RESUMABLE = "resumable"
+MAY_CHANGE_ON_RESUME = "resumable"
 """Marks a field, or a section, that may change when a run is resumed: it does not change what an epoch computes."""
 
 INLINE = "inline"
@@ -83,7 +83,7 @@ INLINE = "inline"
 
 
 def marked(item: dataclasses.Field[Any], mark: str) -> bool:
-    """Whether a field's annotation has a mark: `Annotated[int, RESUMABLE]`."""
+    """Whether a field's annotation has a mark: `Annotated[int, MAY_CHANGE_ON_RESUME]`."""
     return mark in getattr(item.type, "__metadata__", ())
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from gmmae.config.rules import (
     INLINE,
-    RESUMABLE,
+    MAY_CHANGE_ON_RESUME,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -112,7 +112,9 @@ class ParallelConfig(Section, name="parallel"):
     micro_batch_size: NonNegativeInt = 0  # most samples of a device at once, to bound memory; 0: its whole share
     deterministic: bool = False  # the same bits on any number of devices, for more time and memory
     deterministic_shards: int = 32  # with deterministic: fixed parts of a batch, a power of two; at most as many devices
-    epochs_per_dispatch: Annotated[NonNegativeInt, RESUMABLE] = 0  # most epochs in one program; 0: 1, on a GPU a second's
+    epochs_per_dispatch: Annotated[NonNegativeInt, MAY_CHANGE_ON_RESUME] = (
+        0  # most epochs in a program; 0: 1, a second's on a GPU
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -177,14 +179,14 @@ class Config(Section):
     precision: Precision = "float32"  # of all numbers; tf32 for products of convolutions and dense layers; float64 for checks
     workload: str = "nodules"  # data, model, loss: nodules, segmentation, a file (path/to/mine.py) or a module (one.two)
     init_from: str = ""  # fine-tuning: work directory of a run whose best parameters are this one's first; empty: drawn by seed
-    compilation_cache: Annotated[str, RESUMABLE] = "on"  # of programs: on (in the user's cache folder), off, or a folder
+    compilation_cache: Annotated[str, MAY_CHANGE_ON_RESUME] = "on"  # on (in the user's cache folder), off, or a folder
     settings: Annotated[Any, INLINE] = None  # of the workload: its own dataclass
     optim: OptimConfig = field(default_factory=OptimConfig)
-    stop: Annotated[StopConfig, RESUMABLE] = field(default_factory=StopConfig)
+    stop: Annotated[StopConfig, MAY_CHANGE_ON_RESUME] = field(default_factory=StopConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
-    distributed: Annotated[DistributedConfig, RESUMABLE] = field(default_factory=DistributedConfig)
-    checkpoint: Annotated[CheckpointConfig, RESUMABLE] = field(default_factory=CheckpointConfig)
-    log: Annotated[LogConfig, RESUMABLE] = field(default_factory=LogConfig)
+    distributed: Annotated[DistributedConfig, MAY_CHANGE_ON_RESUME] = field(default_factory=DistributedConfig)
+    checkpoint: Annotated[CheckpointConfig, MAY_CHANGE_ON_RESUME] = field(default_factory=CheckpointConfig)
+    log: Annotated[LogConfig, MAY_CHANGE_ON_RESUME] = field(default_factory=LogConfig)
 
     @property
     def matmul_precision(self) -> str:
@@ -232,7 +234,7 @@ def leaves(config: Any, prefix: str = "", *, resumable: bool = True) -> Iterator
     """Yields as `flatten`, with the field that declares a key between the key and its value."""
     for item in dataclasses.fields(config):
         value = getattr(config, item.name)
-        if marked(item, RESUMABLE) and not resumable:
+        if marked(item, MAY_CHANGE_ON_RESUME) and not resumable:
             continue
         inline = marked(item, INLINE)
         if dataclasses.is_dataclass(value):

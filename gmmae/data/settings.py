@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from gmmae.config.rules import RESUMABLE, NonNegativeFloat, NonNegativeInt, Rule, Section, Seed, at_least, require
+from gmmae.config.rules import MAY_CHANGE_ON_RESUME, NonNegativeFloat, NonNegativeInt, Rule, Section, Seed, at_least, require
 
 CROP_PATTERN = re.compile(r"(?P<number>\d+\.?\d*|\.\d+)(?P<unit>x|mm)|whole")
 """Form of `data.crop`: a multiple of the diameter, millimetres, or the whole volume."""
@@ -51,10 +51,12 @@ class DataConfig(Section, name="data"):
     padding: Literal["air", "replicate"] = "air"  # what lies outside: -1000 HU (else the window's low), or the outermost voxels
     category_column: str = "category"  # luna16, cubes: the CSV's column of nodule categories, where there is one
     group_column: str = ""  # luna16, cubes: the column no split divides; empty: patient or group, otherwise the scan
-    on_error: Annotated[OnError, RESUMABLE] = "skip"  # luna16, cubes: leave a broken scan or row out and report it, or stop
-    workers: Annotated[NonNegativeInt, RESUMABLE] = 0  # luna16, cubes: processes that read scans; 0 takes one a core
-    scan_time_limit_s: Annotated[NonNegativeFloat, RESUMABLE] = 300.0  # luna16, cubes: to read a volume at most; 0: no limit
-    cache: Annotated[str, RESUMABLE] = ""  # luna16, cubes: folder of extracted cubes; empty: gmmae in the user's cache folder
+    on_error: Annotated[OnError, MAY_CHANGE_ON_RESUME] = "skip"  # luna16, cubes: report a broken scan or row, or stop at it
+    workers: Annotated[NonNegativeInt, MAY_CHANGE_ON_RESUME] = 0  # luna16, cubes: processes that read scans; 0 takes one a core
+    scan_time_limit_s: Annotated[NonNegativeFloat, MAY_CHANGE_ON_RESUME] = (
+        300.0  # luna16, cubes: limit for one volume; 0: no limit
+    )
+    cache: Annotated[str, MAY_CHANGE_ON_RESUME] = ""  # luna16, cubes: folder of extracted cubes; empty: the user's
     augment_with: str = ""  # a folder of cubes with nodules.csv, generated ones: they join the training set
     augment: bool = False  # training volumes are flipped and turned by 90 degrees at random
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from gmmae.config.rules import RESUMABLE, NonNegativeFloat, PositiveInt, Rule, Section, require
+from gmmae.config.rules import MAY_CHANGE_ON_RESUME, NonNegativeFloat, PositiveInt, Rule, Section, require
 
 Decoder = Literal["dense", "lattice"]
 Covariance = Literal["partial", "paper"]
@@ -34,7 +34,7 @@ class ModelConfig(Section, name="model"):
     cell_components: PositiveInt = 2  # lattice: normal distributions in each, in place of components
     mask_weight: NonNegativeFloat = 0.001  # lattice: of the mask's cross-entropy in the loss
     mass_weight: NonNegativeFloat = 0.001  # lattice: of the squared error of log mass in the loss
-    fused: Annotated[bool, RESUMABLE] = True  # on an NVIDIA GPU, loss and gradient in one kernel
+    fused: Annotated[bool, MAY_CHANGE_ON_RESUME] = True  # on an NVIDIA GPU, loss and gradient in one kernel
 
     def __post_init__(self) -> None:
         super().__post_init__()

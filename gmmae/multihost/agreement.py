@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from gmmae.config.schema import Config, flatten
-from gmmae.scaling.identity import determining
+from gmmae.scaling.identity import identity_fields
 from gmmae.system.errors import InputError
 from gmmae.system.provenance import source_hash, versions
 
@@ -26,7 +26,7 @@ class DisagreementError(InputError):
 def program(config: Config) -> dict[str, str]:
     """Returns by name what must be equal before JAX starts: the run's identity, its end, devices, versions and sources."""
     ends = {key: value for key, value in flatten(config) if key.startswith("stop.")}
-    keys = determining(config) | ends | {"parallel.devices": config.parallel.devices}
+    keys = identity_fields(config) | ends | {"parallel.devices": config.parallel.devices}
     return {key: json.dumps(value) for key, value in keys.items()} | versions() | {"the sources of gmmae": source_hash()}
 
 

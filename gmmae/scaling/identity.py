@@ -8,8 +8,8 @@ from gmmae.config.schema import Config, flatten
 from gmmae.scaling.strategies import devices_may_change
 
 
-def determining(config: Config) -> dict[str, Any]:
-    """Returns the keys that determine the result of a run: all that are not marked `RESUMABLE`.
+def identity_fields(config: Config) -> dict[str, Any]:
+    """Returns the keys that determine the result of a run: all that are not marked `MAY_CHANGE_ON_RESUME`.
 
     `parallel.devices` is one of them where global batch and learning rate follow it. That is not so for the strategy `strong`,
     and not with `parallel.simulate_devices`. Such a run may be resumed on another number of devices.
@@ -20,4 +20,4 @@ def determining(config: Config) -> dict[str, Any]:
 
 def run_id(config: Config) -> str:
     """Returns twelve hexadecimal digits of a SHA-256 of these keys, equal for a run and its resumption."""
-    return hashlib.sha256(json.dumps(determining(config), sort_keys=True).encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps(identity_fields(config), sort_keys=True).encode()).hexdigest()[:12]

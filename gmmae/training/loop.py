@@ -15,7 +15,7 @@ import numpy as np
 from gmmae.config.schema import LOSS, Config
 from gmmae.multihost import agreement
 from gmmae.multihost.peers import ALONE, Group
-from gmmae.scaling.identity import determining
+from gmmae.scaling.identity import identity_fields
 from gmmae.system import stop_reasons
 from gmmae.system.clock import Clock
 from gmmae.system.interrupts import Interrupts
@@ -273,7 +273,7 @@ class _Run:
     def _tensorboard(self) -> TensorBoard:
         if not self.setup.config.log.tensorboard:
             return IDLE
-        parameters = determining(self.setup.config) | {
+        parameters = identity_fields(self.setup.config) | {
             "stop.target": self.record.target,
             "stop.monitor": self.record.monitor,
             "stop.mode": self.record.mode,

@@ -10,7 +10,7 @@ from typing import Any
 
 from gmmae.config.schema import Config, defaults, flatten
 from gmmae.config.toml import flatten_table, to_toml
-from gmmae.scaling.identity import determining
+from gmmae.scaling.identity import identity_fields
 from gmmae.system import json_files, locks
 from gmmae.system.errors import InputError
 from gmmae.system.files import remove_empty, write_text
@@ -129,7 +129,7 @@ def _require_same_run(config: Config, path: Path) -> None:
         saved = dict(flatten_table(tomllib.loads(path.read_text(encoding="utf-8"))))
     except ValueError as error:
         raise InputError(f"{path} must be TOML; got {error}: mend it or give another --workdir") from error
-    if changes := differences(dict(flatten(defaults(config))) | saved, determining(config)):
+    if changes := differences(dict(flatten(defaults(config))) | saved, identity_fields(config)):
         raise InputError(
             f"workdir must hold a run of the same configuration; got {path.parent} where {changes}: give another --workdir"
         )

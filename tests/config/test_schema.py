@@ -13,7 +13,7 @@ from gmmae.config.toml import to_toml
 from gmmae.data import settings as data_config
 from gmmae.models import settings as model_config
 from gmmae.scaling import strategies
-from gmmae.scaling.identity import determining, run_id
+from gmmae.scaling.identity import identity_fields, run_id
 from gmmae.workloads import nodules, registry
 from gmmae.workloads.configuration import read_config
 
@@ -295,7 +295,7 @@ def test_another_value_is_known_for_every_key():
 def test_the_run_id_changes_with_what_determines_the_run_and_with_nothing_else(key):
     other = changed(DEFAULT, key, OTHER[key])
     assert (run_id(other) == run_id(DEFAULT)) == (key in MAY_DIFFER_ON_RESUME)
-    assert (key in determining(other)) == (key not in MAY_DIFFER_ON_RESUME)
+    assert (key in identity_fields(other)) == (key not in MAY_DIFFER_ON_RESUME)
 
 
 @pytest.mark.parametrize("scaling", ["weak", "linear", "linear-warmup", "sqrt", "sqrt-warmup"])

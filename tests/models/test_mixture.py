@@ -113,8 +113,8 @@ def test_rounding_follows_the_size_of_the_coordinates_not_their_distance_from_th
 def test_a_narrow_inner_mixture_has_mass_one(x64, size):
     """There are 16 samples an axis or more, h = 1/8.
 
-    The sum differs from the integral by terms of exp(-2π² gᵀΣg / h²) over integer g (Poisson's formula). Each is at most 3e-9 for
-    σ ≥ h and ρ ≤ 1/2. The part outside is 5 σ away, below 2e-6.
+    The sum differs from the integral by terms of exp(-2π² gᵀΣg / h²) over integer g (Poisson's formula). Each is at most 3e-9
+    for σ ≥ h and ρ ≤ 1/2. The part outside is 5 σ away, below 2e-6.
     """
     n = len(size)
     rng = np.random.default_rng(n)
