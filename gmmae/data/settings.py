@@ -53,9 +53,7 @@ class DataConfig(Section, name="data"):
     group_column: str = ""  # luna16, cubes: the column no split divides; empty: patient or group, otherwise the scan
     on_error: Annotated[OnError, MAY_CHANGE_ON_RESUME] = "skip"  # luna16, cubes: report a broken scan or row, or stop at it
     workers: Annotated[NonNegativeInt, MAY_CHANGE_ON_RESUME] = 0  # luna16, cubes: processes that read scans; 0 takes one a core
-    scan_time_limit_s: Annotated[NonNegativeFloat, MAY_CHANGE_ON_RESUME] = (
-        300.0  # luna16, cubes: limit for one volume; 0: no limit
-    )
+    scan_time_limit_s: Annotated[NonNegativeFloat, MAY_CHANGE_ON_RESUME] = 300.0  # luna16, cubes: for a volume; 0: no limit
     cache: Annotated[str, MAY_CHANGE_ON_RESUME] = ""  # luna16, cubes: folder of extracted cubes; empty: the user's
     augment_with: str = ""  # a folder of cubes with nodules.csv, generated ones: they join the training set
     augment: bool = False  # training volumes are flipped and turned by 90 degrees at random
