@@ -112,9 +112,7 @@ class ParallelConfig(Section, name="parallel"):
     micro_batch_size: NonNegativeInt = 0  # most samples of a device at once, to bound memory; 0: its whole share
     deterministic: bool = False  # the same bits on any number of devices, for more time and memory
     deterministic_shards: int = 32  # with deterministic: fixed parts of a batch, a power of two; at most as many devices
-    epochs_per_dispatch: Annotated[NonNegativeInt, MAY_CHANGE_ON_RESUME] = (
-        0  # most epochs in a program; 0: 1, a second's on a GPU
-    )
+    epochs_per_dispatch: Annotated[NonNegativeInt, MAY_CHANGE_ON_RESUME] = 0  # most epochs in a program; 0: automatic
 
     def __post_init__(self) -> None:
         super().__post_init__()
