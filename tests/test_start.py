@@ -27,11 +27,11 @@ def memory_runs_out(*_: object, **__: object) -> Any:
 
 
 def at_compilation(monkeypatch) -> None:
-    monkeypatch.setattr(compilation, "build", memory_runs_out)
+    monkeypatch.setattr(compilation, "compile_programs", memory_runs_out)
 
 
 def at_the_block(monkeypatch) -> None:
-    monkeypatch.setattr(loop, "block_program", memory_runs_out)
+    monkeypatch.setattr(loop, "compile_epochs", memory_runs_out)
 
 
 def at_the_first_validation(monkeypatch) -> None:
@@ -42,7 +42,7 @@ def interrupted(monkeypatch) -> None:
     def interrupt(*_: object) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(compilation, "build", interrupt)
+    monkeypatch.setattr(compilation, "compile_programs", interrupt)
 
 
 FAILURES = {

@@ -6,14 +6,17 @@ A process that differs would not fail. It would average its gradients into those
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import PyTree
 
 from gmmae.config.schema import Config, flatten
 from gmmae.scaling.identity import identity_fields
 from gmmae.system.errors import InputError
 from gmmae.system.provenance import source_hash, versions
+
+if TYPE_CHECKING:
+    from jaxtyping import PyTree  # it imports JAX, which must not start yet
 
 SHOWN = 3
 """The number of differences that a message names."""
@@ -30,12 +33,12 @@ def program(config: Config) -> dict[str, str]:
     return {key: json.dumps(value) for key, value in keys.items()} | versions() | {"the sources of gmmae": source_hash()}
 
 
-def data(train: PyTree, validation: PyTree) -> dict[str, str]:
+def data(train: "PyTree", validation: "PyTree") -> dict[str, str]:
     """Returns the hashes of the training and validation samples, by name."""
     return {"the training data": digest(train), "the validation data": digest(validation)}
 
 
-def digest(arrays: PyTree) -> str:
+def digest(arrays: "PyTree") -> str:
     """Returns twelve hexadecimal digits of a SHA-256 of a pytree of arrays."""
     import jax
 
