@@ -40,11 +40,11 @@ A step gathers its samples before it divides them into micro-batches or shards. 
 JAX_0_12 = {
     ("float32", 1, 1): Bound(81, 50.9),
     ("tf32", 1, 1): Bound(81, 50.9),
-    ("micro", 1, 1): Bound(171, 30.3),
+    ("micro", 1, 1): Bound(171, 34.1),
     ("exact", 1, 1): Bound(69, 20.0),
     ("float32", 8, 1): Bound(64, 13.2),
     ("tf32", 8, 1): Bound(64, 13.2),
-    ("micro", 8, 1): Bound(145, 8.6),
+    ("micro", 8, 1): Bound(145, 8.7),
     ("exact", 8, 1): Bound(76, 20.0),
     ("float32", 8, 2): Bound(64, 13.7),
     ("exact", 8, 2): Bound(76, 20.0),
@@ -57,6 +57,8 @@ of cuBLAS (`gmmae.training.parallel.DETERMINISTIC`) with 4.2 MB of working memor
 
 On one host the all-reduce is a Triton kernel of XLA's own. Across two hosts it is NCCL's. The arrays of the fullest moment are
 then the same as on one host and in JAX 0.10, but JAX 0.12 packs them into 0.5 MB more.
+
+Micro-batches on one GPU take 4.2 MB more than they did when each gathered its own samples.
 """
 
 BOUNDS = JAX_0_12 if jax.__version_info__ >= (0, 12) else JAX_0_10
