@@ -153,7 +153,11 @@ def compiled(config: Config, devices: Devices) -> Iterator[tuple[str, Reading]]:
         training, validation = (compilation.data_set(setup, split) for split in (setup.data.train, setup.data.validation))
         epoch = compilation.compile_epoch(setup, state, training)
         yield "epoch", read(epoch, setup.train_plan.steps)
-        yield "validation", read(compilation.compile_validation(setup, state.params, validation), setup.eval_plan.steps)
+        arguments = compilation.validation_arguments(setup)
+        yield (
+            "validation",
+            read(compilation.compile_validation(setup, state.params, validation, arguments), setup.eval_plan.steps),
+        )
 
 
 def floor_us(reading: Reading, target: str) -> dict[str, float]:

@@ -17,6 +17,15 @@ from gmmae.training.checkpoint import Checkpoints
 from gmmae.training.records import Epoch, read_history
 from gmmae.workloads import nodules, registry
 
+SMALL_LATTICE = {
+    "model__decoder": "lattice",
+    "model__lattice_size": 2,
+    "data__samples": 60,
+    "data__validation": 20,
+    "stop__max_epochs": 1,
+}
+"""Options of the smallest run that nodules can be generated from."""
+
 SMALL = registry.configuration(
     settings=nodules.Config(
         data=DataConfig(shape=8, samples=28, validation=6),

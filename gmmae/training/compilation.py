@@ -104,10 +104,8 @@ def prepare(config: Config, devices: Devices | None = None) -> TrainSetup:
     strategy_plan = plan_batches(samples, strategy.global_batch, wanted)
     if parallel.deterministic:
         _require_deterministic(parallel, devices)
-        sharers, train_plan = (
-            parallel.deterministic_shards,
-            BatchPlan(samples, strategy_plan.batch, parallel.deterministic_shards),
-        )
+        sharers = parallel.deterministic_shards
+        train_plan = BatchPlan(samples, strategy_plan.batch, sharers)
     else:
         micro_batch = parallel.micro_batch_size or (workload.cpu_samples if devices.platform == "cpu" else 0)
         sharers, train_plan = devices.count, plan_batches(samples, strategy_plan.batch, devices.count, micro_batch)
@@ -261,7 +259,7 @@ def train_epoch_of(setup: TrainSetup) -> TrainEpoch:
 def evaluate_program(setup: TrainSetup, params: Params) -> Callable[[Params], dict[str, float]]:
     """Compiles `Programs.evaluate` alone."""
     samples, arguments = data_set(setup, setup.data.validation), validation_arguments(setup)
-    compiled = compile_validation(setup, params, samples)
+    compiled = compile_validation(setup, params, samples, arguments)
 
     def evaluate(params: Params) -> dict[str, float]:
         return validation_means(jax.device_get(compiled(params, samples, *arguments)), setup.eval_plan)
@@ -269,9 +267,11 @@ def evaluate_program(setup: TrainSetup, params: Params) -> Callable[[Params], di
     return evaluate
 
 
-def compile_validation(setup: TrainSetup, params: Params, samples: Samples) -> jax.stages.Compiled:
-    """Compiles `(parameters, validation samples, *validation_arguments(setup))`."""
-    arguments, deterministic = validation_arguments(setup), setup.config.parallel.deterministic
+def compile_validation(
+    setup: TrainSetup, params: Params, samples: Samples, arguments: tuple[Array, ...]
+) -> jax.stages.Compiled:
+    """Compiles `(parameters, validation samples, *arguments)`, which are `validation_arguments(setup)`."""
+    deterministic = setup.config.parallel.deterministic
     return setup.devices.compile(evaluation_of(setup), params, samples, *arguments, sharded=3, deterministic=deterministic)
 
 
@@ -342,16 +342,17 @@ def data_set(setup: TrainSetup, samples: Samples) -> Samples:
 def epoch_arguments(setup: TrainSetup, epoch: int) -> tuple[Array, ...]:
     """Returns the arguments of `make_train_epoch`'s function that follow the samples, on the devices."""
     order = epoch_order(setup.config.seed, epoch, setup.train_plan.samples)
-    sharded = (*shard_indices(setup, order, setup.train_plan), setup.devices.shard_ranges(setup.train_plan.devices))
-    return setup.devices.replicate(np.int32(epoch)), *setup.devices.shard(sharded)
+    return setup.devices.replicate(np.int32(epoch)), *_sharded(setup, order, setup.train_plan)
 
 
 def validation_arguments(setup: TrainSetup) -> tuple[Array, ...]:
     """Returns the arguments of `evaluate` that follow the samples, on the devices."""
-    order = np.arange(setup.eval_plan.samples, dtype=np.int32)
-    return setup.devices.shard(
-        (*shard_indices(setup, order, setup.eval_plan), setup.devices.shard_ranges(setup.eval_plan.devices))
-    )
+    return _sharded(setup, np.arange(setup.eval_plan.samples, dtype=np.int32), setup.eval_plan)
+
+
+def _sharded(setup: TrainSetup, order: Int32[np.ndarray, " samples"], plan: BatchPlan) -> tuple[Array, ...]:
+    """Returns the indices, the weights and the shard range of each device, on the devices."""
+    return setup.devices.shard((*shard_indices(setup, order, plan), setup.devices.shard_ranges(plan.devices)))
 
 
 def shard_indices(setup: TrainSetup, order: Int32[np.ndarray, " samples"], plan: BatchPlan) -> tuple[np.ndarray, np.ndarray]:

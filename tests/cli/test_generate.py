@@ -11,21 +11,13 @@ from gmmae.data.settings import DataConfig
 from gmmae.training.loop import run
 from tests.commands import run_gmmae
 from tests.interrupting import full_disk, moments
-from tests.small import Recorder, small
-
-CELLS = {
-    "model__decoder": "lattice",
-    "model__lattice_size": 2,
-    "data__samples": 60,
-    "data__validation": 20,
-    "stop__max_epochs": 1,
-}
+from tests.small import SMALL_LATTICE, Recorder, small
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    run(small(**CELLS), folder, Recorder())
+    run(small(**SMALL_LATTICE), folder, Recorder())
     return folder
 
 
@@ -33,7 +25,7 @@ def trained(tmp_path_factory):
 def flat(tmp_path_factory):
     """A run on volumes whose axes differ."""
     folder = tmp_path_factory.mktemp("flat")
-    run(small(**CELLS, data__shape=(6, 8, 10)), folder, Recorder())
+    run(small(**SMALL_LATTICE, data__shape=(6, 8, 10)), folder, Recorder())
     return folder
 
 

@@ -16,23 +16,15 @@ from gmmae.training.loop import run
 from tests.commands import run_gmmae
 from tests.generation.nodules import balls
 from tests.interrupting import Killed, full_disk, killed, moments, tree
-from tests.small import Recorder, small
+from tests.small import SMALL_LATTICE, Recorder, small
 from tests.sweeps import reach
-
-CELLS = {
-    "model__decoder": "lattice",
-    "model__lattice_size": 2,
-    "data__samples": 60,
-    "data__validation": 20,
-    "stop__max_epochs": 1,
-}
 
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
     """What the commands need: a run, nodules, scans and a sweep; and the folder that they write to."""
     root = tmp_path_factory.mktemp("places")
-    run(small(**CELLS), root / "run", Recorder())
+    run(small(**SMALL_LATTICE), root / "run", Recorder())
     for name, seed in (("real", 0), ("generated", 1)):
         nodules = balls(seed, 60, name)
         known = {"names": nodules.names, "groups": nodules.groups, "categories": nodules.categories}
