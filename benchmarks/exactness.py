@@ -72,7 +72,7 @@ def train(devices: int, reduction: str, count: int, epochs: int, out: Path) -> N
         state, steps = compiled.train(state, epoch)
         losses += [steps.astype(np.float64), np.float64(compiled.evaluate(state.params)[LOSS])]
         kept.append(np.asarray(ravel_pytree(jax.device_get(state.params))[0]))
-        if losses[-1] <= config.stop.target:
+        if config.stop.target is not None and losses[-1] <= config.stop.target:
             break
     np.savez(out, row=np.array([sha(state), sha(losses), str(epoch), f"{losses[-1]:.9g}"]), params=kept)
 

@@ -93,7 +93,7 @@ def launched(program: str) -> int:
 def epochs(config: Config, count: int, dispatch: int) -> dict[str, Any]:
     """Measures the epochs a second with validation, `dispatch` in each dispatch, as `loop` runs them without its files."""
     parallel = dataclasses.replace(config.parallel, epochs_per_dispatch=dispatch)
-    config = dataclasses.replace(config, parallel=parallel, stop=dataclasses.replace(config.stop, target=0.0))
+    config = dataclasses.replace(config, parallel=parallel, stop=dataclasses.replace(config.stop, target=None))
     setup, done = compilation.prepare(config), 0
     with compilation.precision_context(config):
         state = setup.devices.replicate(compilation.initial_state(setup))

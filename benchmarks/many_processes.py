@@ -42,7 +42,7 @@ STEPS = 100
 """Steps of the timed programs."""
 TINY = shlex.split("""
 --data.shape 8 --data.samples 128 --data.validation 32 --model.filters 2 --model.kernels 3 --model.latent-dim 4
---model.components 2 --optim.batch-size 32 --stop.target 0 --log.no-tensorboard
+--model.components 2 --optim.batch-size 32 --stop.target none --log.no-tensorboard
 """)
 FEW = ("--data.samples", "16", "--data.validation", "8", "--optim.batch-size", "8")
 """Options for few data, which hardly matter for a state."""

@@ -72,7 +72,7 @@ def main() -> None:
 
 def steps_table(shared: Kind, config: str, folder: Path, cores: Sequence[int], rounds: int, epochs: int) -> None:
     """Prints the step times of all kinds, measured alternately so that other work affects them alike."""
-    limits = ("--stop.target", "0", "--stop.max-epochs", str(epochs))
+    limits = ("--stop.target", "none", "--stop.max-epochs", str(epochs))
     times: dict[Kind, list[float]] = {kind: [] for kind in (ONE, shared, HALF, HALVES)}
     for i in range(rounds):
         for kind, found in times.items():

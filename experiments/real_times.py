@@ -55,7 +55,7 @@ JOBS = {
     "nodules_synthetic": Job("quickstart", "--stop.target 0.0014 --stop.max-epochs 100"),
     "segmentation": Job(  # a rate that does not change, as the law of the steps wants it
         "unet_quick",
-        "--optim.warmup-epochs 0 --optim.cosine-epochs 0 --optim.learning-rate 0.001 --stop.target 0.8 --stop.max-epochs 60",
+        "--optim.warmup-epochs 0 --optim.cosine-epochs none --optim.learning-rate 0.001 --stop.target 0.8 --stop.max-epochs 60",
     ),
     "adrenal": Job("adrenal_shapes", f"--data.root {shlex.quote(str(GLANDS))} --stop.max-epochs 100", GLANDS),
     "nodules_real": Job("luna16_nodules", f"--data.root {shlex.quote(str(NODULES))}", NODULES),
@@ -123,7 +123,7 @@ def measured(name: str, strategies: Iterable[str], workdir: Path, seed: int) -> 
     options = (*shlex.split(job.options), "--seed", str(seed))
     here = folder / "cluster.toml"
     if not here.exists():
-        some = (*options, "--stop.target", "0", "--stop.max-epochs", str(EPOCHS))
+        some = (*options, "--stop.target", "none", "--stop.max-epochs", str(EPOCHS))
         reduced = {int(size): seconds for size, seconds in ask(2, "reduce", cores=cores).items()}
         side_by_side = step_s(train(EACH, config, folder / "each", cores, some))
         cluster(here, reduced, side_by_side, read_config(find(config)).optim.batch_size)

@@ -44,10 +44,11 @@ def on_the_way(sweep: Path, targets: Sequence[float]) -> Iterator[dict[str, Any]
     """
     for folder, record in ended(sweep):
         config = read_config(folder.config)
-        if min(targets, default=1.0) <= config.stop.target:
-            raise InputError(f"targets must be above the runs' own, {config.stop.target:g}; got {min(targets):g}")
+        own_target = config.stop.target
+        if own_target is None or min(targets, default=1.0) <= own_target:
+            raise InputError(f"targets must be above the runs' own, {own_target}; got {min(targets):g}")
         rows, options = read_history(folder.history), dict(flatten(config))
-        for target in (*targets, config.stop.target):
+        for target in (*targets, own_target):
             found = steps.steps_to_target(rows, replace(config.stop, target=target))
             yield {
                 **{key: options[key] for key in ("scaling", "seed", "data.seed")},

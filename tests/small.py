@@ -32,7 +32,7 @@ SMALL = registry.configuration(
         model=ModelConfig(filters=(3, 3), kernels=(3, 3), latent_dim=8, components=4),
     ),
     optim=OptimConfig(batch_size=8),
-    stop=StopConfig(target=0.0, max_epochs=3),
+    stop=StopConfig(max_epochs=3),
     parallel=ParallelConfig(devices=1),
     checkpoint=CheckpointConfig(every_epochs=2),
     log=LogConfig(tensorboard=False, figure_epochs=(0,), figure_samples=2),

@@ -97,5 +97,5 @@ def test_a_problem_that_the_references_do_not_have_is_one_line_of_its_process(tm
     assert ended.value.code == 2
     assert (
         capfd.readouterr().err
-        == "error: the reference implementations need optim.clip_norm = 0.0; got 1.0: choose another configuration\n"
+        == "error: the reference implementations need optim.clip_norm = none; got 1.0: choose another configuration\n"
     )

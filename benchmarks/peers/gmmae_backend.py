@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -31,13 +32,13 @@ from gmmae.training.step import TrainState
 from gmmae.workloads.configuration import read_config
 from gmmae.workloads.interface import Params, Samples
 
-CONSTANT_RATE = {"optim.decay_epochs": (), "optim.warmup_epochs": 0, "optim.cosine_epochs": 0}
-TRAINING = {"scaling": "strong", "optim.clip_norm": 0.0, **CONSTANT_RATE, "data.augment": False}
+CONSTANT_RATE = {"optim.decay_epochs": (), "optim.warmup_epochs": 0, "optim.cosine_epochs": None}
+TRAINING = {"scaling": "strong", "optim.clip_norm": None, **CONSTANT_RATE, "data.augment": False}
 AUTOENCODER = TRAINING | {
     **{"loss": "msle", "data.ndim": 3, "model.decoder": "dense", "model.covariance": "partial", "model.padding": "VALID"},
     **{"model.activation": "relu", "stop.monitor": LOSS, "stop.mode": "min"},
 }
-UNET = TRAINING | {"data.ndim": 2, "data.neighbours": 0, "model.groups": 0}
+UNET = TRAINING | {"data.ndim": 2, "data.neighbours": 0, "model.groups": None}
 """Values of a configuration's keys that the reference implementations need."""
 
 
@@ -83,7 +84,7 @@ def problem_of(**source: Any) -> Problem:
         beta1=optim.beta1,
         beta2=optim.beta2,
         epsilon=optim.epsilon,
-        target_loss=stop.target,
+        target_loss=-math.inf if stop.target is None else stop.target,
         max_epochs=stop.max_epochs,
         precision=config.precision,
         train=train,
@@ -132,7 +133,11 @@ def _require(config: Config, wanted: dict[str, Any]) -> None:
     has = dict(flatten(config))
     for key, value in wanted.items():
         if has[key] != value:
-            raise InputError(f"the reference implementations need {key} = {value!r}; got {has[key]!r}: {OTHER}")
+            raise InputError(f"the reference implementations need {key} = {_shown(value)}; got {_shown(has[key])}: {OTHER}")
+
+
+def _shown(value: object) -> str:
+    return "none" if value is None else repr(value)
 
 
 def flat(params: Params) -> Arrays:

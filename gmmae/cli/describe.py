@@ -110,8 +110,8 @@ def _cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
     # The default window marks cubes in HU. The run's own window applies later, when they become densities.
     window = DataConfig.window if config.hu else config.window
     config = replace(config, source="cubes", root=str(files[0]), window=window)
-    config = replace(config, category_column=DataConfig.category_column, group_column="")
-    if files[0].is_dir() and cubes.looks_like_luna16(files[0], files[0] / (config.csv or cubes.NODULES)):
+    config = replace(config, category_column=DataConfig.category_column, group_column="auto")
+    if files[0].is_dir() and cubes.looks_like_luna16(files[0], files[0] / config.csv_name):
         raise InputError(
             f"FILE must be volumes, or a folder with a nodules.csv; got {files[0]}, shaped like LUNA16: give .mhd files"
         )

@@ -57,7 +57,7 @@ def command(arguments: Sequence[str], prog: str) -> int:
     from gmmae.data import sources
     from gmmae.generation import generator as generators
 
-    whole = sources.load(replace(data, augment_with=""))  # new nodules are made of real ones only
+    whole = sources.load(replace(data, augment_with=None))  # new nodules are made of real ones only
     training, validation = (whole.nodules.take(part) for part in whole.split)
     model = generators.Model(trained.config, trained.workload, trained.params, data.window, data.sample_shape)
     generator = generators.fit(model, training, validation)

@@ -36,9 +36,13 @@ def command(arguments: Sequence[str], prog: str) -> int:
     from gmmae.data.extraction.summary import fault_lines
     from gmmae.generation.insertion.insert import insert
 
-    cache = "" if options.cache == "auto" else options.cache
     config = DataConfig(
-        source="cubes", root=str(options.nodules), crop=options.crop, shape=options.size, padding="replicate", cache=cache
+        source="cubes",
+        root=str(options.nodules),
+        crop=options.crop,
+        shape=options.size,
+        padding="replicate",
+        cache=options.cache,
     )
     prepared = prepare(config, say_on_stderr)
     nodules, _ = load_prepared(prepared)

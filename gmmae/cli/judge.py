@@ -53,7 +53,7 @@ def command(arguments: Sequence[str], prog: str) -> int:
     # Cubes are in HU where their window is CT's, which REAL's need not be.
     window = DataConfig.window if options.data.hu else options.data.window
     generated = _load(
-        "GENERATED", replace(options.data, source="cubes", csv="", group_column="", window=window), options.generated
+        "GENERATED", replace(options.data, source="cubes", csv="auto", group_column="auto", window=window), options.generated
     )
     origin = donors.read(options.generated)
     _require_same_run(origin, options)
@@ -109,7 +109,9 @@ def _notes(options: JudgeArguments) -> list[str]:
     """Returns a note if the generated cubes have another size and were resampled."""
     from gmmae.data.extraction import cubes, opening
 
-    tasks = cubes.plan(replace(options.data, source="cubes", csv="", group_column="", root=str(options.generated))).tasks
+    tasks = cubes.plan(
+        replace(options.data, source="cubes", csv="auto", group_column="auto", root=str(options.generated))
+    ).tasks
     first, last = (opening.shape(task.file) for task in (tasks[0], tasks[-1]))
     if first != last or first == options.data.volume_shape:
         return []

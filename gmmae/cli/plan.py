@@ -40,7 +40,7 @@ def command(arguments: Sequence[str], prog: str) -> int:
     names = {cluster.name for cluster in clusters}
     require(bool(names) and len(names) == len(clusters), "clusters", "one or more of different names", options.clusters)
     root = options.workdir or Path("runs") / f"plan_{name}"
-    config = changed(config, parallel__devices=1, parallel__simulate_devices=0, distributed__auto=False)
+    config = changed(config, parallel__devices=1, parallel__simulate_devices=None, distributed__auto=False)
     with joined(config, shlex.join([*prog.split(), *arguments])):
         from gmmae.planner import page
         from gmmae.planner.measure import PlanRequest, measure

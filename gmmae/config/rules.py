@@ -14,8 +14,10 @@ gmmae.config.rules.ConfigError: sampling.rate must be positive; got 0.0
 
 import dataclasses
 import math
-from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args, get_origin
+from collections.abc import Callable, Iterator
+from numbers import Real
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Union, get_args, get_origin
 
 from gmmae.system.errors import InputError
 
@@ -27,7 +29,7 @@ class ConfigError(InputError):
 def require(holds: bool, key: str, rule: str, value: object) -> None:
     """Raises ConfigError unless the rule holds."""
     if not holds:
-        raise ConfigError(f"{key} must be {rule}; got {value!r}")
+        raise ConfigError(f"{key} must be {rule}; got {'none' if value is None else repr(value)}")
 
 
 class Rule(NamedTuple):
@@ -82,6 +84,44 @@ INLINE = "inline"
 """Marks a field whose own fields stand in its place, in files and on the command line."""
 
 
+def alternatives(kind: object) -> Iterator[tuple[object, tuple[Rule, ...]]]:
+    """Yields the types that an annotation allows, each with its rules.
+
+    >>> [kind for kind, _ in alternatives(PositiveInt | Literal["all"] | None)]
+    [<class 'int'>, typing.Literal['all'], <class 'NoneType'>]
+    """
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        rules = tuple(mark for mark in parts[1:] if isinstance(mark, Rule))
+        yield from ((inner, more + rules) for inner, more in alternatives(parts[0]))
+    elif origin in (Union, UnionType):
+        for part in parts:
+            yield from alternatives(part)
+    else:
+        yield kind, ()
+
+
+def _check(key: str, kind: object, value: object) -> None:
+    """Raises ConfigError unless a value fits one of the types that an annotation allows, and its rules."""
+    words: list[str] = []
+    allowed = list(alternatives(kind))
+    for option, rules in allowed:
+        if option is NoneType:
+            fits, rule = value is None, "none"
+        elif get_origin(option) is Literal:
+            choices = get_args(option)
+            fits, rule = value in choices, "one of " * (len(allowed) == 1) + ", ".join(map(str, choices))
+        elif (len(allowed) > 1 and option in (int, float) and not isinstance(value, Real)) or value is None:
+            fits, rule = False, " and ".join(rule.words for rule in rules)
+        else:
+            broken = next((rule for rule in rules if not rule.holds(value)), None)
+            fits, rule = broken is None, broken.words if broken else ""
+        if fits:
+            return
+        words.append(rule)
+    require(False, key, " or ".join(filter(None, reversed(words))), value)
+
+
 def marked(item: dataclasses.Field[Any], mark: str) -> bool:
     """Whether a field's annotation has a mark: `Annotated[int, MAY_CHANGE_ON_RESUME]`."""
     return mark in getattr(item.type, "__metadata__", ())
@@ -91,8 +131,8 @@ def marked(item: dataclasses.Field[Any], mark: str) -> bool:
 class Section:
     """A section of a configuration, or several: the rules in its fields' annotations hold of every instance.
 
-    A `Literal` allows its values, and `Annotated[type, rule]` what its `Rule` says. A subclass names its section in the
-    messages: `class StopConfig(Section, name="stop")`; what stands at the top of a file has no name.
+    A `Literal` allows its values, and `Annotated[type, rule]` those that keep its `Rule`. Files and messages call None `none`.
+    A subclass names its section in the messages: `class StopConfig(Section, name="stop")`. The top of a file has no name.
     """
 
     section: ClassVar[str] = ""
@@ -107,14 +147,7 @@ class Section:
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
-            value, kind = getattr(self, item.name), item.type
-            for rule in getattr(kind, "__metadata__", ()):
-                if isinstance(rule, Rule):
-                    require(rule.holds(value), self.key(item.name), rule.words, value)
-            kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-            if get_origin(kind) is Literal:
-                choices = get_args(kind)
-                require(value in choices, self.key(item.name), "one of " + ", ".join(map(str, choices)), value)
+            _check(self.key(item.name), item.type, getattr(self, item.name))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from gmmae.config.rules import (
     INLINE,
     MAY_CHANGE_ON_RESUME,
-    NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -66,11 +65,11 @@ class OptimConfig(Section, name="optim"):
     decay_epochs: Epochs = ()  # epochs after which the learning rate is multiplied by decay_factor
     decay_factor: PositiveFloat = 0.1  # of the step decay
     warmup_epochs: NonNegativeInt = 0  # epochs over which the learning rate rises from 0, in every strategy
-    cosine_epochs: NonNegativeInt = 0  # epochs over which the learning rate falls to 1 % along half a cosine; 0 does not
+    cosine_epochs: PositiveInt | None = None  # epochs over which the learning rate falls to 1 % along half a cosine
     beta1: Share = 0.9  # Adam's β1
     beta2: Share = 0.999  # Adam's β2
     epsilon: PositiveFloat = 1e-8  # Adam's ε
-    clip_norm: NonNegativeFloat = 0.0  # clip the gradient to this global norm; 0 does not clip
+    clip_norm: PositiveFloat | None = None  # largest global norm of the gradient, to which it is clipped
     best_batches: Batches = ()  # for best-batch: the batches on 1, 2, 4, 8, … devices, from `gmmae plan`
     tuned_factors: Factors = ()  # for tuned: learning-rate factors at 1, 2, 4, 8, … base batches, from `gmmae plan --tune`
 
@@ -79,24 +78,24 @@ class OptimConfig(Section, name="optim"):
 class StopConfig(Section, name="stop"):
     """When a run ends."""
 
-    target: Annotated[float, FINITE] = 0.0  # stop when the validation metric reaches this; 0: there is none
+    target: Annotated[float | None, FINITE] = None  # stop when the validation metric reaches this
     monitor: str = LOSS  # the metric of the target and of the best epoch: loss, or a validation metric of the workload
     mode: Mode = "min"  # whether lower (min) or higher (max) values of the metric are better
     max_epochs: PositiveInt = 400  # stop after this many epochs
-    time_limit_s: NonNegativeFloat = 0.0  # stop at the first epoch that ends after this total_s; 0 never stops
-    collapse_epochs: NonNegativeInt = 0  # stop when the validation loss stays exactly the same for these epochs; 0 never
-    patience_epochs: NonNegativeInt = 0  # stop when the best value of the metric is older than these epochs; 0 never stops
+    time_limit_s: PositiveFloat | None = None  # stop at the first epoch that ends after this total_s
+    collapse_epochs: PositiveInt | None = None  # stop when the validation loss stays exactly the same for these epochs
+    patience_epochs: PositiveInt | None = None  # stop when the best value of the metric is older than these epochs
     min_relative_improvement: Share = 0.01  # smallest improvement that patience_epochs counts, as a share of the metric
 
     @property
     def target_loss(self) -> float | None:
         """The target of the validation loss; None where there is none, or where it is of another metric."""
-        return self.target or None if self.monitor == LOSS else None
+        return self.target if self.monitor == LOSS else None
 
     @property
     def looks_at_each_epoch(self) -> bool:
         """Whether a rule compares the losses of single epochs, which the host must do."""
-        return self.collapse_epochs > 0 or self.patience_epochs > 0
+        return self.collapse_epochs is not None or self.patience_epochs is not None
 
     def cost(self, value: Number) -> Number:
         """Returns a value of the metric as something to make small: negative where higher values are better."""
@@ -107,12 +106,12 @@ class StopConfig(Section, name="stop"):
 class ParallelConfig(Section, name="parallel"):
     """The devices and how they share a batch."""
 
-    devices: NonNegativeInt = 0  # devices to train on; 0: all, or one GPU with simulate_devices
-    simulate_devices: NonNegativeInt = 0  # compute the batch of this many devices on fewer; 0 simulates none
-    micro_batch_size: NonNegativeInt = 0  # most samples of a device at once, to bound memory; 0: its whole share
+    devices: PositiveInt | Literal["all"] = "all"  # devices to train on; with simulate_devices, all means one GPU
+    simulate_devices: PositiveInt | None = None  # compute the batch of this many devices on fewer
+    micro_batch_size: PositiveInt | None = None  # most samples of a device at once, to bound memory; none: its whole share
     deterministic: bool = False  # the same bits on any number of devices, for more time and memory
     deterministic_shards: int = 32  # with deterministic: fixed parts of a batch, a power of two; at most as many devices
-    epochs_per_dispatch: Annotated[NonNegativeInt, MAY_CHANGE_ON_RESUME] = 0  # most epochs in a program; 0: automatic
+    epochs_per_dispatch: Annotated[PositiveInt | Literal["auto"], MAY_CHANGE_ON_RESUME] = "auto"  # most epochs in a program
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -129,20 +128,21 @@ class DistributedConfig(Section, name="distributed"):
     """The processes that train together. They do not enter a run's identity, and most keys differ between processes."""
 
     auto: bool = True  # join the other tasks where srun or mpirun started several; off: this process trains alone
-    coordinator: str = ""  # host:port that process 0 listens on and all others reach; empty: from srun or mpirun
-    num_processes: NonNegativeInt = 0  # processes that train together; 0: from srun or mpirun
-    process_id: Annotated[int, at_least(-1)] = -1  # of this process, from 0; -1: from srun or mpirun
-    local_devices: tuple[int, ...] = ()  # GPUs of this process by number; empty: all, or shared out among a host's processes
+    coordinator: str = "auto"  # host:port that process 0 listens on and all others reach; auto: from srun or mpirun
+    num_processes: PositiveInt | Literal["auto"] = "auto"  # processes that train together; auto: from srun or mpirun
+    process_id: NonNegativeInt | Literal["auto"] = "auto"  # of this process, from 0; auto: from srun or mpirun
+    local_devices: tuple[int, ...] | Literal["auto"] = "auto"  # GPUs of this process; auto: all, or its part of the host's
     start_timeout_s: Annotated[float, at_least(1)] = 300.0  # longest wait for the other processes at the start
     heartbeat_timeout_s: Annotated[float, at_least(1)] = 30.0  # a process that is silent for longer is lost, and all others end
-    stall_timeout_s: NonNegativeFloat = 600.0  # a process is killed in an epoch this long and 10 times the longest; 0 never
+    stall_timeout_s: PositiveFloat | None = 600.0  # a process is killed in an epoch this long and 10 times the longest
 
     def __post_init__(self) -> None:
         super().__post_init__()
         host, _, port = self.coordinator.rpartition(":")
         sound = bool(host) and port.isascii() and port.isdigit() and 0 < int(port) < 2**16
-        require(not self.coordinator or sound, "distributed.coordinator", "host:port", self.coordinator)
-        require(all(i >= 0 for i in self.local_devices), "distributed.local_devices", "numbers from 0", self.local_devices)
+        require(self.coordinator == "auto" or sound, "distributed.coordinator", "auto or host:port", self.coordinator)
+        numbers = () if self.local_devices == "auto" else self.local_devices
+        require(all(i >= 0 for i in numbers), "distributed.local_devices", "auto or numbers from 0", self.local_devices)
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class Config(Section):
     seed: Seed = 0  # of the initial parameters and of the order of the samples
     precision: Precision = "float32"  # of all numbers; tf32 for products of convolutions and dense layers; float64 for checks
     workload: str = "nodules"  # data, model, loss: nodules, segmentation, a file (path/to/mine.py) or a module (one.two)
-    init_from: str = ""  # fine-tuning: work directory of a run whose best parameters are this one's first; empty: drawn by seed
+    init_from: str | None = None  # fine-tuning: work directory of a run whose best parameters are this one's first
     compilation_cache: Annotated[str, MAY_CHANGE_ON_RESUME] = "on"  # on (in the user's cache folder), off, or a folder
     settings: Annotated[Any, INLINE] = None  # of the workload: its own dataclass
     optim: OptimConfig = field(default_factory=OptimConfig)

@@ -6,16 +6,16 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
+from types import NoneType
+from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
 
-from gmmae.config.rules import INLINE, ConfigError, marked
+from gmmae.config.rules import INLINE, ConfigError, alternatives, marked
 from gmmae.config.schema import flatten, leaves
 from gmmae.system.errors import InputError
 
 T = TypeVar("T")
 
-KINDS: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+KINDS: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text", NoneType: "none"}
 """The types of single values and their names in messages."""
 
 
@@ -105,6 +105,8 @@ def _replaced(section: Any, values: Mapping[str, Any], prefix: str) -> Any:
 def _converted(key: str, kind: Any, value: Any) -> Any:
     """Returns a value of TOML as one of a field's type."""
     options = _options(kind)
+    if NoneType in options and value in (None, "none"):
+        return None
     lengths = list(dict.fromkeys(_length(option) for option in options))
     if not any(_fits_length(length, value) for length in lengths):
         names = {None: "a single value", ...: "a list"}
@@ -123,12 +125,7 @@ def _refuse(key: str, rule: str, value: Any) -> NoReturn:
 
 def _options(kind: Any) -> list[Any]:
     """Returns the types that a field's annotation allows."""
-    origin = get_origin(kind)
-    if origin is Annotated:
-        return _options(get_args(kind)[0])
-    if origin in (Union, UnionType):
-        return [option for part in get_args(kind) for option in _options(part)]
-    return [kind]
+    return [option for option, _ in alternatives(kind)]
 
 
 def _length(option: Any) -> Any:
@@ -153,7 +150,9 @@ def _is_of(option: Any, value: Any) -> bool:
         return _fits_length(_length(option), value) and all(
             any(_is_of(inner, each) for inner in _options(part)) for part, each in zip(kinds, value, strict=True)
         )
-    if get_origin(option) is Literal or option is Any:
+    if get_origin(option) is Literal:
+        return value in get_args(option)
+    if option is Any:
         return not isinstance(value, list | tuple)
     if isinstance(value, bool):
         return option is bool
@@ -177,6 +176,8 @@ def _name(option: Any) -> str:
     if get_origin(option) is tuple:
         inner = dict.fromkeys(_name(each) for part in get_args(option) if part is not ... for each in _options(part))
         return f"a list of values that are each {' or '.join(inner)}"
+    if get_origin(option) is Literal:
+        return ", ".join(map(str, get_args(option)))
     return KINDS.get(option, "a path" if option is Path else "one of the values that it allows")
 
 
@@ -196,5 +197,5 @@ def to_toml(config: Any) -> str:
         if head != section:
             lines += ["", f"[{head}]"]
             section = head
-        lines.append(f"{name} = {json.dumps(value, ensure_ascii=False)}")
+        lines.append(f"{name} = {json.dumps('none' if value is None else value, ensure_ascii=False)}")
     return "\n".join(lines) + "\n"

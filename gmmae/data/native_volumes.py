@@ -55,11 +55,11 @@ def read(config: DataConfig) -> tuple[NativeNodule, ...]:
     from gmmae.data.extraction import cubes
     from gmmae.data.extraction.annotations import refuse
 
-    if Path(config.root).suffix == ".npz":
-        raise DataError(f"data.root must be a folder of volumes with masks for a segmentation; got the file {config.root}")
-    root = Path(config.root)
+    root = Path(config.root or "")
+    if root.suffix == ".npz":
+        raise DataError(f"data.root must be a folder of volumes with masks for a segmentation; got the file {root}")
     try:
-        if cubes.looks_like_luna16(root, root / (config.csv or cubes.NODULES)):
+        if cubes.looks_like_luna16(root, root / config.csv_name):
             raise DataError(
                 f"data.root must hold volumes with masks and {cubes.NODULES} for a segmentation; got {root}, which is shaped "
                 "like LUNA16 and has no masks"
@@ -69,7 +69,7 @@ def read(config: DataConfig) -> tuple[NativeNodule, ...]:
         raise unreadable_root(error) from error
     refuse(plan.faults, "take its row out of the CSV")
     if not plan.tasks:
-        raise DataError(f"data.csv must list a nodule; {config.root} lists none")
+        raise DataError(f"data.csv must list a nodule; {root} lists none")
     nodules = _read_all(plan.tasks, config.least_axes, config.hu, plan.inputs)
     for nodule in nodules:
         masses(nodule.values[None], config.window, [nodule.place])

@@ -42,7 +42,7 @@ def load(config: DataConfig) -> SplitNodules:
     nodules = _sections(SOURCES[config.source](config), config.ndim)
     divided = split(nodules.groups, nodules.categories, config.validation, config.seed)
     if config.augment_with:
-        generated = replace(config, source="cubes", root=config.augment_with, csv="", augment_with="")
+        generated = replace(config, source="cubes", root=config.augment_with, csv="auto", augment_with=None)
         more = _sections(prepare.load(generated), config.ndim)
         divided = divided._replace(train=np.concatenate([divided.train, len(nodules.names) + np.arange(len(more.names))]))
         nodules = joined(nodules, more)

@@ -106,7 +106,9 @@ def _meet(place: Place, asked: DistributedConfig, parent: Watchdog, command: str
         ) from error
     client = distributed.global_state.client
     assert client is not None
-    peers = Peers(client, place.process_id, place.processes, parent, asked.heartbeat_timeout_s, asked.stall_timeout_s, command)
+    peers = Peers(
+        client, place.process_id, place.processes, parent, asked.heartbeat_timeout_s, asked.stall_timeout_s or 0.0, command
+    )
     parent.set_abort_message(peers.message_of_lost_root())
     return peers
 

@@ -29,7 +29,7 @@ def prepare(config: Config, alone: bool = True, environ: MutableMapping[str, str
     parallel = config.parallel
     if parallel.deterministic:
         environ[THREADS] = str(parallel.deterministic_shards)
-    chosen = parallel.devices or CPU_DEVICES in environ or "host_platform_device_count" in environ.get("XLA_FLAGS", "")
+    chosen = parallel.devices != "all" or CPU_DEVICES in environ or "host_platform_device_count" in environ.get("XLA_FLAGS", "")
     if alone and not chosen and devices_may_change(config):
         environ[CPU_DEVICES] = str(device_a_core(config))
 

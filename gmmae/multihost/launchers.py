@@ -30,13 +30,13 @@ class Place(NamedTuple):
 
 
 class _Launched(NamedTuple):
-    """What a launcher says of a process; `coordinator` is empty where it does not."""
+    """The facts that a launcher gives of a process; None where it does not."""
 
-    process_id: int
-    processes: int
-    coordinator: str
-    local_rank: int
-    local_size: int
+    process_id: int | None = None
+    processes: int | None = None
+    coordinator: str | None = None
+    local_rank: int = 0
+    local_size: int = 1
 
 
 def find(config: DistributedConfig, environment: Mapping[str, str]) -> Place | None:
@@ -46,36 +46,35 @@ def find(config: DistributedConfig, environment: Mapping[str, str]) -> Place | N
       ConfigError: the process id is out of range, or a part is given and the rest is not known.
     """
     launched = (_slurm(environment) or _open_mpi(environment)) if config.auto else None
-    found = launched or _Launched(-1, 0, "", 0, 1)
-    known = {
-        "coordinator": config.coordinator or found.coordinator,
-        "num_processes": config.num_processes or found.processes,
-        "process_id": config.process_id if config.process_id >= 0 else found.process_id,
-    }
-    if not launched and (config.coordinator, config.num_processes, config.process_id) == ("", 0, -1):
+    process = launched or _Launched()
+    coordinator = process.coordinator if config.coordinator == "auto" else config.coordinator
+    processes = process.processes if config.num_processes == "auto" else config.num_processes
+    process_id = process.process_id if config.process_id == "auto" else config.process_id
+    known = {"coordinator": coordinator, "num_processes": processes, "process_id": process_id}
+    if set(known.values()) == {None}:
         return None
-    missing = [f"distributed.{key}" for key, value in known.items() if value in ("", 0 if key == "num_processes" else -1)]
-    if missing:
+    if coordinator is None or processes is None or process_id is None:
+        missing = [f"distributed.{key}" for key, value in known.items() if value is None]
         raise ConfigError(
             "distributed.coordinator, num_processes and process_id must all be given, or come from srun or mpirun; "
             f"got no {' and no '.join(missing)}"
         )
-    process_id, processes = int(known["process_id"]), int(known["num_processes"])
     if process_id >= processes:
         raise ConfigError(
             f"distributed.process_id must be below distributed.num_processes, {processes}; got {process_id}: count from 0"
         )
     if processes == 1:
         return None
-    host, _, port = str(known["coordinator"]).rpartition(":")
-    return Place(process_id, processes, host.strip("[]"), int(port), config.local_devices or _shared_out(found, environment))
+    host, _, port = coordinator.rpartition(":")
+    gpus = _shared_out(process, environment) if config.local_devices == "auto" else config.local_devices
+    return Place(process_id, processes, host.strip("[]"), int(port), gpus)
 
 
-def _shared_out(found: _Launched, environment: Mapping[str, str]) -> tuple[int, ...]:
+def _shared_out(process: _Launched, environment: Mapping[str, str]) -> tuple[int, ...]:
     """One GPU each where several processes share a host, unless the launcher has shown each one its own only."""
     visible = environment.get("CUDA_VISIBLE_DEVICES", "")
     own_only = visible != "" and "," not in visible
-    return (found.local_rank,) if found.local_size > 1 and not own_only else ()
+    return (process.local_rank,) if process.local_size > 1 and not own_only else ()
 
 
 def _slurm(environment: Mapping[str, str]) -> _Launched | None:
@@ -108,7 +107,7 @@ def _open_mpi(environment: Mapping[str, str]) -> _Launched | None:
     job = environment.get("PMIX_NAMESPACE") or address.partition(".")[0]
     url = re.search(r"tcp://([^,:]+)|tcp6://\[([^,\]]+)", address)
     host = "127.0.0.1" if local_size == processes else (url[1] or url[2]) if url else ""
-    return _Launched(process_id, processes, f"{host}:{_port(job)}" if host else "", local_rank, local_size)
+    return _Launched(process_id, processes, f"{host}:{_port(job)}" if host else None, local_rank, local_size)
 
 
 def _port(job: str) -> int:

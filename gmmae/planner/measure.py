@@ -115,9 +115,9 @@ def measure(config: Config, folder: PlanDir, display: Callable[[], Display], req
         each device. Or the work directory belongs to another plan.
       PlanInterruptedError: a signal stopped a run.
     """
-    if not config.stop.target:
+    if config.stop.target is None:
         raise InputError("stop.target must be given for a plan; got none: set --stop.target")
-    config = changed(config, scaling="strong", parallel__devices=1, parallel__simulate_devices=0)
+    config = changed(config, scaling="strong", parallel__devices=1, parallel__simulate_devices=None)
     return _Measuring(config, Measurements(config, folder, display), request).all()
 
 
@@ -169,6 +169,7 @@ class _Measuring:
             if base_trial
             else {},
         )
+        assert stop.target is not None
         return PlanMeasurements(
             measured=measured,
             device_kind=self.parts.facts.device_kind,

@@ -190,7 +190,7 @@ class Measurements:
         checkpoint = newest(workdir.checkpoints, like)
         if checkpoint is None or len(checkpoint.progress.history) != epoch:
             workdir = self.folder.run(batch, epoch)
-            self._train(changed(config, stop__target=0.0, stop__max_epochs=epoch), workdir)
+            self._train(changed(config, stop__target=None, stop__max_epochs=epoch), workdir)
             checkpoint = newest(workdir.checkpoints, like)
         if checkpoint is None:
             raise InputError(f"{workdir.checkpoints} must hold the state after epoch {epoch}; got none: delete {workdir.root}")

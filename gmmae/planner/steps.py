@@ -93,6 +93,8 @@ def crossing(steps: Sequence[float], costs: Sequence[float], level: float) -> fl
 
 def steps_to_target(rows: Sequence[Epoch], stop: StopConfig) -> float:
     """Returns the step at which a run's metric first reaches its target (`crossing`), infinite if it does not."""
+    if stop.target is None:
+        return math.inf
     costs = [math.inf, *(stop.cost(row.value(stop.monitor)) for row in rows)]
     return crossing([0, *(row.steps for row in rows)], costs, stop.cost(stop.target))
 

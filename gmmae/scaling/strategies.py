@@ -154,7 +154,7 @@ class ScalingStrategy(NamedTuple):
         warmup = optim.scaling_warmup_epochs if self.warmup and peak != eta else 0
         first = eta if warmup else peak
         return LearningRateSpec(
-            first, peak, warmup, optim.decay_epochs, optim.decay_factor, optim.warmup_epochs, optim.cosine_epochs
+            first, peak, warmup, optim.decay_epochs, optim.decay_factor, optim.warmup_epochs, optim.cosine_epochs or 0
         )
 
 
@@ -285,4 +285,4 @@ def devices_may_change(config: Config) -> bool:
 
     It does where neither its batch nor its learning rate follows the devices.
     """
-    return config.parallel.simulate_devices > 0 or not strategy(config.scaling).grows(config.optim)
+    return config.parallel.simulate_devices is not None or not strategy(config.scaling).grows(config.optim)

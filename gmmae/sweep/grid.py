@@ -8,8 +8,8 @@ from typing import Annotated, Literal, NamedTuple
 from gmmae.config.rules import (
     SEED,
     ConfigError,
-    NonNegativeFloat,
     NonNegativeInt,
+    PositiveFloat,
     PositiveInt,
     Rule,
     Section,
@@ -32,7 +32,7 @@ def _known_strategies(names: tuple[str, ...]) -> bool:
 
 Counts = Annotated[tuple[int, ...], distinct(at_least(1))]
 Clusters = Annotated[tuple[str, ...], Rule("at least one", bool)]
-Word = Annotated[str, Rule("a name without spaces", lambda word: len(word.split()) <= 1 and word == word.strip())]
+Word = Annotated[str, Rule("a name without spaces", lambda word: word.split() == [word])]
 Lines = Annotated[tuple[str, ...], Rule("lines that are not empty", lambda lines: all(line.strip() for line in lines))]
 Options = Annotated[
     tuple[str, ...],
@@ -56,17 +56,17 @@ class TimingConfig(Section, name="timing"):
 
 @dataclass(frozen=True)
 class SlurmConfig(Section, name="slurm"):
-    """Slurm's options for each job of a sweep. The cluster decides on options that are empty or 0."""
+    """Slurm's options for each job of a sweep. The cluster decides on options that are none."""
 
-    partition: Word = ""  # partition of the jobs
-    account: Word = ""  # account that is charged
-    qos: Word = ""  # quality of service
+    partition: Word | None = None  # partition of the jobs
+    account: Word | None = None  # account that is charged
+    qos: Word | None = None  # quality of service
     timeout_min: PositiveInt = 60  # time limit of a job; a longer run is requeued and resumes from its checkpoint
     timeouts: NonNegativeInt = 100  # maximum number of times that a run is requeued at timeout_min
-    devices_per_node: NonNegativeInt = 0  # GPUs per node; runs with more get several nodes; 0: one node without GPUs
-    cpus_per_task: NonNegativeInt = 0  # cores per node
-    mem_gb: NonNegativeInt = 0  # memory per node
-    array_parallelism: NonNegativeInt = 0  # maximum number of concurrent runs on the same number of devices; 0: all
+    devices_per_node: PositiveInt | None = None  # GPUs per node; runs with more get several nodes; none: one node without GPUs
+    cpus_per_task: PositiveInt | None = None  # cores per node
+    mem_gb: PositiveInt | None = None  # memory per node
+    array_parallelism: PositiveInt | Literal["all"] = "all"  # maximum number of concurrent runs on the same number of devices
     setup: Lines = ()  # shell lines before the program, such as "module load cuda"
     additional_parameters: Options = ()  # other options of sbatch: key=value, key, or "key=" to remove one
 
@@ -94,9 +94,9 @@ class SweepConfig(Section):
     seeds: Annotated[tuple[int, ...], distinct(SEED)] = (0,)  # seeds of initial parameters and sample order
     executor: Executor = "processes"  # what runs the jobs: processes of this host, or Slurm
     jobs: PositiveInt = 1  # processes: runs at the same time, on a GPU each; more than 1 in virtual mode only
-    cell_time_limit_s: NonNegativeFloat = 0.0  # a run that takes longer is ended and recorded as timed_out; 0: no limit
+    cell_time_limit_s: PositiveFloat | None = None  # a run that takes longer is ended and recorded as timed_out
     keep_checkpoints: bool = False  # keep the checkpoints of finished runs, to train them further
-    grace_s: NonNegativeFloat = 30.0  # seconds from SIGTERM to SIGKILL
+    grace_s: PositiveFloat = 30.0  # seconds from SIGTERM to SIGKILL
     clusters: Clusters = ("k80_1gbe",)  # virtual: clusters to project times to, TOML files or names in configs/clusters
     timing: TimingConfig = field(default_factory=TimingConfig)
     slurm: SlurmConfig = field(default_factory=SlurmConfig)
@@ -127,7 +127,10 @@ class SweepConfig(Section):
 
     def concurrent(self, jobs: int) -> int:
         """Returns how many of some jobs may run at the same time."""
-        return self.jobs if self.executor != "slurm" else self.slurm.array_parallelism or max(jobs, 1)
+        if self.executor != "slurm":
+            return self.jobs
+        most = self.slurm.array_parallelism
+        return max(jobs, 1) if most == "all" else most
 
 
 class RunKey(NamedTuple):

@@ -94,8 +94,8 @@ def prepare(config: Config, devices: Devices | None = None) -> TrainSetup:
       InputError: the configuration does not fit the machine or the data.
     """
     optim, parallel = config.optim, config.parallel
-    one = parallel.simulate_devices > 0 and jax.process_count() == 1 and jax.default_backend() != "cpu"
-    devices = devices or choose(parallel.devices or int(one))
+    one = parallel.simulate_devices is not None and jax.process_count() == 1 and jax.default_backend() != "cpu"
+    devices = devices or choose((1 if one else None) if parallel.devices == "all" else parallel.devices)
     wanted = parallel.simulate_devices or devices.count
     workload = registry.build(config)
     data = workload.load()
@@ -125,8 +125,8 @@ def epochs_per_dispatch(config: Config, platform: str) -> int:
     GPU it is the number of epochs between two tasks of the host: a checkpoint, TensorBoard's pictures, or a stopping rule that
     looks at each epoch. The loop may ask this one program for fewer epochs, so no bit depends on how many it asks for.
     """
-    if configured := config.parallel.epochs_per_dispatch:
-        return configured
+    if config.parallel.epochs_per_dispatch != "auto":
+        return config.parallel.epochs_per_dispatch
     if platform == "cpu" or config.stop.looks_at_each_epoch:
         return 1
     return min(MAX_EPOCHS_PER_DISPATCH, config.stop.max_epochs, config.checkpoint.every_epochs, config.log.every_epochs)
@@ -141,7 +141,7 @@ def _require_deterministic(parallel: ParallelConfig, devices: Devices) -> None:
         )
     if parallel.micro_batch_size:
         raise InputError(
-            f"parallel.micro_batch_size must be 0 with parallel.deterministic; got {parallel.micro_batch_size}: a larger "
+            f"parallel.micro_batch_size must be none with parallel.deterministic; got {parallel.micro_batch_size}: a larger "
             "parallel.deterministic_shards bounds memory"
         )
     require_prepared(parallel, jax.local_device_count() if devices.platform == "cpu" else 0)

@@ -233,13 +233,13 @@ class _Run:
         next_figure = [epoch - done for epoch in config.log.figure_epochs if epoch > done]
         regular = [every - done % every for every in (config.checkpoint.every_epochs, config.log.every_epochs)]
         count = min(self.setup.max_epochs_per_dispatch, config.stop.max_epochs - done, *regular, *next_figure)
-        automatic, limit_s = not config.parallel.epochs_per_dispatch, config.stop.time_limit_s
+        automatic, limit_s = config.parallel.epochs_per_dispatch == "auto", config.stop.time_limit_s
         if automatic:
             count = min(count, epochs_in_time(self.epoch_s, 0.0, DISPATCH_S))
-        if limit_s:
+        if limit_s is not None:
             count = min(count, epochs_in_time(self.epoch_s, total_s, limit_s))
         # The first process's clock decides.
-        return int(self.group.all_gather([count])[0, 0]) if automatic or limit_s else count
+        return int(self.group.all_gather([count])[0, 0]) if automatic or limit_s is not None else count
 
     def _save(self) -> None:
         if not self.checkpoints:

@@ -90,7 +90,7 @@ def compile_epochs(setup: TrainSetup, state: TrainState, names: Sequence[str]) -
     train_epoch, evaluate = train_epoch_of(setup), evaluation_of(setup)
     stop, samples = config.stop, (data_set(setup, setup.data.train), data_set(setup, setup.data.validation))
     shares = (setup.eval_plan.counts / setup.eval_plan.samples).astype(config.dtype)
-    target_cost = stop.cost(stop.target) + abs(stop.target) * 1e-6 if stop.target else -math.inf
+    target_cost = -math.inf if stop.target is None else stop.cost(stop.target) + abs(stop.target) * 1e-6
 
     def program(
         state: TrainState,

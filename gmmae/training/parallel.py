@@ -242,22 +242,22 @@ class Devices:
         return mapped.lower(*args).compile(compiler_options=DETERMINISTIC if deterministic else None)
 
 
-def choose(count: int) -> Devices:
-    """Returns the first `count` devices of all processes, process by process, or all of them for 0.
+def choose(count: int | None) -> Devices:
+    """Returns the first `count` devices of all processes, process by process, or all of them for None.
 
     Raises:
       InputError: there are fewer, or a process would have none or only a part of its own.
     """
     devices = jax.devices()
-    if count > len(devices):
+    if count is not None and count > len(devices):
         way_out = f"set JAX_NUM_CPU_DEVICES={count} for virtual devices" if devices[0].platform == "cpu" else "use fewer"
         raise InputError(
             f"parallel.devices must be at most the number of devices that JAX sees, {len(devices)} ({devices[0].device_kind}); "
             f"got {count}: {way_out}"
         )
-    if jax.process_count() > 1 and 0 < count < len(devices):
+    if jax.process_count() > 1 and count not in (None, len(devices)):
         raise InputError(
-            f"parallel.devices must be 0 or all devices of the {jax.process_count()} processes, {len(devices)}; got {count}: "
+            f"parallel.devices must be all, or the devices of the {jax.process_count()} processes, {len(devices)}; got {count}: "
             "start fewer processes, or let each of them see fewer devices"
         )
-    return Devices(tuple(devices[: count or None]))
+    return Devices(tuple(devices[:count]))

@@ -64,7 +64,7 @@ class Record:
     parameters: int
     train_samples: int
     validation_samples: int
-    target: float
+    target: float | None
     monitor: str = LOSS  # the metric of the target and of the best epoch
     mode: str = "min"  # whether lower (min) or higher (max) values of that metric are better
     batch_size: int = 0  # global batch of one device; 0: written by a version that kept neither this nor the next

@@ -26,7 +26,7 @@ def new_record(setup: TrainSetup, state: TrainState) -> Record:
         scaling=config.scaling,
         seed=config.seed,
         devices=plan.devices,
-        virtual=config.parallel.simulate_devices > 0,
+        virtual=config.parallel.simulate_devices is not None,
         processes=jax.process_count(),
         device_kind=devices.kind,
         oversubscribed=devices.oversubscribed,
@@ -132,7 +132,7 @@ def run_summary(setup: TrainSetup, record: Record, root: Path, done: int) -> dic
         "parameters": f"{record.parameters:,}" + _origin_text(record),
         "workload": config.workload,
         "data": _data_text(setup, record),
-        "stops at": (f"validation {stop.monitor} {SIGNS[stop.mode]} {stop.target:g}, or " if stop.target else "")
+        "stops at": (f"validation {stop.monitor} {SIGNS[stop.mode]} {stop.target:g}, or " if stop.target is not None else "")
         + f"{stop.max_epochs} epochs",
     }
 

@@ -69,7 +69,12 @@ def sample_keys(epoch_key: Array, index: Int[Array, "*batch"]) -> Array:
 
 
 def adam(
-    learning_rate: optax.Schedule, *, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, clip_norm: float = 0.0
+    learning_rate: optax.Schedule,
+    *,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    clip_norm: float | None = None,
 ) -> optax.GradientTransformation:
     """Returns Adam (Kingma and Ba, arXiv:1412.6980) on a schedule.
 
@@ -78,10 +83,10 @@ def adam(
       beta1: decay of the first moment.
       beta2: decay of the second moment.
       epsilon: added to the root of the second moment.
-      clip_norm: largest global norm of the gradient that Adam gets; 0 does not clip.
+      clip_norm: largest global norm of the gradient that Adam gets; None does not clip.
     """
     update = _adam(learning_rate, beta1, beta2, epsilon)
-    return optax.chain(optax.clip_by_global_norm(clip_norm), update) if clip_norm else update
+    return optax.chain(optax.clip_by_global_norm(clip_norm), update) if clip_norm is not None else update
 
 
 def _adam(learning_rate: optax.Schedule, beta1: float, beta2: float, epsilon: float) -> optax.GradientTransformation:

@@ -19,6 +19,7 @@ class StopMonitor:
 
     def __init__(self, stop: StopConfig):
         self._stop = stop
+        self._target = -math.inf if stop.target is None else stop.cost(stop.target)
         self.rows: list[Epoch] = []
         self._costs: list[float] = []  # the monitored metric after each epoch, as something to make small
         self._lowest: list[float] = []  # the lowest cost up to each epoch, so that no rule walks through all of them
@@ -36,8 +37,7 @@ class StopMonitor:
 
     def at_target(self) -> Epoch | None:
         """Returns the first epoch that reached the target."""
-        target = self._stop.cost(self._stop.target)
-        return next((row for row, cost in zip(self.rows, self._costs, strict=True) if cost <= target), None)
+        return next((row for row, cost in zip(self.rows, self._costs, strict=True) if cost <= self._target), None)
 
     def reason(self) -> str | None:
         """Returns the reason to stop after the last epoch, or None to go on.
@@ -48,15 +48,14 @@ class StopMonitor:
         There the best of the last `patience_epochs` epochs does not improve on the best before by the share
         `min_relative_improvement`.
         """
-        stop, rows = self._stop, self.rows
+        rows = self.rows
         if not rows:
             return None
-        target = stop.cost(stop.target) if stop.target else -math.inf
-        if min(self._lowest[-2:-1], default=math.inf) <= target:
+        if min(self._lowest[-2:-1], default=math.inf) <= self._target:
             return TARGET_REACHED
         if not (math.isfinite(rows[-1].train_loss) and math.isfinite(rows[-1].val_loss)):
             return DIVERGED
-        if self._costs[-1] <= target:
+        if self._costs[-1] <= self._target:
             return TARGET_REACHED
         if self._collapsed():
             return COLLAPSED
@@ -64,11 +63,11 @@ class StopMonitor:
 
     def _collapsed(self) -> bool:
         epochs = self._stop.collapse_epochs
-        return 0 < epochs < len(self.rows) and len({row.val_loss for row in self.rows[-epochs - 1 :]}) == 1
+        return epochs is not None and epochs < len(self.rows) and len({row.val_loss for row in self.rows[-epochs - 1 :]}) == 1
 
     def _stalled(self) -> bool:
         epochs = self._stop.patience_epochs
-        if not 0 < epochs < len(self.rows):
+        if epochs is None or epochs >= len(self.rows):
             return False
         before = self._lowest[-epochs - 1]
         gain = self._stop.min_relative_improvement * abs(before) if math.isfinite(before) else 0.0
@@ -77,7 +76,11 @@ class StopMonitor:
     def _limit(self) -> str | None:
         if len(self.rows) >= self._stop.max_epochs:
             return MAX_EPOCHS
-        return TIME_LIMIT if 0 < self._stop.time_limit_s <= self.rows[-1].total_s else None
+        return TIME_LIMIT if _time_is_over(self._stop, self.rows[-1].total_s) else None
+
+
+def _time_is_over(stop: StopConfig, total_s: float) -> bool:
+    return stop.time_limit_s is not None and stop.time_limit_s <= total_s
 
 
 def finished(record: Record, stop: StopConfig, history: list[Epoch] | None = None) -> bool:
@@ -98,7 +101,7 @@ def finished(record: Record, stop: StopConfig, history: list[Epoch] | None = Non
         return monitor.reason() == reason
     if reason == MAX_EPOCHS:
         return record.epochs >= stop.max_epochs
-    return reason != TIME_LIMIT or 0 < stop.time_limit_s <= record.clocks.get("total_s", 0.0)
+    return reason != TIME_LIMIT or _time_is_over(stop, record.clocks.get("total_s", 0.0))
 
 
 def epochs_in_time(epoch_s: float | None, total_s: float, time_limit_s: float) -> int:

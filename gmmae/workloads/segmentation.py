@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 
-from gmmae.config.rules import ConfigError, NonNegativeInt, PositiveFloat, Rule, Section, Seed, at_least, require
+from gmmae.config.rules import ConfigError, NonNegativeInt, PositiveFloat, PositiveInt, Rule, Section, Seed, at_least, require
 from gmmae.data.settings import DataConfig, Window
 from gmmae.data.splits import Split
 from gmmae.data.volumes import central_section
@@ -36,8 +36,8 @@ class PatchConfig(Section, name="data"):
     """The section `data`: the nodules, and the patches around them."""
 
     source: Literal["synthetic", "cubes"] = "synthetic"  # where the nodules come from
-    root: str = ""  # cubes: the folder of the volumes, with masks
-    csv: str = ""  # cubes: the CSV file, looked for in root; empty: nodules.csv
+    root: str | None = None  # cubes: the folder of the volumes, with masks
+    csv: str = "auto"  # cubes: the CSV file, looked for in root; auto: nodules.csv
     ndim: Literal[2, 3] = 2  # axes: 2, axial slices at their own pixel spacing; 3, volumes of cubic voxels
     shape: Annotated[int, at_least(4)] = 64  # samples of a patch along every axis, as the network sees it
     jitter: NonNegativeInt = 11  # largest offset of a patch from the nodule's centre along each axis, samples
@@ -46,18 +46,18 @@ class PatchConfig(Section, name="data"):
     empty_slices: bool = False  # 2 axes: whether slices above and below that hold no nodule are samples too
     samples: Annotated[int, at_least(2)] = 240  # synthetic: nodules made, training and validation together
     validation: Annotated[int | float, VALIDATION] = 0.25  # validation nodules: a fraction between 0 and 1, or a count
-    folds: NonNegativeInt = 0  # parts of a cross-validation by patient; 0: data.validation decides
+    folds: Annotated[int | None, at_least(2)] = None  # parts of a cross-validation by patient; none: data.validation decides
     fold: NonNegativeInt = 0  # the part that is for validation, from 0
     window: Window = (-1000.0, 400.0)  # values that become -1 and 1: HU; cubes: another window is in the data's own unit
     seed: Seed = 0  # of the synthetic nodules, of the split, and of the offsets at validation
     category_column: str = "category"  # cubes: the CSV's column of nodule categories, where there is one
-    group_column: str = ""  # cubes: the column no split divides; empty: patient or group, otherwise the volume
+    group_column: str = "auto"  # cubes: the column no split divides; auto: patient or group, otherwise the volume
     augment: bool = True  # training samples are reflected and rotated by 90 degrees at random, with their masks
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.folds != 1, "data.folds", "0 or at least 2", self.folds)
-        require(self.fold < max(self.folds, 1), "data.fold", f"below data.folds = {self.folds}, or 0", self.fold)
+        rule = "0 without data.folds" if self.folds is None else f"below data.folds = {self.folds}"
+        require(self.fold < (self.folds or 1), "data.fold", rule, self.fold)
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,12 @@ class UNetConfig(Section, name="model"):
     """The section `model`: the U-Net."""
 
     features: Annotated[tuple[int, ...], FEATURES] = (16, 32, 64, 128)  # channels of each stage, from the finest
-    groups: NonNegativeInt = 0  # of channels that are normalised together; 0: each by itself (instance normalisation)
+    groups: PositiveInt | None = None  # of channels that are normalised together; none: each by itself (instance normalisation)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         sound = not self.groups or all(features % self.groups == 0 for features in self.features)
-        require(sound, "model.groups", f"0 or a divisor of each of model.features = {self.features}", self.groups)
+        require(sound, "model.groups", f"none or a divisor of each of model.features = {self.features}", self.groups)
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ def build(config: Config) -> Workload:
     from gmmae.models.unet import UNet, mask_losses
 
     data = config.data
-    module = UNet(config.model.features, config.model.groups)
+    module = UNet(config.model.features, config.model.groups or 0)
     channels = 2 * data.neighbours + 1 if data.ndim == 2 else 1
 
     def init(key: "Array") -> Params:

@@ -92,7 +92,7 @@ def test_a_nul_in_a_path(run, capsys, arguments):
 
 
 def test_a_nul_in_a_path_of_a_file(run, tmp_path, capsys):
-    (run / "config.toml").write_text(to_toml(small()).replace('root = ""', 'root = "a\\u0000b"'))
+    (run / "config.toml").write_text(to_toml(small()).replace('root = "none"', 'root = "a\\u0000b"'))
     assert "config.toml: data.root must be without a NUL character" in refusal(capsys, "evaluate", run)
 
 

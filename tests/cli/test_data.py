@@ -19,7 +19,7 @@ def config(tmp_path):
     names = ["first", "second", "second_too"]
     np.savez(tmp_path / "all.npz", volumes=volumes, masks=volumes > 300, names=names, diameter_mm=[5.0, 6.0, 7.0])
     return DataConfig(
-        source="cubes", root=str(tmp_path / "all.npz"), cache=str(tmp_path / "cache"), workers=1, scan_time_limit_s=0.0
+        source="cubes", root=str(tmp_path / "all.npz"), cache=str(tmp_path / "cache"), workers=1, scan_time_limit_s=None
     )
 
 

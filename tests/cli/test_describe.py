@@ -142,7 +142,7 @@ def test_a_folder_of_cubes_is_cut_by_its_diameters(trained, files, tmp_path):
     of_others = tmp_path / "run"  # trained on what a CSV at a place of its own lists: it does not list these
     shutil.copytree(trained, of_others)
     config = of_others / "config.toml"
-    config.write_text(config.read_text().replace('csv = ""', f'csv = "{tmp_path / "others.csv"}"'))
+    config.write_text(config.read_text().replace('csv = "auto"', f'csv = "{tmp_path / "others.csv"}"'))
     options = ("--data.cache", tmp_path / "cache")
     assert describe(of_others, folder, "--out", tmp_path / "again", *options)[0] == 0
     assert rows(tmp_path / "again" / "nodules.csv") == [row]

@@ -32,7 +32,7 @@ def places(tmp_path_factory):
     assert run_gmmae("data", "synth", root / "scans", "--scans", 1, "--pixels", 96, "--slices", 60, "--nodules", 1, 1) == 0
     assert run_gmmae("generate", root / "run", "--out", root / "before", "--count", 2) == 0
     sweep = SweepConfig(
-        run=small(stop__target=0.0016384, parallel__devices=0), scaling=("strong",), devices=(1, 2), mode="measured"
+        run=small(stop__target=0.0016384, parallel__devices="all"), scaling=("strong",), devices=(1, 2), mode="measured"
     )
     for devices in sweep.devices:
         reach(sweep, root / "sweep", RunKey("strong", devices, 0), 3)

@@ -188,7 +188,7 @@ def test_bad_data_commands(capsys, arguments, message):
 def sweep_file(tmp_path):
     """28 volumes, 22 of them for training, and a base batch of 8."""
     path = tmp_path / "tiny.toml"
-    path.write_text(to_toml(SweepConfig(scaling=("strong", "weak"), devices=(1, 3), run=small(parallel__devices=0))))
+    path.write_text(to_toml(SweepConfig(scaling=("strong", "weak"), devices=(1, 3), run=small(parallel__devices="all"))))
     return path
 
 

@@ -28,7 +28,7 @@ def plan(capsys, *arguments):
         (("--budget-epochs", "-1"), "--budget-epochs must be none or at least 1; got -1"),
         (("--scale-compute", "nan"), "--scale-compute must be none or positive; got nan"),
         (("--clusters", "k80_1gbe", "k80_1gbe"), "clusters must be one or more of different names; got"),
-        (("--stop.target", "0"), "stop.target must be given"),
+        (("--stop.target", "none"), "stop.target must be given"),
     ],
 )
 def test_bad_input_is_one_line(arguments, line, tmp_path, capsys):

@@ -19,7 +19,7 @@ def prepared(root, tmp_path, *options):
     """Exit code, standard output and error of `data prepare`, with a cache of its own."""
     name = f"cache{len(list(tmp_path.glob('cache*')))}"
     source = () if "--data.source" in options else ("--data.source", "cubes", "--data.crop", "8mm")
-    where = ("--data.root", root, "--data.cache", tmp_path / name, "--data.workers", 1, "--data.scan-time-limit-s", 0)
+    where = ("--data.root", root, "--data.cache", tmp_path / name, "--data.workers", 1, "--data.scan-time-limit-s", "none")
     return command("data", "prepare", *source, *where, *options)
 
 

@@ -93,7 +93,7 @@ def test_a_mask_that_lies_elsewhere_is_refused(unet, tmp_path):
     error = refused(train(unet, root, tmp_path / "run"))
     assert "n1.mha (nodules.csv line 3): the mask n1.mha: must overlap its volume" in error
     options = ("--data.source", "cubes", "--data.root", root, "--data.cache", tmp_path / "cache", "--data.crop", "8mm")
-    code, printed, _ = command("data", "prepare", *options, "--data.workers", 1, "--data.scan-time-limit-s", 0)
+    code, printed, _ = command("data", "prepare", *options, "--data.workers", 1, "--data.scan-time-limit-s", "none")
     assert code == 0
     assert "1 lost to faults" in printed
     assert "n1.mha (nodules.csv line 3): the mask n1.mha: must overlap its volume" in printed
@@ -184,7 +184,7 @@ def test_nan_in_nifti_is_refused_as_in_other_formats(unet, tmp_path, ending, kin
     root = folders.write(tmp_path / "cubes", ending=ending, spoil=spoil)
     place = f"n1{ending} (nodules.csv line 3): voxels must be finite numbers; 2 "
     options = ("--data.source", "cubes", "--data.root", root, "--data.cache", tmp_path / "cache", "--data.crop", "8mm")
-    options = (*options, "--data.workers", 1, "--data.scan-time-limit-s", 0)
+    options = (*options, "--data.workers", 1, "--data.scan-time-limit-s", "none")
     assert place in command("data", "prepare", *options)[1]
     assert place in refused(command("data", "prepare", *options, "--data.on-error", "refuse"))
     assert place in refused(train(unet, root, tmp_path / "run"))
@@ -199,7 +199,7 @@ def test_a_volume_below_the_window_is_named(tmp_path):
 
     root = folders.write(tmp_path / "cubes", spoil=spoil)
     options = ("--data.source", "cubes", "--data.root", root, "--data.cache", tmp_path / "cache", "--data.crop", "8mm")
-    options = (*options, "--data.workers", 1, "--data.scan-time-limit-s", 0, "--workdir", tmp_path / "run")
+    options = (*options, "--data.workers", 1, "--data.scan-time-limit-s", "none", "--workdir", tmp_path / "run")
     error = refused(command("train", "--config", "quickstart", *options))
     assert "n2.mha (nodules.csv line 4)" in error
 

@@ -50,7 +50,7 @@ def options(config: Config, workdir: Path) -> list[str]:
 
 def long_run(**changes) -> Config:
     """Ends only when it is told to."""
-    return small(parallel__devices=0, data__samples=400, stop__max_epochs=100_000, checkpoint__every_epochs=1, **changes)
+    return small(parallel__devices="all", data__samples=400, stop__max_epochs=100_000, checkpoint__every_epochs=1, **changes)
 
 
 def rows(workdir: Path) -> list[Epoch]:
@@ -174,7 +174,7 @@ def test_a_job_that_fails_is_not_queued_again(tmp_path, slurm):
 
 
 def test_an_array_gives_each_job_its_number(tmp_path, slurm):
-    after = options(small(parallel__devices=0, stop__max_epochs=1), tmp_path / "run")
+    after = options(small(parallel__devices="all", stop__max_epochs=1), tmp_path / "run")
     job = Batch(tmp_path, ["--array", "3,5"], [*after, "--seed", "%a", "--workdir", f"{tmp_path}/run_%a"])
     wait_until(lambda: all((tmp_path / f"run_{i}" / "record.json").exists() for i in (3, 5)))
     wait_until(lambda: all(record(tmp_path / f"run_{i}")["stop_reason"] == "max_epochs" for i in (3, 5)))

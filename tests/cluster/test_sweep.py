@@ -27,7 +27,7 @@ ROOT = Path(__file__).parent.parent.parent
 LONG_S = 400.0
 """More than any of these takes on a busy machine."""
 
-RUN = small(parallel__devices=0, stop__max_epochs=2)
+RUN = small(parallel__devices="all", stop__max_epochs=2)
 TIMING = TimingConfig(warmup_steps=1, steps=2, blocks=2)
 
 # Notes when it starts and ends. Where told to, it waits until it gets SIGTERM, and does not wait when it is started again. As a
@@ -173,7 +173,7 @@ def test_a_preempted_run_goes_on_from_its_checkpoint(tmp_path, nodes):
     """Only the checkpoint that is written on being told to end can save the epochs before: the next would be after the end."""
     root, last = tmp_path / "sweep", 20
     asked = SlurmConfig(devices_per_node=2 // nodes, additional_parameters=("gpus_per_node=",))
-    run = small(parallel__devices=0, data__samples=4000, stop__max_epochs=last, checkpoint__every_epochs=1000)
+    run = small(parallel__devices="all", data__samples=4000, stop__max_epochs=last, checkpoint__every_epochs=1000)
     config = SweepConfig(mode="measured", scaling=("weak",), devices=(2,), slurm=asked, run=run)
     with begun(config, root) as process:
         deadline = time.monotonic() + LONG_S

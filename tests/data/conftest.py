@@ -75,7 +75,7 @@ def luna_folder(tmp_path, blob_scan, write_scan, write_csv) -> Callable[..., Dat
             write_scan(root / f"subset{i % 2}" / f"{uid}.mhd", scan, compressed)
         root.mkdir(exist_ok=True)
         write_csv(root / "annotations.csv", [(uid, 10, -20, 30, 8) for uid in scans] if rows is None else rows)
-        options = {"cache": str(tmp_path / "cache"), "workers": 1, "scan_time_limit_s": 0.0, **options}
+        options = {"cache": str(tmp_path / "cache"), "workers": 1, "scan_time_limit_s": None, **options}
         return DataConfig(source="luna16", root=str(root), **options)
 
     return make

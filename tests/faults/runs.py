@@ -32,7 +32,7 @@ SILENCE_S, START_S = 4.0, 20.0
 PATIENCE_S = 240.0
 """For what has no bound of its own: that a moment comes, that an undisturbed run ends. Much, on a busy machine."""
 CONFIG = small(
-    parallel__devices=0,
+    parallel__devices="all",
     stop__max_epochs=EPOCHS,
     checkpoint__every_epochs=EVERY,
     # What follows makes a run cheap: most of its time is starting, tracing and drawing.

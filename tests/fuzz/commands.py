@@ -20,9 +20,9 @@ FORMATS = r"(\.nii|\.nii\.gz|\.mhd|\.mha|\.nrrd|\.npy|\.npz|\.png)$"
 """Endings of volumes."""
 
 SIZE = ("--data.shape", "8")
-ONE_WORKER = ("--data.workers", "1", "--data.scan-time-limit-s", "0")
+ONE_WORKER = ("--data.workers", "1", "--data.scan-time-limit-s", "none")
 TINY = (
-    *("--optim.batch-size", "4", "--stop.max-epochs", "1", "--stop.target", "0", "--parallel.devices", "1"),
+    *("--optim.batch-size", "4", "--stop.max-epochs", "1", "--stop.target", "none", "--parallel.devices", "1"),
     *("--log.no-tensorboard", "--log.figure-epochs", "0", "--checkpoint.every-epochs", "1"),
 )
 NODULES = (*("--model.filters", "3", "3", "--model.kernels", "3", "3"), *("--model.latent-dim", "8", "--model.components", "4"))

@@ -140,7 +140,7 @@ def test_two_processes_have_the_bits_of_one_device_with_the_exact_reduction(tmp_
 
 
 def endless(**changes) -> Config:
-    return small(parallel__devices=0, stop__max_epochs=100_000, checkpoint__every_epochs=1, **changes)
+    return small(parallel__devices="all", stop__max_epochs=100_000, checkpoint__every_epochs=1, **changes)
 
 
 @pytest.mark.slow
@@ -270,7 +270,7 @@ def test_processes_that_differ_all_say_so(tmp_path, pair):
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     file = tmp_path / "config.toml"
-    file.write_text(to_toml(small(parallel__devices=0)))
+    file.write_text(to_toml(small(parallel__devices="all")))
     common = ("--config", file, "--workdir", tmp_path / "run", "--distributed.coordinator", f"127.0.0.1:{port}")
     processes = [
         pair.launch(*common, "--distributed.num-processes", 2, "--distributed.process-id", i, "--optim.batch-size", 8 + i)
@@ -288,7 +288,7 @@ def test_an_error_of_one_ends_the_other_with_its_words(tmp_path, pair):
     """The first process alone looks at the work directory."""
     place = tmp_path / "file"
     place.write_text("")
-    (code, _, error), (other_code, _, other_error) = map(finish, pair.start(small(parallel__devices=0), place))
+    (code, _, error), (other_code, _, other_error) = map(finish, pair.start(small(parallel__devices="all"), place))
     assert (code, other_code) == (2, 2)  # the one code that says what was wrong: nobody is to start them again
     assert our_line(error).startswith("error: workdir must be a folder that can be written")
     assert re.match(

@@ -100,9 +100,9 @@ def test_by_hand():
 @pytest.mark.parametrize(
     ("changes", "missing"),
     [
-        ({"coordinator": ""}, "got no distributed.coordinator"),
-        ({"num_processes": 0}, "got no distributed.num_processes"),
-        ({"process_id": -1, "num_processes": 0}, "got no distributed.num_processes and no distributed.process_id"),
+        ({"coordinator": "auto"}, "got no distributed.coordinator"),
+        ({"num_processes": "auto"}, "got no distributed.num_processes"),
+        ({"process_id": "auto", "num_processes": "auto"}, "got no distributed.num_processes and no distributed.process_id"),
     ],
 )
 def test_half_of_it_is_refused(changes, missing):

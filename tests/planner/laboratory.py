@@ -133,5 +133,5 @@ RECORD = Record(
     parameters=1000,
     train_samples=SAMPLES,
     validation_samples=VALIDATION,
-    target=0.0,
+    target=None,
 )

@@ -25,7 +25,7 @@ def plan(root, budget_epochs=None, noise_scale=False, tune=False, **changes):
 
 def test_a_target_must_be_given(tmp_path):
     with pytest.raises(InputError, match=r"stop\.target must be given"):
-        plan(tmp_path, stop__target=0.0)
+        plan(tmp_path, stop__target=None)
 
 
 @pytest.mark.slow

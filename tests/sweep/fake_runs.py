@@ -50,7 +50,7 @@ def write_record(reason, loss, epochs):
         run_id="0", scaling=strategy, seed=int(seed), devices=n, processes=1, device_kind="fake", oversubscribed=False,
         global_batch=batch, device_batch=batch // n, padding=0, steps_per_epoch=20, learning_rate=rate, parameters=1,
         batch_size=32, wanted_batch=batch, train_samples=640,
-        validation_samples=128, target=0.0, virtual="simulate_devices = 0" not in config, stop_reason=reason,
+        validation_samples=128, target=None, virtual="simulate_devices = \"none\"" not in config, stop_reason=reason,
         epochs=epochs, final_train_loss=loss, final_val_loss=loss, clocks=clocks,
     )))
 

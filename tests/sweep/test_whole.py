@@ -15,7 +15,7 @@ from gmmae.training import loop
 from tests.small import Recorder, small
 from tests.sweep.fake_runs import Watch
 
-RUN = small(parallel__devices=0, stop__max_epochs=2, checkpoint__every_epochs=5)
+RUN = small(parallel__devices="all", stop__max_epochs=2, checkpoint__every_epochs=5)
 TIMING = TimingConfig(warmup_steps=1, steps=2, blocks=2)
 
 

@@ -19,7 +19,7 @@ from tests.small import small
 from tests.sweep.test_runs import RECORD
 from tests.sweep.test_throughput import TIMINGS
 
-CONFIG = small(scaling="weak", parallel__simulate_devices=2, parallel__devices=0)
+CONFIG = small(scaling="weak", parallel__simulate_devices=2, parallel__devices="all")
 
 
 @pytest.fixture

@@ -167,7 +167,7 @@ def test_another_number_of_devices_goes_on_with_the_same_strong_run(tmp_path, un
 @pytest.mark.slow
 def test_an_arm_whose_batch_follows_the_devices_is_not_resumed_on_others(tmp_path):
     """Asked for all devices, the configuration is the same on a machine that has fewer."""
-    config = small(scaling="weak", parallel__devices=0, stop__max_epochs=1)
+    config = small(scaling="weak", parallel__devices="all", stop__max_epochs=1)
     finish(config, tmp_path)
     record = from_json((tmp_path / "record.json").read_text())
     assert (record.devices, record.global_batch) == (8, 22)  # 64, but for the size of the training set
@@ -177,7 +177,7 @@ def test_an_arm_whose_batch_follows_the_devices_is_not_resumed_on_others(tmp_pat
         InputError,
         match=r"strategy weak must keep .*, 16 and 0\.00105 on 2 devices; got 22 and 0\.00105 on 8: use as many devices",
     ):
-        finish(small(scaling="weak", parallel__devices=0, stop__max_epochs=2), tmp_path)
+        finish(small(scaling="weak", parallel__devices="all", stop__max_epochs=2), tmp_path)
 
 
 class Killed(Recorder):
@@ -255,9 +255,9 @@ def test_a_target_that_an_earlier_epoch_had_reached_ends_the_run_and_says_so(tmp
 @pytest.mark.parametrize(
     ("ended", "reason", "released"),
     [
-        ({"stop__collapse_epochs": 3}, "collapsed", {"stop__collapse_epochs": 0}),
+        ({"stop__collapse_epochs": 3}, "collapsed", {"stop__collapse_epochs": None}),
         ({"stop__collapse_epochs": 3}, "collapsed", {"stop__collapse_epochs": 6}),
-        ({"stop__patience_epochs": 3}, "stalled", {"stop__patience_epochs": 0}),
+        ({"stop__patience_epochs": 3}, "stalled", {"stop__patience_epochs": None}),
     ],
 )
 def test_a_plateau_goes_on_where_its_rule_has_been_changed(tmp_path, ended, reason, released):

@@ -86,7 +86,7 @@ def test_choose_names_the_way_out():
 
 
 def test_choose_all_and_oversubscribed():
-    assert choose(0).count == 8
+    assert choose(None).count == 8
     assert choose(2).oversubscribed
     assert not choose(1).oversubscribed
 

@@ -36,15 +36,15 @@ def reason(changes: dict[str, Any]) -> str | None:
         ({"target": 0.21}, "target_reached"),
         ({"target": 0.199}, None),
         ({"target": 0.3, "val_losses": [0.3, 0.31]}, "target_reached"),  # raised after the first epoch
-        ({"target": 0.0, "val_losses": [0.1, 0.0]}, None),  # switched off
+        ({"target": None, "val_losses": [0.1, 0.0]}, None),  # switched off
         ({"max_epochs": 2}, "max_epochs"),
         ({"max_epochs": 1}, "max_epochs"),  # lowered on a resume
         ({"total_s": 60.0}, "time_limit"),
         ({"total_s": 59.9}, None),
-        ({"total_s": 1e9, "time_limit_s": 0.0}, None),
+        ({"total_s": 1e9, "time_limit_s": None}, None),
         ({"val_losses": [0.2, 0.2]}, "collapsed"),
         ({"val_losses": [0.2, 0.2 + 1e-12]}, None),
-        ({"val_losses": [0.2, 0.2], "collapse_epochs": 0}, None),
+        ({"val_losses": [0.2, 0.2], "collapse_epochs": None}, None),
         ({"val_losses": [0.2, 0.21, 0.22], "patience_epochs": 2}, "stalled"),
         ({"val_losses": [0.2, 0.21, 0.2], "patience_epochs": 2}, "stalled"),  # an equal value is no improvement
         ({"val_losses": [0.2, 0.21, 0.199], "patience_epochs": 2}, "stalled"),  # half a per cent
@@ -73,14 +73,14 @@ def test_a_target_that_an_earlier_epoch_had_reached_comes_first():
     """It was raised since."""
     later = {"val_losses": [0.2, 0.3], "target": 0.2, "max_epochs": 2}
     assert reason(later) == reason(later | {"train_loss": math.nan}) == "target_reached"
-    assert reason(later | {"target": 0.0}) == "max_epochs"
+    assert reason(later | {"target": None}) == "max_epochs"
 
 
 def test_the_result_comes_before_the_limits():
     at_once = {"val_losses": [0.2, 0.2], "max_epochs": 2, "total_s": 60.0}
     assert reason(at_once | {"target": 0.2}) == "target_reached"
     assert reason(at_once) == "collapsed"
-    assert reason(at_once | {"collapse_epochs": 0}) == "max_epochs"
+    assert reason(at_once | {"collapse_epochs": None}) == "max_epochs"
 
 
 def stops(metrics: list[float]) -> str | None:

@@ -181,7 +181,7 @@ BAD = [
     *[(f"data.{name}", -1, "at least 0") for name in ("jitter", "neighbours", "folds", "fold")],
     ("data.seed", -1, "0 to 4294967295"),
     ("data.folds", 1, "0 or at least 2"),
-    ("data.fold", 1, "below data.folds = 0, or 0"),
+    ("data.fold", 1, "0 without data.folds"),
     ("data.voxel_mm", 0.0, "positive"),
     ("data.samples", 1, "at least 2"),
     ("data.validation", 1.0, "a count of at least 1 or a fraction"),

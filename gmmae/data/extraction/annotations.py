@@ -119,7 +119,7 @@ def read_table(path: Path, config: DataConfig, file_column: str, required: tuple
     columns = _as_known(lines[0][1] if lines else [], config, file_column)
     if repeated := [column for column, count in Counter(filter(None, columns)).items() if count > 1]:
         raise DataError(f"{path}: columns must have different names; {', '.join(repeated)} is there twice")
-    chosen = [c for c in (config.group_column,) if c]
+    chosen = [] if config.group_column == "auto" else [config.group_column]
     if config.category_column != DataConfig.category_column:
         chosen.append(config.category_column)
     missing = [c for c in (file_column, *required, *chosen) if c not in columns]
@@ -165,7 +165,7 @@ def one_name_each(rows: Sequence[Row], paths: Mapping[str, Path | None], csv: st
 
 def _as_known(columns: Sequence[str], config: DataConfig, file_column: str) -> list[str]:
     """Returns the names of columns. A name that differs from a known one only by case or signs gets the known spelling."""
-    chosen = tuple(filter(None, (config.group_column, config.category_column)))
+    chosen = (*(() if config.group_column == "auto" else (config.group_column,)), *filter(None, (config.category_column,)))
     known = (*chosen, file_column, *COORDINATES, "diameter_mm", *SPACINGS, *GROUP_COLUMNS, "mask")
     by_letters = {_letters(name): name for name in reversed(known)}
     return [name if name in known else by_letters.get(_letters(name), name) for name in columns]
@@ -236,7 +236,7 @@ def _row(number: int, cells: dict[str, str], config: DataConfig, file_column: st
     require_diameter(diameter)
     spacing = _point(cells, SPACINGS, config.least_axes)
     require_spacing(spacing or (), ", ".join(SPACINGS))
-    group_columns = (config.group_column,) if config.group_column else GROUP_COLUMNS
+    group_columns = GROUP_COLUMNS if config.group_column == "auto" else (config.group_column,)
     group_column = next((c for c in group_columns if cells.get(c)), "")
     mask = cells.get("mask", "")
     if mask:

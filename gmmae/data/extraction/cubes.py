@@ -41,12 +41,12 @@ def plan(config: DataConfig) -> Plan:
     Raises:
       DataError: no such folder or file, a CSV that cannot be used, or arrays that do not belong together.
     """
-    root = Path(config.root)
+    root = Path(config.root or "")
     if root.suffix == ".npz" and root.is_file():
         return _plan_arrays(root, config.ndim)
     if not config.root or not root.is_dir():
         raise DataError(f"data.root must be a folder of volumes or one .npz when data.source is cubes; got {config.root!r}")
-    csv = root / (config.csv or NODULES)
+    csv = root / config.csv_name
     if looks_like_luna16(root, csv):
         raise DataError(
             f"{root} is a folder of scans with {ANNOTATIONS}, as LUNA16 is, and no folder of cubes with {NODULES}: give "

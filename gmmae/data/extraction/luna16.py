@@ -25,16 +25,16 @@ def plan(config: DataConfig) -> Plan:
     Raises:
       DataError: no such folder, no scans, or a CSV that cannot be used.
     """
-    root = Path(config.root)
+    root = Path(config.root or "")
     if not config.root or not root.is_dir():
         hint = ": one .npz is read with --data.source cubes" if root.suffix == ".npz" and root.is_file() else ""
         raise DataError(f"data.root must be the folder of the .mhd scans when data.source is luna16; got {config.root!r}{hint}")
     scans, faults = find_scans(root)
-    if not config.csv and (root / NODULES).is_file() and not (root / ANNOTATIONS).is_file():
+    if config.csv == "auto" and (root / NODULES).is_file() and not (root / ANNOTATIONS).is_file():
         raise DataError(f"{root} is a folder of cubes with {NODULES}, and has no {ANNOTATIONS}: give --data.source cubes")
     if not scans:
         raise DataError(f"data.root must hold .mhd scans, in subset*/ or directly; {root} has none")
-    csv = root / (config.csv or ANNOTATIONS)
+    csv = root / config.csv_name
     table = read_table(csv, config, "seriesuid", COLUMNS)
     require_rows(table, csv)
     by_scan: dict[str, list[Row]] = defaultdict(list)

@@ -131,7 +131,7 @@ def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False,
         raise unreadable_root(error) from error
     if config.on_error == "refuse":
         refuse(plan.faults, plan.way_out)
-    place = Path(config.cache) if config.cache else user_cache()
+    place = user_cache() if config.cache == "auto" else Path(config.cache)
     kept = place / PARTS
 
     def make(folder: Path) -> None:
@@ -175,7 +175,7 @@ def _alike(cubes: Sequence[Cube]) -> list[Cube]:
 
 
 def _file(config: DataConfig, task: Task) -> str:
-    root = Path(config.root)
+    root = Path(config.root or "")
     if task.file == root:
         return root.name
     return task.file.relative_to(root).as_posix() if task.file.is_relative_to(root) else str(task.file)
@@ -218,6 +218,6 @@ def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Readi
     summary["determining"] = {
         "version": VERSION,
         **{name: getattr(config, name) for name in IDENTITY_FIELDS},
-        "root": os.path.realpath(config.root),
+        "root": os.path.realpath(config.root or ""),
     }
     (folder / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n")

@@ -43,10 +43,12 @@ def read(config: DataConfig, plan: Plan, version: int, folder: Path, say: Say) -
     if kept:
         say(f"{len(kept)} of {len(plan.tasks)} scans were read before, {len(left)} are left")
     # Only another process can be killed. Without a time limit, one worker may as well be this process.
-    workers = 0 if config.workers == 1 and not config.scan_time_limit_s else config.workers or cores()
+    limit_s = config.scan_time_limit_s or 0.0
+    wanted = cores() if config.workers == "auto" else config.workers
+    workers = 0 if config.workers == 1 and not limit_s else wanted
     with (
         Progress(len(left), "scans", say) as progress,
-        closing(read_all(left, options, workers, config.scan_time_limit_s, say)) as results,
+        closing(read_all(left, options, workers, limit_s, say)) as results,
     ):
         for reading in results:
             if config.on_error == "refuse":

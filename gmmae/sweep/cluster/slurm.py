@@ -248,7 +248,7 @@ class Slurm:
         slurm = self._config.slurm
         name = f"{NAME_PREFIX}{uuid.uuid4().hex[:12]}"
         options = parameters(slurm, devices, len(jobs), self._exclusive, self._config.grace_s) | {"job_name": name}
-        if after and slurm.array_parallelism:
+        if after and slurm.array_parallelism != "all":
             options["dependency"] = f"afterany:{after}"
         try:
             executor = self._submitit.SlurmExecutor(self._folder, max_num_timeout=slurm.timeouts)
@@ -392,7 +392,7 @@ def parameters(slurm: SlurmConfig, devices: int, jobs: int, exclusive: bool, gra
         for key, equals, value in (option.partition("=") for option in slurm.additional_parameters)
     }
     return {key: value for key, value in options.items() if value and key not in additional} | {
-        "array_parallelism": slurm.array_parallelism or jobs,
+        "array_parallelism": jobs if slurm.array_parallelism == "all" else slurm.array_parallelism,
         # Slurm may signal a minute early or late. The last epoch, its checkpoint and the requeueing follow.
         "signal_delay_s": round(grace_s) + 90,
         "setup": list(slurm.setup),

@@ -40,8 +40,8 @@ def headline(results: Results) -> str:
     stop = results.config.run.stop
     if not results.runs:
         return "No run is computed yet."
-    if not stop.target:
-        return "**No target was set** (`run.stop.target` is 0), so there is no time to the target and no fastest strategy."
+    if stop.target is None:
+        return "**No target was set** (`run.stop.target` is none), so there is no time to the target and no fastest strategy."
     if results.clock.kind == "unknown":
         return f"**Which strategy is the fastest is unknown.** {results.clock.note}"
     candidates = [
@@ -145,7 +145,7 @@ def _paper(results: Results) -> list[str]:
         "whether the target was reached. Here more than half of the seeds must reach it."
     )
     text += f" Different: {'; '.join(differing)}." if differing else ""
-    target = f"target {run.stop.target:g}" if run.stop.target else "no target"
+    target = f"target {run.stop.target:g}" if run.stop.target is not None else "no target"
     return [
         f"{text} The paper has one run each, LUNA16, K80 GPUs and the target {PAPER_TARGET:g}. "
         f"Here: data source {run.settings.data.source}, {target}, times {results.clock.short or results.clock.kind}."

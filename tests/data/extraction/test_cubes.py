@@ -18,7 +18,7 @@ from gmmae.models.settings import ModelConfig
 from gmmae.workloads.nodules import Config, build
 
 POINT = (12.3, -45.6, 78.9)
-SERIAL: Any = {"source": "cubes", "workers": 1, "scan_time_limit_s": 0.0}
+SERIAL: Any = {"source": "cubes", "workers": 1, "scan_time_limit_s": None}
 
 
 @pytest.fixture

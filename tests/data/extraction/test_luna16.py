@@ -204,7 +204,7 @@ def test_the_order_of_the_rows_does_not_matter_for_the_cubes(luna_folder):
 
 def test_the_cropped_real_scan(shared_data, tmp_path):
     config = DataConfig(
-        source="luna16", root=str(shared_data / "mini_luna16"), cache=str(tmp_path), workers=1, scan_time_limit_s=0.0
+        source="luna16", root=str(shared_data / "mini_luna16"), cache=str(tmp_path), workers=1, scan_time_limit_s=None
     )
     prepared = prepare(config)
     nodules, details = load_prepared(prepared)

@@ -77,7 +77,7 @@ def test_the_header_keeps_its_lines(done):
 
 def test_prepare_finds_each_nodule_where_its_voxels_changed(done, tmp_path):
     scans, out, summary = done
-    config = DataConfig(source="luna16", root=str(out), cache=str(tmp_path / "cache"), workers=1, scan_time_limit_s=0.0)
+    config = DataConfig(source="luna16", root=str(out), cache=str(tmp_path / "cache"), workers=1, scan_time_limit_s=None)
     prepared = prepare(config, silent)
     assert prepared.summary["faults"] == []
     nodules, details = load_prepared(prepared)

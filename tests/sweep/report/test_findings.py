@@ -94,7 +94,7 @@ def test_no_winner_without_a_target_a_result_or_a_time(timed):
     assert headline_of(TWO, timed, None).startswith(
         "**Which strategy is the fastest is unknown.** Times cannot be projected (no"
     )
-    untargeted = replace(TWO, run=replace(TWO.run, stop=replace(TWO.run.stop, target=0.0)))
+    untargeted = replace(TWO, run=replace(TWO.run, stop=replace(TWO.run.stop, target=None)))
     assert headline(results.read(TWO, timed, FLAT)._replace(config=untargeted)).startswith("**No target was set**")
 
 

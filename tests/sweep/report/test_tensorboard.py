@@ -101,7 +101,7 @@ def test_of_several_seeds_the_one_of_the_median_time_is_charted_and_a_miss_is_th
 
 
 def test_without_a_target_the_arms_are_charted_alone(tmp_path):
-    config = replace(CONFIG, mode="measured", run=changed(CONFIG.run, stop__target=0.0))
+    config = replace(CONFIG, mode="measured", run=changed(CONFIG.run, stop__target=None))
     sweeps.reach(config, tmp_path, RunKey("strong", 2, 0), 4)
     tensorboard.write(results.read(config, tmp_path, None))
     assert compared(tmp_path, "target") == {}
