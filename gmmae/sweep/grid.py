@@ -94,7 +94,7 @@ class SweepConfig(Section):
     seeds: Annotated[tuple[int, ...], distinct(SEED)] = (0,)  # seeds of initial parameters and sample order
     executor: Executor = "processes"  # what runs the jobs: processes of this host, or Slurm
     jobs: PositiveInt = 1  # processes: runs at the same time, on a GPU each; more than 1 in virtual mode only
-    cell_time_limit_s: PositiveFloat | None = None  # a run that takes longer is ended and recorded as timed_out
+    run_time_limit_s: PositiveFloat | None = None  # a run that takes longer is ended and recorded as timed_out
     keep_checkpoints: bool = False  # keep the checkpoints of finished runs, to train them further
     grace_s: PositiveFloat = 30.0  # seconds from SIGTERM to SIGKILL
     clusters: Clusters = ("k80_1gbe",)  # virtual: clusters to project times to, TOML files or names in configs/clusters

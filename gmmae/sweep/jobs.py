@@ -55,7 +55,7 @@ def _job(config: SweepConfig, folder: SweepDir, name: str, arguments: tuple[str,
         # It sets the number of CPU devices. The number of accelerators is fixed.
         CPU_DEVICES: str(count // nodes),
     }
-    return Job(name, (*PROGRAM, *arguments), folder.log(name), environment, config.cell_time_limit_s or 0.0, count)
+    return Job(name, (*PROGRAM, *arguments), folder.log(name), environment, config.run_time_limit_s or 0.0, count)
 
 
 def timing_job(config: SweepConfig, folder: SweepDir, devices: int, request: Request) -> Job:

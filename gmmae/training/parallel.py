@@ -257,7 +257,7 @@ def choose(count: int | None) -> Devices:
         )
     if jax.process_count() > 1 and count not in (None, len(devices)):
         raise InputError(
-            f"parallel.devices must be all, or the devices of the {jax.process_count()} processes, {len(devices)}; got {count}: "
+            f"parallel.devices must be all or the {len(devices)} devices of the {jax.process_count()} processes; got {count}: "
             "start fewer processes, or let each of them see fewer devices"
         )
     return Devices(tuple(devices[:count]))

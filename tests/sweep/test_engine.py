@@ -75,7 +75,7 @@ def failing(tmp_path_factory):
     """A sweep with all kinds of failures; then the same call, then one with retry and all causes fixed."""
     fake = Fake(tmp_path_factory.mktemp("failing"))
     fake.wish(WISHES)
-    config = grid(seeds=(0, 1), cell_time_limit_s=LIMIT_S)
+    config = grid(seeds=(0, 1), run_time_limit_s=LIMIT_S)
     calls = []
     for options in ({}, {}, {"retry": True}):
         fake.forget()

@@ -144,7 +144,7 @@ def test_a_broken_saved_configuration_is_refused(claimed):
 def test_a_larger_grid_computes_what_is_new_only(fake):
     assert fake.sweep(grid(devices=(1, 2)))[0] == 0
     fake.forget()
-    code, watch = fake.sweep(grid(devices=(4, 2, 1), seeds=(0,), cell_time_limit_s=100.0, jobs=1))
+    code, watch = fake.sweep(grid(devices=(4, 2, 1), seeds=(0,), run_time_limit_s=100.0, jobs=1))
     assert (code, watch.begun) == (0, ["weak-n4-seed0", "linear-n4-seed0"])
     assert sorted(fake.records()) == sorted(NAMES)
     assert "devices = [4, 2, 1]" in SweepDir(fake.root).config.read_text()

@@ -25,7 +25,7 @@ BAD: list[tuple[str, Any, str]] = [
     *[("seeds", value, f"{NUMBERS} 0 to 4294967295") for value in ((), (3, 3), (-1,), (2**32,))],
     ("executor", "lsf", "one of processes, slurm"),
     ("jobs", 0, "at least 1"),
-    *[(key, value, "at least 0") for key in ("cell_time_limit_s", "grace_s") for value in (-1.0, NAN, INF)],
+    *[(key, value, "at least 0") for key in ("run_time_limit_s", "grace_s") for value in (-1.0, NAN, INF)],
     ("clusters", (), "at least one"),
     *[
         (f"timing.{key}", value, f"{NUMBERS} at least 1")
