@@ -54,7 +54,7 @@ def configuration(
     config = dataclasses.replace(config, precision=precision)
     if config.workload == "segmentation":
         rate = {key.replace(".", "__"): value for key, value in CONSTANT_RATE.items()}
-        config = changed(config, data__source="synthetic", data__root="", data__jitter=0, data__augment=False, **rate)
+        config = changed(config, data__source="synthetic", data__root=None, data__jitter=0, data__augment=False, **rate)
     return changed(config, data__samples=samples + validation, data__validation=validation) if samples else config
 
 

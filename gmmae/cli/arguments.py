@@ -15,7 +15,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from gmmae.cli import words
 from gmmae.config import toml
-from gmmae.config.rules import INLINE, Options, Rule
+from gmmae.config.rules import INLINE, Options
 from gmmae.config.schema import Config
 from gmmae.data.settings import DataConfig
 from gmmae.scaling.strategies import require_known
@@ -63,11 +63,6 @@ def _none(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[None] | None:
         str_from_instance=lambda _: ["none"],
         choices=("none",),
     )
-
-
-def optional(rule: Rule, word: str | None = None) -> Rule:
-    """Returns a rule that also allows None, or a word such as `auto`."""
-    return Rule(f"{word or 'none'} or {rule.words}", lambda value: value == word or rule.holds(value))
 
 
 @dataclass(frozen=True)

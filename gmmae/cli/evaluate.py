@@ -87,7 +87,7 @@ def _name(config: Config, own: Config, split: Split, other: bool) -> str:
     settings, own_settings = _settings(config), _settings(own)
     changes = {key: value for key, value in settings.items() if value != own_settings.get(key)}
     if other and "data.source" in settings:
-        words.append(re.sub(r"[^\w.-]+", "-", Path(str(settings.get("data.root", ""))).name) or settings["data.source"])
+        words.append(re.sub(r"[^\w.-]+", "-", Path(settings.get("data.root") or "").name) or settings["data.source"])
     if changes:
         words.append(hashlib.sha256(json.dumps(changes, sort_keys=True, default=str).encode()).hexdigest()[:8])
     return "_".join(words) + ".csv"

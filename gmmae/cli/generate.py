@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from gmmae.cli.arguments import MISSING, Run, optional, parse
+from gmmae.cli.arguments import MISSING, Run, parse
 from gmmae.config.rules import Options, Seed, between
 from gmmae.config.schema import Config
 from gmmae.data.settings import DataConfig
@@ -26,7 +26,7 @@ SCANS = "scans"
 VOXEL_BYTES = 50
 """Bytes of memory for each voxel of a nodule in the making."""
 
-Size = Annotated[int | Literal["auto"], optional(between(4, 512), "auto")]
+Size = Annotated[int, between(4, 512)] | Literal["auto"]
 Strength = Annotated[float, between(0, 100)]
 
 

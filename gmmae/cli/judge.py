@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from gmmae.cli.arguments import MISSING, Generated, Real, data_section, optional, parse
+from gmmae.cli.arguments import MISSING, Generated, Real, data_section, parse
 from gmmae.config import toml
 from gmmae.config.rules import Options, Seed, between
 from gmmae.data.settings import DataConfig
@@ -19,7 +19,7 @@ from gmmae.training.workdir import WorkDir
 MAX_SHOWN_NAMES = 3
 """Maximum number of names in an error."""
 
-Count = Annotated[int | Literal["all"], optional(between(1, 100_000), "all")]
+Count = Annotated[int, between(1, 100_000)] | Literal["all"]
 Split = Literal["all", "train", "validation"]
 
 

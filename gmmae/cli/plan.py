@@ -1,14 +1,13 @@
 """`gmmae plan`: predict the fastest scaling strategy from runs on one device."""
 
-import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from gmmae.cli.arguments import TrainArguments, optional, parse_with_config
-from gmmae.config.rules import Rule, at_least, distinct, require
+from gmmae.cli.arguments import TrainArguments, parse_with_config
+from gmmae.config.rules import PositiveFloat, PositiveInt, Rule, at_least, distinct, require
 from gmmae.config.schema import changed
 from gmmae.config.toml import find
 from gmmae.multihost.distributed import joined
@@ -17,8 +16,8 @@ from gmmae.system.stop_reasons import EXIT_CODES
 
 Clusters = Annotated[tuple[str, ...], Rule("at least one", bool)]
 Devices = Annotated[tuple[int, ...], distinct(at_least(1))]
-Epochs = Annotated[int | None, optional(at_least(1))]
-ComputeScale = Annotated[float | None, optional(Rule("positive", lambda factor: 0 < factor < math.inf))]
+Epochs = PositiveInt | None
+ComputeScale = PositiveFloat | None
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,7 @@ NonNegativeFloat = Annotated[float, at_least(0)]
 SEED = between(0, 2**32 - 1)
 """What NumPy, scikit-learn and JAX take alike."""
 Seed = Annotated[int, SEED]
+Text = Annotated[str, Rule("not empty", bool)]
 Share = Annotated[float, Rule("at least 0 and below 1", lambda value: 0 <= value < 1)]
 
 
@@ -101,25 +102,22 @@ def alternatives(kind: object) -> Iterator[tuple[object, tuple[Rule, ...]]]:
         yield kind, ()
 
 
-def _check(key: str, kind: object, value: object) -> None:
-    """Raises ConfigError unless a value fits one of the types that an annotation allows, and its rules."""
-    words: list[str] = []
-    allowed = list(alternatives(kind))
-    for option, rules in allowed:
-        if option is NoneType:
-            fits, rule = value is None, "none"
-        elif get_origin(option) is Literal:
-            choices = get_args(option)
-            fits, rule = value in choices, "one of " * (len(allowed) == 1) + ", ".join(map(str, choices))
-        elif (len(allowed) > 1 and option in (int, float) and not isinstance(value, Real)) or value is None:
-            fits, rule = False, " and ".join(rule.words for rule in rules)
-        else:
-            broken = next((rule for rule in rules if not rule.holds(value)), None)
-            fits, rule = broken is None, broken.words if broken else ""
-        if fits:
-            return
-        words.append(rule)
-    require(False, key, " or ".join(filter(None, reversed(words))), value)
+def _broken_rule(option: object, rules: tuple[Rule, ...], value: object, *, alone: bool) -> str | None:
+    """Returns the words of the rule that keeps a value from one type of an annotation, or None where it fits.
+
+    Args:
+      option: the type.
+      rules: of this type.
+      value: the value.
+      alone: whether the annotation allows no other type.
+    """
+    if option is NoneType:
+        return None if value is None else "none"
+    if get_origin(option) is Literal:
+        return None if value in get_args(option) else "one of " * alone + ", ".join(map(str, get_args(option)))
+    has_type = alone or (isinstance(value, Real) if option in (int, float) else value is not None)
+    broken = [rule.words for rule in rules if not has_type or not rule.holds(value)]
+    return None if has_type and not broken else " and ".join(broken)
 
 
 def marked(item: dataclasses.Field[Any], mark: str) -> bool:
@@ -147,7 +145,9 @@ class Section:
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
-            _check(self.key(item.name), item.type, getattr(self, item.name))
+            value, options = getattr(self, item.name), list(alternatives(item.type))
+            broken = [_broken_rule(option, rules, value, alone=len(options) == 1) for option, rules in options]
+            require(None in broken, self.key(item.name), " or ".join(dict.fromkeys(filter(None, reversed(broken)))), value)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,6 +21,7 @@ from gmmae.config.rules import (
     Section,
     Seed,
     Share,
+    Text,
     at_least,
     marked,
     require,
@@ -176,7 +177,7 @@ class Config(Section):
     seed: Seed = 0  # of the initial parameters and of the order of the samples
     precision: Precision = "float32"  # of all numbers; tf32 for products of convolutions and dense layers; float64 for checks
     workload: str = "nodules"  # data, model, loss: nodules, segmentation, a file (path/to/mine.py) or a module (one.two)
-    init_from: str | None = None  # fine-tuning: work directory of a run whose best parameters are this one's first
+    init_from: Text | None = None  # fine-tuning: work directory of a run whose best parameters are this one's first
     compilation_cache: Annotated[str, MAY_CHANGE_ON_RESUME] = "on"  # on (in the user's cache folder), off, or a folder
     settings: Annotated[Any, INLINE] = None  # of the workload: its own dataclass
     optim: OptimConfig = field(default_factory=OptimConfig)

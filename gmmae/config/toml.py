@@ -188,6 +188,23 @@ def _suggestion(key: str, known: Mapping[str, Any]) -> str:
     return f"; did you mean {near[0]!r}?" if near else f"; valid keys: {', '.join(siblings)}"
 
 
+def differences(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """Returns in words which keys of a saved configuration have other values; empty where none has.
+
+    >>> differences({"seed": 0, "devices": [1, 2]}, {"seed": 3, "devices": (1, 2)})
+    'seed was 0, now 3'
+    """
+    texts = [(key, _text(saved.get(key)), _text(value)) for key, value in wanted.items()]
+    changes = [f"{key} was {old}, now {new}" for key, old, new in texts if old != new]
+    more = f"; and {len(changes) - 3} more" if len(changes) > 3 else ""
+    return "; ".join(changes[:3]) + more
+
+
+def _text(value: object) -> str:
+    """Returns a value as TOML spells it."""
+    return json.dumps("none" if value is None else value, ensure_ascii=False)
+
+
 def to_toml(config: Any) -> str:
     """Returns the whole configuration as TOML text; reading it back gives an equal configuration."""
     lines: list[str] = []
@@ -197,5 +214,5 @@ def to_toml(config: Any) -> str:
         if head != section:
             lines += ["", f"[{head}]"]
             section = head
-        lines.append(f"{name} = {json.dumps('none' if value is None else value, ensure_ascii=False)}")
+        lines.append(f"{name} = {_text(value)}")
     return "\n".join(lines) + "\n"

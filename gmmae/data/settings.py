@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from gmmae.config.rules import MAY_CHANGE_ON_RESUME, PositiveFloat, PositiveInt, Rule, Section, Seed, at_least, require
+from gmmae.config.rules import MAY_CHANGE_ON_RESUME, PositiveFloat, PositiveInt, Rule, Section, Seed, Text, at_least, require
 
 CROP_PATTERN = re.compile(r"(?P<number>\d+\.?\d*|\.\d+)(?P<unit>x|mm)|whole")
 """Form of `data.crop`: a multiple of the diameter, millimetres, or the whole volume."""
@@ -39,8 +39,8 @@ class DataConfig(Section, name="data"):
     """The section `data`: the source of the volumes, their cut and their split."""
 
     source: Literal["synthetic", "luna16", "cubes"] = "synthetic"  # where the nodules come from
-    root: str | None = None  # luna16, cubes: the folder of the scans or volumes; cubes: or one .npz file
-    csv: str = "auto"  # luna16, cubes: the CSV file, looked for in root; auto: annotations.csv (luna16), nodules.csv (cubes)
+    root: Text | None = None  # luna16, cubes: the folder of the scans or volumes; cubes: or one .npz file
+    csv: Text = "auto"  # luna16, cubes: the CSV file, looked for in root; auto: annotations.csv (luna16), nodules.csv (cubes)
     ndim: Literal[1, 2, 3] = 3  # axes: 3; 2 for images, or volumes' central slices; 1 for signals, or central lines
     shape: Size = 16  # samples along every axis, or along each: z, y, x (the last ndim of them)
     samples: Annotated[int, at_least(2)] = 768  # synthetic: volumes made, training and validation together
@@ -50,12 +50,12 @@ class DataConfig(Section, name="data"):
     crop: Crop = "1.25x"  # luna16, cubes: a cube's edge: 1.25x the diameter, 20mm, or whole (the volume's longest)
     padding: Literal["air", "replicate"] = "air"  # what lies outside: -1000 HU (else the window's low), or the outermost voxels
     category_column: str = "category"  # luna16, cubes: the CSV's column of nodule categories, where there is one
-    group_column: str = "auto"  # luna16, cubes: the column no split divides; auto: patient or group, otherwise the scan
+    group_column: Text = "auto"  # luna16, cubes: the column no split divides; auto: patient or group, otherwise the scan
     on_error: Annotated[OnError, MAY_CHANGE_ON_RESUME] = "skip"  # luna16, cubes: report a broken scan or row, or stop at it
     workers: Annotated[PositiveInt | Literal["auto"], MAY_CHANGE_ON_RESUME] = "auto"  # luna16, cubes: processes that read scans
     scan_time_limit_s: Annotated[PositiveFloat | None, MAY_CHANGE_ON_RESUME] = 300.0  # luna16, cubes: for a volume
-    cache: Annotated[str, MAY_CHANGE_ON_RESUME] = "auto"  # luna16, cubes: folder of extracted cubes; auto: the user's
-    augment_with: str | None = None  # a folder of cubes with nodules.csv, generated ones: they join the training set
+    cache: Annotated[Text, MAY_CHANGE_ON_RESUME] = "auto"  # luna16, cubes: folder of extracted cubes; auto: the user's
+    augment_with: Text | None = None  # a folder of cubes with nodules.csv, generated ones: they join the training set
     augment: bool = False  # training volumes are flipped and turned by 90 degrees at random
 
     def __post_init__(self) -> None:

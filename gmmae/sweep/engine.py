@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from gmmae.config.schema import StopConfig, defaults, flatten
-from gmmae.config.toml import flatten_table, to_toml
+from gmmae.config.toml import differences, flatten_table, to_toml
 from gmmae.scaling import strategies
 from gmmae.sweep import step_times
 from gmmae.sweep.display import SweepDisplay, outcome_text, progress_text
@@ -25,7 +25,7 @@ from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
 from gmmae.training.records import Record, read_history
 from gmmae.training.stopping import finished
-from gmmae.training.workdir import WorkDir, alone, differences, writable
+from gmmae.training.workdir import WorkDir, alone, writable
 
 FIXED = ("mode", "run.stop.target", "run.stop.monitor", "run.stop.mode", "run.stop.collapse_epochs")
 """Keys that a sweep may not change, in addition to those of a run. They decide how its finished runs ended."""

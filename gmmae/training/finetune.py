@@ -4,15 +4,15 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from gmmae.config.schema import changed, flatten
-from gmmae.config.toml import flatten_table
+from gmmae.config.schema import flatten
+from gmmae.config.toml import differences, flatten_table, updated
 from gmmae.multihost import agreement
 from gmmae.multihost.peers import Group
 from gmmae.system.errors import InputError
 from gmmae.training.checkpoint import Checkpoint, OtherModelError, newest
 from gmmae.training.compilation import TrainSetup, blank_state, cast
 from gmmae.training.step import TrainState
-from gmmae.training.workdir import WorkDir, differences
+from gmmae.training.workdir import WorkDir
 
 SHAPES = ("data.ndim", "data.shape")
 """Keys of the data that the parameters' shapes may depend on. The other keys may differ."""
@@ -48,9 +48,9 @@ def first_parameters(setup: TrainSetup, start: TrainState, group: Group) -> tupl
 def _best(setup: TrainSetup, folder: WorkDir) -> Checkpoint | None:
     """Returns the newest checkpoint of the other run, which may have another optimiser and precision."""
     saved = dict(flatten_table(tomllib.loads(folder.config.read_text(encoding="utf-8"))))
-    its = {key.replace(".", "__"): saved[key] for key in ("precision", "optim.clip_norm") if key in saved}
+    its = {key: saved[key] for key in ("precision", "optim.clip_norm") if key in saved}
     try:
-        return newest(folder.checkpoints, blank_state(changed(setup.config, **its), setup.workload))
+        return newest(folder.checkpoints, blank_state(updated(setup.config, its), setup.workload))
     except OtherModelError as error:
         settings = {key: value for key, value in flatten(setup.config.settings) if key in SHAPES or not key.startswith("data.")}
         raise InputError(

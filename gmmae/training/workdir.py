@@ -1,15 +1,13 @@
 """A run's work directory: its files by name, and whose run it is."""
 
-import json
 import tomllib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from gmmae.config.schema import Config, defaults, flatten
-from gmmae.config.toml import flatten_table, to_toml
+from gmmae.config.toml import differences, flatten_table, to_toml
 from gmmae.scaling.identity import identity_fields
 from gmmae.system import json_files, locks
 from gmmae.system.errors import InputError
@@ -133,15 +131,3 @@ def _require_same_run(config: Config, path: Path) -> None:
         raise InputError(
             f"workdir must hold a run of the same configuration; got {path.parent} where {changes}: give another --workdir"
         )
-
-
-def differences(saved: dict[str, Any], wanted: dict[str, Any]) -> str:
-    """What a saved configuration has otherwise than is wanted, in words; empty where nothing is.
-
-    >>> differences({"seed": 0, "devices": [1, 2]}, {"seed": 3, "devices": (1, 2)})
-    'seed was 0, now 3'
-    """
-    saved, wanted = (json.loads(json.dumps(values)) for values in (saved, wanted))  # tuples are lists, as in TOML
-    changes = [f"{key} was {saved.get(key)!r}, now {value!r}" for key, value in wanted.items() if saved.get(key) != value]
-    more = f"; and {len(changes) - 3} more" if len(changes) > 3 else ""
-    return "; ".join(changes[:3]) + more

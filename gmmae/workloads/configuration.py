@@ -74,7 +74,7 @@ def without_own_csv(config: Config, own: Config) -> Config:
       own: the run's configuration.
     """
     csv = _data_setting(own, "csv")
-    return changed(config, data__csv="") if _data_setting(config, "csv") == csv and Path(csv).is_absolute() else config
+    return changed(config, data__csv="auto") if _data_setting(config, "csv") == csv and Path(csv).is_absolute() else config
 
 
 def on_its_data(config: Config, own: Config) -> Config:

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 
-from gmmae.config.rules import ConfigError, NonNegativeInt, PositiveFloat, PositiveInt, Rule, Section, Seed, at_least, require
+from gmmae.config.rules import (
+    ConfigError,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Rule,
+    Section,
+    Seed,
+    Text,
+    at_least,
+    require,
+)
 from gmmae.data.settings import DataConfig, Window
 from gmmae.data.splits import Split
 from gmmae.data.volumes import central_section
@@ -36,8 +47,8 @@ class PatchConfig(Section, name="data"):
     """The section `data`: the nodules, and the patches around them."""
 
     source: Literal["synthetic", "cubes"] = "synthetic"  # where the nodules come from
-    root: str | None = None  # cubes: the folder of the volumes, with masks
-    csv: str = "auto"  # cubes: the CSV file, looked for in root; auto: nodules.csv
+    root: Text | None = None  # cubes: the folder of the volumes, with masks
+    csv: Text = "auto"  # cubes: the CSV file, looked for in root; auto: nodules.csv
     ndim: Literal[2, 3] = 2  # axes: 2, axial slices at their own pixel spacing; 3, volumes of cubic voxels
     shape: Annotated[int, at_least(4)] = 64  # samples of a patch along every axis, as the network sees it
     jitter: NonNegativeInt = 11  # largest offset of a patch from the nodule's centre along each axis, samples
@@ -51,7 +62,7 @@ class PatchConfig(Section, name="data"):
     window: Window = (-1000.0, 400.0)  # values that become -1 and 1: HU; cubes: another window is in the data's own unit
     seed: Seed = 0  # of the synthetic nodules, of the split, and of the offsets at validation
     category_column: str = "category"  # cubes: the CSV's column of nodule categories, where there is one
-    group_column: str = "auto"  # cubes: the column no split divides; auto: patient or group, otherwise the volume
+    group_column: Text = "auto"  # cubes: the column no split divides; auto: patient or group, otherwise the volume
     augment: bool = True  # training samples are reflected and rotated by 90 degrees at random, with their masks
 
     def __post_init__(self) -> None:

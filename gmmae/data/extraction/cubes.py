@@ -45,7 +45,9 @@ def plan(config: DataConfig) -> Plan:
     if root.suffix == ".npz" and root.is_file():
         return _plan_arrays(root, config.ndim)
     if not config.root or not root.is_dir():
-        raise DataError(f"data.root must be a folder of volumes or one .npz when data.source is cubes; got {config.root!r}")
+        raise DataError(
+            f"data.root must be a folder of volumes or one .npz when data.source is cubes; got {config.root or 'none'}"
+        )
     csv = root / config.csv_name
     if looks_like_luna16(root, csv):
         raise DataError(

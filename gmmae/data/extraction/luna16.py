@@ -28,7 +28,9 @@ def plan(config: DataConfig) -> Plan:
     root = Path(config.root or "")
     if not config.root or not root.is_dir():
         hint = ": one .npz is read with --data.source cubes" if root.suffix == ".npz" and root.is_file() else ""
-        raise DataError(f"data.root must be the folder of the .mhd scans when data.source is luna16; got {config.root!r}{hint}")
+        raise DataError(
+            f"data.root must be the folder of the .mhd scans when data.source is luna16; got {config.root or 'none'}{hint}"
+        )
     scans, faults = find_scans(root)
     if config.csv == "auto" and (root / NODULES).is_file() and not (root / ANNOTATIONS).is_file():
         raise DataError(f"{root} is a folder of cubes with {NODULES}, and has no {ANNOTATIONS}: give --data.source cubes")

@@ -170,7 +170,7 @@ def test_nodules_at_the_border_are_padded_with_air_and_counted(luna_folder):
         (b"", {}, "it has none"),
         (b"\xff\xfe\x00s\x00", {}, "CSV in UTF-8"),
         (None, {"csv": "gone.csv"}, "data.csv .*gone.csv is not there"),
-        (None, {"root": ""}, "data.root must be the folder of the .mhd scans.*; got ''"),
+        (None, {"root": None}, "data.root must be the folder of the .mhd scans.*; got none"),
     ],
 )
 def test_folders_and_csvs_that_cannot_be_used(luna_folder, content, options, message):
