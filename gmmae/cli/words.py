@@ -23,7 +23,8 @@ def as_words(key: str, value: object) -> list[str]:
     section, point, name = key.replace("_", "-").rpartition(".")
     if isinstance(value, bool):
         return [f"--{section}{point}{'' if value else 'no-'}{name}"]
-    return [f"--{section}{point}{name}", *map(str, value if isinstance(value, list | tuple) else [value])]
+    values = value if isinstance(value, list | tuple) else ["none" if value is None else value]
+    return [f"--{section}{point}{name}", *map(str, values)]
 
 
 TRUTH_VALUES = ("true", "false", "yes", "no", "on", "off", "1", "0", "none")

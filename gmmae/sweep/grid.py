@@ -8,6 +8,7 @@ from typing import Annotated, Literal, NamedTuple
 from gmmae.config.rules import (
     SEED,
     ConfigError,
+    NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -96,7 +97,7 @@ class SweepConfig(Section):
     jobs: PositiveInt = 1  # processes: runs at the same time, on a GPU each; more than 1 in virtual mode only
     run_time_limit_s: PositiveFloat | None = None  # a run that takes longer is ended and recorded as timed_out
     keep_checkpoints: bool = False  # keep the checkpoints of finished runs, to train them further
-    grace_s: PositiveFloat = 30.0  # seconds from SIGTERM to SIGKILL
+    grace_s: NonNegativeFloat = 30.0  # seconds from SIGTERM to SIGKILL
     clusters: Clusters = ("k80_1gbe",)  # virtual: clusters to project times to, TOML files or names in configs/clusters
     timing: TimingConfig = field(default_factory=TimingConfig)
     slurm: SlurmConfig = field(default_factory=SlurmConfig)

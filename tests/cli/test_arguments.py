@@ -101,7 +101,7 @@ def test_every_file_in_configs_is_read_by_path_and_by_name(path):
 
 
 def test_a_target_is_a_file_s_to_say_and_none_for_a_workload_alone():
-    assert train("--workload", "nodules")[0].stop.target == 0
+    assert train("--workload", "nodules")[0].stop.target is None
     targets = {path.stem: read_config(path).stop.target for path in CONFIGS.glob("*.toml") if "sweep" not in path.stem}
     assert targets == {
         "adrenal_shapes": 0.013,

@@ -97,11 +97,11 @@ def test_other_data_are_evaluated_whole_however_few_they_are(trained, tmp_path, 
 
 def test_a_list_of_the_runs_own_nodules_is_not_one_of_another_folder(tmp_path):
     config = changed(small(), data__source="cubes", data__root=str(tmp_path), data__csv=str(tmp_path / "mine.csv"))
-    assert without_own_csv(config, config).settings.data.csv == ""
+    assert without_own_csv(config, config).settings.data.csv == "auto"
     for csv_of in ("mine.csv", str(tmp_path / "given.csv")):
         other = changed(config, data__csv=csv_of)
         assert without_own_csv(other, config) == other
-    assert on_its_data(changed(config, data__root="elsewhere"), config).settings.data.csv == ""
+    assert on_its_data(changed(config, data__root="elsewhere"), config).settings.data.csv == "auto"
     assert on_its_data(changed(config, seed=9), config) == changed(config, seed=9)
     relative = changed(config, data__csv="mine.csv")  # a name is looked for in whichever folder is read
     assert without_own_csv(relative, relative) == relative

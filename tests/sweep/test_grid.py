@@ -25,7 +25,8 @@ BAD: list[tuple[str, Any, str]] = [
     *[("seeds", value, f"{NUMBERS} 0 to 4294967295") for value in ((), (3, 3), (-1,), (2**32,))],
     ("executor", "lsf", "one of processes, slurm"),
     ("jobs", 0, "at least 1"),
-    *[(key, value, "at least 0") for key in ("run_time_limit_s", "grace_s") for value in (-1.0, NAN, INF)],
+    *[("run_time_limit_s", value, "none or positive") for value in (0.0, NAN, INF)],
+    *[("grace_s", value, "at least 0") for value in (-1.0, NAN, INF)],
     ("clusters", (), "at least one"),
     *[
         (f"timing.{key}", value, f"{NUMBERS} at least 1")
@@ -226,7 +227,7 @@ def test_where_times_count_nothing_is_shared(mode):
     assert all(members == [owner] for owner, members in run_groups(config, 100))
 
 
-@pytest.mark.parametrize(("mode", "devices", "virtual"), [("virtual", 0, 4), ("measured", 4, 0)])
+@pytest.mark.parametrize(("mode", "devices", "virtual"), [("virtual", "all", 4), ("measured", 4, None)])
 def test_a_runs_run_has_its_arm_seed_and_devices_and_all_else_from_the_sweep(mode, devices, virtual):
     base = Config(optim=OptimConfig(batch_size=8), parallel=ParallelConfig(micro_batch_size=4))
     run = run_config(SweepConfig(mode=mode, run=base), RunKey("linear", 4, 3))

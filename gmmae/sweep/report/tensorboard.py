@@ -83,8 +83,10 @@ def _write_charts(results: Results, folder: Path, digits: int) -> None:
                 # The axis "Relative" starts at a line's first event, so each line begins with NaN at time 0.
                 lines.setdefault(f"{scaling}{ending}", {})[tags[n]] = [Point(0.0, math.nan), *points]
                 ends[n] = max(ends.get(n, 0.0), points[-1].time_s)
-    if stop.target is not None:
-        lines["target"] = {tags[n]: [Point(0.0, stop.target), Point(end_s, stop.target)] for n, end_s in ends.items()}
+    target = stop.target
+    lines["target"] = (
+        {} if target is None else {tags[n]: [Point(0.0, target), Point(end_s, target)] for n, end_s in ends.items()}
+    )
     charts = {devices_text([n]): tags[n] for n in results.counts if n in ends}
     write_charts(folder, results.clock.titled(f"Validation {stop.monitor}"), charts, lines)
 

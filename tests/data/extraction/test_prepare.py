@@ -134,7 +134,7 @@ def test_on_a_terminal_there_is_a_bar(monkeypatch, capsys):
         ({"crop": "1.25x "}, "data.crop must be a positive number"),
         ({"padding": "zero"}, "data.padding must be one of air, replicate; got 'zero'"),
         ({"on_error": "ignore"}, "data.on_error must be one of skip, refuse; got 'ignore'"),
-        ({"workers": -1}, "data.workers must be at least 0; got -1"),
+        ({"workers": 0}, "data.workers must be auto or at least 1; got 0"),
     ],
 )
 def test_options_are_checked_where_they_are_declared(option, message):

@@ -283,16 +283,16 @@ def some_end(folder, numbers):
         ("exit 1", ["0-6%{}"]),
     ],
 )
-@pytest.mark.parametrize("at_once", ["all", 2])
+@pytest.mark.parametrize("at_once", [None, 2])
 def test_arrays_are_divided_at_the_clusters_limit(commands, tmp_path, monkeypatch, says, arrays, at_once):
     """And with `at_once`, which holds for all of them, one begins when the one before has ended."""
     monkeypatch.setattr(cluster_slurm, "POLL_S", 0.1)
     commands(srun="", sbatch=SBATCH.format(folder=tmp_path, then=""), squeue="", scontrol=says)
     sizes = [int(text[2]) + 1 if text else 1 for text in arrays]
     numbers = [f"{5 + i}_{j}" if size > 1 else f"{5 + i}" for i, size in enumerate(sizes) for j in range(size)]
-    ended = sweep(tmp_path, jobs(tmp_path, 7), some_end(tmp_path, numbers), array_parallelism=at_once)
-    assert asked(tmp_path, "array") == [text.format(size if at_once == "all" else at_once) for text, size in zip(arrays, sizes, strict=True)]
-    assert asked(tmp_path, "dependency") == ["", *("" if at_once == "all" else f"afterany:{5 + i}" for i in range(len(arrays) - 1))]
+    ended = sweep(tmp_path, jobs(tmp_path, 7), some_end(tmp_path, numbers), array_parallelism=at_once or "all")
+    assert asked(tmp_path, "array") == [text.format(at_once or size) for text, size in zip(arrays, sizes, strict=True)]
+    assert asked(tmp_path, "dependency") == ["", *(f"afterany:{5 + i}" if at_once else "" for i in range(len(arrays) - 1))]
     assert sorted(ended) == [f"run{i}" for i in range(7)]
     assert len(set(asked(tmp_path, "job-name"))) == len(arrays)
 
