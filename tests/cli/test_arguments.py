@@ -107,10 +107,10 @@ def test_a_target_is_a_file_s_to_say_and_none_for_a_workload_alone():
         "adrenal_shapes": 0.013,
         "luna16_nodules": 0.0016384,
         "paper": 0.0016384,
-        "nodules_generate": 0.0,
+        "nodules_generate": None,
         "quickstart": 0.001,
-        "unet": 0.0,
-        "unet_quick": 0.0,
+        "unet": None,
+        "unet_quick": None,
     }
     assert sweep("--config", "sweep_luna16_nodules").config.run.stop.target == 0.0016384
 

@@ -112,7 +112,7 @@ def test_a_loaded_model_s_other_data_do_not_go_by_the_runs_list(tmp_path, monkey
     write_text(WorkDir(tmp_path).config, to_toml(own))
     monkeypatch.setattr("gmmae.training.trained.restore", lambda config, workdir: config.settings.data.csv)
     assert gmmae.load(tmp_path) == own.settings.data.csv
-    assert gmmae.load(tmp_path, data__root="elsewhere") == ""
+    assert gmmae.load(tmp_path, data__root="elsewhere") == "auto"
     assert gmmae.load(tmp_path, data__root="elsewhere", data__csv="theirs.csv") == "theirs.csv"
 
 

@@ -38,10 +38,9 @@ BAD: list[tuple[str, Any, str]] = [
     ("timing.blocks", 0, "at least 1"),
     *[(f"slurm.{key}", value, "a name without spaces") for key in ("partition", "account", "qos") for value in ("a b", " a")],
     ("slurm.timeout_min", 0, "at least 1"),
-    *[
-        (f"slurm.{key}", -1, "at least 0")
-        for key in ("timeouts", "devices_per_node", "cpus_per_task", "mem_gb", "array_parallelism")
-    ],
+    ("slurm.timeouts", -1, "at least 0"),
+    *[(f"slurm.{key}", 0, "none or at least 1") for key in ("devices_per_node", "cpus_per_task", "mem_gb")],
+    ("slurm.array_parallelism", 0, "all or at least 1"),
     ("slurm.setup", ("module load cuda", " "), "lines that are not empty"),
     *[
         ("slurm.additional_parameters", (option,), "options of sbatch as key=value")

@@ -359,7 +359,7 @@ def test_the_adrenal_glands(shared_data, tmp_path):
 def test_folders_without_what_is_needed(config, folder):
     with pytest.raises(DataError, match=r"nodules.csv is not there \(the folder holds nothing\)"):
         cubes.plan(config)
-    for root in ("", str(folder / "gone"), str(folder / "gone.npz")):
+    for root in (None, str(folder / "gone"), str(folder / "gone.npz")):
         with pytest.raises(DataError, match=r"must be a folder of volumes or one .npz when data.source is cubes"):
             cubes.plan(dataclasses.replace(config, root=root))
 
