@@ -63,9 +63,7 @@ def prepare(arguments: Sequence[str], prog: str) -> int:
                 paths[i] = options.out / path.name
                 with whole_file(paths[i]) as part:
                     part.write_bytes(path.read_bytes())
-    seconds = prepared.summary["seconds"]
-    origin = f"extracted in {seconds['total_s']:.1f} s, {seconds['read_share']:.0%} of it reading"
-    origin = "found in the cache" if prepared.from_cache else origin
+    origin = "found in the cache" if prepared.from_cache else f"extracted in {prepared.summary['seconds']:.1f} s"
     print(*lines(prepared.summary), f"{origin}: {prepared.folder}", *paths, sep="\n")
     return 0
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,16 +13,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Real
 
-from gmmae.data.extraction import cache, luna16
 from gmmae.data.extraction import cubes as cube_files
+from gmmae.data.extraction import luna16, scan_cache
 from gmmae.data.extraction.annotations import Fault, refuse
 from gmmae.data.extraction.arrays import stream
 from gmmae.data.extraction.progress import Say
 from gmmae.data.extraction.summary import summarise
-from gmmae.data.extraction.tasks import Cube, Plan, Reading, Task
+from gmmae.data.extraction.tasks import Cube, Plan, Reading, Task, sha256
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError, Details, Nodules, central_section, unreadable_root
+from gmmae.system import locks
 from gmmae.system.compilation_cache import user_cache
+from gmmae.system.files import told, whole_folder
 
 VERSION = 5
 """Version of the entries. It grows when the same files and options would give other cubes, or an entry another meaning.
@@ -33,7 +36,7 @@ VERSION = 5
 """
 
 SOURCES: dict[str, Callable[[DataConfig], Plan]] = {"luna16": luna16.plan, "cubes": cube_files.plan}
-IDENTITY_FIELDS = ("source", "volume_shape", "least_axes", "crop", "outside", "hu", "category_column", "group_column")
+IDENTITY_FIELDS = ("source", *scan_cache.CUT_FIELDS, "category_column", "group_column")
 """Fields of the configuration on which the cubes depend, besides the files."""
 ARRAYS, SUMMARY, PARTS = "nodules.npz", "summary.json", ".parts"
 
@@ -131,35 +134,62 @@ def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False,
         raise unreadable_root(error) from error
     if config.on_error == "refuse":
         refuse(plan.faults, plan.way_out)
-    place = Path(config.cache) if config.cache else user_cache()
-    kept = place / PARTS
+    cache = Path(config.cache) if config.cache else user_cache()
+    parts, entry = cache / PARTS, cache / _key(config, plan)
 
     def make(folder: Path) -> None:
         # SimpleITK is only needed here, and costs half a second to import.
-        from gmmae.data.extraction import scan_cache
+        from gmmae.data.extraction import readings
 
         start = time.perf_counter()
         if refresh:
-            scan_cache.forget(config, plan, VERSION, kept)
-        readings = scan_cache.read(config, plan, VERSION, kept, say)
-        _make(folder, config, plan, readings, time.perf_counter() - start)
+            scan_cache.forget(config, plan, VERSION, parts)
+        results = readings.read(config, plan, VERSION, parts, say)
+        _make(folder, config, plan, results, time.perf_counter() - start)
 
-    folder, from_cache = cache.obtain(place, _key(config, plan), make, say, refresh)
+    from_cache = _obtain(entry, make, say, refresh)
     # A process that was killed after it finished the entry has left its parts.
-    if kept.is_dir():
-        from gmmae.data.extraction import scan_cache
-
-        scan_cache.forget(config, plan, VERSION, kept)
-    summary = json.loads((folder / SUMMARY).read_text())
+    scan_cache.forget(config, plan, VERSION, parts)
+    summary = json.loads((entry / SUMMARY).read_text())
     if config.on_error == "refuse":
         refuse([Fault(**fault) for fault in summary["faults"]], plan.way_out)
-    return Prepared(folder, summary, from_cache)
+    return Prepared(entry, summary, from_cache)
+
+
+def _obtain(entry: Path, make: Callable[[Path], None], say: Say, refresh: bool) -> bool:
+    """Makes an entry, whole or not at all, where it is not there or is made again. Returns whether it was there.
+
+    One process at a time works on an entry, and the others wait. So every process of a distributed run may ask for it.
+    """
+    if not refresh and _is_whole(entry):
+        return True
+    with told("data.cache", entry.parent, "folder"):
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        lock = entry.with_name(f"{entry.name}.lock")
+        with locks.held(lock, lambda holder: say(f"waiting for {holder}, which prepares {entry}")):
+            if not refresh and _is_whole(entry):
+                return True
+            for left in entry.parent.glob(".*.partial"):
+                if scan_cache.is_stale(left):
+                    shutil.rmtree(left, ignore_errors=True)
+            shutil.rmtree(entry, ignore_errors=True)
+            with whole_folder(entry, "data.cache") as folder:
+                make(folder)
+    return False
+
+
+def _is_whole(entry: Path) -> bool:
+    """Returns whether an entry has its summary, and its arrays with their original bytes."""
+    try:
+        return json.loads((entry / SUMMARY).read_text())["arrays_sha256"] == sha256(entry / ARRAYS)
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return False
 
 
 def _key(config: DataConfig, plan: Plan) -> str:
     """Returns a hash of everything on which the cubes depend. The folder's path and the workers are not part of it."""
     options = [getattr(config, name) for name in IDENTITY_FIELDS]
-    return cache.key([VERSION, options, plan.csv_sha256, plan.inputs, plan.faults])
+    return scan_cache.key([VERSION, options, plan.csv_sha256, plan.inputs, plan.faults])
 
 
 def _alike(cubes: Sequence[Cube]) -> list[Cube]:
@@ -213,8 +243,8 @@ def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Readi
     np.savez(folder / ARRAYS, allow_pickle=False, **arrays)
     summary = summarise(plan, faults, cubes, config.hu)
     summary["repeated"] = sorted(f"{reading.task.label}: {text}" for reading in readings for text in reading.failures)
-    read_s, busy_s = (sum(getattr(reading.result, name) for reading in readings) for name in ("read_s", "total_s"))
-    summary["seconds"] = {"total_s": elapsed_s, "read_share": read_s / busy_s if busy_s else 0.0}
+    summary["seconds"] = elapsed_s
+    summary["arrays_sha256"] = sha256(folder / ARRAYS)
     summary["determining"] = {
         "version": VERSION,
         **{name: getattr(config, name) for name in IDENTITY_FIELDS},

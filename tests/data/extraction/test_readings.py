@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gmmae.data.extraction import arrays, extract, integrity, luna16, prepare, processes, retry, scan_cache, scans
+from gmmae.data.extraction import arrays, extract, integrity, luna16, prepare, processes, readings, scan_cache, scans
 from gmmae.data.extraction.prepare import PARTS, load
-from gmmae.data.settings import AIR_HU
+from gmmae.data.extraction.tasks import Extracted, Transient
 from gmmae.data.volumes import DataError, TransientError
 
 WORKER = (
@@ -22,7 +22,7 @@ KILLED_OVER_B = "os.kill(os.getpid(), signal.SIGKILL) if t.label.endswith('b.mhd
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
-    monkeypatch.setattr(retry, "PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(readings, "PAUSES_S", (0.0, 0.0))
 
 
 def once(path):
@@ -35,9 +35,9 @@ def read_by(monkeypatch, expression):
     read: list[str] = []
     real = extract.extract
 
-    def spied(task, options):
+    def spied(task, config):
         read.append(task.file.stem)
-        return expression(task) or real(task, options)
+        return expression(task) or real(task, config)
 
     monkeypatch.setattr(processes, "extract", spied)
     return read
@@ -171,15 +171,15 @@ def test_a_scan_that_is_away_for_a_moment_is_not_missing(luna_folder, monkeypatc
 
 def test_when_nothing_can_be_read_any_more_it_does_not_go_on_trying(luna_folder, monkeypatch):
     config = luna_folder("abcdefghijkl")
-    read = read_by(monkeypatch, lambda task: extract.Transient("Input/output error"))
+    read = read_by(monkeypatch, lambda task: Transient("Input/output error"))
     with pytest.raises(TransientError, match=r"\b8 failed .*\b4 more .*; and 3 more; "):
         load(config)
-    assert len(read) == retry.MAX_FAILURES_IN_A_ROW
+    assert len(read) == readings.MAX_FAILURES_IN_A_ROW
 
 
 def test_refusing_does_not_mistake_what_passes_for_a_fault(luna_folder, monkeypatch):
     config = luna_folder("ab", on_error="refuse")
-    failures = [extract.Transient("Input/output error")]
+    failures = [Transient("Input/output error")]
     read_by(monkeypatch, lambda task: failures.pop() if failures else None)
     assert len(load(config).values) == 2
 
@@ -209,7 +209,7 @@ def test_an_interrupted_extraction_goes_on_where_it_was(luna_folder, monkeypatch
 
 def test_refreshing_also_forgets_what_an_interrupted_extraction_read(luna_folder, monkeypatch):
     config = luna_folder("ab")
-    read = read_by(monkeypatch, lambda task: extract.Transient("Input/output error") if task.file.stem == "b" else None)
+    read = read_by(monkeypatch, lambda task: Transient("Input/output error") if task.file.stem == "b" else None)
     with pytest.raises(TransientError):
         load(config)
     read = read_by(monkeypatch, lambda task: None)
@@ -218,11 +218,10 @@ def test_refreshing_also_forgets_what_an_interrupted_extraction_read(luna_folder
 
 
 def test_parts_keep_masks_and_places_and_are_those_of_their_files_only(luna_folder, tmp_path):
-    options = extract.Options((16, 16, 16), 3, "1.25x", AIR_HU, True)
     config = luna_folder("a", [("a", 10, -20, 30, 8), ("a", 12, -20, 30, 8)])
     (task,) = luna16.plan(config).tasks
-    result = extract.extract(task, options)
-    assert isinstance(result, extract.Extracted)
+    result = extract.extract(task, config)
+    assert isinstance(result, Extracted)
     first = result.cubes[0]._replace(mask=np.ones((16, 16, 16), np.uint8))
     result = result._replace(cubes=(first, result.cubes[1]))
     place = tmp_path / "parts" / "one.npz"
@@ -238,17 +237,17 @@ def test_parts_keep_masks_and_places_and_are_those_of_their_files_only(luna_fold
     assert scan_cache.load(place, task) is None
     os.utime(task.file, (1, 1))
     (later,) = luna16.plan(config).tasks
-    paths = [scan_cache.part_path(tmp_path, *key, options) for key in ((1, task), (2, task), (1, later), (1, task))]
+    paths = [scan_cache.part_path(tmp_path, *key, config) for key in ((1, task), (2, task), (1, later), (1, task))]
     assert len(set(paths)) == 3
 
 
 def test_old_parts_are_removed_with_those_of_a_finished_plan(luna_folder, tmp_path):
     config, parts = luna_folder("a"), tmp_path / "parts"
     plan = luna16.plan(config)
-    scan_cache.read(config, plan, 1, parts, print)
+    readings.read(config, plan, 1, parts, print)
     for name in ("others.npz", "forgotten.npz"):
         (parts / name).touch()
-    long_ago = time.time() - scan_cache.cache.STALE_AFTER_S - 60
+    long_ago = time.time() - scan_cache.STALE_AFTER_S - 60
     os.utime(parts / "forgotten.npz", (long_ago, long_ago))
     assert len(list(parts.iterdir())) == 3
     scan_cache.forget(config, plan, 1, parts)
