@@ -73,7 +73,7 @@ NIFTI = [
     ("<f", 108, (np.nan,), "must begin at byte 352 or later; vox_offset * nan"),
     ("<h", 70, (16384,), "voxels must be numbers; datatype * 16384"),
     ("<i4s", 0, (540, b"n+2\0"), "must be of version 1; *"),
-    ("4s", 344, (b"ni1\0",), "header and voxels in one piece; * b'ni1\\x00'"),
+    ("4s", 344, (b"ni1\0",), "header and voxels in one piece; * b'ni1'"),
     *[
         ("<2f", 112, (slope, add), f"scl_slope and scl_inter * must be finite*; * {slope:g} and {add:g}")
         for slope, add in ((np.inf, 0), (0, -1024), (np.nan, -1024), (2, np.nan), (1, np.inf))
