@@ -4,7 +4,7 @@ import csv
 import math
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -129,38 +129,33 @@ def read_table(path: Path, config: DataConfig, file_column: str, required: tuple
     return _usable(path.name, columns, lines[1:], config, file_column, required)
 
 
-def require_rows(table: Table, path: Path) -> None:
-    """Checks that a CSV lists nodules.
+def rows_by_volume(table: Table, paths: Mapping[str, Path | None], csv: Path) -> tuple[dict[str, list[Row]], list[Fault]]:
+    """Returns the rows of each volume by its name, and a fault for each row with a second name of a volume.
+
+    A split divides groups by name, so two names of one volume could be on both sides of it.
+
+    Args:
+      table: the rows.
+      paths: the volume of each name.
+      csv: the file of the table.
 
     Raises:
       DataError: the CSV has only a header.
     """
     if not table.rows and not table.faults:
-        raise DataError(f"{path}: must list a nodule; it has a header alone")
-
-
-def one_name_each(rows: Sequence[Row], paths: Mapping[str, Path | None], csv: str) -> tuple[list[Row], list[Fault]]:
-    """Returns the rows, without those with a second name of a volume, and a fault for each of these.
-
-    A split divides groups by name, so two names of one volume could be on both sides of it.
-
-    Args:
-      rows: of the CSV.
-      paths: the volume of each name.
-      csv: the name of the CSV.
-    """
-    kept: list[Row] = []
+        raise DataError(f"{csv}: must list a nodule; it has a header alone")
+    by_name: dict[str, list[Row]] = defaultdict(list)
     faults: list[Fault] = []
     first: dict[Path, Row] = {}
-    for row in rows:
+    for row in table.rows:
         path = paths.get(row.file)
         earlier = row if path is None else first.setdefault(Path(os.path.realpath(path)), row)
         if earlier.file == row.file:
-            kept.append(row)
+            by_name[row.file].append(row)
         else:
             text = f"{row.file} is the volume {earlier.file} of line {earlier.number}: give it one name"
-            faults.append(Fault("row", f"{csv} line {row.number}", text, 1))
-    return kept, faults
+            faults.append(Fault("row", f"{csv.name} line {row.number}", text, 1))
+    return dict(sorted(by_name.items())), faults
 
 
 def _as_known(columns: Sequence[str], config: DataConfig, file_column: str) -> list[str]:

@@ -6,7 +6,7 @@ from gmmae.data.extraction.grids import Volume
 from gmmae.data.extraction.opening import Opened, centre_mm, open_all, with_mask
 from gmmae.data.extraction.tasks import Cube, Extracted, Task, Transient, place_of, stamps
 from gmmae.data.settings import DataConfig
-from gmmae.data.volumes import DataError, Point
+from gmmae.data.volumes import DataError, Point, error_line
 
 
 def extract(task: Task, config: DataConfig) -> Extracted | Transient:
@@ -31,7 +31,7 @@ def extract(task: Task, config: DataConfig) -> Extracted | Transient:
         left = len(task.items) - len(cubes) - len(faults)
         faults.append(Fault("unreadable", task.label, str(error), left))
     except (OSError, MemoryError) as error:
-        return Transient(" ".join(str(error).split()) or type(error).__name__)
+        return Transient(error_line(error))
     if stamps([stamp.path for stamp in task.stamps]) != task.stamps:
         return Transient("its files have changed, or have gone, since they were listed")
     return Extracted(tuple(cubes), tuple(faults))

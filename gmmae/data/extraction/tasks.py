@@ -4,14 +4,14 @@ A source (`luna16`, `cubes`) lists the tasks, and `extract` carries them out.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Real, UInt8
 
-from gmmae.data.extraction.annotations import SKIP, Fault
+from gmmae.data.extraction.annotations import SKIP, Fault, Row, Table
 from gmmae.data.extraction.integrity import data_file_or_header
 from gmmae.data.volumes import Point
 
@@ -113,6 +113,13 @@ def task(file: Path, label: str, items: tuple[Item, ...]) -> Task:
     return Task(file, label, items, stamps([path for named in (file, *masks) for path in (named, data_file_or_header(named))]))
 
 
+def item_of(name: str, row: Row, csv: str, mask: Path | None = None) -> Item:
+    """Returns the nodule of a row. Without a group, it is in that of its volume."""
+    place, group = f"{csv} line {row.number}", row.group or row.file
+    known = (row.category, row.centre_mm, row.diameter_mm, row.spacing_mm)
+    return Item(name, place, group, *known, mask=mask, group_column=row.group_column)
+
+
 def place_of(task: Task, item: Item) -> str:
     """Returns the name of a nodule in messages: its volume, and the line that lists it."""
     return task.label if item.place == task.label else f"{task.label} ({item.place})"
@@ -136,6 +143,12 @@ class Plan(NamedTuple):
     inputs: tuple[tuple[str, int, int], ...]
     csv_sha256: str
     way_out: str = SKIP
+
+
+def plan_of(root: Path, csv: Path, table: Table, tasks: Sequence[Task], faults: Iterable[Fault]) -> Plan:
+    """Returns the plan of a folder with a CSV. `faults` are those that are not in the table."""
+    annotations = len(table.rows) + len(table.faults)
+    return Plan(tuple(tasks), (*table.faults, *faults), annotations, fingerprint(root, tasks), sha256(csv))
 
 
 def stamps(paths: Iterable[Path]) -> tuple[Stamp, ...]:

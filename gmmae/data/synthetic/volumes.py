@@ -5,10 +5,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float64
 
-from gmmae.data.native_volumes import NativeNodule
 from gmmae.data.synthetic.painting import Field, Grid, blur_of, interpolate, paint
 from gmmae.data.synthetic.phantom import Phantom, draw_phantom
-from gmmae.data.volumes import DataError, Details, Nodules
+from gmmae.data.volumes import DataError, Details, NativeNodule, Nodules
 
 Shape = tuple[int, int, int]
 
