@@ -116,17 +116,26 @@ def read_table(path: Path, config: DataConfig, file_column: str, required: tuple
         lines = list(_records(path))
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{path}: must be a CSV in UTF-8; {error}") from error
-    columns = _as_known(lines[0][1] if lines else [], config, file_column)
-    if repeated := [column for column, count in Counter(filter(None, columns)).items() if count > 1]:
-        raise DataError(f"{path}: columns must have different names; {', '.join(repeated)} is there twice")
-    chosen = [c for c in (config.group_column,) if c]
-    if config.category_column != DataConfig.category_column:
-        chosen.append(config.category_column)
-    missing = [c for c in (file_column, *required, *chosen) if c not in columns]
-    if missing:
-        hint = ": separate cells by commas" if len(columns) == 1 and {";", "\t"} & set(columns[0]) else ""
-        raise DataError(f"{path}: must have the column {', '.join(missing)}; it has {', '.join(columns) or 'none'}{hint}")
-    return _usable(path.name, columns, lines[1:], config, file_column, required)
+    columns = _columns(path, lines[0][1] if lines else [], config, (file_column, *required))
+    table = Table([], [], tuple(columns), tuple(_cells(columns, values) for _, values in lines[1:]))
+    first: dict[tuple[str, tuple[float, ...] | None], Row] = {}
+    for (number, values), cells in zip(lines[1:], table.lines, strict=True):
+        place = f"{path.name} line {number}"
+        try:
+            _check_cells(len(columns), cells, values, (file_column, *required))
+            row = _row(number, cells, config, file_column)
+        except DataError as error:
+            table.faults.append(Fault("row", place, str(error), 1))
+            continue
+        earlier = first.setdefault((row.file, row.centre_mm), row)
+        if earlier is row:
+            table.rows.append(row)
+        elif earlier._replace(number=number) == row:
+            table.faults.append(Fault("duplicate", place, f"repeats line {earlier.number}, which is kept", 0))
+        else:
+            text = f"names the place of line {earlier.number} again, but says something else of it: keep one of the two"
+            table.faults.append(Fault("row", place, text, 1))
+    return table
 
 
 def rows_by_volume(table: Table, paths: Mapping[str, Path | None], csv: Path) -> tuple[dict[str, list[Row]], list[Fault]]:
@@ -158,12 +167,24 @@ def rows_by_volume(table: Table, paths: Mapping[str, Path | None], csv: Path) ->
     return dict(sorted(by_name.items())), faults
 
 
-def _as_known(columns: Sequence[str], config: DataConfig, file_column: str) -> list[str]:
-    """Returns the names of columns. A name that differs from a known one only by case or signs gets the known spelling."""
+def _columns(path: Path, header: Sequence[str], config: DataConfig, required: tuple[str, ...]) -> list[str]:
+    """Returns the names of columns. A name that differs from a known one only by case or signs gets the known spelling.
+
+    Raises:
+      DataError: a column is missing, or is there twice.
+    """
     chosen = tuple(filter(None, (config.group_column, config.category_column)))
-    known = (*chosen, file_column, *COORDINATES, "diameter_mm", *SPACINGS, *GROUP_COLUMNS, "mask")
+    known = (*chosen, *required[:1], *COORDINATES, "diameter_mm", *SPACINGS, *GROUP_COLUMNS, "mask")
     by_letters = {_letters(name): name for name in reversed(known)}
-    return [name if name in known else by_letters.get(_letters(name), name) for name in columns]
+    columns = [name if name in known else by_letters.get(_letters(name), name) for name in header]
+    if repeated := [column for column, count in Counter(filter(None, columns)).items() if count > 1]:
+        raise DataError(f"{path}: columns must have different names; {', '.join(repeated)} is there twice")
+    optional = ("", DataConfig.category_column)
+    needed = (*required, *(name for name in (config.group_column, config.category_column) if name not in optional))
+    if missing := [name for name in needed if name not in columns]:
+        hint = ": separate cells by commas" if len(columns) == 1 and {";", "\t"} & set(columns[0]) else ""
+        raise DataError(f"{path}: must have the column {', '.join(missing)}; it has {', '.join(columns) or 'none'}{hint}")
+    return columns
 
 
 def _letters(name: str) -> str:
@@ -182,46 +203,18 @@ def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
                 yield reader.line_num, cells
 
 
-def _by_column(columns: list[str], cells: list[str]) -> dict[str, str]:
-    if len(cells) > len(columns):
+def _cells(columns: Sequence[str], values: Sequence[str]) -> dict[str, str]:
+    """Returns the values of a row by column; missing ones are empty."""
+    return dict(zip(columns, (*values, *[""] * len(columns)), strict=False))
+
+
+def _check_cells(columns: int, cells: Mapping[str, str], values: Sequence[str], required: Sequence[str]) -> None:
+    if len(values) > columns:
         raise DataError(
-            f"a row must have at most the {len(columns)} cells of the header; got {len(cells)}: is a comma in a number or name?"
+            f"a row must have at most the {columns} cells of the header; got {len(values)}: is a comma in a number or name?"
         )
-    return dict(zip(columns, cells + [""] * len(columns), strict=False))
-
-
-def _usable(
-    name: str,
-    columns: list[str],
-    lines: list[tuple[int, list[str]]],
-    config: DataConfig,
-    file_column: str,
-    required: tuple[str, ...],
-) -> Table:
-    rows: list[Row] = []
-    faults: list[Fault] = []
-    seen: dict[tuple[str, tuple[float, ...] | None], Row] = {}
-    cells_of: list[dict[str, str]] = []
-    for number, values in lines:
-        cells_of.append(dict(zip(columns, values + [""] * len(columns), strict=False)))
-        try:
-            cells = _by_column(columns, values)
-            empty = [column for column in (file_column, *required) if not cells[column]]
-            if empty:
-                raise DataError(f"{', '.join(empty)} must not be empty")
-            row = _row(number, cells, config, file_column)
-        except DataError as error:
-            faults.append(Fault("row", f"{name} line {number}", str(error), 1))
-            continue
-        earlier = seen.setdefault((row.file, row.centre_mm), row)
-        if earlier is row:
-            rows.append(row)
-        elif earlier._replace(number=number) == row:
-            faults.append(Fault("duplicate", f"{name} line {number}", f"repeats line {earlier.number}, which is kept", 0))
-        else:
-            text = f"names the place of line {earlier.number} again, but says something else of it: keep one of the two"
-            faults.append(Fault("row", f"{name} line {number}", text, 1))
-    return Table(rows, faults, tuple(columns), tuple(cells_of))
+    if empty := [column for column in required if not cells[column]]:
+        raise DataError(f"{', '.join(empty)} must not be empty")
 
 
 def _row(number: int, cells: dict[str, str], config: DataConfig, file_column: str) -> Row:
