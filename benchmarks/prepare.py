@@ -39,7 +39,7 @@ imported = time.perf_counter()
 nodules = load(config)
 loaded = time.perf_counter()
 print(json.dumps({"nodules": len(nodules.values), "import_s": imported - start, "load_s": loaded - imported,
-                  "total_s": prepare(config).summary["seconds"]}))
+                  **prepare(config).summary["seconds"]}))
 """
 
 
@@ -124,7 +124,8 @@ def main() -> None:
         kind = "compressed" if arguments.compressed else "raw"
         print(
             f"{arguments.scans} {kind} scans, {first['nodules']:.0f} nodules, {arguments.workers} workers: "
-            f"{first['total_s']:.2f} s, {arguments.scans / first['total_s']:.1f} scans/s, peak {first['peak_mb']:.0f} MB"
+            f"{first['total_s']:.2f} s, {arguments.scans / first['total_s']:.1f} scans/s, {first['read_share']:.0%} of the "
+            f"workers' time reading, peak {first['peak_mb']:.0f} MB"
         )
         print(
             f"second call: {second['load_s']:.3f} s, {second['wall_s']:.2f} s with starting Python and imports, "

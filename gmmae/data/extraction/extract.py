@@ -1,5 +1,9 @@
 """The work of one worker process: it cuts all nodules of one scan. Neither this module nor its imports import jax."""
 
+import time
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
 from gmmae.data.extraction import geometry
 from gmmae.data.extraction.annotations import Fault
 from gmmae.data.extraction.grids import Volume
@@ -8,6 +12,9 @@ from gmmae.data.extraction.tasks import Cube, Extracted, Task, Transient, place_
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError, Point, error_line
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 def extract(task: Task, config: DataConfig) -> Extracted | Transient:
     """Cuts all nodules of one scan. A broken file or nodule becomes a fault.
@@ -15,16 +22,18 @@ def extract(task: Task, config: DataConfig) -> Extracted | Transient:
     A system error (disk, network, memory) is transient and no fault of the scan. So is any result of files that have changed
     since they were listed.
     """
+    clock = _Clock()
     cubes: list[Cube] = []
     faults: list[Fault] = []
     preloaded: Volume | None = None
+    volumes = open_all(task, config.least_axes)
     try:
-        for opened in open_all(task, config.least_axes):
-            if opened.volume.one_pass:
-                preloaded = preloaded or _preloaded(opened.volume, task, config)
-                opened = opened._replace(volume=preloaded)
+        while (opened := clock.timed(next)(volumes, None)) is not None:
+            volume = opened.volume._replace(read=clock.timed(opened.volume.read))
+            if volume.one_pass:
+                volume = preloaded = preloaded or _preloaded(volume, task, config)
             try:
-                cubes.append(_cut(opened, config))
+                cubes.append(_cut(opened._replace(volume=volume), config))
             except DataError as error:
                 faults.append(Fault("nodule", place_of(task, opened.item), str(error), 1))
     except DataError as error:
@@ -34,7 +43,25 @@ def extract(task: Task, config: DataConfig) -> Extracted | Transient:
         return Transient(error_line(error))
     if stamps([stamp.path for stamp in task.stamps]) != task.stamps:
         return Transient("its files have changed, or have gone, since they were listed")
-    return Extracted(tuple(cubes), tuple(faults))
+    return Extracted(tuple(cubes), tuple(faults), clock.read_s, time.perf_counter() - clock.start)
+
+
+class _Clock:
+    """Counts the seconds that a task takes, and those of its functions that read."""
+
+    def __init__(self) -> None:
+        self.start = time.perf_counter()
+        self.read_s = 0.0
+
+    def timed(self, function: Callable[P, T]) -> Callable[P, T]:
+        def call(*arguments: P.args, **options: P.kwargs) -> T:
+            before = time.perf_counter()
+            try:
+                return function(*arguments, **options)
+            finally:
+                self.read_s += time.perf_counter() - before
+
+        return call
 
 
 def _shape(volume: Volume, config: DataConfig) -> geometry.Shape:

@@ -243,7 +243,8 @@ def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Readi
     np.savez(folder / ARRAYS, allow_pickle=False, **arrays)
     summary = summarise(plan, faults, cubes, config.hu)
     summary["repeated"] = sorted(f"{reading.task.label}: {text}" for reading in readings for text in reading.failures)
-    summary["seconds"] = elapsed_s
+    read_s, busy_s = (sum(getattr(reading.result, name) for reading in readings) for name in ("read_s", "total_s"))
+    summary["seconds"] = {"total_s": elapsed_s, "read_share": read_s / busy_s if busy_s else 0.0}
     summary["arrays_sha256"] = sha256(folder / ARRAYS)
     summary["determining"] = {
         "version": VERSION,

@@ -51,6 +51,7 @@ def test_any_number_of_workers_gives_the_same(tasks, workers):
     for result in results:
         for cube in result.cubes:
             np.testing.assert_array_equal(cube.values, alone[cube.item.name].values)
+        assert 0 < result.read_s <= result.total_s
 
 
 def test_a_worker_that_dies_costs_its_scan_only(tasks, patch_worker):
