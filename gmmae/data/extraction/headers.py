@@ -108,7 +108,7 @@ def read_nifti(path: Path) -> Nifti:
             start = zlib.decompressobj(wbits=31).decompress(start, FIRST_VOXEL)
         except zlib.error as error:
             raise DataError(f"damaged .nii.gz: {path.name} does not decompress near byte 0 ({error})") from error
-    for order in "<>":
+    for order in ("<", ">"):
         length = np.dtype(f"{order}i4")
         if len(start) >= NIFTI_HEADER.itemsize and np.frombuffer(start, length, 1)[0] == NIFTI_HEADER.itemsize:
             fields = np.frombuffer(start, NIFTI_HEADER.newbyteorder(order), 1)[0]

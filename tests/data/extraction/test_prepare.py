@@ -1,4 +1,3 @@
-import dataclasses
 import json
 import re
 from pathlib import Path
@@ -6,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gmmae.config.rules import ConfigError
 from gmmae.data.extraction.annotations import Fault
 from gmmae.data.extraction.prepare import prepare
 from gmmae.data.extraction.progress import Progress
@@ -122,21 +120,3 @@ def test_on_a_terminal_there_is_a_bar(monkeypatch, capsys):
         progress.bar.refresh()
     assert said == []
     assert "2/2" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ({"source": "dicom"}, "data.source must be one of synthetic, luna16, cubes; got 'dicom'"),
-        ({"crop": "20"}, r"data.crop must be a positive number followed by x or mm \(1.25x, 20mm\), or whole; got '20'"),
-        ({"crop": "0mm"}, "data.crop must be a positive number"),
-        ({"crop": "-1x"}, "data.crop must be a positive number"),
-        ({"crop": "1.25x "}, "data.crop must be a positive number"),
-        ({"padding": "zero"}, "data.padding must be one of air, replicate; got 'zero'"),
-        ({"on_error": "ignore"}, "data.on_error must be one of skip, refuse; got 'ignore'"),
-        ({"workers": -1}, "data.workers must be at least 0; got -1"),
-    ],
-)
-def test_options_are_checked_where_they_are_declared(option, message):
-    with pytest.raises(ConfigError, match=message):
-        dataclasses.replace(DataConfig(), **option)

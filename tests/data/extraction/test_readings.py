@@ -14,9 +14,6 @@ from gmmae.data.extraction.prepare import PARTS, load
 from gmmae.data.extraction.tasks import Extracted, Transient
 from gmmae.data.volumes import DataError, TransientError
 
-WORKER = (
-    "import os, signal, sys, gmmae.data.extraction.processes as p; real = p.extract; p.extract = lambda t, o: {}; p.serve()"
-)
 KILLED_OVER_B = "os.kill(os.getpid(), signal.SIGKILL) if t.label.endswith('b.mhd'){} else real(t, o)"
 
 
@@ -47,9 +44,9 @@ def entries(config):
     return [path for path in Path(config.cache).iterdir() if path.is_dir() and not path.name.startswith(".")]
 
 
-def test_a_scan_whose_worker_was_killed_is_read_again(luna_folder, monkeypatch, tmp_path):
+def test_a_scan_whose_worker_was_killed_is_read_again(luna_folder, patch_worker, tmp_path):
     config = luna_folder("ab", workers=2)
-    monkeypatch.setattr(processes, "WORKER_PROGRAM", WORKER.format(KILLED_OVER_B.format(once(tmp_path / "killed"))))
+    patch_worker(KILLED_OVER_B.format(once(tmp_path / "killed")))
     said: list[str] = []
     prepared = prepare.prepare(config, said.append)
     assert (prepared.summary["nodules"], prepared.summary["faults"]) == (2, [])
@@ -58,10 +55,12 @@ def test_a_scan_whose_worker_was_killed_is_read_again(luna_folder, monkeypatch, 
     assert any("again" in line and "subset1/b.mhd: " in line for line in said)
 
 
-def test_one_that_is_always_killed_is_named_not_sealed_and_read_by_the_same_command_later(luna_folder, monkeypatch):
+def test_one_that_is_always_killed_is_named_and_read_by_the_same_command_later(
+    luna_folder, monkeypatch, patch_worker
+):
     config = luna_folder("ab", workers=2)
     sound = processes.WORKER_PROGRAM
-    monkeypatch.setattr(processes, "WORKER_PROGRAM", WORKER.format(KILLED_OVER_B.format("")))
+    patch_worker(KILLED_OVER_B.format(""))
     said: list[str] = []
     with pytest.raises(TransientError, match=r"\b1 failed .*subset1/b.mhd: the process .*same command"):
         load(config, said.append)
