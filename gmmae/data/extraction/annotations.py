@@ -179,8 +179,8 @@ def _columns(path: Path, header: Sequence[str], config: DataConfig, required: tu
     columns = [name if name in known else by_letters.get(_letters(name), name) for name in header]
     if repeated := [column for column, count in Counter(filter(None, columns)).items() if count > 1]:
         raise DataError(f"{path}: columns must have different names; {', '.join(repeated)} is there twice")
-    optional = ("", DataConfig.category_column)
-    needed = (*required, *(name for name in (config.group_column, config.category_column) if name not in optional))
+    category = () if config.category_column == DataConfig.category_column else (config.category_column,)
+    needed = filter(None, (*required, config.group_column, *category))
     if missing := [name for name in needed if name not in columns]:
         hint = ": separate cells by commas" if len(columns) == 1 and {";", "\t"} & set(columns[0]) else ""
         raise DataError(f"{path}: must have the column {', '.join(missing)}; it has {', '.join(columns) or 'none'}{hint}")

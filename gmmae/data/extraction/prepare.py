@@ -103,7 +103,8 @@ def load_prepared(prepared: Prepared) -> tuple[Nodules, Details]:
     known = load_known(prepared)
     with np.load(prepared.folder / ARRAYS, allow_pickle=False) as arrays:
         of_each = (known.names, known.groups, known.categories)
-        nodules = Nodules(arrays["values"], *of_each, arrays.get("masks"), known.details)
+        masks = arrays["masks"] if arrays["masked"].any() else None
+        nodules = Nodules(arrays["values"], *of_each, masks, known.details)
     return nodules, known.details
 
 
@@ -224,22 +225,15 @@ def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Readi
     # Workers finish in any order; the result must not depend on it.
     cubes.sort(key=lambda cube: cube.item.name)
     faults.sort(key=lambda fault: (fault.place, fault.text))
-    values = np.stack([cube.values for cube in cubes])
-    arrays: dict[str, np.ndarray] = {
-        "values": values,
+    arrays = {
+        **scan_cache.cube_arrays(cubes),
         "names": np.array([cube.item.name for cube in cubes]),
         "groups": np.array([cube.item.group for cube in cubes]),
         "categories": np.array([cube.item.category for cube in cubes]),
         "places": np.array([cube.item.place for cube in cubes]),
         "files": np.array([files[cube.item.name] for cube in cubes]),
-        "centre_mm": np.array([cube.centre_mm for cube in cubes]),
-        "edge_mm": np.array([cube.edge_mm for cube in cubes]),
         "diameter_mm": np.array([np.nan if cube.item.diameter_mm is None else cube.item.diameter_mm for cube in cubes]),
-        "filled": np.array([cube.filled for cube in cubes]),
     }
-    masks = [cube.mask for cube in cubes]
-    if any(mask is not None for mask in masks):
-        arrays["masks"] = np.stack([np.zeros(values.shape[1:], np.uint8) if mask is None else mask for mask in masks])
     np.savez(folder / ARRAYS, allow_pickle=False, **arrays)
     summary = summarise(plan, faults, cubes, config.hu)
     summary["repeated"] = sorted(f"{reading.task.label}: {text}" for reading in readings for text in reading.failures)

@@ -76,7 +76,11 @@ def extract_all(tasks: Sequence[Task], config: DataConfig, workers: int) -> Gene
                 worker = _Worker(stop)
             except OSError as error:
                 return Transient(f"no process could be started to read it: {error}")
-        result = worker.ask(task, config)
+        try:
+            result = worker.ask(task, config)
+        except BaseException:
+            worker.end()
+            raise
         if result is None:
             return Transient(worker.end())
         idle.put(worker)
@@ -124,7 +128,7 @@ class _Worker:
                 return None
             pickle.dump((task, config), self.process.stdin)
             self.process.stdin.flush()
-            answer = self._answer(config.scan_time_limit_s * task.volumes, "it was not read")
+            answer = self._answer(_limit_s(task, config), "it was not read")
             assert answer is None or isinstance(answer, (Extracted, Transient, _Failed))
             return answer
         except (EOFError, BrokenPipeError, pickle.UnpicklingError):
@@ -163,6 +167,11 @@ class _Worker:
         return f"the process reading it died ({how}): killed, too little memory, or a file that breaks its decoder"
 
 
+def _limit_s(task: Task, config: DataConfig) -> float:
+    """Returns the longest time for a task; 0: no limit."""
+    return (config.scan_time_limit_s or 0) * task.volumes
+
+
 def serve() -> None:
     """Runs the loop of a worker until its parent closes the pipe or dies."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
@@ -176,7 +185,7 @@ def serve() -> None:
         except EOFError:
             return
         # The parent kills a worker that takes too long. Where the parent has died meanwhile, the kernel does.
-        limit_s = config.scan_time_limit_s * task.volumes
+        limit_s = _limit_s(task, config)
         signal.alarm(math.ceil(limit_s) + 5 if limit_s else 0)
         try:
             answer: Extracted | Transient | _Failed = extract(task, config)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gmmae.data.extraction.annotations import refuse
 from gmmae.data.extraction.processes import extract_all
-from gmmae.data.extraction.progress import Progress, Say
+from gmmae.data.extraction.progress import Say, progress
 from gmmae.data.extraction.scan_cache import load, part_path, save
 from gmmae.data.extraction.tasks import Extracted, Plan, Reading, Task
 from gmmae.data.settings import DataConfig
@@ -51,13 +51,12 @@ def read(config: DataConfig, plan: Plan, version: int, folder: Path, say: Say) -
     left = [task for task in plan.tasks if task not in kept]
     if kept:
         say(f"{len(kept)} of {len(plan.tasks)} scans were read before, {len(left)} are left")
-    with Progress(len(left), "scans", say) as progress, closing(_read_all(left, config, say)) as results:
-        for reading in results:
+    with closing(_read_all(left, config, say)) as results:
+        for reading in progress(results, len(left), "scans", say):
             if config.on_error == "refuse":
                 refuse(reading.result.faults, plan.way_out)
             save(paths[reading.task], reading.task, reading.result)
             readings.append(reading)
-            progress.advance()
     return readings
 
 

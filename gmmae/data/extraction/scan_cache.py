@@ -8,6 +8,7 @@ import hashlib
 import json
 import time
 import zipfile
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -56,6 +57,15 @@ def part_path(folder: Path, version: int, task: Task, config: DataConfig) -> Pat
     return folder / f"{key([version, [getattr(config, name) for name in CUT_FIELDS], cuts, files])}.npz"
 
 
+def cube_arrays(cubes: Sequence[Cube]) -> dict[str, np.ndarray]:
+    """Returns the fields of cubes as arrays. `masked` says which have a mask; the others get zeros."""
+    fields = ("values", "centre_mm", "edge_mm", "filled")
+    return {name: np.array([getattr(cube, name) for cube in cubes]) for name in fields} | {
+        "masked": np.array([cube.mask is not None for cube in cubes]),
+        "masks": np.array([np.zeros(cube.values.shape, np.uint8) if cube.mask is None else cube.mask for cube in cubes]),
+    }
+
+
 def save(path: Path, task: Task, result: Extracted) -> None:
     """Keeps a result, whole or not at all. A result with faults is not kept, so such a scan is read again.
 
@@ -66,17 +76,9 @@ def save(path: Path, task: Task, result: Extracted) -> None:
         return
     by_item = {cube.item: cube for cube in result.cubes}
     cubes = [by_item[item] for item in task.items]
-    arrays: dict[str, np.ndarray] = {
-        "values": np.stack([cube.values for cube in cubes]),
-        "centre_mm": np.array([cube.centre_mm for cube in cubes]),
-        "edge_mm": np.array([cube.edge_mm for cube in cubes]),
-        "filled": np.array([cube.filled for cube in cubes]),
-        "masked": np.array([cube.mask is not None for cube in cubes]),
-        "masks": np.stack([np.zeros(cube.values.shape, np.uint8) if cube.mask is None else cube.mask for cube in cubes]),
-    }
     path.parent.mkdir(exist_ok=True)
     with whole_file(path, durable=True) as part, part.open("wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)
+        np.savez(file, allow_pickle=False, **cube_arrays(cubes))
 
 
 def load(path: Path, task: Task) -> Extracted | None:

@@ -7,7 +7,7 @@ import pytest
 
 from gmmae.data.extraction.annotations import Fault
 from gmmae.data.extraction.prepare import prepare
-from gmmae.data.extraction.progress import Progress
+from gmmae.data.extraction.progress import progress
 from gmmae.data.extraction.summary import lines, summarise
 from gmmae.data.extraction.tasks import Cube, Item, Plan
 from gmmae.data.settings import DataConfig
@@ -103,9 +103,7 @@ def test_long_work_says_a_line_now_and_then(monkeypatch):
     now = iter([0.0, *range(4, 400, 4)])
     monkeypatch.setattr("gmmae.data.extraction.progress.time.monotonic", lambda: next(now))
     said: list[str] = []
-    with Progress(10, "scans", said.append) as progress:
-        for _ in range(10):
-            progress.advance()
+    assert list(progress(range(10), 10, "scans", said.append)) == list(range(10))
     assert said == [f"{n} of 10 scans read in {4 * n} s" for n in (3, 6, 9, 10)]
 
 
@@ -113,10 +111,6 @@ def test_on_a_terminal_there_is_a_bar(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     said: list[str] = []
-    with Progress(2, "scans", said.append) as progress:
-        progress.advance()
-        progress.advance()
-        assert progress.bar is not None
-        progress.bar.refresh()
+    assert list(progress("ab", 2, "scans", said.append)) == ["a", "b"]
     assert said == []
     assert "2/2" in capsys.readouterr().err

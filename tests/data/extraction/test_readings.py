@@ -55,9 +55,7 @@ def test_a_scan_whose_worker_was_killed_is_read_again(luna_folder, patch_worker,
     assert any("again" in line and "subset1/b.mhd: " in line for line in said)
 
 
-def test_one_that_is_always_killed_is_named_and_read_by_the_same_command_later(
-    luna_folder, monkeypatch, patch_worker
-):
+def test_one_that_is_always_killed_is_named_and_read_by_the_same_command_later(luna_folder, monkeypatch, patch_worker):
     config = luna_folder("ab", workers=2)
     sound = processes.WORKER_PROGRAM
     patch_worker(KILLED_OVER_B.format(""))
