@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import ParamSpec, TypeVar
 
 from gmmae.data.extraction import geometry
@@ -71,15 +72,12 @@ def _shape(volume: Volume, config: DataConfig) -> geometry.Shape:
 
 def _preloaded(volume: Volume, task: Task, config: DataConfig) -> Volume:
     """Reads the slices of a compressed volume that its nodules need, at once."""
-    places = [_place(Opened(item, volume), config) for item in task.items]
-    return geometry.preload(volume, [place for place in places if place is not None], _shape(volume, config))
-
-
-def _place(opened: Opened, config: DataConfig) -> tuple[Point, float] | None:
-    try:
-        return centre_mm(opened), _edge_mm(opened, config)
-    except DataError:
-        return None  # `_cut` reports it
+    places: list[tuple[Point, float]] = []
+    for item in task.items:
+        opened = Opened(item, volume)
+        with suppress(DataError):  # `_cut` reports it
+            places.append((centre_mm(opened), _edge_mm(opened, config)))
+    return geometry.preload(volume, places, _shape(volume, config))
 
 
 def _edge_mm(opened: Opened, config: DataConfig) -> float:

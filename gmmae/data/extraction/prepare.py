@@ -19,7 +19,7 @@ from gmmae.data.extraction.annotations import Fault, refuse
 from gmmae.data.extraction.arrays import stream
 from gmmae.data.extraction.progress import Say
 from gmmae.data.extraction.summary import summarise
-from gmmae.data.extraction.tasks import Cube, Plan, Reading, Task, sha256
+from gmmae.data.extraction.tasks import Cube, Plan, Reading, relative, sha256
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError, Details, Nodules, central_section, unreadable_root
 from gmmae.system import locks
@@ -205,13 +205,6 @@ def _alike(cubes: Sequence[Cube]) -> list[Cube]:
     ]
 
 
-def _file(config: DataConfig, task: Task) -> str:
-    root = Path(config.root)
-    if task.file == root:
-        return root.name
-    return task.file.relative_to(root).as_posix() if task.file.is_relative_to(root) else str(task.file)
-
-
 def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Reading], elapsed_s: float) -> None:
     """Writes the results of all scans of a plan into `folder`."""
     cubes = _alike([cube for reading in readings for cube in reading.result.cubes])
@@ -221,7 +214,9 @@ def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Readi
         raise DataError(
             f"data must hold a nodule that can be read; {config.root} lists {plan.annotations}, with {len(faults)} faults{why}"
         )
-    files = {cube.item.name: _file(config, reading.task) for reading in readings for cube in reading.result.cubes}
+    root = Path(config.root)
+    data_folder = root if root.is_dir() else root.parent
+    files = {cube.item.name: relative(data_folder, reading.task.file) for reading in readings for cube in reading.result.cubes}
     # Workers finish in any order; the result must not depend on it.
     cubes.sort(key=lambda cube: cube.item.name)
     faults.sort(key=lambda fault: (fault.place, fault.text))

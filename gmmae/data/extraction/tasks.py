@@ -169,10 +169,11 @@ def _stamp(path: Path) -> Stamp:
 def fingerprint(root: Path, tasks: Iterable[Task]) -> tuple[tuple[str, int, int], ...]:
     """Returns name (relative to the root), size and time of change of the files of all tasks."""
     all_stamps = {stamp for task in tasks for stamp in task.stamps}
-    return tuple(sorted((_relative(root, stamp.path), stamp.size, stamp.mtime_ns) for stamp in all_stamps))
+    return tuple(sorted((relative(root, stamp.path), stamp.size, stamp.mtime_ns) for stamp in all_stamps))
 
 
-def _relative(root: Path, path: Path) -> str:
+def relative(root: Path, path: Path) -> str:
+    """Returns a path below the root relative to it, and another one as it is."""
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
 
 

@@ -30,17 +30,17 @@ def table(tmp_path, *lines, header=HEADER, encoding="utf-8"):
     ],
 )
 def test_a_row_that_would_be_misread_is_a_fault_with_its_line(tmp_path, line, text):
-    found = table(tmp_path, "b.nii,1,2,3,8", line)
-    assert [row.file for row in found.rows] == ["b.nii"]
-    (fault,) = found.faults
+    result = table(tmp_path, "b.nii,1,2,3,8", line)
+    assert [row.file for row in result.rows] == ["b.nii"]
+    (fault,) = result.faults
     assert fault.place == "nodules.csv line 3"
     assert re.search(text, fault.text)
 
 
 def test_marks_blank_lines_and_empty_cells_at_the_end_do_no_harm(tmp_path):
-    found = table(tmp_path, "", " a b é.nii , 1 ,2,3,8,,", ",,,,", header=HEADER + ",", encoding="utf-8-sig")
-    assert [(row.file, row.centre_mm, row.diameter_mm, row.number) for row in found.rows] == [("a b é.nii", (1, 2, 3), 8, 3)]
-    assert not found.faults
+    result = table(tmp_path, "", " a b é.nii , 1 ,2,3,8,,", ",,,,", header=HEADER + ",", encoding="utf-8-sig")
+    assert [(row.file, row.centre_mm, row.diameter_mm, row.number) for row in result.rows] == [("a b é.nii", (1, 2, 3), 8, 3)]
+    assert not result.faults
 
 
 @pytest.mark.parametrize(

@@ -127,9 +127,9 @@ def test_several_processes_at_once_make_one_entry(luna_folder, tmp_path):
     place = tmp_path / "together"
     command = [sys.executable, "-c", PREPARE, config.root, str(place), "1"]
     processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
-    said = [process.communicate()[1] for process in processes]
+    outputs = [process.communicate()[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0]
-    assert sum("4 of 4 scans read" in text for text in said) == 1
+    assert sum("4 of 4 scans read" in text for text in outputs) == 1
 
 
 def test_a_place_that_cannot_be_written(luna_folder, tmp_path):

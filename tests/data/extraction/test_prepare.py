@@ -93,24 +93,24 @@ def test_the_synthetic_source_has_nothing_to_prepare():
 
 
 def test_without_a_terminal_progress_is_a_line_at_the_end(luna_folder):
-    said: list[str] = []
-    prepare(luna_folder("abc"), said.append)
-    assert len(said) == 1
-    assert said[0].startswith("3 of 3 scans read in ")
+    messages: list[str] = []
+    prepare(luna_folder("abc"), messages.append)
+    assert len(messages) == 1
+    assert messages[0].startswith("3 of 3 scans read in ")
 
 
 def test_long_work_says_a_line_now_and_then(monkeypatch):
     now = iter([0.0, *range(4, 400, 4)])
     monkeypatch.setattr("gmmae.data.extraction.progress.time.monotonic", lambda: next(now))
-    said: list[str] = []
-    assert list(progress(range(10), 10, "scans", said.append)) == list(range(10))
-    assert said == [f"{n} of 10 scans read in {4 * n} s" for n in (3, 6, 9, 10)]
+    messages: list[str] = []
+    assert list(progress(range(10), 10, "scans", messages.append)) == list(range(10))
+    assert messages == [f"{n} of 10 scans read in {4 * n} s" for n in (3, 6, 9, 10)]
 
 
 def test_on_a_terminal_there_is_a_bar(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    said: list[str] = []
-    assert list(progress("ab", 2, "scans", said.append)) == ["a", "b"]
-    assert said == []
+    messages: list[str] = []
+    assert list(progress("ab", 2, "scans", messages.append)) == ["a", "b"]
+    assert messages == []
     assert "2/2" in capsys.readouterr().err

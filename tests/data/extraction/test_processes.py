@@ -72,9 +72,9 @@ def test_a_bug_in_a_worker_is_raised_with_its_traceback(tasks, patch_worker):
 
 def test_a_worker_that_cannot_start_says_why(tasks, monkeypatch):
     monkeypatch.setattr(processes, "WORKER_PROGRAM", "import a_module_that_is_not_there")
-    found = transients(extract_all(tasks, CONFIG, 2))
-    assert all("No module named 'a_module_that_is_not_there'" in text for text in found.values())
-    assert len(found) == 4
+    reasons = transients(extract_all(tasks, CONFIG, 2))
+    assert all("No module named 'a_module_that_is_not_there'" in text for text in reasons.values())
+    assert len(reasons) == 4
 
 
 def test_what_a_library_prints_does_not_get_between_the_answers(tasks, patch_worker):

@@ -47,27 +47,27 @@ def entries(config):
 def test_a_scan_whose_worker_was_killed_is_read_again(luna_folder, patch_worker, tmp_path):
     config = luna_folder("ab", workers=2)
     patch_worker(KILLED_OVER_B.format(once(tmp_path / "killed")))
-    said: list[str] = []
-    prepared = prepare.prepare(config, said.append)
+    messages: list[str] = []
+    prepared = prepare.prepare(config, messages.append)
     assert (prepared.summary["nodules"], prepared.summary["faults"]) == (2, [])
     (line,) = prepared.summary["repeated"]
     assert re.match(r"subset1/b.mhd: .*\(status -9\)", line)
-    assert any("again" in line and "subset1/b.mhd: " in line for line in said)
+    assert any("again" in line and "subset1/b.mhd: " in line for line in messages)
 
 
 def test_one_that_is_always_killed_is_named_and_read_by_the_same_command_later(luna_folder, monkeypatch, patch_worker):
     config = luna_folder("ab", workers=2)
     sound = processes.WORKER_PROGRAM
     patch_worker(KILLED_OVER_B.format(""))
-    said: list[str] = []
+    messages: list[str] = []
     with pytest.raises(TransientError, match=r"\b1 failed .*subset1/b.mhd: the process .*same command"):
-        load(config, said.append)
-    assert sum(line.startswith("not read: subset1/b.mhd: ") for line in said) == 1
+        load(config, messages.append)
+    assert sum(line.startswith("not read: subset1/b.mhd: ") for line in messages) == 1
     assert entries(config) == []
     monkeypatch.setattr(processes, "WORKER_PROGRAM", sound)
-    said.clear()
-    assert load(config, said.append).names == ("a_0", "b_0")
-    assert said[0].startswith("1 of 2 scans")
+    messages.clear()
+    assert load(config, messages.append).names == ("a_0", "b_0")
+    assert messages[0].startswith("1 of 2 scans")
     assert not (Path(config.cache) / PARTS).exists()
 
 
@@ -194,9 +194,9 @@ def test_an_interrupted_extraction_goes_on_where_it_was(luna_folder, monkeypatch
     assert read == ["a", "b", "c", "d"]
     assert entries(config) == []
     read = read_by(monkeypatch, lambda task: None)
-    said: list[str] = []
-    nodules = load(config, said.append)
-    assert said[0].startswith("2 of 4 scans")
+    messages: list[str] = []
+    nodules = load(config, messages.append)
+    assert messages[0].startswith("2 of 4 scans")
     assert read == ["b", "d"]  # b has a place outside the scan: what is broken is read again
     assert nodules.names == ("a_0", "b_0", "c_0", "d_0")
     monkeypatch.undo()
