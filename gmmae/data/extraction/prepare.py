@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -150,7 +151,8 @@ def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False,
 
     from_cache = _obtain(entry, make, say, refresh)
     # A process that was killed after it finished the entry has left its parts.
-    scan_cache.forget(config, plan, VERSION, parts)
+    if parts.is_dir():
+        scan_cache.forget(config, plan, VERSION, parts)
     summary = json.loads((entry / SUMMARY).read_text())
     if config.on_error == "refuse":
         refuse([Fault(**fault) for fault in summary["faults"]], plan.way_out)
@@ -171,8 +173,9 @@ def _obtain(entry: Path, make: Callable[[Path], None], say: Say, refresh: bool) 
             if not refresh and _is_whole(entry):
                 return True
             for left in entry.parent.glob(".*.partial"):
-                if scan_cache.is_stale(left):
-                    shutil.rmtree(left, ignore_errors=True)
+                with suppress(OSError):
+                    if scan_cache.is_stale(left):
+                        shutil.rmtree(left)
             shutil.rmtree(entry, ignore_errors=True)
             with whole_folder(entry, "data.cache") as folder:
                 make(folder)
