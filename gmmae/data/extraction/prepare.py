@@ -127,6 +127,8 @@ def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False,
 
     Raises:
       DataError: as `load`.
+      InputError: the cache cannot be written.
+      StorageError: its disk is full, or failed.
     """
     if config.source not in SOURCES:
         raise DataError(f"data.source must be one of {', '.join(SOURCES)} to be prepared; got {config.source}")
