@@ -28,8 +28,8 @@ from scipy import ndimage
 import gmmae
 from experiments import tables
 from gmmae.config.schema import Config
-from gmmae.data.native_volumes import NativeNodule
 from gmmae.data.patches import Patches
+from gmmae.data.volumes import NativeNodule
 from gmmae.generation.judging import bootstrap
 from gmmae.plotting.segmentations import Prediction, segmentations
 from gmmae.training.trained import Trained, restore

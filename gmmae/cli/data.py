@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
+
 from gmmae.cli.arguments import MISSING, Folder, Name, data_section, parse
 from gmmae.config.rules import Options, Seed, between, increasing
 from gmmae.data.extraction import prepare as extraction
@@ -88,18 +90,11 @@ def inspect(arguments: Sequence[str], prog: str) -> int:
 def synth(arguments: Sequence[str], prog: str) -> int:
     """Writes a folder of synthetic scans in LUNA16's shape. Returns the exit code."""
     options = parse(SynthArguments(MISSING), arguments, prog)
-    from gmmae.data.synthetic.scans import write_luna16_folder
+    from gmmae.data.synthetic.scans import Frame, write_luna16_folder
 
     pixels = options.pixels
-    rows = write_luna16_folder(
-        options.root,
-        options.scans,
-        options.nodules,
-        options.seed,
-        shape=(options.slices, pixels, pixels),
-        spacing_mm=(360 / pixels, 360 / pixels, 2.5),
-        compressed=options.compressed,
-    )
+    frame = Frame((options.slices, pixels, pixels), np.array([2.5, 360 / pixels, 360 / pixels]))
+    rows = write_luna16_folder(options.root, options.scans, options.nodules, options.seed, frame, options.compressed)
     size = sum(path.stat().st_size for path in options.root.rglob("*") if path.is_file())
     voxels = f"{options.slices} × {pixels} × {pixels} voxels"
     print(f"{options.scans} scans of {voxels} with {len(rows)} nodules, {size / 1e6:.0f} MB: {options.root}")

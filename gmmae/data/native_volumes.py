@@ -6,41 +6,17 @@ Volumes are read and checked as in `gmmae.data.extraction`.
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from jaxtyping import Real, UInt8
 
+from gmmae.data.extraction import cubes
+from gmmae.data.extraction.annotations import refuse
+from gmmae.data.extraction.grids import index_of
+from gmmae.data.extraction.opening import Opened, at, centre_mm, open_all, with_mask
+from gmmae.data.extraction.tasks import Task, place_of
+from gmmae.data.extraction.voxels import mask_on_grid, read_whole
 from gmmae.data.settings import DataConfig
-from gmmae.data.volumes import DataError, TransientError, masses, unreadable_root
-
-if TYPE_CHECKING:
-    from gmmae.data.extraction.opening import Opened
-    from gmmae.data.extraction.tasks import Task
-
-
-class NativeNodule(NamedTuple):
-    """A volume around one nodule.
-
-    Attributes:
-      name, group, category: as in `gmmae.data.volumes.Nodules`.
-      values: int16 in HU, or float32 in a unit of their own.
-      mask: 1 in the nodule.
-      centre: of the nodule, z, y, x, in voxels from the first one.
-      spacing_mm: between voxels, z, y, x.
-      diameter_mm: NaN where not known.
-      place: the volume, and the line of the CSV.
-    """
-
-    name: str
-    group: str
-    category: str
-    values: Real[np.ndarray, "z y x"]
-    mask: UInt8[np.ndarray, "z y x"]
-    centre: tuple[float, float, float]
-    spacing_mm: tuple[float, float, float]
-    diameter_mm: float
-    place: str = ""
+from gmmae.data.volumes import DataError, NativeNodule, TransientError, error_line, masses, unreadable_root
 
 
 def read(config: DataConfig) -> tuple[NativeNodule, ...]:
@@ -52,9 +28,6 @@ def read(config: DataConfig) -> tuple[NativeNodule, ...]:
     Raises:
       DataError: a nodule is missing or cannot be read.
     """
-    from gmmae.data.extraction import cubes
-    from gmmae.data.extraction.annotations import refuse
-
     root = Path(config.root or "")
     if root.suffix == ".npz":
         raise DataError(f"data.root must be a folder of volumes with masks for a segmentation; got the file {root}")
@@ -77,18 +50,14 @@ def read(config: DataConfig) -> tuple[NativeNodule, ...]:
 
 
 @lru_cache(maxsize=1)  # the folds of a cross-validation read one folder
-def _read_all(tasks: "tuple[Task, ...]", least_axes: int, hu: bool, inputs: object) -> tuple[NativeNodule, ...]:
+def _read_all(tasks: tuple[Task, ...], least_axes: int, hu: bool, inputs: object) -> tuple[NativeNodule, ...]:
     """Reads all tasks. `inputs` are the files' stamps, so changed files are read again."""
     nodules = [nodule for task in tasks for nodule in _read_task(task, least_axes, hu)]
     return tuple(sorted(nodules, key=lambda nodule: nodule.name))
 
 
-def _read_task(task: "Task", least_axes: int, hu: bool) -> Iterator[NativeNodule]:
+def _read_task(task: Task, least_axes: int, hu: bool) -> Iterator[NativeNodule]:
     """Yields the nodules of one file. Its voxels are read once."""
-    from gmmae.data.extraction import voxels
-    from gmmae.data.extraction.opening import at, open_all
-    from gmmae.data.extraction.tasks import place_of
-
     volume, values = None, np.empty(0)
     nodules = open_all(task, least_axes)
     try:
@@ -100,22 +69,15 @@ def _read_task(task: "Task", least_axes: int, hu: bool) -> Iterator[NativeNodule
             place = place_of(task, opened.item)
             with at(place):
                 if opened.volume is not volume:
-                    volume, values = opened.volume, _as_kept(voxels.read_whole(opened.volume, hu), hu)
+                    volume, voxels = opened.volume, read_whole(opened.volume, hu)
+                    values = np.rint(voxels).astype(np.int16) if hu else voxels.astype(np.float32)
                 nodule = _nodule(opened, values, place)
             yield nodule
     except (OSError, MemoryError) as error:
-        raise TransientError(f"{task.label}: {' '.join(str(error).split()) or type(error).__name__}") from error
+        raise TransientError(f"{task.label}: {error_line(error)}") from error
 
 
-def _as_kept(values: np.ndarray, hu: bool) -> np.ndarray:
-    return np.rint(values).astype(np.int16) if hu else values.astype(np.float32)
-
-
-def _nodule(opened: "Opened", values: np.ndarray, place: str) -> NativeNodule:
-    from gmmae.data.extraction.grids import index_of
-    from gmmae.data.extraction.opening import centre_mm, with_mask
-    from gmmae.data.extraction.voxels import mask_on_grid
-
+def _nodule(opened: Opened, values: np.ndarray, place: str) -> NativeNodule:
     item, volume = opened.item, opened.volume
     mask = with_mask(opened, lambda mask: mask_on_grid(mask, volume))
     if mask is None:

@@ -10,9 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int32, Real, UInt8
 
-from gmmae.data.native_volumes import NativeNodule
 from gmmae.data.synthetic.painting import interpolate
-from gmmae.data.volumes import DataError
+from gmmae.data.volumes import DataError, NativeNodule
 
 NODULE, OUTSIDE = 1, 2
 """Labels; 0 is the rest."""
@@ -22,7 +21,7 @@ class Patches(NamedTuple):
     """Patches, several of one volume where they are slices.
 
     Attributes:
-      values: as in `gmmae.data.native_volumes.Scanned`; channels are neighbouring slices, or one.
+      values: as in `gmmae.data.volumes.NativeNodule`; channels are neighbouring slices, or one.
       labels: 0, `NODULE` or `OUTSIDE`.
       offsets: first voxel of the crop at validation.
       volumes: the number of each patch's volume.

@@ -35,23 +35,11 @@ def requested(samples: int, validation: int | float) -> int:
     return validation
 
 
-def report(split: Split, validation: int | float) -> str:
-    """Returns one line with the sizes of a split. It names the requested number where whole groups could not give it.
-
-    >>> report(Split(np.arange(3), np.arange(3, 5)), 1)
-    '3 training and 2 validation samples; 1 for validation was asked, 2 is the nearest that whole groups give'
-    """
-    got = len(split.validation)
-    wanted = requested(len(split.train) + got, validation)
-    line = f"{len(split.train)} training and {got} validation samples"
-    return line if got == wanted else f"{line}; {wanted} for validation was asked, {got} is the nearest that whole groups give"
-
-
 def split(groups: Sequence[str], categories: Sequence[str], validation: int | float, seed: int) -> Split:
     """Divides samples into training and validation without dividing a group.
 
-    The number of validation samples is the requested one where whole groups can give it, otherwise the nearest possible one
-    (`report` names both). Each category has its share of all samples, as nearly as groups allow.
+    The number of validation samples is the requested one where whole groups can give it, otherwise the nearest possible one.
+    Each category has its share of all samples, as nearly as groups allow.
 
     Args:
       groups: the group of each sample.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Float32, Float64, Real, Shaped
+from jaxtyping import Float, Float32, Float64, Real, Shaped, UInt8
 
 from gmmae.system.errors import InputError, printable
 
@@ -31,6 +31,11 @@ class TransientError(DataError):
     """Data that could not be read for a transient reason. The same command may succeed later."""
 
     exit_code = 75  # EX_TEMPFAIL of sysexits.h
+
+
+def error_line(error: BaseException) -> str:
+    """Returns the text of an error in one line, or its name where it has none."""
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def unreadable_root(error: OSError) -> DataError:
@@ -91,6 +96,30 @@ class Nodules(NamedTuple):
         masks = None if self.masks is None else self.masks[index]
         details = None if self.details is None else self.details.take(index)
         return Nodules(self.values[index], tuple(names), tuple(groups), tuple(categories), masks, details)
+
+
+class NativeNodule(NamedTuple):
+    """A volume around one nodule, on the grid of its scan.
+
+    Attributes:
+      name, group, category: as in `Nodules`.
+      values: int16 in HU, or float32 in a unit of their own.
+      mask: 1 in the nodule.
+      centre: of the nodule, z, y, x, in voxels from the first one.
+      spacing_mm: between voxels, z, y, x.
+      diameter_mm: NaN where not known.
+      place: the volume, and the line of the CSV.
+    """
+
+    name: str
+    group: str
+    category: str
+    values: Real[np.ndarray, "z y x"]
+    mask: UInt8[np.ndarray, "z y x"]
+    centre: tuple[float, float, float]
+    spacing_mm: tuple[float, float, float]
+    diameter_mm: float
+    place: str = ""
 
 
 def joined(first: Nodules, second: Nodules) -> Nodules:

@@ -31,8 +31,8 @@ from gmmae.workloads.interface import Events, Params, PerSample, Samples, Snapsh
 if TYPE_CHECKING:
     from jax import Array
 
-    from gmmae.data.native_volumes import NativeNodule
     from gmmae.data.patches import Patches
+    from gmmae.data.volumes import NativeNodule
 
 CPU_BATCH_PIXELS = 64**2
 """Pixels that a CPU's device trains on at once. A layer of the finest stage takes 0.25 MB then, so a few fit into a cache."""

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import SimpleITK as sitk
 
-from gmmae.data.native_volumes import NativeNodule, read
+from gmmae.data.native_volumes import read
 from gmmae.data.patches import NODULE, OUTSIDE, boxes, slices
 from gmmae.data.settings import DataConfig
 from gmmae.data.synthetic.volumes import _native, native_nodules
-from gmmae.data.volumes import DataError
+from gmmae.data.volumes import DataError, NativeNodule
 from tests import volume_folders as folders
 
 SPACING = (2.0, 0.5, 0.8)

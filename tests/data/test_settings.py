@@ -48,6 +48,12 @@ def test_a_window_is_two_increasing_numbers(window):
         DataConfig(window=window)
 
 
+@pytest.mark.parametrize("crop", ["20", "0mm", "-1x", "1.25x "])
+def test_a_crop_is_a_positive_number_with_its_unit(crop):
+    with pytest.raises(ConfigError, match=r"data.crop must be a positive number followed by x or mm .*, or whole; got "):
+        DataConfig(crop=crop)
+
+
 def test_cubes_with_a_window_of_their_own_are_no_hu():
     cubes = DataConfig(source="cubes")
     own = dataclasses.replace(cubes, window=(0.0, 1.0))

@@ -1,9 +1,7 @@
 import numpy as np
-import pytest
 
 from gmmae.data import sources
 from gmmae.data.settings import DataConfig
-from gmmae.data.volumes import DataError
 
 
 def test_edges_of_synthetic_volumes_may_differ():
@@ -19,8 +17,3 @@ def test_the_nodules_of_a_scan_stay_together(monkeypatch):
     made = sources.SOURCES["synthetic"](DataConfig(shape=8, samples=8))
     monkeypatch.setitem(sources.SOURCES, "cubes", lambda _: made._replace(groups=tuple("aabbccdd")))
     assert len(sources.load(DataConfig(source="cubes", validation=3)).split.train) in (4, 6)
-
-
-def test_too_many_for_validation_are_refused():
-    with pytest.raises(DataError, match=r"data\.validation must be between 1 and 27 of these 28 samples; got 28"):
-        sources.load(DataConfig(shape=8, samples=28, validation=28))

@@ -1,6 +1,5 @@
 import itertools
 import os
-import re
 import subprocess
 import sys
 import time
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from gmmae.config.toml import find
 from gmmae.data.settings import DataConfig
-from gmmae.data.splits import Split, fold, report, requested, split
+from gmmae.data.splits import fold, requested, split
 from gmmae.data.volumes import DataError
 from gmmae.workloads.configuration import read_config
 
@@ -95,14 +94,6 @@ def test_two_thousand_samples_take_less_than_a_second():
     start = time.process_time()
     split(groups, list(rng.choice(list("abcd"), 2000)), 256, 0)
     assert time.process_time() - start < 1
-
-
-def test_the_report_says_when_the_count_could_not_be_had():
-    pairs = ["a", "a", "b", "b", "c", "c"]
-    halves = split(pairs, [""] * 6, 3, 0)
-    assert len(halves.validation) == 2
-    assert re.findall(r"\d+", report(halves, 3)) == ["4", "2", "3", "2"]
-    assert re.findall(r"\d+", report(Split(np.arange(4), np.arange(4, 6)), 2)) == ["4", "2"]
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,8 @@ def cubes(ndim, samples=3, size=8):
     return np.random.default_rng(ndim).integers(-1200, 700, (samples, *[size] * ndim)).astype(np.int16)
 
 
-@pytest.mark.parametrize("ndim", [1, 2, 3])
-def test_a_density_integrates_to_one(ndim):
-    density = to_density(cubes(ndim), WINDOW)
-    integral = density.sum(axis=tuple(range(1, ndim + 1)), dtype=np.float64) * (2 / 8) ** ndim
-    np.testing.assert_allclose(integral, 1, rtol=1e-6)  # each voxel is rounded to float32
-    assert density.min() == 0
-
-
-@pytest.mark.parametrize("shape", [(4, 6), (4, 8, 5)], ids=str)
-def test_edges_may_differ(shape):
+@pytest.mark.parametrize("shape", [(8,), (4, 6), (4, 8, 5)], ids=str)
+def test_a_density_has_a_mean_of_one_over_the_volume(shape):
     values = np.random.default_rng(0).uniform(-0.2, 1.2, (3, *shape)).astype(np.float32)
     clipped = np.clip(values.astype(np.float64), 0, 1)
     expected = clipped / clipped.mean(axis=tuple(range(1, values.ndim)), keepdims=True) / 2 ** len(shape)

@@ -20,8 +20,8 @@ from experiments.segmentation import (
     put_together,
     summary,
 )
-from gmmae.data.native_volumes import NativeNodule
 from gmmae.data.patches import slices
+from gmmae.data.volumes import NativeNodule
 from gmmae.workloads import segmentation as workload
 
 FLIPS = [(), (1,), (2,), (1, 2)]

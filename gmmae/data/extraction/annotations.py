@@ -4,7 +4,7 @@ import csv
 import math
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -116,59 +116,84 @@ def read_table(path: Path, config: DataConfig, file_column: str, required: tuple
         lines = list(_records(path))
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{path}: must be a CSV in UTF-8; {error}") from error
-    columns = _as_known(lines[0][1] if lines else [], config, file_column)
-    if repeated := [column for column, count in Counter(filter(None, columns)).items() if count > 1]:
-        raise DataError(f"{path}: columns must have different names; {', '.join(repeated)} is there twice")
-    chosen = [] if config.group_column == "auto" else [config.group_column]
-    if config.category_column != DataConfig.category_column:
-        chosen.append(config.category_column)
-    missing = [c for c in (file_column, *required, *chosen) if c not in columns]
-    if missing:
-        hint = ": separate cells by commas" if len(columns) == 1 and {";", "\t"} & set(columns[0]) else ""
-        raise DataError(f"{path}: must have the column {', '.join(missing)}; it has {', '.join(columns) or 'none'}{hint}")
-    return _usable(path.name, columns, lines[1:], config, file_column, required)
+    columns = _columns(path, lines[0][1] if lines else [], config, (file_column, *required))
+    table = Table([], [], tuple(columns), tuple(_cells(columns, values) for _, values in lines[1:]))
+    first: dict[tuple[str, tuple[float, ...] | None], Row] = {}
+    for (number, values), cells in zip(lines[1:], table.lines, strict=True):
+        place = f"{path.name} line {number}"
+        try:
+            _check_cells(len(columns), cells, values, (file_column, *required))
+            row = _row(number, cells, config, file_column)
+        except DataError as error:
+            table.faults.append(Fault("row", place, str(error), 1))
+            continue
+        earlier = first.setdefault((row.file, row.centre_mm), row)
+        if earlier is row:
+            table.rows.append(row)
+        elif earlier._replace(number=number) == row:
+            table.faults.append(Fault("duplicate", place, f"repeats line {earlier.number}, which is kept", 0))
+        else:
+            text = f"names the place of line {earlier.number} again, but says something else of it: keep one of the two"
+            table.faults.append(Fault("row", place, text, 1))
+    return table
 
 
-def require_rows(table: Table, path: Path) -> None:
-    """Checks that a CSV lists nodules.
+def rows_by_volume(table: Table, paths: Mapping[str, Path | None], csv: Path) -> tuple[dict[str, list[Row]], list[Fault]]:
+    """Returns the rows of each volume by its name, and a fault for each row with a second name of a volume.
+
+    A split divides groups by name, so two names of one volume could be on both sides of it.
+
+    Args:
+      table: the rows.
+      paths: the volume of each name.
+      csv: the file of the table.
 
     Raises:
       DataError: the CSV has only a header.
     """
     if not table.rows and not table.faults:
-        raise DataError(f"{path}: must list a nodule; it has a header alone")
-
-
-def one_name_each(rows: Sequence[Row], paths: Mapping[str, Path | None], csv: str) -> tuple[list[Row], list[Fault]]:
-    """Returns the rows, without those with a second name of a volume, and a fault for each of these.
-
-    A split divides groups by name, so two names of one volume could be on both sides of it.
-
-    Args:
-      rows: of the CSV.
-      paths: the volume of each name.
-      csv: the name of the CSV.
-    """
-    kept: list[Row] = []
+        raise DataError(f"{csv}: must list a nodule; it has a header alone")
+    by_name: dict[str, list[Row]] = defaultdict(list)
     faults: list[Fault] = []
     first: dict[Path, Row] = {}
-    for row in rows:
+    for row in table.rows:
         path = paths.get(row.file)
         earlier = row if path is None else first.setdefault(Path(os.path.realpath(path)), row)
         if earlier.file == row.file:
-            kept.append(row)
+            by_name[row.file].append(row)
         else:
             text = f"{row.file} is the volume {earlier.file} of line {earlier.number}: give it one name"
-            faults.append(Fault("row", f"{csv} line {row.number}", text, 1))
-    return kept, faults
+            faults.append(Fault("row", f"{csv.name} line {row.number}", text, 1))
+    return dict(sorted(by_name.items())), faults
 
 
-def _as_known(columns: Sequence[str], config: DataConfig, file_column: str) -> list[str]:
-    """Returns the names of columns. A name that differs from a known one only by case or signs gets the known spelling."""
-    chosen = (*(() if config.group_column == "auto" else (config.group_column,)), *filter(None, (config.category_column,)))
-    known = (*chosen, file_column, *COORDINATES, "diameter_mm", *SPACINGS, *GROUP_COLUMNS, "mask")
+def _columns(path: Path, header: Sequence[str], config: DataConfig, required: tuple[str, ...]) -> list[str]:
+    """Returns the names of columns. A name that differs from a known one only by case or signs gets the known spelling.
+
+    Raises:
+      DataError: a column is missing, or is there twice.
+    """
+    group = () if config.group_column == "auto" else (config.group_column,)
+    known = (
+        *group,
+        *filter(None, (config.category_column,)),
+        *required[:1],
+        *COORDINATES,
+        "diameter_mm",
+        *SPACINGS,
+        *GROUP_COLUMNS,
+        "mask",
+    )
     by_letters = {_letters(name): name for name in reversed(known)}
-    return [name if name in known else by_letters.get(_letters(name), name) for name in columns]
+    columns = [name if name in known else by_letters.get(_letters(name), name) for name in header]
+    if repeated := [column for column, count in Counter(filter(None, columns)).items() if count > 1]:
+        raise DataError(f"{path}: columns must have different names; {', '.join(repeated)} is there twice")
+    category = () if config.category_column == DataConfig.category_column else (config.category_column,)
+    needed = (*required, *group, *category)
+    if missing := [name for name in needed if name not in columns]:
+        hint = ": separate cells by commas" if len(columns) == 1 and {";", "\t"} & set(columns[0]) else ""
+        raise DataError(f"{path}: must have the column {', '.join(missing)}; it has {', '.join(columns) or 'none'}{hint}")
+    return columns
 
 
 def _letters(name: str) -> str:
@@ -187,46 +212,18 @@ def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
                 yield reader.line_num, cells
 
 
-def _by_column(columns: list[str], cells: list[str]) -> dict[str, str]:
-    if len(cells) > len(columns):
+def _cells(columns: Sequence[str], values: Sequence[str]) -> dict[str, str]:
+    """Returns the values of a row by column; missing ones are empty."""
+    return dict(zip(columns, (*values, *[""] * len(columns)), strict=False))
+
+
+def _check_cells(columns: int, cells: Mapping[str, str], values: Sequence[str], required: Sequence[str]) -> None:
+    if len(values) > columns:
         raise DataError(
-            f"a row must have at most the {len(columns)} cells of the header; got {len(cells)}: is a comma in a number or name?"
+            f"a row must have at most the {columns} cells of the header; got {len(values)}: is a comma in a number or name?"
         )
-    return dict(zip(columns, cells + [""] * len(columns), strict=False))
-
-
-def _usable(
-    name: str,
-    columns: list[str],
-    lines: list[tuple[int, list[str]]],
-    config: DataConfig,
-    file_column: str,
-    required: tuple[str, ...],
-) -> Table:
-    rows: list[Row] = []
-    faults: list[Fault] = []
-    seen: dict[tuple[str, tuple[float, ...] | None], Row] = {}
-    cells_of: list[dict[str, str]] = []
-    for number, values in lines:
-        cells_of.append(dict(zip(columns, values + [""] * len(columns), strict=False)))
-        try:
-            cells = _by_column(columns, values)
-            empty = [column for column in (file_column, *required) if not cells[column]]
-            if empty:
-                raise DataError(f"{', '.join(empty)} must not be empty")
-            row = _row(number, cells, config, file_column)
-        except DataError as error:
-            faults.append(Fault("row", f"{name} line {number}", str(error), 1))
-            continue
-        earlier = seen.setdefault((row.file, row.centre_mm), row)
-        if earlier is row:
-            rows.append(row)
-        elif earlier._replace(number=number) == row:
-            faults.append(Fault("duplicate", f"{name} line {number}", f"repeats line {earlier.number}, which is kept", 0))
-        else:
-            text = f"names the place of line {earlier.number} again, but says something else of it: keep one of the two"
-            faults.append(Fault("row", f"{name} line {number}", text, 1))
-    return Table(rows, faults, tuple(columns), tuple(cells_of))
+    if empty := [column for column in required if not cells[column]]:
+        raise DataError(f"{', '.join(empty)} must not be empty")
 
 
 def _row(number: int, cells: dict[str, str], config: DataConfig, file_column: str) -> Row:

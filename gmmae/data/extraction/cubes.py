@@ -19,20 +19,22 @@ An array of data.shape voxels along each axis, without a spacing, stays as it is
 """
 
 import os
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from gmmae.data.extraction.annotations import Fault, Row, Table, one_name_each, read_table, require_rows
+from gmmae.data.extraction.annotations import Fault, Table, read_table, rows_by_volume
 from gmmae.data.extraction.arrays import ARRAY_SUFFIXES, array_header, array_names, stream
 from gmmae.data.extraction.headers import as_number, require_diameter, require_spacing
 from gmmae.data.extraction.integrity import SUFFIXES
 from gmmae.data.extraction.luna16 import ANNOTATIONS, NODULES, find_scans
-from gmmae.data.extraction.tasks import Item, Plan, Task, fingerprint, sha256, task
+from gmmae.data.extraction.tasks import Item, Plan, Task, fingerprint, item_of, plan_of, task
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError
+
+ENDINGS = ", ".join((*ARRAY_SUFFIXES, *SUFFIXES))
 
 
 def plan(config: DataConfig) -> Plan:
@@ -55,15 +57,7 @@ def plan(config: DataConfig) -> Plan:
             "--data.source luna16"
         )
     table = read_table(csv, config, "file", ())
-    require_rows(table, csv)
-    tasks, faults = _tasks(root, table, csv.name)
-    return Plan(
-        tasks,
-        (*table.faults, *faults),
-        len(table.rows) + len(table.faults),
-        fingerprint(root, tasks),
-        sha256(csv),
-    )
+    return plan_of(root, csv, table, *_tasks(root, table, csv))
 
 
 def looks_like_luna16(root: Path, csv: Path) -> bool:
@@ -88,7 +82,7 @@ def plan_files(files: Sequence[Path]) -> Plan:
         if not path.is_file():
             raise DataError(f"volume file not found: {path}")
         if not path.name.endswith((*SUFFIXES, *ARRAY_SUFFIXES)):
-            raise DataError(f"a volume must end in {', '.join((*ARRAY_SUFFIXES, *SUFFIXES))}; got {path}")
+            raise DataError(f"a volume must end in {ENDINGS}; got {path}")
         if copies[os.path.realpath(place)] > 1:
             raise DataError(f"each volume must be given once; got {path} {copies[os.path.realpath(place)]} times")
         name = place.name if names[place.name] == 1 else place.relative_to(common).as_posix()
@@ -96,20 +90,17 @@ def plan_files(files: Sequence[Path]) -> Plan:
     return Plan(tuple(tasks), (), len(tasks), fingerprint(Path("/"), tasks), "", "leave the file out")
 
 
-def _tasks(root: Path, table: Table, csv: str) -> tuple[tuple[Task, ...], list[Fault]]:
-    by_file: dict[str, list[Row]] = defaultdict(list)
-    paths = {name: _find(root, name) for name in {row.file for row in table.rows}}
-    kept, faults = one_name_each(table.rows, paths, csv)
-    for row in kept:
-        by_file[row.file].append(row)
+def _tasks(root: Path, table: Table, csv: Path) -> tuple[list[Task], list[Fault]]:
+    paths = {row.file: _find(root, row.file) for row in table.rows}
+    by_file, faults = rows_by_volume(table, paths, csv)
     tasks: list[Task] = []
-    for name, rows in sorted(by_file.items()):
+    for name, rows in by_file.items():
         path = paths[name]
         if path is None:
-            text = f"there is no such file, in {root.name} or its images/; {csv} lists it"
+            text = f"there is no such file, in {root.name} or its images/; {csv.name} lists it"
             faults.append(Fault("missing", name, text, len(rows)))
         elif not name.endswith((*SUFFIXES, *ARRAY_SUFFIXES)):
-            text = f"a volume must end in {', '.join((*ARRAY_SUFFIXES, *SUFFIXES))}"
+            text = f"a volume must end in {ENDINGS}"
             faults.append(Fault("unreadable", name, text, len(rows)))
         else:
             items: list[Item] = []
@@ -117,19 +108,14 @@ def _tasks(root: Path, table: Table, csv: str) -> tuple[tuple[Task, ...], list[F
                 mask = root / (row.mask or Path("masks", Path(name).name))
                 if (row.mask or os.path.lexists(mask)) and not mask.is_file():
                     mask_name = mask.relative_to(root).as_posix()
-                    faults.append(Fault("nodule", mask_name, f"there is no such mask; {csv} line {row.number} names it", 1))
+                    text = f"there is no such mask; {csv.name} line {row.number} names it"
+                    faults.append(Fault("nodule", mask_name, text, 1))
                     continue
-                items.append(_item(f"{name}_{i}" if len(rows) > 1 else name, row, csv, mask if mask.is_file() else None))
+                item_name = f"{name}_{i}" if len(rows) > 1 else name
+                items.append(item_of(item_name, row, csv.name, mask if mask.is_file() else None))
             if items:
                 tasks.append(task(path, name, tuple(items)))
-    return tuple(tasks), faults
-
-
-def _item(name: str, row: Row, csv: str, mask: Path | None) -> Item:
-    place = f"{csv} line {row.number}"
-    group = row.group or row.file
-    known = (row.category, row.centre_mm, row.diameter_mm, row.spacing_mm)
-    return Item(name, place, group, *known, mask=mask, group_column=row.group_column)
+    return tasks, faults
 
 
 def _find(root: Path, name: str) -> Path | None:

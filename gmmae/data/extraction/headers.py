@@ -7,11 +7,10 @@ before ITK reads them. Nothing here imports SimpleITK.
 
 import math
 import re
-import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -32,66 +31,25 @@ META_NUMBERS = {
 META_SCALING = {"ElementToIntensityFunctionSlope": 1.0, "ElementToIntensityFunctionOffset": 0.0}
 """Fields of a MetaImage that rescale its voxels, and the values at which they change nothing."""
 
-
 NIFTI_BYTES = {
     **{2: 1, 4: 2, 8: 4, 16: 4, 64: 8, 256: 1, 512: 2, 768: 4, 1024: 8, 1280: 8},
     **{32: 8, 128: 3, 1536: 16, 1792: 16, 2048: 32, 2304: 4},
 }
 """Bytes of a voxel by the code of its type. The types of the second line have several components, and are refused later."""
+NIFTI_HEADER = np.dtype(
+    {
+        "names": ["dim", "datatype", "pixdim", "vox_offset", "scl_slope", "scl_inter", "sform_code", "sform", "magic"],
+        "formats": ["8i2", "i2", "8f4", "f4", "f4", "f4", "i2", "(3,4)f4", "S4"],
+        "offsets": [40, 70, 76, 108, 112, 116, 254, 280, 344],
+        "itemsize": 348,
+    }
+)
+"""The fields of a NIfTI header that are read. Their names are those of the format."""
+FIRST_VOXEL = 352
+"""First byte that voxels of a NIfTI file may have."""
 
-
-class Nifti(NamedTuple):
-    """Fields of a NIfTI header.
-
-    Attributes:
-      order: "<" or ">", the byte order as `struct` names it.
-      magic: the mark of the format.
-      dim: number of axes, then voxels along each.
-      datatype: code of the voxels' type on disk.
-      pixdim: a sign, then the spacing along each axis.
-      offset: the first byte of the voxels.
-      slope: factor of the voxels.
-      intercept: offset that is added after that.
-      sform_code: above 0 where `sform` is used.
-      sform: the matrix from indices to millimetres, three rows of four.
-    """
-
-    order: str
-    magic: bytes
-    dim: tuple[int, ...]
-    datatype: int
-    pixdim: tuple[float, ...]
-    offset: float
-    slope: float
-    intercept: float
-    sform_code: int
-    sform: tuple[float, ...]
-
-    @property
-    def voxel_bytes(self) -> int:
-        """Bytes of a voxel on disk."""
-        return NIFTI_BYTES[self.datatype]
-
-    @property
-    def voxel_type(self) -> np.dtype | None:
-        """The type of floating voxels on disk; None for others, which have no NaN."""
-        return {16: np.dtype(f"{self.order}f4"), 64: np.dtype(f"{self.order}f8")}.get(self.datatype)
-
-
-LENGTH, FIRST_VOXEL = 348, 352
-"""Bytes of a NIfTI header, and the first byte that voxels may have."""
-LAYOUT = {
-    "dim": ("8h", 40),
-    "datatype": ("h", 70),
-    "pixdim": ("8f", 76),
-    "offset": ("f", 108),
-    "slope": ("f", 112),
-    "intercept": ("f", 116),
-    "sform_code": ("h", 254),
-    "sform": ("12f", 280),
-    "magic": ("4s", 344),
-}
-"""Format and first byte of each field of a NIfTI header."""
+Nifti = dict[str, Any]
+"""The fields of `NIFTI_HEADER`, and `order`: the byte order as NumPy names it, "<" or ">"."""
 
 
 def check_header(path: Path) -> None:
@@ -150,11 +108,11 @@ def read_nifti(path: Path) -> Nifti:
             start = zlib.decompressobj(wbits=31).decompress(start, FIRST_VOXEL)
         except zlib.error as error:
             raise DataError(f"damaged .nii.gz: {path.name} does not decompress near byte 0 ({error})") from error
-    for order in "<>":
-        if len(start) >= LENGTH and struct.unpack_from(f"{order}i", start)[0] == LENGTH:
-            fields: dict[str, Any] = {name: struct.unpack_from(order + form, start, at) for name, (form, at) in LAYOUT.items()}
-            single = {name: values[0] for name, values in fields.items() if len(values) == 1}
-            return Nifti(order, **(fields | single))
+    for order in ("<", ">"):
+        length = np.dtype(f"{order}i4")
+        if len(start) >= NIFTI_HEADER.itemsize and np.frombuffer(start, length, 1)[0] == NIFTI_HEADER.itemsize:
+            fields = np.frombuffer(start, NIFTI_HEADER.newbyteorder(order), 1)[0]
+            return {"order": order, **{name: fields[name].tolist() for name in NIFTI_HEADER.names or ()}}
     if start[4:7] == b"n+2":
         raise DataError("a NIfTI file must be of version 1; this one is of version 2: save it as version 1")
     raise DataError("the header is no NIfTI header")
@@ -195,22 +153,33 @@ def _check_nrrd(fields: dict[str, str]) -> None:
         raise DataError(f"spacings in the header must be finite numbers; got {' '.join(spacings)}")
 
 
+def voxel_bytes(header: Nifti) -> int:
+    """Returns the bytes of a voxel on disk."""
+    return NIFTI_BYTES[header["datatype"]]
+
+
+def floating_type(header: Nifti) -> np.dtype | None:
+    """Returns the type of floating voxels on disk; None for others, which have no NaN."""
+    return {16: np.dtype(f"{header['order']}f4"), 64: np.dtype(f"{header['order']}f8")}.get(header["datatype"])
+
+
 def _check_nifti(header: Nifti) -> None:
-    if header.magic != b"n+1\0":
-        raise DataError(f"a NIfTI file must hold header and voxels in one piece; its magic word is {header.magic!r}")
-    axes = header.dim[0]
-    if not 1 <= axes <= 7 or min(header.dim[1 : axes + 1]) < 1:
-        raise DataError(f"dim in the header must be 1 to 7 axes and their positive lengths; got {listed(header.dim)}")
-    if header.datatype not in NIFTI_BYTES:
-        raise DataError(f"voxels must be numbers; datatype in the header is {header.datatype}")
-    spacing = header.pixdim[1 : min(axes, 3) + 1]
+    if header["magic"] != b"n+1":
+        raise DataError(f"a NIfTI file must hold header and voxels in one piece; its magic word is {header['magic']!r}")
+    axes = header["dim"][0]
+    if not 1 <= axes <= 7 or min(header["dim"][1 : axes + 1]) < 1:
+        raise DataError(f"dim in the header must be 1 to 7 axes and their positive lengths; got {listed(header['dim'])}")
+    if header["datatype"] not in NIFTI_BYTES:
+        raise DataError(f"voxels must be numbers; datatype in the header is {header['datatype']}")
+    spacing = header["pixdim"][1 : min(axes, 3) + 1]
     if not all(math.isfinite(mm) and mm > 0 for mm in spacing):
         raise DataError(f"the spacing in the header must be positive and finite; pixdim is {listed(spacing)}")
-    if not (math.isfinite(header.offset) and header.offset >= FIRST_VOXEL):
-        raise DataError(f"the voxels must begin at byte {FIRST_VOXEL} or later; vox_offset in the header is {header.offset:g}")
-    _check_scaling(header.slope, header.intercept)
-    columns = np.array(header.sform).reshape(3, 4)[:, : len(spacing)]
-    if header.sform_code > 0 and np.isfinite(columns).all():
+    first = header["vox_offset"]
+    if not (math.isfinite(first) and first >= FIRST_VOXEL):
+        raise DataError(f"the voxels must begin at byte {FIRST_VOXEL} or later; vox_offset in the header is {first:g}")
+    _check_scaling(header["scl_slope"], header["scl_inter"])
+    columns = np.array(header["sform"])[:, : len(spacing)]
+    if header["sform_code"] > 0 and np.isfinite(columns).all():
         lengths = np.linalg.norm(columns, axis=0)
         if (np.abs(lengths / spacing - 1) > SPACING_TOLERANCE).any():
             raise DataError(

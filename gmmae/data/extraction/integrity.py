@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Shaped
 
-from gmmae.data.extraction.headers import Nifti, read_meta, read_nifti, read_nrrd
+from gmmae.data.extraction.headers import Nifti, floating_type, read_meta, read_nifti, read_nrrd, voxel_bytes
 from gmmae.data.volumes import DataError
 
 SUFFIXES = (".mhd", ".mha", ".nii", ".nii.gz", ".nrrd", ".png")
@@ -58,19 +58,19 @@ class Checked(NamedTuple):
     hides_nan: bool = False
 
 
-def check_data(path: Path, data: Path, voxels: int, voxel_bytes: int) -> Checked:
+def check_data(path: Path, data: Path, voxels: int, bytes_each: int) -> Checked:
     """Compares the length of the data with the header. A header that promises less would give a part of the volume.
 
     Args:
       path: the file with the header.
       data: the file with the voxels (`data_file`).
       voxels: their number in the header.
-      voxel_bytes: bytes of each.
+      bytes_each: of a voxel.
 
     Raises:
       DataError: truncated, damaged or longer data; the message gives both lengths.
     """
-    promised = voxels * voxel_bytes
+    promised = voxels * bytes_each
     if path.suffix in (".mhd", ".mha"):
         return Checked(_check_meta(path, data, promised))
     if path.suffix == ".nrrd":
@@ -134,7 +134,7 @@ def _check_nifti(path: Path, voxels: int) -> Checked:
     header = read_nifti(path)
     if path.suffix != ".gz":
         _check_length(path, _promised(header, voxels))
-        return Checked(False, header.voxel_type is not None)
+        return Checked(False, floating_type(header) is not None)
     finite = True
     for part in _nifti_voxels(path, header, voxels):
         finite = finite and bool(np.isfinite(part).all())
@@ -147,16 +147,16 @@ def nifti_values(path: Path, shape: tuple[int, ...]) -> Shaped[np.ndarray, "z y 
     ITK reads 0 for each NaN and infinite voxel, so this finds them.
     """
     header = read_nifti(path)
-    if header.voxel_type is None:
+    if (kind := floating_type(header)) is None:
         return None
     if path.suffix != ".gz":
-        return np.memmap(path, header.voxel_type, "r", int(header.offset), shape)
+        return np.memmap(path, kind, "r", int(header["vox_offset"]), shape)
     return np.concatenate(list(_nifti_voxels(path, header, math.prod(shape)))).reshape(shape)
 
 
 def _nifti_voxels(path: Path, header: Nifti, voxels: int) -> Iterator[Shaped[np.ndarray, " part"]]:
     """Yields the voxels of a compressed file in their order. Where their type has no NaN, it only checks the stream."""
-    kind, skip = header.voxel_type, int(header.offset)
+    kind, skip = floating_type(header), int(header["vox_offset"])
     left, rest = voxels, b""
     for part in _decompressed(path, _promised(header, voxels), 0):
         behind, skip = part[skip:], max(skip - len(part), 0)
@@ -168,7 +168,7 @@ def _nifti_voxels(path: Path, header: Nifti, voxels: int) -> Iterator[Shaped[np.
 
 
 def _promised(header: Nifti, voxels: int) -> int:
-    return voxels * header.voxel_bytes + int(header.offset)
+    return voxels * voxel_bytes(header) + int(header["vox_offset"])
 
 
 def _check_length(data: Path, promised: int, exactly: bool = True) -> None:

@@ -6,11 +6,10 @@ Scans lie at `subset*/seriesuid.mhd` or `seriesuid.mhd`. The CSV chooses among t
 Source: Setio et al. 2017, https://luna16.grand-challenge.org/Data/.
 """
 
-from collections import defaultdict
 from pathlib import Path
 
-from gmmae.data.extraction.annotations import COORDINATES, Fault, Row, one_name_each, read_table, require_rows
-from gmmae.data.extraction.tasks import Item, Plan, Task, fingerprint, sha256, task
+from gmmae.data.extraction.annotations import COORDINATES, Fault, read_table, rows_by_volume
+from gmmae.data.extraction.tasks import Plan, Task, item_of, plan_of, task
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError
 
@@ -38,27 +37,17 @@ def plan(config: DataConfig) -> Plan:
         raise DataError(f"data.root must hold .mhd scans, in subset*/ or directly; {root} has none")
     csv = root / config.csv_name
     table = read_table(csv, config, "seriesuid", COLUMNS)
-    require_rows(table, csv)
-    by_scan: dict[str, list[Row]] = defaultdict(list)
-    rows, repeated = one_name_each(table.rows, scans, csv.name)
+    by_scan, repeated = rows_by_volume(table, scans, csv)
     faults += repeated
-    for row in rows:
-        by_scan[row.file].append(row)
     tasks: list[Task] = []
-    for uid, rows in sorted(by_scan.items()):
+    for uid, rows in by_scan.items():
         if uid in scans:
-            items = tuple(_item(uid, i, row, csv.name) for i, row in enumerate(rows))
+            items = tuple(item_of(f"{uid}_{i}", row, csv.name) for i, row in enumerate(rows))
             tasks.append(task(scans[uid], str(scans[uid].relative_to(root)), items))
         else:
             text = f"there is no such scan; {csv.name} lists {len(rows)} of its nodules"
             faults.append(Fault("missing", f"{uid}.mhd", text, len(rows)))
-    return Plan(
-        tuple(tasks),
-        (*table.faults, *faults),
-        len(table.rows) + len(table.faults),
-        fingerprint(root, tasks),
-        sha256(csv),
-    )
+    return plan_of(root, csv, table, tasks, faults)
 
 
 def find_scans(root: Path) -> tuple[dict[str, Path], list[Fault]]:
@@ -73,9 +62,3 @@ def find_scans(root: Path) -> tuple[dict[str, Path], list[Fault]]:
             text = f"is also in {first.parent.name}, which is used: remove one of the two"
             faults.append(Fault("ambiguous", str(path.relative_to(root)), text, 0))
     return scans, faults
-
-
-def _item(uid: str, index: int, row: Row, csv: str) -> Item:
-    name, place = f"{uid}_{index}", f"{csv} line {row.number}"
-    group = row.group or uid
-    return Item(name, place, group, row.category, row.centre_mm, row.diameter_mm, group_column=row.group_column)

@@ -20,9 +20,6 @@ from gmmae.data.volumes import DataError, Point
 
 T = TypeVar("T")
 
-Through = Callable[[Volume], Volume]
-"""A function of each opened volume, such as one that measures the time of its reads."""
-
 
 class Opened(NamedTuple):
     """An opened nodule.
@@ -42,25 +39,18 @@ class Opened(NamedTuple):
     bare: bool = False
 
 
-def unchanged(volume: Volume) -> Volume:
-    """Returns the volume itself."""
-    return volume
-
-
-def open_all(task: Task, least_axes: int, through: Through = unchanged, of_scan: Through = unchanged) -> Iterator[Opened]:
+def open_all(task: Task, least_axes: int) -> Iterator[Opened]:
     """Yields the nodules of a task. Their volume is opened once.
 
     Args:
       task: the file and its nodules.
       least_axes: the fewest axes that volumes may have.
-      through: applied to each volume and mask.
-      of_scan: applied after `through` to a volume that is no array.
 
     Raises:
       DataError: the volume cannot be used, and so no nodule of it.
       OSError: the system failed, not the file.
     """
-    for opened in _open_all(task, through, of_scan):
+    for opened in _open_all(task):
         if opened.volume.axes < least_axes:
             raise DataError(f"a volume must have at least data.ndim = {least_axes} axes; this one has {opened.volume.axes}")
         yield opened
@@ -128,21 +118,21 @@ def at(place: str) -> Iterator[None]:
         raise type(error)(f"{place}: {error}") from error
 
 
-def _open_all(task: Task, through: Through, of_scan: Through) -> Iterator[Opened]:
+def _open_all(task: Task) -> Iterator[Opened]:
     if task.items[0].part is not None:
-        yield from _open_stack(task, through)
+        yield from _open_stack(task)
     elif task.file.name.endswith(ARRAY_SUFFIXES):
         array = open_array(task.file)
         inner = open_array(task.file, "mask") if task.file.suffix == ".npz" and "mask" in array_names(task.file) else None
         for item in task.items:
-            yield _array(item, array, item.mask or inner, through)
+            yield _array(item, array, item.mask or inner)
     else:
-        volume = of_scan(through(open_scan(task.file)))
+        volume = open_scan(task.file)
         for item in task.items:
-            yield Opened(item, volume, *_mask_file(item.mask, through))
+            yield Opened(item, volume, *_mask_file(item.mask))
 
 
-def _open_stack(task: Task, through: Through) -> Iterator[Opened]:
+def _open_stack(task: Task) -> Iterator[Opened]:
     """Yields the volumes of one `.npz`, one after the other."""
     wanted = {item.part: item for item in task.items}
     masks = stream(task.file, "masks") if "masks" in array_names(task.file) else None
@@ -151,15 +141,15 @@ def _open_stack(task: Task, through: Through) -> Iterator[Opened]:
     for i, array in enumerate(stream(task.file, "volumes")):
         mask = None if masks is None else next(masks)
         if i in wanted:
-            yield _array(wanted[i], array, mask, through)
+            yield _array(wanted[i], array, mask)
 
 
-def _array(item: Item, array: np.ndarray, mask: Path | np.ndarray | None, through: Through) -> Opened:
+def _array(item: Item, array: np.ndarray, mask: Path | np.ndarray | None) -> Opened:
     spacing = _three(item.spacing_mm or (1.0,) * array.ndim, array.ndim, 1.0, "spacingX, spacingY, spacingZ")
-    volume = through(array_volume(array, spacing))
+    volume = array_volume(array, spacing)
 
     if isinstance(mask, Path) and not mask.name.endswith(ARRAY_SUFFIXES):
-        return Opened(item, volume, *_mask_file(mask, through), bare=item.spacing_mm is None)
+        return Opened(item, volume, *_mask_file(mask), bare=item.spacing_mm is None)
 
     def open_mask() -> Volume:
         values = open_array(mask, "mask") if isinstance(mask, Path) else mask
@@ -172,10 +162,10 @@ def _array(item: Item, array: np.ndarray, mask: Path | np.ndarray | None, throug
     return Opened(item, volume, None if mask is None else open_mask, name, item.spacing_mm is None)
 
 
-def _mask_file(path: Path | None, through: Through) -> tuple[Callable[[], Volume] | None, str]:
+def _mask_file(path: Path | None) -> tuple[Callable[[], Volume] | None, str]:
     if path is None:
         return None, ""
-    return lambda: through(open_scan(path)), f"the mask {path.name}"
+    return lambda: open_scan(path), f"the mask {path.name}"
 
 
 def _three(known: tuple[float, ...], axes: int, rest: float, columns: str) -> Point:

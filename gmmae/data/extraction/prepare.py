@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,16 +14,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Real
 
-from gmmae.data.extraction import cache, luna16
 from gmmae.data.extraction import cubes as cube_files
+from gmmae.data.extraction import luna16, scan_cache
 from gmmae.data.extraction.annotations import Fault, refuse
 from gmmae.data.extraction.arrays import stream
 from gmmae.data.extraction.progress import Say
 from gmmae.data.extraction.summary import summarise
-from gmmae.data.extraction.tasks import Cube, Plan, Reading, Task
+from gmmae.data.extraction.tasks import Cube, Plan, Reading, relative, sha256
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError, Details, Nodules, central_section, unreadable_root
+from gmmae.system import locks
 from gmmae.system.compilation_cache import user_cache
+from gmmae.system.files import told, whole_folder
 
 VERSION = 5
 """Version of the entries. It grows when the same files and options would give other cubes, or an entry another meaning.
@@ -33,7 +37,7 @@ VERSION = 5
 """
 
 SOURCES: dict[str, Callable[[DataConfig], Plan]] = {"luna16": luna16.plan, "cubes": cube_files.plan}
-IDENTITY_FIELDS = ("source", "volume_shape", "least_axes", "crop", "outside", "hu", "category_column", "group_column")
+IDENTITY_FIELDS = ("source", *scan_cache.CUT_FIELDS, "category_column", "group_column")
 """Fields of the configuration on which the cubes depend, besides the files."""
 ARRAYS, SUMMARY, PARTS = "nodules.npz", "summary.json", ".parts"
 
@@ -100,7 +104,8 @@ def load_prepared(prepared: Prepared) -> tuple[Nodules, Details]:
     known = load_known(prepared)
     with np.load(prepared.folder / ARRAYS, allow_pickle=False) as arrays:
         of_each = (known.names, known.groups, known.categories)
-        nodules = Nodules(arrays["values"], *of_each, arrays.get("masks"), known.details)
+        masks = arrays["masks"] if arrays["masked"].any() else None
+        nodules = Nodules(arrays["values"], *of_each, masks, known.details)
     return nodules, known.details
 
 
@@ -122,6 +127,8 @@ def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False,
 
     Raises:
       DataError: as `load`.
+      InputError: the cache cannot be written.
+      StorageError: its disk is full, or failed.
     """
     if config.source not in SOURCES:
         raise DataError(f"data.source must be one of {', '.join(SOURCES)} to be prepared; got {config.source}")
@@ -131,35 +138,64 @@ def prepare(config: DataConfig, say: Say = say_on_stderr, refresh: bool = False,
         raise unreadable_root(error) from error
     if config.on_error == "refuse":
         refuse(plan.faults, plan.way_out)
-    place = user_cache() if config.cache == "auto" else Path(config.cache)
-    kept = place / PARTS
+    cache = user_cache() if config.cache == "auto" else Path(config.cache)
+    parts, entry = cache / PARTS, cache / _key(config, plan)
 
     def make(folder: Path) -> None:
         # SimpleITK is only needed here, and costs half a second to import.
-        from gmmae.data.extraction import scan_cache
+        from gmmae.data.extraction import readings
 
         start = time.perf_counter()
         if refresh:
-            scan_cache.forget(config, plan, VERSION, kept)
-        readings = scan_cache.read(config, plan, VERSION, kept, say)
-        _make(folder, config, plan, readings, time.perf_counter() - start)
+            scan_cache.forget(config, plan, VERSION, parts)
+        results = readings.read(config, plan, VERSION, parts, say)
+        _make(folder, config, plan, results, time.perf_counter() - start)
 
-    folder, from_cache = cache.obtain(place, _key(config, plan), make, say, refresh)
+    from_cache = _obtain(entry, make, say, refresh)
     # A process that was killed after it finished the entry has left its parts.
-    if kept.is_dir():
-        from gmmae.data.extraction import scan_cache
-
-        scan_cache.forget(config, plan, VERSION, kept)
-    summary = json.loads((folder / SUMMARY).read_text())
+    if parts.is_dir():
+        scan_cache.forget(config, plan, VERSION, parts)
+    summary = json.loads((entry / SUMMARY).read_text())
     if config.on_error == "refuse":
         refuse([Fault(**fault) for fault in summary["faults"]], plan.way_out)
-    return Prepared(folder, summary, from_cache)
+    return Prepared(entry, summary, from_cache)
+
+
+def _obtain(entry: Path, make: Callable[[Path], None], say: Say, refresh: bool) -> bool:
+    """Makes an entry, whole or not at all, where it is not there or is made again. Returns whether it was there.
+
+    One process at a time works on an entry, and the others wait. So every process of a distributed run may ask for it.
+    """
+    if not refresh and _is_whole(entry):
+        return True
+    with told("data.cache", entry.parent, "folder"):
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        lock = entry.with_name(f"{entry.name}.lock")
+        with locks.held(lock, lambda holder: say(f"waiting for {holder}, which prepares {entry}")):
+            if not refresh and _is_whole(entry):
+                return True
+            for left in entry.parent.glob(".*.partial"):
+                with suppress(OSError):
+                    if scan_cache.is_stale(left):
+                        shutil.rmtree(left)
+            shutil.rmtree(entry, ignore_errors=True)
+            with whole_folder(entry, "data.cache") as folder:
+                make(folder)
+    return False
+
+
+def _is_whole(entry: Path) -> bool:
+    """Returns whether an entry has its summary, and its arrays with their original bytes."""
+    try:
+        return json.loads((entry / SUMMARY).read_text())["arrays_sha256"] == sha256(entry / ARRAYS)
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return False
 
 
 def _key(config: DataConfig, plan: Plan) -> str:
     """Returns a hash of everything on which the cubes depend. The folder's path and the workers are not part of it."""
     options = [getattr(config, name) for name in IDENTITY_FIELDS]
-    return cache.key([VERSION, options, plan.csv_sha256, plan.inputs, plan.faults])
+    return scan_cache.key([VERSION, options, plan.csv_sha256, plan.inputs, plan.faults])
 
 
 def _alike(cubes: Sequence[Cube]) -> list[Cube]:
@@ -174,13 +210,6 @@ def _alike(cubes: Sequence[Cube]) -> list[Cube]:
     ]
 
 
-def _file(config: DataConfig, task: Task) -> str:
-    root = Path(config.root or "")
-    if task.file == root:
-        return root.name
-    return task.file.relative_to(root).as_posix() if task.file.is_relative_to(root) else str(task.file)
-
-
 def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Reading], elapsed_s: float) -> None:
     """Writes the results of all scans of a plan into `folder`."""
     cubes = _alike([cube for reading in readings for cube in reading.result.cubes])
@@ -190,31 +219,27 @@ def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Readi
         raise DataError(
             f"data must hold a nodule that can be read; {config.root} lists {plan.annotations}, with {len(faults)} faults{why}"
         )
-    files = {cube.item.name: _file(config, reading.task) for reading in readings for cube in reading.result.cubes}
+    root = Path(config.root or "")
+    data_folder = root if root.is_dir() else root.parent
+    files = {cube.item.name: relative(data_folder, reading.task.file) for reading in readings for cube in reading.result.cubes}
     # Workers finish in any order; the result must not depend on it.
     cubes.sort(key=lambda cube: cube.item.name)
     faults.sort(key=lambda fault: (fault.place, fault.text))
-    values = np.stack([cube.values for cube in cubes])
-    arrays: dict[str, np.ndarray] = {
-        "values": values,
+    arrays = {
+        **scan_cache.cube_arrays(cubes),
         "names": np.array([cube.item.name for cube in cubes]),
         "groups": np.array([cube.item.group for cube in cubes]),
         "categories": np.array([cube.item.category for cube in cubes]),
         "places": np.array([cube.item.place for cube in cubes]),
         "files": np.array([files[cube.item.name] for cube in cubes]),
-        "centre_mm": np.array([cube.centre_mm for cube in cubes]),
-        "edge_mm": np.array([cube.edge_mm for cube in cubes]),
         "diameter_mm": np.array([np.nan if cube.item.diameter_mm is None else cube.item.diameter_mm for cube in cubes]),
-        "filled": np.array([cube.filled for cube in cubes]),
     }
-    masks = [cube.mask for cube in cubes]
-    if any(mask is not None for mask in masks):
-        arrays["masks"] = np.stack([np.zeros(values.shape[1:], np.uint8) if mask is None else mask for mask in masks])
     np.savez(folder / ARRAYS, allow_pickle=False, **arrays)
     summary = summarise(plan, faults, cubes, config.hu)
     summary["repeated"] = sorted(f"{reading.task.label}: {text}" for reading in readings for text in reading.failures)
     read_s, busy_s = (sum(getattr(reading.result, name) for reading in readings) for name in ("read_s", "total_s"))
     summary["seconds"] = {"total_s": elapsed_s, "read_share": read_s / busy_s if busy_s else 0.0}
+    summary["arrays_sha256"] = sha256(folder / ARRAYS)
     summary["determining"] = {
         "version": VERSION,
         **{name: getattr(config, name) for name in IDENTITY_FIELDS},

@@ -18,12 +18,14 @@ import threading
 import time
 import traceback
 from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from gmmae.data.extraction.extract import Options, extract
+from gmmae.data.extraction.extract import extract
 from gmmae.data.extraction.tasks import Extracted, Task, Transient
+from gmmae.data.settings import DataConfig
 
 WORKER_PROGRAM = "from gmmae.data.extraction.processes import serve; serve()"
 """The program of a worker."""
@@ -46,81 +48,57 @@ class _Failed(NamedTuple):
     traceback: str
 
 
-def cores() -> int:
-    """Returns the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 Answer = tuple[Task, Extracted | Transient]
 
 
-def extract_all(tasks: Sequence[Task], options: Options, workers: int, limit_s: float) -> Generator[Answer, None, None]:
+def extract_all(tasks: Sequence[Task], config: DataConfig, workers: int) -> Generator[Answer, None, None]:
     """Yields all tasks with their results, in the order in which they finish.
 
     Args:
       tasks: one for each scan.
-      options: how cubes are cut.
+      config: how cubes are cut, and the longest time for a volume.
       workers: number of processes; 0: this process, without a time limit.
-      limit_s: longest time for a volume, or 0.
 
     Raises:
       WorkerError: a bug; broken data give faults in the results instead.
     """
     if workers == 0:
-        yield from ((task, extract(task, options)) for task in tasks)
+        yield from ((task, extract(task, config)) for task in tasks)
         return
-    waiting: SimpleQueue[Task] = SimpleQueue()
-    done: SimpleQueue[Answer | BaseException] = SimpleQueue()
-    for task in tasks:
-        waiting.put(task)
     stop = threading.Event()
-    threads = [
-        threading.Thread(target=_drive, args=(waiting, done, options, limit_s, stop), daemon=True)
-        for _ in range(min(workers, len(tasks)))
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in tasks:
-            result = done.get()
-            if isinstance(result, BaseException):
-                raise result
-            yield result
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
+    idle: SimpleQueue[_Worker] = SimpleQueue()
 
-
-def _drive(
-    waiting: "SimpleQueue[Task]",
-    done: "SimpleQueue[Answer | BaseException]",
-    options: Options,
-    limit_s: float,
-    stop: threading.Event,
-) -> None:
-    """Drives one worker process in a thread, and starts it again when it has ended."""
-    worker: _Worker | None = None
-    try:
-        while not stop.is_set():
+    def answer(task: Task) -> Extracted | Transient:
+        try:
+            worker = idle.get_nowait()
+        except Empty:
             try:
-                task = waiting.get_nowait()
-            except Empty:
-                break
-            try:
-                worker = worker or _Worker(stop)
+                worker = _Worker(stop)
             except OSError as error:
-                done.put((task, Transient(f"no process could be started to read it: {error}")))
-                continue
-            answer = worker.ask(task, options, limit_s * task.volumes)
-            if answer is None:
-                answer, worker = Transient(worker.end()), None
-            done.put(WorkerError(answer.traceback) if isinstance(answer, _Failed) else (task, answer))
-    except BaseException as error:
-        done.put(error)
-    finally:
-        if worker is not None:
+                return Transient(f"no process could be started to read it: {error}")
+        try:
+            result = worker.ask(task, config)
+        except BaseException:
             worker.end()
+            raise
+        if result is None:
+            return Transient(worker.end())
+        idle.put(worker)
+        if isinstance(result, _Failed):
+            raise WorkerError(result.traceback)
+        return result
+
+    # A thread for each worker waits for its answers.
+    with ThreadPoolExecutor(max(1, min(workers, len(tasks)))) as pool:
+        try:
+            task_of = {pool.submit(answer, task): task for task in tasks}
+            for future in as_completed(task_of):
+                yield task_of[future], future.result()
+        finally:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            while not idle.empty():
+                idle.get().end()
 
 
 class _Worker:
@@ -140,7 +118,7 @@ class _Worker:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
         )
 
-    def ask(self, task: Task, options: Options, limit_s: float) -> Extracted | Transient | _Failed | None:
+    def ask(self, task: Task, config: DataConfig) -> Extracted | Transient | _Failed | None:
         """Returns the answer, or None when the process ended, exceeded the limit, or should stop."""
         assert self.process.stdin is not None
         try:
@@ -148,9 +126,9 @@ class _Worker:
                 self.started = self._answer(START_TIMEOUT_S, "the process to read it did not start") is not None
             if not self.started:
                 return None
-            pickle.dump((task, options, limit_s), self.process.stdin)
+            pickle.dump((task, config), self.process.stdin)
             self.process.stdin.flush()
-            answer = self._answer(limit_s, "it was not read")
+            answer = self._answer(_limit_s(task, config), "it was not read")
             assert answer is None or isinstance(answer, (Extracted, Transient, _Failed))
             return answer
         except (EOFError, BrokenPipeError, pickle.UnpicklingError):
@@ -171,10 +149,11 @@ class _Worker:
 
     def end(self) -> str:
         """Closes the process, and returns how it ended."""
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                with suppress(BrokenPipeError):
-                    pipe.close()
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+        self.process.stdout.close()
         try:
             status = self.process.wait(KILL_TIMEOUT_S if self.late else None)
         except subprocess.TimeoutExpired:
@@ -188,6 +167,11 @@ class _Worker:
         return f"the process reading it died ({how}): killed, too little memory, or a file that breaks its decoder"
 
 
+def _limit_s(task: Task, config: DataConfig) -> float:
+    """Returns the longest time for a task; 0: no limit."""
+    return (config.scan_time_limit_s or 0) * task.volumes
+
+
 def serve() -> None:
     """Runs the loop of a worker until its parent closes the pipe or dies."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
@@ -197,13 +181,14 @@ def serve() -> None:
     answers.flush()
     while True:
         try:
-            task, options, limit_s = pickle.load(sys.stdin.buffer)
+            task, config = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
         # The parent kills a worker that takes too long. Where the parent has died meanwhile, the kernel does.
+        limit_s = _limit_s(task, config)
         signal.alarm(math.ceil(limit_s) + 5 if limit_s else 0)
         try:
-            answer: Extracted | Transient | _Failed = extract(task, options)
+            answer: Extracted | Transient | _Failed = extract(task, config)
         except Exception:
             answer = _Failed(traceback.format_exc())
         signal.alarm(0)

@@ -16,16 +16,10 @@ from gmmae.data.extraction.integrity import SUFFIXES, check_data, check_gzip, da
 from gmmae.data.volumes import DataError, Point
 
 VOXEL_BYTES = {
-    sitk.sitkUInt8: 1,
-    sitk.sitkInt8: 1,
-    sitk.sitkUInt16: 2,
-    sitk.sitkInt16: 2,
-    sitk.sitkUInt32: 4,
-    sitk.sitkInt32: 4,
-    sitk.sitkFloat32: 4,
-    sitk.sitkUInt64: 8,
-    sitk.sitkInt64: 8,
-    sitk.sitkFloat64: 8,
+    **dict.fromkeys((sitk.sitkUInt8, sitk.sitkInt8), 1),
+    **dict.fromkeys((sitk.sitkUInt16, sitk.sitkInt16), 2),
+    **dict.fromkeys((sitk.sitkUInt32, sitk.sitkInt32, sitk.sitkFloat32), 4),
+    **dict.fromkeys((sitk.sitkUInt64, sitk.sitkInt64, sitk.sitkFloat64), 8),
 }
 
 MAX_DIRECTION_ERROR = 0.01

@@ -4,14 +4,14 @@ A source (`luna16`, `cubes`) lists the tasks, and `extract` carries them out.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Real, UInt8
 
-from gmmae.data.extraction.annotations import SKIP, Fault
+from gmmae.data.extraction.annotations import SKIP, Fault, Row, Table
 from gmmae.data.extraction.integrity import data_file_or_header
 from gmmae.data.volumes import Point
 
@@ -91,8 +91,8 @@ class Extracted(NamedTuple):
 
     cubes: tuple[Cube, ...]
     faults: tuple[Fault, ...]
-    read_s: float
-    total_s: float
+    read_s: float = 0.0
+    total_s: float = 0.0
 
 
 class Transient(NamedTuple):
@@ -113,6 +113,13 @@ def task(file: Path, label: str, items: tuple[Item, ...]) -> Task:
     """Returns a task with the stamps of its files as they are now."""
     masks = [item.mask for item in items if item.mask is not None]
     return Task(file, label, items, stamps([path for named in (file, *masks) for path in (named, data_file_or_header(named))]))
+
+
+def item_of(name: str, row: Row, csv: str, mask: Path | None = None) -> Item:
+    """Returns the nodule of a row. Without a group, it is in that of its volume."""
+    place, group = f"{csv} line {row.number}", row.group or row.file
+    known = (row.category, row.centre_mm, row.diameter_mm, row.spacing_mm)
+    return Item(name, place, group, *known, mask=mask, group_column=row.group_column)
 
 
 def place_of(task: Task, item: Item) -> str:
@@ -140,6 +147,12 @@ class Plan(NamedTuple):
     way_out: str = SKIP
 
 
+def plan_of(root: Path, csv: Path, table: Table, tasks: Sequence[Task], faults: Iterable[Fault]) -> Plan:
+    """Returns the plan of a folder with a CSV. `faults` are those that are not in the table."""
+    annotations = len(table.rows) + len(table.faults)
+    return Plan(tuple(tasks), (*table.faults, *faults), annotations, fingerprint(root, tasks), sha256(csv))
+
+
 def stamps(paths: Iterable[Path]) -> tuple[Stamp, ...]:
     """Returns the stamps of the files, each once, in order."""
     return tuple(_stamp(path) for path in sorted(set(paths)))
@@ -156,10 +169,11 @@ def _stamp(path: Path) -> Stamp:
 def fingerprint(root: Path, tasks: Iterable[Task]) -> tuple[tuple[str, int, int], ...]:
     """Returns name (relative to the root), size and time of change of the files of all tasks."""
     all_stamps = {stamp for task in tasks for stamp in task.stamps}
-    return tuple(sorted((_relative(root, stamp.path), stamp.size, stamp.mtime_ns) for stamp in all_stamps))
+    return tuple(sorted((relative(root, stamp.path), stamp.size, stamp.mtime_ns) for stamp in all_stamps))
 
 
-def _relative(root: Path, path: Path) -> str:
+def relative(root: Path, path: Path) -> str:
+    """Returns a path below the root relative to it, and another one as it is."""
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
 
 

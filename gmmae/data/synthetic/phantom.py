@@ -10,8 +10,6 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float64
 
-from gmmae.data.volumes import DataError
-
 Vector = Float64[np.ndarray, "3"]
 Range = tuple[float, float]
 
@@ -135,14 +133,7 @@ def draw_phantom(rng: np.random.Generator, category: str | None = None, largest_
 
     Returns:
       The phantom, centred on the origin.
-
-    Raises:
-      DataError: the category is unknown, or the largest diameter is below the smallest.
     """
-    if category is not None and category not in CATEGORIES:
-        raise DataError(f"a category must be one of {', '.join(CATEGORIES)}; got {category!r}")
-    if not largest_mm >= DIAMETER_MM[0]:
-        raise DataError(f"the largest diameter must be at least {DIAMETER_MM[0]:g} mm; got {largest_mm:g} mm")
     drawn = str(rng.choice(list(CATEGORIES), p=[kind.share for kind in CATEGORIES.values()]))
     name = category or drawn  # drawn in any case, so that the rest does not depend on who chose
     kind = CATEGORIES[name]

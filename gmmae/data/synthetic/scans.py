@@ -6,7 +6,7 @@ ellipsoidal lungs in an elliptic cylinder of soft tissue; nodules and vessels ar
 
 import csv
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +14,8 @@ import numpy as np
 import SimpleITK as sitk
 from jaxtyping import Int16
 
+from gmmae.data.extraction.luna16 import ANNOTATIONS, COLUMNS
+from gmmae.data.settings import AIR_HU
 from gmmae.data.synthetic.painting import Field, blur_of, paint, paint_tube
 from gmmae.data.synthetic.phantom import DIAMETER_MM, Phantom, Tube, Vector, draw_phantom, random_directions, random_tube
 from gmmae.data.volumes import DataError
@@ -28,9 +30,11 @@ LUNG_CENTRES = np.array([[0.5, 0.5, 0.27], [0.5, 0.5, 0.73]])
 """Semi-axes and centres as fractions of the scan's edges: of the body along y, x, of a lung along z, y, x."""
 
 SOFT_TISSUE_HU = 40.0
-AIR_HU = -1000.0
 VESSELS_PER_LITRE = 20
 NOISE_EDGE = 128
+MIN_HALF_AXIS_MM = 5.0
+"""Shortest half-axis of a lung."""
+SUBSETS = 10
 
 
 class Annotation(NamedTuple):
@@ -172,15 +176,10 @@ def synthetic_scan(rng: np.random.Generator, frame: Frame, count: int) -> tuple[
     return volume, nodules
 
 
-def _require(holds: bool, name: str, rule: str, value: object) -> None:
-    if not holds:
-        raise DataError(f"{name} must be {rule} for synthetic scans; got {value!r}")
-
-
 def _scans(
-    seed: int, scans: int, nodules_per_scan: tuple[int, int], frame: Frame, direction: Sequence[float]
+    scans: int, nodules_per_scan: tuple[int, int], seed: int, frame: Frame
 ) -> Iterator[tuple[str, sitk.Image, list[Annotation]]]:
-    """Series UID, image and annotations of each scan, one at a time; scan i depends on its seed and i only."""
+    """Yields series UID, image and annotations of each scan; scan i depends on its seed and i only."""
     for index in range(scans):
         rng = np.random.default_rng([seed, index])
         seriesuid = f"2.25.{int.from_bytes(rng.bytes(15))}"  # DICOM's root for UIDs made of random bits
@@ -189,7 +188,6 @@ def _scans(
         image = sitk.GetImageFromArray(volume)
         image.SetSpacing(frame.spacing_mm[::-1].tolist())
         image.SetOrigin(origin.tolist())
-        image.SetDirection(list(direction))
         rows = [
             Annotation(
                 seriesuid,
@@ -202,74 +200,46 @@ def _scans(
         yield seriesuid, image, rows
 
 
-def write_luna16_folder(  # noqa: PLR0913 – options of one folder, all but four by keyword
-    root: Path,
-    scans: int,
-    nodules_per_scan: tuple[int, int],
-    seed: int,
-    *,
-    shape: tuple[int, int, int] = (120, 256, 256),
-    spacing_mm: tuple[float, float, float] = (1.4, 1.4, 2.5),
-    direction: Sequence[float] = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0),
-    compressed: bool = False,
-    subsets: int = 10,
-    categories: bool = True,
+def write_luna16_folder(
+    root: Path, scans: int, nodules_per_scan: tuple[int, int], seed: int, frame: Frame, compressed: bool = False
 ) -> list[Annotation]:
     """Writes scans as `subset0/<seriesuid>.mhd` with `.raw` or `.zraw` beside them, and `annotations.csv`.
 
-    Scan i goes to subset i modulo `subsets`, and depends on `seed`, i and the geometry only. Annotations are the exact centres
-    and the diameters that the nodules were drawn with. Scans without nodules have no row.
+    Scan i goes to subset i modulo 10, and depends on `seed`, i and the frame only. Annotations are the exact centres and the
+    diameters that the nodules were drawn with. Scans without nodules have no row. LUNA16's own CSV has no categories.
 
     Args:
       root: a folder that is empty or does not exist.
-      scans: how many, at least 1.
+      scans: how many.
       nodules_per_scan: the fewest and the most; the number is drawn uniformly.
       seed: at least 0.
-      shape: voxels along z, y, x.
-      spacing_mm: mm per voxel along x, y, z, in ITK's order. A lung's shortest half-axis must be at least 5 mm.
-      direction: ITK's direction cosines, row by row, orthonormal.
+      frame: the grid of all scans. A lung's shortest half-axis must be at least 5 mm.
       compressed: write `.zraw` rather than `.raw`.
-      subsets: folders to spread the scans over.
-      categories: add a `category` column to `annotations.csv`, which LUNA16's own has not.
 
     Returns:
       The annotations, in the order of the file.
 
     Raises:
-      DataError: an argument is out of its range, or nodules do not fit into a scan.
+      DataError: the frame is too small, or nodules do not fit into a scan.
       InputError: the folder is not empty, or cannot be written.
 
     Source: LUNA16's layout, Setio et al. 2017, doi 10.1016/j.media.2017.06.015.
     """
-    _require(scans >= 1, "scans", "at least 1", scans)
-    _require(
-        0 <= nodules_per_scan[0] <= nodules_per_scan[1], "nodules_per_scan", "two counts, 0 ≤ fewest ≤ most", nodules_per_scan
-    )
-    _require(seed >= 0, "seed", "at least 0", seed)
-    _require(len(shape) == 3 and min(shape) >= 1, "shape", "three positive numbers of voxels (z, y, x)", shape)
-    positive = len(spacing_mm) == 3 and all(math.isfinite(mm) and mm > 0 for mm in spacing_mm)
-    _require(positive, "spacing_mm", "three positive lengths (x, y, z)", spacing_mm)
-    cosines = np.array(direction, float)
-    orthonormal = cosines.shape == (9,) and np.allclose(cosines.reshape(3, 3) @ cosines.reshape(3, 3).T, np.eye(3), atol=1e-6)
-    _require(orthonormal, "direction", "nine cosines of an orthonormal matrix, row by row", tuple(direction))
-    _require(subsets >= 1, "subsets", "at least 1", subsets)
-    frame = Frame(shape, np.array(spacing_mm[::-1], float))
     half_axis_mm = float((LUNG * frame.edges_mm).min())
-    if half_axis_mm < 5:
+    if half_axis_mm < MIN_HALF_AXIS_MM:
         raise DataError(
-            f"a lung's shortest half-axis must be at least 5 mm; got {half_axis_mm:.3g} mm from shape {shape} and spacing_mm "
-            f"{spacing_mm}: enlarge either"
+            f"a lung's shortest half-axis must be at least {MIN_HALF_AXIS_MM:g} mm; got {half_axis_mm:.3g} mm from "
+            f"{frame.shape} voxels of {frame.spacing_mm.tolist()} mm (z, y, x): enlarge either"
         )
     annotations: list[Annotation] = []
     with whole_folder(Path(root), "FOLDER") as place:
-        for index, (seriesuid, image, rows) in enumerate(_scans(seed, scans, nodules_per_scan, frame, direction)):
-            folder = place / f"subset{index % subsets}"
+        for index, (seriesuid, image, rows) in enumerate(_scans(scans, nodules_per_scan, seed, frame)):
+            folder = place / f"subset{index % SUBSETS}"
             folder.mkdir(exist_ok=True)
             write_image(image, folder / f"{seriesuid}.mhd", compressed)
             annotations += rows
-        with (place / "annotations.csv").open("w", newline="") as file:
+        with (place / ANNOTATIONS).open("w", newline="") as file:
             writer = csv.writer(file)
-            writer.writerow(["seriesuid", "coordX", "coordY", "coordZ", "diameter_mm", *(["category"] if categories else [])])
-            for row in annotations:
-                writer.writerow([row.seriesuid, *row.world_mm, row.diameter_mm, *([row.category] if categories else [])])
+            writer.writerow(["seriesuid", *COLUMNS, "category"])
+            writer.writerows([row.seriesuid, *row.world_mm, row.diameter_mm, row.category] for row in annotations)
     return annotations

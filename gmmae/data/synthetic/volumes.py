@@ -5,10 +5,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float64
 
-from gmmae.data.native_volumes import NativeNodule
 from gmmae.data.synthetic.painting import Field, Grid, blur_of, interpolate, paint
 from gmmae.data.synthetic.phantom import Phantom, draw_phantom
-from gmmae.data.volumes import DataError, Details, Nodules
+from gmmae.data.volumes import Details, NativeNodule, Nodules
 
 Shape = tuple[int, int, int]
 
@@ -117,16 +116,10 @@ def synthetic_nodules(samples: int, shape: Shape, seed: int) -> Nodules:
       Cubes in HU with a longest edge of 1.25 × diameter, names `synthetic-000000` and so on, categories in the proportions of
       `gmmae.data.synthetic.phantom.CATEGORIES`, masks, and diameters.
 
-    Raises:
-      DataError: an argument is out of its range.
-
     Example:
       >>> synthetic_nodules(samples=2, shape=(16, 16, 16), seed=0).values.shape
       (2, 16, 16, 16)
     """
-    for name, value, least in (("samples", samples, 1), ("shape", min(shape), 4), ("seed", seed, 0)):
-        if value < least:
-            raise DataError(f"data.{name} must be at least {least} for synthetic nodules; got {value}")
     hu = np.empty((samples, *shape), np.int16)
     masks = np.empty(hu.shape, np.uint8)
     categories, diameter_mm = [], np.empty(samples)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Real
 
-from gmmae.data.extraction.progress import Progress, Say
+from gmmae.data.extraction.progress import Say, progress
 from gmmae.data.volumes import DataError, Nodules
 from gmmae.generation.insertion import noise as noises
 from gmmae.generation.insertion.blending import BLENDINGS, Blend, dense
@@ -185,9 +185,9 @@ def insert(
     unreadable: list[str] = []
     faults = [*repeated_scans(scans), *annotations.faults]
     views: list[InsertionView] = []
-    with whole_folder(out) as folder, Progress(len(headers), "scans", say) as progress:
+    with whole_folder(out) as folder:
         distances = measure_pleural_distances(headers, annotations)
-        for number, (uid, header) in enumerate(headers.items()):
+        for number, (uid, header) in enumerate(progress(headers.items(), len(headers), "scans", say)):
             if not queue:
                 break
             try:
@@ -210,7 +210,6 @@ def insert(
                 write_scan(folder / written[uid], header, host.voxels)
                 write_mask(folder / MASKS / f"{uid}.nii.gz", host, labels)
             records += new
-            progress.advance()
         if not records:
             reasons = [f"{name}: {reason}" for name, reason in queue.failures.items()] or unreadable
             raise DataError(f"a nodule must find a place in {scans}; got none, and the first reason is {reasons[0]}")

@@ -1,3 +1,4 @@
+import dataclasses
 import os
 import subprocess
 import sys
@@ -8,15 +9,13 @@ import numpy as np
 import pytest
 
 from gmmae.data.extraction import luna16, processes
-from gmmae.data.extraction.extract import Options
 from gmmae.data.extraction.prepare import load
 from gmmae.data.extraction.processes import WorkerError, extract_all
 from gmmae.data.extraction.tasks import Extracted, Transient
-from gmmae.data.settings import AIR_HU
+from gmmae.data.settings import DataConfig
 
-OPTIONS = Options((16, 16, 16), 3, "1.25x", AIR_HU, True)
+CONFIG = DataConfig(source="luna16", scan_time_limit_s=0.0)
 HANGS_OVER_B = "__import__('time').sleep(600) if t.label.endswith('b.mhd') else real(t, o)"
-PATCHED = "import os, sys, gmmae.data.extraction.processes as p; real = p.extract; p.extract = lambda t, o: {}; p.serve()"
 DIES_OVER_B = "(print('out of memory', file=sys.stderr, flush=True), os._exit(9)) if t.label.endswith('b.mhd') else real(t, o)"
 
 
@@ -25,14 +24,8 @@ def tasks(luna_folder):
     return luna16.plan(luna_folder("abcd")).tasks
 
 
-@pytest.fixture
-def patch_worker(monkeypatch):
-    """Lets workers compute another expression of the task `t`."""
-    return lambda expression: monkeypatch.setattr(processes, "WORKER_PROGRAM", PATCHED.format(expression))
-
-
 def extracted(tasks, workers):
-    return [result for _, result in extract_all(tasks, OPTIONS, workers, 0.0) if isinstance(result, Extracted)]
+    return [result for _, result in extract_all(tasks, CONFIG, workers) if isinstance(result, Extracted)]
 
 
 def names(results):
@@ -54,24 +47,20 @@ def test_any_number_of_workers_gives_the_same(tasks, workers):
         assert 0 < result.read_s <= result.total_s
 
 
-def test_a_worker_that_dies_costs_its_scan_only(tasks, patch_worker):
-    patch_worker(DIES_OVER_B)
-    answers = list(extract_all(tasks, OPTIONS, 2, 0.0))
-    assert names(result for _, result in answers) == ["a_0", "c_0", "d_0"]
-    ((scan, text),) = transients(answers).items()
-    assert scan == "b.mhd"
-    assert "(status 9, out of memory)" in text
-
-
-def test_a_decoder_that_hangs_is_killed_and_costs_its_scan_only(tasks, patch_worker):
-    patch_worker(HANGS_OVER_B)
+@pytest.mark.parametrize(
+    ("expression", "limit_s", "words"),
+    [(DIES_OVER_B, 0.0, "(status 9, out of memory)"), (HANGS_OVER_B, 1.0, "within 1 s (data.scan_time_limit_s")],
+    ids=["dies", "hangs"],
+)
+def test_a_worker_that_dies_or_hangs_costs_its_scan_only(tasks, patch_worker, expression, limit_s, words):
+    patch_worker(expression)
     began = time.monotonic()
-    answers = list(extract_all(tasks, OPTIONS, 2, 2.0))
+    answers = list(extract_all(tasks, dataclasses.replace(CONFIG, scan_time_limit_s=limit_s), 2))
     assert time.monotonic() - began < 60
     assert names(result for _, result in answers) == ["a_0", "c_0", "d_0"]
     ((scan, text),) = transients(answers).items()
     assert scan == "b.mhd"
-    assert "within 2 s (data.scan_time_limit_s" in text
+    assert words in text
     assert not workers_left()
 
 
@@ -83,9 +72,9 @@ def test_a_bug_in_a_worker_is_raised_with_its_traceback(tasks, patch_worker):
 
 def test_a_worker_that_cannot_start_says_why(tasks, monkeypatch):
     monkeypatch.setattr(processes, "WORKER_PROGRAM", "import a_module_that_is_not_there")
-    found = transients(extract_all(tasks, OPTIONS, 2, 0.0))
-    assert all("No module named 'a_module_that_is_not_there'" in text for text in found.values())
-    assert len(found) == 4
+    reasons = transients(extract_all(tasks, CONFIG, 2))
+    assert all("No module named 'a_module_that_is_not_there'" in text for text in reasons.values())
+    assert len(reasons) == 4
 
 
 def test_what_a_library_prints_does_not_get_between_the_answers(tasks, patch_worker):
@@ -95,7 +84,7 @@ def test_what_a_library_prints_does_not_get_between_the_answers(tasks, patch_wor
 
 def test_stopping_early_leaves_no_process(tasks):
     many = tuple(task._replace(label=f"{i}") for i in range(20) for task in tasks)
-    results = extract_all(many, OPTIONS, 2, 0.0)
+    results = extract_all(many, CONFIG, 2)
     next(results)
     results.close()
     assert not workers_left()
@@ -103,7 +92,7 @@ def test_stopping_early_leaves_no_process(tasks):
 
 def test_stopping_does_not_wait_for_a_decoder_that_hangs(tasks, patch_worker):
     patch_worker(HANGS_OVER_B)
-    results = extract_all(tasks[:2], OPTIONS, 2, 0.0)
+    results = extract_all(tasks[:2], CONFIG, 2)
     next(results)
     began = time.monotonic()
     results.close()

@@ -51,10 +51,10 @@ def test_a_mask_whose_voxels_are_the_volumes_is_the_same(mask):
     ids=["finer", "turned"],
 )
 def test_a_mask_on_a_finer_grid_is_that_ball_but_for_its_surface(mask):
-    wanted, found = voxels.mask_on_grid(GRID, GRID), voxels.mask_on_grid(mask, GRID)
-    assert (found != wanted).sum() < 0.1 * wanted.sum()
+    wanted, resampled = voxels.mask_on_grid(GRID, GRID), voxels.mask_on_grid(mask, GRID)
+    assert (resampled != wanted).sum() < 0.1 * wanted.sum()
     inner = voxels.mask_on_grid(ball((10, 24, 22), (0.5, 0.6, 1.0), (0.0, 0.0, 0.0), radius=3.3), GRID)
-    assert found[inner > 0].all()
+    assert resampled[inner > 0].all()
 
 
 def test_headers_that_are_rounded_are_of_one_grid():
@@ -86,8 +86,8 @@ def test_masks_that_are_none(values, message):
 @pytest.mark.parametrize("values", [[0, 1, 1, 0], [0, 255, 255, 0], [0.0, 0.5, 0.5, 0.0], [0, -1, -1, 0]])
 def test_any_one_value_marks_the_nodule(values):
     mask = volume_of(sitk.GetImageFromArray(np.array([[values]])))
-    found = sitk.GetArrayFromImage(voxels.read_mask(mask, (0, 0, 0), mask.size))
-    assert found.ravel().tolist() == [0, 1, 1, 0]
+    labels = sitk.GetArrayFromImage(voxels.read_mask(mask, (0, 0, 0), mask.size))
+    assert labels.ravel().tolist() == [0, 1, 1, 0]
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,6 @@ def test_what_is_written_lies_where_it_was_cut(ramp, tmp_path, shape, ndim):
 def test_a_mixture_is_stretched_by_half_the_edge_of_each_axis():
     """A cube of 8, 12 and 6 voxels along z, y and x, whose longest edge is 24 mm: half edges of 6, 12 and 8 mm."""
     means, covariances = np.array([[1.0, -1.0, 0.5]]), np.array([[[1.0, 0.2, 0], [0.2, 1, -0.5], [0, -0.5, 1]]])
-    found, stretched = world_coordinates.mixture_mm(means, covariances, (8, 12, 6), CENTRE, 24.0)
-    np.testing.assert_allclose(found, [[-40 + 6, 25 - 12, 90 + 4]])
+    moved, stretched = world_coordinates.mixture_mm(means, covariances, (8, 12, 6), CENTRE, 24.0)
+    np.testing.assert_allclose(moved, [[-40 + 6, 25 - 12, 90 + 4]])
     np.testing.assert_allclose(stretched, [[[36, 0.2 * 72, 0], [0.2 * 72, 144, -0.5 * 96], [0, -0.5 * 96, 64]]])

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from gmmae.data.synthetic.phantom import CATEGORIES, DIAMETER_MM, draw_phantom
-from gmmae.data.volumes import DataError
 
 
 def drawn(count, **arguments):
@@ -39,15 +38,3 @@ def test_juxta_pleural_nodules_always_have_a_wall_that_cuts_them():
     for phantom in drawn(50, category="juxta-pleural"):
         assert phantom.wall is not None
         assert phantom.wall.distance_mm < phantom.diameter_mm / 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"category": "cyst"}, "one of solid, part-solid, ground-glass, juxta-pleural; got 'cyst'"),
-        ({"largest_mm": 2.0}, "at least 3 mm; got 2 mm"),
-    ],
-)
-def test_bad_arguments(arguments, message):
-    with pytest.raises(DataError, match=message):
-        draw_phantom(np.random.default_rng(0), **arguments)

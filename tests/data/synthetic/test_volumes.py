@@ -5,7 +5,7 @@ import pytest
 
 from gmmae.data.synthetic.phantom import CATEGORIES, draw_phantom
 from gmmae.data.synthetic.volumes import EDGE_DIAMETERS, nodule_cube, synthetic_nodules
-from gmmae.data.volumes import DataError, to_density
+from gmmae.data.volumes import to_density
 from tests.smooth_ball import smooth
 
 
@@ -95,16 +95,3 @@ def test_there_is_something_to_learn(nodules):
     logarithm = np.log1p(density)
     error = np.mean(np.square(np.log1p(density.mean(0)) - logarithm))
     assert 1.5e-3 < error < 5e-3
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"samples": 0}, "data.samples must be at least 1 .*; got 0"),
-        ({"shape": (16, 3, 16)}, "data.shape must be at least 4 .*; got 3"),
-        ({"seed": -1}, "data.seed must be at least 0 .*; got -1"),
-    ],
-)
-def test_bad_arguments(arguments, message):
-    with pytest.raises(DataError, match=message):
-        synthetic_nodules(**{"samples": 1, "shape": (16, 16, 16), "seed": 0, **arguments})

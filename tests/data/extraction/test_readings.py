@@ -9,20 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gmmae.data.extraction import arrays, extract, integrity, luna16, prepare, processes, retry, scan_cache, scans
+from gmmae.data.extraction import arrays, extract, integrity, luna16, prepare, processes, readings, scan_cache, scans
 from gmmae.data.extraction.prepare import PARTS, load
-from gmmae.data.settings import AIR_HU
+from gmmae.data.extraction.tasks import Extracted, Transient
 from gmmae.data.volumes import DataError, TransientError
 
-WORKER = (
-    "import os, signal, sys, gmmae.data.extraction.processes as p; real = p.extract; p.extract = lambda t, o: {}; p.serve()"
-)
 KILLED_OVER_B = "os.kill(os.getpid(), signal.SIGKILL) if t.label.endswith('b.mhd'){} else real(t, o)"
 
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
-    monkeypatch.setattr(retry, "PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(readings, "PAUSES_S", (0.0, 0.0))
 
 
 def once(path):
@@ -35,9 +32,9 @@ def read_by(monkeypatch, expression):
     read: list[str] = []
     real = extract.extract
 
-    def spied(task, options):
+    def spied(task, config):
         read.append(task.file.stem)
-        return expression(task) or real(task, options)
+        return expression(task) or real(task, config)
 
     monkeypatch.setattr(processes, "extract", spied)
     return read
@@ -47,30 +44,30 @@ def entries(config):
     return [path for path in Path(config.cache).iterdir() if path.is_dir() and not path.name.startswith(".")]
 
 
-def test_a_scan_whose_worker_was_killed_is_read_again(luna_folder, monkeypatch, tmp_path):
+def test_a_scan_whose_worker_was_killed_is_read_again(luna_folder, patch_worker, tmp_path):
     config = luna_folder("ab", workers=2)
-    monkeypatch.setattr(processes, "WORKER_PROGRAM", WORKER.format(KILLED_OVER_B.format(once(tmp_path / "killed"))))
-    said: list[str] = []
-    prepared = prepare.prepare(config, said.append)
+    patch_worker(KILLED_OVER_B.format(once(tmp_path / "killed")))
+    messages: list[str] = []
+    prepared = prepare.prepare(config, messages.append)
     assert (prepared.summary["nodules"], prepared.summary["faults"]) == (2, [])
     (line,) = prepared.summary["repeated"]
     assert re.match(r"subset1/b.mhd: .*\(status -9\)", line)
-    assert any("again" in line and "subset1/b.mhd: " in line for line in said)
+    assert any("again" in line and "subset1/b.mhd: " in line for line in messages)
 
 
-def test_one_that_is_always_killed_is_named_not_sealed_and_read_by_the_same_command_later(luna_folder, monkeypatch):
+def test_one_that_is_always_killed_is_named_and_read_by_the_same_command_later(luna_folder, monkeypatch, patch_worker):
     config = luna_folder("ab", workers=2)
     sound = processes.WORKER_PROGRAM
-    monkeypatch.setattr(processes, "WORKER_PROGRAM", WORKER.format(KILLED_OVER_B.format("")))
-    said: list[str] = []
+    patch_worker(KILLED_OVER_B.format(""))
+    messages: list[str] = []
     with pytest.raises(TransientError, match=r"\b1 failed .*subset1/b.mhd: the process .*same command"):
-        load(config, said.append)
-    assert sum(line.startswith("not read: subset1/b.mhd: ") for line in said) == 1
+        load(config, messages.append)
+    assert sum(line.startswith("not read: subset1/b.mhd: ") for line in messages) == 1
     assert entries(config) == []
     monkeypatch.setattr(processes, "WORKER_PROGRAM", sound)
-    said.clear()
-    assert load(config, said.append).names == ("a_0", "b_0")
-    assert said[0].startswith("1 of 2 scans")
+    messages.clear()
+    assert load(config, messages.append).names == ("a_0", "b_0")
+    assert messages[0].startswith("1 of 2 scans")
     assert not (Path(config.cache) / PARTS).exists()
 
 
@@ -171,15 +168,15 @@ def test_a_scan_that_is_away_for_a_moment_is_not_missing(luna_folder, monkeypatc
 
 def test_when_nothing_can_be_read_any_more_it_does_not_go_on_trying(luna_folder, monkeypatch):
     config = luna_folder("abcdefghijkl")
-    read = read_by(monkeypatch, lambda task: extract.Transient("Input/output error"))
+    read = read_by(monkeypatch, lambda task: Transient("Input/output error"))
     with pytest.raises(TransientError, match=r"\b8 failed .*\b4 more .*; and 3 more; "):
         load(config)
-    assert len(read) == retry.MAX_FAILURES_IN_A_ROW
+    assert len(read) == readings.MAX_FAILURES_IN_A_ROW
 
 
 def test_refusing_does_not_mistake_what_passes_for_a_fault(luna_folder, monkeypatch):
     config = luna_folder("ab", on_error="refuse")
-    failures = [extract.Transient("Input/output error")]
+    failures = [Transient("Input/output error")]
     read_by(monkeypatch, lambda task: failures.pop() if failures else None)
     assert len(load(config).values) == 2
 
@@ -197,9 +194,9 @@ def test_an_interrupted_extraction_goes_on_where_it_was(luna_folder, monkeypatch
     assert read == ["a", "b", "c", "d"]
     assert entries(config) == []
     read = read_by(monkeypatch, lambda task: None)
-    said: list[str] = []
-    nodules = load(config, said.append)
-    assert said[0].startswith("2 of 4 scans")
+    messages: list[str] = []
+    nodules = load(config, messages.append)
+    assert messages[0].startswith("2 of 4 scans")
     assert read == ["b", "d"]  # b has a place outside the scan: what is broken is read again
     assert nodules.names == ("a_0", "b_0", "c_0", "d_0")
     monkeypatch.undo()
@@ -209,7 +206,7 @@ def test_an_interrupted_extraction_goes_on_where_it_was(luna_folder, monkeypatch
 
 def test_refreshing_also_forgets_what_an_interrupted_extraction_read(luna_folder, monkeypatch):
     config = luna_folder("ab")
-    read = read_by(monkeypatch, lambda task: extract.Transient("Input/output error") if task.file.stem == "b" else None)
+    read = read_by(monkeypatch, lambda task: Transient("Input/output error") if task.file.stem == "b" else None)
     with pytest.raises(TransientError):
         load(config)
     read = read_by(monkeypatch, lambda task: None)
@@ -218,11 +215,10 @@ def test_refreshing_also_forgets_what_an_interrupted_extraction_read(luna_folder
 
 
 def test_parts_keep_masks_and_places_and_are_those_of_their_files_only(luna_folder, tmp_path):
-    options = extract.Options((16, 16, 16), 3, "1.25x", AIR_HU, True)
     config = luna_folder("a", [("a", 10, -20, 30, 8), ("a", 12, -20, 30, 8)])
     (task,) = luna16.plan(config).tasks
-    result = extract.extract(task, options)
-    assert isinstance(result, extract.Extracted)
+    result = extract.extract(task, config)
+    assert isinstance(result, Extracted)
     first = result.cubes[0]._replace(mask=np.ones((16, 16, 16), np.uint8))
     result = result._replace(cubes=(first, result.cubes[1]))
     place = tmp_path / "parts" / "one.npz"
@@ -238,17 +234,17 @@ def test_parts_keep_masks_and_places_and_are_those_of_their_files_only(luna_fold
     assert scan_cache.load(place, task) is None
     os.utime(task.file, (1, 1))
     (later,) = luna16.plan(config).tasks
-    paths = [scan_cache.part_path(tmp_path, *key, options) for key in ((1, task), (2, task), (1, later), (1, task))]
+    paths = [scan_cache.part_path(tmp_path, *key, config) for key in ((1, task), (2, task), (1, later), (1, task))]
     assert len(set(paths)) == 3
 
 
 def test_old_parts_are_removed_with_those_of_a_finished_plan(luna_folder, tmp_path):
     config, parts = luna_folder("a"), tmp_path / "parts"
     plan = luna16.plan(config)
-    scan_cache.read(config, plan, 1, parts, print)
+    readings.read(config, plan, 1, parts, print)
     for name in ("others.npz", "forgotten.npz"):
         (parts / name).touch()
-    long_ago = time.time() - scan_cache.cache.STALE_AFTER_S - 60
+    long_ago = time.time() - scan_cache.STALE_AFTER_S - 60
     os.utime(parts / "forgotten.npz", (long_ago, long_ago))
     assert len(list(parts.iterdir())) == 3
     scan_cache.forget(config, plan, 1, parts)
