@@ -59,8 +59,7 @@ def command(arguments: Sequence[str], prog: str) -> int:
 
     whole = sources.load(replace(data, augment_with=""))  # new nodules are made of real ones only
     training, validation = (whole.nodules.take(part) for part in whole.split)
-    model = generators.Model(trained.config, trained.workload, trained.params, data.window, data.sample_shape)
-    generator = generators.fit(model, training, validation)
+    generator = generators.fit(trained, training, validation)
     lines = [*_keep_prior(generator, options.run), *_unused_units(generator, options.run)]
     strengths = generators.STRENGTHS._replace(bandwidth=options.bandwidth)
     texture = generators.TEXTURE._replace(strength=options.texture)
