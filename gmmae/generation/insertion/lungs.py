@@ -105,16 +105,15 @@ def _close(lung: Bool[np.ndarray, "c b a"], blocks_mm: Float[np.ndarray, "3"]) -
     return np.asarray(ndimage.binary_fill_holes(wide[z, y, x] | lung))
 
 
-def signed_distance(mask: Bool[np.ndarray, "*volume"], voxel_mm: Float[np.ndarray, " axes"]) -> Float[np.ndarray, "*volume"]:
-    """Returns the distance in mm to the surface of a mask of two or three axes, negative outside of it.
+def signed_distance(mask: Bool[np.ndarray, "c b a"], voxel_mm: Float[np.ndarray, "3"]) -> Float[np.ndarray, "c b a"]:
+    """Returns the distance in mm to the surface of a mask, negative outside of it. Without a surface it is ±1000 mm.
 
-    The surface runs half a voxel outside of the outermost voxels' centres. Without a surface the distance is half the longest
-    edge. ITK is several times as fast as SciPy.
+    The surface runs half a voxel outside of the outermost voxels' centres. ITK is several times as fast as SciPy.
 
     Source: Maurer, Qi, Raghavan, IEEE Trans. Pattern Anal. Mach. Intell. 25, 2003.
     """
     if mask.all() or not mask.any():
-        return np.full(mask.shape, (0.5 if mask.all() else -0.5) * float((voxel_mm * mask.shape).max()))
+        return np.full(mask.shape, 1000.0 if mask.all() else -1000.0)
     image = sitk.GetImageFromArray(mask.astype(np.uint8))
     image.SetSpacing(voxel_mm[::-1].tolist())
     distance = sitk.SignedMaurerDistanceMap(image, insideIsPositive=True, squaredDistance=False, useImageSpacing=True)
