@@ -29,13 +29,11 @@ EXCHANGES = 999
 MAX_LEVELS = 65_536
 """Approximate number of levels in a histogram of voxels. A window with fewer units is divided into fractions."""
 
-Features = Float[np.ndarray, "samples features"]
-
 
 class Sample(NamedTuple):
     """Features of a set of nodules, and the group of each nodule: its patient."""
 
-    features: Features
+    features: Float[np.ndarray, "samples features"]
     groups: Sequence[str]
 
 
@@ -92,7 +90,9 @@ def folds(labels: Real[np.ndarray, " samples"], groups: np.ndarray, seed: int) -
     return [parts for parts in divided if all(len(set(labels[part])) == 2 for part in parts)]
 
 
-def _standardised(real: Sample, other: Sample) -> tuple[Features, Features]:
+def _standardised(
+    real: Sample, other: Sample
+) -> tuple[Float[np.ndarray, "real features"], Float[np.ndarray, "other features"]]:
     """Standardises both sets by the real mean and standard deviation. Features constant in the real set are only centred."""
     centre, sd = real.features.mean(0), real.features.std(0)
     sd = np.where(sd > 1e-9, sd, 1)
