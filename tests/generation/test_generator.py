@@ -28,7 +28,7 @@ DATA = DataConfig(shape=8, samples=60, validation=20)
 def model():
     config = small(model__decoder="lattice", model__lattice_size=2, data__samples=60, data__validation=20)
     workload = registry.build(config)
-    return Trained(config, None, workload, workload.init(jax.random.key(0)))  # pyright: ignore[reportArgumentType]
+    return Trained(config, None, workload, jax.jit(workload.init)(jax.random.key(0)))  # pyright: ignore[reportArgumentType]
 
 
 @pytest.fixture(scope="module")
