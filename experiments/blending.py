@@ -46,6 +46,11 @@ def paste(host, nodule, distance_mm, band_mm, spacing_mm):
     return np.where(distance_mm < band_mm, nodule, host)
 
 
+def alpha(host, nodule, distance_mm, band_mm, spacing_mm):
+    """Blends with weights of 1 inside the nodule that fall smoothly to 0 over the band."""
+    return host + blending.blend_weight(distance_mm, band_mm) * (nodule - host)
+
+
 def screened(screening_mm, *arguments):
     """Applies Poisson blending with another depth of change."""
     with patch.object(blending, "SCREENING_MM", screening_mm):
@@ -55,7 +60,7 @@ def screened(screening_mm, *arguments):
 BLENDINGS = {
     "nothing": lambda host, *_: host,
     "paste": paste,
-    "alpha": blending.alpha,
+    "alpha": alpha,
     "poisson, 0.5 mm": partial(screened, 0.5),
     "poisson, 1 mm": partial(screened, 1.0),
     "poisson, 2 mm": partial(screened, 2.0),
@@ -102,10 +107,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=120)
     asked = parser.parse_args()
     data = DataConfig(source="cubes", root=str(asked.nodules), shape=32, padding="replicate")
-    nodules, details = load_prepared(prepare(data))
-    assert nodules.masks is not None
+    nodules, _ = load_prepared(prepare(data))
     table = read_annotations(asked.scans)
-    hosts = [read_host(uid, path) for uid, path in list_scans(asked.scans).items()]
+    hosts = [read_host(uid, path) for uid, path in list_scans(asked.scans)[0].items()]
     lungs = [find_lungs(host) for host in hosts]
     noises = [noise.measure(host, lung) for host, lung in zip(hosts, lungs, strict=True)]
     known, shifts = {name: [] for name in ("real", *BLENDINGS)}, {name: [] for name in BLENDINGS}
@@ -114,9 +118,7 @@ def main() -> None:
     for i in order:
         if len(known["real"]) == asked.count:
             break
-        nodule = as_nodule(
-            nodules.names[i], "", nodules.values[i], nodules.masks[i], float(details.edge_mm[i]), float(details.diameter_mm[i])
-        )
+        nodule = as_nodule(nodules, int(i))
         chosen = int(i) % len(hosts)
         host, rng = hosts[chosen], np.random.default_rng([1, i])
         occupied = [(centre, diameter / 2) for centre, diameter in annotated(table.rows.get(host.uid, []))]

@@ -58,7 +58,7 @@ def rows(entries: dict[str, Entry], training: Nodules, judged: Nodules, seed: in
         row = _row(comparison)
         if nodules.masks is not None:
             other = judge.population(nodules, True, SCALE)
-            row["c2st_masks"] = list(c2st(real_masks.features, other.features, real.groups, other.groups, seed))
+            row["c2st_masks"] = list(c2st(real_masks.sample, other.sample, seed))
         if name != "real":
             row |= _novelty(judge.measure_novelty(judged, nodules, training, WINDOW, seed))
         found[name] = row

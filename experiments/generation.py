@@ -59,7 +59,7 @@ def fidelity_part(found: Cohorts, judged: Nodules, run: Path | None, seed: int, 
     return {"rows": fidelity.rows(entries, found.train, judged, seed), "seconds": seconds}
 
 
-def _reconstructions(ending: str, trained: "models.Trained", judged: Nodules) -> dict[str, Callable[[], Entry]]:
+def _reconstructions(ending: str, trained: "models.Run", judged: Nodules) -> dict[str, Callable[[], Entry]]:
     """Returns amortised reconstructions, and reconstructions after some steps on each mixture."""
     from experiments import models
 
@@ -97,7 +97,7 @@ def _makers(found: Cohorts, run: Path | None) -> dict[str, Maker]:
     return makers | {"generated": generated}
 
 
-def _trained(found: Cohorts, run: Path) -> "models.Trained":
+def _trained(found: Cohorts, run: Path) -> "models.Run":
     from experiments import models
 
     trained = models.read(run)

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments import baselines
-from gmmae.data.volumes import Nodules, masses, to_density
+from gmmae.data.volumes import Nodules, from_density, masses, to_density
 from gmmae.generation import generator
-from gmmae.generation.generator import Generator, Model
+from gmmae.generation.generator import Generator
 from gmmae.generation.prior import Strengths
 from gmmae.system.errors import InputError
+from gmmae.training.trained import Trained
 
 REFINING_STEPS = (30, 120)
 FOR_CLASSIFIERS = (0.6, 0.8, 1.2, 1.6)
@@ -22,15 +23,14 @@ Labels fade with the noise. The tuning set preferred smaller values down to 0.6.
 """
 
 
-class Trained(NamedTuple):
-    """Run, its model as generators use it, and its training nodules."""
+class Run(NamedTuple):
+    """A trained model and its training nodules."""
 
-    run: Any
-    model: Model
+    model: Trained
     training: Nodules
 
 
-def read(run: Path) -> Trained:
+def read(run: Path) -> Run:
     """Reads the best parameters of a run, and its training set.
 
     Raises:
@@ -42,39 +42,43 @@ def read(run: Path) -> Trained:
     trained = gmmae.load(run)
     data: Any = trained.config.settings
     nodules, divided = sources.load(data.data)
-    model = Model(trained.config, trained.workload, trained.params, data.data.window, data.data.volume_shape)
-    return Trained(trained, model, nodules.take(divided.train))
+    return Run(trained, nodules.take(divided.train))
 
 
-def reconstructed(trained: Trained, nodules: Nodules, steps: int = 0) -> Nodules:
+def reconstructed(run: Run, nodules: Nodules, steps: int = 0) -> Nodules:
     """Returns reconstructions after `steps` steps on each mixture, without masks and with the same patients."""
-    window = trained.model.window
+    window = generator.window_of(run.model)
     density = to_density(nodules.values, window)
-    found = (trained.run.refine(density, steps) if steps else trained.run.describe(density))["density"]
-    return nodules._replace(values=generator.in_hu(found, masses(nodules.values, window), window), masks=None)
+    described = (run.model.refine(density, steps) if steps else run.model.describe(density))["density"]
+    return nodules._replace(values=_hu(described, masses(nodules.values, window), window), masks=None)
 
 
-def smote(trained: Trained, training: Nodules, count: int, seed: int) -> Nodules:
+def smote(run: Run, training: Nodules, count: int, seed: int) -> Nodules:
     """Interpolates the latent vectors of a training nodule and one of its 5 nearest of its category, and their masses.
 
     The result has no texture.
     """
-    latent = generator.encode(trained.model, training)
-    mass = np.log(masses(training.values, trained.model.window))
+    latent = generator.encode(run.model, training)
+    window = generator.window_of(run.model)
+    mass = np.log(masses(training.values, window))
     one, two, share = baselines.between(latent / latent.std(), training.categories, count, seed)
     points, mixed = (x[one] + share.reshape(-1, *[1] * (x.ndim - 1)) * (x[two] - x[one]) for x in (latent, mass))
-    found = generator.decode(trained.model, points.astype(np.float32))
-    values = generator.in_hu(found["density"], np.exp(mixed), trained.model.window)
-    return baselines.named("latent", training, one, values, found["mask"] > 0.5)
+    decoded = generator.decode(run.model, points.astype(np.float32))
+    values = _hu(decoded["density"], np.exp(mixed), window)
+    return baselines.named("latent", training, one, values, decoded["mask"] > 0.5)
 
 
-def sampled(trained: Trained, training: Nodules, held_out: Nodules, count: int, seed: int) -> Nodules:
+def _hu(density: np.ndarray, mass: np.ndarray, window: tuple[float, float]) -> np.ndarray:
+    return generator.to_hu(from_density(density, mass, (0.0, 1.0)), window)
+
+
+def sampled(run: Run, training: Nodules, held_out: Nodules, count: int, seed: int) -> Nodules:
     """Returns new nodules from a generator fitted to these training nodules, in the proportions of their categories."""
-    return generator.fit(trained.model, training, held_out).sample(count, seed=seed).nodules
+    return generator.fit(run.model, training, held_out).sample(count, seed=seed).nodules
 
 
 def labelled(
-    trained: Trained, everything: Nodules, known: Nodules, held_out: Nodules, labels: Sequence[str], count: int, seed: int
+    run: Run, everything: Nodules, known: Nodules, held_out: Nodules, labels: Sequence[str], count: int, seed: int
 ) -> list[Nodules]:
     """Returns `count` new nodules of each label, from a generator fitted to all nodules.
 
@@ -82,7 +86,7 @@ def labelled(
     """
     label_of = dict(zip(known.names, known.categories, strict=True))
     nodules = everything._replace(categories=tuple(label_of.get(name, "") for name in everything.names))
-    fitted = generator.fit(trained.model, nodules, held_out)
+    fitted = generator.fit(run.model, nodules, held_out)
     return [_nearest_sample(fitted, count, label, seed) for label in labels]
 
 

@@ -43,7 +43,6 @@ class GenerateArguments(Options):
     bandwidth: Strength = 1.6  # noise of the prior, in standard deviations within a category; 0.6 for classifiers
     texture: Strength = 0.5  # strength of the texture that the mixtures leave out
     insert_into: Path | None = None  # .mhd scans shaped like LUNA16's; copies with the nodules go to scans/ in the folder
-    blending: Literal["poisson", "alpha"] = "poisson"  # method that blends nodules into the lung around them
 
 
 def command(arguments: Sequence[str], prog: str) -> int:
@@ -59,8 +58,7 @@ def command(arguments: Sequence[str], prog: str) -> int:
 
     whole = sources.load(replace(data, augment_with=None))  # new nodules are made of real ones only
     training, validation = (whole.nodules.take(part) for part in whole.split)
-    model = generators.Model(trained.config, trained.workload, trained.params, data.window, data.sample_shape)
-    generator = generators.fit(model, training, validation)
+    generator = generators.fit(trained, training, validation)
     lines = [*_keep_prior(generator, options.run), *_unused_units(generator, options.run)]
     strengths = generators.STRENGTHS._replace(bandwidth=options.bandwidth)
     texture = generators.TEXTURE._replace(strength=options.texture)
@@ -173,5 +171,5 @@ def _insert(options: GenerateArguments, generated: "Generated", scans: Path, out
     from gmmae.data.extraction.prepare import say_on_stderr
     from gmmae.generation.insertion.insert import insert
 
-    summary = insert(generated.nodules, scans, out / SCANS, options.seed, options.blending, say_on_stderr)
+    summary = insert(generated.nodules, scans, out / SCANS, options.seed, say_on_stderr)
     return summary._replace(out=options.out / SCANS).lines()

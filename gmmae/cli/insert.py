@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from gmmae.cli.arguments import MISSING, Folder, Scans, parse
 from gmmae.config.rules import Options, Seed, between, increasing
@@ -21,7 +21,6 @@ class InsertArguments(Options):
     scans: Scans  # .mhd scans, in subset*/ or directly; they are left as they are
     out: Path  # the folder to write; empty or new
     per_scan: Counts = (1, 3)  # the fewest and the most nodules in a scan
-    blending: Literal["poisson", "alpha"] = "poisson"  # method that blends nodules into the lung around them
     seed: Seed = 0  # random seed of the places
     crop: Crop = "1.25x"  # side length of the cubes, as data.crop; generated ones are 1.25x
     size: Annotated[int, between(4, 512)] = 32  # voxels along each axis of a cube
@@ -46,6 +45,6 @@ def command(arguments: Sequence[str], prog: str) -> int:
     )
     prepared = prepare(config, say_on_stderr)
     nodules, _ = load_prepared(prepared)
-    summary = insert(nodules, options.scans, options.out, options.seed, options.blending, say_on_stderr, options.per_scan)
+    summary = insert(nodules, options.scans, options.out, options.seed, say_on_stderr, options.per_scan)
     tell(options.out, [*fault_lines(prepared.summary, str(prepared.folder / SUMMARY)), *summary.lines()])
     return 0

@@ -1,26 +1,22 @@
 """New nodules from a trained model: prior, decoder, added texture, and rejection of copies."""
 
-from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Float, Float32, Int, Int16, Shaped
 from scipy import ndimage
 
-from gmmae.config.schema import Config
-from gmmae.data.volumes import Details, Nodules, masses, to_density, windowed
+from gmmae.data.settings import DataConfig
+from gmmae.data.volumes import Details, Nodules, from_density, masses, to_density, windowed
 from gmmae.generation import prior as priors
 from gmmae.generation.judging.novelty import COPY_PERCENTILE, nearest, symmetries
 from gmmae.generation.prior import Prior, Strengths
 from gmmae.generation.texture import blend_residual_blocks, block_weights, signed_distances, with_grey_levels
 from gmmae.system.errors import InputError
-from gmmae.training import compilation
-from gmmae.workloads.interface import Params, PerSample, Workload
+from gmmae.training.compilation import EVAL_DEVICE_BATCH
+from gmmae.training.trained import Trained
 from gmmae.workloads.lattice import density_at
 
-BATCH = 64
-"""Samples encoded or decoded at a time."""
 INACTIVE_SHARE = 1e-3
 """Largest standard deviation of an inactive latent unit over the training set, as a share of the largest one."""
 MIN_VOXELS = 4
@@ -29,16 +25,6 @@ MAX_ROUNDS = 30
 """Maximum number of rounds in which rejected samples are drawn again."""
 SAME_DONOR_ROUNDS = 10
 """Number of first rounds that draw rejected samples again from the same donors."""
-
-
-class Model(NamedTuple):
-    """A trained model: its configuration, its workload, its parameters, and the window and shape of its data."""
-
-    config: Config
-    workload: Workload
-    params: Params
-    window: tuple[float, float]
-    shape: tuple[int, ...]
 
 
 class Texture(NamedTuple):
@@ -99,7 +85,7 @@ class Generator(NamedTuple):
       inactive_units: number of latent units that carry no information.
     """
 
-    model: Model
+    model: Trained
     prior: Prior
     training: Nodules
     residuals: Float32[np.ndarray, "samples *volume"]
@@ -107,6 +93,11 @@ class Generator(NamedTuple):
     sorted_intensities: Float32[np.ndarray, "samples voxels"]
     min_distance: float
     inactive_units: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the model's volumes."""
+        return self.training.values.shape[1:]
 
     def sample(
         self,
@@ -136,7 +127,7 @@ class Generator(NamedTuple):
         """
         if category is not None and category not in self.prior.means:
             raise InputError(f"category must be one of {', '.join(sorted(self.prior.means))}; got {category!r}")
-        shape, rng = resized(self.model.shape, size), np.random.default_rng(seed)
+        shape, rng = resized(self.shape, size), np.random.default_rng(seed)
         accepted: list[dict[str, np.ndarray]] = []
         donors, rejected = priors.first_donors(self.prior, count, category, rng), 0
         for attempt in range(MAX_ROUNDS):
@@ -164,14 +155,14 @@ class Generator(NamedTuple):
         drawn = priors.draw(self.prior, donors, strengths, rng)
         decoded = decode(self.model, drawn.points[:, :-3].astype(np.float32))
         mass, diameter_mm, edges = np.exp(drawn.points[:, -3:].T)
-        blocks = texture.blocks ** len(self.model.shape)
+        blocks = texture.blocks ** len(self.shape)
         patches = priors.sample_neighbours(self.prior, drawn, texture.neighbours, blocks, rng)
-        weights = block_weights(self.model.shape, texture.blocks)
+        weights = block_weights(self.shape, texture.blocks)
         residual = texture.strength * blend_residual_blocks(self.residuals, patches, weights)
         mask_residual = texture.mask_strength * blend_residual_blocks(self.mask_residuals, patches, weights)
         outline = signed_distances(decoded["mask"] > 0.5) + mask_residual
         values = self._hu(decoded["density"], mass, residual, drawn.donors[:, 0], texture.grey_levels)
-        neighbours = nearest(values, self.training.values, window=self.model.window)
+        neighbours = nearest(values, self.training.values, window_of(self.model))
         return {
             **decoded,
             "values": values,
@@ -190,17 +181,17 @@ class Generator(NamedTuple):
     def _hu(
         self, density: np.ndarray, mass: np.ndarray, residual: np.ndarray, donors: np.ndarray, grey_levels: bool
     ) -> Int16[np.ndarray, "count *volume"]:
-        shares = _expanded(mass, density.ndim) * density + residual
+        shares = from_density(density, mass, (0.0, 1.0)) + residual
         if grey_levels:
             shares = with_grey_levels(shares, self.sorted_intensities[donors])
-        return _in_hu(shares, self.model.window)
+        return to_hu(shares, window_of(self.model))
 
     def _finished(
         self, drawn: dict[str, np.ndarray], rejected: int, seed: int, shape: tuple[int, ...], grey_levels: bool
     ) -> Generated:
         values, outline = drawn["values"], drawn["outline"]
-        if shape != self.model.shape:
-            stretch = _stretch(self.model.shape, shape)
+        if shape != self.shape:
+            stretch = _stretch(self.shape, shape)
             density = density_at(drawn["weights"], drawn["means"], drawn["covariances"], shape, stretch)
             residual, outline = (_resampled(drawn[name], shape) for name in ("residual", "outline"))
             values = self._hu(density, drawn["mass"], residual, drawn["shape_donors"][:, 0], grey_levels)
@@ -220,7 +211,7 @@ class Generator(NamedTuple):
         )
 
 
-def fit(model: Model, training: Nodules, held_out: Nodules) -> Generator:
+def fit(model: Trained, training: Nodules, held_out: Nodules) -> Generator:
     """Fits a generator to training nodules.
 
     Args:
@@ -231,23 +222,19 @@ def fit(model: Model, training: Nodules, held_out: Nodules) -> Generator:
     Raises:
       InputError: the model cannot encode and decode latent vectors, or a training nodule has no diameter.
     """
-    if model.workload.encode is None or model.workload.decode is None:
-        raise InputError(
-            "the run must have a model that decodes latent vectors to nodules; got one without: set model.decoder to lattice"
-        )
-    details = training.details
+    details, window = training.details, window_of(model)
     if details is None or not np.isfinite(details.diameter_mm).all():
         raise InputError("every training nodule must have a diameter; got some without: fill the CSV's column diameter_mm")
     latent = encode(model, training)
-    decoded, mass = decode(model, latent), masses(training.values, model.window)
-    shares = windowed(training.values, model.window)
-    residuals = (shares - _expanded(mass, shares.ndim) * decoded["density"]).astype(np.float32)
+    decoded, mass = decode(model, latent), masses(training.values, window)
+    shares = windowed(training.values, window)
+    residuals = (shares - from_density(decoded["density"], mass, (0.0, 1.0))).astype(np.float32)
     sorted_intensities = np.sort(shares.reshape(len(shares), -1), axis=1).astype(np.float32)
     mask_residuals = np.zeros_like(residuals)
     if training.masks is not None:
         mask_residuals = (signed_distances(training.masks) - signed_distances(decoded["mask"] > 0.5)).astype(np.float32)
     sizes = np.log(np.stack([mass, details.diameter_mm, details.edge_mm / details.diameter_mm], 1))
-    held_out_distances = nearest(held_out.values, training.values, window=model.window).distance
+    held_out_distances = nearest(held_out.values, training.values, window).distance
     deviations = latent.std(0)
     inactive_units = int((deviations <= INACTIVE_SHARE * deviations.max()).sum())
     min_distance = float(np.percentile(held_out_distances, COPY_PERCENTILE))
@@ -255,42 +242,31 @@ def fit(model: Model, training: Nodules, held_out: Nodules) -> Generator:
     return Generator(model, prior, training, residuals, mask_residuals, sorted_intensities, min_distance, inactive_units)
 
 
-def in_hu(
-    density: Float[np.ndarray, "samples *volume"], mass: Float[np.ndarray, " samples"], window: tuple[float, float]
-) -> Int16[np.ndarray, "samples *volume"]:
-    """Converts densities of these masses to HU, clipped to the window."""
-    return _in_hu(_expanded(mass, density.ndim) * density, window)
+def window_of(model: Trained) -> tuple[float, float]:
+    """Returns the window of a model's volumes, in their unit."""
+    data = getattr(model.config.settings, "data", None)
+    assert isinstance(data, DataConfig)
+    return data.window
 
 
-def encode(model: Model, nodules: Nodules) -> Float[np.ndarray, "samples latent"]:
+def to_hu(shares: Float[np.ndarray, "samples *volume"], window: tuple[float, float]) -> Int16[np.ndarray, "samples *volume"]:
+    """Converts shares of the window to HU, clipped to the window."""
+    low, high = window
+    return np.rint(low + (high - low) * np.clip(shares, 0, 1)).astype(np.int16)
+
+
+def encode(model: Trained, nodules: Nodules) -> Float[np.ndarray, "samples latent"]:
     """Returns the latent vectors of nodules, in the run's precision."""
-    encoder = model.workload.encode
-    assert encoder is not None
-    densities = to_density(nodules.values, model.window)
-    return _in_batches(model, lambda params, samples: {"latent": encoder(params, samples)}, densities)["latent"]
+    return model.encode(to_density(nodules.values, window_of(model)))
 
 
-def decode(model: Model, latent: Float[np.ndarray, "samples latent"]) -> dict[str, np.ndarray]:
-    """Decodes latent vectors to densities, the parameters of their mixtures, and masks."""
-    assert model.workload.decode is not None
-    return _in_batches(model, model.workload.decode, latent)
+def decode(model: Trained, latent: Float[np.ndarray, "samples latent"]) -> dict[str, np.ndarray]:
+    """Decodes latent vectors to densities, the parameters of their mixtures, and masks.
 
-
-def _in_batches(model: Model, function: Callable[..., PerSample], samples: np.ndarray) -> dict[str, np.ndarray]:
-    """Applies a function to samples in the run's precision, `BATCH` at a time.
-
-    The last batch is padded, so one compiled program serves all calls.
+    Vectors are padded to whole batches, so one compiled program serves any number of them.
     """
-    compiled = jax.jit(function)
-    parts: list[Mapping[str, np.ndarray]] = []
-    with compilation.precision_context(model.config):
-        samples = compilation.cast(model.config, samples)
-        for start in range(0, len(samples), BATCH):
-            part = samples[start : start + BATCH]
-            padded = np.concatenate([part, np.repeat(part[-1:], BATCH - len(part), axis=0)])
-            outputs = compiled(model.params, padded)
-            parts.append({name: np.asarray(array)[: len(part)] for name, array in outputs.items()})
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    padded = np.concatenate([latent, np.repeat(latent[-1:], -len(latent) % EVAL_DEVICE_BATCH, axis=0)])
+    return {name: values[: len(latent)] for name, values in model.decode(padded).items()}
 
 
 def _with_random_symmetries(generated: Generated, rng: np.random.Generator) -> Generated:
@@ -301,15 +277,6 @@ def _with_random_symmetries(generated: Generated, rng: np.random.Generator) -> G
     symmetry = rng.integers(len(views["values"]), size=len(generated.turn))
     oriented = {name: np.stack([view[k][i] for i, k in enumerate(symmetry)]) for name, view in views.items()}
     return generated._replace(nodules=nodules._replace(**oriented), turn=symmetry)
-
-
-def _expanded(values: Float[np.ndarray, " samples"], ndim: int) -> Float[np.ndarray, "samples ..."]:
-    return np.expand_dims(values, tuple(range(1, ndim)))
-
-
-def _in_hu(shares: np.ndarray, window: tuple[float, float]) -> Int16[np.ndarray, "samples *volume"]:
-    low, high = window
-    return np.rint(low + (high - low) * np.clip(shares, 0, 1)).astype(np.int16)
 
 
 def resized(shape: tuple[int, ...], size: int) -> tuple[int, ...]:

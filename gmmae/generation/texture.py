@@ -5,6 +5,9 @@ each block's residual comes from another donor. Overlapping blocks are added wit
 the variance of independent residuals.
 """
 
+from functools import reduce
+from itertools import product
+
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 from scipy import ndimage
@@ -21,11 +24,8 @@ def block_weights(shape: tuple[int, ...], blocks: int) -> Float[np.ndarray, "blo
     >>> weights.shape, bool(np.allclose((weights**2).sum(0), 1))
     ((9, 16, 16), True)
     """
-    weights = np.ones((1, *(1 for _ in shape)))
-    for axis, size in enumerate(shape):
-        along = _hats(size, blocks).reshape(blocks, *(size if a == axis else 1 for a in range(len(shape))))
-        weights = (weights[:, None] * along[None]).reshape(-1, *np.broadcast_shapes(weights.shape[1:], along.shape[1:]))
-    return weights
+    hats = [_hats(size, blocks) for size in shape]
+    return np.stack([reduce(np.multiply.outer, of_axes) for of_axes in product(*hats)])
 
 
 def _hats(size: int, blocks: int) -> Float[np.ndarray, "blocks size"]:
@@ -76,6 +76,8 @@ def with_grey_levels(
 
 def signed_distances(masks: Shaped[np.ndarray, "samples *volume"]) -> Float[np.ndarray, "samples *volume"]:
     """Returns the distance of each voxel's centre from the border of its mask, in voxels; it is negative outside.
+
+    `gmmae.generation.insertion.lungs.signed_distance` is quicker for scans, but up to 0.7 voxels too short inside of a mask.
 
     >>> signed_distances(np.array([[0, 1, 1, 0]])).tolist()
     [[-0.5, 0.5, 0.5, -0.5]]

@@ -77,9 +77,15 @@ class Trained(NamedTuple):
 
     def describe(self, samples: Samples) -> "Mapping[str, np.ndarray]":
         """Returns the workload's description of samples; for nodules mixtures (weights, means, covariances) and densities."""
-        if self.workload.describe is None:
-            raise InputError(f"a workload must have `describe` to describe samples; got {self.config.workload}, which has none")
-        return self._applied(self.workload.describe, samples)
+        return self._applied(self._required("describe"), samples)
+
+    def encode(self, samples: Samples) -> "np.ndarray":
+        """Returns one latent vector for each sample."""
+        return self._applied(self._required("encode"), samples)
+
+    def decode(self, latent: "np.ndarray") -> "Mapping[str, np.ndarray]":
+        """Returns the entries of `describe` that do not need the samples, of latent vectors."""
+        return self._applied(self._required("decode"), latent)
 
     def refine(self, samples: Samples, steps: int = 30) -> "Mapping[str, np.ndarray]":
         """Returns `describe` of nodules after a number of steps of Adam on each mixture (`gmmae.models.refine`).
@@ -88,14 +94,17 @@ class Trained(NamedTuple):
         """
         import numpy as np
 
-        if self.workload.refine is None:
-            raise InputError(
-                f"a workload must have `refine` to refine what it describes; got {self.config.workload}, which has none"
-            )
-        described, refine = self.describe(samples), self.workload.refine
+        refine = self._required("refine")
+        described = self.describe(samples)
         results, seconds = zip(*self._batches(lambda _, start: refine(start, steps), described), strict=True)
         of_each = np.repeat(seconds, [len(result["loss"]) for result in results]) / len(results[0]["loss"])
         return {**described, **_joined(results), "seconds": of_each}
+
+    def _required(self, name: str) -> Callable[..., "PyTree"]:
+        """Returns an optional function of the workload; raises `InputError` if it has none."""
+        if (function := getattr(self.workload, name)) is None:
+            raise InputError(f"a workload must have `{name}` for this; got {self.config.workload}, which has none")
+        return function
 
     def _applied(self, function: Callable[..., "PyTree"], samples: Samples, *more: object) -> "PyTree":
         return _joined([result for result, _ in self._batches(function, samples, *more)])

@@ -24,7 +24,7 @@ def test_the_generator_of_labelled_nodules_knows_all_and_the_labels_of_some(monk
         return SimpleNamespace(nodules=(label, count, seed, strengths.bandwidth))
 
     monkeypatch.setattr(models.generator, "fit", fit)
-    trained = models.Trained(None, None, everything)  # pyright: ignore[reportArgumentType]
-    made = models.labelled(trained, everything, known, balls(1, 4), ["benign", "malignant"], 12, seed=3)
+    run = models.Run(None, everything)  # pyright: ignore[reportArgumentType]
+    made = models.labelled(run, everything, known, balls(1, 4), ["benign", "malignant"], 12, seed=3)
     assert seen["labels"] == ("", "benign", "", "", "malignant", "")
     assert made == [("benign", 12, 3, 0.6), ("malignant", 12, 3, 1.2)]  # the first with which there are no copies

@@ -12,10 +12,11 @@ from gmmae.data.extraction import prepare
 from gmmae.data.settings import DataConfig
 from gmmae.generation import folder
 from gmmae.generation import generator as generators
-from gmmae.generation.generator import TEXTURE, Model
+from gmmae.generation.generator import TEXTURE
 from gmmae.generation.judging.novelty import symmetries
 from gmmae.models.settings import ModelConfig
 from gmmae.system.errors import InputError
+from gmmae.training.trained import Trained
 from gmmae.workloads import nodules, registry
 from gmmae.workloads.lattice import density_at
 from tests.small import small
@@ -27,7 +28,7 @@ DATA = DataConfig(shape=8, samples=60, validation=20)
 def model():
     config = small(model__decoder="lattice", model__lattice_size=2, data__samples=60, data__validation=20)
     workload = registry.build(config)
-    return Model(config, workload, workload.init(jax.random.key(0)), DATA.window, DATA.sample_shape)
+    return Trained(config, None, workload, jax.jit(workload.init)(jax.random.key(0)))  # pyright: ignore[reportArgumentType]
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +118,7 @@ def test_dead_latent_units_are_counted(model, cohorts):
 
 
 def test_a_model_without_a_decoder_and_nodules_without_diameters_are_refused(model, cohorts):
-    with pytest.raises(InputError, match="a model that decodes latent vectors"):
+    with pytest.raises(InputError, match="a workload must have `decode`"):
         generators.fit(model._replace(workload=model.workload._replace(decode=None)), *cohorts)
     with pytest.raises(InputError, match="training nodule must have a diameter"):
         generators.fit(model, cohorts[0]._replace(details=None), cohorts[1])

@@ -1,6 +1,5 @@
 """Blending of a nodule into the lung. Only its support changes, the nodule and a band around it."""
 
-from collections.abc import Callable
 from itertools import product
 
 import numpy as np
@@ -27,25 +26,11 @@ def dense(host: Volume, nodule: Volume) -> Volume:
     return _smoothstep((excess - low) / (high - low))
 
 
-def alpha(host: Volume, nodule: Volume, distance_mm: Volume, band_mm: float, spacing_mm: Float[np.ndarray, "3"]) -> Volume:
-    """Blends with weights of 1 inside the nodule that fall smoothly to 0 over the band (alpha blending).
-
-    Args:
-      host: HU of the scan.
-      nodule: HU of the nodule on the same voxels.
-      distance_mm: distance from the nodule's surface, negative inside.
-      band_mm: width of the band.
-      spacing_mm: spacing of the voxels along z, y, x; unused here.
-    """
-    del spacing_mm
-    return host + _weight(distance_mm, band_mm) * (nodule - host)
-
-
 def poisson(host: Volume, nodule: Volume, distance_mm: Volume, band_mm: float, spacing_mm: Float[np.ndarray, "3"]) -> Volume:
     """Blends gradients from the nodule's to the host's over the band, with the host's values at its end (Poisson blending).
 
     In the support the change `δ = u − h` of the host minimises `Σ |∇δ − w ∇(v − h)|² + Σ (δ − (v − h))² / s²`. Here v is the
-    nodule and w its weight in alpha blending. The second sum runs over the nodule's inside alone. So the nodule keeps its own
+    nodule and w its `blend_weight`. The second sum runs over the nodule's inside alone. So the nodule keeps its own
     HU except in a rim of a few s. All values are limited to the range between host and nodule. Plain Poisson blending (w = 1)
     leaves dark halos if dense tissue ends at the band.
 
@@ -58,7 +43,7 @@ def poisson(host: Volume, nodule: Volume, distance_mm: Volume, band_mm: float, s
 
     Source: Pérez, Gangnet, Blake, ACM Trans. Graph. 22, 2003; screened as in Bhat et al., ECCV 2008.
     """
-    weight, difference = _weight(distance_mm, band_mm), nodule - host
+    weight, difference = blend_weight(distance_mm, band_mm), nodule - host
     support = weight > 0
     inside = distance_mm[support] < 0
     size = int(support.sum())
@@ -85,11 +70,7 @@ def poisson(host: Volume, nodule: Volume, distance_mm: Volume, band_mm: float, s
     return np.clip(blended, np.minimum(host, nodule), np.maximum(host, nodule))
 
 
-Blend = Callable[[Volume, Volume, Volume, float, Float[np.ndarray, "3"]], Volume]
-BLENDINGS: dict[str, Blend] = {"poisson": poisson, "alpha": alpha}
-
-
-def _weight(distance_mm: Volume, band_mm: float) -> Volume:
+def blend_weight(distance_mm: Volume, band_mm: float) -> Volume:
     """Returns weights of 1 inside the nodule and 0 beyond its band."""
     return _smoothstep(1 - distance_mm / band_mm)
 

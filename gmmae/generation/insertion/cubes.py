@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Real
 from scipy import ndimage
 
+from gmmae.data.volumes import Nodules
 from gmmae.generation.insertion.hosts import Grid
 from gmmae.generation.insertion.lungs import signed_distance
 
@@ -82,17 +83,17 @@ class ResampledNodule(NamedTuple):
     distance_mm: Float[np.ndarray, "z y x"]
 
 
-def as_nodule(
-    name: str,
-    category: str,
-    values: Real[np.ndarray, "z y x"],
-    mask: Real[np.ndarray, "z y x"],
-    edge_mm: float,
-    diameter_mm: float,
-) -> Nodule:
-    """Returns the `Nodule` of a cube and its mask, which has voxels. For NaN the diameter is that of a ball of equal volume."""
-    inside = mask > 0
-    voxel_mm = edge_mm / max(values.shape)
+def as_nodule(nodules: Nodules, index: int) -> Nodule:
+    """Returns one of the nodules, padded. Without an annotated diameter it has that of a ball of equal volume.
+
+    Args:
+      nodules: cubes with three axes, details, and masks that have voxels.
+      index: number of the nodule.
+    """
+    assert nodules.masks is not None
+    assert nodules.details is not None
+    values, inside = nodules.values[index], nodules.masks[index] > 0
+    diameter_mm, voxel_mm = nodules.details.diameter_mm[index], float(nodules.details.edge_mm[index]) / max(values.shape)
     border = np.ones(values.shape, bool)
     border[1:-1, 1:-1, 1:-1] = False
     solid = border & ~inside & (values > SOLID_HU)
@@ -104,7 +105,8 @@ def as_nodule(
         diameter_mm = float((6 / np.pi * inside.sum()) ** (1 / 3) * voxel_mm)
     pad = int(np.ceil((BAND_MM[1] + 2.0) / voxel_mm))
     extended = np.pad(values.astype(float), pad, mode="edge")
-    return Nodule(name, category, extended, _distance(inside, pad, voxel_mm), voxel_mm, float(diameter_mm), wall)
+    distance_mm = _distance(inside, pad, voxel_mm)
+    return Nodule(nodules.names[index], nodules.categories[index], extended, distance_mm, voxel_mm, float(diameter_mm), wall)
 
 
 def _distance(inside: Bool[np.ndarray, "z y x"], pad: int, voxel_mm: float) -> Float[np.ndarray, "z y x"]:

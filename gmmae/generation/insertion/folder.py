@@ -30,13 +30,30 @@ COMPRESSION_LEVEL = 2
 
 
 class InsertionRecord(NamedTuple):
-    """A line of `insertions.csv`: one inserted nodule."""
+    """A line of `insertions.csv`: one inserted nodule.
+
+    Attributes:
+      nodule, category: name and category of the nodule.
+      seriesuid: the scan.
+      label: the nodule's label in the scan's mask.
+      coordX, coordY, coordZ: centroid of the nodule's voxels in world mm, by the names of LUNA16's columns.
+      diameter_mm: annotated diameter.
+      box_mm: box around the voxels along the world's axes: centre and width along x, y, z.
+      voxels: number of the voxels.
+      spacing_mm: the scan's spacing along x, y, z.
+      seed: seed of the insertion.
+      turn: symmetry of the cube.
+      pleura_mm: distance from the nodule's surface to the pleura.
+      displaced_hu: median of the displaced tissue.
+      shift_hu: change of the nodule's mean by blending.
+      noise_hu: standard deviation of the added noise.
+      scan_noise_hu: standard deviation of the scan's own noise.
+    """
 
     nodule: str
     category: str
     seriesuid: str
     label: int
-    # The names of LUNA16's columns.
     coordX: float  # noqa: N815
     coordY: float  # noqa: N815
     coordZ: float  # noqa: N815
@@ -44,7 +61,6 @@ class InsertionRecord(NamedTuple):
     box_mm: tuple[float, ...]
     voxels: int
     spacing_mm: tuple[float, ...]
-    blending: str
     seed: int
     turn: str
     pleura_mm: float

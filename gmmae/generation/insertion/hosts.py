@@ -79,23 +79,18 @@ class Host(NamedTuple):
     frame: sitk.Image
 
 
-def list_scans(root: Path) -> dict[str, Path]:
-    """Returns the headers of a folder's scans by series UID.
+def list_scans(root: Path) -> tuple[dict[str, Path], list[str]]:
+    """Returns the headers of a folder's scans by series UID, and a message for each scan that the folder contains twice.
 
     Raises:
       DataError: the folder does not exist, or has no scans.
     """
     if not root.is_dir():
         raise DataError(f"SCANS must be a folder of .mhd scans; got {root}, which is no folder")
-    scans, _ = find_scans(root)
+    scans, repeated = find_scans(root)
     if not scans:
         raise DataError(f"SCANS must hold .mhd scans, in subset*/ or directly; got {root}, which has none")
-    return dict(sorted(scans.items()))
-
-
-def repeated_scans(root: Path) -> list[str]:
-    """Returns a message for each scan that the folder contains twice. One of the two is used."""
-    return [fault.line() for fault in find_scans(root)[1]]
+    return dict(sorted(scans.items())), [fault.line() for fault in repeated]
 
 
 def read_annotations(root: Path) -> Annotations:

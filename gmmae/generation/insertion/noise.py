@@ -15,7 +15,9 @@ from scipy import ndimage
 from gmmae.generation.insertion.hosts import Host
 from gmmae.generation.insertion.lungs import Lungs
 
-MIN_DEPTH_MM = 5.0
+MIN_PLEURA_MM = 5.0
+"""Minimum distance from the pleura of voxels in which a scan's noise is measured."""
+
 MAX_SLICES = 12
 MIN_VOXELS = 30
 FILTER_PIXELS = 1.5
@@ -34,7 +36,7 @@ class Noise(NamedTuple):
 
 def measure(host: Host, lungs: Lungs) -> Noise:
     """Measures the noise of a scan's lungs, away from the pleura. It is zero if there is too little lung."""
-    deep = lungs.depth_mm > MIN_DEPTH_MM
+    deep = lungs.depth_mm > MIN_PLEURA_MM
     slices = np.flatnonzero(deep.any(axis=(1, 2)))
     chosen = slices[np.unique(np.linspace(0, len(slices) - 1, min(MAX_SLICES, len(slices))).round().astype(int))]
     z, y, x = lungs.step

@@ -107,7 +107,9 @@ def _place(nodule: Nodule, index: Float[np.ndarray, "3"], target: Target, radius
         if slope < MIN_SLOPE:
             return "are equally far from two walls"
         outward /= slope
-        symmetry, nodule = _towards(nodule, nodule.wall, outward[::-1])
+        wall = nodule.wall
+        symmetry = max(SYMMETRIES, key=lambda symmetry: float(symmetry.of_vector(wall) @ outward[::-1]))
+        nodule = reoriented(nodule, symmetry)
         reach = float((nodule.surface_mm() @ outward[::-1]).max()) - OVERLAP_MM
         centre = centre + outward * (float(lungs.depth_at(index)) - reach)
     if reason := _quick_check(nodule, centre, target, kind, radius):
@@ -124,12 +126,6 @@ def _place(nodule: Nodule, index: Float[np.ndarray, "3"], target: Target, radius
     if reason := _unfit(tissue[label], depth[label], kind):
         return reason
     return Placement(centre, symmetry, resampled, label, depth)
-
-
-def _towards(nodule: Nodule, wall: Float[np.ndarray, "3"], direction: Float[np.ndarray, "3"]) -> tuple[Symmetry, Nodule]:
-    """Returns the symmetry that orients a nodule's wall best along a direction (z, y, x), and the nodule in it."""
-    symmetry = max(SYMMETRIES, key=lambda symmetry: float(symmetry.of_vector(wall) @ direction))
-    return symmetry, reoriented(nodule, symmetry)
 
 
 def _quick_check(nodule: Nodule, centre: Float[np.ndarray, "3"], target: Target, kind: str, radius: float) -> str:

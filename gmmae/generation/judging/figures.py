@@ -66,13 +66,13 @@ def contact_sheet(
 def _alike(sets: Sequence[Real[np.ndarray, "_ _ _"]]) -> Real[np.ndarray, "all rows columns"]:
     """Resamples the images of all sets to the smallest number of pixels along each axis."""
     fewest = np.min([images.shape[1:] for images in sets], axis=0)
-    return np.concatenate([_shrunk(images, tuple(fewest / images.shape[1:])) for images in sets])
-
-
-def _shrunk(images: Real[np.ndarray, "samples _ _"], factors: tuple[float, ...]) -> Real[np.ndarray, "samples rows columns"]:
-    if factors == (1, 1):
-        return images
-    return np.asarray(zoom(images.astype(np.float32), (1, *factors), order=1, mode="nearest", grid_mode=True))
+    parts = []
+    for images in sets:
+        factors = fewest / images.shape[1:]
+        if (factors != 1).any():
+            images = np.asarray(zoom(images.astype(np.float32), (1, *factors), order=1, mode="nearest", grid_mode=True))
+        parts.append(images)
+    return np.concatenate(parts)
 
 
 def value_histograms(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int, Real
+from jaxtyping import Int, Real
 
 from gmmae.data.volumes import Nodules
 from gmmae.generation.judging import novelty as novelties
@@ -18,7 +18,7 @@ from gmmae.generation.judging import two_samples
 from gmmae.generation.judging.bootstrap import Estimate, estimate, weighted_median, weights
 from gmmae.generation.judging.features import CT_WINDOW, as_hu, features
 from gmmae.generation.judging.novelty import Nearest
-from gmmae.generation.judging.two_samples import KSTests
+from gmmae.generation.judging.two_samples import KSTests, Sample
 from gmmae.system.errors import InputError
 
 MIN_NODULES = 25
@@ -40,16 +40,11 @@ class Scale(NamedTuple):
 
 
 class Population(NamedTuple):
-    """A set of volumes with their features, groups and window."""
+    """A set of volumes, their window, and their features and groups."""
 
     values: Real[np.ndarray, "samples z y x"]
-    features: Float[np.ndarray, "samples features"]
-    groups: tuple[str, ...]
     window: tuple[float, float]
-
-    def take(self, index: np.ndarray) -> "Population":
-        """Returns the volumes of these indices."""
-        return Population(self.values[index], self.features[index], tuple(self.groups[i] for i in index), self.window)
+    sample: Sample
 
 
 class Comparison(NamedTuple):
@@ -164,21 +159,19 @@ def population(nodules: Nodules, masks: bool, scale: Scale) -> Population:
     """Returns volumes with their features. Shapes follow from masks if asked for, otherwise from intensity."""
     shapes = nodules.masks if masks else None
     values, window = (nodules.values, scale.window) if scale.hu else (as_hu(nodules.values, scale.window), CT_WINDOW)
-    return Population(nodules.values, features(values, shapes, window), nodules.groups, scale.window)
+    return Population(nodules.values, scale.window, Sample(features(values, shapes, window), nodules.groups))
 
 
 def compare(real: Population, other: Population, seed: int = 0, paired: bool = False) -> Comparison:
     """Runs all tests of two sets. `paired` tells that each row of the second was made from the same row of the first."""
-    arguments = (real.features, other.features, real.groups, other.groups)
-    density, coverage = two_samples.density_and_coverage(*arguments, seed)
+    samples = (real.sample, other.sample)
     return Comparison(
-        len(real.groups),
-        (len(set(real.groups)), len(set(other.groups))),
-        two_samples.c2st(*arguments, seed),
-        two_samples.mmd2(*arguments, paired, seed),
-        two_samples.ks_tests(*arguments, seed),
-        density,
-        coverage,
+        len(real.sample.groups),
+        (len(set(real.sample.groups)), len(set(other.sample.groups))),
+        two_samples.c2st(*samples, seed),
+        two_samples.mmd2(*samples, seed, paired),
+        two_samples.ks_tests(*samples, seed),
+        *two_samples.density_and_coverage(*samples, seed),
         two_samples.value_distance(real.values, other.values, real.window),
     )
 

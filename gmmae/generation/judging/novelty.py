@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Float32, Int, Real
+from jaxtyping import Float, Int, Real
+
+from gmmae.data.volumes import windowed
 
 COPY_PERCENTILE = 5.0
 """Percentile of the real held-out volumes' distances to the training set. A nearer volume is a copy."""
@@ -38,14 +40,15 @@ def nearest(
       window: the values that become 0 and 1.
       symmetric: whether to compare each volume in all `symmetries`, which finds flipped and rotated copies.
     """
-    others = _windowed(training, window)
+    others = windowed(training, window).astype(np.float32).reshape(len(training), -1)
     squares = np.einsum("ij,ij->i", others, others)
     index = np.zeros(len(values), np.int64)
     distance = np.full(len(values), np.inf)
     for start in range(0, len(values), BLOCK):
         part = slice(start, start + BLOCK)
-        for view in symmetries(values[part]) if symmetric else [values[part]]:
-            volumes = _windowed(view, window)
+        shares = windowed(values[part], window).astype(np.float32)
+        for view in symmetries(shares) if symmetric else [shares]:
+            volumes = view.reshape(len(view), -1)
             candidate = np.argmin(squares - 2 * volumes @ others.T, axis=1)
             # Distances follow from the differences themselves, because the expanded square loses small ones to rounding.
             candidate_distance = np.sqrt(np.mean((volumes - others[candidate]) ** 2, axis=1, dtype=np.float64))
@@ -81,10 +84,3 @@ def symmetries(values: Real[np.ndarray, "samples *volume"]) -> Iterator[Real[np.
     for view in transposed:
         for flipped in itertools.chain.from_iterable(itertools.combinations(axes, n) for n in range(values.ndim)):
             yield np.flip(view, flipped)
-
-
-def _windowed(
-    values: Real[np.ndarray, "samples *volume"], window: tuple[float, float]
-) -> Float32[np.ndarray, "samples voxels"]:
-    low, high = window
-    return np.clip((values.reshape(len(values), -1).astype(np.float32) - low) / (high - low), 0, 1)

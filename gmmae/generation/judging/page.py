@@ -232,7 +232,7 @@ def _blocks(
 def _worst(judgement: Judgement, real: Nodules, generated: Nodules) -> list[pictures.Feature]:
     ks_tests = judgement.generated.ks_tests
     columns = np.argsort(-ks_tests.statistic, kind="stable")[:WORST]
-    one, two = (judging.population(nodules, judgement.masks, judgement.scale).features for nodules in (real, generated))
+    one, two = (judging.population(nodules, judgement.masks, judgement.scale).sample.features for nodules in (real, generated))
     return [
         pictures.Feature(f"{NAMES[i]}: D {ks_tests.statistic[i]:.2f}, p {ks_tests.p[i]:.1g}", one[:, i], two[:, i])
         for i in columns

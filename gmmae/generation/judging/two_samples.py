@@ -29,17 +29,15 @@ EXCHANGES = 999
 MAX_LEVELS = 65_536
 """Approximate number of levels in a histogram of voxels. A window with fewer units is divided into fractions."""
 
-RealFeatures = Float[np.ndarray, "real features"]
-OtherFeatures = Float[np.ndarray, "other features"]
+
+class Sample(NamedTuple):
+    """Features of a set of nodules, and the group of each nodule: its patient."""
+
+    features: Float[np.ndarray, "samples features"]
+    groups: Sequence[str]
 
 
-def c2st(
-    real: RealFeatures,
-    other: OtherFeatures,
-    real_groups: Sequence[str],
-    other_groups: Sequence[str],
-    seed: int = 0,
-) -> Estimate:
+def c2st(real: Sample, other: Sample, seed: int = 0) -> Estimate:
     """Returns the AUC of a logistic regression that separates the sets, on held-out samples; 0.5 is perfect.
 
     The AUC is the mean over the folds of several divisions, because scores of different classifiers are not comparable. The
@@ -49,21 +47,16 @@ def c2st(
     A sample that was made from a nodule, such as its reconstruction or flipped copy, must have that nodule's group. Otherwise
     the two may be in training and test of a fold, and the AUC is too low.
 
-    Args:
-      real: features of the real set. Each classifier standardises by its training samples.
-      other: features of the other set.
-      real_groups: group of each real sample. A fold never divides a group.
-      other_groups: group of each other sample.
-      seed: seed of the divisions.
+    A fold never divides a group. Each classifier standardises by its training samples.
 
     Raises:
       InputError: there are too few groups for a fold with both sets.
 
     Source: Lopez-Paz and Oquab 2017.
     """
-    inputs = np.concatenate([real, other])
-    labels = np.repeat([0, 1], [len(real), len(other)])
-    groups = np.array([*real_groups, *other_groups])
+    inputs = np.concatenate([real.features, other.features])
+    labels = np.repeat([0, 1], [len(real.features), len(other.features)])
+    groups = np.array([*real.groups, *other.groups])
     drawn = weights(groups, seed)
     aucs, resampled = [], []
     for repetition in range(REPETITIONS):
@@ -97,41 +90,34 @@ def folds(labels: Real[np.ndarray, " samples"], groups: np.ndarray, seed: int) -
     return [parts for parts in divided if all(len(set(labels[part])) == 2 for part in parts)]
 
 
-def standardised(real: RealFeatures, other: OtherFeatures) -> tuple[RealFeatures, OtherFeatures]:
+def _standardised(
+    real: Sample, other: Sample
+) -> tuple[Float[np.ndarray, "real features"], Float[np.ndarray, "other features"]]:
     """Standardises both sets by the real mean and standard deviation. Features constant in the real set are only centred."""
-    mean, sd = real.mean(0), real.std(0)
+    centre, sd = real.features.mean(0), real.features.std(0)
     sd = np.where(sd > 1e-9, sd, 1)
-    return (real - mean) / sd, (other - mean) / sd
+    return (real.features - centre) / sd, (other.features - centre) / sd
 
 
-def mmd2(
-    real: RealFeatures,
-    other: OtherFeatures,
-    real_groups: Sequence[str],
-    other_groups: Sequence[str],
-    paired: bool = False,
-    seed: int = 0,
-) -> Estimate:
+def mmd2(real: Sample, other: Sample, seed: int = 0, paired: bool = False) -> Estimate:
     """Returns the unbiased squared maximum mean discrepancy with a Gaussian kernel.
 
     `Σ_{i≠j} k(x_i, x_j) / m(m-1) + Σ_{i≠j} k(y_i, y_j) / n(n-1) - 2 Σ_ij k(x_i, y_j) / mn` with k = exp(-d²/2s²). The width s
     is the median of all distances. The value is near 0 for one population, and may be negative.
 
     Args:
-      real: features of the real set.
-      other: features of the other set.
-      real_groups: groups of the real samples, which the interval resamples.
-      other_groups: groups of the other samples.
+      real: the real set.
+      other: the other set.
+      seed: seed of the interval, which resamples groups.
       paired: whether row i of `other` was made from row i of `real`. Such pairs are not independent, so the third sum leaves
         them out.
-      seed: seed of the interval.
 
     Source: Gretton et al. 2012, Eq. 3 and 4.
     """
-    both = np.concatenate(standardised(real, other))
+    both = np.concatenate(_standardised(real, other))
     width = np.median(pdist(both)) or 1.0  # 0 where most samples are equal
     kernel = np.exp(-(cdist(both, both, "sqeuclidean")) / (2 * width**2))
-    m = len(real)
+    m = len(real.features)
     keep = ~np.eye(len(both), dtype=bool)
     if paired:
         keep[:m, m:] = keep[m:, :m] = ~np.eye(m, dtype=bool)
@@ -147,7 +133,7 @@ def mmd2(
         return mean(one, one) + mean(two, two) - 2 * mean(one, two)
 
     # Copies of a sample in a resample form no pairs, because the diagonal is left out.
-    drawn = weights([*real_groups, *other_groups], seed)
+    drawn = weights([*real.groups, *other.groups], seed)
     return estimate(of(np.ones((1, len(both))))[0], of(drawn))
 
 
@@ -167,9 +153,7 @@ class KSTests(NamedTuple):
     corrected_share: float
 
 
-def ks_tests(
-    real: RealFeatures, other: OtherFeatures, real_groups: Sequence[str], other_groups: Sequence[str], seed: int = 0
-) -> KSTests:
+def ks_tests(real: Sample, other: Sample, seed: int = 0) -> KSTests:
     """Compares the distribution of each feature. Shares are comparable only for equal numbers of samples.
 
     p is the share of exchanges of whole groups between the sets with a statistic at least as large. The classical p value
@@ -177,8 +161,9 @@ def ks_tests(
     of 0, .7 and 1 between a patient's nodules, the classical p was below .05 for 5, 19 and 47 % of the features. This p was
     below .05 for 4, 5 and 3 %.
     """
-    labels = exchanged([*real_groups, *other_groups], len(real), seed)
-    statistic, p = np.array([_ks(column, labels) for column in np.concatenate([real, other]).T]).T
+    labels = exchanged([*real.groups, *other.groups], len(real.groups), seed)
+    columns = np.concatenate([real.features, other.features]).T
+    statistic, p = np.array([_ks(column, labels) for column in columns]).T
     adjusted = false_discovery_control(p)
     return KSTests(statistic, p, float(np.mean(p >= SIGNIFICANCE)), float(np.mean(adjusted >= SIGNIFICANCE)))
 
@@ -217,9 +202,7 @@ def _ks(values: Float[np.ndarray, " samples"], labels: Bool[np.ndarray, "exchang
     return float(distance[0]), float(np.mean(distance >= distance[0] - 1e-12))  # tolerance of rounding
 
 
-def density_and_coverage(
-    real: RealFeatures, other: OtherFeatures, real_groups: Sequence[str], other_groups: Sequence[str], seed: int = 0
-) -> tuple[Estimate, Estimate]:
+def density_and_coverage(real: Sample, other: Sample, seed: int = 0) -> tuple[Estimate, Estimate]:
     """Returns density and coverage by balls around the real samples (Naeem et al. 2020, Eq. 3 and 4).
 
     A ball's radius is the distance to the fifth nearest real sample. Density is the mean number of balls around a sample of the
@@ -227,12 +210,11 @@ def density_and_coverage(
     the share of balls with a sample of the other set. It is about `1 - 2^-k` = 0.97 for one population. The intervals
     resample the counted samples with fixed balls.
     """
-    real, other = standardised(real, other)
-    radius = np.sort(cdist(real, real), axis=1)[:, min(NEIGHBOURS, len(real) - 1)]
-    inside: Bool[np.ndarray, "real other"] = cdist(real, other) <= radius[:, None]
-
+    centres, points = _standardised(real, other)
+    radius = np.sort(cdist(centres, centres), axis=1)[:, min(NEIGHBOURS, len(centres) - 1)]
+    inside: Bool[np.ndarray, "real other"] = cdist(centres, points) <= radius[:, None]
     density, coverage = inside.sum(0) / NEIGHBOURS, inside.any(1).astype(float)
-    return mean(density, other_groups, seed), mean(coverage, real_groups, seed)
+    return mean(density, other.groups, seed), mean(coverage, real.groups, seed)
 
 
 def value_distance(

@@ -8,27 +8,36 @@ import numpy as np
 import pytest
 import SimpleITK as sitk
 
-from gmmae.cli import main
 from gmmae.data.extraction.prepare import load_prepared, prepare
 from gmmae.data.settings import DataConfig
-from gmmae.data.volumes import DataError
+from gmmae.data.volumes import DataError, joined
 from gmmae.generation.insertion.insert import insert
-from gmmae.system import guard
-from gmmae.system.errors import InputError
+from tests.commands import run_gmmae
+from tests.generation.chests import tissue_balls, write_annotations, write_chest, write_scans
 
 
-@pytest.fixture(autouse=True)
-def small_pictures(monkeypatch):
-    monkeypatch.setattr("gmmae.generation.insertion.insert.SHOWN", 1)
+@pytest.fixture(scope="module", autouse=True)
+def small_pictures():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gmmae.generation.insertion.insert.SHOWN", 1)
+        yield
+
+
+@pytest.fixture
+def scans(tmp_path):
+    return write_scans(tmp_path / "scans")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """The folder of scans, the output folder and the summary of an insertion."""
+    root = tmp_path_factory.mktemp("done")
+    scans, out = write_scans(root / "scans"), root / "out"
+    return scans, out, insert(tissue_balls(), scans, out, 3, silent, (2, 2))
 
 
 def silent(line):
     pass
-
-
-def inserted(made, *arguments):
-    nodules, details = made
-    return insert(nodules._replace(details=details), *arguments)
 
 
 def table(path):
@@ -40,13 +49,7 @@ def voxels(path):
     return sitk.GetArrayFromImage(sitk.ReadImage(str(path)))
 
 
-@pytest.fixture(params=["poisson", "alpha"])
-def done(request, scans, balls, tmp_path):
-    out = tmp_path / "out"
-    return scans, out, inserted(balls(), scans, out, 3, request.param, silent, (2, 2))
-
-
-def test_scans_change_around_the_masks_only_and_keep_their_geometry(done):
+def test_scans_change_around_the_masks_only_and_keep_their_geometry_and_header(done):
     scans, out, summary = done
     assert summary.scans == 2
     assert len(summary.records) == 4
@@ -65,14 +68,9 @@ def test_scans_change_around_the_masks_only_and_keep_their_geometry(done):
         assert (a.GetOrigin(), a.GetSpacing(), a.GetDirection()) == (b.GetOrigin(), b.GetSpacing(), b.GetDirection())
         assert mask.GetDirection() == b.GetDirection()
         assert np.allclose(mask.GetOrigin(), b.GetOrigin(), atol=1e-4)
-
-
-def test_the_header_keeps_its_lines(done):
-    scans, out, _ = done
-    storage = ("CompressedData", "ElementDataFile")
-    for header in ("subset0/a.mhd", "subset1/turned.mhd"):
-        old, new = ([s for s in (r / header).read_text().splitlines() if not s.startswith(storage)] for r in (scans, out))
-        assert new == [line for line in old if "ByteOrder" not in line] + [line for line in old if "ByteOrder" in line]
+        storage = ("CompressedData", "ElementDataFile")
+        lines, kept = ([s for s in (r / header).read_text().splitlines() if not s.startswith(storage)] for r in (scans, out))
+        assert kept == sorted(lines, key=lambda line: "ByteOrder" in line)
 
 
 def test_prepare_finds_each_nodule_where_its_voxels_changed(done, tmp_path):
@@ -131,54 +129,50 @@ def test_monais_boxes_hold_the_masks(done):
             assert np.allclose(np.min(corners, axis=0), centre - width / 2)
 
 
-def test_a_seed_gives_the_same_folder_again_and_another_one_another(scans, balls, tmp_path):
-    for name, seed in (("first", 5), ("again", 5), ("other", 6)):
-        inserted(balls(), scans, tmp_path / name, seed, "poisson", silent)
-    files = [p.relative_to(tmp_path / "first") for p in (tmp_path / "first").rglob("*") if p.is_file()]
+def test_a_seed_gives_the_same_folder_again_and_another_one_another(done, tmp_path):
+    scans, first, _ = done
+    for name, seed in (("again", 3), ("other", 4)):
+        insert(tissue_balls(), scans, tmp_path / name, seed, silent, (2, 2))
+    files = [p.relative_to(first) for p in first.rglob("*") if p.is_file()]
     assert len(files) == 10
     for file in files:
-        assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "again" / file).read_bytes(), file
-    assert (tmp_path / "first" / "insertions.csv").read_bytes() != (tmp_path / "other" / "insertions.csv").read_bytes()
+        assert (first / file).read_bytes() == (tmp_path / "again" / file).read_bytes(), file
+    assert (first / "insertions.csv").read_bytes() != (tmp_path / "other" / "insertions.csv").read_bytes()
 
 
-def test_a_nodule_at_the_pleura_is_laid_there(scans, balls, tmp_path):
-    attached = inserted(balls(wall=True), scans, tmp_path / "out", 0, "poisson", silent, (2, 2))
+def test_a_nodule_at_the_pleura_is_laid_there(scans, tmp_path):
+    attached = insert(tissue_balls(wall=True), scans, tmp_path / "out", 0, silent, (2, 2))
     assert len(attached.records) >= 2
     assert all(row.pleura_mm < 1.5 for row in attached.records)
     assert {row.turn for row in attached.records} != {"+z+y+x"}
 
 
-def test_a_nodule_that_fits_nowhere_is_named_and_the_others_are_inserted(scans, balls, tmp_path):
-    (small, known), (large, wide) = balls(2), balls(1, diameter_mm=90.0)
-    both = small._replace(
-        **{key: np.concatenate([getattr(small, key), getattr(large, key)]) for key in ("values", "masks")},
-        **{key: (*getattr(small, key), "large") for key in ("names", "groups", "categories")},
-    )
-    details = known._replace(**{key: np.append(getattr(known, key), getattr(wide, key)) for key in ("edge_mm", "diameter_mm")})
-    summary = insert(both._replace(details=details), scans, tmp_path / "out", 0, "alpha", silent)
+def test_a_nodule_that_fits_nowhere_is_named_and_the_others_are_inserted(scans, tmp_path):
+    large = tissue_balls(1, diameter_mm=90.0)._replace(names=("large",))
+    summary = insert(joined(tissue_balls(2), large), scans, tmp_path / "out", 0, silent)
     assert len(summary.records) == 2
     assert len(summary.unplaced) == 1
     assert summary.unplaced[0].startswith("large found no place: no lung is as wide as its ")
     assert summary.unplaced[0] in summary.lines()
 
 
-def test_a_scan_without_a_lung_gets_nothing_and_is_counted(scans, chest, balls, tmp_path):
-    chest(scans / "wall.mhd", lung=False)
+def test_a_scan_without_a_lung_gets_nothing_and_is_counted(scans, tmp_path):
+    write_chest(scans / "wall.mhd", lung=False)
     (scans / "broken.mhd").write_text("no header")
-    summary = inserted(balls(20), scans, tmp_path / "out", 0, "alpha", silent, (1, 1))
+    summary = insert(tissue_balls(20), scans, tmp_path / "out", 0, silent, (1, 1))
     assert (summary.scans, summary.empty) == (2, 1)
     assert summary.faults[0].startswith("broken.mhd: ")
     assert "1 scans got no nodule and are not in the folder" in summary.lines()
     assert not (tmp_path / "out" / "wall.mhd").exists()
 
 
-def test_scans_that_are_not_in_hu_and_rows_that_lie_outside_are_named(scans, balls, tmp_path):
+def test_scans_that_are_not_in_hu_and_rows_that_lie_outside_are_named(scans, tmp_path):
     whole = voxels(scans / "subset0/a.mhd").astype(np.float32)
     for name, values in (("shares", (whole + 1000) / 1400), ("damaged", np.where(whole > 90, np.nan, whole))):
         sitk.WriteImage(sitk.GetImageFromArray(values), str(scans / f"{name}.mhd"))
     with (scans / "annotations.csv").open("a") as file:
         file.write("turned,900,85.5,-250,6,\nturned,20,left,-250,6,\n")
-    summary = inserted(balls(), scans, tmp_path / "out", 0, "alpha", silent, (1, 1))
+    summary = insert(tissue_balls(), scans, tmp_path / "out", 0, silent, (1, 1))
     assert {row.seriesuid for row in summary.records} == {"a", "turned"}
     wanted = [
         "annotations.csv line 4: coordY must be a finite number; got left",
@@ -190,127 +184,97 @@ def test_scans_that_are_not_in_hu_and_rows_that_lie_outside_are_named(scans, bal
     assert set(summary.faults) <= set(summary.lines())
 
 
-def test_annotated_nodules_tell_how_far_from_the_pleura_new_ones_lie(scans, balls, tmp_path):
-    summary = inserted(balls(), scans, tmp_path / "few", 0, "alpha", silent)
-    assert summary.pleural_distances.startswith("anywhere in the lung")
+def test_annotated_nodules_tell_how_far_from_the_pleura_new_ones_lie(done, scans, tmp_path):
+    assert done[2].pleural_distances.startswith("anywhere in the lung")
     # 8 mm under the surface of the lung's deepest slice, which runs through (x, 85.5 mm).
-    rows = [("a", 20.0 + 0.1 * i, 85.5, -236.25, 4.0) for i in range(25)]
-    with (scans / "annotations.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([("seriesuid", "coordX", "coordY", "coordZ", "diameter_mm"), *rows])
-    summary = inserted(balls(diameter_mm=5.0), scans, tmp_path / "many", 0, "alpha", silent, (3, 3))
+    write_annotations(scans, [("a", 20.0 + 0.1 * i, 85.5, -236.25, 4.0) for i in range(25)])
+    summary = insert(tissue_balls(diameter_mm=5.0), scans, tmp_path / "many", 0, silent, (3, 3))
     assert summary.pleural_distances.startswith("distances to the pleura of the 25 annotated nodules")
     median = float(summary.pleural_distances.split("median ")[1].split()[0])
     assert all(abs(row.pleura_mm - median) < 4 for row in summary.records)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("nodules", "folder", "message"),
     [
-        ("masks", "nodules to insert must have masks"),
-        ("empty mask", "that of n0 has none"),
-        ("folder", "SCANS must be a folder of .mhd scans"),
-        ("scans", "SCANS must hold .mhd scans"),
-        ("out", "--out must be a folder that is new or empty; got "),
-        ("blending", "--blending must be one of poisson, alpha; got 'glue'"),
-        ("count", "--per-scan must be two counts"),
-        ("places", "a nodule must find a place in "),
+        (tissue_balls(1)._replace(masks=None), "scans", "nodules to insert must have masks"),
+        (tissue_balls(1)._replace(masks=np.zeros((1, 16, 16, 16))), "scans", "that of n0 has none"),
+        (tissue_balls(1), "missing", r"SCANS must be a folder of \.mhd scans"),
+        (tissue_balls(1), "empty", r"SCANS must hold \.mhd scans"),
+        (tissue_balls(1, diameter_mm=90.0), "scans", "a nodule must find a place in "),
     ],
 )
-def test_errors_are_one_line_and_write_nothing(change, message, scans, balls, tmp_path):
-    nodules, details = balls(1, diameter_mm=90.0) if change == "places" else balls(1)
-    out, blending, per_scan = tmp_path / "out", "alpha", (1, 1)
-    if change == "masks":
-        nodules = nodules._replace(masks=None)
-    elif change == "empty mask":
-        nodules = nodules._replace(masks=np.zeros_like(nodules.values))
-    elif change in ("folder", "scans"):
-        scans = tmp_path / "nothing"
-        if change == "scans":
-            scans.mkdir()
-    elif change == "out":
-        out.mkdir()
-        (out / "mine.txt").write_text("mine")
-    elif change == "blending":
-        blending = "glue"
-    elif change == "count":
-        per_scan = (0, 2)
-    with pytest.raises(InputError) as caught:
-        insert(nodules._replace(details=details), scans, out, 0, blending, silent, per_scan)
-    assert isinstance(caught.value, DataError) or change == "out"
-    assert message in str(caught.value)
+def test_errors_are_one_line_and_write_nothing(nodules, folder, message, scans, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=message) as caught:
+        insert(nodules, tmp_path / folder, tmp_path / "out", 0, silent)
     assert "\n" not in str(caught.value)
-    if change == "out":
-        assert [p.name for p in out.iterdir()] == ["mine.txt"]
-    else:
-        assert not out.exists()
-    assert not list(tmp_path.glob(".*partial"))
+    assert {path.name for path in tmp_path.iterdir()} == {"scans", "empty"}
 
 
-def cubes(folder, nodules, details):
+def cubes(folder, nodules):
     """Writes nodules as a folder of cubes."""
-    assert nodules.masks is not None
     for kind, arrays in (("images", nodules.values), ("masks", nodules.masks)):
         (folder / kind).mkdir(parents=True)
         for name, array in zip(nodules.names, arrays, strict=True):
             image = sitk.GetImageFromArray(array)
-            image.SetSpacing([float(details.edge_mm[0]) / 16] * 3)
+            image.SetSpacing([float(nodules.details.edge_mm[0]) / 16] * 3)
             sitk.WriteImage(image, str(folder / kind / f"{name}.nii.gz"))
     lines = ["file,category,diameter_mm", *(f"{name}.nii.gz,solid,8" for name in nodules.names)]
     (folder / "nodules.csv").write_text("\n".join(lines) + "\n")
     return folder
 
 
-def command(folder, scans, tmp_path, *options):
+def command(folder, scans, tmp_path):
     """The exit code of `gmmae insert`."""
-    arguments = [folder, scans, "--out", tmp_path / "out", "--per-scan", 1, 1, "--cache", tmp_path / "cache", *options]
-    return guard.guarded(main.COMMANDS["insert"], list(map(str, arguments)), "gmmae insert")
+    return run_gmmae(*("insert", folder, scans, "--out", tmp_path / "out", "--per-scan", 1, 1, "--cache", tmp_path / "cache"))
 
 
-def test_the_command_reads_a_folder_of_cubes(scans, balls, tmp_path, capsys):
-    folder = cubes(tmp_path / "cubes", *balls(3))
+def test_the_command_reads_a_folder_of_cubes_and_refuses_a_folder_with_files(scans, tmp_path, capsys):
+    folder = cubes(tmp_path / "cubes", tissue_balls(3))
     assert command(folder, scans, tmp_path) == 0
     assert f"2 nodules in 2 scans: {tmp_path / 'out'}" in capsys.readouterr().out
     assert (tmp_path / "out" / "insertions.png").read_bytes().startswith(b"\x89PNG")
+    assert command(folder, scans, tmp_path) == 2
+    assert "--out must be a folder that is new or empty; got " in capsys.readouterr().err
 
 
-def test_cubes_that_are_left_out_are_named(scans, balls, tmp_path, capsys):
-    folder = cubes(tmp_path / "cubes", *balls(6))
+def test_cubes_that_are_left_out_are_named(scans, tmp_path, capsys):
+    folder = cubes(tmp_path / "cubes", tissue_balls(6))
     (folder / "images" / "n0.nii.gz").write_bytes(b"")
     for name in ("images/n1.nii.gz", "masks/n2.nii.gz"):
         (folder / name).write_bytes((folder / name).read_bytes()[:200])
-    table = folder / "nodules.csv"
-    table.write_text(table.read_text().replace("n3.nii.gz,solid,8", "n3.nii.gz,solid,nan"))
+    rows = folder / "nodules.csv"
+    rows.write_text(rows.read_text().replace("n3.nii.gz,solid,8", "n3.nii.gz,solid,nan"))
     assert command(folder, scans, tmp_path) == 0
     lines = capsys.readouterr().out.splitlines()
     for place in ("n0.nii.gz", "n1.nii.gz", "n2.nii.gz (nodules.csv line 4): the mask n2.nii.gz", "nodules.csv line 5"):
         assert sum(line.startswith(place) for line in lines) == 1, place
 
 
-def test_files_that_a_mac_leaves_are_no_scans(scans, balls, tmp_path):
-    wanted = inserted(balls(), scans, tmp_path / "wanted", 3, "alpha", silent)
+def test_files_that_a_mac_leaves_are_no_scans(done, scans, tmp_path):
     for path in list(scans.glob("subset*/*")):
         (path.parent / f"._{path.name}").write_bytes(b"\0\5\x16\7Mac OS X")
     (scans / "._b.mhd").write_bytes(b"")
-    found = inserted(balls(), scans, tmp_path / "found", 3, "alpha", silent)
-    assert found._replace(out=wanted.out) == wanted
+    summary = insert(tissue_balls(), scans, tmp_path / "out", 3, silent, (2, 2))
+    assert summary._replace(out=done[1]) == done[2]
 
 
-def test_a_scan_that_is_there_twice_is_named(scans, balls, tmp_path):
+def test_a_scan_that_is_there_twice_is_named(scans, tmp_path):
     for path in (scans / "subset0").glob("a.*"):
         shutil.copy(path, scans / "subset1" / path.name)
-    summary = inserted(balls(), scans, tmp_path / "out", 3, "alpha", silent)
+    summary = insert(tissue_balls(), scans, tmp_path / "out", 3, silent)
     assert "subset1/a.mhd: is also in subset0, which is used: remove one of the two" in summary.lines()
 
 
-def test_annotations_may_be_spelled_otherwise_but_must_be_a_file(scans, balls, tmp_path):
-    wanted = inserted(balls(), scans, tmp_path / "wanted", 3, "alpha", silent)
+def test_annotations_may_be_spelled_otherwise_but_must_be_a_file(done, scans, tmp_path):
     path = scans / "annotations.csv"
     head, _, rows = path.read_text().partition("\n")
     path.write_text("\n" + head.upper().replace("COORD", "Coord ").replace(",", " , ") + "\n" + rows.replace(",", " , "))
-    found = inserted(balls(), scans, tmp_path / "found", 3, "alpha", silent)
-    assert found._replace(out=wanted.out) == wanted
-    assert table(tmp_path / "found" / "annotations.csv") == table(tmp_path / "wanted" / "annotations.csv")
+    summary = insert(tissue_balls(), scans, tmp_path / "out", 3, silent, (2, 2))
+    assert summary._replace(out=done[1]) == done[2]
+    assert table(tmp_path / "out" / "annotations.csv") == table(done[1] / "annotations.csv")
     path.unlink()
     path.mkdir()
     with pytest.raises(DataError, match=r"annotations\.csv is no file"):
-        inserted(balls(), scans, tmp_path / "none", 3, "alpha", silent)
+        insert(tissue_balls(), scans, tmp_path / "none", 3, silent)

@@ -3,21 +3,20 @@
 import numpy as np
 import pytest
 
+from experiments.blending import alpha
 from gmmae.generation.insertion import noise
-from gmmae.generation.insertion.blending import BLENDINGS, dense
+from gmmae.generation.insertion.blending import dense, poisson
 from gmmae.generation.insertion.cubes import SYMMETRIES, as_nodule, band_mm, resample
 from gmmae.generation.insertion.hosts import read_host
 from gmmae.generation.insertion.lungs import find_lungs
 from gmmae.generation.insertion.noise import Noise
+from tests.generation.chests import tissue_balls, write_chest
 
 SPACING = np.array([2.0, 1.0, 1.0])
 
 
-@pytest.fixture
-def ball(balls):
-    """A ball of 8 mm, 0.3 mm above and 0.2 mm before its cube's centre."""
-    nodules, details = balls(1)
-    return as_nodule("ball", "", nodules.values[0], nodules.masks[0], float(details.edge_mm[0]), 8.0)
+BALL = as_nodule(tissue_balls(1), 0)
+"""A ball of 8 mm, 0.3 mm above and 0.2 mm before its cube's centre."""
 
 
 def shells(shape=(14, 24, 24)):
@@ -26,37 +25,29 @@ def shells(shape=(14, 24, 24)):
     return np.sqrt((offsets**2).sum(0)) - 5.0
 
 
-@pytest.mark.parametrize("name", BLENDINGS)
-def test_a_blending_leaves_what_is_beyond_its_band_and_makes_no_halo(name):
+def test_blending_leaves_what_is_beyond_its_band_and_makes_no_halo():
     rng = np.random.default_rng(0)
     distance = shells()
     host = -850 + rng.normal(0, 25, distance.shape)
     host[:, :, :9] = 40  # a wall that the band touches
     nodule = np.where(distance < 0, 20.0, -780.0)
-    blended = BLENDINGS[name](host, nodule, distance, 2.0, SPACING)
+    blended = poisson(host, nodule, distance, 2.0, SPACING)
     assert np.array_equal(blended[distance >= 2.0], host[distance >= 2.0])
     assert (blended >= np.minimum(host, nodule) - 1e-9).all()
     assert (blended <= np.maximum(host, nodule) + 1e-9).all()
     assert np.abs(blended - 20.0)[distance < -2.0].max() < 5.0
-    assert np.allclose(BLENDINGS[name](host, host, distance, 2.0, SPACING), host)
+    assert np.allclose(poisson(host, host, distance, 2.0, SPACING), host)
 
 
-def test_alpha_is_half_in_the_middle_of_the_band():
-    distance = np.array([-1.0, 0.0, 1.0, 2.0])
-    blended = BLENDINGS["alpha"](np.full(4, -800.0), np.zeros(4), distance, 2.0, SPACING)
-    assert np.allclose(blended, [0, 0, -400, -800])
-
-
-def test_poisson_passes_to_another_level_of_lung_more_smoothly_than_alpha():
+def test_blending_passes_to_another_level_of_lung_more_smoothly_than_weights_do():
     distance = shells()
     host, nodule = np.full(distance.shape, -900.0), np.where(distance < 0, 20.0, -700.0)
-    jumps = {}
-    for name, blend in BLENDINGS.items():
-        blended = blend(host, nodule, distance, 2.0, SPACING)
-        row, where = blended[7, 12], distance[7, 12]
-        bend = np.abs(np.diff(row, 2))
-        jumps[name] = bend[(where[1:-1] >= 1.0) & (where[1:-1] <= 2.0)].max()
-    assert jumps["poisson"] < 0.7 * jumps["alpha"]
+    weighted = alpha(host, nodule, distance, 2.0, SPACING)
+    assert weighted[7, 12, 17:20] == pytest.approx([-700, -800, -900])  # half in the middle of the band
+    blended = poisson(host, nodule, distance, 2.0, SPACING)
+    crossing = (distance[7, 12, 1:-1] >= 1.0) & (distance[7, 12, 1:-1] <= 2.0)
+    bends = [np.abs(np.diff(volume[7, 12], 2))[crossing].max() for volume in (blended, weighted)]
+    assert bends[0] < 0.7 * bends[1]
 
 
 def test_what_is_much_denser_than_the_nodule_stays():
@@ -67,8 +58,8 @@ def test_what_is_much_denser_than_the_nodule_stays():
     assert (share[:, :, :5] == 0).all()
 
 
-def test_measured_noise_is_the_noise_that_was_drawn(chest, tmp_path):
-    host = read_host("a", chest(tmp_path / "a.mhd", lung=True))
+def test_measured_noise_is_the_noise_that_was_drawn(tmp_path):
+    host = read_host("a", write_chest(tmp_path / "a.mhd", lung=True))
     lungs = find_lungs(host)
     quiet = host._replace(voxels=np.full(host.voxels.shape, -850.0))
     for hu, reach in ((15.0, 0.5), (40.0, 1.0)):
@@ -82,8 +73,8 @@ def test_measured_noise_is_the_noise_that_was_drawn(chest, tmp_path):
     assert noise.within(quiet.voxels, np.zeros(host.voxels.shape, bool), 0.5) is None
 
 
-def test_lungs_are_found_where_a_scan_crops_them_and_nothing_else_is(chest, tmp_path):
-    host = read_host("a", chest(tmp_path / "a.mhd", shape=(40, 100, 90)))
+def test_lungs_are_found_where_a_scan_crops_them_and_nothing_else_is(tmp_path):
+    host = read_host("a", write_chest(tmp_path / "a.mhd", shape=(40, 100, 90)))
     voxels = np.pad(host.voxels, ((0, 0), (24, 0), (0, 0)), constant_values=-1000)  # the air around the patient
     voxels[:, 4:14] = -900  # a mattress
     voxels[:, 32:37, :10] = -1000  # a trachea
@@ -102,10 +93,10 @@ def test_lungs_are_found_where_a_scan_crops_them_and_nothing_else_is(chest, tmp_
 
 @pytest.mark.parametrize("direction", [(1, 1, 1), (-1, -1, 1)])
 @pytest.mark.parametrize("spacing", [(0.7, 0.7, 2.5), (1.0, 1.0, 2.0), (0.8, 0.8, 0.8)])
-def test_a_scan_sees_a_nodule_at_its_place_and_of_its_size(ball, chest, tmp_path, direction, spacing):
-    host = read_host("a", chest(tmp_path / "a.mhd", spacing, direction))
+def test_a_scan_sees_a_nodule_at_its_place_and_of_its_size(tmp_path, direction, spacing):
+    host = read_host("a", write_chest(tmp_path / "a.mhd", spacing, direction))
     centre = host.grid.world(np.array([20.3, 40.6, 36.1]))
-    seen = resample(ball, centre, host.grid)
+    seen = resample(BALL, centre, host.grid)
     assert seen is not None
     first = np.array([part.start for part in seen.region])
     inside = np.argwhere(seen.distance_mm < 0)
@@ -116,12 +107,12 @@ def test_a_scan_sees_a_nodule_at_its_place_and_of_its_size(ball, chest, tmp_path
     assert seen.hu[seen.distance_mm < -1.5].mean() == pytest.approx(20, abs=30)
     edges = seen.distance_mm[[0, -1]].min(), seen.distance_mm[:, [0, -1]].min(), seen.distance_mm[:, :, [0, -1]].min()
     assert min(edges) > band_mm(host.grid)
-    assert resample(ball, host.grid.world(np.array([1.0, 40, 36])), host.grid) is None
+    assert resample(BALL, host.grid.world(np.array([1.0, 40, 36])), host.grid) is None
 
 
-def test_thick_slices_blur_a_nodule_across_them(ball, chest, tmp_path):
-    host = read_host("a", chest(tmp_path / "a.mhd", (1.0, 1.0, 5.0)))
-    seen = resample(ball, host.grid.world(np.array([20.0, 40, 36])), host.grid)
+def test_thick_slices_blur_a_nodule_across_them(tmp_path):
+    host = read_host("a", write_chest(tmp_path / "a.mhd", (1.0, 1.0, 5.0)))
+    seen = resample(BALL, host.grid.world(np.array([20.0, 40, 36])), host.grid)
     assert seen is not None
     middle = [seen.hu[20 + slices - seen.region[0].start].max() for slices in (-1, 0, 1)]
     # The ball reaches from -3.06 to 3.66 mm, so it has 0.56 and 1.16 of the 5 mm of the slices beside the middle one.

@@ -7,7 +7,16 @@ import pytest
 from scipy import stats
 
 from gmmae.generation.judging import two_samples
-from gmmae.generation.judging.two_samples import c2st, density_and_coverage, exchanged, folds, ks_tests, mmd2, value_distance
+from gmmae.generation.judging.two_samples import (
+    Sample,
+    c2st,
+    density_and_coverage,
+    exchanged,
+    folds,
+    ks_tests,
+    mmd2,
+    value_distance,
+)
 from gmmae.system.errors import InputError
 
 
@@ -17,37 +26,38 @@ def few_divisions(monkeypatch):
     monkeypatch.setattr(two_samples, "REPETITIONS", 2)
 
 
+def named(features, prefix):
+    """Returns a sample in which each row is a group of its own."""
+    return Sample(features, [f"{prefix}{i}" for i in range(len(features))])
+
+
 def normal(seed, samples=120, shift=0.0):
-    return np.random.default_rng(seed).normal(shift, 1, (samples, 6))
-
-
-def names(prefix, samples=120):
-    return [f"{prefix}{i}" for i in range(samples)]
+    return named(np.random.default_rng(seed).normal(shift, 1, (samples, 6)), f"{seed}-")
 
 
 def test_two_halves_of_one_population_cannot_be_told_apart_and_shifted_ones_can():
     # The AUC of 120 against 120 has a standard deviation of .05 (30 pairs of populations, of mean .498), the mean of four .025.
     pairs = np.random.default_rng(100).normal(size=(4, 2, 120, 6))
-    floors = [c2st(one, two, names("a"), names("b")) for one, two in pairs]
+    floors = [c2st(named(one, "a"), named(two, "b")) for one, two in pairs]
     assert np.mean([floor.value for floor in floors]) == pytest.approx(0.5, abs=0.06)
-    shifted = c2st(normal(0), normal(1, shift=1.0), names("a"), names("b"))
+    shifted = c2st(normal(0), normal(1, shift=1.0))
     assert shifted.value > 0.9
     assert shifted.low > 0.9
 
 
 def test_the_interval_of_an_auc_is_as_wide_as_theory_says():
     """The standard error of an AUC of two equal populations is √((m + n + 1) / 12mn) (Mann and Whitney 1947)."""
-    found = c2st(normal(2), normal(3), names("a"), names("b"))
+    auc = c2st(normal(2), normal(3))
     se = np.sqrt(241 / (12 * 120 * 120))
-    assert (found.high - found.low) / (2 * 1.96) == pytest.approx(se, rel=0.35)
+    assert (auc.high - auc.low) / (2 * 1.96) == pytest.approx(se, rel=0.35)
 
 
 def test_a_pair_in_two_folds_hides_what_a_pair_in_one_fold_shows():
     """A classifier that memorised the one takes the slightly changed other for it, which lowers the AUC below that of pairs."""
     real = np.random.default_rng(4).normal(size=(40, 25))
     copies = real + 0.25 * np.random.default_rng(5).normal(size=real.shape) + 0.1
-    paired = c2st(real, copies, names("a", 40), names("a", 40))
-    apart = c2st(real, copies, names("a", 40), names("b", 40))
+    paired = c2st(named(real, "a"), named(copies, "a"))
+    apart = c2st(named(real, "a"), named(copies, "b"))
     assert apart.value < paired.value - 0.03
 
 
@@ -68,23 +78,23 @@ def test_mmd2_is_that_of_a_hand_computation():
     # Distances: -1 1: 2, 1 3: 2, across: 2, 4, 0, 2; the median of 2, 2, 2, 4, 0, 2 is 2: k = exp(-d²/8).
     k = {d: np.exp(-(d**2) / 8) for d in (0, 2, 4)}
     across = (k[2] + k[4] + k[0] + k[2]) / 4
-    assert mmd2(real, other, ["a", "b"], ["c", "d"]).value == pytest.approx(2 * k[2] - 2 * across)
+    assert mmd2(named(real, "a"), named(other, "b")).value == pytest.approx(2 * k[2] - 2 * across)
     # Without the pairs (-1, 1) and (1, 3).
-    assert mmd2(real, other, ["a", "b"], ["a", "b"], paired=True).value == pytest.approx(2 * k[2] - (k[4] + k[0]))
+    assert mmd2(named(real, "a"), named(other, "a"), paired=True).value == pytest.approx(2 * k[2] - (k[4] + k[0]))
 
 
 def test_mmd2_is_about_zero_for_one_population_and_not_for_two():
     # Its standard deviation was .003 (30 pairs of populations).
-    floors = [mmd2(normal(2 * i), normal(2 * i + 1), names("a"), names("b")) for i in range(4)]
+    floors = [mmd2(normal(2 * i), normal(2 * i + 1)) for i in range(4)]
     assert abs(np.mean([floor.value for floor in floors])) < 0.006
     assert min(floor.low for floor in floors) < 0
-    assert mmd2(normal(0), normal(1, shift=1.0), names("a"), names("b")).low > 0.05
+    assert mmd2(normal(0), normal(1, shift=1.0)).low > 0.05
 
 
 def test_ks_tests_count_features_with_and_without_correction():
     real = np.tile(np.arange(100.0)[:, None], 6)
     other = real + np.array([100, 20, 0, 0, 0, 0])
-    found = ks_tests(real, other, names("a", 100), names("b", 100))
+    found = ks_tests(named(real, "a"), named(other, "b"))
     np.testing.assert_allclose(found.statistic, [1, 0.2, 0, 0, 0, 0])
     assert found.p[0] == 0.001
     # The exact p of a statistic of .2 for 100 against 100 is .0366 (SciPy); 999 exchanges have a standard error of .006.
@@ -99,10 +109,10 @@ def test_ks_tests_count_features_with_and_without_correction():
 def test_nodules_of_one_patient_are_no_evidence_of_their_own():
     """Two sets of one population, five equal nodules a patient: as Kolmogorov's own test, which is told of no patient, has it,
     they differ."""
-    real, other = np.repeat(normal(20, 24), 5, axis=0), np.repeat(normal(21, 24), 5, axis=0)
-    one, two = (np.repeat(names(prefix, 24), 5).tolist() for prefix in "ab")
-    assert ks_tests(real, other, one, two).share == 1
-    assert ks_tests(real, other, names("a"), names("b")).share < 0.7
+    real, other = (np.repeat(normal(seed, 24).features, 5, axis=0) for seed in (20, 21))
+    one, two = (np.repeat([f"{prefix}{i}" for i in range(24)], 5).tolist() for prefix in "ab")
+    assert ks_tests(Sample(real, one), Sample(other, two)).share == 1
+    assert ks_tests(named(real, "a"), named(other, "b")).share < 0.7
 
 
 def test_exchanges_keep_groups_together_and_turn_pairs():
@@ -124,16 +134,16 @@ def test_density_and_coverage_of_balls_on_a_line(monkeypatch):
     """
     monkeypatch.setattr(two_samples, "NEIGHBOURS", 1)
     real = np.array([[0.0], [1.0], [2.0], [3.0]])
-    density, coverage = density_and_coverage(real, np.array([[1.0], [1.0], [9.0]]), names("a", 4), names("b", 3))
+    density, coverage = density_and_coverage(named(real, "a"), named(np.array([[1.0], [1.0], [9.0]]), "b"))
     assert density.value == pytest.approx((3 + 3 + 0) / 3)
     assert coverage.value == pytest.approx(3 / 4)
 
 
 def test_one_population_is_dense_and_covered_and_one_mode_of_it_is_dense_and_not_covered():
-    density, coverage = density_and_coverage(normal(0), normal(1), names("a"), names("b"))
+    density, coverage = density_and_coverage(normal(0), normal(1))
     assert density.value == pytest.approx(1, abs=0.15)
     assert coverage.value > 0.9
-    density, coverage = density_and_coverage(normal(0), 0.1 * normal(1), names("a"), names("b"))
+    density, coverage = density_and_coverage(normal(0), named(0.1 * normal(1).features, "b"))
     assert density.value > 1.5
     assert coverage.value < 0.8
 
@@ -154,12 +164,10 @@ def test_histograms_in_another_unit_are_apart_by_what_all_voxels_were_raised(low
 
 def test_samples_that_are_all_equal_are_of_one_population():
     same = np.ones((30, 4))
-    assert mmd2(same, same, names("a", 30), names("b", 30)).value == pytest.approx(0, abs=1e-12)
+    assert mmd2(named(same, "a"), named(same, "b")).value == pytest.approx(0, abs=1e-12)
 
 
 def test_a_fold_has_both_sets_to_learn_from_and_to_be_tested_on():
-    labels = np.repeat([0, 1], [30, 30])
-    groups = np.array(["a"] * 30 + names("b", 30))  # one patient: no fold can have it on both sides
-    assert folds(labels, groups, seed=0) == []
+    one_patient = normal(0, 30)._replace(groups=["a"] * 30)  # no fold can have it on both sides
     with pytest.raises(InputError, match=r"got 31 groups .*: add nodules of other"):
-        c2st(normal(0, 30), normal(1, 30), ["a"] * 30, names("b", 30))
+        c2st(one_patient, normal(1, 30))
