@@ -205,9 +205,9 @@ from pathlib import Path
 from rich.console import Console
 from gmmae.sweep import engine, jobs as sweep_jobs
 from gmmae.cli.arguments import read_sweep
-from gmmae.sweep.display import PlainSweep
+from gmmae.sweep.display import SweepDisplay
 sweep_jobs.PROGRAM = (sys.executable, "-S", sys.argv[1])
-sys.exit(engine.sweep(read_sweep(Path(sys.argv[2])), Path(sys.argv[3]), PlainSweep(Console()), samples=640))
+sys.exit(engine.sweep(read_sweep(Path(sys.argv[2])), Path(sys.argv[3]), SweepDisplay(Console()), samples=640))
 """
 
 
