@@ -9,6 +9,7 @@ import os
 import signal
 import stat
 import subprocess
+import sys
 import threading
 import time
 from collections import deque
@@ -19,7 +20,6 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import NamedTuple
 
-from gmmae.system.errors import InputError
 from gmmae.system.gpus import least_used
 from gmmae.system.interrupts import REASONS, Interrupts
 
@@ -98,6 +98,11 @@ def last_lines(log: Path, n: int = 1) -> str:
     return "\n".join("".join(c if c.isprintable() else "\ufffd" for c in line) for line in cut)
 
 
+def import_path() -> str:
+    """Returns the value of PYTHONPATH with which a program imports everything that this process can."""
+    return os.pathsep.join(path or os.getcwd() for path in sys.path)
+
+
 def supervise(
     jobs: Sequence[Job],
     callbacks: Callbacks,
@@ -127,11 +132,7 @@ def supervise(
 
     Returns:
       None, or a reason of `gmmae.system.stop_reasons` when it was interrupted.
-
-    Raises:
-      InputError: `at_once`, `tick_s`, `grace_s` or a time limit is out of range.
     """
-    _check(jobs, at_once, grace_s, tick_s)
     waiting = deque(jobs)
     children = _Children(grace_s, gpus)
     with _Signals(children.events) as signals:
@@ -176,18 +177,6 @@ def _kill_at_end_of_input() -> None:
     if os.getpgrp() == os.getpid():
         os.killpg(os.getpgrp(), signal.SIGKILL)
     os._exit(128 + signal.SIGKILL)
-
-
-def _check(jobs: Sequence[Job], at_once: int, grace_s: float, tick_s: float) -> None:
-    if at_once < 1:
-        raise InputError(f"at_once must be 1 or more jobs; got {at_once!r}")
-    if not 0 < tick_s <= 60:
-        raise InputError(f"tick_s must be more than 0 and at most 60 seconds; got {tick_s!r}")
-    if not grace_s >= 0:
-        raise InputError(f"grace_s must be 0 or more seconds; got {grace_s!r}")
-    for job in jobs:
-        if not job.time_limit_s >= 0:
-            raise InputError(f"time_limit_s of {job.name} must be 0 (none) or more seconds; got {job.time_limit_s!r}")
 
 
 class _Child:
