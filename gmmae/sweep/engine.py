@@ -13,13 +13,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from gmmae.config.schema import StopConfig, defaults, flatten
-from gmmae.config.toml import flatten_table, to_toml
+from gmmae.config.toml import flatten_table, read_table, to_toml
 from gmmae.scaling import strategies
 from gmmae.sweep import throughput
 from gmmae.sweep.display import SweepDisplay, outcome_text, progress_text
 from gmmae.sweep.grid import RunKey, SweepConfig, left_out, run_groups, run_keys
 from gmmae.sweep.jobs import Request, execute, timing_job, training_job
-from gmmae.sweep.runs import CRASHED, FAILED, TIMED_OUT, RunRecord, SweepDir, on_devices, read_toml
+from gmmae.sweep.runs import CRASHED, FAILED, TIMED_OUT, RunRecord, SweepDir, on_devices
 from gmmae.sweep.supervisor import Callbacks, Ended, Job, describe, last_lines
 from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
@@ -264,7 +264,7 @@ def _claimed(config: SweepConfig, folder: SweepDir) -> Iterator[None]:
 
 def _require_same_sweep(config: SweepConfig, folder: SweepDir) -> None:
     """Refuses another sweep's work directory. The grid may grow, but the configuration of its runs may not change."""
-    saved = dict(flatten(SweepConfig(run=defaults(config.run)))) | dict(flatten_table(read_toml(folder.config)))
+    saved = dict(flatten(SweepConfig(run=defaults(config.run)))) | dict(flatten_table(read_table(folder.config)))
     current = dict(flatten(config))
     fixed = {key: current[key] for key in FIXED}
     fixed |= {key: value for key, value in flatten(config, resumable=False) if key.startswith("run.")}
