@@ -12,13 +12,6 @@ from tests.sweeps import FLAT, GRID, PASSES, STEPS
 
 
 @pytest.fixture
-def projected(tmp_path):
-    sweeps.small(tmp_path)
-    sweeps.add_step_times(tmp_path, 1, STEPS, PASSES)
-    return results.read(GRID, tmp_path, FLAT)
-
-
-@pytest.fixture
 def drawn(monkeypatch):
     """What the figures were asked to show, in place of drawing it."""
     asked = {}
@@ -93,8 +86,8 @@ def test_figure_4_tells_that_curves_of_one_path_differ_in_time_only(projected, d
     assert "One optimisation path" not in weak.caption
 
 
-def test_without_times_curves_are_drawn_against_epochs(drawn, tmp_path):
-    found = results.read(sweeps.small(tmp_path), tmp_path, FLAT)
+def test_without_times_curves_are_drawn_against_epochs(projected, drawn, tmp_path):
+    found = results.read(GRID, projected.folder.root, None)
     assert isinstance(strategy_figures.losses(found, "weak", 5, tmp_path), Figure)
     assert drawn["x_label"] == "epoch"
     assert drawn["what"][1].time_s.tolist() == list(range(1, 41))
