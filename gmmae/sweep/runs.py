@@ -114,8 +114,6 @@ def _record(key: RunKey, data: Mapping[str, Any]) -> RunRecord:
 
 def on_devices(record: Record, key: RunKey, optim: OptimConfig) -> Record:
     """Returns a computed record as that of a run in its group: the same losses, with the batch divided differently."""
-    if (record.scaling, record.devices) == (key.scaling, key.devices):
-        return record
     shared = plan_batches(record.train_samples, record.global_batch, key.devices)
     return replace(
         record,
