@@ -18,7 +18,6 @@ import signal
 import subprocess
 import time
 import uuid
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -102,10 +101,10 @@ def run_jobs(jobs: Sequence[Job], callbacks: Callbacks, *, config: SweepConfig, 
         return None
     with Interrupts(hangup=False) as signals:
         slurm = Slurm(config, folder / "slurm", exclusive)
-        waiting, current = deque(jobs), list[Submitted]()
+        current: list[Submitted] = []
         try:
-            while (waiting or current) and signals.reason is None:
-                slurm.submit(waiting, current)
+            slurm.submit(jobs, current)
+            while current and signals.reason is None:
                 for submitted, ended in zip(list(current), slurm.poll(current), strict=True):
                     if math.isnan(submitted.started) and (ended or submitted.running):
                         submitted.started = time.monotonic()
@@ -175,19 +174,16 @@ class Slurm:
         self._states: dict[str, str] | None = None
         self._polled = -math.inf
 
-    def submit(self, waiting: deque[Job], current: list[Submitted]) -> None:
-        """Moves all waiting jobs to the current ones. Jobs of an earlier sweep are taken over and the others submitted."""
-        if not waiting:
-            return
-        earlier = {submitted.job.name: submitted for submitted in self._earlier(waiting)}
+    def submit(self, jobs: Sequence[Job], current: list[Submitted]) -> None:
+        """Adds the jobs to the current ones. Those of an earlier sweep are taken over, and the others are submitted."""
+        earlier = {submitted.job.name: submitted for submitted in self._earlier(jobs)}
         current += earlier.values()
-        new = sorted((job for job in waiting if job.name not in earlier), key=lambda job: job.devices)
-        waiting.clear()
+        new = sorted((job for job in jobs if job.name not in earlier), key=lambda job: job.devices)
         size = _max_array_size() if len(new) > 1 else 1
         for devices, group in groupby(new, key=lambda job: job.devices):
-            jobs, after = list(group), ""
-            for start in range(0, len(jobs), size):
-                array = self._submit(devices, jobs[start : start + size], after)
+            same, after = list(group), ""
+            for start in range(0, len(same), size):
+                array = self._submit(devices, same[start : start + size], after)
                 after = array[0].handle.job_id.partition("_")[0]
                 current += array
 

@@ -1,6 +1,6 @@
 """The task that submitit runs for a job of a sweep: the job's program under a supervisor that handles Slurm's signals.
 
-It is pickled, and imported where the job runs. It uses only the standard library and submitit.
+It is pickled, and imported where the job runs.
 """
 
 import math
