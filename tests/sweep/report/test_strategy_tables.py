@@ -118,15 +118,6 @@ def test_an_interval_is_called_what_its_seeds_make_it(tmp_path, seeds, expected)
         assert any(expected in note for note in there(made(found)).notes)
 
 
-def test_a_batch_cut_to_the_training_set_is_told(tmp_path):
-    config = replace(GRID, scaling=("weak",), devices=(32,), seeds=(0, 1))
-    for seed, epochs in ((0, 10), (1, 20)):
-        sweeps.reach(config, tmp_path, RunKey("weak", 32, seed), epochs)
-    table = strategy_tables.endings(results.read(config, tmp_path, None))
-    assert table.rows == (("weak", "32†", "512", "0.00105", "2 of 2", "15 (10 to 20)", "–"),)
-    assert table.notes[-1] == CLIPPED
-
-
 CLIPPED = "† Batch capped to the 512 training samples. Where the learning rate scales with the batch, k = 512 / 32 = 16."
 
 
