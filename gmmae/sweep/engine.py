@@ -20,7 +20,7 @@ from gmmae.sweep.display import SweepDisplay, outcome_text, progress_text
 from gmmae.sweep.grid import RunKey, SweepConfig, left_out, run_groups, run_keys
 from gmmae.sweep.jobs import Request, execute, timing_job, training_job
 from gmmae.sweep.runs import CRASHED, FAILED, TIMED_OUT, RunRecord, SweepDir, on_devices
-from gmmae.sweep.supervisor import Callbacks, Ended, Job, describe, last_lines
+from gmmae.sweep.supervisor import Callbacks, Ended, Job, describe, last_line
 from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
@@ -75,7 +75,7 @@ def sweep(
             return stop_reasons.EXIT_CODES[reason]
         untimed = [folder.step_times(n).stem for n in _untimed(config, folder, requests)]
         for name in untimed:
-            display.say(f"{name} failed: {last_lines(folder.log(name)) or 'no output'} ({folder.log(name)})")
+            display.say(f"{name} failed: {last_line(folder.log(name)) or 'no output'} ({folder.log(name)})")
         failed = any(record.outcome in FAILED for record in records)
         if failed:
             display.say("--retry computes crashed and timed-out runs again")
@@ -191,7 +191,7 @@ def _run_record(config: SweepConfig, folder: SweepDir, key: RunKey, job: Job, en
     outcome, message = (record.stop_reason if record else None) or CRASHED, ""
     if ended.timed_out or ended.returncode != stop_reasons.EXIT_CODES.get(outcome) or outcome in stop_reasons.INTERRUPTED:
         outcome = TIMED_OUT if ended.timed_out else CRASHED
-        message = f"{describe(ended)}: {last_lines(job.log) or 'no output'} ({job.log})"
+        message = f"{describe(ended)}: {last_line(job.log) or 'no output'} ({job.log})"
     return RunRecord(key.scaling, key.devices, key.seed, config.mode, outcome, job.name, shown, message)
 
 

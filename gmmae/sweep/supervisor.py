@@ -82,8 +82,8 @@ def describe(ended: Ended) -> str:
     return f"interrupted, {how}" if ended.interrupted else how
 
 
-def last_lines(log: Path, n: int = 1) -> str:
-    """Returns the last `n` lines of a log that are not empty, shortened for messages, or "" for a missing or empty log.
+def last_line(log: Path) -> str:
+    """Returns the last line of a log that is not empty, shortened for messages, or "" for a missing or empty log.
 
     Unprintable characters become U+FFFD. A line that a progress bar overwrote counts as a line.
     """
@@ -93,9 +93,9 @@ def last_lines(log: Path, n: int = 1) -> str:
             text = file.read().decode(errors="replace")
     except OSError:
         return ""
-    lines = [line.expandtabs().rstrip() for line in text.splitlines() if line.strip()][-n:]
-    cut = (line if len(line) <= _LINE_LENGTH else line[:_LINE_LENGTH] + "…" for line in lines)
-    return "\n".join("".join(c if c.isprintable() else "\ufffd" for c in line) for line in cut)
+    line = next((line.expandtabs().rstrip() for line in reversed(text.splitlines()) if line.strip()), "")
+    shown = line if len(line) <= _LINE_LENGTH else line[:_LINE_LENGTH] + "…"
+    return "".join(character if character.isprintable() else "\ufffd" for character in shown)
 
 
 def import_path() -> str:

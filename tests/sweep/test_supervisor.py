@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gmmae.sweep.supervisor import NOT_STARTED, Callbacks, Ended, Job, describe, last_lines, supervise
+from gmmae.sweep.supervisor import NOT_STARTED, Callbacks, Ended, Job, describe, last_line, supervise
 from tests.waiting import DEADLINE_S, locked, wait_until
 
 ROOT = Path(__file__).parent.parent.parent
@@ -115,10 +115,10 @@ def test_every_job_has_its_own_end_whatever_the_others_do(tmp_path):
     assert codes == {"fine": 0, "exit": 3, "raise": 1, "fault": -signal.SIGSEGV, "killed": -9, "last": 0} | failed
     assert not any(ended.timed_out or ended.interrupted for ended in calls.ended.values())
     assert all(0 <= ended.seconds < DEADLINE_S for ended in calls.ended.values())
-    assert last_lines(tmp_path / "raise.log") == "ValueError: what it was"
+    assert last_line(tmp_path / "raise.log") == "ValueError: what it was"
     for name, message in {"missing": "No such file", "forbidden": "Permission denied"}.items():
         assert message in describe(calls.ended[name])
-        assert last_lines(tmp_path / f"{name}.log") == describe(calls.ended[name])
+        assert last_line(tmp_path / f"{name}.log") == describe(calls.ended[name])
     assert str(plain) in describe(calls.ended["unlogged"])
 
 
@@ -389,25 +389,22 @@ def test_descriptions(ended, words):
 
 
 @pytest.mark.parametrize(
-    ("content", "n", "expected"),
+    ("content", "expected"),
     [
-        (b"", 1, ""),
-        (b"\n \n\t\n", 1, ""),
-        (b"one\ntwo\n\n  \n", 1, "two"),
-        (b"one\n\ntwo\nthree", 2, "two\nthree"),
-        (b"one", 5, "one"),
-        (b"10%\r20%\r30%\r", 1, "30%"),
-        (b"a\n\xff\x00\x1b[1mb\n", 1, "\ufffd\ufffd\ufffd[1mb"),
-        (b"  in\tdent  \n", 1, "  in    dent"),  # to the next multiple of 8
-        (b"lost\n" + b"x" * 100_000, 2, "x" * 300 + "…"),
-        (b"y" * 300, 1, "y" * 300),
-        ("ρ = 0,5 – fein".encode(), 1, "ρ = 0,5 – fein"),
+        (b"\n \n\t\n", ""),
+        (b"one\ntwo\n\n  \n", "two"),
+        (b"10%\r20%\r30%\r", "30%"),
+        (b"a\n\xff\x00\x1b[1mb\n", "\ufffd\ufffd\ufffd[1mb"),
+        (b"  in\tdent  \n", "  in    dent"),  # to the next multiple of 8
+        (b"lost\n" + b"x" * 100_000, "x" * 300 + "…"),
+        (b"y" * 300, "y" * 300),
+        ("ρ = 0,5 – fein".encode(), "ρ = 0,5 – fein"),
     ],
 )
-def test_last_lines(tmp_path, content, n, expected):
+def test_the_last_line_of_a_log(tmp_path, content, expected):
     (tmp_path / "log").write_bytes(content)
-    assert last_lines(tmp_path / "log", n) == expected
+    assert last_line(tmp_path / "log") == expected
 
 
-def test_last_lines_of_what_cannot_be_read(tmp_path):
-    assert last_lines(tmp_path / "missing") == last_lines(tmp_path) == ""
+def test_a_log_that_cannot_be_read_has_no_last_line(tmp_path):
+    assert last_line(tmp_path / "missing") == last_line(tmp_path) == ""

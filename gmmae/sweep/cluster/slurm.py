@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gmmae.sweep.cluster.task import ClusterTask, slurm_answer
 from gmmae.sweep.grid import SlurmConfig, SweepConfig
-from gmmae.sweep.supervisor import Callbacks, Ended, Job, import_path, last_lines
+from gmmae.sweep.supervisor import Callbacks, Ended, Job, import_path, last_line
 from gmmae.system import json_files
 from gmmae.system.errors import InputError
 from gmmae.system.files import whole_file, write_text
@@ -145,7 +145,7 @@ def _result(submitted: Submitted) -> Ended | None:
 
 def _without_result(submitted: Submitted, why: str) -> Ended:
     log = submitted.handle.paths.stderr
-    last = last_lines(log)
+    last = last_line(log)
     why = why if not last or last in why else f"{why}: {last}"
     text = f"job {submitted.handle.job_id} ended without a result, {why} ({log})"
     return Ended(submitted.job.name, -signal.SIGKILL, False, 0.0, error=text)

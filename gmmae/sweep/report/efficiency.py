@@ -3,8 +3,8 @@
 A run that missed the target has an infinite time. It counts in every median and every resample.
 
 The intervals are percentile bootstraps (Efron 1979) without interpolation. A bound is therefore the value of some resample, and
-infinite where enough runs missed. Few runs limit the coverage (`max_coverage`): fewer than 6 runs cannot give 95 %. A text that
-shows an interval therefore states its number of runs.
+infinite where enough runs missed. Few runs limit the coverage: the whole range of m independent runs holds the true median with
+a probability of 1 - 2 · 2^-m, and fewer than 6 runs cannot give 95 %. A text that shows an interval states its number of runs.
 """
 
 import math
@@ -83,17 +83,6 @@ def median(times: Collection[float]) -> float:
     (20.0, inf)
     """
     return float(_medians(_checked(times)))
-
-
-def max_coverage(runs: int) -> float:
-    """Returns the maximum probability that an interval between two of m independent runs holds the true median.
-
-    It is 1 - 2 · 2^-m, that of their whole range.
-
-    >>> max_coverage(3), max_coverage(5), max_coverage(6)
-    (0.75, 0.9375, 0.96875)
-    """
-    return 1 - 2.0 ** (1 - runs)
 
 
 def summary(times: Sequence[float]) -> TimeSummary:
