@@ -43,8 +43,7 @@ def headline(results: Results) -> str:
         return f"**Which strategy is the fastest is unknown.** {results.clock.note}"
     candidates = [
         Candidate(scaling, n, summary)
-        for scaling in results.config.scaling
-        for n in results.counts
+        for scaling, n, _ in results.groups()
         if (summary := results.seconds(scaling, n)) is not None and math.isfinite(summary.median)
     ]
     if not candidates:
@@ -112,16 +111,15 @@ def sentences(results: Results) -> list[str]:
 def _paper(results: Results) -> list[str]:
     """Compares with the paper, for each strategy and number of devices above one, whether the target was reached."""
     agreeing, differing = 0, []
-    for scaling in (scaling for scaling in results.config.scaling if scaling in results.paper):
-        for n in (n for n in results.counts if n > 1 and n in results.paper[scaling]):
-            if not (runs := results.group(scaling, n)):
-                continue
-            paper_reached = math.isfinite(results.paper[scaling][n])
-            if (2 * sum(run.reached for run in runs) > len(runs)) == paper_reached:
-                agreeing += 1
-            else:
-                paper = "the paper's run did" if paper_reached else "the paper's run did not"
-                differing.append(f"{STRATEGIES[scaling].label} on {n} ({reached(runs)}; {paper})")
+    for scaling, n, runs in results.groups():
+        if n == 1 or n not in results.paper.get(scaling, {}):
+            continue
+        paper_reached = math.isfinite(results.paper[scaling][n])
+        if (2 * sum(run.reached for run in runs) > len(runs)) == paper_reached:
+            agreeing += 1
+        else:
+            paper = "the paper's run did" if paper_reached else "the paper's run did not"
+            differing.append(f"{STRATEGIES[scaling].label} on {n} ({reached(runs)}; {paper})")
     if not agreeing + len(differing):
         return []
     run = results.config.run
@@ -136,7 +134,7 @@ def _paper(results: Results) -> list[str]:
 
 
 def _caution(results: Results) -> str:
-    seeds = max(len(results.group(scaling, n)) for scaling in results.config.scaling for n in results.counts)
+    seeds = max(len(runs) for _, _, runs in results.groups())
     if seeds == 1:
         return "**Caution**: one seed is an example, not a comparison."
     if seeds < MIN_SEEDS:

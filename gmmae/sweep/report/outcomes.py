@@ -38,8 +38,8 @@ def capped_notes(runs: Iterable[Run]) -> tuple[str, ...]:
 
 def intervals_explained(results: Results) -> str:
     """Returns the definition of a report's intervals, and their limits with few seeds."""
-    groups = (len(results.group(scaling, n)) for scaling in results.config.scaling for n in results.counts)
-    seeds = min((size for size in groups if size >= efficiency.MIN_RUNS), default=None)
+    sizes = (len(runs) for _, _, runs in results.groups())
+    seeds = min((size for size in sizes if size >= efficiency.MIN_RUNS), default=None)
     if seeds is None:
         return f"No intervals: they need {efficiency.MIN_RUNS} seeds."
     text = "Intervals: the percentiles 2.5 and 97.5 of a bootstrap over seeds"

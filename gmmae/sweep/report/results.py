@@ -4,7 +4,7 @@ A run counts when its optimisation ended by itself. Crashed and timed-out proces
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -106,6 +106,13 @@ class Results(NamedTuple):
     def group(self, scaling: str, devices: int) -> list[Run]:
         """Returns the runs of a strategy on a number of devices, one for each seed."""
         return [run for run in self.runs if (run.key.scaling, run.key.devices) == (scaling, devices)]
+
+    def groups(self) -> Iterator[tuple[str, int, list[Run]]]:
+        """Yields each strategy and number of devices that has runs, in the order of the tables."""
+        for scaling in self.config.scaling:
+            for n in self.counts:
+                if runs := self.group(scaling, n):
+                    yield scaling, n, runs
 
     def times(self, scaling: str, devices: int) -> dict[int, float]:
         """Returns the seconds to the target by seed, infinite where it was missed."""

@@ -63,15 +63,11 @@ def other_efficiencies(results: Results) -> Table | None:
 def endings(results: Results) -> Table:
     """Returns Table III, how the runs ended."""
     rows = []
-    for scaling in results.config.scaling:
-        for n in results.counts:
-            runs = results.group(scaling, n)
-            if not runs:
-                continue
-            record = runs[0].record
-            why = "; ".join(misses(runs)) or MISSING
-            batch = (str(record.global_batch), f"{record.learning_rate:g}")
-            rows.append((scaling, _devices(runs, n), *batch, reached(runs), epochs_text(runs), why))
+    for scaling, n, runs in results.groups():
+        record = runs[0].record
+        batch = (str(record.global_batch), f"{record.learning_rate:g}")
+        how = "; ".join(misses(runs)) or MISSING
+        rows.append((scaling, _devices(runs, n), *batch, reached(runs), epochs_text(runs), how))
     columns = ("scaling", "devices", "batch", "learning rate", "reached", "epochs", "misses")
     notes = [
         "Epochs to the target: median and range over seeds. A miss counts as infinite. Crashed and timed-out processes do not "
@@ -107,18 +103,15 @@ def clusters(by_cluster: Sequence[Results]) -> Table | None:
 def epoch_times(results: Results) -> Table | None:
     """Returns Table V, the parts of an epoch's time for strong and weak scaling, or None without times."""
     rows = []
-    for scaling in ("strong", "weak"):
-        for n in results.counts:
-            known = [run for run in results.group(scaling, n) if run.epoch is not None]
-            if not known:
-                continue
-            run = known[0]
-            assert run.epoch is not None
-            reduce_s = run.epoch.all_reduce_s
-            parts = (run.epoch.compute_s, reduce_s, run.epoch.validation_s, run.epoch.total_s)
-            texts = (MISSING if part is None else tables.seconds(part) for part in parts)
-            steps = (str(run.record.steps_per_epoch), str(run.record.device_batch))
-            rows.append((scaling, _devices(known, n), *steps, *texts))
+    for scaling, n in ((scaling, n) for scaling in ("strong", "weak") for n in results.counts):
+        known = [(run, run.epoch) for run in results.group(scaling, n) if run.epoch is not None]
+        if not known:
+            continue
+        run, epoch = known[0]
+        parts = (epoch.compute_s, epoch.all_reduce_s, epoch.validation_s, epoch.total_s)
+        texts = (MISSING if part is None else tables.seconds(part) for part in parts)
+        steps = (str(run.record.steps_per_epoch), str(run.record.device_batch))
+        rows.append((scaling, _devices([run], n), *steps, *texts))
     columns = ("scaling", "devices", "steps", "device batch", "compute (s)", "all-reduce (s)", "validation (s)", "epoch (s)")
     notes = ("Compute: all training steps of an epoch; where measured, with the all-reduce in it. Of the first seed.",)
     title = results.clock.titled("Table V. What an epoch's time is spent on")
@@ -144,14 +137,12 @@ def step_times(results: Results) -> Table | None:
 def times_to_target(results: Results) -> Table | None:
     """Returns Table VII, the median times of Fig. 2, or None without times."""
     rows = []
-    for scaling in results.config.scaling:
-        for n in results.counts:
-            found, share = results.seconds(scaling, n), results.efficiency(scaling, n)
-            if found:
-                times = (tables.seconds(found.median), _interval(found.interval, tables.seconds))
-                percents = _percents(share) if share else (MISSING, MISSING)
-                devices = _devices(results.group(scaling, n), n)
-                rows.append((scaling, devices, f"{found.reached} of {found.runs}", *times, *percents))
+    for scaling, n, runs in results.groups():
+        summary, efficient = results.seconds(scaling, n), results.efficiency(scaling, n)
+        if summary:
+            times = (tables.seconds(summary.median), _interval(summary.interval, tables.seconds))
+            percents = _percents(efficient) if efficient else (MISSING, MISSING)
+            rows.append((scaling, _devices(runs, n), reached(runs), *times, *percents))
     columns = ("scaling", "devices", "reached", "time (s)", "interval (s)", "efficiency (%)", "interval (%)")
     title = results.clock.titled("Table VII. Time to the target")
     notes = (intervals_explained(results), *_shared(results), *_notes(results, results.config.scaling))
@@ -161,16 +152,15 @@ def times_to_target(results: Results) -> Table | None:
 def paired(results: Results) -> Table | None:
     """Returns Table VIII, strong scaling compared with the others by seed, or None without common seeds."""
     rows = []
-    for scaling in results.config.scaling:
-        for n in results.counts:
-            base, other = results.times("strong", n), results.times(scaling, n)
-            if scaling == "strong" or n == 1 or results.clock.kind == "unknown" or not base.keys() & other.keys():
-                continue
-            pairs = efficiency.paired(base, other)
-            counts = (str(pairs.pairs), str(pairs.slower), str(pairs.faster), str(pairs.ties))
-            ratios = (tables.ratio(pairs.ratio), _interval(pairs.interval, tables.ratio))
-            p_value = MISSING if pairs.p_value is None else f"{pairs.p_value:.3g}"
-            rows.append((scaling, _devices(results.group(scaling, n), n), *counts, *ratios, p_value))
+    for scaling, n, runs in results.groups():
+        base, other = results.times("strong", n), results.times(scaling, n)
+        if scaling == "strong" or n == 1 or results.clock.kind == "unknown" or not base.keys() & other.keys():
+            continue
+        pairs = efficiency.paired(base, other)
+        counts = (str(pairs.pairs), str(pairs.slower), str(pairs.faster), str(pairs.ties))
+        ratios = (tables.ratio(pairs.ratio), _interval(pairs.interval, tables.ratio))
+        p_value = MISSING if pairs.p_value is None else f"{pairs.p_value:.3g}"
+        rows.append((scaling, _devices(runs, n), *counts, *ratios, p_value))
     columns = ("against", "devices", "seeds", "strong faster", "other faster", "ties", "ratio", "interval", "p")
     notes = (
         "Ratio: the other's time over strong scaling's, median over seeds. ∞: only the other missed the target. p: two-sided "
