@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -360,15 +359,6 @@ def test_an_exception_of_a_callback_leaves_no_job_behind(tmp_path, error):
         run([job(tmp_path, "a", DEAF, lock), job(tmp_path, "b", HOLD, tmp_path / "b.lock")], on_tick=on_tick, tick_s=0.02)
     assert not locked(lock)
     assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_in_another_thread_jobs_run_without_handlers(tmp_path):
-    results = []
-    thread = threading.Thread(target=lambda: results.append(run([job(tmp_path, "a", "sys.exit(4)")])))
-    thread.start()
-    thread.join(DEADLINE_S)
-    [(reason, calls)] = results
-    assert (reason, calls.ended["a"].returncode) == (None, 4)
 
 
 # Words

@@ -35,8 +35,7 @@ def strong_efficiency(results: Results) -> Table | None:
     columns = ("devices", "efficiency (%)", "interval (%)", "reached", *_paper_column(results, "strong"))
     title = results.clock.titled("Table I. Efficiency of strong scaling")
     notes = (intervals_explained(results), *_shared(results), *_notes(results, ["strong"]))
-    known = any(results.efficiency("strong", n) for n in results.counts)
-    return Table("table_1", title, columns, tuple(rows), notes) if known else None
+    return Table("table_1", title, columns, tuple(rows), notes) if any(row[1] != MISSING for row in rows) else None
 
 
 def other_efficiencies(results: Results) -> Table | None:
