@@ -150,6 +150,7 @@ def supervise(
                         message = f"could not be started: {error}"
                         callbacks.on_end(job, Ended(job.name, NOT_STARTED, False, 0.0, False, job.time_limit_s, message))
                 for child in _wait(running, grace_s, signals.count):
+                    running.remove(child)
                     callbacks.on_end(child.job, child.finish())
                 if time.monotonic() >= next_tick:
                     now = time.monotonic()
@@ -159,6 +160,7 @@ def supervise(
             signals.count = max(signals.count, 1)  # an exception ends the jobs as a signal does
             while running:
                 for child in _wait(running, grace_s, signals.count):
+                    running.remove(child)
                     child.finish()
     return signals.reason
 
@@ -229,9 +231,10 @@ class _Child:
     def end_if_due(self, grace_s: float, signals: int) -> None:
         """Sends SIGTERM at the time limit or after a signal to this process, and SIGKILL later or after a second signal."""
         now = time.monotonic()
-        if signals > 1 or self.kill_at <= now:
-            self.kill()
-        elif self.kill_at == math.inf and (signals or self.terminate_at <= now):
+        if self.timed_out or self.interrupted:  # it has got SIGTERM
+            if signals > 1 or self.kill_at <= now:
+                self.kill()
+        elif signals or self.terminate_at <= now:
             self.timed_out = self.terminate_at <= now
             self.interrupted = not self.timed_out
             self.kill_at = now + grace_s
@@ -254,13 +257,13 @@ class _Child:
         return Ended(self.job.name, returncode, self.timed_out, seconds, self.interrupted, self.job.time_limit_s)
 
 
-def _wait(running: list[_Child], grace_s: float, signals: int) -> list[_Child]:
-    """Waits a moment, and ends the children that are due. Removes and returns those that have ended by themselves."""
+def _wait(running: Sequence[_Child], grace_s: float, signals: int) -> list[_Child]:
+    """Waits a moment. Returns the children that have ended, and ends the others that are due."""
     time.sleep(POLL_S)
     ended = [child for child in running if child.has_ended()]
-    running[:] = [child for child in running if child not in ended]
     for child in running:
-        child.end_if_due(grace_s, signals)
+        if child not in ended:
+            child.end_if_due(grace_s, signals)
     return ended
 
 
