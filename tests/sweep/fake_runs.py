@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -186,13 +185,11 @@ class Fake:
         command = (sys.executable, "-c", SWEEPER, self.script, path, self.root)
         return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
-    def record(self, name: str) -> RunRecord | None:
-        scaling, n, seed = re.fullmatch(r"([a-z-]+)-n(\d+)-seed(\d+)", name).groups()  # pyright: ignore[reportOptionalMemberAccess]
-        return SweepDir(self.root).read(RunKey(scaling, int(n), int(seed)))
-
     def records(self) -> dict[str, RunRecord]:
-        found = {path.stem: self.record(path.stem) for path in SweepDir(self.root).records.glob("*.json")}
-        return {name: record for name, record in found.items() if record is not None}
+        folder = SweepDir(self.root)
+        values = [json.loads(path.read_text()) for path in folder.records.glob("*.json")]
+        keys = [RunKey(value["scaling"], value["devices"], value["seed"]) for value in values]
+        return {record.key.name: record for record in folder.read_all(keys)}
 
     def orphans(self) -> list[str]:
         """Runs whose processes live: only death lets go of their lock."""

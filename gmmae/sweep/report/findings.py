@@ -51,11 +51,12 @@ def headline(results: Results) -> str:
         return f"**No strategy's median run reached the target** validation {stop.monitor} of {stop.target:g} on {counts}."
     best = min(candidates, key=lambda one: (one.summary.median, one.devices))
     tied = [one for one in candidates if (one.devices, one.summary.median) == (best.devices, best.summary.median)]
-    others = [one for one in candidates if one.scaling not in {winner.scaling for winner in tied}]
+    winners = {one.scaling for one in tied}
+    others = [one for one in candidates if one.scaling not in winners]
     text = _winner(results, tied)
     if others:
         text += f" {_next(results, best, others)}"
-    elif any(run.key.scaling not in {winner.scaling for winner in tied} for run in results.runs):
+    elif any(run.key.scaling not in winners for run in results.runs):
         text += " No other strategy's median run reached the target."
     return f"{text}{superlinear.headline(results, best.scaling, best.devices)}"
 
