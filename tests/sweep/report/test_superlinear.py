@@ -37,7 +37,7 @@ def test_headline_and_tables_say_that_more_than_n_fold_is_an_artefact(tmp_path):
     assert headline.startswith(
         "**Fastest: Strong scaling on 4 devices, 21.0 s to the target, 4.76 times as fast as one device**"
     )
-    assert "An epoch is projected to be 4.76 times as fast on 4 devices. More than 4-fold is an artefact" in headline
+    assert "An epoch is projected to be 4.76 times as fast on 4 devices.** More than 4-fold is an artefact" in headline
     assert "Above 100 %" in notes(strategy_tables.strong_efficiency(found))
     assert "Above 100 %" in notes(strategy_tables.times_to_target(found))
     assert "Above 100 %" not in notes(strategy_tables.other_efficiencies(found))  # weak scaling has none
