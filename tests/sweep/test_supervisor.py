@@ -319,6 +319,16 @@ def test_a_second_signal_kills_at_once(tmp_path):
     assert not locked(locks["deaf"])
 
 
+def test_two_signals_at_once_are_an_interruption_too(tmp_path):
+    lock = tmp_path / "deaf.lock"
+    with driver([job(tmp_path, "deaf", DEAF, lock)], grace_s=1000.0) as process:
+        wait_until(lambda: held(lock))
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGHUP)
+        assert ["end", "deaf", -signal.SIGKILL, True] in told(process)
+    assert not locked(lock)
+
+
 def test_bound_jobs_die_with_a_supervisor_that_is_killed(tmp_path):
     locks = {name: tmp_path / f"{name}.lock" for name in ("deaf", "helped")}
     sources = {"deaf": BOUND + DEAF, "helped": BOUND + WITH_HELPER + "time.sleep(120)"}
