@@ -5,14 +5,15 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Self
 
 import pytest
+from rich.console import Console
 
 from gmmae.config.schema import Config, StopConfig
 from gmmae.config.toml import to_toml
 from gmmae.sweep import engine
 from gmmae.sweep import jobs as sweep_jobs
+from gmmae.sweep.display import SweepDisplay
 from gmmae.sweep.grid import RunKey, SweepConfig
 from gmmae.sweep.runs import RunRecord, SweepDir
 from tests.waiting import locked
@@ -120,10 +121,11 @@ sys.exit(0 if wish == "lie" else EXIT_CODES[reason])
 """
 
 
-class Watch:
+class Watch(SweepDisplay):
     """A display that keeps what it is told."""
 
     def __init__(self) -> None:
+        super().__init__(Console(quiet=True))
         self.lines: list[str] = []
         self.states: dict[str, str] = {}
         self.begun: list[str] = []
@@ -136,20 +138,11 @@ class Watch:
     def started(self, name) -> None:
         self.begun.append(name)
 
-    def tick(self, running) -> None:
-        pass
-
     def ended(self, name, keys, seconds) -> None:
         self.states |= {key.name: text for key, text in keys.items()}
 
     def say(self, line) -> None:
         self.lines.append(line)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error) -> None:
-        pass
 
 
 class Fake:

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -247,7 +248,7 @@ def test_failed_step_times_of_a_virtual_sweep_leave_the_runs(fake):
 def test_a_batch_that_did_not_fit_is_not_tried_again_but_a_validation_of_that_size_is(tmp_path):
     """64 did not fit into training. That says nothing of a validation of 64."""
     folder, row = SweepDir(tmp_path), throughput.Timing(32, 32, 1.0, 1.0, 1.0)
-    settings = {"warmup_steps": 1, "steps": 2, "blocks": 3}
+    settings: dict[str, Any] = {"warmup_steps": 1, "steps": 2, "blocks": 3}
     folder.step_times(1).parent.mkdir()
     timings = throughput.Timings(1, "cpu", False, 1, [row], [row], {"training of 64": "why"}, settings, {}, None)
     throughput.write(folder.step_times(1), timings)
