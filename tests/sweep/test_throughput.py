@@ -14,7 +14,7 @@ from gmmae.training import compilation
 from tests.small import small
 
 TIMING = TimingConfig(warmup_steps=1, steps=2, blocks=3)
-CONFIG = small(parallel__devices=2)
+CONFIG = small(parallel__devices=2, data__shape=9)
 
 
 def test_every_batch_has_a_row_with_ordered_quartiles_and_one_below_the_devices_fails():
