@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Protocol, Self
+from typing import Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -11,7 +11,7 @@ from rich.text import Text
 
 from gmmae.config.schema import LOSS
 from gmmae.sweep.grid import RunKey, SweepConfig
-from gmmae.sweep.runs import CRASHED, TIMED_OUT, RunRecord
+from gmmae.sweep.runs import FAILED, RunRecord
 from gmmae.system import stop_reasons
 from gmmae.training.records import Epoch
 from gmmae.training.terminal import standard_output
@@ -19,32 +19,10 @@ from gmmae.training.terminal import standard_output
 COLOURS = {"reached": "green", "starting": "cyan", "epoch": "cyan", "waiting": "dim", "interrupted": "yellow"}
 
 
-class SweepDisplay(Protocol):
-    """Shows the progress of a sweep. It is entered while jobs run."""
-
-    def start(self, config: SweepConfig, done: Mapping[RunKey, str], jobs: int) -> None:
-        """Shows the states of finished runs, and the number of jobs that follow."""
-
-    def started(self, name: str) -> None:
-        """Shows that a job has started."""
-
-    def tick(self, running: Mapping[RunKey, str]) -> None:
-        """Shows the states of running runs."""
-
-    def ended(self, name: str, keys: Mapping[RunKey, str], seconds: float) -> None:
-        """Shows how a job ended, with the states of the runs that it computed."""
-
-    def say(self, line: str) -> None:
-        """Prints a line."""
-
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *error: object) -> None: ...
-
-
 def outcome_text(record: RunRecord) -> str:
     """Returns the state of a finished run as a short text."""
     run = record.record
-    if run is None or record.outcome in (CRASHED, TIMED_OUT):
+    if run is None or record.outcome in FAILED:
         return record.outcome
     if record.outcome == stop_reasons.TARGET_REACHED:
         return f"reached at epoch {run.epochs}"
@@ -62,28 +40,6 @@ def _value_text(metric: str, value: float | None) -> str:
     return text if metric == LOSS else f"{metric} {text}"
 
 
-class TimeLeft:
-    """Estimates the remaining time from the mean duration of the finished jobs."""
-
-    def __init__(self, total: int = 0, concurrent: int = 1) -> None:
-        self.total = total
-        self.concurrent = concurrent
-        self.done = 0
-        self.spent_s = 0.0
-
-    def count(self, seconds: float) -> None:
-        """Counts a finished job and its duration."""
-        self.done += 1
-        self.spent_s += seconds
-
-    def text(self) -> str:
-        """Returns the estimate as text, or nothing where there is none."""
-        left = self.total - self.done
-        if not self.done or not left:
-            return ""
-        return f", about {duration(self.spent_s / self.done * left / self.concurrent)} left"
-
-
 def duration(seconds: float) -> str:
     """Returns a duration as text.
 
@@ -95,31 +51,33 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-class PlainSweep(SweepDisplay):
-    """Prints a line for each start and end, for log files."""
+class SweepDisplay:
+    """Prints a line for each start and end of a job, for log files. It is entered while jobs run."""
 
     def __init__(self, console: Console):
         self._console = console
-        self._left = TimeLeft()
+        self._jobs = 0
+        self._concurrent = 1
+        self._durations_s: list[float] = []
 
     def start(self, config: SweepConfig, done: Mapping[RunKey, str], jobs: int) -> None:
-        """Starts the estimate of the remaining time."""
-        self._left = TimeLeft(jobs, config.concurrent(jobs))
+        """Shows the states of finished runs, and the number of jobs that follow."""
+        self._jobs, self._concurrent = jobs, config.concurrent(jobs)
         self.say(f"runs done: {len(done)}, jobs to start: {jobs}")
 
     def started(self, name: str) -> None:
-        """Reports a job that has started."""
+        """Shows that a job has started."""
         self.say(f"{name} started")
 
     def tick(self, running: Mapping[RunKey, str]) -> None:
-        """Shows nothing."""
+        """Shows the states of running runs."""
 
     def ended(self, name: str, keys: Mapping[RunKey, str], seconds: float) -> None:
-        """Reports how a job ended, and how many jobs are left."""
-        self._left.count(seconds)
+        """Shows how a job ended, with the states of the runs that it computed."""
+        self._durations_s.append(seconds)
         others = f" (and {len(keys) - 1} more with it)" if len(keys) > 1 else ""
         text = next(iter(keys.values()))
-        self.say(f"{name} {text}, {duration(seconds)}{others}; {self._left.done} of {self._left.total}{self._left.text()}")
+        self.say(f"{name} {text}, {duration(seconds)}{others}; {len(self._durations_s)} of {self._jobs}{self._time_left()}")
 
     def say(self, line: str) -> None:
         """Prints a line without markup."""
@@ -131,8 +89,15 @@ class PlainSweep(SweepDisplay):
     def __exit__(self, *error: object) -> None:
         pass
 
+    def _time_left(self) -> str:
+        """Returns the remaining time as text, from the mean duration of the ended jobs. It is empty where none is known."""
+        done = len(self._durations_s)
+        if not done or done == self._jobs:
+            return ""
+        return f", about {duration(sum(self._durations_s) / done * (self._jobs - done) / self._concurrent)} left"
 
-class LiveSweep(PlainSweep):
+
+class LiveSweep(SweepDisplay):
     """Redraws the grid as a table: a row for each strategy and seed, a column for each number of devices."""
 
     def __init__(self, console: Console):
@@ -143,7 +108,7 @@ class LiveSweep(PlainSweep):
 
     def start(self, config: SweepConfig, done: Mapping[RunKey, str], jobs: int) -> None:
         """Sets the states of the finished runs."""
-        self._left = TimeLeft(jobs, config.concurrent(jobs))
+        self._jobs, self._concurrent = jobs, config.concurrent(jobs)
         self._config = config
         self._states = dict(done)
 
@@ -158,9 +123,8 @@ class LiveSweep(PlainSweep):
 
     def ended(self, name: str, keys: Mapping[RunKey, str], seconds: float) -> None:
         """Redraws the table with the final states."""
-        self._left.count(seconds)
-        self._states |= keys
-        self._refresh()
+        self._durations_s.append(seconds)
+        self.tick(keys)
 
     def __enter__(self) -> Self:
         self._live.__enter__()
@@ -172,7 +136,7 @@ class LiveSweep(PlainSweep):
 
     def _refresh(self) -> None:
         passed = f"{duration(time.monotonic() - self._began)} passed"
-        line = f"{self._left.done} of {self._left.total} runs, {passed}{self._left.text()}"
+        line = f"{len(self._durations_s)} of {self._jobs} runs, {passed}{self._time_left()}"
         self._live.update(Group(self._table(), Text(line)), refresh=True)
 
     def _table(self) -> Table:
@@ -210,4 +174,4 @@ def grid_table(rows: Sequence[tuple[str, ...]]) -> str:
 def sweep_display(console: Console | None = None) -> SweepDisplay:
     """Returns the display for standard output: live on a terminal, plain elsewhere."""
     console = console or standard_output()
-    return LiveSweep(console) if console.is_terminal else PlainSweep(console)
+    return LiveSweep(console) if console.is_terminal else SweepDisplay(console)

@@ -5,6 +5,7 @@ Files are in `gmmae.sweep.runs`, the grid in `gmmae.sweep.grid`, and processes i
 next call, and resumes from its checkpoint. When all runs of a group have records, its checkpoints are removed by default.
 """
 
+import math
 import shutil
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -12,14 +13,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from gmmae.config.schema import StopConfig, defaults, flatten
-from gmmae.config.toml import differences, flatten_table, to_toml
+from gmmae.config.toml import differences, flatten_table, read_table, to_toml
 from gmmae.scaling import strategies
-from gmmae.sweep import step_times
+from gmmae.sweep import throughput
 from gmmae.sweep.display import SweepDisplay, outcome_text, progress_text
 from gmmae.sweep.grid import RunKey, SweepConfig, left_out, run_groups, run_keys
-from gmmae.sweep.jobs import execute, training_job
-from gmmae.sweep.runs import CRASHED, FAILED, TIMED_OUT, RunRecord, SweepDir, on_devices, read_toml
-from gmmae.sweep.supervisor import Callbacks, Ended, Job, describe, last_lines
+from gmmae.sweep.jobs import Request, execute, timing_job, training_job
+from gmmae.sweep.runs import CRASHED, FAILED, TIMED_OUT, RunRecord, SweepDir, on_devices
+from gmmae.sweep.supervisor import Callbacks, Ended, Job, describe, last_line
 from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
@@ -54,7 +55,7 @@ def sweep(
       reference_batches: batches of the clusters that times are projected to. Their steps are timed too.
 
     Returns:
-      The exit code: 0, `CELLS_FAILED`, or 143, 130 and 129 when interrupted.
+      The exit code: 0, `RUNS_FAILED`, or 143, 130 and 129 when interrupted.
 
     Raises:
       InputError: the work directory cannot be written, belongs to another sweep, or is in use by another process. Or it has
@@ -65,16 +66,16 @@ def sweep(
     with _claimed(config, folder):
         reason = _train(config, folder, display, samples, retry) if grid else None
         records = list(folder.read_all(grid))
-        wanted = step_times.requests(config, records, reference_batches)
-        reason = reason or step_times.measure(config, folder, display, wanted)
+        requests = _timing_requests(config, records, reference_batches)
+        reason = reason or _measure(config, folder, display, requests)
         if grid:
             display.say(summary(records, len(grid)))
         if reason:
             display.say("the same command continues the sweep")
             return stop_reasons.EXIT_CODES[reason]
-        untimed = step_times.failures(config, folder, wanted)
-        for line in untimed:
-            display.say(line)
+        untimed = [folder.step_times(n).stem for n in _untimed(config, folder, requests)]
+        for name in untimed:
+            display.say(f"{name} failed: {last_line(folder.log(name)) or 'no output'} ({folder.log(name)})")
         failed = any(record.outcome in FAILED for record in records)
         if failed:
             display.say("--retry computes crashed and timed-out runs again")
@@ -190,7 +191,7 @@ def _run_record(config: SweepConfig, folder: SweepDir, key: RunKey, job: Job, en
     outcome, message = (record.stop_reason if record else None) or CRASHED, ""
     if ended.timed_out or ended.returncode != stop_reasons.EXIT_CODES.get(outcome) or outcome in stop_reasons.INTERRUPTED:
         outcome = TIMED_OUT if ended.timed_out else CRASHED
-        message = f"{describe(ended)}: {last_lines(job.log) or 'no output'} ({job.log})"
+        message = f"{describe(ended)}: {last_line(job.log) or 'no output'} ({job.log})"
     return RunRecord(key.scaling, key.devices, key.seed, config.mode, outcome, job.name, shown, message)
 
 
@@ -200,6 +201,52 @@ def _progress_text(folder: SweepDir, name: str, metric: str) -> str:
     except (OSError, IndexError, ValueError, KeyError, TypeError):  # missing, or its last line is incomplete
         return "starting"
     return progress_text(last, metric)
+
+
+def _timing_requests(
+    config: SweepConfig, records: Sequence[RunRecord], reference_batches: Collection[int]
+) -> dict[int, Request]:
+    """Returns the step times that a sweep needs, by number of devices.
+
+    In virtual mode these are, on one device, the batches of one device in all runs, and its share of the validation volumes.
+    In throughput mode they are the batches of weak and strong scaling. Measured mode needs none.
+    """
+    timing = config.timing
+    if config.mode == "throughput":
+        weak = {n: {batch * n for batch in timing.device_batches} for n in sorted(config.devices)}
+        strong = {n: {batch for batch in timing.global_batches if batch >= n} for n in weak}
+        return {n: {"batches": sorted(weak[n] | strong[n]), "validation": []} for n in weak}
+    known = [record.record for record in records if record.record is not None]
+    if config.mode == "measured" or not known:
+        return {}
+    validation = {math.ceil(known[0].validation_samples / n) for n in config.devices}
+    batches = {record.device_batch for record in known} | {config.run.optim.batch_size, *reference_batches}
+    return {1: {"batches": sorted(batches), "validation": sorted(validation)}}
+
+
+def _measure(config: SweepConfig, folder: SweepDir, display: SweepDisplay, requests: dict[int, Request]) -> str | None:
+    """Measures the missing step times, one job at a time. Returns the reason of an interruption, or None."""
+    jobs = [timing_job(config, folder, n, requests[n]) for n in _untimed(config, folder, requests)]
+    callbacks = Callbacks(
+        on_start=lambda job: display.say(f"{job.name}: measuring step times"),
+        on_end=lambda job, ended: display.say(f"{job.name}: {describe(ended)}, {ended.seconds:.0f} s"),
+    )
+    return execute(config, folder, jobs, callbacks, at_once=1, timed=True)
+
+
+def _untimed(config: SweepConfig, folder: SweepDir, requests: dict[int, Request]) -> list[int]:
+    """Returns the numbers of devices whose step times are not measured yet. A batch that failed is not tried again."""
+
+    def measured(n: int, request: Request) -> bool:
+        timings = throughput.read(folder.step_times(n))
+        if timings is None or timings.timing != throughput.settings(config.timing):
+            return False
+        rows = {throughput.TRAINING: timings.train, throughput.VALIDATION: timings.validation}
+        tried = {f"{what} of {row.samples}" for what in rows for row in rows[what]} | set(timings.failed)
+        counts = {throughput.TRAINING: request["batches"], throughput.VALIDATION: request["validation"]}
+        return {f"{what} of {count}" for what in counts for count in counts[what]} <= tried
+
+    return [n for n, request in requests.items() if not measured(n, request)]
 
 
 @contextmanager
@@ -217,7 +264,7 @@ def _claimed(config: SweepConfig, folder: SweepDir) -> Iterator[None]:
 
 def _require_same_sweep(config: SweepConfig, folder: SweepDir) -> None:
     """Refuses another sweep's work directory. The grid may grow, but the configuration of its runs may not change."""
-    saved = dict(flatten(SweepConfig(run=defaults(config.run)))) | dict(flatten_table(read_toml(folder.config)))
+    saved = dict(flatten(SweepConfig(run=defaults(config.run)))) | dict(flatten_table(read_table(folder.config)))
     current = dict(flatten(config))
     fixed = {key: current[key] for key in FIXED}
     fixed |= {key: value for key, value in flatten(config, resumable=False) if key.startswith("run.")}

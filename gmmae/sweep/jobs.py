@@ -1,7 +1,6 @@
 """The jobs of a sweep: their commands, environments and input files, and the executor that runs them."""
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,7 +10,7 @@ from gmmae.multihost.environment import device_a_core
 from gmmae.sweep.cluster.slurm import run_jobs
 from gmmae.sweep.grid import RunKey, SweepConfig, run_config
 from gmmae.sweep.runs import SweepDir
-from gmmae.sweep.supervisor import Callbacks, Job, supervise
+from gmmae.sweep.supervisor import Callbacks, Job, import_path, supervise
 from gmmae.system.environment import CPU_DEVICES
 from gmmae.system.files import write_text
 from gmmae.system.gpus import places
@@ -51,7 +50,7 @@ def _job(config: SweepConfig, folder: SweepDir, name: str, arguments: tuple[str,
     count = 1 if config.mode == "virtual" else devices
     nodes = config.slurm.nodes(count) if config.executor == "slurm" else 1
     environment = {
-        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+        "PYTHONPATH": import_path(),
         # It sets the number of CPU devices. The number of accelerators is fixed.
         CPU_DEVICES: str(count // nodes),
     }

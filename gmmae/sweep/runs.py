@@ -1,7 +1,6 @@
 """The files of a sweep's work directory, and the record of each run."""
 
 import json
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -13,7 +12,6 @@ from gmmae.scaling.batches import plan_batches
 from gmmae.scaling.strategies import strategy
 from gmmae.sweep.grid import RunKey
 from gmmae.system import json_files
-from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
 from gmmae.system.json_files import checked
 from gmmae.system.stop_reasons import EXIT_CODES
@@ -116,8 +114,6 @@ def _record(key: RunKey, data: Mapping[str, Any]) -> RunRecord:
 
 def on_devices(record: Record, key: RunKey, optim: OptimConfig) -> Record:
     """Returns a computed record as that of a run in its group: the same losses, with the batch divided differently."""
-    if (record.scaling, record.devices) == (key.scaling, key.devices):
-        return record
     shared = plan_batches(record.train_samples, record.global_batch, key.devices)
     return replace(
         record,
@@ -127,19 +123,3 @@ def on_devices(record: Record, key: RunKey, optim: OptimConfig) -> Record:
         device_batch=shared.device_batch,
         padding=shared.padding,
     )
-
-
-def read_toml(path: Path) -> dict[str, object]:
-    """Returns a sweep's saved configuration as a table.
-
-    Raises:
-      InputError: the file is missing or not TOML.
-    """
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(
-            f"{path.parent} must be the work directory of a sweep; got one without {path.name} ({error.strerror})"
-        ) from error
-    except ValueError as error:
-        raise InputError(f"{path} must be TOML; got {error}: give another work directory") from error

@@ -9,22 +9,24 @@ import os
 import signal
 import stat
 import subprocess
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import NamedTuple
 
-from gmmae.system.errors import InputError
 from gmmae.system.gpus import least_used
 from gmmae.system.interrupts import REASONS, Interrupts
 
 NOT_STARTED = 127
 """The return code of a job that could not be started, as in a shell."""
+
+POLL_S = 0.05
+"""Seconds between two checks whether jobs have ended or are due to end."""
 
 _TAIL_BYTES = 16384
 _LINE_LENGTH = 300
@@ -82,8 +84,8 @@ def describe(ended: Ended) -> str:
     return f"interrupted, {how}" if ended.interrupted else how
 
 
-def last_lines(log: Path, n: int = 1) -> str:
-    """Returns the last `n` lines of a log that are not empty, shortened for messages, or "" for a missing or empty log.
+def last_line(log: Path) -> str:
+    """Returns the last line of a log that is not empty, shortened for messages, or "" for a missing or empty log.
 
     Unprintable characters become U+FFFD. A line that a progress bar overwrote counts as a line.
     """
@@ -93,9 +95,14 @@ def last_lines(log: Path, n: int = 1) -> str:
             text = file.read().decode(errors="replace")
     except OSError:
         return ""
-    lines = [line.expandtabs().rstrip() for line in text.splitlines() if line.strip()][-n:]
-    cut = (line if len(line) <= _LINE_LENGTH else line[:_LINE_LENGTH] + "…" for line in lines)
-    return "\n".join("".join(c if c.isprintable() else "\ufffd" for c in line) for line in cut)
+    line = next((line.expandtabs().rstrip() for line in reversed(text.splitlines()) if line.strip()), "")
+    shown = line if len(line) <= _LINE_LENGTH else line[:_LINE_LENGTH] + "…"
+    return "".join(character if character.isprintable() else "\ufffd" for character in shown)
+
+
+def import_path() -> str:
+    """Returns the value of PYTHONPATH with which a program imports everything that this process can."""
+    return os.pathsep.join(path or os.getcwd() for path in sys.path)
 
 
 def supervise(
@@ -123,35 +130,38 @@ def supervise(
       at_once: the maximum number of jobs that run at the same time.
       grace_s: seconds from SIGTERM to SIGKILL.
       gpus: environments that select a GPU. A job starts with the one that the fewest running jobs use.
-      tick_s: approximate seconds between two ticks. A signal that another thread received waits for a tick.
+      tick_s: approximate seconds between two ticks.
 
     Returns:
       None, or a reason of `gmmae.system.stop_reasons` when it was interrupted.
-
-    Raises:
-      InputError: `at_once`, `tick_s`, `grace_s` or a time limit is out of range.
     """
-    _check(jobs, at_once, grace_s, tick_s)
-    waiting = deque(jobs)
-    children = _Children(grace_s, gpus)
-    with _Signals(children.events) as signals:
+    waiting, running = deque(jobs), list[_Child]()
+    with _Signals() as signals:
         try:
             next_tick = time.monotonic() + tick_s
-            while True:
-                while waiting and signals.reason is None and len(children.running) < at_once:
+            while running or (waiting and signals.reason is None):
+                while waiting and signals.reason is None and len(running) < at_once:
                     job = waiting.popleft()
                     callbacks.on_start(job)
-                    if failed := children.start(job):
-                        callbacks.on_end(job, failed)
-                if not children.running:
-                    break
-                if ended := children.next_end(until=next_tick):
-                    callbacks.on_end(*ended)
+                    gpu = least_used(gpus, [child.job.environment for child in running])
+                    try:
+                        running.append(_Child(job._replace(environment={**job.environment, **gpu})))
+                    except (OSError, ValueError) as error:
+                        message = f"could not be started: {error}"
+                        callbacks.on_end(job, Ended(job.name, NOT_STARTED, False, 0.0, False, job.time_limit_s, message))
+                for child in _wait(running, grace_s, signals.count):
+                    running.remove(child)
+                    callbacks.on_end(child.job, child.finish())
                 if time.monotonic() >= next_tick:
-                    callbacks.on_tick(children.seconds())
-                    next_tick = time.monotonic() + tick_s
+                    now = time.monotonic()
+                    callbacks.on_tick([(child.job, now - child.started) for child in running])
+                    next_tick = now + tick_s
         finally:
-            children.end_all()
+            signals.count = max(signals.count, 1)  # an exception ends the jobs as a signal does
+            while running:
+                for child in _wait(running, grace_s, signals.count):
+                    running.remove(child)
+                    child.finish()
     return signals.reason
 
 
@@ -178,172 +188,96 @@ def _kill_at_end_of_input() -> None:
     os._exit(128 + signal.SIGKILL)
 
 
-def _check(jobs: Sequence[Job], at_once: int, grace_s: float, tick_s: float) -> None:
-    if at_once < 1:
-        raise InputError(f"at_once must be 1 or more jobs; got {at_once!r}")
-    if not 0 < tick_s <= 60:
-        raise InputError(f"tick_s must be more than 0 and at most 60 seconds; got {tick_s!r}")
-    if not grace_s >= 0:
-        raise InputError(f"grace_s must be 0 or more seconds; got {grace_s!r}")
-    for job in jobs:
-        if not job.time_limit_s >= 0:
-            raise InputError(f"time_limit_s of {job.name} must be 0 (none) or more seconds; got {job.time_limit_s!r}")
-
-
 class _Child:
     """A running job. Only `finish` reaps its process, so the process number cannot be reused before."""
 
-    def __init__(self, job: Job, process: subprocess.Popen[bytes], started: float) -> None:
+    def __init__(self, job: Job) -> None:
+        """Starts the job.
+
+        Raises:
+          OSError, ValueError: it cannot be started. Its log has the reason, if there can be a log.
+        """
         self.job = job
-        self.process = process
-        self.started = started
-        self.ended = math.nan
+        self.started = time.monotonic()
         self.timed_out = False
         self.interrupted = False
         # If it does not end by itself, SIGTERM comes first and SIGKILL next.
-        self.terminate_at = started + job.time_limit_s if job.time_limit_s else math.inf
+        self.terminate_at = self.started + job.time_limit_s if job.time_limit_s else math.inf
         self.kill_at = math.inf
-        self.terminated = False
+        job.log.parent.mkdir(parents=True, exist_ok=True)
+        with job.log.open("ab") as log:
+            try:
+                self.process = subprocess.Popen(
+                    job.command,
+                    # Nothing is written to it: see `die_with_parent`. Python closes this end on exec: no other job inherits it.
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, **job.environment},
+                    start_new_session=True,
+                )
+            except (OSError, ValueError) as error:
+                log.write(f"could not be started: {error}\n".encode())
+                raise
 
-    def watch(self, events: "SimpleQueue[_Child | None]") -> None:
-        """Puts this child into the queue when its process has ended. It runs in a separate thread."""
-        if hasattr(os, "waitid"):
-            with suppress(ChildProcessError):  # the calling program reaps all its children itself
-                os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
-        else:  # macOS before Python 3.13
-            self.process.wait()
-        self.ended = time.monotonic()
-        events.put(self)
+    def has_ended(self) -> bool:
+        if not hasattr(os, "waitid"):  # macOS before Python 3.13
+            return self.process.poll() is not None
+        try:
+            return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+        except ChildProcessError:  # the calling program reaps all its children itself
+            return True
 
-    def terminate(self, grace_s: float) -> None:
-        self.terminated = True
-        self.terminate_at, self.kill_at = math.inf, time.monotonic() + grace_s
-        for number in (signal.SIGTERM, signal.SIGCONT):
-            with suppress(ProcessLookupError):
-                os.kill(self.process.pid, number)
+    def end_if_due(self, grace_s: float, signals: int) -> None:
+        """Sends SIGTERM at the time limit or after a signal to this process, and SIGKILL later or after a second signal."""
+        now = time.monotonic()
+        if self.timed_out or self.interrupted:  # it has got SIGTERM
+            if signals > 1 or self.kill_at <= now:
+                self.kill()
+        elif signals or self.terminate_at <= now:
+            self.timed_out = self.terminate_at <= now
+            self.interrupted = not self.timed_out
+            self.kill_at = now + grace_s
+            for number in (signal.SIGTERM, signal.SIGCONT):
+                with suppress(ProcessLookupError):
+                    os.kill(self.process.pid, number)
 
     def kill(self) -> None:
-        self.terminate_at = self.kill_at = math.inf
         # If only the ended leader is left of a group, Linux reports no error and macOS PermissionError.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def finish(self) -> Ended:
         """Kills the rest of the group, and reaps the leader."""
+        seconds = time.monotonic() - self.started
         self.kill()
         returncode = self.process.wait()
         assert self.process.stdin is not None
         self.process.stdin.close()
-        seconds = self.ended - self.started
         return Ended(self.job.name, returncode, self.timed_out, seconds, self.interrupted, self.job.time_limit_s)
 
 
-class _Children:
-    """The running jobs, and the queue of events: a child that ended, or None for a signal to this process."""
-
-    def __init__(self, grace_s: float, gpus: Sequence[Mapping[str, str]]) -> None:
-        self.grace_s = grace_s
-        self.gpus = gpus
-        self.running: list[_Child] = []
-        self.events: SimpleQueue[_Child | None] = SimpleQueue()
-        self.ending = False
-
-    def start(self, job: Job) -> Ended | None:
-        """Starts a job. Returns how it ended if it could not be started."""
-        started = time.monotonic()
-        gpu = least_used(self.gpus, [child.job.environment for child in self.running])
-        try:
-            self.running.append(_start(job._replace(environment={**job.environment, **gpu}), started, self.events))
-        except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: no more threads
-            seconds = time.monotonic() - started
-            return Ended(job.name, NOT_STARTED, False, seconds, False, job.time_limit_s, f"could not be started: {error}")
-        return None
-
-    def next_end(self, until: float) -> tuple[Job, Ended] | None:
-        """Waits for an event, at most until a time. Returns the job that ended, if that was the event."""
-        due = min(until, *(min(child.terminate_at, child.kill_at) for child in self.running))
-        try:
-            event = self.events.get(timeout=max(0.0, due - time.monotonic()))
-        except Empty:
-            # Limits are checked only here: a job that ended in time is not late because a callback took long.
-            self._escalate()
-            return None
-        if event is None:
-            self._interrupt()
-            return None
-        self.running.remove(event)
-        return event.job, event.finish()
-
-    def seconds(self) -> list[tuple[Job, float]]:
-        """Returns the running jobs and the seconds since each one's start."""
-        now = time.monotonic()
-        return [(child.job, now - child.started) for child in self.running]
-
-    def end_all(self) -> None:
-        """Ends the running jobs, without callbacks."""
-        self._terminate_all()
-        while self.running:
-            self.next_end(until=time.monotonic() + 1.0)
-
-    def _escalate(self) -> None:
-        now = time.monotonic()
-        for child in self.running:
-            if child.terminate_at <= now:
-                child.timed_out = True
-                child.terminate(self.grace_s)
-            elif child.kill_at <= now:
-                child.kill()
-
-    def _interrupt(self) -> None:
-        if self.ending:
-            for child in self.running:
-                child.kill()
-        self._terminate_all()
-
-    def _terminate_all(self) -> None:
-        self.ending = True
-        for child in self.running:
-            if not child.terminated:
-                child.interrupted = True
-                child.terminate(self.grace_s)
-
-
-def _start(job: Job, started: float, events: "SimpleQueue[_Child | None]") -> _Child:
-    job.log.parent.mkdir(parents=True, exist_ok=True)
-    with job.log.open("ab") as log:
-        try:
-            process = subprocess.Popen(
-                job.command,
-                # Nothing is written to it: see `die_with_parent`. Python closes this end on exec, so no other job inherits it.
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **job.environment},
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:
-            log.write(f"could not be started: {error}\n".encode())
-            raise
-    child = _Child(job, process, started)
-    try:
-        threading.Thread(target=child.watch, args=(events,), daemon=True).start()
-    except BaseException:
-        child.finish()
-        raise
-    return child
+def _wait(running: Sequence[_Child], grace_s: float, signals: int) -> list[_Child]:
+    """Waits a moment. Returns the children that have ended, and ends the others that are due."""
+    time.sleep(POLL_S)
+    ended = [child for child in running if child.has_ended()]
+    for child in running:
+        if child not in ended:
+            child.end_if_due(grace_s, signals)
+    return ended
 
 
 class _Signals(Interrupts):
-    """While entered, the first signal of `REASONS` sets `reason`, and each one puts None into the queue.
+    """While entered, counts the signals of `REASONS`, of which the first one sets `reason`.
 
     A second signal is handled too, unlike in the base class. Otherwise this process would die before its jobs.
     """
 
-    def __init__(self, events: "SimpleQueue[_Child | None]") -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._events = events
+        self.count = 0
         self._handler = self._note  # no other process passes Ctrl-C on, so a second SIGINT counts
 
     def _note(self, number: int, _: FrameType | None) -> None:
         self.reason = self.reason or REASONS[signal.Signals(number)]
-        self._events.put(None)  # SimpleQueue.put is reentrant
+        self.count += 1

@@ -67,19 +67,15 @@ def measure(config: Config, batches: Sequence[int], validation: Sequence[int], t
       timing: the numbers of warm-up steps, timed steps and blocks.
     """
     setup = compilation.prepare(config)
-    with compilation.precision_context(config):
-        return _measure(setup, batches, validation, timing)
-
-
-def _measure(setup: TrainSetup, batches: Sequence[int], validation: Sequence[int], timing: TimingConfig) -> Timings:
-    state = compilation.initial_state(setup)
     failed: dict[str, str] = {}
-    trains = _attempt(failed, TRAINING, batches, lambda batch: _train_block(setup, state, batch, timing))
-    passes = _attempt(failed, VALIDATION, validation, lambda count: _validation_block(setup, state, count))
-    seconds: dict[Callable[[], float], list[float]] = {block: [] for block in (*trains.values(), *passes.values())}
-    for _ in range(timing.blocks):
-        for block, measured in seconds.items():
-            measured.append(block())
+    with compilation.precision_context(config):
+        state = compilation.initial_state(setup)
+        trains = _attempt(failed, TRAINING, batches, lambda batch: _train_block(setup, state, batch, timing))
+        passes = _attempt(failed, VALIDATION, validation, lambda count: _validation_block(setup, state, count))
+        seconds: dict[Callable[[], float], list[float]] = {block: [] for block in (*trains.values(), *passes.values())}
+        for _ in range(timing.blocks):
+            for block, measured in seconds.items():
+                measured.append(block())
     n = setup.devices.count
     return Timings(
         devices=n,
@@ -113,8 +109,11 @@ def _train_block(setup: TrainSetup, start: TrainState, batch: int, timing: Timin
     block = setup.train_plan._replace(samples=timing.steps * batch, batch=batch)
     if setup.devices.count > batch:
         raise InputError(f"a batch must have at least one sample for each of {setup.devices.count} devices; got {batch}")
-    repeated = jax.tree.map(lambda array: _repeated(array, block.samples), data.train)
-    sized = setup._replace(train_plan=block, data=dataclasses.replace(data, train=repeated))
+
+    def repeated(array: np.ndarray) -> np.ndarray:
+        return np.resize(array, (max(len(array), block.samples), *array.shape[1:]))
+
+    sized = setup._replace(train_plan=block, data=dataclasses.replace(data, train=jax.tree.map(repeated, data.train)))
     held = [setup.devices.replicate(start)]  # each block reuses the memory of the one before
     train = compilation.train_program(sized, held[0])
 
@@ -126,11 +125,6 @@ def _train_block(setup: TrainSetup, start: TrainState, batch: int, timing: Timin
     for _ in range(max(1, math.ceil(timing.warmup_steps / timing.steps))):
         run()
     return run
-
-
-def _repeated(array: np.ndarray, samples: int) -> np.ndarray:
-    """Returns the array, repeated until it has the number of samples."""
-    return np.resize(array, (max(len(array), samples), *array.shape[1:]))
 
 
 def _validation_block(setup: TrainSetup, start: TrainState, count: int) -> Callable[[], float]:

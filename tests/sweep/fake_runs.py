@@ -2,18 +2,18 @@
 
 import dataclasses
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Self
 
 import pytest
+from rich.console import Console
 
 from gmmae.config.schema import Config, StopConfig
 from gmmae.config.toml import to_toml
 from gmmae.sweep import engine
 from gmmae.sweep import jobs as sweep_jobs
+from gmmae.sweep.display import SweepDisplay
 from gmmae.sweep.grid import RunKey, SweepConfig
 from gmmae.sweep.runs import RunRecord, SweepDir
 from tests.waiting import locked
@@ -121,10 +121,11 @@ sys.exit(0 if wish == "lie" else EXIT_CODES[reason])
 """
 
 
-class Watch:
+class Watch(SweepDisplay):
     """A display that keeps what it is told."""
 
     def __init__(self) -> None:
+        super().__init__(Console(quiet=True))
         self.lines: list[str] = []
         self.states: dict[str, str] = {}
         self.begun: list[str] = []
@@ -137,20 +138,11 @@ class Watch:
     def started(self, name) -> None:
         self.begun.append(name)
 
-    def tick(self, running) -> None:
-        pass
-
     def ended(self, name, keys, seconds) -> None:
         self.states |= {key.name: text for key, text in keys.items()}
 
     def say(self, line) -> None:
         self.lines.append(line)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error) -> None:
-        pass
 
 
 class Fake:
@@ -186,13 +178,11 @@ class Fake:
         command = (sys.executable, "-c", SWEEPER, self.script, path, self.root)
         return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
-    def record(self, name: str) -> RunRecord | None:
-        scaling, n, seed = re.fullmatch(r"([a-z-]+)-n(\d+)-seed(\d+)", name).groups()  # pyright: ignore[reportOptionalMemberAccess]
-        return SweepDir(self.root).read(RunKey(scaling, int(n), int(seed)))
-
     def records(self) -> dict[str, RunRecord]:
-        found = {path.stem: self.record(path.stem) for path in SweepDir(self.root).records.glob("*.json")}
-        return {name: record for name, record in found.items() if record is not None}
+        folder = SweepDir(self.root)
+        values = [json.loads(path.read_text()) for path in folder.records.glob("*.json")]
+        keys = [RunKey(value["scaling"], value["devices"], value["seed"]) for value in values]
+        return {record.key.name: record for record in folder.read_all(keys)}
 
     def orphans(self) -> list[str]:
         """Runs whose processes live: only death lets go of their lock."""
@@ -205,9 +195,9 @@ from pathlib import Path
 from rich.console import Console
 from gmmae.sweep import engine, jobs as sweep_jobs
 from gmmae.cli.arguments import read_sweep
-from gmmae.sweep.display import PlainSweep
+from gmmae.sweep.display import SweepDisplay
 sweep_jobs.PROGRAM = (sys.executable, "-S", sys.argv[1])
-sys.exit(engine.sweep(read_sweep(Path(sys.argv[2])), Path(sys.argv[3]), PlainSweep(Console()), samples=640))
+sys.exit(engine.sweep(read_sweep(Path(sys.argv[2])), Path(sys.argv[3]), SweepDisplay(Console()), samples=640))
 """
 
 

@@ -5,16 +5,7 @@ import math
 import pytest
 from rich.console import Console
 
-from gmmae.sweep.display import (
-    LiveSweep,
-    PlainSweep,
-    TimeLeft,
-    duration,
-    grid_table,
-    outcome_text,
-    progress_text,
-    sweep_display,
-)
+from gmmae.sweep.display import LiveSweep, SweepDisplay, duration, grid_table, outcome_text, progress_text, sweep_display
 from gmmae.sweep.grid import RunKey, SweepConfig
 from gmmae.training.records import Epoch
 from tests.sweep.test_runs import RECORD, cell_record
@@ -36,7 +27,7 @@ def run(**changes):
 
 
 @pytest.mark.parametrize(
-    ("record", "said"),
+    ("record", "expected"),
     [
         (cell_record(), "reached at epoch 3"),
         (cell_record(run(final_val_loss=0.0123456), "max_epochs"), "max_epochs at 0.01235"),
@@ -47,8 +38,8 @@ def run(**changes):
         (cell_record(None, "crashed"), "crashed"),
     ],
 )
-def test_a_run_in_words(record, said):
-    assert outcome_text(record) == said
+def test_a_run_in_words(record, expected):
+    assert outcome_text(record) == expected
 
 
 @pytest.mark.parametrize(("metric", "value"), [("loss", "0.01235"), ("accuracy", "accuracy 0.91")])
@@ -57,42 +48,30 @@ def test_a_running_run_shows_the_metric_of_its_target(metric, value):
     assert progress_text(row, metric) == f"epoch 4: {value}"
 
 
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [(0, "0 s"), (89.4, "89 s"), (90, "2 min"), (5399, "90 min"), (5400, "1.5 h"), (360000, "100.0 h")],
-)
-def test_durations(seconds, said):
-    assert duration(seconds) == said
-
-
-def test_time_left_is_the_mean_of_the_done_times_what_is_left_over_those_at_once():
-    left = TimeLeft(total=6, concurrent=2)
-    assert left.text() == ""  # nothing is known
-    left.count(10)
-    assert left.text() == ", about 25 s left"  # 10 · 5 / 2
-    left.count(110)
-    assert left.text() == ", about 2 min left"  # 60 · 4 / 2
-    for _ in range(4):
-        left.count(60)
-    assert left.text() == ""
+def test_durations():
+    assert [duration(s) for s in (0, 89.4, 90, 5399, 5400, 360000)] == ["0 s", "89 s", "2 min", "90 min", "1.5 h", "100.0 h"]
 
 
 def test_plain_lines_are_one_a_start_and_one_an_end():
     out = console(terminal=False)
-    shown = PlainSweep(out)
-    shown.start(CONFIG, {ONE: "reached at epoch 3"}, 2)
+    shown = SweepDisplay(out)
+    shown.start(CONFIG, {ONE: "reached at epoch 3"}, 4)
     with shown:
         shown.started("weak-n2-seed0")
         shown.tick({TWO: "epoch 1: 0.02"})
-        shown.ended("weak-n2-seed0", {TWO: "diverged at nan"}, 12.3)
-        shown.ended("strong-n1-seed0", {RunKey("strong", n, 0): "crashed" for n in (1, 2)}, 7.7)
+        shown.ended("weak-n2-seed0", {TWO: "diverged at nan"}, 10.0)
+        shown.ended("strong-n1-seed0", {RunKey("strong", n, 0): "crashed" for n in (1, 2)}, 110.0)
         shown.say("[not markup] " + "x" * 150)
+        for _ in range(2):
+            shown.ended("weak-n1-seed5", {TWO: "crashed"}, 1.0)
     assert text(out).splitlines() == [
-        "runs done: 1, jobs to start: 2",
+        "runs done: 1, jobs to start: 4",
         "weak-n2-seed0 started",
-        "weak-n2-seed0 diverged at nan, 12 s; 1 of 2, about 6 s left",  # 12.3 · 1 / 2
-        "strong-n1-seed0 crashed, 8 s (and 1 more with it); 2 of 2",
+        "weak-n2-seed0 diverged at nan, 10 s; 1 of 4, about 15 s left",  # 10 · 3 / 2: two jobs at once
+        "strong-n1-seed0 crashed, 2 min (and 1 more with it); 2 of 4, about 60 s left",  # 60 · 2 / 2
         "[not markup] " + "x" * 150,  # never wrapped
+        "weak-n1-seed5 crashed, 1 s; 3 of 4, about 20 s left",
+        "weak-n1-seed5 crashed, 1 s; 4 of 4",
     ]
 
 
@@ -103,7 +82,7 @@ def table(out):
     return [[part.strip() for part in line.split("  ") if part.strip()] for line in lines[head : end + 1]]
 
 
-def test_the_live_table_has_a_row_for_each_arm_and_seed_and_the_state_of_every_run():
+def test_the_live_table_has_a_row_for_each_strategy_and_seed_and_the_state_of_every_run():
     out = console(terminal=True)
     shown = LiveSweep(out)
     shown.start(CONFIG, {ONE: "reached at epoch 3"}, 2)
@@ -125,7 +104,7 @@ def test_the_live_table_has_a_row_for_each_arm_and_seed_and_the_state_of_every_r
     assert "a [line] above" in text(out)
 
 
-def test_the_live_display_of_a_sweep_without_work_shows_what_is_there():
+def test_the_live_display_of_a_sweep_without_work_shows_its_states():
     out = console(terminal=True)
     shown = LiveSweep(out)
     shown.start(SweepConfig(scaling=("weak",), devices=(1,)), {ONE: "crashed"}, 0)
@@ -144,6 +123,6 @@ def test_a_grid_is_a_table_with_its_first_row_as_names():
     ]
 
 
-@pytest.mark.parametrize(("terminal", "kind"), [(True, LiveSweep), (False, PlainSweep)])
+@pytest.mark.parametrize(("terminal", "kind"), [(True, LiveSweep), (False, SweepDisplay)])
 def test_the_display_fits_standard_output(terminal, kind):
     assert type(sweep_display(console(terminal))) is kind

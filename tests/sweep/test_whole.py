@@ -8,7 +8,7 @@ from rich.console import Console
 
 from gmmae.multihost import environment
 from gmmae.sweep import engine, throughput
-from gmmae.sweep.display import PlainSweep
+from gmmae.sweep.display import SweepDisplay
 from gmmae.sweep.grid import RunKey, SweepConfig, TimingConfig, run_config, run_keys
 from gmmae.sweep.runs import SweepDir
 from gmmae.training import loop
@@ -27,7 +27,7 @@ def whole(tmp_path_factory):
     out = Console(file=io.StringIO(), force_terminal=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")  # the second run then compiles half as much
-        code = engine.sweep(config, root, PlainSweep(out), samples=22)
+        code = engine.sweep(config, root, SweepDisplay(out), samples=22)
     printed = out.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
     return config, SweepDir(root), code, printed
 

@@ -31,15 +31,11 @@ def toml(tmp_path):
 
 @pytest.mark.parametrize("reason", stop_reasons.EXIT_CODES)
 def test_the_exit_code_of_a_run_is_that_of_its_stop_reason(monkeypatch, tmp_path, toml, reason):
-    given = []
-
-    def run(*arguments):
-        given.append(arguments)
-        return dataclasses.replace(RECORD, stop_reason=reason)
-
-    monkeypatch.setattr(loop, "run", run)
+    calls = []
+    ended = dataclasses.replace(RECORD, stop_reason=reason)
+    monkeypatch.setattr(loop, "run", lambda *arguments: calls.append(arguments) or ended)
     assert worker.main(["train", str(toml), str(tmp_path / "run")]) == stop_reasons.EXIT_CODES[reason]
-    [(config, root, display, group)] = given
+    [(config, root, display, group)] = calls
     assert (config, root, type(display), group) == (CONFIG, tmp_path / "run", Plain, ALONE)
 
 

@@ -13,22 +13,21 @@ import math
 import os
 import pickle
 import re
+import shlex
 import signal
 import subprocess
-import sys
 import time
 import uuid
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gmmae.sweep.cluster.task import ClusterTask
+from gmmae.sweep.cluster.task import ClusterTask, slurm_answer
 from gmmae.sweep.grid import SlurmConfig, SweepConfig
-from gmmae.sweep.supervisor import Callbacks, Ended, Job, last_lines
+from gmmae.sweep.supervisor import Callbacks, Ended, Job, import_path, last_line
 from gmmae.system import json_files
 from gmmae.system.errors import InputError
 from gmmae.system.files import whole_file, write_text
@@ -102,10 +101,10 @@ def run_jobs(jobs: Sequence[Job], callbacks: Callbacks, *, config: SweepConfig, 
         return None
     with Interrupts(hangup=False) as signals:
         slurm = Slurm(config, folder / "slurm", exclusive)
-        waiting, current = deque(jobs), list[Submitted]()
+        current: list[Submitted] = []
         try:
-            while (waiting or current) and signals.reason is None:
-                slurm.submit(waiting, current)
+            slurm.submit(jobs, current)
+            while current and signals.reason is None:
                 for submitted, ended in zip(list(current), slurm.poll(current), strict=True):
                     if math.isnan(submitted.started) and (ended or submitted.running):
                         submitted.started = time.monotonic()
@@ -146,7 +145,7 @@ def _result(submitted: Submitted) -> Ended | None:
 
 def _without_result(submitted: Submitted, why: str) -> Ended:
     log = submitted.handle.paths.stderr
-    last = last_lines(log)
+    last = last_line(log)
     why = why if not last or last in why else f"{why}: {last}"
     text = f"job {submitted.handle.job_id} ended without a result, {why} ({log})"
     return Ended(submitted.job.name, -signal.SIGKILL, False, 0.0, error=text)
@@ -163,19 +162,6 @@ def _load_submitit() -> ModuleType:
     return submitit
 
 
-@contextlib.contextmanager
-def _importable() -> Iterator[None]:
-    """Lets the programs that are started meanwhile import everything that this process can."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    try:
-        yield
-    finally:
-        del os.environ["PYTHONPATH"]
-        if before is not None:
-            os.environ["PYTHONPATH"] = before
-
-
 class Slurm:
     """Submits, polls and cancels jobs. A file lists the submitted jobs until their ends have been reported."""
 
@@ -188,19 +174,16 @@ class Slurm:
         self._states: dict[str, str] | None = None
         self._polled = -math.inf
 
-    def submit(self, waiting: deque[Job], current: list[Submitted]) -> None:
-        """Moves all waiting jobs to the current ones. Jobs of an earlier sweep are taken over and the others submitted."""
-        if not waiting:
-            return
-        earlier = {submitted.job.name: submitted for submitted in self._earlier(waiting)}
+    def submit(self, jobs: Sequence[Job], current: list[Submitted]) -> None:
+        """Adds the jobs to the current ones. Those of an earlier sweep are taken over, and the others are submitted."""
+        earlier = {submitted.job.name: submitted for submitted in self._earlier(jobs)}
         current += earlier.values()
-        new = sorted((job for job in waiting if job.name not in earlier), key=lambda job: job.devices)
-        waiting.clear()
+        new = sorted((job for job in jobs if job.name not in earlier), key=lambda job: job.devices)
         size = _max_array_size() if len(new) > 1 else 1
         for devices, group in groupby(new, key=lambda job: job.devices):
-            jobs, after = list(group), ""
-            for start in range(0, len(jobs), size):
-                array = self._submit(devices, jobs[start : start + size], after)
+            same, after = list(group), ""
+            for start in range(0, len(same), size):
+                array = self._submit(devices, same[start : start + size], after)
                 after = array[0].handle.job_id.partition("_")[0]
                 current += array
 
@@ -254,8 +237,7 @@ class Slurm:
             executor = self._submitit.SlurmExecutor(self._folder, max_num_timeout=slurm.timeouts)
             executor.update_parameters(**options)
             self._add(jobs, [f"{name}_{i}" for i in range(len(jobs))] if len(jobs) > 1 else [name])
-            with _importable():
-                handles = executor.submit_array([self._task(job) for job in jobs])
+            handles = executor.submit_array([self._task(job) for job in jobs])
         except (OSError, RuntimeError, ValueError) as error:
             reason = str(error).strip().rpartition("\n")[2]
             raise InputError(
@@ -319,9 +301,8 @@ class Slurm:
 
     def _read(self) -> dict[str, str]:
         try:
-            return json_files.read(
-                self._list, "list the submitted jobs", "look for them with squeue, then delete it", _numbers_by_name
-            )
+            change = "look for them with squeue, then delete it"
+            return json_files.read(self._list, "list the submitted jobs", change, _numbers_by_name)
         except FileNotFoundError:
             return {}
 
@@ -330,18 +311,15 @@ class Slurm:
         write_text(self._list, json.dumps(submitted, indent=2) + "\n")
 
 
-def _numbers_by_name(data: Mapping[str, object]) -> dict[str, str]:
-    numbers = {}
-    for name, number in data.items():
-        if not isinstance(number, str):
-            raise ValueError(f"{name} = {number!r}, which is not a job's number")
-        numbers[name] = number
-    return numbers
+def _numbers_by_name(data: Mapping[str, str]) -> dict[str, str]:
+    if not all(isinstance(number, str) for number in data.values()):
+        raise ValueError("a value that is not a job's number")
+    return dict(data)
 
 
 def _listed() -> Listed | None:
     """Returns the jobs that Slurm lists, or None when it does not answer."""
-    text = _answer("squeue", "--me", "--array", "--noheader", "--states=all", "--format=%i %T %j")
+    text = slurm_answer("squeue", "--me", "--array", "--noheader", "--states=all", "--format=%i %T %j")
     if text is None:
         return None
     lines = [line.split(maxsplit=2) for line in text.splitlines()]
@@ -352,16 +330,8 @@ def _listed() -> Listed | None:
 
 def _max_array_size() -> int:
     """Returns the maximum number of jobs that the cluster accepts in one array."""
-    limit = re.search(r"^MaxArraySize\s*=\s*(\d+)", _answer("scontrol", "show", "config") or "", re.MULTILINE)
+    limit = re.search(r"^MaxArraySize\s*=\s*(\d+)", slurm_answer("scontrol", "show", "config") or "", re.MULTILINE)
     return max(1, int(limit[1])) if limit else DEFAULT_MAX_ARRAY_SIZE
-
-
-def _answer(*command: str) -> str | None:
-    """Returns the output of one of Slurm's commands, or None if it fails."""
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
 
 
 def parameters(slurm: SlurmConfig, devices: int, jobs: int, exclusive: bool, grace_s: float) -> dict[str, Any]:
@@ -395,7 +365,7 @@ def parameters(slurm: SlurmConfig, devices: int, jobs: int, exclusive: bool, gra
         "array_parallelism": jobs if slurm.array_parallelism == "all" else slurm.array_parallelism,
         # Slurm may signal a minute early or late. The last epoch, its checkpoint and the requeueing follow.
         "signal_delay_s": round(grace_s) + 90,
-        "setup": list(slurm.setup),
+        "setup": [f"export PYTHONPATH={shlex.quote(import_path())}", *slurm.setup],
         # One process uses all of the job's cores on a node. Since Slurm 22.05 srun does not inherit the number from sbatch.
         "srun_args": ["--cpu-bind=none", *([f"--cpus-per-task={slurm.cpus_per_task}"] if slurm.cpus_per_task else [])],
         "additional_parameters": {"requeue": True} | {key: value for key, value in additional.items() if value},

@@ -1,6 +1,6 @@
 """The task that submitit runs for a job of a sweep: the job's program under a supervisor that handles Slurm's signals.
 
-It is pickled, and imported where the job runs. It uses only the standard library and submitit.
+It is pickled, and imported where the job runs.
 """
 
 import math
@@ -121,9 +121,13 @@ def _still_running() -> bool:
     job = os.environ.get("SLURM_JOB_ID")
     if array := os.environ.get("SLURM_ARRAY_JOB_ID"):  # a number alone may mean the whole array
         job = f"{array}_{os.environ.get('SLURM_ARRAY_TASK_ID')}"
-    command = ("squeue", "--noheader", f"--jobs={job}", "--format=%T")
+    states = slurm_answer("squeue", "--noheader", f"--jobs={job}", "--format=%T")
+    return states is not None and states.split() == ["RUNNING"]
+
+
+def slurm_answer(*command: str) -> str | None:
+    """Returns the output of one of Slurm's commands, or None if it fails."""
     try:
-        states = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return states.split() == ["RUNNING"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -3,8 +3,8 @@
 A run that missed the target has an infinite time. It counts in every median and every resample.
 
 The intervals are percentile bootstraps (Efron 1979) without interpolation. A bound is therefore the value of some resample, and
-infinite where enough runs missed. Few runs limit the coverage (`max_coverage`): fewer than 6 runs cannot give 95 %. A text that
-shows an interval therefore states its number of runs.
+infinite where enough runs missed. Few runs limit the coverage: the whole range of m independent runs holds the true median with
+a probability of 1 - 2 · 2^-m, and fewer than 6 runs cannot give 95 %. A text that shows an interval states its number of runs.
 """
 
 import math
@@ -19,8 +19,11 @@ from gmmae.system.errors import InputError
 MIN_RUNS = 3
 """Minimum number of runs for an interval. From three on the median can differ from the mean and from both ends."""
 
+INTERVAL_LEVEL = 0.95
+"""The share of the bootstrap's resamples between the bounds of an interval."""
+
 RESAMPLES = 10_000
-"""Number of bootstrap resamples. The share of resamples below a bound of a 95 % interval has a standard error of 0.16 %."""
+"""Number of bootstrap resamples. The share of resamples below a bound of an interval has a standard error of 0.16 %."""
 
 PAPER_TABLE_I: dict[int, float] = {1: 100.00, 2: 105.17, 4: 86.81, 8: 90.09, 16: 58.08, 32: 46.25}
 """Table I of the paper: the efficiency of strong scaling in percent, by number of GPUs."""
@@ -82,42 +85,21 @@ def median(times: Collection[float]) -> float:
     return float(_medians(_checked(times)))
 
 
-def max_coverage(runs: int) -> float:
-    """Returns the maximum probability that an interval between two of m independent runs holds the true median.
-
-    It is 1 - 2 · 2^-m, that of their whole range.
-
-    >>> max_coverage(3), max_coverage(5), max_coverage(6)
-    (0.75, 0.9375, 0.96875)
-    """
-    return 1 - 2.0 ** (1 - runs)
-
-
-def summary(times: Sequence[float], level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0) -> TimeSummary:
+def summary(times: Sequence[float]) -> TimeSummary:
     """Returns the median time, its interval, and the number of runs that reached the target.
 
     Args:
       times: the seconds of each run, infinite where the target was missed.
-      level: the interval's share of the bootstrap distribution.
-      resamples: the number of bootstrap resamples.
-      seed: the seed of the bootstrap.
 
     Raises:
-      InputError: as for `median`, or `level` is not between 0 and 1, or `resamples` is below 1.
+      InputError: as for `median`.
     """
     runs = np.sort(_checked(times))
-    interval = _bootstrap(lambda index: _medians(runs[index]), len(runs), level, resamples, seed)
+    interval = _bootstrap(lambda index: _medians(runs[index]), len(runs))
     return TimeSummary(float(_medians(runs)), interval, int(np.isfinite(runs).sum()), len(runs))
 
 
-def time_to_loss(
-    t1: Mapping[int, float],
-    tn: Mapping[int, float],
-    devices: int,
-    level: float = 0.95,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> Efficiency:
+def time_to_loss(t1: Mapping[int, float], tn: Mapping[int, float], devices: int) -> Efficiency:
     """Returns the paper's efficiency (section VII), with medians over seeds: median(T1) / (n · median(Tn)) · 100 %.
 
     Only common seeds count. The bootstrap draws seeds, each with both its times. A resample has efficiency 0 if its median Tn
@@ -128,17 +110,13 @@ def time_to_loss(
       t1: seconds to the target on one device by seed, infinite where it was missed.
       tn: the same on n devices.
       devices: n.
-      level: as in `summary`.
-      resamples: as in `summary`.
-      seed: as in `summary`.
 
     Raises:
-      InputError: there is no common seed, or `devices` is below 1, or as for `summary`.
+      InputError: there is no common seed, or as for `median`.
 
     >>> time_to_loss({0: 100.0}, {0: 40.0}, devices=2).percent
     125.0
     """
-    _check_devices(devices)
     base, other = _pairs(t1, tn)
 
     def percents(index: np.ndarray) -> np.ndarray:
@@ -147,7 +125,7 @@ def time_to_loss(
 
     first, nth = float(_medians(base)), float(_medians(other))
     percent = 100 * first / (devices * nth) if math.isfinite(first) and math.isfinite(nth) else math.nan
-    interval = _bootstrap(percents, len(base), level, resamples, seed)
+    interval = _bootstrap(percents, len(base))
     return Efficiency(percent, interval if math.isfinite(first) else None, int(np.isfinite(other).sum()), len(base))
 
 
@@ -162,7 +140,8 @@ def strong_percent(t1_s: float, tn_s: float, devices: int) -> float:
     >>> strong_percent(100.0, 20.0, devices=8)
     62.5
     """
-    _check_devices(devices)
+    if devices < 1:
+        raise InputError(f"devices must be at least 1; got {devices!r}")
     return weak_percent(t1_s, tn_s) / devices
 
 
@@ -180,13 +159,7 @@ def weak_percent(t1_s: float, tn_s: float) -> float:
     return 100 * t1_s / tn_s
 
 
-def paired(
-    base: Mapping[int, float],
-    other: Mapping[int, float],
-    level: float = 0.95,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> PairedComparison:
+def paired(base: Mapping[int, float], other: Mapping[int, float]) -> PairedComparison:
     """Compares two strategies on the same number of devices over their common seeds.
 
     Equal times and two missed targets are ties with ratio 1. The sign test gives the probability of a split at least as uneven
@@ -195,12 +168,9 @@ def paired(
     Args:
       base: seconds to the target by seed, infinite where it was missed.
       other: the same for the other strategy.
-      level: as in `summary`.
-      resamples: as in `summary`.
-      seed: as in `summary`.
 
     Raises:
-      InputError: there is no common seed, or as for `summary`.
+      InputError: there is no common seed, or as for `median`.
     """
     base_times, other_times = _pairs(base, other)
     faster, slower = int((other_times < base_times).sum()), int((other_times > base_times).sum())
@@ -213,7 +183,7 @@ def paired(
         slower=slower,
         ties=ties,
         ratio=float(_medians(ratios)),
-        interval=_bootstrap(lambda index: _medians(ratios[index]), len(ratios), level, resamples, seed),
+        interval=_bootstrap(lambda index: _medians(ratios[index]), len(ratios)),
         p_value=float(binomtest(faster, faster + slower).pvalue) if faster + slower else None,
     )
 
@@ -224,19 +194,13 @@ def _medians(runs: np.ndarray) -> np.ndarray:
     return (ordered[..., (count - 1) // 2] + ordered[..., count // 2]) / 2
 
 
-def _bootstrap(
-    statistic: Callable[[np.ndarray], np.ndarray], runs: int, level: float, resamples: int, seed: int
-) -> Interval | None:
-    """The percentile interval of a statistic, a function of run indices [resamples, runs]."""
-    if not 0 < level < 1:
-        raise InputError(f"the level of an interval must lie between 0 and 1; got {level!r}: 0.95 is 95 %")
-    if resamples < 1:
-        raise InputError(f"a bootstrap needs at least one resample; got {resamples!r}: take {RESAMPLES}")
+def _bootstrap(statistic: Callable[[np.ndarray], np.ndarray], runs: int) -> Interval | None:
+    """Returns the percentile interval of a statistic, a function of run indices [resamples, runs]."""
     if runs < MIN_RUNS:
         return None
-    index = np.random.default_rng(seed).integers(runs, size=(resamples, runs))
+    index = np.random.default_rng(0).integers(runs, size=(RESAMPLES, runs))
     # Interpolating between a finite and an infinite value would give infinity or NaN: take values that occurred.
-    low, high = np.quantile(statistic(index), [(1 - level) / 2, (1 + level) / 2], method="inverted_cdf")
+    low, high = np.quantile(statistic(index), [(1 - INTERVAL_LEVEL) / 2, (1 + INTERVAL_LEVEL) / 2], method="inverted_cdf")
     return Interval(float(low), float(high))
 
 
@@ -260,8 +224,3 @@ def _checked(times: Collection[float]) -> np.ndarray:
         if not time > 0:
             raise InputError(f"a time to target must be positive seconds, infinite where it was missed; got {time!r}")
     return np.asarray(list(times), float)
-
-
-def _check_devices(devices: int) -> None:
-    if devices < 1:
-        raise InputError(f"devices must be at least 1; got {devices!r}")

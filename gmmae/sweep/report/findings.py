@@ -1,23 +1,20 @@
 """The findings of a sweep in a few sentences: the fastest strategy, the comparison with the paper, and cautions."""
 
 import math
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from gmmae.plotting import tables
 from gmmae.scaling.strategies import STRATEGIES
 from gmmae.sweep.report import efficiency, superlinear
-from gmmae.sweep.report.efficiency import PairedComparison, TimeSummary
-from gmmae.sweep.report.outcomes import (
-    INTERVAL_LEVEL,
-    MIN_SEEDS,
-    SIGNIFICANCE_LEVEL,
-    capped_mark,
-    devices_text,
-    listed,
-    seeds_text,
-)
+from gmmae.sweep.report.efficiency import INTERVAL_LEVEL, TimeSummary
+from gmmae.sweep.report.outcomes import capped_mark, devices_text, listed, reached, seeds_text
 from gmmae.sweep.report.results import Results
+
+SIGNIFICANCE_LEVEL = 0.05
+"""A sign test with a smaller p is called significant."""
+
+MIN_SEEDS = math.ceil(1 - math.log2(SIGNIFICANCE_LEVEL))
+"""The minimum number of pairs, all agreeing, for a significant sign test."""
 
 PAPER_TARGET = 0.0016384
 """The paper's target loss."""
@@ -46,8 +43,7 @@ def headline(results: Results) -> str:
         return f"**Which strategy is the fastest is unknown.** {results.clock.note}"
     candidates = [
         Candidate(scaling, n, summary)
-        for scaling in results.config.scaling
-        for n in results.counts
+        for scaling, n, _ in results.groups()
         if (summary := results.seconds(scaling, n)) is not None and math.isfinite(summary.median)
     ]
     if not candidates:
@@ -55,9 +51,14 @@ def headline(results: Results) -> str:
         return f"**No strategy's median run reached the target** validation {stop.monitor} of {stop.target:g} on {counts}."
     best = min(candidates, key=lambda one: (one.summary.median, one.devices))
     tied = [one for one in candidates if (one.devices, one.summary.median) == (best.devices, best.summary.median)]
-    others = [one for one in candidates if one.scaling not in {winner.scaling for winner in tied}]
-    comparison = _next(results, best, others) if others else _without_next(results, tied)
-    return f"{_winner(results, tied)} {comparison}{superlinear.headline(results, best.scaling, best.devices)}"
+    winners = {one.scaling for one in tied}
+    others = [one for one in candidates if one.scaling not in winners]
+    text = _winner(results, tied)
+    if others:
+        text += f" {_next(results, best, others)}"
+    elif any(run.key.scaling not in winners for run in results.runs):
+        text += " No other strategy's median run reached the target."
+    return f"{text}{superlinear.headline(results, best.scaling, best.devices)}"
 
 
 def _winner(results: Results, tied: list[Candidate]) -> str:
@@ -82,17 +83,6 @@ def _label(results: Results, candidate: Candidate) -> str:
     return STRATEGIES[candidate.scaling].label + capped_mark(results.group(candidate.scaling, candidate.devices))
 
 
-def _without_next(results: Results, tied: list[Candidate]) -> str:
-    winners = {one.scaling for one in tied}
-    if len(results.config.scaling) == 1:
-        return "There is no other strategy."
-    if len(winners) == len(results.config.scaling):
-        return "No strategy was faster on more devices."
-    if any(run.key.scaling not in winners for run in results.runs):
-        return "No other strategy's median run reached the target."
-    return "No other strategy is computed yet."
-
-
 def _next(results: Results, best: Candidate, others: list[Candidate]) -> str:
     """Compares the winner with the fastest other strategy, over the seeds that both have."""
     second = min(others, key=lambda one: (one.summary.median, one.devices))
@@ -102,13 +92,9 @@ def _next(results: Results, best: Candidate, others: list[Candidate]) -> str:
         return f"{text}, with no seed in common."
     pairs = efficiency.paired(base, other)
     text += f", slower in {pairs.slower} of {seeds_text(pairs.pairs)}"
-    if pairs.pairs == 1:
-        return f"{text}. One seed is an example, not a comparison."
     if pairs.p_value is None:
         return f"{text}."
     verdict = "significant" if pairs.p_value < SIGNIFICANCE_LEVEL else "not significant"
-    if verdict != "significant" and pairs.pairs < MIN_SEEDS:
-        verdict = "too few seeds to be sure"
     return f"{text} ({verdict}: sign test of these two alone, p = {pairs.p_value:.2g})."
 
 
@@ -126,34 +112,30 @@ def sentences(results: Results) -> list[str]:
 def _paper(results: Results) -> list[str]:
     """Compares with the paper, for each strategy and number of devices above one, whether the target was reached."""
     agreeing, differing = 0, []
-    for scaling in (scaling for scaling in results.config.scaling if scaling in results.paper):
-        for n in (n for n in results.counts if n > 1 and n in results.paper[scaling]):
-            if not (runs := results.group(scaling, n)):
-                continue
-            reached, paper_reached = sum(run.reached for run in runs), math.isfinite(results.paper[scaling][n])
-            if (2 * reached > len(runs)) == paper_reached:
-                agreeing += 1
-            else:
-                paper = "the paper's run did" if paper_reached else "the paper's run did not"
-                differing.append(f"{STRATEGIES[scaling].label} on {n} ({reached} of {seeds_text(len(runs))}; {paper})")
-    total = agreeing + len(differing)
-    if not total:
+    for scaling, n, runs in results.groups():
+        if n == 1 or n not in results.paper.get(scaling, {}):
+            continue
+        paper_reached = math.isfinite(results.paper[scaling][n])
+        if (2 * sum(run.reached for run in runs) > len(runs)) == paper_reached:
+            agreeing += 1
+        else:
+            paper = "the paper's run did" if paper_reached else "the paper's run did not"
+            differing.append(f"{STRATEGIES[scaling].label} on {n} ({reached(runs)}; {paper})")
+    if not agreeing + len(differing):
         return []
     run = results.config.run
-    text = (
-        f"**The paper**: {agreeing} of {total} pairs of a strategy and more than one device agree with its Tables I and II on "
-        "whether the target was reached. Here more than half of the seeds must reach it."
-    )
-    text += f" Different: {'; '.join(differing)}." if differing else ""
     target = f"target {run.stop.target:g}" if run.stop.target is not None else "no target"
     return [
-        f"{text} The paper has one run each, LUNA16, K80 GPUs and the target {PAPER_TARGET:g}. "
+        f"**The paper**: {agreeing} of {agreeing + len(differing)} pairs of a strategy and more than one device agree with its "
+        "Tables I and II on whether the target was reached. Here more than half of the seeds must reach it."
+        + (f" Different: {'; '.join(differing)}." if differing else "")
+        + f" The paper has one run each, LUNA16, K80 GPUs and the target {PAPER_TARGET:g}. "
         f"Here: data source {run.settings.data.source}, {target}, times {results.clock.short or results.clock.kind}."
     ]
 
 
 def _caution(results: Results) -> str:
-    seeds = max(len(results.group(scaling, n)) for scaling in results.config.scaling for n in results.counts)
+    seeds = max(len(runs) for _, _, runs in results.groups())
     if seeds == 1:
         return "**Caution**: one seed is an example, not a comparison."
     if seeds < MIN_SEEDS:
@@ -163,17 +145,3 @@ def _caution(results: Results) -> str:
             f"{100 * INTERVAL_LEVEL:g} % probability."
         )
     return f"Medians and intervals are over up to {seeds} seeds. A miss counts as an infinite time."
-
-
-def comparisons(results: Results) -> Iterator[tuple[str, int, PairedComparison]]:
-    """Yields each other strategy compared with strong scaling, on each number of devices above one with common seeds.
-
-    Strong scaling is the base: a ratio is the other strategy's time over that of strong scaling.
-    """
-    if results.clock.kind == "unknown":
-        return
-    for scaling in results.config.scaling:
-        for n in results.counts:
-            base, other = results.times("strong", n), results.times(scaling, n)
-            if scaling != "strong" and n > 1 and base.keys() & other.keys():
-                yield scaling, n, efficiency.paired(base, other)

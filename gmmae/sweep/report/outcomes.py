@@ -14,14 +14,8 @@ EXPLANATION = (
     "parentheses."
 )
 
-INTERVAL_LEVEL = 0.95
-"""The share of the bootstrap's resamples between the bounds of an interval."""
-
-SIGNIFICANCE_LEVEL = 0.05
-"""A sign test with a smaller p is called significant."""
-
-MIN_SEEDS = math.ceil(1 - math.log2(SIGNIFICANCE_LEVEL))
-"""The minimum number of pairs, all agreeing, for a significant sign test."""
+MISS_NAMES = {stop_reasons.MAX_EPOCHS: "out of epochs", stop_reasons.STALLED: "plateaued"}
+"""The kinds of misses that have another name in a report than in a record."""
 
 CAPPED = "†"
 """The mark of a global batch that is capped to the training set."""
@@ -44,17 +38,17 @@ def capped_notes(runs: Iterable[Run]) -> tuple[str, ...]:
 
 def intervals_explained(results: Results) -> str:
     """Returns the definition of a report's intervals, and their limits with few seeds."""
-    groups = (len(results.group(scaling, n)) for scaling in results.config.scaling for n in results.counts)
-    seeds = min((size for size in groups if size >= efficiency.MIN_RUNS), default=None)
+    sizes = (len(runs) for _, _, runs in results.groups())
+    seeds = min((size for size in sizes if size >= efficiency.MIN_RUNS), default=None)
     if seeds is None:
         return f"No intervals: they need {efficiency.MIN_RUNS} seeds."
     text = "Intervals: the percentiles 2.5 and 97.5 of a bootstrap over seeds"
-    coverage = efficiency.max_coverage(seeds)
-    if coverage >= INTERVAL_LEVEL:
+    coverage = 1 - 2.0 ** (1 - seeds)  # of the whole range of the runs
+    if coverage >= efficiency.INTERVAL_LEVEL:
         return f"{text}."
     return (
         f"{text}. With {seeds} seeds they hold the true median with a probability of at most {100 * coverage:.3g} %, so they "
-        f"are not {100 * INTERVAL_LEVEL:g} % confidence intervals."
+        f"are not {100 * efficiency.INTERVAL_LEVEL:g} % confidence intervals."
     )
 
 
@@ -113,30 +107,19 @@ def reached(runs: Sequence[Run], between: str = " of ") -> str:
     return f"{sum(run.reached for run in runs)}{between}{len(runs)}"
 
 
-def misses(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
-    """Returns the runs that missed the target, by kind of miss: a text and its runs."""
+def misses(runs: Sequence[Run]) -> list[str]:
+    """Returns a text for each kind of miss: the number of its runs, their epochs, and their last and best losses."""
     kinds: dict[str, list[Run]] = {}
     for run in runs:
         if not run.reached:
-            kinds.setdefault(run.outcome, []).append(run)
-    return [(_how(kind, members), members) for kind, members in sorted(kinds.items())]
-
-
-def _how(kind: str, runs: Sequence[Run]) -> str:
-    records, times = [run.record for run in runs], f"{len(runs)}×"
-    epochs = span([record.epochs for record in records], "{:g}".format)
-    last = _losses([record.final_value for record in records])
-    best = _losses([record.best_value for record in records])
-    match kind:
-        case stop_reasons.DIVERGED:
-            return f"diverged {times} in epoch {epochs}"
-        case stop_reasons.COLLAPSED:
-            return f"collapsed {times} at {last}"
-        case stop_reasons.MAX_EPOCHS:
-            return f"out of epochs {times} at {last} (best {best})"
-        case stop_reasons.STALLED:
-            kind = "plateaued"
-    return f"{kind.replace('_', ' ')} {times} after {epochs} epochs at {last} (best {best})"
+            kinds.setdefault(MISS_NAMES.get(run.outcome, run.outcome.replace("_", " ")), []).append(run)
+    texts = []
+    for kind, members in sorted(kinds.items()):
+        records = [run.record for run in members]
+        epochs = span([record.epochs for record in records], "{:g}".format)
+        last, best = (_losses([getattr(record, name) for record in records]) for name in ("final_value", "best_value"))
+        texts.append(f"{kind} {len(members)}× after epoch {epochs} at {last} (best {best})")
+    return texts
 
 
 def _losses(values: Sequence[float | None]) -> str:

@@ -23,12 +23,7 @@ Section = Callable[[Sequence[Results]], Sequence[Block]]
 """A function that returns more blocks for the page, from the results for each cluster."""
 
 
-def no_section(by_cluster: Sequence[Results]) -> Sequence[Block]:
-    """Returns nothing to add to the page."""
-    return ()
-
-
-def write(config: SweepConfig, root: Path, clusters: Sequence[Cluster], section: Section = no_section) -> list[Path]:
+def write(config: SweepConfig, root: Path, clusters: Sequence[Cluster], section: Section = lambda _: ()) -> list[Path]:
     """Writes the report under `report` in the sweep's folder, and TensorBoard logs of its runs under `tb`.
 
     Args:
@@ -76,50 +71,37 @@ def _blocks(by_cluster: Sequence[Results], figures: Path, section: Section) -> l
     title = Heading(_title(found), 1)
     if found.config.mode == "throughput":
         return [title, *throughput_page.blocks(found, figures), _grounds(by_cluster)]
-    lead = [title, Paragraph(findings.headline(found)), *_unfinished(found)]
+    lead: list[Block] = [title, Paragraph(findings.headline(found))]
+    done = len(found.runs) + len(found.failed)
+    if done < found.total:
+        lead.append(Paragraph(f"**{done} of {found.total} runs are computed.** The report covers these."))
     sentences = [Bullets(tuple(texts))] if (texts := findings.sentences(found)) else []
     if not found.runs:
         return [*lead, *sentences, _grounds(by_cluster)]
-    lead += [strategy_figures.time_to_target(found, figures), *_present(strategy_tables.endings(found))]
-    lead += [*sentences, *section(by_cluster)]
-    folds = [Folded("Tables", tuple(_tables(by_cluster))), Folded("Figures", tuple(_figures(found, figures)))]
-    return [*lead, *(fold for fold in folds if fold.blocks), _grounds(by_cluster)]
+    lead += [strategy_figures.time_to_target(found, figures), strategy_tables.endings(found), *sentences, *section(by_cluster)]
+    if shown := _tables(by_cluster):
+        lead.append(Folded("Tables", shown))
+    drawn = (
+        strategy_figures.samples(found, figures),
+        strategy_figures.warmup(found, figures),
+        strategy_figures.losses(found, "strong", 4, figures),
+        strategy_figures.losses(found, "weak", 5, figures),
+    )
+    return [*lead, Folded("Figures", drawn), _grounds(by_cluster)]
 
 
-def _unfinished(found: Results) -> list[Block]:
-    done, failed = len(found.runs) + len(found.failed), len(found.failed)
-    text = ""
-    if done < found.total:
-        text = f"**{done} of {found.total} runs are computed.** The report covers these."
-    if failed:
-        text += f" {failed} of {done} processes crashed or timed out. They count nowhere."
-    return [Paragraph(text.strip())] if text else []
-
-
-def _tables(by_cluster: Sequence[Results]) -> list[Table]:
+def _tables(by_cluster: Sequence[Results]) -> tuple[Table, ...]:
     found = by_cluster[0]
-    papers = [scaling for scaling in found.paper if scaling != "strong" and scaling in found.config.scaling]
-    others = [scaling for scaling in found.config.scaling if scaling != "strong" and scaling not in papers]
-    weak = "Table II. Efficiency of the other strategies"
-    return _present(
+    possible = (
         strategy_tables.strong_efficiency(found),
-        strategy_tables.other_efficiencies(found, papers, "table_2", weak),
-        strategy_tables.other_efficiencies(found, others, "table_2b", f"{weak}, not in the paper" if found.paper else weak),
+        strategy_tables.other_efficiencies(found),
         strategy_tables.clusters(by_cluster),
         strategy_tables.epoch_times(found),
         strategy_tables.step_times(found),
         strategy_tables.times_to_target(found),
         strategy_tables.paired(found),
     )
-
-
-def _figures(found: Results, folder: Path) -> list[Block]:
-    return [
-        strategy_figures.samples(found, folder),
-        strategy_figures.warmup(found, folder),
-        strategy_figures.losses(found, "strong", 4, folder),
-        strategy_figures.losses(found, "weak", 5, folder),
-    ]
+    return tuple(table for table in possible if table is not None)
 
 
 def _grounds(by_cluster: Sequence[Results]) -> Folded:
@@ -131,10 +113,6 @@ def _grounds(by_cluster: Sequence[Results]) -> Folded:
         body.append(Paragraph(f"**Times**: {found.clock.note}{whole}"))
         body += [Paragraph(other.clock.note) for other in by_cluster[1:] if other.clock.kind != found.clock.kind]
     return Folded("Times, devices and versions", (*body, Paragraph(_provenance(found))))
-
-
-def _present(*made: Table | None) -> list[Table]:
-    return [table for table in made if table is not None]
 
 
 def _provenance(found: Results) -> str:

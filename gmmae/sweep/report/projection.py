@@ -15,9 +15,6 @@ from gmmae.sweep.throughput import Timing, Timings
 from gmmae.system.errors import InputError
 from gmmae.training.records import Record
 
-GRADIENT_BYTES = {"float32": 4, "float64": 8}
-"""The bytes of a gradient per parameter."""
-
 
 class EpochTime(NamedTuple):
     """The seconds of an epoch by activity."""
@@ -70,9 +67,10 @@ class Projection(NamedTuple):
         return (
             f"Projected to {cluster.name} ({cluster.devices_per_node} a node), not measured there: computation as measured on "
             f"{self.timings.device_kind} (quartiles within {100 * _spread(self.timings.train):.1f} % of the medians)"
-            f"{scaled if cluster.reference_step_s else ''}; all-reduce with α = {_micro(cluster.alpha_intra_s)}, "
-            f"β = {_giga(cluster.beta_intra_bytes_per_s)} inside a node and {_micro(cluster.alpha_inter_s)}, "
-            f"{_giga(cluster.beta_inter_bytes_per_s)} between nodes; no overlap of the two."
+            f"{scaled if cluster.reference_step_s else ''}; all-reduce with "
+            f"α = {1e6 * cluster.alpha_intra_s:g} µs, β = {1e-9 * cluster.beta_intra_bytes_per_s:g} GB/s inside a node and "
+            f"{1e6 * cluster.alpha_inter_s:g} µs, {1e-9 * cluster.beta_inter_bytes_per_s:g} GB/s between nodes; "
+            "no overlap of the two."
         )
 
 
@@ -84,11 +82,3 @@ def _step_times(rows: Sequence[Timing]) -> StepTimes:
 def _spread(rows: Sequence[Timing]) -> float:
     """Returns the largest relative distance of a quartile from its median."""
     return max((max(row.high_s - row.median_s, row.median_s - row.low_s) / row.median_s for row in rows), default=0.0)
-
-
-def _micro(time_s: float) -> str:
-    return f"{1e6 * time_s:g} µs"
-
-
-def _giga(bytes_per_s: float) -> str:
-    return f"{1e-9 * bytes_per_s:g} GB/s"

@@ -4,16 +4,18 @@ A run counts when its optimisation ended by itself. Crashed and timed-out proces
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+import numpy as np
 
 from gmmae.scaling.cost import Cluster
 from gmmae.sweep import throughput
 from gmmae.sweep.grid import RunKey, SweepConfig, run_keys
 from gmmae.sweep.report import efficiency
 from gmmae.sweep.report.efficiency import PAPER_TABLE_I, PAPER_TABLE_II, Efficiency, TimeSummary
-from gmmae.sweep.report.projection import GRADIENT_BYTES, EpochTime, Projection
+from gmmae.sweep.report.projection import EpochTime, Projection
 from gmmae.sweep.runs import FAILED, RunRecord, SweepDir
 from gmmae.sweep.throughput import Timings
 from gmmae.system import stop_reasons
@@ -23,8 +25,6 @@ from gmmae.training.records import Epoch, Record, read_history
 PAPER = {"strong": PAPER_TABLE_I, **PAPER_TABLE_II}
 
 OVERSUBSCRIBED = "oversubscribed: n virtual devices share this machine's cores, so this does not measure scaling"
-
-PROJECTED = "projected to "
 
 
 class Run(NamedTuple):
@@ -70,7 +70,7 @@ class Clock(NamedTuple):
     @property
     def cluster(self) -> str:
         """The cluster that times are projected to, or nothing."""
-        return self.short.removeprefix(PROJECTED) if self.kind == "projected" else ""
+        return self.short.removeprefix("projected to ") if self.kind == "projected" else ""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -106,6 +106,13 @@ class Results(NamedTuple):
     def group(self, scaling: str, devices: int) -> list[Run]:
         """Returns the runs of a strategy on a number of devices, one for each seed."""
         return [run for run in self.runs if (run.key.scaling, run.key.devices) == (scaling, devices)]
+
+    def groups(self) -> Iterator[tuple[str, int, list[Run]]]:
+        """Yields each strategy and number of devices that has runs, in the order of the tables."""
+        for scaling in self.config.scaling:
+            for n in self.counts:
+                if runs := self.group(scaling, n):
+                    yield scaling, n, runs
 
     def times(self, scaling: str, devices: int) -> dict[int, float]:
         """Returns the seconds to the target by seed, infinite where it was missed."""
@@ -176,19 +183,16 @@ def _clock(
         shared = any(record.oversubscribed for record in records) or any(timing.oversubscribed for timing in timings)
         note = f"{OVERSUBSCRIBED[0].upper()}{OVERSUBSCRIBED[1:]}." if shared else ""
         return Clock("measured", OVERSUBSCRIBED if shared else "", note), [_measured_epoch(record) for record in records]
-    if cluster is None or not timings:
-        missing = "no cluster is given" if cluster is None else "step times have not been measured yet"
-        return _no_clock(missing), [None] * len(records)
-    projection = Projection(cluster, timings[0], GRADIENT_BYTES[config.run.dtype])
-    try:
-        epochs: list[EpochTime | None] = [projection.epoch(record) for record in records]
-        return Clock("projected", f"{PROJECTED}{cluster.name}", projection.assumptions()), epochs
-    except InputError as error:
-        return _no_clock(f"{cluster.name}: {error}"), [None] * len(records)
-
-
-def _no_clock(reason: str) -> Clock:
-    return Clock("unknown", "", f"Times cannot be projected ({reason}). The report shows epochs only.")
+    reason = "no cluster is given" if cluster is None else "step times have not been measured yet"
+    if cluster is not None and timings:
+        projection = Projection(cluster, timings[0], np.dtype(config.run.dtype).itemsize)
+        try:
+            epochs: list[EpochTime | None] = [projection.epoch(record) for record in records]
+            return Clock("projected", f"projected to {cluster.name}", projection.assumptions()), epochs
+        except InputError as error:
+            reason = f"{cluster.name}: {error}"
+    unknown = Clock("unknown", "", f"Times cannot be projected ({reason}). The report shows epochs only.")
+    return unknown, [None] * len(records)
 
 
 def _measured_epoch(record: Record) -> EpochTime | None:

@@ -4,13 +4,13 @@ import csv
 import io
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
 from gmmae.plotting import tables
 from gmmae.plotting.tables import Table
 from gmmae.sweep.grid import run_keys
-from gmmae.sweep.report import outcomes, superlinear
+from gmmae.sweep.report import efficiency, outcomes, superlinear
 from gmmae.sweep.report.efficiency import Efficiency, Interval
-from gmmae.sweep.report.findings import comparisons
 from gmmae.sweep.report.outcomes import epochs_text, intervals_explained, misses, reached
 from gmmae.sweep.report.results import Results, Run
 
@@ -35,41 +35,38 @@ def strong_efficiency(results: Results) -> Table | None:
     columns = ("devices", "efficiency (%)", "interval (%)", "reached", *_paper_column(results, "strong"))
     title = results.clock.titled("Table I. Efficiency of strong scaling")
     notes = (intervals_explained(results), *_shared(results), *_notes(results, ["strong"]))
-    return Table("table_1", title, columns, tuple(rows), notes) if _any(rows, 1) else None
+    return Table("table_1", title, columns, tuple(rows), notes) if any(row[1] != MISSING for row in rows) else None
 
 
-def other_efficiencies(results: Results, strategies: Sequence[str], name: str, title: str) -> Table | None:
-    """Returns Table II, or the same for strategies that are not in the paper, or None if none of them has times."""
-    rows = []
+def other_efficiencies(results: Results) -> Table | None:
+    """Returns Table II, or None if no strategy but strong scaling has times."""
+    strategies = [scaling for scaling in results.config.scaling if scaling != "strong"]
+    columns = ["devices"]
+    for scaling in strategies:
+        columns += [f"{scaling} (%)", *_paper_column(results, scaling)]
+    rows, known = [], False
     for n in results.counts:
         row = [str(n)]
         for scaling in strategies:
             found, runs = results.efficiency(scaling, n), results.group(scaling, n)
-            row.append(
-                f"{tables.percent(found.percent)}{outcomes.capped_mark(runs)} ({reached(runs, '/')})" if found else MISSING
-            )
+            known |= found is not None
+            mark = outcomes.capped_mark(runs)
+            row.append(f"{tables.percent(found.percent)}{mark} ({reached(runs, '/')})" if found else MISSING)
             row += _paper_percent(results, scaling, n)
         rows.append(tuple(row))
-    columns = ["devices"]
-    for scaling in strategies:
-        columns += [f"{scaling} (%)", *_paper_column(results, scaling)]
+    title = results.clock.titled("Table II. Efficiency of the other strategies")
     notes = ("In parentheses: seeds that reached the target.", *_notes(results, strategies))
-    shown = any(results.efficiency(scaling, n) for scaling in strategies for n in results.counts)
-    return Table(name, results.clock.titled(title), tuple(columns), tuple(rows), notes) if shown else None
+    return Table("table_2", title, tuple(columns), tuple(rows), notes) if known else None
 
 
-def endings(results: Results) -> Table | None:
-    """Returns Table III, how the runs ended, or None without runs."""
+def endings(results: Results) -> Table:
+    """Returns Table III, how the runs ended."""
     rows = []
-    for scaling in results.config.scaling:
-        for n in results.counts:
-            runs = results.group(scaling, n)
-            if not runs:
-                continue
-            record = runs[0].record
-            why = "; ".join(how for how, _ in misses(runs)) or MISSING
-            batch = (str(record.global_batch), f"{record.learning_rate:g}")
-            rows.append((scaling, _devices(runs, n), *batch, reached(runs), epochs_text(runs), why))
+    for scaling, n, runs in results.groups():
+        record = runs[0].record
+        batch = (str(record.global_batch), f"{record.learning_rate:g}")
+        how = "; ".join(misses(runs)) or MISSING
+        rows.append((scaling, _devices(runs, n), *batch, reached(runs), epochs_text(runs), how))
     columns = ("scaling", "devices", "batch", "learning rate", "reached", "epochs", "misses")
     notes = [
         "Epochs to the target: median and range over seeds. A miss counts as infinite. Crashed and timed-out processes do not "
@@ -78,13 +75,13 @@ def endings(results: Results) -> Table | None:
         *_shared(results),
         *outcomes.capped_notes(results.runs),
     ]
-    return Table("table_3", "Table III. How the runs ended", columns, tuple(rows), tuple(notes)) if rows else None
+    return Table("table_3", "Table III. How the runs ended", columns, tuple(rows), tuple(notes))
 
 
 def clusters(by_cluster: Sequence[Results]) -> Table | None:
     """Returns Table IV, strong scaling projected to each cluster, or None with fewer than two clusters with times."""
     known = [results for results in by_cluster if results.clock.kind == "projected"]
-    if len(known) < 2:
+    if len(known) < 2 or not any(run.key.scaling == "strong" for run in known[0].runs):
         return None
     rows = []
     for n in known[0].counts:
@@ -99,24 +96,21 @@ def clusters(by_cluster: Sequence[Results]) -> Table | None:
     title = "Table IV. Time to the target and efficiency of strong scaling on other clusters, projected"
     above = dict.fromkeys(note for results in known for note in superlinear.notes(results, ["strong"]))
     notes = (*(results.clock.note for results in known), *above, *_capped(known[0], ["strong"]))
-    return Table("table_4", title, tuple(columns), tuple(rows), notes) if _any(rows, 1) else None
+    return Table("table_4", title, tuple(columns), tuple(rows), notes)
 
 
 def epoch_times(results: Results) -> Table | None:
     """Returns Table V, the parts of an epoch's time for strong and weak scaling, or None without times."""
     rows = []
-    for scaling in ("strong", "weak"):
-        for n in results.counts:
-            known = [run for run in results.group(scaling, n) if run.epoch is not None]
-            if not known:
-                continue
-            run = known[0]
-            assert run.epoch is not None
-            reduce_s = run.epoch.all_reduce_s
-            parts = (run.epoch.compute_s, reduce_s, run.epoch.validation_s, run.epoch.total_s)
-            texts = (MISSING if part is None else tables.seconds(part) for part in parts)
-            steps = (str(run.record.steps_per_epoch), str(run.record.device_batch))
-            rows.append((scaling, _devices(known, n), *steps, *texts))
+    for scaling, n in ((scaling, n) for scaling in ("strong", "weak") for n in results.counts):
+        known = [(run, run.epoch) for run in results.group(scaling, n) if run.epoch is not None]
+        if not known:
+            continue
+        run, epoch = known[0]
+        parts = (epoch.compute_s, epoch.all_reduce_s, epoch.validation_s, epoch.total_s)
+        texts = (MISSING if part is None else tables.seconds(part) for part in parts)
+        steps = (str(run.record.steps_per_epoch), str(run.record.device_batch))
+        rows.append((scaling, _devices([run], n), *steps, *texts))
     columns = ("scaling", "devices", "steps", "device batch", "compute (s)", "all-reduce (s)", "validation (s)", "epoch (s)")
     notes = ("Compute: all training steps of an epoch; where measured, with the all-reduce in it. Of the first seed.",)
     title = results.clock.titled("Table V. What an epoch's time is spent on")
@@ -125,7 +119,7 @@ def epoch_times(results: Results) -> Table | None:
 
 
 def step_times(results: Results) -> Table | None:
-    """The measured step times that projections rest on; None without them."""
+    """Returns Table VI, the measured step times behind the projections, or None without them."""
     if not results.timings:
         return None
     timings = results.timings[0]
@@ -142,14 +136,12 @@ def step_times(results: Results) -> Table | None:
 def times_to_target(results: Results) -> Table | None:
     """Returns Table VII, the median times of Fig. 2, or None without times."""
     rows = []
-    for scaling in results.config.scaling:
-        for n in results.counts:
-            found, share = results.seconds(scaling, n), results.efficiency(scaling, n)
-            if found:
-                times = (tables.seconds(found.median), _interval(found.interval, tables.seconds))
-                percents = _percents(share) if share else (MISSING, MISSING)
-                devices = _devices(results.group(scaling, n), n)
-                rows.append((scaling, devices, f"{found.reached} of {found.runs}", *times, *percents))
+    for scaling, n, runs in results.groups():
+        summary, efficient = results.seconds(scaling, n), results.efficiency(scaling, n)
+        if summary:
+            times = (tables.seconds(summary.median), _interval(summary.interval, tables.seconds))
+            percents = _percents(efficient) if efficient else (MISSING, MISSING)
+            rows.append((scaling, _devices(runs, n), reached(runs), *times, *percents))
     columns = ("scaling", "devices", "reached", "time (s)", "interval (s)", "efficiency (%)", "interval (%)")
     title = results.clock.titled("Table VII. Time to the target")
     notes = (intervals_explained(results), *_shared(results), *_notes(results, results.config.scaling))
@@ -159,11 +151,15 @@ def times_to_target(results: Results) -> Table | None:
 def paired(results: Results) -> Table | None:
     """Returns Table VIII, strong scaling compared with the others by seed, or None without common seeds."""
     rows = []
-    for scaling, n, found in comparisons(results):
-        p_value = MISSING if found.p_value is None else f"{found.p_value:.3g}"
-        counts = (str(found.pairs), str(found.slower), str(found.faster), str(found.ties))
-        ratios = (tables.ratio(found.ratio), _interval(found.interval, tables.ratio))
-        rows.append((scaling, _devices(results.group(scaling, n), n), *counts, *ratios, p_value))
+    for scaling, n, runs in results.groups():
+        base, other = results.times("strong", n), results.times(scaling, n)
+        if scaling == "strong" or n == 1 or results.clock.kind == "unknown" or not base.keys() & other.keys():
+            continue
+        pairs = efficiency.paired(base, other)
+        counts = (str(pairs.pairs), str(pairs.slower), str(pairs.faster), str(pairs.ties))
+        ratios = (tables.ratio(pairs.ratio), _interval(pairs.interval, tables.ratio))
+        p_value = MISSING if pairs.p_value is None else f"{pairs.p_value:.3g}"
+        rows.append((scaling, _devices(runs, n), *counts, *ratios, p_value))
     columns = ("against", "devices", "seeds", "strong faster", "other faster", "ties", "ratio", "interval", "p")
     notes = (
         "Ratio: the other's time over strong scaling's, median over seeds. ∞: only the other missed the target. p: two-sided "
@@ -178,32 +174,26 @@ def paired(results: Results) -> Table | None:
 
 def runs_csv(results: Results) -> str:
     """Returns CSV with a row for each computed run and each failed process. A missing value is empty."""
-    columns = ("scaling", "devices", "seed", "mode", "outcome", "epochs", "wanted_batch", "global_batch", "device_batch")
-    columns += ("learning_rate",)
-    clocks, provenance = ("train_s", "eval_s"), ("machine", "git_commit")
-    losses = ("final_train_loss", "final_val_loss", "best_val_loss", "best_epoch")
-    rows = {}
-    for run in results.runs:
-        known = math.isfinite(run.time_s)
-        row = {name: getattr(run.record, name) for name in (*columns[5:], *losses)}
-        row |= {"outcome": run.outcome, "path": run.path, "time_to_target_s": run.time_s if known else ""}
-        row |= {"projected": known and results.clock.kind == "projected"}
-        row |= {"steps": run.record.epochs * run.record.steps_per_epoch}
-        row |= {name: run.record.clocks.get(name, "") for name in clocks}
-        rows[run.key] = row | {name: getattr(run.record, name) or "" for name in provenance}
-    for record in results.failed:
-        rows[record.key] = {"outcome": record.outcome, "path": record.path, "projected": False}
     metrics = list(dict.fromkeys(name for run in results.runs for name in run.record.best_metrics))
+    names = ["scaling", "devices", "seed", "mode", "outcome", "epochs", "wanted_batch", "global_batch", "device_batch"]
+    names += ["learning_rate", "final_train_loss", "final_val_loss", "best_val_loss", "best_epoch"]
+    names += [*(f"best_{name}" for name in metrics), "time_to_target_s", "projected", "path", "steps", "train_s", "eval_s"]
+    names += ["machine", "git_commit"]
+    rows = {record.key: asdict(record) | {"projected": False} for record in results.failed}
     for run in results.runs:
-        rows[run.key] |= {f"best_{name}": run.record.best_metrics.get(name, "") for name in metrics}
-    names = (*columns, *losses, *(f"best_{name}" for name in metrics), "time_to_target_s", "projected", "path")
-    names += ("steps", *clocks, *provenance)
+        record, known = run.record, math.isfinite(run.time_s)
+        rows[run.key] = (
+            {name: getattr(record, name, None) for name in names}
+            | record.clocks
+            | {f"best_{name}": value for name, value in record.best_metrics.items()}
+            | {"mode": results.config.mode, "outcome": run.outcome, "path": run.path}
+            | {"steps": record.epochs * record.steps_per_epoch, "time_to_target_s": run.time_s if known else None}
+            | {"projected": known and results.clock.kind == "projected"}
+        )
     file = io.StringIO()
-    writer = csv.DictWriter(file, names, lineterminator="\n")
+    writer = csv.DictWriter(file, names, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    for key in run_keys(results.config):
-        if key in rows:
-            writer.writerow(key._asdict() | {"mode": results.config.mode} | rows[key])
+    writer.writerows(rows[key] | key._asdict() for key in run_keys(results.config) if key in rows)
     return file.getvalue()
 
 
@@ -244,7 +234,3 @@ def _paper_percent(results: Results, scaling: str, devices: int) -> list[str]:
     """Returns the entries of `_paper_column` in a row."""
     table = results.paper.get(scaling)
     return [] if table is None else [tables.percent(table[devices]) if devices in table else MISSING]
-
-
-def _any(rows: Sequence[tuple[str, ...]], place: int) -> bool:
-    return any(row[place] != MISSING for row in rows)

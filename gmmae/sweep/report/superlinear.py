@@ -31,24 +31,21 @@ def headline(results: Results, scaling: str, devices: int) -> str:
     if devices not in artefacts(results, scaling):
         return ""
     ratio = tables.ratio(speed_up(results, scaling, devices))
-    return f" **An epoch is projected to be {ratio} times as fast on {devices_text([devices])}. {_why(results, devices)}"
+    cause = artefact(results.timings[0].device_kind, devices)
+    return f" **An epoch is projected to be {ratio} times as fast on {devices_text([devices])}.** {cause}"
 
 
 def notes(results: Results, strategies: Iterable[str]) -> tuple[str, ...]:
     """Returns the explanation of efficiencies above 100 %, if some strategy has them in projected epochs."""
     exist = any(artefacts(results, scaling) for scaling in strategies)
-    return (f"**Above 100 %: {_why(results)}",) if exist else ()
+    return (f"Above 100 %: {artefact(results.timings[0].device_kind, None)}",) if exist else ()
 
 
-def _why(results: Results, devices: int | None = None) -> str:
-    return artefact(results.timings[0].device_kind, devices, "**")
-
-
-def artefact(device_kind: str, devices: int | None, bold: str = "") -> str:
+def artefact(device_kind: str, devices: int | None) -> str:
     """Returns the sentence that attributes a speed-up to the measuring machine."""
     return (
-        f"More than {fold(devices)} is an artefact of the machine on which the steps were measured{bold} "
-        f"({device_kind}), which takes less time per sample for small batches."
+        f"More than {fold(devices)} is an artefact of the machine on which the steps were measured ({device_kind}), "
+        "which takes less time per sample for small batches."
     )
 
 

@@ -6,9 +6,11 @@ Source: Serebryakov, "Scaling deep learning workloads" (2017).
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+import numpy as np
 
 from gmmae.plotting import canvas, comparison, tables
 from gmmae.plotting.comparison import Measured
@@ -16,9 +18,12 @@ from gmmae.plotting.document import Block, Bullets, Figure, Folded, Paragraph
 from gmmae.plotting.tables import Table
 from gmmae.scaling import fits
 from gmmae.sweep.report import efficiency
+from gmmae.sweep.report.outcomes import devices_text
 from gmmae.sweep.report.results import Results
 from gmmae.sweep.throughput import Timing
 from gmmae.system.errors import InputError
+
+T = TypeVar("T")
 
 MIN_DEVICE_COUNTS = 4
 """Minimum number of device counts for a fit of the law with three parameters."""
@@ -47,145 +52,116 @@ class Family(NamedTuple):
 def families(results: Results) -> list[Family]:
     """Returns the measured families: strong scaling by global batch, then weak scaling by device batch."""
     timing = results.config.timing
-    by_samples = {found.devices: {row.samples: row for row in found.train} for found in results.timings}
-    found = [
+    by_samples = {timings.devices: {row.samples: row for row in timings.train} for timings in results.timings}
+    possible = [
         Family("strong", batch, {n: rows[batch] for n, rows in by_samples.items() if batch in rows})
         for batch in sorted(timing.global_batches)
     ] + [
         Family("weak", batch, {n: rows[batch * n] for n, rows in by_samples.items() if batch * n in rows})
         for batch in sorted(timing.device_batches)
     ]
-    return [family for family in found if family.rows]
+    return [family for family in possible if family.rows]
 
 
 def blocks(results: Results, folder: Path) -> list[Block]:
     """Returns the body of the report, with folded tables. Figures are drawn into `folder`."""
-    found = families(results)
-    missing = sorted(set(results.counts) - {timings.devices for timings in results.timings})
-    made: list[Block] = []
-    if missing:
-        made.append(Paragraph(f"Not measured yet on these numbers of devices: {', '.join(map(str, missing))}."))
+    measured = families(results)
+    lead: list[Block] = []
+    if missing := sorted(set(results.counts) - {timings.devices for timings in results.timings}):
+        lead.append(Paragraph(f"Not measured yet on these numbers of devices: {', '.join(map(str, missing))}."))
     failed = [f"{n.devices} devices, {what}: {why}" for n in results.timings for what, why in n.failed.items()]
     if failed:
-        made += [Paragraph("**Failed measurements**"), Bullets(tuple(failed))]
-    if not found:
-        return [*made, Paragraph("No step time is measured yet.")]
-    rates, *others = _figures(results, found, folder)
-    made += [Bullets(tuple(_sentences(found))), rates]
-    for kind in ("strong", "weak"):
-        if rows := tuple(row for family in found if family.kind == kind for row in _rows(family)):
-            columns = ("device batch", "devices", "batch", "step (ms)", "quartiles (ms)", "samples/s", "efficiency (%)")
-            made.append(Folded(f"{kind.title()} scaling", (_table(results, kind, columns, rows),)))
-    return [*made, Folded("Time of a step", tuple(others)), *_laws(results, found)]
+        lead += [Paragraph("**Failed measurements**"), Bullets(tuple(failed))]
+    if not measured:
+        return [*lead, Paragraph("No step time is measured yet.")]
+    lead += [Bullets(tuple(map(_sentence, measured))), _rates(results, measured, folder)]
+    kinds = dict.fromkeys(family.kind for family in measured)
+    lead += [Folded(f"{kind.title()} scaling", (_table(results, kind, measured),)) for kind in kinds]
+    lead.append(Folded("Time of a step", (_step_times(results, folder),)))
+    laws = [block for family in measured for block in _law(results, family)]
+    return [*lead, Folded("The law of n devices", tuple(laws))] if laws else lead
 
 
-def _sentences(found: list[Family]) -> Iterator[str]:
-    for family in found:
-        last = max(family.rows)
-        percent, rate = family.percent(last), _rate(family.rows[last])
-        if last > 1 and math.isfinite(percent):
-            yield f"**{family.label}**: {tables.percent(percent)} % efficient on {last} devices, {rate} samples/s."
-        else:
-            yield f"**{family.label}**: {rate} samples/s on {last} devices. An efficiency needs one device and more."
+def _sentence(family: Family) -> str:
+    last = max(family.rows)
+    percent, rate = family.percent(last), _rate(family.rows[last])
+    if last > 1 and math.isfinite(percent):
+        return f"**{family.label}**: {tables.percent(percent)} % efficient on {last} devices, {rate} samples/s."
+    return f"**{family.label}**: {rate} samples/s on {last} devices. An efficiency needs one device and more."
 
 
-def _rows(family: Family) -> Iterator[tuple[str, ...]]:
-    for n, row in sorted(family.rows.items()):
-        percent = family.percent(n)
-        texts = (_ms(row.median_s), f"{_ms(row.low_s)} to {_ms(row.high_s)}", _rate(row))
-        yield (str(row.device_batch), str(n), str(row.samples), *texts, "–" if math.isnan(percent) else tables.percent(percent))
-
-
-def _table(results: Results, kind: str, columns: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> Table:
+def _table(results: Results, kind: str, measured: Sequence[Family]) -> Table:
+    rows = []
+    for family in (family for family in measured if family.kind == kind):
+        for n, row in sorted(family.rows.items()):
+            percent = family.percent(n)
+            times = (_ms(row.median_s), f"{_ms(row.low_s)} to {_ms(row.high_s)}", _rate(row))
+            efficient = "–" if math.isnan(percent) else tables.percent(percent)
+            rows.append((str(row.device_batch), str(n), str(row.samples), *times, efficient))
+    columns = ("device batch", "devices", "batch", "step (ms)", "quartiles (ms)", "samples/s", "efficiency (%)")
     formula = {"strong": "t1 / (N tN) at equal global batch", "weak": "t1 / tN at equal batch a device"}[kind]
     notes = (f"Efficiency: {formula}, of median step times. Quartiles are over timed blocks.", *results.clock.notes)
-    return Table(f"{kind}_throughput", results.clock.titled(f"{kind.title()} scaling in throughput"), columns, rows, notes)
+    title = results.clock.titled(f"{kind.title()} scaling in throughput")
+    return Table(f"{kind}_throughput", title, columns, tuple(rows), notes)
 
 
-def _figures(results: Results, found: list[Family], folder: Path) -> list[Block]:
-    rates = [
-        Measured(
-            family.label,
-            tuple(sorted(family.rows)),
-            *(tuple(row.samples / getattr(row, name) for _, row in sorted(family.rows.items())) for name in _QUARTILES),
-        )
-        for family in _few(found)
-    ]
-    steps = []
-    for timings in results.timings:
-        by_share = {row.device_batch: row for row in sorted(timings.train)}
-        values = (
-            tuple(getattr(by_share[share], name) for share in sorted(by_share)) for name in ("median_s", "low_s", "high_s")
-        )
-        label = "1 device" if timings.devices == 1 else f"{timings.devices} devices"
-        steps += [Measured(label, tuple(sorted(by_share)), *values)] if by_share else []
-    made: list[Block] = []
-    for name, draw, lines, title, text in (
-        (
-            "throughput",
-            comparison.throughput,
-            rates,
-            "Throughput",
-            "Samples per second by number of devices. Dashed: ideal scaling.",
-        ),
-        (
-            "step_time",
-            comparison.step_time,
-            _few(steps),
-            "Time of a training step",
-            "Time of a training step by samples per device.",
-        ),
-    ):
-        png, svg = canvas.save_both(draw(lines, title=results.clock.titled(title)), folder / name)
-        caption = f"{title}. {text} Points are medians over timed blocks, bars quartiles."
-        made.append(Figure(title, results.clock.captioned(caption), png, svg))
-    return made
+def _rates(results: Results, measured: Sequence[Family], folder: Path) -> Figure:
+    lines = []
+    for family in _few(measured):
+        counts, rows = zip(*sorted(family.rows.items()), strict=True)
+        # The first quartile of a time is the third one of its inverse.
+        quartiles = (tuple(row.samples / getattr(row, name) for row in rows) for name in ("median_s", "high_s", "low_s"))
+        lines.append(Measured(family.label, counts, *quartiles))
+    drawn = comparison.throughput(lines, title=results.clock.titled("Throughput"))
+    text = "Throughput. Samples per second by number of devices. Dashed: ideal scaling."
+    return _figure(results, "Throughput", text, canvas.save_both(drawn, folder / "throughput"))
 
 
-_QUARTILES = ("median_s", "high_s", "low_s")
-"""The quartiles of a time, in the order of the quartiles of its inverse."""
+def _step_times(results: Results, folder: Path) -> Figure:
+    lines = []
+    for timings in (timings for timings in results.timings if timings.train):
+        rows = {row.device_batch: row for row in sorted(timings.train)}
+        quartiles = (tuple(getattr(rows[size], name) for size in sorted(rows)) for name in ("median_s", "low_s", "high_s"))
+        lines.append(Measured(devices_text([timings.devices]), tuple(sorted(rows)), *quartiles))
+    title = "Time of a training step"
+    drawn = comparison.step_time(_few(lines), title=results.clock.titled(title))
+    return _figure(results, title, f"{title} by samples per device.", canvas.save_both(drawn, folder / "step_time"))
 
 
-def _few(lines: list) -> list:
+def _figure(results: Results, title: str, text: str, files: tuple[Path, Path]) -> Figure:
+    return Figure(title, results.clock.captioned(f"{text} Points are medians over timed blocks, bars quartiles."), *files)
+
+
+def _few(lines: Sequence[T]) -> list[T]:
     """Returns at most as many lines as there are styles, evenly spaced."""
-    most = len(comparison.STYLES)
-    if len(lines) <= most:
-        return lines
-    return [lines[round(place * (len(lines) - 1) / (most - 1))] for place in range(most)]
+    count = min(len(lines), len(comparison.STYLES))
+    return [lines[round(place)] for place in np.linspace(0, len(lines) - 1, count)]
 
 
-def _laws(results: Results, found: list[Family]) -> list[Block]:
-    made: list[Block] = []
-    for family in found:
-        if family.kind != "strong" or len(family.rows) < MIN_DEVICE_COUNTS:
-            continue
-        counts = sorted(family.rows)
-        times_s = [family.rows[n].median_s for n in counts]
-        try:
-            law = fits.fit_law(counts, times_s)
-            held_out = fits.leave_one_out(counts, times_s)
-        except InputError as error:
-            made.append(Paragraph(f"The law T(n) = T_S + T_P / n + c log2 n is not fitted to {family.label}: {error}"))
-            continue
-        names = {"serial_s": "T_S", "parallel_s": "T_P", "communication_s": "c"}
-        rows = tuple((names[key], _ms(one.value), f"{_ms(one.low)} to {_ms(one.high)}") for key, one in law.items())
-        title = results.clock.titled(f"The law T(n) = T_S + T_P / n + c log2 n fitted to {family.label}")
-        note = ("Intervals: 95 %, Student's t, for each parameter separately.", *results.clock.notes)
-        made.append(Table(f"law_{family.batch}", title, ("parameter", "estimate (ms)", "interval (ms)"), rows, note))
-        tried = tuple(
-            (
-                str(one.devices),
-                _ms(one.measured_s),
-                _ms(one.predicted_s),
-                f"{100 * (one.predicted_s / one.measured_s - 1):+.1f}",
-            )
-            for one in held_out
-        )
-        if tried:
-            title = results.clock.titled(f"Predictions of the law for held-out step times, {family.label}")
-            columns = ("devices", "measured (ms)", "predicted (ms)", "error (%)")
-            made.append(Table(f"held_out_{family.batch}", title, columns, tried, results.clock.notes))
-    return [Folded("The law of n devices", tuple(made))] if made else []
+def _law(results: Results, family: Family) -> list[Block]:
+    """Returns the fitted law of strong scaling and its predictions of held-out times, if there are enough device counts."""
+    if family.kind != "strong" or len(family.rows) < MIN_DEVICE_COUNTS:
+        return []
+    counts = sorted(family.rows)
+    times_s = [family.rows[n].median_s for n in counts]
+    try:
+        law = fits.fit_law(counts, times_s)
+        held_out = fits.leave_one_out(counts, times_s)
+    except InputError as error:
+        return [Paragraph(f"The law T(n) = T_S + T_P / n + c log2 n is not fitted to {family.label}: {error}")]
+    names = {"serial_s": "T_S", "parallel_s": "T_P", "communication_s": "c"}
+    rows = tuple((names[key], _ms(one.value), f"{_ms(one.low)} to {_ms(one.high)}") for key, one in law.items())
+    title = results.clock.titled(f"The law T(n) = T_S + T_P / n + c log2 n fitted to {family.label}")
+    note = ("Intervals: 95 %, Student's t, for each parameter separately.", *results.clock.notes)
+    fitted = Table(f"law_{family.batch}", title, ("parameter", "estimate (ms)", "interval (ms)"), rows, note)
+    rows = tuple(
+        (str(n), _ms(measured_s), _ms(predicted_s), f"{100 * (predicted_s / measured_s - 1):+.1f}")
+        for n, measured_s, predicted_s in held_out
+    )
+    title = results.clock.titled(f"Predictions of the law for held-out step times, {family.label}")
+    columns = ("devices", "measured (ms)", "predicted (ms)", "error (%)")
+    tested = Table(f"held_out_{family.batch}", title, columns, rows, results.clock.notes)
+    return [fitted, tested] if held_out else [fitted]
 
 
 def _ms(time_s: float) -> str:

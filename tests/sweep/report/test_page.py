@@ -40,7 +40,7 @@ def test_a_sweep_becomes_pages_tables_figures_and_a_board(tmp_path):
     assert "<details>" not in text[: text.index("<h2>Tables") - len("<details>\n<summary>")]
     assert text.count("<details>") == text.count("</details>") == 3
     assert "**35 of 36 runs are computed.**" in text
-    assert "1 of 35 processes crashed or timed out." in text
+    assert "**Failed processes**, which count nowhere: `linear-warmup-n4-seed1` crashed" in text
     assert "Device: cpu. Versions: jax 0.10.2, python 3.11.9. Commit: 8d988e1." in text
     assert "](figures/figure_2.png)" in text
     html = (place / "report.html").read_text(encoding="utf-8")

@@ -5,19 +5,11 @@ import pytest
 
 from gmmae.sweep.grid import RunKey
 from gmmae.sweep.report import results
-from gmmae.sweep.runs import SweepDir
 from gmmae.system.errors import InputError
 from tests import sweeps
-from tests.sweeps import FLAT, GRID, PASSES, STEPS
+from tests.sweeps import FLAT, GRID, PASSES
 
 INF = math.inf
-
-
-@pytest.fixture
-def projected(tmp_path):
-    sweeps.small(tmp_path)
-    sweeps.add_step_times(tmp_path, 1, STEPS, PASSES)
-    return results.read(GRID, tmp_path, FLAT)
 
 
 def test_projected_times_are_epochs_times_the_seconds_of_one(projected):
@@ -52,7 +44,8 @@ def test_a_shared_path_has_one_history_and_each_run_its_own_time(projected):
     assert projected.elapsed_s(two, rows[2]) == pytest.approx(3 * 21.8)
 
 
-def test_without_step_times_there_are_no_times(tmp_path):
+def test_without_a_cluster_or_step_times_there_are_no_times(tmp_path, projected):
+    assert "no cluster is given" in results.read(GRID, projected.folder.root, None).clock.note
     found = results.read(sweeps.small(tmp_path), tmp_path, FLAT)
     assert found.clock.kind == "unknown"
     assert "step times have not been measured yet" in found.clock.note
@@ -68,11 +61,6 @@ def test_step_times_that_do_not_reach_give_no_times_and_say_why(tmp_path):
     found = results.read(GRID, tmp_path, FLAT)
     assert "Flat: device batch must be measured, from 16 to 32; got 8" in found.clock.note
     assert found.clock.kind == "unknown"
-
-
-def test_without_a_cluster_nothing_is_projected(tmp_path):
-    sweeps.add_step_times(tmp_path, 1, STEPS, PASSES)
-    assert "no cluster is given" in results.read(sweeps.small(tmp_path), tmp_path, None).clock.note
 
 
 def test_measured_times_are_the_runs_own(tmp_path):
@@ -97,16 +85,14 @@ def test_oversubscribed_devices_are_told(tmp_path):
     assert clock.captioned("A caption.") == f"A caption. O{clock.short[1:]}."
 
 
-def test_an_empty_folder_holds_nothing(tmp_path):
-    found = results.read(GRID, tmp_path, FLAT)
-    assert (found.runs, found.failed, found.timings) == ((), (), ())
-
-
-def test_a_missing_history_is_empty_and_a_broken_one_is_named(projected):
-    run = projected.group("weak", 2)[0]
-    path = SweepDir(projected.folder.root).run(run.path).history
+def test_a_missing_history_is_empty_and_a_broken_one_is_named(tmp_path):
+    config = replace(GRID, scaling=("strong",), devices=(1,), seeds=(0,))
+    assert results.read(config, tmp_path, FLAT).runs == ()
+    sweeps.reach(config, tmp_path, RunKey("strong", 1, 0), 3)
+    found = results.read(config, tmp_path, FLAT)
+    path = found.folder.run("strong-n1-seed0").history
     path.write_text("epoch,steps\n1,2\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"history\.csv must be a run's history; got KeyError"):
-        projected.history(run)
+        found.history(found.runs[0])
     path.unlink()
-    assert projected.history(run) == []
+    assert found.history(found.runs[0]) == []

@@ -12,13 +12,6 @@ from tests import sweeps
 from tests.sweeps import FLAT, GRID, PASSES, STEPS
 
 
-@pytest.fixture
-def projected(tmp_path):
-    sweeps.small(tmp_path)
-    sweeps.add_step_times(tmp_path, 1, STEPS, PASSES)
-    return results.read(GRID, tmp_path, FLAT)
-
-
 def there(table: Table | None) -> Table:
     assert table is not None
     return table
@@ -26,16 +19,16 @@ def there(table: Table | None) -> Table:
 
 def made(found):
     """Every table of a report of trained runs."""
-    others = strategy_tables.other_efficiencies(found, ["weak", "linear-warmup", "linear"], "table_2", "Table II")
     one_each = (
         strategy_tables.strong_efficiency,
+        strategy_tables.other_efficiencies,
         strategy_tables.endings,
         strategy_tables.epoch_times,
         strategy_tables.step_times,
         strategy_tables.times_to_target,
         strategy_tables.paired,
     )
-    return [others, strategy_tables.clusters([found, found]), *(make(found) for make in one_each)]
+    return [strategy_tables.clusters([found, found]), *(make(found) for make in one_each)]
 
 
 def test_table_1_stands_beside_the_papers(projected):
@@ -48,7 +41,7 @@ def test_table_1_stands_beside_the_papers(projected):
 
 
 def test_table_2_has_nan_where_the_median_run_missed(projected):
-    table = there(strategy_tables.other_efficiencies(projected, ["weak", "linear-warmup", "linear"], "table_2", "Table II"))
+    table = there(strategy_tables.other_efficiencies(projected))
     # Weak: 100 / (2 · 520).
     assert table.rows[1] == ("2", "9.62 (3/3)", "96.96", "NaN (1/3)", "84.95", "NaN (0/3)", "NaN")
     assert table.columns[1:3] == ("weak (%)", "paper (%)")
@@ -61,22 +54,38 @@ def test_arms_and_devices_that_the_paper_has_not_have_no_column_and_a_dash(tmp_p
         sweeps.reach(config, tmp_path, key, 10)
     found = results.read(config, tmp_path, FLAT)
     assert there(strategy_tables.strong_efficiency(found)).rows[1][-1] == "–"
-    table = there(strategy_tables.other_efficiencies(found, ["sqrt"], "table_2b", "Table II"))
+    table = there(strategy_tables.other_efficiencies(found))
     assert table.columns == ("devices", "sqrt (%)")
     assert table.rows == (("1", "100.00 (1/1)"), ("3", "–"))
 
 
 def test_table_3_says_how_runs_ended(projected):
-    rows = {row[:2]: row[2:] for row in there(strategy_tables.endings(projected)).rows}
+    """Epochs of seeds that missed count as infinite."""
+    rows = {row[:2]: row[2:] for row in strategy_tables.endings(projected).rows}
     assert rows["weak", "4"] == ("128", "0.00105", "3 of 3", "80", "–")
-    assert rows["linear", "2"] == ("64", "0.0021", "0 of 3", "not reached", "collapsed 3× at 0.01480 to 0.01680")
-    out_of_epochs = "out of epochs 1× at 0.002000 (best 0.002000)"
+    collapsed = "collapsed 3× after epoch 12 at 0.01480 to 0.01680 (best 0.01480 to 0.01680)"
+    assert rows["linear", "2"] == ("64", "0.0021", "0 of 3", "not reached", collapsed)
+    assert rows["linear", "4"][-1] == "diverged 3× after epoch 1 at NaN (best 0.004000)"
+    out_of_epochs = "out of epochs 1× after epoch 30 at 0.002000 (best 0.002000)"
     assert rows["linear-warmup", "4"] == ("128", "0.0042", "0 of 1", "not reached", out_of_epochs)
-
-
-def test_epochs_of_the_seeds_that_missed_count_as_infinite(projected):
-    rows = {row[:2]: row[2:] for row in there(strategy_tables.endings(projected)).rows}
     assert rows["linear-warmup", "2"][2:4] == ("1 of 3", "not reached (10 to not reached)")
+
+
+def test_kinds_of_misses_are_kept_apart_and_unknown_losses_are_called_so(tmp_path):
+    config = replace(GRID, scaling=("strong",), devices=(1,))
+    for seed, outcome in enumerate(("time_limit", "stalled")):
+        sweeps.add(config, tmp_path, RunKey("strong", 1, seed), outcome, 7, 0.003, best_val_loss=None)
+    [row] = strategy_tables.endings(results.read(config, tmp_path, None)).rows
+    how = "1× after epoch 7 at 0.003000 (best unknown)"
+    assert row[-1] == f"plateaued {how}; time limit {how}"
+
+
+def test_strong_scaling_is_compared_seed_by_seed(projected):
+    rows = {row[:2]: row[2:] for row in there(strategy_tables.paired(projected)).rows}
+    assert rows["weak", "2"] == ("3", "3", "0", "0", "2.39", "2.39 to 2.39", "0.25")  # 520 s / 218 s
+    # 130 s of the one seed that reached it, against 218 s.
+    assert rows["linear-warmup", "2"][:3] == ("3", "2", "1")
+    assert rows["linear-warmup", "4"][0] == "1"
 
 
 def test_strong_runs_that_are_one_run_are_called_so(projected, tmp_path):
@@ -85,10 +94,7 @@ def test_strong_runs_that_are_one_run_are_called_so(projected, tmp_path):
     measured = replace(GRID, mode="measured", devices=(1, 2))
     for n in (1, 2):
         sweeps.add(measured, tmp_path / "measured", RunKey("strong", n, 0), "target_reached", 10)
-    assert (
-        strategy_tables.SHARED_NOTE
-        not in there(strategy_tables.endings(results.read(measured, tmp_path / "measured", None))).notes
-    )
+    assert strategy_tables.SHARED_NOTE not in strategy_tables.endings(results.read(measured, tmp_path / "measured", None)).notes
 
 
 @pytest.mark.parametrize(
@@ -112,15 +118,6 @@ def test_an_interval_is_called_what_its_seeds_make_it(tmp_path, seeds, expected)
         assert any(expected in note for note in there(made(found)).notes)
 
 
-def test_a_batch_cut_to_the_training_set_is_told(tmp_path):
-    config = replace(GRID, scaling=("weak",), devices=(32,), seeds=(0, 1))
-    for seed, epochs in ((0, 10), (1, 20)):
-        sweeps.reach(config, tmp_path, RunKey("weak", 32, seed), epochs)
-    table = there(strategy_tables.endings(results.read(config, tmp_path, None)))
-    assert table.rows == (("weak", "32†", "512", "0.00105", "2 of 2", "15 (10 to 20)", "–"),)
-    assert table.notes[-1] == CLIPPED
-
-
 CLIPPED = "† Batch capped to the 512 training samples. Where the learning rate scales with the batch, k = 512 / 32 = 16."
 
 
@@ -135,7 +132,7 @@ def test_every_table_marks_the_runs_whose_batch_is_clipped_and_no_other(tmp_path
     strong = there(strategy_tables.strong_efficiency(found))
     assert [row[0] for row in strong.rows] == ["1", "16", "32"]
     assert CLIPPED not in strong.notes
-    weak = there(strategy_tables.other_efficiencies(found, ["weak"], "table_2", "Table II"))
+    weak = there(strategy_tables.other_efficiencies(found))
     assert ["†" in row[1] for row in weak.rows] == [False, False, True]
     assert weak.notes[-1] == CLIPPED
     for make in (strategy_tables.endings, strategy_tables.epoch_times, strategy_tables.times_to_target, strategy_tables.paired):
@@ -151,14 +148,14 @@ def test_every_table_marks_the_runs_whose_batch_is_clipped_and_no_other(tmp_path
     assert [row["global_batch"] for row in rows if row["scaling"] == "weak"] == ["32", "512", "512"]
 
 
-def test_table_4_compares_clusters_that_can_be_projected_to(projected, tmp_path):
-    fast = results.read(GRID, tmp_path, replace(FLAT, name="Fast", reference_step_s=0.25))
+def test_table_4_compares_clusters_that_can_be_projected_to(projected):
+    fast = results.read(GRID, projected.folder.root, replace(FLAT, name="Fast", reference_step_s=0.25))
     table = there(strategy_tables.clusters([projected, fast]))
     # Twice as fast in all but the 16 s of all-reduce: 16 + 0.5 · 5.8 = 18.9 s an epoch on 2 devices, 5 s on one.
     assert table.columns == ("devices", "Flat: time (s)", "efficiency (%)", "Fast: time (s)", "efficiency (%)")
     assert table.rows[1] == ("2", "218", "22.94", "189", "13.23")
     assert strategy_tables.clusters([projected]) is None
-    assert strategy_tables.clusters([projected, results.read(GRID, tmp_path, None)]) is None
+    assert strategy_tables.clusters([projected, results.read(GRID, projected.folder.root, None)]) is None
 
 
 def test_an_epoch_is_shown_in_its_parts(projected):

@@ -14,10 +14,10 @@ T = TypeVar("T")
 CONFIG = SweepConfig(mode="throughput", devices=(1, 2, 4, 8), timing=TimingConfig(device_batches=(16,), global_batches=(32,)))
 
 
-def measured(root, counts=(1, 2, 4, 8), noise=(0.0, 0.0, 0.0, 0.0), **changes):
+def measured(root, counts=(1, 2, 4, 8), **changes):
     """Strong: 4 + 32 / n + 2 log2 n ms; weak: 20 + n ms."""
-    for n, more in zip(counts, noise, strict=False):
-        strong = 1e-3 * (4 + 32 / n + 2 * (n.bit_length() - 1)) + more
+    for n in counts:
+        strong = 1e-3 * (4 + 32 / n + 2 * (n.bit_length() - 1))
         sweeps.add_step_times(root, n, {16 * n: 1e-3 * (20 + n)} | {32: strong}, **changes)
     return results.read(CONFIG, root, None)
 
@@ -36,27 +36,32 @@ def test_families_keep_the_global_or_the_device_batch(tmp_path):
     assert weak.percent(4) == pytest.approx(100 * 21 / 24)
 
 
-def test_tables_give_medians_quartiles_rates_and_efficiencies(tmp_path):
-    by_name = {table.name: table for table in of(Table, throughput_page.blocks(measured(tmp_path), tmp_path))}
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    root = tmp_path_factory.mktemp("whole")
+    return throughput_page.blocks(measured(root), root)
+
+
+def test_the_rates_come_first_and_the_tables_are_folded(whole):
+    assert [type(block) for block in whole] == [Bullets, Figure, *[Folded] * 4]
+
+
+def test_tables_give_medians_quartiles_rates_and_efficiencies(whole):
+    by_name = {table.name: table for table in of(Table, whole)}
     assert by_name["strong_throughput"].rows[2] == ("8", "4", "32", "16", "14.4 to 17.6", "2000", "56.25")
     assert by_name["weak_throughput"].rows[2] == ("16", "4", "64", "24", "21.6 to 26.4", "2667", "87.50")
 
 
-def test_the_rates_come_first_and_the_tables_are_folded(tmp_path):
-    kinds = [type(block) for block in throughput_page.blocks(measured(tmp_path), tmp_path)]
-    assert kinds == [Bullets, Figure, *[Folded] * 4]
-
-
-def test_figures_are_drawn(tmp_path):
-    throughput, step_time = of(Figure, throughput_page.blocks(measured(tmp_path), tmp_path))
+def test_figures_are_drawn(whole):
+    throughput, step_time = of(Figure, whole)
     for figure in (throughput, step_time):
         assert figure.png.stat().st_size > 10_000
         assert figure.svg.exists()
     assert "bars quartiles" in throughput.caption
 
 
-def test_the_law_is_fitted_and_tried_on_what_it_has_not_seen(tmp_path):
-    by_name = {table.name: table for table in of(Table, throughput_page.blocks(measured(tmp_path), tmp_path))}
+def test_the_law_is_fitted_and_tried_on_held_out_times(whole):
+    by_name = {table.name: table for table in of(Table, whole)}
     assert [row[:2] for row in by_name["law_32"].rows] == [("T_S", "4"), ("T_P", "32"), ("c", "2")]
     assert [row[1:3] for row in by_name["held_out_32"].rows] == [("36", "36"), ("22", "22"), ("16", "16"), ("14", "14")]
 
