@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from gmmae.planner import measurements
+from gmmae.planner import measurements, trials
 from gmmae.planner.measure import PlanRequest, measure
 from gmmae.planner.measurements import PlanDir, PlanInterruptedError, claimed
-from gmmae.scaling.identity import run_id
+from gmmae.sweep import throughput
 from gmmae.system.errors import InputError
 from gmmae.system.null_object import IDLE
-from gmmae.training import loop
+from gmmae.training import loop, noise_scale
 from tests.small import small
 
 REACHED = 0.05
@@ -41,9 +41,8 @@ def test_what_is_measured_is_not_measured_again(tmp_path, monkeypatch):
         assert found.measured.train.at(batch) == pytest.approx(took, rel=1e-6 if len(rows) == 1 else 0.5)
     assert found.norms is not None
     assert set(found.epochs) == set(found.seconds)
-    monkeypatch.setattr(measurements.trials, "learning_rate_trials", None)
-    monkeypatch.setattr(measurements.noise_scale, "gradient_norms", None)
-    monkeypatch.setattr(measurements.throughput, "measure", None)
+    for module, name in ((trials, "learning_rate_trials"), (noise_scale, "gradient_norms"), (throughput, "measure")):
+        monkeypatch.setattr(module, name, lambda *_: pytest.fail("measured again"))
     again = plan(tmp_path, noise_scale=True)
     assert again.measured == found.measured
     assert again.epochs == found.epochs
@@ -73,33 +72,14 @@ def test_a_target_that_is_not_reached_is_told_with_what_was(tmp_path):
         plan(tmp_path, stop__target=1e-9, stop__max_epochs=2)
 
 
-def test_another_plan_s_folder_is_refused(tmp_path):
-    (tmp_path / "measured.json").write_text(json.dumps({"version": measurements.VERSION, "run_id": "another"}))
-    with pytest.raises(InputError, match="workdir must be that of a plan of the same configuration"):
-        plan(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "what"),
-    [
-        ("samples", 5, "data"),
-        ("data", {"the training data": "0"}, "data"),
-        ("device_kind", "NVIDIA H200", "device"),
-        ("source", "0", "workload"),
-    ],
-)
-def test_what_was_measured_of_something_else_is_refused(tmp_path, key, value, what):
+@pytest.mark.parametrize("name", ["version of gmmae", "configuration", "data", "device", "workload"])
+def test_measurements_of_something_else_are_refused(tmp_path, name):
     with claimed(tmp_path) as folder:
-        facts = measurements.Measurements(small(), folder, lambda: IDLE).facts._asdict()
-    kept = {
-        "version": measurements.VERSION,
-        "run_id": run_id(small()),
-        "facts": facts | {key: value},
-        "parts": {},
-        "seconds": {},
-    }
+        measurements.Measurements(small(), folder, lambda: IDLE).part("a part", lambda: 1)
+    kept = json.loads((tmp_path / "measured.json").read_text())
+    kept["shared"][name] = "another"
     (tmp_path / "measured.json").write_text(json.dumps(kept))
-    with pytest.raises(InputError, match=f"workdir must be that of a plan of the same {what}; got"):
+    with pytest.raises(InputError, match=f"workdir must be that of a plan of the same {name}; got"):
         plan(tmp_path)
 
 
