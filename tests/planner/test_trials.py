@@ -54,9 +54,6 @@ def test_a_rate_beyond_reason_fails(attempt):
     assert trials.progress(base, base, final) == 1.0
     assert not trials.progress(base, wild, final) > 0.5
     assert trials.active_unit_fraction(base, wild) < 0.2 < trials.active_unit_fraction(base, base)
-
-
-def test_a_loss_that_is_no_number_has_no_progress():
     assert math.isnan(trials.progress(Trial([1.0, 0.5], []), Trial([1.0, math.nan], []), 0.1))
 
 
