@@ -56,9 +56,9 @@ def files(tmp_path_factory):
 
 
 def describe(*arguments):
-    """Exit code, and what was printed on standard output and error."""
+    """Exit code, and what was printed on standard output and error. This process reads the volumes."""
     with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as error:
-        code = run_gmmae("describe", *arguments)
+        code = run_gmmae("describe", *arguments, "--data.workers", 1, "--data.scan-time-limit-s", 0)
     return code, out.getvalue(), error.getvalue()
 
 
@@ -192,7 +192,7 @@ def test_each_volume_has_a_file_and_a_row_with_its_path(trained, tmp_path):
         moved = bright(MIDDLE)
         moved.SetOrigin([*moved.GetOrigin()[:2], moved.GetOrigin()[2] + 100 * i])
         sitk.WriteImage(moved, path)
-    out, options = tmp_path / "out", ("--data.crop", "20mm", "--data.cache", tmp_path / "cache", "--data.workers", 1)
+    out, options = tmp_path / "out", ("--data.crop", "20mm", "--data.cache", tmp_path / "cache")
     code, _, error = describe(trained, *volumes, "--out", out, *options)
     assert code == 0, error
     table = rows(out / "nodules.csv")

@@ -17,7 +17,8 @@ from tests.commands import run_gmmae
 from tests.generation.nodules import balls
 from tests.small import small
 
-OPTIONS = ("--data.shape", "8", "--data.crop", "whole", "--data.workers", "1")
+OPTIONS = ("--data.shape", "8", "--data.crop", "whole", "--data.workers", "1", "--data.scan-time-limit-s", "0")
+"""Without a time limit this process reads the volumes."""
 
 
 @pytest.fixture(autouse=True)
