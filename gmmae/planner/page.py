@@ -22,9 +22,9 @@ from gmmae.scaling.cost import Cluster
 from gmmae.sweep.display import grid_table
 from gmmae.sweep.report.outcomes import devices_text
 from gmmae.sweep.report.superlinear import artefact, fold
-from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
 from gmmae.system.provenance import git_commit, versions
+from gmmae.training.workdir import writable
 
 JSON, HTML, MARKDOWN = "plan.json", "index.html", "README.md"
 
@@ -91,15 +91,13 @@ def write(
         measurements = measurements._replace(notes=[*measurements.notes, note])
     counts = prediction.runnable(measured.samples, devices)
     plan = Plan(name, measurements, prediction.batch_rule(measured), forecasts, counts)
-    try:
+    with writable(root):
         write_text(root / JSON, json.dumps(_strict_json(plan_content(plan)), indent=1, allow_nan=False) + "\n")
         for earlier in (root / "figures").glob("times_*"):
             earlier.unlink()
         blocks = _blocks(plan, root / "figures")
         write_text(root / MARKDOWN, document.markdown(blocks, root))
         write_text(root / HTML, document.html(f"Plan: {name}", blocks))
-    except OSError as error:
-        raise InputError(f"workdir must be a folder that can be written; got {root} ({error.strerror or error})") from error
     lines = [_answer(forecast, measurements) for forecast in forecasts]
     for forecast in forecasts:
         table = grid_table([COLUMNS, *_rows(forecast, measurements)])
