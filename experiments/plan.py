@@ -188,9 +188,9 @@ def regrets(cases: Sequence[Case], policy: str) -> list[policies.Outcome]:
     found = []
     for case in cases:
         base = case.measured.optim.batch_size
-        strong = Truth(
-            "strong", 1, base, True, prediction.round_up_to_epochs(case.measured.steps[base], case.measured.samples, base)
-        )
+        an_epoch = math.ceil(case.measured.samples / base)
+        whole_epochs = float(math.ceil(case.measured.steps[base] / an_epoch) * an_epoch)
+        strong = Truth("strong", 1, base, True, whole_epochs)
         for n in sorted({cell.devices for cell in case.cells}):
             truths = {"strong": strong} | {cell.scaling: cell for cell in case.cells if cell.devices == n}
             if "weak" not in truths or n > base:

@@ -1,7 +1,7 @@
 """The two figures of a plan: times to the target by number of devices, and the best strategy by overhead."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import itertools
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.colors import ListedColormap
@@ -9,58 +9,41 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from gmmae.planner.prediction import Prediction
 from gmmae.plotting import canvas
 from gmmae.plotting.comparison import STYLES
 
 
-class TimeBand(NamedTuple):
-    """The predicted times of one strategy. All tuples are in the order of `devices`.
-
-    Attributes:
-      label: name of the strategy.
-      devices: numbers of devices, increasing.
-      middle, low, high: median seconds, and the ends of their interval.
-      doubtful: whether more runs are expected to fail than to reach the target.
-    """
-
-    label: str
-    devices: tuple[int, ...]
-    middle: tuple[float, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    doubtful: tuple[bool, ...]
-
-
-class ClusterOverheads(NamedTuple):
-    """The overhead of a cluster by number of devices."""
-
-    label: str
-    devices: tuple[int, ...]
-    ratios: tuple[float, ...]
-
-
-def times(bands: Sequence[TimeBand], *, title: str) -> Figure:
+def times(cells: Mapping[str, Sequence[Prediction]], *, title: str) -> Figure:
     """Draws the time to the target against the number of devices, both logarithmic, with intervals as bands.
 
-    Hollow markers show strategies that are expected to fail.
+    Hollow markers show predictions by which more runs fail than reach the target.
+
+    Args:
+      cells: predictions by the label of their strategy, with increasing numbers of devices.
+      title: title of the figure.
     """
     figure = canvas.blank(4.2, title)
     axes = figure.subplots()
     canvas.dress(axes, "devices", "time to target (s)")
     handles = []
-    for place, band in enumerate(bands):
+    for place, (label, of_strategy) in enumerate(cells.items()):
         colour, marker = STYLES[place % len(STYLES)]
-        beside = [n * (1 + 0.02 * (place - len(bands) / 2)) for n in band.devices]  # strategies of one batch lie on each other
-        axes.fill_between(beside, band.low, band.high, color=colour, alpha=0.12, lw=0)
-        axes.plot(beside, band.middle, color=colour, lw=1.3)
-        for n, middle, doubtful in zip(beside, band.middle, band.doubtful, strict=True):
-            axes.plot(n, middle, marker=marker, ms=5, mec=colour, mfc="white" if doubtful else colour, ls="none")
-        handles.append(Line2D([], [], color=colour, marker=marker, ms=5, lw=1.3, label=band.label))
-    if any(any(band.doubtful) for band in bands):
+        shift = 1 + 0.02 * (place - len(cells) / 2)  # strategies of one batch lie on each other
+        beside = [shift * cell.devices for cell in of_strategy]
+        low, high = [cell.seconds_low for cell in of_strategy], [cell.seconds_high for cell in of_strategy]
+        axes.fill_between(beside, low, high, color=colour, alpha=0.12, lw=0)
+        axes.plot(beside, [cell.seconds for cell in of_strategy], color=colour, lw=1.3)
+        for n, cell in zip(beside, of_strategy, strict=True):
+            face = "white" if cell.probability_of_failure > 0.5 else colour
+            axes.plot(n, cell.seconds, marker=marker, ms=5, mec=colour, mfc=face, ls="none")
+        handles.append(Line2D([], [], color=colour, marker=marker, ms=5, lw=1.3, label=label))
+    all_cells = [cell for of_strategy in cells.values() for cell in of_strategy]
+    if any(cell.probability_of_failure > 0.5 for cell in all_cells):
         handles.append(Line2D([], [], color="black", marker="o", ms=5, mfc="white", ls="none", label="likely to fail"))
-    counts = sorted({n for band in bands for n in band.devices})
+    counts = sorted({cell.devices for cell in all_cells})
     axes.set_xlim(counts[0] / 1.1, counts[-1] * 1.1)
-    axes.set_ylim(min(map(min, (band.low for band in bands))) / 1.2, max(map(max, (band.high for band in bands))) * 1.2)
+    axes.set_ylim(min(cell.seconds_low for cell in all_cells) / 1.2, max(cell.seconds_high for cell in all_cells) * 1.2)
     canvas.log_axis(axes, "x", counts)
     canvas.log_axis(axes, "y")
     canvas.legend_above(axes, handles)
@@ -72,7 +55,7 @@ def best_strategies(
     labels: Sequence[str],
     devices: Sequence[int],
     ratios: Sequence[float],
-    overheads: Sequence[ClusterOverheads],
+    overheads: Mapping[str, Sequence[float]],
     *,
     title: str,
 ) -> Figure:
@@ -83,7 +66,7 @@ def best_strategies(
       labels: all labels, in the order of their colours in `times`.
       devices: numbers of devices of the columns, increasing.
       ratios: overheads of the rows, increasing.
-      overheads: the clusters.
+      overheads: a cluster's overheads on these numbers of devices, by its name.
       title: title of the figure.
     """
     shown = [label for label in labels if any(label in row for row in best)]
@@ -101,18 +84,9 @@ def best_strategies(
     decades = np.arange(np.ceil(edges[0]), np.floor(edges[-1]) + 1)
     axes.set_yticks(decades, [canvas.plain(float(10**decade)) for decade in decades])
     handles: list[Line2D | Patch] = [Patch(color=c, alpha=0.45, label=label) for c, label in zip(colours, shown, strict=True)]
-    for cluster, style in zip(overheads, ("-", "--", ":", "-.") * len(overheads), strict=False):
-        levels = np.log10(np.clip(cluster.ratios, 10 ** edges[0], 10 ** edges[-1]))
-        handles += axes.plot(
-            [devices.index(n) for n in cluster.devices],
-            levels,
-            color="black",
-            ls=style,
-            marker="o",
-            ms=4,
-            lw=1.2,
-            label=cluster.label,
-        )
+    for (label, levels), style in zip(overheads.items(), itertools.cycle(("-", "--", ":", "-."))):
+        shown_levels = np.log10(np.clip(levels, 10 ** edges[0], 10 ** edges[-1]))
+        handles += axes.plot(shown_levels, color="black", ls=style, marker="o", ms=4, lw=1.2, label=label)
     axes.set_ylim(edges[0], edges[-1])
     canvas.legend_above(axes, handles)
     return figure

@@ -23,8 +23,7 @@ def learning_rate_speedup(base: Sequence[float], epochs: Sequence[float], steps_
     """Returns the speed-up of a trial over the base rate, at least 1.
 
     A trial that lags behind counts as 1 here; `gmmae.planner.stability` judges whether it failed. Losses of single steps
-    scatter.
-    So the trial's loss counts only as far as it lies more than one standard deviation below the base run's.
+    scatter. So the trial's loss counts only as far as it lies more than one standard deviation below the base run's.
 
     Args:
       base: training losses of the first steps at the base rate.
@@ -55,8 +54,7 @@ def combine_speedups(narrow: Mapping[float, float], wide: Mapping[float, float])
     """Returns the speed-ups of the linear rule by factor of the learning rate.
 
     Factors that were tried at the linear rule's own batches count as measured there. Larger factors follow the trials at the
-    base
-    batch.
+    base batch.
 
     >>> combine_speedups({2: 1.5, 4: 3.0, 8: 6.0}, {2: 2.0, 4: 4.0})
     {2: 2.0, 4: 4.0, 8: 8.0}

@@ -5,14 +5,15 @@ not. So a plan that continues an earlier one says the same as a fresh one.
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache, partial
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from gmmae.config.schema import Config, changed
 from gmmae.planner import learning_rate, stability, trials
-from gmmae.planner.measurements import Measurements, PlanDir, TargetRun, step_table
+from gmmae.planner.measurements import Measurements, PlanDir, TargetRun
 from gmmae.planner.prediction import Measured, runnable
 from gmmae.planner.steps import seed_sigma, steps_to_target
 from gmmae.planner.trials import Trial
@@ -20,10 +21,13 @@ from gmmae.scaling import strategies
 from gmmae.scaling.cost import as_in_runs
 from gmmae.sweep.display import duration
 from gmmae.sweep.grid import TimingConfig
+from gmmae.sweep.report.projection import step_table
 from gmmae.sweep.throughput import Timings
 from gmmae.system.errors import InputError
 from gmmae.training.noise_scale import NORM_STEPS, Norms, noise_of
 from gmmae.training.terminal import Display
+
+T = TypeVar("T")
 
 SECOND_RUN_DIVISORS = (4, 2)
 """Divisors of the base batch for the second run. The first one lies far enough away to tell the law's two numbers apart.
@@ -52,52 +56,30 @@ MAX_TIMING_SHARE = 0.25
 
 
 class PlanMeasurements(NamedTuple):
-    """The measurements of a plan.
-
-    Attributes:
-      measured: measurements for `gmmae.planner.prediction`.
-      device_kind: name of the device.
-      target, metric: target of the runs, and its metric.
-      epochs: epochs that each part took.
-      seconds: elapsed seconds that each part took, compilation included.
-      base_epochs: epochs of the base run to the target.
-      base_s: training and validation seconds of the base run.
-      curves: metric after each epoch, by batch.
-      notes: sentences on measurements that failed or were left out.
-      tuned_factors: best factors of the learning rate at 1, 2, 4, … base batches; empty unless tuned.
-      norms: norms of gradients at the end of the base run, for the noise scale; None unless measured.
-    """
+    """The measurements of a plan."""
 
     measured: Measured
     device_kind: str
     target: float
     metric: str
-    epochs: dict[str, float]
-    seconds: dict[str, float]
-    base_epochs: int
-    base_s: float
-    curves: dict[int, list[float]]
-    notes: list[str]
-    tuned_factors: tuple[float, ...] = ()
-    norms: Norms | None = None
+    epochs: dict[str, float]  # epochs that each group of measurements took
+    seconds: dict[str, float]  # elapsed seconds that each group took, compilation included
+    base_epochs: int  # epochs of the base run to the target
+    base_s: float  # training and validation seconds of the base run
+    curves: dict[int, list[float]]  # metric after each epoch, by batch
+    notes: list[str]  # sentences on measurements that failed or were left out
+    tuned_factors: tuple[float, ...] = ()  # best factors of the learning rate at 1, 2, 4, … base batches; empty unless tuned
+    norms: Norms | None = None  # norms of gradients at the end of the base run, for the noise scale
 
 
 class PlanRequest(NamedTuple):
-    """The choice of measurements for a plan.
+    """The choice of measurements for a plan."""
 
-    Attributes:
-      devices: numbers of devices to predict for.
-      reference_batches: batches of the clusters, whose steps are timed too.
-      budget_epochs: maximum epochs of the training set for all measurements; None sets no limit.
-      tune: whether to look for the best learning rate at 1, 2, 4, … base batches.
-      noise_scale: whether to measure the gradient's noise scale at the target. Nothing in a plan depends on it.
-    """
-
-    devices: Collection[int]
-    reference_batches: Collection[int] = ()
-    budget_epochs: int | None = None
-    tune: bool = False
-    noise_scale: bool = False
+    devices: Collection[int]  # numbers of devices to predict for
+    reference_batches: Collection[int] = ()  # batches of the clusters, whose steps are timed too
+    budget_epochs: int | None = None  # maximum epochs of the training set for all measurements; None sets no limit
+    tune: bool = False  # whether to look for the best learning rate at 1, 2, 4, … base batches
+    noise_scale: bool = False  # whether to measure the gradient's noise scale at the target; no prediction depends on it
 
 
 def measure(config: Config, folder: PlanDir, display: Callable[[], Display], request: PlanRequest) -> PlanMeasurements:
@@ -111,8 +93,7 @@ def measure(config: Config, folder: PlanDir, display: Callable[[], Display], req
 
     Raises:
       InputError: there is no target, or the base run does not reach it within the budget. Or no number of devices has a sample
-        for
-        each device. Or the work directory belongs to another plan.
+        for each device. Or the work directory belongs to another plan.
       PlanInterruptedError: a signal stopped a run.
     """
     if config.stop.target is None:
@@ -126,9 +107,10 @@ class _Measuring:
 
     def __init__(self, config: Config, parts: Measurements, request: PlanRequest):
         self.config, self.parts, self.request = config, parts, request
-        self.max_devices = runnable(parts.facts.samples, request.devices)[-1]
+        self.max_devices = runnable(parts.samples, request.devices)[-1]
         self.budget = math.inf if request.budget_epochs is None else request.budget_epochs
         self.say = parts.display().say
+        self.compiled_trials = lru_cache(maxsize=1)(trials.learning_rate_trials)  # successive trials share a program
         self.notes: list[str] = []
         self.epochs: dict[str, float] = {}
         self.seconds: dict[str, float] = {}
@@ -138,21 +120,20 @@ class _Measuring:
         timing = self._timing()
         base = self._base_run()
         times = self._step_times(timing)
-        base_trials = self._trials(base)
-        base_trial, final_loss = base_trials.get(1.0), base.rows[-1].train_loss
-        progress = {1.0: 1.0} | {
-            m: trials.progress(base_trial, trial, final_loss) for m, trial in base_trials.items() if base_trial
-        }
-        wide = self._wide_trials(base, stability.max_stable_factor(progress)) if base_trial else {}
-        second = self._second_run(base)
-        curves = [base, *second]
-        stop, samples = self.config.stop, self.parts.facts.samples
+        progress, wide, speedups = {1.0: 1.0}, {}, {}
+        if base_trials := self._trials(base):
+            base_trial, final_loss = base_trials[1.0], base.rows[-1].train_loss
+            progress |= {m: trials.progress(base_trial, trial, final_loss) for m, trial in base_trials.items()}
+            wide = self._wide_trials(base, stability.max_stable_factor(progress))
+            speedups = learning_rate.combine_speedups(*(_speedups(base, base_trial, some) for some in (base_trials, wide)))
+        curves = [base, *self._second_run(base)]
+        stop = self.config.stop
         steps = {curve.record.global_batch: steps_to_target(curve.rows, stop) for curve in curves}
         factors = self._tuned(min(steps.values())) if self.request.tune else ()
         norms = self._noise(base) if self.request.noise_scale else None
         measured = Measured(
-            samples=samples,
-            validation=self.parts.facts.validation,
+            samples=self.parts.samples,
+            validation=self.parts.validation,
             optim=self.config.optim,
             max_epochs=stop.max_epochs,
             steps=steps,
@@ -162,17 +143,13 @@ class _Measuring:
             passes=step_table(times.validation),
             gradient_bytes=float(base.record.parameters * (8 if self.config.precision == "float64" else 4)),
             progress=progress,
-            active_unit_fractions={
-                m: trials.active_unit_fraction(base_trial, trial) for m, trial in wide.items() if base_trial
-            },
-            speedups=learning_rate.combine_speedups(*(_speedups(base, base_trial, some) for some in (base_trials, wide)))
-            if base_trial
-            else {},
+            active_unit_fractions={m: trials.active_unit_fraction(base_trials[1.0], trial) for m, trial in wide.items()},
+            speedups=speedups,
         )
         assert stop.target is not None
         return PlanMeasurements(
             measured=measured,
-            device_kind=self.parts.facts.device_kind,
+            device_kind=self.parts.device_kind,
             target=stop.target,
             metric=stop.monitor,
             epochs=self.epochs,
@@ -190,11 +167,20 @@ class _Measuring:
         """Epochs of the budget that are left."""
         return self.budget - sum(self.epochs.values())
 
-    def _spend(self, name: str, epochs: float, part: str) -> None:
-        """Takes the epochs of a measurement from the budget, and announces it unless it is stored."""
-        self.epochs[name] = self.epochs.get(name, 0.0) + epochs
-        if part not in self.parts.seconds:
-            self.say(f"measuring {part}" + (f", about {duration(epochs * self.epoch_s)}" if self.epoch_s else ""))
+    def _affords(self, epochs: float, omission: str) -> bool:
+        """Returns whether the budget has that many epochs left. Otherwise it notes what is left out."""
+        if epochs > self._left:
+            self.notes.append(f"{omission}: the budget is spent")
+        return epochs <= self._left
+
+    def _part(self, group: str, epochs: float, name: str, make: Callable[[], T]) -> T:
+        """Returns a stored part, or announces and makes it. Its epochs and seconds count for a group of parts."""
+        if name not in self.parts.seconds:
+            self.say(f"measuring {name}" + (f", about {duration(epochs * self.epoch_s)}" if self.epoch_s else ""))
+        value = self.parts.part(name, make)
+        self.epochs[group] = self.epochs.get(group, 0.0) + epochs
+        self.seconds[group] = self.seconds.get(group, 0.0) + self.parts.seconds[name]
+        return value
 
     def _curve(self, batch: int, most_epochs: float) -> TargetRun:
         """Runs the training at a batch, and takes its epochs from the budget."""
@@ -210,35 +196,30 @@ class _Measuring:
         Raises:
           InputError: the budget is too small for the quickest timing.
         """
-        configs = [TimingConfig(warmup_steps=w, steps=s, blocks=b) for w, s, b in self._timings]
+        timings = CPU_TIMINGS if self.parts.device_kind == "cpu" else GPU_TIMINGS
         samples = sum(self._batches)
-        costs = [
-            samples * (max(one.warmup_steps, one.steps) + one.steps * one.blocks) / self.parts.facts.samples for one in configs
-        ]
+        costs = [samples * (max(warmup, steps) + steps * blocks) / self.parts.samples for warmup, steps, blocks in timings]
         fitting = (place for place, cost in enumerate(costs) if cost <= MAX_TIMING_SHARE * self.budget)
         place = next(fitting, len(costs) - 1)
         if costs[place] + 1 > self.budget:
             raise InputError(
                 f"--budget-epochs must be at least {math.ceil(costs[place] + 1)}, because timing {samples} samples takes "
-                f"{costs[place]:.1f} epochs of {self.parts.facts.samples}; got {self.budget:g}: set a larger one, or none"
+                f"{costs[place]:.1f} epochs of {self.parts.samples}; got {self.budget:g}: set a larger one, or none"
             )
         self.epochs["step times"] = costs[place]
-        return configs[place]
-
-    @property
-    def _timings(self) -> Sequence[tuple[int, int, int]]:
-        return CPU_TIMINGS if self.parts.facts.device_kind == "cpu" else GPU_TIMINGS
+        warmup_steps, steps, blocks = timings[place]
+        return TimingConfig(warmup_steps=warmup_steps, steps=steps, blocks=blocks)
 
     @property
     def _batches(self) -> list[int]:
         """Batches whose steps are timed: fractions and multiples of the base batch, and the clusters' reference batches."""
-        batch, samples = self.config.optim.batch_size, self.parts.facts.samples
+        batch, samples = self.config.optim.batch_size, self.parts.samples
         shares = {math.ceil(batch / 4**i) for i in range(batch.bit_length())}  # the rest is interpolated
         return sorted({*shares, min(4 * batch, samples), *self.request.reference_batches})
 
     def _step_times(self, timing: TimingConfig) -> Timings:
         """Measures the times of training steps and of the shares of the validation."""
-        validation = {math.ceil(self.parts.facts.validation / n) for n in (1, self.max_devices)}
+        validation = {math.ceil(self.parts.validation / n) for n in (1, self.max_devices)}
         if "step times" not in self.parts.seconds:
             self.say("measuring step times")
         times = self.parts.step_times(self._batches, validation, timing)
@@ -282,22 +263,23 @@ class _Measuring:
 
     def _trials(self, base: TargetRun) -> dict[float, Trial]:
         """Runs trials at 1, 2, 4, … times the learning rate, until one fails."""
-        record, name = base.record, "multiples of the rate"
-        epochs = trials.count_epochs(self.config, record.train_samples, record.global_batch)
-        most = min(self.max_devices, record.train_samples / record.global_batch)
+        samples, batch = base.record.train_samples, base.record.global_batch
+        epochs = trials.count_epochs(self.config, samples, batch)
         trials_of: dict[float, Trial] = {}
         factor = 1
-        while factor < 2 * most:
-            if epochs > self._left:
-                self.notes.append(f"no trial of {factor} times the learning rate or more: the budget is spent")
+        while factor < 2 * min(self.max_devices, samples / batch):
+            if not self._affords(epochs, f"no trial of {factor} times the learning rate or more"):
                 break
-            self._spend(name, epochs, f"{factor:g} times the learning rate")
-            trials_of[float(factor)] = trial = self.parts.trial(factor)
-            self.seconds[name] = self.seconds.get(name, 0.0) + self.parts.seconds[f"{factor:g} times the learning rate"]
+            make = partial(self._trial, self.config, factor)
+            trial = Trial(*self._part("multiples of the rate", epochs, f"{factor:g} times the learning rate", make))
+            trials_of[float(factor)] = trial
             if not trials.progress(trials_of[1.0], trial, base.rows[-1].train_loss) >= stability.MIN_PROGRESS:
                 break
             factor *= 2
         return trials_of
+
+    def _trial(self, config: Config, factor: float) -> Trial:
+        return self.compiled_trials(config)(factor)
 
     def _wide_trials(self, base: TargetRun, stable: float) -> dict[float, Trial]:
         """Tries the linear rule's first steps on few devices, unless its learning rate is known to fail."""
@@ -305,47 +287,49 @@ class _Measuring:
         trials_of: dict[float, Trial] = {}
         for n in (n for n in FIRST_STEPS_DEVICES if n <= self.max_devices):
             path = strategies.resolve("linear", optim, n, samples).optimization
-            factor, batch = path.learning_rate.peak / optim.learning_rate, path.global_batch
+            factor = path.learning_rate.peak / optim.learning_rate
             if not 1 < factor < stable:
                 continue
-            epochs, name = trials.count_epochs(self.config, samples, batch), f"first steps of linear on {n}"
-            if epochs > self._left:
-                self.notes.append(f"no trial of the linear rule's first steps on {n} devices: the budget is spent")
+            epochs = trials.count_epochs(self.config, samples, path.global_batch)
+            if not self._affords(epochs, f"no trial of the linear rule's first steps on {n} devices"):
                 break
-            self._spend(name, epochs, name)
-            trials_of[factor] = self.parts.first_steps("linear", n)
-            self.seconds[name] = self.parts.seconds[name]
+            config = changed(self.config, scaling="linear", parallel__simulate_devices=n)
+            name = f"first steps of linear on {n}"
+            trials_of[factor] = Trial(*self._part(name, epochs, name, partial(self._trial, config, 1.0)))
         return trials_of
 
     def _tuned(self, steps: float) -> tuple[float, ...]:
         """Returns the factor of the learning rate with the lowest training loss, at 1, 2, 4, … base batches."""
-        base, samples, best = self.config.optim.batch_size, self.parts.facts.samples, []
-        way = math.ceil(TUNING_SHARE * steps)
+        samples, best = self.parts.samples, []
+        count = math.ceil(TUNING_SHARE * steps)
         for n in (2**i for i in range(self.max_devices.bit_length())):
-            batch = min(n * base, samples)
-            epochs = NUM_TUNED_RATES * trials.count_epochs(self.config, samples, batch, way)
-            if epochs > self._left:
-                self.notes.append(f"no learning rate was tuned from batch {batch} on: the budget is spent")
+            batch = min(n * self.config.optim.batch_size, samples)
+            epochs = trials.count_epochs(self.config, samples, batch, count)
+            if not self._affords(NUM_TUNED_RATES * epochs, f"no learning rate was tuned from batch {batch} on"):
                 break
-            name = f"rates at batch {batch}"
-            self._spend(name, epochs, name)
-            factors = sorted({float(f"{factor:.3g}") for factor in np.geomspace(0.5, 2 * n, NUM_TUNED_RATES)})
-            losses, self.seconds[name] = self.parts.late_losses(n, factors, way)
-            losses = {factor: loss for factor, loss in losses.items() if math.isfinite(loss)}
-            best.append(min(losses, key=lambda factor: losses[factor], default=1.0))
+            config = changed(self.config, scaling="weak", parallel__simulate_devices=n)
+            losses = {}
+            for factor in (float(f"{factor:.3g}") for factor in np.geomspace(0.5, 2 * n, NUM_TUNED_RATES)):
+                name = f"{factor:g} times the learning rate in {count} steps of weak on {n}"
+                make = partial(self._late_loss, config, factor, count)
+                losses[factor] = self._part(f"rates at batch {batch}", epochs, name, make)
+            finite = {factor: loss for factor, loss in losses.items() if math.isfinite(loss)}
+            best.append(min(finite, key=lambda factor: finite[factor], default=1.0))
         return tuple(best)
+
+    def _late_loss(self, config: Config, factor: float, steps: int) -> float:
+        """Returns the mean training loss over the last third of some steps."""
+        losses = self.compiled_trials(config, steps)(factor).losses
+        return float(np.mean(losses[learning_rate.last_third(losses)]))
 
     def _noise(self, base: TargetRun) -> Norms | None:
         """Measures the norms of the gradients where the base run reaches the target."""
-        record, name = base.record, "noise of the gradient"
+        record, name, last_epoch = base.record, "noise of the gradient", len(base.rows)
         epochs = 2 * min(1.0, NORM_STEPS * record.global_batch / record.train_samples)
-        if epochs > self._left:
-            self.notes.append("the gradient's noise scale was not measured: the budget is spent")
+        if not self._affords(epochs, "the gradient's noise scale was not measured"):
             return None
-        self._spend(name, epochs, f"{name} after epoch {len(base.rows)}")
-        norms = self.parts.norms(base)
-        self.seconds[name] = self.parts.seconds[f"{name} after epoch {len(base.rows)}"]
-        return norms
+        make = partial(self.parts.norms, base.batch, last_epoch)
+        return Norms(*self._part(name, epochs, f"{name} after epoch {last_epoch}", make))
 
 
 def _speedups(base: TargetRun, base_trial: Trial, trials: Mapping[float, Trial]) -> dict[float, float]:

@@ -8,7 +8,6 @@ import json
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,14 +16,10 @@ import numpy as np
 from gmmae.config.schema import Config, StopConfig, changed
 from gmmae.data.extraction.tasks import sha256
 from gmmae.multihost import agreement
-from gmmae.planner import trials
-from gmmae.planner.learning_rate import last_third
-from gmmae.planner.trials import Trial
-from gmmae.scaling.cost import StepTimes
 from gmmae.scaling.identity import run_id
 from gmmae.sweep import throughput
 from gmmae.sweep.grid import TimingConfig
-from gmmae.sweep.throughput import Timing, Timings
+from gmmae.sweep.throughput import Timings
 from gmmae.system import json_files, stop_reasons
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
@@ -38,7 +33,7 @@ from gmmae.workloads import registry
 
 T = TypeVar("T")
 
-VERSION = 2
+VERSION = 3
 """Version of the format of `measured.json`."""
 
 
@@ -74,16 +69,6 @@ def claimed(root: Path) -> Iterator[PlanDir]:
             yield folder
 
 
-class SharedFacts(NamedTuple):
-    """Properties that all measurements in one work directory share."""
-
-    samples: int  # training samples
-    validation: int  # validation samples
-    device_kind: str
-    data: dict[str, str]  # hashes of the samples
-    source: str  # hash of the workload's own file; empty where it is no file
-
-
 class TargetRun(NamedTuple):
     """A run at one batch, up to the epoch at which it stops."""
 
@@ -108,17 +93,24 @@ class Measurements:
     """Measurements of one configuration and its data, read from the work directory or made on demand.
 
     Attributes:
-      facts: properties of the work directory.
+      samples, validation: numbers of training and validation samples.
+      device_kind: name of the device.
       seconds: seconds that each measurement took, by its name.
     """
 
     def __init__(self, config: Config, folder: PlanDir, display: Callable[[], Display]):
         self.config, self.folder, self.display = config, folder, display
         setup = compilation.prepare(config)
-        data = agreement.data(setup.data.train, setup.data.validation)
-        source = sha256(Path(config.workload)) if registry.is_file(config.workload) else ""
-        self.facts = SharedFacts(setup.train_plan.samples, setup.eval_plan.samples, setup.devices.kind, data, source)
-        self._kept = _read(folder.measured, run_id(config), self.facts)
+        self.samples, self.validation = setup.train_plan.samples, setup.eval_plan.samples
+        self.device_kind = setup.devices.kind
+        shared = {
+            "version of gmmae": VERSION,
+            "configuration": run_id(config),
+            "data": agreement.data(setup.data.train, setup.data.validation),
+            "device": setup.devices.kind,
+            "workload": sha256(Path(config.workload)) if registry.is_file(config.workload) else "",
+        }
+        self._kept = _read(folder.measured, shared)
         self.seconds: dict[str, float] = self._kept["seconds"]
 
     def curve(self, batch: int, max_epochs: int) -> TargetRun:
@@ -143,44 +135,8 @@ class Measurements:
             raise PlanInterruptedError(record.stop_reason)
         return record
 
-    def trial(self, factor: float) -> Trial:
-        """Returns the first steps at the base batch, at a multiple of the learning rate."""
-        return Trial(*self._part(f"{factor:g} times the learning rate", lambda: self._attempt(factor)))
-
-    @cached_property
-    def _attempt(self) -> Callable[[float], Trial]:
-        """The compiled trial of all multiples of the learning rate."""
-        return trials.learning_rate_trials(self.config)
-
-    def first_steps(self, scaling: str, devices: int) -> Trial:
-        """Returns the first steps of a strategy on some devices, simulated on one device."""
-        config = changed(self.config, scaling=scaling, parallel__simulate_devices=devices)
-        return Trial(*self._part(f"first steps of {scaling} on {devices}", lambda: trials.learning_rate_trials(config)(1.0)))
-
-    def late_losses(self, devices: int, factors: Sequence[float], steps: int) -> tuple[dict[float, float], float]:
-        """Returns training losses of weak scaling by factor of the learning rate, and the seconds that they took.
-
-        Each loss is the mean over the last third of the steps.
-        """
-        config = changed(self.config, scaling="weak", parallel__simulate_devices=devices)
-        attempts: list[Callable[[float], Trial]] = []
-
-        def make(factor: float) -> float:
-            attempts[:] = attempts or [trials.learning_rate_trials(config, steps)]
-            losses = attempts[0](factor).losses
-            return float(np.mean(losses[last_third(losses)]))
-
-        names = {factor: f"{factor:g} times the learning rate in {steps} steps of weak on {devices}" for factor in factors}
-        losses = {factor: float(self._part(name, partial(make, factor))) for factor, name in names.items()}
-        return losses, sum(self.seconds[name] for name in names.values())
-
-    def norms(self, curve: TargetRun) -> Norms:
-        """Returns the norms of gradients at the end of a run, for the noise scale."""
-        epoch = len(curve.rows)
-        return Norms(*self._part(f"noise of the gradient after epoch {epoch}", lambda: self._norms(curve.batch, epoch)))
-
-    def _norms(self, batch: int, epoch: int) -> Norms:
-        """Measures the norms after an epoch.
+    def norms(self, batch: int, epoch: int) -> Norms:
+        """Measures the norms of gradients after an epoch of the run at a batch, for the noise scale.
 
         If the newest checkpoint is of a later epoch, the run is trained again up to this one, in a folder of its own.
         """
@@ -216,8 +172,8 @@ class Measurements:
             validation=[row for row in kept.validation if row.samples in validation],
         )
 
-    def _part(self, name: str, make: Callable[[], T]) -> T:
-        """Returns a stored value, or makes and stores it."""
+    def part(self, name: str, make: Callable[[], T]) -> T:
+        """Returns the stored value of a name, or makes and stores it. A stored tuple is a list."""
         if name not in self._kept["parts"]:
             began = time.perf_counter()
             self._kept["parts"][name] = make()
@@ -239,42 +195,35 @@ def until_stop(rows: Sequence[Epoch], stop: StopConfig) -> tuple[list[Epoch], st
     return monitor.rows, None
 
 
-def step_table(rows: Sequence[Timing]) -> StepTimes:
-    """Returns the median seconds by number of samples."""
-    ordered = sorted(rows)
-    return StepTimes(tuple(row.samples for row in ordered), tuple(row.median_s for row in ordered))
-
-
 def _timed_steps(timing: dict[str, int]) -> int:
     return timing["steps"] * timing["blocks"]
 
 
-def _kept(data: dict[str, Any]) -> dict[str, Any]:
-    parts = {"facts": {}, "parts": {}, "seconds": {}}
-    for name in parts.keys() & data.keys():
-        if not isinstance(data[name], dict):
-            raise ValueError(f"{name} = {data[name]!r}, which is no object")
-    return parts | data
+def _checked(data: dict[str, Any]) -> dict[str, Any]:
+    kept = {"shared": {}, "parts": {}, "seconds": {}} | data
+    for name in ("shared", "parts", "seconds"):
+        if not isinstance(kept[name], dict):
+            raise ValueError(f"{name} = {kept[name]!r}, which is no object")
+    return kept
 
 
-def _read(path: Path, run: str, facts: SharedFacts) -> dict[str, Any]:
+def _read(path: Path, shared: dict[str, Any]) -> dict[str, Any]:
     """Reads the stored measurements.
+
+    Args:
+      path: the file.
+      shared: what all measurements of a plan depend on, by its name.
 
     Raises:
       InputError: the file belongs to another plan, other data, another device or version, or cannot be read.
     """
-    own = {"version": VERSION, "run_id": run, "facts": facts._asdict()}
     try:
-        stored = json_files.read(path, "be what a plan has measured", "delete it, and it is measured again", _kept)
+        kept = json_files.read(path, "be what a plan has measured", "delete it, and it is measured again", _checked)
     except FileNotFoundError:
-        return {**own, "parts": {}, "seconds": {}}
-    names = {"version": "version of gmmae", "run_id": "configuration"}
-    differing = [words for key, words in names.items() if stored.get(key) != own[key]]
-    if not differing:
-        words = {"samples": "data", "validation": "data", "data": "data", "device_kind": "device", "source": "workload"}
-        differing = [word for key, word in words.items() if stored["facts"].get(key) != own["facts"][key]]
-    if differing:
-        raise InputError(
-            f"workdir must be that of a plan of the same {differing[0]}; got {path.parent}, of another: give another --workdir"
-        )
-    return stored
+        return {"shared": shared, "parts": {}, "seconds": {}}
+    for name, value in shared.items():
+        if kept["shared"].get(name) != value:
+            raise InputError(
+                f"workdir must be that of a plan of the same {name}; got {path.parent}, of another: give another --workdir"
+            )
+    return kept

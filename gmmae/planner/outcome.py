@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gmmae.config.schema import StopConfig
+from gmmae.planner.prediction import INTERVAL_LEVEL, Prediction
 from gmmae.plotting import tables
 from gmmae.plotting.document import Block, Folded, Paragraph
 from gmmae.plotting.tables import Table
@@ -18,40 +19,15 @@ from gmmae.sweep.report.results import Results, Run
 from gmmae.system import json_files
 from gmmae.system.errors import InputError
 
-INTERVAL_PERCENT = 80
-"""Level of a plan's intervals, in percent."""
-NUMBERS = ("seconds", "seconds_low", "seconds_high", "probability_of_failure", "learning_rate")
-
-
-class PlannedTime(NamedTuple):
-    """A plan's prediction for a strategy on a number of devices; NaN stands for a missing number."""
-
-    scaling: str
-    devices: int
-    batch: int
-    seconds: float  # of a run that reaches the target, as are the bounds
-    seconds_low: float
-    seconds_high: float
-    probability_of_failure: float
-    learning_rate: float
-    tested: bool = True  # whether trials cover the learning rate
-
-    def fits(self, run: Run) -> bool:
-        """Returns whether the prediction is for the strategy, devices, batch and learning rate of a run."""
-        rate = math.isclose(self.learning_rate, run.record.learning_rate, rel_tol=1e-6)
-        return rate and (self.scaling, self.devices, self.batch) == (
-            run.key.scaling,
-            run.key.devices,
-            run.record.global_batch,
-        )
+INTERVAL_PERCENT = round(100 * INTERVAL_LEVEL)
 
 
 class ClusterPlan(NamedTuple):
-    """The predictions of a plan for one cluster."""
+    """The predictions of a plan for one cluster. NaN stands for a missing number."""
 
-    cells: tuple[PlannedTime, ...]
-    best: tuple[str, int]  # the strategy and the number of devices that it recommends
-    scaled: bool = False  # by a factor of the user, which the sweep does not know
+    cells: list[Prediction]
+    best: Prediction  # the recommended one
+    scaled: bool  # by a factor of the user, which the sweep does not know
 
 
 def read_plan(path: Path, stop: StopConfig) -> dict[str, ClusterPlan]:
@@ -79,24 +55,13 @@ def _plan(data: Mapping[str, Any]) -> tuple[float, str, dict[str, ClusterPlan]]:
 
 
 def _forecast(data: Mapping[str, Any]) -> ClusterPlan:
-    cells = (
-        PlannedTime(
-            cell["scaling"],
-            int(cell["devices"]),
-            int(cell["batch"]),
-            *(_number(cell[name]) for name in NUMBERS),
-            tested=bool(cell.get("tested", True)),
-        )
-        for cell in data["cells"]
-    )
-    return ClusterPlan(
-        tuple(cells), (data["best"]["scaling"], int(data["best"]["devices"])), bool(data.get("scaled_by_user", False))
-    )
+    return ClusterPlan([_prediction(cell) for cell in data["cells"]], _prediction(data["best"]), data["scaled_by_user"])
 
 
-def _number(value: float | None) -> float:
-    """Returns a number of a plan. A plan has null for a number that is not finite."""
-    return math.nan if value is None else float(value)
+def _prediction(data: Mapping[str, Any]) -> Prediction:
+    """Returns a prediction of a plan, which has null for a number that is not finite."""
+    values = {name: math.nan if value is None else value for name, value in data.items()}
+    return json_files.checked(Prediction, values, any_number=Prediction._fields)
 
 
 def write_report(config: SweepConfig, root: Path, clusters: Sequence[Cluster], plan: Path | None = None) -> list[Path]:
@@ -162,13 +127,19 @@ def comparison_blocks(by_cluster: Sequence[Results], path: Path) -> list[Block]:
     return blocks
 
 
-def _group(results: Results, planned: PlannedTime) -> list[Run]:
-    return [run for run in results.group(planned.scaling, planned.devices) if planned.fits(run)]
+def _group(results: Results, planned: Prediction) -> list[Run]:
+    """Returns the runs with the strategy, devices, batch and learning rate of a prediction."""
+    return [
+        run
+        for run in results.group(planned.scaling, planned.devices)
+        if run.record.global_batch == planned.batch
+        and math.isclose(run.record.learning_rate, planned.learning_rate, rel_tol=1e-6)
+    ]
 
 
 def _choice(name: str, forecast: ClusterPlan, results: Results) -> str:
     """Returns the plan's recommendation, and how its time compares with the fastest."""
-    scaling, devices = forecast.best
+    scaling, devices = forecast.best.scaling, forecast.best.devices
     label = STRATEGIES[scaling].label if scaling in STRATEGIES else scaling
     text = f"**For {name} the plan chose {label} on {devices_text([devices])}.**"
     chosen = results.seconds(scaling, devices)
@@ -185,46 +156,44 @@ def _choice(name: str, forecast: ClusterPlan, results: Results) -> str:
     )
 
 
-def _table(name: str, fitting: Sequence[tuple[PlannedTime, list[Run]]], results: Results, stem: str) -> Table:
+def _table(name: str, fitting: Sequence[tuple[Prediction, list[Run]]], results: Results, stem: str) -> Table:
     rows, inside, reached = [], 0, 0
     for planned, runs in fitting:
         median = efficiency.median([run.time_s for run in runs])
-        known = math.isfinite(median) and math.isfinite(planned.seconds_low) and math.isfinite(planned.seconds_high)
+        interval = (
+            (planned.seconds_low, planned.seconds_high) if math.isfinite(planned.seconds_low + planned.seconds_high) else None
+        )
+        known = interval is not None and math.isfinite(median)
         within = known and planned.seconds_low <= median <= planned.seconds_high
         inside, reached = inside + within, reached + known
-        missed = f"{sum(not run.reached for run in runs)} of {len(runs)}"
-        times = (_known(planned.seconds, tables.seconds), _interval(planned), tables.seconds(median))
-        verdict = "yes" if within else "no" if known else "–"
-        share = _known(planned.probability_of_failure, "{:.0%}".format) if planned.tested else "untested"
-        rows.append((planned.scaling, str(planned.devices), *times, verdict, missed, share))
-    columns = (
-        "scaling",
-        "devices",
-        "predicted (s)",
-        f"{INTERVAL_PERCENT} % interval (s)",
-        "outcome (s)",
-        "within",
-        "missed",
-        "P(miss)",
-    )
+        rows.append(
+            (
+                planned.scaling,
+                str(planned.devices),
+                _known(planned.seconds, tables.seconds),
+                tables.interval_text(interval, tables.seconds),
+                tables.seconds(median),
+                "yes" if within else "no" if known else "–",
+                f"{sum(not run.reached for run in runs)} of {len(runs)}",
+                _known(planned.probability_of_failure, "{:.0%}".format) if planned.tested else "untested",
+            )
+        )
+    interval_column = f"{INTERVAL_PERCENT} % interval (s)"
+    columns = ("scaling", "devices", "predicted (s)", interval_column, "outcome (s)", "within", "missed", "P(miss)")
     notes = [
         f"{inside} of {reached} median times that have an interval lie within it.",
         "The interval is for single runs that reach the target.",
         "Outcome: the median over seeds, a miss counted as infinite. P(miss): the predicted probability of one.",
         "The plan has trained the base batch itself. So for strong scaling and for one device it predicts the times only.",
     ]
+    kind = "measured here"
     if results.clock.kind == "projected":
+        kind = "projected"
         notes.append(
             "Both times are projected by one model of the cluster, which this table does not test. Plan and sweep each use "
             "step times of their own device. If that was slower or busier, all its times are longer."
         )
-    title = f"Prediction and outcome for {name} ({'projected' if results.clock.kind == 'projected' else 'measured here'})"
-    return Table(stem, title, columns, tuple(rows), tuple(notes))
-
-
-def _interval(planned: PlannedTime) -> str:
-    known = math.isfinite(planned.seconds_low) and math.isfinite(planned.seconds_high)
-    return tables.interval_text((planned.seconds_low, planned.seconds_high) if known else None, tables.seconds)
+    return Table(stem, f"Prediction and outcome for {name} ({kind})", columns, tuple(rows), tuple(notes))
 
 
 def _known(value: float, text: Callable[[float], str]) -> str:

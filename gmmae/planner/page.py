@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +11,6 @@ import numpy as np
 
 from gmmae.config.schema import OptimConfig
 from gmmae.planner import figures, prediction, stability
-from gmmae.planner.figures import ClusterOverheads, TimeBand
 from gmmae.planner.measure import PlanMeasurements
 from gmmae.planner.prediction import BEST_BATCH, BatchRule, Forecast, Measured, Prediction
 from gmmae.planner.steps import MAX_RESIDUAL
@@ -22,9 +22,9 @@ from gmmae.scaling.cost import Cluster
 from gmmae.sweep.display import grid_table
 from gmmae.sweep.report.outcomes import devices_text
 from gmmae.sweep.report.superlinear import artefact, fold
-from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
 from gmmae.system.provenance import git_commit, versions
+from gmmae.training.workdir import writable
 
 JSON, HTML, MARKDOWN = "plan.json", "index.html", "README.md"
 
@@ -45,6 +45,9 @@ MACHINE_MARK = "‡"
 
 BATCH_MARK = "§"
 """The mark of a speed-up larger than n that is due to the batch and the learning rate."""
+
+OTHERWISE_IN_JSON = ("optim", "noise_scale", "train", "passes")
+"""Fields of the measurements that `plan.json` holds under other names."""
 
 COLUMNS = ("scaling", "n", "batch", "rate", "time", "80 %", "fails", "speed-up", "efficiency")
 
@@ -88,16 +91,14 @@ def write(
         measurements = measurements._replace(notes=[*measurements.notes, note])
     counts = prediction.runnable(measured.samples, devices)
     plan = Plan(name, measurements, prediction.batch_rule(measured), forecasts, counts)
-    try:
+    with writable(root):
         write_text(root / JSON, json.dumps(_strict_json(plan_content(plan)), indent=1, allow_nan=False) + "\n")
         for earlier in (root / "figures").glob("times_*"):
             earlier.unlink()
         blocks = _blocks(plan, root / "figures")
         write_text(root / MARKDOWN, document.markdown(blocks, root))
         write_text(root / HTML, document.html(f"Plan: {name}", blocks))
-    except OSError as error:
-        raise InputError(f"workdir must be a folder that can be written; got {root} ({error.strerror or error})") from error
-    lines = _answers(plan)
+    lines = [_answer(forecast, measurements) for forecast in forecasts]
     for forecast in forecasts:
         table = grid_table([COLUMNS, *_rows(forecast, measurements)])
         lines += ["", forecast.cluster.name, table, *_marks(forecast, measurements)]
@@ -144,20 +145,10 @@ def plan_content(plan: Plan) -> dict[str, object]:
         "curves": measurements.curves,
         "measured": {
             "device": measurements.device_kind,
-            "samples": measured.samples,
-            "validation": measured.validation,
-            "batch_size": measured.optim.batch_size,
-            "learning_rate": measured.optim.learning_rate,
-            "scaling_warmup_epochs": measured.optim.scaling_warmup_epochs,
-            "max_epochs": measured.max_epochs,
-            "steps": measured.steps,
-            "seed_sigma": measured.seed_sigma,
-            "step_s": dict(zip(measured.train.batches, measured.train.seconds, strict=True)),
-            "validation_s": dict(zip(measured.passes.batches, measured.passes.seconds, strict=True)),
-            "gradient_bytes": measured.gradient_bytes,
-            "progress": measured.progress,
-            "active_unit_fractions": measured.active_unit_fractions,
-            "speedups": measured.speedups,
+            **{name: value for name, value in measured._asdict().items() if name not in OTHERWISE_IN_JSON},
+            **{name: getattr(measured.optim, name) for name in ("batch_size", "learning_rate", "scaling_warmup_epochs")},
+            "step_s": dict(zip(*measured.train, strict=True)),
+            "validation_s": dict(zip(*measured.passes, strict=True)),
             "base_run": {"epochs": measurements.base_epochs, "seconds": measurements.base_s},
             "epochs": measurements.epochs,
             "seconds": measurements.seconds,
@@ -193,12 +184,8 @@ def times_of(forecast: Forecast, measured_on: str) -> str:
     return f"{AS_MEASURED} ({measured_on}), linked as in {cluster.name}"
 
 
-def _answers(plan: Plan) -> list[str]:
-    """Returns the recommendation for each cluster in sentences."""
-    return [_answer(forecast, plan.measurements) for forecast in plan.forecasts]
-
-
 def _answer(forecast: Forecast, measurements: PlanMeasurements) -> str:
+    """Returns the recommendation for a cluster in sentences."""
     best, source = forecast.best, times_of(forecast, measurements.device_kind)
     plural = "s" * (best.devices > 1)
     if source.startswith(AS_MEASURED):
@@ -305,7 +292,7 @@ def _evidence(plan: Plan) -> list[str]:
     if measurements.tuned_factors:
         factors = " ".join(f"{factor:g}" for factor in measurements.tuned_factors)
         lines.append(f"For the strategy tuned: --optim.tuned-factors {factors}")
-    lines += [_stable_rates(measured.progress, measured.active_unit_fractions), _effort(measurements)]
+    lines += [_stable_rates(measured), _effort(measurements)]
     if rule.residual > MAX_RESIDUAL:
         lines.append(
             f"warning: the steps must follow {law}; the fit's residual is {rule.residual:.2f}, above "
@@ -339,21 +326,24 @@ def _effort(measurements: PlanMeasurements) -> str:
     )
 
 
-def _stable_rates(progress: Mapping[float, float], active_unit_fractions: Mapping[float, float]) -> str:
+def _stable_rates(measured: Measured) -> str:
     """Returns a sentence on the learning rates that the trials allow."""
-    factor, largest = stability.max_stable_factor(progress), max(progress, default=1.0)
+    factor, largest = stability.max_stable_factor(measured.progress), max(measured.progress)
     if factor <= largest:
         text = f"The learning rate may be {factor:.2g} times the base rate before an epoch at the base batch fails"
     elif largest > 1:
         text = f"No trial failed, up to {largest:g} times the base rate"
     else:
         text = "No trial of a higher learning rate was made"
-    shares = ", ".join(f"{100 * share:.0f} % at {factor:g} η" for factor, share in sorted(active_unit_fractions.items()))
+    shares = ", ".join(
+        f"{100 * share:.0f} % at {factor:g} η" for factor, share in sorted(measured.active_unit_fractions.items())
+    )
     return f"{text}; units that still learn after the linear rule's first steps: {shares}." if shares else f"{text}."
 
 
 def _blocks(plan: Plan, folder: Path) -> list[Block]:
-    blocks: list[Block] = [Heading(f"Plan: {plan.name}", 1), *(Paragraph(f"**{answer}**") for answer in _answers(plan))]
+    answers = [_answer(forecast, plan.measurements) for forecast in plan.forecasts]
+    blocks: list[Block] = [Heading(f"Plan: {plan.name}", 1), *(Paragraph(f"**{answer}**") for answer in answers)]
     for place, forecast in enumerate(plan.forecasts, start=1):
         source = times_of(forecast, plan.measurements.device_kind)
         blocks += [
@@ -371,19 +361,15 @@ def _blocks(plan: Plan, folder: Path) -> list[Block]:
 
 
 def _times(forecast: Forecast, source: str, stem: Path) -> Figure:
-    names = dict.fromkeys(cell.scaling for cell in forecast.cells)
-    bands = [_band(name, [cell for cell in forecast.cells if cell.scaling == name]) for name in names]
-    figure = figures.times(bands, title=f"Predicted time to the target: {source}")
+    cells: dict[str, list[Prediction]] = defaultdict(list)
+    for cell in forecast.cells:
+        cells[_label(cell.scaling)].append(cell)
+    figure = figures.times(cells, title=f"Predicted time to the target: {source}")
     caption = (
         f"Times of {source}. Median, and the interval for 80 % of the runs that reach the target; "
         "training and validation, without compiling."
     )
     return Figure("Times", caption, *canvas.save_both(figure, stem))
-
-
-def _band(name: str, cells: Sequence[Prediction]) -> TimeBand:
-    points = [(c.devices, c.seconds, c.seconds_low, c.seconds_high, c.probability_of_failure > 0.5) for c in cells]
-    return TimeBand(_label(name), *zip(*points, strict=True))
 
 
 def _table(forecast: Forecast, source: str, place: int, measurements: PlanMeasurements) -> Table:
@@ -401,10 +387,7 @@ def _map(plan: Plan, stem: Path) -> Figure:
     names = planned_strategies(measured.optim)
     others = [name for name in names if name != BEST_BATCH]  # it would always be the best
     best = [[_label(name) for name in row] for row in prediction.overhead_map(measured, others, devices, RATIOS)]
-    overheads = [
-        ClusterOverheads(forecast.cluster.name, tuple(devices), tuple(forecast.overheads[n] for n in devices))
-        for forecast in plan.forecasts
-    ]
+    overheads = {forecast.cluster.name: [forecast.overheads[n] for n in devices] for forecast in plan.forecasts}
     figure = figures.best_strategies(best, [*map(_label, names)], devices, RATIOS, overheads, title="The best strategy")
     caption = (
         "The strategy with the least expected time, by the number of devices and by (a + c) / (b B). It is the overhead "

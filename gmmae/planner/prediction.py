@@ -51,36 +51,21 @@ BEST_BATCH = "best-batch"
 
 
 class Measured(NamedTuple):
-    """The measurements of a workload on one device.
+    """The measurements of a workload on one device. Factors are multiples of the base learning rate."""
 
-    Attributes:
-      samples, validation: numbers of training and validation samples.
-      optim: base batch, base rate, and the strategies' other settings.
-      max_epochs: epochs after which a run has missed the target.
-      steps: steps to the target at the base rate, by batch.
-      seed_sigma: standard deviation over seeds of the logarithm of the steps (`gmmae.planner.steps.seed_sigma`).
-      noise_scale: the gradient's noise scale in samples, for display only; None if it was not measured.
-      train: seconds of a training step by its samples.
-      passes: seconds of a validation pass by its samples.
-      gradient_bytes: bytes that an all-reduce adds up.
-      progress: progress of the trials by factor of the learning rate (`gmmae.planner.stability`).
-      active_unit_fractions: active-unit fractions by factor of the learning rate (`gmmae.planner.stability`).
-      speedups: speed-ups by factor of the learning rate (`gmmae.planner.learning_rate`).
-    """
-
-    samples: int
-    validation: int
-    optim: OptimConfig
-    max_epochs: int
-    steps: Mapping[int, float]
-    seed_sigma: float
-    noise_scale: float | None
-    train: StepTimes
-    passes: StepTimes
-    gradient_bytes: float
-    progress: Mapping[float, float]
-    active_unit_fractions: Mapping[float, float]
-    speedups: Mapping[float, float]
+    samples: int  # training samples
+    validation: int  # validation samples
+    optim: OptimConfig  # base batch, base rate, and the strategies' other settings
+    max_epochs: int  # after which a run has missed the target
+    steps: Mapping[int, float]  # to the target at the base rate, by batch
+    seed_sigma: float  # standard deviation over seeds of the logarithm of the steps (`gmmae.planner.steps.seed_sigma`)
+    noise_scale: float | None  # the gradient's noise scale in samples, for display only; None if it was not measured
+    train: StepTimes  # seconds of a training step by its samples
+    passes: StepTimes  # seconds of a validation pass by its samples
+    gradient_bytes: float  # that an all-reduce adds up
+    progress: Mapping[float, float]  # of the trials, by factor (`gmmae.planner.stability`)
+    active_unit_fractions: Mapping[float, float]  # by factor (`gmmae.planner.stability`)
+    speedups: Mapping[float, float]  # by factor (`gmmae.planner.learning_rate`)
 
 
 class BatchRule(NamedTuple):
@@ -118,27 +103,16 @@ class Prediction(NamedTuple):
 
 
 class Forecast(NamedTuple):
-    """All predictions for one cluster.
-
-    Attributes:
-      cluster: the cluster.
-      cells: a prediction for every strategy on every number of devices that it has samples for.
-      best: the recommended one.
-      best_batches: batches of the strategy `BEST_BATCH` by number of devices, derived from `listed`.
-      listed: best batches on 1, 2, 4, … devices at the base rate, the values of `optim.best_batches`.
-      overheads: (a + c(n)) / (b B) by number of devices.
-      compute_scale: seconds of computation on the cluster's device for one second measured.
-      scale_given: whether the user gave that factor; otherwise it is the cluster's.
-    """
+    """All predictions for one cluster."""
 
     cluster: Cluster
-    cells: list[Prediction]
-    best: Prediction
-    best_batches: dict[int, int]
-    listed: tuple[int, ...]
-    overheads: dict[int, float]
-    compute_scale: float = 1.0
-    scale_given: bool = False
+    cells: list[Prediction]  # for every strategy on every number of devices that it has samples for
+    best: Prediction  # the recommended one
+    best_batches: dict[int, int]  # batches of the strategy `BEST_BATCH` by number of devices, derived from `listed`
+    listed: tuple[int, ...]  # best batches on 1, 2, 4, … devices at the base rate, the values of `optim.best_batches`
+    overheads: dict[int, float]  # (a + c(n)) / (b B) by number of devices
+    compute_scale: float  # seconds of computation on the cluster's device for one second measured
+    scale_given: bool  # whether the user gave that factor; otherwise it is the cluster's
 
 
 def draw_law(measured: Measured) -> StepsLaw:
@@ -210,16 +184,6 @@ class RunDraws(NamedTuple):
     steps: Float[np.ndarray, " draws"]
     failure: float
     tested: bool  # whether trials cover the learning rate
-
-
-def round_up_to_epochs(steps: float, samples: int, batch: int) -> float:
-    """Rounds steps up to whole epochs.
-
-    >>> round_up_to_epochs(19.0, 100, 10)
-    20.0
-    """
-    an_epoch = math.ceil(samples / batch)
-    return float(math.ceil(steps / an_epoch) * an_epoch)
 
 
 def draw_run(measured: Measured, law: StepsLaw, path: OptimizationSetup) -> RunDraws:
@@ -394,8 +358,7 @@ def overhead_map(measured: Measured, names: Sequence[str], devices: Sequence[int
     """Returns the strategy with the least expected time, one row for each ratio and one column for each number of devices.
 
     The steps are those of the workload. A step takes the overhead (a + c) / (b B) of its row, and one unit of time for each
-    sample
-    of a device.
+    sample of a device.
     """
     law, rows = draw_law(measured), []
     for ratio in ratios:

@@ -56,8 +56,7 @@ def is_tested(
     """Returns whether trials cover a factor of the learning rate. Otherwise `failure_probability` is a guess.
 
     They do if a trial had at least that factor, or if a smaller factor failed. Without a warmup, the first steps of the linear
-    rule
-    must have been tried too, unless the smallest factor already fails.
+    rule must have been tried too, unless the smallest factor already fails.
 
     >>> [is_tested(k, True, {1: 1.0, 2: 1.0}, {}) for k in (1, 2, 4)], is_tested(4, True, {2: 0.0}, {})
     ([True, True, False], True)

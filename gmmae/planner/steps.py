@@ -103,8 +103,7 @@ def seed_sigma(run_steps: Sequence[float], costs: Sequence[float]) -> float:
     """Estimates the standard deviation over seeds of the logarithm of the steps to the target, from one run's curve.
 
     Let the metric scatter by d on a slope of c for each e-fold of the steps. Then it meets the target d / c of an e-fold early
-    or
-    late. The slope is that of a line through the last half of the curve. The scatter is measured about a parabola.
+    or late. The slope is that of a line through the last half of the curve. The scatter is measured about a parabola.
 
     Args:
       run_steps: the step after each epoch.

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from gmmae.config.schema import Config
 from gmmae.planner.learning_rate import last_third
@@ -35,27 +35,12 @@ class Trial(NamedTuple):
     active_fractions: list[float]  # share of units that have a gradient, for each array of weights
 
 
-class ScaledState(NamedTuple):
-    """The state of an optimiser whose updates are multiplied by a factor.
+def scale_updates(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Returns the optimiser with a factor `step_size` in its state, so that one compiled program serves all learning rates.
 
     Updates of Adam are proportional to its learning rate.
     """
-
-    inner: optax.OptState
-    factor: Float[Array, ""]
-
-
-def scale_updates(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Returns the optimiser with a factor in its state, so that one compiled program serves all learning rates."""
-
-    def update(
-        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
-    ) -> tuple[optax.Updates, ScaledState]:
-        assert isinstance(state, ScaledState)
-        scaled, inner = optimizer.update(updates, state.inner, params)
-        return jax.tree.map(lambda leaf: state.factor * leaf, scaled), ScaledState(inner, state.factor)
-
-    return optax.GradientTransformation(lambda params: ScaledState(optimizer.init(params), jnp.ones(())), update)
+    return optax.chain(optimizer, optax.inject_hyperparams(optax.scale)(step_size=1.0))
 
 
 def count_epochs(config: Config, samples: int, batch: int, at_least: int = MIN_STEPS) -> int:
@@ -80,9 +65,8 @@ def learning_rate_trials(config: Config, at_least: int = MIN_STEPS) -> Callable[
         active = _compile_active_fractions(setup, start.params)
 
     def run_trial(factor: float) -> Trial:
-        assert isinstance(start.opt_state, ScaledState)
-        opt_state = start.opt_state._replace(factor=np.asarray(factor, config.dtype))
         with compilation.precision_context(config):
+            opt_state = optax.tree_utils.tree_set(start.opt_state, step_size=np.asarray(factor, config.dtype))
             state = setup.devices.replicate(start._replace(opt_state=opt_state))
             losses: list[float] = []
             for epoch in range(1, 1 + count):
@@ -117,10 +101,8 @@ def progress(base: Trial, trial: Trial, final_loss: float) -> float:
     """Returns how far a trial's training loss has come, relative to the base rate's.
 
     1 means as far as at the base rate. 0 means behind it by all of the way that the base rate still has to go. Both are
-    compared
-    over the last third of the shorter one's steps. The loss before the first step does not count, because it may lie far above
-    or
-    below that of an untrained model. The result is NaN if a loss is not finite.
+    compared over the last third of the shorter one's steps. The loss before the first step does not count, because it may lie
+    far above or below that of an untrained model. The result is NaN if a loss is not finite.
 
     Args:
       base: the trial at the base rate.

@@ -190,39 +190,31 @@ def test_none_and_auto_are_words():
 # Help
 
 
-def test_help_exits_with_0_and_names_every_section(toml, capsys):
-    path = toml("[optim]\nlearning_rate = 0.0123")
-    with pytest.raises(SystemExit) as caught:
-        train("--config", str(path), "--help")
-    assert caught.value.code in (0, None)
-    shown = capsys.readouterr().out
-    assert "train.py" in shown
-    for section in (*dataclasses.fields(nodules.Config), *(f for f in dataclasses.fields(Config) if f.name != "settings")):
-        assert f"--{section.name.replace('_', '-')}" in shown
-    for option in (
-        "--workdir",
-        "--config",
-        "--data.window",
-        "--optim.learning-rate",
-        "--stop.target",
-        "--log.tensorboard",
-    ):
-        assert option in shown
-    assert "0.0123" in shown  # the defaults shown are the file's
-    assert "in voxels" in shown  # a unit
+SECTIONS = [*dataclasses.fields(nodules.Config), *(field for field in dataclasses.fields(Config) if field.name != "settings")]
+INSPECT = lambda words: parse(InspectArguments(MISSING), words, "inspect")  # noqa: E731 one of several parsers
 
 
 @pytest.mark.parametrize(
-    ("parse", "parts"),
+    ("parse_words", "text", "parts"),
     [
-        (parse_train, ["0: finished", "3: diverged or collapsed", "75: another"]),
-        (parse_sweep, ["0: every run has a result", "4: a run crashed or timed out"]),
+        (PARSERS["train"], "", [f"--{section.name.replace('_', '-')}" for section in SECTIONS]),
+        (
+            PARSERS["train"],
+            "",
+            ["--workdir", "--config", "--data.window", "in voxels", "3: diverged or collapsed", "75: another"],
+        ),
+        (PARSERS["train"], "[optim]\nlearning_rate = 0.0123", ["0.0123"]),  # the defaults shown are the file's
+        (PARSERS["sweep"], "grace_s = 12.5", ["--dry-run", "--retry", "--timing.device-batches", "--run.optim.learning-rate"]),
+        (PARSERS["sweep"], "grace_s = 12.5", ["12.5", "clusters to project times to", "4: a run crashed or timed out"]),
+        (INSPECT, "", ["Show the properties of one nodule", "a part that only it has"]),
     ],
 )
-def test_help_says_what_the_exit_codes_mean(capsys, parse, parts):
-    with pytest.raises(SystemExit):
-        parse(["--help"], "gmmae")
-    shown = " ".join(capsys.readouterr().out.split())
+def test_help_exits_with_0_and_names_options_defaults_and_exit_codes(toml, capsys, monkeypatch, parse_words, text, parts):
+    monkeypatch.setenv("COLUMNS", "80")  # one column of boxes
+    with pytest.raises(SystemExit) as caught:
+        parse_words([*(("--config", str(toml(text))) if text else ()), "--help"])
+    assert caught.value.code in (0, None)
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert [part for part in parts if part not in shown] == []
 
 
@@ -239,60 +231,98 @@ def one_line(call, *arguments):
     return message
 
 
+def sweep(*arguments):
+    return parse_sweep(arguments, "gmmae sweep")
+
+
+ERRORS_IN_RUN_FILES = [
+    ("[optim]\nlerning_rate = 1", ["unknown key 'optim.lerning_rate'; did you mean 'optim.learning_rate'?"]),
+    ("[optim]\nlerning-rate = 1", ["did you mean 'optim.learning_rate'?"]),
+    ("[optimm]\nbatch_size = 1", ["unknown key 'optimm.batch_size'", "did you mean 'optim.batch_size'?"]),
+    ("sed = 1", ["unknown key 'sed'; did you mean 'seed'?"]),
+    ("[data]\nqqqqqq = 1", ["unknown key 'data.qqqqqq'; valid keys: data.source, data.root, data.csv"]),
+    ("data = 3", ["unknown key 'data'"]),
+    ("[optim]\ndecay_epochs = 3", ["optim.decay_epochs must be a list; got 3"]),
+    ("[data]\nshape = []", ["data.shape must be at least 4; got ()"]),
+    ("scaling = ['strong']", ["scaling must be a single value; got ['strong']"]),
+    ('scaling = "fast"', ["scaling", "'fast'", "strong", "linear-warmup"]),
+    ('[data]\nshape = "big"', ["data.shape", "'big'"]),
+    ("[data]\nshape = 16.5", ["data.shape", "16.5"]),
+    ('[data]\naugment = "yes"', ["data.augment must be true or false; got 'yes'"]),
+    ("[data]\naugment = 1", ["data.augment must be true or false; got 1"]),
+    ("[data]\nwindow = [1]", ["data.window must be a list of 2; got [1]"]),
+    ("[data]\nshape = 2", ["data.shape must be at least 4; got 2"]),
+    ("[optim]\nlearning_rate = -1", ["optim.learning_rate must be positive; got -1.0"]),
+    ("[optim]\nlearning_rate = nan", ["optim.learning_rate must be positive; got nan"]),
+    ("a b c", ["must be TOML", "line 1"]),
+]
+ERRORS_IN_SWEEP_FILES = [
+    ("divices = [1]", ["unknown key 'divices'; did you mean 'devices'?"]),
+    ("[run.optim]\nlerning_rate = 1", ["did you mean 'run.optim.learning_rate'?"]),
+    ("devices = 4", ["devices must be a list; got 4"]),
+    ("[run.data]\nwindow = [1]", ["run.data.window must be a list of 2; got [1]"]),
+    ("devices = [2, 2]", ["devices must be one or more different numbers of at least 1; got (2, 2)"]),
+    ('scaling = ["strong", "fast"]', ["scaling", "'fast'"]),
+    ("[run]\nseed = 3", ["run.seed must be left to the sweep, which sets it for each run; got 3: remove it"]),
+    ("[run.data]\nshape = 2", ["data.shape must be at least 4; got 2"]),
+    ('base = ["quickstart"]', ["base must be a TOML file, or the name of one in configs/; got ['quickstart']"]),
+]
+
+
 @pytest.mark.parametrize(
-    ("text", "parts"),
+    ("read", "call", "text", "parts"),
     [
-        ("[optim]\nlerning_rate = 1", ["unknown key 'optim.lerning_rate'; did you mean 'optim.learning_rate'?"]),
-        ("[optim]\nlerning-rate = 1", ["did you mean 'optim.learning_rate'?"]),
-        ("[optimm]\nbatch_size = 1", ["unknown key 'optimm.batch_size'", "did you mean 'optim.batch_size'?"]),
-        ("sed = 1", ["unknown key 'sed'; did you mean 'seed'?"]),
-        ("[data]\nqqqqqq = 1", ["unknown key 'data.qqqqqq'; valid keys: data.source, data.root, data.csv"]),
-        ("[qqqqqq]\nzzzzzz = 1", ["unknown key 'qqqqqq.zzzzzz'; valid keys: scaling, seed"]),
-        ("data = 3", ["unknown key 'data'"]),
-        ("[optim]\ndecay_epochs = 3", ["optim.decay_epochs must be a list; got 3"]),
-        ("[data]\nshape = []", ["data.shape must be at least 4; got ()"]),
-        ("scaling = ['strong']", ["scaling must be a single value; got ['strong']"]),
-        ('scaling = "fast"', ["scaling", "'fast'", "strong", "linear-warmup"]),
-        ('[data]\nshape = "big"', ["data.shape", "'big'"]),
-        ("[data]\nshape = 16.5", ["data.shape", "16.5"]),
-        ('[data]\naugment = "yes"', ["data.augment must be true or false; got 'yes'"]),
-        ("[data]\naugment = 1", ["data.augment must be true or false; got 1"]),
-        ("[data]\nwindow = [1]", ["data.window must be a list of 2; got [1]"]),
-        ("[data]\nshape = 2", ["data.shape must be at least 4; got 2"]),
-        ("[optim]\nlearning_rate = -1", ["optim.learning_rate must be positive; got -1.0"]),
-        ("[optim]\nlearning_rate = nan", ["optim.learning_rate must be positive; got nan"]),
-        ("a b c", ["must be TOML", "line 1"]),
+        *((read_config, train, *row) for row in ERRORS_IN_RUN_FILES),
+        *((read_sweep, sweep, *row) for row in ERRORS_IN_SWEEP_FILES),
     ],
 )
-def test_an_error_in_a_file_names_the_file_the_key_and_what_is_allowed(toml, text, parts):
+def test_an_error_in_a_file_names_the_file_the_key_and_what_is_allowed(toml, read, call, text, parts):
     path = toml(text)
-    message = one_line(read_config, path)
+    message = one_line(read, path)
     for part in (str(path), *parts):
         assert part in message
-    assert one_line(train, "--config", str(path)) == message
+    assert one_line(call, "--config", str(path)) == message
+
+
+def report(*arguments):
+    return parse(ReportArguments(MISSING), arguments, "gmmae report")
+
+
+ERRORS_OF_TRAIN = [
+    (["--scaling", "fast"], ["scaling must be one of strong, ", "tuned; got 'fast'"]),
+    (["--data.shape", "big"], ["--data.shape", "'big'"]),
+    (["--stop.max-epochs", "1.5"], ["--stop.max-epochs", "'1.5'"]),
+    (["--seed"], ["--seed", "missing value"]),
+    (["--data.shape", "2"], ["data.shape must be at least 4; got 2"]),
+    (["--optim.lerning-rate", "1"], ["--optim.lerning-rate", "did you mean --optim.learning-rate?"]),
+    (["--zzz", "1"], ["--zzz"]),
+    (["extra"], ["extra"]),
+    (["--config"], ["--config must be followed by a value"]),
+    (["--config", "nowhere"], ["--config must be a TOML file or one of", "quickstart", "'nowhere'"]),
+]
+ERRORS_OF_SWEEP = [
+    (["--run.optim.lerning-rate", "1"], ["did you mean --run.optim.learning-rate?"]),
+    (["--jobs", "many"], ["--jobs", "'many'"]),
+    (["--jobs", "2", "--mode", "measured"], ["jobs must be 1 where times are measured, mode = measured; got 2"]),
+    (["--run.scaling", "weak"], ["run.scaling must be left to the sweep"]),
+]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "parts"),
+    ("call", "arguments", "parts"),
     [
-        (["--scaling", "fast"], ["scaling must be one of strong, ", "tuned; got 'fast'"]),
-        (["--data.shape", "big"], ["--data.shape", "'big'"]),
-        (["--stop.max-epochs", "1.5"], ["--stop.max-epochs", "'1.5'"]),
-        (["--seed"], ["--seed", "missing value"]),
-        (["--data.shape", "2"], ["data.shape must be at least 4; got 2"]),
-        (["--optim.lerning-rate", "1"], ["--optim.lerning-rate", "did you mean --optim.learning-rate?"]),
-        (["--zzz", "1"], ["--zzz"]),
-        (["extra"], ["extra"]),
-        (["--config"], ["--config must be followed by a value"]),
-        (["--config", "nowhere"], ["--config must be a TOML file or one of", "quickstart", "'nowhere'"]),
+        *((train, *row) for row in ERRORS_OF_TRAIN),
+        *((sweep, *row) for row in ERRORS_OF_SWEEP),
+        (report, [], ["folder"]),
+        (report, ["here", "--clustres", "pcie"], ["--clustres"]),
     ],
 )
 @pytest.mark.parametrize("columns", ["40", "200"])
-def test_an_error_on_the_command_line_is_one_line(monkeypatch, arguments, parts, columns):
+def test_an_error_on_the_command_line_is_one_line(monkeypatch, call, arguments, parts, columns):
     monkeypatch.setenv("COLUMNS", columns)  # the parser draws its frame to the terminal's width
-    message = one_line(train, *arguments)
+    message = one_line(call, *arguments)
     for part in parts:
-        assert part in message
+        assert part.lower() in message.lower()
 
 
 def test_a_file_that_is_no_text_and_a_folder_are_refused(tmp_path):
@@ -304,10 +334,6 @@ def test_a_file_that_is_no_text_and_a_folder_are_refused(tmp_path):
 
 
 # Sweeps
-
-
-def sweep(*arguments):
-    return parse_sweep(arguments, "gmmae sweep")
 
 
 @pytest.fixture
@@ -386,60 +412,6 @@ def test_every_sweep_in_configs_is_read_by_path_and_by_name(path):
     assert sweep("--config", str(path)).config == read_sweep(path)
 
 
-def test_the_help_of_a_sweep_names_its_options(toml, capsys):
-    with pytest.raises(SystemExit) as caught:
-        sweep("--config", str(toml("grace_s = 12.5")), "--help")
-    assert caught.value.code in (0, None)
-    shown = capsys.readouterr().out
-    for part in ("--dry-run", "--retry", "--scaling", "--timing.device-batches", "--run.optim.learning-rate", "12.5"):
-        assert part in shown
-
-
-@pytest.mark.parametrize(
-    ("parse", "parts"),
-    [
-        (PARSERS["sweep"], ["clusters to project times to", "runs with more get several nodes"]),
-        (
-            lambda words: parse(InspectArguments(MISSING), words, "inspect"),
-            ["Show the properties of one nodule", "a part that only it has"],
-        ),
-    ],
-)
-def test_comments_behind_fields_with_rules_are_help_too(capsys, monkeypatch, parse, parts):
-    monkeypatch.setenv("COLUMNS", "80")  # one column of boxes
-    with pytest.raises(SystemExit):
-        parse(["--help"])
-    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert [part for part in parts if part not in shown] == []
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("divices = [1]", ["unknown key 'divices'; did you mean 'devices'?"]),
-        ("[run.optim]\nlerning_rate = 1", ["did you mean 'run.optim.learning_rate'?"]),
-        ("[timing]\nqqqqqq = 1", ["unknown key 'timing.qqqqqq'; valid keys: timing.device_batches, "]),
-        ("devices = 4", ["devices must be a list; got 4"]),
-        ("jobs = [1]", ["jobs must be a single value; got [1]"]),
-        ("[run.data]\nwindow = [1]", ["run.data.window must be a list of 2; got [1]"]),
-        ("devices = [2, 2]", ["devices must be one or more different numbers of at least 1; got (2, 2)"]),
-        ('mode = "fast"', ["mode", "'fast'", "virtual", "throughput"]),
-        ('scaling = ["strong", "fast"]', ["scaling", "'fast'"]),
-        ("[run]\nseed = 3", ["run.seed must be left to the sweep, which sets it for each run; got 3: remove it"]),
-        ("[run.data]\nshape = 2", ["data.shape must be at least 4; got 2"]),
-        ("base = 3", ["base must be a TOML file, or the name of one in configs/; got 3"]),
-        ('base = ["quickstart"]', ["base must be a TOML file, or the name of one in configs/; got ['quickstart']"]),
-        ("a b c", ["must be TOML", "line 1"]),
-    ],
-)
-def test_an_error_in_a_sweeps_file_names_the_file_the_key_and_what_is_allowed(toml, text, parts):
-    path = toml(text)
-    message = one_line(read_sweep, path)
-    for part in (str(path), *parts):
-        assert part in message
-    assert one_line(sweep, "--config", str(path)) == message
-
-
 def test_an_error_in_the_base_names_the_base(toml, tmp_path):
     (tmp_path / "base.toml").write_text("sed = 1")
     path = toml(f"base = '{tmp_path / 'base.toml'}'")
@@ -447,35 +419,10 @@ def test_an_error_in_the_base_names_the_base(toml, tmp_path):
     assert "'nowhere'" in one_line(read_sweep, toml('base = "nowhere"'))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        (["--run.optim.lerning-rate", "1"], ["did you mean --run.optim.learning-rate?"]),
-        (["--jobs", "many"], ["--jobs", "'many'"]),
-        (["--jobs", "2", "--mode", "measured"], ["jobs must be 1 where times are measured, mode = measured; got 2"]),
-        (["--run.scaling", "weak"], ["run.scaling must be left to the sweep"]),
-        (["extra"], ["extra"]),
-    ],
-)
-def test_an_error_on_the_command_line_of_a_sweep_is_one_line(arguments, parts):
-    message = one_line(sweep, *arguments)
-    for part in parts:
-        assert part in message
-
-
-def report(*arguments):
-    return parse(ReportArguments(MISSING), arguments, "gmmae report")
-
-
 def test_a_report_takes_a_folder_and_clusters():
     assert (report("here").root, report("here").clusters) == (Path("here"), ())
     assert report("here", "--clusters", "pcie", "mine.toml").clusters == ("pcie", "mine.toml")
     assert (report("here").plan, report("here", "--plan", "plan.json").plan) == (None, Path("plan.json"))
-
-
-@pytest.mark.parametrize(("arguments", "part"), [([], "FOLDER"), (["here", "--clustres", "pcie"], "--clustres")])
-def test_an_error_on_the_command_line_of_a_report_is_one_line(arguments, part):
-    assert part.lower() in one_line(report, *arguments).lower()
 
 
 def test_a_cluster_is_a_file_or_named_in_configs():

@@ -56,9 +56,9 @@ def files(tmp_path_factory):
 
 
 def describe(*arguments):
-    """Exit code, and what was printed on standard output and error."""
+    """Exit code, and what was printed on standard output and error. This process reads the volumes."""
     with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as error:
-        code = run_gmmae("describe", *arguments)
+        code = run_gmmae("describe", *arguments, "--data.workers", 1, "--data.scan-time-limit-s", 0)
     return code, out.getvalue(), error.getvalue()
 
 
@@ -126,13 +126,18 @@ def test_the_output_is_a_folder_of_cubes_for_the_project(refined):
     np.testing.assert_array_equal(nodules.values[1], image)
 
 
-def test_a_folder_of_cubes_is_cut_by_its_diameters(trained, files, tmp_path):
+def test_a_folder_of_cubes_is_cut_by_its_diameters_and_names_what_is_left_out(trained, files, tmp_path):
     folder = tmp_path / "cubes"
     (folder / "images").mkdir(parents=True)
     sitk.WriteImage(bright(MIDDLE), folder / "images" / "one.nii.gz")
-    (folder / "nodules.csv").write_text("file,diameter_mm,category,coordX,coordY,coordZ\none.nii.gz,8,solid,-28,12,250\n")
+    (folder / "images" / "two.nii.gz").write_bytes(b"")
+    lines = ["file,diameter_mm,category,coordX,coordY,coordZ", "one.nii.gz,8,solid,-28,12,250"]
+    left_out = ["two.nii.gz,8,solid,0,0,0", "tree.nii.gz,x,solid,0,0,0"]
+    (folder / "nodules.csv").write_text("\n".join([*lines, *left_out]))
     out = tmp_path / "out"
-    assert describe(trained, folder, "--out", out, "--data.cache", tmp_path / "cache")[0] == 0
+    code, printed, error = describe(trained, folder, "--out", out, "--data.cache", tmp_path / "cache")
+    assert code == 0, error
+    assert "nodules.csv line 4: diameter_mm must be a finite number; got x\ntwo.nii.gz" in printed
     with np.load(out / "mixtures.npz") as found:
         assert found["edge_mm"].tolist() == [10]
         np.testing.assert_allclose(found["centre_mm"], [[-28, 12, 250]], atol=1e-4)
@@ -151,33 +156,12 @@ def test_a_folder_of_cubes_is_cut_by_its_diameters(trained, files, tmp_path):
     assert "mine.csv" in error
 
 
-def test_volumes_that_are_left_out_are_named(trained, tmp_path):
-    folder = tmp_path / "cubes"
-    (folder / "images").mkdir(parents=True)
-    sitk.WriteImage(bright(MIDDLE), folder / "images" / "one.nii.gz")
-    (folder / "images" / "two.nii.gz").write_bytes(b"")
-    (folder / "nodules.csv").write_text("file,diameter_mm\none.nii.gz,8\ntwo.nii.gz,8\ntree.nii.gz,x\n")
-    code, printed, error = describe(trained, folder, "--out", tmp_path / "out", "--data.cache", tmp_path / "cache")
-    assert code == 0, error
-    assert "nodules.csv line 4: diameter_mm must be a finite number; got x\ntwo.nii.gz: " in printed
-
-
 def test_the_volumes_of_a_run_on_scans_are_in_hu_whatever_its_window(files, tmp_path):
     config = DataConfig(source="luna16", root="gone", window=(-1200.0, 600.0), crop="40mm", shape=8, cache=str(tmp_path))
     cubes = _cut(config, files[0][:1])
     (values,) = cubes.sections(2)
     assert values.dtype == np.int16
     assert values.min() == -1000  # what lies outside is air, and not the window's low
-
-
-def test_arrays_in_one_file_are_described_too(trained, tmp_path):
-    values = np.stack([sitk.GetArrayFromImage(bright(MIDDLE))[2:10, 11:19, 8:16]] * 2)
-    np.savez(tmp_path / "many.npz", volumes=values, names=np.array(["a/b.nii.gz", "a b"]))
-    out = tmp_path / "out"
-    assert describe(trained, tmp_path / "many.npz", "--out", out, "--data.cache", tmp_path / "cache")[0] == 0
-    with np.load(out / "mixtures.npz") as found:
-        assert found["names"].tolist() == ["a_b", "a_b_1"]
-        assert found["edge_mm"].tolist() == [8, 8]
 
 
 @pytest.mark.parametrize(
@@ -208,7 +192,7 @@ def test_each_volume_has_a_file_and_a_row_with_its_path(trained, tmp_path):
         moved = bright(MIDDLE)
         moved.SetOrigin([*moved.GetOrigin()[:2], moved.GetOrigin()[2] + 100 * i])
         sitk.WriteImage(moved, path)
-    out, options = tmp_path / "out", ("--data.crop", "20mm", "--data.cache", tmp_path / "cache", "--data.workers", 1)
+    out, options = tmp_path / "out", ("--data.crop", "20mm", "--data.cache", tmp_path / "cache")
     code, _, error = describe(trained, *volumes, "--out", out, *options)
     assert code == 0, error
     table = rows(out / "nodules.csv")
@@ -243,9 +227,9 @@ def test_names_of_files_differ_on_every_file_system(names, wanted):
     assert _names(names) == wanted
 
 
-def test_volumes_are_described_some_at_a_time_with_the_same_result(trained, tmp_path, monkeypatch):
+def test_arrays_in_one_file_are_described_some_at_a_time_with_the_same_result(trained, tmp_path, monkeypatch):
     values = np.stack([sitk.GetArrayFromImage(bright(MIDDLE + np.array([i / 2, 0, 0])))[2:10, 11:19, 8:16] for i in range(5)])
-    np.savez(tmp_path / "many.npz", volumes=values)
+    np.savez(tmp_path / "many.npz", volumes=values, names=np.array(["a/b.nii.gz", "a b", "c", "d", "e"]))
     monkeypatch.setattr(compilation, "EVAL_DEVICE_BATCH", 2)
     at_once = []
     refine = Trained.refine
@@ -260,7 +244,11 @@ def test_volumes_are_described_some_at_a_time_with_the_same_result(trained, tmp_
         code, _, error = describe(trained, tmp_path / "many.npz", "--out", tmp_path / name, "--data.cache", tmp_path / "cache")
         assert code == 0, error
     assert at_once == [5, 2, 2, 2]
-    for file in ("nodules.csv", "mixtures.csv", *(f"reconstructions/many_0000{i}.nii.gz" for i in range(5))):
+    names = ["a_b", "a_b_1", "c", "d", "e"]
+    with np.load(tmp_path / "whole" / "mixtures.npz") as arrays:
+        assert arrays["names"].tolist() == names
+        assert arrays["edge_mm"].tolist() == [8] * 5
+    for file in ("nodules.csv", "mixtures.csv", *(f"reconstructions/{name}.nii.gz" for name in names)):
         assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "parts" / file).read_bytes()
 
 

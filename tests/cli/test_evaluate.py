@@ -27,13 +27,6 @@ from gmmae.workloads.configuration import on_its_data, without_own_csv
 from tests.commands import run_gmmae
 from tests.faults.damages import rewrite
 from tests.small import Recorder, small
-from tests.workloads.test_guide import EXAMPLE
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("run")
-    return folder, run(small(stop__max_epochs=2), folder, Recorder())
 
 
 def evaluate(capsys, *arguments):
@@ -46,8 +39,8 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
-def test_the_mean_is_that_of_the_run_and_each_sample_has_its_row(trained, capsys):
-    folder, record = trained
+def test_the_mean_is_that_of_the_run_and_each_sample_has_its_row(mixture_run, capsys):
+    folder, record = mixture_run
     code, printed, _ = evaluate(capsys, folder)
     assert code == 0
     head, loss, intervals, place = printed.splitlines()
@@ -68,8 +61,8 @@ def test_the_mean_is_that_of_the_run_and_each_sample_has_its_row(trained, capsys
     assert [row["name"] for row in table] == names["validation"]
 
 
-def test_all_samples_are_those_of_both_splits_in_small_batches_too(trained, tmp_path, capsys, monkeypatch):
-    folder, _ = trained
+def test_all_samples_are_those_of_both_splits_in_small_batches_too(mixture_run, tmp_path, capsys, monkeypatch):
+    folder, _ = mixture_run
     whole, parts = tmp_path / "whole.csv", tmp_path / "parts.csv"
     assert evaluate(capsys, folder, "--split", "all", "--out", whole)[0] == 0
     monkeypatch.setattr(compilation, "EVAL_DEVICE_BATCH", 4)  # the last batch is padded
@@ -83,8 +76,8 @@ def test_all_samples_are_those_of_both_splits_in_small_batches_too(trained, tmp_
     assert len(set(losses[0])) == 28
 
 
-def test_other_data_are_evaluated_whole_however_few_they_are(trained, tmp_path, capsys):
-    folder, _ = trained
+def test_other_data_are_evaluated_whole_however_few_they_are(mixture_run, tmp_path, capsys):
+    folder, _ = mixture_run
     out = tmp_path / "other.csv"
     code, printed, _ = evaluate(capsys, folder, "--data.seed", 5, "--data.samples", 4, "--out", out)
     assert code == 0  # the run's 6 validation samples would be too many
@@ -116,25 +109,15 @@ def test_a_loaded_model_s_other_data_do_not_go_by_the_runs_list(tmp_path, monkey
     assert gmmae.load(tmp_path, data__root="elsewhere", data__csv="theirs.csv") == "theirs.csv"
 
 
-def test_another_loss_of_the_same_data_is_of_the_validation_samples(trained, tmp_path, capsys):
-    folder, record = trained
+def test_another_loss_of_the_same_data_is_of_the_validation_samples(mixture_run, tmp_path, capsys):
+    folder, record = mixture_run
     _, printed, _ = evaluate(capsys, folder, "--loss", "mae", "--out", tmp_path / "mae.csv")
     assert "on 6 validation samples\n" in printed
     assert np.mean([float(row["loss"]) for row in rows(tmp_path / "mae.csv")]) > 2 * record.best_val_loss
 
 
-@pytest.fixture(scope="module")
-def mine(tmp_path_factory):
-    """The guide's example, trained for an epoch."""
-    root = tmp_path_factory.mktemp("mine")
-    (root / "mine.py").write_text(EXAMPLE)
-    arguments = ["--workload", str(root / "mine.py"), "--images", "96", "--stop.max-epochs", "1", "--log.no-tensorboard"]
-    config = parse_train([*arguments, "--parallel.devices", "1"], "train.py")[0]
-    return root / "run", run(config, root / "run", Recorder())
-
-
-def test_a_workload_of_ones_own_has_its_metrics_and_numbers_for_names(mine, capsys):
-    folder, record = mine
+def test_a_workload_of_ones_own_has_its_metrics_and_numbers_for_names(own_run, capsys):
+    folder, record = own_run
     code, printed, _ = evaluate(capsys, folder)
     assert code == 0
     table = rows(folder / "evaluation.csv")
@@ -146,8 +129,8 @@ def test_a_workload_of_ones_own_has_its_metrics_and_numbers_for_names(mine, caps
     assert "accuracy" in printed
 
 
-def test_a_run_that_cannot_be_written_is_evaluated_all_the_same(trained, capsys):
-    folder, _ = trained
+def test_a_run_that_cannot_be_written_is_evaluated_all_the_same(mixture_run, capsys):
+    folder, _ = mixture_run
     (folder / "evaluation.csv").unlink(missing_ok=True)
     (folder / "evaluation.csv").mkdir()
     code, printed, _ = evaluate(capsys, folder)
@@ -167,8 +150,8 @@ def test_a_run_that_cannot_be_written_is_evaluated_all_the_same(trained, capsys)
         (["RUN", "--out", "missing/evaluation.csv"], "--out must be a file that can be written; got missing/evaluation.csv"),
     ],
 )
-def test_what_cannot_be_evaluated_is_said_in_a_line(trained, capsys, arguments, message):
-    code, _, error = evaluate(capsys, *(trained[0] if word == "RUN" else word for word in arguments))
+def test_what_cannot_be_evaluated_is_said_in_a_line(mixture_run, capsys, arguments, message):
+    code, _, error = evaluate(capsys, *(mixture_run[0] if word == "RUN" else word for word in arguments))
     assert code == 2
     assert message in error
     assert error.count("\n") == 1
@@ -225,51 +208,50 @@ def test_intervals_resample_patients_and_say_what_they_resample(distances, tmp_p
     assert [row.get("group", "") for row in rows(tmp_path / "out.csv")] == [*(groups or [""] * 6)]
 
 
-def test_one_patient_gives_no_interval(distances, tmp_path, capsys):
-    code, printed, _ = evaluate(capsys, distances, "--split", "validation", "--groups", "aaaaaa", "--out", tmp_path / "out.csv")
+@pytest.mark.parametrize(
+    ("options", "lines"),
+    [
+        (
+            ["--groups", "aaaaaa"],
+            [
+                "loss         3",
+                "no intervals: they need at least 2 groups (patients, or scans where none is named); the 6 samples are of one",
+            ],
+        ),
+        (["--last", "nan"], ["loss         nan (1 of 6 values is not finite)"]),
+        (["--last", "inf"], ["loss         inf (1 of 6 values is not finite)"]),
+    ],
+)
+def test_one_patient_or_a_loss_that_is_not_finite_gives_no_interval(distances, tmp_path, capsys, options, lines):
+    code, printed, _ = evaluate(capsys, distances, "--split", "validation", *options, "--out", tmp_path / "out.csv")
     assert code == 0
-    assert printed.splitlines()[1:3] == [
-        "loss         3",
-        "no intervals: they need at least 2 groups (patients, or scans where none is named); the 6 samples are of one",
-    ]
+    assert printed.splitlines()[1 : 1 + len(lines)] == lines
 
 
-def test_a_loss_that_is_not_finite_is_a_result_of_a_sound_model(distances, tmp_path, capsys):
-    code, printed, _ = evaluate(capsys, distances, "--split", "validation", "--last", "nan", "--out", tmp_path / "out.csv")
-    assert code == 0
-    assert printed.splitlines()[1] == "loss         nan (1 of 6 values is not finite)"
-    code, printed, _ = evaluate(capsys, distances, "--split", "validation", "--last", "inf", "--out", tmp_path / "out.csv")
-    assert printed.splitlines()[1] == "loss         inf (1 of 6 values is not finite)"
+@pytest.mark.parametrize("damage", ["numbers", "index"])
+def test_a_damaged_checkpoint_is_one_line_and_no_loss(mixture_run, tmp_path, capsys, damage):
+    """A damaged index needs a process of its own, because the threads of the failed read print tracebacks beside that line."""
+    folder = tmp_path / "run"
+    shutil.copytree(mixture_run.folder, folder, ignore=shutil.ignore_patterns("evaluation*"))
+    checkpoint = folder / "checkpoints" / "2"
+    if damage == "numbers":
+        rewrite(checkpoint, "best.params.heads.bias", np.nan)
+        code, printed, error = evaluate(capsys, folder)
+    else:
+        for path in (checkpoint / "arrays" / "d").iterdir():
+            path.write_bytes(path.read_bytes()[:40])
+        call = "from gmmae.cli.main import main; raise SystemExit(main())"
+        done = subprocess.run([sys.executable, "-c", call, "evaluate", folder], capture_output=True, text=True, check=False)
+        code, printed, error = done.returncode, done.stdout, done.stderr
+    assert (code, printed) == (2, ""), error
+    assert error.startswith(f"error: the checkpoint {checkpoint} must be readable; reading it failed with ")
+    assert error.count("\n") == 1
+    assert not (folder / "evaluation.csv").exists()
 
 
-def test_a_damaged_checkpoint_is_one_line_and_no_loss(trained, tmp_path):
-    """It runs in a process of its own, because the threads of a read that has failed print tracebacks beside that line."""
-    for damage in ("numbers", "index"):
-        folder = tmp_path / damage
-        shutil.copytree(trained[0], folder)
-        checkpoint = folder / "checkpoints" / "2"
-        if damage == "numbers":
-            rewrite(checkpoint, "best.params.heads.bias", np.nan)
-        else:
-            for path in (checkpoint / "arrays" / "d").iterdir():
-                path.write_bytes(path.read_bytes()[:40])
-        command = [
-            sys.executable,
-            "-c",
-            "from gmmae.cli.main import main; raise SystemExit(main())",
-            "evaluate",
-            str(folder),
-        ]
-        found = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert (found.returncode, found.stdout) == (2, ""), found
-        assert found.stderr.startswith(f"error: the checkpoint {checkpoint} must be readable; reading it failed with ")
-        assert found.stderr.count("\n") == 1
-        assert not (folder / "evaluation.csv").exists()
-
-
-def test_parameters_that_are_not_finite_are_no_model(trained, tmp_path, capsys):
-    folder, record = tmp_path / "run", trained[1]
-    shutil.copytree(trained[0], folder)
+def test_parameters_that_are_not_finite_are_no_model(mixture_run, tmp_path, capsys):
+    folder, record = tmp_path / "run", mixture_run[1]
+    shutil.copytree(mixture_run[0], folder)
     setup = compilation.prepare(small())
     state = compilation.initial_state(setup)
     broken = jax.tree.map(lambda leaf: np.full_like(leaf, np.inf), state.params)
@@ -285,13 +267,12 @@ def test_parameters_that_are_not_finite_are_no_model(trained, tmp_path, capsys):
     )
 
 
-def test_the_rows_of_the_runs_own_validation_are_not_overwritten(trained, capsys):
-    folder, _ = trained
+def test_the_rows_of_the_runs_own_validation_are_not_overwritten(mixture_run, capsys):
+    folder, _ = mixture_run
     places, files = {}, {}
     options = {
         "own": [],
         "train": ["--split", "train"],
-        "all": ["--split", "all"],
         "other": ["--data.seed", 5],
         "others": ["--data.seed", 6],
         "validation": ["--data.seed", 5, "--split", "validation"],
@@ -306,7 +287,6 @@ def test_the_rows_of_the_runs_own_validation_are_not_overwritten(trained, capsys
     assert {name: place.read_text() for name, place in places.items()} == files
     assert places["own"] == folder / "evaluation.csv"
     assert places["train"] == folder / "evaluation_train.csv"
-    assert places["all"] == folder / "evaluation_all.csv"
     assert re.fullmatch(r"evaluation_all_synthetic_[0-9a-f]{8}\.csv", places["other"].name)
     assert re.fullmatch(r"evaluation_[0-9a-f]{8}\.csv", places["mae"].name)
     # The same question has the same place.
@@ -314,20 +294,13 @@ def test_the_rows_of_the_runs_own_validation_are_not_overwritten(trained, capsys
     assert printed.endswith(f" {places['other']}\n")
 
 
-def test_the_help_says_where_the_rows_are_written(capsys):
-    with pytest.raises(SystemExit):
-        evaluate(capsys, "--help")
-    said = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "evaluation.csv in RUN" in said
-
-
-def test_unknown_changes_are_refused_by_load(trained):
+def test_unknown_changes_are_refused_by_load(mixture_run):
     with pytest.raises(InputError, match="changes must be of keys of the configuration, such as scaling; got data__sampels"):
-        gmmae.load(trained[0], data__sampels=3)
+        gmmae.load(mixture_run[0], data__sampels=3)
 
 
-def test_what_has_no_entry_a_sample_is_refused_where_batches_are_many(trained, monkeypatch):
-    model = gmmae.load(trained[0])
+def test_what_has_no_entry_a_sample_is_refused_where_batches_are_many(mixture_run, monkeypatch):
+    model = gmmae.load(mixture_run[0])
     model = model._replace(workload=model.workload._replace(describe=lambda params, samples: {"filters": np.ones((3, 2))}))
     assert model.describe(model.workload.load().validation)["filters"].shape == (3, 2)
     monkeypatch.setattr(compilation, "EVAL_DEVICE_BATCH", 4)
@@ -335,7 +308,7 @@ def test_what_has_no_entry_a_sample_is_refused_where_batches_are_many(trained, m
         model.describe(model.workload.load().validation)
 
 
-def test_only_mixtures_can_be_refined(mine):
-    model = gmmae.load(mine[0])
+def test_only_mixtures_can_be_refined(own_run):
+    model = gmmae.load(own_run.folder)
     with pytest.raises(InputError, match="a workload must have `refine`"):
         model.refine(model.workload.load().validation)

@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 
 import gmmae
-from gmmae.cli.arguments import parse_train
 from gmmae.training import compilation
 from gmmae.training.loop import run
-from tests.commands import run_gmmae
+from tests.commands import refusal, run_gmmae
 from tests.small import Recorder, small
-from tests.workloads.test_guide import EXAMPLE
 
 LOAD = """
 import sys, importlib.abc
@@ -33,7 +31,7 @@ model = load.Model(sys.argv[2])
 with np.load(sys.argv[3]) as arrays:
     given = dict(arrays)
 found = {}
-for count in (1, 3, 32):
+for count in (1, 3, 20):
     samples = {name: array[:count] for name, array in given.items()}
     samples = samples["only"] if list(samples) == ["only"] else samples
     for function in model.functions:
@@ -44,12 +42,11 @@ np.savez(sys.argv[4], **found)
 """
 
 
-def exported(root, config, tmp_path, monkeypatch):
-    """Trains and exports; what the file alone gives, by number of samples, function and name, and what the model does.
+def exported(root, tmp_path, monkeypatch):
+    """Exports a run; what the file alone gives, by number of samples, function and name, and what the model does.
 
     The model computes them one by one, as the file does: forms of a convolution depend on the batch, and round otherwise.
     """
-    run(config, root, Recorder())
     assert run_gmmae("export", root, "--out", tmp_path / "model.zip") == 0
     model = gmmae.load(root)
     samples = model.workload.load().train
@@ -63,7 +60,7 @@ def exported(root, config, tmp_path, monkeypatch):
     assert done.returncode == 0, done.stderr
     expected = {}
     monkeypatch.setattr(compilation, "EVAL_DEVICE_BATCH", 1)
-    for count in (1, 3, 32):
+    for count in (1, 3, 20):
         part = {name: array[:count] for name, array in given.items()}
         part = part["only"] if list(part) == ["only"] else part
         expected[f"{count} losses "] = model.losses(part)
@@ -75,11 +72,14 @@ def exported(root, config, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_the_file_alone_gives_the_numbers_of_the_model(tmp_path, monkeypatch, precision):
-    config = small(data__samples=40, precision=precision, stop__max_epochs=2)
-    model, meta, found, expected = exported(tmp_path / "run", config, tmp_path, monkeypatch)
+def test_the_file_alone_gives_the_numbers_of_the_model(mixture_run, tmp_path, monkeypatch, precision):
+    folder = mixture_run.folder
+    if precision == "float64":
+        folder = tmp_path / "run"
+        run(small(precision=precision, stop__max_epochs=1), folder, Recorder())
+    model, meta, found, expected = exported(folder, tmp_path, monkeypatch)
     assert found.keys() == expected.keys()
-    assert {name.split()[0] for name in found} == {"1", "3", "32"}
+    assert {name.split()[0] for name in found} == {"1", "3", "20"}
     assert {name.split()[1] for name in found} == {"losses", "describe"}
     for name, array in found.items():
         assert (array.dtype, array.shape) == (np.dtype(precision), expected[name].shape)
@@ -89,19 +89,8 @@ def test_the_file_alone_gives_the_numbers_of_the_model(tmp_path, monkeypatch, pr
     assert meta["functions"]["losses"]["samples"] == f"{precision}[samples, 8, 8, 8]"
 
 
-def test_a_workload_of_ones_own_is_exported_with_its_metrics(tmp_path, monkeypatch):
-    (tmp_path / "mine.py").write_text(EXAMPLE)
-    arguments = [
-        "--workload",
-        str(tmp_path / "mine.py"),
-        "--images",
-        "96",
-        "--stop.max-epochs",
-        "1",
-        "--log.no-tensorboard",
-    ]
-    config = parse_train([*arguments, "--parallel.devices", "1"], "train.py")[0]
-    _, meta, found, expected = exported(tmp_path / "run", config, tmp_path, monkeypatch)
+def test_a_workload_of_ones_own_is_exported_with_its_metrics(own_run, tmp_path, monkeypatch):
+    _, meta, found, expected = exported(own_run.folder, tmp_path, monkeypatch)
     assert found.keys() == expected.keys()
     for name, array in found.items():
         np.testing.assert_allclose(array, expected[name], rtol=1e-6, atol=1e-6)
@@ -109,11 +98,7 @@ def test_a_workload_of_ones_own_is_exported_with_its_metrics(tmp_path, monkeypat
     assert meta["functions"]["metrics"]["samples"] == {"image": "float32[samples, 8, 8]", "label": "int32[samples]"}
 
 
-def test_a_file_that_cannot_be_written_is_said_in_a_line(tmp_path, capsys):
-    run(small(stop__max_epochs=1), tmp_path / "run", Recorder())
+def test_a_file_that_cannot_be_written_is_said_in_a_line(mixture_run, tmp_path, capsys):
     out = tmp_path / "missing" / "model.zip"
-    assert run_gmmae("export", tmp_path / "run", "--out", out) == 2
-    assert (
-        capsys.readouterr().err
-        == f"error: --out must be a file that can be written; got {out} (No such file or directory): name another\n"
-    )
+    error = refusal(capsys, "export", mixture_run.folder, "--out", out)
+    assert f"--out must be a file that can be written; got {out} (No such file or directory): name another" in error

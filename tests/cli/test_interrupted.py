@@ -12,19 +12,18 @@ from gmmae.config.toml import to_toml
 from gmmae.generation.judging import two_samples
 from gmmae.sweep.grid import RunKey, SweepConfig
 from gmmae.sweep.runs import SweepDir
-from gmmae.training.loop import run
 from tests.commands import run_gmmae
 from tests.generation.nodules import balls
 from tests.interrupting import Killed, full_disk, killed, moments, tree
-from tests.small import SMALL_LATTICE, Recorder, small
+from tests.small import small
 from tests.sweeps import reach
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory):
+def places(lattice_run, tmp_path_factory):
     """What the commands need: a run, nodules, scans and a sweep; and the folder that they write to."""
     root = tmp_path_factory.mktemp("places")
-    run(small(**SMALL_LATTICE), root / "run", Recorder())
+    shutil.copytree(lattice_run.folder, root / "run")
     for name, seed in (("real", 0), ("generated", 1)):
         nodules = balls(seed, 60, name)
         known = {"names": nodules.names, "groups": nodules.groups, "categories": nodules.categories}

@@ -17,7 +17,8 @@ from tests.commands import run_gmmae
 from tests.generation.nodules import balls
 from tests.small import small
 
-OPTIONS = ("--data.shape", "8", "--data.crop", "whole", "--data.workers", "1")
+OPTIONS = ("--data.shape", "8", "--data.crop", "whole", "--data.workers", "1", "--data.scan-time-limit-s", "0")
+"""Without a time limit this process reads the volumes."""
 
 
 @pytest.fixture(autouse=True)
@@ -78,14 +79,15 @@ def test_a_judgement_is_a_page_plain_data_and_a_dozen_lines(files, tmp_path, cap
     assert "novelty is unknown" in capsys.readouterr().out
 
 
-def test_split_divides_the_real_nodules_as_training_did(files, tmp_path, capsys):
+def test_split_divides_the_real_nodules_as_training_did(files, capsys, no_page):
     real, generated, _, options = files
     assert command([real, generated, "--split", "validation", "--data.validation", "26", *options], "gmmae judge") == 0
-    assert capsys.readouterr().out.startswith("30 generated and 26 real nodules; compared: 26 generated and 26 other real")
-    assert "novelty" in json.loads((tmp_path / "out" / "judgement.json").read_text())
+    printed = capsys.readouterr().out
+    assert printed.startswith("30 generated and 26 real nodules; compared: 26 generated and 26 other real")
+    assert "novelty is unknown" not in printed
 
 
-def test_what_differs_beside_the_figures_is_told(files, tmp_path, capsys):
+def test_what_differs_beside_the_figures_is_told(files, tmp_path, capsys, no_page):
     real, _, _, options = files
     others = balls(1, 30, "new")._replace(categories=("solid",) * 20 + ("part-solid",) * 10, masks=None)
     command([real, stored(tmp_path / "others.npz", others), *options], "gmmae judge")
@@ -107,7 +109,6 @@ def test_what_differs_beside_the_figures_is_told(files, tmp_path, capsys):
         (lambda real, generated, train: [real, generated, "--train", "nowhere"], "--train: data.root must be a folder"),
         (lambda real, generated, train: [real, generated, "--train", real], "30 of its 30 patients are in --train"),
         (lambda real, generated, train: [real, real], "REAL and GENERATED must be two sets of nodules; both are "),
-        (lambda real, generated, train: [real, generated, "--seed", "-1"], "--seed must be 0 to 4294967295; got -1"),
         (lambda real, generated, train: [real, generated, "--count", "-1"], "--count must be all or 1 to 100000; got -1"),
         (
             lambda real, generated, train: [real, generated, "--count", "31"],

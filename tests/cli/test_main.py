@@ -132,11 +132,6 @@ def test_where_a_run_or_a_sweep_is_taken_it_is_said_that_it_must_be_trusted(caps
         assert re.search(r" (RUN|FOLDER) (a|the work directory of a) (run|sweep) that you trust.{,30} is executed", text), name
 
 
-def test_the_readme_says_that_a_run_must_be_trusted():
-    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    assert "A run folder names Python code that is executed, so open only those that you trust." in text
-
-
 @pytest.mark.slow
 def test_script_and_installed_command_agree_on_help():
     """The script and the command run in processes of their own. Help needs no JAX."""

@@ -59,6 +59,7 @@ def test_a_user_s_own_workload_is_planned(tmp_path, capsys):
     assert all(cell["seconds_low"] <= cell["seconds"] <= cell["seconds_high"] for cell in cells)
     page = (tmp_path / "plan" / "index.html").read_text()
     assert answer.split(":")[0] in page
+    assert (tmp_path / "plan" / "README.md").read_text().startswith("# Plan: mine\n")
     assert "(figures/map.png)" in (tmp_path / "plan" / "README.md").read_text()
 
 
@@ -136,10 +137,7 @@ def test_devices_without_a_sample_each_are_never_recommended(measured, tmp_path,
     assert {cell["devices"] for cell in cells(tmp_path, "best-batch").values()} == {1}
     code, _, err = small_plan(capsys, tmp_path, "--devices", 200)
     assert code == 2
-    assert (
-        err
-        == "error: devices must be at most the 100 training samples, one for each device; got 200: give fewer with --devices\n"
-    )
+    assert "devices must be at most the 100 training samples, one for each device; got 200" in err
 
 
 @pytest.mark.parametrize("devices", [(1, 8), (3, 6), (1, 2, 4, 8, 16)])
@@ -163,38 +161,24 @@ def test_the_times_of_one_device_are_not_called_those_of_another(measured, tmp_p
     assert cells(tmp_path, "strong")[1]["seconds"] == pytest.approx(0.02 * plain)
 
 
-def test_a_page_has_the_workload_s_name(measured, tmp_path, capsys):
-    (tmp_path / "mine.py").write_text(EXAMPLE)
-    options = ("--stop.target", "0.2", "--optim.batch-size", 8, "--workdir", tmp_path / "plan")
-    code, _, err = plan(capsys, "--workload", tmp_path / "mine.py", *options)
-    assert code == 0, err
-    assert (tmp_path / "plan" / "README.md").read_text().startswith("# Plan: mine\n")
-
-
-def test_a_speed_up_above_the_number_of_devices_is_the_machine_s(measured, tmp_path, capsys, monkeypatch):
-    """Small batches take less time a sample: a cache holds them."""
+def test_speed_ups_above_the_number_of_devices_are_marked_and_are_the_machine_s(measured, tmp_path, capsys, monkeypatch):
+    """Small batches take less time a sample, because a cache holds them. Rows that are not recommended are marked too."""
     monkeypatch.setattr(laboratory, "STEP_S", lambda batch: 1e-5 * batch**2)
-    _, out, _ = small_plan(capsys, tmp_path, "--devices", 8)
-    best = read(tmp_path)["clusters"]["H200, NVLink, 400 Gb/s"]["best"]
-    assert best["speedup"] > 8
+    _, out, _ = small_plan(capsys, tmp_path, "--devices", 1, 2, 4, 8)
+    forecast = read(tmp_path)["clusters"]["H200, NVLink, 400 Gb/s"]
+    best = forecast["best"]
+    assert best["speedup"] > best["devices"] > 1
     artefact = "is an artefact of the machine on which the steps were measured (cpu), which takes less time per sample"
-    assert f"A speed-up of {best['speedup']:.3g} is predicted on 8 devices. More than 8-fold {artefact}" in answer_of(out)
+    assert f"A speed-up of {best['speedup']:.3g} is predicted on {best['devices']} devices. " in answer_of(out)
+    assert f"More than {best['devices']}-fold {artefact}" in answer_of(out)
     page = (tmp_path / "README.md").read_text()
     for text in (out, page):
         assert f"‡ More than n-fold {artefact}" in text
         assert f"{best['speedup']:.2f}‡" in text
-
-
-def test_speed_ups_that_are_not_recommended_are_marked_too(measured, tmp_path, capsys, monkeypatch):
-    """The choice is another strategy or another number of devices; its row alone would leave the others unexplained."""
-    monkeypatch.setattr(laboratory, "STEP_S", lambda batch: 1e-5 * batch**2)
-    _, out, _ = small_plan(capsys, tmp_path, "--devices", 1, 2, 4, 8)
-    found = read(tmp_path)["clusters"]["H200, NVLink, 400 Gb/s"]
-    beyond = [cell for cell in found["cells"] if cell["speedup"] > 1.005 * cell["devices"]]
-    assert any((cell["scaling"], cell["devices"]) != (found["best"]["scaling"], found["best"]["devices"]) for cell in beyond)
+    beyond = {(cell["scaling"], cell["devices"]) for cell in forecast["cells"] if cell["speedup"] > 1.005 * cell["devices"]}
+    assert beyond - {(best["scaling"], best["devices"])}
     rows = [line.split() for line in out.splitlines() if line.split()[:1] and line.split()[0] in strategies.STRATEGIES]
-    marked = {(row[0], int(row[1])) for row in rows if row[-3][-1] in "‡§"}
-    assert marked == {(cell["scaling"], cell["devices"]) for cell in beyond}
+    assert {(row[0], int(row[1])) for row in rows if row[-3][-1] in "‡§"} == beyond
 
 
 def test_a_factor_of_the_clusters_file_is_told_in_the_answer(measured, tmp_path, capsys):

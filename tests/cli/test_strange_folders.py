@@ -9,7 +9,7 @@ import SimpleITK as sitk
 
 from tests import volume_folders as folders
 from tests.cli import test_strange_volumes
-from tests.cli.test_strange_volumes import command, refused, train
+from tests.cli.test_strange_volumes import PREPARE, command, refused, train
 from tests.volume_folders import Case
 
 unet = test_strange_volumes.unet
@@ -18,9 +18,7 @@ unet = test_strange_volumes.unet
 def prepared(root, tmp_path, *options):
     """Exit code, standard output and error of `data prepare`, with a cache of its own."""
     name = f"cache{len(list(tmp_path.glob('cache*')))}"
-    source = () if "--data.source" in options else ("--data.source", "cubes", "--data.crop", "8mm")
-    where = ("--data.root", root, "--data.cache", tmp_path / name, "--data.workers", 1, "--data.scan-time-limit-s", "none")
-    return command("data", "prepare", *source, *where, *options)
+    return command("data", "prepare", *PREPARE, "--data.root", root, "--data.cache", tmp_path / name, *options)
 
 
 def rewrite(root, change, name="nodules.csv"):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gmmae.config.schema import Config
-from gmmae.planner import measurements, prediction
+from gmmae.planner import measurements, prediction, trials
 from gmmae.planner.trials import Trial
 from gmmae.scaling.batches import BatchPlan
 from gmmae.sweep import throughput
@@ -41,10 +41,10 @@ class Laboratory:
         self._patch = pytest.MonkeyPatch()
         self._patch.setattr(measurements, "compilation", SimpleNamespace(prepare=self.prepare))
         self._patch.setattr(measurements, "loop", SimpleNamespace(run=self.run))
-        self._patch.setattr(measurements.trials, "learning_rate_trials", self.trials)
+        self._patch.setattr(trials, "learning_rate_trials", self.trials)
         self._patch.setattr(measurements.throughput, "measure", self.step_times)
         self._patch.setattr(prediction, "DRAWS", 50)
-        self._patch.setattr(measurements.Measurements, "_norms", lambda _, batch, epoch: self.norms(batch, epoch))
+        self._patch.setattr(measurements.Measurements, "norms", lambda _, batch, epoch: self.norms(batch, epoch))
         return self
 
     def __exit__(self, *_: object) -> None:

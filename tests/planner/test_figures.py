@@ -6,20 +6,17 @@ import numpy as np
 from matplotlib.colors import to_rgba
 
 from gmmae.planner import figures
-from gmmae.planner.figures import ClusterOverheads, TimeBand
 from gmmae.plotting.comparison import STYLES
+from tests.planner.test_outcome import prediction
 from tests.plotting.test_figures import assert_texts_fit
 
 COUNTS = (1, 2, 4, 8)
-TIMES = tuple(100.0 / n for n in COUNTS)
 
 
-def band(label: str, doubtful=(False,) * 4) -> TimeBand:
-    return TimeBand(label, COUNTS, TIMES, tuple(0.8 * t for t in TIMES), tuple(1.2 * t for t in TIMES), doubtful)
-
-
-def test_an_arm_that_will_rather_fail_is_hollow():
-    figure = figures.times([band("Strong scaling"), band("Linear rule", (False, False, True, True))], title="Times")
+def test_a_strategy_that_will_rather_fail_is_hollow():
+    strong = [prediction("strong", n, 32, 0.001, 100.0 / n) for n in COUNTS]
+    linear = [cell._replace(probability_of_failure=0.9 if cell.devices > 2 else 0.1) for cell in strong]
+    figure = figures.times({"Strong scaling": strong, "Linear rule": linear}, title="Times")
     assert_texts_fit(figure)
     points = [line for line in figure.axes[0].lines if line.get_linestyle() == "None"]
     hollow = [line for line in points if line.get_markerfacecolor() == "white"]
@@ -27,11 +24,11 @@ def test_an_arm_that_will_rather_fail_is_hollow():
     assert [to_rgba(str(line.get_markeredgecolor())) for line in hollow] == [to_rgba(STYLES[1][0])] * 2
 
 
-def test_the_map_shows_each_best_arm_and_where_the_clusters_are():
+def test_the_map_shows_each_best_strategy_and_where_the_clusters_are():
     labels, ratios = ["Strong scaling", "Weak scaling", "Linear rule"], (0.01, 1.0, 100.0)
     best = [["Strong scaling"] * 4, ["Strong scaling", "Strong scaling", "Linear rule", "Linear rule"], ["Linear rule"] * 4]
-    here = [ClusterOverheads("A cluster", COUNTS, (0.0, 0.02, 0.05, math.inf))]
-    figure = figures.best_strategies(best, labels, COUNTS, ratios, here, title="The best strategy")
+    overheads = {"A cluster": (0.0, 0.02, 0.05, math.inf)}
+    figure = figures.best_strategies(best, labels, COUNTS, ratios, overheads, title="The best strategy")
     assert_texts_fit(figure)
     axes = figure.axes[0]
     low, high = axes.get_ylim()

@@ -4,13 +4,14 @@ import json
 
 import pytest
 
-from gmmae.planner import measurements
+from gmmae.planner import measurements, trials
 from gmmae.planner.measure import PlanRequest, measure
 from gmmae.planner.measurements import PlanDir, PlanInterruptedError, claimed
-from gmmae.scaling.identity import run_id
+from gmmae.sweep import throughput
 from gmmae.system.errors import InputError
 from gmmae.system.null_object import IDLE
-from gmmae.training import loop
+from gmmae.training import loop, noise_scale
+from tests.planner.laboratory import Laboratory
 from tests.small import small
 
 REACHED = 0.05
@@ -23,38 +24,49 @@ def plan(root, budget_epochs=None, noise_scale=False, tune=False, **changes):
         return measure(small(**{"stop__target": REACHED} | changes), folder, lambda: IDLE, request)
 
 
-def test_a_target_must_be_given(tmp_path):
-    with pytest.raises(InputError, match=r"stop\.target must be given"):
-        plan(tmp_path, stop__target=None)
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plan")
+    return folder, plan(folder, noise_scale=True, tune=True)
 
 
 @pytest.mark.slow
-def test_what_is_measured_is_not_measured_again(tmp_path, monkeypatch):
-    found = plan(tmp_path, noise_scale=True)
-    assert set(found.measured.steps) == {8, 2}
-    assert found.measured.samples + found.measured.validation == 28
-    assert 2.0 in found.measured.progress
-    assert found.measured.train.batches[0] == 1
+def test_measurements_are_stored_and_not_made_again(tuned, monkeypatch):
+    folder, first = tuned
+    assert set(first.measured.steps) == {8, 2}
+    assert first.measured.samples + first.measured.validation == 28
+    assert 2.0 in first.measured.progress
+    assert first.measured.train.batches[0] == 1
     for batch in (8, 2):  # as the runs themselves took
-        rows = PlanDir(tmp_path).run(batch).read_rows()
+        rows = PlanDir(folder).run(batch).read_rows()
         took = rows[-1].train_s / rows[-1].steps
-        assert found.measured.train.at(batch) == pytest.approx(took, rel=1e-6 if len(rows) == 1 else 0.5)
-    assert found.norms is not None
-    assert set(found.epochs) == set(found.seconds)
-    monkeypatch.setattr(measurements.trials, "learning_rate_trials", None)
-    monkeypatch.setattr(measurements.noise_scale, "gradient_norms", None)
-    monkeypatch.setattr(measurements.throughput, "measure", None)
-    again = plan(tmp_path, noise_scale=True)
-    assert again.measured == found.measured
-    assert again.epochs == found.epochs
+        assert first.measured.train.at(batch) == pytest.approx(took, rel=1e-6 if len(rows) == 1 else 0.5)
+    assert first.norms is not None
+    assert set(first.epochs) == set(first.seconds)
+    for module, name in ((trials, "learning_rate_trials"), (noise_scale, "gradient_norms"), (throughput, "measure")):
+        monkeypatch.setattr(module, name, lambda *_: pytest.fail("measured again"))
+    again = plan(folder, noise_scale=True, tune=True)
+    assert again.measured == first.measured
+    assert again.epochs == first.epochs
 
 
 @pytest.mark.slow
+def test_rates_are_tuned_batch_by_batch(tuned):
+    folder, measurements = tuned
+    assert len(measurements.tuned_factors) == 2
+    parts = json.loads((folder / "measured.json").read_text())["parts"]
+    for factor, devices in zip(measurements.tuned_factors, (1, 2), strict=True):
+        losses = {name: loss for name, loss in parts.items() if name.endswith(f"of weak on {devices}")}
+        assert len(losses) == 6
+        assert min(losses, key=lambda name, losses=losses: losses[name]).startswith(f"{factor:g} times")
+
+
 def test_a_budget_leaves_out_the_second_run(tmp_path):
-    found = plan(tmp_path, budget_epochs=4)
-    assert sum(found.epochs.values()) <= 4
-    assert list(found.measured.steps) == [8]
-    assert "no run at a second batch" in found.notes[-1]
+    with Laboratory():
+        measurements = plan(tmp_path, budget_epochs=11, stop__target=0.3)
+    assert sum(measurements.epochs.values()) <= 11
+    assert list(measurements.measured.steps) == [8]
+    assert "no run at a second batch" in measurements.notes[-1]
 
 
 @pytest.mark.slow
@@ -65,41 +77,20 @@ def test_the_noise_scale_at_an_easier_target_is_that_of_a_fresh_plan(tmp_path):
     assert again == fresh
 
 
-@pytest.mark.slow
-def test_a_target_that_is_not_reached_is_told_with_what_was(tmp_path):
-    with pytest.raises(
-        InputError, match=r"must reach stop.target, loss 1e-09; got [\d.e-]+ at best in 2 epochs \(max_epochs\)"
-    ):
+def test_a_target_that_is_not_reached_is_told_with_the_best_value(tmp_path):
+    message = r"must reach stop.target, loss 1e-09; got [\d.e-]+ at best in 2 epochs \(max_epochs\)"
+    with Laboratory(), pytest.raises(InputError, match=message):
         plan(tmp_path, stop__target=1e-9, stop__max_epochs=2)
 
 
-def test_another_plan_s_folder_is_refused(tmp_path):
-    (tmp_path / "measured.json").write_text(json.dumps({"version": measurements.VERSION, "run_id": "another"}))
-    with pytest.raises(InputError, match="workdir must be that of a plan of the same configuration"):
-        plan(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "what"),
-    [
-        ("samples", 5, "data"),
-        ("data", {"the training data": "0"}, "data"),
-        ("device_kind", "NVIDIA H200", "device"),
-        ("source", "0", "workload"),
-    ],
-)
-def test_what_was_measured_of_something_else_is_refused(tmp_path, key, value, what):
+@pytest.mark.parametrize("name", ["version of gmmae", "configuration", "data", "device", "workload"])
+def test_measurements_of_something_else_are_refused(tmp_path, name):
     with claimed(tmp_path) as folder:
-        facts = measurements.Measurements(small(), folder, lambda: IDLE).facts._asdict()
-    kept = {
-        "version": measurements.VERSION,
-        "run_id": run_id(small()),
-        "facts": facts | {key: value},
-        "parts": {},
-        "seconds": {},
-    }
+        measurements.Measurements(small(), folder, lambda: IDLE).part("a part", lambda: 1)
+    kept = json.loads((tmp_path / "measured.json").read_text())
+    kept["shared"][name] = "another"
     (tmp_path / "measured.json").write_text(json.dumps(kept))
-    with pytest.raises(InputError, match=f"workdir must be that of a plan of the same {what}; got"):
+    with pytest.raises(InputError, match=f"workdir must be that of a plan of the same {name}; got"):
         plan(tmp_path)
 
 
@@ -117,18 +108,3 @@ def test_an_interrupted_run_ends_the_plan(tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "run", lambda *_: Ended())
     with pytest.raises(PlanInterruptedError, match="sigterm"):
         plan(tmp_path)
-
-
-@pytest.mark.slow
-def test_rates_are_tuned_batch_by_batch(tmp_path):
-    found = plan(tmp_path, tune=True)
-    assert len(found.tuned_factors) == 2
-    tried = json.loads((tmp_path / "measured.json").read_text())["parts"]
-    for factor, devices in zip(found.tuned_factors, (1, 2), strict=True):
-        losses = {name: loss for name, loss in tried.items() if name.endswith(f"of weak on {devices}")}
-        assert len(losses) == 6
-        assert min(losses, key=lambda name, losses=losses: losses[name]).startswith(f"{factor:g} times")
-
-
-def test_paths_lie_below_the_folder(tmp_path):
-    assert PlanDir(tmp_path).run(8).root == tmp_path / "runs" / "batch_8"

@@ -1,9 +1,11 @@
 import json
+import math
 from dataclasses import replace
 
 import pytest
 
-from gmmae.planner import outcome
+from gmmae.planner import outcome, page
+from gmmae.planner.prediction import Prediction
 from gmmae.plotting.document import Paragraph
 from gmmae.plotting.tables import Table
 from gmmae.sweep.grid import RunKey, SweepConfig
@@ -13,23 +15,35 @@ from tests import sweeps
 from tests.sweeps import FLAT, GRID, PASSES, STEPS, TARGET
 
 
-def cell(scaling, devices, batch, rate, seconds, **changes):
-    low, high = (None, None) if seconds is None else (0.8 * seconds, 1.25 * seconds)
-    times = {"seconds": seconds, "seconds_low": low, "seconds_high": high, "probability_of_failure": 0.04}
-    return {"scaling": scaling, "devices": devices, "batch": batch, "learning_rate": rate, **times} | changes
+def prediction(scaling, devices, batch, rate, seconds, **changes) -> Prediction:
+    """Returns a prediction for a run that takes some seconds, with an interval about them."""
+    numbers = dict.fromkeys(("steps", "steps_low", "steps_high", "expected_s", "speedup", "efficiency"), 1.0)
+    times = {"seconds": seconds, "seconds_low": 0.8 * seconds, "seconds_high": 1.25 * seconds}
+    values = {"probability_of_failure": 0.04, "tested": True, **numbers, **times} | changes
+    return Prediction(scaling, devices, batch, rate, **values)
+
+
+def cluster(cells, best, **changes):
+    """Returns what a `plan.json` holds for a cluster."""
+    return {
+        "cells": page._strict_json([cell._asdict() for cell in cells]),
+        "best": best._asdict(),
+        "scaled_by_user": False,
+    } | changes
 
 
 RATE, BATCH = GRID.run.optim.learning_rate, GRID.run.optim.batch_size
 CELLS = [
-    cell("weak", 1, BATCH, RATE, None, probability_of_failure=None),
-    cell("strong", 2, BATCH, RATE, 200.0),  # 218 s
-    cell("weak", 2, 2 * BATCH, RATE, 300.0),  # 520 s
-    cell("linear", 2, 2 * BATCH, 2 * RATE, 90.0, probability_of_failure=0.7, seconds_high=None),  # collapses
-    cell("linear", 4, 8 * BATCH, 4 * RATE, 90.0),  # of another batch
-    cell("sqrt", 2, 2 * BATCH, 2 * RATE, 90.0),  # not in the sweep
+    prediction("weak", 1, BATCH, RATE, math.nan, probability_of_failure=math.nan),
+    prediction("strong", 2, BATCH, RATE, 200.0),  # 218 s
+    prediction("weak", 2, 2 * BATCH, RATE, 300.0),  # 520 s
+    prediction("linear", 2, 2 * BATCH, 2 * RATE, 90.0, probability_of_failure=0.7, seconds_high=math.nan),  # collapses
+    prediction("linear", 4, 8 * BATCH, 4 * RATE, 90.0),  # of another batch
+    prediction("sqrt", 2, 2 * BATCH, 2 * RATE, 90.0),  # not in the sweep
 ]
-BEST = {"scaling": "weak", "devices": 2, "seconds": 300.0, "seconds_low": 240.0, "seconds_high": 375.0}
-PLAN = {"target": TARGET, "metric": "loss", "clusters": {"Flat": {"cells": CELLS, "best": BEST}}}
+BEST = CELLS[2]
+FORECAST = cluster(CELLS, BEST)
+PLAN = {"target": TARGET, "metric": "loss", "clusters": {"Flat": FORECAST}}
 
 
 @pytest.fixture
@@ -71,13 +85,13 @@ def test_predictions_stand_beside_outcomes_where_batch_and_rate_are_the_runs(fou
     ],
 )
 def test_what_the_plan_chose_is_told_with_what_it_cost(found, tmp_path, scaling, devices, ending):
-    clusters = {"Flat": {"cells": CELLS, "best": {"scaling": scaling, "devices": devices}}}
+    clusters = {"Flat": cluster(CELLS, BEST._replace(scaling=scaling, devices=devices))}
     assert shown(outcome.comparison_blocks([found], written(tmp_path, clusters=clusters)))[1][0].endswith(ending)
 
 
 def test_each_cluster_has_its_table_and_others_of_the_plan_none(found, tmp_path):
     fast = results.read(GRID, tmp_path, replace(FLAT, name="Fast", reference_step_s=0.25))
-    path = written(tmp_path, clusters={name: PLAN["clusters"]["Flat"] for name in ("Fast", "Flat", "Slow")})
+    path = written(tmp_path, clusters={name: FORECAST for name in ("Fast", "Flat", "Slow")})
     made, _ = shown(outcome.comparison_blocks([found, fast], path))
     assert [(table.name, table.title) for table in made] == [
         ("plan_1", "Prediction and outcome for Flat (projected)"),
@@ -88,7 +102,7 @@ def test_each_cluster_has_its_table_and_others_of_the_plan_none(found, tmp_path)
 
 
 def test_a_plan_for_other_clusters_says_so(found, tmp_path):
-    path = written(tmp_path, clusters={"Slow": PLAN["clusters"]["Flat"]})
+    path = written(tmp_path, clusters={"Slow": FORECAST})
     made, (text,) = shown(outcome.comparison_blocks([found], path))
     assert not made
     assert text == "The plan is for Slow; times here are of Flat. `gmmae report --clusters` names others."
@@ -98,7 +112,7 @@ def test_a_plan_for_other_clusters_says_so(found, tmp_path):
 def test_measured_times_stand_beside_all_clusters_of_the_plan(tmp_path):
     config = replace(GRID, mode="measured", scaling=("strong",), devices=(2,), seeds=(0,))
     sweeps.reach(config, tmp_path, RunKey("strong", 2, 0), 10)
-    path = written(tmp_path, clusters={name: PLAN["clusters"]["Flat"] for name in ("Fast", "Slow")})
+    path = written(tmp_path, clusters={name: FORECAST for name in ("Fast", "Slow")})
     made, _ = shown(outcome.comparison_blocks([results.read(config, tmp_path, None)], path))
     names = ("Fast", "Slow")
     assert [table.title for table in made] == [f"Prediction and outcome for {name} (measured here)" for name in names]
@@ -115,7 +129,7 @@ def test_measured_times_stand_beside_all_clusters_of_the_plan(tmp_path):
         ("{}", "must be a plan that .*; got no 'target': plan again, or move it away"),
         (
             json.dumps(PLAN | {"clusters": {"Flat": {"cells": [{"scaling": "strong"}]}}}),
-            "must be a plan that .*; got no 'devices'",
+            "must be a plan that .*; got no devices, batch",
         ),
         (json.dumps(PLAN | {"clusters": []}), "must be a plan that .*; got 'list' object has no attribute 'items'"),
         (
@@ -124,7 +138,7 @@ def test_measured_times_stand_beside_all_clusters_of_the_plan(tmp_path):
         ),
         (json.dumps(PLAN | {"metric": "dice"}), "for the sweep's target, loss 0.0016384; got one for dice 0.0016384"),
         (
-            json.dumps(PLAN | {"clusters": {"Flat": {"cells": CELLS[4:], "best": BEST}}}),
+            json.dumps(PLAN | {"clusters": {"Flat": cluster(CELLS[4:], BEST)}}),
             "for the sweep's batches and learning rates; got none of them: plan with the sweep's configuration, or move it",
         ),
     ],
@@ -135,9 +149,6 @@ def test_a_damaged_or_foreign_plan_is_one_line(found, tmp_path, text, message):
     with pytest.raises(InputError, match=rf"plan\.json must be .*{message.removeprefix('must be ')}") as error:
         outcome.comparison_blocks([found], path)
     assert "\n" not in str(error.value)
-
-
-def test_a_plan_that_is_not_there_is_one_line_too(found, tmp_path):
     with pytest.raises(InputError, match=r"none\.json must be a plan that .* got .*No such file"):
         outcome.comparison_blocks([found], tmp_path / "none.json")
 
@@ -165,15 +176,13 @@ def test_step_times_alone_are_no_outcome_of_a_plan(tmp_path):
 
 
 def test_times_by_a_factor_that_the_sweep_does_not_know_are_not_compared(found, tmp_path):
-    clusters = {"Flat": PLAN["clusters"]["Flat"] | {"scaled_by_user": True}}
+    clusters = {"Flat": cluster(CELLS, BEST, scaled_by_user=True)}
     tables, texts = shown(outcome.comparison_blocks([found], written(tmp_path, clusters=clusters)))
     assert not tables
     assert texts == ["The plan's times for Flat are those of --scale-compute; the sweep's are not: no comparison."]
 
 
 def test_a_failure_that_was_not_tried_is_called_untested(found, tmp_path):
-    cells = [cell | {"tested": False} for cell in CELLS]
-    (table,), _ = shown(
-        outcome.comparison_blocks([found], written(tmp_path, clusters={"Flat": {"cells": cells, "best": BEST}}))
-    )
+    untested = cluster([cell._replace(tested=False) for cell in CELLS], BEST)
+    (table,), _ = shown(outcome.comparison_blocks([found], written(tmp_path, clusters={"Flat": untested})))
     assert {row[-1] for row in table.rows} == {"untested"}

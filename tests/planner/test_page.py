@@ -75,15 +75,14 @@ def test_steps_that_do_not_follow_the_law_are_warned_of(tmp_path):
     assert "warning: something" in text
 
 
-def test_one_batch_has_no_residual(tmp_path):
-    lines = page.write(tmp_path, "mine", found(measured=measured(steps={32: 325.0})), [IDEAL], (1, 2))
-    assert not any("residual is" in line for line in lines)
-    assert json.loads((tmp_path / "plan.json").read_text())["rule"]["residual"] is None
-
-
 def test_a_number_that_is_none_is_null(tmp_path):
-    page.write(tmp_path, "mine", found(measured=measured(progress={1.0: 1.0, 2.0: math.nan})), [IDEAL], (1, 2))
-    assert json.loads((tmp_path / "plan.json").read_text())["measured"]["progress"]["2.0"] is None
+    """One batch has no residual, and a trial that diverges has no progress."""
+    numbers = measured(steps={32: 325.0}, progress={1.0: 1.0, 2.0: math.nan})
+    lines = page.write(tmp_path, "mine", found(measured=numbers), [IDEAL], (1, 2))
+    assert not any("residual is" in line for line in lines)
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    assert plan["rule"]["residual"] is None
+    assert plan["measured"]["progress"]["2.0"] is None
 
 
 SCALED = "Mine, times scaled by 0.5 from steps measured on cpu (reference_step_s in the cluster's file)"

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from gmmae.planner import trials
-from gmmae.planner.trials import ScaledState, Trial, scale_updates
+from gmmae.planner.trials import Trial, scale_updates
 from gmmae.training import compilation, loop, noise_scale
 from gmmae.training.records import read_history
 from gmmae.training.step import adam
@@ -20,8 +20,7 @@ def test_a_factor_is_a_factor_of_the_rate():
     params, gradient = jnp.arange(3.0), jnp.array([1.0, -2.0, 0.5])
     one, other = scale_updates(adam(lambda _: 0.01)), adam(lambda _: 0.04)
     state = one.init(params)
-    assert isinstance(state, ScaledState)
-    state, expected_state = state._replace(factor=jnp.float32(4.0)), other.init(params)
+    state, expected_state = optax.tree_utils.tree_set(state, step_size=jnp.float32(4.0)), other.init(params)
     for _ in range(2):
         update, state = one.update(gradient, state, params)
         expected, expected_state = other.update(gradient, expected_state, params)
@@ -55,9 +54,6 @@ def test_a_rate_beyond_reason_fails(attempt):
     assert trials.progress(base, base, final) == 1.0
     assert not trials.progress(base, wild, final) > 0.5
     assert trials.active_unit_fraction(base, wild) < 0.2 < trials.active_unit_fraction(base, base)
-
-
-def test_a_loss_that_is_no_number_has_no_progress():
     assert math.isnan(trials.progress(Trial([1.0, 0.5], []), Trial([1.0, math.nan], []), 0.1))
 
 

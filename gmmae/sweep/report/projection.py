@@ -46,7 +46,7 @@ class Projection(NamedTuple):
         Raises:
           InputError: a batch or a share of the validation set is outside the measured range.
         """
-        train = _step_times(self.timings.train)
+        train = step_table(self.timings.train)
         size_bytes = record.parameters * self.parameter_bytes
         step_s = cost.projected_step_s(self.cluster, train, record.device_batch, record.devices, size_bytes)
         all_reduce_s = cost.all_reduce_s(self.cluster, record.devices, size_bytes)
@@ -56,7 +56,7 @@ class Projection(NamedTuple):
 
     def _validation_s(self, record: Record) -> float:
         try:
-            return _step_times(self.timings.validation).at(math.ceil(record.validation_samples / record.devices))
+            return step_table(self.timings.validation).at(math.ceil(record.validation_samples / record.devices))
         except InputError as error:
             raise InputError(f"validation: {error}") from error
 
@@ -74,7 +74,8 @@ class Projection(NamedTuple):
         )
 
 
-def _step_times(rows: Sequence[Timing]) -> StepTimes:
+def step_table(rows: Sequence[Timing]) -> StepTimes:
+    """Returns the median seconds by number of samples."""
     ordered = sorted(rows)
     return StepTimes(tuple(row.samples for row in ordered), tuple(row.median_s for row in ordered))
 
