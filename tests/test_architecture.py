@@ -111,6 +111,7 @@ def test_data_and_models_meet_in_the_workloads_only():
         "gmmae.workloads.nodules",
         "gmmae.workloads.lattice",
         "gmmae.workloads.mixtures",
+        "gmmae.workloads.settings",
         "gmmae.workloads.segmentation",
     }
 

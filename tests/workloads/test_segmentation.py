@@ -9,15 +9,15 @@ from gmmae.config.schema import CheckpointConfig, LogConfig, OptimConfig, Parall
 from gmmae.data.patches import OUTSIDE
 from gmmae.training import compilation
 from gmmae.training.loop import run
-from gmmae.workloads import registry, segmentation
+from gmmae.workloads import registry, segmentation, settings
 from gmmae.workloads.interface import Snapshot
 from tests.small import Recorder, fingerprint, losses
 
 SMALL = registry.configuration(
     "segmentation",
     settings=segmentation.Config(
-        data=segmentation.PatchConfig(shape=8, jitter=2, samples=6, validation=2),
-        model=segmentation.UNetConfig(features=(2, 3)),
+        data=settings.PatchConfig(shape=8, jitter=2, samples=6, validation=2),
+        model=settings.UNetConfig(features=(2, 3)),
     ),
     optim=OptimConfig(batch_size=8, learning_rate=0.003),
     stop=StopConfig(monitor="dice", mode="max", max_epochs=2),
@@ -86,7 +86,7 @@ def test_a_loss_does_not_depend_on_the_other_samples(workload, data, params, of_
 @pytest.mark.parametrize(("ndim", "channels"), [(2, 3), (3, 1)])
 def test_masks_move_and_turn_with_their_images(ndim, channels):
     """A mask that equals its image still does after both were cropped and turned."""
-    data = segmentation.PatchConfig(shape=4, jitter=2, ndim=ndim)
+    data = settings.PatchConfig(shape=4, jitter=2, ndim=ndim)
     dense = np.random.default_rng(0).random((6, *(8,) * ndim)) > 0.6
     values = np.repeat(np.where(dense, 400, -1000)[..., None], channels, -1).astype(np.int16)
     samples = {"values": values, "labels": dense.astype(np.uint8), "offsets": np.full((6, ndim), 1, np.int32)}
