@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from gmmae.cli.judge import command
+from gmmae.cli.main import COMMANDS
 from gmmae.config.schema import changed
 from gmmae.config.toml import to_toml
 from gmmae.data.splits import split
@@ -17,6 +17,7 @@ from tests.commands import run_gmmae
 from tests.generation.nodules import balls
 from tests.small import small
 
+command = COMMANDS["judge"]
 OPTIONS = ("--data.shape", "8", "--data.crop", "whole", "--data.workers", "1")
 
 

@@ -14,7 +14,7 @@ from gmmae.data import settings as data_config
 from gmmae.models import settings as model_config
 from gmmae.scaling import strategies
 from gmmae.scaling.identity import identity_fields, run_id
-from gmmae.workloads import nodules, registry
+from gmmae.workloads import registry
 from gmmae.workloads import settings as workload_settings
 from gmmae.workloads.configuration import read_config
 
