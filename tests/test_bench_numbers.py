@@ -119,11 +119,8 @@ def test_a_part_s_rate_is_its_operations_over_its_time():
     measured = {"config": "c", "batch": 3, "flops": {"convolution 1": 10**9, "optimiser": 10**8}, "seconds": seconds}
     table = breakdown.table(measured)
     assert table.rows[0] == ("convolution 1", "250 (250 to 250)", "25.0", "1", "4", "2.3")
-    assert [row[:3:2] for row in table.rows[-3:]] == [
-        ("between operations", "25.0"),
-        ("step, traced", "100.0"),
-        ("step", "90.0"),
-    ]
+    shares = [("between operations", "25.0"), ("step, traced", "100.0"), ("step", "90.0")]
+    assert [row[:3:2] for row in table.rows[-3:]] == shares
 
 
 def test_an_operation_s_own_time_is_without_those_within_it():
