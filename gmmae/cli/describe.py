@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gmmae.cli.arguments import data_of
 from gmmae.cli.options import DescribeArguments
 from gmmae.config.schema import Config
 from gmmae.data.extraction import cubes as cube_source
@@ -66,9 +67,7 @@ class Cubes(NamedTuple):
 
 def command(options: DescribeArguments, config: Config) -> int:
     """Describes the volumes, and writes mixtures and reconstructions. Returns the exit code."""
-    data = getattr(config.settings, "data", None)
-    if not isinstance(data, DataConfig):
-        raise InputError(f"RUN must be of a workload whose data are volumes or images, such as nodules; got {config.workload}")
+    data = data_of(config, "RUN", config.workload)
     if not options.files:
         raise InputError("FILE must be one volume or more, a folder with a nodules.csv, or an .npz of volumes; got none")
     require_free(options.out, mark=NPZ)
@@ -127,7 +126,9 @@ def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: P
       DataError: a volume has no mass. No file is written.
     """
     max_count = compilation.EVAL_DEVICE_BATCH * max(1, MAX_VOXELS // (compilation.EVAL_DEVICE_BATCH * math.prod(cubes.shape)))
-    mass = _masses(cubes, data.window, max_count)
+    paths = iter(cubes.paths)
+    volumes = ((part, list(itertools.islice(paths, len(part)))) for part in cubes.sections(max_count))
+    mass = np.concatenate([masses(part, data.window, files) for part, files in volumes])
     names, first = _names(cubes.known.names), 0
     (out / FOLDER).mkdir()
     parts: list[dict[str, np.ndarray]] = []
@@ -143,14 +144,6 @@ def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: P
     merged = {name: np.concatenate([part[name] for part in parts]) for name in RESULT_NAMES}
     _write_tables(out, names, cubes, mass, merged)
     return merged
-
-
-def _masses(cubes: Cubes, window: tuple[float, float], max_count: int) -> np.ndarray:
-    parts: list[np.ndarray] = []
-    for values in cubes.sections(max_count):
-        first = sum(map(len, parts))
-        parts.append(masses(values, window, cubes.paths[first : first + len(values)]))
-    return np.concatenate(parts)
 
 
 def _write_volumes(
@@ -186,8 +179,8 @@ def _write_tables(out: Path, names: list[str], cubes: Cubes, mass: np.ndarray, r
         loss=results["loss"],
         loss_before=results["loss_before"],
     )
-    _write_csv(out / CSV, _components(names, results["weights"], means, covariances))
-    _write_csv(out / TABLE, _nodules(names, cubes, mass, results))
+    _write_csv(out / CSV, list(_components(names, results["weights"], means, covariances)))
+    _write_csv(out / TABLE, list(_nodules(names, cubes, mass, results)))
 
 
 def _names(names: Sequence[str]) -> list[str]:
@@ -196,18 +189,19 @@ def _names(names: Sequence[str]) -> list[str]:
     The first volume of a name keeps it. Each other one gets the smallest number that makes it unique.
     """
     stems = [_stem(name) for name in names]
-    file_names: dict[int, str] = {}
-    used_names: set[str] = set()
-    for i, stem in enumerate(stems):
-        if _folded(stem) not in used_names:
-            file_names[i] = stem
-            used_names.add(_folded(stem))
-    for i, stem in enumerate(stems):
-        if i not in file_names:
+    used_names = {_folded(stem) for stem in stems}
+    without_number = set(used_names)
+    file_names: list[str] = []
+    for stem in stems:
+        name = stem
+        if _folded(stem) in without_number:
+            without_number.remove(_folded(stem))
+        else:
             numbered = (f"{stem}_{number}" for number in itertools.count(1))
-            file_names[i] = next(name for name in numbered if _folded(name) not in used_names)
-            used_names.add(_folded(file_names[i]))
-    return [file_names[i] for i in range(len(stems))]
+            name = next(candidate for candidate in numbered if _folded(candidate) not in used_names)
+            used_names.add(_folded(name))
+        file_names.append(name)
+    return file_names
 
 
 def _stem(name: str) -> str:
@@ -254,13 +248,11 @@ def _nodules(
         }
 
 
-def _write_csv(path: Path, rows: Iterator[Mapping[str, Any]]) -> None:
-    """Writes at least one row."""
+def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
-        first = next(rows)
-        writer = csv.DictWriter(file, first)
+        writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
-        writer.writerows(itertools.chain([first], rows))
+        writer.writerows(rows)
 
 
 def _summary(results: Mapping[str, np.ndarray], steps: int) -> str:

@@ -20,7 +20,7 @@ from gmmae.system.compilation_cache import keep
 from gmmae.system.environment import tell_jax
 from gmmae.system.errors import InputError, StorageError
 from gmmae.system.files import output_file
-from gmmae.training.trained import Trained, restore
+from gmmae.training.trained import restore
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads.configuration import on_its_data, read_config
 from gmmae.workloads.interface import Splits
@@ -43,7 +43,10 @@ def command(options: EvaluateArguments, config: Config) -> int:
     splits = ("train", "validation") if split == "all" else (split,)
     data = model.workload.load()
     values_by_split = {name: model.evaluate(getattr(data, name)) for name in splits}
-    print(f"{_title(model, options.run)}, on {_counts(values_by_split)}{' of other data' if other else ''}")
+    epoch = model.record.best_epoch
+    parameters = f"epoch {epoch}, the best" if epoch else "the start: no epoch was finite"
+    counts = " and ".join(f"{len(values[LOSS])} {name}" for name, values in values_by_split.items())
+    print(f"{options.run}: the parameters of {parameters}, on {counts} samples{' of other data' if other else ''}")
     print("\n".join(_summary(list(values_by_split.values()), _groups(data, values_by_split), data.may_be_undefined)))
     rows = [row for name, values in values_by_split.items() for row in _rows(data, name, values)]
     _write(options.out, options.run / _name(config, own, split, other), rows)
@@ -81,15 +84,6 @@ def _default_validation(config: Config, own: Config) -> Config:
     if not isinstance(data, DataConfig) or data.validation != own.settings.data.validation:
         return config
     return changed(config, data__validation=DataConfig.validation)
-
-
-def _title(model: Trained, run: Path) -> str:
-    epoch = model.record.best_epoch
-    return f"{run}: the parameters of {f'epoch {epoch}, the best' if epoch else 'the start: no epoch was finite'}"
-
-
-def _counts(values_by_split: Mapping[str, Mapping[str, np.ndarray]]) -> str:
-    return " and ".join(f"{len(values[LOSS])} {split}" for split, values in values_by_split.items()) + " samples"
 
 
 def _groups(data: Splits, splits: Iterable[str]) -> list[str] | None:

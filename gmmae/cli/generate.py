@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from gmmae.cli.options import GenerateArguments
-from gmmae.config.schema import Config
 from gmmae.data import sources
 from gmmae.data.extraction.prepare import say_on_stderr
 from gmmae.data.settings import DataConfig
@@ -41,7 +40,9 @@ def command(options: GenerateArguments) -> int:
     training, validation = (whole.nodules.take(part) for part in whole.split)
     model = generators.Model(trained.config, trained.workload, trained.params, data.window, data.sample_shape)
     generator = generators.fit(model, training, validation)
-    lines = [*_keep_prior(generator, options.run), *_unused_units(generator, options.run)]
+    lines = _keep_prior(generator, options.run)
+    if generator.inactive_units:
+        lines.append(f"{generator.inactive_units} latent units of {options.run} are unused, so the nodules vary less")
     strengths = generators.STRENGTHS._replace(bandwidth=options.bandwidth)
     texture = generators.TEXTURE._replace(strength=options.texture)
     generated = generator.sample(
@@ -63,7 +64,9 @@ def _size(options: GenerateArguments) -> int:
 
 def _check(options: GenerateArguments) -> DataConfig:
     """Checks the arguments before any data are read. Returns the section `data` of the run."""
-    data = _generating_data(run_config(options.run))
+    data = getattr(run_config(options.run).settings, "data", None)
+    if not isinstance(data, DataConfig) or data.ndim != 3:
+        raise _no_generator()
     require_free(options.out)
     _require_memory(options.count, resized(data.sample_shape, _size(options)))
     if options.insert_into is not None:
@@ -97,12 +100,6 @@ def _keep_prior(generator: Generator, run: Path) -> list[str]:
     return []
 
 
-def _unused_units(generator: Generator, run: Path) -> list[str]:
-    if not generator.inactive_units:
-        return []
-    return [f"{generator.inactive_units} latent units of {run} are unused, so the nodules vary less"]
-
-
 def _write(
     options: GenerateArguments, generated: Generated, validation: Nodules, run: str, window: tuple[float, float]
 ) -> list[str]:
@@ -110,19 +107,11 @@ def _write(
     with whole_folder(options.out) as place:
         folder.write(generated, place, run, options.seed)
         _contact_sheets(place, validation, generated, window, options.seed)
-        return [] if options.insert_into is None else _insert(options, generated, options.insert_into, place)
-
-
-def _generating_data(config: Config) -> DataConfig:
-    """Returns the section `data` of a run that can generate.
-
-    Raises:
-      InputError: its data are not volumes.
-    """
-    data = getattr(config.settings, "data", None)
-    if not isinstance(data, DataConfig) or data.ndim != 3:
-        raise _no_generator()
-    return data
+        if options.insert_into is None:
+            return []
+        scans = place / SCANS
+        summary = insert(generated.nodules, options.insert_into, scans, options.seed, options.blending, say_on_stderr)
+        return summary._replace(out=options.out / SCANS).lines()
 
 
 def _no_generator() -> InputError:
@@ -137,8 +126,3 @@ def _contact_sheets(out: Path, real: Nodules, generated: Generated, window: tupl
     for name, labelled in SHEETS.items():
         figure, _ = contact_sheet(real.values, generated.nodules.values, window, seed, labelled)
         canvas.save(figure, out / name)
-
-
-def _insert(options: GenerateArguments, generated: Generated, scans: Path, out: Path) -> list[str]:
-    summary = insert(generated.nodules, scans, out / SCANS, options.seed, options.blending, say_on_stderr)
-    return summary._replace(out=options.out / SCANS).lines()
