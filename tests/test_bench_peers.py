@@ -80,10 +80,7 @@ def test_a_problem_comes_back_from_disk_as_it_was(folder, known):
 def test_a_problem_that_the_references_do_not_have_is_refused(tmp_path, change, wanted, got):
     path = tmp_path / "changed.toml"
     path.write_text(to_toml(small(**{change: got})), encoding="utf-8")
-    line = (
-        f"the reference implementations need {change.replace('__', '.')} = {wanted}; got {got!r}: choose another configuration"
-    )
-    with pytest.raises(InputError, match=f"^{re.escape(line)}$"):
+    with pytest.raises(InputError, match=re.escape(f"{change.replace('__', '.')} = {wanted}; got {got!r}")):
         gmmae_backend.problem_of(name=str(path))
 
 
@@ -106,20 +103,17 @@ def test_losses_are_compared_as_long_as_rounding_alone_keeps_them_together(known
     assert compare.comparable([1e-7, 2e-6, 1.1e-5, 0.0], 1e-4) == 2
     assert compare.comparable([1e-7, 2e-6, math.nan], 1e-4) == 2
 
-
-def test_a_comparison_that_rounding_leaves_no_steps_is_refused():
-    line = "losses of at least 2 steps must be comparable; got 1, because rounding alone then makes them differ by 1.1e-05"
-    with pytest.raises(InputError, match=f"^{line}: compare with --precision float64$"):
+    with pytest.raises(InputError, match=r"at least 2 steps must be comparable; got 1, .* 1\.1e-05: .*--precision float64"):
         compare.comparable([1e-7, 1.1e-5, 1e-7], 1e-4)
 
 
 def test_the_table_says_how_many_steps_were_compared():
-    found = {"ours": {"losses": 0.0, "gradient": 0.0}, "torch": {"losses": 2e-6, "gradient": 1e-5}}
-    table = compare.agreement_table(found, "float32", 9)
+    distances = {"ours": {"losses": 0.0, "gradient": 0.0}, "torch": {"losses": 2e-6, "gradient": 1e-5}}
+    table = compare.agreement_table(distances, "float32", 9)
     assert table.columns[-1] == "losses, 9 steps"
-    assert table.rows == (("PyTorch, eager", "1e-05", "2e-06"),)
-    assert table.notes == ("From step 10 on, rounding alone makes losses differ too much to compare them.",)
-    assert compare.agreement_table(found, "float32", compare.CHECKED).notes == ()
+    assert [row[1:] for row in table.rows] == [("1e-05", "2e-06")]
+    assert len(table.notes) == 1
+    assert compare.agreement_table(distances, "float32", compare.CHECKED).notes == ()
 
 
 def test_batches_are_the_epoch_s_order_in_runs(known):
@@ -247,17 +241,11 @@ def test_the_u_net_is_compared_over_as_many_steps_as_rounding_allows(tmp_path):
     assert found["agreement"]["ours"] == {"losses": 0.0, "gradient": 0.0}
 
 
-def test_peers_that_have_no_such_model_are_left_out():
-    found, lines = backends.available(("ours", "keras"), "cpu", "segmentation")
-    assert found == ["ours"]
-    assert lines == ["Keras on TensorFlow: left out, it has no segmentation"]
-
-
 class Falling:
-    """A peer whose validation loss halves with each epoch, from 1."""
+    """A peer whose validation loss halves with each epoch."""
 
-    def __init__(self):
-        self.loss, self.trained = 1.0, []
+    def __init__(self, loss):
+        self.loss, self.trained = loss, []
 
     def train(self, samples, epoch):
         self.trained.append((samples, epoch))
@@ -267,46 +255,33 @@ class Falling:
         return self.loss
 
 
-def test_a_reference_stops_at_the_first_epoch_at_the_target(known):
-    peer = Falling()
-    said = to_target(peer, known._replace(target_loss=0.125, max_epochs=9))  # pyright: ignore[reportArgumentType]
-    assert (said["reached"], said["val_loss"], len(said["epoch_s"])) == (True, 0.125, 3)
-    assert peer.trained == [(SAMPLES, 1), (SAMPLES, 2), (SAMPLES, 3)]
-
-
-@pytest.mark.parametrize(("loss", "epochs"), [(1.0, 4), (math.nan, 1)])
-def test_a_reference_that_misses_says_so(known, loss, epochs):
-    peer = Falling()
-    peer.loss = loss
-    said = to_target(peer, known._replace(target_loss=0.01, max_epochs=4))  # pyright: ignore[reportArgumentType]
-    assert (said["reached"], len(said["epoch_s"])) == (False, epochs)
+@pytest.mark.parametrize(
+    ("start", "target", "reached", "epochs"), [(1.0, 0.125, True, 3), (1.0, 0.01, False, 4), (math.nan, 0.125, False, 1)]
+)
+def test_a_reference_stops_at_the_first_epoch_at_the_target_or_says_that_it_missed(known, start, target, reached, epochs):
+    peer = Falling(start)
+    result = to_target(peer, known._replace(target_loss=target, max_epochs=4))  # pyright: ignore[reportArgumentType]
+    assert (result["reached"], len(result["epoch_s"])) == (reached, epochs)
+    assert peer.trained == [(SAMPLES, epoch) for epoch in range(1, epochs + 1)]
 
 
 def test_disagreement_is_named_and_nan_is_one():
-    found = {"ours": {"losses": 0.0}, "torch": {"losses": 2e-4, "gradient": 1e-5}, "keras": {"losses": math.nan}}
-    assert compare.disagreeing(found, 1e-4) == [
-        "PyTorch, eager: losses differ from ours by 2.0e-04, more than 0.0001",
-        "Keras on TensorFlow: losses differ from ours by nan, more than 0.0001",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("workload", "precision", "tolerance"),
-    [("segmentation", "float32", 1e-2), ("segmentation", "float64", 1e-4), ("nodules", "float32", 1e-4)],
-)
-def test_only_the_u_net_in_float32_may_be_further_off(workload, precision, tolerance):
-    assert compare.tolerance(workload, precision) == tolerance
+    distances = {"ours": {"losses": 0.0}, "torch": {"losses": 2e-4, "gradient": 1e-5}, "keras": {"losses": math.nan}}
+    torch, keras = compare.disagreeing(distances, 1e-4)
+    assert torch.startswith("PyTorch, eager: losses differ from ours by 2.0e-04")
+    assert keras.startswith("Keras on TensorFlow: losses differ from ours by nan")
+    tolerances = [compare.tolerance("segmentation", "float32"), compare.tolerance("segmentation", "float64")]
+    assert [*tolerances, compare.tolerance("nodules", "float32")] == [1e-2, 1e-4, 1e-4]
 
 
 def test_times_are_shown_beside_ours():
-    found = {"idle": {"ours": 0.0, "torch": 0.5}, "step": {"ours": [0.1, 0.2, 0.1], "torch": [0.05, 0.1, 0.05]}}
-    found["facts"] = {"ours": {"device": "NVIDIA H200"}, "torch": {"device": "cpu"}}
-    [table] = compare.timing_tables(found)
-    assert table.rows == (
-        ("gmmae", "100 (100 to 150)", "1 (1 to 1)", "3"),
-        ("PyTorch, eager", "50 (50 to 75)", "0.5 (0.5 to 0.5)", "3"),
-    )
-    assert table.notes == ("While idle, of a core: PyTorch, eager 50 %.", "PyTorch, eager ran on cpu, ours on NVIDIA H200.")
+    times = {"idle": {"ours": 0.0, "torch": 0.5}, "step": {"ours": [0.1, 0.2, 0.1], "torch": [0.05, 0.1, 0.05]}}
+    times["facts"] = {"ours": {"device": "NVIDIA H200"}, "torch": {"device": "cpu"}}
+    [table] = compare.timing_tables(times)
+    assert [row[1:3] for row in table.rows] == [("100 (100 to 150)", "1 (1 to 1)"), ("50 (50 to 75)", "0.5 (0.5 to 0.5)")]
+    idle, other_device = table.notes
+    assert "50 %" in idle
+    assert "cpu, ours on NVIDIA H200" in other_device
 
 
 def test_the_fastest_torch_runs_to_the_target():
@@ -316,10 +291,11 @@ def test_the_fastest_torch_runs_to_the_target():
 
 
 def test_what_is_missing_is_left_out_with_a_line(monkeypatch):
+    names, [line] = backends.available(("ours", "keras"), "cpu", "segmentation")
+    assert names == ["ours"]
+    assert "no segmentation" in line
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else object())
-    found, lines = backends.available(("ours", "torch", "torch-graphs"), "cpu", "nodules")
-    assert found == ["ours"]
-    assert lines == [
-        "PyTorch, eager: left out, torch is not installed (pip install '.[bench]')",
-        "PyTorch, torch.compile, CUDA graphs: left out, it is for gpu",
-    ]
+    names, [torch, graphs] = backends.available(("ours", "torch", "torch-graphs"), "cpu", "nodules")
+    assert names == ["ours"]
+    assert "torch is not installed" in torch
+    assert "it is for gpu" in graphs

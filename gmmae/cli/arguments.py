@@ -181,10 +181,18 @@ def data_section(arguments: Sequence[str], default: DataConfig = DataConfig()) -
     name = _option(arguments, "--config", None)
     if not name:
         return default
-    settings = configuration.read_config(toml.find(name)).settings
-    data = getattr(settings, "data", None)
+    return data_of(configuration.read_config(toml.find(name)), "--config", name)
+
+
+def data_of(config: Config, option: str, value: str) -> DataConfig:
+    """Returns the section `data` of a configuration, which an option with a value names.
+
+    Raises:
+      InputError: its data are not volumes or images.
+    """
+    data = getattr(config.settings, "data", None)
     if not isinstance(data, DataConfig):
-        raise InputError(f"--config must be of a workload whose data are volumes or images, such as nodules; got {name!r}")
+        raise InputError(f"{option} must be of a workload whose data are volumes or images, such as nodules; got {value!r}")
     return data
 
 

@@ -1,61 +1,25 @@
 """`gmmae data prepare`, `inspect` and `synth`."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 
-from gmmae.cli.arguments import MISSING, Folder, Name, data_section, parse
-from gmmae.config.rules import Options, Seed, between, increasing
+from gmmae.cli.options import InspectArguments, PrepareArguments, SynthArguments
 from gmmae.data.extraction import prepare as extraction
 from gmmae.data.extraction.prepare import SUMMARY, Prepared, load_prepared, say_on_stderr
 from gmmae.data.extraction.summary import lines
 from gmmae.data.settings import DataConfig
+from gmmae.data.synthetic.scans import Frame, write_luna16_folder
 from gmmae.data.volumes import DataError, Details, Nodules
+from gmmae.plotting.slices import contact_sheet, nodule_slices
 from gmmae.system.files import told, whole_file
 
 CONTACT_SHEET = "contact_sheet.png"
 
 
-@dataclass(frozen=True)
-class PrepareArguments(Options):
-    """Cut the nodules out of their scans, once, into the cache."""
-
-    config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used
-    out: Path | None = None  # folder for copies of summary.json and contact_sheet.png
-    refresh: bool = False  # delete these data from the cache, and extract them again
-    data: DataConfig = field(default_factory=DataConfig)
-
-
-@dataclass(frozen=True)
-class InspectArguments(Options):
-    """Show the properties of one nodule, and its central slices."""
-
-    which: Name  # the nodule's name, a part that only it has, or its number from 0
-    config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used
-    out: Path = Path("nodule.png")  # the picture to write
-    data: DataConfig = field(default_factory=DataConfig)
-
-
-@dataclass(frozen=True)
-class SynthArguments(Options):
-    """Write a folder of synthetic scans in LUNA16's shape."""
-
-    root: Folder  # the folder to write; empty or new
-    scans: Annotated[int, between(1, 100_000)] = 10  # scans to write
-    nodules: Annotated[tuple[int, int], increasing(0, 1000)] = (0, 3)  # the fewest and the most nodules in a scan
-    seed: Seed = 0  # random seed of the scans
-    slices: Annotated[int, between(1, 4096)] = 120  # along z, 2.5 mm apart
-    pixels: Annotated[int, between(1, 4096)] = 256  # along x and y each; together they are 360 mm wide
-    compressed: bool = False  # write .zraw rather than .raw
-
-
-def prepare(arguments: Sequence[str], prog: str) -> int:
+def prepare(options: PrepareArguments) -> int:
     """Extracts all nodules, or finds them in the cache; prints a summary and the files. Returns the exit code."""
-    options = parse(PrepareArguments(data=data_section(arguments)), arguments, prog)
     prepared = extraction.prepare(options.data, say_on_stderr, options.refresh)
     paths = [prepared.folder / SUMMARY, _contact_sheet(options.data, prepared)]
     if options.out is not None:
@@ -72,11 +36,8 @@ def prepare(arguments: Sequence[str], prog: str) -> int:
     return 0
 
 
-def inspect(arguments: Sequence[str], prog: str) -> int:
+def inspect(options: InspectArguments) -> int:
     """Prints the properties of one nodule, and draws its central slices. Returns the exit code."""
-    options = parse(InspectArguments(MISSING, data=data_section(arguments)), arguments, prog)
-    from gmmae.plotting.slices import nodule_slices
-
     nodules, details = load_prepared(extraction.prepare(options.data, say_on_stderr))
     i = _find(nodules, options.which)
     mask = None if nodules.masks is None else nodules.masks[i]
@@ -87,11 +48,8 @@ def inspect(arguments: Sequence[str], prog: str) -> int:
     return 0
 
 
-def synth(arguments: Sequence[str], prog: str) -> int:
+def synth(options: SynthArguments) -> int:
     """Writes a folder of synthetic scans in LUNA16's shape. Returns the exit code."""
-    options = parse(SynthArguments(MISSING), arguments, prog)
-    from gmmae.data.synthetic.scans import Frame, write_luna16_folder
-
     pixels = options.pixels
     frame = Frame((options.slices, pixels, pixels), np.array([2.5, 360 / pixels, 360 / pixels]))
     rows = write_luna16_folder(options.root, options.scans, options.nodules, options.seed, frame, options.compressed)
@@ -149,8 +107,6 @@ def _contact_sheet(config: DataConfig, prepared: Prepared) -> Path:
     if config.window != DataConfig.window:
         path = path.with_stem(f"{path.stem}_{low:g}_{high:g}")
     if not path.exists():
-        from gmmae.plotting.slices import contact_sheet
-
         nodules, details = load_prepared(prepared)
         contact_sheet(path, nodules.values, details.filled, config.window, "HU" if config.hu else "")
     return path

@@ -6,29 +6,32 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gmmae.cli.arguments import MISSING, Files, Run, parse_on_run
-from gmmae.config.rules import Options, between
+from gmmae.cli.arguments import data_of
+from gmmae.cli.options import DescribeArguments
+from gmmae.config.schema import Config
+from gmmae.data.extraction import cubes as cube_source
+from gmmae.data.extraction import world_coordinates
+from gmmae.data.extraction.arrays import array_names
+from gmmae.data.extraction.prepare import SUMMARY, Known, load_known, prepare, say_on_stderr, stream_prepared
+from gmmae.data.extraction.summary import fault_lines
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import Point, central_section, from_density, masses, to_density
 from gmmae.system.compilation_cache import keep
+from gmmae.system.environment import tell_jax
 from gmmae.system.errors import InputError
 from gmmae.system.files import require_free, tell, whole_folder
+from gmmae.training import compilation
+from gmmae.training.trained import Trained, restore
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads.configuration import read_config, without_own_csv
 
-if TYPE_CHECKING:
-    from gmmae.data.extraction.prepare import Known
-    from gmmae.training.trained import Trained
-
 NPZ, CSV, TABLE, FOLDER = "mixtures.npz", "mixtures.csv", "nodules.csv", "reconstructions"
-
-Steps = Annotated[int, between(0, 100_000)]
 
 MAX_VOXELS = 2**21
 """Maximum voxels of the sections in memory. With all intermediate results they take some hundred megabytes."""
@@ -40,16 +43,6 @@ RESULT_NAMES = ("weights", "means", "covariances", "loss", "loss_before", "secon
 """Results that are kept of each volume until the end."""
 
 ENDING = re.compile(r"\.(nii\.gz|nii|mhd|mha|nrrd|npy|npz|png)(?=_\d+$|$)")
-
-
-@dataclass(frozen=True)
-class Arguments(Options):
-    """Describe each volume as a mixture, with a trained run. Volumes are cut like the run's data, or as the options say."""
-
-    run: Run = MISSING  # the work directory of a run that you trust: the Python that it names is executed; it comes first
-    files: Files = ()  # volumes with a nodule in the middle; or a folder with a nodules.csv; or an .npz of volumes
-    out: Path = MISSING  # the folder to write; new or empty, or an earlier description, which is replaced
-    refine: Steps = 0  # steps of Adam that refine each mixture; more than 120 gain little
 
 
 class Cubes(NamedTuple):
@@ -64,7 +57,7 @@ class Cubes(NamedTuple):
       faults: a line for each volume or row that is left out.
     """
 
-    known: "Known"
+    known: Known
     paths: tuple[str, ...]
     shape: tuple[int, ...]
     centres_mm: list[Point]
@@ -72,20 +65,16 @@ class Cubes(NamedTuple):
     faults: list[str]
 
 
-def command(arguments: Sequence[str], prog: str) -> int:
+def command(options: DescribeArguments, config: Config) -> int:
     """Describes the volumes, and writes mixtures and reconstructions. Returns the exit code."""
-    options, config = parse_on_run(Arguments, arguments, prog)
-    data = getattr(config.settings, "data", None)
-    if not isinstance(data, DataConfig):
-        raise InputError(f"RUN must be of a workload whose data are volumes or images, such as nodules; got {config.workload}")
+    data = data_of(config, "RUN", config.workload)
     if not options.files:
         raise InputError("FILE must be one volume or more, a folder with a nodules.csv, or an .npz of volumes; got none")
     require_free(options.out, mark=NPZ)
     own = read_config(WorkDir(options.run).config)
     cubes = _cut(without_own_csv(config, own).settings.data, options.files)
     keep(config.compilation_cache)
-    from gmmae.training.trained import restore
-
+    tell_jax()
     model = restore(config, options.run)
     with whole_folder(options.out, mark=NPZ) as place:
         results = _describe(model, data, cubes, options.refine, place)
@@ -102,22 +91,17 @@ def command(arguments: Sequence[str], prog: str) -> int:
 
 def _cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
     """Cuts the volumes as `data` says, by the source `cubes`."""
-    from gmmae.data.extraction import cubes, world_coordinates
-    from gmmae.data.extraction.arrays import array_names
-    from gmmae.data.extraction.prepare import SUMMARY, load_known, prepare, say_on_stderr, stream_prepared
-    from gmmae.data.extraction.summary import fault_lines
-
     # The default window marks cubes in HU. The run's own window applies later, when they become densities.
     window = DataConfig.window if config.hu else config.window
     config = replace(config, source="cubes", root=str(files[0]), window=window)
     config = replace(config, category_column=DataConfig.category_column, group_column="auto")
-    if files[0].is_dir() and cubes.looks_like_luna16(files[0], files[0] / config.csv_name):
+    if files[0].is_dir() and cube_source.looks_like_luna16(files[0], files[0] / config.csv_name):
         raise InputError(
             f"FILE must be volumes, or a folder with a nodules.csv; got {files[0]}, shaped like LUNA16: give .mhd files"
         )
     one_array_file = len(files) == 1 and files[0].suffix == ".npz" and files[0].is_file() and "volumes" in array_names(files[0])
     if not one_array_file and not (len(files) == 1 and files[0].is_dir()):
-        prepared = prepare(replace(config, on_error="refuse"), say_on_stderr, plan=cubes.plan_files(files))
+        prepared = prepare(replace(config, on_error="refuse"), say_on_stderr, plan=cube_source.plan_files(files))
     else:
         prepared = prepare(config, say_on_stderr)
     known, faults = load_known(prepared), fault_lines(prepared.summary, str(prepared.folder / SUMMARY))
@@ -132,7 +116,7 @@ def _cut(config: DataConfig, files: Sequence[Path]) -> Cubes:
     return Cubes(known, tuple(str(folder / file) for file in known.files), shape, centres, sections, faults)
 
 
-def _describe(model: "Trained", data: DataConfig, cubes: Cubes, steps: int, out: Path) -> dict[str, np.ndarray]:
+def _describe(model: Trained, data: DataConfig, cubes: Cubes, steps: int, out: Path) -> dict[str, np.ndarray]:
     """Describes the sections and writes all files. No more than `MAX_VOXELS` are in memory.
 
     Returns:
@@ -141,17 +125,17 @@ def _describe(model: "Trained", data: DataConfig, cubes: Cubes, steps: int, out:
     Raises:
       DataError: a volume has no mass. No file is written.
     """
-    from gmmae.training.compilation import EVAL_DEVICE_BATCH
-
-    max_count = EVAL_DEVICE_BATCH * max(1, MAX_VOXELS // (EVAL_DEVICE_BATCH * math.prod(cubes.shape)))
-    mass = _masses(cubes, data.window, max_count)
+    max_count = compilation.EVAL_DEVICE_BATCH * max(1, MAX_VOXELS // (compilation.EVAL_DEVICE_BATCH * math.prod(cubes.shape)))
+    paths = iter(cubes.paths)
+    volumes = ((part, list(itertools.islice(paths, len(part)))) for part in cubes.sections(max_count))
+    mass = np.concatenate([masses(part, data.window, files) for part, files in volumes])
     names, first = _names(cubes.known.names), 0
     (out / FOLDER).mkdir()
     parts: list[dict[str, np.ndarray]] = []
     for values in cubes.sections(max_count):
         part = slice(first, first + len(values))
         # A smaller last part would need another compiled program, which may round differently.
-        missing = max(EVAL_DEVICE_BATCH - len(values), 0) if first else 0
+        missing = max(compilation.EVAL_DEVICE_BATCH - len(values), 0) if first else 0
         padded = np.concatenate([values, np.repeat(values[-1:], missing, 0)])
         results = {name: array[: len(values)] for name, array in model.refine(to_density(padded, data.window), steps).items()}
         _write_volumes(out / FOLDER, names[part], results["density"], mass[part], data, cubes, first)
@@ -162,20 +146,10 @@ def _describe(model: "Trained", data: DataConfig, cubes: Cubes, steps: int, out:
     return merged
 
 
-def _masses(cubes: Cubes, window: tuple[float, float], max_count: int) -> np.ndarray:
-    parts: list[np.ndarray] = []
-    for values in cubes.sections(max_count):
-        first = sum(map(len, parts))
-        parts.append(masses(values, window, cubes.paths[first : first + len(values)]))
-    return np.concatenate(parts)
-
-
 def _write_volumes(
     folder: Path, names: Sequence[str], density: np.ndarray, mass: np.ndarray, data: DataConfig, cubes: Cubes, first: int
 ) -> None:
     """Writes the reconstructions of the volumes from the number `first` on."""
-    from gmmae.data.extraction import world_coordinates
-
     values = from_density(density, mass, data.window)
     values = np.rint(values).clip(-32768, 32767).astype(np.int16) if data.hu else values.astype(np.float32)
     for i, (name, reconstruction) in enumerate(zip(names, values, strict=True), start=first):
@@ -184,8 +158,6 @@ def _write_volumes(
 
 
 def _write_tables(out: Path, names: list[str], cubes: Cubes, mass: np.ndarray, results: Mapping[str, np.ndarray]) -> None:
-    from gmmae.data.extraction import world_coordinates
-
     edges = cubes.known.details.edge_mm.tolist()
     pairs = [
         world_coordinates.mixture_mm(mean, covariance, cubes.shape, centre, edge)
@@ -207,8 +179,8 @@ def _write_tables(out: Path, names: list[str], cubes: Cubes, mass: np.ndarray, r
         loss=results["loss"],
         loss_before=results["loss_before"],
     )
-    _write_csv(out / CSV, _components(names, results["weights"], means, covariances))
-    _write_csv(out / TABLE, _nodules(names, cubes, mass, results))
+    _write_csv(out / CSV, list(_components(names, results["weights"], means, covariances)))
+    _write_csv(out / TABLE, list(_nodules(names, cubes, mass, results)))
 
 
 def _names(names: Sequence[str]) -> list[str]:
@@ -217,18 +189,19 @@ def _names(names: Sequence[str]) -> list[str]:
     The first volume of a name keeps it. Each other one gets the smallest number that makes it unique.
     """
     stems = [_stem(name) for name in names]
-    file_names: dict[int, str] = {}
-    used_names: set[str] = set()
-    for i, stem in enumerate(stems):
-        if _folded(stem) not in used_names:
-            file_names[i] = stem
-            used_names.add(_folded(stem))
-    for i, stem in enumerate(stems):
-        if i not in file_names:
+    used_names = {_folded(stem) for stem in stems}
+    without_number = set(used_names)
+    file_names: list[str] = []
+    for stem in stems:
+        name = stem
+        if _folded(stem) in without_number:
+            without_number.remove(_folded(stem))
+        else:
             numbered = (f"{stem}_{number}" for number in itertools.count(1))
-            file_names[i] = next(name for name in numbered if _folded(name) not in used_names)
-            used_names.add(_folded(file_names[i]))
-    return [file_names[i] for i in range(len(stems))]
+            name = next(candidate for candidate in numbered if _folded(candidate) not in used_names)
+            used_names.add(_folded(name))
+        file_names.append(name)
+    return file_names
 
 
 def _stem(name: str) -> str:
@@ -275,13 +248,11 @@ def _nodules(
         }
 
 
-def _write_csv(path: Path, rows: Iterator[Mapping[str, Any]]) -> None:
-    """Writes at least one row."""
+def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
-        first = next(rows)
-        writer = csv.DictWriter(file, first)
+        writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
-        writer.writerows(itertools.chain([first], rows))
+        writer.writerows(rows)
 
 
 def _summary(results: Mapping[str, np.ndarray], steps: int) -> str:

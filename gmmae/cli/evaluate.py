@@ -6,62 +6,47 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
-from gmmae.cli.arguments import MISSING, Run, parse_on_run
-from gmmae.config.rules import Options
+import numpy as np
+
+from gmmae.cli.options import EvaluateArguments, Split
 from gmmae.config.schema import LOSS, Config, changed, flatten
 from gmmae.data.settings import DataConfig
 from gmmae.generation.judging import bootstrap
 from gmmae.generation.judging.bootstrap import Estimate
 from gmmae.system.compilation_cache import keep
+from gmmae.system.environment import tell_jax
 from gmmae.system.errors import InputError, StorageError
 from gmmae.system.files import output_file
+from gmmae.training.trained import restore
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads.configuration import on_its_data, read_config
 from gmmae.workloads.interface import Splits
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    from gmmae.training.trained import Trained
-
 STEM = "evaluation"
-
-Split = Literal["train", "validation", "all"]
 
 GROUPS = "patients, or scans where none is named"
 """A description of the groups of samples."""
 
 
-@dataclass(frozen=True)
-class Arguments(Options):
-    """Compute loss and metrics of a run's best parameters on each sample of its own data, or of other data."""
-
-    run: Run = MISSING  # the work directory of a run that you trust: the Python that it names is executed; it comes first
-    split: Split | Literal["auto"] = "auto"  # auto: validation, but all if the data are not the run's own
-    # The CSV to write, one row for each sample. The default is evaluation.csv in RUN for the run's own validation samples.
-    # Other samples, data or settings have a file of their own in RUN. The last printed line names it.
-    out: Path | None = None
-
-
-def command(arguments: Sequence[str], prog: str) -> int:
+def command(options: EvaluateArguments, config: Config) -> int:
     """Prints the means, and writes the CSV. Returns the exit code."""
-    options, config = parse_on_run(Arguments, arguments, prog)
     own = read_config(WorkDir(options.run).config)
     config = on_its_data(config, own)
     other = _data_settings(config) != _data_settings(own)
     split: Split = ("all" if other else "validation") if options.split == "auto" else options.split
     keep(config.compilation_cache)
-    from gmmae.training.trained import restore
-
+    tell_jax()
     model = restore(_default_validation(config, own) if other and split == "all" else config, options.run)
     splits = ("train", "validation") if split == "all" else (split,)
     data = model.workload.load()
     values_by_split = {name: model.evaluate(getattr(data, name)) for name in splits}
-    print(f"{_title(model, options.run)}, on {_counts(values_by_split)}{' of other data' if other else ''}")
+    epoch = model.record.best_epoch
+    parameters = f"epoch {epoch}, the best" if epoch else "the start: no epoch was finite"
+    counts = " and ".join(f"{len(values[LOSS])} {name}" for name, values in values_by_split.items())
+    print(f"{options.run}: the parameters of {parameters}, on {counts} samples{' of other data' if other else ''}")
     print("\n".join(_summary(list(values_by_split.values()), _groups(data, values_by_split), data.may_be_undefined)))
     rows = [row for name, values in values_by_split.items() for row in _rows(data, name, values)]
     _write(options.out, options.run / _name(config, own, split, other), rows)
@@ -101,22 +86,13 @@ def _default_validation(config: Config, own: Config) -> Config:
     return changed(config, data__validation=DataConfig.validation)
 
 
-def _title(model: "Trained", run: Path) -> str:
-    epoch = model.record.best_epoch
-    return f"{run}: the parameters of {f'epoch {epoch}, the best' if epoch else 'the start: no epoch was finite'}"
-
-
-def _counts(values_by_split: Mapping[str, Mapping[str, "np.ndarray"]]) -> str:
-    return " and ".join(f"{len(values[LOSS])} {split}" for split, values in values_by_split.items()) + " samples"
-
-
 def _groups(data: Splits, splits: Iterable[str]) -> list[str] | None:
     """Returns the group of each sample of these splits; None if the workload names none."""
     return None if data.groups is None else [group for split in splits for group in data.groups[split]]
 
 
 def _summary(
-    splits: Sequence[Mapping[str, "np.ndarray"]], groups: Sequence[str] | None, may_be_undefined: Sequence[str] = ()
+    splits: Sequence[Mapping[str, np.ndarray]], groups: Sequence[str] | None, may_be_undefined: Sequence[str] = ()
 ) -> list[str]:
     """Returns a line for each metric with its mean and interval, and a line about the intervals.
 
@@ -127,8 +103,6 @@ def _summary(
     >>> _summary([values], ["a", "a"], ["dice"])[1]
     'dice         0.5; undefined for 1 of 2 samples'
     """
-    import numpy as np
-
     samples = sum(len(values[LOSS]) for values in splits)
     of_samples = np.array(groups if groups is not None else [str(number) for number in range(samples)])
     lines = []
@@ -144,15 +118,13 @@ def _summary(
     return [*lines, _interval_note(samples, len(set(of_samples.tolist())), groups is not None)]
 
 
-def _mean_text(values: "np.ndarray", mean: Estimate) -> str:
+def _mean_text(values: np.ndarray, mean: Estimate) -> str:
     """Returns a mean with its interval, or with the number of values that are not finite.
 
     >>> import numpy as np
     >>> _mean_text(np.array([1.0, 2.0]), Estimate(1.5, 1.0, 2.0)), _mean_text(np.array([1.0]), Estimate(1.0))
     ('1.5 (95 % interval 1 to 2)', '1')
     """
-    import numpy as np
-
     if wrong := int((~np.isfinite(values)).sum()):
         return f"{mean.value:.6g} ({wrong} of {len(values)} values {'is' if wrong == 1 else 'are'} not finite)"
     interval = (
@@ -176,7 +148,7 @@ def _interval_note(samples: int, groups: int, named: bool) -> str:
     return f"{percent} % intervals {independent}{few}"
 
 
-def _rows(data: Splits, split: str, values: Mapping[str, "np.ndarray"]) -> list[dict[str, Any]]:
+def _rows(data: Splits, split: str, values: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     columns: dict[str, Any] = {"name": data.names[split] if data.names else range(len(values[LOSS]))}
     columns["split"] = [split] * len(values[LOSS])
     if groups := _groups(data, [split]):

@@ -9,44 +9,35 @@ The program maps over single samples. So their number stays open while all other
 import io
 import json
 import zipfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gmmae.cli.arguments import MISSING, Run, parse_on_run
-from gmmae.config.rules import Options
-from gmmae.config.schema import changed, flatten
+import jax
+import numpy as np
+from jax.export import Exported
+from jax.typing import ArrayLike
+
+from gmmae.cli import export_loader
+from gmmae.cli.options import ExportArguments
+from gmmae.config.schema import Config, changed, flatten
 from gmmae.config.toml import to_toml
 from gmmae.system.compilation_cache import keep
+from gmmae.system.environment import tell_jax
 from gmmae.system.errors import InputError
 from gmmae.system.files import output_file, tell
 from gmmae.system.provenance import versions
-
-if TYPE_CHECKING:
-    from jax.export import Exported
-    from jax.typing import ArrayLike
-
-    from gmmae.training.trained import Trained
-    from gmmae.workloads.interface import Params, Samples
+from gmmae.training import compilation
+from gmmae.training.trained import Trained, restore
+from gmmae.workloads.interface import Params, Samples
 
 PLATFORMS = ("cpu", "cuda")
 
 
-@dataclass(frozen=True)
-class Arguments(Options):
-    """Write a run's best parameters and functions to one file that JAX loads without gmmae."""
-
-    run: Run = MISSING  # the work directory of a run that you trust: the Python that it names is executed; it comes first
-    out: Path = MISSING  # the file to write, a ZIP archive; what is there is replaced
-
-
-def command(arguments: Sequence[str], prog: str) -> int:
+def command(options: ExportArguments, config: Config) -> int:
     """Exports the model, and prints the commands that load it. Returns the exit code."""
-    options, config = parse_on_run(Arguments, arguments, prog)
     keep(config.compilation_cache)
-    from gmmae.training.trained import restore
-
+    tell_jax()
     if "model.fused" in dict(flatten(config)):  # the kernel would tie the file to one version of Triton
         config = changed(config, model__fused=False)
     write(restore(config, options.run), options.out)
@@ -59,17 +50,12 @@ def command(arguments: Sequence[str], prog: str) -> int:
     return 0
 
 
-def write(model: "Trained", path: Path) -> None:
+def write(model: Trained, path: Path) -> None:
     """Writes a model's functions, parameters and loader to one file, whole or not at all.
 
     Raises:
       InputError: the file cannot be written, or the workload's functions cannot be exported.
     """
-    import jax
-    import numpy as np
-
-    from gmmae.cli import export_loader
-
     params, programs = io.BytesIO(), _programs(model)
     np.savez(params, allow_pickle=False, **{f"p{i}": leaf for i, leaf in enumerate(jax.tree.leaves(model.params))})
     meta = {
@@ -93,11 +79,7 @@ def write(model: "Trained", path: Path) -> None:
             archive.writestr(name, content)
 
 
-def _programs(model: "Trained") -> "dict[str, Exported]":
-    import jax
-
-    from gmmae.training import compilation
-
+def _programs(model: Trained) -> dict[str, Exported]:
     workload = model.workload
     functions: dict[str, Callable[..., Any]] = {"losses": lambda params, samples: workload.losses(params, samples, None)}
     functions["metrics"] = workload.metrics
@@ -109,15 +91,13 @@ def _programs(model: "Trained") -> "dict[str, Exported]":
     return {name: program for name, program in programs.items() if program.out_avals}
 
 
-def _exported(function: Callable[..., Any], params: "Params", samples: "Samples") -> "Exported":
-    import jax
-
+def _exported(function: Callable[..., Any], params: Params, samples: Samples) -> Exported:
     structure = jax.tree.structure(params)
 
-    def of_samples(leaves: "list[ArrayLike]", samples: "Samples") -> object:
+    def of_samples(leaves: list[ArrayLike], samples: Samples) -> object:
         params = jax.tree.unflatten(structure, leaves)
 
-        def of_sample(sample: "Samples") -> object:
+        def of_sample(sample: Samples) -> object:
             result = function(params, jax.tree.map(lambda leaf: leaf[None], sample))
             return jax.tree.map(lambda leaf: leaf[0], result)
 
@@ -138,9 +118,7 @@ def _exported(function: Callable[..., Any], params: "Params", samples: "Samples"
     return exported
 
 
-def _shapes(program: "Exported") -> dict[str, Any]:
-    import jax
-
+def _shapes(program: Exported) -> dict[str, Any]:
     (_, samples), _ = jax.tree.unflatten(program.in_tree, program.in_avals)
     of = {"samples": samples, "gives": jax.tree.unflatten(program.out_tree, program.out_avals)}
     return jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}".replace("'", ""), of)

@@ -2,16 +2,18 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
 
-from gmmae.cli.arguments import MISSING, Generated, Real, data_section, parse
+from gmmae.cli.options import JudgeArguments
 from gmmae.config import toml
-from gmmae.config.rules import Options, Seed, between
+from gmmae.data.extraction import cubes, opening, prepare
 from gmmae.data.settings import DataConfig
+from gmmae.data.splits import split
 from gmmae.data.volumes import Nodules
+from gmmae.generation.judging import donors, page
 from gmmae.generation.judging.donors import Origin
+from gmmae.generation.judging.judge import Scale, judge
 from gmmae.system.errors import InputError
 from gmmae.system.files import require_free, tell
 from gmmae.training.workdir import WorkDir
@@ -19,35 +21,10 @@ from gmmae.training.workdir import WorkDir
 MAX_SHOWN_NAMES = 3
 """Maximum number of names in an error."""
 
-Count = Annotated[int, between(1, 100_000)] | Literal["all"]
-Split = Literal["all", "train", "validation"]
 
-
-@dataclass(frozen=True)
-class JudgeArguments(Options):
-    """Judge generated nodules by real ones: similarity, variety and novelty."""
-
-    real: Real  # real nodules that the generator was not fitted to, in the form of data.source
-    generated: Generated  # generated nodules: a folder of cubes, as `gmmae generate` writes it
-    train: Path | None = None  # real nodules that the generator was fitted to, in the form of REAL; for novelty
-    split: Split = "all"  # part of REAL to compare with; the generator was fitted to the rest; split as data.* says
-    config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used, such as RUN/config.toml
-    out: Path = Path("judgement")  # folder for the page and judgement.json; what is there is replaced
-    count: Count = "all"  # nodules of each set to compare; all: the number in the smallest set
-    seed: Seed = 0  # random seed
-    data: DataConfig = field(default_factory=lambda: DataConfig(source="cubes", padding="replicate"))
-
-
-def command(arguments: Sequence[str], prog: str) -> int:
+def command(options: JudgeArguments) -> int:
     """Judges, writes the page, prints a summary. Returns the exit code."""
-    data = data_section(arguments, JudgeArguments(MISSING, MISSING).data)
-    if data.source == "synthetic":
-        data = replace(data, source="cubes")
-    options = parse(JudgeArguments(MISSING, MISSING, data=data), arguments, prog)
     _check(options)
-    from gmmae.generation.judging import donors, page
-    from gmmae.generation.judging.judge import Scale, judge
-
     require_free(options.out, mark=page.JSON)
     real, training = _load_real(options)
     # Cubes are in HU where their window is CT's, which REAL's need not be.
@@ -84,8 +61,6 @@ def _check(options: JudgeArguments) -> None:
 
 def _load_real(options: JudgeArguments) -> tuple[Nodules, Nodules | None]:
     """Returns the held-out nodules, and those of the training set if it is known."""
-    from gmmae.data.splits import split
-
     real = _load("REAL", options.data, options.real)
     if options.train is not None:
         return real, _load("--train", options.data, options.train)
@@ -97,8 +72,6 @@ def _load_real(options: JudgeArguments) -> tuple[Nodules, Nodules | None]:
 
 
 def _load(name: str, data: DataConfig, root: Path) -> Nodules:
-    from gmmae.data.extraction import prepare
-
     try:
         return prepare.load(replace(data, root=str(root)))
     except InputError as error:
@@ -107,11 +80,8 @@ def _load(name: str, data: DataConfig, root: Path) -> Nodules:
 
 def _notes(options: JudgeArguments) -> list[str]:
     """Returns a note if the generated cubes have another size and were resampled."""
-    from gmmae.data.extraction import cubes, opening
-
-    tasks = cubes.plan(
-        replace(options.data, source="cubes", csv="auto", group_column="auto", root=str(options.generated))
-    ).tasks
+    data = replace(options.data, source="cubes", csv="auto", group_column="auto", root=str(options.generated))
+    tasks = cubes.plan(data).tasks
     first, last = (opening.shape(task.file) for task in (tasks[0], tasks[-1]))
     if first != last or first == options.data.volume_shape:
         return []
@@ -147,8 +117,6 @@ def _require_unseen(real: Nodules, training: Nodules | None, origin: Origin, opt
     Raises:
       InputError: GENERATED names real nodules among those that it was made from.
     """
-    from gmmae.generation.judging import donors
-
     known = set(training.names) if training is not None and options.split == "all" else set()  # a name may be in two folders
     known_to_generator = [name for name in donors.named(origin, real.names) if name not in known]
     if not known_to_generator:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from gmmae import __version__
+from gmmae.multihost.watchdog import run_with_watchdog
 from gmmae.system.errors import InputError, at_interrupt
 from gmmae.system.guard import guarded
 
@@ -19,27 +20,33 @@ TRAINING, TRAINED, DATA = "Train and compare", "Use a trained model", "Data"
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand. A call imports its module below `gmmae.cli` and returns the exit code.
+    """A subcommand.
 
-    The first word of the name is that of the module. The second word names a function, by default `command`.
+    The first word of the name is that of its module below `gmmae.cli`. The second word names a function, by default `command`.
+
+    A call parses the options before it imports the module, which may import JAX. A watched command runs in a child process.
+    This process waits for it, and has imported nothing large when it forks.
     """
 
     name: str
     group: str
     summary: str
     on_interrupt: str = RESTARTS
+    watched: bool = False
 
     def __call__(self, arguments: Sequence[str], prog: str) -> int:
         """Runs the command. Returns the exit code."""
         module, _, function = self.name.partition(" ")
         with at_interrupt(self.on_interrupt):
-            return getattr(import_module(f"gmmae.cli.{module}"), function or "command")(arguments, prog)
+            watchdogs = [run_with_watchdog()] if self.watched else []
+            parsed = import_module("gmmae.cli.options").PARSERS[self.name](arguments, prog)
+            return getattr(import_module(f"gmmae.cli.{module}"), function or "command")(*parsed, *watchdogs)
 
 
 COMMANDS = {
     command.name: command
     for command in (
-        Command("train", TRAINING, "train a workload on one or several devices", RESUMES),
+        Command("train", TRAINING, "train a workload on one or several devices", RESUMES, watched=True),
         Command("sweep", TRAINING, "compare scaling strategies over device counts and seeds", RESUMES),
         Command("report", TRAINING, "write the tables, figures and page of a sweep", KEEPS_WHOLE_FILES),
         Command("plan", TRAINING, "predict the fastest scaling strategy from runs on one device", RESUMES),

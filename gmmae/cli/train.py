@@ -1,33 +1,21 @@
 """`gmmae train`: train a workload on one or several devices."""
 
-import shlex
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from gmmae.multihost.watchdog import NO_WATCHDOG, Watchdog, run_with_watchdog
-
-if TYPE_CHECKING:
-    from gmmae.training.records import Record
-
-
-def command(arguments: Sequence[str], prog: str) -> int:
-    """Trains in a process with a parent. The parent is this one, and waits. Returns the exit code."""
-    return train(arguments, prog, run_with_watchdog())
+from gmmae.config.schema import Config
+from gmmae.multihost.distributed import joined
+from gmmae.multihost.watchdog import NO_WATCHDOG, Watchdog
+from gmmae.system.null_object import IDLE
+from gmmae.system.stop_reasons import EXIT_CODES, INTERRUPTED
+from gmmae.training import terminal
+from gmmae.training.records import Record
+from gmmae.training.workdir import WorkDir
 
 
-def train(arguments: Sequence[str], prog: str = "gmmae train", parent: Watchdog = NO_WATCHDOG) -> int:
+def command(config: Config, root: Path, command_line: str, parent: Watchdog = NO_WATCHDOG) -> int:
     """Trains, draws the figures, and prints where everything is. Returns the exit code."""
-    from gmmae.cli.arguments import parse_train
-    from gmmae.multihost.distributed import joined
-    from gmmae.system.null_object import IDLE
-    from gmmae.system.stop_reasons import EXIT_CODES, INTERRUPTED
-    from gmmae.training import terminal
-    from gmmae.training.workdir import WorkDir
-
-    config, root = parse_train(arguments, prog)
-    command_line = shlex.join([*prog.split(), *arguments])
     with joined(config, command_line, parent) as group:
-        from gmmae.training.loop import run  # JAX is imported after the command line is known to be right
+        from gmmae.training.loop import run  # the watchdog knows the limits of the start before JAX is imported
 
         display = terminal.display() if group.primary else IDLE
         record = run(config, root, display, group)
@@ -36,7 +24,7 @@ def train(arguments: Sequence[str], prog: str = "gmmae train", parent: Watchdog 
     if record.stop_reason in INTERRUPTED:
         display.say(f"checkpoint written; to resume: {command_line}")
     elif group.primary:
-        from gmmae.training.figures import draw
+        from gmmae.training.figures import draw  # matplotlib is imported after the training
 
         workdir = WorkDir(root)
         places = {
@@ -52,7 +40,7 @@ def train(arguments: Sequence[str], prog: str = "gmmae train", parent: Watchdog 
     return EXIT_CODES[record.stop_reason]
 
 
-def _outcome(record: "Record") -> str:
+def _outcome(record: Record) -> str:
     reached = f", time to target {record.time_to_target_s:.1f} s" if record.time_to_target_s is not None else ""
     best = f"{record.best_value:.4g} at epoch {record.best_epoch}" if record.best_epoch else "never finite"
     return f"{record.stop_reason} after {record.epochs} epochs: best validation {record.monitor} {best}{reached}"

@@ -4,19 +4,24 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
 
 from gmmae.config.schema import LOSS, Config, changed, flatten
+from gmmae.multihost.distributed import joined
 from gmmae.system.errors import InputError
 from gmmae.system.null_object import IDLE
+from gmmae.training import compilation, loop, terminal
+from gmmae.training.checkpoint import finite, newest
 from gmmae.training.records import Record
+from gmmae.training.step import take
 from gmmae.training.workdir import WorkDir
+from gmmae.workloads import registry
 from gmmae.workloads.configuration import on_its_data, read_config
 from gmmae.workloads.interface import Params, Samples, Workload
-
-if TYPE_CHECKING:
-    import numpy as np
-    from jaxtyping import PyTree
 
 
 def train(config: Config, workdir: str | Path, *, quiet: bool = False) -> Record:
@@ -33,14 +38,11 @@ def train(config: Config, workdir: str | Path, *, quiet: bool = False) -> Record
     Raises:
       InputError: the configuration does not fit the machine, the data or the work directory.
     """
-    from gmmae.multihost.distributed import joined
-
     with joined(config, "gmmae.train") as group:
-        from gmmae.training import figures, terminal
-        from gmmae.training.loop import run
-
-        record = run(config, Path(workdir), IDLE if quiet or not group.primary else terminal.display(), group)
+        record = loop.run(config, Path(workdir), IDLE if quiet or not group.primary else terminal.display(), group)
     if group.primary:
+        from gmmae.training import figures  # matplotlib is imported where a figure is drawn
+
         figures.draw(config, record, WorkDir(Path(workdir)))
     return record
 
@@ -60,68 +62,57 @@ class Trained(NamedTuple):
     workload: Workload
     params: Params
 
-    def losses(self, samples: Samples) -> "np.ndarray":
+    def losses(self, samples: Samples) -> np.ndarray:
         """Returns one loss for each sample; `samples` are as those of `workload.load()`."""
         return self._applied(self.workload.losses, samples, None)
 
-    def metrics(self, samples: Samples) -> "Mapping[str, np.ndarray]":
+    def metrics(self, samples: Samples) -> Mapping[str, np.ndarray]:
         """Returns one value for each sample and metric of the workload."""
         return self._applied(self.workload.metrics, samples)
 
-    def evaluate(self, samples: Samples) -> "Mapping[str, np.ndarray]":
+    def evaluate(self, samples: Samples) -> Mapping[str, np.ndarray]:
         """Returns one value for each sample of the loss, which is the first, and of each metric."""
-        from gmmae.training import compilation
-
         values = self._applied(partial(compilation.values, self.workload), samples)
         return {LOSS: values[LOSS], **values}  # JAX puts names in order
 
-    def describe(self, samples: Samples) -> "Mapping[str, np.ndarray]":
+    def describe(self, samples: Samples) -> Mapping[str, np.ndarray]:
         """Returns the workload's description of samples; for nodules mixtures (weights, means, covariances) and densities."""
         return self._applied(self._required("describe"), samples)
 
-    def encode(self, samples: Samples) -> "np.ndarray":
+    def encode(self, samples: Samples) -> np.ndarray:
         """Returns one latent vector for each sample."""
         return self._applied(self._required("encode"), samples)
 
-    def decode(self, latent: "np.ndarray") -> "Mapping[str, np.ndarray]":
+    def decode(self, latent: np.ndarray) -> Mapping[str, np.ndarray]:
         """Returns the entries of `describe` that do not need the samples, of latent vectors."""
         return self._applied(self._required("decode"), latent)
 
-    def refine(self, samples: Samples, steps: int = 30) -> "Mapping[str, np.ndarray]":
+    def refine(self, samples: Samples, steps: int = 30) -> Mapping[str, np.ndarray]:
         """Returns `describe` of nodules after a number of steps of Adam on each mixture (`gmmae.models.refine`).
 
         It adds `loss_before` and `loss` of each sample, before and after these steps, and the `seconds` that they took.
         """
-        import numpy as np
-
         refine = self._required("refine")
         described = self.describe(samples)
         results, seconds = zip(*self._batches(lambda _, start: refine(start, steps), described), strict=True)
         of_each = np.repeat(seconds, [len(result["loss"]) for result in results]) / len(results[0]["loss"])
         return {**described, **_joined(results), "seconds": of_each}
 
-    def _required(self, name: str) -> Callable[..., "PyTree"]:
+    def _required(self, name: str) -> Callable[..., PyTree]:
         """Returns an optional function of the workload; raises `InputError` if it has none."""
         if (function := getattr(self.workload, name)) is None:
             raise InputError(f"a workload must have `{name}` for this; got {self.config.workload}, which has none")
         return function
 
-    def _applied(self, function: Callable[..., "PyTree"], samples: Samples, *more: object) -> "PyTree":
+    def _applied(self, function: Callable[..., PyTree], samples: Samples, *more: object) -> PyTree:
         return _joined([result for result, _ in self._batches(function, samples, *more)])
 
-    def _batches(self, function: Callable[..., "PyTree"], samples: Samples, *more: object) -> list[tuple["PyTree", float]]:
+    def _batches(self, function: Callable[..., PyTree], samples: Samples, *more: object) -> list[tuple[PyTree, float]]:
         """Applies a function of parameters and samples batch by batch; returns its values on the host, and the seconds.
 
         It is computed as in the run's validation: in its precision, by one compiled program.
         """
-        import jax
-        import numpy as np
-
-        from gmmae.training import compilation
-        from gmmae.training.step import take
-        from gmmae.workloads.registry import count
-
-        total, values = count(samples), []
+        total, values = registry.count(samples), []
         batch = min(total, compilation.EVAL_DEVICE_BATCH)
         with compilation.precision_context(self.config):
             params, samples = jax.device_put(self.params), compilation.cast(self.config, samples)
@@ -146,11 +137,8 @@ def _require_samples(arrays: Sequence[Any], batch: int) -> None:
         )
 
 
-def _joined(results: Sequence["PyTree"]) -> "PyTree":
+def _joined(results: Sequence[PyTree]) -> PyTree:
     """Returns the values of several batches as those of one."""
-    import jax
-    import numpy as np
-
     return results[0] if len(results) == 1 else jax.tree.map(lambda *arrays: np.concatenate(arrays), *results)
 
 
@@ -196,10 +184,6 @@ def restore(config: Config, workdir: Path) -> Trained:
     record = folder.read_record() if folder.config.is_file() else None
     if record is None:
         raise _no_run(folder)
-    from gmmae.training import compilation
-    from gmmae.training.checkpoint import finite, newest
-    from gmmae.workloads import registry
-
     workload = registry.build(config)
     checkpoint = newest(folder.checkpoints, compilation.blank_state(config, workload))
     if checkpoint is None:

@@ -42,11 +42,7 @@ def read_config(path: Path, workload: str | None = None) -> Config:
       InputError: not TOML, an unknown key or a bad value; the message names the file.
     """
     table = toml.read_table(path)
-    return from_table(path, default(table, workload), table)
-
-
-def from_table(path: Path, start: Config, table: dict[str, object]) -> Config:
-    """Returns a configuration with the values of a file's table. Errors name the file."""
+    start = default(table, workload)
     try:
         return require_known(toml.updated(start, dict(toml.flatten_table(table))))
     except InputError as error:

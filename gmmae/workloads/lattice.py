@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from gmmae.data import sources
 from gmmae.data.settings import DataConfig
-from gmmae.data.volumes import Nodules, masses, to_density
+from gmmae.data.volumes import masses, to_density
 from gmmae.models.kernels import axis_aligned
 from gmmae.models.kernels.axis_aligned import density_on_grid
 from gmmae.models.lattice import Decoded, lattice_autoencoder, mask_losses
@@ -25,27 +25,19 @@ from gmmae.workloads.interface import Params, PerSample, Samples, Splits, Worklo
 from gmmae.workloads.mixtures import mixture_refinement, splits_of
 
 
-def samples_of(nodules: Nodules, window: tuple[float, float]) -> dict[str, np.ndarray]:
-    """Returns the samples of nodules.
-
-    Raises:
-      DataError: a volume has no mass.
-    """
-    masks = np.zeros(nodules.values.shape, np.float32) if nodules.masks is None else nodules.masks.astype(np.float32)
-    log_mass = np.log(masses(nodules.values, window, nodules.places)).astype(np.float32)
-    return {"density": to_density(nodules.values, window), "mask": masks, "log_mass": log_mass}
-
-
 def load(data: DataConfig) -> Splits:
     """Loads nodules and returns their samples.
 
     Raises:
-      DataError: the data cannot be used.
+      DataError: the data cannot be used, or a volume has no mass.
     """
     loaded = sources.load(data)
-    samples = samples_of(loaded.nodules, data.window)
-    masked = samples["mask"].any(tuple(range(1, samples["mask"].ndim)))
-    return splits_of(loaded, samples, f"{data.source} volumes", may_be_undefined=() if masked.all() else ("dice",))
+    values, masks, places = loaded.nodules.values, loaded.nodules.masks, loaded.nodules.places
+    masks = np.zeros(values.shape, np.float32) if masks is None else masks.astype(np.float32)
+    log_mass = np.log(masses(values, data.window, places)).astype(np.float32)
+    samples = {"density": to_density(values, data.window), "mask": masks, "log_mass": log_mass}
+    all_masked = masks.any(tuple(range(1, masks.ndim))).all()
+    return splits_of(loaded, samples, f"{data.source} volumes", may_be_undefined=() if all_masked else ("dice",))
 
 
 def _density(samples: Samples) -> Array:

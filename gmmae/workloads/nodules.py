@@ -1,76 +1,47 @@
 """The workload of the paper: the Gaussian-mixture autoencoder of lung nodules, whose target is its input density."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
-from gmmae.config.rules import ConfigError, Section
-from gmmae.data.settings import DataConfig
+from gmmae.data import sources
 from gmmae.data.volumes import central_section, to_density
-from gmmae.models.settings import ModelConfig
+from gmmae.models.autoencoder import autoencoder
+from gmmae.models.losses import LOSSES
+from gmmae.models.mixture import Mixture
+from gmmae.workloads import lattice
+from gmmae.workloads.augment import symmetries
 from gmmae.workloads.interface import Events, Params, PerSample, Snapshot, Splits, Workload
-
-if TYPE_CHECKING:
-    from jax import Array
-
-# The command line reads `Config` before JAX is imported, so the functions import it.
-
-
-@dataclass(frozen=True)
-class Config(Section):
-    """The settings of the workload."""
-
-    loss: Literal["msle", "mse", "mae"] = "msle"  # between the input density and the reconstruction
-    data: DataConfig = field(default_factory=DataConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        left = min(self.data.sample_shape) - sum(kernel - 1 for kernel in self.model.kernels)
-        if self.model.padding == "VALID" and left < 1:
-            raise ConfigError(
-                f"model.kernels must leave at least 1 voxel of data.shape = {self.data.shape} under VALID padding; got "
-                f"{self.model.kernels}, which leaves {left}: use smaller kernels or model.padding = SAME"
-            )
+from gmmae.workloads.mixtures import mixture_refinement, splits_of
+from gmmae.workloads.settings import NodulesConfig as Config
 
 
 def build(config: Config) -> Workload:
     """Returns the workload; its samples are densities, an array `samples × *volume`."""
     if config.model.decoder == "lattice":
-        from gmmae.workloads import lattice
-
         return lattice.workload(config.model, config.data, config.loss)
-    import jax
-    import jax.numpy as jnp
-
-    from gmmae.data import sources
-    from gmmae.models.autoencoder import autoencoder
-    from gmmae.models.losses import LOSSES
-    from gmmae.models.mixture import Mixture
-    from gmmae.workloads.augment import symmetries
-    from gmmae.workloads.mixtures import mixture_refinement, splits_of
-
     module, loss = autoencoder(config.model, config.data.ndim), LOSSES[config.loss]
 
-    def init(key: "Array") -> Params:
+    def init(key: Array) -> Params:
         return module.init(key, jnp.zeros((1, *config.data.sample_shape), jnp.float32))
 
-    def reconstruct(params: Params, volumes: "Array") -> "Array":
+    def reconstruct(params: Params, volumes: Array) -> Array:
         density = module.apply(params, volumes)
         assert isinstance(density, jax.Array)
         return density
 
-    def losses(params: Params, volumes: "Array", keys: "Array | None") -> "Array":
+    def losses(params: Params, volumes: Array, keys: Array | None) -> Array:
         if config.data.augment and keys is not None:
             volumes = symmetries(volumes, keys)
         of_samples = module.apply(params, volumes, loss, method=module.losses)
         assert isinstance(of_samples, jax.Array)
         return of_samples
 
-    def describe(params: Params, volumes: "Array") -> PerSample:
+    def describe(params: Params, volumes: Array) -> PerSample:
         mixture = module.apply(params, volumes, method=module.mixture)
         assert isinstance(mixture, Mixture)
         return {

@@ -13,9 +13,13 @@ from types import ModuleType
 
 from gmmae.config.schema import Config
 from gmmae.system.errors import InputError
+from gmmae.workloads import settings
 from gmmae.workloads.interface import Samples, Splits, Workload
 
-BUILT_IN = ("nodules", "segmentation")
+BUILT_IN = {"nodules": settings.NodulesConfig, "segmentation": settings.SegmentationConfig}
+"""The settings of the workloads beside this module. Their modules import JAX, so a configuration is read without them."""
+
+DEFAULT = next(iter(BUILT_IN))
 
 
 class WorkloadError(InputError):
@@ -79,13 +83,14 @@ def _from_name(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
-def configuration(name: str = BUILT_IN[0], **values: object) -> Config:
+def configuration(name: str = DEFAULT, **values: object) -> Config:
     """Returns a configuration of a workload: its default settings, and other fields with these values or their defaults.
 
     >>> configuration("nodules", scaling="weak").settings.data.shape
     16
     """
-    return Config(**{"workload": name, "settings": load(name).Config(), **values})
+    settings_type = BUILT_IN[name] if name in BUILT_IN else load(name).Config
+    return Config(**{"workload": name, "settings": settings_type(), **values})
 
 
 def build(config: Config) -> Workload:

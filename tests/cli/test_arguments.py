@@ -4,10 +4,7 @@ from pathlib import Path
 import pytest
 
 from gmmae.cli.arguments import MISSING, SweepRequest, parse, parse_sweep, parse_train, parse_with_config, read_sweep
-from gmmae.cli.data import InspectArguments, PrepareArguments, SynthArguments
-from gmmae.cli.judge import JudgeArguments
-from gmmae.cli.plan import PlanArguments
-from gmmae.cli.report import ReportArguments
+from gmmae.cli.options import InspectArguments, JudgeArguments, PlanArguments, PrepareArguments, ReportArguments, SynthArguments
 from gmmae.cli.words import as_words
 from gmmae.config.schema import Config, flatten
 from gmmae.config.toml import find

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from gmmae.cli.judge import command
+from gmmae.cli.main import COMMANDS
 from gmmae.config.schema import changed
 from gmmae.config.toml import to_toml
 from gmmae.data.splits import split
@@ -17,8 +17,8 @@ from tests.commands import run_gmmae
 from tests.generation.nodules import balls
 from tests.small import small
 
-OPTIONS = ("--data.shape", "8", "--data.crop", "whole", "--data.workers", "1", "--data.scan-time-limit-s", "0")
-"""Without a time limit this process reads the volumes."""
+command = COMMANDS["judge"]
+OPTIONS = ("--data.shape", "8", "--data.crop", "whole", "--data.workers", "1")
 
 
 @pytest.fixture(autouse=True)

@@ -5,13 +5,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import pytest
 
-from gmmae.cli import main
+from gmmae.cli import main, options
 from gmmae.config.toml import to_toml
+from gmmae.planner import outcome
 from gmmae.sweep import engine
 from gmmae.sweep.grid import SweepConfig
 from gmmae.system import guard
@@ -227,7 +227,7 @@ def test_a_sweep_is_followed_by_its_report_unless_it_was_interrupted(tmp_path, s
         written.append((config, root, [cluster.name for cluster in clusters]))
         return [root / "report" / "report.md"]
 
-    monkeypatch.setitem(sys.modules, "gmmae.planner.outcome", SimpleNamespace(write_report=write))
+    monkeypatch.setattr(outcome, "write_report", write)
     assert (
         run_gmmae("sweep", "--config", sweep_file, "--workdir", tmp_path / "here", "--retry", "--clusters", "pcie", "k80_1gbe")
         == code
@@ -253,12 +253,7 @@ def test_a_report_is_of_the_sweep_in_the_folder(tmp_path, sweep_file, monkeypatc
     root.mkdir()
     sweep_file.rename(root / "sweep.toml")
     written = []
-    module = SimpleNamespace(
-        write_report=lambda config, place, clusters, plan: (
-            written.append((config, place, clusters, plan)) or [root / "report.md"]
-        )
-    )
-    monkeypatch.setitem(sys.modules, "gmmae.planner.outcome", module)
+    monkeypatch.setattr(outcome, "write_report", lambda *parts: written.append(parts) or [root / "report.md"])
     assert run_gmmae("report", root) == 0
     assert run_gmmae("report", root, "--clusters", "pcie", "h200_nvlink", "--plan", "a.json") == 0
     assert capsys.readouterr().out.splitlines() == [str(root / "report.md")] * 2
@@ -273,9 +268,8 @@ def test_ctrl_c_ends_in_one_line_with_the_state_of_the_output(name, monkeypatch,
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    module, _, function = name.partition(" ")
-    monkeypatch.setattr(f"gmmae.cli.{module}.{function or 'command'}", interrupted)
-    assert guard.guarded(main.dispatch, name.split()) == 130
+    monkeypatch.setitem(options.PARSERS, name, interrupted)
+    assert run_gmmae(*name.split()) == 130
     expected = "goes on where it was" if name in ("train", "sweep", "plan", "data prepare") else "begins again"
     assert re.fullmatch(f"interrupted; .*{expected}\n", capsys.readouterr().err)
 

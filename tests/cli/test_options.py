@@ -53,13 +53,13 @@ COMMANDS = {
     "JudgeArguments": ("judge", "nowhere", "elsewhere", "--out", "OUT"),
     "GenerateArguments": ("generate", "nowhere", "--out", "OUT"),
     "PlanArguments": ("plan", "--workdir", "OUT"),
-    "Arguments": ("describe", "RUN", "nowhere.mha", "--out", "OUT"),
+    "DescribeArguments": ("describe", "RUN", "nowhere.mha", "--out", "OUT"),
 }
 HOSTILE = {int: ("-1", "99999999999999999999999", "1e9", "nan"), float: ("-1", "inf", "-inf", "nan", "1e300")}
 
 
 def test_the_reading_finds_what_is_there():
-    assert {"GenerateArguments", "Arguments", "TrainArguments", "PlanArguments"} <= {each.__name__ for each in CLASSES}
+    assert {"GenerateArguments", "DescribeArguments", "TrainArguments", "PlanArguments"} <= {each.__name__ for each in CLASSES}
     assert {"seed", "texture", "per_scan", "refine", "devices", "slices"} <= {number.name for number in NUMBERS}
 
 

@@ -14,7 +14,8 @@ from gmmae.data import settings as data_config
 from gmmae.models import settings as model_config
 from gmmae.scaling import strategies
 from gmmae.scaling.identity import identity_fields, run_id
-from gmmae.workloads import nodules, registry
+from gmmae.workloads import registry
+from gmmae.workloads import settings as workload_settings
 from gmmae.workloads.configuration import read_config
 
 NAN, INF = math.nan, math.inf
@@ -331,11 +332,11 @@ def test_toml_read_back_is_equal(given, tmp_path):
 def test_every_field_explains_itself():
     """The comment behind a field is its help on the command line."""
     lines = []
-    for module in (schema, strategies, data_config, model_config, nodules):
+    for module in (schema, strategies, data_config, model_config, workload_settings):
         source = Path(str(module.__file__)).read_text(encoding="utf-8")
         classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name.endswith("Config")]
         fields = [node for owner in classes for node in owner.body if isinstance(node, ast.AnnAssign)]
         lines += [source.splitlines()[node.lineno - 1] for node in fields]
     values = [line for line in lines if "default_factory" not in line and "INLINE" not in line]
-    assert len(values) == len(list(flatten(DEFAULT)))
+    assert len(values) == len([*flatten(DEFAULT), *flatten(workload_settings.SegmentationConfig())])
     assert [line for line in values if "  # " not in line] == []

@@ -16,13 +16,13 @@ from unittest import mock
 import tyro
 
 from gmmae.cli import arguments, main
-from gmmae.cli.train import train
 from gmmae.cli.words import as_words
 from gmmae.config import toml
 from gmmae.config.schema import leaves
 from gmmae.config.toml import to_toml
 from gmmae.system.errors import InputError
 from gmmae.workloads import configuration, registry
+from tests.commands import UNWATCHED
 from tests.documents.reading import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -105,7 +105,7 @@ def parsing_only(listing: bool = False) -> Iterator[None]:
         mock.patch.object(tyro, "cli", cli_parses),
         mock.patch.object(argparse.ArgumentParser, "parse_args", argparse_parses),
         mock.patch.object(argparse.ArgumentParser, "parse_known_args", argparse_parses_known),
-        mock.patch.dict(main.COMMANDS, train=train),  # without the process beside it
+        mock.patch.dict(main.COMMANDS, UNWATCHED),  # without the process beside it
         mock.patch.dict(os.environ),
     ):
         yield
@@ -254,7 +254,7 @@ def _launched(words: Sequence[str], after: str) -> None:
         raise Wrong(f"{after} is missing: {' '.join(words)}")
     if after != "--":
         _exists(after)
-    train(words[words.index(after) + 1 :], "python train.py")
+    main.COMMANDS["train"](words[words.index(after) + 1 :], "python train.py")
 
 
 def _exists(file: str) -> None:

@@ -23,6 +23,7 @@ from experiments.segmentation import (
 from gmmae.data.patches import slices
 from gmmae.data.volumes import NativeNodule
 from gmmae.workloads import segmentation as workload
+from gmmae.workloads import settings
 
 FLIPS = [(), (1,), (2,), (1, 2)]
 
@@ -40,7 +41,7 @@ def volume(centre=(1.0, 7.0, 5.0)):
 def test_what_was_found_in_slices_is_put_where_it_was_seen():
     one = volume()
     patches = slices([one], size=8, jitter=4, empty=True)
-    seen = workload.crop_and_augment(workload.PatchConfig(shape=8, jitter=4), workload.samples_of(patches), None)[1]
+    seen = workload.crop_and_augment(settings.PatchConfig(shape=8, jitter=4), workload.samples_of(patches), None)[1]
     found = put_together(one, patches, np.asarray(seen == 1, float))
     inside = np.zeros_like(found)
     for corner, offset in zip(patches.corners, patches.offsets, strict=True):
@@ -53,7 +54,7 @@ def test_what_was_found_in_slices_is_put_where_it_was_seen():
 def test_flips_are_taken_back():
     """A network that finds nothing but the image gives the image, whichever way it was flipped."""
     patches = slices([volume()], size=8, jitter=4, empty=True)
-    data = workload.PatchConfig(shape=8, jitter=4)
+    data = settings.PatchConfig(shape=8, jitter=4)
 
     def describe(samples: Any) -> Any:
         return {"probabilities": np.asarray(workload.crop_and_augment(data, samples, None)[0][..., 0])}

@@ -14,8 +14,8 @@ from typing import IO, NamedTuple
 from unittest import mock
 
 from gmmae.cli import main
-from gmmae.cli.train import train
 from gmmae.system import guard
+from tests.commands import UNWATCHED
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 60.0
@@ -56,7 +56,7 @@ def in_process(arguments: Sequence[str], cwd: Path, limit_s: float = LIMIT_S) ->
     """Calls `gmmae` in this process; training has no parent process there."""
     code, crash = None, ""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        with _writing_to(out, err), _at(cwd), mock.patch.dict(main.COMMANDS, train=train), warnings.catch_warnings():
+        with _writing_to(out, err), _at(cwd), mock.patch.dict(main.COMMANDS, UNWATCHED), warnings.catch_warnings():
             warnings.simplefilter("default")
             warnings.showwarning = _show
             try:

@@ -61,10 +61,6 @@ def finish(config, root):
     return run(config, root, display), display.rows
 
 
-def test_the_example_is_short():
-    assert 30 < len(EXAMPLE.splitlines()) <= 60
-
-
 def test_a_target_of_its_metric_from_above(config, tmp_path):
     aimed = changed(config, images=640, stop__monitor="accuracy", stop__mode="max", stop__target=0.9, stop__max_epochs=40)
     record, rows = finish(aimed, tmp_path)
@@ -82,11 +78,11 @@ def test_the_same_bits_on_1_2_and_8_devices(config, tmp_path, scaling):
     exact = changed(
         config, scaling=scaling, parallel__simulate_devices=2, parallel__deterministic=True, parallel__deterministic_shards=8
     )
-    found = set()
+    fingerprints = set()
     for n in (1, 2, 8):
         finish(changed(exact, parallel__devices=n), tmp_path / str(n))
-        found.add(fingerprint(exact, tmp_path / str(n)))
-    assert len(found) == 1
+        fingerprints.add(fingerprint(exact, tmp_path / str(n)))
+    assert len(fingerprints) == 1
 
 
 @pytest.mark.slow
@@ -120,9 +116,9 @@ def test_a_sweep_with_its_report_and_an_arm_of_the_files_own(mine, tmp_path):
     assert "Cube-root rule" in report
     assert "Time to the target validation accuracy" in report
     with (tmp_path / "sweep" / "report" / "runs.csv").open() as file:
-        cells = list(csv.DictReader(file))
-    assert [(cell["scaling"], cell["devices"], cell["outcome"]) for cell in cells] == [
+        runs = list(csv.DictReader(file))
+    assert [(run["scaling"], run["devices"], run["outcome"]) for run in runs] == [
         (scaling, n, "target_reached") for n in ("1", "2") for scaling in ("strong", "cube-root")
     ]
-    assert all(float(cell["best_accuracy"]) >= 0.9 for cell in cells)
-    assert cells[3]["learning_rate"].startswith("0.00377")  # 2^(1/3) · 0.003
+    assert all(float(run["best_accuracy"]) >= 0.9 for run in runs)
+    assert runs[3]["learning_rate"].startswith("0.00377")  # 2^(1/3) · 0.003

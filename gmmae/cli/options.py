@@ -1,0 +1,219 @@
+"""The options of each command. They are parsed before anything large is imported, so help and errors come at once.
+
+Each function of `PARSERS` takes the words of the command line and the name of the command.
+It returns the arguments of the function that runs the command.
+"""
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from gmmae.cli.arguments import (
+    MISSING,
+    Files,
+    Folder,
+    Generated,
+    Name,
+    Real,
+    Run,
+    Scans,
+    TrainArguments,
+    data_section,
+    parse,
+    parse_on_run,
+    parse_sweep,
+    parse_train,
+    parse_with_config,
+)
+from gmmae.config.rules import Options, PositiveFloat, PositiveInt, Rule, Seed, at_least, between, distinct, increasing
+from gmmae.config.schema import Config
+from gmmae.data.settings import Crop, DataConfig
+
+Clusters = Annotated[tuple[str, ...], Rule("at least one", bool)]
+Count = Annotated[int, between(1, 100_000)] | Literal["all"]
+Counts = Annotated[tuple[int, int], increasing(1, 1000)]
+Devices = Annotated[tuple[int, ...], distinct(at_least(1))]
+Size = Annotated[int, between(4, 512)] | Literal["auto"]
+Split = Literal["train", "validation", "all"]
+Steps = Annotated[int, between(0, 100_000)]
+Strength = Annotated[float, between(0, 100)]
+
+
+@dataclass(frozen=True)
+class ReportArguments(Options):
+    """Write a sweep's tables, figures and verdict, finished or not."""
+
+    root: Folder = MISSING  # the work directory of a sweep that you trust: the Python that it names is executed
+    clusters: tuple[str, ...] = ()  # TOML files, or names of those in configs/clusters, projected to; default: the sweep's
+    plan: Path | None = None  # plan.json of `gmmae plan`, shown beside the outcome; default: that of the sweep's folder
+
+
+@dataclass(frozen=True)
+class PlanArguments(TrainArguments):
+    """Predict times to the target on clusters from measurements on one device, and recommend a strategy and its devices."""
+
+    clusters: Clusters = ("h200_nvlink",)  # TOML files, or names of those in configs/clusters
+    devices: Devices = (1, 2, 4, 8, 16, 32)  # numbers of devices to choose from
+    budget_epochs: PositiveInt | None = None  # maximum epochs of all measurements; none: no limit, about two runs to the target
+    scale_compute: PositiveFloat | None = None  # seconds on a cluster's device for one second measured; none: as its file says
+    tune: bool = False  # also look for the best learning rate at each batch, for the strategy tuned; it takes many runs' time
+    noise_scale: bool = False  # also measure the gradient's noise scale at the target, for comparison with other formulas
+
+
+@dataclass(frozen=True)
+class EvaluateArguments(Options):
+    """Compute loss and metrics of a run's best parameters on each sample of its own data, or of other data."""
+
+    run: Run = MISSING  # the work directory of a run that you trust: the Python that it names is executed; it comes first
+    split: Split | Literal["auto"] = "auto"  # auto: validation, but all if the data are not the run's own
+    # The CSV to write, one row for each sample. The default is evaluation.csv in RUN for the run's own validation samples.
+    # Other samples, data or settings have a file of their own in RUN. The last printed line names it.
+    out: Path | None = None
+
+
+@dataclass(frozen=True)
+class DescribeArguments(Options):
+    """Describe each volume as a mixture, with a trained run. Volumes are cut like the run's data, or as the options say."""
+
+    run: Run = MISSING  # the work directory of a run that you trust: the Python that it names is executed; it comes first
+    files: Files = ()  # volumes with a nodule in the middle; or a folder with a nodules.csv; or an .npz of volumes
+    out: Path = MISSING  # the folder to write; new or empty, or an earlier description, which is replaced
+    refine: Steps = 0  # steps of Adam that refine each mixture; more than 120 gain little
+
+
+@dataclass(frozen=True)
+class ExportArguments(Options):
+    """Write a run's best parameters and functions to one file that JAX loads without gmmae."""
+
+    run: Run = MISSING  # the work directory of a run that you trust: the Python that it names is executed; it comes first
+    out: Path = MISSING  # the file to write, a ZIP archive; what is there is replaced
+
+
+@dataclass(frozen=True)
+class GenerateArguments(Options):
+    """Make new nodules with a trained model: cubes with masks, and a CSV with the origin of each."""
+
+    run: Run = MISSING  # a run that you trust (it names Python that is executed), with a lattice decoder (nodules_generate)
+    out: Path = MISSING  # the folder to write; new or empty
+    count: Annotated[int, between(1, 100_000)] = 100  # nodules to make
+    category: str | None = None  # category of all nodules; none: as in the training set
+    seed: Seed = 0  # random seed of the nodules
+    size: Size = "auto"  # voxels along the longest axis of a cube; auto: as in the training set
+    bandwidth: Strength = 1.6  # noise of the prior, in standard deviations within a category; 0.6 for classifiers
+    texture: Strength = 0.5  # strength of the texture that the mixtures leave out
+    insert_into: Path | None = None  # .mhd scans shaped like LUNA16's; copies with the nodules go to scans/ in the folder
+
+
+@dataclass(frozen=True)
+class InsertArguments(Options):
+    """Put nodules, generated or real, into scans shaped like LUNA16's, with annotations, masks and boxes."""
+
+    nodules: Folder = MISSING  # cubes with masks and a nodules.csv
+    scans: Scans = MISSING  # .mhd scans, in subset*/ or directly; they are left as they are
+    out: Path = MISSING  # the folder to write; empty or new
+    per_scan: Counts = (1, 3)  # the fewest and the most nodules in a scan
+    seed: Seed = 0  # random seed of the places
+    crop: Crop = "1.25x"  # side length of the cubes, as data.crop; generated ones are 1.25x
+    size: Annotated[int, between(4, 512)] = 32  # voxels along each axis of a cube
+    cache: str = "auto"  # folder of extracted cubes; auto: gmmae in the user's cache folder
+
+
+@dataclass(frozen=True)
+class JudgeArguments(Options):
+    """Judge generated nodules by real ones: similarity, variety and novelty."""
+
+    real: Real = MISSING  # real nodules that the generator was not fitted to, in the form of data.source
+    generated: Generated = MISSING  # generated nodules: a folder of cubes, as `gmmae generate` writes it
+    train: Path | None = None  # real nodules that the generator was fitted to, in the form of REAL; for novelty
+    split: Split = "all"  # part of REAL to compare with; the generator was fitted to the rest; split as data.* says
+    config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used, such as RUN/config.toml
+    out: Path = Path("judgement")  # folder for the page and judgement.json; what is there is replaced
+    count: Count = "all"  # nodules of each set to compare; all: the number in the smallest set
+    seed: Seed = 0  # random seed
+    data: DataConfig = field(default_factory=lambda: DataConfig(source="cubes", padding="replicate"))
+
+
+@dataclass(frozen=True)
+class PrepareArguments(Options):
+    """Cut the nodules out of their scans, once, into the cache."""
+
+    config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used
+    out: Path | None = None  # folder for copies of summary.json and contact_sheet.png
+    refresh: bool = False  # delete these data from the cache, and extract them again
+    data: DataConfig = field(default_factory=DataConfig)
+
+
+@dataclass(frozen=True)
+class InspectArguments(Options):
+    """Show the properties of one nodule, and its central slices."""
+
+    which: Name = MISSING  # the nodule's name, a part that only it has, or its number from 0
+    config: str | None = None  # TOML file, or the name of one in configs/, whose data section is used
+    out: Path = Path("nodule.png")  # the picture to write
+    data: DataConfig = field(default_factory=DataConfig)
+
+
+@dataclass(frozen=True)
+class SynthArguments(Options):
+    """Write a folder of synthetic scans in LUNA16's shape."""
+
+    root: Folder = MISSING  # the folder to write; empty or new
+    scans: Annotated[int, between(1, 100_000)] = 10  # scans to write
+    nodules: Annotated[tuple[int, int], increasing(0, 1000)] = (0, 3)  # the fewest and the most nodules in a scan
+    seed: Seed = 0  # random seed of the scans
+    slices: Annotated[int, between(1, 4096)] = 120  # along z, 2.5 mm apart
+    pixels: Annotated[int, between(1, 4096)] = 256  # along x and y each; together they are 360 mm wide
+    compressed: bool = False  # write .zraw rather than .raw
+
+
+def _own(kind: Callable[..., Any]) -> Callable[[Sequence[str], str], tuple[Any]]:
+    """Returns a parser of a command that has options of its own only."""
+    return lambda arguments, prog: (parse(kind(), arguments, prog),)
+
+
+def _on_run(kind: type) -> Callable[[Sequence[str], str], tuple[Any, Config]]:
+    """Returns a parser of a command on a trained run."""
+    return lambda arguments, prog: parse_on_run(kind, arguments, prog)
+
+
+def _on_data(kind: Callable[..., Any]) -> Callable[[Sequence[str], str], tuple[Any]]:
+    """Returns a parser of a command on the data of a configuration."""
+    return lambda arguments, prog: (parse(kind(data=data_section(arguments)), arguments, prog),)
+
+
+def _command_line(arguments: Sequence[str], prog: str) -> str:
+    return shlex.join([*prog.split(), *arguments])
+
+
+def _train(arguments: Sequence[str], prog: str) -> tuple[Config, Path, str]:
+    return *parse_train(arguments, prog), _command_line(arguments, prog)
+
+
+def _plan(arguments: Sequence[str], prog: str) -> tuple[PlanArguments, Config, str, str]:
+    return *parse_with_config(PlanArguments, arguments, prog), _command_line(arguments, prog)
+
+
+def _judge(arguments: Sequence[str], prog: str) -> tuple[JudgeArguments]:
+    data = data_section(arguments, JudgeArguments().data)
+    data = replace(data, source="cubes") if data.source == "synthetic" else data
+    return (parse(JudgeArguments(data=data), arguments, prog),)
+
+
+PARSERS: Mapping[str, Callable[[Sequence[str], str], tuple[Any, ...]]] = {
+    "train": _train,
+    "sweep": parse_sweep,
+    "report": _own(ReportArguments),
+    "plan": _plan,
+    "evaluate": _on_run(EvaluateArguments),
+    "describe": _on_run(DescribeArguments),
+    "export": _on_run(ExportArguments),
+    "generate": _own(GenerateArguments),
+    "insert": _own(InsertArguments),
+    "judge": _judge,
+    "data prepare": _on_data(PrepareArguments),
+    "data inspect": _on_data(InspectArguments),
+    "data synth": _own(SynthArguments),
+}
+"""The parsers of the commands, by the names of the commands."""

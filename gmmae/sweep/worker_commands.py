@@ -1,0 +1,39 @@
+"""The commands of a sweep's subprocess (`gmmae.sweep.worker`). JAX is imported after the processes have joined."""
+
+import json
+from pathlib import Path
+
+from gmmae.multihost.distributed import joined
+from gmmae.multihost.watchdog import Watchdog
+from gmmae.sweep.grid import TimingConfig
+from gmmae.system.null_object import IDLE
+from gmmae.system.stop_reasons import EXIT_CODES
+from gmmae.training.terminal import Plain, standard_output
+from gmmae.workloads.configuration import read_config
+
+RESUME = "the sweep's command does it"
+"""How a run is resumed, for the message when another task is lost."""
+
+
+def train(parent: Watchdog, config: str, root: str) -> int:
+    """Trains as `train.py` does, with plain output and without figures. Returns the exit code."""
+    run_config = read_config(Path(config))
+    with joined(run_config, RESUME, parent) as group:
+        from gmmae.training.loop import run
+
+        record = run(run_config, Path(root), Plain(standard_output()) if group.primary else IDLE, group)
+    assert record.stop_reason is not None
+    return EXIT_CODES[record.stop_reason]
+
+
+def time(parent: Watchdog, config: str, request: str, out: str) -> int:
+    """Measures the step times that a JSON file requests. Returns the exit code."""
+    arguments = json.loads(Path(request).read_text(encoding="utf-8"))
+    run_config = read_config(Path(config))
+    with joined(run_config, RESUME, parent) as group:
+        from gmmae.sweep.throughput import measure, write
+
+        timings = measure(run_config, arguments["batches"], arguments["validation"], TimingConfig(**arguments["timing"]))
+    if group.primary:
+        write(Path(out), timings)
+    return 0
