@@ -77,26 +77,10 @@ class Mixture(NamedTuple):
         return means + jnp.einsum("...ij,...j->...i", factors, normal)
 
 
-class Logits(NamedTuple):
-    """What the heads put out before their activations (Eq. 10 to 13)."""
-
-    alpha: Float[Array, "*b k"]
-    mu: Float[Array, "*b k n"]
-    sigma: Float[Array, "*b k n"]
-    rho: Float[Array, "*b k pairs"]
-
-    @classmethod
-    def of(cls, planes: Float[Array, "*b planes k"]) -> "Logits":
-        """The same numbers from planes, in the order of `head_planes`."""
-        sizes = head_planes(axes(planes.shape[-2])).values()
-        parts = jnp.split(jnp.moveaxis(planes, -2, -1), list(itertools.accumulate(sizes))[:-1], axis=-1)
-        return cls(parts[0][..., 0], *parts[1:])
-
-
 def head_planes(ndim: int) -> dict[str, int]:
-    """Numbers that each head puts out for a component, in their order: α; μ and σ along x, y, z; ρ12, ρ13, ρ23.
+    """Returns how many numbers (planes) each head puts out for a component: α; μ and σ along x, y, z; ρ12, ρ13, ρ23.
 
-    They are (n² + 3n + 2) / 2, as many as a quadratic polynomial of n variables has coefficients.
+    All together they are (n² + 3n + 2) / 2, as many as a quadratic polynomial of n variables has coefficients.
 
     >>> sum(head_planes(3).values())
     10
@@ -110,17 +94,17 @@ def axes(planes: int) -> int:
 
 
 def from_logits(
-    logits: Logits,
+    logits: Float[Array, "*b planes k"],
     *,
     covariance: str = "partial",
     rho: str = "sigmoid",
-    sigma_floor: float | Float[Array, " n"] = 0.0625,
+    sigma_floor: float | Sequence[float] = 0.0625,
     rho_limit: float = 0.99,
 ) -> Mixture:
     """Returns the mixture of the heads' logits: α softmax, μ tanh, σ and ρ sigmoid (Eq. 10 to 13).
 
     Args:
-      logits: finite numbers; `rho` holds ρ12, ρ13, ρ23 for n = 3, ρ12 for n = 2, nothing for n = 1.
+      logits: finite numbers, planes in the order of `head_planes`.
       covariance: `partial` reads the third correlation as the partial correlation p of axes 2 and 3 given 1. So
         `ρ23 = ρ12 ρ13 + p √((1 - ρ12²)(1 - ρ13²))`, and the matrix is always positive definite. `paper` is Eq. 6 to the
         letter, where three inconsistent correlations give NaN. They differ for n = 3 only.
@@ -129,15 +113,15 @@ def from_logits(
         the largest is 1.
       rho_limit: largest absolute correlation.
     """
-    sigma = sigma_floor + (1 - sigma_floor) * jax.nn.sigmoid(logits.sigma)
-    squash = {"sigmoid": jax.nn.sigmoid, "tanh": jnp.tanh}[rho]
-    partial = rho_limit * squash(logits.rho)
-    if covariance == "paper" and sigma.shape[-1] == 3:
+    n, floor = axes(logits.shape[-2]), jnp.asarray(sigma_floor, logits.dtype)
+    mu, sigma, correlations = jnp.split(jnp.moveaxis(logits[..., 1:, :], -2, -1), (n, 2 * n), axis=-1)
+    sigma = floor + (1 - floor) * jax.nn.sigmoid(sigma)
+    partial = rho_limit * {"sigmoid": jax.nn.sigmoid, "tanh": jnp.tanh}[rho](correlations)
+    if covariance == "paper" and n == 3:
         r12, r13, r23 = jnp.moveaxis(partial, -1, 0)
         partial = jnp.stack([r12, r13, (r23 - r12 * r13) / jnp.sqrt((1 - r12**2) * (1 - r13**2))], axis=-1)
-    return Mixture(
-        jax.nn.log_softmax(logits.alpha), jnp.tanh(logits.mu), sigma[..., None] * _correlation_tril(partial, sigma.shape[-1])
-    )
+    factors = sigma[..., None] * _correlation_tril(partial, n)
+    return Mixture(jax.nn.log_softmax(logits[..., 0, :]), jnp.tanh(mu), factors)
 
 
 def _correlation_tril(partial: Float[Array, "*b k pairs"], ndim: int) -> Float[Array, "*b k n n"]:

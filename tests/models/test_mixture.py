@@ -11,7 +11,7 @@ from jax.test_util import check_grads
 from scipy.stats import multivariate_normal
 
 from gmmae.models import mixture as gm
-from gmmae.models.mixture import Logits, Mixture, axes, grid, head_planes
+from gmmae.models.mixture import Mixture, axes, grid, head_planes
 
 # Compiled whole: operation by operation, this file takes minutes.
 from_logits = jax.jit(gm.from_logits, static_argnames=("covariance", "rho", "sigma_floor", "rho_limit"))
@@ -29,8 +29,8 @@ def x64():
 
 
 def random_logits(rng, n, components, batch=(), dtype: Any = np.float32):
-    shapes = [(components,), (components, n), (components, n), (components, n * (n - 1) // 2)]
-    return Logits(*(jnp.asarray(rng.standard_normal((*batch, *shape)), dtype) for shape in shapes))
+    numbers = [rng.standard_normal((*batch, components, count)) for count in head_planes(n).values()]
+    return jnp.asarray(np.concatenate(numbers, axis=-1).swapaxes(-1, -2), dtype)
 
 
 def double(mixture):
@@ -205,18 +205,21 @@ def test_a_covariance_that_is_not_positive_definite_gives_nan():
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_planes_are_as_many_as_the_paper_says_and_in_their_order(n):
-    sizes = head_planes(n)
-    count = sum(sizes.values())
+    count = sum(head_planes(n).values())
     assert count == (n**2 + 3 * n + 2) / 2
     assert axes(count) == n
-    planes = jnp.arange(2 * count * 5.0).reshape(2, count, 5)
-    logits = Logits.of(planes)
-    assert list(sizes) == list(logits._fields)
-    assert jnp.array_equal(logits.alpha, planes[:, 0])
+    planes = random_logits(np.random.default_rng(n), n, 5, (2,))
+    mixture = from_logits(planes, rho="tanh", sigma_floor=0.0, rho_limit=0.5)
+    np.testing.assert_allclose(mixture.weights, jax.nn.softmax(planes[:, 0]), rtol=1e-5)
     for axis in range(n):
-        assert jnp.array_equal(logits.mu[..., axis], planes[:, 1 + axis])
-        assert jnp.array_equal(logits.sigma[..., axis], planes[:, 1 + n + axis])
-    assert jnp.array_equal(logits.rho, jnp.moveaxis(planes[:, 1 + 2 * n :], 1, -1))
+        np.testing.assert_allclose(mixture.means[..., axis], jnp.tanh(planes[:, 1 + axis]), rtol=1e-5)
+        np.testing.assert_allclose(
+            mixture.covariances[..., axis, axis], jax.nn.sigmoid(planes[:, 1 + n + axis]) ** 2, rtol=1e-5
+        )
+    sigma = jnp.sqrt(jnp.diagonal(mixture.covariances, axis1=-2, axis2=-1))
+    for pair, axis in enumerate(range(1, n)):  # with the first axis; the third correlation is a partial one
+        correlations = mixture.covariances[..., 0, axis] / (sigma[..., 0] * sigma[..., axis])
+        np.testing.assert_allclose(correlations, 0.5 * jnp.tanh(planes[:, 1 + 2 * n + pair]), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("n", [1, 2])
@@ -230,8 +233,9 @@ def test_the_two_covariances_are_one_up_to_two_axes(n, rho):
 
 def correlations(logits, limit, squash):
     """σ and the full matrix of the three outputs, as Eq. 6 says."""
-    sigma = 1 / (1 + np.exp(-np.asarray(logits.sigma, np.float64)))
-    rho = limit * squash(np.asarray(logits.rho, np.float64))
+    planes = np.moveaxis(np.asarray(logits, np.float64), -2, -1)
+    sigma = 1 / (1 + np.exp(-planes[..., 4:7]))
+    rho = limit * squash(planes[..., 7:])
     matrix = np.broadcast_to(np.eye(3), (*rho.shape[:-1], 3, 3)).copy()
     for pair, (i, j) in enumerate([(0, 1), (0, 2), (1, 2)]):
         matrix[..., i, j] = matrix[..., j, i] = rho[..., pair]
@@ -244,7 +248,7 @@ def correlations(logits, limit, squash):
 def test_the_papers_covariance_is_equation_6_or_nan(x64, rho, squash, share):
     uniform = np.random.default_rng(0).uniform(1e-6, 1 - 1e-6, (2000, 3))  # then ρ is uniform, as in design.md's shares
     pre = np.log(uniform / (1 - uniform)) if rho == "sigmoid" else np.arctanh(2 * uniform - 1)
-    logits = random_logits(np.random.default_rng(1), 3, 2000, dtype=np.float64)._replace(rho=jnp.asarray(pre))
+    logits = random_logits(np.random.default_rng(1), 3, 2000, dtype=np.float64).at[7:].set(pre.T)
     covariances = from_logits(logits, covariance="paper", rho=rho, sigma_floor=0.0, rho_limit=1.0).covariances
     sigma, matrix = correlations(logits, 1.0, squash)
     valid = np.linalg.eigvalsh(matrix).min(-1) > 0
@@ -261,9 +265,7 @@ def test_the_papers_covariance_is_equation_6_or_nan(x64, rho, squash, share):
     st.sampled_from(["sigmoid", "tanh"]),
 )
 def test_partial_correlations_are_always_positive_definite(numbers, rho):
-    zeros = jnp.zeros((1,), jnp.float32)
-    sigma, pre = np.asarray(numbers, np.float32).reshape(2, 1, 3)
-    mixture = from_logits(Logits(zeros, jnp.zeros((1, 3)), jnp.asarray(sigma), jnp.asarray(pre)), rho=rho)
+    mixture = from_logits(jnp.asarray([0.0] * 4 + numbers, jnp.float32)[:, None], rho=rho)
     factor = np.asarray(mixture.scale_tril[0], np.float64)
     covariance = factor @ factor.T
     scale = np.sqrt(np.diag(covariance))
@@ -274,8 +276,8 @@ def test_partial_correlations_are_always_positive_definite(numbers, rho):
 
 
 def test_limits_hold_at_the_ends(x64):
-    ends = jnp.asarray([[-1e4] * 3, [1e4] * 3])
-    mixture = from_logits(Logits(jnp.zeros(2), ends, ends, ends), rho="tanh", sigma_floor=0.1, rho_limit=0.9)
+    ends = jnp.asarray([[0.0, 0.0]] + [[-1e4, 1e4]] * 9)
+    mixture = from_logits(ends, rho="tanh", sigma_floor=0.1, rho_limit=0.9)
     covariances = np.asarray(mixture.covariances)
     np.testing.assert_allclose(np.sqrt(covariances[:, range(3), range(3)]), [[0.1] * 3, [1.0] * 3])
     np.testing.assert_allclose(covariances[:, 0, 1] / covariances[:, 0, 0], [-0.9, 0.9])
@@ -290,8 +292,7 @@ def loss_and_gradient(logits, target, covariance, rho):
     """The paper's loss, and its gradient with respect to the logits."""
 
     def loss(logits):
-        n = logits.mu.shape[-1]
-        estimate = density(from_logits(logits, covariance=covariance, rho=rho), grid(8, n))
+        estimate = density(from_logits(logits, covariance=covariance, rho=rho), grid(8, axes(len(logits))))
         return jnp.square(jnp.log1p(estimate) - jnp.log1p(target)).mean()
 
     return jax.value_and_grad(loss)(logits)
@@ -300,8 +301,7 @@ def loss_and_gradient(logits, target, covariance, rho):
 def assert_finite(logits, covariance, rho):
     loss, gradient = loss_and_gradient(logits, jnp.float32(0.125), covariance, rho)
     assert jnp.isfinite(loss)
-    for name, leaf in gradient._asdict().items():
-        assert jnp.isfinite(leaf).all(), name
+    assert jnp.isfinite(gradient).all()
 
 
 # For n = 3 the paper's covariance may be NaN; below that each covariance is tried with one range of ρ, as they agree.
@@ -324,20 +324,15 @@ FINITE = st.one_of(
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_finite_logits_have_a_finite_loss_and_gradient(n, covariance, rho, data):
-    shapes = [(2,), (2, n), (2, n), (2, n * (n - 1) // 2)]
-    count = sum(int(np.prod(shape)) for shape in shapes)
+    count = 2 * sum(head_planes(n).values())
     numbers = np.asarray(data.draw(st.lists(FINITE, min_size=count, max_size=count)), np.float32)
-    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]
-    parts = (part.reshape(shape) for part, shape in zip(np.split(numbers, ends), shapes, strict=True))
-    assert_finite(Logits(*map(jnp.asarray, parts)), covariance, rho)
+    assert_finite(numbers.reshape(-1, 2), covariance, rho)
 
 
 @pytest.mark.parametrize(("n", "covariance", "rho"), MODES)
 @pytest.mark.parametrize("values", [[50.0], [-50.0], [1e4], [-1e4], [50.0, -50.0], [1e4, -1e4], [1e4, -50.0, 0.0]])
 def test_extreme_logits_have_a_finite_loss_and_gradient(n, covariance, rho, values):
-    shapes = [(2,), (2, n), (2, n), (2, n * (n - 1) // 2)]
-    logits = Logits(*(jnp.asarray(np.resize(np.float32(values), shape)) for shape in shapes))
-    assert_finite(logits, covariance, rho)
+    assert_finite(np.resize(np.float32(values), (sum(head_planes(n).values()), 2)), covariance, rho)
 
 
 @pytest.mark.parametrize(("n", "covariance", "rho"), MODES)
@@ -374,7 +369,7 @@ def test_samples_have_the_mixtures_mean_and_covariance(n):
 @pytest.mark.parametrize("batch", [(), (2, 3)])
 def test_batches_of_mixtures_are_sampled_each_by_itself(batch):
     logits = random_logits(np.random.default_rng(0), 3, 2, batch)
-    means = jnp.tanh(logits.mu)
+    means = jnp.tanh(jnp.moveaxis(logits[..., 1:4, :], -2, -1))
     mixture = Mixture(jnp.log(jnp.full((*batch, 2), 0.5)), means, jnp.broadcast_to(1e-4 * jnp.eye(3), (*batch, 2, 3, 3)))
     points = sample(mixture, jax.random.key(0), 10)
     assert points.shape == (*batch, 10, 3)

@@ -7,13 +7,12 @@ import pytest
 
 from gmmae.models import mixture
 from gmmae.models.kernels.log_density import Ranges, coefficients
-from gmmae.models.mixture import Logits, from_logits, head_planes
+from gmmae.models.mixture import from_logits, head_planes
 
 
 def reference(planes, ranges):
     """The same by way of means and factors."""
-    floor = jnp.array(ranges.sigma_floor)
-    return mixture.coefficients_of(from_logits(Logits.of(planes), **ranges._asdict() | {"sigma_floor": floor}))
+    return mixture.coefficients_of(from_logits(planes, **ranges._asdict()))
 
 
 @pytest.mark.parametrize(
