@@ -1,6 +1,5 @@
 """What a checkpoint holds, and what happens when it cannot be read."""
 
-import json
 import logging
 import sys
 import threading
@@ -192,28 +191,6 @@ def test_a_changed_clock_is_noticed_too(tmp_path, state):
     place.write_text(place.read_text().replace("1.5", "7.5"))
     with pytest.raises(CheckpointError, match="DamagedError: its contents are not those that were saved"):
         newest(tmp_path, state)
-
-
-def forget_the_checksum(checkpoint):
-    """Makes a checkpoint one of an earlier version."""
-    place = checkpoint / "progress" / "metadata"
-    progress = json.loads(place.read_text())
-    del progress["checksum"]
-    place.write_text(json.dumps(progress))
-
-
-def test_a_checkpoint_of_an_earlier_version_is_read_if_its_best_parameters_are_finite(tmp_path, state):
-    nan = jax.tree.map(lambda leaf: np.full_like(leaf, np.nan), state.params)
-    checkpoints = Checkpoints(tmp_path, keep=2)
-    checkpoints.save(Checkpoint(state._replace(params=nan), state.params, Progress([row(1, 0.1)], {}, 1)))
-    checkpoints.save(Checkpoint(state, nan, Progress([row(1, 0.1), row(2, 0.1)], {}, 1)))
-    for epoch in (1, 2):
-        forget_the_checksum(tmp_path / str(epoch))
-    with pytest.raises(CheckpointError, match=r"/2 must be readable; .*DamagedError: its best parameters are not finite"):
-        newest(tmp_path, state)
-    restored = checkpoints.restore(state, lambda line: None)
-    assert restored is not None
-    assert len(restored.progress.history) == 1  # a run that has diverged goes on being one
 
 
 def test_another_precision_is_that_of_what_was_saved(tmp_path, state):
