@@ -31,14 +31,6 @@ def test_encoder_shapes(size, padding, lost):
     }
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_heads_shapes(n):
-    planes, variables = jax.eval_shape(lambda y: Heads(7, n).init_with_output(jax.random.key(0), y), jnp.zeros((2, 5)))
-    count = {1: 3, 2: 6, 3: 10}[n]
-    assert planes.shape == (2, count, 7)
-    assert shapes_of(variables["params"]) == {"kernel": (5, 7 * count), "bias": (7 * count,)}
-
-
 def test_biases_start_at_zero_and_kernels_within_glorots_bound():
     key, components = jax.random.key(0), 50
     heads = jax.jit(Heads(components, 2).init)(key, jnp.zeros((1, 5)))["params"]
