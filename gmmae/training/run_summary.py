@@ -81,18 +81,18 @@ def require_metric(stop: StopConfig, validation: Mapping[str, float]) -> None:
         )
 
 
-def require_checkpoint(earlier: Record | None, found: bool, folder: Path) -> None:
+def require_checkpoint(earlier: Record | None, restored: bool, folder: Path) -> None:
     """Refuses to begin a run again that should be resumed.
 
     Args:
       earlier: the record of the run so far.
-      found: whether a checkpoint has been read.
+      restored: whether a checkpoint has been read.
       folder: of the checkpoints.
 
     Raises:
       InputError: the run has epochs behind it, and no checkpoint.
     """
-    if earlier is not None and earlier.epochs and not found:
+    if earlier is not None and earlier.epochs and not restored:
         raise InputError(
             f"workdir must hold a checkpoint for its run to go on after epoch {earlier.epochs}; got none in {folder} (a sweep "
             "removes those of finished cells unless keep_checkpoints is true): give another workdir, or delete this one to "
