@@ -139,7 +139,7 @@ def test_coefficients_are_those_of_our_density(rho):
     draw = np.random.default_rng(0).standard_normal
     with jax.enable_x64(True):
         planes = jnp.asarray(draw((5, 10, 4)))
-        expected = mixture.coefficients_of(mixture.from_logits(planes, rho=rho, sigma_floor=0.1, rho_limit=0.9))
+        expected = mixture.coefficients_of(mixture.from_logits(planes, mixture.Ranges("partial", rho, (0.1,) * 3, 0.9)))
         log_weights = jax.nn.log_softmax(planes[:, 0])
         squash = {"sigmoid": jax.nn.sigmoid, "tanh": jnp.tanh}[rho]
         numbers = jnp.tanh(planes[:, 1:4]), 0.1 + 0.9 * jax.nn.sigmoid(planes[:, 4:7]), 0.9 * squash(planes[:, 7:])

@@ -9,9 +9,8 @@ from jaxtyping import Array, Float
 
 from gmmae.models.encoder import Encoder, Heads
 from gmmae.models.kernels import per_sample_loss
-from gmmae.models.kernels.log_density import Ranges, coefficients
 from gmmae.models.losses import PointLoss
-from gmmae.models.mixture import Mixture, density_of, from_logits, grid, monomials_at
+from gmmae.models.mixture import Mixture, Ranges, coefficients_from_logits, density_of, from_logits, grid, monomials_at
 from gmmae.models.settings import ModelConfig
 
 try:
@@ -26,7 +25,7 @@ class MixtureAutoencoder(nn.Module):
     Attributes:
       encoder: maps volumes to latent vectors.
       heads: map latent vectors to logits.
-      covariance, rho, rho_limit: as in `gmmae.models.mixture.from_logits`.
+      covariance, rho, rho_limit: as in `gmmae.models.mixture.Ranges`.
       sigma_floor: smallest standard deviation along each axis, in voxels of that axis: what is narrower falls between them.
       fused: whether an NVIDIA GPU computes `losses` of float32 in one kernel.
     """
@@ -58,13 +57,13 @@ class MixtureAutoencoder(nn.Module):
 
     def mixture(self, volumes: Float[Array, "samples *volume"]) -> Mixture:
         """The mixture that describes each volume; its leading axis is the samples."""
-        return from_logits(self._planes(volumes), **self._ranges(volumes)._asdict())
+        return from_logits(self._planes(volumes), self._ranges(volumes))
 
     def _planes(self, volumes: Array) -> Array:
         return self.heads(self.encoder(volumes))
 
     def _terms(self, planes: Array, volumes: Array) -> Array:
-        return jnp.stack(coefficients(list(jnp.moveaxis(planes, -2, 0)), self._ranges(volumes)), axis=-1)
+        return jnp.stack(coefficients_from_logits(list(jnp.moveaxis(planes, -2, 0)), self._ranges(volumes)), axis=-1)
 
     def _ranges(self, volumes: Array) -> Ranges:
         floor = tuple(self.sigma_floor * 2 / edge for edge in volumes.shape[:0:-1])  # along x, y, z

@@ -11,10 +11,10 @@ from jax.test_util import check_grads
 from scipy.stats import multivariate_normal
 
 from gmmae.models import mixture as gm
-from gmmae.models.mixture import Mixture, axes, grid, head_planes
+from gmmae.models.mixture import Mixture, Ranges, axes, coefficients_from_logits, grid, head_planes
 
 # Compiled whole: operation by operation, this file takes minutes.
-from_logits = jax.jit(gm.from_logits, static_argnames=("covariance", "rho", "sigma_floor", "rho_limit"))
+from_logits = jax.jit(gm.from_logits, static_argnames="ranges")
 density = jax.jit(gm.density)
 log_density = jax.jit(gm.log_density)
 sample = jax.jit(Mixture.sample, static_argnums=2)
@@ -185,7 +185,7 @@ def test_planes_are_as_many_as_the_paper_says_and_in_their_order(n):
     assert count == (n**2 + 3 * n + 2) / 2
     assert axes(count) == n
     planes = random_logits(np.random.default_rng(n), n, 5, (2,))
-    mixture = from_logits(planes, rho="tanh", sigma_floor=0.0, rho_limit=0.5)
+    mixture = from_logits(planes, Ranges("partial", "tanh", (0.0,) * 3, 0.5))
     np.testing.assert_allclose(mixture.weights, jax.nn.softmax(planes[:, 0]), rtol=1e-5)
     for axis in range(n):
         np.testing.assert_allclose(mixture.means[..., axis], jnp.tanh(planes[:, 1 + axis]), rtol=1e-5)
@@ -216,7 +216,7 @@ def test_the_papers_covariance_is_equation_6_or_nan(x64, rho, squash, share):
     uniform = np.random.default_rng(0).uniform(1e-6, 1 - 1e-6, (2000, 3))  # then ρ is uniform, as in design.md's shares
     pre = np.log(uniform / (1 - uniform)) if rho == "sigmoid" else np.arctanh(2 * uniform - 1)
     logits = random_logits(np.random.default_rng(1), 3, 2000, dtype=np.float64).at[7:].set(pre.T)
-    covariances = from_logits(logits, covariance="paper", rho=rho, sigma_floor=0.0, rho_limit=1.0).covariances
+    covariances = from_logits(logits, Ranges("paper", rho, (0.0,) * 3, 1.0)).covariances
     sigma, matrix = correlations(logits, 1.0, squash)
     valid = np.linalg.eigvalsh(matrix).min(-1) > 0
     expected = sigma[:, :, None] * sigma[:, None, :] * matrix
@@ -232,7 +232,7 @@ def test_the_papers_covariance_is_equation_6_or_nan(x64, rho, squash, share):
     st.sampled_from(["sigmoid", "tanh"]),
 )
 def test_partial_correlations_are_always_positive_definite(numbers, rho):
-    mixture = from_logits(jnp.asarray([0.0] * 4 + numbers, jnp.float32)[:, None], rho=rho)
+    mixture = from_logits(jnp.asarray([0.0] * 4 + numbers, jnp.float32)[:, None], Ranges(rho=rho))
     factor = np.asarray(mixture.scale_tril[0], np.float64)
     covariance = factor @ factor.T
     scale = np.sqrt(np.diag(covariance))
@@ -244,11 +244,44 @@ def test_partial_correlations_are_always_positive_definite(numbers, rho):
 
 def test_limits_hold_at_the_ends(x64):
     ends = jnp.asarray([[0.0, 0.0]] + [[-1e4, 1e4]] * 9)
-    mixture = from_logits(ends, rho="tanh", sigma_floor=0.1, rho_limit=0.9)
+    mixture = from_logits(ends, Ranges("partial", "tanh", (0.1,) * 3, 0.9))
     covariances = np.asarray(mixture.covariances)
     np.testing.assert_allclose(np.sqrt(covariances[:, range(3), range(3)]), [[0.1] * 3, [1.0] * 3])
     np.testing.assert_allclose(covariances[:, 0, 1] / covariances[:, 0, 0], [-0.9, 0.9])
     np.testing.assert_allclose(mixture.means, [[-1.0] * 3, [1.0] * 3])
+
+
+# Coefficients
+
+
+@pytest.mark.parametrize(
+    ("n", "covariance", "rho"),
+    [(1, "partial", "sigmoid"), (2, "partial", "tanh"), (2, "paper", "sigmoid")]
+    + [(3, covariance, rho) for covariance in ("partial", "paper") for rho in ("sigmoid", "tanh")],
+)
+def test_coefficients_from_logits_are_those_of_the_mixture(x64, n, covariance, rho):
+    planes = random_logits(np.random.default_rng(n), n, 7, (20,), np.float64)
+    ranges = Ranges(covariance, rho, (0.1, 0.05, 0.02), 0.9)
+    found = jnp.stack(jax.jit(coefficients_from_logits, static_argnums=1)(list(jnp.moveaxis(planes, 1, 0)), ranges), axis=-1)
+    expected = jax.jit(gm.coefficients_of)(from_logits(planes, ranges))
+    assert found.shape == (20, 7, sum(head_planes(n).values()))
+    undefined = np.isnan(expected).any(-1)
+    assert undefined.any() == (n == 3 and covariance == "paper")  # Eq. 6 to the letter
+    np.testing.assert_array_equal(np.isnan(found).any(-1), undefined)
+    np.testing.assert_allclose(found[~undefined], expected[~undefined], rtol=1e-10, atol=1e-10)  # float64
+
+
+def test_a_component_without_weight_changes_nothing_and_has_no_gradient():
+    planes = random_logits(np.random.default_rng(0), 2, 4)
+
+    def total(planes):
+        terms = coefficients_from_logits(list(planes), Ranges(rho="tanh"))
+        return jnp.stack([jnp.exp(term[:3]) for term in terms]).sum()
+
+    value, gradient = jax.jit(jax.value_and_grad(total))(planes.at[0, 3].set(-jnp.inf))
+    np.testing.assert_allclose(value, jax.jit(total)(planes[:, :3]), rtol=1e-6)
+    assert jnp.isfinite(gradient).all()
+    assert not gradient[0, 3]
 
 
 # Loss and gradient
@@ -259,7 +292,7 @@ def loss_and_gradient(logits, target, covariance, rho):
     """The paper's loss, and its gradient with respect to the logits."""
 
     def loss(logits):
-        estimate = density(from_logits(logits, covariance=covariance, rho=rho), grid(8, axes(len(logits))))
+        estimate = density(from_logits(logits, Ranges(covariance, rho)), grid(8, axes(len(logits))))
         return jnp.square(jnp.log1p(estimate) - jnp.log1p(target)).mean()
 
     return jax.value_and_grad(loss)(logits)
@@ -304,7 +337,7 @@ def test_gradient_equals_finite_differences(x64, n, covariance, rho):
 
     @jax.jit
     def loss(logits):
-        return jnp.log1p(density(from_logits(logits, covariance=covariance, rho=rho), grid(4, n, jnp.float64))).sum()
+        return jnp.log1p(density(from_logits(logits, Ranges(covariance, rho)), grid(4, n, jnp.float64))).sum()
 
     # Central differences in float64 with JAX's step leave about 1e-9 of the sum, which is below 64.
     check_grads(loss, (logits,), order=1, modes=["rev"], atol=1e-6, rtol=1e-6)
@@ -315,7 +348,7 @@ def test_gradient_equals_finite_differences(x64, n, covariance, rho):
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_samples_have_the_mixtures_mean_and_covariance(n):
-    mixture = from_logits(random_logits(np.random.default_rng(n), n, 5), rho="tanh")
+    mixture = from_logits(random_logits(np.random.default_rng(n), n, 5), Ranges(rho="tanh"))
     weights, means, covariances = (np.asarray(a, np.float64) for a in (mixture.weights, mixture.means, mixture.covariances))
     mean = weights @ means
     spread = means - mean

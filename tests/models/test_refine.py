@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gmmae.models.losses import LOSSES
-from gmmae.models.mixture import Mixture, density, from_logits, grid, head_planes
+from gmmae.models.mixture import Mixture, Ranges, density, from_logits, grid, head_planes
 from gmmae.models.refine import refine
 
 SIZE = 8
@@ -14,7 +14,7 @@ SIZE = 8
 
 def mixtures(samples, components, ndim=3, seed=0, spread=1.0):
     planes = spread * jax.random.normal(jax.random.key(seed), (samples, sum(head_planes(ndim).values()), components))
-    return from_logits(planes, sigma_floor=0.5 * 2 / SIZE)
+    return from_logits(planes, Ranges(sigma_floor=(0.5 * 2 / SIZE,) * ndim))
 
 
 def volumes_of(mixture, ndim=3):

@@ -54,7 +54,7 @@ def test_where_no_sample_defines_it_the_mean_is_undefined():
 @pytest.mark.parametrize(("defined", "best_epoch"), [(4, 1), (0, 0)])
 def test_several_epochs_in_one_program_judge_by_the_same_mean(defined, best_epoch):
     each = np.sort(largest())
-    threshold = each[defined - 1] if defined else -1.0
+    threshold = float(each[defined - 1]) if defined else -1.0
     setup = with_metric(threshold, 1, parallel__epochs_per_dispatch=2, stop__monitor="largest")
     state = setup.devices.replicate(compilation.initial_state(setup))
     block = compile_epochs(setup, state, list(evaluated(setup)))(state, jax.device_get(state.params), np.inf, range(1, 3))

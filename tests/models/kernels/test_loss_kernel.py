@@ -9,9 +9,8 @@ import pytest
 
 from benchmarks.kernel import errors, plain, with_gradient
 from gmmae.models.kernels import loss_kernel
-from gmmae.models.kernels.log_density import Ranges
 from gmmae.models.losses import LOSSES, msle
-from gmmae.models.mixture import head_planes
+from gmmae.models.mixture import Ranges, head_planes
 
 kernel = with_gradient(partial(loss_kernel.losses, interpret=True))
 reference = with_gradient(plain)
