@@ -88,20 +88,11 @@ def test_short_epochs_do_not_wait_for_the_disk_each(tmp_path, monkeypatch):
     assert [event.step for event in read(tmp_path).Scalars("loss/validation")] == list(range(1, 101))
 
 
-def test_after_a_resume_no_epoch_is_there_twice(tmp_path):
-    write(tmp_path, [1, 2, 3, 4])
-    (file,) = tmp_path.iterdir()
-    file.rename(tmp_path / "events.out.tfevents.1000000000.host")  # files are named by the second; a resume takes longer
-    write(tmp_path, [2, 3, 4, 5], start=2)  # the last checkpoint was after epoch 2
-    for tag in ("loss/train", "loss/validation"):
-        assert [event.step for event in read(tmp_path).Scalars(tag)] == [1, 2, 3, 4, 5]
-
-
-def test_events_carry_the_run_s_own_clock_also_after_a_resume(tmp_path):
-    write(tmp_path, [1, 2], shown=[(2, details())])
+def test_after_a_resume_no_epoch_is_there_twice_and_events_carry_the_run_s_own_clock(tmp_path):
+    write(tmp_path, [1, 2, 3, 4], shown=[(2, details())])
     (file,) = tmp_path.iterdir()
     file.rename(tmp_path / "events.out.tfevents.1000000000.host")  # long before the next process
-    write(tmp_path, [2, 3], start=2)
+    write(tmp_path, [2, 3], start=2)  # the last checkpoint was after epoch 2
     first, *others = read(tmp_path).Scalars("loss/validation")
     assert first.wall_time > 1_500_000_000  # written before the file had that name
     assert [(event.step, event.wall_time) for event in others] == [
