@@ -71,9 +71,14 @@ def test_exact_blocks_have_the_same_bits_on_one_and_on_four_devices(tmp_path):
     assert losses(rows[0]) == losses(rows[1])
 
 
-def test_the_device_stops_at_the_target_within_a_block(tmp_path):
-    _, rows = rows_of(small(stop__max_epochs=4), tmp_path / "all")
-    target = rows[1].val_loss * (1 + 1e-6)
+@pytest.fixture(scope="module")
+def single(tmp_path_factory):
+    """The rows of six epochs, one by one."""
+    return rows_of(small(stop__max_epochs=6), tmp_path_factory.mktemp("single"))[1]
+
+
+def test_the_device_stops_at_the_target_within_a_block(tmp_path, single):
+    target = single[1].val_loss * (1 + 1e-6)
     record, rows = rows_of(small(stop__max_epochs=9, stop__target=target, checkpoint__every_epochs=9, **SEVERAL), tmp_path)
     assert (record.stop_reason, record.epochs, len(rows)) == ("target_reached", 2, 2)
     assert record.time_to_target_s == pytest.approx(record.clocks["train_s"] + record.clocks["eval_s"])
@@ -107,12 +112,11 @@ def test_rules_that_look_at_every_loss_take_single_epochs(tmp_path):
     assert records[0].epochs == records[1].epochs
 
 
-def test_a_run_goes_on_with_another_number_of_epochs_a_dispatch(tmp_path):
-    rows_of(small(stop__max_epochs=3, **SEVERAL), tmp_path / "two")
-    _, rest = rows_of(small(stop__max_epochs=6), tmp_path / "two")
+def test_a_run_goes_on_with_another_number_of_epochs_a_dispatch(tmp_path, single):
+    rows_of(small(stop__max_epochs=3, **SEVERAL), tmp_path)
+    _, rest = rows_of(small(stop__max_epochs=6), tmp_path)
     assert [row.epoch for row in rest] == [4, 5, 6]
-    _, whole = rows_of(small(stop__max_epochs=6), tmp_path / "one")
-    assert_same_course(read_history(tmp_path / "two" / "history.csv"), whole)
+    assert_same_course(read_history(tmp_path / "history.csv"), single)
 
 
 def time_epochs(monkeypatch, seconds, meanwhile=lambda count: None):
