@@ -111,7 +111,7 @@ def test_another_number_of_devices_goes_on_with_the_same_strong_run(tmp_path, un
 
 
 def test_a_run_whose_global_batch_would_be_another_does_not_go_on(tmp_path, uninterrupted):
-    """As where a batch follows all devices of a machine, and the configuration is the same on another one."""
+    """Another machine may have other devices, and a batch that follows them, with the same configuration."""
     _, workdir, record, _ = uninterrupted
     shutil.copytree(workdir, tmp_path / "run")
     (tmp_path / "run" / "record.json").write_text(to_json(dataclasses.replace(record, global_batch=16)))
