@@ -9,7 +9,6 @@ from gmmae.scaling.strategies import (
     LearningRateSpec,
     OptimizationSetup,
     ResolvedStrategy,
-    learning_rate_text,
     resolve,
 )
 from gmmae.system.errors import InputError
@@ -59,21 +58,6 @@ def test_every_arm_is_the_base_on_one_device_with_its_decay(name):
 def test_a_training_set_smaller_than_the_base_batch_lowers_the_rate_of_the_rule():
     """k = 8 / 32."""
     assert [resolve(name, OPTIM, 1, 8).learning_rate.peak for name in ("strong", "linear", "sqrt")] == [0.001, 0.00025, 0.0005]
-
-
-@pytest.mark.parametrize(
-    ("name", "samples", "batch", "rate"),
-    [
-        ("linear", 574, "574 (capped from 1024)", "0.0179375 = 17.94 η"),
-        ("linear-warmup", 574, "574 (capped from 1024)", "0.001 → 0.0179375 = 17.94 η in 5 epochs"),
-        ("weak", 574, "574 (capped from 1024)", "0.001"),
-        ("linear", LARGE, "1024", "0.032 = 32 η"),
-    ],
-)
-def test_a_clipped_batch_and_the_factor_of_its_rate_are_said(name, samples, batch, rate):
-    found = resolve(name, OPTIM, 32, samples)
-    assert found.batch_text() == batch
-    assert learning_rate_text(found.learning_rate, OPTIM.learning_rate) == rate
 
 
 @pytest.mark.parametrize(

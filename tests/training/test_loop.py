@@ -59,6 +59,7 @@ def test_divergence_is_a_result(tmp_path):
     assert record.stop_reason == stop_reasons.DIVERGED
     assert stop_reasons.EXIT_CODES[record.stop_reason] == 3
     assert not np.isfinite(display.rows[-1].val_loss)
+    assert record.best_epoch is None
     assert losses(read_history(tmp_path / "history.csv"))[0][0] == 1
     assert json.loads((tmp_path / "record.json").read_text())["final_val_loss"] in ("nan", "inf")
 
