@@ -1,5 +1,7 @@
 """Refinement: it lowers each sample's loss by itself, keeps the floor and the zeros, and finds what is known."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,16 +9,20 @@ import pytest
 
 from gmmae.models.losses import LOSSES
 from gmmae.models.mixture import Mixture, Ranges, density, from_logits, grid, head_planes
-from gmmae.models.refine import refine
+from gmmae.models.refine import refine as refine_
 
 SIZE = 8
+# Compiled whole: operation by operation, this file takes minutes.
+refine = jax.jit(refine_, static_argnames=("point_loss", "steps", "sigma_floor", "diagonal"))
 
 
+@partial(jax.jit, static_argnums=range(5))
 def mixtures(samples, components, ndim=3, seed=0, spread=1.0):
     planes = spread * jax.random.normal(jax.random.key(seed), (samples, sum(head_planes(ndim).values()), components))
     return from_logits(planes, Ranges(sigma_floor=(0.5 * 2 / SIZE,) * ndim))
 
 
+@partial(jax.jit, static_argnums=1)
 def volumes_of(mixture, ndim=3):
     return density(mixture, grid(SIZE, ndim)).reshape(-1, *(SIZE,) * ndim)
 
