@@ -17,9 +17,8 @@ from numpy.typing import ArrayLike
 
 from benchmarks.options import Parser, at_least, guarded
 from gmmae.models.kernels import loss_kernel
-from gmmae.models.kernels.log_density import Ranges, coefficients
 from gmmae.models.losses import PointLoss, mean_of_each, msle
-from gmmae.models.mixture import density_of, grid
+from gmmae.models.mixture import Ranges, coefficients_from_logits, density_of, grid
 from gmmae.plotting.tables import Table, markdown
 
 EDGES, COMPONENTS, SPREADS, BATCHES = (16, 16, 16), 50, (1.0, 2.0, 4.0), (1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 32, 33)
@@ -30,7 +29,7 @@ Form = Callable[..., Any]
 
 def plain(planes: jax.Array, targets: jax.Array, point_loss: PointLoss, ranges: Ranges) -> jax.Array:
     """Computes the losses one operation after the other."""
-    terms = jnp.stack(coefficients(list(jnp.moveaxis(planes, -2, 0)), ranges), axis=-1)
+    terms = jnp.stack(coefficients_from_logits(list(jnp.moveaxis(planes, -2, 0)), ranges), axis=-1)
     density = density_of(terms, grid(targets.shape[1:], targets.ndim - 1, planes.dtype))
     return mean_of_each(point_loss(density.reshape(targets.shape), targets))
 

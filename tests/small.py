@@ -2,7 +2,9 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+import os
+import signal
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,9 @@ import numpy as np
 from gmmae.config.schema import CheckpointConfig, Config, LogConfig, OptimConfig, ParallelConfig, StopConfig, changed
 from gmmae.data.settings import DataConfig
 from gmmae.models.settings import ModelConfig
-from gmmae.training import compilation
+from gmmae.training import compilation, loop
 from gmmae.training.checkpoint import Checkpoints
-from gmmae.training.records import Epoch, read_history
+from gmmae.training.records import Epoch, Record, read_history
 from gmmae.workloads import nodules, registry
 
 SMALL_LATTICE = {
@@ -45,9 +47,10 @@ def small(**changes: Any) -> Config:
 
 
 class Recorder:
-    """A display that keeps what it is told."""
+    """A display that keeps what it is told, and calls `then` when epoch `at` ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, at: int = 0, then: Callable[[], object] = lambda: None) -> None:
+        self._at, self._then = at, then
         self.facts: Mapping[str, str] = {}
         self.rows: list[Epoch] = []
         self.lines: list[str] = []
@@ -57,12 +60,30 @@ class Recorder:
 
     def epoch(self, row: Epoch) -> None:
         self.rows.append(row)
+        if row.epoch == self._at:
+            self._then()
 
     def say(self, line: str) -> None:
         self.lines.append(line)
 
     def close(self) -> None:
         pass
+
+
+def interrupt(number: int = signal.SIGTERM) -> None:
+    """Sends this process a signal, as a scheduler would in the middle of training."""
+    os.kill(os.getpid(), number)
+
+
+def fail() -> None:
+    """Ends a run amid an epoch, as kill -9 would: no checkpoint, no closing of logs."""
+    raise MemoryError
+
+
+def finish(config: Config, workdir: Path) -> tuple[Record, Recorder]:
+    """Runs to the end; returns the record and what the display was told."""
+    display = Recorder()
+    return loop.run(config, workdir, display), display
 
 
 def losses(rows: list[Epoch]) -> list[tuple[int, float, float]]:

@@ -132,12 +132,12 @@ def test_monomials_are_those_of_our_density(known):
 def test_coefficients_are_those_of_our_density(rho):
     draw = np.random.default_rng(0).standard_normal
     with jax.enable_x64(True):
-        logits = mixture.Logits(*(jnp.asarray(draw(shape)) for shape in ((5, 4), (5, 4, 3), (5, 4, 3), (5, 4, 3))))
-        expected = mixture.coefficients_of(mixture.from_logits(logits, rho=rho, sigma_floor=0.1, rho_limit=0.9))
-        log_weights = jax.nn.log_softmax(logits.alpha)
+        planes = jnp.asarray(draw((5, 10, 4)))
+        expected = mixture.coefficients_of(mixture.from_logits(planes, mixture.Ranges("partial", rho, (0.1,) * 3, 0.9)))
+        log_weights = jax.nn.log_softmax(planes[:, 0])
         squash = {"sigmoid": jax.nn.sigmoid, "tanh": jnp.tanh}[rho]
-        sigma, partial = 0.1 + 0.9 * jax.nn.sigmoid(logits.sigma), 0.9 * squash(logits.rho)
-    means, sigma, partial = (list(np.moveaxis(np.asarray(x), -1, 0)) for x in (np.tanh(logits.mu), sigma, partial))
+        numbers = jnp.tanh(planes[:, 1:4]), 0.1 + 0.9 * jax.nn.sigmoid(planes[:, 4:7]), 0.9 * squash(planes[:, 7:])
+    means, sigma, partial = (list(np.moveaxis(np.asarray(x), 1, 0)) for x in numbers)
     found = coefficients(np.asarray(log_weights), means, sigma, partial, sqrt=np.sqrt, log=np.log)
     np.testing.assert_allclose(np.stack(found, axis=-1), expected, rtol=1e-9, atol=1e-9)  # float64
 

@@ -9,9 +9,8 @@ from jaxtyping import Array, Float
 
 from gmmae.models.encoder import Encoder, Heads
 from gmmae.models.kernels import per_sample_loss
-from gmmae.models.kernels.log_density import Ranges, coefficients
-from gmmae.models.losses import PointLoss, mean_of_each
-from gmmae.models.mixture import Logits, Mixture, density_of, from_logits, grid, monomials_at
+from gmmae.models.losses import PointLoss
+from gmmae.models.mixture import Mixture, Ranges, coefficients_from_logits, density_of, from_logits, grid, monomials_at
 from gmmae.models.settings import ModelConfig
 
 try:
@@ -26,7 +25,7 @@ class MixtureAutoencoder(nn.Module):
     Attributes:
       encoder: maps volumes to latent vectors.
       heads: map latent vectors to logits.
-      covariance, rho, rho_limit: as in `gmmae.models.mixture.from_logits`.
+      covariance, rho, rho_limit: as in `gmmae.models.mixture.Ranges`.
       sigma_floor: smallest standard deviation along each axis, in voxels of that axis: what is narrower falls between them.
       fused: whether an NVIDIA GPU computes `losses` of float32 in one kernel.
     """
@@ -41,42 +40,30 @@ class MixtureAutoencoder(nn.Module):
 
     def __call__(self, volumes: Float[Array, "samples *volume"]) -> Float[Array, "samples *volume"]:
         """The density M of each volume at its own voxel centres."""
-        return self._density(self._planes(volumes), volumes)
+        return density_of(self._terms(self._planes(volumes), volumes), _centres(volumes)).reshape(volumes.shape)
 
     def losses(self, volumes: Float[Array, "samples *volume"], point_loss: PointLoss) -> Float[Array, " samples"]:
         """The mean over the voxels of what the loss finds between each volume and its density."""
 
         def plain(planes: Array, volumes: Array) -> Array:
-            return mean_of_each(point_loss(self._density(planes, volumes), volumes))
-
-        def by_sample(planes: Array, volumes: Array) -> Array:
             terms, monomials = self._terms(planes, volumes), monomials_at(_centres(volumes))
             return per_sample_loss.of_polynomials(terms, monomials, volumes.reshape(len(volumes), -1), point_loss)
 
         planes = self._planes(volumes)
-        forms = {"cpu": by_sample, "default": plain}
-        if loss_kernel and self.fused and planes.dtype == jnp.float32:
-            forms["cuda"] = partial(loss_kernel.losses, point_loss=point_loss, ranges=self._ranges(volumes), interpret=False)
-        return lax.platform_dependent(planes, volumes, **forms)
+        if loss_kernel is None or not self.fused or planes.dtype != jnp.float32:
+            return plain(planes, volumes)
+        kernel = partial(loss_kernel.losses, point_loss=point_loss, ranges=self._ranges(volumes), interpret=False)
+        return lax.platform_dependent(planes, volumes, cuda=kernel, default=plain)
 
     def mixture(self, volumes: Float[Array, "samples *volume"]) -> Mixture:
         """The mixture that describes each volume; its leading axis is the samples."""
-        return from_logits(
-            Logits.of(self._planes(volumes)),
-            covariance=self.covariance,
-            rho=self.rho,
-            sigma_floor=jnp.array(self._ranges(volumes).sigma_floor, volumes.dtype),
-            rho_limit=self.rho_limit,
-        )
+        return from_logits(self._planes(volumes), self._ranges(volumes))
 
     def _planes(self, volumes: Array) -> Array:
         return self.heads(self.encoder(volumes))
 
-    def _density(self, planes: Array, volumes: Array) -> Array:
-        return density_of(self._terms(planes, volumes), _centres(volumes)).reshape(volumes.shape)
-
     def _terms(self, planes: Array, volumes: Array) -> Array:
-        return jnp.stack(coefficients(list(jnp.moveaxis(planes, -2, 0)), self._ranges(volumes)), axis=-1)
+        return jnp.stack(coefficients_from_logits(list(jnp.moveaxis(planes, -2, 0)), self._ranges(volumes)), axis=-1)
 
     def _ranges(self, volumes: Array) -> Ranges:
         floor = tuple(self.sigma_floor * 2 / edge for edge in volumes.shape[:0:-1])  # along x, y, z

@@ -61,6 +61,6 @@ def dice(
       counted: the voxels that count; by default all.
     """
     axes = tuple(range(1, logits.ndim))
-    found, there = (mask.astype(logits.dtype) for mask in ((logits > 0) & counted, truth & counted))
-    total = (found + there).sum(axes)
-    return jnp.where(total > 0, 2 * (found * there).sum(axes) / jnp.maximum(total, 1), jnp.nan)
+    predicted, true = (mask.astype(logits.dtype) for mask in ((logits > 0) & counted, truth & counted))
+    total = (predicted + true).sum(axes)
+    return jnp.where(total > 0, 2 * (predicted * true).sum(axes) / jnp.maximum(total, 1), jnp.nan)

@@ -6,7 +6,7 @@ The density is fast. `log α_k + log N(x; μ_k, Σ_k)` is a quadratic polynomial
 z, x², xy, …). For all points and components it is one matrix product of coefficients and monomials. One exponential and one sum
 follow.
 
-The density is finite. A component is stored by the Cholesky factor of its covariance. `from_logits` keeps standard deviations
+The density is finite. A component is stored by the Cholesky factor of its covariance. `Ranges` keep standard deviations
 above a floor and correlations below a limit. So no finite logits give an infinite or undefined density.
 
 The polynomial form rounds more. Its terms are those of x and of μ, not of their difference, and cancel. A relative error of up
@@ -15,7 +15,9 @@ to about `eps · (|x|² + |μ|²) / (σ² (1 - ρ²))` remains, at x = μ too. T
 
 import itertools
 import math
+import operator
 from collections.abc import Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import jax
@@ -77,26 +79,10 @@ class Mixture(NamedTuple):
         return means + jnp.einsum("...ij,...j->...i", factors, normal)
 
 
-class Logits(NamedTuple):
-    """What the heads put out before their activations (Eq. 10 to 13)."""
-
-    alpha: Float[Array, "*b k"]
-    mu: Float[Array, "*b k n"]
-    sigma: Float[Array, "*b k n"]
-    rho: Float[Array, "*b k pairs"]
-
-    @classmethod
-    def of(cls, planes: Float[Array, "*b planes k"]) -> "Logits":
-        """The same numbers from planes, in the order of `head_planes`."""
-        sizes = head_planes(axes(planes.shape[-2])).values()
-        parts = jnp.split(jnp.moveaxis(planes, -2, -1), list(itertools.accumulate(sizes))[:-1], axis=-1)
-        return cls(parts[0][..., 0], *parts[1:])
-
-
 def head_planes(ndim: int) -> dict[str, int]:
-    """Numbers that each head puts out for a component, in their order: α; μ and σ along x, y, z; ρ12, ρ13, ρ23.
+    """Returns how many numbers (planes) each head puts out for a component: α; μ and σ along x, y, z; ρ12, ρ13, ρ23.
 
-    They are (n² + 3n + 2) / 2, as many as a quadratic polynomial of n variables has coefficients.
+    All together they are (n² + 3n + 2) / 2, as many as a quadratic polynomial of n variables has coefficients.
 
     >>> sum(head_planes(3).values())
     10
@@ -109,47 +95,102 @@ def axes(planes: int) -> int:
     return {3: 1, 6: 2, 10: 3}[planes]
 
 
-def from_logits(
-    logits: Logits,
-    *,
-    covariance: str = "partial",
-    rho: str = "sigmoid",
-    sigma_floor: float | Float[Array, " n"] = 0.0625,
-    rho_limit: float = 0.99,
-) -> Mixture:
-    """Returns the mixture of the heads' logits: α softmax, μ tanh, σ and ρ sigmoid (Eq. 10 to 13).
+class Ranges(NamedTuple):
+    """The ranges of a mixture's numbers.
 
-    Args:
-      logits: finite numbers; `rho` holds ρ12, ρ13, ρ23 for n = 3, ρ12 for n = 2, nothing for n = 1.
+    Attributes:
       covariance: `partial` reads the third correlation as the partial correlation p of axes 2 and 3 given 1. So
         `ρ23 = ρ12 ρ13 + p √((1 - ρ12²)(1 - ρ13²))`, and the matrix is always positive definite. `paper` is Eq. 6 to the
         letter, where three inconsistent correlations give NaN. They differ for n = 3 only.
       rho: `sigmoid` for correlations in (0, 1), `tanh` for (-1, 1); both are multiplied by `rho_limit`.
-      sigma_floor: smallest standard deviation, in units of the domain [-1, 1], one for all axes or one for each of x, y, z;
-        the largest is 1.
+      sigma_floor: smallest standard deviation along x, y, z, in units of the domain [-1, 1]; the largest is 1.
       rho_limit: largest absolute correlation.
     """
-    sigma = sigma_floor + (1 - sigma_floor) * jax.nn.sigmoid(logits.sigma)
-    squash = {"sigmoid": jax.nn.sigmoid, "tanh": jnp.tanh}[rho]
-    partial = rho_limit * squash(logits.rho)
-    if covariance == "paper" and sigma.shape[-1] == 3:
-        r12, r13, r23 = jnp.moveaxis(partial, -1, 0)
-        partial = jnp.stack([r12, r13, (r23 - r12 * r13) / jnp.sqrt((1 - r12**2) * (1 - r13**2))], axis=-1)
-    return Mixture(
-        jax.nn.log_softmax(logits.alpha), jnp.tanh(logits.mu), sigma[..., None] * _correlation_tril(partial, sigma.shape[-1])
-    )
+
+    covariance: str = "partial"
+    rho: str = "sigmoid"
+    sigma_floor: tuple[float, ...] = (0.0625,) * 3
+    rho_limit: float = 0.99
 
 
-def _correlation_tril(partial: Float[Array, "*b k pairs"], ndim: int) -> Float[Array, "*b k n n"]:
-    """Cholesky factor of the correlation matrix with the given partial correlations; rows have norm one."""
-    one, zero = jnp.ones(partial.shape[:-1], partial.dtype), jnp.zeros(partial.shape[:-1], partial.dtype)
-    rest = jnp.sqrt(1 - partial**2)
-    rows = [[one, zero, zero]]
-    if ndim >= 2:
-        rows.append([partial[..., 0], rest[..., 0], zero])
-    if ndim == 3:
-        rows.append([partial[..., 1], partial[..., 2] * rest[..., 1], rest[..., 1] * rest[..., 2]])
-    return jnp.stack([jnp.stack(row[:ndim], axis=-1) for row in rows], axis=-2)
+DEFAULT_RANGES = Ranges()
+
+
+def _activated(planes: Sequence[Array], ranges: Ranges) -> tuple[Array, list[Array], list[Array], list[Array]]:
+    """Returns log α, the μ, the σ and the partial correlations of logits: softmax, tanh, sigmoid (Eq. 10 to 13).
+
+    Each is written out in operations on single numbers. A compiler makes one loop of them, and they can be part of a kernel.
+    """
+    n = axes(len(planes))
+    alpha, mu, sigma, rho = planes[0], planes[1 : 1 + n], planes[1 + n : 1 + 2 * n], planes[1 + 2 * n :]
+    shifted = alpha - lax.stop_gradient(alpha.max(-1, keepdims=True))
+    log_weights = shifted - jnp.log(jnp.exp(shifted).sum(-1, keepdims=True))
+    sigmas = [floor + (1 - floor) * jax.nn.sigmoid(logit) for floor, logit in zip(ranges.sigma_floor, sigma, strict=False)]
+    squash = {"sigmoid": jax.nn.sigmoid, "tanh": jnp.tanh}[ranges.rho]
+    partial = [ranges.rho_limit * squash(logit) for logit in rho]
+    if n == 3 and ranges.covariance == "paper":
+        r12, r13, r23 = partial
+        partial[2] = (r23 - r12 * r13) / (jnp.sqrt(1 - r12 * r12) * jnp.sqrt(1 - r13 * r13))
+    return log_weights, [jnp.tanh(logit) for logit in mu], sigmas, partial
+
+
+def from_logits(logits: Float[Array, "*b planes k"], ranges: Ranges = DEFAULT_RANGES) -> Mixture:
+    """Returns the mixture of the heads' logits.
+
+    Args:
+      logits: finite numbers, planes in the order of `head_planes`.
+      ranges: of the mixture's numbers.
+    """
+    log_weights, means, sigma, partial = _activated(list(jnp.moveaxis(logits, -2, 0)), ranges)
+    rest = [jnp.sqrt(1 - p * p) for p in partial]
+    zero = jnp.zeros_like(log_weights)
+    rows = [[sigma[0], zero, zero]]  # of the Cholesky factor: those of the correlations have norm one
+    if len(means) >= 2:
+        rows.append([sigma[1] * partial[0], sigma[1] * rest[0], zero])
+    if len(means) == 3:
+        rows.append([sigma[2] * partial[1], sigma[2] * (partial[2] * rest[1]), sigma[2] * (rest[1] * rest[2])])
+    factors = jnp.stack([jnp.stack(row[: len(means)], axis=-1) for row in rows], axis=-2)
+    return Mixture(log_weights, jnp.stack(means, axis=-1), factors)
+
+
+def coefficients_from_logits(planes: Sequence[Float[Array, "*b k"]], ranges: Ranges) -> list[Float[Array, "*b k"]]:
+    """Returns `coefficients_of(from_logits)` in operations on single numbers, for training.
+
+    With the inverse I of Σ's Cholesky factor and y = Iμ the exponent is
+    `log α + log det I - ½ |y|² - (n/2) log 2π + (Iᵀy)·x - ½ |Ix|²`.
+
+    Args:
+      planes: logits in the order of `head_planes`. A component whose α is -inf has no weight.
+      ranges: of the mixture's numbers.
+    """
+    log_weights, means, sigma, partial = _activated(planes, ranges)
+    n, inverse = len(means), _factor_inverse(sigma, partial)
+    white = [_sum([entry * mean for entry, mean in zip(row, means, strict=False)]) for row in inverse]  # y
+    log_det = jnp.log(reduce(operator.mul, [row[-1] for row in inverse]))
+    constant = log_weights + log_det - 0.5 * _sum([y * y for y in white]) - 0.5 * n * LOG_2PI
+    linear = [_sum([row[j] * y for row, y in zip(inverse[j:], white[j:], strict=True)]) for j in range(n)]
+    pairs = itertools.combinations_with_replacement(range(n), 2)
+    quadratic = [-(0.5 if i == j else 1.0) * _sum([row[i] * row[j] for row in inverse[j:]]) for i, j in pairs]
+    return [constant, *linear, *quadratic]
+
+
+def _sum(terms: Sequence[Array]) -> Array:
+    return reduce(operator.add, terms)
+
+
+def _factor_inverse(sigma: Sequence[Array], partial: Sequence[Array]) -> list[list[Array]]:
+    """Returns the rows of the inverse of Σ's Cholesky factor, up to the diagonal."""
+    rows = [[1 / sigma[0]]]
+    if len(sigma) == 1:
+        return rows
+    r12, a = partial[0], jnp.sqrt(1 - partial[0] * partial[0])
+    rows.append([-r12 / (a * sigma[0]), 1 / (a * sigma[1])])
+    if len(sigma) == 2:
+        return rows
+    _, r13, p = partial
+    b, c = jnp.sqrt(1 - r13 * r13), jnp.sqrt(1 - p * p)
+    rows.append([(p * r12 / a - r13 / b) / (c * sigma[0]), -p / (a * c * sigma[1]), 1 / (b * c * sigma[2])])
+    return rows
 
 
 def grid(size: int | tuple[int, ...], ndim: int, dtype: DTypeLike = jnp.float32) -> Float[Array, "points n"]:

@@ -11,11 +11,12 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from scipy.optimize import nnls
 
+from gmmae.config.rules import Rule, Section, require
 from gmmae.system.errors import InputError
 
 Collective = Literal["ring", "tree", "fastest"]
@@ -53,7 +54,7 @@ def ring_s(devices: int, size_bytes: float, alpha_s: float, beta_bytes_per_s: fl
 
 
 def tree_s(devices: int, size_bytes: float, alpha_s: float, beta_bytes_per_s: float) -> float:
-    """Seconds of a binomial reduction and broadcast: 2 ⌈log2 n⌉ (α + bytes / β); 0 for one device.
+    """Returns the seconds of a binomial reduction and broadcast: 2 ⌈log2 n⌉ (α + bytes / β); 0 for one device.
 
     Arguments and source are those of `ring_s`. The messages are whole: trees that cut them into pieces hide all levels but
     one, and this is then an upper bound.
@@ -62,49 +63,36 @@ def tree_s(devices: int, size_bytes: float, alpha_s: float, beta_bytes_per_s: fl
     return 2 * levels * (alpha_s + size_bytes / beta_bytes_per_s)
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """A cluster by its links, and one training step on its device."""
-
-    name: str  # what tables call it
-    device: str  # the device, in words
-    devices_per_node: int  # devices used on each node
-    alpha_intra_s: float  # latency of a message between devices of a node
-    beta_intra_bytes_per_s: float  # bandwidth between them, in one direction
-    alpha_inter_s: float  # latency of a message between nodes
-    beta_inter_bytes_per_s: float  # bandwidth of a node's link, in one direction
-    reference_step_s: float = 0.0  # a training step of reference_batch samples on one device; 0: times are taken as measured
-    reference_batch: int = 32  # samples of that step
-    collective: Collective = "fastest"  # the all-reduce: ring, tree, or whichever of the two takes less time
-    sources: str = ""  # where the numbers are from, in words
-
-    def __post_init__(self) -> None:
-        for key in ("name", "device", "sources"):
-            _require(isinstance(getattr(self, key), str), key, "a string", getattr(self, key))
-        for key in ("devices_per_node", "reference_batch"):
-            value = getattr(self, key)
-            _require(type(value) is int and value >= 1, key, "a whole number of at least 1", value)
-        for key in ("alpha_intra_s", "alpha_inter_s", "reference_step_s"):
-            value = getattr(self, key)
-            _require(_is_finite(value) and value >= 0, key, "a number of at least 0, in seconds", value)
-        for key in ("beta_intra_bytes_per_s", "beta_inter_bytes_per_s"):
-            value = getattr(self, key)
-            _require(_is_finite(value) and value > 0, key, "a positive number, in bytes per second", value)
-        choices = get_args(Collective)
-        _require(self.collective in choices, "collective", f"one of {', '.join(choices)}", self.collective)
-
-
-def _require(holds: bool, key: str, rule: str, value: object) -> None:
-    if not holds:
-        raise InputError(f"{key} must be {rule}; got {value!r}")
-
-
 def _is_finite(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
+TEXT = Rule("a string", lambda value: isinstance(value, str))
+COUNT = Rule("a whole number of at least 1", lambda value: type(value) is int and value >= 1)
+SECONDS = Rule("a number of at least 0, in seconds", lambda value: _is_finite(value) and value >= 0)
+BANDWIDTH = Rule("a positive number, in bytes per second", lambda value: _is_finite(value) and value > 0)
+
+
+@dataclass(frozen=True)
+class Cluster(Section):
+    """A cluster by its links, and one training step on its device."""
+
+    name: Annotated[str, TEXT]  # what tables call it
+    device: Annotated[str, TEXT]  # the device, in words
+    devices_per_node: Annotated[int, COUNT]  # devices used on each node
+    alpha_intra_s: Annotated[float, SECONDS]  # latency of a message between devices of a node
+    beta_intra_bytes_per_s: Annotated[float, BANDWIDTH]  # bandwidth between them, in one direction
+    alpha_inter_s: Annotated[float, SECONDS]  # latency of a message between nodes
+    beta_inter_bytes_per_s: Annotated[float, BANDWIDTH]  # bandwidth of a node's link, in one direction
+    # A training step of reference_batch samples on one device; 0: times are taken as measured.
+    reference_step_s: Annotated[float, SECONDS] = 0.0
+    reference_batch: Annotated[int, COUNT] = 32  # samples of that step
+    collective: Collective = "fastest"  # the all-reduce: ring, tree, or whichever of the two takes less time
+    sources: Annotated[str, TEXT] = ""  # where the numbers are from, in words
+
+
 def read_cluster(path: str | Path) -> Cluster:
-    """The cluster that a TOML file describes; its keys are the fields of `Cluster`.
+    """Returns the cluster that a TOML file describes; its keys are the fields of `Cluster`.
 
     Raises:
       InputError: unreadable, not TOML, a key unknown or missing, a bad value; the message names the file and the key.
@@ -142,7 +130,7 @@ def all_reduce_s(cluster: Cluster, devices: int, size_bytes: float) -> float:
     >>> all_reduce_s(tiny, 2, 50), all_reduce_s(tiny, 4, 40)
     (0.5, 12.0)
     """
-    _require(isinstance(devices, int) and devices >= 1, "devices", "a whole number of at least 1", devices)
+    require(COUNT.holds(devices), "devices", COUNT.words, devices)
     inside = cluster.alpha_intra_s, cluster.beta_intra_bytes_per_s
     between = cluster.alpha_inter_s, cluster.beta_inter_bytes_per_s
     nodes = math.ceil(devices / cluster.devices_per_node)
@@ -153,13 +141,13 @@ def all_reduce_s(cluster: Cluster, devices: int, size_bytes: float) -> float:
 
 
 class StepTimes(NamedTuple):
-    """Returns the seconds of a training step on one device, measured for increasing batches."""
+    """The seconds of a training step on one device, measured for increasing batches."""
 
     batches: tuple[int, ...]
     seconds: tuple[float, ...]
 
     def at(self, batch: int) -> float:
-        """Seconds of a step of `batch` samples, linear between the measured batches and never beyond them.
+        """Returns the seconds of a step of `batch` samples, linear between the measured batches and never beyond them.
 
         Raises:
           InputError: a batch outside the measured ones, or measurements that are no times of increasing batches.
@@ -180,22 +168,23 @@ class StepTimes(NamedTuple):
 
 
 def same_device(device: str, other: str) -> bool:
-    """Whether two names are of one kind of device: by the first word with a digit, or as a whole where neither has one.
+    """Returns whether two names are of one kind of device: by the first word with a digit, or as a whole where neither has one.
 
     >>> same_device("NVIDIA H200 SXM", "NVIDIA H200"), same_device("NVIDIA H200 SXM", "cpu")
     (True, False)
     >>> same_device("NVIDIA A100 SXM4", "NVIDIA A100-SXM4-80GB"), same_device("NVIDIA H100 80GB", "NVIDIA A100 80GB")
     (True, False)
     """
-    models = []
-    for name in (device, other):
+
+    def model(name: str) -> str:
         words = re.findall(r"[a-z0-9]+", name.lower())
-        models.append(next((word for word in words if re.search(r"\d", word)), " ".join(words)))
-    return models[0] == models[1]
+        return next((word for word in words if re.search(r"\d", word)), " ".join(words))
+
+    return model(device) == model(other)
 
 
 def scale(cluster: Cluster, step_times: StepTimes) -> float:
-    """Seconds on the cluster's device for one second measured; 1 where the cluster gives no `reference_step_s`.
+    """Returns the seconds on the cluster's device for one second measured; 1 where the cluster gives no `reference_step_s`.
 
     One number for all computation: training steps of any batch, and evaluation.
 

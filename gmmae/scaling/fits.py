@@ -78,14 +78,14 @@ def leave_one_out(devices: Sequence[int], times_s: Sequence[float]) -> list[Held
     """
     design, times = _design(devices, times_s)
     counts = np.asarray(devices)
-    found = []
+    predictions = []
     for count in np.unique(counts):
         kept = counts != count
         if np.unique(counts[kept]).size < design.shape[1] or not _determined(design[kept], times[kept]):
             continue
         predicted = design[~kept][0] @ _fit(design[kept], times[kept])[0]
-        found.append(HeldOut(int(count), float(np.median(times[~kept])), float(predicted)))
-    return found
+        predictions.append(HeldOut(int(count), float(np.median(times[~kept])), float(predicted)))
+    return predictions
 
 
 def _design(devices: Sequence[int], times_s: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:

@@ -265,9 +265,9 @@ def resolve(name: str, optim: OptimConfig, devices: int, samples: int) -> Resolv
     """
     chosen = strategy(name)
     wanted = chosen.batch(optim, devices)
-    taken = min(wanted, samples)
-    k = taken / optim.batch_size
-    return ResolvedStrategy(wanted, OptimizationSetup(taken, chosen.learning_rate(optim, k), chosen.adam(optim, k)))
+    batch = min(wanted, samples)
+    k = batch / optim.batch_size
+    return ResolvedStrategy(wanted, OptimizationSetup(batch, chosen.learning_rate(optim, k), chosen.adam(optim, k)))
 
 
 def require_known(config: Config) -> Config:

@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import jax
@@ -83,12 +82,13 @@ class Checkpoints:
         progress = checkpoint.progress._asdict()
         history = progress.pop("history")
         progress["metrics"] = list(history[0].metrics) if history else []
-        arrays = _arrays(checkpoint.state, checkpoint.best, _table(history))
+        # As JSON, a history of 65 000 epochs took three times as long as all the rest.
+        arrays = {"state": checkpoint.state, "best": checkpoint.best, "history": _table(history)}
         epoch = len(history)
         if epoch in self._manager.all_steps():
             return
         try:
-            with _silent_threads():
+            with _quiet(saving=True):
                 self._manager.save(
                     epoch,
                     args=ocp.args.Composite(
@@ -117,7 +117,7 @@ class Checkpoints:
         unreadable: list[tuple[int, Exception]] = []
         for epoch in sorted(self._manager.all_steps(), reverse=True):
             try:
-                found = _read(self._manager, self._folder, epoch, like)
+                checkpoint = _read(self._manager, self._folder, epoch, like)
             except CheckpointError:
                 raise
             except Exception as error:  # as above, whatever the damage leads to
@@ -125,7 +125,7 @@ class Checkpoints:
                 continue
             for bad, error in unreadable:
                 self._move_aside(bad, error, epoch, say)
-            return found
+            return checkpoint
         if unreadable:
             epoch, error = unreadable[0]
             raise CheckpointError(
@@ -192,50 +192,29 @@ def _read_or_refuse(
 
 
 @contextmanager
-def _silent_threads() -> Iterator[None]:
-    """Prints no traceback of a thread within the block, and none at all once the block has failed.
+def _quiet(*, saving: bool) -> Iterator[None]:
+    """Prints no traceback of a failure's echoes, within the block and, where the block fails, after it.
 
-    Where a save fails, Orbax raises the error here. Its threads, asyncio and TensorStore print it too, at any later time. That
-    would be beside, or in the middle of, the one line with which the process ends.
+    Orbax raises the error of a save here. Its threads, asyncio and TensorStore print it too, at any later time. That would be
+    beside, or in the middle of, the one line with which the process ends. Orbax raises the first error of a read, and closes
+    its event loop. TensorStore's threads report the other arrays to that loop later.
     """
-    hooks = threading.excepthook, sys.unraisablehook, sys.excepthook
-    asyncio_log = logging.getLogger("asyncio")
-    threading.excepthook = sys.unraisablehook = sys.excepthook = lambda *_: None
-    asyncio_log.disabled = True
-    yield
-    threading.excepthook, sys.unraisablehook, sys.excepthook = hooks
-    asyncio_log.disabled = False
 
-
-@contextmanager
-def _without_echoes() -> Iterator[None]:
-    """Prints no traceback of a read that has ended early, within the block and, where the block fails, after it.
-
-    Orbax raises the first error and closes its event loop. TensorStore's threads report the other arrays to that loop later.
-    """
-    hooks = sys.excepthook, sys.unraisablehook
-    asyncio_log = logging.getLogger("asyncio")
-
-    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if not _of_closed_loop(error):
-            hooks[0](kind, error, trace)
-
-    def unraisablehook(unraisable: "sys.UnraisableHookArgs") -> None:
-        if not _of_closed_loop(unraisable.exc_value):
-            hooks[1](unraisable)
+    def is_echo(error: BaseException | None) -> bool:
+        return saving or (isinstance(error, RuntimeError) and str(error) == "Event loop is closed")
 
     def is_news(record: logging.LogRecord) -> bool:
-        return "exception was never retrieved" not in record.getMessage()
+        return not saving and "exception was never retrieved" not in record.getMessage()
 
-    sys.excepthook, sys.unraisablehook = excepthook, unraisablehook
+    hooks = threading.excepthook, sys.unraisablehook, sys.excepthook
+    threading.excepthook = lambda thread: is_echo(thread.exc_value) or hooks[0](thread)
+    sys.unraisablehook = lambda unraisable: is_echo(getattr(unraisable, "exc_value", None)) or hooks[1](unraisable)
+    sys.excepthook = lambda kind, error, trace: is_echo(error) or hooks[2](kind, error, trace)
+    asyncio_log = logging.getLogger("asyncio")
     asyncio_log.addFilter(is_news)
     yield
-    sys.excepthook, sys.unraisablehook = hooks
+    threading.excepthook, sys.unraisablehook, sys.excepthook = hooks
     asyncio_log.removeFilter(is_news)
-
-
-def _of_closed_loop(error: BaseException | None) -> bool:
-    return isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
 
 
 def _manager(folder: Path, *, keep: int | None = None, read_only: bool = False) -> ocp.CheckpointManager:
@@ -252,11 +231,6 @@ def _manager(folder: Path, *, keep: int | None = None, read_only: bool = False) 
     return ocp.CheckpointManager(folder.absolute(), options=settings)
 
 
-def _arrays(state: TrainState, best: Params, history: Float64[np.ndarray, "epochs columns"]) -> dict[str, Any]:
-    """Returns Orbax's item of all arrays. As JSON, a history of 65 000 epochs took three times as long as all the rest."""
-    return {"state": state, "best": best, "history": history}
-
-
 def _table(history: Sequence[Epoch]) -> Float64[np.ndarray, "epochs columns"]:
     """Returns the rows as an array; `np.array` would take four times as long."""
     rows = (row[:-1] + tuple(row.metrics.values()) for row in history)
@@ -270,25 +244,31 @@ def _checksum(arrays: dict[str, Any], progress: dict[str, Any]) -> dict[str, Any
 
 
 def _read(manager: ocp.CheckpointManager, folder: Path, epoch: int, like: TrainState) -> Checkpoint:
-    with _without_echoes():
-        progress = manager.restore(epoch, args=ocp.args.Composite(progress=ocp.args.JsonRestore()))["progress"]
-        checksum, names = progress.pop("checksum", None), progress.get("metrics", [])
-        wanted = _arrays(like, like.params, np.zeros((epoch, len(PLAIN) + len(names))))
-        arrays = _read_arrays(manager, folder, epoch, _as_saved(wanted, checksum))
-        _verify(arrays, progress, checksum)
-    leaves = zip(jax.tree.leaves(arrays), jax.tree.leaves(wanted), strict=True)
-    cast = jax.tree.unflatten(jax.tree.structure(wanted), [leaf.astype(of.dtype, copy=False) for leaf, of in leaves])
-    history = [_epoch(row, names) for row in cast["history"].tolist()]
-    progress.pop("metrics", None)
-    return Checkpoint(cast["state"], cast["best"], Progress(history, **progress))
-
-
-def _read_arrays(manager: ocp.CheckpointManager, folder: Path, epoch: int, wanted: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arrays of a checkpoint.
+    """Returns a checkpoint, its arrays with the types of `like`.
 
     Raises:
-      OtherModelError: the checkpoint holds arrays of other shapes than are wanted.
+      OtherModelError: it holds arrays of other shapes than `like`.
+      DamagedError: its contents are not those that were saved.
     """
+    with _quiet(saving=False):
+        progress = manager.restore(epoch, args=ocp.args.Composite(progress=ocp.args.JsonRestore()))["progress"]
+        checksum, names = progress.pop("checksum"), progress["metrics"]
+        wanted = {"state": like, "best": like.params, "history": np.zeros((epoch, len(PLAIN) + len(names)))}
+        arrays = _read_arrays(manager, folder, epoch, wanted, checksum["dtypes"])
+        if _checksum(arrays, progress) != checksum:
+            raise DamagedError("its contents are not those that were saved")
+    cast = jax.tree.map(lambda array, of: array.astype(of.dtype, copy=False), arrays, wanted)
+    history = [_epoch(row, names) for row in cast["history"].tolist()]
+    return Checkpoint(cast["state"], cast["best"], Progress(history, progress["clocks"], progress["best_epoch"]))
+
+
+def _read_arrays(
+    manager: ocp.CheckpointManager, folder: Path, epoch: int, wanted: dict[str, Any], dtypes: Sequence[str]
+) -> dict[str, Any]:
+    """Returns the arrays with the saved types, because Orbax casts, and a checksum is of the saved bytes."""
+    leaves, structure = jax.tree.flatten(wanted)
+    if len(dtypes) == len(leaves):
+        wanted = structure.unflatten(np.zeros(leaf.shape, dtype) for leaf, dtype in zip(leaves, dtypes, strict=True))
     other_model = OtherModelError(
         f"the checkpoint {folder / str(epoch)} must hold the model of this configuration; its arrays have other shapes, as of "
         "another version of the workload or of gmmae: give another workdir"
@@ -299,30 +279,9 @@ def _read_arrays(manager: ocp.CheckpointManager, folder: Path, epoch: int, wante
         if _shapes_held(folder / str(epoch)) not in (None, sorted(map(np.shape, jax.tree.leaves(wanted["best"])))):
             raise other_model from error
         raise
-    if list(map(np.shape, jax.tree.leaves(arrays))) != list(map(np.shape, jax.tree.leaves(wanted))):
+    if list(map(np.shape, jax.tree.leaves(arrays))) != list(map(np.shape, leaves)):
         raise other_model
     return arrays
-
-
-def _as_saved(wanted: dict[str, Any], checksum: dict[str, Any] | None) -> dict[str, Any]:
-    """Returns the wanted arrays with the saved types, because Orbax casts and a checksum is of the saved bytes."""
-    leaves, structure = jax.tree.flatten(wanted)
-    dtypes = checksum["dtypes"] if checksum else []
-    if len(dtypes) != len(leaves):
-        return wanted
-    return jax.tree.unflatten(structure, [np.zeros(leaf.shape, dtype) for leaf, dtype in zip(leaves, dtypes, strict=True)])
-
-
-def _verify(arrays: dict[str, Any], progress: dict[str, Any], checksum: dict[str, Any] | None) -> None:
-    """Compares contents with their checksum.
-
-    Raises:
-      DamagedError: these are not the contents that were saved.
-    """
-    if checksum is not None and _checksum(arrays, progress) != checksum:
-        raise DamagedError("its contents are not those that were saved")
-    if checksum is None and not finite(arrays["best"]):
-        raise DamagedError("its best parameters are not finite; it is of an earlier version, which kept no checksum")
 
 
 def finite(params: Params) -> bool:

@@ -94,14 +94,14 @@ def prepare(config: Config, devices: Devices | None = None) -> TrainSetup:
       InputError: the configuration does not fit the machine or the data.
     """
     optim, parallel = config.optim, config.parallel
-    one = parallel.simulate_devices is not None and jax.process_count() == 1 and jax.default_backend() != "cpu"
-    devices = devices or choose((1 if one else None) if parallel.devices == "all" else parallel.devices)
-    wanted = parallel.simulate_devices or devices.count
+    one_device = parallel.simulate_devices is not None and jax.process_count() == 1 and jax.default_backend() != "cpu"
+    devices = devices or choose((1 if one_device else None) if parallel.devices == "all" else parallel.devices)
+    strategy_devices = parallel.simulate_devices or devices.count
     workload = registry.build(config)
     data = workload.load()
     samples, validation = count(data.train), count(data.validation)
-    strategy = strategies.resolve(config.scaling, optim, wanted, samples)
-    strategy_plan = plan_batches(samples, strategy.global_batch, wanted)
+    strategy = strategies.resolve(config.scaling, optim, strategy_devices, samples)
+    strategy_plan = plan_batches(samples, strategy.global_batch, strategy_devices)
     if parallel.deterministic:
         _require_deterministic(parallel, devices)
         sharers = parallel.deterministic_shards
@@ -319,9 +319,9 @@ def _summable(workload: Workload, may_be_undefined: Sequence[str], params: Param
 
 
 def _require_one_per_sample(name: str, values: Array, samples: Samples) -> None:
-    shape, wanted = np.shape(values), (count(samples),)
-    if shape != wanted:
-        raise WorkloadError(f"{name} of a workload must be one number a sample, of shape {wanted} here; got shape {shape}")
+    shape, expected = np.shape(values), (count(samples),)
+    if shape != expected:
+        raise WorkloadError(f"{name} of a workload must be one number a sample, of shape {expected} here; got shape {shape}")
 
 
 def cast(config: Config, arrays: T) -> T:

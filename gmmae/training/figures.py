@@ -28,21 +28,17 @@ def draw(config: Config, record: Record, workdir: WorkDir) -> list[Path]:
     Raises:
       StorageError: the work directory cannot be written.
     """
-    with storage(workdir.figures):
-        return _draw(config, record, workdir)
-
-
-def _draw(config: Config, record: Record, workdir: WorkDir) -> list[Path]:
     title = f"{record.scaling}, {record.devices} × {record.device_kind}, seed {record.seed}"
-    history = read_history(workdir.history)
-    snapshots = read_snapshots(workdir.snapshots, len(history))
-    draw = getattr(registry.load(config.workload), "draw", None)
-    paths = [draw(snapshots, workdir.figures, title, "png")] if draw and snapshots else []
-    if history:
-        columns = ("epoch", "train_loss", "val_loss", "lr")
-        epoch, train, validation, rate = (np.array([getattr(row, name) for row in history]) for name in columns)
-        path = workdir.figures / "losses.png"
-        paths.append(losses(epoch, train, validation, rate, path, target=config.stop.target_loss, title=title))
+    with storage(workdir.figures):
+        history = read_history(workdir.history)
+        snapshots = read_snapshots(workdir.snapshots, len(history))
+        draw_samples = getattr(registry.load(config.workload), "draw", None)
+        paths = [draw_samples(snapshots, workdir.figures, title, "png")] if draw_samples and snapshots else []
+        if history:
+            columns = ("epoch", "train_loss", "val_loss", "lr")
+            epoch, train, validation, rate = (np.array([getattr(row, name) for row in history]) for name in columns)
+            path = workdir.figures / "losses.png"
+            paths.append(losses(epoch, train, validation, rate, path, target=config.stop.target_loss, title=title))
     return paths
 
 

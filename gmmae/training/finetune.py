@@ -1,11 +1,10 @@
 """Fine-tuning: a run that begins with the best parameters of another one, and a fresh optimiser."""
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from gmmae.config.schema import flatten
-from gmmae.config.toml import differences, flatten_table, updated
+from gmmae.config.toml import differences, updated
 from gmmae.multihost import agreement
 from gmmae.multihost.peers import Group
 from gmmae.system.errors import InputError
@@ -32,22 +31,22 @@ def first_parameters(setup: TrainSetup, start: TrainState, group: Group) -> tupl
     record = folder.read_record()
     if record is None or not folder.config.is_file():
         raise InputError(f"init_from must be the work directory of a run; got {folder.root}, which has no {folder.record.name}")
-    found = _best(setup, folder) if record.best_epoch else None
-    if found is None:
+    checkpoint = _newest(setup, folder) if record.best_epoch else None
+    if checkpoint is None:
         raise InputError(
             f"init_from must be a run with a finite epoch and a checkpoint; got {folder.root}, which stopped after "
             f"{record.epochs} epochs: train on, or set keep_checkpoints in a sweep"
         )
-    params = cast(setup.config, found.best)
+    params = cast(setup.config, checkpoint.best)
     digest = agreement.digest(params)
     group.assert_equal({"the parameters of init_from": digest})
-    origin = {"run": str(folder.root), "run_id": record.run_id, "epoch": found.progress.best_epoch, "sha256": digest}
+    origin = {"run": str(folder.root), "run_id": record.run_id, "epoch": checkpoint.progress.best_epoch, "sha256": digest}
     return start._replace(params=params), origin
 
 
-def _best(setup: TrainSetup, folder: WorkDir) -> Checkpoint | None:
+def _newest(setup: TrainSetup, folder: WorkDir) -> Checkpoint | None:
     """Returns the newest checkpoint of the other run, which may have another optimiser and precision."""
-    saved = dict(flatten_table(tomllib.loads(folder.config.read_text(encoding="utf-8"))))
+    saved = folder.read_config()
     its = {key: saved[key] for key in ("precision", "optim.clip_norm") if key in saved}
     try:
         return newest(folder.checkpoints, blank_state(updated(setup.config, its), setup.workload))

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from gmmae.training import compilation
 from gmmae.training.compilation import TrainSetup
@@ -23,49 +23,6 @@ from gmmae.workloads.interface import Samples
 
 NORM_STEPS = 8
 """Largest number of batches whose gradients the noise scale is computed from."""
-
-
-class Parts(NamedTuple):
-    """Unbiased estimates, which may be negative."""
-
-    signal: Float[np.ndarray, "..."]  # |G|²
-    noise: Float[np.ndarray, "..."]  # tr(Σ), of one sample
-
-
-def parts(small: int, small_squares: np.ndarray, large: int, large_squares: np.ndarray) -> Parts:
-    """Returns signal and noise from the mean squared norms of mean gradients of two batch sizes (appendix A.1 there).
-
-    >>> parts(1, np.array(11.0), 10, np.array(2.0))  # |G|² = 1, tr(Σ) = 10
-    Parts(signal=np.float64(1.0), noise=np.float64(10.0))
-    """
-    signal = (large * large_squares - small * small_squares) / (large - small)
-    return Parts(signal, (small_squares - large_squares) / (1 / small - 1 / large))
-
-
-def noise_scale(small: int, small_squares: np.ndarray, large: int, large_squares: np.ndarray, blocks: int = 8) -> float | None:
-    """Returns the noise scale from the norms of many steps: the median over blocks of the ratio of their means.
-
-    A few steps have gradients far above all others and would decide a ratio of means over all steps. Returns None where the
-    signal of most blocks is lost in the noise.
-
-    Args:
-      small: samples in the smaller batch.
-      small_squares: its mean squared norms, one for each step, in order.
-      large: samples in the larger batch.
-      large_squares: likewise.
-      blocks: number of blocks of consecutive steps.
-
-    >>> noise_scale(1, np.full(16, 11.0), 10, np.full(16, 2.0))
-    10.0
-    """
-    signal, noise = parts(small, np.asarray(small_squares, float), large, np.asarray(large_squares, float))
-    count = min(blocks, len(signal))
-    means = [
-        (part.mean(), other.mean()) for part, other in zip(*(np.array_split(x, count) for x in (signal, noise)), strict=True)
-    ]
-    ratios = np.array([other / part if part > 0 else np.inf for part, other in means])
-    median = float(np.median(ratios))
-    return median if 0 < median < np.inf else None
 
 
 class Norms(NamedTuple):
@@ -112,6 +69,20 @@ def gradient_norms(setup: TrainSetup, like: TrainState) -> Callable[[TrainState]
     return norms
 
 
-def noise_of(norms: Norms) -> float | None:
-    """Returns the noise scale in samples; None where the norms are all noise."""
-    return noise_scale(1, np.array(norms.of_one), norms.batch, np.array(norms.of_batch))
+def noise_of(norms: Norms, blocks: int = 8) -> float | None:
+    """Returns the noise scale in samples: the median over blocks of consecutive steps of the ratio of their means.
+
+    A few steps have gradients far above all others and would decide a ratio of means over all steps. Returns None where the
+    signal of most blocks is lost in the noise. The estimates of |G|² and tr(Σ) are unbiased (appendix A.1 there) and may be
+    negative.
+
+    >>> noise_of(Norms(10, [11.0] * 16, [2.0] * 16))  # |G|² = 1, tr(Σ) = 10
+    10.0
+    """
+    batch, of_one, of_batch = norms.batch, np.array(norms.of_one), np.array(norms.of_batch)
+    signal, noise = (batch * of_batch - of_one) / (batch - 1), (of_one - of_batch) / (1 - 1 / batch)
+    count = min(blocks, len(signal))
+    means = [[block.mean() for block in np.array_split(part, count)] for part in (signal, noise)]
+    ratios = [noise / signal if signal > 0 else np.inf for signal, noise in zip(*means, strict=True)]
+    median = float(np.median(ratios))
+    return median if 0 < median < np.inf else None

@@ -115,7 +115,7 @@ def from_json(text: str) -> Record:
 
 def plain(record: Record) -> dict[str, Any]:
     """Returns the record as a dictionary of values that strict JSON has."""
-    return {key: _plain(value) for key, value in asdict(record).items()}
+    return json.loads(json.dumps(asdict(record)), parse_constant=lambda constant: str(float(constant)))
 
 
 def from_plain(data: dict[str, Any]) -> Record:
@@ -129,12 +129,6 @@ def from_plain(data: dict[str, Any]) -> Record:
     known = {item.name: data[item.name] for item in fields(Record) if item.name in data}
     results = [key for key in known if key.endswith(("_loss", "_metrics"))]
     return checked(Record, known | {key: _number(known[key]) for key in results}, any_number=results)
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _number(value: object) -> object:

@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 
 from gmmae.config.schema import Config, StopConfig
+from gmmae.scaling.batches import BatchPlan
 from gmmae.scaling.identity import run_id
 from gmmae.scaling.strategies import learning_rate_text
 from gmmae.system import nvidia
@@ -80,18 +81,18 @@ def require_metric(stop: StopConfig, validation: Mapping[str, float]) -> None:
         )
 
 
-def require_checkpoint(earlier: Record | None, found: bool, folder: Path) -> None:
+def require_checkpoint(earlier: Record | None, restored: bool, folder: Path) -> None:
     """Refuses to begin a run again that should be resumed.
 
     Args:
       earlier: the record of the run so far.
-      found: whether a checkpoint has been read.
+      restored: whether a checkpoint has been read.
       folder: of the checkpoints.
 
     Raises:
       InputError: the run has epochs behind it, and no checkpoint.
     """
-    if earlier is not None and earlier.epochs and not found:
+    if earlier is not None and earlier.epochs and not restored:
         raise InputError(
             f"workdir must hold a checkpoint for its run to go on after epoch {earlier.epochs}; got none in {folder} (a sweep "
             "removes those of finished cells unless keep_checkpoints is true): give another workdir, or delete this one to "
@@ -103,9 +104,9 @@ def resume_warnings(config: Config, earlier: Record | None, now: Record) -> list
     """Returns warnings that a resumed run with the exact reduction may have other bits than an uninterrupted one."""
     if earlier is None or not config.parallel.deterministic:
         return []
-    found = {"the device": (earlier.device_kind, now.device_kind)}
-    found |= {name: (earlier.versions.get(name, "missing"), version) for name, version in now.versions.items()}
-    differing = [f"{name} was {was} and is {now}" for name, (was, now) in found.items() if was != now]
+    pairs = {"the device": (earlier.device_kind, now.device_kind)}
+    pairs |= {name: (earlier.versions.get(name, "missing"), version) for name, version in now.versions.items()}
+    differing = [f"{name} was {was} and is {now}" for name, (was, now) in pairs.items() if was != now]
     return [f"warning: bits may differ from those of one run throughout: {', '.join(differing)}"] if differing else []
 
 
@@ -118,38 +119,39 @@ def run_summary(setup: TrainSetup, record: Record, root: Path, done: int) -> dic
       root: its work directory.
       done: epochs that an earlier process has finished.
     """
-    config, plan, stop = setup.config, setup.strategy_plan, setup.config.stop
-    return {
+    config, plan, stop, data = setup.config, setup.strategy_plan, setup.config.stop, setup.data
+    facts = {
         "run": f"{record.run_id} in {root}" + (f", resumed after epoch {done}" if done else ""),
         "scaling": f"{config.scaling}, seed {config.seed}",
         "devices": _devices_text(setup, record),
-        **_gpu_text(setup),
-        "global batch": _batch_text(setup),
-        **_reduction_text(setup),
+    }
+    if unused := nvidia.unused(setup.devices.platform, os.environ):
+        facts["GPU"] = unused
+    sharing = f"{plan.devices} × {plan.device_batch} a device{_padding_text(plan) or ', no padding'}"
+    facts["global batch"] = f"{setup.strategy.batch_text()} = {sharing}"
+    if config.parallel.deterministic:
+        shards = f"{setup.train_plan.devices} shards of {setup.train_plan.device_batch}{_padding_text(setup.train_plan)}"
+        facts["reduction"] = f"exact: {shards}; the same bits on any number of devices"
+    last_step = f", the last of {plan.counts[-1]} samples" if plan.counts[-1] != plan.batch else ""
+    origin = ", at first the best of {run}, of its epoch {epoch}".format(**record.init_from) if record.init_from else ""
+    shapes = ", ".join("×".join(map(str, leaf.shape[1:])) or "one number" for leaf in jax.tree.leaves(data.train))
+    samples = f"{record.train_samples} for training and {record.validation_samples} for validation, each {shapes}"
+    target = f"validation {stop.monitor} {SIGNS[stop.mode]} {stop.target:g}, or " if stop.target is not None else ""
+    return facts | {
         "learning rate": learning_rate_text(setup.strategy.learning_rate, config.optim.learning_rate),
-        "steps per epoch": f"{plan.steps}"
-        + (f", the last of {plan.counts[-1]} samples" if plan.counts[-1] != plan.batch else ""),
-        "parameters": f"{record.parameters:,}" + _origin_text(record),
+        "steps per epoch": f"{plan.steps}{last_step}",
+        "parameters": f"{record.parameters:,}{origin}",
         "workload": config.workload,
-        "data": _data_text(setup, record),
-        "stops at": (f"validation {stop.monitor} {SIGNS[stop.mode]} {stop.target:g}, or " if stop.target is not None else "")
-        + f"{stop.max_epochs} epochs",
+        "data": f"{data.about}, {samples}" if data.about else samples,
+        "stops at": f"{target}{stop.max_epochs} epochs",
     }
 
 
 SIGNS = {"min": "≤", "max": "≥"}
 
 
-def _origin_text(record: Record) -> str:
-    origin = record.init_from
-    return f", at first the best of {origin['run']}, of its epoch {origin['epoch']}" if origin else ""
-
-
-def _data_text(setup: TrainSetup, record: Record) -> str:
-    leaves = jax.tree.leaves(setup.data.train)
-    shapes = ", ".join("×".join(map(str, leaf.shape[1:])) or "one number" for leaf in leaves)
-    about = f"{setup.data.about}, " if setup.data.about else ""
-    return f"{about}{record.train_samples} for training and {record.validation_samples} for validation, each {shapes}"
+def _padding_text(plan: BatchPlan) -> str:
+    return f", {plan.padding} of the slots padded" if plan.padding else ""
 
 
 def _devices_text(setup: TrainSetup, record: Record) -> str:
@@ -159,26 +161,7 @@ def _devices_text(setup: TrainSetup, record: Record) -> str:
     if record.virtual:
         real += ", one a core," if a_core else ""
         return f"{record.devices}, virtual: {real} compute{'s' * (count == 1)} their batch, so times are no measure of scaling"
+    if a_core:
+        return f"{real}, one a core"
     shared = " (virtual: they share the processor, so times are no measure of scaling)" if record.oversubscribed else ""
-    return f"{real}, one a core" if a_core else f"{real}{shared}"
-
-
-def _gpu_text(setup: TrainSetup) -> dict[str, str]:
-    line = nvidia.unused(setup.devices.platform, os.environ)
-    return {"GPU": line} if line else {}
-
-
-def _batch_text(setup: TrainSetup) -> str:
-    plan = setup.strategy_plan
-    padding = f", {plan.padding} of the slots padded" if plan.padding else ", no padding"
-    return f"{setup.strategy.batch_text()} = {plan.devices} × {plan.device_batch} a device{padding}"
-
-
-def _reduction_text(setup: TrainSetup) -> dict[str, str]:
-    if not setup.config.parallel.deterministic:
-        return {}
-    plan = setup.train_plan
-    padding = f", {plan.padding} of the slots padded" if plan.padding else ""
-    return {
-        "reduction": f"exact: {plan.devices} shards of {plan.device_batch}{padding}; the same bits on any number of devices"
-    }
+    return f"{real}{shared}"

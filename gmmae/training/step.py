@@ -7,7 +7,7 @@ device, and makes the same functions the sequential algorithm. Weights come from
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -29,13 +29,8 @@ Indices = Int[Array, "steps *device_batch"]
 Weights = Float[Array, "steps *device_batch"]
 
 
-@runtime_checkable
-class Mean(Protocol):
-    """Averages a function of a device's batch over all devices."""
-
-    def __call__(self, function: BatchFunction[B, T], batch: B, weights: Array, shard_range: Array | None) -> T:
-        """Returns the mean of `function(batch, weights)`; `shard_range` is as in `parallel.exact_mean`."""
-        ...
+Mean = Callable[..., Any]
+"""`(function, batch, weights, shard_range) -> mean of function(batch, weights)` over all devices; see `parallel.exact_mean`."""
 
 
 def on_one_device(function: BatchFunction[B, T], batch: B, weights: Array, shard_range: Array | None = None) -> T:
@@ -119,7 +114,6 @@ def train_step(
     losses: Losses,
     optimizer: optax.GradientTransformation,
     mean: Mean = on_one_device,
-    shard_range: Int[Array, "2"] | None = None,
 ) -> tuple[TrainState, Float[Array, ""]]:
     """Takes one synchronous data-parallel step (Eq. 2): local gradient of the weighted sum, mean over devices, update.
 
@@ -130,7 +124,6 @@ def train_step(
       losses: give one loss for each sample.
       optimizer: an optax transformation.
       mean: averages loss and gradient over the devices.
-      shard_range: for `parallel.exact_mean`.
 
     Returns:
       The new state and the mean loss over the step's real samples of all devices, before the update.
@@ -142,7 +135,7 @@ def train_step(
 
         return jax.value_and_grad(loss)(state.params)
 
-    loss, gradient = mean(loss_and_gradient, batch, weights, shard_range)
+    loss, gradient = mean(loss_and_gradient, batch, weights)
     with jax.named_scope("optimiser"):
         updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
         return TrainState(optax.apply_updates(state.params, updates), opt_state), loss
@@ -184,7 +177,7 @@ def make_train_epoch(
           shard_range: for `parallel.exact_mean`.
         """
         epoch_key = jax.random.fold_in(jax.random.key(seed), epoch)
-        step = partial(train_step, losses=losses, optimizer=optimizer, mean=mean, shard_range=shard_range)
+        step = partial(train_step, losses=losses, optimizer=optimizer, mean=partial(mean, shard_range=shard_range))
 
         def body(state: TrainState, of_step: tuple[Array, Array]) -> tuple[TrainState, Array]:
             index, weights = of_step

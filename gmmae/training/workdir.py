@@ -30,7 +30,7 @@ class WorkDir:
         self.snapshots = self.figures / "snapshots"
 
     def read_record(self) -> Record | None:
-        """The record, or None where none has been written.
+        """Returns the record, or None where none has been written.
 
         Raises:
           InputError: it is there and cannot be read.
@@ -41,11 +41,22 @@ class WorkDir:
             return None
 
     def read_rows(self) -> list[Epoch]:
-        """The rows of the history; none where it is not there, or cannot be read."""
+        """Returns the rows of the history; none where it is not there, or cannot be read."""
         try:
             return read_history(self.history)
         except (OSError, ValueError, TypeError, KeyError):
             return []
+
+    def read_config(self) -> dict[str, Any]:
+        """Returns the values of the saved configuration by key.
+
+        Raises:
+          InputError: it is no TOML.
+        """
+        try:
+            return dict(flatten_table(tomllib.loads(self.config.read_text(encoding="utf-8"))))
+        except ValueError as error:
+            raise InputError(f"{self.config} must be TOML; got {error}: mend it or give another --workdir") from error
 
     @property
     def begun(self) -> bool:
@@ -74,7 +85,7 @@ def claim(config: Config, root: Path) -> Iterator[WorkDir]:
         if new_lock:
             held.callback(_remove_lock, workdir)
         if workdir.config.exists() and workdir.begun:
-            _require_same_run(config, workdir.config)
+            _require_same_run(config, workdir)
         yield workdir
 
 
@@ -122,12 +133,8 @@ def _refuse(root: Path, work: str, holder: str) -> None:
     )
 
 
-def _require_same_run(config: Config, path: Path) -> None:
-    try:
-        saved = dict(flatten_table(tomllib.loads(path.read_text(encoding="utf-8"))))
-    except ValueError as error:
-        raise InputError(f"{path} must be TOML; got {error}: mend it or give another --workdir") from error
-    if changes := differences(dict(flatten(defaults(config))) | saved, identity_fields(config)):
+def _require_same_run(config: Config, workdir: WorkDir) -> None:
+    if changes := differences(dict(flatten(defaults(config))) | workdir.read_config(), identity_fields(config)):
         raise InputError(
-            f"workdir must hold a run of the same configuration; got {path.parent} where {changes}: give another --workdir"
+            f"workdir must hold a run of the same configuration; got {workdir.root} where {changes}: give another --workdir"
         )

@@ -50,7 +50,7 @@ def test_parameters_follow_the_number_of_axes(n):
 
 
 @pytest.mark.parametrize(
-    "size", [(6,), (5, 7), *(pytest.param(size, marks=pytest.mark.slow) for size in [(6, 6), (6, 6, 6), (4, 7, 5)])], ids=str
+    "size", [(5, 7), *(pytest.param(size, marks=pytest.mark.slow) for size in [(6,), (6, 6, 6), (4, 7, 5)])], ids=str
 )
 def test_the_output_is_the_density_of_the_mixture_at_the_voxel_centres(size):
     n = len(size)
@@ -64,9 +64,7 @@ def test_the_output_is_the_density_of_the_mixture_at_the_voxel_centres(size):
     np.testing.assert_allclose(output.reshape(3, -1), density(mixture, grid(size, n)), rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "size", [(6,), (12,), *(pytest.param(size, marks=pytest.mark.slow) for size in [(6, 6, 6), (4, 12, 6)])], ids=str
-)
+@pytest.mark.parametrize("size", [(12,), pytest.param((4, 12, 6), marks=pytest.mark.slow)], ids=str)
 def test_the_floor_of_sigma_is_given_in_voxels_of_each_axis(size):
     module, volumes, params = fitted(size, sigma_floor=0.75)
     params["params"]["heads"]["bias"] = shifted(params, "sigma", len(size))  # all the way down

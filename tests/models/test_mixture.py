@@ -5,16 +5,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jax.test_util import check_grads
 from scipy.stats import multivariate_normal
 
 from gmmae.models import mixture as gm
-from gmmae.models.mixture import Logits, Mixture, axes, grid, head_planes
+from gmmae.models.mixture import Mixture, Ranges, axes, coefficients_from_logits, grid, head_planes
 
 # Compiled whole: operation by operation, this file takes minutes.
-from_logits = jax.jit(gm.from_logits, static_argnames=("covariance", "rho", "sigma_floor", "rho_limit"))
+from_logits = jax.jit(gm.from_logits, static_argnames="ranges")
 density = jax.jit(gm.density)
 log_density = jax.jit(gm.log_density)
 sample = jax.jit(Mixture.sample, static_argnums=2)
@@ -29,8 +29,8 @@ def x64():
 
 
 def random_logits(rng, n, components, batch=(), dtype: Any = np.float32):
-    shapes = [(components,), (components, n), (components, n), (components, n * (n - 1) // 2)]
-    return Logits(*(jnp.asarray(rng.standard_normal((*batch, *shape)), dtype) for shape in shapes))
+    numbers = [rng.standard_normal((*batch, components, count)) for count in head_planes(n).values()]
+    return jnp.asarray(np.concatenate(numbers, axis=-1).swapaxes(-1, -2), dtype)
 
 
 def double(mixture):
@@ -127,25 +127,6 @@ def test_a_narrow_inner_mixture_has_mass_one(x64, size):
     assert mass == pytest.approx(1, abs=1e-5)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_density_does_not_depend_on_the_order_of_the_components(x64, n):
-    rng = np.random.default_rng(n)
-    mixture = from_logits(random_logits(rng, n, 7, dtype=np.float64))
-    order = rng.permutation(7)
-    points = grid(8, n, jnp.float64)
-    shuffled = density(Mixture(*(leaf[order] for leaf in mixture)), points)
-    np.testing.assert_allclose(shuffled, density(mixture, points), rtol=1e-13)  # only the sum's order differs
-
-
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_density_moves_with_its_means(x64, n):
-    rng = np.random.default_rng(n)
-    mixture = from_logits(random_logits(rng, n, 7, dtype=np.float64))
-    shift, points = jnp.asarray(rng.uniform(-2, 2, n)), grid(8, n, jnp.float64)
-    moved = density(mixture._replace(means=mixture.means + shift), points + shift)
-    np.testing.assert_allclose(moved, density(mixture, points), rtol=1e-10)  # terms of the exponent, up to 1e4, cancel
-
-
 def test_log_density_is_finite_where_density_underflows():
     mixture = Mixture(jnp.zeros(1), jnp.array([[-0.9]]), jnp.array([[[0.05]]]))
     point = jnp.array([[0.9]])
@@ -171,13 +152,8 @@ def test_world_axes_run_against_array_axes(axis, n):
     np.testing.assert_allclose(other, jnp.flip(other), rtol=1e-4)  # centred along the other axes
 
 
-def test_grid_has_its_voxel_centres_inside_the_domain():
-    np.testing.assert_allclose(grid(4, 1)[:, 0], [-0.75, -0.25, 0.25, 0.75])
-    assert grid(3, 3).shape == (27, 3)
-    np.testing.assert_allclose(grid(2, 3)[1], [0.5, -0.5, -0.5])
-
-
 def test_the_axes_of_a_grid_may_have_different_edges():
+    np.testing.assert_allclose(grid(4, 1)[:, 0], [-0.75, -0.25, 0.25, 0.75])
     uneven = np.asarray(grid((2, 3, 4), 3)).reshape(2, 3, 4, 3)
     for axis, size in enumerate((4, 3, 2)):  # x, y, z
         np.testing.assert_array_equal(np.unique(uneven[..., axis]), grid(size, 1)[:, 0])
@@ -205,33 +181,28 @@ def test_a_covariance_that_is_not_positive_definite_gives_nan():
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_planes_are_as_many_as_the_paper_says_and_in_their_order(n):
-    sizes = head_planes(n)
-    count = sum(sizes.values())
+    count = sum(head_planes(n).values())
     assert count == (n**2 + 3 * n + 2) / 2
     assert axes(count) == n
-    planes = jnp.arange(2 * count * 5.0).reshape(2, count, 5)
-    logits = Logits.of(planes)
-    assert list(sizes) == list(logits._fields)
-    assert jnp.array_equal(logits.alpha, planes[:, 0])
+    planes = random_logits(np.random.default_rng(n), n, 5, (2,))
+    mixture = from_logits(planes, Ranges("partial", "tanh", (0.0,) * 3, 0.5))
+    np.testing.assert_allclose(mixture.weights, jax.nn.softmax(planes[:, 0]), rtol=1e-5)
     for axis in range(n):
-        assert jnp.array_equal(logits.mu[..., axis], planes[:, 1 + axis])
-        assert jnp.array_equal(logits.sigma[..., axis], planes[:, 1 + n + axis])
-    assert jnp.array_equal(logits.rho, jnp.moveaxis(planes[:, 1 + 2 * n :], 1, -1))
-
-
-@pytest.mark.parametrize("n", [1, 2])
-@pytest.mark.parametrize("rho", ["sigmoid", "tanh"])
-def test_the_two_covariances_are_one_up_to_two_axes(n, rho):
-    logits = random_logits(np.random.default_rng(0), n, 20)
-    paper, partial_ = (from_logits(logits, covariance=name, rho=rho) for name in ("paper", "partial"))
-    for ours, theirs in zip(partial_, paper, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+        np.testing.assert_allclose(mixture.means[..., axis], jnp.tanh(planes[:, 1 + axis]), rtol=1e-5)
+        np.testing.assert_allclose(
+            mixture.covariances[..., axis, axis], jax.nn.sigmoid(planes[:, 1 + n + axis]) ** 2, rtol=1e-5
+        )
+    sigma = jnp.sqrt(jnp.diagonal(mixture.covariances, axis1=-2, axis2=-1))
+    for pair, axis in enumerate(range(1, n)):  # with the first axis; the third correlation is a partial one
+        correlations = mixture.covariances[..., 0, axis] / (sigma[..., 0] * sigma[..., axis])
+        np.testing.assert_allclose(correlations, 0.5 * jnp.tanh(planes[:, 1 + 2 * n + pair]), rtol=1e-4, atol=1e-6)
 
 
 def correlations(logits, limit, squash):
     """σ and the full matrix of the three outputs, as Eq. 6 says."""
-    sigma = 1 / (1 + np.exp(-np.asarray(logits.sigma, np.float64)))
-    rho = limit * squash(np.asarray(logits.rho, np.float64))
+    planes = np.moveaxis(np.asarray(logits, np.float64), -2, -1)
+    sigma = 1 / (1 + np.exp(-planes[..., 4:7]))
+    rho = limit * squash(planes[..., 7:])
     matrix = np.broadcast_to(np.eye(3), (*rho.shape[:-1], 3, 3)).copy()
     for pair, (i, j) in enumerate([(0, 1), (0, 2), (1, 2)]):
         matrix[..., i, j] = matrix[..., j, i] = rho[..., pair]
@@ -244,8 +215,8 @@ def correlations(logits, limit, squash):
 def test_the_papers_covariance_is_equation_6_or_nan(x64, rho, squash, share):
     uniform = np.random.default_rng(0).uniform(1e-6, 1 - 1e-6, (2000, 3))  # then ρ is uniform, as in design.md's shares
     pre = np.log(uniform / (1 - uniform)) if rho == "sigmoid" else np.arctanh(2 * uniform - 1)
-    logits = random_logits(np.random.default_rng(1), 3, 2000, dtype=np.float64)._replace(rho=jnp.asarray(pre))
-    covariances = from_logits(logits, covariance="paper", rho=rho, sigma_floor=0.0, rho_limit=1.0).covariances
+    logits = random_logits(np.random.default_rng(1), 3, 2000, dtype=np.float64).at[7:].set(pre.T)
+    covariances = from_logits(logits, Ranges("paper", rho, (0.0,) * 3, 1.0)).covariances
     sigma, matrix = correlations(logits, 1.0, squash)
     valid = np.linalg.eigvalsh(matrix).min(-1) > 0
     expected = sigma[:, :, None] * sigma[:, None, :] * matrix
@@ -261,9 +232,7 @@ def test_the_papers_covariance_is_equation_6_or_nan(x64, rho, squash, share):
     st.sampled_from(["sigmoid", "tanh"]),
 )
 def test_partial_correlations_are_always_positive_definite(numbers, rho):
-    zeros = jnp.zeros((1,), jnp.float32)
-    sigma, pre = np.asarray(numbers, np.float32).reshape(2, 1, 3)
-    mixture = from_logits(Logits(zeros, jnp.zeros((1, 3)), jnp.asarray(sigma), jnp.asarray(pre)), rho=rho)
+    mixture = from_logits(jnp.asarray([0.0] * 4 + numbers, jnp.float32)[:, None], Ranges(rho=rho))
     factor = np.asarray(mixture.scale_tril[0], np.float64)
     covariance = factor @ factor.T
     scale = np.sqrt(np.diag(covariance))
@@ -274,12 +243,45 @@ def test_partial_correlations_are_always_positive_definite(numbers, rho):
 
 
 def test_limits_hold_at_the_ends(x64):
-    ends = jnp.asarray([[-1e4] * 3, [1e4] * 3])
-    mixture = from_logits(Logits(jnp.zeros(2), ends, ends, ends), rho="tanh", sigma_floor=0.1, rho_limit=0.9)
+    ends = jnp.asarray([[0.0, 0.0]] + [[-1e4, 1e4]] * 9)
+    mixture = from_logits(ends, Ranges("partial", "tanh", (0.1,) * 3, 0.9))
     covariances = np.asarray(mixture.covariances)
     np.testing.assert_allclose(np.sqrt(covariances[:, range(3), range(3)]), [[0.1] * 3, [1.0] * 3])
     np.testing.assert_allclose(covariances[:, 0, 1] / covariances[:, 0, 0], [-0.9, 0.9])
     np.testing.assert_allclose(mixture.means, [[-1.0] * 3, [1.0] * 3])
+
+
+# Coefficients
+
+
+@pytest.mark.parametrize(
+    ("n", "covariance", "rho"),
+    [(1, "partial", "sigmoid"), (2, "partial", "tanh"), (2, "paper", "sigmoid")]
+    + [(3, covariance, rho) for covariance in ("partial", "paper") for rho in ("sigmoid", "tanh")],
+)
+def test_coefficients_from_logits_are_those_of_the_mixture(x64, n, covariance, rho):
+    planes = random_logits(np.random.default_rng(n), n, 7, (20,), np.float64)
+    ranges = Ranges(covariance, rho, (0.1, 0.05, 0.02), 0.9)
+    found = jnp.stack(jax.jit(coefficients_from_logits, static_argnums=1)(list(jnp.moveaxis(planes, 1, 0)), ranges), axis=-1)
+    expected = jax.jit(gm.coefficients_of)(from_logits(planes, ranges))
+    assert found.shape == (20, 7, sum(head_planes(n).values()))
+    undefined = np.isnan(expected).any(-1)
+    assert undefined.any() == (n == 3 and covariance == "paper")  # Eq. 6 to the letter
+    np.testing.assert_array_equal(np.isnan(found).any(-1), undefined)
+    np.testing.assert_allclose(found[~undefined], expected[~undefined], rtol=1e-10, atol=1e-10)  # float64
+
+
+def test_a_component_without_weight_changes_nothing_and_has_no_gradient():
+    planes = random_logits(np.random.default_rng(0), 2, 4)
+
+    def total(planes):
+        terms = coefficients_from_logits(list(planes), Ranges(rho="tanh"))
+        return jnp.stack([jnp.exp(term[:3]) for term in terms]).sum()
+
+    value, gradient = jax.jit(jax.value_and_grad(total))(planes.at[0, 3].set(-jnp.inf))
+    np.testing.assert_allclose(value, jax.jit(total)(planes[:, :3]), rtol=1e-6)
+    assert jnp.isfinite(gradient).all()
+    assert not gradient[0, 3]
 
 
 # Loss and gradient
@@ -290,18 +292,10 @@ def loss_and_gradient(logits, target, covariance, rho):
     """The paper's loss, and its gradient with respect to the logits."""
 
     def loss(logits):
-        n = logits.mu.shape[-1]
-        estimate = density(from_logits(logits, covariance=covariance, rho=rho), grid(8, n))
+        estimate = density(from_logits(logits, Ranges(covariance, rho)), grid(8, axes(len(logits))))
         return jnp.square(jnp.log1p(estimate) - jnp.log1p(target)).mean()
 
     return jax.value_and_grad(loss)(logits)
-
-
-def assert_finite(logits, covariance, rho):
-    loss, gradient = loss_and_gradient(logits, jnp.float32(0.125), covariance, rho)
-    assert jnp.isfinite(loss)
-    for name, leaf in gradient._asdict().items():
-        assert jnp.isfinite(leaf).all(), name
 
 
 # For n = 3 the paper's covariance may be NaN; below that each covariance is tried with one range of ρ, as they agree.
@@ -322,22 +316,19 @@ FINITE = st.one_of(
 
 @pytest.mark.parametrize(("n", "covariance", "rho"), MODES)
 @settings(max_examples=60, deadline=None)
-@given(data=st.data())
-def test_any_finite_logits_have_a_finite_loss_and_gradient(n, covariance, rho, data):
-    shapes = [(2,), (2, n), (2, n), (2, n * (n - 1) // 2)]
-    count = sum(int(np.prod(shape)) for shape in shapes)
-    numbers = np.asarray(data.draw(st.lists(FINITE, min_size=count, max_size=count)), np.float32)
-    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]
-    parts = (part.reshape(shape) for part, shape in zip(np.split(numbers, ends), shapes, strict=True))
-    assert_finite(Logits(*map(jnp.asarray, parts)), covariance, rho)
-
-
-@pytest.mark.parametrize(("n", "covariance", "rho"), MODES)
-@pytest.mark.parametrize("values", [[50.0], [-50.0], [1e4], [-1e4], [50.0, -50.0], [1e4, -1e4], [1e4, -50.0, 0.0]])
-def test_extreme_logits_have_a_finite_loss_and_gradient(n, covariance, rho, values):
-    shapes = [(2,), (2, n), (2, n), (2, n * (n - 1) // 2)]
-    logits = Logits(*(jnp.asarray(np.resize(np.float32(values), shape)) for shape in shapes))
-    assert_finite(logits, covariance, rho)
+@given(numbers=st.lists(FINITE, min_size=20, max_size=20))
+@example([50.0] * 20)
+@example([-50.0] * 20)
+@example([1e4] * 20)
+@example([-1e4] * 20)
+@example([50.0, -50.0] * 10)
+@example([1e4, -1e4] * 10)
+@example([1e4, -50.0, 0.0, 0.0] * 5)
+def test_any_finite_logits_have_a_finite_loss_and_gradient(n, covariance, rho, numbers):
+    planes = np.asarray(numbers[: 2 * sum(head_planes(n).values())], np.float32).reshape(-1, 2)
+    loss, gradient = loss_and_gradient(planes, jnp.float32(0.125), covariance, rho)
+    assert jnp.isfinite(loss)
+    assert jnp.isfinite(gradient).all()
 
 
 @pytest.mark.parametrize(("n", "covariance", "rho"), MODES)
@@ -346,7 +337,7 @@ def test_gradient_equals_finite_differences(x64, n, covariance, rho):
 
     @jax.jit
     def loss(logits):
-        return jnp.log1p(density(from_logits(logits, covariance=covariance, rho=rho), grid(4, n, jnp.float64))).sum()
+        return jnp.log1p(density(from_logits(logits, Ranges(covariance, rho)), grid(4, n, jnp.float64))).sum()
 
     # Central differences in float64 with JAX's step leave about 1e-9 of the sum, which is below 64.
     check_grads(loss, (logits,), order=1, modes=["rev"], atol=1e-6, rtol=1e-6)
@@ -357,7 +348,7 @@ def test_gradient_equals_finite_differences(x64, n, covariance, rho):
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_samples_have_the_mixtures_mean_and_covariance(n):
-    mixture = from_logits(random_logits(np.random.default_rng(n), n, 5), rho="tanh")
+    mixture = from_logits(random_logits(np.random.default_rng(n), n, 5), Ranges(rho="tanh"))
     weights, means, covariances = (np.asarray(a, np.float64) for a in (mixture.weights, mixture.means, mixture.covariances))
     mean = weights @ means
     spread = means - mean
@@ -374,7 +365,7 @@ def test_samples_have_the_mixtures_mean_and_covariance(n):
 @pytest.mark.parametrize("batch", [(), (2, 3)])
 def test_batches_of_mixtures_are_sampled_each_by_itself(batch):
     logits = random_logits(np.random.default_rng(0), 3, 2, batch)
-    means = jnp.tanh(logits.mu)
+    means = jnp.tanh(jnp.moveaxis(logits[..., 1:4, :], -2, -1))
     mixture = Mixture(jnp.log(jnp.full((*batch, 2), 0.5)), means, jnp.broadcast_to(1e-4 * jnp.eye(3), (*batch, 2, 3, 3)))
     points = sample(mixture, jax.random.key(0), 10)
     assert points.shape == (*batch, 10, 3)

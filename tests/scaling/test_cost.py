@@ -33,14 +33,9 @@ def written(folder, text):
     return path
 
 
-# 2 + 60 / n + 0.5 log2 n
-@pytest.mark.parametrize(("devices", "seconds"), [(1, 62), (2, 32.5), (4, 18), (32, 6.375)])
-def test_the_law_against_values_worked_by_hand(devices, seconds):
-    assert cost.law(devices, 2, 60, 0.5) == pytest.approx(seconds)
-
-
-def test_the_law_takes_arrays():
-    np.testing.assert_allclose(cost.law(np.array([1, 2, 4]), 2.0, 60.0, 0.5), [62, 32.5, 18])
+def test_the_law_against_values_worked_by_hand():
+    # 2 + 60 / n + 0.5 log2 n
+    np.testing.assert_allclose(cost.law(np.array([1, 2, 4, 32]), 2.0, 60.0, 0.5), [62, 32.5, 18, 6.375])
 
 
 @pytest.mark.parametrize(
@@ -58,14 +53,6 @@ def test_ring_and_tree_against_values_worked_by_hand(devices, ring, tree):
     assert cost.tree_s(devices, 120, 2, 10) == pytest.approx(tree)
 
 
-@pytest.mark.parametrize("model", [cost.ring_s, cost.tree_s])
-@pytest.mark.parametrize("devices", [2, 3, 8, 100])
-def test_more_bytes_take_longer_and_none_take_the_latency(model, devices):
-    times = [model(devices, size, 1e-5, 1e9) for size in (0, 1, 1e3, 1e6, 1e9)]
-    assert times == sorted(set(times))
-    assert model(devices, 0, 1e-5, 1e9) == model(devices, 1e9, 1e-5, float("inf"))
-
-
 @pytest.mark.parametrize(
     ("devices", "ring", "tree"),  # 80 bytes: 0.8 s whole inside a node, 8 s between nodes
     [
@@ -81,11 +68,6 @@ def test_two_levels_against_values_worked_by_hand(devices, ring, tree):
     assert cost.all_reduce_s(CLUSTER, devices, 80) == pytest.approx(min(ring, tree))
 
 
-def test_the_fastest_is_the_tree_for_small_messages_and_the_ring_for_large_ones():
-    for size, name in ((1, "tree"), (1e6, "ring")):
-        assert cost.all_reduce_s(CLUSTER, 8, size) == cost.all_reduce_s(with_collective(name), 8, size)
-
-
 def test_a_ring_waits_for_the_slowest_link_even_where_that_is_inside_the_nodes():
     slow_inside = Cluster("c", "d", 2, 5.0, 1.0, 3.0, 10.0, collective="ring")
     assert cost.all_reduce_s(slow_inside, 4, 8) == pytest.approx(6 * (5 + 2))  # 6 steps of 2 bytes at 1 byte/s
@@ -97,10 +79,9 @@ def test_an_all_reduce_needs_a_device(devices):
         cost.all_reduce_s(CLUSTER, devices, 1)
 
 
-# Between 1 and 4: 0.5 s a sample; between 4 and 8: 0.1 s a sample.
-@pytest.mark.parametrize(("batch", "seconds"), [(1, 0.5), (2, 1.0), (4, 2.0), (5, 2.1), (8, 2.4)])
-def test_step_times_are_linear_between_measured_batches(batch, seconds):
-    assert TIMES.at(batch) == pytest.approx(seconds)
+def test_step_times_are_linear_between_measured_batches():
+    # Between 1 and 4: 0.5 s a sample; between 4 and 8: 0.1 s a sample.
+    assert [TIMES.at(batch) for batch in (1, 2, 4, 5, 8)] == pytest.approx([0.5, 1.0, 2.0, 2.1, 2.4])
 
 
 @pytest.mark.parametrize("batch", [0, 9])
@@ -168,10 +149,7 @@ def test_the_papers_cluster_against_a_value_worked_by_hand():
     ("key", "value", "rule"),
     [
         ("name", 3, "a string"),
-        ("device", None, "a string"),
-        ("sources", ["a"], "a string"),
         ("devices_per_node", 0, "a whole number of at least 1"),
-        ("devices_per_node", 2.0, "a whole number of at least 1"),
         ("reference_batch", True, "a whole number of at least 1"),
         ("alpha_intra_s", -1e-6, "a number of at least 0, in seconds"),
         ("alpha_inter_s", "1", "a number of at least 0, in seconds"),

@@ -15,47 +15,26 @@ def law_times(counts, rng=None):
     return list(cost.law(np.array(counts), **LAW) * noise)
 
 
-def expected_widths(design, times):
-    """Returns the widths of 95 % intervals for relative noise: 2 t σ times the roots of the diagonal of (XᵀX)⁻¹.
-
-    X is relative to the true times.
-
-    Student's t quantile of 27 degrees of freedom is 2.05, from a table.
-    """
-    relative = design / np.array(times)[:, None]
-    assert len(times) - design.shape[1] == 27
-    return 2 * 2.05 * NOISE * np.sqrt(np.diag(np.linalg.inv(relative.T @ relative)))
-
-
-def assert_recovered(trials, truth):
-    for key, value in truth.items():
-        hits = sum(trial[key].low <= value <= trial[key].high for trial in trials)
-        # Of 100 intervals of 95 %, 95 ± 2.2 hold the true value.
-        assert hits >= 90, f"{key}: {hits} of {len(trials)}"
-
-
-def assert_exact(estimates, truth):
-    assert list(estimates) == list(truth)
-    for key, value in truth.items():
-        assert estimates[key] == pytest.approx((value, value, value), rel=1e-9)
-
-
-def median_widths(trials, keys):
-    return np.array([np.median([trial[key].high - trial[key].low for trial in trials]) for key in keys])
-
-
 def test_the_law_is_recovered_from_noisy_times_by_intervals_no_wider_than_the_noise_asks():
     counts = COUNTS * REPEATS
     trials = [fits.fit_law(counts, law_times(counts, np.random.default_rng(seed))) for seed in range(100)]
-    assert_recovered(trials, LAW)
-    design = np.array([[1, 1 / n, np.log2(n)] for n in counts])
+    for key, value in LAW.items():  # of 100 intervals of 95 %, 95 ± 2.2 hold the true value
+        assert sum(trial[key].low <= value <= trial[key].high for trial in trials) >= 90, key
+    # For relative noise σ a width is 2 t σ times the root of the diagonal of (XᵀX)⁻¹; X is relative to the true times.
+    # Student's t quantile of 30 - 3 degrees of freedom is 2.05, from a table.
+    relative = np.array([[1, 1 / n, np.log2(n)] for n in counts]) / np.array(law_times(counts))[:, None]
+    expected = 2 * 2.05 * NOISE * np.sqrt(np.diag(np.linalg.inv(relative.T @ relative)))
+    widths = [np.median([trial[key].high - trial[key].low for trial in trials]) for key in LAW]
     # A width scatters like the estimate of the noise, by 1 / √(2 · 27) = 14 %, the median of 100 by 2 %: 10 % is 5 of those.
-    np.testing.assert_allclose(median_widths(trials, LAW), expected_widths(design, law_times(counts)), rtol=0.1)
+    np.testing.assert_allclose(widths, expected, rtol=0.1)
 
 
 def test_a_law_without_noise_is_found_with_intervals_of_no_width():
     counts = [1, 2, 3, 5, 8]
-    assert_exact(fits.fit_law(counts, law_times(counts)), LAW)
+    estimates = fits.fit_law(counts, law_times(counts))
+    assert list(estimates) == list(LAW)
+    for key, value in LAW.items():
+        assert estimates[key] == pytest.approx((value, value, value), rel=1e-9)
 
 
 def test_an_interval_against_one_worked_by_hand():

@@ -2,42 +2,23 @@
 
 import dataclasses
 import json
-import os
+import shutil
 import signal
+from functools import partial
 
 import jax
 import numpy as np
 import pytest
 
-from gmmae.config.schema import Config
 from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
-from gmmae.training import loop, run_summary
-from gmmae.training.checkpoint import Checkpoints
-from gmmae.training.records import Record, from_json, read_history, to_json
-from tests.small import Recorder, checkpoint_epochs, losses, small
-
-
-def finish(config: Config, workdir) -> tuple[Record, Recorder]:
-    display = Recorder()
-    return loop.run(config, workdir, display), display
-
-
-def final_state(config: Config, workdir):
-    setup = loop.compilation.prepare(config)
-    saved = Checkpoints(workdir / "checkpoints", 2).restore(loop.compilation.initial_state(setup), print)
-    assert saved is not None
-    return saved
+from gmmae.training import loop
+from gmmae.training.records import from_json, read_history, to_json
+from tests.small import Recorder, checkpoint_epochs, fail, fingerprint, finish, interrupt, losses, small
 
 
 def snapshots(workdir) -> list[str]:
     return sorted(path.name for path in (workdir / "figures" / "snapshots").iterdir())
-
-
-def assert_same_bits(one, other):
-    assert jax.tree.structure(one) == jax.tree.structure(other)
-    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
-        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
 @pytest.fixture(scope="module")
@@ -65,26 +46,6 @@ def test_record_and_history_are_complete(uninterrupted):
     assert snapshots(workdir) == ["epoch_000000.npz", "epoch_000005.npz"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("cores", "devices"),
-    [(3, "3 × cpu, one a core"), (2, "3 × cpu (virtual: they share the processor, so times are no measure of scaling)")],
-)
-def test_first_facts_name_devices_batch_padding_and_rate(tmp_path, monkeypatch, cores, devices):
-    monkeypatch.setattr(run_summary, "cores", lambda: cores)
-    _, display = finish(small(scaling="linear-warmup", parallel__devices=3, stop__max_epochs=1), tmp_path)
-    assert display.facts["global batch"] == "22 (capped from 24) = 3 × 8 a device, 2 of the slots padded"
-    assert display.facts["learning rate"] == "0.00105 → 0.0028875 = 2.75 η in 5 epochs"
-    assert display.facts["devices"] == devices
-    assert "GPU" not in display.facts
-
-
-def test_a_gpu_that_is_not_used_is_on_the_start_table(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_summary.nvidia, "unused", lambda platform, _: f"not used by {platform}")
-    _, display = finish(small(stop__max_epochs=1), tmp_path)
-    assert display.facts["GPU"] == "not used by cpu"
-
-
 def test_target_reached(tmp_path, uninterrupted):
     target = uninterrupted[3].rows[2].val_loss
     record, _ = finish(small(stop__max_epochs=9, stop__target=target), tmp_path)
@@ -98,6 +59,7 @@ def test_divergence_is_a_result(tmp_path):
     assert record.stop_reason == stop_reasons.DIVERGED
     assert stop_reasons.EXIT_CODES[record.stop_reason] == 3
     assert not np.isfinite(display.rows[-1].val_loss)
+    assert record.best_epoch is None
     assert losses(read_history(tmp_path / "history.csv"))[0][0] == 1
     assert json.loads((tmp_path / "record.json").read_text())["final_val_loss"] in ("nan", "inf")
 
@@ -109,19 +71,6 @@ def test_collapse_is_a_result(tmp_path):
     assert stop_reasons.EXIT_CODES[record.stop_reason] == 3
     assert len({row.val_loss for row in display.rows[-4:]}) == 1
     assert np.isfinite(display.rows[-1].val_loss)
-
-
-class Interrupting(Recorder):
-    """Sends this process a signal when an epoch ends, as a scheduler would in the middle of training."""
-
-    def __init__(self, number: int, at: int):
-        super().__init__()
-        self._number, self._at = number, at
-
-    def epoch(self, row):
-        super().epoch(row)
-        if row.epoch == self._at:
-            os.kill(os.getpid(), self._number)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +86,7 @@ class Interrupting(Recorder):
 def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, uninterrupted, number, reason, code):
     config, workdir, record, display = uninterrupted
     before = signal.getsignal(number)
-    first = loop.run(config, tmp_path, Interrupting(number, at=3))
+    first = loop.run(config, tmp_path, Recorder(3, partial(interrupt, number)))
     assert signal.getsignal(number) is before
     assert (first.stop_reason, first.epochs, stop_reasons.EXIT_CODES.get(first.stop_reason or "")) == (reason, 3, code)
     assert checkpoint_epochs(tmp_path) == [2, 3]
@@ -148,9 +97,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, uninterrupted, n
     assert second.run_id == record.run_id
     assert losses(read_history(tmp_path / "history.csv")) == losses(display.rows)
     assert snapshots(tmp_path) == snapshots(workdir)
-    one, other = final_state(config, tmp_path), final_state(config, workdir)
-    assert_same_bits((one.state, one.best), (other.state, other.best))
-    assert one.progress.best_epoch == other.progress.best_epoch
+    assert fingerprint(config, tmp_path) == fingerprint(config, workdir)
     assert second.clocks["total_s"] > first.clocks["total_s"]
 
 
@@ -164,38 +111,21 @@ def test_another_number_of_devices_goes_on_with_the_same_strong_run(tmp_path, un
     np.testing.assert_allclose(losses(read_history(tmp_path / "history.csv")), losses(display.rows), rtol=2e-5)
 
 
-@pytest.mark.slow
-def test_an_arm_whose_batch_follows_the_devices_is_not_resumed_on_others(tmp_path):
-    """Asked for all devices, the configuration is the same on a machine that has fewer."""
-    config = small(scaling="weak", parallel__devices="all", stop__max_epochs=1)
-    finish(config, tmp_path)
-    record = from_json((tmp_path / "record.json").read_text())
-    assert (record.devices, record.global_batch) == (8, 22)  # 64, but for the size of the training set
-    other = dataclasses.replace(record, devices=2, global_batch=16)
-    (tmp_path / "record.json").write_text(to_json(other))
-    with pytest.raises(
-        InputError,
-        match=r"strategy weak must keep .*, 16 and 0\.00105 on 2 devices; got 22 and 0\.00105 on 8: use as many devices",
-    ):
-        finish(small(scaling="weak", parallel__devices="all", stop__max_epochs=2), tmp_path)
-
-
-class Killed(Recorder):
-    def __init__(self, at: int):
-        super().__init__()
-        self._at = at
-
-    def epoch(self, row):
-        if row.epoch == self._at:
-            raise MemoryError
+def test_a_run_whose_global_batch_would_be_another_does_not_go_on(tmp_path, uninterrupted):
+    """Another machine may have other devices, and a batch that follows them, with the same configuration."""
+    _, workdir, record, _ = uninterrupted
+    shutil.copytree(workdir, tmp_path / "run")
+    (tmp_path / "run" / "record.json").write_text(to_json(dataclasses.replace(record, global_batch=16)))
+    with pytest.raises(InputError, match=r"must keep its global batch and learning rate, 16 and .*; got 8 and"):
+        finish(small(stop__max_epochs=6), tmp_path / "run")
 
 
 @pytest.mark.slow
 def test_killed_run_repeats_only_what_was_not_saved(tmp_path, uninterrupted):
-    """Leaves a run as after kill -9 in epoch 4: the history has a row that no checkpoint has, and there is no final record."""
+    """The history has a row that no checkpoint has, and there is no final record."""
     config, _, _, display = uninterrupted
     with pytest.raises(MemoryError):
-        loop.run(config, tmp_path, Killed(at=3))
+        loop.run(config, tmp_path, Recorder(3, fail))
     assert len(read_history(tmp_path / "history.csv")) == 3
     assert checkpoint_epochs(tmp_path) == [2]
     finish(config, tmp_path)
@@ -231,9 +161,9 @@ def test_a_target_that_an_earlier_epoch_had_reached_ends_the_run_and_says_so(tmp
     config = small(stop__max_epochs=5, **changes)
     if before == "killed":
         with pytest.raises(MemoryError):
-            loop.run(config, tmp_path, Killed(at=5))
+            loop.run(config, tmp_path, Recorder(5, fail))
     elif before == "sigterm":
-        loop.run(config, tmp_path, Interrupting(signal.SIGTERM, at=4))
+        loop.run(config, tmp_path, Recorder(4, interrupt))
     else:
         limit = {"max_epochs": 4, "diverged": 5}[before]
         record, _ = finish(small(stop__max_epochs=limit, **changes), tmp_path)
@@ -256,7 +186,6 @@ def test_a_target_that_an_earlier_epoch_had_reached_ends_the_run_and_says_so(tmp
     ("ended", "reason", "released"),
     [
         ({"stop__collapse_epochs": 3}, "collapsed", {"stop__collapse_epochs": None}),
-        ({"stop__collapse_epochs": 3}, "collapsed", {"stop__collapse_epochs": 6}),
         ({"stop__patience_epochs": 3}, "stalled", {"stop__patience_epochs": None}),
     ],
 )
@@ -292,17 +221,15 @@ def test_later_epochs_compile_nothing(tmp_path):
         nonlocal compilations
         compilations += event == "/jax/core/compile/backend_compile_duration"
 
-    class Counting(Recorder):
-        def epoch(self, row):
-            counts.append(compilations)
-
     jax.monitoring.register_event_duration_secs_listener(count)
     try:
         config = small(
             scaling="linear-warmup", parallel__devices=2, stop__max_epochs=4, checkpoint__every_epochs=1,
             log__tensorboard=True, log__every_epochs=1, optim__decay_epochs=(2,),
         )  # fmt: skip
-        loop.run(config, tmp_path, Counting())
+        display = Recorder()
+        display.epoch = lambda row: counts.append(compilations)
+        loop.run(config, tmp_path, display)
     finally:
         jax.monitoring.unregister_event_duration_listener(count)
     assert counts[0] > 0, "the listener must have seen the compilation before the first epoch"
@@ -318,11 +245,11 @@ def test_fewer_axes(tmp_path, ndim):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scaling", ["strong", "weak", "linear", "linear-warmup", "sqrt", "sqrt-warmup"])
-def test_every_arm_runs_on_two_devices(tmp_path, scaling):
+@pytest.mark.parametrize("scaling", ["strong", "linear", "sqrt-warmup"])
+def test_arms_run_on_two_devices(tmp_path, scaling):
     record, display = finish(small(scaling=scaling, parallel__devices=2, stop__max_epochs=2), tmp_path)
     assert record.global_batch == (8 if scaling == "strong" else 16)
-    factor = {"strong": 1, "weak": 1, "linear": 2, "sqrt": 2**0.5}[scaling.removesuffix("-warmup")]
+    factor = {"strong": 1, "linear": 2, "sqrt-warmup": 2**0.5}[scaling]
     assert record.learning_rate == pytest.approx(factor * 0.00105)
     steps = record.steps_per_epoch
     warm = 1 + (factor - 1) * (2 * steps - 1) / (5 * steps) if scaling.endswith("warmup") else factor

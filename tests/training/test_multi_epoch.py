@@ -1,7 +1,5 @@
 """Several epochs in one program: the same history, ends, checkpoints and pictures as epoch by epoch."""
 
-import os
-import signal
 from functools import partial
 
 import numpy as np
@@ -15,16 +13,16 @@ from gmmae.training.checkpoint import Checkpoints
 from gmmae.training.multi_epoch import compile_epochs
 from gmmae.training.parallel import Devices
 from gmmae.training.records import read_history
-from tests.small import Recorder, checkpoint_epochs, losses, small
+from tests.small import checkpoint_epochs, finish, interrupt, losses, small
 
 pytestmark = pytest.mark.slow
 
 SEVERAL = {"parallel__epochs_per_dispatch": 4}
 
 
-def finish(config: Config, workdir):
-    display = Recorder()
-    return loop.run(config, workdir, display), display.rows
+def rows_of(config: Config, workdir):
+    record, display = finish(config, workdir)
+    return record, display.rows
 
 
 def best(config: Config, workdir):
@@ -52,9 +50,9 @@ def assert_same_course(one, other):
 )
 def test_several_epochs_in_one_program_are_as_many_epochs(tmp_path, changes):
     options = {"stop__max_epochs": 9, "checkpoint__every_epochs": 6, "log__figure_epochs": (0, 3), "model__activation": "silu"}
-    record, one = finish(small(**options, **changes), tmp_path / "one")
+    record, one = rows_of(small(**options, **changes), tmp_path / "one")
     config = small(**options, **changes, **SEVERAL)
-    several_record, several = finish(config, tmp_path / "several")
+    several_record, several = rows_of(config, tmp_path / "several")
     assert_same_course(several, one)
     assert losses(read_history(tmp_path / "several" / "history.csv")) == losses(several)
     assert several_record.run_id == record.run_id
@@ -69,14 +67,19 @@ def test_several_epochs_in_one_program_are_as_many_epochs(tmp_path, changes):
 
 def test_exact_blocks_have_the_same_bits_on_one_and_on_four_devices(tmp_path):
     exact = {"parallel__deterministic": True, "parallel__deterministic_shards": 8, "stop__max_epochs": 5, **SEVERAL}
-    rows = [finish(small(**exact, parallel__devices=n), tmp_path / str(n))[1] for n in (1, 4)]
+    rows = [rows_of(small(**exact, parallel__devices=n), tmp_path / str(n))[1] for n in (1, 4)]
     assert losses(rows[0]) == losses(rows[1])
 
 
-def test_the_device_stops_at_the_target_within_a_block(tmp_path):
-    _, rows = finish(small(stop__max_epochs=4), tmp_path / "all")
-    target = rows[1].val_loss * (1 + 1e-6)
-    record, rows = finish(small(stop__max_epochs=9, stop__target=target, checkpoint__every_epochs=9, **SEVERAL), tmp_path)
+@pytest.fixture(scope="module")
+def single(tmp_path_factory):
+    """The rows of six epochs, one by one."""
+    return rows_of(small(stop__max_epochs=6), tmp_path_factory.mktemp("single"))[1]
+
+
+def test_the_device_stops_at_the_target_within_a_block(tmp_path, single):
+    target = single[1].val_loss * (1 + 1e-6)
+    record, rows = rows_of(small(stop__max_epochs=9, stop__target=target, checkpoint__every_epochs=9, **SEVERAL), tmp_path)
     assert (record.stop_reason, record.epochs, len(rows)) == ("target_reached", 2, 2)
     assert record.time_to_target_s == pytest.approx(record.clocks["train_s"] + record.clocks["eval_s"])
     assert 0 < rows[0].train_s < rows[1].train_s
@@ -84,17 +87,19 @@ def test_the_device_stops_at_the_target_within_a_block(tmp_path):
 
 def test_a_loss_that_the_device_takes_for_the_target_but_the_host_does_not_goes_on(tmp_path):
     """The device's bar is a millionth above the target."""
-    _, rows = finish(small(stop__max_epochs=4, **SEVERAL), tmp_path / "all")
+    _, rows = rows_of(small(stop__max_epochs=4, **SEVERAL), tmp_path / "all")
     target = rows[1].val_loss * (1 - 5e-7)
     config = small(stop__max_epochs=4, stop__target=target, **SEVERAL)
-    record, again = finish(config, tmp_path / "again")
+    record, again = rows_of(config, tmp_path / "again")
     assert [row.epoch for row in again] == list(range(1, record.epochs + 1))
     assert record.epochs > 2
     np.testing.assert_allclose([row.val_loss for row in again], [row.val_loss for row in rows][: record.epochs], rtol=1e-6)
 
 
 def test_divergence_ends_a_block(tmp_path):
-    record, rows = finish(small(optim__learning_rate=1e30, checkpoint__every_epochs=9, stop__max_epochs=9, **SEVERAL), tmp_path)
+    record, rows = rows_of(
+        small(optim__learning_rate=1e30, checkpoint__every_epochs=9, stop__max_epochs=9, **SEVERAL), tmp_path
+    )
     assert record.stop_reason == stop_reasons.DIVERGED
     assert len(rows) < 4
     assert not np.isfinite([rows[-1].val_loss, rows[-1].train_loss]).all()
@@ -102,17 +107,16 @@ def test_divergence_ends_a_block(tmp_path):
 
 def test_rules_that_look_at_every_loss_take_single_epochs(tmp_path):
     changes = {"optim__learning_rate": 10.0, "stop__max_epochs": 50, "stop__collapse_epochs": 3}
-    records = [finish(small(**changes, **more), tmp_path / str(i))[0] for i, more in enumerate(({}, SEVERAL))]
+    records = [rows_of(small(**changes, **more), tmp_path / str(i))[0] for i, more in enumerate(({}, SEVERAL))]
     assert [record.stop_reason for record in records] == ["collapsed", "collapsed"]
     assert records[0].epochs == records[1].epochs
 
 
-def test_a_run_goes_on_with_another_number_of_epochs_a_dispatch(tmp_path):
-    finish(small(stop__max_epochs=3, **SEVERAL), tmp_path / "two")
-    _, rest = finish(small(stop__max_epochs=6), tmp_path / "two")
+def test_a_run_goes_on_with_another_number_of_epochs_a_dispatch(tmp_path, single):
+    rows_of(small(stop__max_epochs=3, **SEVERAL), tmp_path)
+    _, rest = rows_of(small(stop__max_epochs=6), tmp_path)
     assert [row.epoch for row in rest] == [4, 5, 6]
-    _, whole = finish(small(stop__max_epochs=6), tmp_path / "one")
-    assert_same_course(read_history(tmp_path / "two" / "history.csv"), whole)
+    assert_same_course(read_history(tmp_path / "history.csv"), single)
 
 
 def time_epochs(monkeypatch, seconds, meanwhile=lambda count: None):
@@ -140,7 +144,7 @@ def test_the_time_limit_is_overshot_by_one_epoch_at_most(tmp_path, monkeypatch, 
     """Uses a clock that stands still but for `seconds` an epoch."""
     dispatched = time_epochs(monkeypatch, seconds)
     few = {"parallel__epochs_per_dispatch": 5, "checkpoint__every_epochs": 50, "log__every_epochs": 50, "stop__max_epochs": 99}
-    record, _ = finish(small(**few, stop__time_limit_s=6.5), tmp_path)
+    record, _ = rows_of(small(**few, stop__time_limit_s=6.5), tmp_path)
     assert record.stop_reason == "time_limit"
     assert 6.5 <= record.clocks["total_s"] < 6.5 + seconds
     assert max(dispatched) == (5 if seconds < 1.1 else 1)
@@ -179,7 +183,7 @@ def test_on_a_gpu_a_dispatch_ends_within_a_second_or_after_an_epoch_and_with_the
     runs = {}
     for name, epoch_s in (("slow", seconds), ("fast", 1e-3)):
         dispatched = time_epochs(monkeypatch, epoch_s)
-        record, rows = finish(small(**options), tmp_path / name)
+        record, rows = rows_of(small(**options), tmp_path / name)
         assert record.stop_reason == "max_epochs"
         assert checkpoint_epochs(tmp_path / name) == [5, 9]
         runs[name] = dispatched, losses(rows), best(small(**options), tmp_path / name)
@@ -193,10 +197,10 @@ def test_on_a_gpu_a_signal_ends_a_run_after_the_dispatch_and_it_goes_on_with_the
     monkeypatch.setattr(Devices, "platform", GPU)
     options = {"stop__max_epochs": 8, "checkpoint__every_epochs": 5}
     time_epochs(monkeypatch, 1e-3)
-    _, whole = finish(small(**options), tmp_path / "whole")
-    dispatched = time_epochs(monkeypatch, 1e-3, lambda count: count == 4 and os.kill(os.getpid(), signal.SIGTERM))
-    record, rows = finish(small(**options), tmp_path / "parts")
+    _, whole = rows_of(small(**options), tmp_path / "whole")
+    dispatched = time_epochs(monkeypatch, 1e-3, lambda count: count == 4 and interrupt())
+    record, rows = rows_of(small(**options), tmp_path / "parts")
     assert (record.stop_reason, record.epochs, dispatched) == (stop_reasons.SIGTERM, 5, [1, 4])
     time_epochs(monkeypatch, 1e-3)
-    _, rest = finish(small(**options), tmp_path / "parts")
+    _, rest = rows_of(small(**options), tmp_path / "parts")
     assert losses(rows + rest) == losses(whole)

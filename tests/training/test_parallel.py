@@ -18,13 +18,17 @@ EPOCHS = 3
 
 def trained(devices: int) -> tuple[list[float], list[float], dict]:
     setup = compilation.prepare(small(parallel__devices=devices))
-    state = setup.devices.replicate(compilation.initial_state(setup))
+    start = state = setup.devices.replicate(compilation.initial_state(setup))
     compiled = compilation.compile_programs(setup, state)
     train_losses, val_losses = [], []
     for epoch in range(1, EPOCHS + 1):
         state, losses = compiled.train(state, epoch)
         train_losses += losses.tolist()
         val_losses.append(compiled.evaluate(state.params)["loss"])
+    assert all(array.is_deleted() for array in jax.tree.leaves(start)), "the program takes over the state's memory"
+    for leaf in jax.tree.leaves(state):
+        assert leaf.sharding.device_set == set(setup.devices.devices)
+        assert leaf.is_fully_replicated
     return train_losses, val_losses, jax.device_get(state.params)
 
 
@@ -55,37 +59,16 @@ def replicas_after_an_epoch(mean):
 
 
 @pytest.mark.slow
-def test_all_replicas_are_equal_after_an_epoch():
+def test_all_replicas_are_equal_after_an_epoch_but_not_without_the_mean():
     for leaf in jax.tree.leaves(replicas_after_an_epoch(pmean)):
         for replica in leaf[1:]:
             np.testing.assert_array_equal(replica, leaf[0])
+    assert any((leaf[1] != leaf[0]).any() for leaf in jax.tree.leaves(replicas_after_an_epoch(on_one_device)))
 
 
-@pytest.mark.slow
-def test_without_the_mean_replicas_differ():
-    """What the test above would find, if the mean were missing."""
-    leaves = jax.tree.leaves(replicas_after_an_epoch(on_one_device))
-    assert any((leaf[1] != leaf[0]).any() for leaf in leaves)
-
-
-def test_compiled_program_runs_on_all_devices_and_donates():
-    setup = compilation.prepare(small(parallel__devices=8))
-    state = setup.devices.replicate(compilation.initial_state(setup))
-    before = jax.tree.leaves(state)
-    compiled = compilation.compile_programs(setup, state)
-    state, _ = compiled.train(state, 1)
-    leaf = jax.tree.leaves(state.params)[0]
-    assert leaf.sharding.device_set == set(setup.devices.devices)
-    assert leaf.is_fully_replicated
-    assert all(array.is_deleted() for array in before)
-
-
-def test_choose_names_the_way_out():
+def test_the_devices_that_are_chosen():
     with pytest.raises(InputError, match=r"at most .* 8 \(cpu\); got 9: set JAX_NUM_CPU_DEVICES=9"):
         choose(9)
-
-
-def test_choose_all_and_oversubscribed():
     assert choose(None).count == 8
     assert choose(2).oversubscribed
     assert not choose(1).oversubscribed

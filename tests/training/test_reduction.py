@@ -18,7 +18,7 @@ def in_a_tree(values, first, count):
 
 
 def test_neighbours_are_added_first():
-    """In float32 10⁸ ± 1 is 10⁸, so the pairs cancel. From left to right the sum would be 1."""
+    """The sum 10⁸ ± 1 is 10⁸ in float32, so the pairs cancel. From left to right the sum would be 1."""
     assert in_a_tree([1e8, 1, -1e8, 1], 0, 4) == 0
 
 

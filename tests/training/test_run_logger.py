@@ -14,22 +14,9 @@ from gmmae.system.errors import StorageError
 from gmmae.training import loop
 from gmmae.training.figures import draw
 from gmmae.training.workdir import WorkDir
-from tests.small import Recorder, losses, small
+from tests.small import Recorder, finish, losses, small
 
 ROOT = Path(__file__).parent.parent.parent
-
-
-class Removing(Recorder):
-    """Takes the work directory away when an epoch ends."""
-
-    def __init__(self, workdir: Path, at: int):
-        super().__init__()
-        self._workdir, self._at = workdir, at
-
-    def epoch(self, row):
-        super().epoch(row)
-        if row.epoch == self._at:
-            self._workdir.rename(self._workdir.with_name("away"))
 
 
 @pytest.mark.slow
@@ -38,15 +25,14 @@ def test_a_work_directory_that_goes_away_is_one_line_and_can_be_resumed(tmp_path
     config = small(stop__max_epochs=6, log__tensorboard=True)
     workdir, away = tmp_path / "run", tmp_path / "away"
     with pytest.raises(StorageError, match=r"must .*(No such file or directory|FileNotFoundError)") as caught:
-        loop.run(config, workdir, Removing(workdir, at))
+        loop.run(config, workdir, Recorder(at, lambda: workdir.rename(away)))
     assert "\n" not in str(caught.value)
     assert caught.value.exit_code == 74
     if workdir.exists():
         shutil.rmtree(workdir)
     away.rename(workdir)
-    resumed, whole = Recorder(), Recorder()
-    loop.run(config, workdir, resumed)
-    loop.run(config, tmp_path / "whole", whole)
+    _, resumed = finish(config, workdir)
+    _, whole = finish(config, tmp_path / "whole")
     assert resumed.rows[0].epoch == 3
     assert losses(resumed.rows) == losses(whole.rows[2:])
 
@@ -91,7 +77,7 @@ def test_a_full_disk_is_one_line_and_the_last_checkpoint_is_good(tmp_path):
 @pytest.mark.slow
 def test_figures_that_cannot_be_written_are_one_line(tmp_path):
     config = small(stop__max_epochs=1)
-    record = loop.run(config, tmp_path, Recorder())
+    record, _ = finish(config, tmp_path)
     (tmp_path / "figures" / "losses.png").mkdir()
     with pytest.raises(StorageError, match=r"writing .*figures.* failed \(Is a directory\)") as caught:
         draw(config, record, WorkDir(tmp_path))

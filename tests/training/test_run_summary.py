@@ -2,39 +2,57 @@
 
 import dataclasses
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gmmae.system.errors import InputError
 from gmmae.training import compilation, loop
+from gmmae.training import run_summary as summaries
 from gmmae.training.run_summary import new_record, require_same_optimization, run_summary
 from tests.small import Recorder, small
 from tests.sweep.test_runs import RECORD
 
 
-def test_the_linear_arm_on_32_devices_with_574_samples_has_their_batch_and_the_rate_of_that(tmp_path):
-    config = small(scaling="linear", parallel__simulate_devices=32, optim__batch_size=32, data__samples=580)
+def summary(config):
     setup = compilation.prepare(config)
-    state = compilation.initial_state(setup)
-    record = new_record(setup, state)
+    record = new_record(setup, compilation.initial_state(setup))
+    return setup, record, run_summary(setup, record, Path("run"), 0)
+
+
+def test_the_linear_arm_on_32_devices_with_574_samples_has_their_batch_and_the_rate_of_that():
+    setup, record, facts = summary(
+        small(scaling="linear", parallel__simulate_devices=32, optim__batch_size=32, data__samples=580)
+    )
     assert (record.train_samples, record.wanted_batch, record.global_batch, record.batch_size) == (574, 1024, 574, 32)
     assert record.learning_rate == pytest.approx(17.9375 * 0.00105)
     assert np.asarray(setup.schedule(0)).item() == pytest.approx(17.9375 * 0.00105)
-    told = run_summary(setup, record, tmp_path, 0)
-    assert told["global batch"] == "574 (capped from 1024) = 32 × 18 a device, 2 of the slots padded"
-    assert told["learning rate"] == "0.0188344 = 17.94 η"
+    assert facts["global batch"] == "574 (capped from 1024) = 32 × 18 a device, 2 of the slots padded"
+    assert facts["learning rate"] == "0.0188344 = 17.94 η"
+    assert "GPU" not in facts
 
 
-def test_a_run_of_another_versions_rule_does_not_go_on(tmp_path):
-    earlier = dataclasses.replace(RECORD, scaling="linear", devices=32, global_batch=574, learning_rate=0.0336)
-    now = dataclasses.replace(earlier, learning_rate=0.01883437)
-    with pytest.raises(InputError) as caught:
+@pytest.mark.parametrize(
+    ("cores", "devices"),
+    [(3, "3 × cpu, one a core"), (2, "3 × cpu (virtual: they share the processor, so times are no measure of scaling)")],
+)
+def test_the_start_table_names_devices_batch_warmup_and_an_unused_gpu(monkeypatch, cores, devices):
+    monkeypatch.setattr(summaries, "cores", lambda: cores)
+    monkeypatch.setattr(summaries.nvidia, "unused", lambda platform, _: f"not used by {platform}")
+    _, _, facts = summary(small(scaling="linear-warmup", parallel__devices=3))
+    assert facts["global batch"] == "22 (capped from 24) = 3 × 8 a device, 2 of the slots padded"
+    assert facts["learning rate"] == "0.00105 → 0.0028875 = 2.75 η in 5 epochs"
+    assert (facts["devices"], facts["GPU"]) == (devices, "not used by cpu")
+
+
+@pytest.mark.parametrize(("devices", "remedy"), [(32, "another version's rule chose them:"), (2, "use as many devices")])
+def test_a_run_does_not_go_on_with_another_batch_or_rate(devices, remedy):
+    now = dataclasses.replace(RECORD, scaling="linear", devices=32, global_batch=574, learning_rate=0.01883437)
+    earlier = dataclasses.replace(now, devices=devices, learning_rate=0.0336)
+    message = f"linear must keep .*, 574 and 0.0336 on {devices} devices; got 574 and 0.0188344 on 32: {remedy}"
+    with pytest.raises(InputError, match=message):
         require_same_optimization(earlier, now)
-    assert str(caught.value) == (
-        "a resumed run of strategy linear must keep its global batch and learning rate, 574 and 0.0336 on 32 devices; got 574 "
-        "and 0.0188344 on 32: another version's rule chose them: give another workdir"
-    )
 
 
 def test_a_run_whose_checkpoints_are_gone_is_not_begun_again_in_silence(tmp_path):

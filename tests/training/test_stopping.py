@@ -56,6 +56,13 @@ def reason(changes: dict[str, Any]) -> str | None:
         ({"val_losses": [0.3, 0.2, 0.2, 0.2], "collapse_epochs": 2}, "collapsed"),
         ({"val_losses": [0.2, 0.2], "collapse_epochs": 2}, None),  # one further epoch, not two
         ({"val_losses": [0.2, 0.3, 0.2], "collapse_epochs": 2}, None),
+        # A target that an earlier epoch had reached comes first: it was raised since.
+        ({"val_losses": [0.2, 0.3], "target": 0.2, "max_epochs": 2}, "target_reached"),
+        ({"val_losses": [0.2, 0.3], "target": 0.2, "train_loss": math.nan}, "target_reached"),
+        # The result comes before the limits.
+        ({"val_losses": [0.2, 0.2], "target": 0.2, "max_epochs": 2, "total_s": 60.0}, "target_reached"),
+        ({"val_losses": [0.2, 0.2], "max_epochs": 2, "total_s": 60.0}, "collapsed"),
+        ({"val_losses": [0.2, 0.2], "max_epochs": 2, "total_s": 60.0, "collapse_epochs": None}, "max_epochs"),
     ],
 )
 def test_reasons_one_at_a_time(changes, expected):
@@ -69,20 +76,6 @@ def test_nan_or_infinity_in_any_loss_diverges_whatever_else_holds(value, where):
     assert reason({"target": 0.25, "max_epochs": 2, "total_s": 60.0} | changes) == "diverged"
 
 
-def test_a_target_that_an_earlier_epoch_had_reached_comes_first():
-    """It was raised since."""
-    later = {"val_losses": [0.2, 0.3], "target": 0.2, "max_epochs": 2}
-    assert reason(later) == reason(later | {"train_loss": math.nan}) == "target_reached"
-    assert reason(later | {"target": None}) == "max_epochs"
-
-
-def test_the_result_comes_before_the_limits():
-    at_once = {"val_losses": [0.2, 0.2], "max_epochs": 2, "total_s": 60.0}
-    assert reason(at_once | {"target": 0.2}) == "target_reached"
-    assert reason(at_once) == "collapsed"
-    assert reason(at_once | {"collapse_epochs": None}) == "max_epochs"
-
-
 def stops(metrics: list[float]) -> str | None:
     """The reason after epochs whose watched metric has these values; two epochs of patience."""
     monitor = StopMonitor(StopConfig(monitor="dice", mode="max", target=0.99, max_epochs=9, patience_epochs=2))
@@ -93,15 +86,11 @@ def stops(metrics: list[float]) -> str | None:
 
 @pytest.mark.parametrize("undefined", [[], [math.nan], [math.nan, math.nan]])
 def test_patience_ends_as_without_epochs_whose_metric_is_undefined(undefined):
+    assert stops([math.nan] * 3) == stops([0.5, math.nan, math.nan]) == "stalled"
     assert stops([*undefined, 0.5]) is None
     assert stops([*undefined, 0.5, 0.5]) is None
     assert stops([*undefined, 0.5, 0.5, 0.5]) == stops([*undefined, 0.5, math.nan, 0.5]) == "stalled"
     assert stops([*undefined, 0.5, 0.5, 0.6]) is None
-
-
-def test_a_metric_that_is_never_defined_does_not_get_better():
-    assert stops([math.nan] * 2) is None
-    assert stops([math.nan] * 3) == stops([0.5, math.nan, math.nan]) == "stalled"
 
 
 def test_every_reason_has_its_exit_code():

@@ -1,6 +1,4 @@
 import itertools
-import os
-import signal
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -16,7 +14,7 @@ from gmmae.training.loop import run
 from gmmae.training.records import Epoch
 from gmmae.training.tensorboard import RESULTS, SCALARS, TIMES, TensorBoard
 from gmmae.workloads.nodules import events, slices
-from tests.small import Recorder, small
+from tests.small import Recorder, fail, finish, interrupt, small
 from tests.sweep.test_runs import RECORD
 
 
@@ -49,7 +47,7 @@ def write(folder, epochs, start=0, shown=(), parameters=None):
     board.close()
 
 
-def test_scalars_come_back(tmp_path):
+def test_scalars_come_back_and_losses_that_are_not_finite_stay_as_they_are(tmp_path):
     write(tmp_path / "new" / "tb", [1, 2, 3])
     events = read(tmp_path / "new" / "tb")
     expected = SCALARS | TIMES
@@ -57,6 +55,11 @@ def test_scalars_come_back(tmp_path):
     for tag, name in expected.items():
         found = {event.step: event.value for event in events.Scalars(tag)}
         assert found == pytest.approx({epoch: getattr(row(epoch), name) for epoch in (1, 2, 3)}, rel=1e-6)  # stored in float32
+    board = TensorBoard(tmp_path / "diverged", {})
+    board.epoch(row(1, np.nan))
+    board.epoch(row(2, np.inf))
+    board.close()
+    assert [str(event.value) for event in read(tmp_path / "diverged").Scalars("loss/validation")] == ["nan", "inf"]
 
 
 def test_an_epoch_is_on_disk_before_the_board_is_closed(tmp_path):
@@ -85,28 +88,11 @@ def test_short_epochs_do_not_wait_for_the_disk_each(tmp_path, monkeypatch):
     assert [event.step for event in read(tmp_path).Scalars("loss/validation")] == list(range(1, 101))
 
 
-def test_a_loss_that_is_not_finite_is_written_as_it_is(tmp_path):
-    board = TensorBoard(tmp_path, {})
-    board.epoch(row(1, np.nan))
-    board.epoch(row(2, np.inf))
-    board.close()
-    assert [str(event.value) for event in read(tmp_path).Scalars("loss/validation")] == ["nan", "inf"]
-
-
-def test_after_a_resume_no_epoch_is_there_twice(tmp_path):
-    write(tmp_path, [1, 2, 3, 4])
-    (file,) = tmp_path.iterdir()
-    file.rename(tmp_path / "events.out.tfevents.1000000000.host")  # files are named by the second; a resume takes longer
-    write(tmp_path, [2, 3, 4, 5], start=2)  # the last checkpoint was after epoch 2
-    for tag in ("loss/train", "loss/validation"):
-        assert [event.step for event in read(tmp_path).Scalars(tag)] == [1, 2, 3, 4, 5]
-
-
-def test_events_carry_the_run_s_own_clock_also_after_a_resume(tmp_path):
-    write(tmp_path, [1, 2], shown=[(2, details())])
+def test_after_a_resume_no_epoch_is_there_twice_and_events_carry_the_run_s_own_clock(tmp_path):
+    write(tmp_path, [1, 2, 3, 4], shown=[(2, details())])
     (file,) = tmp_path.iterdir()
     file.rename(tmp_path / "events.out.tfevents.1000000000.host")  # long before the next process
-    write(tmp_path, [2, 3], start=2)
+    write(tmp_path, [2, 3], start=2)  # the last checkpoint was after epoch 2
     first, *others = read(tmp_path).Scalars("loss/validation")
     assert first.wall_time > 1_500_000_000  # written before the file had that name
     assert [(event.step, event.wall_time) for event in others] == [
@@ -135,7 +121,7 @@ def test_histograms_and_images_come_back(tmp_path, n):
         assert (image.height, image.width) == (8 * 8, 8 * (8 + 1 + 8))
 
 
-def test_sigma_and_rho_are_those_of_the_covariances(tmp_path):
+def test_sigma_and_rho_are_those_of_the_covariances_and_nan_hides_no_other_number(tmp_path):
     sigma, rho = np.array([0.5, 0.25], np.float32), 0.6
     covariance = np.outer(sigma, sigma) * np.array([[1, rho], [rho, 1]])
     one = details(2, nodules=1, components=1) | {"covariances": covariance[None, None].astype(np.float32)}
@@ -143,23 +129,9 @@ def test_sigma_and_rho_are_those_of_the_covariances(tmp_path):
     for name, values in (("sigma", sigma), ("rho", [rho])):
         histogram = read(tmp_path).Histograms(f"mixture/{name}")[0].histogram_value
         assert (histogram.min, histogram.max) == pytest.approx((min(values), max(values)), rel=1e-6)
-
-
-def test_a_mixture_with_nan_still_shows_what_is_finite(tmp_path):
-    broken = details(2)
-    broken["covariances"][0, 0] = np.nan
-    write(tmp_path, [], shown=[(1, broken)])
-    assert set(read(tmp_path).Tags()["histograms"]) == {"mixture/alpha", "mixture/mu"}
-
-
-def test_the_result_fills_its_columns_and_leaves_out_what_was_missed(tmp_path):
-    config = small(log__tensorboard=True)
-    record = run(config, tmp_path, Recorder())
-    events = read(tmp_path / "tb")
-    assert events.Scalars("result/epochs")[0].value == record.epochs
-    assert events.Scalars("result/best_val_loss")[0].value == pytest.approx(record.best_val_loss, rel=1e-6)
-    assert record.time_to_target_s is None
-    assert "result/time_to_target_s" not in events.Tags()["scalars"]
+    one["covariances"][0, 0] = np.nan
+    write(tmp_path / "broken", [], shown=[(1, one)])
+    assert set(read(tmp_path / "broken").Tags()["histograms"]) == {"mixture/alpha", "mixture/mu"}
 
 
 def hparams(folder):
@@ -186,15 +158,18 @@ def test_hyperparameters_reach_their_tab(tmp_path):
     assert {info.name.tag for info in experiment.metric_infos} == set(SCALARS) | set(RESULTS)
 
 
-def test_the_metric_of_the_target_has_columns_beside_the_losses(tmp_path):
+def test_the_result_fills_its_columns_with_the_metric_of_the_target_but_for_what_was_missed(tmp_path):
     board = TensorBoard(tmp_path, {}, metric="accuracy")
     board.epoch(row(1)._replace(metrics={"accuracy": 0.75}))
-    board.result(replace(RECORD, monitor="accuracy", epochs=1, best_metrics={"accuracy": 0.75}))
+    board.result(replace(RECORD, monitor="accuracy", epochs=1, best_metrics={"accuracy": 0.75}, time_to_target_s=None))
     board.close()
     columns = {info.name.tag for info in hparams(tmp_path)["_hparams_/experiment"].experiment.metric_infos}
     assert columns == {*SCALARS, *RESULTS, "metric/accuracy", "result/best_accuracy"}
-    for tag in ("metric/accuracy", "result/best_accuracy"):
-        assert [event.value for event in read(tmp_path).Scalars(tag)] == [0.75]
+    events = read(tmp_path)
+    expected = {"metric/accuracy": 0.75, "result/best_accuracy": 0.75, "result/epochs": 1}
+    for tag, value in (expected | {"result/best_val_loss": RECORD.best_val_loss}).items():
+        assert [event.value for event in events.Scalars(tag)] == pytest.approx([value], rel=1e-6)
+    assert "result/time_to_target_s" not in events.Tags()["scalars"]
 
 
 def test_slices_are_the_central_ones_side_by_side_on_the_inputs_scale():
@@ -206,30 +181,7 @@ def test_slices_are_the_central_ones_side_by_side_on_the_inputs_scale():
     np.testing.assert_array_equal(slices(volume, density, zoom=1), expected)
     np.testing.assert_array_equal(slices(volume[2], density[2], zoom=1), expected)
     np.testing.assert_array_equal(slices(volume, density, zoom=3)[1::3, 1::3], expected)
-
-
-def test_an_empty_slice_is_drawn_without_dividing_by_zero():
-    assert np.isfinite(slices(np.zeros((4, 4)), np.zeros((4, 4)))).all()
-
-
-class Killed(Recorder):
-    """Ends the process's run amid an epoch, as kill -9 would: no checkpoint, no closing of logs."""
-
-    def __init__(self, at):
-        super().__init__()
-        self._at = at
-
-    def epoch(self, row):
-        super().epoch(row)
-        if row.epoch == self._at:
-            raise MemoryError
-
-
-class Interrupted(Recorder):
-    def epoch(self, row):
-        super().epoch(row)
-        if row.epoch == 3:
-            os.kill(os.getpid(), signal.SIGTERM)
+    assert np.isfinite(slices(np.zeros((4, 4)), np.zeros((4, 4)))).all()  # nothing to divide by
 
 
 def kill(at):
@@ -241,15 +193,15 @@ def kill(at):
                 tensorboard, "SummaryWriter", lambda *args, **options: opened.append(make(*args, **options)) or opened[-1]
             )
             with pytest.raises(MemoryError):
-                run(config, workdir, Killed(at))
+                run(config, workdir, Recorder(at, fail))
         for writer in opened:
             writer.close()  # all that it has shown is on the disk, and no thread is left
 
     return start
 
 
-def interrupt(config, workdir):
-    assert run(config, workdir, Interrupted()).stop_reason == stop_reasons.SIGTERM
+def stop(config, workdir):
+    assert run(config, workdir, Recorder(3, interrupt)).stop_reason == stop_reasons.SIGTERM
 
 
 def end_early(config, workdir):
@@ -261,9 +213,9 @@ STARTS = {
     "killed twice before it": [kill(2), kill(3)],
     "killed after a checkpoint": [kill(5)],
     "killed in the epoch after one": [kill(6), kill(5)],
-    "interrupted": [interrupt],
+    "interrupted": [stop],
     "ended, and now goes on": [end_early],
-    "interrupted, ended at once, and now goes on": [interrupt, end_early],
+    "interrupted, ended at once, and now goes on": [stop, end_early],
 }
 
 
@@ -300,7 +252,7 @@ def test_whatever_ended_the_runs_before_the_board_is_that_of_one_run(tmp_path, w
 def test_a_run_that_ends_at_once_keeps_its_last_details(tmp_path):
     """The target was raised to what an earlier epoch had; epoch 3 is in no series of details but as the last one."""
     config = small(log__tensorboard=True, log__every_epochs=2)
-    run(config, tmp_path, display := Recorder())
+    _, display = finish(config, tmp_path)
     losses = [row.val_loss for row in display.rows]
     [file] = (tmp_path / "tb").iterdir()
     file.rename(file.with_name("events.out.tfevents.1000000000.x"))

@@ -3,12 +3,11 @@
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float
 
 from gmmae.models.kernels import per_sample_loss
 from gmmae.models.kernels.precision import FULL
-from gmmae.models.losses import PointLoss, mean_of_each
+from gmmae.models.losses import PointLoss
 from gmmae.models.mixture import LOG_2PI, Mixture
 
 
@@ -48,18 +47,8 @@ def density_on_grid(mixture: AxisAligned, shape: tuple[int, ...]) -> Float[Array
 
 
 def losses(mixture: AxisAligned, volumes: Float[Array, "samples *volume"], point_loss: PointLoss) -> Float[Array, " samples"]:
-    """Returns the mean `point_loss` of each density and its volume; on a CPU sample by sample, with the gradient."""
-
-    def of_one(mixture: AxisAligned, volume: Array, _: None) -> Array:
-        return point_loss(density_on_grid(mixture, volume.shape), volume).mean()
-
-    def by_sample(mixture: AxisAligned, volumes: Array) -> Array:
-        return per_sample_loss.losses(of_one, mixture, volumes, None)
-
-    def plain(mixture: AxisAligned, volumes: Array) -> Array:
-        return mean_of_each(point_loss(density_on_grid(mixture, volumes.shape[1:]), volumes))
-
-    return lax.platform_dependent(mixture, volumes, cpu=by_sample, default=plain)
+    """Returns the mean of `point_loss` between each density and its volume."""
+    return per_sample_loss.losses(lambda one, _: density_on_grid(one, volumes.shape[1:]), mixture, volumes, point_loss)
 
 
 def _normal(mixture: AxisAligned, axis: int, edge: int) -> Float[Array, "*b edge k"]:

@@ -52,7 +52,7 @@ class Conv(nn.Module):
         ndim = x.ndim - 2
         kernel = self.param("kernel", nn.initializers.glorot_uniform(), (self.kernel,) * ndim + (x.shape[-1], self.features))
         if self.padding == "SAME":
-            x = _pad(x, (self.kernel - 1) // 2, self.kernel // 2)
+            x = jnp.pad(x, [*[((self.kernel - 1) // 2, self.kernel // 2)] * ndim, (0, 0), (0, 0)])
         out = convolve(x, kernel, tf32_wanted())
         return out + self.param("bias", nn.initializers.zeros, (self.features,)) if self.use_bias else out
 
@@ -165,14 +165,8 @@ def _shifted_sum(parts: Array, axis: int, taps: int, edge: int) -> Array:
 
 def _patches(x: Array, edge: int) -> Array:
     """Returns the kernel's patches along every axis but the first, side by side as channels."""
-    seen = [range(size - edge + 1) for size in x.shape[1:-2]]
-    corners = itertools.product(range(edge), repeat=len(seen))
-    windows = [tuple(slice(at, at + len(span)) for at, span in zip(corner, seen, strict=True)) for corner in corners]
-    return jnp.concatenate([x[(slice(None), *window)] for window in windows], axis=-1)
-
-
-def _pad(x: Array, before: int, after: int) -> Array:
-    return jnp.pad(x, [*[(before, after)] * (x.ndim - 2), (0, 0), (0, 0)])
+    slices = [[slice(first, first + size - edge + 1) for first in range(edge)] for size in x.shape[1:-2]]
+    return jnp.concatenate([x[(slice(None), *window)] for window in itertools.product(*slices)], axis=-1)
 
 
 FORMS = {

@@ -19,9 +19,8 @@ from jax.experimental.pallas import triton
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from gmmae.models.kernels.log_density import Ranges, coefficients
 from gmmae.models.losses import PointLoss
-from gmmae.models.mixture import monomials
+from gmmae.models.mixture import Ranges, coefficients_from_logits, monomials
 
 PER_THREAD = 8
 """The number of exponents that a thread holds at a time; each has ten sums."""
@@ -43,7 +42,7 @@ def losses(
       planes: logits, in the order of `mixture.head_planes`.
       targets: densities of n = 1, 2 or 3 axes. They are constants: their gradient is zero and is not computed.
       point_loss: differentiable, element by element.
-      ranges: as in `log_density.coefficients`.
+      ranges: as in `mixture.coefficients_from_logits`.
       interpret: whether to run without a GPU.
     """
     return _call(planes, targets, point_loss, ranges, interpret, gradient=False)[0]
@@ -107,7 +106,7 @@ def _program(
     real = component < components
     logits = [triton.load(planes.at[sample, i, component], mask=real, other=-jnp.inf if i == 0 else 0.0) for i in range(count)]
     with jax.named_scope("density"):
-        terms, to_logits = jax.vjp(partial(coefficients, ranges=ranges), logits)
+        terms, to_logits = jax.vjp(partial(coefficients_from_logits, ranges=ranges), logits)
 
     def add(step: Array, sums: tuple[Array, list[Array]]) -> tuple[Array, list[Array]]:
         """The losses of a block, added to those before, and, where wanted, the gradient by the coefficients, point by point."""

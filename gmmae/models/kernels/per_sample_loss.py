@@ -1,4 +1,4 @@
-"""Losses and their gradients sample by sample, for CPUs.
+"""Losses of densities and their gradients, on a CPU sample by sample.
 
 The intermediate arrays of one mixture's density fit into a core's cache, those of a batch do not. The gradient is computed with
 the loss, so each is computed once. Only the parameters' gradients are kept between the samples.
@@ -12,23 +12,39 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, PyTree
 
-from gmmae.models.losses import PointLoss
+from gmmae.models.losses import PointLoss, mean_of_each
 from gmmae.models.mixture import at_once
 
-SampleLoss = Callable[[PyTree, PyTree, PyTree], Float[Array, ""]]
+Density = Callable[[PyTree, PyTree], Array]
+"""`(parameters of one sample or of a batch, arrays that all samples share) -> density at the points of the targets`."""
+SampleLoss = Callable[[PyTree, Array, PyTree], Float[Array, ""]]
 """`(parameters of a sample, its target, arrays that all share) -> its loss`."""
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def losses(of_one: SampleLoss, parameters: PyTree, targets: PyTree, shared: PyTree) -> Float[Array, " samples"]:
-    """Returns the loss of each sample.
+def losses(
+    density: Density, parameters: PyTree, targets: Float[Array, "samples *points"], point_loss: PointLoss, shared: PyTree = None
+) -> Float[Array, " samples"]:
+    """Returns the mean of `point_loss` between each density and its target.
 
     Args:
-      of_one: differentiable by its first argument.
+      density: differentiable by the parameters.
       parameters: arrays whose first axis is the samples.
-      targets: likewise. They and `shared` are constants: their gradient is zero and is not computed.
+      targets: densities. They and `shared` are constants: a CPU does not compute their gradient.
+      point_loss: differentiable, element by element.
       shared: arrays, or None.
     """
+
+    def of_one(parameters: PyTree, target: Array, shared: PyTree) -> Array:
+        return point_loss(density(parameters, shared), target).mean()
+
+    def of_batch(parameters: PyTree, targets: Array, shared: PyTree) -> Array:
+        return mean_of_each(point_loss(density(parameters, shared), targets))
+
+    return lax.platform_dependent(parameters, targets, shared, cpu=partial(_by_sample, of_one), default=of_batch)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _by_sample(of_one: SampleLoss, parameters: PyTree, targets: Array, shared: PyTree) -> Float[Array, " samples"]:
     return lax.map(lambda sample: of_one(sample[0], sample[1], shared), (parameters, targets))
 
 
@@ -47,7 +63,7 @@ def _backward(_: SampleLoss, saved: Saved, g: Array) -> Saved:
     return weighted, *jax.tree.map(jnp.zeros_like, constants)
 
 
-losses.defvjp(_forward, _backward)
+_by_sample.defvjp(_forward, _backward)
 
 
 def of_polynomials(
@@ -56,7 +72,7 @@ def of_polynomials(
     targets: Float[Array, "samples points"],
     point_loss: PointLoss,
 ) -> Float[Array, " samples"]:
-    """Returns the mean of `point_loss` over the points of each sample.
+    """Returns `losses` of mixtures whose exponents are polynomials.
 
     Args:
       coefficients: of the components' exponents, in the order of `mixture.monomials`.
@@ -64,8 +80,4 @@ def of_polynomials(
       targets: densities at the points.
       point_loss: differentiable, element by element.
     """
-
-    def of_one(coefficients: Array, target: Array, monomials: Array) -> Array:
-        return point_loss(at_once(coefficients, monomials), target).mean()
-
-    return losses(of_one, coefficients, targets, monomials)
+    return losses(at_once, coefficients, targets, point_loss, monomials)

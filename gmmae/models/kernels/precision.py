@@ -33,15 +33,11 @@ def operands(*arrays: Array, tf32: bool) -> tuple[Array, ...]:
     """Returns the factors of a product, rounded where the product does not round them itself."""
     if not tf32:
         return arrays
-    return lax.platform_dependent(*arrays, cpu=_rounded, default=_as_they_are)
 
+    def rounded(*arrays: Array) -> tuple[Array, ...]:
+        return tuple(lax.reduce_precision(array, exponent_bits=8, mantissa_bits=10) for array in arrays)
 
-def _rounded(*arrays: Array) -> tuple[Array, ...]:
-    return tuple(lax.reduce_precision(array, exponent_bits=8, mantissa_bits=10) for array in arrays)
-
-
-def _as_they_are(*arrays: Array) -> tuple[Array, ...]:
-    return arrays
+    return lax.platform_dependent(*arrays, cpu=rounded, default=lambda *arrays: arrays)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))

@@ -1,5 +1,3 @@
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -45,17 +43,17 @@ def value_and_gradients(function, x, weights):
     return run(x, weights)
 
 
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("n", "size", "kernel"), CASES)
-def test_every_form_and_its_gradients_equal_the_librarys(n, size, kernel, form):
+def test_every_form_and_its_gradients_equal_the_librarys(n, size, kernel):
     x, weights = arrays(n, size, kernel)
     expected = value_and_gradients(library, x, weights)
     value, *gradients = expected
     g = jnp.sin(jnp.arange(value.size, dtype=value.dtype)).reshape(value.shape)
-    got = (jax.jit(FORMS[form].apply)(x, weights), *jax.jit(FORMS[form].gradients)(x, weights, g))
-    for ours, theirs in zip(got, expected, strict=True):
-        assert ours.shape == theirs.shape
-        assert_close(ours, theirs)
+    for form in FORMS.values():
+        got = (jax.jit(form.apply)(x, weights), *jax.jit(form.gradients)(x, weights, g))
+        for ours, theirs in zip(got, expected, strict=True):
+            assert ours.shape == theirs.shape
+            assert_close(ours, theirs)
     assert all(gradient.any() for gradient in gradients)
 
 
@@ -72,8 +70,9 @@ def test_the_form_follows_samples_and_channels(channels, samples, form):
         assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("padding", ["VALID", "SAME"])
-@pytest.mark.parametrize(("n", "size", "kernel"), CASES)
+@pytest.mark.parametrize(
+    ("n", "size", "kernel", "padding"), [(2, (7, 4), 3, "VALID"), *((*case, "SAME") for case in CASES)], ids=str
+)
 def test_layer_equals_flax(n, size, kernel, padding):
     x, weights = arrays(n, size, kernel)
     params = {"params": {"kernel": weights, "bias": jnp.arange(4.0)}}
@@ -82,13 +81,3 @@ def test_layer_equals_flax(n, size, kernel, padding):
     theirs = jax.jit(reference.apply)(params, jnp.moveaxis(x, -2, 0))
     assert ours.shape == theirs.shape
     assert_close(ours, theirs)
-
-
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_layer_starts_as_keras_does(n):
-    x, _ = arrays(n, 5, 3)
-    params: Any = Conv(40, 3, "VALID").init(jax.random.key(0), x)["params"]
-    assert params["kernel"].shape == (*[3] * n, 3, 40)
-    assert not params["bias"].any()
-    bound = np.sqrt(6 / (3**n * (3 + 40)))  # Glorot: √(6 / (fan in + fan out)), fans counted with the kernel's taps
-    assert 0.9 * bound < jnp.abs(params["kernel"]).max() <= bound  # of at least 360 uniform draws

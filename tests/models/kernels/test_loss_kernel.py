@@ -9,9 +9,8 @@ import pytest
 
 from benchmarks.kernel import errors, plain, with_gradient
 from gmmae.models.kernels import loss_kernel
-from gmmae.models.kernels.log_density import Ranges
 from gmmae.models.losses import LOSSES, msle
-from gmmae.models.mixture import head_planes
+from gmmae.models.mixture import Ranges, head_planes
 
 kernel = with_gradient(partial(loss_kernel.losses, interpret=True))
 reference = with_gradient(plain)
@@ -25,7 +24,7 @@ def problem(samples, edges, components, spread, seed=0):
 
 
 CASES = [
-    ("msle", (16, 16, 16), 50, 3, 1.0),
+    ("msle", (8, 8, 8), 50, 3, 1.0),
     ("mse", (5, 7), 3, 2, 1.0),
     ("mae", (13,), 1, 1, 1.0),
     pytest.param("msle", (16, 16, 16), 50, 5, 3.0, marks=pytest.mark.slow),
@@ -63,11 +62,3 @@ def test_extreme_logits_have_a_finite_loss_and_gradient(value):
     planes = np.full((1, 10, 3), value, np.float32) * np.array([1, -1, 1], np.float32)
     for found in kernel(planes, np.full((1, 4, 4, 4), 0.125, np.float32), msle, ranges):
         assert jnp.isfinite(found).all()
-
-
-def test_a_sample_s_loss_does_not_depend_on_the_others():
-    planes, targets = problem(5, (4, 4, 4), 9, 1.0)
-    ranges = Ranges("partial", "tanh", (0.25,) * 3, 0.99)
-    together, alone = kernel(planes, targets, msle, ranges), kernel(planes[2:3], targets[2:3], msle, ranges)
-    for whole, one in zip(together, alone, strict=True):
-        np.testing.assert_allclose(whole[2:3], one, rtol=1e-6, atol=1e-9)  # compiled apart

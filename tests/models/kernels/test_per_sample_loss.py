@@ -4,27 +4,46 @@ import numpy as np
 import pytest
 
 from gmmae.models.kernels import per_sample_loss
+from gmmae.models.kernels.axis_aligned import AxisAligned, density_on_grid
 from gmmae.models.losses import LOSSES
-from gmmae.models.mixture import at_once, grid, head_planes, monomials_at
+from gmmae.models.mixture import at_once, grid, monomials_at
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
+def polynomials(rng):
+    """Exponents of mixtures with correlations, their density, and the monomials that all samples share."""
+    coefficients = -jnp.abs(jnp.asarray(rng.standard_normal((4, 7, 10))))
+    return coefficients, at_once, monomials_at(grid(5, 3, jnp.float64))
+
+
+def products(rng):
+    """Mixtures without correlations and their density."""
+    sizes = (4, 7), (4, 7, 3), (4, 7, 3)
+    mixture = AxisAligned(*(jnp.asarray(rng.uniform(0.05, 0.5, size)) for size in sizes))
+    return mixture, lambda one, _: density_on_grid(one, (4, 5, 6)), None
+
+
+@pytest.mark.parametrize("draw", [polynomials, products])
 @pytest.mark.parametrize("name", LOSSES)
-def test_losses_and_gradients_are_those_of_the_whole_batch(n, name):
-    rng, loss, count = np.random.default_rng(n), LOSSES[name], sum(head_planes(n).values())
+def test_losses_and_gradients_are_those_of_the_whole_batch(draw, name):
+    rng, loss = np.random.default_rng(0), LOSSES[name]
     with jax.enable_x64(True):
-        monomials = monomials_at(grid(5, n, jnp.float64))
-        coefficients = -jnp.abs(jnp.asarray(rng.standard_normal((4, 7, count))))
-        targets, weights = jnp.asarray(rng.exponential(0.1, (4, 5**n))), jnp.asarray(rng.standard_normal(4))
+        parameters, density, shared = draw(rng)
+        targets = jnp.asarray(rng.exponential(0.1, density(parameters, shared).shape))
+        weights = jnp.asarray(rng.standard_normal(4))
 
-        def whole(coefficients):
-            return loss(at_once(coefficients, monomials), targets).mean(1)
+        def whole(parameters):
+            return loss(density(parameters, shared), targets).reshape(4, -1).mean(1)
 
-        def one_by_one(coefficients) -> jax.Array:
-            found: jax.Array = per_sample_loss.of_polynomials(coefficients, monomials, targets, loss)
-            return found
+        def one_by_one(parameters) -> jax.Array:
+            return per_sample_loss.losses(density, parameters, targets, loss, shared)
 
-        (expected, to_expected), (found, to_found) = (jax.vjp(form, coefficients) for form in (whole, one_by_one))
+        def values_and_gradient(form):
+            return jax.jit(jax.grad(lambda parameters: (form(parameters) @ weights, form(parameters)), has_aux=True))(
+                parameters
+            )
+
+        (to_expected, expected), (to_found, found) = map(values_and_gradient, (whole, one_by_one))
         np.testing.assert_allclose(found, expected, rtol=1e-12)
-        np.testing.assert_allclose(to_found(weights)[0], to_expected(weights)[0], rtol=1e-10, atol=1e-13)
-        np.testing.assert_allclose(jax.jit(one_by_one)(coefficients), expected, rtol=1e-12)  # as in a validation
+        for one, other in zip(jax.tree.leaves(to_found), jax.tree.leaves(to_expected), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-13)
+        np.testing.assert_allclose(jax.jit(one_by_one)(parameters), expected, rtol=1e-12)  # as in a validation
