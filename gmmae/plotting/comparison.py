@@ -70,9 +70,7 @@ class _Ideal(NamedTuple):
         return self.at_one * float(n) ** self.power
 
 
-def time_to_target(
-    series: Sequence[Series], *, title: str, y_label: str = "time to target (s)", width: float = canvas.WIDTH
-) -> Figure:
+def time_to_target(series: Sequence[Series], *, title: str, y_label: str = "time to target (s)") -> Figure:
     """Draws the time to the target loss against the number of devices, both logarithmic.
 
     Infinite medians are missing from their line. A strip above the axes shows the number of successful runs if some missed the
@@ -82,20 +80,15 @@ def time_to_target(
       series: strategies, each with its own line.
       title: title of the figure.
       y_label: label of the time axis.
-      width: width of the figure in inches.
-
-    Raises:
-      ValueError: there is no series, or one with empty tuples or tuples of different lengths.
 
     Source: Fig. 2 of the paper.
     """
-    _check(series)
     missed = [i for i, one in enumerate(series) if any(k < m for k, m in zip(one.reached, one.runs, strict=True))]
     lines = [Measured(*one[:5]) for one in series]
     ideals = [_Ideal(GREY, t, -1) for t in (_on_one(line) for line in lines) if math.isfinite(t)][:1]
 
     height = 4.0 + ROW * len(missed)
-    figure = canvas.blank(height, title, width)
+    figure = canvas.blank(height, title)
     if missed:
         strip_height = ROW * len(missed)
         strip, axes = figure.subplots(2, sharex=True, height_ratios=(strip_height, height - 1 - strip_height))
@@ -107,7 +100,7 @@ def time_to_target(
         axes.text(0.5, 0.5, "no median run reached the target", transform=axes.transAxes, ha="center", fontsize=9, color=GREY)
     if missed:
         _plot_misses(strip, [(series[i], STYLES[i % len(STYLES)]) for i in missed])
-    canvas.legend_above(strip, handles, width)
+    canvas.legend_above(strip, handles)
     return figure
 
 
@@ -117,11 +110,7 @@ def throughput(series: Sequence[Measured], *, title: str) -> Figure:
     Args:
       series: lines in samples per second: strong scaling at a global batch, or weak scaling at a device batch.
       title: title of the figure.
-
-    Raises:
-      ValueError: there is no series, or one with empty tuples or tuples of different lengths.
     """
-    _check(series)
     ideals = [_Ideal(STYLES[i % len(STYLES)][0], _on_one(one), 1) for i, one in enumerate(series)]
     ideals = [ideal for ideal in ideals if math.isfinite(ideal.at_one)]
     return _draw_lines(series, ideals, title, "devices", "samples per second")
@@ -133,11 +122,7 @@ def step_time(series: Sequence[Measured], *, title: str) -> Figure:
     Args:
       series: lines in seconds.
       title: title of the figure.
-
-    Raises:
-      ValueError: there is no series, or one with empty tuples or tuples of different lengths.
     """
-    _check(series)
     in_ms = [
         one._replace(**{name: tuple(1e3 * t for t in getattr(one, name)) for name in Measured._fields[2:]}) for one in series
     ]
@@ -155,15 +140,6 @@ def _draw_lines(lines: Sequence[Measured], ideals: Sequence[_Ideal], title: str,
     canvas.dress(axes, x_label, y_label)
     canvas.legend_above(axes, _plot(axes, lines, ideals, "ideal, n × one device"))
     return figure
-
-
-def _check(series: Sequence[Series] | Sequence[Measured]) -> None:
-    if not series:
-        raise ValueError("there must be at least one series to draw; got none")
-    for one in series:
-        lengths = [len(values) for values in one[1:]]
-        if len(set(lengths)) != 1 or not lengths[0]:
-            raise ValueError(f"the tuples of {one.label!r} must have one length, not 0; got lengths {lengths}")
 
 
 def _plot(axes: Axes, lines: Sequence[Measured], ideals: Sequence[_Ideal], ideal_label: str) -> list[Line2D]:
@@ -209,9 +185,8 @@ def _interval(axes: Axes, at: float, low: int | float, high: int | float, colour
     style = {"color": colour, "lw": 1, "ls": "-", "ms": 5, "alpha": 0.8, "zorder": 2, "clip_on": False}
     axes.plot([at, at], [low, top], **style)
     axes.plot([at], [low], marker="_", **style)
-    axes.plot(
-        [at], [top], marker=6 if is_open else "_", **style
-    )  # marker 6 is a caret that points up, with its base at the point
+    # Marker 6 is a caret that points up, with its base at the point.
+    axes.plot([at], [top], marker=6 if is_open else "_", **style)
 
 
 def _plot_misses(strip: Axes, missed: Sequence[tuple[Series, tuple[str, str]]]) -> None:

@@ -45,16 +45,14 @@ def time_to_target(results: Results, folder: Path) -> Block:
     if not series:
         return Paragraph("Fig. 2 is left out: there are no times to the target.")
     title = f"Time to the target validation {results.config.run.stop.monitor}"
-    words = {"title": results.clock.titled(title), "y_label": _time_label(results, "time to target")}
-    wide, narrow = (comparison.time_to_target(series, **words, width=width) for width in (canvas.WIDTH, canvas.NARROW))
+    y_label = _time_label(results, "time to target")
+    drawn = comparison.time_to_target(series, title=results.clock.titled(title), y_label=y_label)
     text = (
         f"Fig. 2. {title}. The target is {results.config.run.stop.target:g}. {_batches(results)} Points are medians over "
         "seeds. A miss counts as infinite, so a missing point is a median run that missed the target. Numbers above the axes "
         f"count the seeds that reached it. {intervals_explained(results)} Dashed: T1 / n."
     )
-    both = canvas.save_both(wide, folder / "figure_2")
-    small = canvas.save(narrow, folder / "figure_2_narrow.svg")
-    return Figure("Fig. 2", _captioned(results, text, results.runs), *both, small)
+    return Figure("Fig. 2", _captioned(results, text, results.runs), *canvas.save_both(drawn, folder / "figure_2"))
 
 
 def _batches(results: Results) -> str:
