@@ -19,28 +19,6 @@ ROW = 0.19
 """Height in inches of a strategy's row in the strip of missed targets."""
 
 
-class Series(NamedTuple):
-    """The times of one scaling strategy to a target loss; all tuples are in the order of `devices`.
-
-    Attributes:
-      label: label of the strategy.
-      devices: increasing numbers of devices.
-      median_s: median over the runs; infinite if the median run missed the target.
-      low_s: lower end of the interval about the median; NaN for none.
-      high_s: upper end of the interval; NaN for none, and it may be infinite.
-      reached: number of runs that reached the target.
-      runs: number of runs.
-    """
-
-    label: str
-    devices: tuple[int, ...]
-    median_s: tuple[float, ...]
-    low_s: tuple[float, ...]
-    high_s: tuple[float, ...]
-    reached: tuple[int, ...]
-    runs: tuple[int, ...]
-
-
 class Measured(NamedTuple):
     """A quantity measured at several counts; all tuples are in the order of `at`.
 
@@ -50,6 +28,8 @@ class Measured(NamedTuple):
       median: medians; NaN and infinity are not drawn.
       low: lower end of the interval about the median, such as a quartile; NaN for none.
       high: upper end of the interval; NaN for none, and it may be infinite.
+      reached: number of runs that reached the target, for times to a target.
+      runs: number of these runs.
     """
 
     label: str
@@ -57,6 +37,8 @@ class Measured(NamedTuple):
     median: tuple[float, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
+    reached: tuple[int, ...] = ()
+    runs: tuple[int, ...] = ()
 
 
 class _Ideal(NamedTuple):
@@ -70,22 +52,21 @@ class _Ideal(NamedTuple):
         return self.at_one * float(n) ** self.power
 
 
-def time_to_target(series: Sequence[Series], *, title: str, y_label: str = "time to target (s)") -> Figure:
+def time_to_target(series: Sequence[Measured], *, title: str, y_label: str = "time to target (s)") -> Figure:
     """Draws the time to the target loss against the number of devices, both logarithmic.
 
     Infinite medians are missing from their line. A strip above the axes shows the number of successful runs if some missed the
     target. The dashed line is T₁ / n, with the first finite median on one device for T₁.
 
     Args:
-      series: strategies, each with its own line.
+      series: times of the strategies in seconds, each with its own line.
       title: title of the figure.
       y_label: label of the time axis.
 
     Source: Fig. 2 of the paper.
     """
     missed = [i for i, one in enumerate(series) if any(k < m for k, m in zip(one.reached, one.runs, strict=True))]
-    lines = [Measured(*one[:5]) for one in series]
-    ideals = [_Ideal(GREY, t, -1) for t in (_on_one(line) for line in lines) if math.isfinite(t)][:1]
+    ideals = [_Ideal(GREY, t, -1) for t in map(_on_one, series) if math.isfinite(t)][:1]
 
     height = 4.0 + ROW * len(missed)
     figure = canvas.blank(height, title)
@@ -95,8 +76,8 @@ def time_to_target(series: Sequence[Series], *, title: str, y_label: str = "time
     else:
         strip = axes = figure.subplots()
     canvas.dress(axes, "devices", y_label)
-    handles = _plot(axes, lines, ideals, "ideal, $T_1/n$")
-    if not any(math.isfinite(t) for line in lines for t in line.median):
+    handles = _plot(axes, series, ideals, "ideal, $T_1/n$")
+    if not any(math.isfinite(t) for one in series for t in one.median):
         axes.text(0.5, 0.5, "no median run reached the target", transform=axes.transAxes, ha="center", fontsize=9, color=GREY)
     if missed:
         _plot_misses(strip, [(series[i], STYLES[i % len(STYLES)]) for i in missed])
@@ -123,10 +104,12 @@ def step_time(series: Sequence[Measured], *, title: str) -> Figure:
       series: lines in seconds.
       title: title of the figure.
     """
-    in_ms = [
-        one._replace(**{name: tuple(1e3 * t for t in getattr(one, name)) for name in Measured._fields[2:]}) for one in series
-    ]
-    return _draw_lines(in_ms, [], title, "device batch (samples)", "time of a step (ms)")
+
+    def in_ms(times: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(1e3 * t for t in times)
+
+    lines = [one._replace(median=in_ms(one.median), low=in_ms(one.low), high=in_ms(one.high)) for one in series]
+    return _draw_lines(lines, [], title, "device batch (samples)", "time of a step (ms)")
 
 
 def _on_one(line: Measured) -> int | float:
@@ -150,7 +133,8 @@ def _plot(axes: Axes, lines: Sequence[Measured], ideals: Sequence[_Ideal], ideal
     axes.set_xlim(ends[0] / 1.35, ends[1] * 1.35)
     canvas.log_axis(axes, "x", counts)
     values = np.array(
-        [value for line in lines for part in line[2:] for value in part] + [ideal(n) for ideal in ideals for n in ends]
+        [value for line in lines for part in (line.median, line.low, line.high) for value in part]
+        + [ideal(n) for ideal in ideals for n in ends]
     )
     values = values[np.isfinite(values) & (values > 0)]
     if len(values):
@@ -189,7 +173,7 @@ def _interval(axes: Axes, at: float, low: int | float, high: int | float, colour
     axes.plot([at], [top], marker=6 if is_open else "_", **style)
 
 
-def _plot_misses(strip: Axes, missed: Sequence[tuple[Series, tuple[str, str]]]) -> None:
+def _plot_misses(strip: Axes, missed: Sequence[tuple[Measured, tuple[str, str]]]) -> None:
     """Draws a row for each series: its marker, and the numbers of successful runs if some missed the target."""
     strip.set_ylim(len(missed) - 0.5, -0.5)
     strip.set_yticks([])
@@ -199,7 +183,7 @@ def _plot_misses(strip: Axes, missed: Sequence[tuple[Series, tuple[str, str]]]) 
     strip.set_ylabel("reached", fontsize=8, rotation=0, ha="right", va="center", labelpad=12)
     for row, (one, (colour, marker)) in enumerate(missed):
         strip.plot([-0.015], [row], color=colour, marker=marker, ms=5, transform=strip.get_yaxis_transform(), clip_on=False)
-        for n, reached, runs in zip(one.devices, one.reached, one.runs, strict=True):
+        for n, reached, runs in zip(one.at, one.reached, one.runs, strict=True):
             if reached < runs:
                 text = f"{reached}/{runs}" if reached else f"✕ 0/{runs}"
                 strip.text(n, row, text, ha="center", va="center", fontsize=7.5)

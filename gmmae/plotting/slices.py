@@ -1,11 +1,13 @@
-"""Pictures of the data: a contact sheet of many nodules, and the central slices of one nodule."""
+"""Pictures of the data: a sheet of many nodules, central slices of one, and scans before and after insertions."""
 
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Real, Shaped
+from jaxtyping import Bool, Float, Real, Shaped
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -15,7 +17,11 @@ from gmmae.plotting.canvas import BLUE, ORANGE
 
 SHOWN = {4: "Central axial slices of ", 3: "Images of ", 2: "Signals of "}
 PLANES = ("axial", "coronal", "sagittal")
-"""Names of the central slices across z, y and x."""
+"""Names of the slices across z, y and x."""
+WINDOW_HU = (-1000.0, 400.0)
+"""Window of pictures of insertions."""
+INCHES = 1.55
+"""Edge of a slice in pictures of insertions."""
 
 
 def contact_sheet(
@@ -140,3 +146,51 @@ def _signal(
 
 def _centres(n: int, voxel_mm: float) -> Float[np.ndarray, " n"]:
     return (np.arange(n) - (n - 1) / 2) * voxel_mm
+
+
+class InsertionView(NamedTuple):
+    """A nodule's surroundings before and after its insertion, its voxels, its centre's index, and the spacing (z, y, x)."""
+
+    title: str
+    before: Real[np.ndarray, "z y x"]
+    after: Real[np.ndarray, "z y x"]
+    label: Bool[np.ndarray, "z y x"]
+    centre: tuple[int, int, int]
+    spacing_mm: Float[np.ndarray, "3"]
+
+
+def draw_insertions(path: str | os.PathLike[str], views: Sequence[InsertionView]) -> Path:
+    """Draws a row for each nodule: axial, coronal and sagittal slices, each before and after, and with its outline."""
+    low, high = WINDOW_HU
+    height = INCHES + 0.22
+    figure = Figure(figsize=(9 * INCHES + 0.1, len(views) * height + 0.25))
+    grid = figure.subplots(
+        len(views),
+        9,
+        squeeze=False,
+        gridspec_kw={"left": 0.005, "right": 0.995, "bottom": 0.005, "top": 1 - 0.4 / figure.get_figheight()},
+    )
+    figure.subplots_adjust(wspace=0.03, hspace=0.16)
+    for row, view in zip(grid, views, strict=True):
+        row[0].set_title(view.title, fontsize=7, loc="left", pad=3)
+        for axis in range(3):
+            z, x = view.spacing_mm[[a for a in range(3) if a != axis]]
+            label = view.label.take(view.centre[axis], axis)
+            for column, voxels in enumerate((view.before, view.after, view.after)):
+                axes = row[3 * axis + column]
+                axes.imshow(
+                    voxels.take(view.centre[axis], axis),
+                    cmap="gray",
+                    vmin=low,
+                    vmax=high,
+                    origin="upper" if axis == 0 else "lower",
+                    aspect=float(z / x),
+                    interpolation="bilinear",
+                )
+                if column == 2 and label.any():
+                    axes.contour(label, [0.5], colors=ORANGE, linewidths=0.8)
+                axes.set_axis_off()
+    for axis, plane in enumerate(PLANES):
+        caption = f"{plane}: before, after, outline"
+        figure.text((axis + 0.03) / 3, 1 - 0.16 / figure.get_figheight(), caption, fontsize=8)
+    return canvas.save(figure, path)

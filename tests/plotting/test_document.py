@@ -147,16 +147,6 @@ def test_a_figure_is_embedded_as_svg_unless_that_is_large(figure):
     assert source == f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
 
 
-def test_narrow_screens_get_the_narrow_drawing(figure):
-    narrow = figure.svg.with_name("narrow.svg")
-    with pytest.raises(InputError, match=r"'.*narrow\.svg' is missing"):
-        document.html("", [figure._replace(narrow=narrow)])
-    narrow.write_bytes(b"<svg/>")
-    page = Page(document.html("", [figure._replace(narrow=narrow)]))
-    assert page.references == [f"data:image/svg+xml;base64,{base64.b64encode(data).decode()}" for data in (b"<svg/>", SVG)]
-    assert {"picture", "source"} <= page.tags
-
-
 def test_markdown(blocks, tmp_path):
     assert document.markdown(blocks, tmp_path) == (
         "# Report \\& results\n"

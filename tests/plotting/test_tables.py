@@ -69,19 +69,19 @@ def test_latex():
         [
             r"\begin{table}",
             r"  \centering",
-            r"  \caption{Efficiency \& time, \(\eta\) = 0.001}",
+            r"  \caption{Efficiency \& time, η = 0.001}",
             r"  \label{tab:table-1}",
             r"  \begin{tabular}{lrrr}",
             r"    \toprule",
             r"    scaling & GPUs & efficiency (\%) & time \\",
             r"    \midrule",
             r"    linear-warmup & 8 & NaN & not reached \\",
-            r"    a\textbar{}b \textless{}c\textgreater{} time\_s & 16 & 58.08 & 12.3 \\",
-            r"""    "x", y & 32 & \textendash{} & \(\ge\) 40.0 \\""",
+            r"    a|b <c> time\_s & 16 & 58.08 & 12.3 \\",
+            r"""    "x", y & 32 & – & ≥ 40.0 \\""",
             r"    \bottomrule",
             r"  \end{tabular}",
             r"  \par\smallskip{\footnotesize 1. NaN: the target was missed.\par}",
-            r"  \par\smallskip{\footnotesize 3 \(\times\) 10\(^2\) runs.\par}",
+            r"  \par\smallskip{\footnotesize 3 × 10² runs.\par}",
             r"\end{table}",
             "",
         ]
@@ -95,19 +95,12 @@ def test_latex():
         ("~^\\", r"\textasciitilde{}\textasciicircum{}\textbackslash{}"),
         ("\\%", r"\textbackslash{}\%"),
         ("--scaling ---", r"-{}-scaling -{}-{}-"),
-        ("[1, 2] *", "{[}1, 2{]} {*}"),
-        ("1–2 — ≤ ≥ ± ∞", r"1\textendash{}2 \textemdash{} \(\le\) \(\ge\) \(\pm\) \(\infty\)"),
-        ("σ² λ Λ Δ µ μ −1", r"\(\sigma\)\(^2\) \(\lambda\) \(\Lambda\) \(\Delta\) \(\mu\) \(\mu\) \(-\)1"),
-        ("Poincaré,\n  Erdős", "Poincaré, Erdős"),
+        ("[1, 2] *", "{[}1, 2] {*}"),
+        ("Poincaré,\n  Erdős: σ² ≤ 1", "Poincaré, Erdős: σ² ≤ 1"),
     ],
 )
 def test_latex_escapes(text, expected):
     assert tables.latex_text(text) == expected
-
-
-def test_a_character_without_latex_is_named():
-    with pytest.raises(ValueError, match=r"no LaTeX is known for '✔' \(HEAVY CHECK MARK\): add it to gmmae.plotting.tables"):
-        tables.latex_text("done ✔")
 
 
 @pytest.mark.parametrize("write", WRITERS)

@@ -28,7 +28,7 @@ from gmmae.generation.insertion.hosts import (
 from gmmae.generation.insertion.lungs import PleuralDistances, find_lungs, measure_pleural_distances
 from gmmae.generation.insertion.noise import Noise
 from gmmae.generation.insertion.placing import Placement, Target, find_placement
-from gmmae.plotting.insertions import InsertionView, draw_insertions
+from gmmae.plotting.slices import InsertionView, draw_insertions
 from gmmae.system.files import whole_folder
 
 BLENDING = "poisson"

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from gmmae.plotting import canvas, comparison, loss_curves, tables
-from gmmae.plotting.comparison import Series
+from gmmae.plotting.comparison import Measured
 from gmmae.plotting.document import Block, Figure, Paragraph
 from gmmae.plotting.loss_curves import LossCurve
 from gmmae.scaling.strategies import STRATEGIES
@@ -63,12 +63,12 @@ def _batches(results: Results) -> str:
     return f"{listed(fixed)} keeps the global batch. With other strategies it grows with the devices."
 
 
-def _series(results: Results, scaling: str) -> Series | None:
+def _series(results: Results, scaling: str) -> Measured | None:
     found = [(n, summary) for n in results.counts if (summary := results.seconds(scaling, n))]
     if not found:
         return None
     intervals = [summary.interval or Interval(math.nan, math.nan) for _, summary in found]
-    return Series(
+    return Measured(
         STRATEGIES[scaling].label + outcomes.capped_mark(run for run in results.runs if run.key.scaling == scaling),
         tuple(n for n, _ in found),
         tuple(summary.median for _, summary in found),
