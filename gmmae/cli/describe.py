@@ -18,7 +18,7 @@ from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import Point, central_section, from_density, masses, to_density
 from gmmae.system.compilation_cache import keep
 from gmmae.system.errors import InputError
-from gmmae.system.files import require_free, tell, whole_folder
+from gmmae.system.files import print_result, require_free, whole_folder
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads.configuration import read_config, without_own_csv
 
@@ -89,7 +89,7 @@ def command(arguments: Sequence[str], prog: str) -> int:
     model = restore(config, options.run)
     with whole_folder(options.out, mark=NPZ) as place:
         results = _describe(model, data, cubes, options.refine, place)
-    tell(
+    print_result(
         options.out,
         [
             *cubes.faults,

@@ -20,7 +20,7 @@ from gmmae.config.schema import changed, flatten
 from gmmae.config.toml import to_toml
 from gmmae.system.compilation_cache import keep
 from gmmae.system.errors import InputError
-from gmmae.system.files import output_file, tell
+from gmmae.system.files import output_file, print_result
 from gmmae.system.provenance import versions
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def command(arguments: Sequence[str], prog: str) -> int:
         f"    unzip -p {options.out} load.py > load.py",
         f"    python -c \"import load; print(load.Model('{options.out}').about)\"",
     ]
-    tell(options.out, lines)
+    print_result(options.out, lines)
     return 0
 
 

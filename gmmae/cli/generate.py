@@ -14,7 +14,7 @@ from gmmae.config.schema import Config
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import Nodules
 from gmmae.system.errors import InputError
-from gmmae.system.files import require_free, tell, whole_folder
+from gmmae.system.files import print_result, require_free, whole_folder
 from gmmae.training.trained import load, run_config
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def command(arguments: Sequence[str], prog: str) -> int:
         f"{options.count} nodules in {seconds:.1f} s; {generated.rejected} too similar to a training nodule were drawn again"
     )
     lines += [str(options.out / name) for name in ("nodules.csv", *SHEETS)]
-    tell(options.out, [*lines, *inserted, f"to train with them: --data.augment-with {options.out}"])
+    print_result(options.out, [*lines, *inserted, f"to train with them: --data.augment-with {options.out}"])
     return 0
 
 

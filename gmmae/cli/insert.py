@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from gmmae.cli.arguments import MISSING, Folder, Scans, parse
 from gmmae.config.rules import Options, Seed, between, increasing
 from gmmae.data.settings import Crop, DataConfig
-from gmmae.system.files import require_free, tell
+from gmmae.system.files import print_result, require_free
 
 Counts = Annotated[tuple[int, int], increasing(1, 1000)]
 
@@ -43,5 +43,5 @@ def command(arguments: Sequence[str], prog: str) -> int:
     prepared = prepare(config, say_on_stderr)
     nodules, _ = load_prepared(prepared)
     summary = insert(nodules, options.scans, options.out, options.seed, options.blending, say_on_stderr, options.per_scan)
-    tell(options.out, [*fault_lines(prepared.summary, str(prepared.folder / SUMMARY)), *summary.lines()])
+    print_result(options.out, [*fault_lines(prepared.summary, str(prepared.folder / SUMMARY)), *summary.lines()])
     return 0

@@ -13,7 +13,7 @@ from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import Nodules
 from gmmae.generation.judging.donors import Origin
 from gmmae.system.errors import InputError
-from gmmae.system.files import require_free, tell
+from gmmae.system.files import print_result, require_free
 from gmmae.training.workdir import WorkDir
 
 MAX_SHOWN_NAMES = 3
@@ -69,7 +69,7 @@ def command(arguments: Sequence[str], prog: str) -> int:
     )
     notes = _notes(options)
     paths = page.write(options.out, judgement, real, generated, training, options.seed, notes)
-    tell(options.out, [*page.lines(judgement, real, generated, notes), *map(str, paths)])
+    print_result(options.out, [*page.lines(judgement, real, generated, notes), *map(str, paths)])
     return 0
 
 

@@ -11,7 +11,7 @@ from gmmae.cli.arguments import TrainArguments, optional, parse_with_config
 from gmmae.config.rules import Rule, at_least, distinct, require
 from gmmae.config.schema import changed
 from gmmae.config.toml import find
-from gmmae.multihost.distributed import joined
+from gmmae.multihost.distributed import join_processes
 from gmmae.scaling.cost import read_cluster
 from gmmae.system.stop_reasons import EXIT_CODES
 
@@ -41,7 +41,7 @@ def command(arguments: Sequence[str], prog: str) -> int:
     require(bool(names) and len(names) == len(clusters), "clusters", "one or more of different names", options.clusters)
     root = options.workdir or Path("runs") / f"plan_{name}"
     config = changed(config, parallel__devices=1, parallel__simulate_devices=0, distributed__auto=False)
-    with joined(config, shlex.join([*prog.split(), *arguments])):
+    with join_processes(config, shlex.join([*prog.split(), *arguments])):
         from gmmae.planner import page
         from gmmae.planner.measure import PlanRequest, measure
         from gmmae.planner.measurements import PlanInterruptedError, claimed

@@ -18,7 +18,7 @@ def command(arguments: Sequence[str], prog: str) -> int:
 def train(arguments: Sequence[str], prog: str = "gmmae train", parent: Watchdog = NO_WATCHDOG) -> int:
     """Trains, draws the figures, and prints where everything is. Returns the exit code."""
     from gmmae.cli.arguments import parse_train
-    from gmmae.multihost.distributed import joined
+    from gmmae.multihost.distributed import join_processes
     from gmmae.system.null_object import IDLE
     from gmmae.system.stop_reasons import EXIT_CODES, INTERRUPTED
     from gmmae.training import terminal
@@ -26,7 +26,7 @@ def train(arguments: Sequence[str], prog: str = "gmmae train", parent: Watchdog 
 
     config, root = parse_train(arguments, prog)
     command_line = shlex.join([*prog.split(), *arguments])
-    with joined(config, command_line, parent) as group:
+    with join_processes(config, command_line, parent) as group:
         from gmmae.training.loop import run  # JAX is imported after the command line is known to be right
 
         display = terminal.display() if group.primary else IDLE

@@ -24,13 +24,13 @@ from gmmae.system.errors import LOST_PEER
 
 T = TypeVar("T")
 
-BEATS = 10
+BEATS_PER_TIMEOUT = 10
 """Heartbeats in the time after which a silent process is lost; at least one a second."""
-LATE = 2
+STOPPED_TIMEOUTS = 2
 """A process that is stopped for this multiple of that time is killed by its watchdog."""
 BROKEN_BEATS, BROKEN_S = 4, 2.0
 """Heartbeats, and seconds, that a process must miss after a failed collective to be reported as the cause."""
-STUCK = 10
+STUCK_FACTOR = 10
 """An epoch is stuck when it takes this multiple of the longest epoch before, and `stall_timeout_s` too."""
 WEEK_MS = 7 * 24 * 3600 * 1000
 
@@ -117,7 +117,7 @@ class Peers:
       processes: their number.
       parent: the watchdog of this process.
       silence_s: seconds after which a silent process is lost.
-      stall_s: see `STUCK`; 0 has no limit.
+      stall_s: see `STUCK_FACTOR`; 0 has no limit.
       resume: the command that resumes the run.
     """
 
@@ -126,7 +126,7 @@ class Peers:
     ) -> None:
         self._client, self._me, self._processes, self._parent = client, process_id, processes, parent
         self._silence_s, self._stall_s, self._resume = silence_s, stall_s, resume
-        self._interval_s = min(1.0, silence_s / BEATS)
+        self._interval_s = min(1.0, silence_s / BEATS_PER_TIMEOUT)
         self._calls = 0
         self._longest_s, self._epoch_began = 0.0, math.nan
         self._broken, self._closed = False, threading.Event()
@@ -137,8 +137,8 @@ class Peers:
         self._names = {i: client.blocking_key_value_get(f"who/{i}", WEEK_MS) for i in {0, process_id}}
         self._threads = [threading.Thread(target=part, daemon=True) for part in (self._beat, self._watch)]
         parent.on_parent_death = self._tell_of_parent
-        stopped = f"{self._name(process_id)} has been stopped for {LATE * silence_s:g} s, and is killed"
-        parent.watch_each_other(LATE * silence_s, self._words(Reason(stopped)).line)
+        stopped = f"{self._name(process_id)} has been stopped for {STOPPED_TIMEOUTS * silence_s:g} s, and is killed"
+        parent.watch_each_other(STOPPED_TIMEOUTS * silence_s, self._words(Reason(stopped)).line)
         for thread in self._threads:
             thread.start()
 
@@ -285,7 +285,7 @@ class Peers:
         if math.isnan(epoch_s) or not self._stall_s:
             return
         self._longest_s = max(epoch_s, self._longest_s)
-        limit_s = max(self._stall_s, STUCK * self._longest_s)
+        limit_s = max(self._stall_s, STUCK_FACTOR * self._longest_s)
         why = f"no epoch has ended for {limit_s:.0f} s, the longest so far took {self._longest_s:.1f} s"
         stuck = "a collective operation, a device or a file system is stuck"
         reason = Reason(f"{why}: {stuck}, and {self._name(self._me)} is killed")

@@ -29,7 +29,7 @@ from gmmae.system.errors import LOST_PEER
 
 TICK_S = 0.5
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
-KILLED_S = 10.0
+KILL_TIMEOUT_S = 10.0
 """Seconds to wait for the end of a killed worker. One that waits for a dead file system does not end."""
 
 
@@ -217,7 +217,7 @@ class _Supervision:
 
     def _kill(self, words: ExitMessage) -> NoReturn:
         os.kill(self._worker, signal.SIGKILL)
-        until = time.monotonic() + KILLED_S
+        until = time.monotonic() + KILL_TIMEOUT_S
         while self._status() is None and time.monotonic() < until:
             time.sleep(0.01)
         _finish(0, words, None)

@@ -22,14 +22,14 @@ RESUME = "the sweep's command does it"
 
 def train(parent: Watchdog, config: str, root: str) -> int:
     """Trains as `train.py` does, with plain output and without figures. Returns the exit code."""
-    from gmmae.multihost.distributed import joined
+    from gmmae.multihost.distributed import join_processes
     from gmmae.system.null_object import IDLE
     from gmmae.system.stop_reasons import EXIT_CODES
     from gmmae.training.terminal import Plain, standard_output
     from gmmae.workloads.configuration import read_config
 
     run_config = read_config(Path(config))
-    with joined(run_config, RESUME, parent) as group:
+    with join_processes(run_config, RESUME, parent) as group:
         from gmmae.training.loop import run
 
         record = run(run_config, Path(root), Plain(standard_output()) if group.primary else IDLE, group)
@@ -39,13 +39,13 @@ def train(parent: Watchdog, config: str, root: str) -> int:
 
 def time(parent: Watchdog, config: str, request: str, out: str) -> int:
     """Measures the step times that a JSON file requests. Returns the exit code."""
-    from gmmae.multihost.distributed import joined
+    from gmmae.multihost.distributed import join_processes
     from gmmae.sweep.grid import TimingConfig
     from gmmae.workloads.configuration import read_config
 
     arguments = json.loads(Path(request).read_text(encoding="utf-8"))
     run_config = read_config(Path(config))
-    with joined(run_config, RESUME, parent) as group:
+    with join_processes(run_config, RESUME, parent) as group:
         from gmmae.sweep.throughput import measure, write
 
         timings = measure(run_config, arguments["batches"], arguments["validation"], TimingConfig(**arguments["timing"]))

@@ -78,10 +78,9 @@ def _followed(path: Path) -> Path:
     Raises:
       OSError: it is a link that leads to itself.
     """
-    place = Path(os.path.realpath(path))
-    if place.is_symlink():
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
-    return place
+    with suppress(FileNotFoundError):
+        path.stat()
+    return Path(os.path.realpath(path))
 
 
 def _remove_left(path: Path) -> None:
@@ -114,7 +113,7 @@ def output_file(path: Path, option: str = "--out") -> Iterator[Path]:
       InputError: it cannot be written there.
       StorageError: the disk failed.
     """
-    with _stoppable(), told(option, path, "file"), whole_file(path) as part:
+    with _stoppable(), writing(option, path, "file"), whole_file(path) as part:
         yield part
 
 
@@ -138,13 +137,13 @@ def whole_folder(out: Path, option: str = "--out", mark: str = "", waits: bool =
     try:
         with ExitStack() as held:
             held.callback(remove_empty, [path for path in place.out.parents if not path.exists()])
-            with told(option, out, "folder"):
+            with writing(option, out, "folder"):
                 held.enter_context(_alone(place, option, waits))
                 held.callback(place.leave)
                 place.put_back()
                 _require_free(out, option, mark)
                 made = place.begin()
-            with _stoppable(), told(option, out, "folder", place.work):
+            with _stoppable(), writing(option, out, "folder", place.work):
                 yield place.new
                 _require_free(out, option, mark)
                 place.finish()
@@ -161,7 +160,7 @@ def require_free(out: Path, option: str = "--out", mark: str = "") -> None:
       InputError: as `whole_folder`.
     """
     place = _Place.of(out)
-    with told(option, out, "folder"):
+    with writing(option, out, "folder"):
         if place.work.exists():
             with _alone(place, option):
                 place.leave()
@@ -182,7 +181,7 @@ def _require_free(out: Path, option: str, mark: str) -> None:
         raise InputError(f"{option} must be a folder that can be replaced; got {out}, {why}: name a folder in it")
 
 
-def tell(out: Path, lines: Iterable[str]) -> None:
+def print_result(out: Path, lines: Iterable[str]) -> None:
     """Prints lines after `out` was written; Ctrl-C says that it was."""
     try:
         print("\n".join(lines), flush=True)
@@ -285,7 +284,7 @@ def _alone(place: _Place, option: str, waits: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def told(option: str, place: Path, kind: str, inside: Path | None = None) -> Iterator[None]:
+def writing(option: str, place: Path, kind: str, inside: Path | None = None) -> Iterator[None]:
     """Turns errors of the file system into errors for the user.
 
     Args:

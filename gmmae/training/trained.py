@@ -33,9 +33,9 @@ def train(config: Config, workdir: str | Path, *, quiet: bool = False) -> Record
     Raises:
       InputError: the configuration does not fit the machine, the data or the work directory.
     """
-    from gmmae.multihost.distributed import joined
+    from gmmae.multihost.distributed import join_processes
 
-    with joined(config, "gmmae.train") as group:
+    with join_processes(config, "gmmae.train") as group:
         from gmmae.training import figures, terminal
         from gmmae.training.loop import run
 

@@ -14,7 +14,7 @@ from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from gmmae.config.toml import to_toml
 from gmmae.system import compilation_cache
-from gmmae.system.compilation_cache import LEAST_S, PLACE, keep, repairing_cache, user_cache
+from gmmae.system.compilation_cache import CACHE_FOLDER, CACHE_MIN_S, keep, repairing_cache, user_cache
 from gmmae.system.environment import THREADS
 from gmmae.training.loop import run
 from tests.small import Recorder, fingerprint, small
@@ -64,19 +64,19 @@ def test_on_is_the_users_folder_which_no_other_user_may_write(monkeypatch, tmp_p
     environ = {}
     keep("on", environ)
     folder = tmp_path / "gmmae" / "compiled"
-    assert environ == {PLACE: str(folder), LEAST_S: "0.1"}
+    assert environ == {CACHE_FOLDER: str(folder), CACHE_MIN_S: "0.1"}
     assert folder.stat().st_mode & 0o777 == 0o700
     assert list(folder.iterdir()) == []
 
 
 def test_a_path_is_that_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    environ = {LEAST_S: "2"}
+    environ = {CACHE_MIN_S: "2"}
     keep("~/programs", environ)
-    assert environ == {PLACE: str(tmp_path / "programs"), LEAST_S: "2"}
+    assert environ == {CACHE_FOLDER: str(tmp_path / "programs"), CACHE_MIN_S: "2"}
 
 
-@pytest.mark.parametrize(("asked", "environ"), [("off", {}), ("on", {PLACE: "elsewhere"}), ("on", {PLACE: ""})])
+@pytest.mark.parametrize(("asked", "environ"), [("off", {}), ("on", {CACHE_FOLDER: "elsewhere"}), ("on", {CACHE_FOLDER: ""})])
 def test_off_keeps_nothing_and_jax_s_own_variable_decides(asked, environ):
     before = dict(environ)
     keep(asked, environ)
@@ -106,8 +106,8 @@ def test_a_user_without_a_home_goes_without(monkeypatch, capsys):
 
 
 def test_the_tests_leave_the_users_folder_alone():
-    assert jax.config.jax_compilation_cache_dir == os.environ[PLACE]  # pyright: ignore[reportAttributeAccessIssue]
-    assert user_cache() not in Path(os.environ[PLACE]).parents
+    assert jax.config.jax_compilation_cache_dir == os.environ[CACHE_FOLDER]  # pyright: ignore[reportAttributeAccessIssue]
+    assert user_cache() not in Path(os.environ[CACHE_FOLDER]).parents
 
 
 # How many
@@ -196,7 +196,7 @@ def train(tmp_path, name: str, **environ: str) -> tuple[Path, str]:
     config = tmp_path / "run.toml"
     config.write_text(to_toml(LINES))
     workdir = tmp_path / name
-    surroundings = {key: value for key, value in os.environ.items() if key not in (PLACE, LEAST_S)}
+    surroundings = {key: value for key, value in os.environ.items() if key not in (CACHE_FOLDER, CACHE_MIN_S)}
     environ = surroundings | {"XDG_CACHE_HOME": str(tmp_path / "home")} | environ
     command = [sys.executable, "train.py", "--config", str(config), "--workdir", str(workdir)]
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True)
@@ -239,5 +239,5 @@ def test_programs_for_other_threads_are_in_other_folders(tmp_path):
     places = []
     for threads in ({}, {THREADS: "2"}, {THREADS: "3"}):
         keep(str(tmp_path), environ := dict(threads))
-        places.append(environ[PLACE])
+        places.append(environ[CACHE_FOLDER])
     assert places == [str(tmp_path), str(tmp_path / "threads_2"), str(tmp_path / "threads_3")]

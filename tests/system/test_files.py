@@ -13,7 +13,7 @@ import pytest
 
 from gmmae.system import files
 from gmmae.system.errors import InputError, Interrupted, StorageError
-from gmmae.system.files import ANYTHING, output_file, require_free, tell, whole_file, whole_folder, write_text
+from gmmae.system.files import ANYTHING, output_file, print_result, require_free, whole_file, whole_folder, write_text
 from tests.interrupting import Killed, full_disk, killed, moments, tree
 
 ROOT = Path(__file__).parent.parent.parent
@@ -263,7 +263,7 @@ def test_ctrl_c_in_what_is_said_at_the_end_says_that_all_is_there(tmp_path, monk
 
     monkeypatch.setattr("builtins.print", interrupt)
     with pytest.raises(Interrupted, match=r"out is written, and whole"):
-        tell(tmp_path / "out", ["line"])
+        print_result(tmp_path / "out", ["line"])
 
 
 def test_a_file_is_replaced_whole_or_stays(tmp_path):
