@@ -21,6 +21,7 @@ from gmmae.multihost.watchdog import NO_WATCHDOG, ExitMessage, Watchdog
 from gmmae.system import compilation_cache
 from gmmae.system.environment import update_jax
 from gmmae.system.errors import InputError, report
+from gmmae.system.streams import silence
 
 
 class StartError(InputError):
@@ -50,15 +51,17 @@ def join_processes(config: Config, command: str, parent: Watchdog = NO_WATCHDOG)
     if place is None:
         yield ALONE
         return
+    import jax
+
     peers = _meet(place, asked, parent, command)
     try:
         if not peers.primary:
-            _be_silent()
+            silence(1)  # standard output, where Gloo announces its connections from C++
         peers.assert_equal(agreement.program(config))
         yield peers
         peers.barrier()
         peers.close()
-        _stop_jax()
+        jax.distributed.shutdown()
     except BaseException as error:
         _end(error, peers)
 
@@ -139,13 +142,6 @@ def _is_loopback(address: str) -> bool:
         return False
 
 
-def _be_silent() -> None:
-    """Shuts standard output, where Gloo announces its connections from C++; errors go to standard error."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.close(nowhere)
-
-
 @contextmanager
 def _silent_errors() -> Iterator[None]:
     """Writes nothing to standard error within the block."""
@@ -158,12 +154,6 @@ def _silent_errors() -> Iterator[None]:
         os.dup2(before, 2)
         os.close(before)
         os.close(nowhere)
-
-
-def _stop_jax() -> None:
-    import jax
-
-    jax.distributed.shutdown()
 
 
 def _end(error: BaseException, peers: Peers) -> NoReturn:

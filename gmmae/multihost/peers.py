@@ -61,54 +61,37 @@ class Store(Protocol):
         """Waits for all processes."""
 
 
-class Group(Protocol):
-    """The processes that train together. Every process has to call these in the same order."""
+class Group:
+    """The processes that train together; every process has to call these in the same order. This is a group of one."""
 
     @property
     def primary(self) -> bool:
         """Whether this is process 0, which alone writes and prints."""
-        ...
+        return True
 
     def broadcast_from_root(self, value: T) -> T:
-        """Returns the value of process 0."""
-        ...
+        """Returns the value of process 0.
 
-    def assert_equal(self, values: Mapping[str, str]) -> None:
-        """Compares the values of all processes, by name."""
-        ...
-
-    def all_gather(self, numbers: Sequence[int]) -> Int64[np.ndarray, "processes numbers"]:
-        """Returns the numbers of all processes."""
-        ...
-
-    def barrier(self) -> None:
-        """Waits until all processes have come here."""
-
-
-class Alone:
-    """A group of one."""
-
-    primary = True
-
-    def broadcast_from_root(self, value: T) -> T:
-        """Returns the value."""
+        Args:
+          value: any value that JSON has; those of other processes are ignored.
+        """
         return value
 
     def assert_equal(self, values: Mapping[str, str]) -> None:
-        """Does nothing: there are no other values."""
+        """Compares the values of all processes, by name. Where they differ, all processes end with a message."""
 
     def all_gather(self, numbers: Sequence[int]) -> Int64[np.ndarray, "processes numbers"]:
-        """Returns the numbers as those of one process."""
+        """Returns the numbers of all processes; it is called at the end of an epoch."""
         return np.array([numbers])
 
     def barrier(self) -> None:
-        """Does nothing: there is nobody to wait for."""
+        """Waits until all processes have come here, without the time limit of a collective operation."""
 
 
-ALONE = Alone()
+ALONE = Group()
 
 
-class Peers:
+class Peers(Group):
     """The group of this process, from the start of JAX until `close`.
 
     Args:
@@ -144,7 +127,7 @@ class Peers:
 
     @property
     def primary(self) -> bool:
-        """Whether this is process 0, which alone writes and prints."""
+        """As in `Group`."""
         return self._me == 0
 
     @property
@@ -153,11 +136,7 @@ class Peers:
         return max(BROKEN_S, BROKEN_BEATS * self._interval_s)
 
     def broadcast_from_root(self, value: T) -> T:
-        """Returns the value of process 0.
-
-        Args:
-          value: any value that JSON has; those of other processes are ignored.
-        """
+        """As in `Group`."""
         self._calls += 1
         key = f"first/{self._calls}"
         if self.primary:
@@ -166,7 +145,7 @@ class Peers:
         return json.loads(self._client.blocking_key_value_get(key, WEEK_MS))
 
     def assert_equal(self, values: Mapping[str, str]) -> None:
-        """Compares the values of all processes, by name. Where they differ, all processes end with a message."""
+        """As in `Group`."""
         self._calls += 1
         folder = f"same/{self._calls}"
         self._client.key_value_set(f"{folder}/{self._me}", json.dumps(values))
@@ -180,7 +159,7 @@ class Peers:
         self.broadcast_from_root(None)
 
     def all_gather(self, numbers: Sequence[int]) -> Int64[np.ndarray, "processes numbers"]:
-        """Returns the numbers of all processes; it is called at the end of an epoch."""
+        """As in `Group`."""
         from jax.experimental import multihost_utils
 
         gathered = multihost_utils.process_allgather(np.array([numbers], np.int32), tiled=True)
@@ -188,7 +167,7 @@ class Peers:
         return np.asarray(gathered, np.int64)
 
     def barrier(self) -> None:
-        """Waits until all processes have come here, without the time limit of a collective operation."""
+        """As in `Group`."""
         self._calls += 1
         self._client.wait_at_barrier(f"wait/{self._calls}", WEEK_MS)
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gmmae.system.environment import CACHE_FOLDER, CACHE_MIN_S, THREADS
+from gmmae.system.errors import write_error
 
 LIMIT_BYTES = 2**30
 """The limit of the folder's size when a process begins. A program takes from ten kilobytes to a few megabytes."""
@@ -52,7 +53,7 @@ def keep(setting: str, environ: MutableMapping[str, str] = os.environ) -> None:
             pass
         _evict_oldest(folder)
     except (OSError, RuntimeError) as error:
-        _say(f"compiled programs cannot be kept, and every start takes as long as the first ({error})")
+        write_error(f"warning: compiled programs cannot be kept, and every start takes as long as the first ({error})\n")
         return
     environ[CACHE_FOLDER] = str(folder.absolute())
     environ.setdefault(CACHE_MIN_S, "0.1")
@@ -89,7 +90,7 @@ def repairing_cache() -> Iterator[None]:
     for warning in caught:
         text = " ".join(str(warning.message).split())
         if match := re.match(_WARNING, text):
-            _say(f"{text[:300]}: {'compiled anew' if match['what'] == 'reading' else 'not kept'}")
+            write_error(f"warning: {text[:300]}: {'compiled anew' if match['what'] == 'reading' else 'not kept'}\n")
             _delete_entries(match["program"])
         else:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
@@ -104,7 +105,3 @@ def _delete_entries(program: str) -> None:
         for path in Path(folder).glob(f"{program}-*"):
             if _ENTRY.fullmatch(path.name):
                 path.unlink(missing_ok=True)
-
-
-def _say(text: str) -> None:
-    print(f"warning: {text}", file=sys.stderr, flush=True)
