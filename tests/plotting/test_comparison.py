@@ -72,9 +72,6 @@ def svg_texts_and_root(path):
 
 DRAWN = {
     "time_to_target": lambda: compare(STRONG, WARMUP),
-    "throughput": lambda: comparison.throughput([measured()], title="A title"),
-    "step_time": lambda: comparison.step_time([measured()], title="A title"),
-    "losses_by_devices": lambda: draw_courses(course()),
     "warmup_curve": lambda: draw_warmup(course()),
 }
 
