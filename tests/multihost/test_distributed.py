@@ -18,9 +18,11 @@ import pytest
 from gmmae.config.schema import Config
 from gmmae.config.toml import to_toml
 from gmmae.training.loop import run
-from gmmae.training.records import Epoch, read_history
+from gmmae.training.records import Epoch
+from gmmae.training.workdir import WorkDir
 from tests.faults.runs import children_of, gone
 from tests.small import Recorder, fingerprint, losses, small
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parent.parent.parent
 SILENCE_S = 4.0
@@ -90,18 +92,8 @@ def finish(process: subprocess.Popen, timeout_s: float = 2 * START_S) -> tuple[i
     return process.returncode, out, error
 
 
-def wait_for_epochs(workdir: Path, count: int) -> None:
-    deadline = time.monotonic() + 2 * START_S
-    while len(rows(workdir)) < count:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 def rows(workdir: Path) -> list[Epoch]:
-    try:
-        return read_history(workdir / "history.csv")
-    except (FileNotFoundError, TypeError, ValueError):  # not there, or in the middle of a line
-        return []
+    return WorkDir(workdir).read_rows()
 
 
 def alone(config: Config, workdir: Path) -> list[Epoch]:
@@ -151,7 +143,7 @@ def endless(**changes) -> Config:
 def test_a_signal_to_one_saves_and_ends_all_after_the_same_epoch_and_resumes(tmp_path, pair, one, number, code_of_all, reason):
     workdir = tmp_path / "run"
     processes = pair.start(endless(), workdir)
-    wait_for_epochs(workdir, 2)
+    wait_until(lambda: len(rows(workdir)) >= 2, 2 * START_S)
     processes[one].send_signal(number)
     (code, out, error), other = map(finish, processes)
     assert (code, error) == (code_of_all, "")
@@ -210,7 +202,7 @@ FAULTS: dict[str, tuple[int, Callable[[subprocess.Popen], None], float, str, int
 def test_a_lost_process_ends_the_other_one_in_time_and_nothing_is_left(tmp_path, pair, lost, fault, bound_s, how, code_of_lost):
     workdir = tmp_path / "run"
     processes = pair.start(endless(), workdir)
-    wait_for_epochs(workdir, 2)
+    wait_until(lambda: len(rows(workdir)) >= 2, 2 * START_S)
     worker = worker_of(processes[lost])
     fault(processes[lost])
     start = time.monotonic()
@@ -281,7 +273,7 @@ def listening(*pids: int) -> list[tuple[str, int]]:
 def test_the_service_of_one_host_listens_on_its_loopback_interface_alone(tmp_path, pair):
     workdir = tmp_path / "run"
     processes = pair.start(endless(), workdir)
-    wait_for_epochs(workdir, 1)
+    wait_until(lambda: len(rows(workdir)) >= 1, 2 * START_S)
     found = {address for address, _ in listening(worker_of(processes[0]))}
     assert "127.0.0.1" in found
     assert "0.0.0.0" not in found  # all interfaces
@@ -305,7 +297,7 @@ def test_strangers_at_every_port_change_no_bit(tmp_path, pair):
     assert [code for code, _, _ in map(finish, pair.start(config, tmp_path / "quiet"))] == [0, 0]
     workdir = tmp_path / "run"
     processes = pair.start(config, workdir)
-    wait_for_epochs(workdir, 2)
+    wait_until(lambda: len(rows(workdir)) >= 2, 2 * START_S)
     ports = listening(*map(worker_of, processes))
     came = [stranger for address, port in ports for stranger in strangers(address, port)]
     assert len(ports) == 3
