@@ -52,8 +52,8 @@ def test_every_damage_makes_a_checkpoint_of_today_unreadable(tmp_path, two_check
     assert sorted(path.name for path in (tmp_path / "c").iterdir()) == ["1", "2.corrupt"]
 
 
-@pytest.mark.parametrize("name", DAMAGES)
-def test_a_damage_that_matches_nothing_is_an_error_and_never_survived(tmp_path, name):
+def test_a_damage_that_matches_nothing_is_an_error_and_never_survived(tmp_path):
+    name = next(iter(DAMAGES))
     (tmp_path / "stopped" / "checkpoints" / "2" / "state").mkdir(parents=True)
     with pytest.raises(UnmatchedError, match=rf"{name}: a checkpoint must have {re.escape(DAMAGES[name].pattern)}; got"):
         damages.apply(name, tmp_path / "stopped" / "checkpoints" / "2")
