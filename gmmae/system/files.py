@@ -104,8 +104,8 @@ def _claimed(path: Path) -> tuple[Path, IO[bytes]]:
 
 
 @contextmanager
-def output_file(path: Path, option: str = "--out") -> Iterator[Path]:
-    """Gives `whole_file` for the file of an option; the block does nothing but write it.
+def output_file(path: Path) -> Iterator[Path]:
+    """Gives `whole_file` for the file of `--out`; the block does nothing but write it.
 
     SIGTERM and SIGHUP leave nothing either.
 
@@ -113,7 +113,7 @@ def output_file(path: Path, option: str = "--out") -> Iterator[Path]:
       InputError: it cannot be written there.
       StorageError: the disk failed.
     """
-    with _stoppable(), writing(option, path, "file"), whole_file(path) as part:
+    with _stoppable(), writing("--out", path, "file"), whole_file(path) as part:
         yield part
 
 
@@ -153,18 +153,18 @@ def whole_folder(out: Path, option: str = "--out", mark: str = "", waits: bool =
         raise
 
 
-def require_free(out: Path, option: str = "--out", mark: str = "") -> None:
-    """Refuses a place that `whole_folder` would refuse, before a command begins what takes long.
+def require_free(out: Path, mark: str = "") -> None:
+    """Refuses a folder of `--out` that `whole_folder` would refuse, before a command begins what takes long.
 
     Raises:
       InputError: as `whole_folder`.
     """
     place = _Place.of(out)
-    with writing(option, out, "folder"):
+    with writing("--out", out, "folder"):
         if place.work.exists():
-            with _alone(place, option):
+            with _alone(place, "--out"):
                 place.leave()
-        _require_free(out, option, mark)
+        _require_free(out, "--out", mark)
 
 
 def _require_free(out: Path, option: str, mark: str) -> None:

@@ -133,7 +133,7 @@ def _major(driver: str) -> int:
 
 
 if __name__ == "__main__":
-    found = find()
-    if found and not found.extra:
-        print(f"warning: JAX cannot use the GPU of this host, {found.name}: {found.way_out}", file=sys.stderr)
-    print(",".join([*sys.argv[1:], *([found.extra] if found and found.extra else [])]))
+    gpu = find()
+    if gpu and not gpu.extra:
+        print(f"warning: JAX cannot use the GPU of this host, {gpu.name}: {gpu.way_out}", file=sys.stderr)
+    print(",".join([*sys.argv[1:], *([gpu.extra] if gpu and gpu.extra else [])]))
