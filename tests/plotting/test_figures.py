@@ -1,5 +1,4 @@
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -49,19 +48,6 @@ def pixels_of(picture, left, bottom, width, height):
 
 def has_colour(picture, colour):
     return bool((np.abs(picture[..., :3] - to_rgb(colour)).max(-1) < 0.03).any())
-
-
-@pytest.fixture
-def drawn(monkeypatch):
-    """Figures as objects: what would have been saved."""
-    saved = []
-
-    def keep(figure, path):
-        saved.append(figure)
-        return Path(path)
-
-    monkeypatch.setattr(canvas, "save", keep)
-    return saved
 
 
 # Rendering
