@@ -127,7 +127,7 @@ class Peers(Group):
 
     @property
     def primary(self) -> bool:
-        """As in `Group`."""
+        """Whether this is process 0."""
         return self._me == 0
 
     @property
@@ -136,7 +136,7 @@ class Peers(Group):
         return max(BROKEN_S, BROKEN_BEATS * self._interval_s)
 
     def broadcast_from_root(self, value: T) -> T:
-        """As in `Group`."""
+        """Returns the value of process 0."""
         self._calls += 1
         key = f"first/{self._calls}"
         if self.primary:
@@ -145,7 +145,7 @@ class Peers(Group):
         return json.loads(self._client.blocking_key_value_get(key, WEEK_MS))
 
     def assert_equal(self, values: Mapping[str, str]) -> None:
-        """As in `Group`."""
+        """Compares the values of all processes."""
         self._calls += 1
         folder = f"same/{self._calls}"
         self._client.key_value_set(f"{folder}/{self._me}", json.dumps(values))
@@ -159,7 +159,7 @@ class Peers(Group):
         self.broadcast_from_root(None)
 
     def all_gather(self, numbers: Sequence[int]) -> Int64[np.ndarray, "processes numbers"]:
-        """As in `Group`."""
+        """Returns the numbers of all processes, and sets the deadline of the next epoch."""
         from jax.experimental import multihost_utils
 
         gathered = multihost_utils.process_allgather(np.array([numbers], np.int32), tiled=True)
@@ -167,7 +167,7 @@ class Peers(Group):
         return np.asarray(gathered, np.int64)
 
     def barrier(self) -> None:
-        """As in `Group`."""
+        """Waits for all processes."""
         self._calls += 1
         self._client.wait_at_barrier(f"wait/{self._calls}", WEEK_MS)
 
