@@ -289,18 +289,18 @@ SMALL = course(epochs=1)
 
 
 @pytest.mark.parametrize(
-    "drawn",
+    ("drawn", "target"),
     [
-        [SMALL],
-        [course(f"{n} devices", epoch_s=10 / n) for n in COUNTS],
-        [broken(course(f"{n} devices"), 0) for n in COUNTS],
-        [course(floor=0.0)._replace(train_loss=np.zeros(40))],
-        [course()._replace(time_s=np.arange(40.0))],
-        [course(epochs=40)._replace(train_loss=np.full(40, 1e9))],
+        ([SMALL], None),
+        ([course(f"{n} devices", epoch_s=10 / n) for n in COUNTS], 2e-3),
+        ([broken(course(f"{n} devices"), 0) for n in COUNTS], 2e-3),
+        ([broken(course(f"{n} devices"), 0) for n in COUNTS], None),
+        ([course(floor=0.0)._replace(train_loss=np.zeros(40))], 2e-3),
+        ([course()._replace(time_s=np.arange(40.0))], None),
+        ([course(epochs=40)._replace(train_loss=np.full(40, 1e9))], 2e-3),
     ],
-    ids=["one epoch", "six", "never finite", "zero", "from time 0", "nine decades"],
+    ids=["one epoch", "six", "never finite", "never finite, no target", "zero", "from time 0", "nine decades"],
 )
-@pytest.mark.parametrize("target", [2e-3, None])
 def test_texts_of_courses_stay_inside_and_apart(drawn, target):
     assert_texts_fit(draw_courses(*drawn, target=target))
 

@@ -12,7 +12,7 @@ def orange(path):
     return int((np.abs(matplotlib.image.imread(path)[..., :3] - ORANGE).max(-1) < 0.1).sum())
 
 
-@pytest.mark.parametrize("samples", [1, 2, 7, 450])
+@pytest.mark.parametrize("samples", [1, 7, 450])
 def test_the_contact_sheet_shows_every_central_slice_once(tmp_path, samples):
     # Black cubes with one white central slice: the white area counts them.
     hu = np.full((samples, 16, 16, 16), -1000, np.int16)
