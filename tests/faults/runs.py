@@ -122,7 +122,8 @@ class Run:
     def end(self) -> None:
         """Kills what a failed check has left."""
         for pid in processes_of(self.workdir):
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         for process in self.everyone:
             process.kill()
             process.wait()

@@ -15,11 +15,11 @@ from random import Random
 from typing import Any
 
 from gmmae.training.records import read_history
-from tests.faults.damages import DAMAGES, UnmatchedError
+from tests.faults.damages import DAMAGES
 from tests.faults.disks import mount_disk, unmount
 from tests.faults.faults import BESIDE, STOPPED, Ending, Fault
 from tests.faults.moments import MOMENTS
-from tests.faults.runs import CONFIG, EPOCHS, PATIENCE_S, ROOT, START_S, MissedError, Run, processes_of, said
+from tests.faults.runs import CONFIG, EPOCHS, PATIENCE_S, ROOT, MissedError, Run, processes_of, said
 from tests.small import fingerprint
 
 GRACE_S = 20.0
@@ -45,7 +45,6 @@ class Trial:
     checkpoint: int = 0  # the newest one that the fault has left whole
     resumed_after: int | None = None  # the epoch; None where another fault came before that
     set_aside: list[int] = field(default_factory=list)
-    unmatched: bool = False  # the injector found nothing to strike
     complaints: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     wall_s: float = 0.0
@@ -58,7 +57,6 @@ class Trial:
 
     def failed(self, error: Exception) -> None:
         """A trial that fails is a finding, and the next one goes on."""
-        self.unmatched = isinstance(error, UnmatchedError)
         self.complaints.append(f"{type(error).__name__}: {error}")
 
 
@@ -219,25 +217,10 @@ def fits(ending: Ending, codes: Sequence[int | None], words: Sequence[Sequence[s
 
 
 def again(run: Run, trial: Trial) -> list[int | None]:
-    """The same command; where a process that is stopped is in its way, once more after that one has gone on."""
-    left = [process for process in run.everyone if process.poll() is None]
-    if left:
-        run.processes.clear()
+    """The same command; what the fault has left, which is a complaint, goes first."""
+    run.end()
     run.start(0, 1)
     codes = run.finish(PATIENCE_S)
-    if left:
-        trial.notes.append(f"beside the process that is left the same command ends with {codes} {run.said(0)} {run.said(1)}")
-        for process in left:
-            process.send_signal(signal.SIGCONT)
-            try:
-                trial.notes.append(f"when it is continued it ends with {process.wait(START_S + GRACE_S)}")
-            except subprocess.TimeoutExpired:
-                trial.complaints.append("when it is continued it does not end")
-                process.kill()
-        if codes != [0, 0]:
-            trial.checkpoint = run.newest_whole()
-            run.start(0, 1)
-            codes = run.finish(PATIENCE_S)
     look_back(run, trial)
     return codes
 
@@ -285,10 +268,7 @@ def compare(run: Run, codes: Sequence[int | None], wanted: str, trial: Trial) ->
     if codes != [0, 0]:
         trial.complaints.append(f"the same command ended with {codes}: {run.said(0)} {run.said(1)}")
         trial.errors += run.errors()
-        run.start(0, 1)
-        codes = run.finish(PATIENCE_S)
-        trial.notes.append(f"the same command once more ended with {codes}")
-    if codes == [0, 0]:
+    else:
         epochs = [row.epoch for row in read_history(run.workdir / "history.csv")]
         if epochs != list(range(1, EPOCHS + 1)):
             trial.complaints.append(f"history.csv has the epochs {epochs}")
