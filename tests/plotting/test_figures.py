@@ -70,15 +70,8 @@ def test_ball_has_the_area_of_its_level_set_and_is_symmetric():
     assert max(np.mean(seen != other) for other in mirrored) < 0.003
 
 
-def test_full_volume_is_closed_by_the_faces_of_the_domain():
-    pixels = 128
-    seen = np.isfinite(surfaces.surface(np.ones((8, 8, 8), np.float32), 0.5, pixels))
-    area = 4 * np.abs(surfaces.camera()[:, 2]).sum()  # of the cube's shadow along the view
-    assert seen.sum() * (2 * HALF / pixels) ** 2 == pytest.approx(area, rel=0.03)
-
-
-@pytest.mark.parametrize("shape", [(8, 8, 4), (8, 4, 8), (4, 8, 8), (16, 4, 8)], ids=str)
-def test_a_box_has_the_proportions_of_its_voxels(shape):
+@pytest.mark.parametrize("shape", [(8, 8, 8), (8, 8, 4), (8, 4, 8), (16, 4, 8)], ids=str)
+def test_a_full_box_is_closed_and_has_the_proportions_of_its_voxels(shape):
     pixels = 128
     seen = np.isfinite(surfaces.surface(np.ones(shape, np.float32), 0.5, pixels))
     x, y, z = 2 * np.array(shape[::-1]) / max(shape)
