@@ -15,7 +15,9 @@ from matplotlib.patches import Rectangle
 from gmmae.plotting import canvas
 from gmmae.plotting.canvas import BLUE, ORANGE, SKY
 
-SHOWN = {4: "Central axial slices of ", 3: "Images of ", 2: "Signals of "}
+TITLES = {4: "Central axial slices of ", 3: "Images of ", 2: "Signals of "}
+MAX_SHOWN = 400
+"""Maximum number of nodules on a sheet."""
 PLANES = ("axial", "coronal", "sagittal")
 """Names of the slices across z, y and x."""
 WINDOW_HU = (-1000.0, 400.0)
@@ -30,19 +32,17 @@ def contact_sheet(
     filled: Float[np.ndarray, " samples"],
     window: tuple[float, float],
     unit: str = "HU",
-    limit: int = 400,
 ) -> Path:
     """Draws the nodules row by row: central axial slices, images or signals.
 
     Args:
       path: path of the PNG, which is complete or absent.
-      values: volumes, images or signals. If there are more than `limit`, evenly spaced ones are shown.
+      values: volumes, images or signals. If there are more than `MAX_SHOWN`, evenly spaced ones are shown.
       filled: share of each nodule outside its scan. Such cells have an orange frame, whose width grows with the share.
       window: values shown black and white, or for signals the limits of a cell.
       unit: unit of the values; empty if it is unknown.
-      limit: maximum number of shown nodules.
     """
-    shown = np.unique(np.linspace(0, len(values) - 1, min(limit, len(values))).round().astype(int))
+    shown = np.unique(np.linspace(0, len(values) - 1, min(MAX_SHOWN, len(values))).round().astype(int))
     images = values[:, values.shape[1] // 2] if values.ndim == 4 else values
     height, width = images.shape[-2:] if images.ndim == 3 else images.shape[-1:] * 2
     columns = math.ceil(math.sqrt(1.4 * len(shown) * height / width))
@@ -64,7 +64,7 @@ def contact_sheet(
     axes.imshow(sheet, cmap="gray", vmin=window[0], vmax=window[1], interpolation="nearest")
     axes.set_axis_off()
     count = f"{len(shown)} of {len(values)} nodules" if len(shown) < len(values) else f"{len(values)} nodules"
-    title = f"{SHOWN[values.ndim]}{count}, {unit or 'values'} {window[0]:g} to {window[1]:g}"
+    title = f"{TITLES[values.ndim]}{count}, {unit or 'values'} {window[0]:g} to {window[1]:g}"
     if filled.any():
         title += "; orange: partly outside the scan"
     figure.text(0.01, 1 - 0.3 / figure.get_figheight(), title, fontsize=8)

@@ -32,7 +32,7 @@ def camera() -> Float64[np.ndarray, "3 3"]:
     return np.array([right, up, away]).T
 
 
-def iso_level(volume: Float[np.ndarray, "..."], bins: int = 256) -> float:
+def iso_level(volume: Float[np.ndarray, "..."]) -> float:
     """Returns the level that best separates a volume into two classes, such as air and tissue.
 
     It maximises the variance between the classes, `w₀ w₁ (m₀ - m₁)²` (Otsu, IEEE Trans. SMC 9, 1979). Among equally good
@@ -40,7 +40,7 @@ def iso_level(volume: Float[np.ndarray, "..."], bins: int = 256) -> float:
     """
     if np.ptp(volume) == 0:
         return float(volume.flat[0])
-    counts, edges = np.histogram(volume, bins)
+    counts, edges = np.histogram(volume, 256)
     centres = (edges[1:] + edges[:-1]) / 2
     below, total = np.cumsum(counts)[:-1], counts.sum()
     sum_below = np.cumsum(counts * centres)[:-1]
