@@ -28,7 +28,7 @@ from benchmarks.options import Parser, at_least, guarded
 from gmmae.cli.arguments import parse_train
 from gmmae.config.schema import Config
 from gmmae.config.toml import find
-from gmmae.multihost.distributed import joined
+from gmmae.multihost.distributed import join_processes
 from gmmae.multihost.peers import Group
 from gmmae.plotting.tables import Table, markdown
 from gmmae.system.stop_reasons import EXIT_CODES, SIGTERM
@@ -168,7 +168,7 @@ def ask(count: int, *words: str, cores: Sequence[int] = ()) -> Any:
 def measure(measured: Callable[[Config, Path, Group], object], options: Sequence[str]) -> None:
     """Runs a measurement in each process and prints it in process 0."""
     config, workdir = parse_train(options, "many_processes")
-    with joined(config, "many_processes") as group:
+    with join_processes(config, "many_processes") as group:
         found = measured(config, workdir, group)
     if group.primary:
         print(json.dumps(found), flush=True)

@@ -31,7 +31,7 @@ from gmmae.config.schema import Config
 from gmmae.data.patches import Patches
 from gmmae.data.volumes import NativeNodule
 from gmmae.generation.judging import bootstrap
-from gmmae.plotting.segmentations import Prediction, segmentations
+from gmmae.plotting.slices import Prediction, segmentations
 from gmmae.training.trained import Trained, restore
 from gmmae.workloads import segmentation
 

@@ -80,7 +80,7 @@ def within(name, package):
 
 def test_the_reading_finds_what_is_there():
     assert {"gmmae.models.mixture", "gmmae.models.encoder"} <= own("gmmae.models.autoencoder")
-    assert "gmmae.plotting.canvas" in own("gmmae.plotting.curves")  # from gmmae.plotting import canvas
+    assert "gmmae.plotting.canvas" in own("gmmae.plotting.loss_curves")  # from gmmae.plotting import canvas
     assert "gmmae.training.loop" in own("gmmae.cli.train")  # inside a function
 
 

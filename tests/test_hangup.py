@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +19,9 @@ import pytest
 from gmmae.config.toml import to_toml
 from gmmae.system.errors import StorageError
 from gmmae.system.streams import Outlasting
+from gmmae.training.workdir import WorkDir
 from tests.small import small
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parent.parent
 START_S = 120.0
@@ -42,16 +43,11 @@ class Terminal(NamedTuple):
     workdir: Path
 
     def epochs(self) -> int:
-        with suppress(FileNotFoundError):
-            return (self.workdir / "history.csv").read_text().count("\n") - 1
-        return 0
+        return len(WorkDir(self.workdir).read_rows())
 
     def wait_for(self, epochs: int) -> None:
-        deadline = time.monotonic() + START_S
-        while self.epochs() < epochs:
-            assert self.process.poll() is None, "the run has ended"
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: self.epochs() >= epochs or self.process.poll() is not None, START_S)
+        assert self.process.poll() is None, "the run has ended"
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from pathlib import Path
 DEADLINE_S = 60.0  # only a failing test comes near it
 
 
-def wait_until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + DEADLINE_S
+def wait_until(condition: Callable[[], object], within_s: float = DEADLINE_S, tick_s: float = 0.01) -> None:
+    end = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < end
-        time.sleep(0.01)
+        time.sleep(tick_s)
 
 
 def locked(path: Path) -> bool:

@@ -13,7 +13,7 @@ from gmmae.data.settings import DataConfig
 from gmmae.data.synthetic.scans import Frame, write_luna16_folder
 from gmmae.data.volumes import DataError, Details, Nodules
 from gmmae.plotting.slices import contact_sheet, nodule_slices
-from gmmae.system.files import told, whole_file
+from gmmae.system.files import whole_file, writing
 
 CONTACT_SHEET = "contact_sheet.png"
 
@@ -23,7 +23,7 @@ def prepare(options: PrepareArguments) -> int:
     prepared = extraction.prepare(options.data, say_on_stderr, options.refresh)
     paths = [prepared.folder / SUMMARY, _contact_sheet(options.data, prepared)]
     if options.out is not None:
-        with told("--out", options.out, "folder"):
+        with writing("--out", options.out, "folder"):
             options.out.mkdir(parents=True, exist_ok=True)
             for i, path in enumerate(paths):
                 paths[i] = options.out / path.name
@@ -42,7 +42,7 @@ def inspect(options: InspectArguments) -> int:
     i = _find(nodules, options.which)
     mask = None if nodules.masks is None else nodules.masks[i]
     title = f"{nodules.names[i]} {nodules.categories[i]}"
-    with told("--out", options.out, "file"):
+    with writing("--out", options.out, "file"):
         nodule_slices(options.out, nodules.values[i], mask, options.data.window, float(details.edge_mm[i]), title)
     print(*_properties(nodules, details, i, options.data.hu), f"picture    {options.out}", sep="\n")
     return 0

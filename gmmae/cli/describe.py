@@ -25,7 +25,7 @@ from gmmae.data.volumes import Point, central_section, from_density, masses, to_
 from gmmae.system.compilation_cache import keep
 from gmmae.system.environment import tell_jax
 from gmmae.system.errors import InputError
-from gmmae.system.files import require_free, tell, whole_folder
+from gmmae.system.files import print_result, require_free, whole_folder
 from gmmae.training import compilation
 from gmmae.training.trained import Trained, restore
 from gmmae.training.workdir import WorkDir
@@ -78,7 +78,7 @@ def command(options: DescribeArguments, config: Config) -> int:
     model = restore(config, options.run)
     with whole_folder(options.out, mark=NPZ) as place:
         results = _describe(model, data, cubes, options.refine, place)
-    tell(
+    print_result(
         options.out,
         [
             *cubes.faults,

@@ -25,7 +25,7 @@ from gmmae.config.toml import to_toml
 from gmmae.system.compilation_cache import keep
 from gmmae.system.environment import tell_jax
 from gmmae.system.errors import InputError
-from gmmae.system.files import output_file, tell
+from gmmae.system.files import output_file, print_result
 from gmmae.system.provenance import versions
 from gmmae.training import compilation
 from gmmae.training.trained import Trained, restore
@@ -46,7 +46,7 @@ def command(options: ExportArguments, config: Config) -> int:
         f"    unzip -p {options.out} load.py > load.py",
         f"    python -c \"import load; print(load.Model('{options.out}').about)\"",
     ]
-    tell(options.out, lines)
+    print_result(options.out, lines)
     return 0
 
 

@@ -19,7 +19,7 @@ from gmmae.generation.insertion.insert import insert
 from gmmae.generation.judging.figures import contact_sheet
 from gmmae.plotting import canvas
 from gmmae.system.errors import InputError
-from gmmae.system.files import require_free, tell, whole_folder
+from gmmae.system.files import print_result, require_free, whole_folder
 from gmmae.training.trained import load, run_config
 
 SHEETS = {"contact_sheet.png": False, "contact_sheet_labelled.png": True}
@@ -53,7 +53,7 @@ def command(options: GenerateArguments) -> int:
         f"{options.count} nodules in {seconds:.1f} s; {generated.rejected} too similar to a training nodule were drawn again"
     )
     lines += [str(options.out / name) for name in ("nodules.csv", *SHEETS)]
-    tell(options.out, [*lines, *inserted, f"to train with them: --data.augment-with {options.out}"])
+    print_result(options.out, [*lines, *inserted, f"to train with them: --data.augment-with {options.out}"])
     return 0
 
 

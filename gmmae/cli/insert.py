@@ -5,7 +5,7 @@ from gmmae.data.extraction.prepare import SUMMARY, load_prepared, prepare, say_o
 from gmmae.data.extraction.summary import fault_lines
 from gmmae.data.settings import DataConfig
 from gmmae.generation.insertion.insert import insert
-from gmmae.system.files import require_free, tell
+from gmmae.system.files import print_result, require_free
 
 
 def command(options: InsertArguments) -> int:
@@ -22,5 +22,5 @@ def command(options: InsertArguments) -> int:
     prepared = prepare(config, say_on_stderr)
     nodules, _ = load_prepared(prepared)
     summary = insert(nodules, options.scans, options.out, options.seed, say_on_stderr, options.per_scan)
-    tell(options.out, [*fault_lines(prepared.summary, str(prepared.folder / SUMMARY)), *summary.lines()])
+    print_result(options.out, [*fault_lines(prepared.summary, str(prepared.folder / SUMMARY)), *summary.lines()])
     return 0

@@ -15,7 +15,7 @@ from gmmae.generation.judging import donors, page
 from gmmae.generation.judging.donors import Origin
 from gmmae.generation.judging.judge import Scale, judge
 from gmmae.system.errors import InputError
-from gmmae.system.files import require_free, tell
+from gmmae.system.files import print_result, require_free
 from gmmae.training.workdir import WorkDir
 
 MAX_SHOWN_NAMES = 3
@@ -46,7 +46,7 @@ def command(options: JudgeArguments) -> int:
     )
     notes = _notes(options)
     paths = page.write(options.out, judgement, real, generated, training, options.seed, notes)
-    tell(options.out, [*page.lines(judgement, real, generated, notes), *map(str, paths)])
+    print_result(options.out, [*page.lines(judgement, real, generated, notes), *map(str, paths)])
     return 0
 
 

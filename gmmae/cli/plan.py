@@ -6,7 +6,7 @@ from gmmae.cli.options import PlanArguments
 from gmmae.config.rules import require
 from gmmae.config.schema import Config, changed
 from gmmae.config.toml import find
-from gmmae.multihost.distributed import joined
+from gmmae.multihost.distributed import join_processes
 from gmmae.planner import page
 from gmmae.planner.measure import PlanRequest, measure
 from gmmae.planner.measurements import PlanInterruptedError, claimed
@@ -25,7 +25,7 @@ def command(options: PlanArguments, config: Config, name: str, command_line: str
     unscaled = [cluster for cluster in clusters if cluster.reference_step_s and options.scale_compute is None]
     references = {cluster.reference_batch for cluster in unscaled}
     request = PlanRequest(options.devices, references, options.budget_epochs, options.tune, options.noise_scale)
-    with joined(config, command_line), claimed(root) as folder:
+    with join_processes(config, command_line), claimed(root) as folder:
         try:
             measurements = measure(config, folder, terminal.display, request)
         except PlanInterruptedError as error:

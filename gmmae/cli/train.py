@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gmmae.config.schema import Config
-from gmmae.multihost.distributed import joined
+from gmmae.multihost.distributed import join_processes
 from gmmae.multihost.watchdog import NO_WATCHDOG, Watchdog
 from gmmae.system.null_object import IDLE
 from gmmae.system.stop_reasons import EXIT_CODES, INTERRUPTED
@@ -14,7 +14,7 @@ from gmmae.training.workdir import WorkDir
 
 def command(config: Config, root: Path, command_line: str, parent: Watchdog = NO_WATCHDOG) -> int:
     """Trains, draws the figures, and prints where everything is. Returns the exit code."""
-    with joined(config, command_line, parent) as group:
+    with join_processes(config, command_line, parent) as group:
         from gmmae.training.loop import run  # the watchdog knows the limits of the start before JAX is imported
 
         display = terminal.display() if group.primary else IDLE

@@ -18,7 +18,7 @@ from gmmae.system.provenance import source_hash, versions
 if TYPE_CHECKING:
     from jaxtyping import PyTree  # it imports JAX, which must not start yet
 
-SHOWN = 3
+MAX_DIFFERENCES = 3
 """The number of differences that a message names."""
 
 
@@ -49,19 +49,19 @@ def digest(arrays: "PyTree") -> str:
     return digest.hexdigest()[:12]
 
 
-def assert_equal(said: Sequence[Mapping[str, str]]) -> None:
+def assert_equal(values: Sequence[Mapping[str, str]]) -> None:
     """Compares the values of the processes, which come in their order.
 
     Raises:
       DisagreementError: something differs; the message names it, the values and the processes.
     """
-    names = list(dict.fromkeys(name for words in said for name in words))
-    differing = [text for name in names if (text := _difference(name, [words.get(name, "missing") for words in said]))]
+    names = list(dict.fromkeys(name for one in values for name in one))
+    differing = [text for name in names if (text := _difference(name, [one.get(name, "missing") for one in values]))]
     if differing:
-        more = f"; and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
-        raise DisagreementError(
-            f"all processes must have the same configuration, versions, code and data; got {'; '.join(differing[:SHOWN])}{more}"
-        )
+        parts = differing[:MAX_DIFFERENCES]
+        parts += [f"and {len(differing) - len(parts)} more"] if len(differing) > len(parts) else []
+        rule = "all processes must have the same configuration, versions, code and data"
+        raise DisagreementError(f"{rule}; got {'; '.join(parts)}")
 
 
 def _difference(name: str, values: Sequence[str]) -> str:

@@ -16,11 +16,12 @@ from typing import NoReturn
 from gmmae.config.schema import Config, DistributedConfig
 from gmmae.multihost import agreement, environment
 from gmmae.multihost.launchers import Place, find
-from gmmae.multihost.peers import ALONE, LATE, WEEK_MS, Group, Peers
+from gmmae.multihost.peers import ALONE, STOPPED_TIMEOUTS, WEEK_MS, Group, Peers
 from gmmae.multihost.watchdog import NO_WATCHDOG, ExitMessage, Watchdog
 from gmmae.system import compilation_cache
-from gmmae.system.environment import tell_jax
+from gmmae.system.environment import update_jax
 from gmmae.system.errors import InputError, report
+from gmmae.system.streams import silence
 
 
 class StartError(InputError):
@@ -28,7 +29,7 @@ class StartError(InputError):
 
 
 @contextmanager
-def joined(config: Config, command: str, parent: Watchdog = NO_WATCHDOG) -> Iterator[Group]:
+def join_processes(config: Config, command: str, parent: Watchdog = NO_WATCHDOG) -> Iterator[Group]:
     """Joins the processes that train together; no JAX may have run before.
 
     Args:
@@ -46,26 +47,28 @@ def joined(config: Config, command: str, parent: Watchdog = NO_WATCHDOG) -> Iter
     compilation_cache.keep(config.compilation_cache)
     if place is not None:
         _limit_start(place, asked, parent)
-    tell_jax()
+    update_jax()
     if place is None:
         yield ALONE
         return
+    import jax
+
     peers = _meet(place, asked, parent, command)
     try:
         if not peers.primary:
-            _be_silent()
+            silence(1)  # standard output, where Gloo announces its connections from C++
         peers.assert_equal(agreement.program(config))
         yield peers
         peers.barrier()
         peers.close()
-        _stop_jax()
+        jax.distributed.shutdown()
     except BaseException as error:
         _end(error, peers)
 
 
 def _limit_start(place: Place, asked: DistributedConfig, parent: Watchdog) -> None:
     """Tells the watchdog what it needs before this process waits for others in JAX's C++, where no handler of a signal runs."""
-    late_s = asked.start_timeout_s + LATE * asked.heartbeat_timeout_s
+    late_s = asked.start_timeout_s + STOPPED_TIMEOUTS * asked.heartbeat_timeout_s
     parent.watch_each_other(late_s, "error: this process has been stopped amid its start: killed\n")
     parent.set_abort_message(
         ExitMessage(
@@ -97,7 +100,7 @@ def _meet(place: Place, asked: DistributedConfig, parent: Watchdog, command: str
                 initialization_timeout=round(asked.start_timeout_s),
                 heartbeat_timeout_seconds=WEEK_MS // 1000,
                 shutdown_timeout_seconds=round(asked.heartbeat_timeout_s),
-                coordinator_bind_address=None if BIND in os.environ else f"{bound(host)}:{place.port}",
+                coordinator_bind_address=None if BIND_VARIABLE in os.environ else f"{bind_host(host)}:{place.port}",
             )
     except RuntimeError as error:
         raise StartError(
@@ -113,16 +116,16 @@ def _meet(place: Place, asked: DistributedConfig, parent: Watchdog, command: str
     return peers
 
 
-BIND = "JAX_COORDINATOR_BIND_ADDRESS"
+BIND_VARIABLE = "JAX_COORDINATOR_BIND_ADDRESS"
 """JAX's variable for where process 0 listens, for networks where that is not the address that the others use."""
 
 
-def bound(host: str) -> str:
+def bind_host(host: str) -> str:
     """Returns the address where process 0 listens: the one that the others use, on no other interface.
 
     Many systems give the name of their own host a loopback address, where other hosts would not find it: then on all.
 
-    >>> bound("127.0.0.1"), bound("[::1]")
+    >>> bind_host("127.0.0.1"), bind_host("[::1]")
     ('127.0.0.1', '[::1]')
     """
     if host == "localhost" or _is_loopback(host.strip("[]")):
@@ -141,13 +144,6 @@ def _is_loopback(address: str) -> bool:
         return False
 
 
-def _be_silent() -> None:
-    """Shuts standard output, where Gloo announces its connections from C++; errors go to standard error."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.close(nowhere)
-
-
 @contextmanager
 def _silent_errors() -> Iterator[None]:
     """Writes nothing to standard error within the block."""
@@ -160,12 +156,6 @@ def _silent_errors() -> Iterator[None]:
         os.dup2(before, 2)
         os.close(before)
         os.close(nowhere)
-
-
-def _stop_jax() -> None:
-    import jax
-
-    jax.distributed.shutdown()
 
 
 def _end(error: BaseException, peers: Peers) -> NoReturn:

@@ -24,13 +24,13 @@ from gmmae.system.errors import LOST_PEER
 
 T = TypeVar("T")
 
-BEATS = 10
+BEATS_PER_TIMEOUT = 10
 """Heartbeats in the time after which a silent process is lost; at least one a second."""
-LATE = 2
+STOPPED_TIMEOUTS = 2
 """A process that is stopped for this multiple of that time is killed by its watchdog."""
 BROKEN_BEATS, BROKEN_S = 4, 2.0
 """Heartbeats, and seconds, that a process must miss after a failed collective to be reported as the cause."""
-STUCK = 10
+STUCK_FACTOR = 10
 """An epoch is stuck when it takes this multiple of the longest epoch before, and `stall_timeout_s` too."""
 WEEK_MS = 7 * 24 * 3600 * 1000
 
@@ -61,54 +61,37 @@ class Store(Protocol):
         """Waits for all processes."""
 
 
-class Group(Protocol):
-    """The processes that train together. Every process has to call these in the same order."""
+class Group:
+    """The processes that train together; every process has to call these in the same order. This is a group of one."""
 
     @property
     def primary(self) -> bool:
         """Whether this is process 0, which alone writes and prints."""
-        ...
+        return True
 
     def broadcast_from_root(self, value: T) -> T:
-        """Returns the value of process 0."""
-        ...
+        """Returns the value of process 0.
 
-    def assert_equal(self, values: Mapping[str, str]) -> None:
-        """Compares the values of all processes, by name."""
-        ...
-
-    def all_gather(self, numbers: Sequence[int]) -> Int64[np.ndarray, "processes numbers"]:
-        """Returns the numbers of all processes."""
-        ...
-
-    def barrier(self) -> None:
-        """Waits until all processes have come here."""
-
-
-class Alone:
-    """A group of one."""
-
-    primary = True
-
-    def broadcast_from_root(self, value: T) -> T:
-        """Returns the value."""
+        Args:
+          value: any value that JSON has; those of other processes are ignored.
+        """
         return value
 
     def assert_equal(self, values: Mapping[str, str]) -> None:
-        """Does nothing: there are no other values."""
+        """Compares the values of all processes, by name. Where they differ, all processes end with a message."""
 
     def all_gather(self, numbers: Sequence[int]) -> Int64[np.ndarray, "processes numbers"]:
-        """Returns the numbers as those of one process."""
+        """Returns the numbers of all processes; it is called at the end of an epoch."""
         return np.array([numbers])
 
     def barrier(self) -> None:
-        """Does nothing: there is nobody to wait for."""
+        """Waits until all processes have come here, without the time limit of a collective operation."""
 
 
-ALONE = Alone()
+ALONE = Group()
 
 
-class Peers:
+class Peers(Group):
     """The group of this process, from the start of JAX until `close`.
 
     Args:
@@ -117,7 +100,7 @@ class Peers:
       processes: their number.
       parent: the watchdog of this process.
       silence_s: seconds after which a silent process is lost.
-      stall_s: see `STUCK`; 0 has no limit.
+      stall_s: see `STUCK_FACTOR`; 0 has no limit.
       resume: the command that resumes the run.
     """
 
@@ -126,7 +109,7 @@ class Peers:
     ) -> None:
         self._client, self._me, self._processes, self._parent = client, process_id, processes, parent
         self._silence_s, self._stall_s, self._resume = silence_s, stall_s, resume
-        self._interval_s = min(1.0, silence_s / BEATS)
+        self._interval_s = min(1.0, silence_s / BEATS_PER_TIMEOUT)
         self._calls = 0
         self._longest_s, self._epoch_began = 0.0, math.nan
         self._broken, self._closed = False, threading.Event()
@@ -137,14 +120,14 @@ class Peers:
         self._names = {i: client.blocking_key_value_get(f"who/{i}", WEEK_MS) for i in {0, process_id}}
         self._threads = [threading.Thread(target=part, daemon=True) for part in (self._beat, self._watch)]
         parent.on_parent_death = self._tell_of_parent
-        stopped = f"{self._name(process_id)} has been stopped for {LATE * silence_s:g} s, and is killed"
-        parent.watch_each_other(LATE * silence_s, self._words(Reason(stopped)).line)
+        stopped = f"{self._name(process_id)} has been stopped for {STOPPED_TIMEOUTS * silence_s:g} s, and is killed"
+        parent.watch_each_other(STOPPED_TIMEOUTS * silence_s, self._words(Reason(stopped)).line)
         for thread in self._threads:
             thread.start()
 
     @property
     def primary(self) -> bool:
-        """Whether this is process 0, which alone writes and prints."""
+        """Whether this is process 0."""
         return self._me == 0
 
     @property
@@ -153,11 +136,7 @@ class Peers:
         return max(BROKEN_S, BROKEN_BEATS * self._interval_s)
 
     def broadcast_from_root(self, value: T) -> T:
-        """Returns the value of process 0.
-
-        Args:
-          value: any value that JSON has; those of other processes are ignored.
-        """
+        """Returns the value of process 0."""
         self._calls += 1
         key = f"first/{self._calls}"
         if self.primary:
@@ -166,7 +145,7 @@ class Peers:
         return json.loads(self._client.blocking_key_value_get(key, WEEK_MS))
 
     def assert_equal(self, values: Mapping[str, str]) -> None:
-        """Compares the values of all processes, by name. Where they differ, all processes end with a message."""
+        """Compares the values of all processes."""
         self._calls += 1
         folder = f"same/{self._calls}"
         self._client.key_value_set(f"{folder}/{self._me}", json.dumps(values))
@@ -180,7 +159,7 @@ class Peers:
         self.broadcast_from_root(None)
 
     def all_gather(self, numbers: Sequence[int]) -> Int64[np.ndarray, "processes numbers"]:
-        """Returns the numbers of all processes; it is called at the end of an epoch."""
+        """Returns the numbers of all processes, and sets the deadline of the next epoch."""
         from jax.experimental import multihost_utils
 
         gathered = multihost_utils.process_allgather(np.array([numbers], np.int32), tiled=True)
@@ -188,7 +167,7 @@ class Peers:
         return np.asarray(gathered, np.int64)
 
     def barrier(self) -> None:
-        """Waits until all processes have come here, without the time limit of a collective operation."""
+        """Waits for all processes."""
         self._calls += 1
         self._client.wait_at_barrier(f"wait/{self._calls}", WEEK_MS)
 
@@ -285,7 +264,7 @@ class Peers:
         if math.isnan(epoch_s) or not self._stall_s:
             return
         self._longest_s = max(epoch_s, self._longest_s)
-        limit_s = max(self._stall_s, STUCK * self._longest_s)
+        limit_s = max(self._stall_s, STUCK_FACTOR * self._longest_s)
         why = f"no epoch has ended for {limit_s:.0f} s, the longest so far took {self._longest_s:.1f} s"
         stuck = "a collective operation, a device or a file system is stuck"
         reason = Reason(f"{why}: {stuck}, and {self._name(self._me)} is killed")

@@ -25,11 +25,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
-from gmmae.system.errors import LOST_PEER
+from gmmae.system.errors import LOST_PEER, write_error
 
 TICK_S = 0.5
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
-KILLED_S = 10.0
+KILL_TIMEOUT_S = 10.0
 """Seconds to wait for the end of a killed worker. One that waits for a dead file system does not end."""
 
 
@@ -87,7 +87,7 @@ class Watchdog:
     def end(self, words: ExitMessage) -> NoReturn:
         """Ends this process at once with a message, even if it is aborted in this moment."""
         if self._life < 0:
-            _say(words.line)
+            write_error(words.line)
         self.set_exit_message(words)
         os._exit(words.code)
 
@@ -217,23 +217,17 @@ class _Supervision:
 
     def _kill(self, words: ExitMessage) -> NoReturn:
         os.kill(self._worker, signal.SIGKILL)
-        until = time.monotonic() + KILLED_S
+        until = time.monotonic() + KILL_TIMEOUT_S
         while self._status() is None and time.monotonic() < until:
             time.sleep(0.01)
         _finish(0, words, None)
-
-
-def _say(line: str) -> None:
-    with suppress(OSError):  # the terminal may be closed
-        sys.stderr.write(line)
-        sys.stderr.flush()
 
 
 def _finish(status: int, end: ExitMessage | None, aborted: ExitMessage | None) -> NoReturn:
     code = os.waitstatus_to_exitcode(status)
     words = end or (aborted if code == -signal.SIGABRT else None)
     if words is not None:
-        _say(words.line)
+        write_error(words.line)
         os._exit(words.code)
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core file is enough

@@ -20,8 +20,6 @@ from gmmae.system.files import whole_file
 DPI = 150
 WIDTH = 6.4
 """Width in inches of a figure on a page."""
-NARROW = 4.2
-"""Width in inches of a figure that is readable on a telephone."""
 # Okabe and Ito's colours are safe for readers who confuse red and green.
 BLUE, ORANGE, VERMILION, GREY = "#0072B2", "#E69F00", "#D55E00", "#666666"
 GREEN, PURPLE, SKY = "#009E73", "#CC79A7", "#56B4E9"
@@ -51,11 +49,11 @@ def finite(values: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     return np.where(np.isfinite(values), values, np.nan)
 
 
-def blank(height: float, title: str, width: float = WIDTH) -> Figure:
-    """Creates a figure of a height and a width in inches, with a title."""
-    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+def blank(height: float, title: str) -> Figure:
+    """Creates a figure of a height in inches, with a title."""
+    figure = Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
     if title:
-        figure.suptitle(textwrap.fill(title, round(12.5 * width)), fontsize=10)
+        figure.suptitle(textwrap.fill(title, round(12.5 * WIDTH)), fontsize=10)
     return figure
 
 

@@ -19,28 +19,6 @@ ROW = 0.19
 """Height in inches of a strategy's row in the strip of missed targets."""
 
 
-class Series(NamedTuple):
-    """The times of one scaling strategy to a target loss; all tuples are in the order of `devices`.
-
-    Attributes:
-      label: label of the strategy.
-      devices: increasing numbers of devices.
-      median_s: median over the runs; infinite if the median run missed the target.
-      low_s: lower end of the interval about the median; NaN for none.
-      high_s: upper end of the interval; NaN for none, and it may be infinite.
-      reached: number of runs that reached the target.
-      runs: number of runs.
-    """
-
-    label: str
-    devices: tuple[int, ...]
-    median_s: tuple[float, ...]
-    low_s: tuple[float, ...]
-    high_s: tuple[float, ...]
-    reached: tuple[int, ...]
-    runs: tuple[int, ...]
-
-
 class Measured(NamedTuple):
     """A quantity measured at several counts; all tuples are in the order of `at`.
 
@@ -50,6 +28,8 @@ class Measured(NamedTuple):
       median: medians; NaN and infinity are not drawn.
       low: lower end of the interval about the median, such as a quartile; NaN for none.
       high: upper end of the interval; NaN for none, and it may be infinite.
+      reached: number of runs that reached the target, for times to a target.
+      runs: number of these runs.
     """
 
     label: str
@@ -57,6 +37,8 @@ class Measured(NamedTuple):
     median: tuple[float, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
+    reached: tuple[int, ...] = ()
+    runs: tuple[int, ...] = ()
 
 
 class _Ideal(NamedTuple):
@@ -70,44 +52,36 @@ class _Ideal(NamedTuple):
         return self.at_one * float(n) ** self.power
 
 
-def time_to_target(
-    series: Sequence[Series], *, title: str, y_label: str = "time to target (s)", width: float = canvas.WIDTH
-) -> Figure:
+def time_to_target(series: Sequence[Measured], *, title: str, y_label: str = "time to target (s)") -> Figure:
     """Draws the time to the target loss against the number of devices, both logarithmic.
 
     Infinite medians are missing from their line. A strip above the axes shows the number of successful runs if some missed the
     target. The dashed line is T₁ / n, with the first finite median on one device for T₁.
 
     Args:
-      series: strategies, each with its own line.
+      series: times of the strategies in seconds, each with its own line.
       title: title of the figure.
       y_label: label of the time axis.
-      width: width of the figure in inches.
-
-    Raises:
-      ValueError: there is no series, or one with empty tuples or tuples of different lengths.
 
     Source: Fig. 2 of the paper.
     """
-    _check(series)
     missed = [i for i, one in enumerate(series) if any(k < m for k, m in zip(one.reached, one.runs, strict=True))]
-    lines = [Measured(*one[:5]) for one in series]
-    ideals = [_Ideal(GREY, t, -1) for t in (_on_one(line) for line in lines) if math.isfinite(t)][:1]
+    ideals = [_Ideal(GREY, t, -1) for t in map(_on_one, series) if math.isfinite(t)][:1]
 
     height = 4.0 + ROW * len(missed)
-    figure = canvas.blank(height, title, width)
+    figure = canvas.blank(height, title)
     if missed:
         strip_height = ROW * len(missed)
         strip, axes = figure.subplots(2, sharex=True, height_ratios=(strip_height, height - 1 - strip_height))
     else:
         strip = axes = figure.subplots()
     canvas.dress(axes, "devices", y_label)
-    handles = _plot(axes, lines, ideals, "ideal, $T_1/n$")
-    if not any(math.isfinite(t) for line in lines for t in line.median):
+    handles = _plot(axes, series, ideals, "ideal, $T_1/n$")
+    if not any(math.isfinite(t) for one in series for t in one.median):
         axes.text(0.5, 0.5, "no median run reached the target", transform=axes.transAxes, ha="center", fontsize=9, color=GREY)
     if missed:
         _plot_misses(strip, [(series[i], STYLES[i % len(STYLES)]) for i in missed])
-    canvas.legend_above(strip, handles, width)
+    canvas.legend_above(strip, handles)
     return figure
 
 
@@ -117,11 +91,7 @@ def throughput(series: Sequence[Measured], *, title: str) -> Figure:
     Args:
       series: lines in samples per second: strong scaling at a global batch, or weak scaling at a device batch.
       title: title of the figure.
-
-    Raises:
-      ValueError: there is no series, or one with empty tuples or tuples of different lengths.
     """
-    _check(series)
     ideals = [_Ideal(STYLES[i % len(STYLES)][0], _on_one(one), 1) for i, one in enumerate(series)]
     ideals = [ideal for ideal in ideals if math.isfinite(ideal.at_one)]
     return _draw_lines(series, ideals, title, "devices", "samples per second")
@@ -133,15 +103,13 @@ def step_time(series: Sequence[Measured], *, title: str) -> Figure:
     Args:
       series: lines in seconds.
       title: title of the figure.
-
-    Raises:
-      ValueError: there is no series, or one with empty tuples or tuples of different lengths.
     """
-    _check(series)
-    in_ms = [
-        one._replace(**{name: tuple(1e3 * t for t in getattr(one, name)) for name in Measured._fields[2:]}) for one in series
-    ]
-    return _draw_lines(in_ms, [], title, "device batch (samples)", "time of a step (ms)")
+
+    def in_ms(times: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(1e3 * t for t in times)
+
+    lines = [one._replace(median=in_ms(one.median), low=in_ms(one.low), high=in_ms(one.high)) for one in series]
+    return _draw_lines(lines, [], title, "device batch (samples)", "time of a step (ms)")
 
 
 def _on_one(line: Measured) -> int | float:
@@ -157,15 +125,6 @@ def _draw_lines(lines: Sequence[Measured], ideals: Sequence[_Ideal], title: str,
     return figure
 
 
-def _check(series: Sequence[Series] | Sequence[Measured]) -> None:
-    if not series:
-        raise ValueError("there must be at least one series to draw; got none")
-    for one in series:
-        lengths = [len(values) for values in one[1:]]
-        if len(set(lengths)) != 1 or not lengths[0]:
-            raise ValueError(f"the tuples of {one.label!r} must have one length, not 0; got lengths {lengths}")
-
-
 def _plot(axes: Axes, lines: Sequence[Measured], ideals: Sequence[_Ideal], ideal_label: str) -> list[Line2D]:
     """Draws lines with markers and intervals on logarithmic axes, with the ideals below. Returns the legend's handles."""
     counts = sorted({n for line in lines for n in line.at})
@@ -174,7 +133,8 @@ def _plot(axes: Axes, lines: Sequence[Measured], ideals: Sequence[_Ideal], ideal
     axes.set_xlim(ends[0] / 1.35, ends[1] * 1.35)
     canvas.log_axis(axes, "x", counts)
     values = np.array(
-        [value for line in lines for part in line[2:] for value in part] + [ideal(n) for ideal in ideals for n in ends]
+        [value for line in lines for part in (line.median, line.low, line.high) for value in part]
+        + [ideal(n) for ideal in ideals for n in ends]
     )
     values = values[np.isfinite(values) & (values > 0)]
     if len(values):
@@ -209,12 +169,11 @@ def _interval(axes: Axes, at: float, low: int | float, high: int | float, colour
     style = {"color": colour, "lw": 1, "ls": "-", "ms": 5, "alpha": 0.8, "zorder": 2, "clip_on": False}
     axes.plot([at, at], [low, top], **style)
     axes.plot([at], [low], marker="_", **style)
-    axes.plot(
-        [at], [top], marker=6 if is_open else "_", **style
-    )  # marker 6 is a caret that points up, with its base at the point
+    # Marker 6 is a caret that points up, with its base at the point.
+    axes.plot([at], [top], marker=6 if is_open else "_", **style)
 
 
-def _plot_misses(strip: Axes, missed: Sequence[tuple[Series, tuple[str, str]]]) -> None:
+def _plot_misses(strip: Axes, missed: Sequence[tuple[Measured, tuple[str, str]]]) -> None:
     """Draws a row for each series: its marker, and the numbers of successful runs if some missed the target."""
     strip.set_ylim(len(missed) - 0.5, -0.5)
     strip.set_yticks([])
@@ -224,7 +183,7 @@ def _plot_misses(strip: Axes, missed: Sequence[tuple[Series, tuple[str, str]]]) 
     strip.set_ylabel("reached", fontsize=8, rotation=0, ha="right", va="center", labelpad=12)
     for row, (one, (colour, marker)) in enumerate(missed):
         strip.plot([-0.015], [row], color=colour, marker=marker, ms=5, transform=strip.get_yaxis_transform(), clip_on=False)
-        for n, reached, runs in zip(one.devices, one.reached, one.runs, strict=True):
+        for n, reached, runs in zip(one.at, one.reached, one.runs, strict=True):
             if reached < runs:
                 text = f"{reached}/{runs}" if reached else f"✕ 0/{runs}"
                 strip.text(n, row, text, ha="center", va="center", fontsize=7.5)

@@ -22,9 +22,6 @@ from gmmae.system.errors import InputError
 SVG_LIMIT_BYTES = 500_000
 """Maximum size of an SVG in the HTML file. A larger one is replaced by its PNG, which limits plots of many points."""
 
-NARROW = "40rem"
-"""Maximum width of a screen with the layout for telephones."""
-
 
 class Heading(NamedTuple):
     """A heading; level 1 is the title of the page."""
@@ -52,7 +49,6 @@ class Figure(NamedTuple):
     caption: str
     png: Path
     svg: Path
-    narrow: Path | None = None  # SVG for narrow screens, on which the figure scrolls without it
 
 
 class Folded(NamedTuple):
@@ -117,7 +113,7 @@ def _markdown_block(block: Block, folder: Path) -> str:
             return _marked(text)
         case Bullets(items):
             return "\n".join(f"- {_marked(item)}" for item in items)
-        case Figure(name, caption, png, svg, _):
+        case Figure(name, caption, png, svg):
             png_link, svg_link = (_link(_existing(path), folder) for path in (png, svg))
             return f"[![{tables.markdown_text(name)}]({png_link})]({svg_link})\n\n{_marked(caption)}"
         case Table():
@@ -136,11 +132,8 @@ def _html_block(block: Block, anchor: str) -> str:
     match block:
         case Heading(text, level):
             return f'<h{level} id="{anchor}">{escape(text)}</h{level}>\n'
-        case Figure(name, caption, png, svg, narrow):
+        case Figure(name, caption, png, svg):
             image = f'<img src="{_data(_existing(png), _existing(svg))}" alt="{escape(name)}">'
-            if narrow is not None:
-                source = f'<source media="(max-width: {NARROW})" srcset="{_data(_existing(png), _existing(narrow))}">'
-                image = f"<picture>{source}{image}</picture>"
             return f"<figure>\n{_scrolled(image, name)}{_RENDERER.render(_marked(caption))}</figure>\n"
         case Table():
             before, table, after = re.split(r"(<table>.*</table>\n)", _RENDERER.render(tables.markdown(block)), flags=re.DOTALL)
@@ -233,14 +226,13 @@ th, td { padding: 0.3em 0.7em; text-align: left; vertical-align: top; border-bot
 td:first-child { white-space: nowrap; }
 td:last-child:not([style]) { min-width: 11rem; }
 td[style] { white-space: nowrap; } /* numbers, which Markdown aligns to the right */
-@media (max-width: %s) {
+@media (max-width: 40rem) {
   body { margin: 1rem auto; }
   h1 { font-size: 1.3rem; }
   img { max-width: none; width: 34rem; } /* so its letters can be read */
-  picture img { width: 100%; }
   table { font-size: 0.85rem; line-height: 1.35; }
   th, td { padding: 0.25em 0.5em; }
   th:first-child, td:first-child { position: sticky; left: 0; background: Canvas; }
 }
 @media print { details::details-content { content-visibility: visible; } }
-""".replace("%s", NARROW)
+"""

@@ -1,11 +1,13 @@
-"""Figures of losses against time: of several numbers of devices, and of one run with its first epochs enlarged."""
+"""Figures of losses: of one run by epochs, of several numbers of devices by time, and of one run with its start enlarged."""
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -32,6 +34,57 @@ class LossCurve(NamedTuple):
     val_loss: Float[np.ndarray, " epochs"]
 
 
+def losses(
+    epoch: Int[np.ndarray, " epochs"],
+    train_loss: Float[np.ndarray, " epochs"],
+    val_loss: Float[np.ndarray, " epochs"],
+    learning_rate: Float[np.ndarray, " epochs"],
+    path: str | os.PathLike[str],
+    *,
+    target: float | None = None,
+    title: str = "",
+) -> Path:
+    """Draws the losses of a run against its epochs, and below them the learning rate if it varies.
+
+    Marks show the first epoch with a validation loss at or below the target, and the first without a finite loss.
+
+    Args:
+      epoch: increasing numbers of the epochs.
+      train_loss: mean training loss of each epoch; NaN and infinity are allowed.
+      val_loss: validation loss after each epoch; NaN and infinity are allowed.
+      learning_rate: learning rate of each epoch.
+      path: path of the PNG or SVG file. Missing folders are created, and an existing file is replaced atomically.
+      target: target of the validation loss, or None.
+      title: title of the figure.
+
+    Returns:
+      The path.
+    """
+    curve = LossCurve("", epoch, train_loss, val_loss)
+    varies = len(np.unique(learning_rate[np.isfinite(learning_rate)])) > 1
+    figure = canvas.blank(4.6 if varies else 3.8, title)
+    axes, *below = figure.subplots(1 + varies, sharex=True, squeeze=False, height_ratios=(4, 1)[: 1 + varies])[:, 0]
+    canvas.dress(axes, "" if below else "epoch", "loss")
+    handles = [*_plot_both(axes, curve, epoch), *_plot_target(axes, target)]
+    reached = np.flatnonzero(val_loss <= target) if target is not None else []
+    if len(reached):
+        at, style = reached[0], {"marker": "o", "ms": 8, "mfc": "none", "mec": "black", "ls": "none"}
+        handles += axes.plot(epoch[at], val_loss[at], label=f"reached at epoch {epoch[at]}", zorder=3, **style)
+    sound = _finite_epochs(curve)
+    if sound < len(epoch):
+        label = f"not finite from epoch {epoch[sound]}"
+        handles.append(axes.axvline(epoch[sound], color="black", ls=":", lw=1.2, label=label))
+    _scale(axes, [curve], target)
+    for panel in below:
+        canvas.dress(panel, "epoch", "learning\nrate")
+        panel.plot(epoch, finite(learning_rate), color=GREY, lw=1.2, drawstyle="steps-mid")
+        panel.set_ylim(bottom=0)
+    axes.set_xlim(min(0, int(epoch[0])), int(epoch[-1]) + max(1, 0.02 * np.ptp(epoch)))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    canvas.legend_above(axes, handles)
+    return canvas.save(figure, path)
+
+
 def losses_by_devices(curves: Sequence[LossCurve], *, title: str, target: float | None, x_label: str = "time (s)") -> Figure:
     """Draws the losses of several runs over time, from dark to light in their order.
 
@@ -44,14 +97,8 @@ def losses_by_devices(curves: Sequence[LossCurve], *, title: str, target: float 
       target: target of the validation loss, or None.
       x_label: label of the time axis.
 
-    Raises:
-      ValueError: there is no run, or one without epochs.
-
     Source: Fig. 4 and 5 of the paper.
     """
-    if not curves:
-        raise ValueError("there must be at least one run to draw; got none")
-    _check(curves)
     figure = canvas.blank(4.0, title)
     axes = figure.subplots()
     canvas.dress(axes, x_label, "loss")
@@ -64,12 +111,12 @@ def losses_by_devices(curves: Sequence[LossCurve], *, title: str, target: float 
         axes.plot(curve.time_s, finite(curve.val_loss), lw=1.5, marker=_alone(curve.val_loss), **style)
         reached |= _mark_target(axes, curve, target, colour)
         broken |= _mark_end(axes, curve)
-        suffix = "" if finite_epochs(curve) == len(curve.time_s) else " (not finite)"
+        suffix = "" if _finite_epochs(curve) == len(curve.time_s) else " (not finite)"
         handles.append(Line2D([], [], color=colour, lw=2.5, label=curve.label + suffix))
     handles.append(Line2D([], [], color=GREY, lw=1.5, label="validation"))
     handles.append(Line2D([], [], color=GREY, lw=0.9, ls=":", label="training"))
-    handles += [*plot_target(axes, target), *_marks(reached, broken)]
-    scale(axes, curves, target)
+    handles += [*_plot_target(axes, target), *_marks(reached, broken)]
+    _scale(axes, curves, target)
     _scale_time(axes, curves)
     canvas.legend_above(axes, handles)
     return figure
@@ -90,12 +137,8 @@ def warmup_curve(
       epoch_s: duration of an epoch in seconds.
       x_label: label of the time axis.
 
-    Raises:
-      ValueError: there is no epoch.
-
     Source: Fig. 3 of the paper.
     """
-    _check([curve])
     end_s = first_epochs * epoch_s
     # The extra half epoch allows for measured epochs of unequal length.
     within = curve.time_s < end_s + epoch_s / 2
@@ -104,29 +147,22 @@ def warmup_curve(
     figure = canvas.blank(4.0, title)
     axes, *panel = figure.subplots(1, 1 + enlarged, squeeze=False, width_ratios=(2, 1)[: 1 + enlarged])[0]
     canvas.dress(axes, x_label, "loss")
-    handles: list[Artist] = [*plot_both(axes, curve, curve.time_s), *plot_target(axes, target)]
+    handles: list[Artist] = [*_plot_both(axes, curve, curve.time_s), *_plot_target(axes, target)]
     handles += _marks(_mark_target(axes, curve, target, VERMILION), _mark_end(axes, curve))
-    scale(axes, [curve], target)
+    _scale(axes, [curve], target)
     axes.set_xlim(0, 1.02 * float(curve.time_s[-1]))
     handles.append(axes.axvspan(0, end_s, color="#e4e4e4", zorder=0, lw=0, label=f"first {first_epochs} epochs"))
     canvas.legend_above(axes, handles, canvas.WIDTH * (2 / 3 if enlarged else 1))
     for beside in panel:
         canvas.dress(beside, "epoch", "")
         beside.set_facecolor("#f3f3f3")
-        plot_both(beside, first, first.time_s / epoch_s, marker="o")
-        scale(beside, [first], None)
+        _plot_both(beside, first, first.time_s / epoch_s, marker="o")
+        _scale(beside, [first], None)
         beside.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     return figure
 
 
-def _check(curves: Sequence[LossCurve]) -> None:
-    for curve in curves:
-        lengths = [len(values) for values in curve[1:]]
-        if len(set(lengths)) != 1 or not lengths[0]:
-            raise ValueError(f"the arrays of {curve.label!r} must have one length, not 0; got lengths {lengths}")
-
-
-def plot_both(axes: Axes, curve: LossCurve, x: np.ndarray, marker: str | None = None) -> list[Line2D]:
+def _plot_both(axes: Axes, curve: LossCurve, x: np.ndarray, marker: str | None = None) -> list[Line2D]:
     """Draws the two losses of a run. Returns their lines for a legend."""
     handles = []
     for loss, label, colour, ls in (
@@ -142,7 +178,7 @@ def _alone(loss: np.ndarray) -> str | None:
     return "o" if np.isfinite(loss).sum() == 1 else None
 
 
-def plot_target(axes: Axes, target: float | None) -> list[Line2D]:
+def _plot_target(axes: Axes, target: float | None) -> list[Line2D]:
     """Draws a line at the target. Returns it for a legend; the list is empty for None."""
     if target is None:
         return []
@@ -159,14 +195,14 @@ def _mark_target(axes: Axes, curve: LossCurve, target: float | None, colour: str
     return True
 
 
-def finite_epochs(curve: LossCurve) -> int:
+def _finite_epochs(curve: LossCurve) -> int:
     """Returns the number of epochs before the first non-finite loss."""
     return int(np.logical_and.accumulate(np.isfinite(curve.train_loss) & np.isfinite(curve.val_loss)).sum())
 
 
 def _mark_end(axes: Axes, curve: LossCurve) -> bool:
     """Marks the last finite loss with a cross if non-finite ones follow. Tells whether there is a mark."""
-    last = finite_epochs(curve) - 1
+    last = _finite_epochs(curve) - 1
     if not 0 <= last < len(curve.time_s) - 1:
         return False
     axes.plot(curve.time_s[last], curve.val_loss[last], marker="x", ms=6, mew=1.5, color="black", zorder=4)
@@ -180,7 +216,7 @@ def _marks(reached: bool, broken: bool) -> list[Line2D]:
     return [circle] * reached + [cross] * broken
 
 
-def scale(axes: Axes, curves: Sequence[LossCurve], target: float | None) -> None:
+def _scale(axes: Axes, curves: Sequence[LossCurve], target: float | None) -> None:
     """Sets a logarithmic axis if all finite losses and the target are positive, otherwise a linear one."""
     drawn = np.concatenate([loss for curve in curves for loss in curve[2:]])
     drawn = drawn[np.isfinite(drawn)]

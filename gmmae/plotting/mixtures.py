@@ -2,6 +2,7 @@
 
 import os
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -53,7 +54,7 @@ class _Reconstruction(NamedTuple):
 
 def reconstructions(
     inputs: Float32[np.ndarray, "nodules ..."],
-    snapshots: list[Snapshot] | tuple[Snapshot, ...],
+    snapshots: Sequence[Snapshot],
     path: str | os.PathLike[str],
     *,
     title: str | None = None,
@@ -67,20 +68,16 @@ def reconstructions(
     cell.
 
     Args:
-      inputs: volumes as densities over [-1, 1]^n, n = 1, 2 or 3, with array axes z, y, x.
-      snapshots: snapshots of the same nodules, in the order of the columns.
+      inputs: finite volumes as densities over [-1, 1]^n, n = 1, 2 or 3, with array axes z, y, x.
+      snapshots: one or more of the same nodules, in the order of the columns.
       path: path of the PNG or SVG file. Missing folders are created, and an existing file is replaced atomically.
       title: title of the figure.
 
     Returns:
       The path.
 
-    Raises:
-      ValueError: there is no nodule or no snapshot, shapes disagree, or an input is not finite.
-
     Source: Fig. 1 of the paper.
     """
-    _check_nodules(inputs, snapshots)
     ndim, rows, columns = inputs.ndim - 1, len(inputs), len(snapshots)
     cell_height = CELL + (INSET - OVERLAP if ndim == 3 else 0)
     lefts = [MARGIN] + [MARGIN + (CELL + GAP) * (column + 1) + GAP for column in range(columns)]
@@ -98,22 +95,6 @@ def reconstructions(
     _footing(figure, lefts, _KEY[ndim])
     _text(figure, width / 2, figure.get_figheight() - 0.08, "\n".join(title_lines), va="top", fontsize=11)
     return canvas.save(figure, path)
-
-
-def _check_nodules(inputs: np.ndarray, snapshots: list[Snapshot] | tuple[Snapshot, ...]) -> None:
-    if inputs.ndim not in (2, 3, 4) or 0 in inputs.shape:
-        raise ValueError(f"inputs must have shape (nodules, x), (nodules, y, x) or (nodules, z, y, x); got {inputs.shape}")
-    if not np.isfinite(inputs).all():
-        raise ValueError("inputs must be finite; got NaN or infinity")
-    if not snapshots:
-        raise ValueError("there must be at least one snapshot to draw; got none")
-    n, nodules = inputs.ndim - 1, len(inputs)
-    for snapshot in snapshots:
-        components = snapshot.weights.shape[-1]
-        expected = [inputs.shape, (nodules, components), (nodules, components, n), (nodules, components, n, n)]
-        for name, array, shape in zip(Snapshot._fields[2:], snapshot[2:], expected, strict=True):
-            if array.shape != shape:
-                raise ValueError(f"{name} at epoch {snapshot.epoch} must have shape {shape} to fit inputs; got {array.shape}")
 
 
 def _draw_volume(
@@ -223,7 +204,7 @@ def _text(
     figure.text(x / w, y / h, text, ha="center", va=va, fontsize=fontsize, color=color)
 
 
-def _headings(figure: Figure, lefts: list[float], top: float, snapshots: list[Snapshot] | tuple[Snapshot, ...]) -> None:
+def _headings(figure: Figure, lefts: list[float], top: float, snapshots: Sequence[Snapshot]) -> None:
     headings = [("", "input")] + [(f"epoch = {s.epoch}", f"loss = {power_of_ten(s.val_loss)}") for s in snapshots]
     for left, lines in zip(lefts, headings, strict=True):
         for line, above in zip(lines, (0.28, 0.1), strict=True):

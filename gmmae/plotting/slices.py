@@ -1,21 +1,29 @@
-"""Pictures of the data: a contact sheet of many nodules, and the central slices of one nodule."""
+"""Pictures of the data: a sheet of nodules, slices of one, predicted masks, and scans before and after insertions."""
 
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Real, Shaped
+from jaxtyping import Bool, Float, Real, Shaped
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from gmmae.plotting import canvas
-from gmmae.plotting.canvas import BLUE, ORANGE
+from gmmae.plotting.canvas import BLUE, ORANGE, SKY
 
-SHOWN = {4: "Central axial slices of ", 3: "Images of ", 2: "Signals of "}
+TITLES = {4: "Central axial slices of ", 3: "Images of ", 2: "Signals of "}
+MAX_SHOWN = 400
+"""Maximum number of nodules on a sheet."""
 PLANES = ("axial", "coronal", "sagittal")
-"""Names of the central slices across z, y and x."""
+"""Names of the slices across z, y and x."""
+WINDOW_HU = (-1000.0, 400.0)
+"""Window of pictures of insertions."""
+INCHES = 1.55
+"""Edge of a slice in pictures of insertions."""
 
 
 def contact_sheet(
@@ -24,19 +32,17 @@ def contact_sheet(
     filled: Float[np.ndarray, " samples"],
     window: tuple[float, float],
     unit: str = "HU",
-    limit: int = 400,
 ) -> Path:
     """Draws the nodules row by row: central axial slices, images or signals.
 
     Args:
       path: path of the PNG, which is complete or absent.
-      values: volumes, images or signals. If there are more than `limit`, evenly spaced ones are shown.
+      values: volumes, images or signals. If there are more than `MAX_SHOWN`, evenly spaced ones are shown.
       filled: share of each nodule outside its scan. Such cells have an orange frame, whose width grows with the share.
       window: values shown black and white, or for signals the limits of a cell.
       unit: unit of the values; empty if it is unknown.
-      limit: maximum number of shown nodules.
     """
-    shown = np.unique(np.linspace(0, len(values) - 1, min(limit, len(values))).round().astype(int))
+    shown = np.unique(np.linspace(0, len(values) - 1, min(MAX_SHOWN, len(values))).round().astype(int))
     images = values[:, values.shape[1] // 2] if values.ndim == 4 else values
     height, width = images.shape[-2:] if images.ndim == 3 else images.shape[-1:] * 2
     columns = math.ceil(math.sqrt(1.4 * len(shown) * height / width))
@@ -58,7 +64,7 @@ def contact_sheet(
     axes.imshow(sheet, cmap="gray", vmin=window[0], vmax=window[1], interpolation="nearest")
     axes.set_axis_off()
     count = f"{len(shown)} of {len(values)} nodules" if len(shown) < len(values) else f"{len(values)} nodules"
-    title = f"{SHOWN[values.ndim]}{count}, {unit or 'values'} {window[0]:g} to {window[1]:g}"
+    title = f"{TITLES[values.ndim]}{count}, {unit or 'values'} {window[0]:g} to {window[1]:g}"
     if filled.any():
         title += "; orange: partly outside the scan"
     figure.text(0.01, 1 - 0.3 / figure.get_figheight(), title, fontsize=8)
@@ -140,3 +146,103 @@ def _signal(
 
 def _centres(n: int, voxel_mm: float) -> Float[np.ndarray, " n"]:
     return (np.arange(n) - (n - 1) / 2) * voxel_mm
+
+
+class Prediction(NamedTuple):
+    """Predicted probabilities of masks, and the heading of their column."""
+
+    heading: str
+    probabilities: Float[np.ndarray, "samples y x"]
+
+
+def segmentations(
+    images: Float[np.ndarray, "samples y x"],
+    masks: Bool[np.ndarray, "samples y x"],
+    outside: Bool[np.ndarray, "samples y x"],
+    predictions: Sequence[Prediction],
+    path: str | os.PathLike[str],
+    title: str = "",
+    labels: Sequence[str] = (),
+) -> Path:
+    """Draws a row for each sample: the image, the true mask (orange), and columns of predictions (blue) with the true outline.
+
+    Args:
+      images: images with values from -1 to 1.
+      masks: pixels of the nodules.
+      outside: pixels outside of the volume, which are drawn black.
+      predictions: predictions, each in its own column.
+      path: path of the picture.
+      title: title of the picture.
+      labels: labels of the rows, or none.
+    """
+    columns, rows = 2 + len(predictions), len(images)
+    figure = Figure(figsize=(1.15 * columns + 0.1, 1.15 * rows + 0.65), dpi=canvas.DPI, layout="constrained")
+    if title:
+        figure.suptitle(title, fontsize=8)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for row, (image, mask, beyond) in enumerate(zip(np.where(outside, -1, images), masks, outside, strict=True)):
+        for cell in axes[row]:
+            cell.imshow(image, cmap="gray", vmin=-1, vmax=1)
+            cell.set(xticks=[], yticks=[])
+        _outline(axes[row, 1], mask, ORANGE)
+        for cell, prediction in zip(axes[row, 2:], predictions, strict=True):
+            _outline(cell, mask, ORANGE)
+            _outline(cell, (prediction.probabilities[row] > 0.5) & ~beyond, SKY)
+        if labels:
+            axes[row, 0].set_ylabel(labels[row], fontsize=7)
+    for cell, heading in zip(axes[0], ["image", "truth", *(prediction.heading for prediction in predictions)], strict=True):
+        cell.set_title(heading, fontsize=7)
+    return canvas.save(figure, path)
+
+
+def _outline(axes: Axes, mask: Bool[np.ndarray, "y x"], colour: str) -> None:
+    if mask.any() and not mask.all():
+        axes.contour(mask, [0.5], colors=colour, linewidths=0.9)
+
+
+class InsertionView(NamedTuple):
+    """A nodule's surroundings before and after its insertion, its voxels, its centre's index, and the spacing (z, y, x)."""
+
+    title: str
+    before: Real[np.ndarray, "z y x"]
+    after: Real[np.ndarray, "z y x"]
+    label: Bool[np.ndarray, "z y x"]
+    centre: tuple[int, int, int]
+    spacing_mm: Float[np.ndarray, "3"]
+
+
+def draw_insertions(path: str | os.PathLike[str], views: Sequence[InsertionView]) -> Path:
+    """Draws a row for each nodule: axial, coronal and sagittal slices, each before and after, and with its outline."""
+    low, high = WINDOW_HU
+    height = INCHES + 0.22
+    figure = Figure(figsize=(9 * INCHES + 0.1, len(views) * height + 0.25))
+    grid = figure.subplots(
+        len(views),
+        9,
+        squeeze=False,
+        gridspec_kw={"left": 0.005, "right": 0.995, "bottom": 0.005, "top": 1 - 0.4 / figure.get_figheight()},
+    )
+    figure.subplots_adjust(wspace=0.03, hspace=0.16)
+    for row, view in zip(grid, views, strict=True):
+        row[0].set_title(view.title, fontsize=7, loc="left", pad=3)
+        for axis in range(3):
+            z, x = view.spacing_mm[[a for a in range(3) if a != axis]]
+            label = view.label.take(view.centre[axis], axis)
+            for column, voxels in enumerate((view.before, view.after, view.after)):
+                axes = row[3 * axis + column]
+                axes.imshow(
+                    voxels.take(view.centre[axis], axis),
+                    cmap="gray",
+                    vmin=low,
+                    vmax=high,
+                    origin="upper" if axis == 0 else "lower",
+                    aspect=float(z / x),
+                    interpolation="bilinear",
+                )
+                if column == 2 and label.any():
+                    axes.contour(label, [0.5], colors=ORANGE, linewidths=0.8)
+                axes.set_axis_off()
+    for axis, plane in enumerate(PLANES):
+        caption = f"{plane}: before, after, outline"
+        figure.text((axis + 0.03) / 3, 1 - 0.16 / figure.get_figheight(), caption, fontsize=8)
+    return canvas.save(figure, path)

@@ -32,20 +32,15 @@ def camera() -> Float64[np.ndarray, "3 3"]:
     return np.array([right, up, away]).T
 
 
-def iso_level(volume: Float[np.ndarray, "..."], bins: int = 256) -> float:
+def iso_level(volume: Float[np.ndarray, "..."]) -> float:
     """Returns the level that best separates a volume into two classes, such as air and tissue.
 
     It maximises the variance between the classes, `w₀ w₁ (m₀ - m₁)²` (Otsu, IEEE Trans. SMC 9, 1979). Among equally good
     levels the middle one is used. The level of a constant volume is its value.
-
-    Raises:
-      ValueError: a value is NaN or infinite.
     """
-    if not np.isfinite(volume).all():
-        raise ValueError("a volume must be finite to have an iso-level; got NaN or infinity")
     if np.ptp(volume) == 0:
         return float(volume.flat[0])
-    counts, edges = np.histogram(volume, bins)
+    counts, edges = np.histogram(volume, 256)
     centres = (edges[1:] + edges[:-1]) / 2
     below, total = np.cumsum(counts)[:-1], counts.sum()
     sum_below = np.cumsum(counts * centres)[:-1]
@@ -70,20 +65,13 @@ def surface(volume: Float[np.ndarray, "z y x"], level: float, pixels: int = 256)
     and normal (the volume's gradient there), times a depth cue that darkens what lies far from the viewer.
 
     Args:
-      volume: samples at the voxel centres of the domain, array axes z, y, x.
+      volume: finite samples at the voxel centres of the domain, array axes z, y, x.
       level: of the surface, in the volume's unit; must be at least 0, because outside the domain the volume counts as 0.
       pixels: of the picture along each side, which spans 2 × `HALF_WIDTH` world units.
 
     Returns:
       Brightness between 0 and 1, row 0 on top.
-
-    Raises:
-      ValueError: the volume is not finite, or the level is negative.
     """
-    if not np.isfinite(volume).all():
-        raise ValueError("a volume must be finite to be rendered; got NaN or infinity")
-    if not level >= 0:
-        raise ValueError(f"level must be at least 0, the value outside the domain; got {level}")
     fine = _interpolated(volume)
     per_unit = (max(fine.shape) - 2 * PAD) / 2  # interpolated samples per world unit
     centre = (np.array(fine.shape) - 1) / 2

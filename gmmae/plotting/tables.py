@@ -7,7 +7,6 @@ import csv
 import io
 import math
 import re
-import unicodedata
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -47,11 +46,7 @@ def csv_text(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """Writes a table as a `table` environment for pdfLaTeX with the package booktabs. Its label is `tab:` and the name.
-
-    Raises:
-      ValueError: a row has a wrong number of cells, or a character has no known LaTeX command.
-    """
+    """Writes a table as a `table` environment for XeLaTeX or LuaLaTeX with booktabs. Its label is `tab:` and the name."""
     header, *rows = (" & ".join(map(latex_text, row)) + r" \\" for row in _lines(table))
     alignment = "".join("r" if numeric else "l" for numeric in _numeric(table))
     label = re.sub(r"[^A-Za-z0-9-]+", "-", table.name)
@@ -94,16 +89,13 @@ def markdown_start(text: str) -> str:
 
 
 def latex_text(text: str) -> str:
-    r"""Escapes text for pdfLaTeX, on one line.
-
-    Raises:
-      ValueError: a character is neither ASCII, nor a Latin letter, nor in the list.
+    r"""Escapes text for XeLaTeX and LuaLaTeX, which read UTF-8, on one line.
 
     >>> print(latex_text("η ≤ 5 %"))
-    \(\eta\) \(\le\) 5 \%
+    η ≤ 5 \%
     """
     # LaTeX would join two hyphens into a dash.
-    return re.sub(r"-(?=-)", "-{}", "".join(map(_latex_character, " ".join(text.split()))))
+    return re.sub(r"-(?=-)", "-{}", " ".join(text.split()).translate(_LATEX))
 
 
 def percent(value: int | float) -> str:
@@ -124,13 +116,8 @@ def seconds(value: int | float) -> str:
     return "not reached" if value == math.inf else _significant(value, 3)
 
 
-def ratio(value: int | float) -> str:
-    """Formats a ratio of times with two decimals.
-
-    >>> ratio(1.234), ratio(math.inf)
-    ('1.23', '∞')
-    """
-    return percent(value)
+ratio = percent
+"""Formats a ratio of times, likewise with two decimals."""
 
 
 def loss(value: int | float) -> str:
@@ -186,31 +173,9 @@ def _markdown_row(cells: tuple[str, ...]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-_MATH = {
-    **{chr(code): rf"\{unicodedata.name(chr(code)).split()[-1].lower()}" for code in range(ord("α"), ord("ω") + 1)},
-    **{letter: rf"\{unicodedata.name(letter).split()[-1].title()}" for letter in "ΓΔΘΞΠΣΥΦΨΩ"},
-    **{"ο": "o", "ς": r"\varsigma", "λ": r"\lambda", "Λ": r"\Lambda", "µ": r"\mu"},
-    **{"×": r"\times", "·": r"\cdot", "±": r"\pm", "−": "-", "÷": r"\div", "√": r"\surd", "∞": r"\infty"},
-    **{"≤": r"\le", "≥": r"\ge", "≈": r"\approx", "≠": r"\ne", "→": r"\to", "←": r"\leftarrow", "∑": r"\sum", "°": r"^\circ"},
-    **{"²": "^2", "³": "^3", "¹": "^1", "⁻": "^-", "₁": "_1", "₂": "_2", "∈": r"\in", "∝": r"\propto", "∂": r"\partial"},
-}
-
-_LATEX = {
-    **{sign: rf"\{sign}" for sign in "%&#_${}"},
-    **{"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "`": r"\textasciigrave{}"},
-    # These are other glyphs in LaTeX's default font encoding.
-    **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"},
-    # LaTeX would interpret these as arguments after the end of a row.
-    **{"[": "{[}", "]": "{]}", "*": "{*}"},
-    **{"†": r"\dag{}", "–": r"\textendash{}", "—": r"\textemdash{}", "…": r"\dots{}", "§": r"\S{}"},
-    **{"‘": "`", "’": "'", "“": r"\textquotedblleft{}", "”": r"\textquotedblright{}"},
-    **{sign: rf"\({command}\)" for sign, command in _MATH.items()},
-}
-
-
-def _latex_character(character: str) -> str:
-    if character in _LATEX:
-        return _LATEX[character]
-    if character.isascii() or "À" <= character <= "ž":  # LaTeX reads Latin letters in UTF-8
-        return character
-    raise ValueError(f"no LaTeX is known for {character!r} ({unicodedata.name(character, 'unnamed')}): add it to {__name__}")
+_LATEX = str.maketrans(
+    {sign: rf"\{sign}" for sign in "%&#_${}"}
+    | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "`": r"\textasciigrave{}"}
+    # At the beginning of a row these would be an argument of the end of the row before.
+    | {"[": "{[}", "*": "{*}"}
+)

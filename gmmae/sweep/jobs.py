@@ -13,7 +13,7 @@ from gmmae.sweep.runs import SweepDir
 from gmmae.sweep.supervisor import Callbacks, Job, import_path, supervise
 from gmmae.system.environment import CPU_DEVICES
 from gmmae.system.files import write_text
-from gmmae.system.gpus import places
+from gmmae.system.nvidia import places
 
 Request = dict[str, list[int]]
 """The measurements of one process: `batches` of a training step, and sample counts of a `validation` pass."""

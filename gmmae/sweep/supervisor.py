@@ -19,8 +19,8 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
-from gmmae.system.gpus import least_used
 from gmmae.system.interrupts import REASONS, Interrupts
+from gmmae.system.nvidia import least_used
 
 NOT_STARTED = 127
 """The return code of a job that could not be started, as in a shell."""

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from gmmae.multihost.distributed import joined
+from gmmae.multihost.distributed import join_processes
 from gmmae.multihost.watchdog import Watchdog
 from gmmae.sweep.grid import TimingConfig
 from gmmae.system.null_object import IDLE
@@ -18,7 +18,7 @@ RESUME = "the sweep's command does it"
 def train(parent: Watchdog, config: str, root: str) -> int:
     """Trains as `train.py` does, with plain output and without figures. Returns the exit code."""
     run_config = read_config(Path(config))
-    with joined(run_config, RESUME, parent) as group:
+    with join_processes(run_config, RESUME, parent) as group:
         from gmmae.training.loop import run
 
         record = run(run_config, Path(root), Plain(standard_output()) if group.primary else IDLE, group)
@@ -30,7 +30,7 @@ def time(parent: Watchdog, config: str, request: str, out: str) -> int:
     """Measures the step times that a JSON file requests. Returns the exit code."""
     arguments = json.loads(Path(request).read_text(encoding="utf-8"))
     run_config = read_config(Path(config))
-    with joined(run_config, RESUME, parent) as group:
+    with join_processes(run_config, RESUME, parent) as group:
         from gmmae.sweep.throughput import measure, write
 
         timings = measure(run_config, arguments["batches"], arguments["validation"], TimingConfig(**arguments["timing"]))

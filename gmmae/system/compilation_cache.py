@@ -14,13 +14,14 @@ from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from gmmae.system.environment import LEAST_S, PLACE, THREADS
+from gmmae.system.environment import CACHE_FOLDER, CACHE_MIN_S, THREADS
+from gmmae.system.errors import write_error
 
 LIMIT_BYTES = 2**30
 """The limit of the folder's size when a process begins. A program takes from ten kilobytes to a few megabytes."""
 
 _ENTRY = re.compile(r".+-[0-9a-f]{64}-cache")
-_TROUBLE = r"Error (?P<what>reading|writing) persistent compilation cache entry for '(?P<program>[^']+)'"
+_WARNING = r"Error (?P<what>reading|writing) persistent compilation cache entry for '(?P<program>[^']+)'"
 
 
 def user_cache() -> Path:
@@ -33,44 +34,44 @@ def user_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / custom) / "gmmae"
 
 
-def keep(asked: str, environ: MutableMapping[str, str] = os.environ) -> None:
+def keep(setting: str, environ: MutableMapping[str, str] = os.environ) -> None:
     """Tells JAX, which must not have been imported yet, where to keep compiled programs.
 
     Where JAX's own variable is set, it decides. A folder that cannot be used costs a line on standard error, and time.
 
     Args:
-      asked: `compilation_cache` of the configuration.
+      setting: `compilation_cache` of the configuration.
       environ: the process's environment.
     """
-    if asked == "off" or PLACE in environ:
+    if setting == "off" or CACHE_FOLDER in environ:
         return
     try:
-        folder = user_cache() / "compiled" if asked == "on" else Path(asked).expanduser()
+        folder = user_cache() / "compiled" if setting == "on" else Path(setting).expanduser()
         folder /= f"threads_{environ[THREADS]}" if THREADS in environ else ""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is in it will be executed
         with tempfile.TemporaryFile(dir=folder):
             pass
-        _bound(folder, LIMIT_BYTES)
+        _evict_oldest(folder)
     except (OSError, RuntimeError) as error:
-        _say(f"compiled programs cannot be kept, and every start takes as long as the first ({error})")
+        write_error(f"warning: compiled programs cannot be kept, and every start takes as long as the first ({error})\n")
         return
-    environ[PLACE] = str(folder.absolute())
-    environ.setdefault(LEAST_S, "0.1")
+    environ[CACHE_FOLDER] = str(folder.absolute())
+    environ.setdefault(CACHE_MIN_S, "0.1")
 
 
-def _bound(folder: Path, limit_bytes: int) -> None:
+def _evict_oldest(folder: Path) -> None:
     """Deletes the oldest entries of a folder that has outgrown its limit, and nothing that JAX has not written.
 
     JAX can do so itself, but locks the folder for every access then, and 0.10 writes no more once an entry has no time stamp.
     """
-    found = []
+    entries = []
     for path in folder.iterdir():
         if _ENTRY.fullmatch(path.name):
             with suppress(FileNotFoundError):  # another process is as far as this one
                 stat = path.stat()
-                found.append((stat.st_mtime, stat.st_size, path))
-    excess = sum(size for _, size, _ in found) - limit_bytes
-    for _, size, path in sorted(found):
+                entries.append((stat.st_mtime, stat.st_size, path))
+    excess = sum(size for _, size, _ in entries) - LIMIT_BYTES
+    for _, size, path in sorted(entries):
         if excess <= 0:
             break
         path.unlink(missing_ok=True)
@@ -84,18 +85,18 @@ def repairing_cache() -> Iterator[None]:
     JAX writes entries in place: a full disk, or a kill at that moment, leaves one that cannot be read and is never replaced.
     """
     with warnings.catch_warnings(record=True) as caught:
-        warnings.filterwarnings("always", message=_TROUBLE)
+        warnings.filterwarnings("always", message=_WARNING)
         yield
     for warning in caught:
         text = " ".join(str(warning.message).split())
-        if trouble := re.match(_TROUBLE, text):
-            _say(f"{text[:300]}: {'compiled anew' if trouble['what'] == 'reading' else 'not kept'}")
-            _forget(trouble["program"])
+        if match := re.match(_WARNING, text):
+            write_error(f"warning: {text[:300]}: {'compiled anew' if match['what'] == 'reading' else 'not kept'}\n")
+            _delete_entries(match["program"])
         else:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
-def _forget(program: str) -> None:
+def _delete_entries(program: str) -> None:
     """Deletes all entries of a program's name: JAX does not tell which one it was."""
     import jax
 
@@ -104,7 +105,3 @@ def _forget(program: str) -> None:
         for path in Path(folder).glob(f"{program}-*"):
             if _ENTRY.fullmatch(path.name):
                 path.unlink(missing_ok=True)
-
-
-def _say(text: str) -> None:
-    print(f"warning: {text}", file=sys.stderr, flush=True)

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,12 +11,12 @@ THREADS = "PJRT_NPROC"
 CPU_DEVICES = "JAX_NUM_CPU_DEVICES"
 """Devices that a CPU is divided into; by default one. Where there is a GPU nobody uses them."""
 
-PLACE = "JAX_COMPILATION_CACHE_DIR"
-LEAST_S = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
+CACHE_FOLDER = "JAX_COMPILATION_CACHE_DIR"
+CACHE_MIN_S = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 """JAX's variables for the folder of compiled programs, and for how long one must take to compile to be kept there."""
 
 
-def tell_jax(environ: Mapping[str, str] = os.environ) -> None:
+def update_jax() -> None:
     """Tells a JAX that is imported already, as by a user's workload or program, what stands in the environment now.
 
     JAX reads its variables when it is imported; what XLA reads, it reads when the first array is made. Where that has happened,
@@ -27,17 +26,10 @@ def tell_jax(environ: Mapping[str, str] = os.environ) -> None:
         return
     import jax
 
-    for name in (PLACE, LEAST_S, CPU_DEVICES):
-        if name in environ:
+    for name, kind in ((CACHE_FOLDER, str), (CACHE_MIN_S, float), (CPU_DEVICES, int)):
+        if name in os.environ:
             with suppress(RuntimeError):
-                jax.config.update(name.lower(), _number(environ[name]))
-
-
-def _number(text: str) -> int | float | str:
-    for kind in (int, float):
-        with suppress(ValueError):
-            return kind(text)
-    return text
+                jax.config.update(name.lower(), kind(os.environ[name]))
 
 
 def cores() -> int:

@@ -57,7 +57,7 @@ LOST_PEER = 75
 
 def report(error: InputError) -> int:
     """Prints an error as one line on standard error; returns the exit code."""
-    _say(f"error: {printable(str(error))}\n")
+    write_error(f"error: {printable(str(error))}\n")
     return error.exit_code
 
 
@@ -70,14 +70,8 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
-def report_interrupt(error: KeyboardInterrupt) -> int:
-    """Says that a command was interrupted, and what holds then; returns the exit code."""
-    words = str(error)
-    _say(f"interrupted; {words}\n" if words else "interrupted\n")
-    return exit_code(error)
-
-
-def _say(line: str) -> None:
-    with suppress(OSError, StorageError):  # the terminal may be closed; the exit code says it too
-        sys.stderr.write(line)  # in one piece: other threads may write there
+def write_error(text: str) -> None:
+    """Writes text to standard error, if anybody can read it: the exit code says it too."""
+    with suppress(OSError, StorageError):  # the terminal may be closed
+        sys.stderr.write(text)  # in one piece: other threads may write there
         sys.stderr.flush()

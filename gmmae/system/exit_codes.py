@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from gmmae.system.errors import LOST_PEER
 from gmmae.system.stop_reasons import EXIT_CODES, INTERRUPTED, SIGTERM
 
-LOSSES = 3
+MAX_LOSSES = 3
 """The number of losses in a row after which a run is started again. An end with a checkpoint begins a new row."""
 
 
@@ -67,7 +67,7 @@ def again(codes: Sequence[int], restarts: float) -> bool:
         return codes.count(codes[-1]) <= restarts
     if codes[-1] == LOST_PEER:
         in_a_row = next((i for i, code in enumerate(reversed(codes)) if code != LOST_PEER), len(codes))
-        return in_a_row <= LOSSES
+        return in_a_row <= MAX_LOSSES
     return False
 
 

@@ -78,10 +78,9 @@ def _followed(path: Path) -> Path:
     Raises:
       OSError: it is a link that leads to itself.
     """
-    place = Path(os.path.realpath(path))
-    if place.is_symlink():
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
-    return place
+    with suppress(FileNotFoundError):
+        path.stat()
+    return Path(os.path.realpath(path))
 
 
 def _remove_left(path: Path) -> None:
@@ -105,8 +104,8 @@ def _claimed(path: Path) -> tuple[Path, IO[bytes]]:
 
 
 @contextmanager
-def output_file(path: Path, option: str = "--out") -> Iterator[Path]:
-    """Gives `whole_file` for the file of an option; the block does nothing but write it.
+def output_file(path: Path) -> Iterator[Path]:
+    """Gives `whole_file` for the file of `--out`; the block does nothing but write it.
 
     SIGTERM and SIGHUP leave nothing either.
 
@@ -114,7 +113,7 @@ def output_file(path: Path, option: str = "--out") -> Iterator[Path]:
       InputError: it cannot be written there.
       StorageError: the disk failed.
     """
-    with _stoppable(), told(option, path, "file"), whole_file(path) as part:
+    with _stoppable(), writing("--out", path, "file"), whole_file(path) as part:
         yield part
 
 
@@ -138,13 +137,13 @@ def whole_folder(out: Path, option: str = "--out", mark: str = "", waits: bool =
     try:
         with ExitStack() as held:
             held.callback(remove_empty, [path for path in place.out.parents if not path.exists()])
-            with told(option, out, "folder"):
+            with writing(option, out, "folder"):
                 held.enter_context(_alone(place, option, waits))
                 held.callback(place.leave)
                 place.put_back()
                 _require_free(out, option, mark)
                 made = place.begin()
-            with _stoppable(), told(option, out, "folder", place.work):
+            with _stoppable(), writing(option, out, "folder", place.work):
                 yield place.new
                 _require_free(out, option, mark)
                 place.finish()
@@ -154,18 +153,18 @@ def whole_folder(out: Path, option: str = "--out", mark: str = "", waits: bool =
         raise
 
 
-def require_free(out: Path, option: str = "--out", mark: str = "") -> None:
-    """Refuses a place that `whole_folder` would refuse, before a command begins what takes long.
+def require_free(out: Path, mark: str = "") -> None:
+    """Refuses a folder of `--out` that `whole_folder` would refuse, before a command begins what takes long.
 
     Raises:
       InputError: as `whole_folder`.
     """
     place = _Place.of(out)
-    with told(option, out, "folder"):
+    with writing("--out", out, "folder"):
         if place.work.exists():
-            with _alone(place, option):
+            with _alone(place, "--out"):
                 place.leave()
-        _require_free(out, option, mark)
+        _require_free(out, "--out", mark)
 
 
 def _require_free(out: Path, option: str, mark: str) -> None:
@@ -182,7 +181,7 @@ def _require_free(out: Path, option: str, mark: str) -> None:
         raise InputError(f"{option} must be a folder that can be replaced; got {out}, {why}: name a folder in it")
 
 
-def tell(out: Path, lines: Iterable[str]) -> None:
+def print_result(out: Path, lines: Iterable[str]) -> None:
     """Prints lines after `out` was written; Ctrl-C says that it was."""
     try:
         print("\n".join(lines), flush=True)
@@ -285,7 +284,7 @@ def _alone(place: _Place, option: str, waits: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def told(option: str, place: Path, kind: str, inside: Path | None = None) -> Iterator[None]:
+def writing(option: str, place: Path, kind: str, inside: Path | None = None) -> Iterator[None]:
     """Turns errors of the file system into errors for the user.
 
     Args:

@@ -3,20 +3,11 @@
 import os
 from collections.abc import Callable
 
-from gmmae.system.errors import InputError, StorageError, report, report_interrupt
+from gmmae.system.errors import InputError, StorageError, exit_code, report, write_error
 from gmmae.system.streams import outlasting
 
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 """What XLA's errors begin with where a device's memory is full."""
-
-
-def memory_line(error: str) -> str:
-    """What to do about a device's full memory, in a line."""
-    found = " ".join(error[error.index(OUT_OF_MEMORY) :].split())
-    return (
-        f"the device's memory must hold data, model and a batch beside what other programs have there; got {found[:200]}: end "
-        "the others (nvidia-smi lists them), or use more devices, a smaller --parallel.micro-batch-size or fewer samples"
-    )
 
 
 def guarded(command: Callable[..., int], *arguments: object) -> int:
@@ -42,6 +33,11 @@ def _ended(command: Callable[..., int], *arguments: object) -> int:
     except RuntimeError as error:
         if OUT_OF_MEMORY not in str(error):
             raise
-        return report(InputError(memory_line(str(error))))
+        text = str(error)
+        fault = " ".join(text[text.index(OUT_OF_MEMORY) :].split())[:200]
+        rule = "the device's memory must hold data, model and a batch beside what other programs have there"
+        change = "or use more devices, a smaller --parallel.micro-batch-size or fewer samples"
+        return report(InputError(f"{rule}; got {fault}: end the others (nvidia-smi lists them), {change}"))
     except KeyboardInterrupt as error:
-        return report_interrupt(error)
+        write_error("; ".join(filter(None, ("interrupted", str(error)))) + "\n")
+        return exit_code(error)

@@ -14,7 +14,7 @@ REASONS = {signal.SIGTERM: SIGTERM, signal.SIGUSR1: SIGTERM, signal.SIGINT: SIGI
 """SIGUSR1 is what mpirun passes on: at SIGTERM it kills."""
 
 
-SAME_S = 1.0
+REPEAT_S = 1.0
 """A terminal sends SIGINT to a process and to its parent, which passes it on: two within this time are one."""
 
 
@@ -23,13 +23,13 @@ Handler = Callable[[int, FrameType | None], object]
 
 def twice_as_once(handler: Handler) -> Handler:
     """A handler of signals for which SIGINT that comes twice has come once."""
-    came = -SAME_S
+    came = -REPEAT_S
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal came
         now = time.monotonic()
         if number == signal.SIGINT:
-            if now - came < SAME_S:
+            if now - came < REPEAT_S:
                 return
             came = now
         handler(number, frame)

@@ -12,18 +12,18 @@ from gmmae.system.errors import InputError
 
 T = TypeVar("T")
 
-LONGEST = 200
+MAX_FAULT_LENGTH = 200
 """Characters of what is said of a fault."""
 
 
-def read(path: Path, what: str, change: str, made: Callable[[dict[str, Any]], T]) -> T:
+def read(path: Path, what: str, change: str, convert: Callable[[dict[str, Any]], T]) -> T:
     """Reads the object of a JSON file and converts it.
 
     Args:
       path: the file.
       what: the rule for the file, in words that follow "must".
       change: the advice where it does not hold.
-      made: converts the object; its ValueError, TypeError or KeyError refuses the file.
+      convert: converts the object; its ValueError, TypeError or KeyError refuses the file.
 
     Raises:
       FileNotFoundError: there is no file.
@@ -33,7 +33,7 @@ def read(path: Path, what: str, change: str, made: Callable[[dict[str, Any]], T]
         data = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(data, dict):
             raise TypeError(f"a JSON value that is no object, {data!r}")
-        return made(data)
+        return convert(data)
     except FileNotFoundError:
         raise
     except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
@@ -50,7 +50,7 @@ def _fault(error: Exception) -> str:
         return "JSON that is nested too deep"
     text = f"no {error}" if isinstance(error, KeyError) else getattr(error, "strerror", None) or str(error)
     text = " ".join(text.split())
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    return text if len(text) <= MAX_FAULT_LENGTH else f"{text[: MAX_FAULT_LENGTH - 1]}…"
 
 
 def checked(kind: type[T], values: Mapping[str, Any], any_number: Collection[str] = ()) -> T:

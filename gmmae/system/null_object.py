@@ -8,10 +8,7 @@ class _Idle:
     """Has every method, and none does anything."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        return self._nothing
-
-    def _nothing(self, *_: object, **__: object) -> None:
-        pass
+        return lambda *_, **__: None
 
 
 IDLE: Any = _Idle()

@@ -1,12 +1,15 @@
-"""NVIDIA's GPUs as the driver lists them, and the extra of this project that JAX needs to use them.
+"""NVIDIA's GPUs as the driver lists them: the extra of this project that JAX needs for them, and one for each program.
 
 `make` runs this file before anything is installed, so it uses the standard library only. `python gmmae/system/nvidia.py test`
 prints the extras to install: "test" and the one for the GPU. It says on standard error where a GPU cannot be used.
 """
 
+import math
+import os
+import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 OLDEST_DRIVER = {"cuda13": 580, "cuda12": 525}
@@ -14,6 +17,13 @@ OLDEST_DRIVER = {"cuda13": 580, "cuda12": 525}
 
 OLDEST_CAPABILITY = {"cuda13": 7.5, "cuda12": 5.2}
 """Likewise the GPU's compute capability: CUDA 13 has no code for GPUs before Turing."""
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+MEMORY = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE")
+"""Variables with which a user sets how JAX takes a GPU's memory."""
+
+MEMORY_SHARE = 0.75
+"""The share of a GPU's memory for all programs on it, which JAX takes by default for one."""
 
 
 class Gpu(NamedTuple):
@@ -49,10 +59,10 @@ class Gpu(NamedTuple):
 
 def find() -> Gpu | None:
     """The first GPU that `nvidia-smi` lists; None where it lists none, or is not there."""
-    driver, name = _ask("driver_version,name") or ("", "")
+    driver, name = next(iter(_query("driver_version", "name")), ("", ""))
     if not _major(driver):
         return None
-    [capability, *_] = _ask("compute_cap") or ("",)  # old drivers do not know it
+    [capability] = next(iter(_query("compute_cap")), [""])  # old drivers do not know it
     return Gpu(name, driver, float(capability) if capability.replace(".", "", 1).isdigit() else 0.0)
 
 
@@ -63,21 +73,58 @@ def unused(platform: str, environ: Mapping[str, str]) -> str:
       platform: of the run's devices, as JAX calls it.
       environ: the process's environment.
     """
-    ruled_out = environ.get("JAX_PLATFORMS") or environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    ruled_out = environ.get("JAX_PLATFORMS") or environ.get(VISIBLE) in ("", "-1")
     gpu = None if platform != "cpu" or ruled_out else find()
     return f"the GPU of this host, {gpu.name}, is not used; to use it: {gpu.way_out}" if gpu else ""
 
 
-def _ask(fields: str) -> list[str] | None:
-    """The first GPU's fields; None where `nvidia-smi` does not give them."""
-    command = ("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader")
+def places(at_once: int) -> list[dict[str, str]]:
+    """Returns an environment for each GPU, in which one of several programs gets that GPU; none without GPUs.
+
+    With more programs than GPUs, several share one. They divide the memory that one would take, unless the user has set how
+    memory is taken.
+
+    Args:
+      at_once: the most programs that run at a time.
+    """
+    names = visible()
+    sharers = math.ceil(at_once / len(names)) if names else 1
+    divided = sharers > 1 and not any(name in os.environ for name in MEMORY)
+    memory = {MEMORY[0]: f"{MEMORY_SHARE / sharers:.3f}"} if divided else {}
+    return [{VISIBLE: name} | memory for name in names]
+
+
+def visible() -> list[str]:
+    """What the GPUs that a program started here would see are called in `CUDA_VISIBLE_DEVICES`.
+
+    Without that variable they are UUIDs, because CUDA and nvidia-smi number GPUs differently.
+    """
+    listed = os.environ.get(VISIBLE)
+    if listed is None:
+        return [uuid for [uuid] in _query("uuid") if uuid.startswith("GPU-")]
+    names = [name.strip() for name in listed.split(",")]
+    valid = [bool(re.fullmatch(r"\d+|(GPU|MIG)-.+", name)) for name in names]
+    return names[: valid.index(False)] if False in valid else names  # CUDA too stops at the first that is none
+
+
+def least_used(places: Sequence[Mapping[str, str]], running: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
+    """The place that is part of the fewest environments of running programs; nothing where there are no places.
+
+    >>> least_used([{"GPU": "0"}, {"GPU": "1"}], [{"GPU": "0", "HOME": "/"}])
+    {'GPU': '1'}
+    """
+    return min(places, key=lambda place: sum(place.items() <= used.items() for used in running), default={})
+
+
+def _query(*fields: str) -> list[list[str]]:
+    """The fields of each GPU; none where `nvidia-smi` does not give them. It takes seconds where no driver is loaded."""
+    command = ("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
     except (OSError, subprocess.SubprocessError):
-        return None
-    [first, *_] = answer.splitlines() or [""]
-    values, count = first.split(", ", fields.count(",")), fields.count(",") + 1
-    return values if len(values) == count else None  # "No devices were found"
+        return []
+    rows = [line.split(", ", len(fields) - 1) for line in answer.splitlines()]
+    return [row for row in rows if len(row) == len(fields)]  # others are "No devices were found"
 
 
 def _major(driver: str) -> int:
@@ -86,7 +133,7 @@ def _major(driver: str) -> int:
 
 
 if __name__ == "__main__":
-    found = find()
-    if found and not found.extra:
-        print(f"warning: JAX cannot use the GPU of this host, {found.name}: {found.way_out}", file=sys.stderr)
-    print(",".join([*sys.argv[1:], *([found.extra] if found and found.extra else [])]))
+    gpu = find()
+    if gpu and not gpu.extra:
+        print(f"warning: JAX cannot use the GPU of this host, {gpu.name}: {gpu.way_out}", file=sys.stderr)
+    print(",".join([*sys.argv[1:], *([gpu.extra] if gpu and gpu.extra else [])]))

@@ -14,13 +14,13 @@ PACKAGES = ("gmmae", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "nump
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that decide on the numbers."""
-    found = {"python": platform.python_version()}
+    numbers = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            numbers[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return numbers
 
 
 def machine(kind: str) -> str:
@@ -28,10 +28,10 @@ def machine(kind: str) -> str:
     if kind != "cpu":
         return kind
     try:
-        found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+        match = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
     except OSError:  # not Linux
-        found = None
-    name = found[1] if found else platform.processor() or platform.machine() or kind
+        match = None
+    name = match[1] if match else platform.processor() or platform.machine() or kind
     return f"{' '.join(name.split())}, {cores()} core{'s' * (cores() > 1)}"
 
 

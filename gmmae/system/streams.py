@@ -40,7 +40,7 @@ class Outlasting:
             yield
         except OSError as error:
             with suppress(io.UnsupportedOperation):
-                _silence(self._stream.fileno())
+                silence(self._stream.fileno())
             if error.errno not in (errno.EIO, errno.EPIPE):
                 name = getattr(self._stream, "name", "the output")
                 raise StorageError(
@@ -48,7 +48,7 @@ class Outlasting:
                 ) from error
 
 
-def _silence(descriptor: int) -> None:
+def silence(descriptor: int) -> None:
     """Sends what is written to a descriptor nowhere, as also what Python still holds for it when it exits."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from gmmae.config.schema import Config
-from gmmae.plotting.curves import losses
+from gmmae.plotting.loss_curves import losses
 from gmmae.training.records import Record, read_history
 from gmmae.training.run_logger import storage
 from gmmae.training.workdir import WorkDir

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from gmmae.config.schema import LOSS, Config, changed, flatten
-from gmmae.multihost.distributed import joined
+from gmmae.multihost.distributed import join_processes
 from gmmae.system.errors import InputError
 from gmmae.system.null_object import IDLE
 from gmmae.training import compilation, loop, terminal
@@ -38,7 +38,7 @@ def train(config: Config, workdir: str | Path, *, quiet: bool = False) -> Record
     Raises:
       InputError: the configuration does not fit the machine, the data or the work directory.
     """
-    with joined(config, "gmmae.train") as group:
+    with join_processes(config, "gmmae.train") as group:
         record = loop.run(config, Path(workdir), IDLE if quiet or not group.primary else terminal.display(), group)
     if group.primary:
         from gmmae.training import figures  # matplotlib is imported where a figure is drawn

@@ -168,7 +168,7 @@ def _patch_name(volumes: Sequence[NativeNodule], patches: Patches, i: int, ndim:
 
 def draw(snapshots: Sequence[Snapshot], folder: Path, title: str, ending: str = "png") -> Path:
     """Draws the images of nodules, their masks, and the masks that the network predicts after some epochs."""
-    from gmmae.plotting.segmentations import Prediction, segmentations
+    from gmmae.plotting.slices import Prediction, segmentations
 
     predicted = [
         Prediction(f"epoch {snapshot.epoch}", central_section(snapshot.arrays["probabilities"], 2)) for snapshot in snapshots

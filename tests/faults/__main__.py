@@ -3,7 +3,7 @@
 The undisturbed run and every disturbed one share the configuration, the programs and this machine. A run survives a fault under
 three conditions. All processes are gone within the bound, and the remaining one has said why and what to do. The same command
 resumes from the newest whole checkpoint and ends with the bits of the undisturbed run. No process is left. The exit code is 0
-if all faults were survived, 1 if not, and 2 if the injector found nothing to strike.
+if all faults were survived, and 1 if not.
 """
 
 import argparse
@@ -41,12 +41,10 @@ def main() -> int:
     folder: Path = asked.out or Path("runs") / f"faults{'_quick' * asked.quick}_{asked.seed}"
     folder.mkdir(parents=True, exist_ok=True)
     seen = folder / "trials.jsonl"
-    trials = earlier(seen, faults) if asked.resume else {}
-    if not asked.resume:
-        seen.write_text("")
+    seen.write_text("")
     start = time.monotonic()
-    left = [(i, fault) for i, fault in faults if i not in trials]
-    for i, trial in _tried(left, asked.quick, asked.seed, asked.jobs) if left else ():
+    trials: dict[int, Trial] = {}
+    for i, trial in _tried(faults, asked.quick, asked.seed, asked.jobs):
         trials[i] = trial
         print(line(i, trial), flush=True)
         with seen.open("a", encoding="utf-8") as file:
@@ -57,14 +55,7 @@ def main() -> int:
     text = f"{table(tried)}\n\n{summary(tried, time.monotonic() - start)}\n"
     (folder / "table.md").write_text(text, encoding="utf-8")
     print(f"\n{text}\n{seen}  {folder / 'table.md'}")
-    return exit_code(tried, len(faults))
-
-
-def exit_code(tried: Sequence[Trial], wanted: int) -> int:
-    """Returns the exit code of a call that was to try a number of faults."""
-    if any(trial.unmatched for trial in tried):
-        return 2
-    return int(len(tried) < wanted or any(trial.complaints for trial in tried))
+    return int(len(tried) < len(faults) or any(trial.complaints for trial in tried))
 
 
 def _arguments() -> argparse.Namespace:
@@ -73,18 +64,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", metavar="PATTERN", help="faults whose 'kind, moment' has this regular expression")
     parser.add_argument("--seed", type=int, default=0, help="of the moments (default: 0)")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="trials.jsonl, a line a fault as it goes, and table.md")
-    parser.add_argument("--resume", action="store_true", help="keeps what trials.jsonl has, and tries the rest")
     parser.add_argument("--jobs", type=int, default=2, help="faults at a time (default: 2: many only wait)")
     parser.add_argument("--list", action="store_true", help="names the faults and ends")
     return parser.parse_args()
-
-
-def earlier(seen: Path, faults: Numbered) -> dict[int, Trial]:
-    """The trials of a call that was cut off, whatever came of them."""
-    lines = [json.loads(text) for text in seen.read_text(encoding="utf-8").splitlines()] if seen.exists() else []
-    found = {plain["number"]: Trial.of(plain) for plain in lines}
-    names = {i: (fault.kind, fault.moment) for i, fault in faults}
-    return {i: trial for i, trial in found.items() if names.get(i) == (trial.kind, trial.moment)}
 
 
 def _tried(faults: Numbered, in_one_run: bool, seed: int, jobs: int) -> Iterator[tuple[int, Trial]]:

@@ -1,8 +1,6 @@
 """A run of two processes of two virtual devices each, as a person starts it: start, watch, signal, wait, compare."""
 
 import contextlib
-import functools
-import hashlib
 import os
 import random
 import signal
@@ -12,17 +10,9 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
-
-import jax
-import numpy as np
 
 from gmmae.config.toml import to_toml
 from gmmae.models.settings import ModelConfig
-from gmmae.training import compilation
-from gmmae.training.checkpoint import restore_epoch
-from gmmae.training.records import read_history
-from gmmae.training.step import TrainState
 from tests.small import small
 
 ROOT = Path(__file__).parent.parent.parent
@@ -132,7 +122,8 @@ class Run:
     def end(self) -> None:
         """Kills what a failed check has left."""
         for pid in processes_of(self.workdir):
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         for process in self.everyone:
             process.kill()
             process.wait()
@@ -286,40 +277,3 @@ def _command_line(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
-
-
-def final_state(workdir: Path) -> dict[str, str]:
-    """SHA-256 of each part of a finished run: parameters, optimiser state, best parameters, and the history's losses."""
-    like = _like()
-    saved = restore_epoch(workdir / "checkpoints", EPOCHS, like)
-    rows = read_history(workdir / "history.csv")
-    losses = np.array([(row.train_loss, row.val_loss) for row in rows])
-    parts = {"parameters": saved.state.params, "optimiser": saved.state.opt_state, "best": saved.best, "losses": losses}
-    return {name: digest(tree) for name, tree in parts.items()}
-
-
-@functools.cache
-def _like() -> TrainState:
-    return compilation.initial_state(compilation.prepare(CONFIG))
-
-
-def digest(tree: Any) -> str:
-    """SHA-256 over the arrays of a pytree with their places, types and shapes."""
-    hashed = hashlib.sha256()
-    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        array = np.asarray(leaf)
-        hashed.update(f"{jax.tree_util.keystr(path)} {array.dtype} {array.shape}\n".encode() + array.tobytes())
-    return hashed.hexdigest()
-
-
-def history_faults(epochs: list[int], wanted: int = EPOCHS) -> list[str]:
-    """What is wrong with the epochs of a `history.csv`, in words.
-
-    >>> history_faults([1, 2, 2, 4], 4)
-    ['history.csv lacks epochs 3', 'history.csv repeats epochs 2']
-    """
-    missing = [epoch for epoch in range(1, wanted + 1) if epoch not in epochs]
-    repeated = sorted({epoch for epoch in epochs if epochs.count(epoch) > 1})
-    words = {"lacks": missing, "repeats": repeated, "has unknown": [epoch for epoch in epochs if epoch > wanted]}
-    found = [f"history.csv {how} epochs {', '.join(map(str, which))}" for how, which in words.items() if which]
-    return found or ([] if epochs == sorted(epochs) else ["history.csv is out of order"])

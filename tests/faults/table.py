@@ -56,10 +56,9 @@ def summary(trials: Sequence[Trial], wall_s: float) -> str:
     skipped = [trial for trial in trials if trial.skipped]
     survived = sum(not trial.complaints for trial in trials) - len(skipped)
     reasons = f" ({skipped[0].skipped})" if skipped else ""
-    unmatched = sum(trial.unmatched for trial in trials) or "none"
     missed = sum(not trial.hit for trial in trials if not trial.skipped) or "none"
     return (
-        f"{survived} of {len(trials) - len(skipped)} faults survived, {unmatched} matched nothing, {missed} missed "
-        f"its moment, {len(skipped)} skipped{reasons}; {wall_s / 60:.1f} min; "
+        f"{survived} of {len(trials) - len(skipped)} faults survived, {missed} missed its moment, "
+        f"{len(skipped)} skipped{reasons}; {wall_s / 60:.1f} min; "
         f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, jax {jax.__version__}"
     )

@@ -9,17 +9,18 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from gmmae.training.records import read_history
-from tests.faults.damages import DAMAGES, UnmatchedError
+from tests.faults.damages import DAMAGES
 from tests.faults.disks import mount_disk, unmount
 from tests.faults.faults import BESIDE, STOPPED, Ending, Fault
 from tests.faults.moments import MOMENTS
-from tests.faults.runs import PATIENCE_S, ROOT, START_S, MissedError, Run, final_state, history_faults, processes_of, said
+from tests.faults.runs import CONFIG, EPOCHS, PATIENCE_S, ROOT, MissedError, Run, processes_of, said
+from tests.small import fingerprint
 
 GRACE_S = 20.0
 """Seconds after the bound, to learn how late the end was."""
@@ -44,7 +45,6 @@ class Trial:
     checkpoint: int = 0  # the newest one that the fault has left whole
     resumed_after: int | None = None  # the epoch; None where another fault came before that
     set_aside: list[int] = field(default_factory=list)
-    unmatched: bool = False  # the injector found nothing to strike
     complaints: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     wall_s: float = 0.0
@@ -55,14 +55,8 @@ class Trial:
     def plain(self) -> dict[str, Any]:
         return {"survived": not self.complaints and not self.skipped} | asdict(self)
 
-    @classmethod
-    def of(cls, plain: dict[str, Any]) -> "Trial":
-        """The trial that `plain` was made of."""
-        return cls(**{name.name: plain[name.name] for name in fields(cls)})
-
     def failed(self, error: Exception) -> None:
         """A trial that fails is a finding, and the next one goes on."""
-        self.unmatched = isinstance(error, UnmatchedError)
         self.complaints.append(f"{type(error).__name__}: {error}")
 
 
@@ -72,8 +66,8 @@ class Bench:
     def __init__(self, folder: Path):
         self.folder, self.compiled = folder, folder / "compiled"
         self._names = (f"run_{i}" for i in itertools.count(1))
-        self.wanted: dict[str, str] = {}
-        self.wanted_of_scans: dict[str, str] = {}
+        self.wanted = ""
+        self.wanted_of_scans = ""
         self.stopped: Path | None = None
         self._lock = threading.Lock()
 
@@ -91,15 +85,15 @@ class Bench:
         subprocess.run([sys.executable, "-c", write, "data", "synth", self.folder / "scans", *SCANS], cwd=ROOT, check=True)
         self.wanted_of_scans = self.undisturbed(scans=True)
 
-    def undisturbed(self, scans: bool = False) -> dict[str, str]:
-        """The state at the end of a run without a fault."""
+    def undisturbed(self, scans: bool = False) -> str:
+        """The fingerprint of the end of a run without a fault."""
         for _ in range(ATTEMPTS):
             run = self.run(scans=scans)
             try:
                 run.start(0, 1)
                 codes = run.finish(PATIENCE_S)
                 if codes == [0, 0]:
-                    return final_state(run.workdir)
+                    return fingerprint(CONFIG, run.workdir)
                 print(f"an undisturbed run ended with {codes}: {run.errors()}", flush=True)
             finally:
                 run.end()
@@ -223,25 +217,10 @@ def fits(ending: Ending, codes: Sequence[int | None], words: Sequence[Sequence[s
 
 
 def again(run: Run, trial: Trial) -> list[int | None]:
-    """The same command; where a process that is stopped is in its way, once more after that one has gone on."""
-    left = [process for process in run.everyone if process.poll() is None]
-    if left:
-        run.processes.clear()
+    """The same command; what the fault has left, which is a complaint, goes first."""
+    run.end()
     run.start(0, 1)
     codes = run.finish(PATIENCE_S)
-    if left:
-        trial.notes.append(f"beside the process that is left the same command ends with {codes} {run.said(0)} {run.said(1)}")
-        for process in left:
-            process.send_signal(signal.SIGCONT)
-            try:
-                trial.notes.append(f"when it is continued it ends with {process.wait(START_S + GRACE_S)}")
-            except subprocess.TimeoutExpired:
-                trial.complaints.append("when it is continued it does not end")
-                process.kill()
-        if codes != [0, 0]:
-            trial.checkpoint = run.newest_whole()
-            run.start(0, 1)
-            codes = run.finish(PATIENCE_S)
     look_back(run, trial)
     return codes
 
@@ -284,17 +263,16 @@ def _beside(fault: Fault, run: Run, trial: Trial) -> None:
     trial.epochs = run.epochs()
 
 
-def compare(run: Run, codes: Sequence[int | None], wanted: dict[str, str], trial: Trial) -> None:
+def compare(run: Run, codes: Sequence[int | None], wanted: str, trial: Trial) -> None:
     """Whether the run has ended as an undisturbed one has, and nothing is left of it."""
     if codes != [0, 0]:
         trial.complaints.append(f"the same command ended with {codes}: {run.said(0)} {run.said(1)}")
         trial.errors += run.errors()
-        run.start(0, 1)
-        codes = run.finish(PATIENCE_S)
-        trial.notes.append(f"the same command once more ended with {codes}")
-    if codes == [0, 0]:
-        got = final_state(run.workdir)
-        trial.complaints += [f"other bits in {name}" for name in wanted if got[name] != wanted[name]]
-        trial.complaints += history_faults([row.epoch for row in read_history(run.workdir / "history.csv")])
+    else:
+        epochs = [row.epoch for row in read_history(run.workdir / "history.csv")]
+        if epochs != list(range(1, EPOCHS + 1)):
+            trial.complaints.append(f"history.csv has the epochs {epochs}")
+        elif fingerprint(CONFIG, run.workdir) != wanted:
+            trial.complaints.append("other bits in the checkpoint or the losses")
     if left := processes_of(run.workdir):
         trial.complaints.append(f"processes {left} are left")

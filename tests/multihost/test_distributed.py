@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +18,11 @@ import pytest
 from gmmae.config.schema import Config
 from gmmae.config.toml import to_toml
 from gmmae.training.loop import run
-from gmmae.training.records import Epoch, read_history
-from tests.faults.runs import children_of, gone, starts_jax
+from gmmae.training.records import Epoch
+from gmmae.training.workdir import WorkDir
+from tests.faults.runs import children_of, gone
 from tests.small import Recorder, fingerprint, losses, small
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parent.parent.parent
 SILENCE_S = 4.0
@@ -35,14 +37,15 @@ class Pair:
         self.folder, self.compiled = folder, compiled
         self.started: list[subprocess.Popen[str]] = []
 
-    def start(self, config: Config, workdir: Path, ids=(0, 1), processes: int = 2, **options: object) -> list[subprocess.Popen]:
+    def start(self, config: Config | Sequence[Config], workdir: Path, ids=(0, 1), **options: object) -> list[subprocess.Popen]:
+        """Starts processes with one configuration, or with one each."""
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
-        file = self.folder / f"{len(self.started)}.toml"
-        file.write_text(to_toml(config))
-        common = {"coordinator": f"127.0.0.1:{port}", "num-processes": processes, "heartbeat-timeout-s": SILENCE_S}
+        common = {"coordinator": f"127.0.0.1:{port}", "num-processes": 2, "heartbeat-timeout-s": SILENCE_S}
         new = []
         for i in ids:
+            file = self.folder / f"{len(self.started)}.toml"
+            file.write_text(to_toml(config if isinstance(config, Config) else config[i]))
             given = common | {"start-timeout-s": START_S, "process-id": i} | options
             words = [str(word) for key, value in given.items() for word in (f"--distributed.{key}", value)]
             new.append(self.launch("--config", file, "--workdir", workdir, *words))
@@ -89,18 +92,8 @@ def finish(process: subprocess.Popen, timeout_s: float = 2 * START_S) -> tuple[i
     return process.returncode, out, error
 
 
-def wait_for_epochs(workdir: Path, count: int) -> None:
-    deadline = time.monotonic() + 2 * START_S
-    while len(rows(workdir)) < count:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 def rows(workdir: Path) -> list[Epoch]:
-    try:
-        return read_history(workdir / "history.csv")
-    except (FileNotFoundError, TypeError, ValueError):  # not there, or in the middle of a line
-        return []
+    return WorkDir(workdir).read_rows()
 
 
 def alone(config: Config, workdir: Path) -> list[Epoch]:
@@ -150,7 +143,7 @@ def endless(**changes) -> Config:
 def test_a_signal_to_one_saves_and_ends_all_after_the_same_epoch_and_resumes(tmp_path, pair, one, number, code_of_all, reason):
     workdir = tmp_path / "run"
     processes = pair.start(endless(), workdir)
-    wait_for_epochs(workdir, 2)
+    wait_until(lambda: len(rows(workdir)) >= 2, 2 * START_S)
     processes[one].send_signal(number)
     (code, out, error), other = map(finish, processes)
     assert (code, error) == (code_of_all, "")
@@ -191,34 +184,25 @@ def stopped(process: subprocess.Popen) -> None:
     os.kill(worker_of(process), signal.SIGSTOP)
 
 
-FAULTS: dict[str, tuple[Callable[[subprocess.Popen], None], float, dict[int, str], int]] = {
-    "killed": (
-        killed,
-        SILENCE_S,
-        {
-            0: "has ended without a word: it was killed, or has crashed",
-            1: r"has been silent for \d s: it was killed or stopped, .*",
-        },
-        -signal.SIGKILL,
-    ),
-    "parent killed": (parent_killed, SILENCE_S, {0: "was killed", 1: "was killed"}, -signal.SIGKILL),
-    "stopped": (
-        stopped,
-        2 * SILENCE_S,
-        dict.fromkeys((0, 1), "has been silent for 4 s: it was killed or stopped, or its host cannot be reached"),
-        75,
-    ),
+SILENT = r"has been silent for \d s: it was killed or stopped, or its host cannot be reached"
+FAULTS: dict[str, tuple[int, Callable[[subprocess.Popen], None], float, str, int]] = {
+    "0 killed": (0, killed, SILENCE_S, "has ended without a word: it was killed, or has crashed", -signal.SIGKILL),
+    "1 killed": (1, killed, SILENCE_S, SILENT, -signal.SIGKILL),
+    "parent of 1 killed": (1, parent_killed, SILENCE_S, "was killed", -signal.SIGKILL),
+    "0 stopped": (0, stopped, 2 * SILENCE_S, SILENT, 75),
 }
-"""What is done, within how long the other process ends, what it says of either process, and how the struck one ends."""
+"""The process, what is done to it, within how long the other ends, what that one says, and how the struck one ends.
+
+`python -m tests.faults` has all of them.
+"""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lost", [0, 1])
-@pytest.mark.parametrize(("fault", "bound_s", "how", "code_of_lost"), FAULTS.values(), ids=FAULTS.keys())
-def test_a_lost_process_ends_the_other_one_in_time_and_nothing_is_left(tmp_path, pair, fault, bound_s, how, code_of_lost, lost):
+@pytest.mark.parametrize(("lost", "fault", "bound_s", "how", "code_of_lost"), FAULTS.values(), ids=FAULTS.keys())
+def test_a_lost_process_ends_the_other_one_in_time_and_nothing_is_left(tmp_path, pair, lost, fault, bound_s, how, code_of_lost):
     workdir = tmp_path / "run"
     processes = pair.start(endless(), workdir)
-    wait_for_epochs(workdir, 2)
+    wait_until(lambda: len(rows(workdir)) >= 2, 2 * START_S)
     worker = worker_of(processes[lost])
     fault(processes[lost])
     start = time.monotonic()
@@ -226,7 +210,7 @@ def test_a_lost_process_ends_the_other_one_in_time_and_nothing_is_left(tmp_path,
     assert time.monotonic() - start < bound_s
     assert code == 75
     assert re.fullmatch(
-        rf"error: process {lost} \(.*, pid {processes[lost].pid}\) {how[lost]}; to resume, start all processes again: "
+        rf"error: process {lost} \(.*, pid {processes[lost].pid}\) {how}; to resume, start all processes again: "
         rf"python train\.py --config .*--distributed\.process-id {1 - lost}\b.*",
         our_line(error),
     )
@@ -249,33 +233,9 @@ def test_a_process_that_does_not_come_is_an_error_of_one_line(tmp_path, pair):
     )
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
-def test_a_process_that_is_stopped_before_it_has_met_the_others_is_killed(tmp_path, pair):
-    """Nobody else knows of it; the bound is start_timeout_s and twice heartbeat_timeout_s."""
-    [first] = pair.start(small(), tmp_path / "run", ids=[0], **{"start-timeout-s": 5})
-    deadline = time.monotonic() + START_S
-    while not starts_jax(first.pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    stopped(first)
-    start = time.monotonic()
-    _, error = first.communicate(timeout=60)
-    assert (first.returncode, error) == (75, "error: this process has been stopped amid its start: killed\n")
-    assert time.monotonic() - start < 5 + 2 * SILENCE_S + 4
-
-
 def test_processes_that_differ_all_say_so(tmp_path, pair):
-    port = 0
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    file = tmp_path / "config.toml"
-    file.write_text(to_toml(small(parallel__devices="all")))
-    common = ("--config", file, "--workdir", tmp_path / "run", "--distributed.coordinator", f"127.0.0.1:{port}")
-    processes = [
-        pair.launch(*common, "--distributed.num-processes", 2, "--distributed.process-id", i, "--optim.batch-size", 8 + i)
-        for i in (0, 1)
-    ]
+    configs = [small(parallel__devices="all", optim__batch_size=8 + i) for i in (0, 1)]
+    processes = pair.start(configs, tmp_path / "run")
     for code, out, error in map(finish, processes):
         assert (code, out) == (2, "")
         assert error == (
@@ -308,17 +268,6 @@ def listening(*pids: int) -> list[tuple[str, int]]:
     return [(socket.inet_ntoa(bytes.fromhex(address[-8:])[::-1]), int(port, 16)) for address, port in places]
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
-def test_the_service_of_one_host_listens_on_its_loopback_interface_alone(tmp_path, pair):
-    workdir = tmp_path / "run"
-    processes = pair.start(endless(), workdir)
-    wait_for_epochs(workdir, 1)
-    found = {address for address, _ in listening(worker_of(processes[0]))}
-    assert "127.0.0.1" in found
-    assert "0.0.0.0" not in found  # all interfaces
-
-
 def strangers(address: str, port: int) -> Iterator[socket.socket]:
     """A hundred who say nothing, and a hundred who say what nobody understands."""
     random = np.random.default_rng(port)
@@ -332,28 +281,23 @@ def strangers(address: str, port: int) -> Iterator[socket.socket]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
-def test_strangers_at_every_port_change_no_bit(tmp_path, pair):
-    config = small(parallel__devices=4, stop__max_epochs=400, checkpoint__every_epochs=400)
+def test_strangers_at_every_port_change_no_bit_and_the_service_listens_on_the_loopback_interface_alone(tmp_path, pair):
+    config = small(parallel__devices=4, stop__max_epochs=200, checkpoint__every_epochs=200)
     assert [code for code, _, _ in map(finish, pair.start(config, tmp_path / "quiet"))] == [0, 0]
     workdir = tmp_path / "run"
     processes = pair.start(config, workdir)
-    wait_for_epochs(workdir, 2)
+    wait_until(lambda: len(rows(workdir)) >= 2, 2 * START_S)
+    addresses = {address for address, _ in listening(worker_of(processes[0]))}
+    assert "127.0.0.1" in addresses
+    assert "0.0.0.0" not in addresses  # all interfaces
     ports = listening(*map(worker_of, processes))
     came = [stranger for address, port in ports for stranger in strangers(address, port)]
     assert len(ports) == 3
-    assert len(rows(workdir)) < 400
+    assert len(rows(workdir)) < 200
     assert [code for code, _, _ in map(finish, processes)] == [0, 0]
     for stranger in came:
         stranger.close()
     assert fingerprint(config, workdir) == fingerprint(config, tmp_path / "quiet")
-
-
-def test_half_of_the_options_is_an_error_of_one_line(tmp_path, pair):
-    process = pair.launch("--workdir", tmp_path, "--distributed.process-id", 1)
-    code, _, error = finish(process)
-    assert code == 2
-    assert "got no distributed.coordinator and no distributed.num_processes" in error
-    assert error.count("\n") == 1
 
 
 def test_some_of_the_devices_are_refused(tmp_path, pair):

@@ -30,11 +30,8 @@ def by_hand(**changes):
     return DistributedConfig(**{"coordinator": "host:1234", "num_processes": 2, "process_id": 1} | changes)
 
 
-def test_alone_by_default():
+def test_alone_by_default_and_where_the_launcher_started_one_or_is_not_asked():
     assert find(AUTO, {}) is None
-
-
-def test_alone_where_the_launcher_started_one_or_is_not_asked():
     assert find(AUTO, SRUN | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}) is None
     assert find(AUTO, MPIRUN | {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}) is None
     assert find(DistributedConfig(auto=False), SRUN) is None

@@ -127,20 +127,6 @@ def test_all_hear_the_first_and_a_quiet_run_lives(nodes):
     assert all(node.parent.deadlines == {"alive": float("inf"), "epoch": float("inf")} for node in nodes)
 
 
-@pytest.mark.slow
-def test_processes_that_differ_all_end_with_the_difference(nodes):
-    with ThreadPoolExecutor(3) as pool:
-        for node in nodes:
-            pool.submit(node.peers.assert_equal, {"a": str(node.peers.primary)})
-        for node in nodes:
-            line, code = node.said()
-            assert code == 2
-            assert line.startswith("error: all processes must have the same configuration, versions, code and data; got a True")
-            assert line.count("\n") == 1
-            assert "resume" not in line
-        nodes[0].peers._client.values["first/3"] = "null"  # those who wait would be gone
-
-
 def test_who_ends_all_does_not_hear_of_it_as_from_another(nodes):
     """It waits until the others have heard; what it had to say it has said before."""
     nodes[1].quiet()

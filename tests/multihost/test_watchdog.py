@@ -89,10 +89,6 @@ def test_last_words_are_said_by_the_parent_and_their_code_is_its_own(then, expec
     assert ended(f"parent.set_abort_message(ExitMessage('error: lost\\n', 75)); {then}") == expected
 
 
-def test_a_stopped_worker_is_killed_with_a_word():
-    assert ended(STOP) == (75, "error: it was stopped\n")
-
-
 def test_one_that_runs_is_not_killed():
     start = time.monotonic()
     assert ended(f"parent.watch_each_other({LIMIT_S}); time.sleep(2.5); {STOP}") == (75, "error: it was stopped\n")

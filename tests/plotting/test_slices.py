@@ -2,7 +2,6 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from gmmae.plotting import canvas
 from gmmae.plotting.slices import contact_sheet, nodule_slices
 
 WINDOW = (-1000.0, 400.0)
@@ -13,7 +12,7 @@ def orange(path):
     return int((np.abs(matplotlib.image.imread(path)[..., :3] - ORANGE).max(-1) < 0.1).sum())
 
 
-@pytest.mark.parametrize("samples", [1, 2, 7, 450])
+@pytest.mark.parametrize("samples", [1, 7, 450])
 def test_the_contact_sheet_shows_every_central_slice_once(tmp_path, samples):
     # Black cubes with one white central slice: the white area counts them.
     hu = np.full((samples, 16, 16, 16), -1000, np.int16)
@@ -35,14 +34,12 @@ def test_the_contact_sheet_shows_every_central_slice_once(tmp_path, samples):
 
 
 @pytest.mark.parametrize("shape", [(12, 24), (20, 12, 24), (24,)], ids=str)
-def test_images_signals_and_boxes_have_a_sheet_too(tmp_path, monkeypatch, shape):
+def test_images_signals_and_boxes_have_a_sheet_too(drawn, shape):
     """The second of two is twice the first everywhere: so is what is drawn of it."""
-    saved = []
-    monkeypatch.setattr(canvas, "save", lambda figure, path: saved.append(figure) or path)
     first = np.random.default_rng(0).uniform(0, 0.5, shape).astype(np.float32)
-    contact_sheet(tmp_path / "sheet.png", np.stack([first, 2 * first]), np.zeros(2), (0.0, 1.0), "")
-    (axes,) = saved[0].axes
-    (title,) = saved[0].texts
+    contact_sheet("unused", np.stack([first, 2 * first]), np.zeros(2), (0.0, 1.0), "")
+    (axes,) = drawn[0].axes
+    (title,) = drawn[0].texts
     if len(shape) == 1:
         heights = [24 - line.get_ydata() for line in axes.lines]  # from the bottom of the cell, 23 rows above which is 1
         np.testing.assert_allclose(heights[0] / 23, first, atol=1e-6)
@@ -56,12 +53,10 @@ def test_images_signals_and_boxes_have_a_sheet_too(tmp_path, monkeypatch, shape)
 
 
 @pytest.mark.parametrize("shape", [(12, 24), (20, 12, 24)], ids=str)
-def test_slices_have_the_proportions_of_their_volume(tmp_path, monkeypatch, shape):
-    saved = []
-    monkeypatch.setattr(canvas, "save", lambda figure, path: saved.append(figure) or path)
+def test_slices_have_the_proportions_of_their_volume(drawn, shape):
     values = np.random.default_rng(0).uniform(0, 1, shape)
-    nodule_slices(tmp_path / "nodule.png", values, values > 0.5, (0.0, 1.0), 48.0, "a nodule")
-    pictures = [axes.images[0] for axes in saved[0].axes]
+    nodule_slices("unused", values, values > 0.5, (0.0, 1.0), 48.0, "a nodule")
+    pictures = [axes.images[0] for axes in drawn[0].axes]
     expected = [values] if len(shape) == 2 else [values[10], values[:, 6], values[:, :, 12]]
     for picture, section in zip(pictures, expected, strict=True):
         np.testing.assert_array_equal(picture.get_array(), section)
@@ -69,12 +64,10 @@ def test_slices_have_the_proportions_of_their_volume(tmp_path, monkeypatch, shap
         assert (right - left, abs(vertical[1] - vertical[0])) == (2 * section.shape[1], 2 * section.shape[0])  # voxels of 2 mm
 
 
-def test_a_signal_is_a_curve_with_its_mask(tmp_path, monkeypatch):
-    saved = []
-    monkeypatch.setattr(canvas, "save", lambda figure, path: saved.append(figure) or path)
+def test_a_signal_is_a_curve_with_its_mask(drawn):
     values = np.linspace(-1, 1, 20)
-    nodule_slices(tmp_path / "nodule.png", values, values > 0, (-2.0, 2.0), 10.0, "a signal")
-    (axes,) = saved[0].axes
+    nodule_slices("unused", values, values > 0, (-2.0, 2.0), 10.0, "a signal")
+    (axes,) = drawn[0].axes
     np.testing.assert_allclose(axes.lines[0].get_xydata()[[0, -1]], [(-4.75, -1), (4.75, 1)])
     assert axes.get_ylim() == (-2, 2)
     (area,) = axes.collections

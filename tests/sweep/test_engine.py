@@ -268,8 +268,7 @@ def test_a_batch_that_did_not_fit_is_not_tried_again_but_a_validation_of_that_si
 @pytest.mark.parametrize(("jobs", "gpus"), [(2, ["GPU-aaa", "GPU-bbb"]), (1, ["all", "all"])])
 def test_runs_side_by_side_have_a_gpu_each_and_a_run_alone_sees_all(fake, tmp_path, monkeypatch, jobs, gpus):
     """Side by side, each waits until both run."""
-    lines = "".join(f'echo "GPU {i}: NVIDIA H100 80GB HBM3 (UUID: GPU-{name})"\n' for i, name in enumerate(("aaa", "bbb")))
-    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{lines}")
+    (tmp_path / "nvidia-smi").write_text('#!/bin/sh\necho "GPU-aaa"\necho "GPU-bbb"\n')
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

@@ -124,12 +124,10 @@ def test_the_code_of_hosts(commands, codes, ended):
     assert done.returncode == ended
 
 
-@pytest.mark.parametrize(("code", "ended"), [(137, 75), (75, 75), (2, 2), (143, 143), (0, 0)])
-def test_the_code_of_mpirun(commands, code, ended):
-    commands(mpirun=f"exit {code}")
+@pytest.mark.parametrize(
+    ("script", "ended"),
+    [("exit 137", 75), (f"kill -{signal.SIGKILL:d} $$", 75), ("exit 2", 2), ("exit 143", 143)],
+)
+def test_the_code_of_mpirun(commands, script, ended):
+    commands(mpirun=script)
     assert subprocess.run(["bash", ROOT / "launch/mpirun.sh", "-np", "2", "--"], check=False).returncode == ended
-
-
-def test_a_killed_mpirun_is_a_loss(commands):
-    commands(mpirun=f"kill -{signal.SIGKILL:d} $$")
-    assert subprocess.run(["bash", ROOT / "launch/mpirun.sh", "-np", "2", "--"], check=False).returncode == 75

@@ -34,7 +34,7 @@ def _handled() -> Iterator[None]:
     [(signal.SIGTERM, "sigterm"), (signal.SIGUSR1, "sigterm"), (signal.SIGINT, "sigint"), (signal.SIGHUP, "sighup")],
 )
 def test_sigint_after_a_signal_acts_as_ever(number, reason, monkeypatch):
-    monkeypatch.setattr(interrupts_module, "SAME_S", 0.0)
+    monkeypatch.setattr(interrupts_module, "REPEAT_S", 0.0)
     with Interrupts() as interrupts:
         os.kill(os.getpid(), number)
         with pytest.raises(KeyboardInterrupt):

@@ -4,7 +4,6 @@ import errno
 import fcntl
 import os
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -26,7 +25,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(locks, "LOOK_EVERY_S", 0.02)
 
 
-@pytest.fixture(params=[None, errno.ENOLCK, errno.ENOTSUP], ids=["flock", "ENOLCK", "ENOTSUP"])
+@pytest.fixture(params=[None, errno.ENOLCK], ids=["flock", "ENOLCK"])
 def no_flock(request, monkeypatch):
     def fails(file, operation):
         raise OSError(request.param, os.strerror(request.param))
@@ -39,11 +38,6 @@ def no_flock(request, monkeypatch):
 def flock_of_this_host_only(monkeypatch):
     """Gives every process the lock, as NFS's `nolock` or Lustre's `localflock` do on another host."""
     monkeypatch.setattr(fcntl, "flock", lambda file, operation: None)
-
-
-def other_host(path: Path, monkeypatch):
-    """Makes this process one on another host."""
-    monkeypatch.setattr(locks, "_kernel", lambda: "another kernel")
 
 
 @pytest.mark.usefixtures("no_flock")
@@ -81,23 +75,18 @@ def test_one_that_waits_enters_when_the_first_one_leaves(tmp_path):
 @pytest.mark.usefixtures("flock_of_this_host_only")
 def test_a_run_on_another_host_is_seen_though_its_lock_is_not(tmp_path, monkeypatch):
     with locks.held(tmp_path / "lock", refuse):
-        other_host(tmp_path, monkeypatch)
+        monkeypatch.setattr(locks, "_kernel", lambda: "another kernel")
         with pytest.raises(BusyError, match=rf"^process {os.getpid()} on "), locks.held(tmp_path / "lock", refuse):
             pass
 
 
 @pytest.mark.parametrize("kernel", ["another kernel", locks._kernel()])
-def test_what_a_dead_process_left_is_taken_over(tmp_path, kernel):
+def test_what_a_dead_process_left_is_taken_over_at_once_where_flock_says_so(tmp_path, monkeypatch, kernel):
+    if kernel == locks._kernel():
+        monkeypatch.setattr(locks, "_silent", lambda owner: pytest.fail("there is nothing to wait for"))
     (tmp_path / "lock.owner").write_text(f"process 1 on gone\n{kernel}")
     with locks.held(tmp_path / "lock", refuse):
         assert str(os.getpid()) in (tmp_path / "lock.owner").read_text()
-
-
-def test_of_this_kernel_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(locks, "_silent", lambda owner: pytest.fail("nothing to wait for: flock says that it is dead"))
-    (tmp_path / "lock.owner").write_text(f"process 1 on here\n{locks._kernel()}")
-    with locks.held(tmp_path / "lock", refuse):
-        pass
 
 
 def test_one_that_was_taken_for_dead_does_not_remove_its_successors_name(tmp_path):

@@ -1,4 +1,4 @@
-"""The GPU of a host as a fake `nvidia-smi` lists it; and what `make` installs."""
+"""The GPUs of a host as a fake `nvidia-smi` lists them; what `make` installs; one for each of several programs."""
 
 import subprocess
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gmmae.system import nvidia
+from gmmae.system.nvidia import places, visible
 
 ROOT = Path(__file__).parent.parent.parent
 H100, V100, K80 = ("580.65.06", "9.0", "NVIDIA H100 80GB HBM3"), ("580.65.06", "7.0", "V100"), ("470.82.01", "", "Tesla K80")
@@ -14,14 +15,21 @@ H100, V100, K80 = ("580.65.06", "9.0", "NVIDIA H100 80GB HBM3"), ("580.65.06", "
 @pytest.fixture
 def smi(tmp_path, monkeypatch):
     """Puts a host's `nvidia-smi` first on the path; without a GPU it says so."""
+    for name in (nvidia.VISIBLE, *nvidia.MEMORY):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
-    def install(gpu):
+    def install(gpu, uuids=("GPU-1a", "GPU-2b"), code=0):
         driver, capability, name = gpu or ("", "", "")
-        answers = {"driver_version,name": f"{driver}, {name}\n" * 2 * bool(gpu), "compute_cap": capability}
+        answers = {
+            "driver_version,name": f"{driver}, {name}\n" * 2 * bool(gpu),
+            "compute_cap": capability,
+            "uuid": "\n".join(uuids) * bool(gpu),
+        }
         lines = [f'"--query-gpu={fields} --format=csv,noheader") answer="{answer}";;' for fields, answer in answers.items()]
         program = tmp_path / "nvidia-smi"
-        program.write_text("\n".join(["#!/bin/sh", 'case "$*" in', *lines, "esac", 'echo "${answer:-No devices were found}"']))
+        ending = ["esac", 'echo "${answer:-No devices were found}"', f"exit {code}"]
+        program.write_text("\n".join(["#!/bin/sh", 'case "$*" in', *lines, *ending]))
         program.chmod(0o755)
 
     return install
@@ -67,5 +75,42 @@ def test_a_gpu_that_is_not_used_is_told_unless_it_was_ruled_out(smi):
 
 
 def test_no_driver_is_no_gpu(tmp_path, monkeypatch):
+    monkeypatch.delenv(nvidia.VISIBLE, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert nvidia.find() is None
+    assert nvidia.visible() == []
+    assert places(4) == []
+
+
+@pytest.mark.parametrize(("gpu", "code", "names"), [(H100, 0, ["GPU-1a", "GPU-2b"]), (H100, 9, []), (None, 0, [])])
+def test_gpus_are_those_that_nvidia_smi_lists(smi, gpu, code, names):
+    smi(gpu, code=code)
+    assert visible() == names
+
+
+@pytest.mark.parametrize(
+    ("value", "names"),
+    [("2,3", ["2", "3"]), (" GPU-x , MIG-y", ["GPU-x", "MIG-y"]), ("", []), ("-1", []), ("0,-1,1", ["0"]), ("NoDevFiles", [])],
+)
+def test_what_the_user_lets_be_seen_goes_before_what_is_there(smi, monkeypatch, value, names):
+    smi(H100)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    assert visible() == names
+
+
+def test_as_many_programs_as_gpus_have_one_each_and_all_of_its_memory(smi):
+    smi(H100)
+    assert places(2) == [{"CUDA_VISIBLE_DEVICES": "GPU-1a"}, {"CUDA_VISIBLE_DEVICES": "GPU-2b"}]
+
+
+def test_more_programs_than_gpus_divide_memory(smi):
+    """Three on two: one GPU has two of them. JAX takes 75 % for one."""
+    smi(H100)
+    assert [place["XLA_CLIENT_MEM_FRACTION"] for place in places(3)] == ["0.375", "0.375"]
+
+
+@pytest.mark.parametrize("name", nvidia.MEMORY)
+def test_what_the_user_has_said_of_memory_stays(smi, monkeypatch, name):
+    smi(H100)
+    monkeypatch.setenv(name, "0.2")
+    assert places(4) == [{"CUDA_VISIBLE_DEVICES": "GPU-1a"}, {"CUDA_VISIBLE_DEVICES": "GPU-2b"}]

@@ -17,7 +17,7 @@ def shell(text: str) -> tuple[list[int], str]:
     return [int(code) for code in done.stdout.splitlines()[-1].split()], done.stderr
 
 
-@pytest.mark.parametrize("command", [f"{TRAIN} --help", f"{SWEEP} --help", f"{GMMAE} plan --help", f"{SWEEP} --dry-run", GMMAE])
+@pytest.mark.parametrize("command", [f"{TRAIN} --help", f"{SWEEP} --dry-run", GMMAE])
 def test_a_reader_that_ends_is_no_error(command):
     """`head -c 0` is gone before anything is written."""
     codes, said = shell(f"({command}; echo $? >&2) | head -c 0")
@@ -29,7 +29,7 @@ def test_both_streams_may_lose_their_reader():
     assert shell(f"({GMMAE} trian; echo $? >&3) 3>&2 2>&1 | head -c 0")[1] == "2\n"
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+@pytest.mark.parametrize("closed", [">&-", "<&-", ">&- 2>&- <&-"])
 def test_closed_streams_are_no_error(closed):
     assert shell(f"{TRAIN} --help {closed} >/dev/null" if ">&-" not in closed else f"{TRAIN} --help {closed}") == ([0], "")
 

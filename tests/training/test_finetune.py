@@ -6,7 +6,7 @@ from shutil import copytree, rmtree
 
 import pytest
 
-from gmmae.multihost.peers import Alone
+from gmmae.multihost.peers import Group
 from gmmae.system.errors import InputError
 from gmmae.training.loop import run
 from gmmae.training.records import read_history, to_json
@@ -21,7 +21,7 @@ def other(tmp_path_factory):
     return folder, run(config, folder, Recorder())
 
 
-class Listener(Alone):
+class Listener(Group):
     """A group of one that keeps what it would compare."""
 
     def __init__(self):

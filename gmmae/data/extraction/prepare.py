@@ -25,7 +25,7 @@ from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import DataError, Details, Nodules, central_section, unreadable_root
 from gmmae.system import locks
 from gmmae.system.compilation_cache import user_cache
-from gmmae.system.files import told, whole_folder
+from gmmae.system.files import whole_folder, writing
 
 VERSION = 5
 """Version of the entries. It grows when the same files and options would give other cubes, or an entry another meaning.
@@ -168,7 +168,7 @@ def _obtain(entry: Path, make: Callable[[Path], None], say: Say, refresh: bool) 
     """
     if not refresh and _is_whole(entry):
         return True
-    with told("data.cache", entry.parent, "folder"):
+    with writing("data.cache", entry.parent, "folder"):
         entry.parent.mkdir(parents=True, exist_ok=True)
         lock = entry.with_name(f"{entry.name}.lock")
         with locks.held(lock, lambda holder: say(f"waiting for {holder}, which prepares {entry}")):

@@ -18,7 +18,7 @@ from gmmae.generation.insertion.hosts import Annotations, Host, annotated, list_
 from gmmae.generation.insertion.lungs import PleuralDistances, find_lungs, measure_pleural_distances
 from gmmae.generation.insertion.noise import Noise
 from gmmae.generation.insertion.placing import Placement, Target, find_placement
-from gmmae.plotting.insertions import InsertionView, draw_insertions
+from gmmae.plotting.slices import InsertionView, draw_insertions
 from gmmae.system.files import whole_folder
 
 SHOWN = 6

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from gmmae.plotting import canvas, comparison, loss_curves, tables
-from gmmae.plotting.comparison import Series
+from gmmae.plotting.comparison import Measured
 from gmmae.plotting.document import Block, Figure, Paragraph
 from gmmae.plotting.loss_curves import LossCurve
 from gmmae.scaling.strategies import STRATEGIES
@@ -45,16 +45,14 @@ def time_to_target(results: Results, folder: Path) -> Block:
     if not series:
         return Paragraph("Fig. 2 is left out: there are no times to the target.")
     title = f"Time to the target validation {results.config.run.stop.monitor}"
-    words = {"title": results.clock.titled(title), "y_label": _time_label(results, "time to target")}
-    wide, narrow = (comparison.time_to_target(series, **words, width=width) for width in (canvas.WIDTH, canvas.NARROW))
+    y_label = _time_label(results, "time to target")
+    drawn = comparison.time_to_target(series, title=results.clock.titled(title), y_label=y_label)
     text = (
         f"Fig. 2. {title}. The target is {results.config.run.stop.target:g}. {_batches(results)} Points are medians over "
         "seeds. A miss counts as infinite, so a missing point is a median run that missed the target. Numbers above the axes "
         f"count the seeds that reached it. {intervals_explained(results)} Dashed: T1 / n."
     )
-    both = canvas.save_both(wide, folder / "figure_2")
-    small = canvas.save(narrow, folder / "figure_2_narrow.svg")
-    return Figure("Fig. 2", _captioned(results, text, results.runs), *both, small)
+    return Figure("Fig. 2", _captioned(results, text, results.runs), *canvas.save_both(drawn, folder / "figure_2"))
 
 
 def _batches(results: Results) -> str:
@@ -65,12 +63,12 @@ def _batches(results: Results) -> str:
     return f"{listed(fixed)} keeps the global batch. With other strategies it grows with the devices."
 
 
-def _series(results: Results, scaling: str) -> Series | None:
+def _series(results: Results, scaling: str) -> Measured | None:
     found = [(n, summary) for n in results.counts if (summary := results.seconds(scaling, n))]
     if not found:
         return None
     intervals = [summary.interval or Interval(math.nan, math.nan) for _, summary in found]
-    return Series(
+    return Measured(
         STRATEGIES[scaling].label + outcomes.capped_mark(run for run in results.runs if run.key.scaling == scaling),
         tuple(n for n, _ in found),
         tuple(summary.median for _, summary in found),
