@@ -52,7 +52,7 @@ def own(known):
 
 
 @pytest.mark.parametrize(
-    "module", ["spread", "flops", "options", "__main__", "peers.problem", "peers.backends", "peers.compare"]
+    "module", ["spread", "flops", "options", "target", "__main__", "peers.problem", "peers.backends", "peers.compare"]
 )
 def test_the_examples_in_docstrings(module):
     assert doctest.testmod(importlib.import_module(f"benchmarks.{module}")).failed == 0
