@@ -15,7 +15,6 @@ NODULES is a folder of volumes with masks, wider than their nodules. SCANS is sh
 - shift: the change of the mean within the nodule in HU (mean of the absolute values).
 """
 
-import argparse
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -28,6 +27,7 @@ from sklearn.model_selection import cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from benchmarks.options import Parser, guarded
 from experiments.downstream import figure
 from gmmae.data.extraction.prepare import load_prepared, prepare
 from gmmae.data.settings import DataConfig
@@ -96,7 +96,7 @@ def real(folder: Path, name: str, band: float):
 
 def main() -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("nodules", type=Path)
     parser.add_argument("scans", type=Path)
     parser.add_argument("--count", type=int, default=120)
@@ -188,4 +188,4 @@ def auc(score: np.ndarray, patients: Sequence[str]) -> Estimate:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

@@ -14,7 +14,6 @@ Strategies run as configured, and with one change each (`CURES`). DIR gets cours
 are not computed again.
 """
 
-import argparse
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from benchmarks.options import Parser, guarded
 from experiments import tables
 from experiments.more_arms import MORE
 from gmmae.config.schema import Config, changed
@@ -175,7 +175,7 @@ def figure(rows: Sequence[Mapping[str, str]], path: Path) -> Path:
 
 def main() -> None:
     """Writes the table and the figure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
@@ -196,4 +196,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

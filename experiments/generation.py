@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.options import Parser, guarded
 from experiments import baselines, cohorts, downstream, fidelity, tables
 from experiments import gains as gains_of
 from experiments.cohorts import Cohorts
@@ -107,7 +108,7 @@ def _trained(found: Cohorts, run: Path) -> "models.Trained":
 
 def main() -> None:
     """Measures what is missing, and writes the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=5)
@@ -156,4 +157,4 @@ def _kept(asked: argparse.Namespace, part: str, seed: int, measure: Callable[[],
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

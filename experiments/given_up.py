@@ -18,7 +18,6 @@ deviation between samples. `experiments.failure` defines them. A run is
 given_up.csv.
 """
 
-import argparse
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ import jax
 import numpy as np
 import optax
 
+from benchmarks.options import Parser, guarded
 from experiments import tables
 from experiments.failure import judge, numbers
 from experiments.more_arms import MORE
@@ -116,7 +116,7 @@ def judged(folders: Sequence[WorkDir], data: Path) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Writes the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("sweeps", type=Path, nargs="+", metavar="SWEEP")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
@@ -133,4 +133,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.child import ROOT, ask
+from benchmarks.options import Parser, guarded
 from benchmarks.peers import problem
 from benchmarks.peers.workers import Worker
 from experiments import environments, tables
@@ -241,7 +242,7 @@ def _wanted(folder: Path) -> None:
 
 def main() -> None:
     """Measures the ways and prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--environments", type=Path, default=environments.FOLDER)
     parser.add_argument("--train", nargs=2, help=argparse.SUPPRESS)
@@ -261,4 +262,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

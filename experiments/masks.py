@@ -11,7 +11,6 @@ This file is the U-Net's workload as well: `train.py --workload experiments/mask
 100 epochs take 10 minutes (Intel Xeon, 2 cores, shared with other work).
 """
 
-import argparse
 import math
 import sys
 from dataclasses import dataclass
@@ -124,12 +123,13 @@ def main() -> None:
     import jax.numpy as jnp
 
     import gmmae
+    from benchmarks.options import Parser
     from experiments import cohorts, models, tables
     from gmmae.generation import generator
     from gmmae.generation.judging import bootstrap
     from gmmae.models.losses import dice
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--workdir", type=Path, required=True)

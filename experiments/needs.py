@@ -10,7 +10,6 @@ step of 13 nor the validation divides by two. It runs in one process and in two,
 DIR gets needs.csv, a row a framework: lines by purpose, words on the command line, and the two losses.
 """
 
-import argparse
 import json
 import os
 import re
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.child import ROOT, ask
 from benchmarks.many_processes import Run
+from benchmarks.options import Parser, guarded
 from experiments import environments, tables
 from experiments.last_batches import CONFIG, MANY, RECIPES
 from gmmae.cli.words import as_words
@@ -167,7 +167,7 @@ def summary(rows: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
 
 def main() -> None:
     """Measures the frameworks and prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--environments", type=Path, default=environments.FOLDER)
     asked = parser.parse_args()
@@ -177,4 +177,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

@@ -10,7 +10,6 @@ strategy runs on both cores to its target. Nothing else should run on the machin
 It resumes an interrupted call and writes results/plan/real.csv. Workloads without their data are left out.
 """
 
-import argparse
 import json
 import math
 import os
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.many_processes import ask
+from benchmarks.options import Parser, guarded
 from benchmarks.strong_scaling import TWO, Kind, step_s, train
 from experiments import tables
 from gmmae.config.toml import find
@@ -181,7 +181,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 def main() -> None:
     """Measures the workloads and writes the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--workdir", type=Path, required=True)
     parser.add_argument("--workloads", nargs="+", choices=list(JOBS), default=list(JOBS))
     parser.add_argument("--scaling", nargs="+", default=list(ARMS))
@@ -204,4 +204,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

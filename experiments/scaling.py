@@ -10,7 +10,6 @@ DIR gets reached.csv, and for each strategy losses_ARM.png, the loss by epoch fo
 medians are drawn.
 """
 
-import argparse
 import re
 from collections import defaultdict
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.options import Parser, guarded
 from experiments import tables
 from gmmae.plotting import canvas
 from gmmae.plotting.loss_curves import LossCurve, losses_by_devices
@@ -85,7 +85,7 @@ def _course(label: str, seeds: Sequence[Sequence[Epoch]]) -> LossCurve:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Writes the table and the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--runs", type=Path, required=True, help="a sweep's folder, or one of its histories")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--metric", default="dice", help="of validation; more is better")
@@ -102,4 +102,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

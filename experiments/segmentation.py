@@ -26,6 +26,7 @@ from jaxtyping import Bool, Float
 from scipy import ndimage
 
 import gmmae
+from benchmarks.options import Parser, guarded
 from experiments import tables
 from gmmae.config.schema import Config
 from gmmae.data.native_volumes import NativeNodule
@@ -270,7 +271,7 @@ def picture(rows: Sequence[dict[str, Any]], seen: dict[str, Seen], path: Path) -
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Trains missing folds, evaluates them, and writes the tables and the picture."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder of volumes with masks and nodules.csv")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--folds", type=int, default=5)
@@ -303,4 +304,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

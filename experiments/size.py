@@ -15,7 +15,6 @@ AdrenalMNIST3D (Yang et al., Scientific Data 2023), an array `volumes` of 1,584 
 those of the nodules in FOLDER, as configs/unet.toml reads them, for a small U-Net.
 """
 
-import argparse
 import math
 import tempfile
 from collections import defaultdict
@@ -25,6 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.options import Parser, guarded
 from experiments import slices, tables
 from experiments.real_times import example
 from gmmae.config.schema import Config, changed
@@ -211,7 +211,7 @@ def _misses(of: Sequence[Mapping[str, str]]) -> str:
 
 def main() -> None:
     """Makes the missing runs and prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--workload", choices=list(DATA), required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--data", type=Path, help="of adrenal the file of the shapes, of slices the folder of the nodules")
@@ -234,4 +234,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

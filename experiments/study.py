@@ -5,7 +5,6 @@
 `{{name}}` in experiments/study.md stands for a number or a table of `FACTS`. No figure is typed.
 """
 
-import argparse
 import math
 import re
 from collections import Counter, defaultdict
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.options import Parser, guarded
 from experiments import failure, frameworks, h100, real_times, size, tables
 from experiments import plan as plans
 from experiments.outcomes import (
@@ -136,7 +136,6 @@ def given_up() -> dict[str, str]:
         "least": f"{float(rows[0]['least']):.5f}",
         **{f"given_up_{kind}": str(totals[kind]) for kind in ("frozen", "blind", "open")},
         "continued": str(continued),
-        "given_up_rest": str(len(still_open) - continued),
         "open_best": f"{min(float(by_cell[key]['best_val_loss']) for key in still_open):.5f}",
         "drift_blind": f"{max((float(row['drift']) for row in rows if row['kind'] == 'blind'), default=0.0):.0e}",
     }
@@ -212,11 +211,8 @@ def untimed(measured: Measured, medians: Mapping[str, Sequence[float]]) -> dict[
         of = medians[f"{few_us} µs"]
         overhead = h100.overhead(measured, 1, h100.later(few_us))
         lines.append((f"{few_us} µs", f"{overhead:.2f}", f"{min(of):.2f} to {max(of):.2f}"))
-    head = (
-        f"if a step of {h100.FEW} took",
-        "overhead over the samples' time",
-        "growing batch's time over strong's on 2 to 32",
-    )
+    time = "growing batch's time over strong's on 2 to 32"
+    head = (f"if a step of {h100.FEW} took", "overhead over the samples' time", time)
     return {"h100_now_us": f"{1e6 * h100.timed('later').seconds[-1]:.0f}", "untimed_table": table(head, lines)}
 
 
@@ -245,29 +241,11 @@ def failures() -> dict[str, str]:
             ]
             if of:
                 end = of[-1]
+                first = (change.label, STRATEGIES[scaling].label, str(devices), end["step"])
                 numbers = (f"{float(end[key]):.2g}" for key in shown)
-                last.append(
-                    (
-                        change.label,
-                        STRATEGIES[scaling].label,
-                        str(devices),
-                        end["step"],
-                        f"{float(end['train_loss']):.5f}",
-                        *numbers,
-                    )
-                )
-    head = (
-        "change",
-        "strategy",
-        "n",
-        "step",
-        "training loss",
-        "units that learn",
-        "gradient",
-        "standard deviation",
-        "at the edge",
-    )
-    found = {"courses_table": table(head, last)}
+                last.append((*first, f"{float(end['train_loss']):.5f}", *numbers))
+    columns = ("units that learn", "gradient", "standard deviation", "at the edge")
+    found = {"courses_table": table(("change", "strategy", "n", "step", "training loss", *columns), last)}
     tried = {name: change for name, change in failure.CURES.items() if (RESULTS / "study" / f"cures_{name}").exists()}
     if not tried:
         return found
@@ -358,16 +336,8 @@ def planned() -> dict[str, str]:
 
 
 FACTS: tuple[Callable[[], dict[str, str]], ...] = (
-    nodules,
-    splits,
-    given_up,
-    other_targets,
-    rates,
-    failures,
-    sizes,
-    compared,
-    unet,
-    planned,
+    *(nodules, splits, given_up, other_targets, rates),
+    *(failures, sizes, compared, unet, planned),
 )
 
 
@@ -387,7 +357,7 @@ def page() -> str:
 
 def main() -> None:
     """Writes or checks the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--check", action="store_true", help="whether docs/study.md is up to date; writes nothing")
     asked = parser.parse_args()
     text = page()
@@ -398,4 +368,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)
