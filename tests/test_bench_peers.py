@@ -201,13 +201,13 @@ UNET = """workload = "segmentation"
 [data]
 samples = 8
 validation = 2
-size = 8
+shape = 8
 [model]
 features = [2, 3]
 [optim]
 batch_size = 8
 [stop]
-metric = "dice"
+monitor = "dice"
 mode = "max"
 """
 
