@@ -11,7 +11,6 @@ import json
 import os
 import shlex
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.child import ROOT
+from benchmarks.child import ROOT, free_ports
 from benchmarks.options import Parser, at_least, guarded
 from gmmae.cli.arguments import parse_train
 from gmmae.config.schema import Config
@@ -77,8 +76,7 @@ class Run:
     """Processes of one run on this host, each on its own core if cores are given."""
 
     def __init__(self, count: int, *command: str, cores: Sequence[int] = ()) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            address = f"127.0.0.1:{probe.getsockname()[1]}"
+        address = f"127.0.0.1:{free_ports(1)[0]}"
         place = ("--distributed.coordinator", address, "--distributed.num-processes", str(count), "--distributed.process-id")
         environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
         self.began = time.monotonic()

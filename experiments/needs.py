@@ -13,7 +13,6 @@ DIR gets needs.csv, a row a framework: lines by purpose, words on the command li
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.child import ROOT, ask
+from benchmarks.child import ROOT, ask, free_ports
 from benchmarks.many_processes import Run
 from benchmarks.options import Parser, guarded
 from experiments import environments, tables
@@ -125,15 +124,6 @@ def output(commands: Sequence[Sequence[str]], more: Sequence[Mapping[str, str]] 
         if process.returncode:
             raise SystemExit(f"{' '.join(command)} ended with {process.returncode}:\n{errors[-3000:]}")
     return "\n".join(out for out, _ in said)
-
-
-def free_ports(count: int) -> list[int]:
-    """Returns free ports."""
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
 
 
 def measure(file: Path, pythons: Mapping[str, str]) -> list[dict[str, Any]]:

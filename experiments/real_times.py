@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.child import ROOT
 from benchmarks.many_processes import ask
 from benchmarks.options import Parser, guarded
 from benchmarks.strong_scaling import TWO, Kind, step_s, train
@@ -32,7 +33,6 @@ from gmmae.system.stop_reasons import TARGET_REACHED
 from gmmae.training.records import Record, from_json
 from gmmae.workloads.configuration import read_config
 
-ROOT = Path(__file__).parent.parent
 OUT = ROOT / "results" / "plan" / "real.csv"
 DATA = ROOT.parent / "shared" / "data"
 EACH = Kind("the base batch, on each core by itself", 2)

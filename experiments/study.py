@@ -9,10 +9,10 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
+from benchmarks.child import ROOT
 from benchmarks.options import Parser, guarded
 from experiments import failure, frameworks, h100, real_times, size, tables
 from experiments import plan as plans
@@ -39,7 +39,6 @@ from gmmae.scaling.cost import read_cluster
 from gmmae.scaling.strategies import STRATEGIES
 from gmmae.system.stop_reasons import MAX_EPOCHS, TARGET_REACHED
 
-ROOT = Path(__file__).parent.parent
 TEMPLATE, PAGE = ROOT / "experiments" / "study.md", ROOT / "docs" / "study.md"
 GENERATED = (
     "<!-- Made by `python -m experiments.study` from experiments/study.md and results/. Change those, not this file. -->"

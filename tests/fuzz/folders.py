@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import SimpleITK as sitk
 
+from tests.volume_folders import image
+
 CSV = "nodules.csv"
 COLUMNS = ("file", "patient", "coordX", "coordY", "coordZ", "diameter_mm", "category")
 IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
@@ -83,12 +85,8 @@ NODULES = tuple(map(_nodule, range(6)))
 
 def write_image(path: Path, voxels: np.ndarray, grid: Grid = GRID, compressed: bool = False) -> None:
     """Writes an array with a geometry in the format of the file's ending."""
-    image = sitk.GetImageFromArray(voxels)
-    image.SetSpacing(grid.spacing)
-    image.SetOrigin(grid.origin)
-    image.SetDirection(grid.direction)
     path.parent.mkdir(parents=True, exist_ok=True)
-    sitk.WriteImage(image, str(path), compressed)
+    sitk.WriteImage(image(voxels, grid.origin, grid.spacing, grid.direction), str(path), compressed)
 
 
 def hu(values: np.ndarray) -> np.ndarray:
