@@ -156,17 +156,17 @@ def main() -> None:
     parser.add_argument("--cost", action="store_true")
     parser.add_argument("--out", type=new_file, metavar="PNG", help="file of the figure of the drift")
     parser.add_argument("--train", nargs=2, metavar=("REDUCTION", "OUT"), help="one run, for internal use")
-    asked = parser.parse_args()
-    used, most = max(asked.devices), COST_SHARDS[0] if asked.cost else asked.shards
+    args = parser.parse_args()
+    used, most = max(args.devices), COST_SHARDS[0] if args.cost else args.shards
     if used > most:
         parser.error(f"devices must be at most the shards, {most}; got {used}")
     with compilation.precision_context(quickstart()):
-        if asked.train:
-            train(asked.devices[0], asked.train[0], asked.shards, asked.epochs, Path(asked.train[1]))
-        elif asked.cost:
-            cost(asked.devices)
+        if args.train:
+            train(args.devices[0], args.train[0], args.shards, args.epochs, Path(args.train[1]))
+        elif args.cost:
+            cost(args.devices)
         else:
-            compare(asked.devices, asked.shards, asked.epochs, asked.out)
+            compare(args.devices, args.shards, args.epochs, args.out)
 
 
 if __name__ == "__main__":

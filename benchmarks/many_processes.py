@@ -58,14 +58,14 @@ def main() -> None:
     )
     parser.add_argument("--state", default="paper", help="configuration whose state is restored")
     parser.add_argument("--measure", choices=list(MEASURES), help="for internal use")
-    asked, options = parser.parse_known_args()
-    if asked.measure:
-        measure(MEASURES[asked.measure], options)
+    args, options = parser.parse_known_args()
+    if args.measure:
+        measure(MEASURES[args.measure], options)
         return
-    read_config(find(asked.state))
+    read_config(find(args.state))
     with tempfile.TemporaryDirectory() as folder:
-        trained = [train(count, Path(folder) / f"train_{count}") for count in asked.processes]
-        restored = [restore(way, count, asked.state, Path(folder)) for count in asked.readers for way in WAYS]
+        trained = [train(count, Path(folder) / f"train_{count}") for count in args.processes]
+        restored = [restore(way, count, args.state, Path(folder)) for count in args.readers for way in WAYS]
     for title, found in (("Training", trained), ("Restoring", restored)):
         if found:
             cells = tuple(tuple(map(str, each.values())) for each in found)

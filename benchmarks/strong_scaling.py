@@ -57,16 +57,16 @@ def main() -> None:
     )
     parser.add_argument("--one-process", action="store_true", help="two devices of one process rather than two processes")
     parser.add_argument("--to-target", action="store_true", help="also run to the target, once on one and once on two cores")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         parser.error(f"two cores must be there; got {len(cores)}")
-    print(f"jax {jax.__version__}, Python {sys.version.split()[0]}, cores {cores[:2]}, {asked.config}", flush=True)
+    print(f"jax {jax.__version__}, Python {sys.version.split()[0]}, cores {cores[:2]}, {args.config}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        shared = DEVICES if asked.one_process else TWO
-        steps_table(shared, asked.config, Path(folder), cores, asked.rounds, asked.epochs)
-        if asked.to_target:
-            target_table(shared, asked.config, Path(folder), cores)
+        shared = DEVICES if args.one_process else TWO
+        steps_table(shared, args.config, Path(folder), cores, args.rounds, args.epochs)
+        if args.to_target:
+            target_table(shared, args.config, Path(folder), cores)
 
 
 def steps_table(shared: Kind, config: str, folder: Path, cores: Sequence[int], rounds: int, epochs: int) -> None:

@@ -4,14 +4,12 @@
 
 NODULES is a folder of volumes with masks, wider than their nodules. SCANS is shaped like LUNA16. It prints for each blending:
 
-- seam: the second difference of HU along a row at the band's end, relative to that 1 to 4 mm farther out in the same scan. It
-  is
-  1 if no seam is visible. The value around real nodules at the same distance is printed too;
-- AUC: how well a logistic classifier (5 folds by patient) separates inserted from real nodules by their surroundings. It uses
-  the seam, and the mean, standard deviation and gradient in rings about the surface, relative to the tissue beyond. 0.5 is
-    perfect.
-  Scans other than the nodules' own raise it. So it compares blendings with each other, and with `nothing`, a scan without a
-  nodule. Its 95 % interval resamples patients, with fixed classifiers;
+- seam: the second difference of HU along a row at the band's end, relative to that 1 to 4 mm farther out in the same scan.
+  It is 1 if no seam is visible. The value around real nodules at the same distance is printed too;
+- AUC: how well a logistic classifier (5 folds by patient) separates inserted from real nodules by their surroundings.
+  It uses the seam, and the mean, standard deviation and gradient in rings about the surface, relative to the tissue beyond.
+  0.5 is perfect. Scans other than the nodules' own raise it. So it compares blendings with each other, and with `nothing`, a
+  scan without a nodule. Its 95 % interval resamples patients, with fixed classifiers;
 - shift: the change of the mean within the nodule in HU (mean of the absolute values).
 """
 
@@ -100,19 +98,19 @@ def main() -> None:
     parser.add_argument("nodules", type=Path)
     parser.add_argument("scans", type=Path)
     parser.add_argument("--count", type=int, default=120)
-    asked = parser.parse_args()
-    data = DataConfig(source="cubes", root=str(asked.nodules), shape=32, padding="replicate")
+    args = parser.parse_args()
+    data = DataConfig(source="cubes", root=str(args.nodules), shape=32, padding="replicate")
     nodules, details = load_prepared(prepare(data))
     assert nodules.masks is not None
-    table = read_annotations(asked.scans)
-    hosts = [read_host(uid, path) for uid, path in list_scans(asked.scans).items()]
+    table = read_annotations(args.scans)
+    hosts = [read_host(uid, path) for uid, path in list_scans(args.scans).items()]
     lungs = [find_lungs(host) for host in hosts]
     noises = [noise.measure(host, lung) for host, lung in zip(hosts, lungs, strict=True)]
     known, shifts = {name: [] for name in ("real", *BLENDINGS)}, {name: [] for name in BLENDINGS}
     patients: list[str] = []
     order = np.random.default_rng(0).permutation(len(nodules.names))
     for i in order:
-        if len(known["real"]) == asked.count:
+        if len(known["real"]) == args.count:
             break
         nodule = as_nodule(
             nodules.names[i], "", nodules.values[i], nodules.masks[i], float(details.edge_mm[i]), float(details.diameter_mm[i])
@@ -120,7 +118,7 @@ def main() -> None:
         chosen = int(i) % len(hosts)
         host, rng = hosts[chosen], np.random.default_rng([1, i])
         occupied = [(centre, diameter / 2) for centre, diameter in annotated(table.rows.get(host.uid, []))]
-        own = real(asked.nodules, nodules.names[i], band_mm(host.grid))
+        own = real(args.nodules, nodules.names[i], band_mm(host.grid))
         target = Target(host, lungs[chosen], noises[chosen], occupied)
         place = None if own is None else find_placement(rng, nodule, target, None)
         if not isinstance(place, Placement):

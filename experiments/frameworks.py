@@ -191,20 +191,20 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=2, help="how often each run is made")
     parser.add_argument("--only", nargs="+", choices=sorted({run.peer for run in runs()}), default=[], help="these peers")
     parser.add_argument("--environments", type=Path, default=environments.FOLDER, help="what make has installed")
-    asked = parser.parse_args()
-    asked.environments = asked.environments.absolute()
+    args = parser.parse_args()
+    args.environments = args.environments.absolute()
     if (cores := len(os.sched_getaffinity(0))) < 2:
         raise SystemExit(f"two processes need a core each; got {cores} core: take a machine with two")
-    wanted = {run.peer for run in runs(asked.only)}
-    there = environments.pythons(wanted, asked.environments)
+    wanted = {run.peer for run in runs(args.only)}
+    there = environments.pythons(wanted, args.environments)
     for peer in sorted(wanted - there.keys()):
-        print(f"{BACKENDS[peer].title}: left out, it has no environment in {asked.environments}: make study-frameworks")
+        print(f"{BACKENDS[peer].title}: left out, it has no environment in {args.environments}: make study-frameworks")
     os.environ.update(CUDA_VISIBLE_DEVICES="", JAX_PLATFORMS="cpu")  # also where there is a GPU, which one process would take
-    last_batches.measure(asked.out / "last_batches.csv", there)
-    needs.measure(asked.out / "needs.csv", there)
-    measure(asked.out / "frameworks.csv", asked.turns, asked.only, there)
+    last_batches.measure(args.out / "last_batches.csv", there)
+    needs.measure(args.out / "needs.csv", there)
+    measure(args.out / "frameworks.csv", args.turns, args.only, there)
     for name, summarised in SUMMARIES.items():
-        if (file := asked.out / f"{name}.csv").exists():
+        if (file := args.out / f"{name}.csv").exists():
             print(grid_table(summarised(tables.read(file))), "\n")
 
 

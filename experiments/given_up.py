@@ -8,10 +8,8 @@ deviation between samples. `experiments.failure` defines them. A run is
 
 - `frozen` if the gradient's norm is zero in float32. No entry is above 1e-19, so Adam with an ε of 1e-8 changes nothing;
 - `blind` if some layer of the encoder is dead and all samples get the same density. No parameter before that layer can
-  change, so
-  all samples will always get the same. Its loss cannot fall below `least`. That is the loss of the best constant density of
-    each
-  voxel on the validation set, which no mixture may reach;
+  change, so all samples will always get the same. Its loss cannot fall below `least`. That is the loss of the best constant
+  density of each voxel on the validation set, which no mixture may reach;
 - `open` otherwise: it could still reach the target.
 
 `drift` is the largest total change of a weight in the encoder's first layer by Adam's memory of earlier gradients. DIR gets
@@ -120,12 +118,12 @@ def main() -> None:
     parser.add_argument("sweeps", type=Path, nargs="+", metavar="SWEEP")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     STRATEGIES.update(MORE)
-    rows = [row for sweep in asked.sweeps if (folders := missed(sweep)) for row in judged(folders, asked.data)]
+    rows = [row for sweep in args.sweeps if (folders := missed(sweep)) for row in judged(folders, args.data)]
     if not rows:
         raise SystemExit("the sweeps must have runs that missed their targets, with checkpoints; got none")
-    tables.write(asked.out / "given_up.csv", rows)
+    tables.write(args.out / "given_up.csv", rows)
     for row in rows:
         run = f"{row['scaling']}, n = {row['devices']}, seed {row['seed']}"
         print(f"{row['kind']:6} {run}: {row['outcome']} after {row['epochs']}")

@@ -160,10 +160,10 @@ def main() -> None:
     parser = Parser(__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--environments", type=Path, default=environments.FOLDER)
-    asked = parser.parse_args()
-    pythons = environments.pythons((recipe.peer for recipe in RECIPES), asked.environments)
-    if measure(asked.out / "needs.csv", pythons):
-        print(grid_table(summary(tables.read(asked.out / "needs.csv"))))
+    args = parser.parse_args()
+    pythons = environments.pythons((recipe.peer for recipe in RECIPES), args.environments)
+    if measure(args.out / "needs.csv", pythons):
+        print(grid_table(summary(tables.read(args.out / "needs.csv"))))
 
 
 if __name__ == "__main__":

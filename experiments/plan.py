@@ -306,9 +306,9 @@ def main() -> None:
     parser = Parser(__doc__)
     parser.add_argument("command", nargs="?", choices=("judge", "collect"), default="judge")
     parser.add_argument("folders", nargs="*", type=Path)
-    asked = parser.parse_args()
-    if asked.command == "collect":
-        collect(asked.folders)
+    args = parser.parse_args()
+    if args.command == "collect":
+        collect(args.folders)
         return
     cases = read()
     for name, rows in {"summary": summary(cases), "paper": paper(cases)}.items():

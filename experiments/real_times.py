@@ -187,19 +187,19 @@ def main() -> None:
     parser.add_argument("--scaling", nargs="+", default=list(ARMS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=OUT)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     if len(os.sched_getaffinity(0)) < 2:
         parser.error(f"two cores must be there; got {len(os.sched_getaffinity(0))}")
-    workdir = asked.workdir.resolve()
+    workdir = args.workdir.resolve()
     prepare(workdir)
     rows = []
-    for name in asked.workloads:
+    for name in args.workloads:
         needs = JOBS[name].needs
         if needs and not needs.exists():
             print(f"{name} is left out: {needs} is not there")
             continue
-        rows += measured(name, asked.scaling, workdir, asked.seed)
-        tables.write(asked.out, rows)
+        rows += measured(name, args.scaling, workdir, args.seed)
+        tables.write(args.out, rows)
     print(grid_table(summary(rows)))
 
 

@@ -90,15 +90,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--metric", default="dice", help="of validation; more is better")
     parser.add_argument("--share", type=float, default=0.98, help="of one device's last value")
-    asked = parser.parse_args(arguments)
-    runs = histories(asked.runs)
-    rows = reached(runs, asked.metric, asked.share)
-    asked.out.mkdir(parents=True, exist_ok=True)
-    tables.write(asked.out / "reached.csv", rows)
+    args = parser.parse_args(arguments)
+    runs = histories(args.runs)
+    rows = reached(runs, args.metric, args.share)
+    args.out.mkdir(parents=True, exist_ok=True)
+    tables.write(args.out / "reached.csv", rows)
     for row in rows:
         print(" ".join(f"{key} {value}" for key, value in row.items()))
     for scaling in sorted({key.scaling for key in runs} - {"strong"}):
-        print(figure(runs, scaling, asked.out / f"losses_{scaling}.png"))
+        print(figure(runs, scaling, args.out / f"losses_{scaling}.png"))
 
 
 if __name__ == "__main__":

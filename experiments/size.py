@@ -217,14 +217,14 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="of adrenal the file of the shapes, of slices the folder of the nodules")
     parser.add_argument("--sizes", type=int, nargs="+", help="training samples")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    asked = parser.parse_args()
-    file = asked.out / f"{asked.workload}.csv"
+    args = parser.parse_args()
+    file = args.out / f"{args.workload}.csv"
     rows: list[dict[str, Any]] = [*tables.read(file)] if file.exists() else []
     done = {(int(row["samples"]), row["scaling"], int(row["devices"]), int(row["seed"])) for row in rows}
     with tempfile.TemporaryDirectory() as folder:
-        for size in asked.sizes or DATA[asked.workload].sizes:
-            config = DATA[asked.workload].config(asked.workload, size, Path(folder), asked.data)
-            for scaling, devices, one in paths(config, asked.seeds, DATA[asked.workload].devices):
+        for size in args.sizes or DATA[args.workload].sizes:
+            config = DATA[args.workload].config(args.workload, size, Path(folder), args.data)
+            for scaling, devices, one in paths(config, args.seeds, DATA[args.workload].devices):
                 if (size, scaling, devices, one.seed) not in done:
                     found = {"samples": size, "scaling": scaling, "devices": devices, "seed": one.seed, **trained(one)}
                     print(" ".join(f"{key} {value}" for key, value in list(found.items())[:9]), flush=True)

@@ -358,9 +358,9 @@ def main() -> None:
     """Writes or checks the page."""
     parser = Parser(__doc__)
     parser.add_argument("--check", action="store_true", help="whether docs/study.md is up to date; writes nothing")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     text = page()
-    if asked.check:
+    if args.check:
         raise SystemExit(None if PAGE.read_text(encoding="utf-8") == text else f"{PAGE} is not what the results say")
     PAGE.write_text(text, encoding="utf-8")
     print(PAGE.relative_to(ROOT))

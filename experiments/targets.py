@@ -67,9 +67,9 @@ def main() -> None:
     parser.add_argument("sweeps", type=Path, nargs="+", metavar="SWEEP")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--targets", type=float, nargs="+", default=list(TARGETS))
-    asked = parser.parse_args()
-    rows = [row for sweep in asked.sweeps for row in on_the_way(sweep, asked.targets)]
-    tables.write(asked.out / "targets.csv", rows)
+    args = parser.parse_args()
+    rows = [row for sweep in args.sweeps for row in on_the_way(sweep, args.targets)]
+    tables.write(args.out / "targets.csv", rows)
     shown = ("scaling", "devices", "seed", "target", "epochs")
     print(grid_table([shown, *(tuple(str(row[key]) for key in shown) for row in rows)]))
 
