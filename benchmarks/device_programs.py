@@ -180,7 +180,7 @@ COLUMNS = (
 NOTES = (
     "Counts and memory are the program's. What is moved and the floors are estimates: 2 µs a launch, bandwidth and rates of "
     "the device's data sheet; operations are those of products and convolutions, but not of hand-written kernels.",
-    "Open loops are of a length that only the running program knows: counted as one pass, and the host is args after each.",
+    "Open loops are of a length that only the running program knows: counted as one pass, and the host is asked after each.",
     "A program of one step has no loop: its counts are those of the whole.",
 )
 
