@@ -65,14 +65,11 @@ def test_an_opening_leaves_the_component_at_the_nodule():
 def test_baselines_are_judged_for_every_choice_and_chosen_by_training_nodules():
     found = study.candidates(volume())
     assert set(found) == set(study.BASELINES)
-    assert [len(found[name]) for name in ("ball", "threshold", "opened")] == [
-        1,
-        len(study.THRESHOLDS_HU),
-        len(study.THRESHOLDS_HU),
-    ]
+    assert len(found["ball"]) == 1
+    assert len(found["threshold"]) == len(found["opened"]) == len(study.THRESHOLDS_HU)
     assert found["ball"][0] == study.judge(study.ball(volume(), 6.5), volume().mask > 0)
     assert found["ball"][0].held > 0.8 > found["ball"][0].whole > 0.4
-    values = {name: [Judged(0.2, 0.2)] * 2 for name in BASELINES}
+    values = {name: [Judged(0.2, 0.2)] * 2 for name in study.BASELINES}
     better = {**values, "threshold": [Judged(0.1, 0.1), Judged(0.9, 0.0)]}
     assert study.best([values, better, values], np.array([0, 1]))["threshold"] == 1
     assert study.best([values, better, values], np.array([0, 2]))["threshold"] == 0
@@ -85,13 +82,11 @@ def test_the_dice_of_the_slices_that_hold_nodule_leaves_out_what_is_found_in_oth
 
 
 def test_a_summary_has_a_line_for_each_method_and_category():
-    dices = {
-        **dict.fromkeys((*study.NETWORKS, *study.BASELINES), 0.5),
-        **{f"{name}_whole": 0.25 for name in (*study.NETWORKS, *study.BASELINES)},
-    }
+    methods = (*study.NETWORKS, *study.BASELINES)
+    dices = {**dict.fromkeys(methods, 0.5), **{f"{name}_whole": 0.25 for name in methods}}
     rows = [{"patient": f"P{i}", "category": "solid" if i else "part-solid", **dices, "unet": i / 4} for i in range(5)]
     lines = study.summary(rows)
-    assert len(lines) == len((*study.NETWORKS, *study.BASELINES)) * 2 * 3
+    assert len(lines) == len(methods) * 2 * 3
     first = next(line for line in lines if (line["method"], line["slices"], line["category"]) == ("unet", "with nodule", "all"))
     assert (first["nodules"], first["mean"], first["median"]) == (5, 0.5, 0.5)
     assert float(first["low"]) < 0.5 < float(first["high"])
