@@ -1,6 +1,6 @@
 """Every command ends on a damaged folder with the right result, or with one line that names the place.
 
-The slow test takes two commands of each case. With GMMAE_FUZZ_ALL=1 it takes all of them. `-k 'name × command'` chooses some.
+The slow test takes two commands of each case. With GMMAE_TEST_FUZZ_ALL=1 it takes all of them. `-k 'name × command'` chooses some.
 """
 
 import os
@@ -161,7 +161,7 @@ def test_a_sample_of_the_table(bench, case, command):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("case", "command"), params(all_cases() if os.environ.get("GMMAE_FUZZ_ALL") else thinned()))
+@pytest.mark.parametrize(("case", "command"), params(all_cases() if os.environ.get("GMMAE_TEST_FUZZ_ALL") else thinned()))
 def test_the_table(bench, case, command):
     tried(bench, case, command)
 
