@@ -1,6 +1,6 @@
 """Every command ends on a damaged folder with the right result, or with one line that names the place.
 
-The slow test takes two commands of each case. With GMMAE_TEST_FUZZ_ALL=1 it takes all of them. `-k 'name × command'` chooses some.
+The slow test takes two commands of each case. With GMMAE_TEST_FUZZ_ALL=1 it takes all of them.
 """
 
 import os
