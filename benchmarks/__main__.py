@@ -39,13 +39,13 @@ Section = tuple[dict[str, Any], list[Table]]
 class Bench:
     """State that the parts share: the options, the machine and the results of earlier parts."""
 
-    def __init__(self, asked: argparse.Namespace, folder: Path):
-        self.asked, self.folder = asked, folder
-        found = self.problem(asked.config, SAMPLES["cpu"], VALIDATION, asked.precision)
+    def __init__(self, args: argparse.Namespace, folder: Path):
+        self.args, self.folder = args, folder
+        found = self.problem(args.config, SAMPLES["cpu"], VALIDATION, args.precision)
         self.platform, self.kind, self.batch = found["platform"], found["kind"], found["batch"]
         self.workload = found["workload"]
         self.samples = SAMPLES[self.platform]
-        self.path = asked.out / f"{slug(machine(self.kind))}.json"
+        self.path = args.out / f"{slug(machine(self.kind))}.json"
         self.sections: dict[str, Any] = sections(self.path)
 
     def problem(self, config: str, samples: int, validation: int, precision: str) -> dict[str, Any]:
@@ -57,15 +57,15 @@ class Bench:
         """Measures agreement, then times. The processes live side by side but work one at a time."""
         found, lines = backends.available(names, self.platform, self.workload)
         print(*lines, sep="\n", flush=True)
-        if self.asked.peers:
-            found = [name for name in found if name == names[0] or name in self.asked.peers]
-        self.problem(self.asked.config, self.samples, VALIDATION, self.asked.precision)
-        tolerance = compare.tolerance(self.workload, self.asked.precision)
+        if self.args.peers:
+            found = [name for name in found if name == names[0] or name in self.args.peers]
+        self.problem(self.args.config, self.samples, VALIDATION, self.args.precision)
+        tolerance = compare.tolerance(self.workload, self.args.precision)
         apart = ask("benchmarks.peers.rounding", str(self.folder), str(self.samples), str(compare.CHECKED))
         checked = compare.comparable(apart, tolerance)
         with start_workers(found, self.folder) as workers:
             agreement = compare.agreement(workers, self.folder, self.samples, checked)
-            print(markdown(compare.agreement_table(agreement, self.asked.precision, checked)), flush=True)
+            print(markdown(compare.agreement_table(agreement, self.args.precision, checked)), flush=True)
             if wrong := compare.disagreeing(agreement, tolerance):
                 raise SystemExit("\n".join(wrong))
             times = compare.timings(
@@ -73,10 +73,10 @@ class Bench:
                 batch=self.batch,
                 steps=min(STEPS[self.platform], self.samples // self.batch),
                 samples=self.samples,
-                turns=self.asked.turns,
-                epochs=self.asked.epochs,
+                turns=self.args.turns,
+                epochs=self.args.epochs,
             )
-        about = {"agreement": agreement, "steps_compared": checked, "precision": self.asked.precision}
+        about = {"agreement": agreement, "steps_compared": checked, "precision": self.args.precision}
         return about | times, compare.timing_tables(times)
 
 
@@ -95,7 +95,7 @@ def processes(bench: Bench) -> Section:
 
 def uncounted(bench: Bench, part: str) -> bool:
     """Returns whether the configuration has no formula for the operations that a part counts, and prints a line then."""
-    if reason := flops.uncounted(read_config(find(bench.asked.config))):
+    if reason := flops.uncounted(read_config(find(bench.args.config))):
         print(f"{part}: left out, {reason}")
     return bool(reason)
 
@@ -104,7 +104,7 @@ def breakdown(bench: Bench) -> Section:
     """Measures the parts of a step."""
     if uncounted(bench, "breakdown"):
         return {}, []
-    found = ask("benchmarks.breakdown", "--config", bench.asked.config, "--turns", str(bench.asked.turns))
+    found = ask("benchmarks.breakdown", "--config", bench.args.config, "--turns", str(bench.args.turns))
     from benchmarks.breakdown import table  # brings JAX, whose threads sleep from here on
 
     return found, [table(found)]
@@ -116,7 +116,7 @@ def cost(bench: Bench) -> Section:
 
     if uncounted(bench, "cost"):
         return {}, []
-    found = cost.measure(bench.asked.config, min(3, bench.asked.turns))
+    found = cost.measure(bench.args.config, min(3, bench.args.turns))
     return found, cost.tables(found)
 
 
@@ -124,15 +124,15 @@ def target(bench: Bench) -> Section:
     """Measures the time to the target."""
     from benchmarks import target
 
-    asked = bench.asked
-    wanted = asked.reference or compare.fastest_reference(bench.sections.get("peers", {}))
+    args = bench.args
+    wanted = args.reference or compare.fastest_reference(bench.sections.get("peers", {}))
     references, lines = backends.available((wanted,), bench.platform, "nodules")
     print(*lines, sep="\n", flush=True)
     if not references:
         print("target: left out, it needs a reference implementation")
         return {}, []
-    bench.problem(asked.target_config, 0, 0, "float32")
-    found = target.measure(asked.target_config, references[0], bench.folder, asked.rounds)
+    bench.problem(args.target_config, 0, 0, "float32")
+    found = target.measure(args.target_config, references[0], bench.folder, args.rounds)
     return found, [target.table(found)]
 
 
@@ -188,13 +188,13 @@ def main() -> None:
     parser.add_argument("--epochs", type=at_least(1), default=3, help="number of timed epochs")
     parser.add_argument("--rounds", type=at_least(1), default=1, help="number of pairs of runs to the target")
     parser.add_argument("--out", type=new_folder, default=ROOT / "results" / "bench")
-    asked = parser.parse_args()
-    for name in (asked.config, asked.target_config):
+    args = parser.parse_args()
+    for name in (args.config, args.target_config):
         read_config(find(name))
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(asked, Path(folder))
+        bench = Bench(args, Path(folder))
         print(f"{machine(bench.kind)}; {', '.join(f'{k} {v}' for k, v in versions().items())}\n", flush=True)
-        for part in asked.parts:
+        for part in args.parts:
             began, load = time.perf_counter(), os.getloadavg()[0]
             section, tables = PARTS[part](bench)
             if not section:

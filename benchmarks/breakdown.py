@@ -178,8 +178,8 @@ def main() -> None:
     parser = Parser(__doc__)
     parser.add_argument("--config", default="paper")
     parser.add_argument("--turns", type=at_least(1), default=7)
-    asked = parser.parse_args()
-    print(json.dumps(measure(asked.config, asked.turns)))
+    args = parser.parse_args()
+    print(json.dumps(measure(args.config, args.turns)))
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--precision", default="float32", choices=["float32", "tf32"])
     parser.add_argument("--model", default="paper", choices=list(LAYERS))
     parser.add_argument("--batches", type=at_least(1), nargs="+", default=[1, 4, 32])
-    asked = parser.parse_args()
+    args = parser.parse_args()
     device = jax.devices()[0].device_kind
     print(
         f"{device}, {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, jax {jax.__version__}\n"
@@ -91,9 +91,9 @@ def main() -> None:
     times = " | ".join(f"{name}, ms a step" for name in FORMS)
     print(f"| layer | batch | {times} | chosen: library over it (least, most) | largest relative difference |")
     print("|---" * (4 + len(FORMS)) + "|")
-    for layer in LAYERS[asked.model]:
-        for batch in asked.batches:
-            print(row(*layer, batch, asked.precision == "tf32"), flush=True)
+    for layer in LAYERS[args.model]:
+        for batch in args.batches:
+            print(row(*layer, batch, args.precision == "tf32"), flush=True)
 
 
 def row(axes: int, size: int, edge: int, channels: int, filters: int, batch: int, tf32: bool) -> str:

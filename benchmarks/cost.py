@@ -162,16 +162,16 @@ def main() -> None:
     parser.add_argument("--turns", type=at_least(1), default=3)
     parser.add_argument("--virtual", type=at_least(0), default=0)
     parser.add_argument("--micro", type=at_least(0), default=0)
-    asked = parser.parse_args()
-    match asked.what:
+    args = parser.parse_args()
+    match args.what:
         case "compile":
-            found: dict[str, Any] = compile_times(asked.config)
+            found: dict[str, Any] = compile_times(args.config)
         case "memory":
-            found = peak_memory(asked.config, asked.virtual, asked.micro)
+            found = peak_memory(args.config, args.virtual, args.micro)
         case "growth":
-            found = growth(asked.config, asked.turns)
+            found = growth(args.config, args.turns)
         case _:
-            found = devices(asked.config, asked.turns)
+            found = devices(args.config, args.turns)
     print(json.dumps(found))
 
 

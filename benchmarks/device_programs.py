@@ -218,25 +218,25 @@ def main() -> None:
     parser.add_argument("--devices", type=at_least(1), nargs="+", default=[1, 8, 32], help="total number of GPUs")
     parser.add_argument("--hosts", type=at_least(1), nargs="+", default=[1], help="number of hosts")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
-    asked, words = parser.parse_known_args()
+    args, words = parser.parse_known_args()
     jax.config.update("jax_platforms", "cpu")
     config, _ = parse_train(words, parser.prog)
     if not (find_spec("jax_cuda12_plugin") or find_spec("jax_cuda13_plugin")):
         raise InputError("JAX must have its CUDA part; got none: pip install -c constraints.txt -e '.[gpu-programs]'")
     rows: list[tuple[str, ...]] = []
     notes: list[str] = list(NOTES)
-    for devices, hosts, mode in itertools.product(asked.devices, asked.hosts, asked.modes):
+    for devices, hosts, mode in itertools.product(args.devices, args.hosts, args.modes):
         if devices % hosts:
             notes.append(f"{mode} on {devices} GPUs is left out: {hosts} hosts cannot have equally many.")
             continue
         try:
-            gpus = topology(asked.target, devices, hosts)
+            gpus = topology(args.target, devices, hosts)
             for name, reading in compiled(in_mode(config, mode, devices), gpus):
-                rows.append(row(mode, devices, hosts, name, reading, asked.target))
+                rows.append(row(mode, devices, hosts, name, reading, args.target))
         except InputError as error:
             notes.append(f"{mode} on {devices} GPUs is left out: {error}.")
     what = " ".join(words) or "quickstart"
-    title = f"Compiled for {asked.target.upper()}s that are not there, {what}: what is moved and the floors are estimates"
+    title = f"Compiled for {args.target.upper()}s that are not there, {what}: what is moved and the floors are estimates"
     print(markdown(Table("device_programs", title, COLUMNS, tuple(rows), tuple(notes))), end="")
 
 

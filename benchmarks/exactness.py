@@ -3,8 +3,6 @@
     python benchmarks/exactness.py --out drift.png              # quickstart, batch 32, to its target on 1 to 32 devices
     python benchmarks/exactness.py --epochs 2 --devices 1 2 4   # its beginning
     python benchmarks/exactness.py --cost --devices 1 2         # seconds a step beside pmean's, for 8 and 32 shards
-    python benchmarks/exactness.py --groups 1 2 4               # on one device: the tree in 1, 2 and 4 parts, twice each
-    python benchmarks/exactness.py --together 1 2 4 8           # several shards' gradients at a time: bits and time
 
 Each number of devices and reduction has its own process. On a CPU the devices are virtual.
 """
@@ -16,26 +14,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from benchmarks.options import Parser, at_least, guarded, new_file, power_of_two
 from gmmae.config.schema import LOSS, Config, ParallelConfig, changed
 from gmmae.config.toml import find
-from gmmae.models.losses import weighted_sum
 from gmmae.multihost import environment
 from gmmae.plotting import canvas
-from gmmae.scaling.batches import epoch_order, shard_samples
 from gmmae.system.environment import THREADS
 from gmmae.training import compilation
-from gmmae.training.parallel import DETERMINISTIC, repeat, tree_sum
-from gmmae.training.step import make_train_epoch
 from gmmae.workloads.configuration import read_config
 
 TURNS = 11
@@ -156,90 +147,6 @@ def cost(devices: list[int]) -> None:
             print(f"| {n} | {threads} | {name} | {median:.4f} ({low:.4f}, {high:.4f}) | {ratio:.2f} |", flush=True)
 
 
-def in_groups(function, batch, weights, shard_range, *, groups: int):
-    """Computes `parallel.exact_mean` of `groups` devices, one after the other on one device."""
-    first, count = shard_range
-    terms = partial(_term, function, batch, weights)
-    shapes = jax.eval_shape(lambda: function(jax.tree.map(lambda leaf: leaf[0], batch), weights[0]))
-    like = ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
-    totals = jnp.stack([tree_sum(terms, first + group * count, count, len(weights)) for group in range(groups)])
-
-    def across(totals):
-        for level in range(groups.bit_length() - 1):
-            totals += totals[np.arange(groups) ^ 1 << level]
-        return totals
-
-    return like[1](repeat(across, totals, jnp.minimum(count, 1))[0] / len(weights))
-
-
-def _term(function, samples, weights, shard):
-    return ravel_pytree(function(*jax.tree.map(lambda leaf: leaf[shard], (samples, weights))))[0]
-
-
-def groups(counts: list[int], count: int, epochs: int) -> None:
-    """Prints the bits after some epochs on one device, for shards in groups as on several devices, twice each."""
-    config = configuration(1, "exact", count)
-    setup = compilation.prepare(config)
-    start, volumes = compilation.initial_state(setup), jnp.asarray(setup.data.train)
-    print(f"{setup.devices.kind}, jax {jax.__version__}\n\n| parts | run | parameters and Adam's state |\n|---|---|---|")
-    for parts in counts:
-
-        def program(state, indices, weights, part, parts=parts):
-            train_epoch = make_train_epoch(setup.workload.losses, setup.optimizer, mean=partial(in_groups, groups=parts))
-            return train_epoch(state, volumes, jnp.int32(1), indices, weights, part)[0]
-
-        for attempt in (1, 2):
-            state, compiled = start, jax.jit(program, compiler_options=DETERMINISTIC)
-            for epoch in range(1, (epochs or 2) + 1):
-                dealt = shard_samples(epoch_order(config.seed, epoch, setup.train_plan.samples), setup.train_plan)
-                state = compiled(state, *(x.swapaxes(0, 1) for x in dealt), np.array([0, count // parts], np.int32))
-            print(f"| {parts} | {attempt} | `{sha(state)[:12]}` |", flush=True)
-
-
-def together(counts: list[int], count: int) -> None:
-    """Compares some shards' gradients at a time by `vmap` with one at a time: the share of different bits, and the time."""
-    config = configuration(1, "exact", count)
-    setup = compilation.prepare(config)
-    params, volumes = compilation.initial_state(setup).params, jnp.asarray(setup.data.train)
-    dealt = shard_samples(epoch_order(config.seed, 1, setup.train_plan.samples), setup.train_plan)
-    indices, weights = (jnp.asarray(x[:, 0]) for x in dealt)
-
-    def gradient(params, index, weight):
-        def loss(params):
-            return weighted_sum(setup.workload.losses(params, volumes[index], None), weight)
-
-        return ravel_pytree(jax.value_and_grad(loss)(params))[0]
-
-    def program(some: int):
-        def step(params, times, indices, weights):
-            def body(carry):
-                i, found = carry
-                share = [lax.dynamic_slice_in_dim(x, i * some, some) for x in (indices, weights)]
-                values = (
-                    jax.vmap(partial(gradient, params))(*share) if some > 1 else gradient(params, *(x[0] for x in share))[None]
-                )
-                return i + 1, lax.dynamic_update_slice_in_dim(found, values, i * some, 0)
-
-            nothing = jnp.zeros((count, 1 + compilation.parameter_count(params)))
-            return lax.while_loop(lambda carry: carry[0] < times, body, (jnp.int32(0), nothing))[1]
-
-        return jax.jit(step)
-
-    compiled = {some: program(some) for some in counts}
-    found = {some: np.asarray(step(params, count // some, indices, weights)) for some, step in compiled.items()}
-    seconds = {some: [] for some in counts}
-    for _ in range(TURNS):
-        for some, step in compiled.items():
-            began = time.perf_counter()
-            jax.block_until_ready(step(params, count // some, indices, weights))
-            seconds[some].append(time.perf_counter() - began)
-    print(f"{setup.devices.kind}, jax {jax.__version__}, {count} shards\n")
-    print("| shards at a time | numbers with other bits | ms, median (quartiles) |\n|---|---|---|")
-    for some, measured in seconds.items():
-        low, median, high = 1e3 * np.quantile(measured, (0.25, 0.5, 0.75))
-        print(f"| {some} | {np.mean(found[some] != found[counts[0]]):.1%} | {median:.1f} ({low:.1f}, {high:.1f}) |")
-
-
 def main() -> None:
     """Runs the benchmark that the options choose."""
     parser = Parser(__doc__)
@@ -247,25 +154,19 @@ def main() -> None:
     parser.add_argument("--epochs", type=at_least(0), default=0, help="number of epochs; 0: to the target")
     parser.add_argument("--shards", type=power_of_two, default=32)
     parser.add_argument("--cost", action="store_true")
-    parser.add_argument("--groups", type=power_of_two, nargs="+")
-    parser.add_argument("--together", type=power_of_two, nargs="+")
     parser.add_argument("--out", type=new_file, metavar="PNG", help="file of the figure of the drift")
     parser.add_argument("--train", nargs=2, metavar=("REDUCTION", "OUT"), help="one run, for internal use")
-    asked = parser.parse_args()
-    used, most = max(asked.groups or asked.together or asked.devices), COST_SHARDS[0] if asked.cost else asked.shards
+    args = parser.parse_args()
+    used, most = max(args.devices), COST_SHARDS[0] if args.cost else args.shards
     if used > most:
-        parser.error(f"devices, groups and shards together must be at most the shards, {most}; got {used}")
+        parser.error(f"devices must be at most the shards, {most}; got {used}")
     with compilation.precision_context(quickstart()):
-        if asked.train:
-            train(asked.devices[0], asked.train[0], asked.shards, asked.epochs, Path(asked.train[1]))
-        elif asked.cost:
-            cost(asked.devices)
-        elif asked.groups:
-            groups(asked.groups, asked.shards, asked.epochs)
-        elif asked.together:
-            together(asked.together, asked.shards)
+        if args.train:
+            train(args.devices[0], args.train[0], args.shards, args.epochs, Path(args.train[1]))
+        elif args.cost:
+            cost(args.devices)
         else:
-            compare(asked.devices, asked.shards, asked.epochs, asked.out)
+            compare(args.devices, args.shards, args.epochs, args.out)
 
 
 if __name__ == "__main__":

@@ -81,9 +81,9 @@ def main() -> None:
     """Prints the devices or the pairs."""
     parser = Parser(__doc__)
     parser.add_argument("what", choices=["devices", "pairs"])
-    asked = parser.parse_args()
+    args = parser.parse_args()
     gpus = [device for device in jax.devices() if device.platform != "cpu"]
-    if asked.what == "devices":
+    if args.what == "devices":
         gpu = nvidia.find()
         print(f"```\n{driver()}\n```\n\n{', '.join(f'{name} {version}' for name, version in versions().items())}\n")
         print(f"JAX sees {len(jax.devices())} × {jax.devices()[0].device_kind}")

@@ -133,13 +133,13 @@ def main() -> None:
     parser = Parser(__doc__, "python -m benchmarks.gpu_report")
     parser.add_argument("--out", type=new_file, default=ROOT / "runs" / "gpu_report.md")
     parser.add_argument("--sections", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
-    asked = parser.parse_args()
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    args = parser.parse_args()
+    args.out.parent.mkdir(parents=True, exist_ok=True)
     written = ""
-    for part in report(asked.sections, nvidia.find()):
+    for part in report(args.sections, nvidia.find()):
         written += part
-        write_text(asked.out, written)  # as far as it is, should somebody end it
-    print(f"{asked.out}: please send it back")
+        write_text(args.out, written)  # as far as it is, should somebody end it
+    print(f"{args.out}: please send it back")
 
 
 if __name__ == "__main__":

@@ -66,21 +66,21 @@ def main() -> None:
     """Prints the errors."""
     parser = Parser(__doc__)
     parser.add_argument("--mixtures", type=at_least(1), default=1000, help="number of mixtures for each standard deviation")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     interpret = jax.default_backend() != "gpu"
     exact = with_gradient(plain)
     forms = {"plain": exact, "kernel": with_gradient(partial(loss_kernel.losses, interpret=interpret))}
     rows = []
     for spread in SPREADS:
         worst = {name: (0.0, 0.0) for name in forms}
-        for planes, targets in problems(asked.mixtures, spread):
+        for planes, targets in problems(args.mixtures, spread):
             with jax.enable_x64(True):
                 truth = jax.device_get(exact(*(jnp.asarray(x, jnp.float64) for x in (planes, targets)), msle, RANGES))
             for name, form in forms.items():
                 found = errors(jax.device_get(form(planes, targets, msle, RANGES)), truth)
                 worst[name] = (max(worst[name][0], found[0]), max(worst[name][1], found[1]))
         rows.append((f"{spread:g}", *(f"{worst[name][what]:.1e}" for what in (0, 1) for name in forms)))
-    title = f"{asked.mixtures} mixtures each, on {jax.devices()[0].device_kind}" + (", interpreted" if interpret else "")
+    title = f"{args.mixtures} mixtures each, on {jax.devices()[0].device_kind}" + (", interpreted" if interpret else "")
     columns = ("spread of logits", *(f"{what}, {name}" for what in ("loss", "gradient") for name in forms))
     print(markdown(Table("kernel", title, columns, tuple(rows))))
 

@@ -153,24 +153,24 @@ def main() -> None:
     parser.add_argument("--epochs", type=at_least(1), default=300)
     parser.add_argument("--dispatch", type=at_least(1), nargs="+", default=[1, 10, 100])
     parser.add_argument("--out", type=new_file, help="a JSON file to write")
-    asked = parser.parse_args()
-    config = dataclasses.replace(flops.counted(read_config(find(asked.config))), precision=asked.precision)
+    args = parser.parse_args()
+    config = dataclasses.replace(flops.counted(read_config(find(args.config))), precision=args.precision)
     best = rates()
     found = {
         "device": jax.devices()[0].device_kind,
         "versions": versions(),
-        "config": asked.config,
-        "precision": asked.precision,
+        "config": args.config,
+        "precision": args.precision,
         "rates": best,
-        "steps": [steps(config, batch, best) for batch in asked.batches],
-        "epochs": [epochs(config, asked.epochs, dispatch) for dispatch in asked.dispatch],
+        "steps": [steps(config, batch, best) for batch in args.batches],
+        "epochs": [epochs(config, args.epochs, dispatch) for dispatch in args.dispatch],
     }
     print(f"{found['device']}; " + ", ".join(f"{name} {version}" for name, version in found["versions"].items()))
     print("; ".join(f"{name} {value:.3g} a second" for name, value in best.items()) + "\n")
     for table in tables(found):
         print(markdown(table), flush=True)
-    if asked.out:
-        asked.out.write_text(json.dumps(found, indent=1) + "\n")
+    if args.out:
+        args.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ import json
 import os
 import shlex
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.child import ROOT
+from benchmarks.child import ROOT, free_ports
 from benchmarks.options import Parser, at_least, guarded
 from gmmae.cli.arguments import parse_train
 from gmmae.config.schema import Config
@@ -59,14 +58,14 @@ def main() -> None:
     )
     parser.add_argument("--state", default="paper", help="configuration whose state is restored")
     parser.add_argument("--measure", choices=list(MEASURES), help="for internal use")
-    asked, options = parser.parse_known_args()
-    if asked.measure:
-        measure(MEASURES[asked.measure], options)
+    args, options = parser.parse_known_args()
+    if args.measure:
+        measure(MEASURES[args.measure], options)
         return
-    read_config(find(asked.state))
+    read_config(find(args.state))
     with tempfile.TemporaryDirectory() as folder:
-        trained = [train(count, Path(folder) / f"train_{count}") for count in asked.processes]
-        restored = [restore(way, count, asked.state, Path(folder)) for count in asked.readers for way in WAYS]
+        trained = [train(count, Path(folder) / f"train_{count}") for count in args.processes]
+        restored = [restore(way, count, args.state, Path(folder)) for count in args.readers for way in WAYS]
     for title, found in (("Training", trained), ("Restoring", restored)):
         if found:
             cells = tuple(tuple(map(str, each.values())) for each in found)
@@ -77,8 +76,7 @@ class Run:
     """Processes of one run on this host, each on its own core if cores are given."""
 
     def __init__(self, count: int, *command: str, cores: Sequence[int] = ()) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            address = f"127.0.0.1:{probe.getsockname()[1]}"
+        address = f"127.0.0.1:{free_ports(1)[0]}"
         place = ("--distributed.coordinator", address, "--distributed.num-processes", str(count), "--distributed.process-id")
         environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
         self.began = time.monotonic()

@@ -9,7 +9,6 @@ explain the loss of efficiency: half the batch on one core alone, and on both co
 
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -21,12 +20,12 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from benchmarks.child import ROOT, free_ports
 from benchmarks.options import Parser, at_least, guarded
 from gmmae.config.toml import find
 from gmmae.training.records import read_history
 from gmmae.workloads.configuration import read_config
 
-ROOT = Path(__file__).parent.parent
 WARM = 1
 """Number of first epochs that are not counted."""
 
@@ -58,16 +57,16 @@ def main() -> None:
     )
     parser.add_argument("--one-process", action="store_true", help="two devices of one process rather than two processes")
     parser.add_argument("--to-target", action="store_true", help="also run to the target, once on one and once on two cores")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         parser.error(f"two cores must be there; got {len(cores)}")
-    print(f"jax {jax.__version__}, Python {sys.version.split()[0]}, cores {cores[:2]}, {asked.config}", flush=True)
+    print(f"jax {jax.__version__}, Python {sys.version.split()[0]}, cores {cores[:2]}, {args.config}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        shared = DEVICES if asked.one_process else TWO
-        steps_table(shared, asked.config, Path(folder), cores, asked.rounds, asked.epochs)
-        if asked.to_target:
-            target_table(shared, asked.config, Path(folder), cores)
+        shared = DEVICES if args.one_process else TWO
+        steps_table(shared, args.config, Path(folder), cores, args.rounds, args.epochs)
+        if args.to_target:
+            target_table(shared, args.config, Path(folder), cores)
 
 
 def steps_table(shared: Kind, config: str, folder: Path, cores: Sequence[int], rounds: int, epochs: int) -> None:
@@ -117,21 +116,13 @@ def train(kind: Kind, config: str, folder: Path, cores: Sequence[int], options: 
     """Runs one kind and returns its work directories."""
     batch = round(kind.share * read_config(find(config)).optim.batch_size)
     places = [folder / ("run" if kind.together else str(i)) for i in range(kind.processes)]
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    processes = []
+    address, processes = f"127.0.0.1:{free_ports(1)[0]}", []
     for i, place in enumerate(places):
         words = ["--config", config, "--workdir", str(place), "--optim.batch-size", str(batch), "--log.no-tensorboard"]
         words += ["--checkpoint.every-epochs", "1000000", *options]
         if kind.together:
-            words += [
-                "--distributed.coordinator",
-                address,
-                "--distributed.num-processes",
-                "2",
-                "--distributed.process-id",
-                str(i),
-            ]
+            words += ["--distributed.coordinator", address, "--distributed.num-processes", "2"]
+            words += ["--distributed.process-id", str(i)]
         own = ",".join(map(str, cores[i : i + kind.cores]))
         command = ["taskset", "--cpu-list", own, sys.executable, "train.py", *words]
         processes.append(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True))

@@ -4,18 +4,15 @@
 
 NODULES is a folder of volumes with masks, wider than their nodules. SCANS is shaped like LUNA16. It prints for each blending:
 
-- seam: the second difference of HU along a row at the band's end, relative to that 1 to 4 mm farther out in the same scan. It
-  is
-  1 if no seam is visible. The value around real nodules at the same distance is printed too;
-- AUC: how well a logistic classifier (5 folds by patient) separates inserted from real nodules by their surroundings. It uses
-  the seam, and the mean, standard deviation and gradient in rings about the surface, relative to the tissue beyond. 0.5 is
-    perfect.
-  Scans other than the nodules' own raise it. So it compares blendings with each other, and with `nothing`, a scan without a
-  nodule. Its 95 % interval resamples patients, with fixed classifiers;
+- seam: the second difference of HU along a row at the band's end, relative to that 1 to 4 mm farther out in the same scan.
+  It is 1 if no seam is visible. The value around real nodules at the same distance is printed too;
+- AUC: how well a logistic classifier (5 folds by patient) separates inserted from real nodules by their surroundings.
+  It uses the seam, and the mean, standard deviation and gradient in rings about the surface, relative to the tissue beyond.
+  0.5 is perfect. Scans other than the nodules' own raise it. So it compares blendings with each other, and with `nothing`, a
+  scan without a nodule. Its 95 % interval resamples patients, with fixed classifiers;
 - shift: the change of the mean within the nodule in HU (mean of the absolute values).
 """
 
-import argparse
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -28,6 +25,7 @@ from sklearn.model_selection import cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from benchmarks.options import Parser, guarded
 from experiments.downstream import figure
 from gmmae.data.extraction.prepare import load_prepared, prepare
 from gmmae.data.settings import DataConfig
@@ -101,28 +99,28 @@ def real(folder: Path, name: str, band: float):
 
 def main() -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("nodules", type=Path)
     parser.add_argument("scans", type=Path)
     parser.add_argument("--count", type=int, default=120)
-    asked = parser.parse_args()
-    data = DataConfig(source="cubes", root=str(asked.nodules), shape=32, padding="replicate")
+    args = parser.parse_args()
+    data = DataConfig(source="cubes", root=str(args.nodules), shape=32, padding="replicate")
     nodules, _ = load_prepared(prepare(data))
-    table = read_annotations(asked.scans)
-    hosts = [read_host(uid, path) for uid, path in list_scans(asked.scans)[0].items()]
+    table = read_annotations(args.scans)
+    hosts = [read_host(uid, path) for uid, path in list_scans(args.scans)[0].items()]
     lungs = [find_lungs(host) for host in hosts]
     noises = [noise.measure(host, lung) for host, lung in zip(hosts, lungs, strict=True)]
     known, shifts = {name: [] for name in ("real", *BLENDINGS)}, {name: [] for name in BLENDINGS}
     patients: list[str] = []
     order = np.random.default_rng(0).permutation(len(nodules.names))
     for i in order:
-        if len(known["real"]) == asked.count:
+        if len(known["real"]) == args.count:
             break
         nodule = as_nodule(nodules, int(i))
         chosen = int(i) % len(hosts)
         host, rng = hosts[chosen], np.random.default_rng([1, i])
         occupied = [(centre, diameter / 2) for centre, diameter in annotated(table.rows.get(host.uid, []))]
-        own = real(asked.nodules, nodules.names[i], band_mm(host.grid))
+        own = real(args.nodules, nodules.names[i], band_mm(host.grid))
         target = Target(host, lungs[chosen], noises[chosen], occupied)
         place = None if own is None else find_placement(rng, nodule, target, None)
         if not isinstance(place, Placement):
@@ -190,4 +188,4 @@ def auc(score: np.ndarray, patients: Sequence[str]) -> Estimate:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

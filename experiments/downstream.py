@@ -82,9 +82,8 @@ def run(task: Task, makers: dict[str, Maker], seed: int) -> list[dict[str, Any]]
     Each way generates `MULTIPLE` times as many nodules, equally of each class.
 
     Returns:
-      A row each: real, draw, arm, `classes`, `scores` (evaluated nodules × classes), and `nn_sym`. `nn_sym` is the novelty of
-        the
-        generated nodules relative to the whole training set (`gmmae.generation.judging.novelty`), or None if there are none.
+      A row each: real, draw, arm, `classes`, `scores` (evaluated nodules × classes), and `nn_sym`. That is the novelty of the
+      generated nodules relative to the whole training set (`gmmae.generation.judging.novelty`), or None if there are none.
     """
     classes = sorted(set(task.train.categories))
     judged = inputs(task.judged)

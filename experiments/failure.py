@@ -14,7 +14,6 @@ Strategies run as configured, and with one change each (`CURES`). DIR gets cours
 are not computed again.
 """
 
-import argparse
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from benchmarks.options import Parser, guarded
 from experiments import tables
 from experiments.more_arms import MORE
 from gmmae.config.schema import Config, changed
@@ -175,25 +175,25 @@ def figure(rows: Sequence[Mapping[str, str]], path: Path) -> Path:
 
 def main() -> None:
     """Writes the table and the figure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=60, help="of each course, at least")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     STRATEGIES.update(MORE)
-    base = changed(read_config(find("luna16_nodules")), data__root=str(asked.data), parallel__micro_batch_size=32)
-    file = asked.out / "courses.csv"
+    base = changed(read_config(find("luna16_nodules")), data__root=str(args.data), parallel__micro_batch_size=32)
+    file = args.out / "courses.csv"
     rows: list[dict[str, Any]] = tables.read(file) if file.exists() else []
     done = {(row["cure"], row["scaling"], int(row["devices"]), int(row["seed"])) for row in rows}
-    for which, config in configurations(base, asked.seeds).items():
+    for which, config in configurations(base, args.seeds).items():
         if which not in done:
             named = dict(zip(("cure", "scaling", "devices", "seed"), which, strict=True))
-            rows += [named | row for row in course(config, asked.steps)]
+            rows += [named | row for row in course(config, args.steps)]
             tables.write(file, rows)
             print(*which, f"loss {rows[-1]['train_loss']:.6f} alive {rows[-1]['alive_encoder']:.3f}", flush=True)
-    print(figure(tables.read(file), asked.out / "courses.png"))
+    print(figure(tables.read(file), args.out / "courses.png"))
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

@@ -16,7 +16,6 @@ the start of Python to the target. Compilation is the excess of the first epoch 
 cores that other work used meanwhile. It runs on CPUs only.
 """
 
-import argparse
 import json
 import os
 import tempfile
@@ -28,10 +27,12 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from benchmarks.child import ask
+from benchmarks.options import Parser, guarded
 from benchmarks.peers.backends import BACKENDS
 from benchmarks.peers.workers import Worker
 from benchmarks.target import without_compiling
 from experiments import environments, last_batches, needs, tables
+from experiments.outcomes import middle
 from gmmae.sweep.display import grid_table
 from gmmae.system.provenance import git_commit, machine
 
@@ -126,14 +127,8 @@ def measure(file: Path, turns: int, only: Sequence[str], pythons: Mapping[str, s
             for framework, peer, scaling in runs(only):
                 if (framework, scaling.name, turn) in done or peer not in pythons:
                     continue
-                key = {
-                    "framework": framework,
-                    "scaling": scaling.name,
-                    "processes": scaling.processes,
-                    "batch": scaling.batch,
-                    "turn": turn,
-                }
-                row = {**key, **run(peer, problem(Path(folder), scaling.batch), pythons[peer]), **about}
+                key = {"framework": framework, "scaling": scaling.name, "processes": scaling.processes, "batch": scaling.batch}
+                row = {**key, "turn": turn, **run(peer, problem(Path(folder), scaling.batch), pythons[peer]), **about}
                 print(" ".join(f"{name} {value}" for name, value in list(row.items())[:11]), flush=True)
                 rows.append(row)
                 tables.write(file, rows)
@@ -189,41 +184,29 @@ SUMMARIES = {"frameworks": summary, "last_batches": last_batches.summary, "needs
 """Tables by the names of their files."""
 
 
-def middle(values: Sequence[float], form: str) -> str:
-    """Returns the median, and the range if there are several values.
-
-    >>> middle([2.0, 1.0, 4.0], ".1f"), middle([2.0], ".0f"), middle([], ".0f")
-    ('2.0 (1.0–4.0)', '2', '–')
-    """
-    if not values:
-        return "–"
-    text, low, high = (format(value, form) for value in (median(values), min(values), max(values)))
-    return text if low == high else f"{text} ({low}–{high})"
-
-
 def main() -> None:
     """Measures the frameworks and prints the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--turns", type=int, default=2, help="how often each run is made")
     parser.add_argument("--only", nargs="+", choices=sorted({run.peer for run in runs()}), default=[], help="these peers")
     parser.add_argument("--environments", type=Path, default=environments.FOLDER, help="what make has installed")
-    asked = parser.parse_args()
-    asked.environments = asked.environments.absolute()
+    args = parser.parse_args()
+    args.environments = args.environments.absolute()
     if (cores := len(os.sched_getaffinity(0))) < 2:
         raise SystemExit(f"two processes need a core each; got {cores} core: take a machine with two")
-    wanted = {run.peer for run in runs(asked.only)}
-    there = environments.pythons(wanted, asked.environments)
+    wanted = {run.peer for run in runs(args.only)}
+    there = environments.pythons(wanted, args.environments)
     for peer in sorted(wanted - there.keys()):
-        print(f"{BACKENDS[peer].title}: left out, it has no environment in {asked.environments}: make study-frameworks")
+        print(f"{BACKENDS[peer].title}: left out, it has no environment in {args.environments}: make study-frameworks")
     os.environ.update(CUDA_VISIBLE_DEVICES="", JAX_PLATFORMS="cpu")  # also where there is a GPU, which one process would take
-    last_batches.measure(asked.out / "last_batches.csv", there)
-    needs.measure(asked.out / "needs.csv", there)
-    measure(asked.out / "frameworks.csv", asked.turns, asked.only, there)
+    last_batches.measure(args.out / "last_batches.csv", there)
+    needs.measure(args.out / "needs.csv", there)
+    measure(args.out / "frameworks.csv", args.turns, args.only, there)
     for name, summarised in SUMMARIES.items():
-        if (file := asked.out / f"{name}.csv").exists():
+        if (file := args.out / f"{name}.csv").exists():
             print(grid_table(summarised(tables.read(file))), "\n")
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.options import Parser, guarded
 from experiments import baselines, cohorts, downstream, fidelity, tables
 from experiments import gains as gains_of
 from experiments.cohorts import Cohorts
@@ -107,7 +108,7 @@ def _trained(found: Cohorts, run: Path) -> "models.Run":
 
 def main() -> None:
     """Measures what is missing, and writes the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=5)
@@ -116,31 +117,31 @@ def main() -> None:
     parser.add_argument("--runs", default="")
     parser.add_argument("--describers", type=Path, nargs="*", default=[])
     parser.add_argument("--results", type=Path, default=Path("results/generation"))
-    asked = parser.parse_args()
-    found = cohorts.read(asked.root)
-    judged = getattr(found, asked.held_out)
+    args = parser.parse_args()
+    found = cohorts.read(args.root)
+    judged = getattr(found, args.held_out)
     print(*(f"{name} {len(getattr(found, name).names)}" for name in ("train", "tune", "test")), flush=True)
-    if "split" in asked.parts:
-        print(cohorts.write_development(found, asked.root, asked.out / "development.csv"))
-    measured = {"fidelity": partial(fidelity_part, describers=asked.describers), "downstream": downstream_part}
+    if "split" in args.parts:
+        print(cohorts.write_development(found, args.root, args.out / "development.csv"))
+    measured = {"fidelity": partial(fidelity_part, describers=args.describers), "downstream": downstream_part}
     for part, measure in measured.items():
-        if part in asked.parts:
-            by_seed = [_kept(asked, part, seed, lambda: measure(found, judged, run, seed)) for seed, run in _runs(asked)]  # noqa: B023
+        if part in args.parts:
+            by_seed = [_kept(args, part, seed, lambda: measure(found, judged, run, seed)) for seed, run in _runs(args)]  # noqa: B023
             table = fidelity.summary([one["rows"] for one in by_seed]) if part == "fidelity" else gains_of.summary(by_seed)
-            path = asked.results / f"{part}_{asked.held_out}.csv"
+            path = args.results / f"{part}_{args.held_out}.csv"
             tables.write(path, table)
             print(path, flush=True)
 
 
-def _runs(asked: argparse.Namespace) -> list[tuple[int, Path | None]]:
-    return [(seed, Path(asked.runs.format(seed=seed)) if asked.runs else None) for seed in range(asked.seeds)]
+def _runs(args: argparse.Namespace) -> list[tuple[int, Path | None]]:
+    return [(seed, Path(args.runs.format(seed=seed)) if args.runs else None) for seed in range(args.seeds)]
 
 
-def _kept(asked: argparse.Namespace, part: str, seed: int, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _kept(args: argparse.Namespace, part: str, seed: int, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """The result of an earlier call with the same options, or a new one."""
-    described = map(str, asked.describers if part == "fidelity" else [])
-    made_with = " ".join([*([asked.runs.format(seed=seed)] if asked.runs else []), *described])
-    path = asked.out / f"{part}_{asked.held_out}_{seed}.json"
+    described = map(str, args.describers if part == "fidelity" else [])
+    made_with = " ".join([*([args.runs.format(seed=seed)] if args.runs else []), *described])
+    path = args.out / f"{part}_{args.held_out}_{seed}.json"
     if path.is_file():
         result = json.loads(path.read_text())
         if result["run"] == made_with:
@@ -156,4 +157,4 @@ def _kept(asked: argparse.Namespace, part: str, seed: int, measure: Callable[[],
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

@@ -8,17 +8,14 @@ deviation between samples. `experiments.failure` defines them. A run is
 
 - `frozen` if the gradient's norm is zero in float32. No entry is above 1e-19, so Adam with an ε of 1e-8 changes nothing;
 - `blind` if some layer of the encoder is dead and all samples get the same density. No parameter before that layer can
-  change, so
-  all samples will always get the same. Its loss cannot fall below `least`. That is the loss of the best constant density of
-    each
-  voxel on the validation set, which no mixture may reach;
+  change, so all samples will always get the same. Its loss cannot fall below `least`. That is the loss of the best constant
+  density of each voxel on the validation set, which no mixture may reach;
 - `open` otherwise: it could still reach the target.
 
 `drift` is the largest total change of a weight in the encoder's first layer by Adam's memory of earlier gradients. DIR gets
 given_up.csv.
 """
 
-import argparse
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,6 +25,7 @@ import jax
 import numpy as np
 import optax
 
+from benchmarks.options import Parser, guarded
 from experiments import tables
 from experiments.failure import judge, numbers
 from experiments.more_arms import MORE
@@ -116,16 +114,16 @@ def judged(folders: Sequence[WorkDir], data: Path) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Writes the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("sweeps", type=Path, nargs="+", metavar="SWEEP")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     STRATEGIES.update(MORE)
-    rows = [row for sweep in asked.sweeps if (folders := missed(sweep)) for row in judged(folders, asked.data)]
+    rows = [row for sweep in args.sweeps if (folders := missed(sweep)) for row in judged(folders, args.data)]
     if not rows:
         raise SystemExit("the sweeps must have runs that missed their targets, with checkpoints; got none")
-    tables.write(asked.out / "given_up.csv", rows)
+    tables.write(args.out / "given_up.csv", rows)
     for row in rows:
         run = f"{row['scaling']}, n = {row['devices']}, seed {row['seed']}"
         print(f"{row['kind']:6} {run}: {row['outcome']} after {row['epochs']}")
@@ -133,4 +131,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.child import ROOT, ask
+from benchmarks.options import Parser, guarded
 from benchmarks.peers import problem
 from benchmarks.peers.workers import Worker
 from experiments import environments, tables
@@ -241,19 +242,19 @@ def _wanted(folder: Path) -> None:
 
 def main() -> None:
     """Measures the ways and prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--environments", type=Path, default=environments.FOLDER)
     parser.add_argument("--train", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--wanted", type=Path, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.train:
-        _train(Path(asked.train[0]), int(asked.train[1]))
-    elif asked.wanted:
-        _wanted(asked.wanted)
-    elif asked.out:
-        pythons = environments.pythons((recipe.peer for recipe in RECIPES), asked.environments)
-        file = asked.out / "last_batches.csv"
+    args = parser.parse_args()
+    if args.train:
+        _train(Path(args.train[0]), int(args.train[1]))
+    elif args.wanted:
+        _wanted(args.wanted)
+    elif args.out:
+        pythons = environments.pythons((recipe.peer for recipe in RECIPES), args.environments)
+        file = args.out / "last_batches.csv"
         if measure(file, pythons):
             print(grid_table(summary(tables.read(file))))
     else:
@@ -261,4 +262,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

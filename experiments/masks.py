@@ -11,7 +11,6 @@ This file is the U-Net's workload as well: `train.py --workload experiments/mask
 100 epochs take 10 minutes (Intel Xeon, 2 cores, shared with other work).
 """
 
-import argparse
 import math
 import sys
 from dataclasses import dataclass
@@ -124,23 +123,24 @@ def main() -> None:
     import jax.numpy as jnp
 
     import gmmae
+    from benchmarks.options import Parser
     from experiments import cohorts, models, tables
     from gmmae.generation import generator
     from gmmae.generation.judging import bootstrap
     from gmmae.models.losses import dice
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--workdir", type=Path, required=True)
     parser.add_argument("--held-out", choices=("tune", "test"), default="tune")
     parser.add_argument("--results", type=Path, default=Path("results/generation"))
-    asked = parser.parse_args()
-    found = cohorts.read(asked.root)
-    config = gmmae.configure("", workload=str(Path(__file__)), root=str(asked.root.resolve()), **OPTIONS)
-    gmmae.train(config, asked.workdir)
-    judged, reader, trained = getattr(found, asked.held_out), gmmae.load(asked.workdir), models.read(asked.run)
-    cohorts.check_held_out(found, trained.training, asked.run)
+    args = parser.parse_args()
+    found = cohorts.read(args.root)
+    config = gmmae.configure("", workload=str(Path(__file__)), root=str(args.root.resolve()), **OPTIONS)
+    gmmae.train(config, args.workdir)
+    judged, reader, trained = getattr(found, args.held_out), gmmae.load(args.workdir), models.read(args.run)
+    cohorts.check_held_out(found, trained.training, args.run)
     head = generator.decode(trained.model, generator.encode(trained.model, judged))["mask"]
     assert found.train.masks is not None
     middle = np.broadcast_to(ball(found.train.masks > 0), judged.masks.shape)
@@ -157,7 +157,7 @@ def main() -> None:
             {"found by": name, "nodules": len(of), **{key: tables.number(value) for key, value in mean._asdict().items()}}
         )
         print(*lines[-1].values())
-    tables.write(asked.results / f"masks_{asked.held_out}.csv", lines)
+    tables.write(args.results / f"masks_{args.held_out}.csv", lines)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,9 @@ step of 13 nor the validation divides by two. It runs in one process and in two,
 DIR gets needs.csv, a row a framework: lines by purpose, words on the command line, and the two losses.
 """
 
-import argparse
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,8 +20,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.child import ROOT, ask
+from benchmarks.child import ROOT, ask, free_ports
 from benchmarks.many_processes import Run
+from benchmarks.options import Parser, guarded
 from experiments import environments, tables
 from experiments.last_batches import CONFIG, MANY, RECIPES
 from gmmae.cli.words import as_words
@@ -127,15 +126,6 @@ def output(commands: Sequence[Sequence[str]], more: Sequence[Mapping[str, str]] 
     return "\n".join(out for out, _ in said)
 
 
-def free_ports(count: int) -> list[int]:
-    """Returns free ports."""
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
-
-
 def measure(file: Path, pythons: Mapping[str, str]) -> list[dict[str, Any]]:
     """Counts and runs the missing programs of the backends that have a Python."""
     rows: list[dict[str, Any]] = [*tables.read(file)] if file.exists() else []
@@ -167,14 +157,14 @@ def summary(rows: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
 
 def main() -> None:
     """Measures the frameworks and prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--environments", type=Path, default=environments.FOLDER)
-    asked = parser.parse_args()
-    pythons = environments.pythons((recipe.peer for recipe in RECIPES), asked.environments)
-    if measure(asked.out / "needs.csv", pythons):
-        print(grid_table(summary(tables.read(asked.out / "needs.csv"))))
+    args = parser.parse_args()
+    pythons = environments.pythons((recipe.peer for recipe in RECIPES), args.environments)
+    if measure(args.out / "needs.csv", pythons):
+        print(grid_table(summary(tables.read(args.out / "needs.csv"))))
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

@@ -37,21 +37,28 @@ def reached(row: Row) -> bool:
 
 
 def distinct(rows: Iterable[Row]) -> list[Row]:
-    """Returns the computed rows. Several rows may share a run."""
+    """Returns the computed rows. Several rows may share a run.
+
+    >>> [row["n"] for row in distinct([{"path": path, "seed": "0", "n": n} for path, n in ("a1", "a2", "b3")])]
+    ['2', '3']
+    """
     return list({(row["path"], row["seed"]): row for row in rows}.values())
 
 
-def middle(values: Sequence[float]) -> str:
+def middle(values: Sequence[float], form: str = ".4g") -> str:
     """Returns the median, and the range if there are several values. A miss is infinite.
 
-    >>> middle([3.0, 1.0, 2.0]), middle([2.0, math.inf, math.inf]), middle([2.0])
-    ('2 (1–3)', '– (2–∞)', '2')
+    >>> middle([3.0, 1.0, 2.0]), middle([20.0, 30.0, math.inf]), middle([2.0, math.inf, math.inf]), middle([2.0])
+    ('2 (1–3)', '30 (20–∞)', '– (2–∞)', '2')
+    >>> middle([2.0, 1.0, 4.0], ".1f"), middle([])
+    ('2.0 (1.0–4.0)', '–')
     """
-    low, high = min(values), max(values)
-    found = float(np.median(values)) if np.isfinite(np.sort(values)[: len(values) // 2 + 1]).all() else math.inf
-    text = "–" if math.isinf(found) else f"{found:.4g}"
-    ends = (f"{end:.4g}" if math.isfinite(end) else "∞" for end in (low, high))
-    return text if low == high else f"{text} ({'–'.join(ends)})"
+    if not values:
+        return "–"
+    median = float(np.median(values)) if np.isfinite(np.sort(values)[: len(values) // 2 + 1]).all() else math.inf
+    text = "–" if math.isinf(median) else format(median, form)
+    low, high = ("∞" if math.isinf(end) else format(end, form) for end in (min(values), max(values)))
+    return text if low == high else f"{text} ({low}–{high})"
 
 
 def outcome(rows: Sequence[Row]) -> str:

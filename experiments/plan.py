@@ -9,7 +9,6 @@ reference convergence points of github.com/mlcommons/logging, commit 7bbf792 (`m
 Apache 2.0). It has each benchmark's round with the most batches, at least three.
 """
 
-import argparse
 import itertools
 import json
 import math
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.options import Parser, guarded
 from experiments import policies, tables
 from experiments.policies import Situation, Truth
 from gmmae.config.schema import OptimConfig
@@ -303,12 +303,12 @@ def paper(cases: Sequence[Case]) -> list[tuple[str, ...]]:
 
 def main() -> None:
     """Collects plans, or prints and writes the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("command", nargs="?", choices=("judge", "collect"), default="judge")
     parser.add_argument("folders", nargs="*", type=Path)
-    asked = parser.parse_args()
-    if asked.command == "collect":
-        collect(asked.folders)
+    args = parser.parse_args()
+    if args.command == "collect":
+        collect(args.folders)
         return
     cases = read()
     for name, rows in {"summary": summary(cases), "paper": paper(cases)}.items():
@@ -319,4 +319,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

@@ -10,7 +10,6 @@ strategy runs on both cores to its target. Nothing else should run on the machin
 It resumes an interrupted call and writes results/plan/real.csv. Workloads without their data are left out.
 """
 
-import argparse
 import json
 import math
 import os
@@ -23,7 +22,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.child import ROOT
 from benchmarks.many_processes import ask
+from benchmarks.options import Parser, guarded
 from benchmarks.strong_scaling import TWO, Kind, step_s, train
 from experiments import tables
 from gmmae.config.toml import find
@@ -32,7 +33,6 @@ from gmmae.system.stop_reasons import TARGET_REACHED
 from gmmae.training.records import Record, from_json
 from gmmae.workloads.configuration import read_config
 
-ROOT = Path(__file__).parent.parent
 OUT = ROOT / "results" / "plan" / "real.csv"
 DATA = ROOT.parent / "shared" / "data"
 EACH = Kind("the base batch, on each core by itself", 2)
@@ -181,27 +181,27 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 def main() -> None:
     """Measures the workloads and writes the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--workdir", type=Path, required=True)
     parser.add_argument("--workloads", nargs="+", choices=list(JOBS), default=list(JOBS))
     parser.add_argument("--scaling", nargs="+", default=list(ARMS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=OUT)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     if len(os.sched_getaffinity(0)) < 2:
         parser.error(f"two cores must be there; got {len(os.sched_getaffinity(0))}")
-    workdir = asked.workdir.resolve()
+    workdir = args.workdir.resolve()
     prepare(workdir)
     rows = []
-    for name in asked.workloads:
+    for name in args.workloads:
         needs = JOBS[name].needs
         if needs and not needs.exists():
             print(f"{name} is left out: {needs} is not there")
             continue
-        rows += measured(name, asked.scaling, workdir, asked.seed)
-        tables.write(asked.out, rows)
+        rows += measured(name, args.scaling, workdir, args.seed)
+        tables.write(args.out, rows)
     print(grid_table(summary(rows)))
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

@@ -10,7 +10,6 @@ DIR gets reached.csv, and for each strategy losses_ARM.png, the loss by epoch fo
 medians are drawn.
 """
 
-import argparse
 import re
 from collections import defaultdict
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.options import Parser, guarded
 from experiments import tables
 from gmmae.plotting import canvas
 from gmmae.plotting.loss_curves import LossCurve, losses_by_devices
@@ -85,21 +85,21 @@ def _course(label: str, seeds: Sequence[Sequence[Epoch]]) -> LossCurve:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Writes the table and the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--runs", type=Path, required=True, help="a sweep's folder, or one of its histories")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--metric", default="dice", help="of validation; more is better")
     parser.add_argument("--share", type=float, default=0.98, help="of one device's last value")
-    asked = parser.parse_args(arguments)
-    runs = histories(asked.runs)
-    rows = reached(runs, asked.metric, asked.share)
-    asked.out.mkdir(parents=True, exist_ok=True)
-    tables.write(asked.out / "reached.csv", rows)
+    args = parser.parse_args(arguments)
+    runs = histories(args.runs)
+    rows = reached(runs, args.metric, args.share)
+    args.out.mkdir(parents=True, exist_ok=True)
+    tables.write(args.out / "reached.csv", rows)
     for row in rows:
         print(" ".join(f"{key} {value}" for key, value in row.items()))
     for scaling in sorted({key.scaling for key in runs} - {"strong"}):
-        print(figure(runs, scaling, asked.out / f"losses_{scaling}.png"))
+        print(figure(runs, scaling, args.out / f"losses_{scaling}.png"))
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

@@ -26,6 +26,7 @@ from jaxtyping import Bool, Float
 from scipy import ndimage
 
 import gmmae
+from benchmarks.options import Parser, guarded
 from experiments import tables
 from gmmae.config.schema import Config
 from gmmae.data.patches import Patches
@@ -115,25 +116,25 @@ def best(by_nodule: Sequence[dict[str, list[Judged]]], training: np.ndarray) -> 
     return {name: int(np.argmax(values)) for name, values in mean.items()}
 
 
-def configured(asked: argparse.Namespace, more: Sequence[str], fold: int) -> Config:
+def configured(args: argparse.Namespace, more: Sequence[str], fold: int) -> Config:
     """Returns the configuration of a fold: the prototype's recipe with the options of the command line."""
-    csv_file = subset(asked.data, asked.out, asked.nodules) if asked.nodules else ""
+    csv_file = subset(args.data, args.out, args.nodules) if args.nodules else ""
     recipe = {
         "data.source": "cubes",
-        "data.root": asked.data.resolve(),
+        "data.root": args.data.resolve(),
         "data.csv": csv_file,
-        "data.folds": asked.folds,
+        "data.folds": args.folds,
         "data.fold": fold,
         "optim.learning-rate": 0.003,
         "optim.batch-size": 32,
-        "optim.warmup-epochs": max(1, round(0.3 * asked.epochs)),
-        "optim.cosine-epochs": asked.epochs,
-        "stop.max-epochs": asked.epochs,
+        "optim.warmup-epochs": max(1, round(0.3 * args.epochs)),
+        "optim.cosine-epochs": args.epochs,
+        "stop.max-epochs": args.epochs,
         "stop.monitor": "dice",
         "stop.mode": "max",
-        "checkpoint.every-epochs": asked.epochs,
+        "checkpoint.every-epochs": args.epochs,
         "log.tensorboard": False,
-        "log.every-epochs": asked.epochs,
+        "log.every-epochs": args.epochs,
     }
     from gmmae.cli.arguments import parse_train
     from gmmae.cli.words import as_words
@@ -270,37 +271,37 @@ def picture(rows: Sequence[dict[str, Any]], seen: dict[str, Seen], path: Path) -
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Trains missing folds, evaluates them, and writes the tables and the picture."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder of volumes with masks and nodules.csv")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--only", type=int, nargs="+", help="numbers of the folds to do, from 0")
     parser.add_argument("--epochs", type=int, default=14)
     parser.add_argument("--nodules", type=int, default=0, help="number of nodules; 0: all")
-    asked, more = parser.parse_known_args(arguments)
-    asked.out.mkdir(parents=True, exist_ok=True)
+    args, more = parser.parse_known_args(arguments)
+    args.out.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
-    first = configured(asked, more, 0)
+    first = configured(args, more, 0)
     volumes = segmentation.load_volumes(first.settings.data)
     by_nodule = [candidates(volume) for volume in volumes]
     print(f"{len(volumes)} nodules read, and baselines tried, in {time.perf_counter() - start:.0f} s", flush=True)
     rows: list[dict[str, Any]] = []
     seen: dict[str, Seen] = {}
-    for fold in asked.only if asked.only is not None else range(asked.folds):
+    for fold in args.only if args.only is not None else range(args.folds):
         start = time.perf_counter()
-        config = configured(asked, more, fold)
-        own, shown = run_fold(config, asked.out / f"fold_{fold}", by_nodule)
+        config = configured(args, more, fold)
+        own, shown = run_fold(config, args.out / f"fold_{fold}", by_nodule)
         rows += own
         seen |= shown
         means = " ".join(f"{name} {np.mean([row[name] for row in own]):.4f}" for name in (*NETWORKS, *BASELINES))
         print(f"fold {fold}: {len(own)} nodules, {means}, {time.perf_counter() - start:.0f} s", flush=True)
-        tables.write(asked.out / "nodules.csv", rows)
+        tables.write(args.out / "nodules.csv", rows)
     table = summary(rows)
-    tables.write(asked.out / "summary.csv", table)
+    tables.write(args.out / "summary.csv", table)
     for line in table:
         print(" ".join(str(value) for value in line.values()))
-    print(picture(rows, seen, asked.out / "segmentations.png"))
+    print(picture(rows, seen, args.out / "segmentations.png"))
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

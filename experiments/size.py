@@ -15,7 +15,6 @@ AdrenalMNIST3D (Yang et al., Scientific Data 2023), an array `volumes` of 1,584 
 those of the nodules in FOLDER, as configs/unet.toml reads them, for a small U-Net.
 """
 
-import argparse
 import math
 import tempfile
 from collections import defaultdict
@@ -25,6 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.options import Parser, guarded
 from experiments import slices, tables
 from experiments.real_times import example
 from gmmae.config.schema import Config, changed
@@ -211,20 +211,20 @@ def _misses(of: Sequence[Mapping[str, str]]) -> str:
 
 def main() -> None:
     """Makes the missing runs and prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--workload", choices=list(DATA), required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--data", type=Path, help="of adrenal the file of the shapes, of slices the folder of the nodules")
     parser.add_argument("--sizes", type=int, nargs="+", help="training samples")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    asked = parser.parse_args()
-    file = asked.out / f"{asked.workload}.csv"
+    args = parser.parse_args()
+    file = args.out / f"{args.workload}.csv"
     rows: list[dict[str, Any]] = [*tables.read(file)] if file.exists() else []
     done = {(int(row["samples"]), row["scaling"], int(row["devices"]), int(row["seed"])) for row in rows}
     with tempfile.TemporaryDirectory() as folder:
-        for size in asked.sizes or DATA[asked.workload].sizes:
-            config = DATA[asked.workload].config(asked.workload, size, Path(folder), asked.data)
-            for scaling, devices, one in paths(config, asked.seeds, DATA[asked.workload].devices):
+        for size in args.sizes or DATA[args.workload].sizes:
+            config = DATA[args.workload].config(args.workload, size, Path(folder), args.data)
+            for scaling, devices, one in paths(config, args.seeds, DATA[args.workload].devices):
                 if (size, scaling, devices, one.seed) not in done:
                     found = {"samples": size, "scaling": scaling, "devices": devices, "seed": one.seed, **trained(one)}
                     print(" ".join(f"{key} {value}" for key, value in list(found.items())[:9]), flush=True)
@@ -234,4 +234,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

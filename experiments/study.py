@@ -5,16 +5,16 @@
 `{{name}}` in experiments/study.md stands for a number or a table of `FACTS`. No figure is typed.
 """
 
-import argparse
 import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
-from experiments import failure, frameworks, h100, real_times, size, tables
+from benchmarks.child import ROOT
+from benchmarks.options import Parser, guarded
+from experiments import failure, frameworks, real_times, size, tables
 from experiments import plan as plans
 from experiments.outcomes import (
     RESULTS,
@@ -35,11 +35,11 @@ from experiments.outcomes import (
 from gmmae.config.toml import find
 from gmmae.planner import prediction
 from gmmae.planner.prediction import Measured
-from gmmae.scaling.cost import read_cluster
+from gmmae.scaling import cost
+from gmmae.scaling.cost import StepTimes, all_reduce_s, read_cluster
 from gmmae.scaling.strategies import STRATEGIES
 from gmmae.system.stop_reasons import MAX_EPOCHS, TARGET_REACHED
 
-ROOT = Path(__file__).parent.parent
 TEMPLATE, PAGE = ROOT / "experiments" / "study.md", ROOT / "docs" / "study.md"
 GENERATED = (
     "<!-- Made by `python -m experiments.study` from experiments/study.md and results/. Change those, not this file. -->"
@@ -49,6 +49,12 @@ CLUSTERS = ("k80_1gbe", "h200_nvlink")
 """Clusters to which times are projected."""
 
 H100 = "H100, earlier kernels"
+
+EARLIER_CODE = "cuDNN's convolutions and the loss's first kernel"
+"""Code of the H100's two timed steps (`results/bench/h100_steps.csv`). Later code has one timed step, of 32 samples."""
+
+FEW_SAMPLES, FEW_SAMPLES_US = 4, (75, 100, 150, 200, 250, 300)
+"""Samples of a step that has no time with later code on an H100, and its assumed times in microseconds."""
 
 RATES = {
     "weak": "k⁰",
@@ -136,7 +142,6 @@ def given_up() -> dict[str, str]:
         "least": f"{float(rows[0]['least']):.5f}",
         **{f"given_up_{kind}": str(totals[kind]) for kind in ("frozen", "blind", "open")},
         "continued": str(continued),
-        "given_up_rest": str(len(still_open) - continued),
         "open_best": f"{min(float(by_cell[key]['best_val_loss']) for key in still_open):.5f}",
         "drift_blind": f"{max((float(row['drift']) for row in rows if row['kind'] == 'blind'), default=0.0):.0e}",
     }
@@ -179,9 +184,9 @@ def rates() -> dict[str, str]:
             ratios = [ratio * longer_epoch(at, batch) for ratio in more]
             medians[name].append(float(np.median(ratios)))
             told.append(f"{middle(ratios)}; {sum(ratio > 1 for ratio in ratios)} of {len(ratios)}")
-        for few_us in h100.FEW_US:
+        for few_us in FEW_SAMPLES_US:
             longer = longer_epoch(
-                prediction.hypothetical_group(measured, h100.overhead(measured, n, h100.later(few_us)), n), batch
+                prediction.hypothetical_group(measured, h100_overhead(measured, n, later_h100_steps(few_us)), n), batch
             )
             medians[f"{few_us} µs"].append(longer * float(np.median(more)))
         lines.append(
@@ -193,9 +198,9 @@ def rates() -> dict[str, str]:
         "rates_table": table(("n", *(RATES[scaling] for scaling in tried), "the best of them", *names), lines),
         "rates_seeds": str(few),
         **{f"rates_{name}": text for name, text in arrivals(found).items()},
-        "h100_us": " and ".join(f"{1e6 * second:.0f}" for second in h100.timed(h100.EARLIER).seconds),
+        "h100_us": " and ".join(f"{1e6 * second:.0f}" for second in h100_steps(EARLIER_CODE).seconds),
         "h100_range": f"{min(medians[H100]):.2f} to {max(medians[H100]):.2f}",
-        "h100_overhead": f"{h100.overhead(measured, 1):.2f}",
+        "h100_overhead": f"{h100_overhead(measured, 1):.2f}",
         **untimed(measured, medians),
     }
 
@@ -208,16 +213,39 @@ def untimed(measured: Measured, medians: Mapping[str, Sequence[float]]) -> dict[
       medians: the best growing batch's time relative to strong scaling's on 2, 4, … devices, by assumed time.
     """
     lines = []
-    for few_us in h100.FEW_US:
+    for few_us in FEW_SAMPLES_US:
         of = medians[f"{few_us} µs"]
-        overhead = h100.overhead(measured, 1, h100.later(few_us))
+        overhead = h100_overhead(measured, 1, later_h100_steps(few_us))
         lines.append((f"{few_us} µs", f"{overhead:.2f}", f"{min(of):.2f} to {max(of):.2f}"))
-    head = (
-        f"if a step of {h100.FEW} took",
-        "overhead over the samples' time",
-        "growing batch's time over strong's on 2 to 32",
-    )
-    return {"h100_now_us": f"{1e6 * h100.timed('later').seconds[-1]:.0f}", "untimed_table": table(head, lines)}
+    time = "growing batch's time over strong's on 2 to 32"
+    head = (f"if a step of {FEW_SAMPLES} took", "overhead over the samples' time", time)
+    return {"h100_now_us": f"{1e6 * h100_steps('later').seconds[-1]:.0f}", "untimed_table": table(head, lines)}
+
+
+def h100_steps(code: str) -> StepTimes:
+    """Returns the times of steps on an H100 with one version of the code: `EARLIER_CODE`, or any other for later code."""
+    rows = tables.read(RESULTS / "bench" / "h100_steps.csv")
+    of = [row for row in rows if (row["code"] == EARLIER_CODE) == (code == EARLIER_CODE)]
+    return StepTimes(tuple(int(row["samples"]) for row in of), tuple(float(row["seconds"]) for row in of))
+
+
+def later_h100_steps(few_us: float) -> StepTimes:
+    """Returns the steps of later code on an H100, with an assumed time of the step of few samples."""
+    [batch], [batch_s] = h100_steps("later")
+    return StepTimes((FEW_SAMPLES, batch), (1e-6 * few_us, batch_s))
+
+
+def h100_overhead(measured: Measured, devices: int, steps: StepTimes | None = None) -> float:
+    """Returns the overhead and the projected all-reduce relative to a base batch's samples, by two steps on an H100.
+
+    Args:
+      measured: measurements of the workload.
+      devices: number of devices of the all-reduce.
+      steps: times of the steps, by default those of the earlier code.
+    """
+    a, b = cost.affine(steps or h100_steps(EARLIER_CODE))
+    reduce_s = all_reduce_s(read_cluster(find("h200_nvlink", "clusters")), devices, measured.gradient_bytes)
+    return (a + reduce_s) / (b * measured.optim.batch_size)
 
 
 def longer_epoch(at: prediction.DeviceGroup, batch: int) -> float:
@@ -228,7 +256,7 @@ def longer_epoch(at: prediction.DeviceGroup, batch: int) -> float:
 def machines(measured: Measured, devices: int) -> dict[str, prediction.DeviceGroup]:
     """Returns clusters of `devices` devices, and H100s with their own overhead and no time for validation."""
     found = {name: prediction.device_group(measured, read_cluster(find(name, "clusters")), devices) for name in CLUSTERS}
-    return found | {H100: prediction.hypothetical_group(measured, h100.overhead(measured, devices), devices)}
+    return found | {H100: prediction.hypothetical_group(measured, h100_overhead(measured, devices), devices)}
 
 
 def failures() -> dict[str, str]:
@@ -245,29 +273,11 @@ def failures() -> dict[str, str]:
             ]
             if of:
                 end = of[-1]
+                first = (change.label, STRATEGIES[scaling].label, str(devices), end["step"])
                 numbers = (f"{float(end[key]):.2g}" for key in shown)
-                last.append(
-                    (
-                        change.label,
-                        STRATEGIES[scaling].label,
-                        str(devices),
-                        end["step"],
-                        f"{float(end['train_loss']):.5f}",
-                        *numbers,
-                    )
-                )
-    head = (
-        "change",
-        "strategy",
-        "n",
-        "step",
-        "training loss",
-        "units that learn",
-        "gradient",
-        "standard deviation",
-        "at the edge",
-    )
-    found = {"courses_table": table(head, last)}
+                last.append((*first, f"{float(end['train_loss']):.5f}", *numbers))
+    columns = ("units that learn", "gradient", "standard deviation", "at the edge")
+    found = {"courses_table": table(("change", "strategy", "n", "step", "training loss", *columns), last)}
     tried = {name: change for name, change in failure.CURES.items() if (RESULTS / "study" / f"cures_{name}").exists()}
     if not tried:
         return found
@@ -358,16 +368,8 @@ def planned() -> dict[str, str]:
 
 
 FACTS: tuple[Callable[[], dict[str, str]], ...] = (
-    nodules,
-    splits,
-    given_up,
-    other_targets,
-    rates,
-    failures,
-    sizes,
-    compared,
-    unet,
-    planned,
+    *(nodules, splits, given_up, other_targets, rates),
+    *(failures, sizes, compared, unet, planned),
 )
 
 
@@ -387,15 +389,15 @@ def page() -> str:
 
 def main() -> None:
     """Writes or checks the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--check", action="store_true", help="whether docs/study.md is up to date; writes nothing")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     text = page()
-    if asked.check:
+    if args.check:
         raise SystemExit(None if PAGE.read_text(encoding="utf-8") == text else f"{PAGE} is not what the results say")
     PAGE.write_text(text, encoding="utf-8")
     print(PAGE.relative_to(ROOT))
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

@@ -7,12 +7,12 @@ epochs and steps, interpolated between validations. A run that has stopped at it
 gets targets.csv.
 """
 
-import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.options import Parser, guarded
 from experiments import tables
 from gmmae.config.schema import flatten
 from gmmae.planner import steps
@@ -64,16 +64,16 @@ def on_the_way(sweep: Path, targets: Sequence[float]) -> Iterator[dict[str, Any]
 
 def main() -> None:
     """Writes the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("sweeps", type=Path, nargs="+", metavar="SWEEP")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--targets", type=float, nargs="+", default=list(TARGETS))
-    asked = parser.parse_args()
-    rows = [row for sweep in asked.sweeps for row in on_the_way(sweep, asked.targets)]
-    tables.write(asked.out / "targets.csv", rows)
+    args = parser.parse_args()
+    rows = [row for sweep in args.sweeps for row in on_the_way(sweep, args.targets)]
+    tables.write(args.out / "targets.csv", rows)
     shown = ("scaling", "devices", "seed", "target", "epochs")
     print(grid_table([shown, *(tuple(str(row[key]) for key in shown) for row in rows)]))
 
 
 if __name__ == "__main__":
-    main()
+    guarded(main)

@@ -52,7 +52,7 @@ def own(known):
 
 
 @pytest.mark.parametrize(
-    "module", ["spread", "flops", "options", "__main__", "peers.problem", "peers.backends", "peers.compare"]
+    "module", ["spread", "flops", "options", "target", "__main__", "peers.problem", "peers.backends", "peers.compare"]
 )
 def test_the_examples_in_docstrings(module):
     assert doctest.testmod(importlib.import_module(f"benchmarks.{module}")).failed == 0
@@ -195,13 +195,13 @@ UNET = """workload = "segmentation"
 [data]
 samples = 8
 validation = 2
-size = 8
+shape = 8
 [model]
 features = [2, 3]
 [optim]
 batch_size = 8
 [stop]
-metric = "dice"
+monitor = "dice"
 mode = "max"
 """
 

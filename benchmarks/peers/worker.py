@@ -19,7 +19,7 @@ from benchmarks.peers import backends, problem
 from benchmarks.peers.backends import Peer, Place
 
 
-def answer(peer: Peer, known: problem.Problem, do: str, **asked: Any) -> dict[str, Any]:
+def answer(peer: Peer, known: problem.Problem, do: str, **args: Any) -> dict[str, Any]:
     """Returns the backend's answer to one command, without the time."""
     match do:
         case "facts":
@@ -27,18 +27,18 @@ def answer(peer: Peer, known: problem.Problem, do: str, **asked: Any) -> dict[st
         case "reset":
             peer.reset()
         case "train":
-            peer.train(asked["samples"], asked["epoch"])
+            peer.train(args["samples"], args["epoch"])
         case "losses":
-            return {"losses": np.asarray(peer.losses(asked["samples"], asked["epoch"]), np.float64).tolist()}
+            return {"losses": np.asarray(peer.losses(args["samples"], args["epoch"]), np.float64).tolist()}
         case "evaluate":
             return {"loss": peer.evaluate()}
         case "gradient":
-            problem.write_arrays(asked["path"], peer.gradient())
+            problem.write_arrays(args["path"], peer.gradient())
         case "reduction":
-            peer.reduction(asked["times"])
+            peer.reduction(args["times"])
         case "last":
-            gradient, steps = peer.last(asked["recipe"])
-            path = Path(asked["folder"]) / f"{os.getpid()}.npz"
+            gradient, steps = peer.last(args["recipe"])
+            path = Path(args["folder"]) / f"{os.getpid()}.npz"
             problem.write_arrays(path, gradient)
             return {"steps": steps, "gradient": str(path)}
         case "target":
@@ -68,13 +68,13 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--port", type=int, default=0)
-    asked = parser.parse_args()
-    if asked.processes > 1:  # before any framework counts the cores
-        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[asked.rank]})
+    args = parser.parse_args()
+    if args.processes > 1:  # before any framework counts the cores
+        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[args.rank]})
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # frameworks print
-    known = problem.read(asked.folder)
-    peer = backends.load(asked.name, known, Place(asked.rank, asked.processes, asked.port))
+    known = problem.read(args.folder)
+    peer = backends.load(args.name, known, Place(args.rank, args.processes, args.port))
     print(json.dumps({"ready": True}), file=answers)
     for line in sys.stdin:
         began = time.perf_counter()

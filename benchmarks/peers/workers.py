@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -11,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.child import ROOT
+from benchmarks.child import ROOT, free_ports
 from benchmarks.peers.backends import BACKENDS
 
 IDLE_S = 1.0
@@ -23,8 +22,7 @@ class Worker:
 
     def __init__(self, name: str, folder: Path, python: str = sys.executable):
         self.name, self.title = name, BACKENDS[name].title
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
+        [port] = free_ports(1)
         count = BACKENDS[name].processes
         # A framework that takes all of a GPU's memory at once would leave none to the others.
         environ = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "PYTHONPATH": str(ROOT)}

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 GENERATED = ROOT / "docs" / "study.md"
@@ -33,6 +35,12 @@ class Said(NamedTuple):
 
     place: str  # the file, and the line in a page
     text: str
+
+
+def none_of(places: Sequence[str]) -> None:
+    """Fails with the places, one a line."""
+    if places:
+        pytest.fail("\n".join(places), pytrace=False)
 
 
 def _name(path: Path) -> str:

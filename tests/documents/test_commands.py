@@ -9,7 +9,7 @@ from gmmae.cli.words import as_words
 from gmmae.scaling.strategies import STRATEGIES
 from gmmae.workloads import registry
 from tests.documents.programs import OTHERS, Wrong, check, modules, named, options
-from tests.documents.reading import PROGRAM, ROOT, Said, backticks, blocks, docstrings, heads, messages, program
+from tests.documents.reading import PROGRAM, ROOT, Said, backticks, blocks, docstrings, heads, messages, none_of, program
 
 FOREIGN = re.compile(r"--(xla_.*|array|format|logdir|name|no-name)$")
 """Options of XLA, Slurm and TensorBoard, and what stands for any option."""
@@ -62,12 +62,6 @@ def test_the_readme_asks_a_cpu_for_virtual_devices_only():
     assert [line for line in lines if not line.startswith("JAX_NUM_CPU_DEVICES=")] == []
 
 
-def none_of(found):
-    """Fails with what was found, one a line."""
-    if found:
-        pytest.fail("\n".join(found), pytrace=False)
-
-
 def asked(text):
     """The options in a piece of text."""
     return re.findall(r"(?<![\w-])--[a-z][\w.-]*", text)
@@ -104,27 +98,21 @@ def test_commands_within_sentences_have_the_options_that_they_name(place, known)
     none_of(found)
 
 
-def unknown(found, known):
-    """The options that no program has, with their places."""
-    return [f"{place}: {option}" for place, option in found if option not in known and not FOREIGN.match(option)]
-
-
 def test_switches_within_sentences_have_no_value(known):
     pairs = [(said, *said.text.split()[:2]) for said in backticks() if re.match(r"--\S+ [^-]", said.text)]
     assert len(pairs) >= 10
     none_of([f"{said.place}: {said.text}" for said, option, _ in pairs if as_words(option[2:], False)[0] in known])
 
 
-def test_options_within_sentences_exist(known):
-    found = [(said.place, option) for said in backticks() if said.text.startswith("--") for option in asked(said.text)]
-    assert len(found) >= 30
-    none_of(unknown(found, known))
-
-
-def test_options_in_the_programs_own_messages_exist(known):
-    found = [(said.place, option.rstrip(".-")) for said in messages() if " " in said.text for option in asked(said.text)]
-    assert len(found) >= 50
-    none_of(unknown(found, known))
+@pytest.mark.parametrize(
+    ("pieces", "holds_options", "least"),
+    [(backticks, lambda text: text.startswith("--"), 30), (messages, lambda text: " " in text, 50)],
+    ids=["sentences of the documents", "messages of the program"],
+)
+def test_options_within_sentences_exist(known, pieces, holds_options, least):
+    found = [(said.place, option.rstrip(".-")) for said in pieces() if holds_options(said.text) for option in asked(said.text)]
+    assert len(found) >= least
+    none_of([f"{place}: {option}" for place, option in found if option not in known and not FOREIGN.match(option)])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from gmmae.config.schema import flatten
 from gmmae.sweep.grid import SweepConfig
 from gmmae.workloads.registry import BUILT_IN, configuration
-from tests.documents.reading import ROOT, Said, backticks, links
+from tests.documents.reading import ROOT, Said, backticks, links, none_of
 
 SOURCES = [path for folder in ("gmmae", "experiments", "benchmarks", "launch") for path in (ROOT / folder).rglob("*.*")]
 TEXT = {path: path.read_text(encoding="utf-8") for path in SOURCES if path.suffix in (".py", ".sh", ".sbatch")}
@@ -73,8 +73,7 @@ def wrong(pieces):
 def test_files_keys_and_modules_in_backticks_exist():
     pieces = list(backticks())
     assert len(pieces) > 300
-    if found := wrong(pieces):
-        pytest.fail("\n".join(found), pytrace=False)
+    none_of(wrong(pieces))
 
 
 @pytest.mark.parametrize(
@@ -99,10 +98,4 @@ def test_links_lead_somewhere():
         path = (page.parent / target).resolve() if target else page
         if not path.exists() or (anchor and anchor not in anchors(path)):
             found.append(f"{said.place}: {said.text}")
-    if found:
-        pytest.fail("\n".join(found), pytrace=False)
-
-
-@pytest.mark.parametrize("path", sorted(TEXT), ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_file_keeps_a_mark_of_an_unfinished_merge(path):
-    assert not re.search(r"^(<{7}|>{7}|={7}$)", TEXT[path], re.MULTILINE)
+    none_of(found)

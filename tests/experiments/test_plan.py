@@ -23,10 +23,6 @@ def test_recall_allows_a_tenth_of_the_arrivals_to_be_alarms():
     assert math.isnan(recall(arrived))
 
 
-def test_an_error_is_that_of_the_logarithm():
-    assert one(True, 0.0).error == pytest.approx(math.log(100 / 110))
-
-
 def test_a_cell_is_compared_with_itself_under_another_seed():
     weak = [Truth("weak", n, 64 * n, arrived, 100.0 * seed) for n, arrived in ((2, True), (4, False)) for seed in (1, 2, 4)]
     cases = [plan.Case("nodules", measured(), None, 1.0, 1.0, [cell]) for cell in weak]

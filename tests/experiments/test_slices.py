@@ -22,33 +22,16 @@ def nodules(names):
     return [name.rpartition(" slice ")[0] for name in names]
 
 
-@pytest.fixture(scope="module")
-def everything():
-    return load(0)
-
-
-@pytest.fixture(scope="module")
-def some():
-    return load(30)
-
-
-def test_whole_nodules_are_taken_and_the_last_as_far_as_it_is_needed(everything, some):
+def test_whole_nodules_are_taken_with_their_samples_and_groups_and_the_last_as_far_as_it_is_needed():
+    everything, some = load(0), load(30)
     all_of, taken = nodules(everything.names["train"]), nodules(some.names["train"])
     cut = [name for name in set(taken) if taken.count(name) < all_of.count(name)]
     assert len(taken) == 30 < len(all_of)
     assert len(cut) <= 1
-
-
-def test_samples_are_those_of_their_names_and_the_validation_set_is_the_same(everything, some):
     at = [everything.names["train"].index(name) for name in some.names["train"]]
     np.testing.assert_array_equal(some.train["values"], everything.train["values"][at])
     np.testing.assert_array_equal(some.validation["values"], everything.validation["values"])
-
-
-def test_slices_keep_the_group_of_their_nodule(some):
-    group_of = {}
-    for name, group in zip(nodules(some.names["train"]), some.groups["train"], strict=True):
-        assert group_of.setdefault(name, group) == group
+    assert [some.groups["train"][i] for i in range(30)] == [everything.groups["train"][i] for i in at]
     assert len(some.groups["train"]) == 30
 
 

@@ -8,7 +8,7 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, chdir, contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
 from unittest import mock
@@ -56,7 +56,13 @@ def in_process(arguments: Sequence[str], cwd: Path, limit_s: float = LIMIT_S) ->
     """Calls `gmmae` in this process; training has no parent process there."""
     code, crash = None, ""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        with _writing_to(out, err), _at(cwd), mock.patch.dict(main.COMMANDS, UNWATCHED), warnings.catch_warnings():
+        with (
+            _writing_to(out, err),
+            chdir(cwd),
+            mock.patch("os._exit", _raise_ended),
+            mock.patch.dict(main.COMMANDS, UNWATCHED),
+            warnings.catch_warnings(),
+        ):
             warnings.simplefilter("default")
             warnings.showwarning = _show
             try:
@@ -70,7 +76,7 @@ def in_process(arguments: Sequence[str], cwd: Path, limit_s: float = LIMIT_S) ->
                 crash = f"not done within {limit_s:g} s"
             except BaseException as error:  # pytest's own too, which warnings may become
                 crash = _place(error)
-        return Outcome(code, _all(out), _all(err), crash)
+        return Outcome(code, _contents(out), _contents(err), crash)
 
 
 def subprocess_of(arguments: Sequence[str], cwd: Path, limit_s: float = LIMIT_S) -> Outcome:
@@ -87,6 +93,10 @@ def subprocess_of(arguments: Sequence[str], cwd: Path, limit_s: float = LIMIT_S)
     return Outcome(None if crash else done.returncode, out, err, crash)
 
 
+def _raise_ended(code: int) -> None:
+    raise EndedError(code)
+
+
 def _show(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
     sys.stderr.write(f"{filename}:{lineno}: {category.__name__}: {message}\n")
 
@@ -98,28 +108,24 @@ def _place(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}{at}"
 
 
-def _all(file: IO[bytes]) -> str:
+def _contents(file: IO[bytes]) -> str:
     file.seek(0)
     return file.read().decode(errors="replace")
 
 
 @contextmanager
-def _writing_to(out: IO[bytes], err: IO[bytes]) -> Iterator[None]:
+def _writing_to(*files: IO[bytes]) -> Iterator[None]:
     """Sends both streams to files, those of Python and of native libraries."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    kept = [os.dup(1), os.dup(2)]
-    os.dup2(out.fileno(), 1)
-    os.dup2(err.fileno(), 2)
-    streams = [os.fdopen(os.dup(descriptor), "w", errors="backslashreplace") for descriptor in (1, 2)]
-    try:
-        with redirect_stdout(streams[0]), redirect_stderr(streams[1]):
-            yield
-    finally:
-        for stream, descriptor, number in zip(streams, kept, (1, 2), strict=True):
-            stream.close()
-            os.dup2(descriptor, number)
-            os.close(descriptor)
+    with ExitStack() as stack:
+        for name, number, file in zip(("stdout", "stderr"), (1, 2), files, strict=True):
+            getattr(sys, name).flush()
+            kept = os.dup(number)
+            stack.callback(os.close, kept)
+            stack.callback(os.dup2, kept, number)
+            os.dup2(file.fileno(), number)
+            stream = stack.enter_context(os.fdopen(os.dup(number), "w", errors="backslashreplace"))
+            stack.enter_context(mock.patch.object(sys, name, stream))
+        yield
 
 
 @contextmanager
@@ -134,19 +140,3 @@ def _limited(limit_s: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-@contextmanager
-def _at(cwd: Path) -> Iterator[None]:
-    """Sets the working directory of a call, which may not end this process."""
-
-    def end(code: int) -> None:
-        raise EndedError(code)
-
-    before = Path.cwd()
-    os.chdir(cwd)
-    try:
-        with mock.patch("os._exit", end):
-            yield
-    finally:
-        os.chdir(before)

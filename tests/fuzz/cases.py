@@ -1,7 +1,7 @@
-"""What a case of the fuzz test is: a damaged folder, the commands that read it, and how each of them must end."""
+"""A case of the fuzz test: a damaged folder, the commands that read it, and how each of them must end."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,19 +73,23 @@ def reads_or_leaves_out(rest: Change, *names: str, like: Change = unchanged, nea
     return Expect((Reading(like), Reading(rest, names)), True, names, near)
 
 
+Row = tuple[str, Change, Expect]
+"""The name of a case, its change, and the end that all commands must come to."""
+
+
 @dataclass(frozen=True)
 class Case:
     """A damaged folder.
 
     Attributes:
       name: what was done to the folder.
-      base: the clean folder that is changed (`tests.fuzz.folders.BASES`).
+      base: the clean folder that is changed (`tests.fuzz.bench.MAKERS`).
       change: how the folder is damaged.
       expect: by command (`tests.fuzz.commands.COMMANDS`), how that must end.
       options: more arguments of the command; `{folder}` stands for the folder.
       place: the name of the folder.
       renamed: whether volumes have other names than in the clean folder; then names are not compared.
-      root: the path that the command is given.
+      root: the path that the command is given, with `{folder}` and `{place}`; None: the base's.
       apart: whether each call needs a process of its own, because threads of a library print after it.
     """
 
@@ -96,7 +100,7 @@ class Case:
     options: tuple[str, ...] = ()
     place: str = "data"
     renamed: bool = False
-    root: Callable[[Path], str] = field(default=str)
+    root: str | None = None
     apart: bool = False
 
 
@@ -120,16 +124,3 @@ def readers(number: int, expect: Expect, segment: Expect | None = None) -> dict[
     other = OTHERS[number % len(OTHERS)]
     own = segment or expect
     return {"prepare": expect, other: own if other == "train unet" else expect, "segment": own}
-
-
-@dataclass(frozen=True)
-class Both:
-    """Two changes, one after the other."""
-
-    first: Change
-    second: Change
-
-    def __call__(self, folder: Path) -> None:
-        """Makes both changes."""
-        self.first(folder)
-        self.second(folder)

@@ -19,8 +19,6 @@ Result = dict[str, object]
 FORMATS = r"(\.nii|\.nii\.gz|\.mhd|\.mha|\.nrrd|\.npy|\.npz|\.png)$"
 """Endings of volumes."""
 
-SIZE = ("--data.shape", "8")
-ONE_WORKER = ("--data.workers", "1", "--data.scan-time-limit-s", "none")
 TINY = (
     *("--optim.batch-size", "4", "--stop.max-epochs", "1", "--stop.target", "none", "--parallel.devices", "1"),
     *("--log.no-tensorboard", "--log.figure-epochs", "0", "--checkpoint.every-epochs", "1"),
@@ -45,33 +43,42 @@ class Call(NamedTuple):
     shared: Path
 
     @property
-    def data(self) -> tuple[str, ...]:
-        """The options that name the folder."""
-        return ("--data.source", self.source, "--data.root", self.root)
+    def data(self) -> list[str]:
+        """The options that name the folder, and the size of its small cubes."""
+        return ["--data.source", self.source, "--data.root", self.root, "--data.shape", "8"]
 
     @property
-    def cache(self) -> tuple[str, ...]:
+    def cache(self) -> list[str]:
         """The options of the cache, which is a new one in each call."""
-        return ("--data.cache", str(self.work / "cache"), *ONE_WORKER)
+        return ["--data.cache", str(self.work / "cache"), "--data.workers", "1", "--data.scan-time-limit-s", "none"]
+
+    def out(self, name: str = "out") -> list[str]:
+        """The option of what is written."""
+        return ["--out", str(self.work / name)]
 
 
 class Command(NamedTuple):
-    """A command: its arguments, and the result that it leaves in the work folder."""
+    """A command.
+
+    Attributes:
+      arguments: its arguments on a folder.
+      result: the result that it leaves in the work folder.
+      needs: shared folders, by name, that it is called with.
+    """
 
     arguments: Callable[[Call], Sequence[str]]
     result: Callable[[Path, Outcome], Result]
+    needs: tuple[str, ...] = ()
 
 
 def table(path: Path, *columns: str) -> Result:
     """Some columns of a CSV, by name; all of them if none are named. Rows are in order of their cells, names first."""
     with path.open(newline="", encoding="utf-8") as file:
-        rows = sorted(csv.DictReader(file), key=lambda row: [row[name] for name in columns or sorted(row, key=_names_first)])
+        rows = [*csv.DictReader(file)]
     names = columns or tuple(rows[0])
+    order = columns or sorted(names, key=lambda name: (name != "name", name))
+    rows.sort(key=lambda row: [row[name] for name in order])
     return {name: [_value(row[name]) for row in rows] for name in names}
-
-
-def _names_first(column: str) -> tuple[bool, str]:
-    return column != "name", column
 
 
 def _value(cell: str) -> object:
@@ -84,10 +91,10 @@ def _value(cell: str) -> object:
 def _prepared(work: Path, _: Outcome) -> Result:
     (entry,) = (path for path in (work / "cache").iterdir() if (path / "nodules.npz").is_file())
     with np.load(entry / "nodules.npz") as arrays:
-        found: Result = {name: arrays[name] for name in arrays.files if name != "places"}
-    if "files" in found:  # the right result may be of files in another folder, or in another format
-        found["files"] = [re.sub(FORMATS, "", Path(str(file)).name, flags=re.I) for file in np.asarray(found["files"])]
-    return found
+        result: Result = {name: arrays[name] for name in arrays.files if name != "places"}
+    if "files" in result:  # the right result may be of files in another folder, or in another format
+        result["files"] = [re.sub(FORMATS, "", Path(str(file)).name, flags=re.I) for file in np.asarray(result["files"])]
+    return result
 
 
 def _evaluated(work: Path, _: Outcome) -> Result:
@@ -96,11 +103,10 @@ def _evaluated(work: Path, _: Outcome) -> Result:
 
 def _described(work: Path, _: Outcome) -> Result:
     with np.load(work / "out" / "mixtures.npz") as arrays:
-        found: Result = {name: arrays[name] for name in arrays.files if name != "paths"}  # each call has a folder of its own
+        result: Result = {name: arrays[name] for name in arrays.files if name != "paths"}  # each call has its own folder
     rows = table(work / "out" / "nodules.csv", "described", "category", "diameter_mm")
     rows.pop("described")
-    files = len(list((work / "out" / "reconstructions").glob("*.nii.gz")))
-    return found | rows | {"reconstructions": files}
+    return result | rows | {"reconstructions": len(list((work / "out" / "reconstructions").glob("*.nii.gz")))}
 
 
 def _trained(work: Path, _: Outcome) -> Result:
@@ -127,19 +133,15 @@ def _flat(value: object, name: str = "") -> Result:
     return {name: value}
 
 
-def _scans(folder: Path) -> Result:
-    """The voxels of all volumes below a folder, as hashes, and its tables."""
-    found: Result = {}
-    for path in sorted([*folder.rglob("*.mhd"), *folder.rglob("*.nii.gz")]):
-        voxels = sitk.GetArrayFromImage(sitk.ReadImage(str(path)))
-        found[str(path.relative_to(folder))] = hashlib.sha256(voxels.tobytes()).hexdigest()[:12]
-    for path in sorted(folder.rglob("*.csv")):
-        found |= {f"{path.name} {name}": column for name, column in table(path).items()}
-    return found
-
-
 def _written(work: Path, _: Outcome) -> Result:
-    return _scans(work / "out")
+    """The voxels of all written volumes, as hashes, and the written tables."""
+    result: Result = {}
+    for path in sorted([*(work / "out").rglob("*.mhd"), *(work / "out").rglob("*.nii.gz")]):
+        voxels = sitk.GetArrayFromImage(sitk.ReadImage(str(path)))
+        result[str(path.relative_to(work))] = hashlib.sha256(voxels.tobytes()).hexdigest()
+    for path in sorted((work / "out").rglob("*.csv")):
+        result |= {f"{path.name} {name}": column for name, column in table(path).items()}
+    return result
 
 
 def _reported(work: Path, outcome: Outcome) -> Result:
@@ -149,98 +151,74 @@ def _reported(work: Path, outcome: Outcome) -> Result:
 
 def _exported(work: Path, _: Outcome) -> Result:
     with zipfile.ZipFile(work / "model.zip") as archive:
-        names = sorted(archive.namelist())
-        return {"files": names, "parameters": hashlib.sha256(archive.read("params.npz")).hexdigest()[:12]}
+        return {"files": sorted(archive.namelist()), "parameters": hashlib.sha256(archive.read("params.npz")).hexdigest()}
 
 
-def _evaluate(run: str) -> Callable[[Call], Sequence[str]]:
-    """The arguments of an evaluation of a shared run on the folder."""
-
-    def arguments(call: Call) -> list[str]:
-        own = ["--data.source", call.source, "--data.root", call.root]
-        cut = ["--data.shape", "8", *call.cache] if run == "nodules" else []
-        return ["evaluate", str(call.shared / run), *own, *cut, "--out", str(call.work / "evaluation.csv")]
-
-    return arguments
+def _evaluate(call: Call, run: str, *options: str) -> list[str]:
+    return ["evaluate", run, *options, *call.out("evaluation.csv")]
 
 
-def _train(*more: str, cached: bool) -> Callable[[Call], Sequence[str]]:
-    return lambda call: [
-        *("train", *more, *call.data, *SIZE, *(call.cache if cached else ()), *TINY),
-        *("--workdir", str(call.work / "run")),
-    ]
+def _train(call: Call, config: str, *options: str) -> list[str]:
+    return ["train", "--config", config, *options, *call.data, *TINY, "--workdir", str(call.work / "run")]
 
 
-def _in_sweep(call: Call) -> list[str]:
-    options = [*call.data, *SIZE, *call.cache, *NODULES, "--optim.batch-size", "2"]
+def _sweep(call: Call) -> list[str]:
+    options = [*call.data, *call.cache, *NODULES, "--optim.batch-size", "2"]
     return ["sweep", "--dry-run", "--devices", "1", "2", *(re.sub("^--", "--run.", option) for option in options)]
 
 
-def _judge(real: str, generated: str, call: Call) -> list[str]:
-    options = ["--data.shape", "8", "--data.crop", "whole", *call.cache, "--out", str(call.work / "out")]
-    return ["judge", real, generated, *options]
+def _plan(call: Call) -> list[str]:
+    options = [*call.data, *call.cache, *NODULES, "--stop.target", "0.001"]
+    return ["plan", *options, "--workdir", str(call.work / "plan")]
 
 
-def _insert(nodules: str, scans: str, call: Call) -> list[str]:
-    return ["insert", nodules, scans, "--out", str(call.work / "out"), "--size", "16", "--cache", str(call.work / "cache")]
+def _judge(call: Call, real: str, generated: str) -> list[str]:
+    return ["judge", real, generated, "--data.shape", "8", "--data.crop", "whole", *call.cache, *call.out()]
 
 
-def _generate(run: str, call: Call) -> list[str]:
-    return ["generate", run, "--count", "6", "--out", str(call.work / "out")]
+def _insert(call: Call, nodules: str, scans: str) -> list[str]:
+    return ["insert", nodules, scans, *call.out(), "--size", "16", "--cache", str(call.work / "cache")]
 
 
-def _out(call: Call) -> tuple[str, ...]:
-    return ("--out", str(call.work / "out"))
+def _describe(call: Call, run: str, folder: str) -> list[str]:
+    return ["describe", run, folder, *call.out(), *call.cache]
+
+
+def _generate(call: Call, run: str) -> list[str]:
+    return ["generate", run, "--count", "6", *call.out()]
+
+
+def _of(call: Call, name: str) -> str:
+    return str(call.shared / name)
 
 
 COMMANDS: dict[str, Command] = {
-    "prepare": Command(lambda call: ["data", "prepare", *call.data, *SIZE, *call.cache], _prepared),
-    "inspect": Command(
-        lambda call: ["data", "inspect", "3", *call.data, *SIZE, *call.cache, "--out", str(call.work / "x.png")], _inspected
-    ),
-    "evaluate": Command(_evaluate("nodules"), _evaluated),
-    "segment": Command(_evaluate("unet"), _evaluated),
-    "train": Command(_train("--config", "quickstart", *NODULES, cached=True), _trained),
-    "train unet": Command(_train("--config", "unet_quick", *UNET, cached=False), _trained),
+    "prepare": Command(lambda call: ["data", "prepare", *call.data, *call.cache], _prepared),
+    "inspect": Command(lambda call: ["data", "inspect", "3", *call.data, *call.cache, *call.out("x.png")], _inspected),
+    "evaluate": Command(lambda call: _evaluate(call, _of(call, "nodules"), *call.data, *call.cache), _evaluated, ("nodules",)),
+    "segment": Command(lambda call: _evaluate(call, _of(call, "unet"), *call.data[:4]), _evaluated, ("unet",)),
+    "train": Command(lambda call: _train(call, "quickstart", *NODULES, *call.cache), _trained),
+    "train unet": Command(lambda call: _train(call, "unet_quick", *UNET), _trained),
     "augment": Command(
-        lambda call: [
-            *("evaluate", str(call.shared / "nodules"), "--data.augment-with", call.root, "--split", "all", *call.cache),
-            *("--out", str(call.work / "evaluation.csv")),
-        ],
+        lambda call: _evaluate(call, _of(call, "nodules"), "--data.augment-with", call.root, "--split", "all", *call.cache),
         _evaluated,
+        ("nodules",),
     ),
-    "describe": Command(
-        lambda call: ["describe", str(call.shared / "nodules"), call.root, *_out(call), *call.cache], _described
-    ),
-    "sweep": Command(_in_sweep, _printed),
-    "plan": Command(
-        lambda call: [
-            "plan",
-            *call.data,
-            *SIZE,
-            *call.cache,
-            *NODULES,
-            "--stop.target",
-            "0.001",
-            "--workdir",
-            str(call.work / "plan"),
-        ],
-        _printed,
-    ),
-    "insert": Command(lambda call: _insert(call.root, str(call.shared / "chest"), call), _written),
-    "insert into": Command(lambda call: _insert(str(call.shared / "cubes"), call.root, call), _written),
+    "describe": Command(lambda call: _describe(call, _of(call, "nodules"), call.root), _described, ("nodules",)),
+    "sweep": Command(_sweep, _printed),
+    "plan": Command(_plan, _printed),
+    "insert": Command(lambda call: _insert(call, call.root, _of(call, "chest")), _written, ("chest",)),
+    "insert into": Command(lambda call: _insert(call, _of(call, "cubes"), call.root), _written, ("cubes",)),
     "generate into": Command(
-        lambda call: [*_generate(str(call.shared / "generator"), call), "--insert-into", call.root], _written
+        lambda call: [*_generate(call, _of(call, "generator")), "--insert-into", call.root], _written, ("generator",)
     ),
-    "judge": Command(lambda call: _judge(str(call.shared / "real.npz"), call.root, call), _judged),
-    "judge real": Command(lambda call: _judge(call.root, str(call.shared / "generated"), call), _judged),
+    "judge": Command(lambda call: _judge(call, _of(call, "real.npz"), call.root), _judged, ("real.npz",)),
+    "judge real": Command(lambda call: _judge(call, call.root, _of(call, "generated")), _judged, ("generated",)),
     "report": Command(lambda call: ["report", call.root], _reported),
-    "evaluate run": Command(lambda call: ["evaluate", call.root, "--out", str(call.work / "evaluation.csv")], _evaluated),
-    "describe with": Command(
-        lambda call: ["describe", call.root, str(call.shared / "cubes"), *_out(call), *call.cache], _described
-    ),
-    "export": Command(lambda call: ["export", call.root, "--out", str(call.work / "model.zip")], _exported),
-    "generate": Command(lambda call: _generate(call.root, call), _written),
+    "evaluate run": Command(lambda call: _evaluate(call, call.root), _evaluated),
+    "describe with": Command(lambda call: _describe(call, call.root, _of(call, "cubes")), _described, ("cubes",)),
+    "export": Command(lambda call: ["export", call.root, *call.out("model.zip")], _exported),
+    "generate": Command(lambda call: _generate(call, call.root), _written),
 }
 """How commands are called, by their names in the cases."""
 

@@ -5,12 +5,13 @@ on every grid, so a volume that is written on another grid must give the same cu
 """
 
 import csv
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import SimpleITK as sitk
+
+from tests.volume_folders import image
 
 CSV = "nodules.csv"
 COLUMNS = ("file", "patient", "coordX", "coordY", "coordZ", "diameter_mm", "category")
@@ -82,19 +83,10 @@ NODULES = tuple(map(_nodule, range(6)))
 """The nodules of the folder; the first two are of one patient."""
 
 
-def image_of(voxels: np.ndarray, grid: Grid = GRID) -> sitk.Image:
-    """An array with a geometry."""
-    image = sitk.GetImageFromArray(voxels)
-    image.SetSpacing(grid.spacing)
-    image.SetOrigin(grid.origin)
-    image.SetDirection(grid.direction)
-    return image
-
-
 def write_image(path: Path, voxels: np.ndarray, grid: Grid = GRID, compressed: bool = False) -> None:
     """Writes an array with a geometry in the format of the file's ending."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    sitk.WriteImage(image_of(voxels, grid), str(path), compressed)
+    sitk.WriteImage(image(voxels, grid.origin, grid.spacing, grid.direction), str(path), compressed)
 
 
 def hu(values: np.ndarray) -> np.ndarray:
@@ -179,7 +171,3 @@ def write_rows(path: Path, rows: list[list[str]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, lineterminator="\n").writerows(rows)
-
-
-BASES: dict[str, Callable[[Path], None]] = {"cubes": cubes, "luna16": luna16, "npz": npz, "chest": chest}
-"""How to write each clean folder that needs no trained run; `tests.fuzz.bench` adds the others."""

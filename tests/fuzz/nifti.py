@@ -1,10 +1,12 @@
 """NIfTI files byte by byte: headers that SimpleITK would not write."""
 
 import gzip
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
+
+from tests.fuzz.cases import Change
 
 FIELDS = np.dtype(
     [
@@ -21,6 +23,14 @@ NAMES = FIELDS.names or ()
 GEOMETRY = ("pixdim", "xyzt_units", "qform_code", "sform_code", "quatern", "qoffset", "srow")
 """The fields that say where the voxels lie."""
 
+FIELDS_2 = {
+    **{"sizeof_hdr": (0, "i4"), "magic": (4, "S8"), "datatype": (12, "i2"), "bitpix": (14, "i2"), "dim": (16, ("i8", 8))},
+    **{"pixdim": (104, ("f8", 8)), "vox_offset": (168, "i8"), "scl_slope": (176, "f8"), "scl_inter": (184, "f8")},
+    **{"qform_code": (344, "i4"), "sform_code": (348, "i4"), "quatern": (352, ("f8", 3)), "qoffset": (376, ("f8", 3))},
+    **{"srow": (400, ("f8", (3, 4))), "xyzt_units": (500, "i4")},
+}
+"""The fields of NIfTI-2 that are set: their places and types."""
+
 
 def contents(path: Path) -> tuple[np.ndarray, bytes]:
     """The header as an array of one record that can be changed, and the bytes behind it."""
@@ -28,79 +38,61 @@ def contents(path: Path) -> tuple[np.ndarray, bytes]:
     return np.frombuffer(data[: FIELDS.itemsize], FIELDS).copy(), data[FIELDS.itemsize :]
 
 
-def write(path: Path, header: np.ndarray, rest: bytes) -> None:
-    """Writes a header and the bytes behind it, compressed."""
-    path.write_bytes(gzip.compress(header.tobytes() + rest, mtime=0))
+def rewritten(name: str, function: Callable[[np.ndarray, bytes], tuple[np.ndarray, bytes]]) -> Change:
+    """A change of a file by a function of its header and the bytes behind it."""
 
-
-def with_fields(**values: object) -> Callable[[Path], None]:
-    """A change of header fields; `pixdim_1=0` sets an element of a field."""
-
-    def change(path: Path) -> None:
-        header, rest = contents(path)
-        for name, value in values.items():
-            if name in NAMES:
-                header[name] = value
-            else:
-                field, _, index = name.rpartition("_")
-                header[field][0][int(index)] = value
-        write(path, header, rest)
+    def change(folder: Path) -> None:
+        header, rest = function(*contents(folder / name))
+        (folder / name).write_bytes(gzip.compress(header.tobytes() + rest, mtime=0))
 
     return change
 
 
-def big_endian(path: Path) -> None:
-    """The same file in the other byte order; the voxels are of two bytes."""
-    header, rest = contents(path)
-    write(path, header.astype(FIELDS.newbyteorder(">")), rest[:4] + np.frombuffer(rest[4:], "<i2").astype(">i2").tobytes())
+def changed(name: str, edit: Callable[[np.ndarray], None]) -> Change:
+    """A change of a file's header in place."""
+    return rewritten(name, lambda header, rest: (edit(header), (header, rest))[1])
 
 
-def extended(path: Path) -> None:
-    """The same file with an extension between header and voxels."""
-    header, rest = contents(path)
-    header["vox_offset"] = 352 + 32
-    write(path, header, bytes([1, 0, 0, 0]) + np.array([32, 6], "<i4").tobytes() + b"a comment".ljust(24) + rest[4:])
+def set_fields(header: np.ndarray, values: Mapping[str, object]) -> None:
+    """Sets header fields; the key `pixdim_1` is an element of a field."""
+    for name, value in values.items():
+        if name in NAMES:
+            header[name] = value
+        else:
+            field, _, index = name.rpartition("_")
+            header[field][0][int(index)] = value
 
 
-def in_units(code: int, per_mm: float) -> Callable[[Path], None]:
-    """The same geometry in another unit of length, which the header names."""
-
-    def change(path: Path) -> None:
-        header, rest = contents(path)
-        header["xyzt_units"] = code
-        header["pixdim"][0][1:4] *= per_mm
-        for name in ("qoffset", "srow"):
-            header[name] *= per_mm
-        write(path, header, rest)
-
-    return change
+def use_unit(header: np.ndarray, code: int, per_mm: float) -> None:
+    """Gives the same geometry in another unit of length, which the header names."""
+    header["xyzt_units"] = code
+    header["pixdim"][0][1:4] *= per_mm
+    for name in ("qoffset", "srow"):
+        header[name] *= per_mm
 
 
-def sheared(path: Path) -> None:
-    """A direction matrix that is not orthogonal: each slice is moved along x. The matrix is the only geometry."""
-    header, rest = contents(path)
+def shear(header: np.ndarray) -> None:
+    """Moves each slice along x, so that the direction matrix is not orthogonal. The matrix is the only geometry."""
     header["qform_code"], header["sform_code"] = 0, 1
     header["srow"][0][0, 2] += 0.8
-    write(path, header, rest)
 
 
-def version_2(path: Path) -> None:
+def big_endian(header: np.ndarray, rest: bytes) -> tuple[np.ndarray, bytes]:
+    """The same file in the other byte order; the voxels are of two bytes."""
+    return header.astype(FIELDS.newbyteorder(">")), rest[:4] + np.frombuffer(rest[4:], "<i2").astype(">i2").tobytes()
+
+
+def extended(header: np.ndarray, rest: bytes) -> tuple[np.ndarray, bytes]:
+    """The same file with an extension between header and voxels."""
+    header["vox_offset"] = 352 + 32
+    return header, bytes([1, 0, 0, 0]) + np.array([32, 6], "<i4").tobytes() + b"a comment".ljust(24) + rest[4:]
+
+
+def version_2(header: np.ndarray, rest: bytes) -> tuple[np.ndarray, bytes]:
     """The same file as NIfTI-2."""
-    old, rest = contents(path)
-    new = np.zeros(
-        1, np.dtype({"names": list(PLACES), "formats": [*PLACES.values()], "offsets": list(OFFSETS), "itemsize": 540})
-    )
-    for name in PLACES:
-        if name in NAMES and name not in ("magic", "sizeof_hdr"):
-            new[name] = old[name]
+    offsets, formats = zip(*FIELDS_2.values(), strict=True)
+    new = np.zeros(1, np.dtype({"names": [*FIELDS_2], "formats": [*formats], "offsets": [*offsets], "itemsize": 540}))
+    for name in FIELDS_2.keys() & set(NAMES):
+        new[name] = header[name]
     new["sizeof_hdr"], new["magic"], new["vox_offset"] = 540, b"n+2\0\r\n\x1a\n", 544
-    write(path, new, rest)
-
-
-PLACES = {
-    **{"sizeof_hdr": "i4", "magic": "S8", "datatype": "i2", "bitpix": "i2", "dim": ("i8", 8), "pixdim": ("f8", 8)},
-    **{"vox_offset": "i8", "scl_slope": "f8", "scl_inter": "f8", "qform_code": "i4", "sform_code": "i4"},
-    **{"quatern": ("f8", 3), "qoffset": ("f8", 3), "srow": ("f8", (3, 4)), "xyzt_units": "i4"},
-}
-OFFSETS = (0, 4, 12, 14, 16, 104, 168, 176, 184, 344, 348, 352, 376, 400, 500)
-"""The fields of NIfTI-2 that are set, with their places."""
+    return new, rest

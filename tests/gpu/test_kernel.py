@@ -16,5 +16,5 @@ def test_losses_and_gradients_are_those_of_float64(gpus, spread):
         with jax.enable_x64(True):
             exact = forms[0](*(jnp.asarray(x, jnp.float64) for x in (planes, targets)), msle, RANGES)
         theirs, ours = (errors(jax.device_get(form(planes, targets, msle, RANGES)), jax.device_get(exact)) for form in forms)
-        assert ours[0] < max(4 * theirs[0], 1e-6)  # as in tests/models/test_fused.py
+        assert ours[0] < max(4 * theirs[0], 1e-6)  # as in tests/models/kernels/test_loss_kernel.py
         assert ours[1] < max(4 * theirs[1], 1e-5)
