@@ -147,7 +147,8 @@ def configurations(base: Config, seeds: Sequence[int]) -> dict[tuple[str, str, i
 def figure(rows: Sequence[Mapping[str, str]], path: Path) -> Path:
     """Draws the first seed's courses over their steps: a column for each cure, a row for each of `SHOWN`."""
     seed = min(int(row["seed"]) for row in rows)
-    drawn = canvas.blank(9.5, "The first steps on real nodules", width=9.0)
+    drawn = canvas.blank(9.5, "The first steps on real nodules")
+    drawn.set_figwidth(9.0)
     axes = drawn.subplots(len(SHOWN), len(CURES), sharex=True, sharey="row", squeeze=False)
     colours = (canvas.GREY, canvas.SKY, canvas.GREEN, canvas.ORANGE, canvas.VERMILION, canvas.BLUE)
     for i, cure in enumerate(CURES):

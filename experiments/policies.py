@@ -8,6 +8,7 @@ import numpy as np
 from gmmae.planner import prediction
 from gmmae.planner.prediction import Measured
 from gmmae.training import noise_scale
+from gmmae.training.noise_scale import Norms
 
 
 class Truth(NamedTuple):
@@ -100,6 +101,5 @@ def outcome(now: Situation, choice: str, truths: Mapping[str, Truth]) -> Outcome
 def published_scale(norms: Sequence[Any]) -> float | None:
     """Returns the ratio of the means of variance and squared gradient over all steps, as AdaptDL does."""
     batch, of_one, of_batch = norms
-    found = noise_scale.parts(1, np.array(of_one), batch, np.array(of_batch))
-    signal = float(found.signal.mean())
-    return float(found.noise.mean()) / signal if signal > 0 else None
+    signal, noise = (float(part.mean()) for part in noise_scale.signal_and_noise(Norms(batch, of_one, of_batch)))
+    return noise / signal if signal > 0 else None

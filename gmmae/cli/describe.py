@@ -23,7 +23,7 @@ from gmmae.data.extraction.summary import fault_lines
 from gmmae.data.settings import DataConfig
 from gmmae.data.volumes import Point, central_section, from_density, masses, to_density
 from gmmae.system.compilation_cache import keep
-from gmmae.system.environment import tell_jax
+from gmmae.system.environment import update_jax
 from gmmae.system.errors import InputError
 from gmmae.system.files import print_result, require_free, whole_folder
 from gmmae.training import compilation
@@ -74,7 +74,7 @@ def command(options: DescribeArguments, config: Config) -> int:
     own = read_config(WorkDir(options.run).config)
     cubes = _cut(without_own_csv(config, own).settings.data, options.files)
     keep(config.compilation_cache)
-    tell_jax()
+    update_jax()
     model = restore(config, options.run)
     with whole_folder(options.out, mark=NPZ) as place:
         results = _describe(model, data, cubes, options.refine, place)

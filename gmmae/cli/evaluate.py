@@ -17,7 +17,7 @@ from gmmae.data.settings import DataConfig
 from gmmae.generation.judging import bootstrap
 from gmmae.generation.judging.bootstrap import Estimate
 from gmmae.system.compilation_cache import keep
-from gmmae.system.environment import tell_jax
+from gmmae.system.environment import update_jax
 from gmmae.system.errors import InputError, StorageError
 from gmmae.system.files import output_file
 from gmmae.training.trained import restore
@@ -38,7 +38,7 @@ def command(options: EvaluateArguments, config: Config) -> int:
     other = _data_settings(config) != _data_settings(own)
     split: Split = ("all" if other else "validation") if options.split == "auto" else options.split
     keep(config.compilation_cache)
-    tell_jax()
+    update_jax()
     model = restore(_default_validation(config, own) if other and split == "all" else config, options.run)
     splits = ("train", "validation") if split == "all" else (split,)
     data = model.workload.load()

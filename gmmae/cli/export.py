@@ -23,7 +23,7 @@ from gmmae.cli.options import ExportArguments
 from gmmae.config.schema import Config, changed, flatten
 from gmmae.config.toml import to_toml
 from gmmae.system.compilation_cache import keep
-from gmmae.system.environment import tell_jax
+from gmmae.system.environment import update_jax
 from gmmae.system.errors import InputError
 from gmmae.system.files import output_file, print_result
 from gmmae.system.provenance import versions
@@ -37,7 +37,7 @@ PLATFORMS = ("cpu", "cuda")
 def command(options: ExportArguments, config: Config) -> int:
     """Exports the model, and prints the commands that load it. Returns the exit code."""
     keep(config.compilation_cache)
-    tell_jax()
+    update_jax()
     if "model.fused" in dict(flatten(config)):  # the kernel would tie the file to one version of Triton
         config = changed(config, model__fused=False)
     write(restore(config, options.run), options.out)

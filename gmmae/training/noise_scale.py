@@ -69,18 +69,22 @@ def gradient_norms(setup: TrainSetup, like: TrainState) -> Callable[[TrainState]
     return norms
 
 
+def signal_and_noise(norms: Norms) -> tuple[np.ndarray, np.ndarray]:
+    """Returns estimates of |G|² and tr(Σ) for each step, unbiased (appendix A.1 there). They may be negative."""
+    batch, of_one, of_batch = norms.batch, np.array(norms.of_one), np.array(norms.of_batch)
+    return (batch * of_batch - of_one) / (batch - 1), (of_one - of_batch) / (1 - 1 / batch)
+
+
 def noise_of(norms: Norms, blocks: int = 8) -> float | None:
     """Returns the noise scale in samples: the median over blocks of consecutive steps of the ratio of their means.
 
     A few steps have gradients far above all others and would decide a ratio of means over all steps. Returns None where the
-    signal of most blocks is lost in the noise. The estimates of |G|² and tr(Σ) are unbiased (appendix A.1 there) and may be
-    negative.
+    signal of most blocks is lost in the noise.
 
     >>> noise_of(Norms(10, [11.0] * 16, [2.0] * 16))  # |G|² = 1, tr(Σ) = 10
     10.0
     """
-    batch, of_one, of_batch = norms.batch, np.array(norms.of_one), np.array(norms.of_batch)
-    signal, noise = (batch * of_batch - of_one) / (batch - 1), (of_one - of_batch) / (1 - 1 / batch)
+    signal, noise = signal_and_noise(norms)
     count = min(blocks, len(signal))
     means = [[block.mean() for block in np.array_split(part, count)] for part in (signal, noise)]
     ratios = [noise / signal if signal > 0 else np.inf for signal, noise in zip(*means, strict=True)]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from gmmae.config.schema import Config, defaults, flatten
 from gmmae.config.toml import differences, flatten_table, to_toml

@@ -1,5 +1,7 @@
 """The U-Net's workload with fewer training slices."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from gmmae.workloads.configuration import configure
 SMALL = {"data__samples": 12, "data__shape": 16, "data__jitter": 2, "data__validation": 3, "model__features": (4,)}
 
 
-def load(count):
+def load(count) -> Any:
     data = registry.build(configure("", workload=slices.__file__, slices=count, **SMALL)).load()
     assert data.names is not None
     assert data.groups is not None

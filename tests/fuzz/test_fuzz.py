@@ -151,7 +151,7 @@ def params(cases, commands=frozenset(COMMANDS)):
     return [pytest.param(case, command, id=f"{case.name} × {command}") for case, command in pairs]
 
 
-SAMPLED = {"prepare", "segment", "sweep"}
+SAMPLED = frozenset({"prepare", "segment", "sweep"})
 """Commands of the quick sample. They take half a second or less, and one trained run."""
 
 
