@@ -12,7 +12,7 @@ from gmmae.workloads.augment import symmetries, symmetry
 
 @pytest.mark.parametrize(
     ("shape", "expected"),
-    [((3,), 2), ((3, 3), 8), ((3, 4), 4), ((3, 3, 3), 48), ((3, 4, 3), 16), ((2, 3, 4), 8)],
+    [((3,), 2), ((3, 4), 4), ((3, 3, 3), 48), ((3, 4, 3), 16)],
     ids=str,
 )
 def test_all_symmetries_occur(shape, expected):

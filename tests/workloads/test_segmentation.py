@@ -134,7 +134,7 @@ def test_neighbours_are_channels():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("deterministic", "counts"), [(False, (1, 2)), (True, (1, 2, 8))])
+@pytest.mark.parametrize(("deterministic", "counts"), [(False, (1, 2)), (True, (1, 8))])
 def test_devices_train_what_one_trains(tmp_path, deterministic, counts):
     fingerprints, rows = set(), {}
     for devices in counts:
