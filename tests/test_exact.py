@@ -121,7 +121,7 @@ def test_other_shards_have_other_bits(monkeypatch):
         ),
         (
             {"parallel__micro_batch_size": 2},
-            r"parallel.micro_batch_size must be 0 .*; got 2: a larger parallel.deterministic_shards bounds memory",
+            r"parallel.micro_batch_size must be none .*; got 2: a larger parallel.deterministic_shards bounds memory",
         ),
     ],
 )

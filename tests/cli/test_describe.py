@@ -58,7 +58,7 @@ def files(tmp_path_factory):
 def describe(*arguments):
     """Exit code, and what was printed on standard output and error. This process reads the volumes."""
     with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as error:
-        code = run_gmmae("describe", *arguments, "--data.workers", 1, "--data.scan-time-limit-s", 0)
+        code = run_gmmae("describe", *arguments, "--data.workers", 1, "--data.scan-time-limit-s", "none")
     return code, out.getvalue(), error.getvalue()
 
 

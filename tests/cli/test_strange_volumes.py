@@ -66,7 +66,7 @@ def sound(unet, tmp_path_factory):
     return slices(unet, folders.write(tmp_path_factory.mktemp("sound") / "cubes"))
 
 
-PREPARE = ("--data.source", "cubes", "--data.crop", "8mm", "--data.workers", 1, "--data.scan-time-limit-s", 0)
+PREPARE = ("--data.source", "cubes", "--data.crop", "8mm", "--data.workers", 1, "--data.scan-time-limit-s", "none")
 
 
 @pytest.mark.parametrize("turned", [False, True])

@@ -304,4 +304,4 @@ def test_some_of_the_devices_are_refused(tmp_path, pair):
     ended = map(finish, pair.start(small(parallel__devices=2), tmp_path / "run"))
     for code, _, error in ended:
         assert code == 2
-        assert "parallel.devices must be 0 or all devices of the 2 processes, 4; got 2" in error
+        assert "parallel.devices must be all or the 4 devices of the 2 processes; got 2" in error

@@ -366,8 +366,8 @@ def claimed(tmp_path):
 
 
 OTHERS = {
-    "run.loss": (grid(run=changed(configuration(), loss="mae")), "run.loss was 'msle', now 'mae'"),
-    "mode": (grid(mode="measured", jobs=1), "mode was 'virtual', now 'measured'"),
+    "run.loss": (grid(run=changed(configuration(), loss="mae")), 'run.loss was "msle", now "mae"'),
+    "mode": (grid(mode="measured", jobs=1), 'mode was "virtual", now "measured"'),
 }
 
 

@@ -55,7 +55,7 @@ def first(samples, count):
     return jax.tree.map(lambda array: array[:count], samples)
 
 
-@pytest.mark.parametrize(("micro_batch_size", "size", "parts"), [(0, 16, 1), (0, 64, 4), (2, 64, 2)])
+@pytest.mark.parametrize(("micro_batch_size", "size", "parts"), [(None, 16, 1), (None, 64, 4), (2, 64, 2)])
 def test_a_cpu_trains_on_a_few_samples_at_once_unless_told_otherwise(micro_batch_size, size, parts):
     config = small(data__shape=size, optim__batch_size=4, parallel__micro_batch_size=micro_batch_size)
     assert compilation.prepare(config).train_plan.micro_batches == parts
@@ -170,16 +170,16 @@ BAD = [
     ("data.source", "luna16", "one of synthetic, cubes"),
     ("data.ndim", 1, "one of 2, 3"),
     ("data.shape", 3, "at least 4"),
-    *[(f"data.{name}", -1, "at least 0") for name in ("jitter", "neighbours", "folds", "fold")],
+    *[(f"data.{name}", -1, "at least 0") for name in ("jitter", "neighbours", "fold")],
     ("data.seed", -1, "0 to 4294967295"),
-    ("data.folds", 1, "0 or at least 2"),
+    ("data.folds", 1, "none or at least 2"),
     ("data.fold", 1, "0 without data.folds"),
     ("data.voxel_mm", 0.0, "positive"),
     ("data.samples", 1, "at least 2"),
     ("data.validation", 1.0, "a count of at least 1 or a fraction"),
     ("data.window", (0.0, 0.0), "two increasing numbers"),
     ("model.features", (), "positive numbers"),
-    ("model.groups", 4, "0 or a divisor of each of model.features = (2, 3)"),
+    ("model.groups", 4, "none or a divisor of each of model.features = (2, 3)"),
 ]
 
 

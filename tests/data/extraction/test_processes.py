@@ -14,7 +14,7 @@ from gmmae.data.extraction.processes import WorkerError, extract_all
 from gmmae.data.extraction.tasks import Extracted, Transient
 from gmmae.data.settings import DataConfig
 
-CONFIG = DataConfig(source="luna16", scan_time_limit_s=0.0)
+CONFIG = DataConfig(source="luna16", scan_time_limit_s=None)
 HANGS_OVER_B = "__import__('time').sleep(600) if t.label.endswith('b.mhd') else real(t, o)"
 DIES_OVER_B = "(print('out of memory', file=sys.stderr, flush=True), os._exit(9)) if t.label.endswith('b.mhd') else real(t, o)"
 
