@@ -68,7 +68,8 @@ def untrained_losses(path, root, **changes):
     workload = registry.build(config)
     validation = compilation.cast(config, workload.load().validation)
     keys = jax.random.split(jax.random.key(0), len(jax.tree.leaves(validation)[0]))
-    return jax.jit(partial(compilation.losses, workload))(workload.init(jax.random.key(0)), validation, keys)
+    params = jax.jit(workload.init)(jax.random.key(0))
+    return jax.jit(partial(compilation.losses, workload))(params, validation, keys)
 
 
 @pytest.fixture(scope="module")
