@@ -71,7 +71,7 @@ def exported(root, tmp_path, monkeypatch):
         return model, meta, dict(found), expected
 
 
-@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("precision", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_the_file_alone_gives_the_numbers_of_the_model(mixture_run, tmp_path, monkeypatch, precision):
     folder = mixture_run.folder
     if precision == "float64":

@@ -20,10 +20,11 @@ from tests.sweeps import reach
 
 
 @pytest.fixture(scope="module")
-def places(lattice_run, tmp_path_factory):
-    """What the commands need: a run, nodules, scans and a sweep; and the folder that they write to."""
+def places(mixture_run, lattice_run, tmp_path_factory):
+    """What the commands need: two runs, nodules, scans and a sweep; and the folder that they write to."""
     root = tmp_path_factory.mktemp("places")
     shutil.copytree(lattice_run.folder, root / "run")
+    shutil.copytree(mixture_run.folder, root / "cubic_run")
     for name, seed in (("real", 0), ("generated", 1)):
         nodules = balls(seed, 60, name)
         known = {"names": nodules.names, "groups": nodules.groups, "categories": nodules.categories}
@@ -43,7 +44,7 @@ NODULES = "--data.root real.npz --data.source cubes --data.shape 8 --data.crop w
 COMMANDS = {
     "generate": "generate run --out OUT/made --count 3 --insert-into scans",
     "insert": "insert before scans --out OUT/made --size 8 --cache cache",
-    "describe": "describe run real.npz --out OUT/made --data.cache cache",
+    "describe": "describe cubic_run real.npz --out OUT/made --data.cache cache",
     "judge": f"judge real.npz generated.npz --out OUT/made {NODULES}",
     "evaluate": "evaluate run --out OUT/made.csv",
     "export": "export run --out OUT/made.zip",
