@@ -161,14 +161,14 @@ def functions(name):
 
 
 def test_only_checked_voxels_of_a_volume_are_used():
-    """`Volume.read` gives voxels as they are; around it are the checks, and what keeps regions or measures time."""
+    """`Volume.read` gives voxels as they are; around it are the checks."""
     calls = {
         name
         for name in MODULES
         for node in ast.walk(TREES[name])
         if isinstance(node, ast.Attribute) and node.attr == "read" and ast.unparse(node.value) in ("volume", "mask")
     }
-    assert calls == {f"gmmae.data.extraction.{name}" for name in ("voxels", "geometry", "extract")}
+    assert calls == {f"gmmae.data.extraction.{name}" for name in ("voxels", "geometry")}
 
 
 @pytest.mark.parametrize("name", ["gmmae.multihost.watchdog", "gmmae.sweep.supervisor", "gmmae.config.schema"])

@@ -49,7 +49,7 @@ def test_any_number_of_workers_gives_the_same(tasks, workers):
 
 @pytest.mark.parametrize(
     ("expression", "limit_s", "words"),
-    [(DIES_OVER_B, 0.0, "(status 9, out of memory)"), (HANGS_OVER_B, 1.0, "within 1 s (data.scan_time_limit_s")],
+    [(DIES_OVER_B, None, "(status 9, out of memory)"), (HANGS_OVER_B, 1.0, "within 1 s (data.scan_time_limit_s")],
     ids=["dies", "hangs"],
 )
 def test_a_worker_that_dies_or_hangs_costs_its_scan_only(tasks, patch_worker, expression, limit_s, words):
