@@ -1,7 +1,5 @@
 """The U-Net's workload with fewer training slices."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -13,11 +11,12 @@ from gmmae.workloads.configuration import configure
 SMALL = {"data__samples": 12, "data__shape": 16, "data__jitter": 2, "data__validation": 3, "model__features": (4,)}
 
 
-def load(count) -> Any:
+def load(count):
+    """The data, and the names and groups of its training slices."""
     data = registry.build(configure("", workload=slices.__file__, slices=count, **SMALL)).load()
     assert data.names is not None
     assert data.groups is not None
-    return data
+    return data, data.names["train"], data.groups["train"]
 
 
 def nodules(names):
@@ -25,16 +24,15 @@ def nodules(names):
 
 
 def test_whole_nodules_are_taken_with_their_samples_and_groups_and_the_last_as_far_as_it_is_needed():
-    everything, some = load(0), load(30)
-    all_of, taken = nodules(everything.names["train"]), nodules(some.names["train"])
+    (everything, names, groups), (some, some_names, some_groups) = load(0), load(30)
+    all_of, taken = nodules(names), nodules(some_names)
     cut = [name for name in set(taken) if taken.count(name) < all_of.count(name)]
     assert len(taken) == 30 < len(all_of)
     assert len(cut) <= 1
-    at = [everything.names["train"].index(name) for name in some.names["train"]]
+    at = [names.index(name) for name in some_names]
     np.testing.assert_array_equal(some.train["values"], everything.train["values"][at])
     np.testing.assert_array_equal(some.validation["values"], everything.validation["values"])
-    assert [some.groups["train"][i] for i in range(30)] == [everything.groups["train"][i] for i in at]
-    assert len(some.groups["train"]) == 30
+    assert list(some_groups) == [groups[i] for i in at]
 
 
 def test_more_slices_than_there_are():

@@ -1,26 +1,29 @@
-"""Other targets, by the history of a run of a few epochs."""
+"""Other targets, by the history of a run that missed its own."""
 
 import math
 
 import pytest
 
 from experiments.targets import on_the_way
+from gmmae.config.toml import to_toml
+from gmmae.sweep.grid import RunKey
+from gmmae.sweep.runs import SweepDir
+from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
-from gmmae.system.null_object import IDLE
-from gmmae.training.loop import run
-from gmmae.training.records import read_history
-from tests.small import small
+from gmmae.training import records
+from tests import sweeps
 
 
 def test_a_run_came_to_other_targets_on_its_way(tmp_path):
-    workdir = tmp_path / "runs" / "strong-n1-seed0"
-    record = run(small(stop__target=1e-9), workdir, IDLE)
-    losses = [row.val_loss for row in read_history(workdir / "history.csv")]
-    first, last = losses[0], min(losses)
-    assert last < first
-    rows = {row["target"]: row for row in on_the_way(tmp_path, [first, (first + last) / 2])}
-    assert rows[first]["epochs"] == 1
-    assert 1 < rows[(first + last) / 2]["epochs"] <= record.epochs
-    assert math.isinf(rows[1e-9]["steps"])
-    with pytest.raises(InputError, match=r"targets must be above the runs' own, 1e-09; got 1e-10"):
+    key, loss = RunKey("strong", 1, 0), 2 * sweeps.TARGET
+    written = sweeps.add(sweeps.GRID, tmp_path, key, stop_reasons.MAX_EPOCHS, 20, loss)
+    assert written.record is not None
+    run = SweepDir(tmp_path).run(written.path)
+    run.config.write_text(to_toml(sweeps.GRID.run), encoding="utf-8")
+    run.record.write_text(records.to_json(written.record), encoding="utf-8")
+    rows = {row["target"]: row for row in on_the_way(tmp_path, [0.0075, 1.01 * loss])}
+    assert rows[0.0075]["epochs"] == 1
+    assert 18 < rows[1.01 * loss]["epochs"] < 20
+    assert math.isinf(rows[sweeps.TARGET]["steps"])
+    with pytest.raises(InputError, match=r"targets must be above the runs' own, 0.0016384; got 1e-10"):
         list(on_the_way(tmp_path, [1e-10]))

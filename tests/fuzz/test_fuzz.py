@@ -6,6 +6,7 @@ The slow test takes two commands of each case. With GMMAE_TEST_FUZZ_ALL=1 it tak
 import os
 import time
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -146,7 +147,7 @@ def tried(bench, case, command):
     assert not trial.verdict.failed, f"{trial.verdict.kind}: {trial.verdict.text}\n{trial.line}"
 
 
-def params(cases, commands=frozenset(COMMANDS)):
+def params(cases, commands: Collection[str] = tuple(COMMANDS)):
     pairs = [(case, command) for case in cases for command in case.expect if command in commands]
     return [pytest.param(case, command, id=f"{case.name} × {command}") for case, command in pairs]
 
