@@ -169,7 +169,7 @@ class _Worker:
 
 def _limit_s(task: Task, config: DataConfig) -> float:
     """Returns the longest time for a task; 0: no limit."""
-    return (config.scan_time_limit_s or 0) * task.volumes
+    return (config.scan_time_limit_s or 0.0) * task.volumes
 
 
 def serve() -> None:
