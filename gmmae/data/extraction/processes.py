@@ -79,6 +79,7 @@ def extract_all(tasks: Sequence[Task], config: DataConfig, workers: int) -> Gene
         try:
             result = worker.ask(task, config)
         except BaseException:
+            worker.process.kill()
             worker.end()
             raise
         if result is None:
