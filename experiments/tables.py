@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gmmae.system.files import csv_text, write_text
+
 
 def number(value: float, digits: int = 4) -> str:
     """Returns a number for a cell, or "" for NaN.
@@ -19,10 +21,7 @@ def number(value: float, digits: int = 4) -> str:
 def write(path: Path, table: Sequence[Mapping[str, Any]]) -> None:
     """Writes rows with the columns of the first one, and makes the folder if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(table[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(table)
+    write_text(path, csv_text(table, table[0]))
 
 
 def read(path: Path) -> list[dict[str, Any]]:

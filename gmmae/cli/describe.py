@@ -1,6 +1,5 @@
 """`gmmae describe`: describe volumes as mixtures in world millimetres, with reconstructions that overlay the volumes."""
 
-import csv
 import itertools
 import math
 import re
@@ -25,7 +24,7 @@ from gmmae.data.volumes import Point, central_section, from_density, masses, to_
 from gmmae.system.compilation_cache import keep
 from gmmae.system.environment import update_jax
 from gmmae.system.errors import InputError
-from gmmae.system.files import print_result, require_free, whole_folder
+from gmmae.system.files import csv_text, print_result, require_free, whole_folder, write_text
 from gmmae.training import compilation
 from gmmae.training.trained import Trained, restore
 from gmmae.training.workdir import WorkDir
@@ -179,8 +178,10 @@ def _write_tables(out: Path, names: list[str], cubes: Cubes, mass: np.ndarray, r
         loss=results["loss"],
         loss_before=results["loss_before"],
     )
-    _write_csv(out / CSV, list(_components(names, results["weights"], means, covariances)))
-    _write_csv(out / TABLE, list(_nodules(names, cubes, mass, results)))
+    tables = {CSV: _components(names, results["weights"], means, covariances), TABLE: _nodules(names, cubes, mass, results)}
+    for name, lines in tables.items():
+        rows = list(lines)
+        write_text(out / name, csv_text(rows, rows[0]))
 
 
 def _names(names: Sequence[str]) -> list[str]:
@@ -246,13 +247,6 @@ def _nodules(
             "loss": f"{results['loss'][i]:.6g}",
             "loss_before": f"{results['loss_before'][i]:.6g}",
         }
-
-
-def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def _summary(results: Mapping[str, np.ndarray], steps: int) -> str:

@@ -1,6 +1,5 @@
 """`gmmae evaluate`: compute the loss and the metrics of a run's best parameters for each sample."""
 
-import csv
 import hashlib
 import json
 import os
@@ -19,7 +18,7 @@ from gmmae.generation.judging.bootstrap import Estimate
 from gmmae.system.compilation_cache import keep
 from gmmae.system.environment import update_jax
 from gmmae.system.errors import InputError, StorageError
-from gmmae.system.files import output_file
+from gmmae.system.files import csv_text, output_file
 from gmmae.training.trained import restore
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads.configuration import on_its_data, read_config
@@ -160,10 +159,8 @@ def _rows(data: Splits, split: str, values: Mapping[str, np.ndarray]) -> list[di
 def _write(out: Path | None, default: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     path = out or default
     try:
-        with output_file(path) as part, part.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
+        with output_file(path) as part:
+            part.write_text(csv_text(rows, rows[0]), encoding="utf-8")
     except InputError as error:
         if out is not None or isinstance(error, StorageError):
             raise

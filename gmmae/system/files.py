@@ -7,17 +7,19 @@ A file is written beside its place, and renamed. A folder is written into `.NAME
 - `lock` lets one process write at a time. So what a killed process has left can be told, and the next call removes it.
 """
 
+import csv
 import ctypes
 import errno
 import fcntl
 import glob
+import io
 import os
 import shutil
 import signal
 import sys
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, NamedTuple, NoReturn
@@ -39,6 +41,19 @@ def write_text(path: Path, text: str) -> None:
     """Writes a file whole or not at all: a reader, or a crash, never sees half of it."""
     with whole_file(path) as part:
         part.write_text(text, encoding="utf-8")
+
+
+def csv_text(rows: Iterable[Mapping[str, object]], columns: Iterable[str]) -> str:
+    r"""Returns rows as comma-separated values under a header. A cell that a row lacks is empty; other keys are left out.
+
+    >>> csv_text([{"name": "a", "loss": 0.5}, {"name": "b,c"}], ("name", "loss"))
+    'name,loss\na,0.5\n"b,c",\n'
+    """
+    file = io.StringIO()
+    writer = csv.DictWriter(file, tuple(columns), restval="", extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()
 
 
 @contextmanager

@@ -8,7 +8,6 @@ Scans keep their relative paths and UIDs. The folder also contains:
 - `insertions.csv`: the record of all insertions.
 """
 
-import csv
 import json
 import zlib
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from jaxtyping import Real, UInt16
 from gmmae.data.extraction.luna16 import ANNOTATIONS, COLUMNS
 from gmmae.data.writing import write_image
 from gmmae.generation.insertion.hosts import Annotations, Host, annotated
+from gmmae.system.files import csv_text, write_text
 
 INSERTED = "inserted"
 MASKS, DETECTION, RECORD, PICTURE = "masks", "detection.json", "insertions.csv", "insertions.png"
@@ -104,6 +104,11 @@ def write_mask(path: Path, host: Host, labels: UInt16[np.ndarray, "z y x"]) -> N
     write_image(image, path)
 
 
+def _cell(value: object) -> object:
+    """Returns a value as a cell of a CSV: several numbers are one text."""
+    return " ".join(f"{number:.4f}" for number in value) if isinstance(value, tuple) else value
+
+
 def write_tables(folder: Path, table: Annotations, scans: dict[str, Path], records: Sequence[InsertionRecord]) -> None:
     """Writes the annotations, the boxes and the record of the scans, given by their headers' paths in the folder."""
     columns = (*table.columns, *(column for column in ("category", INSERTED) if column not in table.columns))
@@ -119,14 +124,7 @@ def write_tables(folder: Path, table: Annotations, scans: dict[str, Path], recor
                 lines.append({"seriesuid": uid, **position, **names, **table.patient(uid)})
                 boxes.append(list(record.box_mm))
         images.append({"image": path.as_posix(), "box": boxes, "label": [0] * len(boxes)})
-    with (folder / ANNOTATIONS).open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, restval="", extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(lines)
-    with (folder / RECORD).open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(InsertionRecord._fields)
-        writer.writerows(
-            [" ".join(f"{v:.4f}" for v in cell) if isinstance(cell, tuple) else cell for cell in record] for record in records
-        )
+    write_text(folder / ANNOTATIONS, csv_text(lines, columns))
+    cells = [{name: _cell(value) for name, value in record._asdict().items()} for record in records]
+    write_text(folder / RECORD, csv_text(cells, InsertionRecord._fields))
     (folder / DETECTION).write_text(json.dumps({"training": images}, indent=1) + "\n")

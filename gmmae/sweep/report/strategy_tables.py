@@ -1,7 +1,5 @@
 """The tables of a report of trained runs: Tables I and II with the paper's values, outcomes, clusters and times."""
 
-import csv
-import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -13,6 +11,7 @@ from gmmae.sweep.report import efficiency, outcomes, superlinear
 from gmmae.sweep.report.efficiency import Efficiency, Interval
 from gmmae.sweep.report.outcomes import epochs_text, intervals_explained, misses, reached
 from gmmae.sweep.report.results import Results, Run
+from gmmae.system.files import csv_text
 
 MISSING = "–"
 EFFICIENCY_NOTE = (
@@ -190,11 +189,7 @@ def runs_csv(results: Results) -> str:
             | {"steps": record.epochs * record.steps_per_epoch, "time_to_target_s": run.time_s if known else None}
             | {"projected": known and results.clock.kind == "projected"}
         )
-    file = io.StringIO()
-    writer = csv.DictWriter(file, names, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows[key] | key._asdict() for key in run_keys(results.config) if key in rows)
-    return file.getvalue()
+    return csv_text((rows[key] | key._asdict() for key in run_keys(results.config) if key in rows), names)
 
 
 def _shared(results: Results) -> tuple[str, ...]:
