@@ -72,7 +72,10 @@ def pmean(
 
 
 def exact_mean(
-    function: BatchFunction[B, T], batch: B, weights: Float[Array, "shards shard_batch"], shard_range: Int[Array, "2"] | None
+    function: BatchFunction[B, T],
+    batch: B,
+    weights: Float[Array, "shards shard_batch"],
+    shard_range: Int[Array, "2"] | None = None,
 ) -> T:
     """Returns the mean over shards of a function's value at each, with the same bits on any number of devices.
 

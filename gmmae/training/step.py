@@ -7,7 +7,7 @@ device, and makes the same functions the sequential algorithm. Weights come from
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -29,8 +29,13 @@ Indices = Int[Array, "steps *device_batch"]
 Weights = Float[Array, "steps *device_batch"]
 
 
-Mean = Callable[..., Any]
-"""`(function, batch, weights, shard_range) -> mean of function(batch, weights)` over all devices; see `parallel.exact_mean`."""
+@runtime_checkable
+class Mean(Protocol):
+    """Averages a function of a device's batch over all devices."""
+
+    def __call__(self, function: BatchFunction[B, T], batch: B, weights: Array, shard_range: Array | None = None) -> T:
+        """Returns the mean of `function(batch, weights)`; `shard_range` is as in `parallel.exact_mean`."""
+        ...
 
 
 def on_one_device(function: BatchFunction[B, T], batch: B, weights: Array, shard_range: Array | None = None) -> T:
