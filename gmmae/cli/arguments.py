@@ -5,6 +5,7 @@ Types, choices and rules of an option are declared once, with its field.
 
 import contextlib
 import io
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
@@ -74,7 +75,7 @@ class TrainArguments(Options):
     another process was lost.
     """
 
-    config: str = "quickstart"  # TOML file, or the name of one in configs/; with --workload alone: none
+    config: str | None = "quickstart"  # TOML file, or the name of one in configs/; none: the defaults of --workload
     workdir: Path | None = None  # the run's folder; default: runs/ and the name of the TOML file, or of the workload
     run: Annotated[Config, INLINE, tyro.conf.arg(name="")] = field(default_factory=Config)
 
@@ -100,11 +101,12 @@ def parse_with_config(kind: type[Trained], arguments: Sequence[str], prog: str) 
       InputError: as `parse_train`.
       SystemExit: as `parse_train`.
     """
+    _require_values(arguments)
     workload = _option(arguments, "--workload", None)
     name = _option(arguments, "--config", None if workload else TrainArguments.config)
-    path = None if name is None else toml.find(name)
+    path = None if name in (None, "none") else toml.find(name)
     run = configuration.default({}, workload) if path is None else configuration.read_config(path, workload)
-    parsed = parse(kind(config=str(path or ""), run=_typed(run)), arguments, prog)
+    parsed = parse(kind(config=None if path is None else str(path), run=_typed(run)), arguments, prog)
     return parsed, _plain(parsed.run, run.workload), (path or Path(run.workload)).stem
 
 
@@ -164,6 +166,7 @@ class SweepRequest(NamedTuple):
 
 def parse_sweep(arguments: Sequence[str], prog: str) -> SweepRequest:
     """Returns the arguments of `sweep`. Raises as `parse_train`."""
+    _require_values(arguments)
     path = toml.find(_option(arguments, "--config", SweepArguments.config) or "")
     sweep = read_sweep(path, _option(arguments, "--run.workload", None))
     defaults = SweepArguments(config=str(path), sweep=replace(sweep, run=_typed(sweep.run)))
@@ -178,8 +181,9 @@ def data_section(arguments: Sequence[str], default: DataConfig = DataConfig()) -
     Raises:
       InputError: the file cannot be read, or has no such section.
     """
+    _require_values(arguments)
     name = _option(arguments, "--config", None)
-    if not name:
+    if name in (None, "none"):
         return default
     return data_of(configuration.read_config(toml.find(name)), "--config", name)
 
@@ -258,10 +262,18 @@ def _option(arguments: Sequence[str], option: str, default: str | None) -> str |
     return value
 
 
+def _require_values(arguments: Sequence[str]) -> None:
+    """Refuses an option with an empty value, which would be the current folder where a path is meant."""
+    for before, word in itertools.pairwise(["", *arguments]):
+        if word == "" or (word.startswith("--") and word.endswith("=")):
+            raise InputError(f"{word.rstrip('=') or before or 'a value'} must not be empty; got '': leave it out")
+
+
 def parse(default: T, arguments: Sequence[str], prog: str) -> T:
     """Parses the arguments of a dataclass with tyro, and turns its framed message into one line."""
     if bad_word := next((word for word in arguments if "\0" in word), None):
         raise InputError(f"a value must have no NUL character, which no path can have; got {bad_word!r}: remove it")
+    _require_values(arguments)
     message = io.StringIO()
     try:
         with contextlib.redirect_stderr(message):
@@ -269,4 +281,6 @@ def parse(default: T, arguments: Sequence[str], prog: str) -> T:
     except SystemExit as error:
         if not error.code:
             raise
-        raise InputError(words.switch_with_a_value(default, arguments) or words.one_line(message.getvalue())) from None
+        line = words.one_line(message.getvalue())
+        better = words.switch_with_a_value(default, arguments) or words.bad_value(default, arguments, line)
+        raise InputError(better or line) from None

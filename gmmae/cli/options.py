@@ -29,7 +29,7 @@ from gmmae.cli.arguments import (
 )
 from gmmae.config.rules import Options, PositiveFloat, PositiveInt, Rule, Seed, at_least, between, distinct, increasing
 from gmmae.config.schema import Config
-from gmmae.data.settings import Crop, DataConfig
+from gmmae.data.settings import Cache, Crop, DataConfig
 
 Clusters = Annotated[tuple[str, ...], Rule("at least one", bool)]
 Count = Annotated[int, between(1, 100_000)] | Literal["all"]
@@ -117,7 +117,7 @@ class InsertArguments(Options):
     seed: Seed = 0  # random seed of the places
     crop: Crop = "1.25x"  # side length of the cubes, as data.crop; generated ones are 1.25x
     size: Annotated[int, between(4, 512)] = 32  # voxels along each axis of a cube
-    cache: str = "auto"  # folder of extracted cubes; auto: gmmae in the user's cache folder
+    cache: Cache = "auto"  # folder of extracted cubes; auto: gmmae in the user's cache folder
 
 
 @dataclass(frozen=True)

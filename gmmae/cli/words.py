@@ -1,11 +1,13 @@
 """Words of a command line: options and values, switches, and errors in one line."""
 
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import Field
 from typing import Annotated, Any, get_args, get_origin
 
 from gmmae.config.schema import leaves
+from gmmae.config.toml import type_text
 
 
 def _is_switch(item: Field[Any]) -> bool:
@@ -39,6 +41,19 @@ def switch_with_a_value(default: object, arguments: Sequence[str]) -> str:
         if option.startswith("--") and key in switches and value.lower() in TRUTH_VALUES:
             [on], [off] = as_words(key, True), as_words(key, False)
             return f"{option} is a switch without a value: write {on} or {off}; got {value!r}"
+    return ""
+
+
+def bad_value(default: object, arguments: Sequence[str], message: str) -> str:
+    """Returns the types that an option allows where tyro cannot read its value, or an empty text for another message."""
+    found = re.match(r"error parsing (--[\w.-]+): ", message)
+    words = [word for argument in arguments for word in (argument.split("=", 1) if argument.startswith("--") else [argument])]
+    if found is None:
+        return ""
+    for key, item, _ in leaves(default):
+        if (option := f"--{key.replace('_', '-')}") == found[1] and option in words:
+            values = itertools.takewhile(lambda word: not word.startswith("--"), words[words.index(option) + 1 :])
+            return f"{option} must be {type_text(item.type)}; got {' '.join(values)!r}"
     return ""
 
 

@@ -109,7 +109,7 @@ class ParallelConfig(Section, name="parallel"):
 
     devices: PositiveInt | Literal["all"] = "all"  # devices to train on; with simulate_devices, all means one GPU
     simulate_devices: PositiveInt | None = None  # compute the batch of this many devices on fewer
-    micro_batch_size: PositiveInt | None = None  # most samples of a device at once, to bound memory; none: its whole share
+    micro_batch_size: PositiveInt | None = None  # most samples of a device at once, to bound memory; none: as the workload says
     deterministic: bool = False  # the same bits on any number of devices, for more time and memory
     deterministic_shards: int = 32  # with deterministic: fixed parts of a batch, a power of two; at most as many devices
     epochs_per_dispatch: Annotated[PositiveInt | Literal["auto"], MAY_CHANGE_ON_RESUME] = "auto"  # most epochs in a program

@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -41,12 +42,16 @@ def read_table(path: Path) -> dict[str, Any]:
     Raises:
       InputError: the file cannot be read, or is not TOML.
     """
+    text = ""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text)
     except OSError as error:
         raise InputError(f"--config must be a readable file; got {path} ({error.strerror})") from error
     except ValueError as error:
-        raise InputError(f"{path} must be TOML: {error}") from error
+        bare = re.search(r"^[^#\n]*=\s*(none|all|auto)\s*(#.*)?$", text, re.MULTILINE)
+        hint = f'; put {bare[1]} in quotes: "{bare[1]}"' if bare else ""
+        raise InputError(f"{path} must be TOML: {error}{hint}") from error
 
 
 def flatten_table(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -116,7 +121,16 @@ def _converted(key: str, kind: Any, value: Any) -> Any:
     for option in options:
         if _is_of(option, value):
             return _as(option, value)
-    _refuse(key, " or ".join(dict.fromkeys(_name(option) for option in options if _fits_length(_length(option), value))), value)
+    _refuse(key, type_text(kind), value)
+
+
+def type_text(kind: Any) -> str:
+    """Returns the types that an annotation allows, in words.
+
+    >>> type_text(float | None)
+    'a number or none'
+    """
+    return " or ".join(dict.fromkeys(_name(option) for option in _options(kind)))
 
 
 def _refuse(key: str, rule: str, value: Any) -> NoReturn:

@@ -30,6 +30,7 @@ def _sound_size(size: int | tuple[int, ...]) -> bool:
 OnError = Literal["skip", "refuse"]
 
 Crop = Annotated[str, Rule("a positive number followed by x or mm (1.25x, 20mm), or whole", _sound_edge)]
+Cache = Annotated[str, Rule("auto, or a path with a / in it", lambda place: place == "auto" or "/" in place)]
 Size = Annotated[int | tuple[int, ...], Rule("at least 4", _sound_size)]
 Window = Annotated[tuple[float, float], Rule("two increasing numbers", _sound_window)]
 
@@ -54,7 +55,7 @@ class DataConfig(Section, name="data"):
     on_error: Annotated[OnError, MAY_CHANGE_ON_RESUME] = "skip"  # luna16, cubes: report a broken scan or row, or stop at it
     workers: Annotated[PositiveInt | Literal["auto"], MAY_CHANGE_ON_RESUME] = "auto"  # luna16, cubes: processes that read scans
     scan_time_limit_s: Annotated[PositiveFloat | None, MAY_CHANGE_ON_RESUME] = 300.0  # luna16, cubes: for a volume
-    cache: Annotated[Text, MAY_CHANGE_ON_RESUME] = "auto"  # luna16, cubes: folder of extracted cubes; auto: the user's
+    cache: Annotated[Cache, MAY_CHANGE_ON_RESUME] = "auto"  # luna16, cubes: folder of extracted cubes; auto: the user's
     augment_with: Text | None = None  # a folder of cubes with nodules.csv, generated ones: they join the training set
     augment: bool = False  # training volumes are flipped and turned by 90 degrees at random
 

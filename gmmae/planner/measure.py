@@ -242,7 +242,7 @@ class _Measuring:
             raise InputError(
                 f"the base run must reach stop.target, {stop.monitor} {stop.target:g}; got {best} at best in "
                 f"{len(base.rows)} epochs ({base.reason}): set an easier --stop.target, another "
-                "--optim.learning-rate, or more epochs (--stop.max-epochs, --budget-epochs)"
+                "--optim.learning-rate, more epochs (--stop.max-epochs, --budget-epochs), or more time (--stop.time-limit-s)"
             )
         return base
 

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from gmmae.config.schema import Config, StopConfig, changed
+from gmmae.config.toml import differences
 from gmmae.data.extraction.tasks import sha256
 from gmmae.multihost import agreement
-from gmmae.scaling.identity import run_id
+from gmmae.scaling.identity import identity_fields
 from gmmae.sweep import throughput
 from gmmae.sweep.grid import TimingConfig
 from gmmae.sweep.throughput import Timings
@@ -105,7 +106,7 @@ class Measurements:
         self.device_kind = setup.devices.kind
         shared = {
             "version of gmmae": VERSION,
-            "configuration": run_id(config),
+            "configuration": json.loads(json.dumps(identity_fields(config))),
             "data": agreement.data(setup.data.train, setup.data.validation),
             "device": setup.devices.kind,
             "workload": sha256(Path(config.workload)) if registry.is_file(config.workload) else "",
@@ -222,8 +223,11 @@ def _read(path: Path, shared: dict[str, Any]) -> dict[str, Any]:
     except FileNotFoundError:
         return {"shared": shared, "parts": {}, "seconds": {}}
     for name, value in shared.items():
-        if kept["shared"].get(name) != value:
+        saved = kept["shared"].get(name)
+        if saved != value:
+            both = isinstance(saved, dict) and isinstance(value, dict)
+            where = f" where {differences(saved, value)}" if both else ", of another"
             raise InputError(
-                f"workdir must be that of a plan of the same {name}; got {path.parent}, of another: give another --workdir"
+                f"workdir must be that of a plan of the same {name}; got {path.parent}{where}: give another --workdir"
             )
     return kept

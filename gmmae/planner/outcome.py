@@ -43,8 +43,8 @@ def read_plan(path: Path, stop: StopConfig) -> dict[str, ClusterPlan]:
         raise InputError(f"{path} must {what}; got {error.strerror}: give the path of another") from error
     if (metric, target) != (stop.monitor, stop.target):
         raise InputError(
-            f"{path} must be a plan for the sweep's target, {stop.monitor} {stop.target:g}; got one for {metric} {target:g}: "
-            "plan for the same target, or move it away"
+            f"{path} must be a plan for the sweep's target, {stop.monitor} {stop.target or 'none'}; got one for {metric} "
+            f"{target:g}: plan for the same target, or move it away"
         )
     return plans
 

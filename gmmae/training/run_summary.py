@@ -136,18 +136,31 @@ def run_summary(setup: TrainSetup, record: Record, root: Path, done: int) -> dic
     origin = ", at first the best of {run}, of its epoch {epoch}".format(**record.init_from) if record.init_from else ""
     shapes = ", ".join("×".join(map(str, leaf.shape[1:])) or "one number" for leaf in jax.tree.leaves(data.train))
     samples = f"{record.train_samples} for training and {record.validation_samples} for validation, each {shapes}"
-    target = f"validation {stop.monitor} {SIGNS[stop.mode]} {stop.target:g}, or " if stop.target is not None else ""
     return facts | {
         "learning rate": learning_rate_text(setup.strategy.learning_rate, config.optim.learning_rate),
         "steps per epoch": f"{plan.steps}{last_step}",
         "parameters": f"{record.parameters:,}{origin}",
         "workload": config.workload,
         "data": f"{data.about}, {samples}" if data.about else samples,
-        "stops at": f"{target}{stop.max_epochs} epochs",
+        "stops at": _stop_text(stop),
     }
 
 
 SIGNS = {"min": "≤", "max": "≥"}
+
+
+def _stop_text(stop: StopConfig) -> str:
+    """Returns all that can end a run, as text."""
+    reasons = [f"{stop.max_epochs} epochs"]
+    if stop.target is not None:
+        reasons.insert(0, f"validation {stop.monitor} {SIGNS[stop.mode]} {stop.target:g}")
+    if stop.time_limit_s is not None:
+        reasons.append(f"{stop.time_limit_s:g} s")
+    if stop.patience_epochs is not None:
+        reasons.append(f"{stop.patience_epochs} epochs without an improvement")
+    if stop.collapse_epochs is not None:
+        reasons.append(f"{stop.collapse_epochs} more epochs of one loss")
+    return ", or ".join(reasons)
 
 
 def _padding_text(plan: BatchPlan) -> str:

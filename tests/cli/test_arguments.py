@@ -252,6 +252,7 @@ ERRORS_IN_RUN_FILES = [
     ("[optim]\nlearning_rate = -1", ["optim.learning_rate must be positive; got -1.0"]),
     ("[optim]\nlearning_rate = nan", ["optim.learning_rate must be positive; got nan"]),
     ("a b c", ["must be TOML", "line 1"]),
+    ("[stop]\ntarget = none  # no target", ["must be TOML", 'put none in quotes: "none"']),
 ]
 ERRORS_IN_SWEEP_FILES = [
     ("divices = [1]", ["unknown key 'divices'; did you mean 'devices'?"]),
@@ -287,8 +288,14 @@ def report(*arguments):
 
 ERRORS_OF_TRAIN = [
     (["--scaling", "fast"], ["scaling must be one of strong, ", "tuned; got 'fast'"]),
-    (["--data.shape", "big"], ["--data.shape", "'big'"]),
-    (["--stop.max-epochs", "1.5"], ["--stop.max-epochs", "'1.5'"]),
+    (["--data.shape", "big"], ["--data.shape must be a whole number or a list of ", "; got 'big'"]),
+    (["--stop.max-epochs", "1.5"], ["--stop.max-epochs must be a whole number; got '1.5'"]),
+    (["--stop.target", "None"], ["--stop.target must be a number or none; got 'None'"]),
+    (["--parallel.devices=none"], ["--parallel.devices must be a whole number or all; got 'none'"]),
+    (["--data.window", "a", "b"], ["--data.window must be a list of values that are each a number; got 'a b'"]),
+    (["--workdir", ""], ["--workdir must not be empty; got '': leave it out"]),
+    (["--workload="], ["--workload must not be empty; got '': leave it out"]),
+    (["--data.cache", "off"], ["data.cache must be auto, or a path with a / in it; got 'off'"]),
     (["--seed"], ["--seed", "missing value"]),
     (["--data.shape", "2"], ["data.shape must be at least 4; got 2"]),
     (["--optim.lerning-rate", "1"], ["--optim.lerning-rate", "did you mean --optim.learning-rate?"]),

@@ -94,6 +94,13 @@ def test_measurements_of_something_else_are_refused(tmp_path, name):
         plan(tmp_path)
 
 
+def test_a_plan_of_another_configuration_says_what_differs(tmp_path):
+    with claimed(tmp_path) as folder:
+        measurements.Measurements(small(), folder, lambda: IDLE).part("a part", lambda: 1)
+    with pytest.raises(InputError, match=r'same configuration; got .* where optim.clip_norm was "none", now 0.5: give another'):
+        plan(tmp_path, optim__clip_norm=0.5)
+
+
 @pytest.mark.parametrize("text", ["{", "[]", "3", '{"parts": []}', "[" * 100_000])
 def test_a_damaged_file_is_told(tmp_path, text):
     (tmp_path / "measured.json").write_text(text)

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from gmmae.config.schema import changed
 from gmmae.sweep.grid import RunKey, SweepConfig
 from gmmae.sweep.report import page
 from gmmae.system.errors import InputError
@@ -73,6 +74,14 @@ def test_the_first_cluster_that_can_be_projected_to_is_shown_and_the_other_expla
     text = written(ONE_SEED, tmp_path, [odd, FLAT])
     assert "projected to Flat" in text.splitlines()[0]
     assert "Times cannot be projected (Odd: device batch must be measured, from 8 to 32; got 64" in text
+
+
+def test_a_sweep_without_a_target_has_a_report(tmp_path):
+    config = replace(ONE_SEED, run=changed(ONE_SEED.run, stop__target=None))
+    sweeps.add(config, tmp_path, RunKey("strong", 2, 0), "max_epochs", 4)
+    text = written(config, tmp_path)
+    assert "**No target was set**" in text
+    assert "Fig. 2 is left out: there are no times to the target." in text
 
 
 def test_throughput_has_a_report_of_its_own(tmp_path):
