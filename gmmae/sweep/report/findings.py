@@ -112,6 +112,8 @@ def sentences(results: Results) -> list[str]:
 def _paper(results: Results) -> list[str]:
     """Compares with the paper, for each strategy and number of devices above one, whether the target was reached."""
     agreeing, differing = 0, []
+    if results.config.run.stop.target is None:
+        return []
     for scaling, n, runs in results.groups():
         if n == 1 or n not in results.paper.get(scaling, {}):
             continue
@@ -124,13 +126,13 @@ def _paper(results: Results) -> list[str]:
     if not agreeing + len(differing):
         return []
     run = results.config.run
-    target = f"target {run.stop.target:g}" if run.stop.target is not None else "no target"
     return [
         f"**The paper**: {agreeing} of {agreeing + len(differing)} pairs of a strategy and more than one device agree with its "
         "Tables I and II on whether the target was reached. Here more than half of the seeds must reach it."
         + (f" Different: {'; '.join(differing)}." if differing else "")
         + f" The paper has one run each, LUNA16, K80 GPUs and the target {PAPER_TARGET:g}. "
-        f"Here: data source {run.settings.data.source}, {target}, times {results.clock.short or results.clock.kind}."
+        f"Here: data source {run.settings.data.source}, target {run.stop.target:g}, "
+        f"times {results.clock.short or results.clock.kind}."
     ]
 
 
