@@ -16,8 +16,8 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from gmmae.cli import words
 from gmmae.config import toml
-from gmmae.config.rules import INLINE, Options
-from gmmae.config.schema import Config
+from gmmae.config.rules import INLINE, Options, alternatives
+from gmmae.config.schema import Config, leaves
 from gmmae.data.settings import DataConfig
 from gmmae.scaling.strategies import require_known
 from gmmae.sweep.grid import SweepConfig
@@ -101,7 +101,6 @@ def parse_with_config(kind: type[Trained], arguments: Sequence[str], prog: str) 
       InputError: as `parse_train`.
       SystemExit: as `parse_train`.
     """
-    _require_values(arguments)
     workload = _option(arguments, "--workload", None)
     name = _option(arguments, "--config", None if workload else TrainArguments.config)
     path = None if name in (None, "none") else toml.find(name)
@@ -166,7 +165,6 @@ class SweepRequest(NamedTuple):
 
 def parse_sweep(arguments: Sequence[str], prog: str) -> SweepRequest:
     """Returns the arguments of `sweep`. Raises as `parse_train`."""
-    _require_values(arguments)
     path = toml.find(_option(arguments, "--config", SweepArguments.config) or "")
     sweep = read_sweep(path, _option(arguments, "--run.workload", None))
     defaults = SweepArguments(config=str(path), sweep=replace(sweep, run=_typed(sweep.run)))
@@ -181,7 +179,6 @@ def data_section(arguments: Sequence[str], default: DataConfig = DataConfig()) -
     Raises:
       InputError: the file cannot be read, or has no such section.
     """
-    _require_values(arguments)
     name = _option(arguments, "--config", None)
     if name in (None, "none"):
         return default
@@ -259,21 +256,25 @@ def _option(arguments: Sequence[str], option: str, default: str | None) -> str |
             value = arguments[i + 1]
         elif argument.startswith(f"{option}="):
             value = argument.partition("=")[2]
+    if value == "":
+        raise InputError(f"{option} must not be empty; got '': leave it out")
     return value
 
 
-def _require_values(arguments: Sequence[str]) -> None:
-    """Refuses an option with an empty value, which would be the current folder where a path is meant."""
+def _require_paths(default: object, arguments: Sequence[str]) -> None:
+    """Refuses an empty path, which would be the current folder."""
+    paths = {f"--{key.replace('_', '-')}" for key, item, _ in leaves(default) if Path in dict(alternatives(item.type))}
     for before, word in itertools.pairwise(["", *arguments]):
-        if word == "" or (word.startswith("--") and word.endswith("=")):
-            raise InputError(f"{word.rstrip('=') or before or 'a value'} must not be empty; got '': leave it out")
+        option, equals, value = word.partition("=")
+        if (not word and (before in paths or not before.startswith("--"))) or (option in paths and equals and not value):
+            raise InputError(f"{option or before or 'a path'} must not be empty; got '': leave it out")
 
 
 def parse(default: T, arguments: Sequence[str], prog: str) -> T:
     """Parses the arguments of a dataclass with tyro, and turns its framed message into one line."""
     if bad_word := next((word for word in arguments if "\0" in word), None):
         raise InputError(f"a value must have no NUL character, which no path can have; got {bad_word!r}: remove it")
-    _require_values(arguments)
+    _require_paths(default, arguments)
     message = io.StringIO()
     try:
         with contextlib.redirect_stderr(message):
