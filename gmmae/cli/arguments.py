@@ -263,7 +263,7 @@ def _option(arguments: Sequence[str], option: str, default: str | None) -> str |
 
 def _require_paths(default: object, arguments: Sequence[str]) -> None:
     """Refuses an empty path, which would be the current folder."""
-    paths = {f"--{key.replace('_', '-')}" for key, item, _ in leaves(default) if Path in dict(alternatives(item.type))}
+    paths = {words.option_of(key) for key, item, _ in leaves(default) if Path in dict(alternatives(item.type))}
     for before, word in itertools.pairwise(["", *arguments]):
         option, equals, value = word.partition("=")
         if (not word and (before in paths or not before.startswith("--"))) or (option in paths and equals and not value):

@@ -16,17 +16,31 @@ def _is_switch(item: Field[Any]) -> bool:
     return (get_args(kind)[0] if get_origin(kind) is Annotated else kind) in (bool, "bool")
 
 
+def option_of(key: str) -> str:
+    """Returns a key's option on the command line.
+
+    >>> option_of("stop.max_epochs")
+    '--stop.max-epochs'
+    """
+    return "--" + key.replace("_", "-")
+
+
+def _split(arguments: Sequence[str]) -> list[str]:
+    """Returns the words of the arguments, where an option and its value after `=` are two."""
+    return [word for argument in arguments for word in (argument.split("=", 1) if argument.startswith("--") else [argument])]
+
+
 def as_words(key: str, value: object) -> list[str]:
     """Returns a key and its value as words of a command line. A boolean is a switch, one word.
 
     >>> as_words("data.shape", (16, 24)), as_words("log.noise_scale", True), as_words("log.noise_scale", False)
     (['--data.shape', '16', '24'], ['--log.noise-scale'], ['--log.no-noise-scale'])
     """
-    section, point, name = key.replace("_", "-").rpartition(".")
+    section, point, name = option_of(key).removeprefix("--").rpartition(".")
     if isinstance(value, bool):
         return [f"--{section}{point}{'' if value else 'no-'}{name}"]
     values = value if isinstance(value, list | tuple) else ["none" if value is None else value]
-    return [f"--{section}{point}{name}", *map(str, values)]
+    return [option_of(key), *map(str, values)]
 
 
 TRUTH_VALUES = ("true", "false", "yes", "no", "on", "off", "1", "0", "none")
@@ -35,8 +49,7 @@ TRUTH_VALUES = ("true", "false", "yes", "no", "on", "off", "1", "0", "none")
 def switch_with_a_value(default: object, arguments: Sequence[str]) -> str:
     """Returns the correction of the first switch that has a value such as `True`, or an empty text."""
     switches = {key for key, item, _ in leaves(default) if _is_switch(item)}
-    words = [word for argument in arguments for word in argument.split("=", 1)]
-    for option, value in itertools.pairwise(words):
+    for option, value in itertools.pairwise(_split(arguments)):
         key = option.removeprefix("--").replace("-", "_")
         if option.startswith("--") and key in switches and value.lower() in TRUTH_VALUES:
             [on], [off] = as_words(key, True), as_words(key, False)
@@ -47,11 +60,11 @@ def switch_with_a_value(default: object, arguments: Sequence[str]) -> str:
 def bad_value(default: object, arguments: Sequence[str], message: str) -> str:
     """Returns the types that an option allows where tyro cannot read its value, or an empty text for another message."""
     found = re.match(r"error parsing (--[\w.-]+): ", message)
-    words = [word for argument in arguments for word in (argument.split("=", 1) if argument.startswith("--") else [argument])]
     if found is None:
         return ""
+    words = _split(arguments)
     for key, item, _ in leaves(default):
-        if (option := f"--{key.replace('_', '-')}") == found[1] and option in words:
+        if (option := option_of(key)) == found[1] and option in words:
             values = itertools.takewhile(lambda word: not word.startswith("--"), words[words.index(option) + 1 :])
             return f"{option} must be {type_text(item.type)}; got {' '.join(values)!r}"
     return ""

@@ -28,7 +28,7 @@ def read(config: DataConfig) -> tuple[NativeNodule, ...]:
     Raises:
       DataError: a nodule is missing or cannot be read.
     """
-    root = Path(config.root or "")
+    root = config.folder
     if root.suffix == ".npz":
         raise DataError(f"data.root must be a folder of volumes with masks for a segmentation; got the file {root}")
     try:

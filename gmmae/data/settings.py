@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 from gmmae.config.rules import MAY_CHANGE_ON_RESUME, PositiveFloat, PositiveInt, Rule, Section, Seed, Text, at_least, require
@@ -11,6 +12,9 @@ CROP_PATTERN = re.compile(r"(?P<number>\d+\.?\d*|\.\d+)(?P<unit>x|mm)|whole")
 """Form of `data.crop`: a multiple of the diameter, millimetres, or the whole volume."""
 
 AIR_HU = -1000.0
+
+ANNOTATIONS, NODULES = "annotations.csv", "nodules.csv"
+"""The CSV of a folder of scans, as LUNA16's, and that of a folder of cubes."""
 
 
 def _sound_edge(value: str) -> bool:
@@ -81,9 +85,14 @@ class DataConfig(Section, name="data"):
         return (self.shape,) * self.ndim if isinstance(self.shape, int) else self.shape
 
     @property
+    def folder(self) -> Path:
+        """The folder or file of `root`; an empty path without one."""
+        return Path(self.root or "")
+
+    @property
     def csv_name(self) -> str:
         """The CSV file's path, relative to `root`."""
-        return ("annotations.csv" if self.source == "luna16" else "nodules.csv") if self.csv == "auto" else self.csv
+        return (ANNOTATIONS if self.source == "luna16" else NODULES) if self.csv == "auto" else self.csv
 
     @property
     def volume_shape(self) -> tuple[int, int, int]:

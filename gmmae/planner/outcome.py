@@ -42,8 +42,9 @@ def read_plan(path: Path, stop: StopConfig) -> dict[str, ClusterPlan]:
     except FileNotFoundError as error:
         raise InputError(f"{path} must {what}; got {error.strerror}: give the path of another") from error
     if (metric, target) != (stop.monitor, stop.target):
+        wanted = "none" if stop.target is None else f"{stop.target:g}"
         raise InputError(
-            f"{path} must be a plan for the sweep's target, {stop.monitor} {stop.target or 'none'}; got one for {metric} "
+            f"{path} must be a plan for the sweep's target, {stop.monitor} {wanted}; got one for {metric} "
             f"{target:g}: plan for the same target, or move it away"
         )
     return plans

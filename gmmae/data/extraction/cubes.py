@@ -43,7 +43,7 @@ def plan(config: DataConfig) -> Plan:
     Raises:
       DataError: no such folder or file, a CSV that cannot be used, or arrays that do not belong together.
     """
-    root = Path(config.root or "")
+    root = config.folder
     if root.suffix == ".npz" and root.is_file():
         return _plan_arrays(root, config.ndim)
     if not config.root or not root.is_dir():

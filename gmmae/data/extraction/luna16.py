@@ -10,11 +10,9 @@ from pathlib import Path
 
 from gmmae.data.extraction.annotations import COORDINATES, Fault, read_table, rows_by_volume
 from gmmae.data.extraction.tasks import Plan, Task, item_of, plan_of, task
-from gmmae.data.settings import DataConfig
+from gmmae.data.settings import ANNOTATIONS, NODULES, DataConfig
 from gmmae.data.volumes import DataError
 
-ANNOTATIONS, NODULES = "annotations.csv", "nodules.csv"
-"""The CSV of a folder shaped like LUNA16, and that of a folder of cubes."""
 COLUMNS = (*COORDINATES, "diameter_mm")
 
 
@@ -24,7 +22,7 @@ def plan(config: DataConfig) -> Plan:
     Raises:
       DataError: no such folder, no scans, or a CSV that cannot be used.
     """
-    root = Path(config.root or "")
+    root = config.folder
     if not config.root or not root.is_dir():
         hint = ": one .npz is read with --data.source cubes" if root.suffix == ".npz" and root.is_file() else ""
         raise DataError(

@@ -219,7 +219,7 @@ def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Readi
         raise DataError(
             f"data must hold a nodule that can be read; {config.root} lists {plan.annotations}, with {len(faults)} faults{why}"
         )
-    root = Path(config.root or "")
+    root = config.folder
     data_folder = root if root.is_dir() else root.parent
     files = {cube.item.name: relative(data_folder, reading.task.file) for reading in readings for cube in reading.result.cubes}
     # Workers finish in any order; the result must not depend on it.
@@ -243,6 +243,6 @@ def _make(folder: Path, config: DataConfig, plan: Plan, readings: Sequence[Readi
     summary["determining"] = {
         "version": VERSION,
         **{name: getattr(config, name) for name in IDENTITY_FIELDS},
-        "root": os.path.realpath(config.root or ""),
+        "root": os.path.realpath(config.folder),
     }
     (folder / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n")

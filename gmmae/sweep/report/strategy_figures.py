@@ -42,14 +42,14 @@ def samples(results: Results, folder: Path) -> Block:
 def time_to_target(results: Results, folder: Path) -> Block:
     """Returns Fig. 2: the time to the target by devices and strategy."""
     series = [found for scaling in results.config.scaling if (found := _series(results, scaling))]
-    if not series or results.config.run.stop.target is None:
-        return Paragraph("Fig. 2 is left out: there are no times to the target.")
     stop = results.config.run.stop
+    if not series or stop.target is None:
+        return Paragraph("Fig. 2 is left out: there are no times to the target.")
     title = f"Time to the target validation {stop.monitor}"
     y_label = _time_label(results, "time to target")
     drawn = comparison.time_to_target(series, title=results.clock.titled(title), y_label=y_label)
     text = (
-        f"Fig. 2. {title}. The target is {stop.target or 0:g}. {_batches(results)} Points are medians over "
+        f"Fig. 2. {title}. The target is {stop.target:g}. {_batches(results)} Points are medians over "
         "seeds. A miss counts as infinite, so a missing point is a median run that missed the target. Numbers above the axes "
         f"count the seeds that reached it. {intervals_explained(results)} Dashed: T1 / n."
     )
