@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gmmae.sweep.cluster.task import ClusterTask, slurm_answer
 from gmmae.sweep.grid import SlurmConfig, SweepConfig
-from gmmae.sweep.supervisor import Callbacks, Ended, Job, import_path, last_line
+from gmmae.sweep.processes import Ended, Job, import_path, last_line
+from gmmae.sweep.supervisor import Callbacks
 from gmmae.system import json_files
 from gmmae.system.errors import InputError
 from gmmae.system.files import whole_file, write_text

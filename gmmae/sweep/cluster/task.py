@@ -13,7 +13,8 @@ from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from gmmae.sweep.supervisor import Callbacks, Ended, Job, supervise
+from gmmae.sweep.processes import Ended, Job
+from gmmae.sweep.supervisor import Callbacks, supervise
 from gmmae.system.errors import LOST_PEER
 from gmmae.system.exit_codes import again, of_run
 from gmmae.system.stop_reasons import EXIT_CODES, SIGTERM

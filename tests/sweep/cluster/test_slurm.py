@@ -15,7 +15,8 @@ from submitit.slurm.slurm import _make_sbatch_string
 from gmmae.sweep.cluster import slurm as cluster_slurm
 from gmmae.sweep.cluster.slurm import parameters, run_jobs
 from gmmae.sweep.grid import SlurmConfig, SweepConfig
-from gmmae.sweep.supervisor import Callbacks, Ended, Job, describe
+from gmmae.sweep.processes import Ended, Job, describe
+from gmmae.sweep.supervisor import Callbacks
 from gmmae.system.errors import InputError
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gmmae.sweep.cluster.task import ClusterTask
-from gmmae.sweep.supervisor import Job
+from gmmae.sweep.processes import Job
 
 ROOT = Path(__file__).parent.parent.parent.parent
 DEADLINE_S = 60.0  # only a failing test comes near it
@@ -20,7 +20,7 @@ DRIVER = """
 import json, signal, sys
 from pathlib import Path
 from gmmae.sweep.cluster.task import ClusterTask
-from gmmae.sweep.supervisor import Job
+from gmmae.sweep.processes import Job
 
 def requeue(*_):
     again = task.checkpoint().function
