@@ -64,7 +64,8 @@ def run(what, config, *rest):
         rows = {"train": [row | {"samples": b} for b in asked["batches"] if b != 64]}
         rows["validation"] = [row | {"samples": b} for b in asked["validation"]]
         failed = {"training of 64": "why"} if 64 in asked["batches"] else {}
-        text = {"devices": 1, "device_kind": "fake", "oversubscribed": False, "parameters": 1, "versions": {}, "git_commit": None}
+        text = {"devices": 1, "device_kind": "fake", "oversubscribed": False, "parameters": 1}
+        text |= {"versions": {}, "git_commit": None}
         asked["timing"] = {key: asked["timing"][key] for key in ("warmup_steps", "steps", "blocks")}
         write_text(out, json.dumps(text | rows | {"failed": failed, "timing": asked["timing"]}))
 
@@ -142,7 +143,7 @@ for line in open(requests):
     os.dup2(1, 2)
     code = run(request["command"], *request["arguments"])
     jobs_done += 1
-    memory = json.loads(Path(__file__).with_name("wishes.json").read_text()).get("memory", "1") 
+    memory = json.loads(Path(__file__).with_name("wishes.json").read_text()).get("memory", "1")
     os.write(int(sys.argv[2]), json.dumps({"exit_code": code, "memory_bytes": float(memory) * jobs_done * GB}).encode() + b"\n")
 """
 
