@@ -68,9 +68,9 @@ class SlurmConfig(Section, name="slurm"):
     cpus_per_task: PositiveInt | None = None  # cores per node
     mem_gb: PositiveInt | None = None  # memory per node
     array_parallelism: PositiveInt | Literal["all"] = "all"  # maximum number of concurrent jobs on the same number of devices
-    runs_per_job: PositiveInt = 1  # runs of a job on one node, one after the other; timeout_min is for all of them together
     setup: Lines = ()  # shell lines before the program, such as "module load cuda"
     additional_parameters: Options = ()  # other options of sbatch: key=value, key, or "key=" to remove one
+    runs_per_job: PositiveInt = 1  # runs of a job on one node, one after the other; timeout_min is for all of them together
 
     def nodes(self, devices: int) -> int:
         """Returns the smallest number of nodes that have enough devices and share them evenly.
