@@ -99,8 +99,8 @@ def resident_bytes() -> int:
         return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _start(arguments: Sequence[str]) -> int:
-    """Forks the watchdog, which receives the requests and passes them on, and runs the command in the child."""
+def start(arguments: Sequence[str]) -> int:
+    """Runs the program in the child of a watchdog, which passes requests on. Returns the exit code."""
     if arguments[0] != "serve":
         return main(arguments, run_with_watchdog(die_with_parent))
     answers = int(arguments[1])
@@ -119,4 +119,4 @@ def _start(arguments: Sequence[str]) -> int:
 if __name__ == "__main__":
     # Slurm may send it to all processes of a job. Only the parent handles it, and then sends SIGTERM.
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    sys.exit(_start(sys.argv[1:]))
+    sys.exit(start(sys.argv[1:]))
