@@ -183,8 +183,8 @@ class _Places:
         run, program.run = program.run, None
         assert run is not None
         if program.jobs_done == 1:
-            automatic = answer.memory_bytes + MAX_GROWTH_GB * GB
-            program.memory_limit_bytes = automatic if self._memory_gb == "auto" else self._memory_gb * GB
+            automatic_gb = answer.memory_bytes / GB + MAX_GROWTH_GB
+            program.memory_limit_bytes = GB * (automatic_gb if isinstance(self._memory_gb, str) else self._memory_gb)
         if program.is_leaving or answer.memory_bytes > program.memory_limit_bytes:
             program.ask_to_end(self._grace_s)
         return partial(self._callbacks.on_end, run.job, run.ended(answer.exit_code))

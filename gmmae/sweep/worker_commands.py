@@ -8,6 +8,7 @@ from gmmae.multihost.watchdog import Watchdog
 from gmmae.sweep.grid import TimingConfig
 from gmmae.system.null_object import IDLE
 from gmmae.system.stop_reasons import EXIT_CODES
+from gmmae.training.run_cache import RunCache
 from gmmae.training.terminal import Plain, standard_output
 from gmmae.workloads.configuration import read_config
 
@@ -20,6 +21,7 @@ class Commands:
 
     def __init__(self, parent: Watchdog) -> None:
         self._parent = parent
+        self._cache = RunCache()
 
     def train(self, config: str, root: str) -> int:
         """Trains as `train.py` does, with plain output and without figures. Returns the exit code."""
@@ -27,7 +29,8 @@ class Commands:
         with join_processes(run_config, RESUME, self._parent) as group:
             from gmmae.training.loop import run
 
-            record = run(run_config, Path(root), Plain(standard_output()) if group.primary else IDLE, group)
+            display = Plain(standard_output()) if group.primary else IDLE
+            record = run(run_config, Path(root), display, group, self._cache)
         assert record.stop_reason is not None
         return EXIT_CODES[record.stop_reason]
 
