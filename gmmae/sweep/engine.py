@@ -27,6 +27,7 @@ from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
 from gmmae.training.records import Record, read_history
+from gmmae.training.run_logger import storage
 from gmmae.training.stopping import finished
 from gmmae.training.workdir import WorkDir, alone, writable
 
@@ -62,10 +63,11 @@ def sweep(
     Raises:
       InputError: the work directory cannot be written, belongs to another sweep, or is in use by another process. Or it has
         a run whose batch or learning rate differs from its strategy's.
+      StorageError: the work directory cannot be written any more.
     """
     folder = SweepDir(root)
     grid = run_keys(config) if config.mode != "throughput" else []
-    with _claimed(config, folder):
+    with _claimed(config, folder), storage(folder.root):
         reason = _train(config, folder, display, samples, retry) if grid else None
         records = list(folder.read_all(grid))
         requests = _timing_requests(config, records, reference_batches)
