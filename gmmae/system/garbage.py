@@ -1,18 +1,31 @@
-"""Garbage collection of a program that imports much, computes, and ends."""
+"""Garbage collection of a program that imports much and ends soon. It passes over all imported modules dozens of times."""
 
 import atexit
 import gc
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-MIN_ALLOCATIONS = 50_000
-"""Objects of Python that are made between two collections. Python's own 700 make dozens of passes over all imported modules."""
 
+@contextmanager
+def no_collection_of_imports() -> Iterator[None]:
+    """Around imports: collects no garbage, and no later collection passes over the modules that were imported.
 
-def collect_rarely() -> None:
-    """Lets this process collect garbage after many objects, and not at its end.
-
-    The imports of a run take a tenth less time. Without the collections at its end a process ends half a second earlier on a
-    busy machine. The system takes back all memory then.
+    This saves a run of a second a quarter of a second.
     """
-    gc.set_threshold(MIN_ALLOCATIONS, *gc.get_threshold()[1:])
-    atexit.unregister(gc.freeze)  # once in a program that calls several commands
+    before = len(sys.modules)
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if len(sys.modules) > before:
+            gc.freeze()
+        if was_enabled:
+            gc.enable()
+
+
+def no_collection_at_end() -> None:
+    """Lets this process end without a last collection: the system takes back its memory at once."""
+    atexit.unregister(gc.freeze)  # one is enough for a program that calls several commands
     atexit.register(gc.freeze)
