@@ -1,4 +1,7 @@
-"""A program imports no large package that it does not use. Most of the time of a short run is imports."""
+"""A program imports no large package that it does not use, and compiles nothing but its programs.
+
+Most of the time of a short run is imports, and a cache of programs does not keep those that compile in a moment.
+"""
 
 import importlib.util
 import subprocess
@@ -20,6 +23,15 @@ from tests.small import Recorder, small
 loop.run(small(stop__max_epochs=1, log__figure_epochs=()), Path("run"), Recorder())
 """
 
+COMPILED = """
+import jax, logging
+jax.config.update("jax_log_compiles", True)
+def keep(record):
+    if record.getMessage().startswith("Compiling "):
+        print(record.getMessage().split()[1])
+logging.getLogger("jax._src.interpreters.pxla").addFilter(keep)
+"""
+
 
 def imported(program: str, folder: Path) -> set[str]:
     """Returns those of `ALL` that a program has imported at its end."""
@@ -31,6 +43,14 @@ def imported(program: str, folder: Path) -> set[str]:
 @pytest.mark.slow
 def test_a_run_without_figures_and_tensorboard(tmp_path):
     assert imported(RUN, tmp_path) == ARRAYS | TRAINING - {"tensorboardX"}
+
+
+@pytest.mark.slow
+def test_a_run_compiles_four_programs(tmp_path):
+    program = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{COMPILED}\n{RUN}"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=True)
+    # Training and validation are functions of JAX's pmap.
+    assert result.stdout.split() == ["jit(init)", "jit(_fun)", "jit(_fun)", "jit(describe)"]
 
 
 @pytest.mark.parametrize(
