@@ -15,7 +15,7 @@ from pathlib import Path
 from gmmae.config.schema import StopConfig, defaults, flatten
 from gmmae.config.toml import differences, flatten_table, read_table, to_toml
 from gmmae.scaling import strategies
-from gmmae.sweep import throughput
+from gmmae.sweep import step_times
 from gmmae.sweep.display import SweepDisplay, outcome_text, progress_text
 from gmmae.sweep.grid import RunKey, SweepConfig, left_out, run_groups, run_keys
 from gmmae.sweep.jobs import Request, execute, timing_job
@@ -303,12 +303,12 @@ def _untimed(config: SweepConfig, folder: SweepDir, requests: dict[int, Request]
     """Returns the numbers of devices whose step times are not measured yet. A batch that failed is not tried again."""
 
     def measured(n: int, request: Request) -> bool:
-        timings = throughput.read(folder.step_times(n))
-        if timings is None or timings.timing != throughput.settings(config.timing):
+        timings = step_times.read(folder.step_times(n))
+        if timings is None or timings.timing != step_times.settings(config.timing):
             return False
-        rows = {throughput.TRAINING: timings.train, throughput.VALIDATION: timings.validation}
+        rows = {step_times.TRAINING: timings.train, step_times.VALIDATION: timings.validation}
         tried = {f"{what} of {row.samples}" for what in rows for row in rows[what]} | set(timings.failed)
-        counts = {throughput.TRAINING: request["batches"], throughput.VALIDATION: request["validation"]}
+        counts = {step_times.TRAINING: request["batches"], step_times.VALIDATION: request["validation"]}
         return {f"{what} of {count}" for what in counts for count in counts[what]} <= tried
 
     return [n for n, request in requests.items() if not measured(n, request)]

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import optax
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int32, PyTree, UInt32
+from jaxtyping import Array, Float, Int, Int32, PyTree, UInt32
 
 from gmmae.config.schema import Config, ParallelConfig
 from gmmae.multihost.environment import require_prepared
@@ -196,17 +196,18 @@ def precision_context(config: Config) -> Iterator[None]:
 def initial_state(setup: TrainSetup) -> TrainState:
     """Returns the state before the first epoch, on the host; it depends on the configuration's seed and model only."""
 
-    def init(key: Array) -> TrainState:  # a compiled program is kept by its function's name, and a partial has none
-        return _init(setup.workload, setup.optimizer, key)
+    # A compiled program is kept by its function's name, and a partial has none.
+    def init(seed: Int[Array, ""] | np.uint32) -> TrainState:
+        return _init(setup.workload, setup.optimizer, jax.random.key(seed))  # outside it would be programs of its own
 
     # It runs once, so on a CPU it is compiled without optimisation: that takes a fifth of the time.
     options: dict[str, str | bool] | None = {"xla_backend_optimization_level": "0"} if jax.default_backend() == "cpu" else None
     with jax.enable_x64(False):  # a run in float64 starts from the same numbers
-        key = jax.random.key(setup.config.seed)
+        seed = np.uint32(setup.config.seed)
         compiled = setup.cache.get(
-            setup.program_key("init"), lambda: jax.jit(init).lower(key).compile(compiler_options=options)
+            setup.program_key("init"), lambda: jax.jit(init).lower(seed).compile(compiler_options=options)
         )
-        return cast(setup.config, jax.device_get(compiled(key)))
+        return cast(setup.config, jax.device_get(compiled(seed)))
 
 
 def blank_state(config: Config, workload: Workload) -> TrainState:

@@ -10,7 +10,7 @@ import pytest
 
 from gmmae.config.toml import to_toml
 from gmmae.multihost.peers import ALONE
-from gmmae.sweep import throughput, worker
+from gmmae.sweep import step_times, throughput, worker
 from gmmae.sweep.grid import TimingConfig
 from gmmae.system import stop_reasons
 from gmmae.training import loop
@@ -50,7 +50,7 @@ def test_step_times_are_measured_as_asked_and_written(monkeypatch, tmp_path, tom
     [(config, batches, validation, asked)] = given
     assert (config, batches, validation) == (CONFIG, [8, 16], [6])
     assert (asked.steps, asked.blocks, asked.warmup_steps) == (2, 3, timing.warmup_steps)
-    assert throughput.read(tmp_path / "out.json") == TIMINGS
+    assert step_times.read(tmp_path / "out.json") == TIMINGS
 
 
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path, toml, capsys):
