@@ -28,6 +28,7 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x):
+        """Returns one number for each sample."""
         return nn.Dense(1)(nn.relu(nn.Dense(self.width)(x)))[..., 0]
 
 

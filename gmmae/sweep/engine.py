@@ -16,7 +16,7 @@ from gmmae.config.schema import StopConfig, defaults, flatten
 from gmmae.config.toml import differences, flatten_table, read_table, to_toml
 from gmmae.scaling import strategies
 from gmmae.sweep import throughput
-from gmmae.sweep.display import SweepDisplay, outcome_text, progress_text
+from gmmae.sweep.display import SweepDisplay, outcome_table, outcome_text, progress_text
 from gmmae.sweep.grid import RunKey, SweepConfig, left_out, run_groups, run_keys
 from gmmae.sweep.jobs import Request, execute, timing_job, training_job
 from gmmae.sweep.runs import CRASHED, FAILED, TIMED_OUT, RunRecord, SweepDir, on_devices
@@ -69,6 +69,8 @@ def sweep(
         requests = _timing_requests(config, records, reference_batches)
         reason = reason or _measure(config, folder, display, requests)
         if grid:
+            if records:
+                display.say(outcome_table(config, records))
             display.say(summary(records, len(grid)))
         if reason:
             display.say("the same command continues the sweep")
