@@ -164,7 +164,8 @@ class LiveSweep(SweepDisplay):
     def _show_end(self, key: RunKey, text: str, rest: str) -> None:
         coloured = Text(text, COLOURS.get(text.split()[0], "red"))
         line = Text.assemble(f"{key.name:<{self._name_width}}  ", coloured, rest)
-        self._console.print(line, highlight=False, soft_wrap=True)
+        # The terminal may wrap a failure, so that its path can be copied.
+        self._console.print(line, highlight=False, soft_wrap=text.startswith(FAILED))
         self._refresh()
 
     def _refresh(self) -> None:
@@ -173,16 +174,18 @@ class LiveSweep(SweepDisplay):
             self._live.update(Group(self._bar(self._progress), *self._running_lines(self._progress)), refresh=True)
 
     def _bar(self, progress: SweepProgress) -> Table:
-        """Returns the bar, with the number and share of the finished runs, the elapsed time and the time left."""
-        share = f"{100 * progress.done // progress.total} %"
-        times = f"{duration(progress.elapsed_s())} passed{_left_text(progress)}"
-        text = f"{_count_text(progress)}, {share}, {times}"
+        """Returns the bar, with the number and share of the finished runs, the elapsed time and the time left.
+
+        What does not fit on a narrow terminal is left out, the time left last.
+        """
+        count, share, left = _count_text(progress), f", {100 * progress.done // progress.total} %", _left_text(progress)
+        passed = f", {duration(progress.elapsed_s())} passed"
+        texts = (count + share + passed + left, count + passed + left, count + left)
+        text = next((text for text in texts if len(text) < self._console.width), texts[-1])
         width = min(self._console.width - len(text) - 2, MAX_BAR_WIDTH)
+        shown = [ProgressBar(progress.total, progress.done, width=width)] if width >= MIN_BAR_WIDTH else []
         row = Table.grid(padding=(0, 1, 0, 0))
-        if width >= MIN_BAR_WIDTH:
-            row.add_row(ProgressBar(progress.total, progress.done, width=width), Text(text, no_wrap=True))
-        else:
-            row.add_row(Text(text, no_wrap=True, overflow="ellipsis"))
+        row.add_row(*shown, Text(text, no_wrap=True, overflow="ellipsis"))
         return row
 
     def _running_lines(self, progress: SweepProgress) -> list[Text]:

@@ -16,7 +16,7 @@ from gmmae.config.schema import StopConfig, defaults, flatten
 from gmmae.config.toml import differences, flatten_table, read_table, to_toml
 from gmmae.scaling import strategies
 from gmmae.sweep import throughput
-from gmmae.sweep.display import SweepDisplay, outcome_table, outcome_text, progress_text
+from gmmae.sweep.display import SweepDisplay, duration, outcome_table, outcome_text, progress_text
 from gmmae.sweep.grid import RunKey, SweepConfig, left_out, run_groups, run_keys
 from gmmae.sweep.jobs import Request, execute, timing_job, training_job
 from gmmae.sweep.runs import CRASHED, FAILED, TIMED_OUT, RunRecord, SweepDir, on_devices
@@ -231,7 +231,9 @@ def _measure(config: SweepConfig, folder: SweepDir, display: SweepDisplay, reque
     jobs = [timing_job(config, folder, n, requests[n]) for n in _untimed(config, folder, requests)]
     callbacks = Callbacks(
         on_start=lambda job: display.say(f"{job.name}: measuring step times"),
-        on_end=lambda job, ended: display.say(f"{job.name}: {describe(ended)}, {ended.seconds:.0f} s"),
+        on_end=lambda job, ended: display.say(
+            f"{job.name}: {describe(ended) if ended.returncode else 'measured'}, {duration(ended.seconds)}"
+        ),
     )
     return execute(config, folder, jobs, callbacks, at_once=1, timed=True)
 

@@ -82,16 +82,17 @@ class SweepProgress:
         jobs = list(self._ended.values())
         known = _Durations(jobs[self.concurrent :] or jobs)
         now = time.monotonic()
-        running_s = [max(known.job_s(self._by_name[name]) - (now - self._starts[name]), 0.0) for name in self.running]
+        running_s = [max(known.job_s(self._by_name.get(name)) - (now - self._starts[name]), 0.0) for name in self.running]
         shares = [share for key in self._waiting() if (share := known.share(key)) is not None]
         # The other waiting jobs are of strategies and numbers of devices that no job has had yet.
         others = max(self.jobs - len(jobs) - len(self.running) - sum(share.jobs for share in shares), 0.0)
         waiting_s = sum(share.seconds for share in shares) + others * known.mean_s
-        return max((waiting_s + sum(running_s)) / self.concurrent, *running_s, 0.0) or None
+        one_job_s = min(waiting_s, known.mean_s)  # it cannot be divided
+        return max((waiting_s + sum(running_s)) / self.concurrent, one_job_s, *running_s) or None
 
     def _waiting(self) -> Iterable[RunKey]:
-        active = self._active | {self._by_name[name] for name in self.running}
-        return (key for key in self._by_name.values() if key not in self._done and key not in active)
+        begun = {*self._done, *self._active}
+        return (key for name, key in self._by_name.items() if key not in begun and name not in self.running)
 
 
 class _Share(NamedTuple):
@@ -111,9 +112,9 @@ class _Durations:
             for key in job.keys:
                 self._alike.setdefault((key.scaling, key.devices), []).append(job)
 
-    def job_s(self, key: RunKey) -> float:
-        """Returns the expected seconds of a run's job."""
-        alike = self._alike.get((key.scaling, key.devices))
+    def job_s(self, first: RunKey | None) -> float:
+        """Returns the expected seconds of the job that is named after a run."""
+        alike = self._alike.get((first.scaling, first.devices)) if first else None
         return fmean(job.seconds for job in alike) if alike else self.mean_s
 
     def share(self, key: RunKey) -> _Share | None:
