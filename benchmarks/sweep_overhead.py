@@ -1,7 +1,9 @@
 """Measures what a sweep takes beside its training: wall time over the sum of training and validation.
 
     python -m benchmarks.sweep_overhead [--only tiny sweep_quick train] [--turns 3] [--jobs 1] [--out FILE.json]
-    python -m benchmarks.sweep_overhead --only tiny --scaling weak --seeds 0      # other options are those of sweep.py
+    python -m benchmarks.sweep_overhead --only tiny --scaling weak --seeds 0
+
+Options that it does not know are passed to `sweep.py`.
 
 The part `tiny` is a sweep of 30 computed runs of an MLP. The part `sweep_quick` is the sweep of that configuration. The part
 `train` is the start-up of `train.py` with the MLP, without compiled programs and with them. All parts call the commands as a
@@ -11,10 +13,12 @@ the last record. The start of the command comes before it, and step times and re
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
 import time
+from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,6 +74,9 @@ def main() -> None:
     parser.add_argument("--tree", type=_tree, default=ROOT, help="checkout whose commands are measured; default: this one")
     parser.add_argument("--out", type=new_file, help="JSON file to write the measurements to")
     args, options = parser.parse_known_args()
+    if options and not set(args.only) & SWEEPS.keys():
+        only = " ".join(args.only)
+        raise InputError(f"{shlex.join(options)} must be options of a sweep; got --only {only}: leave them out")
     sweeps: dict[str, list[SweepTimes]] = {}
     trains: dict[str, list[TrainTimes]] = {}
     for part in dict.fromkeys(args.only):
@@ -154,7 +161,7 @@ def _run(tree: Path, folder: Path, program: str, options: Sequence[str]) -> floa
 def _tree(text: str) -> Path:
     path = Path(text).resolve()
     if not (path / "sweep.py").is_file():
-        raise InputError(f"--tree must be a checkout of this project, with its sweep.py; got {text!r}")
+        raise ArgumentTypeError(f"must be a checkout of this project, with its sweep.py; got {text!r}")
     return path
 
 

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-from flax import linen as nn
 
 from gmmae.workloads.interface import Splits, Workload
 
@@ -21,20 +20,8 @@ class Config:
     width: int = 32  # units of the hidden layer
 
 
-class MLP(nn.Module):
-    """A perceptron with one hidden layer and one output."""
-
-    width: int
-
-    @nn.compact
-    def __call__(self, x):
-        """Returns one number for each sample."""
-        return nn.Dense(1)(nn.relu(nn.Dense(self.width)(x)))[..., 0]
-
-
 def build(config: Config) -> Workload:
     """Returns the workload: the regression of a smooth function of the features."""
-    model = MLP(config.width)
 
     def load() -> Splits:
         rng = np.random.default_rng(0)
@@ -44,10 +31,16 @@ def build(config: Config) -> Workload:
         return Splits({"x": x[held_out:], "y": y[held_out:]}, {"x": x[:held_out], "y": y[:held_out]})
 
     def init(key):
-        return model.init(key, jnp.zeros((1, config.features)))
+        first, second = jax.random.split(key)
+        return {
+            "hidden": jax.random.normal(first, (config.features, config.width)) * config.features**-0.5,
+            "bias": jnp.zeros(config.width),
+            "output": jax.random.normal(second, (config.width,)) * config.width**-0.5,
+        }
 
     def losses(params, samples, keys):
         del keys  # no random numbers
-        return optax.squared_error(model.apply(params, samples["x"]), samples["y"])
+        units = jax.nn.relu(samples["x"] @ params["hidden"] + params["bias"])
+        return jnp.square(units @ params["output"] - samples["y"])
 
     return Workload(load, init, losses)

@@ -138,6 +138,9 @@ class Watch(SweepDisplay):
     def started(self, name) -> None:
         self.begun.append(name)
 
+    def tick(self, running) -> None:
+        pass
+
     def ended(self, name, keys, seconds) -> None:
         self.states |= {key.name: text for key, text in keys.items()}
 

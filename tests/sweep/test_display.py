@@ -192,7 +192,7 @@ def test_a_narrow_terminal_leaves_out_the_bar_and_then_the_share():
     assert re.fullmatch(r"━+ +1 of 8 runs \(1 failed\), 12 %, 0 s passed, about 75 min left", bar(80))
     assert bar(60) == "1 of 8 runs (1 failed), 12 %, 0 s passed, about 75 min left"
     assert bar(58) == "1 of 8 runs (1 failed), 0 s passed, about 75 min left"
-    assert bar(50) == "1 of 8 runs (1 failed), about 75 min left"
+    assert bar(45) == "1 of 8 runs (1 failed), about 75 min left"
 
 
 def test_many_running_runs_leave_room_for_the_lines_above():
