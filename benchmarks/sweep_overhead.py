@@ -1,9 +1,7 @@
 """Measures what a sweep takes beside its training: wall time over the sum of training and validation.
 
     python -m benchmarks.sweep_overhead [--only tiny sweep_quick train] [--turns 3] [--jobs 1] [--out FILE.json]
-    python -m benchmarks.sweep_overhead --only tiny --scaling weak --seeds 0
-
-Options that it does not know are passed to `sweep.py`.
+    python -m benchmarks.sweep_overhead --only tiny --sweep-options="--scaling weak --seeds 0"
 
 The part `tiny` is a sweep of 30 computed runs of an MLP. The part `sweep_quick` is the sweep of that configuration. The part
 `train` is the start-up of `train.py` with the MLP, without compiled programs and with them. All parts call the commands as a
@@ -66,17 +64,15 @@ class TrainTimes(NamedTuple):
 
 def main() -> None:
     """Measures the parts and prints the tables."""
-    parser = Parser(__doc__, "python -m benchmarks.sweep_overhead", allow_abbrev=False)
+    parser = Parser(__doc__, "python -m benchmarks.sweep_overhead")
     parts = (*SWEEPS, TRAIN)
     parser.add_argument("--only", nargs="+", choices=parts, default=list(parts), help="parts to measure; default: all")
     parser.add_argument("--turns", type=at_least(1), default=1, help="number of times that each part is measured")
     parser.add_argument("--jobs", type=at_least(1), default=1, help="runs of a sweep at the same time")
     parser.add_argument("--tree", type=_tree, default=ROOT, help="checkout whose commands are measured; default: this one")
     parser.add_argument("--out", type=new_file, help="JSON file to write the measurements to")
-    args, options = parser.parse_known_args()
-    if options and not set(args.only) & SWEEPS.keys():
-        only = " ".join(args.only)
-        raise InputError(f"{shlex.join(options)} must be options of a sweep; got --only {only}: leave them out")
+    parser.add_argument("--sweep-options", type=shlex.split, default=[], metavar="OPTIONS", help="more options of sweep.py")
+    args = parser.parse_args()
     sweeps: dict[str, list[SweepTimes]] = {}
     trains: dict[str, list[TrainTimes]] = {}
     for part in dict.fromkeys(args.only):
@@ -86,13 +82,13 @@ def main() -> None:
                     for start in ("no compiled programs", "compiled programs kept"):
                         trains.setdefault(start, []).append(measure_train(args.tree, Path(folder)))
                 else:
-                    words = (*SWEEPS[part], "--jobs", str(args.jobs), *options)
+                    words = (*SWEEPS[part], "--jobs", str(args.jobs), *args.sweep_options)
                     sweeps.setdefault(part, []).append(measure_sweep(args.tree, Path(folder), words))
     tables = [*([sweep_table(sweeps, args.jobs)] if sweeps else []), *([train_table(trains)] if trains else [])]
     abouts = [turns[0].about for turns in (*sweeps.values(), *trains.values())]
     print(_about_text(abouts[0]), *map(markdown, tables), sep="\n\n", end="")
     if args.out:
-        found = {"jobs": args.jobs, "options": options, "load_after": os.getloadavg()[0]}
+        found = {"jobs": args.jobs, "options": args.sweep_options, "load_after": os.getloadavg()[0]}
         found |= {name: [times._asdict() for times in turns] for name, turns in sweeps.items()}
         found |= {f"{TRAIN}, {name}": [times._asdict() for times in turns] for name, turns in trains.items()}
         args.out.parent.mkdir(parents=True, exist_ok=True)

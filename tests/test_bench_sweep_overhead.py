@@ -38,8 +38,7 @@ def call(monkeypatch, *words):
     ("words", "line"),
     [
         (["--tree", "/nowhere"], "argument --tree: must be a checkout of this project, with its sweep.py; got '/nowhere'"),
-        (["--only", "tiny", "--seeds", "-1"], "--seeds"),
-        (["--only", "train", "--seeds", "1"], "--seeds 1 must be options of a sweep; got --only train: leave them out"),
+        (["--only", "tiny", "--sweep-options=--seeds -1"], "seeds must be one or more different numbers"),
     ],
 )
 def test_a_bad_option_is_a_line_of_the_benchmark_or_of_the_sweep(monkeypatch, capfd, words, line):
@@ -57,8 +56,8 @@ def test_a_small_sweep_and_a_start(monkeypatch, capsys, tmp_path):
     """Two runs of two epochs, and `train.py` twice."""
     monkeypatch.setattr(sweep_overhead, "TRAIN_EPOCHS", 2)
     out = tmp_path / "deep" / "found.json"
-    few = ("--scaling", "weak", "--devices", 1, 2, "--seeds", 0, "--run.stop.max-epochs", 2)
-    call(monkeypatch, "--only", "tiny", "train", "--tree", ROOT, "--out", out, *few)
+    few = "--scaling weak --devices 1 2 --seeds 0 --run.stop.max-epochs 2"
+    call(monkeypatch, "--only", "tiny", "train", "--tree", ROOT, "--out", out, f"--sweep-options={few}")
     printed = capsys.readouterr().out
     assert "| tiny | 2 for 2 |" in printed
     assert "| compiled programs kept |" in printed
