@@ -1,7 +1,7 @@
-"""Runs a sweep: each run of the grid in a subprocess. Finished runs are left alone, and failures are recorded.
+"""Runs a sweep: the runs of the grid in subprocesses. Finished runs are left alone, and failures are recorded.
 
 Files are in `gmmae.sweep.runs`, the grid in `gmmae.sweep.grid`, and processes in `gmmae.sweep.supervisor` or
-`gmmae.sweep.cluster.slurm`. A run's record is written when its process has ended. A run without a record is computed by the
+`gmmae.sweep.cluster.slurm`. A run's record is written when the run has ended. A run without a record is computed by the
 next call, and resumes from its checkpoint. When all runs of a group have records, its checkpoints are removed by default.
 """
 
@@ -19,8 +19,9 @@ from gmmae.sweep import throughput
 from gmmae.sweep.display import SweepDisplay, duration, outcome_table, outcome_text, progress_text
 from gmmae.sweep.grid import RunKey, SweepConfig, left_out, run_groups, run_keys
 from gmmae.sweep.jobs import Request, execute, timing_job, training_job
+from gmmae.sweep.processes import Ended, Job, describe, last_line
 from gmmae.sweep.runs import CRASHED, FAILED, TIMED_OUT, RunRecord, SweepDir, on_devices
-from gmmae.sweep.supervisor import Callbacks, Ended, Job, describe, last_line
+from gmmae.sweep.supervisor import Callbacks
 from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
@@ -128,6 +129,9 @@ def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples
         _remove_checkpoints(config, folder, written)
         display.ended(job.name, {record.key: outcome_text(record) for record in written}, ended.seconds)
 
+    def on_retry(job: Job, ended: Ended) -> None:
+        display.say(f"{job.name} is tried again in a new process: {_how_it_failed(job, ended)}")
+
     def on_tick(running: Sequence[tuple[Job, float]]) -> None:
         texts = {
             key: _progress_text(folder, job.name, config.run.stop.monitor) for job, _ in running for key in members_of[job.name]
@@ -135,7 +139,7 @@ def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples
         display.tick(texts)
 
     with display:
-        callbacks = Callbacks(lambda job: display.started(job.name), on_end, on_tick)
+        callbacks = Callbacks(lambda job: display.started(job.name), on_end, on_tick, on_retry)
         return execute(config, folder, jobs, callbacks, at_once=config.jobs, timed=config.mode != "virtual")
 
 
@@ -193,8 +197,12 @@ def _run_record(config: SweepConfig, folder: SweepDir, key: RunKey, job: Job, en
     outcome, message = (record.stop_reason if record else None) or CRASHED, ""
     if ended.timed_out or ended.returncode != stop_reasons.EXIT_CODES.get(outcome) or outcome in stop_reasons.INTERRUPTED:
         outcome = TIMED_OUT if ended.timed_out else CRASHED
-        message = f"{describe(ended)}: {last_line(job.log) or 'no output'} ({job.log})"
+        message = _how_it_failed(job, ended)
     return RunRecord(key.scaling, key.devices, key.seed, config.mode, outcome, job.name, shown, message)
+
+
+def _how_it_failed(job: Job, ended: Ended) -> str:
+    return f"{describe(ended)}: {last_line(job.log) or 'no output'} ({job.log})"
 
 
 def _progress_text(folder: SweepDir, name: str, metric: str) -> str:

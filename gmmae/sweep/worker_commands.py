@@ -15,25 +15,30 @@ RESUME = "the sweep's command does it"
 """How a run is resumed, for the message when another task is lost."""
 
 
-def train(parent: Watchdog, config: str, root: str) -> int:
-    """Trains as `train.py` does, with plain output and without figures. Returns the exit code."""
-    run_config = read_config(Path(config))
-    with join_processes(run_config, RESUME, parent) as group:
-        from gmmae.training.loop import run
+class Commands:
+    """The commands of one process. What it keeps from run to run is an attribute."""
 
-        record = run(run_config, Path(root), Plain(standard_output()) if group.primary else IDLE, group)
-    assert record.stop_reason is not None
-    return EXIT_CODES[record.stop_reason]
+    def __init__(self, parent: Watchdog) -> None:
+        self._parent = parent
 
+    def train(self, config: str, root: str) -> int:
+        """Trains as `train.py` does, with plain output and without figures. Returns the exit code."""
+        run_config = read_config(Path(config))
+        with join_processes(run_config, RESUME, self._parent) as group:
+            from gmmae.training.loop import run
 
-def time(parent: Watchdog, config: str, request: str, out: str) -> int:
-    """Measures the step times that a JSON file requests. Returns the exit code."""
-    arguments = json.loads(Path(request).read_text(encoding="utf-8"))
-    run_config = read_config(Path(config))
-    with join_processes(run_config, RESUME, parent) as group:
-        from gmmae.sweep.throughput import measure, write
+            record = run(run_config, Path(root), Plain(standard_output()) if group.primary else IDLE, group)
+        assert record.stop_reason is not None
+        return EXIT_CODES[record.stop_reason]
 
-        timings = measure(run_config, arguments["batches"], arguments["validation"], TimingConfig(**arguments["timing"]))
-    if group.primary:
-        write(Path(out), timings)
-    return 0
+    def time(self, config: str, request: str, out: str) -> int:
+        """Measures the step times that a JSON file requests. Returns the exit code."""
+        arguments = json.loads(Path(request).read_text(encoding="utf-8"))
+        run_config = read_config(Path(config))
+        with join_processes(run_config, RESUME, self._parent) as group:
+            from gmmae.sweep.throughput import measure, write
+
+            timings = measure(run_config, arguments["batches"], arguments["validation"], TimingConfig(**arguments["timing"]))
+        if group.primary:
+            write(Path(out), timings)
+        return 0

@@ -6,6 +6,7 @@ import pickle
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from submitit.slurm.slurm import _make_sbatch_string
 from gmmae.sweep.cluster import slurm as cluster_slurm
 from gmmae.sweep.cluster.slurm import parameters, run_jobs
 from gmmae.sweep.grid import SlurmConfig, SweepConfig
-from gmmae.sweep.supervisor import Callbacks, Ended, Job, describe
+from gmmae.sweep.processes import Ended, Job, describe
+from gmmae.sweep.supervisor import Callbacks
 from gmmae.system.errors import InputError
 
 
@@ -128,7 +130,7 @@ def leave(folder, outcome, value) -> None:
 
 def test_a_result_that_an_earlier_call_did_not_see_is_taken(commands, run, tmp_path):
     commands(srun="", sbatch="exit 1", squeue="echo 5 COMPLETED")
-    leave(tmp_path / "jobs/slurm", "success", Ended("a", 3, False, 9.0))
+    leave(tmp_path / "jobs/slurm", "success", [Ended("a", 3, False, 9.0)])
     assert run() == Ended("a", 3, False, 9.0)
 
 
@@ -140,7 +142,7 @@ def test_too_many_time_limits_are_a_failure_with_submitits_reason(commands, run,
     assert describe(run()) == error
 
 
-@pytest.mark.parametrize("left", [Ended("a", -15, False, 9.0, interrupted=True), None])
+@pytest.mark.parametrize("left", [[Ended("a", -15, False, 9.0, interrupted=True)], None])
 def test_a_job_that_was_cancelled_or_lost_between_two_calls_is_submitted_again(commands, run, tmp_path, left):
     commands(**SUBMITS, squeue="echo 5 CANCELLED; echo 7 FAILED")
     leave(tmp_path / "jobs/slurm", "success", left)
@@ -158,7 +160,7 @@ def test_slurm_that_does_not_answer_is_asked_again(commands, run, tmp_path):
 
 def test_a_broken_list_of_submitted_jobs_is_refused(commands, run, tmp_path):
     commands(**SUBMITS, squeue="")
-    leave(tmp_path / "jobs/slurm", "success", None)
+    leave(tmp_path / "jobs/slurm", "success", [])
     (tmp_path / "jobs/slurm/submitted.json").write_text("{")
     with pytest.raises(InputError, match=r"submitted\.json must list the submitted jobs; got .*: look for them with squeue"):
         run()
@@ -215,9 +217,11 @@ def asked(folder, option: str) -> list[str]:
     return [text.partition(f"#SBATCH --{option}=")[2].partition("\n")[0].strip("'") for text in texts]
 
 
-def succeed(folder, *numbers: str) -> None:
+def succeed(folder, *numbers: str, names: Sequence[str] = [f"run{i}" for i in range(20)]) -> None:
+    """Leaves results of tasks, each with the ends of all these jobs."""
+    ends = [Ended(name, 0, False, 1.0) for name in names]
     for number in numbers:
-        (folder / "jobs/slurm" / f"{number}_0_result.pkl").write_bytes(pickle.dumps(("success", Ended("a", 0, False, 1.0))))
+        (folder / "jobs/slurm" / f"{number}_0_result.pkl").write_bytes(pickle.dumps(("success", ends)))
 
 
 @pytest.mark.parametrize("count", [3, 1])
@@ -241,7 +245,8 @@ def test_jobs_of_a_sweep_that_is_killed_while_it_submits_are_taken_over(commands
             assert known == {f"run{i}": number for i, number in enumerate(numbers)}
             for i, number in enumerate(numbers):  # they can run: the killed sweep had not left them their programs
                 program = pickle.loads((tmp_path / "jobs/slurm" / f"{number}_submitted.pkl").read_bytes())
-                assert (program.function.job.name, program._timeout_countdown) == (f"run{i}", 100)
+                [job] = program.function.jobs
+                assert (job.name, program._timeout_countdown) == (f"run{i}", 100)
             succeed(tmp_path, *numbers)
             begun.append(True)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gmmae.sweep.cluster.task import ClusterTask
-from gmmae.sweep.supervisor import Job
+from gmmae.sweep.cluster.task import ClusterTask, Earlier
+from gmmae.sweep.processes import Job
 
 ROOT = Path(__file__).parent.parent.parent.parent
 DEADLINE_S = 60.0  # only a failing test comes near it
@@ -19,19 +19,20 @@ DEADLINE_S = 60.0  # only a failing test comes near it
 DRIVER = """
 import json, signal, sys
 from pathlib import Path
-from gmmae.sweep.cluster.task import ClusterTask
-from gmmae.sweep.supervisor import Job
+from gmmae.sweep.cluster.task import ClusterTask, Earlier
+from gmmae.sweep.processes import Job
 
 def requeue(*_):
     again = task.checkpoint().function
-    print(json.dumps(["requeued", again.job == task.job, 0.0 < again.spent_s < 60.0, *again.codes]), flush=True)
+    [(spent_s, codes)] = again.earlier.values()
+    print(json.dumps(["requeued", again.jobs == task.jobs, 0.0 < spent_s < 60.0, *codes]), flush=True)
     sys.exit(9)
 
 signal.signal(signal.SIGUSR2, requeue)
 program, log, cwd, codes = sys.argv[1:]
 job = Job("a", (sys.executable, "-S", "-c", program), Path(log), {"ADDED": "1"}, 0.0)
-task = ClusterTask(job, 5.0, cwd, codes=tuple(json.loads(codes)))
-ended = task()
+task = ClusterTask([job], 5.0, cwd, Path(cwd), earlier={"a": Earlier(0.0, tuple(json.loads(codes)))})
+[ended] = task()
 print(json.dumps(["ended", ended.returncode, ended.interrupted]), flush=True)
 """
 # Signals its parent, twice as Slurm may, and ends well when it is told to.
@@ -136,6 +137,6 @@ def test_an_end_is_followed_by_a_requeueing_as_the_table_of_exit_codes_says(driv
 def test_the_time_limit_counts_what_was_spent_before_a_requeue(tmp_path):
     def remaining(limit_s, spent_s):
         job = Job("a", (), tmp_path / "log", {}, limit_s)
-        return ClusterTask(job, 1.0, "/", spent_s=spent_s)._remaining().time_limit_s
+        return ClusterTask([job], 1.0, "/", tmp_path, earlier={"a": Earlier(spent_s)})._remaining(job).time_limit_s
 
     assert (remaining(100.0, 0.0), remaining(100.0, 60.0), remaining(100.0, 200.0), remaining(0.0, 200.0)) == (100, 40, 1, 0)
