@@ -25,7 +25,6 @@ from benchmarks.child import ROOT
 from benchmarks.options import Parser, at_least, guarded, new_file
 from benchmarks.spread import spread
 from gmmae.plotting.tables import Table, markdown
-from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
 from gmmae.system.provenance import machine
 
