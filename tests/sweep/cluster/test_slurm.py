@@ -300,6 +300,91 @@ def test_arrays_are_divided_at_the_clusters_limit(commands, tmp_path, says, arra
     assert len(set(asked(tmp_path, "job-name"))) == len(arrays)
 
 
+# Several jobs in a task
+
+
+def staying(folder, count) -> list[Job]:
+    return [job._replace(stays=True) for job in jobs(folder, count)]
+
+
+def end(folder, number: str, *names: str, interrupted: bool = False) -> None:
+    """Leaves the ends of some of a task's jobs."""
+    for name in names:
+        ended = Ended(name, 0, False, 1.0, interrupted)
+        (folder / "jobs/slurm" / f"{number}_{name}_ended.json").write_text(json.dumps(ended._asdict()))
+
+
+@pytest.mark.parametrize(
+    ("count", "runs_per_job", "arrays", "numbers"),
+    [
+        (7, 3, ["0-2%3"], ["5_0"] * 3 + ["5_1"] * 3 + ["5_2"]),
+        (2, 5, [""], ["5", "5"]),
+        (3, 1, ["0-2%3"], ["5_0", "5_1", "5_2"]),
+    ],
+)
+def test_jobs_are_divided_among_tasks(commands, tmp_path, count, runs_per_job, arrays, numbers):
+    commands(srun="", sbatch=SBATCH.format(folder=tmp_path, then=""), squeue="", scontrol="exit 1")
+    known = []
+
+    def on_tick(_):
+        known.append(json.loads((tmp_path / "jobs/slurm/submitted.json").read_text()))
+        succeed(tmp_path, *set(numbers))
+
+    ended = sweep(tmp_path, staying(tmp_path, count), on_tick, runs_per_job=runs_per_job)
+    assert asked(tmp_path, "array") == arrays
+    assert known[0] == {f"run{i}": number for i, number in enumerate(numbers)}
+    assert {name: ended[name].returncode for name in ended} == {f"run{i}": 0 for i in range(count)}
+    program = pickle.loads((tmp_path / "jobs/slurm" / f"{numbers[0]}_submitted.pkl").read_bytes())
+    assert [job.name for job in program.function.jobs] == [f"run{i}" for i in range(numbers.count(numbers[0]))]
+
+
+def test_programs_that_do_not_stay_have_a_task_each(commands, tmp_path):
+    commands(srun="", sbatch=SBATCH.format(folder=tmp_path, then=""), squeue="", scontrol="exit 1")
+    sweep(tmp_path, jobs(tmp_path, 3), lambda _: succeed(tmp_path, "5_0", "5_1", "5_2"), runs_per_job=3)
+    assert asked(tmp_path, "array") == ["0-2%3"]
+
+
+def test_a_job_of_several_is_reported_when_it_ends_and_the_next_one_has_started(commands, tmp_path):
+    commands(srun="", sbatch=SBATCH.format(folder=tmp_path, then=""), squeue="echo 5 RUNNING", scontrol="exit 1")
+    events = []
+
+    def on_tick(running):
+        names = [job.name for job, _ in running]
+        if names == ["run0"]:
+            end(tmp_path, "5", "run0")
+        if names == ["run1"]:
+            assert json.loads((tmp_path / "jobs/slurm/submitted.json").read_text()) == {"run1": "5"}
+            succeed(tmp_path, "5", names=["run0", "run1"])
+
+    run_jobs(
+        staying(tmp_path, 2),
+        Callbacks(lambda job: events.append(f"{job.name} started"), lambda job, _: events.append(f"{job.name} ended"), on_tick),
+        config=SweepConfig(executor="slurm", slurm=SlurmConfig(runs_per_job=2), grace_s=1.0),
+        folder=tmp_path / "jobs",
+        exclusive=False,
+    )
+    assert events == ["run0 started", "run0 ended", "run1 started", "run1 ended"]
+
+
+def test_a_task_of_several_jobs_is_taken_over_and_what_it_lost_is_submitted_again(commands, tmp_path):
+    """Task 4 still runs. Task 3 was lost after the first of its jobs, and task 2 was cancelled in the second."""
+    folder = tmp_path / "jobs/slurm"
+    folder.mkdir(parents=True)
+    of_task = {"run0": "4", "run1": "4", "run2": "3", "run3": "3", "run4": "2", "run5": "2"}
+    (folder / "submitted.json").write_text(json.dumps(of_task))
+    end(tmp_path, "3", "run2")
+    ends = [Ended("run4", 0, False, 1.0), Ended("run5", -15, False, 1.0, interrupted=True)]
+    (folder / "2_0_result.pkl").write_bytes(pickle.dumps(("success", ends)))
+    commands(
+        srun="", sbatch=SBATCH.format(folder=tmp_path, then=""), squeue="echo 4 RUNNING; echo 5 RUNNING", scontrol="exit 1"
+    )
+    ended = sweep(tmp_path, staying(tmp_path, 6), lambda _: succeed(tmp_path, "4", "5"), runs_per_job=2)
+    assert {name: end.returncode for name, end in ended.items()} == {f"run{i}": 0 for i in range(6)}
+    program = pickle.loads((folder / "5_submitted.pkl").read_bytes())
+    assert [job.name for job in program.function.jobs] == ["run3", "run5"]
+    assert asked(tmp_path, "array") == [""]
+
+
 def test_all_jobs_are_looked_at_together(commands, tmp_path, monkeypatch):
     """What is waited for costs nothing: no file is opened but the results that are there."""
     opened, read = [], Path.read_bytes
