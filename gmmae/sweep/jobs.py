@@ -47,7 +47,7 @@ def training_job(config: SweepConfig, folder: SweepDir, owner: RunKey) -> Job:
     wanted = workdir.root / "run.toml"
     run = run_config(config, owner)
     write_text(wanted, to_toml(run))
-    job = _job(config, folder, owner.name, ("train", str(wanted), str(workdir.root)), owner.devices)
+    job = worker_job(config, folder, owner.name, ("train", str(wanted), str(workdir.root)), owner.devices)
     if _trains_alone(config, job.devices):
         job = job._replace(stays=True, attempts=MAX_ATTEMPTS)
     if config.mode != "virtual" or config.executor == "slurm":
@@ -68,7 +68,8 @@ def _trains_alone(config: SweepConfig, devices: int) -> bool:
         return False
 
 
-def _job(config: SweepConfig, folder: SweepDir, name: str, arguments: tuple[str, ...], devices: int) -> Job:
+def worker_job(config: SweepConfig, folder: SweepDir, name: str, arguments: tuple[str, ...], devices: int = 1) -> Job:
+    """Returns a job of a worker, which computes on a number of devices."""
     count = 1 if config.mode == "virtual" else devices
     nodes = config.slurm.nodes(count) if config.executor == "slurm" else 1
     environment = {
@@ -90,4 +91,4 @@ def timing_job(config: SweepConfig, folder: SweepDir, devices: int, request: Req
     write_text(work / "run.toml", to_toml(run_config(measured, RunKey("weak", devices, config.seeds[0]))))
     write_text(work / "request.json", json.dumps(request | {"timing": asdict(config.timing)}))
     arguments = ("time", str(work / "run.toml"), str(work / "request.json"), str(folder.step_times(devices)))
-    return _job(config, folder, name, arguments, devices)
+    return worker_job(config, folder, name, arguments, devices)

@@ -7,7 +7,7 @@ import select
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import FrameType
 from typing import Literal, NamedTuple
@@ -30,7 +30,7 @@ NO_CRASH = frozenset([*EXIT_CODES.values(), InputError.exit_code, StorageError.e
 """Exit codes after which a job is not tried again: it would end in the same way."""
 
 
-Call = Callable[[], object]
+Call = Callable[[], Iterable[Job] | None]
 
 
 def _nothing(*_: object) -> None:
@@ -40,10 +40,10 @@ def _nothing(*_: object) -> None:
 class Callbacks(NamedTuple):
     """Functions that are called while jobs run, all in the calling thread."""
 
-    on_start: Callable[[Job], object]  # when a job starts, once
-    on_end: Callable[[Job, Ended], object]  # once for every job for which `on_start` was called
+    on_start: Callable[[Job], None]  # when a job starts, once
+    on_end: Callable[[Job, Ended], Iterable[Job] | None]  # once for each job for which `on_start` was called; returns more jobs
     on_tick: Callable[[Sequence[tuple[Job, float]]], object] = _nothing  # with running jobs and their seconds so far
-    on_retry: Callable[[Job, Ended], object] = _nothing  # when a job is tried again, with the end of the attempt before
+    on_retry: Callable[[Job, Ended], None] = _nothing  # when a job is tried again, with the end of the attempt before
 
 
 def supervise(
@@ -89,9 +89,12 @@ def supervise(
         try:
             next_tick = time.monotonic() + tick_s
             while places.programs or (places.waiting and signals.reason is None):
+                calls = places.wait(signals.count)
+                if not places.waiting:  # the callbacks may add jobs
+                    places.call(calls)
+                    calls = []
                 # The next jobs are sent before the callbacks, which take time.
-                for call in [*places.wait(signals.count), *(places.fill() if signals.reason is None else ())]:
-                    call()
+                places.call([*calls, *(places.fill() if signals.reason is None else ())])
                 if time.monotonic() >= next_tick:
                     callbacks.on_tick([(run.job, run.seconds) for run in places.running])
                     next_tick = time.monotonic() + tick_s
@@ -148,6 +151,11 @@ class _Places:
                 calls.append(self._take_end(program, program.run, returncode))
         return calls
 
+    def call(self, calls: Iterable[Call]) -> None:
+        """Makes the callbacks, and adds the jobs that they return to those that wait."""
+        for call in calls:
+            self.waiting.extend(map(Run, call() or ()))
+
     def fill(self) -> list[Call]:
         """Sends waiting runs to programs, in their order, and ends programs that would be idle."""
         calls: list[Call] = []
@@ -159,7 +167,7 @@ class _Places:
                 if idle and not any(program.is_leaving for program in self.programs):
                     idle[0].ask_to_end(self._grace_s)
                 return calls
-            start = [] if run.crash else [partial(self._callbacks.on_start, run.job)]
+            start: list[Call] = [] if run.crash else [partial(self._callbacks.on_start, run.job)]
             try:
                 if fitting:
                     fitting[0].send(run)
@@ -183,8 +191,8 @@ class _Places:
         run, program.run = program.run, None
         assert run is not None
         if program.jobs_done == 1:
-            automatic = answer.memory_bytes + MAX_GROWTH_GB * GB
-            program.memory_limit_bytes = automatic if self._memory_gb == "auto" else self._memory_gb * GB
+            grown_gb = answer.memory_bytes / GB + MAX_GROWTH_GB
+            program.memory_limit_bytes = GB * (grown_gb if isinstance(self._memory_gb, str) else self._memory_gb)
         if program.is_leaving or answer.memory_bytes > program.memory_limit_bytes:
             program.ask_to_end(self._grace_s)
         return partial(self._callbacks.on_end, run.job, run.ended(answer.exit_code))

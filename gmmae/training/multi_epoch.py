@@ -85,14 +85,14 @@ class _Dispatch(NamedTuple):
 
     Attributes:
       best_cost: of the best parameters.
-      count: the number of epochs.
+      epochs: their number.
       values: of the first epoch, with the learning rates of all.
       indices: of the samples.
       weights: of the samples.
     """
 
     best_cost: np.ndarray
-    count: np.int32
+    epochs: np.int32
     values: EpochValues
     indices: Int32[np.ndarray, "devices epochs steps *device_batch"]
     weights: Float[np.ndarray, "devices epochs steps *device_batch"]
@@ -111,7 +111,7 @@ def compile_epochs(setup: TrainSetup, state: TrainState, names: Sequence[str]) -
 
     def arguments(state: TrainState, best: Params, best_cost: float, epochs: range) -> tuple[PyTree, ...]:
         dispatch = _dispatch(setup, best_cost, epochs)
-        replicated = devices.replicate((dispatch.best_cost, dispatch.count, dispatch.values))
+        replicated = devices.replicate((dispatch.best_cost, dispatch.epochs, dispatch.values))
         return state, best, *replicated, *fixed, *devices.shard((dispatch.indices, dispatch.weights))
 
     compiled = setup.cache.get(

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -35,19 +34,6 @@ BLOCK_S = 0.1
 """Shortest duration of a timed block."""
 
 BLOCKS = 5
-
-
-class Speed(NamedTuple):
-    """The seconds of an epoch for each run, trained one after the other and together."""
-
-    runs: int
-    alone_s: float
-    together_s: float | None  # None: not measured, because a step alone takes too long
-
-    @property
-    def ratio(self) -> float:
-        """How many times faster the runs are together."""
-        return self.alone_s / self.together_s if self.together_s else 0.0
 
 
 def run_together(runs: Sequence[tuple[Config, Path, Display]], cache: RunCache | None = None) -> list[Record]:
@@ -159,12 +145,18 @@ def _stack(trees: Sequence[Params]) -> Params:
     return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
 
 
-def measure_speed(configs: Sequence[Config], cache: RunCache) -> Speed:
-    """Measures whether runs train faster together. It needs a second or two besides the compilation of the programs.
+def measure_speed(configs: Sequence[Config], cache: RunCache) -> tuple[float, float | None]:
+    """Measures whether runs train faster together. It takes about a second, and the compilation of the programs.
 
     Args:
       configs: of the runs.
       cache: data and programs of this process; it keeps what is compiled here.
+
+    Returns:
+      The seconds of an epoch of each run, alone and together. The second is None, and not measured, if a step takes too long.
+
+    Raises:
+      InputError: the runs need different programs.
     """
     setups = [compilation.prepare(config, run_cache=cache) for config in configs]
     require_same_programs(setups)
@@ -174,13 +166,13 @@ def measure_speed(configs: Sequence[Config], cache: RunCache) -> Speed:
         alone = _epochs_alone(first, start)
         alone_s = _seconds(alone, 1)
         if alone_s / (first.max_epochs_per_dispatch * first.train_plan.steps) > MAX_STEP_S:
-            return Speed(len(setups), alone_s, None)
+            return alone_s, None
         together = _epochs_together(setups, start)
         _seconds(together, 1)  # the first call allocates
         repeats = max(1, round(BLOCK_S / alone_s))
         times = [(_seconds(alone, repeats), _seconds(together, repeats) / len(setups)) for _ in range(BLOCKS)]
     alone_s, together_s = (statistics.median(seconds) for seconds in zip(*times, strict=True))
-    return Speed(len(setups), alone_s, together_s)
+    return alone_s, together_s
 
 
 def _seconds(call: Callable[[], object], repeats: int) -> float:
@@ -201,7 +193,7 @@ def _epochs_alone(setup: TrainSetup, start: TrainState) -> Callable[[], object]:
         held = [state, setup.devices.replicate(start.params)]
 
         def run() -> None:
-            held[:] = train_epochs(*held, -np.inf, epochs)[:2]
+            held[:] = train_epochs(held[0], held[1], -np.inf, epochs)[:2]
     else:
         train_epoch, held = compilation.train_program(setup, state), [state]
 
@@ -224,6 +216,6 @@ def _epochs_together(setups: Sequence[TrainSetup], start: TrainState) -> Callabl
     train, epochs = compile_together(setups, held[0], names), range(1, 1 + first.max_epochs_per_dispatch)
 
     def run() -> None:
-        held[:] = train(*held, [-np.inf] * count, [epochs] * count)[0][:2]
+        held[:] = train(held[0], held[1], [-np.inf] * count, [epochs] * count)[0][:2]
 
     return run
