@@ -80,18 +80,18 @@ class SweepDisplay:
         self._shown: dict[str, str] = {}
         self._next_epochs_s = 0.0
 
-    def start(self, config: SweepConfig, done: Mapping[RunKey, str], jobs: int) -> None:
-        """Shows how many runs are done, and how many jobs follow."""
-        self._progress = SweepProgress(config, done, jobs)
+    def start(self, config: SweepConfig, done: Mapping[RunKey, str], computed: int) -> None:
+        """Shows how many runs are done, and how many are to be computed."""
+        self._progress = SweepProgress(config, done, computed)
         self._name_width = max(len(key.name) for key in run_keys(config))
         self.say(_start_text(self._progress))
 
-    def started(self, name: str) -> None:
-        """Notes that a job has started."""
+    def started(self, *names: str) -> None:
+        """Notes that a job has started, with the names of its computed runs."""
         assert self._progress is not None
-        self._progress.start(name)
+        self._progress.start(*names)
         self._next_epochs_s = self._next_epochs_s or time.monotonic() + EPOCH_LINES_S
-        self._show_start(name)
+        self._show_start(names)
 
     def tick(self, running: Mapping[RunKey, str]) -> None:
         """Notes the states of all running runs."""
@@ -100,7 +100,7 @@ class SweepDisplay:
         self._show_running()
 
     def ended(self, name: str, keys: Mapping[RunKey, str], seconds: float) -> None:
-        """Shows how a job ended, with the states of the runs that it computed."""
+        """Shows how a computed run ended, with the states of the runs that it stands for, and the seconds that it took."""
         assert self._progress is not None
         self._progress.end(name, keys, seconds)
         self._shown.pop(name, None)
@@ -120,9 +120,10 @@ class SweepDisplay:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def _show_start(self, name: str) -> None:
+    def _show_start(self, names: Sequence[str]) -> None:
         if self._verbose:
-            self.say(f"{name:<{self._name_width}}  started")
+            for name in names:
+                self.say(f"{name:<{self._name_width}}  started")
 
     def _show_running(self) -> None:
         """Prints the epochs of the running runs, seldom enough for a log."""
@@ -155,7 +156,7 @@ class LiveSweep(SweepDisplay):
     def __exit__(self, *error: object) -> None:
         self._live.__exit__(None, None, None)
 
-    def _show_start(self, name: str) -> None:
+    def _show_start(self, names: Sequence[str]) -> None:
         self._refresh()
 
     def _show_running(self) -> None:
@@ -170,7 +171,7 @@ class LiveSweep(SweepDisplay):
 
     def _refresh(self) -> None:
         assert self._progress is not None
-        if self._progress.jobs:
+        if self._progress.computed:
             self._live.update(Group(self._bar(self._progress), *self._running_lines(self._progress)), refresh=True)
 
     def _bar(self, progress: SweepProgress) -> Table:
@@ -201,10 +202,10 @@ class LiveSweep(SweepDisplay):
 
 def _start_text(progress: SweepProgress) -> str:
     left = progress.total - progress.done
-    if not left and not progress.jobs:
+    if not left and not progress.computed:
         return f"{_runs_text(progress.total)}: all done"
-    shared = "" if progress.jobs == left else f" in {progress.jobs} job{'s' * (progress.jobs != 1)}"
-    at_once = f", {progress.concurrent} at a time" if 1 < progress.concurrent < progress.jobs else ""
+    shared = "" if progress.computed == left else f", {progress.computed} of them different"
+    at_once = f", {progress.concurrent} at a time" if 1 < progress.concurrent < progress.computed else ""
     return f"{_runs_text(progress.total)}: {progress.done} done, {left} to compute{shared}{at_once}"
 
 

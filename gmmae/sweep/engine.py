@@ -151,8 +151,8 @@ class _Training:
         return Callbacks(self._on_start, self._on_end, self._on_tick, self._on_retry)
 
     def _on_start(self, job: Job) -> None:
-        if self._populations.runs_of(job):
-            self._display.started(job.name)
+        if runs := self._populations.runs_of(job):
+            self._display.started(*(run.name for run in runs))
 
     def _on_end(self, job: Job, ended: Ended) -> list[Job]:
         runs = self._populations.runs_of(job)

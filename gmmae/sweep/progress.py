@@ -12,9 +12,14 @@ INTERRUPTED = "interrupted"
 """The state of an interrupted run. The next call computes it."""
 
 
-class _EndedJob(NamedTuple):
+class _EndedRun(NamedTuple):
     keys: tuple[RunKey, ...]
     seconds: float
+
+
+class _RunningJob(NamedTuple):
+    names: tuple[str, ...]
+    started: float
 
 
 class SweepProgress:
@@ -22,26 +27,32 @@ class SweepProgress:
 
     Attributes:
       total: number of runs in the grid.
-      jobs: number of jobs that compute the missing runs. Runs with the same path share a job.
-      concurrent: how many jobs may run at the same time.
-      running: the states of the running runs by name, the oldest first. A job is named after its first run.
+      computed: number of runs to compute. Each stands for all runs of the grid with its path.
+      concurrent: how many jobs may run at the same time. A job has one computed run, or several that train together.
+      running: the states of the running computed runs by name, the oldest first.
     """
 
-    def __init__(self, config: SweepConfig, done: Mapping[RunKey, str], jobs: int):
+    def __init__(self, config: SweepConfig, done: Mapping[RunKey, str], computed: int):
         keys = run_keys(config)
-        self.total, self.jobs, self.concurrent = len(keys), jobs, config.concurrent(jobs)
+        self.total, self.computed, self.concurrent = len(keys), computed, config.concurrent(computed)
         self.running: dict[str, str] = {}
         self._by_name = {key.name: key for key in keys}
         self._done = {key: text for key, text in done.items() if key.name in self._by_name}
-        self._starts: dict[str, float] = {}
+        self._jobs: list[_RunningJob] = []
         self._active: set[RunKey] = set()
-        self._ended: dict[str, _EndedJob] = {}
+        self._ended: dict[str, _EndedRun] = {}
         self._began = time.monotonic()
 
-    def start(self, name: str) -> None:
-        """Notes that a job has started."""
-        self.running[name] = "starting"
-        self._starts[name] = time.monotonic()
+    def start(self, *names: str) -> None:
+        """Notes that a job has started, with the names of its computed runs.
+
+        Runs whose common job has failed may be started again, one by one.
+        """
+        for job in [job for job in self._jobs if set(job.names) & set(names)]:
+            self._jobs.remove(job)
+            self.running = {name: text for name, text in self.running.items() if name not in job.names}
+        self.running |= dict.fromkeys(names, "starting")
+        self._jobs.append(_RunningJob(names, time.monotonic()))
 
     def tick(self, states: Mapping[RunKey, str]) -> None:
         """Notes the states of all running runs."""
@@ -49,13 +60,14 @@ class SweepProgress:
         self.running |= {key.name: text for key, text in states.items() if key.name in self.running}
 
     def end(self, name: str, states: Mapping[RunKey, str], seconds: float) -> None:
-        """Notes that a job has ended, with the states of its runs."""
+        """Notes that a computed run has ended, with the states of the runs that it stands for."""
         self.running.pop(name, None)
+        self._jobs = [job for job in self._jobs if self.running.keys() & set(job.names)]
         self._active -= states.keys()
         finished = {key: text for key, text in states.items() if text != INTERRUPTED}
         self._done |= finished
         if finished:
-            self._ended[name] = _EndedJob(tuple(finished), seconds)
+            self._ended[name] = _EndedRun(tuple(finished), seconds)
 
     @property
     def done(self) -> int:
@@ -74,21 +86,23 @@ class SweepProgress:
     def left_s(self) -> float | None:
         """Returns an estimate of the remaining seconds, or None if nothing is known.
 
-        A job is expected to take as long as those of the same strategy and number of devices, or else as the mean of all. The
-        first job of each worker includes the worker's start. It counts only while there is no other.
+        A run is expected to take as long as those of the same strategy and number of devices, or else as the mean of all. The
+        first run of each worker includes the worker's start. It counts only while there is no other.
         """
         if not self._ended:
             return None
-        jobs = list(self._ended.values())
-        known = _Durations(jobs[self.concurrent :] or jobs)
+        ended = list(self._ended.values())
+        known = _Durations(ended[self.concurrent :] or ended)
         now = time.monotonic()
-        running_s = [max(known.job_s(self._by_name.get(name)) - (now - self._starts[name]), 0.0) for name in self.running]
+        running_s = [
+            max(sum(known.run_s(self._by_name[name]) for name in job.names) - (now - job.started), 0.0) for job in self._jobs
+        ]
         shares = [share for key in self._waiting() if (share := known.share(key)) is not None]
-        # The other waiting jobs are of strategies and numbers of devices that no job has had yet.
-        others = max(self.jobs - len(jobs) - len(self.running) - sum(share.jobs for share in shares), 0.0)
+        # The other waiting runs are of strategies and numbers of devices that have had no run yet.
+        others = max(self.computed - len(ended) - len(self.running) - sum(share.runs for share in shares), 0.0)
         waiting_s = sum(share.seconds for share in shares) + others * known.mean_s
-        one_job_s = min(waiting_s, known.mean_s)  # it cannot be divided
-        return max((waiting_s + sum(running_s)) / self.concurrent, one_job_s, *running_s) or None
+        one_run_s = min(waiting_s, known.mean_s)  # it cannot be divided
+        return max((waiting_s + sum(running_s)) / self.concurrent, one_run_s, *running_s) or None
 
     def _waiting(self) -> Iterable[RunKey]:
         begun = {*self._done, *self._active}
@@ -96,30 +110,30 @@ class SweepProgress:
 
 
 class _Share(NamedTuple):
-    """What one run is of a job that computes several runs at once."""
+    """What one run of the grid is of a computed run, which may stand for several."""
 
-    jobs: float
+    runs: float
     seconds: float
 
 
 class _Durations:
-    """The durations of ended jobs, by strategy and number of devices."""
+    """The durations of ended runs, by strategy and number of devices."""
 
-    def __init__(self, jobs: Sequence[_EndedJob]):
-        self.mean_s = fmean(job.seconds for job in jobs)
-        self._alike: dict[tuple[str, int], list[_EndedJob]] = {}
-        for job in jobs:
-            for key in job.keys:
-                self._alike.setdefault((key.scaling, key.devices), []).append(job)
+    def __init__(self, ended: Sequence[_EndedRun]):
+        self.mean_s = fmean(run.seconds for run in ended)
+        self._alike: dict[tuple[str, int], list[_EndedRun]] = {}
+        for run in ended:
+            for key in run.keys:
+                self._alike.setdefault((key.scaling, key.devices), []).append(run)
 
-    def job_s(self, first: RunKey | None) -> float:
-        """Returns the expected seconds of the job that is named after a run."""
-        alike = self._alike.get((first.scaling, first.devices)) if first else None
-        return fmean(job.seconds for job in alike) if alike else self.mean_s
+    def run_s(self, key: RunKey) -> float:
+        """Returns the expected seconds of a computed run."""
+        alike = self._alike.get((key.scaling, key.devices))
+        return fmean(run.seconds for run in alike) if alike else self.mean_s
 
     def share(self, key: RunKey) -> _Share | None:
-        """Returns the expected share of a run, or None if no job had its strategy and number of devices."""
+        """Returns the expected share of a run of the grid. It is None if no run had its strategy and number of devices."""
         alike = self._alike.get((key.scaling, key.devices))
         if not alike:
             return None
-        return _Share(fmean(1 / len(job.keys) for job in alike), fmean(job.seconds / len(job.keys) for job in alike))
+        return _Share(fmean(1 / len(run.keys) for run in alike), fmean(run.seconds / len(run.keys) for run in alike))

@@ -81,7 +81,7 @@ def test_a_log_has_a_line_for_each_computed_run():
         for name in ("weak-n1-seed5", "weak-n2-seed5"):
             shown.ended(name, {RunKey("weak", int(name[6]), 5): "reached at epoch 7"}, 2.0)
     assert text(out).splitlines() == [
-        "8 runs: 1 done, 7 to compute in 4 jobs, 2 at a time",
+        "8 runs: 1 done, 7 to compute, 4 of them different, 2 at a time",
         "weak-n2-seed0    diverged at nan, 10 s; 2 of 8 runs, about 15 s left",  # 10 · 3 / 2: two jobs at once
         "strong-n1-seed0  crashed: killed by SIGKILL, 2 min (also strong n = 2); 4 of 8 runs (2 failed), about 60 s left",
         "[not markup] " + "x" * 150,  # never wrapped
@@ -106,7 +106,7 @@ def test_runs_of_one_job_with_other_outcomes_or_seeds_have_lines_of_their_own():
     ("done", "jobs", "line"),
     [
         ({}, 8, "8 runs: 0 done, 8 to compute, 2 at a time"),
-        ({}, 1, "8 runs: 0 done, 8 to compute in 1 job"),
+        ({}, 1, "8 runs: 0 done, 8 to compute, 1 of them different"),
         (dict.fromkeys(run_keys(CONFIG), "diverged at nan"), 0, "8 runs: all done"),
     ],
 )
@@ -163,7 +163,7 @@ def test_a_terminal_has_lines_that_scroll_above_one_bar(verbose):
         shown.say("a [line] above")
         shown.tick({TWO: "epoch 7: 0.01"})
         first, ended, said, bar, *running = screen(out)
-        assert (first, said) == ("8 runs: 1 done, 7 to compute in 4 jobs, 2 at a time", "a [line] above")
+        assert (first, said) == ("8 runs: 1 done, 7 to compute, 4 of them different, 2 at a time", "a [line] above")
         assert ended == "strong-n1-seed0  reached at epoch 9, 40 s (also strong n = 2)"
         assert re.fullmatch(r"━+.* 3 of 8 runs, 37 %, 0 s passed, about 60 s left", bar)  # (40 + 2 · 40) / 2
         assert running == (["weak-n2-seed0    epoch 7: 0.01"] if verbose else ["1 running: weak-n2-seed0"])
