@@ -43,6 +43,9 @@ LINES = {
     "limits --config unet_quick": UNCOUNTED,
     "many_processes --processes 0": f"argument --processes: {COUNT} '0'",
     "many_processes --processes --state nothing": UNKNOWN,
+    "sweep_overhead --only song": "argument --only: invalid choice: 'song' ",
+    "sweep_overhead --turns 0": f"argument --turns: {COUNT} '0'",
+    f"sweep_overhead --out {FOLDER}": f"argument --out: must be a file in a folder; got '{FOLDER}'",
     "strong_scaling --epochs 1": "argument --epochs: must be a whole number of at least 2; got '1'",
     "strong_scaling --config nothing": UNKNOWN,
 }
