@@ -1,0 +1,179 @@
+"""Counts the programs that a sweep's runs compile, by kind and global batch.
+
+    python -m benchmarks.sweep_programs [--target h100] --config sweep_paper [...]
+
+All other options are those of sweep.py. Each group of runs that share an optimisation path is one run to compute. Its programs
+are lowered and not compiled. Two programs are one where their text is the same, without source locations.
+With a target, programs are lowered for one GPU that is only described, as in `benchmarks.device_programs`.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import NamedTuple
+from unittest import mock
+
+import jax
+import numpy as np
+from jax.stages import Lowered
+
+from benchmarks.device_programs import RATES, topology
+from benchmarks.options import Parser, guarded
+from gmmae.cli.arguments import parse_sweep
+from gmmae.config.schema import LOSS, Config
+from gmmae.plotting.tables import Table, markdown
+from gmmae.sweep.grid import SweepConfig, run_config, run_groups
+from gmmae.training import compilation, multi_epoch
+from gmmae.training.parallel import Devices
+from gmmae.training.step import TrainState
+from gmmae.workloads import registry
+from gmmae.workloads.interface import Workload
+
+INITIAL, EPOCH, EPOCHS = "initial state", "an epoch", "several epochs"
+VALIDATION, DESCRIPTION = "validation", "description"
+KINDS = (INITIAL, EPOCH, EPOCHS, VALIDATION, DESCRIPTION)
+"""Kinds of programs, in the order in which a run compiles them."""
+
+
+class Program(NamedTuple):
+    """A program that a run compiles.
+
+    Attributes:
+      run: the name of the run.
+      kind: one of `KINDS`.
+      batch: the run's global batch.
+      text: the hash of its text.
+    """
+
+    run: str
+    kind: str
+    batch: int
+    text: str
+
+
+class _Uncompiled(NamedTuple):
+    """Stands for a compiled program. Its results are zeros."""
+
+    lowered: Lowered
+
+    def __call__(self, *_: object) -> object:
+        return jax.tree.map(lambda result: np.zeros(result.shape, result.dtype), self.lowered.out_info)
+
+
+@contextmanager
+def uncompiled() -> Iterator[list[Lowered]]:
+    """Yields the programs that are lowered for compilation meanwhile. None of them is compiled."""
+    lowered: list[Lowered] = []
+
+    def compile_nothing(program: Lowered, *_: object, **__: object) -> _Uncompiled:
+        lowered.append(program)
+        return _Uncompiled(program)
+
+    with mock.patch.object(Lowered, "compile", compile_nothing):
+        yield lowered
+
+
+@contextmanager
+def loaded_once() -> Iterator[None]:
+    """Loads equal data once meanwhile. A run loads its data when it starts."""
+    build = registry.build
+
+    @cache
+    def built(config: Config) -> Workload:
+        workload = build(config)
+        return workload._replace(load=cache(workload.load))
+
+    def build_once(config: Config) -> Workload:
+        return built(Config(workload=config.workload, settings=config.settings))
+
+    with mock.patch.object(registry, "build", build_once):
+        yield
+
+
+def programs_of(name: str, config: Config, devices: Devices | None = None) -> list[Program]:
+    """Returns the programs of a run, in the order of `gmmae.training.loop`.
+
+    Args:
+      name: of the run.
+      config: of the run.
+      devices: instead of those that the configuration chooses.
+
+    Raises:
+      InputError: as `compilation.prepare`.
+    """
+    setup = compilation.prepare(config, devices)
+    with uncompiled() as lowered, compilation.precision_context(config):
+        compilation.initial_state(setup)
+        kinds = [INITIAL] * len(lowered)
+        state = setup.devices.replicate(compilation.blank_state(config, setup.workload))
+        compilation.compile_programs(setup, state)
+        kinds += [_kind(program) for program in lowered[len(kinds) :]]
+        if setup.max_epochs_per_dispatch > 1:
+            multi_epoch.compile_epochs(setup, state, [LOSS])
+        kinds += [EPOCHS] * (len(lowered) - len(kinds))
+    texts = [hashlib.sha256(program.as_text().encode()).hexdigest() for program in lowered]
+    return [Program(name, kind, setup.strategy.global_batch, text) for kind, text in zip(kinds, texts, strict=True)]
+
+
+def _kind(program: Lowered) -> str:
+    """Returns the kind of one of `compilation.compile_programs`."""
+    arguments, _ = program.args_info
+    if isinstance(arguments[0], TrainState):
+        return EPOCH
+    return VALIDATION if len(arguments) > 2 else DESCRIPTION
+
+
+def programs(config: SweepConfig, devices: Devices | None = None) -> Iterator[Program]:
+    """Yields the programs of all runs that a sweep computes.
+
+    Raises:
+      InputError: a run is impossible.
+    """
+    with loaded_once():
+        for first, _ in run_groups(config, registry.training_samples(config.run)):
+            yield from programs_of(first.name, run_config(config, first), devices)
+
+
+def table(found: list[Program], title: str) -> Table:
+    """Returns the numbers of runs and of distinct programs, by kind and batch."""
+    rows = []
+    for kind in KINDS:
+        of_kind = [program for program in found if program.kind == kind]
+        batches = sorted({program.batch for program in of_kind})
+        for batch in batches:
+            rows.append((kind, str(batch), *_counts([program for program in of_kind if program.batch == batch])))
+        if len(batches) > 1:
+            rows.append((kind, "all", *_counts(of_kind)))
+    rows.append(("all", "all", *_counts(found)))
+    columns = ("program", "global batch", "runs", "programs compiled in a process each", "distinct programs")
+    return Table("sweep_programs", title, columns, tuple(rows), NOTES)
+
+
+def _counts(found: list[Program]) -> tuple[str, str, str]:
+    return str(len({program.run for program in found})), str(len(found)), str(len({program.text for program in found}))
+
+
+NOTES = (
+    "A run is one optimisation path: in virtual mode runs of equal batch, learning rate, optimiser and seed are computed once.",
+    "Programs that differ in shapes, constants or options are distinct. Equal programs are compiled once where they are kept.",
+    "The measurement of step times, a process of its own, is not counted.",
+)
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = Parser(__doc__, "python -m benchmarks.sweep_programs", allow_abbrev=False)  # the other options are sweep.py's
+    parser.add_argument("--target", choices=sorted(RATES), help="a GPU to lower for; this machine's devices without one")
+    args, words = parser.parse_known_args()
+    if args.target:
+        jax.config.update("jax_platforms", "cpu")
+    config = parse_sweep(words, parser.prog).config
+    devices = topology(args.target, 1, 1) if args.target else None
+    where = f"one absent {args.target.upper()}" if args.target else "this machine's devices"
+    title = f"Programs of a sweep, {' '.join(words) or 'the default'}, lowered for {where}"
+    print(markdown(table(list(programs(config, devices)), title)), end="")
+
+
+if __name__ == "__main__":
+    guarded(main)
