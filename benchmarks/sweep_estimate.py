@@ -179,7 +179,7 @@ NOTES = (
     "Epochs as in the study: each run takes as many steps as the same run on real nodules took to the target. Runs that missed "
     "it there take all epochs. The paper's data here are synthetic, so this is a guess.",
     "A process compiles in its start. A worker compiles the programs of each batch once, with nothing cached: an upper limit.",
-    "Steps above a batch of 32, and those of several runs together, were not timed. Their times follow from those of their parts.",
+    "Steps above a batch of 32, and those of several runs together, were not timed. Their times follow from parts of them.",
 )
 
 
