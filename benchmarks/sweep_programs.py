@@ -24,6 +24,7 @@ from gmmae.cli.arguments import parse_sweep
 from gmmae.config.schema import LOSS, Config
 from gmmae.plotting.tables import Table, markdown
 from gmmae.sweep.grid import SweepConfig, run_config, run_groups
+from gmmae.system.errors import InputError
 from gmmae.training import compilation, multi_epoch
 from gmmae.training.parallel import Devices
 from gmmae.training.step import TrainState
@@ -133,6 +134,7 @@ def programs(config: SweepConfig, devices: Devices | None = None) -> Iterator[Pr
     with loaded_once():
         for first, _ in run_groups(config, registry.training_samples(config.run)):
             yield from programs_of(first.name, run_config(config, first), devices)
+            jax.clear_caches()  # JAX keeps what it has traced, and no two runs trace the same functions
 
 
 def table(found: list[Program], title: str) -> Table:
@@ -169,6 +171,8 @@ def main() -> None:
     if args.target:
         jax.config.update("jax_platforms", "cpu")
     config = parse_sweep(words, parser.prog).config
+    if args.target and config.mode != "virtual":
+        raise InputError(f"mode must be virtual with --target, which is one GPU; got {config.mode}: leave --target out")
     devices = topology(args.target, 1, 1) if args.target else None
     where = f"one absent {args.target.upper()}" if args.target else "this machine's devices"
     title = f"Programs of a sweep, {' '.join(words) or 'the default'}, lowered for {where}"
