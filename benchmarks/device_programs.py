@@ -150,7 +150,7 @@ def compiled(config: Config, devices: Devices) -> Iterator[tuple[str, Reading]]:
     setup = compilation.prepare(config, devices)
     with compilation.precision_context(config):
         state = devices.replicate(compilation.blank_state(config, setup.workload))
-        training, validation = (compilation.data_set(setup, split) for split in (setup.data.train, setup.data.validation))
+        training, validation = (compilation.data_set(setup, split) for split in ("train", "validation"))
         epoch = compilation.compile_epoch(setup, state, training)
         yield "epoch", read(epoch, setup.train_plan.steps)
         arguments = compilation.validation_arguments(setup)

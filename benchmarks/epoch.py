@@ -20,7 +20,7 @@ def compiled_epoch(config: Config) -> tuple[jax.stages.Compiled, tuple[Any, ...]
     setup = compilation.prepare(config)
     devices = setup.devices
     with compilation.precision_context(config):
-        samples = compilation.data_set(setup, setup.data.train)
+        samples = compilation.data_set(setup, "train")
         state = devices.replicate(compilation.initial_state(setup))
         arguments = (state, samples, *compilation.epoch_arguments(setup, 1))
         return devices.compile(compilation.train_epoch_of(setup), *arguments, sharded=3), arguments

@@ -10,7 +10,7 @@ import numpy as np
 
 from gmmae.config.schema import LOSS, Config, ParallelConfig, changed
 from gmmae.config.toml import find
-from gmmae.training import compilation
+from gmmae.training import compilation, per_sample
 from gmmae.workloads.configuration import read_config
 
 EPOCHS, COUNTS = 10, (2, 3, 8)
@@ -24,7 +24,7 @@ def losses(config: Config, devices: int) -> np.ndarray:
         compiled = compilation.compile_programs(setup, state)
         for epoch in range(1, EPOCHS + 1):
             state, steps = compiled.train(state, epoch)
-            rows.append((compilation.mean_over_steps(steps, setup.train_plan), compiled.evaluate(state.params)[LOSS]))
+            rows.append((per_sample.mean_over_steps(steps, setup.train_plan), compiled.evaluate(state.params)[LOSS]))
     return np.array(rows)
 
 

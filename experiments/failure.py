@@ -31,7 +31,7 @@ from gmmae.config.schema import Config, changed
 from gmmae.config.toml import find
 from gmmae.plotting import canvas
 from gmmae.scaling.strategies import STRATEGIES
-from gmmae.training import compilation
+from gmmae.training import compilation, per_sample
 from gmmae.training.compilation import TrainSetup
 from gmmae.training.step import take
 from gmmae.workloads.configuration import read_config
@@ -105,7 +105,7 @@ def judge(setup: TrainSetup, params: Params, count: int) -> Callable[[Params], M
     assert describe is not None
 
     def found(params: Params) -> dict[str, jax.Array]:
-        gradient = jax.grad(lambda params: compilation.losses(setup.workload, params, samples, keys).mean())(params)
+        gradient = jax.grad(lambda params: per_sample.losses(setup.workload, params, samples, keys).mean())(params)
         arrays = {_name(path): leaf for path, leaf in jax.tree.leaves_with_path(gradient) if leaf.ndim > 1}
         described = describe(params, samples)
         density, edges = described["density"], (jnp.abs(described["means"]) > SATURATED).mean(axis=-1)

@@ -28,6 +28,7 @@ from gmmae.system.errors import InputError
 from gmmae.system.provenance import versions
 from gmmae.training import compilation
 from gmmae.training.parallel import pmean
+from gmmae.training.run_cache import RunCache
 from gmmae.training.step import TrainState
 from gmmae.workloads.configuration import read_config
 from gmmae.workloads.interface import Params, Samples
@@ -223,7 +224,8 @@ class GmmaeBackend:
 
             params = unflat(self.params)
             state = self.setup.devices.replicate(TrainState(params, jax.tree.map(np.zeros_like, params)))
-            setup = self.setup._replace(optimizer=optax.GradientTransformation(zeros, keep))
+            keeping = optax.with_extra_args_support(optax.GradientTransformation(zeros, keep))
+            setup = self.setup._replace(optimizer=keeping, cache=RunCache())
             state, _ = compilation.train_program(setup, state)(state, 1)
             order = compilation.epoch_order(setup.config.seed, 1, setup.train_plan.samples)
             dealt = shard_samples(order, setup.train_plan)

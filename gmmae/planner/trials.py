@@ -11,12 +11,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array
 
 from gmmae.config.schema import Config
 from gmmae.planner.learning_rate import last_third
-from gmmae.training import compilation
+from gmmae.training import compilation, per_sample
 from gmmae.training.compilation import TrainSetup
 from gmmae.training.step import take
 from gmmae.workloads.interface import Params, Samples
@@ -35,14 +34,6 @@ class Trial(NamedTuple):
     active_fractions: list[float]  # share of units that have a gradient, for each array of weights
 
 
-def scale_updates(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Returns the optimiser with a factor `step_size` in its state, so that one compiled program serves all learning rates.
-
-    Updates of Adam are proportional to its learning rate.
-    """
-    return optax.chain(optimizer, optax.inject_hyperparams(optax.scale)(step_size=1.0))
-
-
 def count_epochs(config: Config, samples: int, batch: int, at_least: int = MIN_STEPS) -> int:
     """Returns the epochs of a trial: the warmup, and then as many as have the minimum number of steps."""
     return config.optim.warmup_epochs + math.ceil(at_least / math.ceil(samples / batch))
@@ -57,17 +48,15 @@ def learning_rate_trials(config: Config, at_least: int = MIN_STEPS) -> Callable[
       InputError: as `compilation.prepare`.
     """
     setup = compilation.prepare(config)
-    setup = setup._replace(optimizer=scale_updates(setup.optimizer))
     count = count_epochs(config, setup.train_plan.samples, setup.train_plan.batch, at_least)
     with compilation.precision_context(config):
         start = compilation.initial_state(setup)
-        train = compilation.train_program(setup, setup.devices.replicate(start))
         active = _compile_active_fractions(setup, start.params)
 
     def run_trial(factor: float) -> Trial:
         with compilation.precision_context(config):
-            opt_state = optax.tree_utils.tree_set(start.opt_state, step_size=np.asarray(factor, config.dtype))
-            state = setup.devices.replicate(start._replace(opt_state=opt_state))
+            state = setup.devices.replicate(start)
+            train = compilation.train_program(setup._replace(schedule=lambda step: factor * setup.schedule(step)), state)
             losses: list[float] = []
             for epoch in range(1, 1 + count):
                 state, of_steps = train(state, epoch)
@@ -89,7 +78,7 @@ def _compile_active_fractions(setup: TrainSetup, params: Params) -> Callable[[Pa
     )
 
     def shares(params: Params, samples: Samples, keys: Array) -> list[Array]:
-        gradient = jax.grad(lambda params: compilation.losses(setup.workload, params, samples, keys).mean())(params)
+        gradient = jax.grad(lambda params: per_sample.losses(setup.workload, params, samples, keys).mean())(params)
         weights = [leaf for leaf in jax.tree.leaves(gradient) if leaf.ndim > 1]
         return [(jnp.abs(leaf.reshape(-1, leaf.shape[-1])).max(axis=0) > 0).mean() for leaf in weights]
 

@@ -1,12 +1,17 @@
 """The learning rate by the optimiser's step."""
 
 import math
+from functools import cache
 
+import jax
+import numpy as np
 import optax
+from jaxtyping import Float
 
 from gmmae.scaling.strategies import COSINE_END, LearningRateSpec
 
 
+@cache  # equal schedules are one function, which is compiled once
 def learning_rate(rates: LearningRateSpec, steps_per_epoch: int) -> optax.Schedule:
     """Returns the learning rate by step, counted from 0. Epochs become steps here and nowhere else.
 
@@ -43,3 +48,13 @@ def _factors(rates: LearningRateSpec, steps_per_epoch: int) -> list[optax.Schedu
     if cosine := rates.cosine_epochs * steps_per_epoch:
         factors.append(optax.cosine_decay_schedule(1.0, cosine, COSINE_END))
     return factors
+
+
+def epoch_learning_rates(schedule: optax.Schedule, epoch: int, steps: int) -> Float[np.ndarray, " steps"]:
+    """Returns the learning rates of an epoch's steps.
+
+    >>> epoch_learning_rates(learning_rate(LearningRateSpec(0.0, 1.0, scaling_warmup_epochs=2), 2), epoch=2, steps=2).tolist()
+    [0.5, 0.75]
+    """
+    counts = np.arange((epoch - 1) * steps, epoch * steps, dtype=np.int32)
+    return np.broadcast_to(np.asarray(jax.jit(schedule)(counts)), steps)

@@ -21,6 +21,7 @@ from gmmae.system.json_files import checked
 from gmmae.system.provenance import git_commit, versions
 from gmmae.training import compilation
 from gmmae.training.compilation import TrainSetup
+from gmmae.training.run_cache import RunCache
 from gmmae.training.step import TrainState
 
 TRAINING, VALIDATION = "training", "validation"
@@ -113,7 +114,8 @@ def _train_block(setup: TrainSetup, start: TrainState, batch: int, timing: Timin
     def repeated(array: np.ndarray) -> np.ndarray:
         return np.resize(array, (max(len(array), block.samples), *array.shape[1:]))
 
-    sized = setup._replace(train_plan=block, data=dataclasses.replace(data, train=jax.tree.map(repeated, data.train)))
+    resized = dataclasses.replace(data, train=jax.tree.map(repeated, data.train))
+    sized = setup._replace(train_plan=block, data=resized, cache=RunCache())
     held = [setup.devices.replicate(start)]  # each block reuses the memory of the one before
     train = compilation.train_program(sized, held[0])
 

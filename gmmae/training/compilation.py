@@ -4,30 +4,30 @@ The path of an epoch is `gmmae.training.loop`, this module's `train_program`, `m
 `gmmae.training.step`, and the workload's losses.
 """
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import NamedTuple, TypeVar
+from functools import cache, partial
+from typing import Literal, NamedTuple, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int32
+from jaxtyping import Array, Float, Int32, PyTree, UInt32
 
-from gmmae.config.schema import LOSS, Config, ParallelConfig
+from gmmae.config.schema import Config, ParallelConfig
 from gmmae.multihost.environment import require_prepared
 from gmmae.scaling import schedules, strategies
 from gmmae.scaling.batches import BatchPlan, epoch_order, plan_batches, shard_samples
 from gmmae.system.compilation_cache import repairing_cache
 from gmmae.system.errors import InputError
 from gmmae.training.parallel import Devices, choose, exact_mean, pmean
-from gmmae.training.step import Mean, TrainEpoch, TrainState, adam, evaluate, make_train_epoch, take
+from gmmae.training.per_sample import losses, summable_values, validation_means
+from gmmae.training.run_cache import RunCache
+from gmmae.training.step import EpochValues, Mean, TrainEpoch, TrainState, adam, evaluate, make_train_epoch, take
 from gmmae.workloads import registry
-from gmmae.workloads.interface import Params, PerSample, Samples, Splits, Workload
-from gmmae.workloads.registry import WorkloadError, count
+from gmmae.workloads.interface import Params, Samples, Splits, Workload
+from gmmae.workloads.registry import count
 
 T = TypeVar("T")
 
@@ -52,8 +52,9 @@ class TrainSetup(NamedTuple):
       train_plan: of the training samples. For the exact reduction its devices are the shards.
       eval_plan: of the validation samples, likewise.
       schedule: the learning rate by step.
-      optimizer: follows the schedule.
+      optimizer: takes the learning rate of each step.
       max_epochs_per_dispatch: from `epochs_per_dispatch`.
+      cache: data and programs for later runs.
     """
 
     config: Config
@@ -65,8 +66,24 @@ class TrainSetup(NamedTuple):
     train_plan: BatchPlan
     eval_plan: BatchPlan
     schedule: optax.Schedule
-    optimizer: optax.GradientTransformation
+    optimizer: optax.GradientTransformationExtraArgs
     max_epochs_per_dispatch: int
+    cache: RunCache
+
+    def program_key(self, *own: Hashable) -> tuple[Hashable, ...]:
+        """Returns the key of a program in the cache. Runs with equal keys share the program.
+
+        Args:
+          own: the program's name, and the values that only this program depends on.
+        """
+        config = self.config
+        shared = (config.precision, config.parallel.deterministic, config.optim.clip_norm, self.devices)
+        return (*own, *workload_key(config), *shared, tuple(self.data.may_be_undefined))
+
+    @property
+    def training_key(self) -> tuple[Hashable, ...]:
+        """The values that the programs for training depend on, besides those of every program."""
+        return self.train_plan, self.strategy.optimization.adam
 
 
 class Programs(NamedTuple):
@@ -83,12 +100,18 @@ class Programs(NamedTuple):
     describe: Callable[[Params], dict[str, np.ndarray]] | None
 
 
-def prepare(config: Config, devices: Devices | None = None) -> TrainSetup:
+def workload_key(config: Config) -> tuple[Hashable, ...]:
+    """Returns the values that a run's workload and data depend on."""
+    return config.workload, repr(config.settings)
+
+
+def prepare(config: Config, devices: Devices | None = None, run_cache: RunCache | None = None) -> TrainSetup:
     """Loads the data, chooses the devices and resolves the scaling strategy.
 
     Args:
       config: of the run.
       devices: instead of those that the configuration chooses.
+      run_cache: of earlier runs.
 
     Raises:
       InputError: the configuration does not fit the machine or the data.
@@ -97,8 +120,9 @@ def prepare(config: Config, devices: Devices | None = None) -> TrainSetup:
     one_device = parallel.simulate_devices is not None and jax.process_count() == 1 and jax.default_backend() != "cpu"
     devices = devices or choose((1 if one_device else None) if parallel.devices == "all" else parallel.devices)
     strategy_devices = parallel.simulate_devices or devices.count
-    workload = registry.build(config)
-    data = workload.load()
+    run_cache = RunCache() if run_cache is None else run_cache
+    workload = run_cache.get(("workload", *workload_key(config)), lambda: registry.build(config))
+    data = run_cache.get(("data", *workload_key(config)), workload.load)
     samples, validation = count(data.train), count(data.validation)
     strategy = strategies.resolve(config.scaling, optim, strategy_devices, samples)
     strategy_plan = plan_batches(samples, strategy.global_batch, strategy_devices)
@@ -110,11 +134,19 @@ def prepare(config: Config, devices: Devices | None = None) -> TrainSetup:
         micro_batch = parallel.micro_batch_size or (workload.cpu_samples if devices.platform == "cpu" else 0)
         sharers, train_plan = devices.count, plan_batches(samples, strategy_plan.batch, devices.count, micro_batch)
     eval_plan = BatchPlan(validation, min(validation, EVAL_DEVICE_BATCH * sharers), sharers)
-    schedule = schedules.learning_rate(strategy.learning_rate, train_plan.steps)
-    optimizer = adam(schedule, **strategy.optimization.adam._asdict(), clip_norm=optim.clip_norm)
-    max_epochs = epochs_per_dispatch(config, devices.platform)
     return TrainSetup(
-        config, workload, data, devices, strategy, strategy_plan, train_plan, eval_plan, schedule, optimizer, max_epochs
+        config=config,
+        workload=workload,
+        data=data,
+        devices=devices,
+        strategy=strategy,
+        strategy_plan=strategy_plan,
+        train_plan=train_plan,
+        eval_plan=eval_plan,
+        schedule=schedules.learning_rate(strategy.learning_rate, train_plan.steps),
+        optimizer=adam(**strategy.optimization.adam._asdict(), clip_norm=optim.clip_norm),
+        max_epochs_per_dispatch=epochs_per_dispatch(config, devices.platform),
+        cache=run_cache,
     )
 
 
@@ -171,13 +203,15 @@ def initial_state(setup: TrainSetup) -> TrainState:
     options: dict[str, str | bool] | None = {"xla_backend_optimization_level": "0"} if jax.default_backend() == "cpu" else None
     with jax.enable_x64(False):  # a run in float64 starts from the same numbers
         key = jax.random.key(setup.config.seed)
-        compiled = jax.jit(init).lower(key).compile(compiler_options=options)
+        compiled = setup.cache.get(
+            setup.program_key("init"), lambda: jax.jit(init).lower(key).compile(compiler_options=options)
+        )
         return cast(setup.config, jax.device_get(compiled(key)))
 
 
 def blank_state(config: Config, workload: Workload) -> TrainState:
     """Returns zeros in the shape of a run's states, on the host, without its devices or its data."""
-    init = partial(_init, workload, adam(lambda _: 0.0, clip_norm=config.optim.clip_norm))
+    init = partial(_init, workload, adam(clip_norm=config.optim.clip_norm))
     with jax.enable_x64(False):
         shapes = jax.eval_shape(init, jax.random.key(0))
     return cast(config, jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes))
@@ -204,34 +238,11 @@ def compile_programs(setup: TrainSetup, state: TrainState) -> Programs:
     return Programs(train, evaluate_program(setup, state.params), _describe_program(setup, state.params))
 
 
-def mean_over_steps(losses: Float[np.ndarray, " steps"], plan: BatchPlan) -> float:
-    """Returns the mean over all samples of an epoch from the means of its steps, in float64."""
-    return float(losses.astype(np.float64) @ plan.counts / plan.samples)
-
-
-def validation_means(steps: Mapping[str, Float[np.ndarray, " steps"]], plan: BatchPlan) -> dict[str, float]:
-    """Returns the mean of each value of a validation, by name.
-
-    The mean of a metric that may be undefined is over the samples that define it.
-    """
-    means = {name: mean_over_steps(values, plan) for name, values in steps.items()}
-    for name in [name for name in means if undefined_share(name) in means]:
-        defined = plan.samples - round(means.pop(undefined_share(name)) * plan.samples)
-        if defined < plan.samples:
-            means[name] *= plan.samples / defined if defined else math.nan
-    return means
-
-
-def undefined_share(name: str) -> str:
-    """Returns the name of the share of samples for which a metric is undefined."""
-    return f"{name}, undefined"
-
-
 @repairing_cache()
 def train_program(setup: TrainSetup, state: TrainState) -> Callable[[TrainState, int], tuple[TrainState, np.ndarray]]:
     """Compiles `Programs.train` alone."""
-    samples = data_set(setup, setup.data.train)
-    compiled = compile_epoch(setup, state, samples)
+    samples = data_set(setup, "train")
+    compiled = setup.cache.get(setup.program_key("train", *setup.training_key), lambda: compile_epoch(setup, state, samples))
 
     def train(state: TrainState, epoch: int) -> tuple[TrainState, np.ndarray]:
         arguments = epoch_arguments(setup, epoch)
@@ -252,14 +263,16 @@ def compile_epoch(setup: TrainSetup, state: TrainState, samples: Samples) -> jax
 def train_epoch_of(setup: TrainSetup) -> TrainEpoch:
     """Returns one device's function of an epoch of this run."""
     mean = _mean(setup, setup.train_plan)
-    return make_train_epoch(partial(losses, setup.workload), setup.optimizer, setup.config.seed, mean)
+    return make_train_epoch(partial(losses, setup.workload), setup.optimizer, mean)
 
 
 @repairing_cache()
 def evaluate_program(setup: TrainSetup, params: Params) -> Callable[[Params], dict[str, float]]:
     """Compiles `Programs.evaluate` alone."""
-    samples, arguments = data_set(setup, setup.data.validation), validation_arguments(setup)
-    compiled = compile_validation(setup, params, samples, arguments)
+    samples, arguments = data_set(setup, "validation"), validation_arguments(setup)
+    compiled = setup.cache.get(
+        setup.program_key("validation", setup.eval_plan), lambda: compile_validation(setup, params, samples, arguments)
+    )
 
     def evaluate(params: Params) -> dict[str, float]:
         return validation_means(jax.device_get(compiled(params, samples, *arguments)), setup.eval_plan)
@@ -278,50 +291,14 @@ def compile_validation(
 def evaluation_of(setup: TrainSetup) -> Callable[..., dict[str, Float[Array, " steps"]]]:
     """Returns one device's function of a validation: the means of each step by name, the loss first."""
     return partial(
-        evaluate, values=partial(_summable, setup.workload, setup.data.may_be_undefined), mean=_mean(setup, setup.eval_plan)
+        evaluate,
+        values=partial(summable_values, setup.workload, setup.data.may_be_undefined),
+        mean=_mean(setup, setup.eval_plan),
     )
 
 
 def _mean(setup: TrainSetup, plan: BatchPlan) -> Mean:
     return exact_mean if setup.config.parallel.deterministic else partial(pmean, micro_batches=plan.micro_batches)
-
-
-def losses(workload: Workload, params: Params, samples: Samples, keys: Array | None) -> Array:
-    """Returns one loss for each sample, or raises a WorkloadError where the workload gives another shape."""
-    of_samples = workload.losses(params, samples, keys)
-    _require_one_per_sample("losses", of_samples, samples)
-    return of_samples
-
-
-def values(workload: Workload, params: Params, samples: Samples) -> PerSample:
-    """Returns the loss and each metric by name, one value for each sample; a validation takes their means.
-
-    Raises:
-      WorkloadError: the workload gives values of another shape, or calls a metric "loss".
-    """
-    of_samples = losses(workload, params, samples, None)
-    metrics = workload.metrics(params, samples)
-    for name, metric in metrics.items():
-        _require_one_per_sample(f"metrics, {name!r}", metric, samples)
-    if LOSS in metrics:
-        raise WorkloadError(f"metrics of a workload must have other names than {LOSS!r}; got {', '.join(metrics)}: rename it")
-    return {LOSS: of_samples, **{name: jnp.asarray(metric, of_samples.dtype) for name, metric in metrics.items()}}
-
-
-def _summable(workload: Workload, may_be_undefined: Sequence[str], params: Params, samples: Samples) -> PerSample:
-    """Returns `values` with 0 for an undefined metric, and a second entry that is 1 for each sample it is undefined for."""
-    summable = dict(values(workload, params, samples))
-    for name in may_be_undefined:
-        undefined = jnp.isnan(summable[name])
-        summable[undefined_share(name)] = undefined.astype(summable[name].dtype)
-        summable[name] = jnp.where(undefined, 0, summable[name])
-    return summable
-
-
-def _require_one_per_sample(name: str, values: Array, samples: Samples) -> None:
-    shape, expected = np.shape(values), (count(samples),)
-    if shape != expected:
-        raise WorkloadError(f"{name} of a workload must be one number a sample, of shape {expected} here; got shape {shape}")
 
 
 def cast(config: Config, arrays: T) -> T:
@@ -334,15 +311,28 @@ def cast(config: Config, arrays: T) -> T:
     return jax.tree.map(leaf, arrays)
 
 
-def data_set(setup: TrainSetup, samples: Samples) -> Samples:
-    """Copies all samples to every device."""
-    return setup.devices.replicate(cast(setup.config, samples))
+def data_set(setup: TrainSetup, split: Literal["train", "validation"]) -> Samples:
+    """Copies all samples of a split to every device."""
+    key = ("data on devices", split, setup.config.precision, setup.devices, *workload_key(setup.config))
+    return setup.cache.get(key, lambda: setup.devices.replicate(cast(setup.config, getattr(setup.data, split))))
 
 
-def epoch_arguments(setup: TrainSetup, epoch: int) -> tuple[Array, ...]:
+def epoch_arguments(setup: TrainSetup, epoch: int) -> tuple[PyTree, ...]:
     """Returns the arguments of `make_train_epoch`'s function that follow the samples, on the devices."""
     order = epoch_order(setup.config.seed, epoch, setup.train_plan.samples)
-    return setup.devices.replicate(np.int32(epoch)), *_sharded(setup, order, setup.train_plan)
+    return setup.devices.replicate(epoch_values(setup, epoch)), *_sharded(setup, order, setup.train_plan)
+
+
+def epoch_values(setup: TrainSetup, epoch: int) -> EpochValues:
+    """Returns the values of an epoch, as NumPy arrays."""
+    rates = schedules.epoch_learning_rates(setup.schedule, epoch, setup.train_plan.steps).astype(setup.config.dtype)
+    return EpochValues(_run_key(setup.config.seed), np.int32(epoch), rates)  # pyright: ignore[reportArgumentType]
+
+
+@cache
+def _run_key(seed: int) -> UInt32[np.ndarray, "2"]:
+    """Returns the data of a run's random key, on the host."""
+    return np.asarray(jax.random.key_data(jax.random.key(seed)))
 
 
 def validation_arguments(setup: TrainSetup) -> tuple[Array, ...]:
@@ -374,5 +364,8 @@ def _describe_program(setup: TrainSetup, params: Params) -> Callable[[Params], d
         return None
     count = min(setup.config.log.figure_samples, setup.eval_plan.samples)
     shown = take(cast(setup.config, setup.data.validation), np.arange(count))
-    compiled = jax.jit(setup.workload.describe).lower(jax.device_get(params), shown).compile()
+    describe = setup.workload.describe
+    compiled = setup.cache.get(
+        setup.program_key("describe", count), lambda: jax.jit(describe).lower(jax.device_get(params), shown).compile()
+    )
     return lambda params: jax.device_get(compiled(jax.device_get(params), shown))

@@ -20,13 +20,14 @@ from gmmae.system import stop_reasons
 from gmmae.system.clock import Clock
 from gmmae.system.interrupts import Interrupts
 from gmmae.system.null_object import IDLE
-from gmmae.training import compilation
+from gmmae.training import compilation, per_sample
 from gmmae.training.checkpoint import Checkpoint, Checkpoints, Progress, restore_epoch
 from gmmae.training.compilation import Programs, TrainSetup
 from gmmae.training.finetune import first_parameters
 from gmmae.training.multi_epoch import TrainEpochs, compile_epochs
 from gmmae.training.noise_scale import Norms, gradient_norms, noise_of
 from gmmae.training.records import Epoch, Record, from_plain, plain
+from gmmae.training.run_cache import RunCache
 from gmmae.training.run_logger import RunLogger
 from gmmae.training.run_summary import (
     new_record,
@@ -48,7 +49,7 @@ DISPATCH_S = 1.0
 """Default limit of the seconds of several epochs in one program. A signal, or a row of the history, may be late by these."""
 
 
-def run(config: Config, root: Path, display: Display, group: Group = ALONE) -> Record:
+def run(config: Config, root: Path, display: Display, group: Group = ALONE, cache: RunCache | None = None) -> Record:
     """Trains to the end, or resumes what an earlier process left in the work directory.
 
     Args:
@@ -56,6 +57,7 @@ def run(config: Config, root: Path, display: Display, group: Group = ALONE) -> R
       root: its work directory; it may hold an earlier part of the same run, or its end.
       display: where a person looks.
       group: the processes that train together. Only the first one writes.
+      cache: data and programs of earlier runs in this process.
 
     Returns:
       The record, as it is in `record.json`; its `stop_reason` is never None.
@@ -72,8 +74,9 @@ def run(config: Config, root: Path, display: Display, group: Group = ALONE) -> R
         if earlier is not None and ended:
             display.say(f"{root} holds a finished run: {earlier.stop_reason} after {earlier.epochs} epochs")
             return earlier
-        setup = compilation.prepare(config)
-        group.assert_equal(agreement.data(setup.data.train, setup.data.validation))
+        setup = compilation.prepare(config, run_cache=cache)
+        if group is not ALONE:
+            group.assert_equal(agreement.data(setup.data.train, setup.data.validation))
         checkpoints = Checkpoints(workdir.checkpoints, config.checkpoint.keep) if group.primary else None
         try:
             with Interrupts() as interrupts, compilation.precision_context(config):
@@ -215,7 +218,7 @@ class _Run:
             steps=epoch * plan.steps,
             samples=epoch * plan.samples,
             lr=np.asarray(self.setup.schedule(epoch * plan.steps - 1)).item(),
-            train_loss=compilation.mean_over_steps(step_losses, plan),
+            train_loss=per_sample.mean_over_steps(step_losses, plan),
             val_loss=validation[LOSS],
             **clocks,
             metrics={name: value for name, value in validation.items() if name != LOSS},

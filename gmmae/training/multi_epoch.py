@@ -22,14 +22,14 @@ from gmmae.system.compilation_cache import repairing_cache
 from gmmae.training.compilation import (
     TrainSetup,
     data_set,
+    epoch_values,
     evaluation_of,
     shard_indices,
     train_epoch_of,
-    undefined_share,
     validation_arguments,
-    validation_means,
 )
-from gmmae.training.step import TrainState
+from gmmae.training.per_sample import undefined_share, validation_means
+from gmmae.training.step import EpochValues, TrainState
 from gmmae.workloads.interface import Params, Samples
 
 
@@ -88,7 +88,7 @@ def compile_epochs(setup: TrainSetup, state: TrainState, names: Sequence[str]) -
     """
     config, devices, max_epochs = setup.config, setup.devices, setup.max_epochs_per_dispatch
     train_epoch, evaluate = train_epoch_of(setup), evaluation_of(setup)
-    stop, samples = config.stop, (data_set(setup, setup.data.train), data_set(setup, setup.data.validation))
+    stop, samples = config.stop, (data_set(setup, "train"), data_set(setup, "validation"))
     shares = (setup.eval_plan.counts / setup.eval_plan.samples).astype(config.dtype)
     target_cost = -math.inf if stop.target is None else stop.cost(stop.target) + abs(stop.target) * 1e-6
 
@@ -97,15 +97,17 @@ def compile_epochs(setup: TrainSetup, state: TrainState, names: Sequence[str]) -
         best: Params,
         best_cost: Float[Array, ""],
         samples: tuple[Samples, Samples],
-        epochs: Int[Array, "2"],
+        count: Int[Array, ""],
+        values: EpochValues,
         *shards: Array,
     ) -> tuple[TrainState, Params, Array, Array, Array, dict[str, Array]]:
         *validation, indices, weights, shard_range = shards
-        first, count = epochs
+        first = values.epoch
 
         def run(carry: _Carry) -> _Carry:
             done = carry.done
-            state, losses = train_epoch(carry.state, samples[0], first + done, indices[done], weights[done], shard_range)
+            of_epoch = EpochValues(values.run_key, first + done, values.learning_rates[done])
+            state, losses = train_epoch(carry.state, samples[0], of_epoch, indices[done], weights[done], shard_range)
             steps = evaluate(state.params, samples[1], *validation)
             cost = stop.cost(_mean(steps, stop.monitor, shares, setup.eval_plan.samples))
             better = cost < carry.best_cost
@@ -139,14 +141,20 @@ def compile_epochs(setup: TrainSetup, state: TrainState, names: Sequence[str]) -
     def arguments(state: TrainState, best: Params, best_cost: float, epochs: range) -> tuple[PyTree, ...]:
         plan = setup.train_plan
         of_epochs = [shard_indices(setup, epoch_order(config.seed, epoch, plan.samples), plan) for epoch in epochs]
-        of_epochs += [of_epochs[-1]] * (max_epochs - len(epochs))  # never reached
-        indices, weights = (np.stack(arrays, axis=1) for arrays in zip(*of_epochs, strict=True))
+        values = [epoch_values(setup, epoch) for epoch in epochs]
+        unused = max_epochs - len(epochs)
+        indices, weights = (np.stack([*arrays, *[arrays[-1]] * unused], axis=1) for arrays in zip(*of_epochs, strict=True))
+        rates = np.stack([of_epoch.learning_rates for of_epoch in (*values, *[values[-1]] * unused)])
+        first = values[0]._replace(learning_rates=rates)
         shards = devices.shard((indices, weights, devices.shard_ranges(plan.devices)))
-        scalars = devices.replicate((np.asarray(best_cost, config.dtype), np.array([epochs.start, len(epochs)], np.int32)))
-        return state, best, scalars[0], samples, scalars[1], *validation, *shards
+        cost, count, values = devices.replicate((np.asarray(best_cost, config.dtype), np.int32(len(epochs)), first))
+        return state, best, cost, samples, count, values, *validation, *shards
 
     example = arguments(state, state.params, 0.0, range(1, 1 + max_epochs))
-    compiled = devices.compile(program, *example, sharded=6, donate=(0, 1), deterministic=config.parallel.deterministic)
+    compiled = setup.cache.get(
+        setup.program_key("epochs", max_epochs, stop.monitor, stop.mode, target_cost, setup.eval_plan, *setup.training_key),
+        lambda: devices.compile(program, *example, sharded=6, donate=(0, 1), deterministic=config.parallel.deterministic),
+    )
 
     def run(state: TrainState, best: Params, best_cost: float, epochs: range) -> MultiEpochResult:
         state, best, best_epoch, done, step_losses, steps = jax.block_until_ready(

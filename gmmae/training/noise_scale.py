@@ -16,7 +16,7 @@ import optax
 from jax import lax
 from jaxtyping import Array
 
-from gmmae.training import compilation
+from gmmae.training import compilation, per_sample
 from gmmae.training.compilation import TrainSetup
 from gmmae.training.step import TrainState, take
 from gmmae.workloads.interface import Samples
@@ -54,7 +54,7 @@ def gradient_norms(setup: TrainSetup, like: TrainState) -> Callable[[TrainState]
         def norm(index: Array) -> Array:
             keys = jax.vmap(lambda sample: jax.random.fold_in(jax.random.key(0), sample))(index)
             samples = take(data, index)
-            gradient = jax.grad(lambda params: compilation.losses(setup.workload, params, samples, keys).mean())(state.params)
+            gradient = jax.grad(lambda params: per_sample.losses(setup.workload, params, samples, keys).mean())(state.params)
             return jax.tree.reduce(jnp.add, jax.tree.map(lambda g, scale: jnp.sum(g**2 / scale), gradient, scales))
 
         return lax.map(lambda one: norm(one[None]), index).mean(), norm(index)

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int, UInt32
 
 from gmmae.models.losses import weighted_sum
 from gmmae.workloads.interface import Params, PerSample, Samples
@@ -69,55 +70,52 @@ def sample_keys(epoch_key: Array, index: Int[Array, "*batch"]) -> Array:
 
 
 def adam(
-    learning_rate: optax.Schedule,
-    *,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    epsilon: float = 1e-8,
-    clip_norm: float | None = None,
-) -> optax.GradientTransformation:
-    """Returns Adam (Kingma and Ba, arXiv:1412.6980) on a schedule.
+    *, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, clip_norm: float | None = None
+) -> optax.GradientTransformationExtraArgs:
+    """Returns Adam (Kingma and Ba, arXiv:1412.6980), whose `update` has the argument `learning_rate`.
+
+    So one compiled program serves all learning rates and schedules.
 
     Args:
-      learning_rate: by the number of the step, from 0.
       beta1: decay of the first moment.
       beta2: decay of the second moment.
       epsilon: added to the root of the second moment.
       clip_norm: largest global norm of the gradient that Adam gets; None does not clip.
     """
-    update = _adam(learning_rate, beta1, beta2, epsilon)
+    update = _adam(beta1, beta2, epsilon)
     return optax.chain(optax.clip_by_global_norm(clip_norm), update) if clip_norm is not None else update
 
 
-def _adam(learning_rate: optax.Schedule, beta1: float, beta2: float, epsilon: float) -> optax.GradientTransformation:
+def _adam(beta1: float, beta2: float, epsilon: float) -> optax.GradientTransformationExtraArgs:
     """Returns optax's Adam with another `1 - βᵗ`, which cancels in float32.
 
-    optax's first steps are 1e-5 off, and the losses after them 1e-4. Learning rate and moments share one count of the steps.
+    optax's first steps are 1e-5 off, and the losses after them 1e-4.
     """
     moments = optax.scale_by_adam(beta1, beta2, epsilon)
     logs = [math.log(beta) if beta else -math.inf for beta in (beta1, beta2)]
 
     def update(
-        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
+        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None, **extra_args: ArrayLike
     ) -> tuple[optax.Updates, optax.OptState]:
         assert isinstance(state, optax.ScaleByAdamState)
-        rate = jnp.asarray(learning_rate(state.count))
+        rate = jnp.asarray(extra_args["learning_rate"])
         _, state = moments.update(updates, state, params)
         assert isinstance(state, optax.ScaleByAdamState)
         first, second = (-jnp.expm1(state.count * log) for log in logs)
         scaled = jax.tree.map(lambda m, v: -rate * (m / first / (jnp.sqrt(v / second) + epsilon)), state.mu, state.nu)
         return scaled, state
 
-    return optax.GradientTransformation(moments.init, update)
+    return optax.GradientTransformationExtraArgs(moments.init, update)
 
 
 def train_step(
     state: TrainState,
     batch: Batch,
     weights: Float[Array, "*samples"],
+    learning_rate: Float[Array, ""] | float,
     *,
     losses: Losses,
-    optimizer: optax.GradientTransformation,
+    optimizer: optax.GradientTransformationExtraArgs,
     mean: Mean = on_one_device,
 ) -> tuple[TrainState, Float[Array, ""]]:
     """Takes one synchronous data-parallel step (Eq. 2): local gradient of the weighted sum, mean over devices, update.
@@ -126,8 +124,9 @@ def train_step(
       state: equal on all devices, and so is the state returned.
       batch: this device's samples.
       weights: of the samples, as in `gmmae.scaling.batches.ShardedIndices`.
+      learning_rate: of this step.
       losses: give one loss for each sample.
-      optimizer: an optax transformation.
+      optimizer: an optax transformation, as `adam` returns it.
       mean: averages loss and gradient over the devices.
 
     Returns:
@@ -142,31 +141,44 @@ def train_step(
 
     loss, gradient = mean(loss_and_gradient, batch, weights)
     with jax.named_scope("optimiser"):
-        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
+        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params, learning_rate=learning_rate)
         return TrainState(optax.apply_updates(state.params, updates), opt_state), loss
 
 
+class EpochValues(NamedTuple):
+    """The values that differ between the epochs of a program, and between runs that share it.
+
+    Attributes:
+      run_key: `jax.random.key_data` of the run's random key.
+      epoch: its number.
+      learning_rates: of its steps.
+    """
+
+    run_key: UInt32[Array, "2"]
+    epoch: Int[Array, ""]
+    learning_rates: Float[Array, " steps"]
+
+
 TrainEpoch = Callable[
-    [TrainState, Samples, Int[Array, ""], Indices, Weights, Int[Array, "2"] | None], tuple[TrainState, Float[Array, " steps"]]
+    [TrainState, Samples, EpochValues, Indices, Weights, Int[Array, "2"] | None], tuple[TrainState, Float[Array, " steps"]]
 ]
 
 
 def make_train_epoch(
-    losses: Losses, optimizer: optax.GradientTransformation, seed: int = 0, mean: Mean = on_one_device
+    losses: Losses, optimizer: optax.GradientTransformationExtraArgs, mean: Mean = on_one_device
 ) -> TrainEpoch:
     """Returns a function that scans `train_step` over an epoch.
 
     Args:
       losses: give one loss for each sample.
-      optimizer: an optax transformation.
-      seed: of the samples' random keys.
+      optimizer: an optax transformation, as `adam` returns it.
       mean: averages loss and gradient over the devices.
     """
 
     def train_epoch(
         state: TrainState,
         samples: Samples,
-        epoch: Int[Array, ""],
+        values: EpochValues,
         indices: Indices,
         weights: Weights,
         shard_range: Int[Array, "2"] | None = None,
@@ -176,19 +188,19 @@ def make_train_epoch(
         Args:
           state: equal on all devices.
           samples: the whole training set, a pytree of arrays that stays on the device.
-          epoch: its number.
+          values: of the epoch.
           indices: this device's part of `gmmae.scaling.batches.ShardedIndices`.
           weights: of the same.
           shard_range: for `parallel.exact_mean`.
         """
-        epoch_key = jax.random.fold_in(jax.random.key(seed), epoch)
+        epoch_key = jax.random.fold_in(jax.random.wrap_key_data(values.run_key), values.epoch)
         step = partial(train_step, losses=losses, optimizer=optimizer, mean=partial(mean, shard_range=shard_range))
 
-        def body(state: TrainState, of_step: tuple[Array, Array]) -> tuple[TrainState, Array]:
-            index, weights = of_step
-            return step(state, Batch(take(samples, index), sample_keys(epoch_key, index)), weights)
+        def body(state: TrainState, of_step: tuple[Array, Array, Array]) -> tuple[TrainState, Array]:
+            index, weights, learning_rate = of_step
+            return step(state, Batch(take(samples, index), sample_keys(epoch_key, index)), weights, learning_rate)
 
-        return lax.scan(body, state, (indices, weights))
+        return lax.scan(body, state, (indices, weights, values.learning_rates))
 
     return train_epoch
 

@@ -14,7 +14,7 @@ from gmmae.config.schema import LOSS, Config, changed, flatten
 from gmmae.multihost.distributed import join_processes
 from gmmae.system.errors import InputError
 from gmmae.system.null_object import IDLE
-from gmmae.training import compilation, loop, terminal
+from gmmae.training import compilation, loop, per_sample, terminal
 from gmmae.training.checkpoint import finite, newest
 from gmmae.training.records import Record
 from gmmae.training.step import take
@@ -72,7 +72,7 @@ class Trained(NamedTuple):
 
     def evaluate(self, samples: Samples) -> Mapping[str, np.ndarray]:
         """Returns one value for each sample of the loss, which is the first, and of each metric."""
-        values = self._applied(partial(compilation.values, self.workload), samples)
+        values = self._applied(partial(per_sample.values, self.workload), samples)
         return {LOSS: values[LOSS], **values}  # JAX puts names in order
 
     def describe(self, samples: Samples) -> Mapping[str, np.ndarray]:

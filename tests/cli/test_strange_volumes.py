@@ -69,7 +69,7 @@ def untrained_losses(path, root, **changes):
     validation = compilation.cast(config, workload.load().validation)
     keys = jax.random.split(jax.random.key(0), len(jax.tree.leaves(validation)[0]))
     params = jax.jit(workload.init)(jax.random.key(0))
-    return jax.jit(partial(compilation.losses, workload))(params, validation, keys)
+    return jax.jit(partial(per_sample.losses, workload))(params, validation, keys)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 import gmmae
 from experiments import cohorts, masks
 from experiments.cohorts import Cohorts
-from gmmae.training import compilation
+from gmmae.training import per_sample
 from tests.generation.nodules import balls
 
 
@@ -29,10 +29,10 @@ def test_the_loss_falls_towards_the_masks_and_never_sees_the_tuning_set(tmp_path
     assert 0 <= samples["shares"].min() < samples["shares"].max() <= 1
     params = workload.init(jax.random.key(0))
     slopes = jax.jit(jax.grad(lambda params: workload.losses(params, samples, None).mean()))
-    before = compilation.values(workload, params, samples)
+    before = per_sample.values(workload, params, samples)
     for _ in range(5):
         params = jax.tree.map(lambda at, slope: at - 0.1 * slope, params, slopes(params))
-    after = compilation.values(workload, params, samples)
+    after = per_sample.values(workload, params, samples)
     assert jnp.mean(after["loss"]) < 0.9 * jnp.mean(before["loss"])
 
 

@@ -11,13 +11,13 @@ from jax import lax
 from benchmarks.device_programs import Reading, compiled, in_mode, read, topology
 from gmmae.config.schema import Config
 from gmmae.models import mixture
-from gmmae.training import compilation, parallel
+from gmmae.training import compilation, parallel, per_sample
 from tests.gpu_programs.checks import Asked, Bound, faults
 from tests.small import small
 
 SMALL = small(data__augment=False)
 AMPLE = Bound(launches=1000, temporary_mb=1000.0)
-losses = compilation.losses
+losses = per_sample.losses
 pmean = parallel.pmean
 
 

@@ -8,28 +8,23 @@ import numpy as np
 import optax
 import pytest
 
+from gmmae.config.schema import changed
 from gmmae.planner import trials
-from gmmae.planner.trials import Trial, scale_updates
+from gmmae.planner.trials import Trial
 from gmmae.training import compilation, loop, noise_scale
 from gmmae.training.records import read_history
-from gmmae.training.step import adam
 from tests.small import Recorder, losses, small
-
-
-def test_a_factor_is_a_factor_of_the_rate():
-    params, gradient = jnp.arange(3.0), jnp.array([1.0, -2.0, 0.5])
-    one, other = scale_updates(adam(lambda _: 0.01)), adam(lambda _: 0.04)
-    state = one.init(params)
-    state, expected_state = optax.tree_utils.tree_set(state, step_size=jnp.float32(4.0)), other.init(params)
-    for _ in range(2):
-        update, state = one.update(gradient, state, params)
-        expected, expected_state = other.update(gradient, expected_state, params)
-        np.testing.assert_allclose(np.asarray(update), np.asarray(expected), rtol=1e-6)
 
 
 @pytest.fixture(scope="module")
 def attempt():
     return trials.learning_rate_trials(small(data__samples=28))
+
+
+def test_a_factor_is_a_factor_of_the_rate(attempt):
+    config = small(data__samples=28)
+    fourfold = trials.learning_rate_trials(changed(config, optim__learning_rate=4 * config.optim.learning_rate))
+    assert attempt(4.0) == fourfold(1.0)
 
 
 def test_a_trial_is_the_run_s_first_steps(attempt):

@@ -55,7 +55,7 @@ def replicas_after_an_epoch(mean):
     samples = setup.devices.shard(shard_samples(epoch_order(0, 1, setup.train_plan.samples), setup.train_plan))
     epoch = make_train_epoch(setup.workload.losses, setup.optimizer, mean=mean)
     mapped = jax.pmap(epoch, axis_name=AXIS, in_axes=(None, None, None, 0, 0), devices=list(setup.devices.devices))
-    return jax.device_get(mapped(state, setup.data.train, 1, *samples)[0].params)
+    return jax.device_get(mapped(state, setup.data.train, compilation.epoch_values(setup, 1), *samples)[0].params)
 
 
 @pytest.mark.slow

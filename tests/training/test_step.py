@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from gmmae.scaling.batches import epoch_order, plan_batches, shard_samples
-from gmmae.training import compilation
+from gmmae.training import compilation, per_sample
 from gmmae.training.step import Batch, TrainState, adam, evaluate, make_train_epoch, train_step
 from tests.small import small
 
@@ -36,10 +36,10 @@ def test_scanned_epoch_equals_plain_loop(setup):
     step = partial(train_step, losses=without_keys(setup), optimizer=setup.optimizer)
 
     epoch = jax.jit(make_train_epoch(setup.workload.losses, setup.optimizer))
-    scanned, scanned_losses = epoch(state, volumes, 1, indices, weights)
+    scanned, scanned_losses = epoch(state, volumes, compilation.epoch_values(setup, 1), indices, weights)
     looped, looped_losses = state, []
     for index, weight in zip(indices, weights, strict=True):
-        looped, loss = jax.jit(step)(looped, Batch(volumes[index]), weight)
+        looped, loss = jax.jit(step)(looped, Batch(volumes[index]), weight, setup.config.optim.learning_rate)
         looped_losses.append(float(loss))
 
     np.testing.assert_allclose(scanned_losses, looped_losses, rtol=1e-5)
@@ -55,10 +55,10 @@ def test_gradient_is_the_mean_over_real_samples(setup):
     uneven = plan_batches(samples=5, global_batch=5, devices=3)
     samples = shard_samples(np.arange(5, dtype=np.int32), uneven)
     assert uneven.padding == 1
-    sgd = optax.sgd(1.0)
+    sgd = optax.with_extra_args_support(optax.sgd(1.0))
     step = jax.jit(partial(train_step, losses=without_keys(setup), optimizer=sgd))
     moved = [
-        step(TrainState(params, sgd.init(params)), Batch(volumes[index[0]]), jnp.asarray(weight[0]))
+        step(TrainState(params, sgd.init(params)), Batch(volumes[index[0]]), jnp.asarray(weight[0]), 1.0)
         for index, weight in zip(samples.indices, samples.weights, strict=True)
     ]
     gradient = jax.tree.map(
@@ -82,24 +82,24 @@ def test_evaluation_counts_every_sample_once(setup):
     indices, weights = jnp.asarray(samples.indices[0]), jnp.asarray(samples.weights[0])
     steps = jax.jit(partial(evaluate, values=lambda *of: {"loss": without_keys(setup)(*of)}))(params, volumes, indices, weights)
     expected = float(np.asarray(jax.jit(without_keys(setup))(params, volumes), np.float64).mean())
-    assert compilation.mean_over_steps(np.asarray(steps["loss"]), partial_last) == pytest.approx(expected, rel=1e-6)
+    assert per_sample.mean_over_steps(np.asarray(steps["loss"]), partial_last) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("beta1", [0.0, 0.9])
 def test_adam_divides_by_what_it_should_from_the_first_step_on(beta1):
     # Of a constant gradient both corrected moments are exact: the step is η g / (|g| + ε). Five roundings of 6e-8; with
     # 1 - βᵗ in float32 the first step would be 6e-6 off.
-    optimizer = adam(lambda _: 0.5, beta1=beta1, epsilon=1e-8)
+    optimizer = adam(beta1=beta1, epsilon=1e-8)
     params = jnp.zeros(2)
     state = optimizer.init(params)
     for _ in range(4):
-        updates, state = optimizer.update(jnp.array([3e-8, -0.25]), state, params)
+        updates, state = optimizer.update(jnp.array([3e-8, -0.25]), state, params, learning_rate=0.5)
         np.testing.assert_allclose(np.asarray(updates), [-0.375, 0.5], rtol=5e-7)
 
 
 def test_clipping_bounds_the_gradient_that_adam_sees():
     gradient = {"w": jnp.array([3.0, 4.0])}
-    optimizer = adam(lambda _: 0.1, clip_norm=1.0)
-    _, state = optimizer.update(gradient, optimizer.init(gradient), gradient)
+    optimizer = adam(clip_norm=1.0)
+    _, state = optimizer.update(gradient, optimizer.init(gradient), gradient, learning_rate=0.1)
     first_moment = next(leaf for leaf in jax.tree.leaves(state) if jnp.shape(leaf) == (2,))
     np.testing.assert_allclose(first_moment, 0.1 * np.array([0.6, 0.8]), rtol=1e-6)

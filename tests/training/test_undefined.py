@@ -9,6 +9,7 @@ import pytest
 
 from gmmae.training import compilation
 from gmmae.training.multi_epoch import compile_epochs
+from gmmae.training.run_cache import RunCache
 from tests.small import small
 
 
@@ -21,7 +22,7 @@ def with_metric(threshold: float, devices: int, **changes) -> compilation.TrainS
         return {"largest": jnp.where(largest > threshold, jnp.nan, largest), "doubled": 2 * largest}
 
     data = dataclasses.replace(setup.data, may_be_undefined=("largest",))
-    return setup._replace(workload=setup.workload._replace(metrics=metrics), data=data)
+    return setup._replace(workload=setup.workload._replace(metrics=metrics), data=data, cache=RunCache())
 
 
 def largest() -> np.ndarray:
