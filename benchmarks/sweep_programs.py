@@ -1,4 +1,4 @@
-"""Counts the programs that a sweep's runs compile, by kind and global batch.
+"""Counts the programs that a sweep's runs compile, by kind and global batch, in a process each and in one process.
 
     python -m benchmarks.sweep_programs [--target h100] --config sweep_paper [...]
 
@@ -8,7 +8,7 @@ With a target, programs are lowered for one GPU that is only described, as in `b
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import NamedTuple
@@ -27,6 +27,7 @@ from gmmae.sweep.grid import SweepConfig, run_config, run_groups
 from gmmae.system.errors import InputError
 from gmmae.training import compilation, multi_epoch
 from gmmae.training.parallel import Devices
+from gmmae.training.run_cache import RunCache
 from gmmae.training.step import TrainState
 from gmmae.workloads import registry
 from gmmae.workloads.interface import Workload
@@ -92,18 +93,19 @@ def loaded_once() -> Iterator[None]:
         yield
 
 
-def programs_of(name: str, config: Config, devices: Devices | None = None) -> list[Program]:
-    """Returns the programs of a run, in the order of `gmmae.training.loop`.
+def programs_of(name: str, config: Config, devices: Devices | None = None, cache: RunCache | None = None) -> list[Program]:
+    """Returns the programs that a run compiles, in the order of `gmmae.training.loop`.
 
     Args:
       name: of the run.
       config: of the run.
       devices: instead of those that the configuration chooses.
+      cache: of earlier runs in the same process. A run does not compile the programs that it finds there.
 
     Raises:
       InputError: as `compilation.prepare`.
     """
-    setup = compilation.prepare(config, devices)
+    setup = compilation.prepare(config, devices, cache)
     with uncompiled() as lowered, compilation.precision_context(config):
         compilation.initial_state(setup)
         kinds = [INITIAL] * len(lowered)
@@ -125,41 +127,59 @@ def _kind(program: Lowered) -> str:
     return VALIDATION if len(arguments) > 2 else DESCRIPTION
 
 
-def programs(config: SweepConfig, devices: Devices | None = None) -> Iterator[Program]:
-    """Yields the programs of all runs that a sweep computes.
+def programs(config: SweepConfig, devices: Devices | None = None, cache: RunCache | None = None) -> Iterator[Program]:
+    """Yields the programs that the runs of a sweep compile, one run after the other.
+
+    Args:
+      config: the sweep.
+      devices: instead of those that the configuration chooses.
+      cache: of one process that computes all runs. Without it each run is a process.
 
     Raises:
       InputError: a run is impossible.
     """
     with loaded_once():
         for first, _ in run_groups(config, registry.training_samples(config.run)):
-            yield from programs_of(first.name, run_config(config, first), devices)
+            yield from programs_of(first.name, run_config(config, first), devices, cache)
             jax.clear_caches()  # JAX keeps what it has traced, and no two runs trace the same functions
 
 
-def table(found: list[Program], title: str) -> Table:
-    """Returns the numbers of runs and of distinct programs, by kind and batch."""
+def table(apart: Sequence[Program], together: Sequence[Program], title: str) -> Table:
+    """Returns the numbers of programs, by kind and batch.
+
+    Args:
+      apart: those of a process for each run.
+      together: those of one process for all runs.
+      title: of the table.
+    """
     rows = []
     for kind in KINDS:
-        of_kind = [program for program in found if program.kind == kind]
-        batches = sorted({program.batch for program in of_kind})
-        for batch in batches:
-            rows.append((kind, str(batch), *_counts([program for program in of_kind if program.batch == batch])))
-        if len(batches) > 1:
-            rows.append((kind, "all", *_counts(of_kind)))
-    rows.append(("all", "all", *_counts(found)))
-    columns = ("program", "global batch", "runs", "programs compiled in a process each", "distinct programs")
+        of_kind = [program for program in apart if program.kind == kind]
+        of_batch = {program.batch: program.text for program in of_kind}
+        for batch in sorted(of_batch) if len({*of_batch.values()}) > 1 else []:
+            rows.append((kind, str(batch), *_counts(apart, together, {kind}, {batch})))
+        if of_kind:
+            rows.append((kind, "all", *_counts(apart, together, {kind}, {*of_batch})))
+    rows.append(("all", "all", *_counts(apart, together, {*KINDS}, {program.batch for program in apart})))
+    columns = ("program", "global batch", "runs", "in a process each", "of them distinct", "in one process")
     return Table("sweep_programs", title, columns, tuple(rows), NOTES)
 
 
-def _counts(found: list[Program]) -> tuple[str, str, str]:
-    return str(len({program.run for program in found})), str(len(found)), str(len({program.text for program in found}))
+def _counts(
+    apart: Sequence[Program], together: Sequence[Program], kinds: Collection[str], batches: Collection[int]
+) -> tuple[str, ...]:
+    """Returns the last columns of a row."""
+    alone, shared = (
+        [program for program in found if program.kind in kinds and program.batch in batches] for found in (apart, together)
+    )
+    counts = len({program.run for program in alone}), len(alone), len({program.text for program in alone}), len(shared)
+    return tuple(map(str, counts))
 
 
 NOTES = (
     "A run is one optimisation path: in virtual mode runs of equal batch, learning rate, optimiser and seed are computed once.",
-    "Programs that differ in shapes, constants or options are distinct. Equal programs are compiled once where they are kept.",
-    "The measurement of step times, a process of its own, is not counted.",
+    "Programs that differ in shapes, constants or options are distinct. The cache of compiled programs keeps equal ones once.",
+    "Not counted: the measurement of step times, and the small programs that JAX compiles for single operations.",
 )
 
 
@@ -176,7 +196,8 @@ def main() -> None:
     devices = topology(args.target, 1, 1) if args.target else None
     where = f"one absent {args.target.upper()}" if args.target else "this machine's devices"
     title = f"Programs of a sweep, {' '.join(words) or 'the default'}, lowered for {where}"
-    print(markdown(table(list(programs(config, devices)), title)), end="")
+    apart, together = list(programs(config, devices)), list(programs(config, devices, RunCache()))
+    print(markdown(table(apart, together, title)), end="")
 
 
 if __name__ == "__main__":

@@ -8,47 +8,64 @@ from benchmarks.sweep_estimate import Minutes, Run, Speed
 from benchmarks.sweep_programs import DESCRIPTION, EPOCH, EPOCHS, INITIAL, VALIDATION, Program
 from gmmae.cli.arguments import parse_sweep
 from gmmae.sweep.grid import SweepConfig
+from gmmae.training.run_cache import RunCache
 from tests.small import small
+
+GRID = SweepConfig(
+    scaling=("weak", "linear"),
+    devices=(1, 2),
+    seeds=(0, 1),
+    run=small(parallel__devices="all", parallel__epochs_per_dispatch=2),
+)
+"""Six runs at two batches. On one device both strategies are one."""
 
 
 @pytest.fixture(scope="module")
-def counted() -> list[Program]:
-    run = small(parallel__devices="all", parallel__epochs_per_dispatch=2)
-    grid = SweepConfig(scaling=("strong", "weak"), devices=(1, 2), seeds=(0, 1), run=run)
+def apart() -> list[Program]:
     compile_program = Lowered.compile
-    found = list(sweep_programs.programs(grid))
+    found = list(sweep_programs.programs(GRID))
     assert Lowered.compile is compile_program, "programs can be compiled again"
     return found
 
 
-def test_a_run_compiles_a_program_of_each_kind_and_runs_of_one_path_are_one(counted):
+def test_a_run_compiles_a_program_of_each_kind(apart):
     kinds = [INITIAL, EPOCH, VALIDATION, DESCRIPTION, EPOCHS]
-    runs = ["strong-n1-seed0", "weak-n2-seed0", "strong-n1-seed1", "weak-n2-seed1"]
-    assert [(program.run, program.kind) for program in counted] == [(run, kind) for run in runs for kind in kinds]
-    assert {program.batch for program in counted if program.run.startswith("weak")} == {16}
+    runs = [f"{name}-seed{seed}" for seed in (0, 1) for name in ("weak-n1", "weak-n2", "linear-n2")]
+    assert [(program.run, program.kind) for program in apart] == [(run, kind) for run in runs for kind in kinds]
+    assert {(program.run[-8:-6], program.batch) for program in apart} == {("n1", 8), ("n2", 16)}
 
 
-def test_programs_are_distinct_by_their_text(counted):
-    """Initial state, validation and description know neither the batch nor the seed. An epoch has the shapes of its batch."""
-    texts = {kind: {program.text for program in counted if program.kind == kind} for kind in sweep_programs.KINDS}
-    assert [len(texts[kind]) for kind in (INITIAL, VALIDATION, DESCRIPTION)] == [1, 1, 1]
-    assert len(texts[EPOCH]) >= 2
-    assert len(set.union(*texts.values())) == sum(map(len, texts.values()))
+def test_seeds_and_learning_rates_share_one_program_a_batch_and_a_process_compiles_it_once(apart):
+    """Initial state, validation and description know no batch. No two programs that one process shares differ in their text."""
+    texts = {(program.kind, program.batch): set() for program in apart}
+    for program in apart:
+        texts[program.kind, program.batch].add(program.text)
+    assert {len(of) for of in texts.values()} == {1}
+    assert [texts[kind, 8] == texts[kind, 16] for kind in (INITIAL, VALIDATION, DESCRIPTION, EPOCH, EPOCHS)] == [
+        *(True, True, True),
+        *(False, False),
+    ]
+    together = list(sweep_programs.programs(GRID, cache=RunCache()))
+    assert [(program.kind, program.batch) for program in together] == [
+        *((kind, 8) for kind in (INITIAL, EPOCH, VALIDATION, DESCRIPTION, EPOCHS)),
+        *((kind, 16) for kind in (EPOCH, EPOCHS)),
+    ]
+    assert {program.text for program in together} == {program.text for program in apart}
 
 
 def test_the_table_counts_runs_and_distinct_programs():
-    found = [
+    apart = [
         Program("a", EPOCH, 8, "x"),
         Program("b", EPOCH, 8, "x"),
         Program("b", EPOCH, 16, "y"),
         Program("a", INITIAL, 8, "z"),
     ]
-    assert sweep_programs.table(found, "").rows == (
-        (INITIAL, "8", "1", "1", "1"),
-        (EPOCH, "8", "2", "2", "1"),
-        (EPOCH, "16", "1", "1", "1"),
-        (EPOCH, "all", "2", "3", "2"),
-        ("all", "all", "2", "4", "3"),
+    assert sweep_programs.table(apart, apart[1:], "").rows == (
+        (INITIAL, "all", "1", "1", "1", "1"),
+        (EPOCH, "8", "2", "2", "1", "1"),
+        (EPOCH, "16", "1", "1", "1", "1"),
+        (EPOCH, "all", "2", "3", "2", "2"),
+        ("all", "all", "2", "4", "3", "3"),
     )
 
 
