@@ -25,7 +25,7 @@ def interrupted(*_: object) -> Any:
     raise KeyboardInterrupt
 
 
-COMPILATION = (compilation, "compile_programs", memory_runs_out)
+COMPILATION = (compilation, "train_program", memory_runs_out)
 FAILURES = {
     "too many devices": ({"parallel__devices": 64}, None, InputError),
     "devices that do not divide the shards": (
@@ -47,7 +47,7 @@ FAILURES = {
         (compilation, "evaluate_program", lambda *_: memory_runs_out),
         jax.errors.JaxRuntimeError,
     ),
-    "Ctrl-C": ({}, (compilation, "compile_programs", interrupted), KeyboardInterrupt),
+    "Ctrl-C": ({}, (compilation, "train_program", interrupted), KeyboardInterrupt),
 }
 
 

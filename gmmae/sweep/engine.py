@@ -1,14 +1,14 @@
-"""Runs a sweep: each run of the grid in a subprocess. Finished runs are left alone, and failures are recorded.
+"""Runs a sweep: the runs of the grid in subprocesses. Finished runs are left alone, and failures are recorded.
 
 Files are in `gmmae.sweep.runs`, the grid in `gmmae.sweep.grid`, and processes in `gmmae.sweep.supervisor` or
-`gmmae.sweep.cluster.slurm`. A run's record is written when its process has ended. A run without a record is computed by the
+`gmmae.sweep.cluster.slurm`. A run's record is written when the run has ended. A run without a record is computed by the
 next call, and resumes from its checkpoint. When all runs of a group have records, its checkpoints are removed by default.
 """
 
 import math
 import shutil
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -18,9 +18,11 @@ from gmmae.scaling import strategies
 from gmmae.sweep import throughput
 from gmmae.sweep.display import SweepDisplay, outcome_text, progress_text
 from gmmae.sweep.grid import RunKey, SweepConfig, left_out, run_groups, run_keys
-from gmmae.sweep.jobs import Request, execute, timing_job, training_job
+from gmmae.sweep.jobs import Request, execute, timing_job
+from gmmae.sweep.populations import Populations
+from gmmae.sweep.processes import Ended, Job, describe, last_line
 from gmmae.sweep.runs import CRASHED, FAILED, TIMED_OUT, RunRecord, SweepDir, on_devices
-from gmmae.sweep.supervisor import Callbacks, Ended, Job, describe, last_line
+from gmmae.sweep.supervisor import Callbacks
 from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
@@ -100,7 +102,6 @@ def summary(records: Sequence[RunRecord], total: int) -> str:
 def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples: int, retry: bool) -> str | None:
     """Computes every group that has a run without a final record. Returns the reason of an interruption, or None."""
     groups = dict(run_groups(config, samples))
-    members_of = {first.name: members for first, members in groups.items()}
     records = {record.key: record for record in folder.read_all(run_keys(config))}
     for record in records.values():
         _require_same_strategy(config, folder, record)
@@ -111,30 +112,76 @@ def _train(config: SweepConfig, folder: SweepDir, display: SweepDisplay, samples
         if _cannot_resume(folder.run(first.name), config.run.stop):
             display.say(f"{first.name} starts again: its checkpoints were removed when it ended, see keep_checkpoints")
             shutil.rmtree(folder.run(first.name).root)
-    jobs = [training_job(config, folder, first) for first in pending]
+    populations = Populations(config, folder, pending, samples)
+    jobs = populations.first_jobs()
     for line in left_out(config):
         display.say(line)
-    display.start(config, {key: outcome_text(record) for key, record in final.items()}, len(jobs))
-
-    def on_end(job: Job, ended: Ended) -> None:
-        if ended.interrupted:
-            display.ended(job.name, dict.fromkeys(members_of[job.name], "interrupted"), ended.seconds)
-            return
-        written = [_run_record(config, folder, key, job, ended) for key in members_of[job.name]]
-        for record in written:
-            folder.write(record)
-        _remove_checkpoints(config, folder, written)
-        display.ended(job.name, {record.key: outcome_text(record) for record in written}, ended.seconds)
-
-    def on_tick(running: Sequence[tuple[Job, float]]) -> None:
-        texts = {
-            key: _progress_text(folder, job.name, config.run.stop.monitor) for job, _ in running for key in members_of[job.name]
-        }
-        display.tick(texts)
-
+    display.start(config, {key: outcome_text(record) for key, record in final.items()}, len(pending))
     with display:
-        callbacks = Callbacks(lambda job: display.started(job.name), on_end, on_tick)
+        callbacks = _Training(config, folder, display, groups, populations).callbacks()
         return execute(config, folder, jobs, callbacks, at_once=config.jobs, timed=config.mode != "virtual")
+
+
+class _Training:
+    """Records the ends of training jobs, and shows how they go on.
+
+    Args:
+      config: the sweep.
+      folder: its work directory.
+      display: shows the progress.
+      groups: the points of the grid that each computed run stands for.
+      populations: knows the runs of each job.
+    """
+
+    def __init__(
+        self,
+        config: SweepConfig,
+        folder: SweepDir,
+        display: SweepDisplay,
+        groups: Mapping[RunKey, Sequence[RunKey]],
+        populations: Populations,
+    ) -> None:
+        self._config, self._folder, self._display = config, folder, display
+        self._groups, self._populations = groups, populations
+
+    def callbacks(self) -> Callbacks:
+        """Returns the functions for the executor."""
+        return Callbacks(self._on_start, self._on_end, self._on_tick, self._on_retry)
+
+    def _on_start(self, job: Job) -> None:
+        if self._populations.runs_of(job):
+            self._display.started(job.name)
+
+    def _on_end(self, job: Job, ended: Ended) -> list[Job]:
+        runs = self._populations.runs_of(job)
+        if ended.interrupted:
+            for run in runs:
+                self._display.ended(run.name, dict.fromkeys(self._groups[run], "interrupted"), ended.seconds / len(runs))
+            return []
+        if not runs:
+            line, further = self._populations.compared(job, succeeded=ended.returncode == 0)
+            self._display.say(line)
+            return further
+        if ended.returncode and (further := self._populations.one_by_one(job)):
+            self._display.say(f"{job.name}: its runs are tried one by one, {_how_it_failed(job, ended)}")
+            return further
+        for run in runs:
+            written = [_run_record(self._config, self._folder, key, run.name, (job, ended)) for key in self._groups[run]]
+            for record in written:
+                self._folder.write(record)
+            _remove_checkpoints(self._config, self._folder, written)
+            texts = {record.key: outcome_text(record) for record in written}
+            self._display.ended(run.name, texts, ended.seconds / len(runs))
+        return []
+
+    def _on_retry(self, job: Job, ended: Ended) -> None:
+        self._display.say(f"{job.name} is tried again in a new process: {_how_it_failed(job, ended)}")
+
+    def _on_tick(self, running: Sequence[tuple[Job, float]]) -> None:
+        runs = [run for job, _ in running for run in self._populations.runs_of(job)]
+        monitor = self._config.run.stop.monitor
+        texts = {run: _progress_text(self._folder, run.name, monitor) for run in runs}
+        self._display.tick({key: text for run, text in texts.items() for key in self._groups[run]})
 
 
 def _is_final(record: RunRecord, folder: SweepDir, stop: StopConfig, retry: bool) -> bool:
@@ -182,17 +229,33 @@ def _cannot_resume(run: WorkDir, stop: StopConfig) -> bool:
     return not run.checkpoints.is_dir() or not any(run.checkpoints.iterdir())
 
 
-def _run_record(config: SweepConfig, folder: SweepDir, key: RunKey, job: Job, ended: Ended) -> RunRecord:
+def _run_record(config: SweepConfig, folder: SweepDir, key: RunKey, path: str, end: tuple[Job, Ended]) -> RunRecord:
+    """Returns the record of a run.
+
+    Args:
+      config: the sweep.
+      folder: its work directory.
+      key: the run.
+      path: the folder below runs/ in which it was computed.
+      end: the job that has computed it, and its end.
+    """
+    job, ended = end
     try:
-        record = folder.run(job.name).read_record()
+        record = folder.run(path).read_record()
         shown = None if record is None else on_devices(record, key, config.run.optim)
     except InputError as error:  # not a record, or fewer samples in the batch than devices
-        return RunRecord(key.scaling, key.devices, key.seed, config.mode, CRASHED, job.name, None, str(error))
+        return RunRecord(key.scaling, key.devices, key.seed, config.mode, CRASHED, path, None, str(error))
     outcome, message = (record.stop_reason if record else None) or CRASHED, ""
-    if ended.timed_out or ended.returncode != stop_reasons.EXIT_CODES.get(outcome) or outcome in stop_reasons.INTERRUPTED:
+    # A population ends with 0, whatever the ends of its runs.
+    expected = stop_reasons.EXIT_CODES.get(outcome) if job.name == path else 0
+    if ended.timed_out or ended.returncode != expected or outcome in stop_reasons.INTERRUPTED:
         outcome = TIMED_OUT if ended.timed_out else CRASHED
-        message = f"{describe(ended)}: {last_line(job.log) or 'no output'} ({job.log})"
-    return RunRecord(key.scaling, key.devices, key.seed, config.mode, outcome, job.name, shown, message)
+        message = _how_it_failed(job, ended)
+    return RunRecord(key.scaling, key.devices, key.seed, config.mode, outcome, path, shown, message)
+
+
+def _how_it_failed(job: Job, ended: Ended) -> str:
+    return f"{describe(ended)}: {last_line(job.log) or 'no output'} ({job.log})"
 
 
 def _progress_text(folder: SweepDir, name: str, metric: str) -> str:

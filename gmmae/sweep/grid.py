@@ -25,6 +25,7 @@ from gmmae.workloads.registry import configuration
 
 Mode = Literal["virtual", "measured", "throughput"]
 Executor = Literal["processes", "slurm"]
+Together = Literal["auto", "on", "off"]
 
 
 def _known_strategies(names: tuple[str, ...]) -> bool:
@@ -62,14 +63,15 @@ class SlurmConfig(Section, name="slurm"):
     partition: Word | None = None  # partition of the jobs
     account: Word | None = None  # account that is charged
     qos: Word | None = None  # quality of service
-    timeout_min: PositiveInt = 60  # time limit of a job; a longer run is requeued and resumes from its checkpoint
-    timeouts: NonNegativeInt = 100  # maximum number of times that a run is requeued at timeout_min
+    timeout_min: PositiveInt = 60  # time limit of a job; a longer job is requeued and resumes from its run's checkpoint
+    timeouts: NonNegativeInt = 100  # maximum number of times that a job is requeued at timeout_min
     devices_per_node: PositiveInt | None = None  # GPUs per node; runs with more get several nodes; none: one node without GPUs
     cpus_per_task: PositiveInt | None = None  # cores per node
     mem_gb: PositiveInt | None = None  # memory per node
-    array_parallelism: PositiveInt | Literal["all"] = "all"  # maximum number of concurrent runs on the same number of devices
+    array_parallelism: PositiveInt | Literal["all"] = "all"  # maximum number of concurrent jobs on the same number of devices
     setup: Lines = ()  # shell lines before the program, such as "module load cuda"
     additional_parameters: Options = ()  # other options of sbatch: key=value, key, or "key=" to remove one
+    runs_per_job: PositiveInt = 1  # runs of a job on one node, one after the other; timeout_min is for all of them together
 
     def nodes(self, devices: int) -> int:
         """Returns the smallest number of nodes that have enough devices and share them evenly.
@@ -95,7 +97,9 @@ class SweepConfig(Section):
     seeds: Annotated[tuple[int, ...], distinct(SEED)] = (0,)  # seeds of initial parameters and sample order
     executor: Executor = "processes"  # what runs the jobs: processes of this host, or Slurm
     jobs: PositiveInt = 1  # processes: runs at the same time, on a GPU each; more than 1 in virtual mode only
+    train_together: Together = "auto"  # runs of one batch in one program; auto: where a short measurement finds that faster
     run_time_limit_s: PositiveFloat | None = None  # a run that takes longer is ended and recorded as timed_out
+    worker_memory_gb: PositiveFloat | Literal["auto"] = "auto"  # processes above it are replaced; auto: 2 above their first run
     keep_checkpoints: bool = False  # keep the checkpoints of finished runs, to train them further
     grace_s: NonNegativeFloat = 30.0  # seconds from SIGTERM to SIGKILL
     clusters: Clusters = ("k80_1gbe",)  # virtual: clusters to project times to, TOML files or names in configs/clusters
@@ -125,6 +129,20 @@ class SweepConfig(Section):
                 raise ConfigError(
                     f"run.{key} must be left to the sweep, which sets it for each run; got {values[key]!r}: remove it"
                 )
+        if self.train_together == "on" and (reason := self.alone_because):
+            raise ConfigError(f"train_together must be auto or off {reason}; got on: set --train-together off")
+
+    @property
+    def alone_because(self) -> str:
+        """The reason why no runs train together, or an empty text where they may."""
+        reasons = {
+            "where times are measured": self.mode == "measured",
+            "on Slurm": self.executor == "slurm",
+            "with run.parallel.deterministic": self.run.parallel.deterministic,
+            "with run_time_limit_s": self.run_time_limit_s is not None,
+            "with run.stop.time_limit_s": self.run.stop.time_limit_s is not None,
+        }
+        return next((reason for reason, holds in reasons.items() if holds), "")
 
     def concurrent(self, jobs: int) -> int:
         """Returns how many of some jobs may run at the same time."""

@@ -1,32 +1,128 @@
-"""The program of a sweep's subprocess. It computes one run, or the step times on one number of devices.
+"""The program of a sweep's subprocess. It runs one command, or stays and runs one after the other.
 
-Each task of a cluster's job is such a process, and they work together. Only the first one writes and prints.
+Each task of a cluster's job may be such a process, and they work together. Only the first one writes and prints.
 
 python -m gmmae.sweep.worker train CONFIG.toml WORKDIR
 python -m gmmae.sweep.worker time CONFIG.toml TIMING.json OUT.json
+python -m gmmae.sweep.worker serve DESCRIPTOR    # requests and answers: see gmmae.sweep.processes
 """
 
+import gc
+import json
+import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from importlib import import_module
 
 from gmmae.multihost.watchdog import NO_WATCHDOG, Watchdog, run_with_watchdog
-from gmmae.sweep.supervisor import die_with_parent
+from gmmae.sweep.processes import Answer, die_with_parent
+from gmmae.system.errors import InputError
 from gmmae.system.guard import guarded
+from gmmae.system.stop_reasons import EXIT_CODES, INTERRUPTED
+
+ANSWERED = {code for reason, code in EXIT_CODES.items() if reason not in INTERRUPTED} | {InputError.exit_code}
+"""Exit codes of commands after which a process that serves goes on: results, and bad input."""
 
 
 def main(arguments: Sequence[str], parent: Watchdog = NO_WATCHDOG) -> int:
-    """Runs one of the two commands. Errors are reported as on the command line."""
-    return guarded(_run, parent, *arguments)
+    """Runs a command once. Errors are reported as on the command line."""
+    return guarded(Worker(parent).run, *arguments)
 
 
-def _run(parent: Watchdog, command: str, *files: str) -> int:
-    """Imports the commands in the child of the watchdog only, because they are large."""
-    return getattr(import_module("gmmae.sweep.worker_commands"), command)(parent, *files)
+class Worker:
+    """The commands of this process, with what they keep from one run to the next."""
+
+    def __init__(self, parent: Watchdog) -> None:
+        self._parent = parent
+        self._commands: object = None
+        self._failed = False
+
+    def run(self, command: str, *arguments: str) -> int:
+        """Runs a command, and returns its exit code. The first call imports the commands, which are large."""
+        self._commands = self._commands or import_module("gmmae.sweep.worker_commands").Commands(self._parent)
+        return getattr(self._commands, command)(*arguments)
+
+    def serve(self, requests: int, answers: int) -> int:
+        """Runs the requested commands, one at a time, and answers. Returns the exit code of this process.
+
+        An interrupted command, an unexpected error or a full memory ends the process without an answer. The next command might
+        fail because of it.
+
+        Args:
+          requests: the descriptor of the requests.
+          answers: the descriptor of the answers.
+        """
+        first = True
+        with suppress(KeyboardInterrupt), open(requests, encoding="utf-8") as lines:  # SIGINT between two commands
+            for line in lines:
+                request = json.loads(line)
+                if request is None:
+                    break
+                _send_output_to(request["log"])
+                code = guarded(self._run_noting_failures, request["command"], *request["arguments"])
+                if self._failed or code not in ANSWERED:
+                    return code
+                gc.collect()  # what is left of a command holds no memory during the next one
+                if first:
+                    gc.freeze()  # modules need not be looked at again, which takes 0.1 s
+                first = False
+                os.write(answers, json.dumps(Answer(code, resident_bytes())._asdict()).encode() + b"\n")
+        return 0
+
+    def _run_noting_failures(self, *arguments: str) -> int:
+        """Runs a command. `guarded` makes bad input of a full memory, so it is noted here."""
+        try:
+            return self.run(*arguments)
+        except InputError:
+            raise
+        except BaseException:
+            self._failed = True
+            raise
+
+
+def _send_output_to(log: str) -> None:
+    """Appends what this process prints from now on to a file. What it has printed before is in the file before."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+def resident_bytes() -> int:
+    """Returns the resident memory of this process, or the largest that it had where the system tells only that."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+
+
+def start(arguments: Sequence[str]) -> int:
+    """Runs the program in the child of a watchdog, which passes requests on. Returns the exit code."""
+    if arguments[0] != "serve":
+        return main(arguments, run_with_watchdog(die_with_parent))
+    answers = int(arguments[1])
+    os.set_inheritable(answers, False)
+    requests, passed_on = os.pipe()
+    beforehand: Callable[[], None] = partial(die_with_parent, passed_on)
+    watchdog = run_with_watchdog(beforehand)
+    os.close(passed_on)
+    # A command that reads its standard input must not take requests.
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nowhere, 0)
+    os.close(nowhere)
+    return Worker(watchdog).serve(requests, answers)
 
 
 if __name__ == "__main__":
     # Slurm may send it to all processes of a job. Only the parent handles it, and then sends SIGTERM.
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    sys.exit(main(sys.argv[1:], run_with_watchdog(die_with_parent)))
+    sys.exit(start(sys.argv[1:]))

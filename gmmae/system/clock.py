@@ -30,7 +30,11 @@ class Clock:
         try:
             yield
         finally:
-            self._spent[name] += self._now() - start
+            self.add(name, self._now() - start)
+
+    def add(self, name: str, seconds: float) -> None:
+        """Adds seconds that were measured elsewhere to a section."""
+        self._spent[name] += seconds
 
     def read(self) -> dict[str, float]:
         """All sections and `total_s`."""

@@ -235,7 +235,7 @@ def compile_programs(setup: TrainSetup, state: TrainState) -> Programs:
       state: a state on the devices, for its shapes.
     """
     train = train_program(setup, state)
-    return Programs(train, evaluate_program(setup, state.params), _describe_program(setup, state.params))
+    return Programs(train, evaluate_program(setup, state.params), describe_program(setup, state.params))
 
 
 @repairing_cache()
@@ -359,7 +359,8 @@ def shard_indices(setup: TrainSetup, order: Int32[np.ndarray, " samples"], plan:
 
 
 @repairing_cache()
-def _describe_program(setup: TrainSetup, params: Params) -> Callable[[Params], dict[str, np.ndarray]] | None:
+def describe_program(setup: TrainSetup, params: Params) -> Callable[[Params], dict[str, np.ndarray]] | None:
+    """Compiles `Programs.describe` alone."""
     if setup.workload.describe is None:
         return None
     count = min(setup.config.log.figure_samples, setup.eval_plan.samples)

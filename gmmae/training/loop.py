@@ -5,8 +5,8 @@ logs, and decides whether to stop.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import jax
@@ -22,9 +22,9 @@ from gmmae.system.interrupts import Interrupts
 from gmmae.system.null_object import IDLE
 from gmmae.training import compilation, per_sample
 from gmmae.training.checkpoint import Checkpoint, Checkpoints, Progress, restore_epoch
-from gmmae.training.compilation import Programs, TrainSetup
+from gmmae.training.compilation import TrainSetup
 from gmmae.training.finetune import first_parameters
-from gmmae.training.multi_epoch import TrainEpochs, compile_epochs
+from gmmae.training.multi_epoch import MultiEpochResult, TrainEpochs, compile_epochs
 from gmmae.training.noise_scale import Norms, gradient_norms, noise_of
 from gmmae.training.records import Epoch, Record, from_plain, plain
 from gmmae.training.run_cache import RunCache
@@ -43,7 +43,7 @@ from gmmae.training.tensorboard import TensorBoard
 from gmmae.training.terminal import Display
 from gmmae.training.workdir import WorkDir, begin, claim
 from gmmae.workloads import registry
-from gmmae.workloads.interface import Events
+from gmmae.workloads.interface import Events, Params
 
 DISPATCH_S = 1.0
 """Default limit of the seconds of several epochs in one program. A signal, or a row of the history, may be late by these."""
@@ -66,6 +66,21 @@ def run(config: Config, root: Path, display: Display, group: Group = ALONE, cach
       InputError: the configuration does not fit the machine, the data or the work directory.
       StorageError: the work directory cannot be written any more.
     """
+    with opened(config, root, display, group, cache) as start:
+        if isinstance(start, Record):
+            return start
+        with Interrupts() as interrupts:
+            return start().train(interrupts)
+
+
+@contextmanager
+def opened(
+    config: Config, root: Path, display: Display, group: Group = ALONE, cache: RunCache | None = None
+) -> Iterator["Record | Callable[[], Run]"]:
+    """Holds a run's work directory, and yields its record where it is finished, or a function that returns the run.
+
+    Args and errors are those of `run`.
+    """
     with claim(config, root) if group.primary else nullcontext(WorkDir(root)) as workdir:
         earlier = workdir.read_record() if group.primary and workdir.begun else None
         ended = earlier is not None and finished(earlier, config.stop, workdir.read_rows())
@@ -73,22 +88,29 @@ def run(config: Config, root: Path, display: Display, group: Group = ALONE, cach
         earlier = from_plain(record) if record is not None else None
         if earlier is not None and ended:
             display.say(f"{root} holds a finished run: {earlier.stop_reason} after {earlier.epochs} epochs")
-            return earlier
+            yield earlier
+            return
         setup = compilation.prepare(config, run_cache=cache)
         if group is not ALONE:
             group.assert_equal(agreement.data(setup.data.train, setup.data.validation))
         checkpoints = Checkpoints(workdir.checkpoints, config.checkpoint.keep) if group.primary else None
         try:
-            with Interrupts() as interrupts, compilation.precision_context(config):
-                return _Run(setup, workdir, checkpoints, display, group, earlier).train(interrupts)
+            with compilation.precision_context(config):
+                yield lambda: Run(setup, workdir, checkpoints, display, group, earlier)
         finally:
             display.close()
             if checkpoints:
                 checkpoints.close()
 
 
-class _Run:
-    """The state of the host's loop, restored from the newest checkpoint when it is made."""
+class Run:
+    """The state of the host's loop, restored from the newest checkpoint when it is made.
+
+    Attributes:
+      state: the newest state.
+      best: the parameters of the best epoch.
+      current: returns both; they are elsewhere while another program trains this run together with others.
+    """
 
     def __init__(
         self,
@@ -119,9 +141,13 @@ class _Run:
         self.best_epoch = saved.progress.best_epoch if saved else 0
         self.best = saved.best if saved else start.params
         self.state: TrainState = setup.devices.replicate(saved.state if saved else start)
+        self.current: Callable[[], tuple[TrainState, Params]] = lambda: (self.state, self.best)
         self.logger: RunLogger = IDLE
         self.metrics: list[str] = []  # of a validation, the loss among them
+        self.train_epoch: Callable[[TrainState, int], tuple[TrainState, np.ndarray]] | None = None
         self.train_epochs: TrainEpochs | None = None
+        self.evaluate: Callable[[Params], dict[str, float]]
+        self.describe: Callable[[Params], dict[str, np.ndarray]] | None = None
         self.events: Callable[..., Events] | None = getattr(registry.load(setup.config.workload), "events", None)
         self.epoch_s: float | None = None  # of the last dispatch
         self.norms: Callable[[TrainState], Norms] | None = None  # of gradients, for the noise scale
@@ -139,38 +165,59 @@ class _Run:
 
     def train(self, interrupts: Interrupts) -> Record:
         """Trains to the end or to an interrupt, and returns the record."""
-        stop, done = self.setup.config.stop, len(self.history)
-        self.display.start(run_summary(self.setup, self.record, self.workdir.root, done), max_epochs=stop.max_epochs, done=done)
+        reason = self.begin()
+        while reason is None:
+            self._advance()
+            reason = self.after_epochs(interrupts.reason)
+        return self.end(reason)
+
+    def begin(self, *, together: bool = False) -> str | None:
+        """Compiles the programs and writes the first files. Returns the reason to stop where there is one already.
+
+        Args:
+          together: whether another program trains this run together with others.
+        """
+        setup, stop, done = self.setup, self.setup.config.stop, len(self.history)
+        self.display.start(run_summary(setup, self.record, self.workdir.root, done), max_epochs=stop.max_epochs, done=done)
         with self.clock.section("compile_s"):
-            compiled = compilation.compile_programs(self.setup, self.state)
+            if setup.max_epochs_per_dispatch == 1 and not together:
+                self.train_epoch = compilation.train_program(setup, self.state)
+            self.evaluate = compilation.evaluate_program(setup, self.state.params)
+            self.describe = compilation.describe_program(setup, self.state.params)
         # Gloo's first operation waits 30 s, and a cache of compiled programs serves process 0 alone.
         self.group.barrier()
-        validation = self.history[-1].validation if done else compiled.evaluate(self.state.params)
+        validation = self.history[-1].validation if done else self.evaluate(self.state.params)
         require_metric(stop, validation)
         self.metrics = list(validation)
-        if self.setup.max_epochs_per_dispatch > 1:
+        if setup.max_epochs_per_dispatch > 1 and not together:
             with self.clock.section("compile_s"):
-                self.train_epochs = compile_epochs(self.setup, self.state, self.metrics)
-            self.best = self.setup.devices.replicate(self.best)
+                self.train_epochs = compile_epochs(setup, self.state, self.metrics)
+            self.best = setup.devices.replicate(self.best)
         val_loss = validation[LOSS]
-        if (log := self.setup.config.log).noise_scale and log.tensorboard and self.group.primary:
-            self.norms = gradient_norms(self.setup, jax.device_get(self.state))
+        if (log := setup.config.log).noise_scale and log.tensorboard and self.group.primary:
+            self.norms = gradient_norms(setup, jax.device_get(self.state))
         self._begin()
         reason, _ = self._agree(self.monitor.reason(), None)
-        self._show(compiled, val_loss, last=reason is not None)
+        self._show(val_loss, last=reason is not None)
         if reason == stop_reasons.TARGET_REACHED and (row := self.monitor.at_target()):
             self.display.say(
                 f"validation {stop.monitor} {row.value(stop.monitor):g} reached after epoch {row.epoch} of {done} earlier ones"
             )
-        while reason is None:
-            self._advance(compiled)
-            end, interrupt = self._agree(self.monitor.reason(), interrupts.reason)
-            self._show(compiled, self.history[-1].val_loss, last=end is not None)
-            reason = end or interrupt
-            if reason or len(self.history) % self.setup.config.checkpoint.every_epochs == 0:
-                self._save()
-                self._write_record(reason)
-                self.group.barrier()  # the others wait here: in a collective operation their patience is JAX's
+        return reason
+
+    def after_epochs(self, interrupt: str | None) -> str | None:
+        """Writes what is due after the last epochs. Returns the reason to stop, or None to go on."""
+        end, interrupt = self._agree(self.monitor.reason(), interrupt)
+        self._show(self.history[-1].val_loss, last=end is not None)
+        reason = end or interrupt
+        if reason or len(self.history) % self.setup.config.checkpoint.every_epochs == 0:
+            self._save()
+            self._write_record(reason)
+            self.group.barrier()  # the others wait here: in a collective operation their patience is JAX's
+        return reason
+
+    def end(self, reason: str) -> Record:
+        """Writes the record of a run that has ended, and returns it."""
         record = self._write_record(reason)
         self.logger.end(record)
         return record
@@ -189,22 +236,42 @@ class _Run:
         of_each = self.group.all_gather([reasons.index(end), reasons.index(interrupt)])
         return reasons[of_each[0, 0]], reasons[next((number for _, number in of_each if number), 0)]
 
-    def _advance(self, compiled: Programs) -> None:
+    def _advance(self) -> None:
         """Trains one epoch, or several in one program."""
         if self.train_epochs is None:
+            assert self.train_epoch is not None
             with self.clock.section("train_s"):
-                self.state, step_losses = compiled.train(self.state, len(self.history) + 1)
+                self.state, step_losses = self.train_epoch(self.state, len(self.history) + 1)
             with self.clock.section("eval_s"):
-                validation = compiled.evaluate(self.state.params)
+                validation = self.evaluate(self.state.params)
             row = self._row(step_losses, validation, self.clock.read())
             if self.monitor.cost(row.epoch) < self.monitor.cost(self.best_epoch):
                 self.best, self.best_epoch = jax.device_get(self.state.params), row.epoch
             return
         before = self.clock.read()
-        epochs = range(len(self.history) + 1, len(self.history) + 1 + self._free_epochs(before["total_s"]))
         with self.clock.section("train_s"):
-            result = self.train_epochs(self.state, self.best, self.monitor.cost(self.best_epoch), epochs)
-        self.state, self.best, self.best_epoch = result.state, result.best, result.best_epoch or self.best_epoch
+            result = self.train_epochs(self.state, self.best, self.best_cost, self.next_epochs())
+        self.state, self.best = result.state, result.best
+        self.add(result, before)
+
+    @property
+    def best_cost(self) -> float:
+        """The monitored metric of the best epoch, as something to make small."""
+        return self.monitor.cost(self.best_epoch)
+
+    def next_epochs(self) -> range:
+        """Returns the epochs until the host's next task."""
+        done = len(self.history)
+        return range(done + 1, done + 1 + self._free_epochs(self.clock.read()["total_s"]))
+
+    def add(self, result: MultiEpochResult, before: Mapping[str, float]) -> None:
+        """Adds the rows of several epochs.
+
+        Args:
+          result: of the epochs. Its state and best parameters are not read.
+          before: the clock before them.
+        """
+        self.best_epoch = result.best_epoch or self.best_epoch
         after, count = self.clock.read(), len(result.validations)
         self.epoch_s = (after["total_s"] - before["total_s"]) / count
         for done, (step_losses, validation) in enumerate(zip(result.step_losses, result.validations, strict=True), start=1):
@@ -249,7 +316,7 @@ class _Run:
             return
         with self.clock.section("checkpoint_s"):
             progress = Progress(self.history, self.clock.read(), self.best_epoch)
-            state, best = jax.device_get((self.state, self.best))
+            state, best = jax.device_get(self.current())
             self.checkpoints.save(Checkpoint(state, best, progress))
 
     def _write_record(self, reason: str | None) -> Record:
@@ -286,15 +353,15 @@ class _Run:
         }
         return TensorBoard(self.workdir.tensorboard, parameters, len(self.history), self.record.monitor)
 
-    def _show(self, compiled: Programs, val_loss: float, *, last: bool) -> None:
+    def _show(self, val_loss: float, *, last: bool) -> None:
         epoch, log = len(self.history), self.setup.config.log
         in_figure = last or epoch in log.figure_epochs
         in_tensorboard = last or epoch % log.every_epochs == 0
-        if self.norms and in_tensorboard and epoch and (scale := noise_of(self.norms(jax.device_get(self.state)))):
+        if self.norms and in_tensorboard and epoch and (scale := noise_of(self.norms(jax.device_get(self.current()[0])))):
             self.logger.events(epoch, Events(scalars={"optimiser/noise_scale": scale}))
-        if not self.group.primary or compiled.describe is None or not (in_figure or in_tensorboard):
+        if not self.group.primary or self.describe is None or not (in_figure or in_tensorboard):
             return
-        arrays = compiled.describe(self.state.params)
+        arrays = self.describe(self.current()[0].params)
         if in_tensorboard and self.events:
             self.logger.events(epoch, self.events(arrays))
         if in_figure:

@@ -14,8 +14,9 @@ import pytest
 from gmmae.config.toml import to_toml
 from gmmae.sweep.cluster.slurm import run_jobs
 from gmmae.sweep.grid import RunKey, SlurmConfig, SweepConfig, TimingConfig, run_keys
+from gmmae.sweep.processes import Ended, Job, describe
 from gmmae.sweep.runs import SweepDir
-from gmmae.sweep.supervisor import Callbacks, Ended, Job, describe
+from gmmae.sweep.supervisor import Callbacks
 from gmmae.training.workdir import WorkDir
 from tests.small import small
 from tests.waiting import wait_until

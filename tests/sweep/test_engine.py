@@ -15,7 +15,7 @@ from gmmae.multihost import environment
 from gmmae.sweep import engine, throughput
 from gmmae.sweep import jobs as sweep_jobs
 from gmmae.sweep.engine import RUNS_FAILED
-from gmmae.sweep.grid import RunKey, SweepConfig, TimingConfig
+from gmmae.sweep.grid import RunKey, SlurmConfig, SweepConfig, TimingConfig
 from gmmae.sweep.runs import CRASHED, TIMED_OUT, SweepDir
 from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
@@ -197,6 +197,81 @@ def test_a_process_sees_as_many_cpu_devices_as_it_computes_on(fake, monkeypatch,
     assert str(ROOT) in job.environment["PYTHONPATH"].split(os.pathsep)
 
 
+# Processes that stay
+
+
+def test_a_sweep_has_as_many_processes_as_places_and_one_for_the_step_times(undisturbed):
+    fake, _, _ = undisturbed
+    assert ["step-times-n1"] in fake.processes()
+    assert len(fake.processes()) <= 3
+    assert sorted(name for names in fake.processes() for name in names) == sorted([*PATHS, "step-times-n1"])
+
+
+def test_a_run_that_is_killed_is_tried_again_from_its_checkpoint_and_said_so(fake, undisturbed):
+    fake.wish({"weak-n2-seed0": "crash once"})
+    code, watch = fake.sweep(grid(jobs=1))
+    assert code == 0
+    log = SweepDir(fake.root).log("weak-n2-seed0")
+    assert f"weak-n2-seed0 is tried again in a new process: killed by SIGKILL: no output ({log})" in watch.lines
+    assert without_clocks(fake.records()) == without_clocks(undisturbed[0].records())
+    assert watch.begun.count("weak-n2-seed0") == 1
+    assert [names.count("weak-n2-seed0") for names in fake.processes()] == [1, 1, 0]
+
+
+def test_a_run_that_crashes_twice_is_named_and_left_out_and_costs_no_other_run(fake):
+    fake.wish({"weak-n2-seed0": "segfault"})
+    code, watch = fake.sweep(grid(jobs=1))
+    assert code == RUNS_FAILED
+    assert fake.events("start").count("weak-n2-seed0") == 2
+    assert watch.lines[-2].startswith("6 runs: 5 max_epochs, 1 crashed\n  weak-n2-seed0 crashed: killed by SIGSEGV: no output")
+
+
+def test_bad_input_and_a_full_disk_are_not_tried_again(fake):
+    fake.wish({"weak-n2-seed0": "full disk", "linear-n2-seed0": "bad"})
+    code, _ = fake.sweep(grid(jobs=1))
+    assert code == RUNS_FAILED
+    assert (fake.events("start").count("weak-n2-seed0"), fake.events("start").count("linear-n2-seed0")) == (1, 1)
+    message = fake.records()["weak-n2-seed0"].message
+    assert message.startswith("exit code 74: error: workdir must stay a folder that can be written (")
+
+
+@pytest.mark.parametrize(("wish", "failed"), [("full memory after others", 0), ("full memory", 1)])
+def test_a_run_for_which_memory_was_full_gets_a_process_of_its_own(fake, wish, failed):
+    fake.wish({"linear-n2-seed0": wish})
+    code, _ = fake.sweep(grid(jobs=1))
+    assert code == (RUNS_FAILED if failed else 0)
+    assert [record.outcome for record in fake.records().values()].count(CRASHED) == failed
+    assert fake.events("start").count("linear-n2-seed0") == 2
+
+
+@pytest.mark.parametrize(("limit", "processes"), [("auto", 2), (2.5, 3), (50.0, 2)])
+def test_a_process_that_grows_is_replaced(fake, limit, processes):
+    """Two GB with each run. One process more measures the step times."""
+    fake.wish({"memory": "1.0" if limit == "auto" else "2.0"})
+    assert fake.sweep(grid(jobs=1, devices=(1, 2), worker_memory_gb=limit))[0] == 0
+    assert len(fake.processes()) == processes
+
+
+@pytest.mark.parametrize(
+    ("changes", "launcher", "stays"),
+    [
+        ({}, {}, True),
+        ({"run": changed(configuration(), distributed__coordinator="127.0.0.1:2000")}, {}, False),
+        ({}, {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}, False),
+        ({"executor": "slurm", "slurm": SlurmConfig(devices_per_node=1), "mode": "measured", "jobs": 1}, {}, False),
+        ({"executor": "slurm", "slurm": SlurmConfig(devices_per_node=2), "mode": "measured", "jobs": 1}, {}, True),
+    ],
+)
+def test_only_a_run_of_one_process_leaves_its_process_to_others(fake, monkeypatch, changes, launcher, stays):
+    """Several processes join once in their lives. They crash together, so one is not tried again alone."""
+    for name, value in ({"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"} | launcher).items():
+        monkeypatch.setenv(name, value)
+    job = sweep_jobs.training_job(grid(**changes), SweepDir(fake.root), RunKey("weak", 2, 0))
+    assert (job.stays, job.attempts) == ((True, 2) if stays else (False, 1))
+    timed = sweep_jobs.timing_job(grid(**changes), SweepDir(fake.root), 1, {"batches": [8], "validation": []})
+    assert (timed.stays, timed.attempts) == (False, 1)
+
+
 # Step times
 
 
@@ -219,7 +294,7 @@ def test_throughput_is_measured_once_on_each_number_of_devices(fake):
 def test_throughput_on_more_devices_than_the_base_batch_has_samples(fake):
     """The run that is timed must be one that exists: strong scaling of 32 samples on 40 devices does not."""
     job = sweep_jobs.timing_job(grid(mode="throughput", jobs=1), SweepDir(fake.root), 40, {"batches": [40], "validation": []})
-    saved = Path(job.command[-3]).read_text()
+    saved = Path(job.arguments[1]).read_text()
     assert 'scaling = "weak"' in saved
     assert "devices = 40" in saved
     assert job.environment["JAX_NUM_CPU_DEVICES"] == "40"

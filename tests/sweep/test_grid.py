@@ -33,6 +33,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "executor": ("lsf", "one of processes, slurm"),
     "jobs": (0, "at least 1"),
     "run_time_limit_s": (0.0, "none or positive"),
+    "worker_memory_gb": (0.0, "auto or positive"),
     "grace_s": (math.nan, "at least 0"),
     "clusters": ((), "at least one"),
     "timing.device_batches": ((4, 4), COUNTS),
@@ -47,6 +48,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "slurm.timeouts": (-1, "at least 0"),
     **{f"slurm.{key}": (0, "none or at least 1") for key in ("devices_per_node", "cpus_per_task", "mem_gb")},
     "slurm.array_parallelism": (0, "all or at least 1"),
+    "slurm.runs_per_job": (0, "at least 1"),
     "slurm.setup": (("module load cuda", " "), "lines that are not empty"),
     "slurm.additional_parameters": (("--gres=gpu",), "options of sbatch as key=value"),
 }

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gmmae.sweep.supervisor import NOT_STARTED, Callbacks, Ended, Job, describe, last_line, supervise
+from gmmae.sweep.processes import NOT_STARTED, Ended, Job, describe, last_line
+from gmmae.sweep.supervisor import Callbacks, supervise
 from tests.waiting import DEADLINE_S, locked, wait_until
 
 ROOT = Path(__file__).parent.parent.parent
@@ -43,7 +44,7 @@ deaf()
 subprocess.Popen([sys.executable, "-c", {PRELUDE + HOLD!r}, sys.argv[1]])
 wait_for(sys.argv[1])
 """
-BOUND = "from gmmae.sweep.supervisor import die_with_parent; die_with_parent()\n"
+BOUND = "from gmmae.sweep.processes import die_with_parent; die_with_parent()\n"
 
 
 def program(source, *arguments):
@@ -237,7 +238,8 @@ def test_ticks_name_the_running_jobs_and_their_seconds(tmp_path):
 DRIVER = """
 import json, os, signal, sys
 from pathlib import Path
-from gmmae.sweep.supervisor import Callbacks, Job, supervise
+from gmmae.sweep.processes import Job
+from gmmae.sweep.supervisor import Callbacks, supervise
 
 def say(*words):
     print(json.dumps(words), flush=True)

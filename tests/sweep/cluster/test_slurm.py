@@ -6,6 +6,7 @@ import pickle
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from submitit.slurm.slurm import _make_sbatch_string
 from gmmae.sweep.cluster import slurm as cluster_slurm
 from gmmae.sweep.cluster.slurm import parameters, run_jobs
 from gmmae.sweep.grid import SlurmConfig, SweepConfig
-from gmmae.sweep.supervisor import Callbacks, Ended, Job, describe
+from gmmae.sweep.processes import Ended, Job, describe
+from gmmae.sweep.supervisor import Callbacks
 from gmmae.system.errors import InputError
 
 
@@ -128,7 +130,7 @@ def leave(folder, outcome, value) -> None:
 
 def test_a_result_that_an_earlier_call_did_not_see_is_taken(commands, run, tmp_path):
     commands(srun="", sbatch="exit 1", squeue="echo 5 COMPLETED")
-    leave(tmp_path / "jobs/slurm", "success", Ended("a", 3, False, 9.0))
+    leave(tmp_path / "jobs/slurm", "success", [Ended("a", 3, False, 9.0)])
     assert run() == Ended("a", 3, False, 9.0)
 
 
@@ -140,7 +142,7 @@ def test_too_many_time_limits_are_a_failure_with_submitits_reason(commands, run,
     assert describe(run()) == error
 
 
-@pytest.mark.parametrize("left", [Ended("a", -15, False, 9.0, interrupted=True), None])
+@pytest.mark.parametrize("left", [[Ended("a", -15, False, 9.0, interrupted=True)], None])
 def test_a_job_that_was_cancelled_or_lost_between_two_calls_is_submitted_again(commands, run, tmp_path, left):
     commands(**SUBMITS, squeue="echo 5 CANCELLED; echo 7 FAILED")
     leave(tmp_path / "jobs/slurm", "success", left)
@@ -158,7 +160,7 @@ def test_slurm_that_does_not_answer_is_asked_again(commands, run, tmp_path):
 
 def test_a_broken_list_of_submitted_jobs_is_refused(commands, run, tmp_path):
     commands(**SUBMITS, squeue="")
-    leave(tmp_path / "jobs/slurm", "success", None)
+    leave(tmp_path / "jobs/slurm", "success", [])
     (tmp_path / "jobs/slurm/submitted.json").write_text("{")
     with pytest.raises(InputError, match=r"submitted\.json must list the submitted jobs; got .*: look for them with squeue"):
         run()
@@ -215,9 +217,11 @@ def asked(folder, option: str) -> list[str]:
     return [text.partition(f"#SBATCH --{option}=")[2].partition("\n")[0].strip("'") for text in texts]
 
 
-def succeed(folder, *numbers: str) -> None:
+def succeed(folder, *numbers: str, names: Sequence[str] = [f"run{i}" for i in range(20)]) -> None:
+    """Leaves results of tasks, each with the ends of all these jobs."""
+    ends = [Ended(name, 0, False, 1.0) for name in names]
     for number in numbers:
-        (folder / "jobs/slurm" / f"{number}_0_result.pkl").write_bytes(pickle.dumps(("success", Ended("a", 0, False, 1.0))))
+        (folder / "jobs/slurm" / f"{number}_0_result.pkl").write_bytes(pickle.dumps(("success", ends)))
 
 
 @pytest.mark.parametrize("count", [3, 1])
@@ -241,7 +245,8 @@ def test_jobs_of_a_sweep_that_is_killed_while_it_submits_are_taken_over(commands
             assert known == {f"run{i}": number for i, number in enumerate(numbers)}
             for i, number in enumerate(numbers):  # they can run: the killed sweep had not left them their programs
                 program = pickle.loads((tmp_path / "jobs/slurm" / f"{number}_submitted.pkl").read_bytes())
-                assert (program.function.job.name, program._timeout_countdown) == (f"run{i}", 100)
+                [job] = program.function.jobs
+                assert (job.name, program._timeout_countdown) == (f"run{i}", 100)
             succeed(tmp_path, *numbers)
             begun.append(True)
 
@@ -293,6 +298,91 @@ def test_arrays_are_divided_at_the_clusters_limit(commands, tmp_path, says, arra
     assert asked(tmp_path, "dependency") == ["", *(f"afterany:{5 + i}" if at_once else "" for i in range(len(arrays) - 1))]
     assert sorted(ended) == [f"run{i}" for i in range(7)]
     assert len(set(asked(tmp_path, "job-name"))) == len(arrays)
+
+
+# Several jobs in a task
+
+
+def staying(folder, count) -> list[Job]:
+    return [job._replace(stays=True) for job in jobs(folder, count)]
+
+
+def end(folder, number: str, *names: str, interrupted: bool = False) -> None:
+    """Leaves the ends of some of a task's jobs."""
+    for name in names:
+        ended = Ended(name, 0, False, 1.0, interrupted)
+        (folder / "jobs/slurm" / f"{number}_{name}_ended.json").write_text(json.dumps(ended._asdict()))
+
+
+@pytest.mark.parametrize(
+    ("count", "runs_per_job", "arrays", "numbers"),
+    [
+        (7, 3, ["0-2%3"], ["5_0"] * 3 + ["5_1"] * 3 + ["5_2"]),
+        (2, 5, [""], ["5", "5"]),
+        (3, 1, ["0-2%3"], ["5_0", "5_1", "5_2"]),
+    ],
+)
+def test_jobs_are_divided_among_tasks(commands, tmp_path, count, runs_per_job, arrays, numbers):
+    commands(srun="", sbatch=SBATCH.format(folder=tmp_path, then=""), squeue="", scontrol="exit 1")
+    known = []
+
+    def on_tick(_):
+        known.append(json.loads((tmp_path / "jobs/slurm/submitted.json").read_text()))
+        succeed(tmp_path, *set(numbers))
+
+    ended = sweep(tmp_path, staying(tmp_path, count), on_tick, runs_per_job=runs_per_job)
+    assert asked(tmp_path, "array") == arrays
+    assert known[0] == {f"run{i}": number for i, number in enumerate(numbers)}
+    assert {name: ended[name].returncode for name in ended} == {f"run{i}": 0 for i in range(count)}
+    program = pickle.loads((tmp_path / "jobs/slurm" / f"{numbers[0]}_submitted.pkl").read_bytes())
+    assert [job.name for job in program.function.jobs] == [f"run{i}" for i in range(numbers.count(numbers[0]))]
+
+
+def test_programs_that_do_not_stay_have_a_task_each(commands, tmp_path):
+    commands(srun="", sbatch=SBATCH.format(folder=tmp_path, then=""), squeue="", scontrol="exit 1")
+    sweep(tmp_path, jobs(tmp_path, 3), lambda _: succeed(tmp_path, "5_0", "5_1", "5_2"), runs_per_job=3)
+    assert asked(tmp_path, "array") == ["0-2%3"]
+
+
+def test_a_job_of_several_is_reported_when_it_ends_and_the_next_one_has_started(commands, tmp_path):
+    commands(srun="", sbatch=SBATCH.format(folder=tmp_path, then=""), squeue="echo 5 RUNNING", scontrol="exit 1")
+    events = []
+
+    def on_tick(running):
+        names = [job.name for job, _ in running]
+        if names == ["run0"]:
+            end(tmp_path, "5", "run0")
+        if names == ["run1"]:
+            assert json.loads((tmp_path / "jobs/slurm/submitted.json").read_text()) == {"run1": "5"}
+            succeed(tmp_path, "5", names=["run0", "run1"])
+
+    run_jobs(
+        staying(tmp_path, 2),
+        Callbacks(lambda job: events.append(f"{job.name} started"), lambda job, _: events.append(f"{job.name} ended"), on_tick),
+        config=SweepConfig(executor="slurm", slurm=SlurmConfig(runs_per_job=2), grace_s=1.0),
+        folder=tmp_path / "jobs",
+        exclusive=False,
+    )
+    assert events == ["run0 started", "run0 ended", "run1 started", "run1 ended"]
+
+
+def test_a_task_of_several_jobs_is_taken_over_and_what_it_lost_is_submitted_again(commands, tmp_path):
+    """Task 4 still runs. Task 3 was lost after the first of its jobs, and task 2 was cancelled in the second."""
+    folder = tmp_path / "jobs/slurm"
+    folder.mkdir(parents=True)
+    of_task = {"run0": "4", "run1": "4", "run2": "3", "run3": "3", "run4": "2", "run5": "2"}
+    (folder / "submitted.json").write_text(json.dumps(of_task))
+    end(tmp_path, "3", "run2")
+    ends = [Ended("run4", 0, False, 1.0), Ended("run5", -15, False, 1.0, interrupted=True)]
+    (folder / "2_0_result.pkl").write_bytes(pickle.dumps(("success", ends)))
+    commands(
+        srun="", sbatch=SBATCH.format(folder=tmp_path, then=""), squeue="echo 4 RUNNING; echo 5 RUNNING", scontrol="exit 1"
+    )
+    ended = sweep(tmp_path, staying(tmp_path, 6), lambda _: succeed(tmp_path, "4", "5"), runs_per_job=2)
+    assert {name: end.returncode for name, end in ended.items()} == {f"run{i}": 0 for i in range(6)}
+    program = pickle.loads((folder / "5_submitted.pkl").read_bytes())
+    assert [job.name for job in program.function.jobs] == ["run3", "run5"]
+    assert asked(tmp_path, "array") == [""]
 
 
 def test_all_jobs_are_looked_at_together(commands, tmp_path, monkeypatch):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gmmae.sweep.cluster.task import ClusterTask
-from gmmae.sweep.supervisor import Job
+from gmmae.sweep.cluster.task import ClusterTask, Earlier, read_ends
+from gmmae.sweep.processes import Job
 
 ROOT = Path(__file__).parent.parent.parent.parent
 DEADLINE_S = 60.0  # only a failing test comes near it
@@ -19,19 +19,20 @@ DEADLINE_S = 60.0  # only a failing test comes near it
 DRIVER = """
 import json, signal, sys
 from pathlib import Path
-from gmmae.sweep.cluster.task import ClusterTask
-from gmmae.sweep.supervisor import Job
+from gmmae.sweep.cluster.task import ClusterTask, Earlier, read_ends
+from gmmae.sweep.processes import Job
 
 def requeue(*_):
     again = task.checkpoint().function
-    print(json.dumps(["requeued", again.job == task.job, 0.0 < again.spent_s < 60.0, *again.codes]), flush=True)
+    [(spent_s, codes)] = again.earlier.values()
+    print(json.dumps(["requeued", again.jobs == task.jobs, 0.0 < spent_s < 60.0, *codes]), flush=True)
     sys.exit(9)
 
 signal.signal(signal.SIGUSR2, requeue)
 program, log, cwd, codes = sys.argv[1:]
 job = Job("a", (sys.executable, "-S", "-c", program), Path(log), {"ADDED": "1"}, 0.0)
-task = ClusterTask(job, 5.0, cwd, codes=tuple(json.loads(codes)))
-ended = task()
+task = ClusterTask([job], 5.0, cwd, Path(cwd), earlier={"a": Earlier(0.0, tuple(json.loads(codes)))})
+[ended] = task()
 print(json.dumps(["ended", ended.returncode, ended.interrupted]), flush=True)
 """
 # Signals its parent, twice as Slurm may, and ends well when it is told to.
@@ -133,9 +134,96 @@ def test_an_end_is_followed_by_a_requeueing_as_the_table_of_exit_codes_says(driv
     assert drive(program, codes=before, SLURM_STEP_NUM_TASKS=tasks)[0] == wanted
 
 
+# Several jobs
+
+SEVERAL = """
+import json, signal, sys
+from pathlib import Path
+from gmmae.sweep.cluster.task import ClusterTask
+from gmmae.sweep.processes import Job
+
+def requeue(*_):
+    again = task.checkpoint().function
+    print(json.dumps(["requeued", sorted(again.ended), sorted(again.earlier)]), flush=True)
+    sys.exit(9)
+
+signal.signal(signal.SIGUSR2, requeue)
+folder, *names = sys.argv[1:]
+command = (sys.executable, "-S", str(Path(folder, "program.py")))
+jobs = [Job(name, command, Path(folder, f"{name}.log"), {}, 0.0, arguments=("do", name), stays=True) for name in names]
+task = ClusterTask(jobs, 5.0, folder, Path(folder))
+print(json.dumps(["ended", *([end.name, end.returncode] for end in task())]), flush=True)
+"""
+# A program that stays. Its first job ends well, a "bad" one does not, and a "long" one ends when it is told to.
+STAYING = """
+import json, os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+for line in sys.stdin:
+    request = json.loads(line)
+    if request is None:
+        break
+    with open(request["log"], "a") as file:
+        print(os.getpid(), file=file)
+    name = request["arguments"][0]
+    if name == "long":
+        os.kill(os.getppid(), signal.SIGUSR2)
+        time.sleep(60)
+    os.write(int(sys.argv[2]), json.dumps({"exit_code": 2 if name == "bad" else 0, "memory_bytes": 1}).encode() + b"\\n")
+"""
+
+
+@pytest.fixture
+def several(tmp_path):
+    """Runs a task of several jobs; what became of it."""
+    (tmp_path / "program.py").write_text(STAYING)
+
+    def run(*names: str) -> list[object]:
+        done = subprocess.run(
+            [sys.executable, "-c", SEVERAL, str(tmp_path), *names],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=DEADLINE_S,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"},
+            check=False,
+        )
+        assert not done.stderr
+        return json.loads(done.stdout)
+
+    return run
+
+
+def ends(folder: Path) -> dict[str, int]:
+    return {name: end.returncode for name, end in read_ends(folder, "7_3", [job(name) for name in "abc"]).items()}
+
+
+def job(name: str) -> Job:
+    return Job(name, (), Path("log"), {}, 0.0)
+
+
+def test_jobs_share_a_process_and_each_leaves_its_end(several, tmp_path):
+    assert several("a", "bad", "c") == ["ended", ["a", 0], ["bad", 2], ["c", 0]]
+    assert ends(tmp_path) == {"a": 0, "c": 0}
+    assert (tmp_path / "a.log").read_text() == (tmp_path / "c.log").read_text()
+
+
+def test_a_requeued_task_goes_on_with_the_jobs_that_have_not_ended(several, tmp_path):
+    """The second call is Slurm's own after the loss of a node: it knows of the first one by its files only."""
+    assert several("a", "long", "c") == ["requeued", ["a"], ["a", "long"]]
+    assert ends(tmp_path) == {"a": 0}
+    first = (tmp_path / "a.log").read_text()
+    assert several("a", "b", "c") == ["ended", ["a", 0], ["b", 0], ["c", 0]]
+    assert (tmp_path / "a.log").read_text() == first
+
+
+def test_a_single_job_leaves_its_result_only(several, tmp_path):
+    assert several("a") == ["ended", ["a", 0]]
+    assert ends(tmp_path) == {}
+
+
 def test_the_time_limit_counts_what_was_spent_before_a_requeue(tmp_path):
     def remaining(limit_s, spent_s):
         job = Job("a", (), tmp_path / "log", {}, limit_s)
-        return ClusterTask(job, 1.0, "/", spent_s=spent_s)._remaining().time_limit_s
+        return ClusterTask([job], 1.0, "/", tmp_path, earlier={"a": Earlier(spent_s)})._remaining(job).time_limit_s
 
     assert (remaining(100.0, 0.0), remaining(100.0, 60.0), remaining(100.0, 200.0), remaining(0.0, 200.0)) == (100, 40, 1, 0)

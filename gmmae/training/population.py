@@ -1,0 +1,221 @@
+"""Trains several runs at once in one program: runs of the same data, model and batch, with their own seeds and learning rates.
+
+A small model leaves most of a device idle, and its steps take little longer for several runs. Each run has its own work
+directory, stops at its own epoch, and equals the run alone to rounding.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from gmmae.config.schema import Config
+from gmmae.system.errors import InputError
+from gmmae.system.interrupts import Interrupts
+from gmmae.training import compilation
+from gmmae.training.compilation import TrainSetup
+from gmmae.training.loop import Run, opened
+from gmmae.training.multi_epoch import MultiEpochResult, TrainTogether, compile_epochs, compile_together
+from gmmae.training.records import Record
+from gmmae.training.run_cache import RunCache
+from gmmae.training.step import TrainState
+from gmmae.training.terminal import Display
+from gmmae.workloads.interface import Params
+
+MAX_STEP_S = 0.005
+"""Longest step of one run for which runs are timed together. A longer one keeps a device busy by itself."""
+
+BLOCK_S = 0.1
+"""Shortest duration of a timed block."""
+
+BLOCKS = 5
+
+
+def run_together(runs: Sequence[tuple[Config, Path, Display]], cache: RunCache | None = None) -> list[Record]:
+    """Trains several runs to their ends, or resumes them, as `loop.run` does with each.
+
+    The seconds of an epoch are divided equally among the runs that train.
+
+    Args:
+      runs: the configuration, the work directory and the display of each. Their programs must be the same.
+      cache: data and programs of earlier runs in this process.
+
+    Returns:
+      The records, in order.
+
+    Raises:
+      InputError: as `loop.run`, or the runs need different programs.
+      StorageError: a work directory cannot be written any more.
+    """
+    cache = RunCache() if cache is None else cache
+    with ExitStack() as held:
+        starts = [held.enter_context(opened(*one, cache=cache)) for one in runs]
+        with Interrupts() as interrupts:
+            opened_runs = [start if isinstance(start, Record) else start() for start in starts]
+            _Population([one for one in opened_runs if isinstance(one, Run)]).train(interrupts)
+            return [one if isinstance(one, Record) else one.record for one in opened_runs]
+
+
+def require_same_programs(setups: Sequence[TrainSetup]) -> None:
+    """Refuses runs that cannot share a program.
+
+    Raises:
+      InputError: they differ in their model, data, batch or target, or use the exact reduction.
+    """
+    if any(setup.config.parallel.deterministic for setup in setups):
+        raise InputError("runs that train together must have parallel.deterministic off; got it on: train them one by one")
+    if len({(setup.training_key, setup.program_key(), _target(setup)) for setup in setups}) > 1:
+        raise InputError("runs that train together must have the same model, data, batch and target; got different ones")
+
+
+def _target(setup: TrainSetup) -> tuple[float | None, str, str]:
+    stop = setup.config.stop
+    return stop.target, stop.monitor, stop.mode
+
+
+class _Population:
+    """Runs that train together. The program has a place for each run; places of ended runs are given up by halves."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        require_same_programs([run.setup for run in runs])
+        self._active = list(runs)
+        self._places: list[Run] = []
+        self._program: TrainTogether
+        self._state: TrainState
+        self._best: Params
+
+    def train(self, interrupts: Interrupts) -> None:
+        """Trains all runs to their ends or to an interrupt."""
+        for run in list(self._active):
+            self._continue(run, run.begin(together=True))
+        while self._active:
+            if len(self._active) <= len(self._places) / 2 or not self._places:
+                self._arrange()
+            before = [run.clock.read() for run in self._active]
+            results = self._advance()
+            for run, clocks in zip(list(self._active), before, strict=True):
+                run.add(results[self._places.index(run)], clocks)
+                self._continue(run, run.after_epochs(interrupts.reason))
+
+    def _continue(self, run: Run, reason: str | None) -> None:
+        """Ends a run that has a reason to stop."""
+        if reason is not None:
+            run.end(reason)
+            self._active.remove(run)
+
+    def _arrange(self) -> None:
+        """Gives each active run a place, and compiles the program for that many."""
+        started = time.perf_counter()
+        states, bests = zip(*(jax.device_get(run.current()) for run in self._active), strict=True)
+        self._places = list(self._active)
+        devices = self._places[0].setup.devices
+        self._state, self._best = devices.replicate((_stack(states), _stack(bests)))
+        self._program = compile_together([run.setup for run in self._places], self._state, self._places[0].metrics)
+        for place, run in enumerate(self._places):
+            run.current = partial(self._read, place)
+        for run in self._active:
+            run.clock.add("compile_s", (time.perf_counter() - started) / len(self._active))
+
+    def _advance(self) -> list[MultiEpochResult]:
+        """Trains all active runs for as many epochs as each of them has free."""
+        count = min(len(run.next_epochs()) for run in self._active)
+        epochs = [_first(run.next_epochs(), count) if run in self._active else range(0) for run in self._places]
+        started = time.perf_counter()
+        results = self._program(self._state, self._best, [run.best_cost for run in self._places], epochs)
+        self._state, self._best = results[0].state, results[0].best
+        for run in self._active:
+            run.clock.add("train_s", (time.perf_counter() - started) / len(self._active))
+        return results
+
+    def _read(self, place: int) -> tuple[TrainState, Params]:
+        """Returns the state and the best parameters at a place."""
+        return jax.tree.map(lambda leaf: leaf[place], (self._state, self._best))
+
+
+def _first(epochs: range, count: int) -> range:
+    return range(epochs.start, epochs.start + count)
+
+
+def _stack(trees: Sequence[Params]) -> Params:
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
+
+
+def measure_speed(configs: Sequence[Config], cache: RunCache) -> tuple[float, float | None]:
+    """Measures whether runs train faster together. It takes about a second, and the compilation of the programs.
+
+    Args:
+      configs: of the runs.
+      cache: data and programs of this process; it keeps what is compiled here.
+
+    Returns:
+      The seconds of an epoch of each run, alone and together. The second is None, and not measured, if a step takes too long.
+
+    Raises:
+      InputError: the runs need different programs.
+    """
+    setups = [compilation.prepare(config, run_cache=cache) for config in configs]
+    require_same_programs(setups)
+    first = setups[0]
+    with compilation.precision_context(first.config):
+        start = compilation.initial_state(first)
+        alone = _epochs_alone(first, start)
+        alone_s = _seconds(alone, 1)
+        if alone_s / (first.max_epochs_per_dispatch * first.train_plan.steps) > MAX_STEP_S:
+            return alone_s, None
+        together = _epochs_together(setups, start)
+        _seconds(together, 1)  # the first call allocates
+        repeats = max(1, round(BLOCK_S / alone_s))
+        times = [(_seconds(alone, repeats), _seconds(together, repeats) / len(setups)) for _ in range(BLOCKS)]
+    alone_s, together_s = (statistics.median(seconds) for seconds in zip(*times, strict=True))
+    return alone_s, together_s
+
+
+def _seconds(call: Callable[[], object], repeats: int) -> float:
+    """Returns the mean seconds of a call."""
+    started = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return (time.perf_counter() - started) / repeats
+
+
+def _epochs_alone(setup: TrainSetup, start: TrainState) -> Callable[[], object]:
+    """Returns a warm function that trains and validates one run as `loop.run` does."""
+    state = setup.devices.replicate(start)
+    evaluate = compilation.evaluate_program(setup, state.params)
+    names = list(evaluate(state.params))
+    if setup.max_epochs_per_dispatch > 1:
+        train_epochs, epochs = compile_epochs(setup, state, names), range(1, 1 + setup.max_epochs_per_dispatch)
+        held = [state, setup.devices.replicate(start.params)]
+
+        def run() -> None:
+            held[:] = train_epochs(held[0], held[1], -np.inf, epochs)[:2]
+    else:
+        train_epoch, held = compilation.train_program(setup, state), [state]
+
+        def run() -> None:
+            held[0], _ = train_epoch(held[0], 1)
+            evaluate(held[0].params)
+
+    run()
+    return run
+
+
+def _epochs_together(setups: Sequence[TrainSetup], start: TrainState) -> Callable[[], object]:
+    """Returns a function that trains and validates all runs."""
+    first, count = setups[0], len(setups)
+    states, bests = _stack([start] * count), _stack([start.params] * count)
+    held = [*first.devices.replicate((states, bests))]
+    names = list(
+        compilation.evaluate_program(first, first.devices.replicate(start.params))(first.devices.replicate(start.params))
+    )
+    train, epochs = compile_together(setups, held[0], names), range(1, 1 + first.max_epochs_per_dispatch)
+
+    def run() -> None:
+        held[:] = train(held[0], held[1], [-np.inf] * count, [epochs] * count)[0][:2]
+
+    return run
