@@ -8,7 +8,7 @@ With a target, programs are lowered for one GPU that is only described, as in `b
 """
 
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import NamedTuple
@@ -28,7 +28,6 @@ from gmmae.system.errors import InputError
 from gmmae.training import compilation, multi_epoch
 from gmmae.training.parallel import Devices
 from gmmae.training.run_cache import RunCache
-from gmmae.training.step import TrainState
 from gmmae.workloads import registry
 from gmmae.workloads.interface import Workload
 
@@ -94,7 +93,7 @@ def loaded_once() -> Iterator[None]:
 
 
 def programs_of(name: str, config: Config, devices: Devices | None = None, cache: RunCache | None = None) -> list[Program]:
-    """Returns the programs that a run compiles, in the order of `gmmae.training.loop`.
+    """Returns the programs that a run compiles, by the decisions of `gmmae.training.loop.Run.begin`.
 
     Args:
       name: of the run.
@@ -106,25 +105,23 @@ def programs_of(name: str, config: Config, devices: Devices | None = None, cache
       InputError: as `compilation.prepare`.
     """
     setup = compilation.prepare(config, devices, cache)
-    with uncompiled() as lowered, compilation.precision_context(config):
-        compilation.initial_state(setup)
-        kinds = [INITIAL] * len(lowered)
-        state = setup.devices.replicate(compilation.blank_state(config, setup.workload))
-        compilation.compile_programs(setup, state)
-        kinds += [_kind(program) for program in lowered[len(kinds) :]]
-        if setup.max_epochs_per_dispatch > 1:
-            multi_epoch.compile_epochs(setup, state, [LOSS])
-        kinds += [EPOCHS] * (len(lowered) - len(kinds))
-    texts = [hashlib.sha256(program.as_text().encode()).hexdigest() for program in lowered]
-    return [Program(name, kind, setup.strategy.global_batch, text) for kind, text in zip(kinds, texts, strict=True)]
-
-
-def _kind(program: Lowered) -> str:
-    """Returns the kind of one of `compilation.compile_programs`."""
-    arguments, _ = program.args_info
-    if isinstance(arguments[0], TrainState):
-        return EPOCH
-    return VALIDATION if len(arguments) > 2 else DESCRIPTION
+    state = setup.devices.replicate(compilation.blank_state(config, setup.workload))
+    makers: dict[str, Callable[[], object]] = {
+        INITIAL: lambda: compilation.initial_state(setup),
+        EPOCH: lambda: compilation.train_program(setup, state),
+        EPOCHS: lambda: multi_epoch.compile_epochs(setup, state, [LOSS]),
+        VALIDATION: lambda: compilation.evaluate_program(setup, state.params),
+        DESCRIPTION: lambda: compilation.describe_program(setup, state.params),
+    }
+    del makers[EPOCH if setup.max_epochs_per_dispatch > 1 else EPOCHS]
+    found = []
+    with compilation.precision_context(config):
+        for kind, make in makers.items():
+            with uncompiled() as lowered:
+                make()
+            texts = [hashlib.sha256(program.as_text().encode()).hexdigest() for program in lowered]
+            found += [Program(name, kind, setup.strategy.global_batch, text) for text in texts]
+    return found
 
 
 def programs(config: SweepConfig, devices: Devices | None = None, cache: RunCache | None = None) -> Iterator[Program]:
@@ -141,7 +138,6 @@ def programs(config: SweepConfig, devices: Devices | None = None, cache: RunCach
     with loaded_once():
         for first, _ in run_groups(config, registry.training_samples(config.run)):
             yield from programs_of(first.name, run_config(config, first), devices, cache)
-            jax.clear_caches()  # JAX keeps what it has traced, and no two runs trace the same functions
 
 
 def table(apart: Sequence[Program], together: Sequence[Program], title: str) -> Table:
@@ -179,7 +175,8 @@ def _counts(
 NOTES = (
     "A run is one optimisation path: in virtual mode runs of equal batch, learning rate, optimiser and seed are computed once.",
     "Programs that differ in shapes, constants or options are distinct. The cache of compiled programs keeps equal ones once.",
-    "Not counted: the measurement of step times, and the small programs that JAX compiles for single operations.",
+    "Not counted: the measurement of step times, and the small programs that JAX compiles for single operations. Runs that "
+    "train together need another program for each number of runs.",
 )
 
 

@@ -11,12 +11,7 @@ from gmmae.sweep.grid import SweepConfig
 from gmmae.training.run_cache import RunCache
 from tests.small import small
 
-GRID = SweepConfig(
-    scaling=("weak", "linear"),
-    devices=(1, 2),
-    seeds=(0, 1),
-    run=small(parallel__devices="all", parallel__epochs_per_dispatch=2),
-)
+GRID = SweepConfig(scaling=("weak", "linear"), devices=(1, 2), seeds=(0, 1), run=small(parallel__devices="all"))
 """Six runs at two batches. On one device both strategies are one."""
 
 
@@ -29,27 +24,27 @@ def apart() -> list[Program]:
 
 
 def test_a_run_compiles_a_program_of_each_kind(apart):
-    kinds = [INITIAL, EPOCH, VALIDATION, DESCRIPTION, EPOCHS]
+    kinds = [INITIAL, EPOCH, VALIDATION, DESCRIPTION]
     runs = [f"{name}-seed{seed}" for seed in (0, 1) for name in ("weak-n1", "weak-n2", "linear-n2")]
     assert [(program.run, program.kind) for program in apart] == [(run, kind) for run in runs for kind in kinds]
     assert {(program.run[-8:-6], program.batch) for program in apart} == {("n1", 8), ("n2", 16)}
 
 
+def test_a_run_of_several_epochs_a_dispatch_compiles_no_program_of_one():
+    found = sweep_programs.programs_of("a", small(parallel__epochs_per_dispatch=2))
+    assert [program.kind for program in found] == [INITIAL, EPOCHS, VALIDATION, DESCRIPTION]
+
+
 def test_seeds_and_learning_rates_share_one_program_a_batch_and_a_process_compiles_it_once(apart):
     """Initial state, validation and description know no batch. No two programs that one process shares differ in their text."""
-    texts = {(program.kind, program.batch): set() for program in apart}
+    texts: dict[tuple[str, int], set[str]] = {}
     for program in apart:
-        texts[program.kind, program.batch].add(program.text)
+        texts.setdefault((program.kind, program.batch), set()).add(program.text)
     assert {len(of) for of in texts.values()} == {1}
-    assert [texts[kind, 8] == texts[kind, 16] for kind in (INITIAL, VALIDATION, DESCRIPTION, EPOCH, EPOCHS)] == [
-        *(True, True, True),
-        *(False, False),
-    ]
+    assert [kind for kind in sweep_programs.KINDS if texts.get((kind, 8)) != texts.get((kind, 16))] == [EPOCH]
     together = list(sweep_programs.programs(GRID, cache=RunCache()))
-    assert [(program.kind, program.batch) for program in together] == [
-        *((kind, 8) for kind in (INITIAL, EPOCH, VALIDATION, DESCRIPTION, EPOCHS)),
-        *((kind, 16) for kind in (EPOCH, EPOCHS)),
-    ]
+    kinds = [(INITIAL, 8), (EPOCH, 8), (VALIDATION, 8), (DESCRIPTION, 8), (EPOCH, 16)]
+    assert [(program.kind, program.batch) for program in together] == kinds
     assert {program.text for program in together} == {program.text for program in apart}
 
 
