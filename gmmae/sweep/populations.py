@@ -41,7 +41,7 @@ class Speed(NamedTuple):
 
     runs: int
     alone_s: float
-    together_s: float | None  # None: not measured, because a step of one run takes too long
+    together_s: float | None  # None: not measured, because it could not pay
 
     @property
     def ratio(self) -> float:
@@ -95,7 +95,7 @@ class Populations:
         if speed is None:
             return f"batch {batch}: the comparison failed ({job.log})", self._rest_one_by_one()
         if not speed.together_s:
-            return f"batch {batch}: runs train one by one, as a step of one keeps the device busy", self._decide()
+            return f"batch {batch}: runs train one by one", self._decide()
         how = "together" if speed.ratio >= MIN_RATIO else "one by one"
         return f"batch {batch}: runs train {how}; {speed.runs} together are {speed.ratio:.2g} times as fast", self._decide()
 
