@@ -55,12 +55,13 @@ class Worker:
           requests: the descriptor of the requests.
           answers: the descriptor of the answers.
         """
-        first = True
+        first, folder = True, os.getcwd()
         with suppress(KeyboardInterrupt), open(requests, encoding="utf-8") as lines:  # SIGINT between two commands
             for line in lines:
                 request = json.loads(line)
                 if request is None:
                     break
+                os.chdir(folder)  # paths are relative to it, and a workload may have left it
                 _send_output_to(request["log"])
                 code = guarded(self._run_noting_failures, request["command"], *request["arguments"])
                 if self._failed or code not in ANSWERED:

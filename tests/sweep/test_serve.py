@@ -51,6 +51,11 @@ class Commands:
         Path(folder, f"{os.getpid()}-{time.monotonic_ns()}").touch()
         return 0
 
+    def leave(self, folder):
+        print(os.getcwd())
+        os.chdir(folder)
+        return 0
+
     def read(self):
         print(repr(sys.stdin.read()))
         return 0
@@ -244,6 +249,11 @@ def test_standard_input_is_empty(make, tmp_path):
     ends, _ = run(make("a", "read"), make("b", "say", "two"))
     assert [ended.returncode for ended in ends.values()] == [0, 0]
     assert (tmp_path / "a.log").read_text() == "''\n"
+
+
+def test_a_command_begins_in_the_folder_of_the_first_one(make, tmp_path):
+    run(make("a", "leave", tmp_path), make("b", "leave", tmp_path))
+    assert (tmp_path / "a.log").read_text() == (tmp_path / "b.log").read_text() == f"{os.getcwd()}\n"
 
 
 # Tried again
