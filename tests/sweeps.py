@@ -7,10 +7,10 @@ from gmmae.config.schema import changed
 from gmmae.scaling import strategies
 from gmmae.scaling.batches import plan_batches
 from gmmae.scaling.cost import Cluster
-from gmmae.sweep import throughput
+from gmmae.sweep import step_times
 from gmmae.sweep.grid import RunKey, SweepConfig, run_groups
 from gmmae.sweep.runs import CRASHED, FAILED, RunRecord, SweepDir
-from gmmae.sweep.throughput import Timing, Timings
+from gmmae.sweep.step_times import Timing, Timings
 from gmmae.system import stop_reasons
 from gmmae.training.records import Epoch, Record, write_history
 
@@ -118,7 +118,7 @@ def add_step_times(
         versions={"jax": "0.10.2"},
         git_commit="8d988e1",
     )._replace(**changes)
-    throughput.write(path, timings)
+    step_times.write(path, timings)
     return timings
 
 

@@ -8,6 +8,7 @@ from importlib import import_module
 from gmmae import __version__
 from gmmae.multihost.watchdog import run_with_watchdog
 from gmmae.system.errors import InputError, at_interrupt
+from gmmae.system.garbage import no_collection_of_imports
 from gmmae.system.guard import guarded
 
 RESUMES = "the same command goes on where it was"
@@ -39,8 +40,10 @@ class Command:
         module, _, function = self.name.partition(" ")
         with at_interrupt(self.on_interrupt):
             watchdogs = [run_with_watchdog()] if self.watched else []
-            parsed = import_module("gmmae.cli.options").PARSERS[self.name](arguments, prog)
-            return getattr(import_module(f"gmmae.cli.{module}"), function or "command")(*parsed, *watchdogs)
+            with no_collection_of_imports():
+                parsed = import_module("gmmae.cli.options").PARSERS[self.name](arguments, prog)
+                imported = import_module(f"gmmae.cli.{module}")
+            return getattr(imported, function or "command")(*parsed, *watchdogs)
 
 
 COMMANDS = {

@@ -5,6 +5,7 @@ from pathlib import Path
 from gmmae.config.schema import Config
 from gmmae.multihost.distributed import join_processes
 from gmmae.multihost.watchdog import NO_WATCHDOG, Watchdog
+from gmmae.system.garbage import no_collection_of_imports
 from gmmae.system.null_object import IDLE
 from gmmae.system.stop_reasons import EXIT_CODES, INTERRUPTED
 from gmmae.training import terminal
@@ -15,7 +16,8 @@ from gmmae.training.workdir import WorkDir
 def command(config: Config, root: Path, command_line: str, parent: Watchdog = NO_WATCHDOG) -> int:
     """Trains, draws the figures, and prints where everything is. Returns the exit code."""
     with join_processes(config, command_line, parent) as group:
-        from gmmae.training.loop import run  # the watchdog knows the limits of the start before JAX is imported
+        with no_collection_of_imports():
+            from gmmae.training.loop import run  # the watchdog knows the limits of the start before JAX is imported
 
         display = terminal.display() if group.primary else IDLE
         record = run(config, root, display, group)
@@ -24,7 +26,8 @@ def command(config: Config, root: Path, command_line: str, parent: Watchdog = NO
     if record.stop_reason in INTERRUPTED:
         display.say(f"checkpoint written; to resume: {command_line}")
     elif group.primary:
-        from gmmae.training.figures import draw  # matplotlib is imported after the training
+        with no_collection_of_imports():
+            from gmmae.training.figures import draw  # matplotlib is imported after the training
 
         workdir = WorkDir(root)
         places = {

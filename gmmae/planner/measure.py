@@ -22,7 +22,7 @@ from gmmae.scaling.cost import as_in_runs
 from gmmae.sweep.display import duration
 from gmmae.sweep.grid import TimingConfig
 from gmmae.sweep.report.projection import step_table
-from gmmae.sweep.throughput import Timings
+from gmmae.sweep.step_times import Timings
 from gmmae.system.errors import InputError
 from gmmae.training.noise_scale import NORM_STEPS, Norms, noise_of
 from gmmae.training.terminal import Display

@@ -18,9 +18,9 @@ from gmmae.config.toml import differences
 from gmmae.data.extraction.tasks import sha256
 from gmmae.multihost import agreement
 from gmmae.scaling.identity import identity_fields
-from gmmae.sweep import throughput
+from gmmae.sweep import step_times, throughput
 from gmmae.sweep.grid import TimingConfig
-from gmmae.sweep.throughput import Timings
+from gmmae.sweep.step_times import Timings
 from gmmae.system import json_files, stop_reasons
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
@@ -156,8 +156,8 @@ class Measurements:
 
     def step_times(self, batches: Collection[int], validation: Collection[int], timing: TimingConfig) -> Timings:
         """Times training steps and validation passes, unless stored times are as careful."""
-        kept = throughput.read(self.folder.step_times)
-        if kept is not None and _timed_steps(kept.timing) < _timed_steps(throughput.settings(timing)):
+        kept = step_times.read(self.folder.step_times)
+        if kept is not None and _timed_steps(kept.timing) < _timed_steps(step_times.settings(timing)):
             kept = None
         have, done = ({row.samples for row in rows} for rows in ((kept.train, kept.validation) if kept else ((), ())))
         new_batches, new_counts = sorted(set(batches) - have), sorted(set(validation) - done)
@@ -165,8 +165,8 @@ class Measurements:
             config = changed(self.config, seed=0)  # the seed is in the program and not in its time: no second compilation
             began = time.perf_counter()
             timings = throughput.measure(config, new_batches, new_counts, timing)
-            kept = throughput.merged(kept, timings)
-            throughput.write(self.folder.step_times, kept)
+            kept = step_times.merged(kept, timings)
+            step_times.write(self.folder.step_times, kept)
             self._note("step times", self.seconds.get("step times", 0.0) + time.perf_counter() - began)
         return kept._replace(
             train=[row for row in kept.train if row.samples in batches],

@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from scipy.optimize import minimize_scalar
 
 from gmmae.config.schema import StopConfig
 from gmmae.system.errors import InputError
@@ -173,6 +172,8 @@ def fit(points: Mapping[int, float], power: float = 1.0) -> tuple[float, float]:
     >>> [round(number, 1) for number in fit({8: 350.0, 32: 162.5, 64: 131.25})]
     [100.0, 20.0]
     """
+    from scipy.optimize import minimize_scalar  # a report reads plans, and fits none
+
     batches, logs = _logs(points)
 
     def residual_squares(log_bn: Float[np.ndarray, "*grid"]) -> Float[np.ndarray, "*grid"]:

@@ -7,9 +7,10 @@ edge spans [-1, 1], and shorter edges span less.
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Float32, Float64
+from jaxtyping import Float, Float32, Float64, Int
 from scipy import ndimage
 
 AZIMUTH = math.radians(30)
@@ -17,6 +18,8 @@ ELEVATION = math.radians(25)
 HALF_WIDTH = 1.52  # world units from the picture's centre to its border, just enough for the domain's cube
 FINE = 48  # minimum number of samples along the longest axis of the interpolated volume
 STEP = 0.6  # step of a ray in interpolated samples; longer ones make sharp edges ragged
+TILE = 16  # pixels along each side of a part of the picture
+STRETCH = 16  # samples of a ray at a time
 PAD = 3  # empty interpolated samples around the domain, which close surfaces at its border
 
 _LIGHT = np.array([-0.45, 0.55, -0.70])  # towards the lamp, in camera coordinates: right, up, away from the viewer
@@ -84,36 +87,71 @@ def surface(volume: Float[np.ndarray, "z y x"], level: float, pixels: int = 256)
     extent = np.array([pixels, pixels, depths])
     origin = centre - transform @ (extent - 1) / 2  # first sample of the ray at the picture's corner
     brightness = np.full((pixels, pixels), np.nan, np.float32)
-    above = np.argwhere(fine > level)
-    if not len(above):
+    row, column, depth = _first_crossings(fine, level, transform, origin, extent)
+    if not len(row):
         return brightness
-    # Only rays near these samples are computed, because most of the picture is empty.
-    corners = np.array(list(itertools.product(*zip(above.min(0) - 1, above.max(0) + 1, strict=True))))
-    seen = np.linalg.solve(transform, (corners - origin).T)
-    begin = np.clip(np.floor(seen.min(1)).astype(int) - 1, 0, extent)
-    end = np.clip(np.ceil(seen.max(1)).astype(int) + 2, begin, extent)
-    origin += transform @ begin
-    rays = ndimage.affine_transform(
-        fine, transform, origin, tuple(end - begin), order=1, mode="constant", cval=float(fine[0, 0, 0])
-    )
-    inside = rays > level
-    hit = np.argwhere(inside.any(-1))
-    if not len(hit):
-        return brightness
-    row, column = hit.T
-    after = np.maximum(inside[row, column].argmax(-1), 1)
-    low, high = rays[row, column, after - 1], rays[row, column, after]
-    depth = after - np.clip((high - level) / np.maximum(high - low, np.finfo(np.float32).tiny), 0, 1)
-
     at = origin[:, None] + transform @ np.stack([row, column, depth])
     smooth = ndimage.gaussian_filter(fine, 1.0)
     gradient = np.stack([ndimage.map_coordinates(axis, at, order=1, mode="nearest") for axis in np.gradient(smooth)])
     normal = -basis.T @ gradient  # right, up, away; it points out of the dense region
     normal /= np.maximum(np.linalg.norm(normal, axis=0), 1e-30)
     lambert = np.clip(_LIGHT / np.linalg.norm(_LIGHT) @ normal, 0, 1)
-    cue = 1 - 0.35 * np.clip(0.5 + ((depth + begin[2]) / (depths - 1) - 0.5) * math.sqrt(3), 0, 1)
-    brightness[row + begin[0], column + begin[1]] = (0.22 + 0.78 * lambert) * cue
+    cue = 1 - 0.35 * np.clip(0.5 + (depth / (depths - 1) - 0.5) * math.sqrt(3), 0, 1)
+    brightness[row, column] = (0.22 + 0.78 * lambert) * cue
     return brightness
+
+
+def _first_crossings(
+    fine: Float[np.ndarray, "z y x"],
+    level: float,
+    transform: Float64[np.ndarray, "3 3"],
+    origin: Float64[np.ndarray, "3"],
+    extent: Int[np.ndarray, "3"],
+) -> tuple[Int[np.ndarray, " rays"], Int[np.ndarray, " rays"], Float[np.ndarray, " rays"]]:
+    """Returns row, column and depth of the places where rays first rise above the level, for the rays that do.
+
+    The rays of a tile of the picture are followed together. They begin shortly before the first sample above the level that
+    one of them can meet, and end when all have crossed.
+
+    Args:
+      fine: the volume.
+      level: that of the surface.
+      transform: from steps of row, column and depth to steps of the volume.
+      origin: the volume's coordinates at row, column and depth 0.
+      extent: the numbers of rows, columns and depths.
+    """
+    tiles = -(-extent[:2] // TILE)
+    near, far = np.full(tiles, np.inf), np.full(tiles, -np.inf)
+    inverse = np.linalg.inv(transform)
+    seen = inverse @ (np.argwhere(fine > level) - origin).T
+    reach = np.abs(inverse).sum(1)  # of a sample, which counts for places less than one sample away along each axis
+    for sides in itertools.product((-1, 1), repeat=2):  # a tile is larger than a sample's reach
+        corner = (seen[:2] + np.multiply(sides, reach[:2])[:, None]) // TILE
+        place = tuple(np.clip(corner, 0, tiles[:, None] - 1).astype(int))
+        np.minimum.at(near, place, seen[2] - reach[2])
+        np.maximum.at(far, place, seen[2] + reach[2])
+    found = [np.empty((3, 0))]
+    for tile in np.argwhere(near < np.inf):
+        corner = tile * TILE
+        size = np.minimum(TILE, extent[:2] - corner)
+        waiting = np.ones(size, bool)
+        start, end = max(math.floor(near[tuple(tile)]) - 1, 0), min(math.ceil(far[tuple(tile)]) + 1, int(extent[2]))
+        while start + 1 < end and waiting.any():
+            length = min(STRETCH, end - start)
+            corner_of_stretch: Any = origin + transform @ (*corner, start)
+            rays = ndimage.affine_transform(
+                fine, transform, corner_of_stretch, (*size, length), order=1, mode="constant", cval=float(fine[0, 0, 0])
+            )
+            inside = rays > level
+            row, column = np.nonzero(waiting & inside.any(-1))
+            after = np.maximum(inside[row, column].argmax(-1), 1)
+            low, high = rays[row, column, after - 1], rays[row, column, after]
+            depth = after - np.clip((high - level) / np.maximum(high - low, np.finfo(np.float32).tiny), 0, 1)
+            found.append(np.stack([row + corner[0], column + corner[1], depth + start]))
+            waiting[row, column] = False
+            start += length - 1  # the last sample is the next stretch's first
+    row, column, depth = np.concatenate(found, axis=1)
+    return row.astype(int), column.astype(int), depth
 
 
 def domain_edges(shape: tuple[int, int, int]) -> Float64[np.ndarray, "edges ends 2"]:

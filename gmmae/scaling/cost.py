@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
-from scipy.optimize import nnls
 
 from gmmae.config.rules import Rule, Section, require
 from gmmae.system.errors import InputError
@@ -218,6 +217,8 @@ def affine(times: StepTimes) -> tuple[float, float]:
     >>> [round(number, 3) for number in affine(StepTimes((1, 2, 4), (3.0, 4.0, 6.0)))]
     [2.0, 1.0]
     """
+    from scipy.optimize import nnls  # it takes as long to import as a report to write
+
     batches, seconds = np.array(times.batches, float), np.array(times.seconds)
     (a, b), _ = nnls(np.stack([1 / seconds, batches / seconds], axis=1), np.ones(len(batches)))
     return float(a), float(b)
@@ -230,7 +231,8 @@ def seconds_at(times: StepTimes, samples: float | np.ndarray) -> np.ndarray:
     [3.0, 3.5, 6.0]
     """
     beyond = np.maximum(0.0, np.asarray(samples) - times.batches[-1])
-    return np.interp(samples, times.batches, times.seconds) + affine(times)[1] * beyond
+    slope = affine(times)[1] if np.any(beyond) else 0.0
+    return np.interp(samples, times.batches, times.seconds) + slope * beyond
 
 
 def as_in_runs(times: StepTimes, seen: Mapping[int, float]) -> StepTimes:

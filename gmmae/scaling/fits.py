@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import OptimizeWarning, curve_fit
-from scipy.special import stdtrit
 
 from gmmae.system.errors import InputError
 
@@ -56,6 +54,8 @@ def fit_law(devices: Sequence[int], times_s: Sequence[float]) -> dict[str, Estim
     Raises:
       InputError: fewer than 3 different device counts, fewer than 4 times, counts too alike, or input that is no measurement.
     """
+    from scipy.special import stdtrit  # only a report of throughput needs it
+
     design, times = _design(devices, times_s)
     count, parameters = design.shape
     rule = f"{parameters} parameters with intervals need at least {parameters + 1} times"
@@ -114,6 +114,8 @@ def _determined(design: np.ndarray, times: np.ndarray) -> bool:
 
 def _fit(design: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The parameters, and their covariance, which is infinite where there are no more times than parameters."""
+    from scipy.optimize import OptimizeWarning, curve_fit  # as above
+
     fitted, parameters, covariance = times, np.zeros(design.shape[1]), np.empty(0)
     for _ in range(REWEIGHTINGS):
         with warnings.catch_warnings(action="ignore", category=OptimizeWarning):  # of that infinity

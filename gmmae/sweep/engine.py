@@ -15,7 +15,7 @@ from pathlib import Path
 from gmmae.config.schema import StopConfig, defaults, flatten
 from gmmae.config.toml import differences, flatten_table, read_table, to_toml
 from gmmae.scaling import strategies
-from gmmae.sweep import throughput
+from gmmae.sweep import step_times
 from gmmae.sweep.display import SweepDisplay, duration, outcome_table, outcome_text, progress_text
 from gmmae.sweep.grid import RunKey, SweepConfig, left_out, run_groups, run_keys
 from gmmae.sweep.jobs import Request, execute, timing_job
@@ -27,6 +27,7 @@ from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
 from gmmae.system.files import write_text
 from gmmae.training.records import Record, read_history
+from gmmae.training.run_logger import storage
 from gmmae.training.stopping import finished
 from gmmae.training.workdir import WorkDir, alone, writable
 
@@ -62,10 +63,11 @@ def sweep(
     Raises:
       InputError: the work directory cannot be written, belongs to another sweep, or is in use by another process. Or it has
         a run whose batch or learning rate differs from its strategy's.
+      StorageError: the work directory cannot be written any more.
     """
     folder = SweepDir(root)
     grid = run_keys(config) if config.mode != "throughput" else []
-    with _claimed(config, folder):
+    with _claimed(config, folder), storage(folder.root):
         reason = _train(config, folder, display, samples, retry) if grid else None
         records = list(folder.read_all(grid))
         requests = _timing_requests(config, records, reference_batches)
@@ -305,12 +307,12 @@ def _untimed(config: SweepConfig, folder: SweepDir, requests: dict[int, Request]
     """Returns the numbers of devices whose step times are not measured yet. A batch that failed is not tried again."""
 
     def measured(n: int, request: Request) -> bool:
-        timings = throughput.read(folder.step_times(n))
-        if timings is None or timings.timing != throughput.settings(config.timing):
+        timings = step_times.read(folder.step_times(n))
+        if timings is None or timings.timing != step_times.settings(config.timing):
             return False
-        rows = {throughput.TRAINING: timings.train, throughput.VALIDATION: timings.validation}
+        rows = {step_times.TRAINING: timings.train, step_times.VALIDATION: timings.validation}
         tried = {f"{what} of {row.samples}" for what in rows for row in rows[what]} | set(timings.failed)
-        counts = {throughput.TRAINING: request["batches"], throughput.VALIDATION: request["validation"]}
+        counts = {step_times.TRAINING: request["batches"], step_times.VALIDATION: request["validation"]}
         return {f"{what} of {count}" for what in counts for count in counts[what]} <= tried
 
     return [n for n, request in requests.items() if not measured(n, request)]

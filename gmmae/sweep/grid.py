@@ -20,7 +20,6 @@ from gmmae.config.rules import (
 )
 from gmmae.config.schema import Config, changed, flatten
 from gmmae.scaling import strategies
-from gmmae.scaling.batches import plan_batches
 from gmmae.workloads.registry import configuration
 
 Mode = Literal["virtual", "measured", "throughput"]
@@ -239,6 +238,8 @@ def dry_run(config: SweepConfig, samples: int) -> list[tuple[str, ...]]:
     Raises:
       InputError: a run is impossible.
     """
+    from gmmae.scaling.batches import plan_batches  # it imports NumPy, which reading a configuration does not need
+
     rows: list[tuple[str, ...]] = [DRY_RUN_COLUMNS]
     for first, members in run_groups(config, samples):
         for key in members:

@@ -66,7 +66,8 @@ class Commands:
         arguments = json.loads(Path(request).read_text(encoding="utf-8"))
         run_config = read_config(Path(config))
         with join_processes(run_config, RESUME, self._parent) as group:
-            from gmmae.sweep.throughput import measure, write
+            from gmmae.sweep.step_times import write
+            from gmmae.sweep.throughput import measure
 
             timings = measure(run_config, arguments["batches"], arguments["validation"], TimingConfig(**arguments["timing"]))
         if group.primary:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 
 from gmmae.system.errors import InputError, StorageError, exit_code, report, write_error
+from gmmae.system.garbage import no_collection_at_end
 from gmmae.system.streams import outlasting
 
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
@@ -12,6 +13,7 @@ OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 
 def guarded(command: Callable[..., int], *arguments: object) -> int:
     """Runs a command; an `InputError`, or an interrupt, becomes one line on standard error and its exit code."""
+    no_collection_at_end()
     try:
         with outlasting():
             return _ended(command, *arguments)

@@ -6,14 +6,14 @@ The path of an epoch is `gmmae.training.loop`, this module's `train_program`, `m
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from typing import Literal, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 import optax
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int32, PyTree, UInt32
+from jaxtyping import Array, Float, Int, Int32, PyTree
 
 from gmmae.config.schema import Config, ParallelConfig
 from gmmae.multihost.environment import require_prepared
@@ -196,17 +196,18 @@ def precision_context(config: Config) -> Iterator[None]:
 def initial_state(setup: TrainSetup) -> TrainState:
     """Returns the state before the first epoch, on the host; it depends on the configuration's seed and model only."""
 
-    def init(key: Array) -> TrainState:  # a compiled program is kept by its function's name, and a partial has none
-        return _init(setup.workload, setup.optimizer, key)
+    # A compiled program is kept by its function's name, and a partial has none.
+    def init(seed: Int[Array, ""] | np.uint32) -> TrainState:
+        return _init(setup.workload, setup.optimizer, jax.random.key(seed))  # outside it would be programs of its own
 
     # It runs once, so on a CPU it is compiled without optimisation: that takes a fifth of the time.
     options: dict[str, str | bool] | None = {"xla_backend_optimization_level": "0"} if jax.default_backend() == "cpu" else None
     with jax.enable_x64(False):  # a run in float64 starts from the same numbers
-        key = jax.random.key(setup.config.seed)
+        seed = np.uint32(setup.config.seed)
         compiled = setup.cache.get(
-            setup.program_key("init"), lambda: jax.jit(init).lower(key).compile(compiler_options=options)
+            setup.program_key("init"), lambda: jax.jit(init).lower(seed).compile(compiler_options=options)
         )
-        return cast(setup.config, jax.device_get(compiled(key)))
+        return cast(setup.config, jax.device_get(compiled(seed)))
 
 
 def blank_state(config: Config, workload: Workload) -> TrainState:
@@ -326,13 +327,7 @@ def epoch_arguments(setup: TrainSetup, epoch: int) -> tuple[PyTree, ...]:
 def epoch_values(setup: TrainSetup, epoch: int) -> EpochValues:
     """Returns the values of an epoch, as NumPy arrays."""
     rates = schedules.epoch_learning_rates(setup.schedule, epoch, setup.train_plan.steps).astype(setup.config.dtype)
-    return EpochValues(_run_key(setup.config.seed), np.int32(epoch), rates)  # pyright: ignore[reportArgumentType]
-
-
-@cache
-def _run_key(seed: int) -> UInt32[np.ndarray, "2"]:
-    """Returns the data of a run's random key, on the host."""
-    return np.asarray(jax.random.key_data(jax.random.key(seed)))
+    return EpochValues(np.uint32(setup.config.seed), np.int32(epoch), rates)  # pyright: ignore[reportArgumentType]
 
 
 def validation_arguments(setup: TrainSetup) -> tuple[Array, ...]:

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -39,11 +40,13 @@ from gmmae.training.run_summary import (
 )
 from gmmae.training.step import TrainState
 from gmmae.training.stopping import StopMonitor, epochs_in_time, finished
-from gmmae.training.tensorboard import TensorBoard
 from gmmae.training.terminal import Display
 from gmmae.training.workdir import WorkDir, begin, claim
 from gmmae.workloads import registry
 from gmmae.workloads.interface import Events, Params
+
+if TYPE_CHECKING:
+    from gmmae.training.tensorboard import TensorBoard
 
 DISPATCH_S = 1.0
 """Default limit of the seconds of several epochs in one program. A signal, or a row of the history, may be late by these."""
@@ -340,9 +343,11 @@ class Run:
         self.logger.record(self.record)
         return self.record
 
-    def _tensorboard(self) -> TensorBoard:
+    def _tensorboard(self) -> "TensorBoard":
         if not self.setup.config.log.tensorboard:
             return IDLE
+        from gmmae.training.tensorboard import TensorBoard
+
         parameters = identity_fields(self.setup.config) | {
             "stop.target": self.record.target,
             "stop.monitor": self.record.monitor,

@@ -3,21 +3,24 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gmmae.system.errors import StorageError
 from gmmae.system.files import whole_file, write_text
 from gmmae.training.records import Epoch, Record, history_line, to_json, write_history
-from gmmae.training.tensorboard import TensorBoard
 from gmmae.training.workdir import WorkDir
 from gmmae.workloads.interface import Events
+
+if TYPE_CHECKING:
+    from gmmae.training.tensorboard import TensorBoard
 
 
 class RunLogger:
     """Writes a run's progress into its work directory; methods raise `StorageError` where it cannot be written."""
 
-    def __init__(self, workdir: WorkDir, tensorboard: TensorBoard):
+    def __init__(self, workdir: WorkDir, tensorboard: "TensorBoard"):
         self._workdir, self._tensorboard = workdir, tensorboard
 
     def begin(self, history: Sequence[Epoch], metrics: Sequence[str]) -> None:

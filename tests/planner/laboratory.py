@@ -16,8 +16,8 @@ from gmmae.config.schema import Config
 from gmmae.planner import measurements, prediction, trials
 from gmmae.planner.trials import Trial
 from gmmae.scaling.batches import BatchPlan
-from gmmae.sweep import throughput
-from gmmae.sweep.throughput import Timing, Timings
+from gmmae.sweep import step_times
+from gmmae.sweep.step_times import Timing, Timings
 from gmmae.system import stop_reasons
 from gmmae.training import stopping
 from gmmae.training.noise_scale import Norms
@@ -101,7 +101,7 @@ class Laboratory:
         self.count(sum(batches) * (max(timing.warmup_steps, timing.steps) + timing.steps * timing.blocks) / SAMPLES)
         train = [Timing(batch, batch, *(3 * (STEP_S(batch),))) for batch in batches]
         passes = [Timing(count, count, *(3 * (0.002 * count,))) for count in validation]
-        return Timings(1, "cpu", False, 1000, train, passes, {}, throughput.settings(timing), {}, None)
+        return Timings(1, "cpu", False, 1000, train, passes, {}, step_times.settings(timing), {}, None)
 
     def norms(self, batch: int, epoch: int) -> Norms:
         self.count(1)

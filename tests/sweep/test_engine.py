@@ -1,6 +1,7 @@
 """The engine with a small program in the place of a run, called once and called again."""
 
 import dataclasses
+import errno
 import os
 import signal
 import socket
@@ -12,13 +13,13 @@ import pytest
 from gmmae.config.schema import Config, StopConfig, changed
 from gmmae.config.toml import to_toml
 from gmmae.multihost import environment
-from gmmae.sweep import engine, throughput
+from gmmae.sweep import engine, step_times
 from gmmae.sweep import jobs as sweep_jobs
 from gmmae.sweep.engine import RUNS_FAILED
 from gmmae.sweep.grid import RunKey, SlurmConfig, SweepConfig, TimingConfig
 from gmmae.sweep.runs import CRASHED, TIMED_OUT, SweepDir
 from gmmae.system import stop_reasons
-from gmmae.system.errors import InputError
+from gmmae.system.errors import InputError, StorageError
 from gmmae.system.files import write_text
 from gmmae.training.records import to_json, write_history
 from gmmae.workloads.registry import configuration
@@ -60,7 +61,7 @@ def test_a_finished_sweep_starts_nothing(undisturbed):
 def test_virtual_runs_are_followed_by_the_step_times_that_the_projection_needs(undisturbed):
     """Weak and linear: 32 on every device; validation volumes a device: 128, 64, 32."""
     fake, _, _ = undisturbed
-    found = throughput.read(SweepDir(fake.root).step_times(1))
+    found = step_times.read(SweepDir(fake.root).step_times(1))
     assert found is not None
     assert [row.samples for row in found.train] == [32]
     assert [row.samples for row in found.validation] == [32, 64, 128]
@@ -235,6 +236,22 @@ def test_bad_input_and_a_full_disk_are_not_tried_again(fake):
     assert message.startswith("exit code 74: error: workdir must stay a folder that can be written (")
 
 
+def test_a_disk_that_is_full_between_two_runs_loses_nothing(fake, undisturbed, monkeypatch):
+    """The first run has ended, and its record cannot be written."""
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "some file")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SweepDir, "write", fail)
+        with pytest.raises(StorageError, match=r"must stay a folder .*; writing some file failed \(No space left on device\)"):
+            fake.sweep(grid(jobs=1))
+    assert fake.records() == {}
+    assert fake.orphans() == []
+    assert fake.sweep(grid(jobs=1))[0] == 0
+    assert without_clocks(fake.records()) == without_clocks(undisturbed[0].records())
+
+
 @pytest.mark.parametrize(("wish", "failed"), [("full memory after others", 0), ("full memory", 1)])
 def test_a_run_for_which_memory_was_full_gets_a_process_of_its_own(fake, wish, failed):
     fake.wish({"linear-n2-seed0": wish})
@@ -285,7 +302,7 @@ def test_throughput_is_measured_once_on_each_number_of_devices(fake):
     assert fake.sweep(throughputs())[0] == 0
     assert fake.events("start") == ["step-times-n2", "step-times-n4"]
     folder = SweepDir(fake.root)
-    rows = {n: [row.samples for row in found.train] for n in (2, 4) if (found := throughput.read(folder.step_times(n)))}
+    rows = {n: [row.samples for row in found.train] for n in (2, 4) if (found := step_times.read(folder.step_times(n)))}
     assert rows == {2: [2, 16], 4: [4, 16, 32]}
     assert fake.sweep(throughputs())[0] == 0
     assert len(fake.events("start")) == 2
@@ -322,11 +339,11 @@ def test_failed_step_times_of_a_virtual_sweep_leave_the_runs(fake):
 
 def test_a_batch_that_did_not_fit_is_not_tried_again_but_a_validation_of_that_size_is(tmp_path):
     """64 did not fit into training. That says nothing of a validation of 64."""
-    folder, row = SweepDir(tmp_path), throughput.Timing(32, 32, 1.0, 1.0, 1.0)
+    folder, row = SweepDir(tmp_path), step_times.Timing(32, 32, 1.0, 1.0, 1.0)
     settings: dict[str, Any] = {"warmup_steps": 1, "steps": 2, "blocks": 3}
     folder.step_times(1).parent.mkdir()
-    timings = throughput.Timings(1, "cpu", False, 1, [row], [row], {"training of 64": "why"}, settings, {}, None)
-    throughput.write(folder.step_times(1), timings)
+    timings = step_times.Timings(1, "cpu", False, 1, [row], [row], {"training of 64": "why"}, settings, {}, None)
+    step_times.write(folder.step_times(1), timings)
 
     def untimed(batches, validation, n=1, **changes):
         config = grid(timing=TimingConfig(**settings | changes))

@@ -8,7 +8,8 @@ import pytest
 
 from gmmae.sweep import throughput
 from gmmae.sweep.grid import TimingConfig
-from gmmae.sweep.throughput import Timing, Timings, measure, read, write
+from gmmae.sweep.step_times import Timing, Timings, read, write
+from gmmae.sweep.throughput import measure
 from gmmae.system.errors import InputError
 from gmmae.training import compilation
 from tests.small import small

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from gmmae.multihost import environment
-from gmmae.sweep import engine, throughput
+from gmmae.sweep import engine, step_times
 from gmmae.sweep.display import SweepDisplay
 from gmmae.sweep.grid import RunKey, SweepConfig, TimingConfig, run_config, run_keys
 from gmmae.sweep.runs import SweepDir
@@ -64,7 +64,7 @@ def test_a_sweep_of_real_runs_has_the_results_of_each_run_alone(whole, tmp_path)
 def test_a_sweep_of_real_runs_measures_the_step_times_of_its_projection(whole):
     """Batches a device: 8 of strong on 1 and of weak, 4 of strong on 2; validation: 6 volumes on 1, 3 on 2."""
     _, folder, _, _ = whole
-    found = throughput.read(folder.step_times(1))
+    found = step_times.read(folder.step_times(1))
     assert found is not None
     assert (found.devices, found.failed, found.oversubscribed) == (1, {}, False)
     assert [row.samples for row in found.train] == [4, 8]

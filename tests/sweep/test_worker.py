@@ -10,10 +10,11 @@ import pytest
 
 from gmmae.config.toml import to_toml
 from gmmae.multihost.peers import ALONE
-from gmmae.sweep import throughput, worker
+from gmmae.sweep import step_times, throughput, worker
 from gmmae.sweep.grid import TimingConfig
 from gmmae.system import stop_reasons
 from gmmae.training import loop
+from gmmae.training.run_cache import RunCache
 from gmmae.training.terminal import Plain
 from tests.small import small
 from tests.sweep.test_runs import RECORD
@@ -35,8 +36,8 @@ def test_the_exit_code_of_a_run_is_that_of_its_stop_reason(monkeypatch, tmp_path
     ended = dataclasses.replace(RECORD, stop_reason=reason)
     monkeypatch.setattr(loop, "run", lambda *arguments: calls.append(arguments) or ended)
     assert worker.main(["train", str(toml), str(tmp_path / "run")]) == stop_reasons.EXIT_CODES[reason]
-    [(config, root, display, group)] = calls
-    assert (config, root, type(display), group) == (CONFIG, tmp_path / "run", Plain, ALONE)
+    [(config, root, display, group, cache)] = calls
+    assert (config, root, type(display), group, type(cache)) == (CONFIG, tmp_path / "run", Plain, ALONE, RunCache)
 
 
 def test_step_times_are_measured_as_asked_and_written(monkeypatch, tmp_path, toml):
@@ -49,7 +50,7 @@ def test_step_times_are_measured_as_asked_and_written(monkeypatch, tmp_path, tom
     [(config, batches, validation, asked)] = given
     assert (config, batches, validation) == (CONFIG, [8, 16], [6])
     assert (asked.steps, asked.blocks, asked.warmup_steps) == (2, 3, timing.warmup_steps)
-    assert throughput.read(tmp_path / "out.json") == TIMINGS
+    assert step_times.read(tmp_path / "out.json") == TIMINGS
 
 
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path, toml, capsys):

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import binomtest
 
 from gmmae.system.errors import InputError
 
@@ -184,8 +183,19 @@ def paired(base: Mapping[int, float], other: Mapping[int, float]) -> PairedCompa
         ties=ties,
         ratio=float(_medians(ratios)),
         interval=_bootstrap(lambda index: _medians(ratios[index]), len(ratios)),
-        p_value=float(binomtest(faster, faster + slower).pvalue) if faster + slower else None,
+        p_value=sign_test(faster, slower) if faster + slower else None,
     )
+
+
+def sign_test(faster: int, slower: int) -> float:
+    """Returns the p-value of the two-sided exact sign test, of one pair at least.
+
+    >>> sign_test(6, 0), sign_test(2, 2)
+    (0.03125, 1.0)
+    """
+    pairs = faster + slower
+    tail = sum(math.comb(pairs, count) for count in range(min(faster, slower) + 1))
+    return min(1.0, 2 * tail / 2**pairs)
 
 
 def _medians(runs: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from gmmae.scaling import cost
 from gmmae.scaling.cost import Cluster, StepTimes
-from gmmae.sweep.throughput import Timing, Timings
+from gmmae.sweep.step_times import Timing, Timings
 from gmmae.system.errors import InputError
 from gmmae.training.records import Record
 

@@ -11,13 +11,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from gmmae.scaling.cost import Cluster
-from gmmae.sweep import throughput
+from gmmae.sweep import step_times
 from gmmae.sweep.grid import RunKey, SweepConfig, run_keys
 from gmmae.sweep.report import efficiency
 from gmmae.sweep.report.efficiency import PAPER_TABLE_I, PAPER_TABLE_II, Efficiency, TimeSummary
 from gmmae.sweep.report.projection import EpochTime, Projection
 from gmmae.sweep.runs import FAILED, RunRecord, SweepDir
-from gmmae.sweep.throughput import Timings
+from gmmae.sweep.step_times import Timings
 from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError
 from gmmae.training.records import Epoch, Record, read_history
@@ -169,7 +169,7 @@ def read(config: SweepConfig, root: Path, cluster: Cluster | None) -> Results:
     ended = [record for record in records if record.outcome not in FAILED and record.record is not None]
     failed = tuple(record for record in records if record.outcome in FAILED)
     counts = sorted(config.devices) if config.mode == "throughput" else [1] if config.mode == "virtual" else []
-    timings = tuple(found for n in counts if (found := throughput.read(folder.step_times(n))) is not None)
+    timings = tuple(found for n in counts if (found := step_times.read(folder.step_times(n))) is not None)
     clock, epochs = _clock(config, ended, timings, cluster)
     runs = tuple(_run(record, epoch) for record, epoch in zip(ended, epochs, strict=True))
     return Results(config, folder, runs, failed, timings, clock)

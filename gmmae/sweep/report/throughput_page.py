@@ -20,7 +20,7 @@ from gmmae.scaling import fits
 from gmmae.sweep.report import efficiency
 from gmmae.sweep.report.outcomes import devices_text
 from gmmae.sweep.report.results import Results
-from gmmae.sweep.throughput import Timing
+from gmmae.sweep.step_times import Timing
 from gmmae.system.errors import InputError
 
 T = TypeVar("T")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binomtest
 
 from gmmae.sweep.report import efficiency
 from gmmae.sweep.report.efficiency import (
@@ -271,3 +272,8 @@ def test_a_comparisons_interval_is_the_bootstrap_of_the_ratio(monkeypatch):
 def test_bad_input_is_named(call, message):
     with pytest.raises(InputError, match=message):
         call()
+
+
+def test_the_sign_test_is_scipys():
+    for faster, slower in ((0, 1), (3, 3), (2, 7), (40, 25), (600, 500)):
+        assert efficiency.sign_test(faster, slower) == pytest.approx(binomtest(faster, faster + slower).pvalue, rel=1e-12)

@@ -1,0 +1,56 @@
+import gc
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+from gmmae.system import garbage
+
+END = """
+import atexit, gc
+atexit.register(lambda: print(gc.get_freeze_count() > 0))  # handlers run in the reverse order, so this one runs last
+from gmmae.system.guard import guarded
+guarded(lambda: 0)
+"""
+
+
+@pytest.fixture(autouse=True)
+def thawed():
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+    gc.enable()
+
+
+def test_nothing_is_collected_while_modules_are_imported(monkeypatch):
+    with garbage.no_collection_of_imports():
+        assert not gc.isenabled()
+        monkeypatch.setitem(sys.modules, "imported_by_this_test", ModuleType("imported_by_this_test"))
+    assert gc.isenabled()
+    assert gc.get_freeze_count()
+
+
+def test_without_an_import_later_collections_pass_over_everything():
+    with garbage.no_collection_of_imports():
+        pass
+    assert gc.isenabled()
+    assert not gc.get_freeze_count()
+
+
+def test_collections_go_on_after_an_import_that_fails():
+    with pytest.raises(ImportError), garbage.no_collection_of_imports():
+        raise ImportError
+    assert gc.isenabled()
+
+
+def test_who_has_no_collections_gets_none():
+    gc.disable()
+    with garbage.no_collection_of_imports():
+        pass
+    assert not gc.isenabled()
+
+
+def test_a_command_ends_without_a_collection():
+    result = subprocess.run([sys.executable, "-c", END], capture_output=True, text=True, check=True)
+    assert result.stdout == "True\n"
