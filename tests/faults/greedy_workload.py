@@ -1,6 +1,7 @@
 """Workload of the faults of a sweep: the tiny MLP of the benchmarks. If told, a validation asks for too much memory, once."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import jax
@@ -14,15 +15,17 @@ from gmmae.workloads.interface import Workload
 MARK = "GMMAE_FAULTS_SWEEP"
 """An environment variable of all processes of a sweep, with the sweep's folder. No worker names it in its command line."""
 TELL = "take_memory"
-"""A file of that folder. The validation that sees it removes it first."""
+"""A file of that folder. The process that sees it in a validation renames it, and asks for too much from then on."""
 TOO_MANY_BYTES = 1 << 60
 
 
 def take_memory_if_told(losses: np.ndarray) -> np.ndarray:
     """Returns the losses, or raises MemoryError."""
     told = Path(os.environ[MARK], TELL)
-    if told.exists():
-        told.unlink()
+    mine = told.with_name(f"{TELL}_{os.getpid()}")
+    with suppress(FileNotFoundError):
+        told.rename(mine)
+    if mine.exists():  # on all devices of the process, as one that fails alone keeps the others waiting for a minute
         np.ones(TOO_MANY_BYTES, np.uint8)
     return np.asarray(losses)
 

@@ -234,7 +234,7 @@ def fill_disk(sweep: Sweep, number: int) -> str:
 AGAIN = r"^{run} is tried again in a new process: "
 SWEEP_FAULTS = (
     SweepFault("worker killed by SIGKILL", "a sweep's third run", kill_worker, AGAIN + "killed by SIGKILL"),
-    SweepFault("worker out of memory", "a sweep's third run", take_memory, AGAIN, log="Unable to allocate"),
+    SweepFault("worker out of memory", "a later run of a sweep", take_memory, AGAIN, log="Unable to allocate"),
     SweepFault(
         "disk full",
         "between two runs of a sweep",
@@ -301,31 +301,30 @@ def _in_a_row(sweep: Sweep, faults: Sequence[SweepFault], wanted: Results) -> It
 def _try(sweep: Sweep, tried: Sequence[tuple[SweepFault, Trial]]) -> None:
     """Strikes one run after the other, and gives the same command again until the sweep is whole."""
     sweep.start()
+    struck: list[str] = []
     for number, (fault, trial) in enumerate(tried, FIRST_STRUCK):
-        struck = fault.strike(sweep, number)
-        trial.epochs = sweep.epochs(struck)
+        struck.append(fault.strike(sweep, number))
+        trial.epochs = sweep.epochs(struck[-1])
         trial.hit = trial.epochs < EPOCHS or fault.disk
         kept = sweep.records()
-        if fault.code or (fault, trial) == tried[-1]:
+        if fault.code or number == FIRST_STRUCK + len(tried) - 1:
             trial.codes = [sweep.finish()]
             trial.gone_s = _seconds_until_none_is_left(sweep)
             if trial.gone_s is None:
                 trial.complaints.append(f"processes {sweep.processes()} are left")
             if trial.codes != [fault.code]:
                 trial.complaints.append(f"the sweep ended with {trial.codes[0]}, not {fault.code}: {sweep.said()[-2000:]}")
-        else:
-            again = re.escape(struck)
-            sweep.wait_until(lambda again=again: bool(re.search(f"^{again} is tried again", sweep.said(), re.MULTILINE)))
         fault.mend(sweep)
         if fault.code:
             _give_again(sweep, trial)
-        _judge_words(sweep, fault, struck, trial)
         if changed := [name for name, content in kept.items() if sweep.records().get(name) != content]:
             trial.complaints.append(f"records were written again: {', '.join(changed)}")
-        found = re.findall(r"resumed after epoch (\d+)", sweep.log(struck))
-        trial.resumed_after = int(found[-1]) if found else None
-        if not fault.disk and not trial.resumed_after:
-            trial.complaints.append(f"{struck} did not go on from a checkpoint")
+    for name, (fault, trial) in zip(struck, tried, strict=True):
+        _judge_words(sweep, fault, name, trial)
+        found = re.findall(r"resumed after epoch (\d+)", sweep.log(name))
+        trial.resumed_after = int(found[-1]) if found and not fault.disk else None
+        if not fault.disk and not found:
+            trial.complaints.append(f"{name} did not go on from a checkpoint")
 
 
 def _seconds_until_none_is_left(sweep: Sweep) -> float | None:
