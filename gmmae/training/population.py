@@ -83,7 +83,10 @@ def _target(setup: TrainSetup) -> tuple[float | None, str, str]:
 
 
 class _Population:
-    """Runs that train together. The program has a place for each run; places of ended runs are given up by halves."""
+    """Runs that train together.
+
+    The program has a place for each run. When half of the runs have ended, it is compiled for the others.
+    """
 
     def __init__(self, runs: Sequence[Run]) -> None:
         require_same_programs([run.setup for run in runs])

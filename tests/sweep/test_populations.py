@@ -1,4 +1,4 @@
-"""Which runs of a sweep train together: by a comparison of each batch, and one by one after a failure."""
+"""The runs of a batch train together after a comparison, and one by one after a failure."""
 
 import dataclasses
 
