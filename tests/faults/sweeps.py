@@ -119,7 +119,7 @@ class Sweep:
         return {path.name: path.read_bytes() for path in (self.workdir / "records").glob("*.json")}
 
     def wait_for_run(self, number: int) -> str:
-        """Waits until so many runs have begun. Returns the last of them."""
+        """Waits until that number of runs have begun. Returns the last of them."""
         self.wait_until(lambda: len(self._note_begun()) >= number)
         return self.begun[number - 1]
 
