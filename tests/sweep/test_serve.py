@@ -121,7 +121,9 @@ def make(tmp_path, script):
     return make
 
 
-def run(*jobs: Job, at_once: int = 1, grace_s: float = 10.0, **more) -> tuple[dict[str, Ended], list[str]]:
+def run(
+    *jobs: Job, at_once: int = 1, grace_s: float = 10.0, on_tick=lambda _: None, **more
+) -> tuple[dict[str, Ended], list[str]]:
     """Runs jobs. Returns their ends, and the events in their order."""
     ends: dict[str, Ended] = {}
     events: list[str] = []
@@ -134,6 +136,7 @@ def run(*jobs: Job, at_once: int = 1, grace_s: float = 10.0, **more) -> tuple[di
     callbacks = Callbacks(
         lambda job: events.append(f"{job.name} started"),
         on_end,
+        on_tick,
         on_retry=lambda job, ended: events.append(f"{job.name} again: {describe(ended)}"),
     )
     assert supervise(jobs, callbacks, at_once=at_once, grace_s=grace_s, **more) is None
@@ -402,8 +405,11 @@ def test_a_worker_ends_well_when_it_is_asked_to(script, tmp_path):
 RUNS = {
     "strong": small(seed=1, log__tensorboard=True),
     "weak": small(scaling="weak", parallel__simulate_devices=2, stop__max_epochs=4),
-    "linear-warmup": small(scaling="linear-warmup", parallel__simulate_devices=3, optim__warmup_epochs=2, model__latent_dim=4),
+    "linear-warmup": small(
+        scaling="linear-warmup", parallel__simulate_devices=3, optim__warmup_epochs=2, model__latent_dim=4, stop__max_epochs=40
+    ),
 }
+LAST = "linear-warmup"
 
 
 def training(folder: Path, name: str, config: Config, **changes) -> Job:
@@ -421,17 +427,40 @@ def without_seconds(workdir: Path) -> list[tuple[object, ...]]:
     ]
 
 
+@pytest.fixture(scope="module")
+def computed(tmp_path_factory):
+    """The runs in a process each, and in one process that is killed in the middle of the third run."""
+    new, one = tmp_path_factory.mktemp("new"), tmp_path_factory.mktemp("one")
+    ends, _ = run(*(training(new, name, config, stays=False) for name, config in RUNS.items()), at_once=2)
+    assert [ended.returncode for ended in ends.values()] == [0] * len(RUNS)
+    killed = []
+
+    def kill(running):
+        names = [job.name for job, _ in running]
+        if names == [LAST] and not killed and len(WorkDir(one / LAST).read_rows()) >= 3:
+            killed.append((one / LAST / ".lock.owner").read_text().split()[1])
+            os.kill(int(killed[0]), signal.SIGKILL)
+
+    jobs = [training(one, name, config, attempts=2) for name, config in RUNS.items()]
+    ends, events = run(*jobs, on_tick=kill, tick_s=0.01)
+    return new, one, ends, events
+
+
 @pytest.mark.slow
-def test_runs_of_one_process_are_those_of_new_ones_to_the_bit(tmp_path):
-    """Nothing of a run reaches the next one."""
-    (tmp_path / "one").mkdir()
-    (tmp_path / "new").mkdir()
-    one = [training(tmp_path / "one", name, config) for name, config in RUNS.items()]
-    new = [training(tmp_path / "new", name, config, stays=False) for name, config in RUNS.items()]
-    ends, _ = run(*one)
-    assert [ended.returncode for ended in ends.values()] == [0] * 3, [last_line(job.log) for job in one]
-    ends, _ = run(*new, at_once=2)
-    assert [ended.returncode for ended in ends.values()] == [0] * 3
-    for name, config in RUNS.items():
-        assert without_seconds(tmp_path / "one" / name) == without_seconds(tmp_path / "new" / name)
-        assert fingerprint(config, tmp_path / "one" / name) == fingerprint(config, tmp_path / "new" / name)
+@pytest.mark.parametrize("name", RUNS)
+def test_runs_of_one_process_are_those_of_new_ones_to_the_bit(computed, name):
+    """Nothing of a run reaches the next one, whether it goes on or not."""
+    new, one, ends, _ = computed
+    assert ends[name].returncode == 0, last_line(one / f"{name}.log")
+    assert without_seconds(one / name) == without_seconds(new / name)
+    assert len(without_seconds(one / name)) == RUNS[name].stop.max_epochs
+    assert fingerprint(RUNS[name], one / name) == fingerprint(RUNS[name], new / name)
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_in_its_third_run_costs_a_part_of_that_run(computed):
+    _, one, _, events = computed
+    names = list(RUNS)
+    ends = [f"{name} {what}" for name in names for what in ("started", "ended")]
+    assert events == [*ends[:-1], f"{LAST} again: killed by SIGKILL", ends[-1]]
+    assert [(one / f"{name}.log").read_text().count("resumed after epoch") for name in names] == [0, 0, 1]
