@@ -43,8 +43,15 @@ LINES = {
     "limits --config unet_quick": UNCOUNTED,
     "many_processes --processes 0": f"argument --processes: {COUNT} '0'",
     "many_processes --processes --state nothing": UNKNOWN,
+    "sweep_overhead --only song": "argument --only: invalid choice: 'song' ",
+    "sweep_overhead --turns 0": f"argument --turns: {COUNT} '0'",
+    f"sweep_overhead --out {FOLDER}": f"argument --out: must be a file in a folder; got '{FOLDER}'",
     "strong_scaling --epochs 1": "argument --epochs: must be a whole number of at least 2; got '1'",
     "strong_scaling --config nothing": UNKNOWN,
+    "sweep_estimate --seeds -1": "seeds must be one or more different numbers ",
+    "sweep_programs --config nothing": UNKNOWN,
+    "sweep_programs --target k80": "argument --target: invalid choice: 'k80' ",
+    "sweep_programs --target h100 --mode measured": "mode must be virtual with --target, which is one GPU; got measured: ",
 }
 """Command lines of modules, and the beginnings of their error lines."""
 

@@ -41,7 +41,7 @@ class Speed(NamedTuple):
 
     runs: int
     alone_s: float
-    together_s: float | None  # None: not measured, because a step of one run takes too long
+    together_s: float | None  # None: not measured, because it could not pay
 
     @property
     def ratio(self) -> float:
@@ -65,7 +65,7 @@ class Populations:
     """
 
     def __init__(self, config: SweepConfig, folder: SweepDir, pending: Sequence[RunKey], samples: int) -> None:
-        self._config, self._folder = config, folder
+        self._config, self._folder, self._pending = config, folder, pending
         self._runs_of: dict[str, list[RunKey]] = {}
         self._undecided: deque[tuple[int, list[RunKey]]] = deque()
         self._alone: list[RunKey] = list(pending)
@@ -95,7 +95,7 @@ class Populations:
         if speed is None:
             return f"batch {batch}: the comparison failed ({job.log})", self._rest_one_by_one()
         if not speed.together_s:
-            return f"batch {batch}: runs train one by one, as a step of one keeps the device busy", self._decide()
+            return f"batch {batch}: runs train one by one", self._decide()
         how = "together" if speed.ratio >= MIN_RATIO else "one by one"
         return f"batch {batch}: runs train {how}; {speed.runs} together are {speed.ratio:.2g} times as fast", self._decide()
 
@@ -123,10 +123,10 @@ class Populations:
         return jobs
 
     def _rest_one_by_one(self) -> list[Job]:
-        """Returns jobs that compute each run of the undecided batches alone."""
-        jobs = self._single([run for _, runs in self._undecided for run in runs])
+        """Returns jobs that compute each run of the undecided batches alone, seed by seed."""
+        rest = {run for _, runs in self._undecided for run in runs}
         self._undecided.clear()
-        return jobs
+        return self._single([run for run in self._pending if run in rest])
 
     def _single(self, runs: Sequence[RunKey]) -> list[Job]:
         jobs = [training_job(self._config, self._folder, run) for run in runs]

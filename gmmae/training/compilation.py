@@ -6,14 +6,14 @@ The path of an epoch is `gmmae.training.loop`, this module's `train_program`, `m
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from typing import Literal, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 import optax
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int, Int32, PyTree, UInt32
+from jaxtyping import Array, Float, Int, Int32, PyTree
 
 from gmmae.config.schema import Config, ParallelConfig
 from gmmae.multihost.environment import require_prepared
@@ -327,15 +327,7 @@ def epoch_arguments(setup: TrainSetup, epoch: int) -> tuple[PyTree, ...]:
 def epoch_values(setup: TrainSetup, epoch: int) -> EpochValues:
     """Returns the values of an epoch, as NumPy arrays."""
     rates = schedules.epoch_learning_rates(setup.schedule, epoch, setup.train_plan.steps).astype(setup.config.dtype)
-    return EpochValues(_run_key(setup.config.seed), np.int32(epoch), rates)  # pyright: ignore[reportArgumentType]
-
-
-@cache
-def _run_key(seed: int) -> UInt32[np.ndarray, "2"]:
-    """Returns the data of a run's random key, on the host, where JAX's default generator needs no program for them."""
-    if jax.config.jax_default_prng_impl == "threefry2x32":  # pyright: ignore[reportAttributeAccessIssue]
-        return np.array([0, seed], np.uint32)
-    return np.asarray(jax.random.key_data(jax.random.key(seed)))
+    return EpochValues(np.uint32(setup.config.seed), np.int32(epoch), rates)  # pyright: ignore[reportArgumentType]
 
 
 def validation_arguments(setup: TrainSetup) -> tuple[Array, ...]:

@@ -223,7 +223,7 @@ def _program(setup: TrainSetup, names: Sequence[str]) -> Callable[..., PyTree]:
 
         def run(carry: _Carry) -> _Carry:
             done = carry.done
-            of_epoch = EpochValues(values.run_key, first + done, values.learning_rates[done])
+            of_epoch = EpochValues(values.seed, first + done, values.learning_rates[done])
             state, losses = train_epoch(carry.state, samples[0], of_epoch, indices[done], weights[done], shard_range)
             steps = evaluate(state.params, samples[1], *validation)
             cost = stop.cost(_mean(steps, stop.monitor, shares, setup.eval_plan.samples))

@@ -30,6 +30,10 @@ from gmmae.workloads.interface import Params
 MAX_STEP_S = 0.005
 """Longest step of one run for which runs are timed together. A longer one keeps a device busy by itself."""
 
+MIN_TRAINING_S = 60.0
+"""Shortest training of all runs, to their largest number of epochs, for which they are timed together. A shorter one is over
+before another program is compiled."""
+
 BLOCK_S = 0.1
 """Shortest duration of a timed block."""
 
@@ -116,7 +120,8 @@ class _Population:
         devices = self._places[0].setup.devices
         self._state, self._best = devices.replicate((_stack(states), _stack(bests)))
         self._program = compile_together([run.setup for run in self._places], self._state, self._places[0].metrics)
-        for place, run in enumerate(self._places):
+        for place, (run, state, best) in enumerate(zip(self._places, states, bests, strict=True)):
+            run.state, run.best = state, best  # the devices hold those of all runs only
             run.current = partial(self._read, place)
         for run in self._active:
             run.clock.add("compile_s", (time.perf_counter() - started) / len(self._active))
@@ -145,15 +150,17 @@ def _stack(trees: Sequence[Params]) -> Params:
     return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
 
 
-def measure_speed(configs: Sequence[Config], cache: RunCache) -> tuple[float, float | None]:
+def measure_speed(configs: Sequence[Config], cache: RunCache, *, always: bool = False) -> tuple[float, float | None]:
     """Measures whether runs train faster together. It takes about a second, and the compilation of the programs.
 
     Args:
       configs: of the runs.
       cache: data and programs of this process; it keeps what is compiled here.
+      always: measures also where it cannot pay.
 
     Returns:
-      The seconds of an epoch of each run, alone and together. The second is None, and not measured, if a step takes too long.
+      The seconds of an epoch of each run, alone and together. The second is None, and not measured, where it cannot pay: a step
+      takes too long, or all training too short.
 
     Raises:
       InputError: the runs need different programs.
@@ -165,7 +172,9 @@ def measure_speed(configs: Sequence[Config], cache: RunCache) -> tuple[float, fl
         start = compilation.initial_state(first)
         alone = _epochs_alone(first, start)
         alone_s = _seconds(alone, 1)
-        if alone_s / (first.max_epochs_per_dispatch * first.train_plan.steps) > MAX_STEP_S:
+        epoch_s = alone_s / first.max_epochs_per_dispatch
+        training_s = epoch_s * sum(config.stop.max_epochs for config in configs)
+        if not always and (epoch_s / first.train_plan.steps > MAX_STEP_S or training_s < MIN_TRAINING_S):
             return alone_s, None
         together = _epochs_together(setups, start)
         _seconds(together, 1)  # the first call allocates

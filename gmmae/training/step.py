@@ -149,12 +149,12 @@ class EpochValues(NamedTuple):
     """The values that differ between the epochs of a program, and between runs that share it.
 
     Attributes:
-      run_key: `jax.random.key_data` of the run's random key.
+      seed: of the samples' random keys.
       epoch: its number.
       learning_rates: of its steps.
     """
 
-    run_key: UInt32[Array, "2"]
+    seed: UInt32[Array, ""]
     epoch: Int[Array, ""]
     learning_rates: Float[Array, " steps"]
 
@@ -193,7 +193,7 @@ def make_train_epoch(
           weights: of the same.
           shard_range: for `parallel.exact_mean`.
         """
-        epoch_key = jax.random.fold_in(jax.random.wrap_key_data(values.run_key), values.epoch)
+        epoch_key = jax.random.fold_in(jax.random.key(values.seed), values.epoch)
         step = partial(train_step, losses=losses, optimizer=optimizer, mean=partial(mean, shard_range=shard_range))
 
         def body(state: TrainState, of_step: tuple[Array, Array, Array]) -> tuple[TrainState, Array]:

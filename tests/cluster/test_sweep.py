@@ -112,8 +112,10 @@ def sweep(config: SweepConfig, root: Path) -> tuple[int, str]:
     return process.returncode, printed
 
 
-def test_a_sweep_of_real_runs(tmp_path):
-    config = SweepConfig(scaling=("strong", "weak"), devices=(1, 2), timing=TIMING, run=RUN)
+@pytest.mark.parametrize("runs_per_job", [1, 3])
+def test_a_sweep_of_real_runs(tmp_path, runs_per_job):
+    asked = SlurmConfig(runs_per_job=runs_per_job)
+    config = SweepConfig(scaling=("strong", "weak"), devices=(1, 2), slurm=asked, timing=TIMING, run=RUN)
     root = tmp_path / "sweep"
     code, printed = sweep(config, root)
     assert code == 0, printed
@@ -122,7 +124,7 @@ def test_a_sweep_of_real_runs(tmp_path):
     assert (SweepDir(root).report / "report.html").exists()
     assert SweepDir(root).step_times(1).exists()
     _, printed = sweep(config, root)
-    assert printed.splitlines()[0] == "runs done: 4, jobs to start: 0"
+    assert printed.splitlines()[0] == "4 runs: all done"
 
 
 def test_a_run_and_step_times_on_two_nodes(tmp_path):
@@ -162,6 +164,26 @@ def test_a_preempted_run_goes_on_from_its_checkpoint(tmp_path, nodes):
     assert (found.outcome, found.record.epochs, found.record.processes) == ("max_epochs", last, nodes)
     assert [row.epoch for row in workdir.read_rows()] == list(range(1, last + 1))
     assert f"{workdir.root}, resumed after epoch " in (workdir.root / "log.txt").read_text()
+
+
+def test_a_preempted_job_of_several_runs_goes_on_with_those_that_have_not_ended(tmp_path):
+    """SIGUSR2 comes in the second of three runs, whose checkpoint is the only one."""
+    root, last = tmp_path / "sweep", 20
+    run = small(parallel__devices="all", data__samples=4000, stop__max_epochs=last, checkpoint__every_epochs=1000)
+    asked = SlurmConfig(runs_per_job=3)
+    config = SweepConfig(scaling=("weak",), devices=(2,), seeds=(0, 1, 2), slurm=asked, timing=TIMING, run=run)
+    with begun(config, root) as process:
+        second = WorkDir(root / "runs/weak-n2-seed1")
+        wait_until(second.read_rows, LONG_S)
+        wait_until((root / "records/weak-n2-seed0.json").exists, LONG_S)  # reported while the job goes on
+        number = json.loads((root / "jobs/slurm/submitted.json").read_text())["weak-n2-seed1"]
+        subprocess.run(["scancel", "--signal=USR2", number], check=True)
+        printed, _ = process.communicate(timeout=LONG_S)
+    assert process.returncode == 0, printed
+    assert [record.outcome for record in SweepDir(root).read_all(run_keys(config))] == ["max_epochs"] * 3
+    assert [row.epoch for row in second.read_rows()] == list(range(1, last + 1))
+    logs = [(root / f"runs/weak-n2-seed{seed}/log.txt").read_text() for seed in (0, 1, 2)]
+    assert [log.count(", resumed after epoch ") for log in logs] == [0, 1, 0]
 
 
 def test_a_job_that_somebody_cancels_is_a_failure_and_writes_its_checkpoint(tmp_path):

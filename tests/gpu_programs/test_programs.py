@@ -1,5 +1,7 @@
 """The programs of a run, compiled for H100s that are not there, hold what was promised of them."""
 
+import jax
+import numpy as np
 import pytest
 
 from benchmarks import hlo
@@ -9,7 +11,7 @@ from gmmae.config.toml import find
 from gmmae.training import compilation, multi_epoch
 from gmmae.training.parallel import Devices
 from gmmae.workloads.configuration import read_config
-from tests.gpu_programs.checks import BOUNDS, Asked, faults, validation_faults
+from tests.gpu_programs.checks import BOUNDS, Asked, Bound, faults, validation_faults
 
 STEPS = 5
 PAPER = changed(read_config(find("paper")), data__samples=32 * STEPS + 128, data__validation=128)
@@ -27,11 +29,17 @@ def test_a_step_keeps_to_its_kernels_memory_meetings_and_precision(mode, devices
     assert sum(product.operations for product in readings["epoch"].products) > 2e9 / one_pass, "the reading has lost products"
 
 
-def test_several_epochs_in_one_program_ask_the_host_once_an_epoch(monkeypatch):
-    """Whether there is another; the steps of an epoch, and those of its validation, do without it."""
-    kept = []
+@pytest.fixture
+def kept(monkeypatch) -> list[jax.stages.Compiled]:
+    """The programs that `Devices.compile` gives from here on."""
+    programs = []
     real = Devices.compile
-    monkeypatch.setattr(Devices, "compile", lambda *given, **options: kept.append(real(*given, **options)))
+    monkeypatch.setattr(Devices, "compile", lambda *given, **options: programs.append(real(*given, **options)))
+    return programs
+
+
+def test_several_epochs_in_one_program_ask_the_host_once_an_epoch(kept):
+    """Whether there is another; the steps of an epoch, and those of its validation, do without it."""
     devices = topology("h100", 1, 1)
     setup = compilation.prepare(PAPER, devices)
     assert setup.max_epochs_per_dispatch == 10, "by default, on a GPU; checkpoints come every ten epochs"
@@ -43,3 +51,20 @@ def test_several_epochs_in_one_program_ask_the_host_once_an_epoch(monkeypatch):
     bound = BOUNDS["float32", 1, 1]
     with_the_best = bound._replace(temporary_mb=bound.temporary_mb + 0.9)
     assert faults(read(program, STEPS), Asked("float32", 1, PARAMETERS, with_the_best)) == []
+
+
+def test_four_runs_together_take_the_launches_of_fewer_than_two(kept):
+    """A launch works on all of them. Some are added, which move the runs' axis before and after a product of all runs."""
+    count, devices = 4, topology("h100", 1, 1)
+    setup = compilation.prepare(PAPER, devices)
+    state = compilation.blank_state(PAPER, setup.workload)
+    with compilation.precision_context(PAPER):
+        states = devices.replicate(jax.tree.map(lambda leaf: np.stack([leaf] * count), state))
+        multi_epoch.compile_together([setup] * count, states, ["loss"])
+    [program] = kept
+    reading = read(program, STEPS)
+    assert sum(reading.kernels.values()) < 2 * BOUNDS["float32", 1, 1].launches
+    ample = Bound(launches=1000, temporary_mb=count * 60.0)
+    assert faults(reading, Asked("float32", 1, PARAMETERS, ample)) == []
+    text = hlo.parse(program.as_text())
+    [_] = hlo.open_loops(text, text.entry)

@@ -35,6 +35,10 @@ jobs_done = 0
 
 def run(what, config, *rest):
     global jobs_done
+    if what == "train_together":
+        for member in json.loads(Path(config).read_text()):
+            run("train", *member[:2])
+        return 0
     out = Path(rest[-1])
     name = out.name if what == "train" else out.stem
     config = Path(config).read_text()
@@ -83,6 +87,10 @@ def run(what, config, *rest):
     if wish == "full memory" or (wish == "full memory after others" and jobs_done):
         print("error: memory must hold what is asked for")
         sys.exit(2)
+    if what == "compare":  # the wish is how many times faster runs are together
+        speed = {"runs": len(json.loads(config)), "alone_s": 1.0, "together_s": 1 / float(wish) if wish else None}
+        write_text(out, json.dumps(speed))
+        return 0
     if wish == "segfault":
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.kill(os.getpid(), signal.SIGSEGV)
@@ -158,12 +166,15 @@ class Watch(SweepDisplay):
         self.begun: list[str] = []
         self.jobs = -1
 
-    def start(self, config, done, jobs) -> None:
+    def start(self, config, done, computed) -> None:
         self.states = {key.name: text for key, text in done.items()}
-        self.jobs = jobs
+        self.jobs = computed
 
-    def started(self, name) -> None:
-        self.begun.append(name)
+    def started(self, *names) -> None:
+        self.begun += names
+
+    def tick(self, running) -> None:
+        pass
 
     def ended(self, name, keys, seconds) -> None:
         self.states |= {key.name: text for key, text in keys.items()}
@@ -240,7 +251,14 @@ sys.exit(engine.sweep(read_sweep(Path(sys.argv[2])), Path(sys.argv[3]), SweepDis
 def grid(**changes) -> SweepConfig:
     """Five paths for six runs: on one device both strategies are the same."""
     run = Config(stop=StopConfig(max_epochs=4))
-    plain: dict = {"scaling": ("weak", "linear"), "devices": (1, 2, 4), "jobs": 2, "grace_s": 5.0, "run": run}
+    plain: dict = {
+        "scaling": ("weak", "linear"),
+        "devices": (1, 2, 4),
+        "jobs": 2,
+        "grace_s": 5.0,
+        "run": run,
+        "train_together": "off",
+    }
     return SweepConfig(**plain | changes)
 
 

@@ -1,6 +1,7 @@
 """The engine with a small program in the place of a run, called once and called again."""
 
 import dataclasses
+import errno
 import os
 import signal
 import socket
@@ -18,7 +19,7 @@ from gmmae.sweep.engine import RUNS_FAILED
 from gmmae.sweep.grid import RunKey, SlurmConfig, SweepConfig, TimingConfig
 from gmmae.sweep.runs import CRASHED, TIMED_OUT, SweepDir
 from gmmae.system import stop_reasons
-from gmmae.system.errors import InputError
+from gmmae.system.errors import InputError, StorageError
 from gmmae.system.files import write_text
 from gmmae.training.records import to_json, write_history
 from gmmae.workloads.registry import configuration
@@ -113,7 +114,7 @@ def test_a_failed_process_is_an_outcome_with_its_last_words_and_where_to_read_mo
     path = name.replace("linear-n1", "weak-n1")
     assert (records[name].outcome, records[name].path) == (outcome, path)
     assert records[name].message == f"{message} ({SweepDir(fake.root).log(path)})"
-    assert watch.states[name] == outcome
+    assert watch.states[name] == f"{outcome}: {records[name].message}"
     assert f"  {name} {outcome}: {records[name].message}" in watch.lines[-2].splitlines()
     assert code == RUNS_FAILED
 
@@ -233,6 +234,22 @@ def test_bad_input_and_a_full_disk_are_not_tried_again(fake):
     assert (fake.events("start").count("weak-n2-seed0"), fake.events("start").count("linear-n2-seed0")) == (1, 1)
     message = fake.records()["weak-n2-seed0"].message
     assert message.startswith("exit code 74: error: workdir must stay a folder that can be written (")
+
+
+def test_a_disk_that_is_full_between_two_runs_loses_nothing(fake, undisturbed, monkeypatch):
+    """The first run has ended, and its record cannot be written."""
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "some file")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SweepDir, "write", fail)
+        with pytest.raises(StorageError, match=r"must stay a folder .*; writing some file failed \(No space left on device\)"):
+            fake.sweep(grid(jobs=1))
+    assert fake.records() == {}
+    assert fake.orphans() == []
+    assert fake.sweep(grid(jobs=1))[0] == 0
+    assert without_clocks(fake.records()) == without_clocks(undisturbed[0].records())
 
 
 @pytest.mark.parametrize(("wish", "failed"), [("full memory after others", 0), ("full memory", 1)])

@@ -14,6 +14,7 @@ from gmmae.sweep import step_times, throughput, worker
 from gmmae.sweep.grid import TimingConfig
 from gmmae.system import stop_reasons
 from gmmae.training import loop
+from gmmae.training.run_cache import RunCache
 from gmmae.training.terminal import Plain
 from tests.small import small
 from tests.sweep.test_runs import RECORD
@@ -35,8 +36,8 @@ def test_the_exit_code_of_a_run_is_that_of_its_stop_reason(monkeypatch, tmp_path
     ended = dataclasses.replace(RECORD, stop_reason=reason)
     monkeypatch.setattr(loop, "run", lambda *arguments: calls.append(arguments) or ended)
     assert worker.main(["train", str(toml), str(tmp_path / "run")]) == stop_reasons.EXIT_CODES[reason]
-    [(config, root, display, group)] = calls
-    assert (config, root, type(display), group) == (CONFIG, tmp_path / "run", Plain, ALONE)
+    [(config, root, display, group, cache)] = calls
+    assert (config, root, type(display), group, type(cache)) == (CONFIG, tmp_path / "run", Plain, ALONE, RunCache)
 
 
 def test_step_times_are_measured_as_asked_and_written(monkeypatch, tmp_path, toml):
