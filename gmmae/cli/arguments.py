@@ -151,6 +151,7 @@ class SweepArguments(Options):
     workdir: Path | None = None  # the sweep's folder; default: runs/ and the name of the TOML file
     dry_run: bool = False  # print batches, learning rates and steps of all runs, then exit
     retry: bool = False  # repeat crashed and timed-out runs
+    verbose: bool = False  # show the epochs of the running runs too
     sweep: Annotated[SweepConfig, INLINE, tyro.conf.arg(name="")] = field(default_factory=SweepConfig)
 
 
@@ -161,6 +162,7 @@ class SweepRequest(NamedTuple):
     workdir: Path
     dry_run: bool
     retry: bool
+    verbose: bool
 
 
 def parse_sweep(arguments: Sequence[str], prog: str) -> SweepRequest:
@@ -170,7 +172,7 @@ def parse_sweep(arguments: Sequence[str], prog: str) -> SweepRequest:
     defaults = SweepArguments(config=str(path), sweep=replace(sweep, run=_typed(sweep.run)))
     parsed = parse(defaults, arguments, prog)
     sweep = replace(parsed.sweep, run=_plain(parsed.sweep.run, sweep.run.workload))
-    return SweepRequest(sweep, parsed.workdir or Path("runs") / path.stem, parsed.dry_run, parsed.retry)
+    return SweepRequest(sweep, parsed.workdir or Path("runs") / path.stem, parsed.dry_run, parsed.retry, parsed.verbose)
 
 
 def data_section(arguments: Sequence[str], default: DataConfig = DataConfig()) -> DataConfig:  # noqa: B008

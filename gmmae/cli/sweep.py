@@ -10,18 +10,21 @@ from gmmae.sweep.display import grid_table, sweep_display
 from gmmae.sweep.grid import SweepConfig, dry_run, left_out
 from gmmae.workloads.registry import training_samples
 
+REPORT_PARTS = ("report", "as Markdown", "TensorBoard")
+"""What the paths of a report are. The last one may be missing."""
 
-def command(config: SweepConfig, workdir: Path, only_print: bool, retry: bool) -> int:
+
+def command(config: SweepConfig, workdir: Path, only_print: bool, retry: bool, verbose: bool = False) -> int:
     """Runs the missing runs of a sweep, then writes its report. Returns the exit code."""
     clusters = [read_cluster(find(name, "clusters")) for name in config.clusters]
     samples = training_samples(config.run) if only_print or config.mode == "virtual" else 0
     if only_print:
         print(grid_table(dry_run(config, samples)), *left_out(config), sep="\n")
         return 0
-    display = sweep_display()
+    display = sweep_display(verbose=verbose)
     references = {cluster.reference_batch for cluster in clusters}
     code = engine.sweep(config, workdir, display, samples=samples, retry=retry, reference_batches=references)
     if not engine.interrupted(code):
-        for path in outcome.write_report(config, workdir, clusters):
-            display.say(str(path))
+        for name, path in zip(REPORT_PARTS, outcome.write_report(config, workdir, clusters), strict=False):
+            display.say(f"{name:<{max(map(len, REPORT_PARTS))}}  {path}")
     return code

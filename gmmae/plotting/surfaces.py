@@ -7,6 +7,7 @@ edge spans [-1, 1], and shorter edges span less.
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Float32, Float64, Int
@@ -137,7 +138,7 @@ def _first_crossings(
         start, end = max(math.floor(near[tuple(tile)]) - 1, 0), min(math.ceil(far[tuple(tile)]) + 1, int(extent[2]))
         while start + 1 < end and waiting.any():
             length = min(STRETCH, end - start)
-            corner_of_stretch = origin + transform @ (*corner, start)
+            corner_of_stretch: Any = origin + transform @ (*corner, start)
             rays = ndimage.affine_transform(
                 fine, transform, corner_of_stretch, (*size, length), order=1, mode="constant", cval=float(fine[0, 0, 0])
             )

@@ -231,8 +231,8 @@ def seconds_at(times: StepTimes, samples: float | np.ndarray) -> np.ndarray:
     [3.0, 3.5, 6.0]
     """
     beyond = np.maximum(0.0, np.asarray(samples) - times.batches[-1])
-    between = np.interp(samples, times.batches, times.seconds)
-    return between + affine(times)[1] * beyond if np.any(beyond) else between
+    slope = affine(times)[1] if np.any(beyond) else 0.0
+    return np.interp(samples, times.batches, times.seconds) + slope * beyond
 
 
 def as_in_runs(times: StepTimes, seen: Mapping[int, float]) -> StepTimes:

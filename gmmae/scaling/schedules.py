@@ -56,5 +56,13 @@ def epoch_learning_rates(schedule: optax.Schedule, epoch: int, steps: int) -> Fl
     >>> epoch_learning_rates(learning_rate(LearningRateSpec(0.0, 1.0, scaling_warmup_epochs=2), 2), epoch=2, steps=2).tolist()
     [0.5, 0.75]
     """
+    if _is_constant(schedule):
+        return np.full(steps, schedule(0))
     counts = np.arange((epoch - 1) * steps, epoch * steps, dtype=np.int32)
-    return np.broadcast_to(np.asarray(jax.jit(schedule)(counts)), steps)
+    return np.asarray(jax.jit(schedule)(counts))
+
+
+@cache
+def _is_constant(schedule: optax.Schedule) -> bool:
+    """Returns whether a schedule is a number for all steps, which needs no program."""
+    return isinstance(schedule(0), float)

@@ -1,29 +1,42 @@
-"""Shows the progress of a sweep: on a terminal as a table of all runs, elsewhere as plain lines."""
+"""Shows the progress of a sweep: a line for each finished run, and on a terminal a progress bar below them."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from gmmae.config.schema import LOSS
-from gmmae.sweep.grid import RunKey, SweepConfig
+from gmmae.sweep.grid import RunKey, SweepConfig, run_keys
+from gmmae.sweep.progress import INTERRUPTED, SweepProgress
 from gmmae.sweep.runs import FAILED, RunRecord
 from gmmae.system import stop_reasons
 from gmmae.training.records import Epoch
 from gmmae.training.terminal import standard_output
 
-COLOURS = {"reached": "green", "starting": "cyan", "epoch": "cyan", "waiting": "dim", "interrupted": "yellow"}
+COLOURS = {"reached": "green", stop_reasons.MAX_EPOCHS: "default", INTERRUPTED: "yellow"}
+"""Colours of finished runs by the first word of their states. All others are red."""
+
+EPOCH_LINES_S = 10.0
+"""Seconds between two lines on the epochs of one run in a log."""
+
+MIN_BAR_WIDTH, MAX_BAR_WIDTH = 5, 40
+LINES_ABOVE = 4
+"""Lines of a terminal that the running runs leave to the finished ones and the bar."""
+
+MISSING = "–"
+"""A cell without a run."""
 
 
 def outcome_text(record: RunRecord) -> str:
     """Returns the state of a finished run as a short text."""
     run = record.record
     if run is None or record.outcome in FAILED:
-        return record.outcome
+        return f"{record.outcome}: {record.message}" if record.message else record.outcome
     if record.outcome == stop_reasons.TARGET_REACHED:
         return f"reached at epoch {run.epochs}"
     return f"{record.outcome} at {_value_text(run.monitor, run.final_value)}"
@@ -52,32 +65,50 @@ def duration(seconds: float) -> str:
 
 
 class SweepDisplay:
-    """Prints a line for each start and end of a job, for log files. It is entered while jobs run."""
+    """Prints a line for each finished run, for log files. It is entered while jobs run.
 
-    def __init__(self, console: Console):
+    Args:
+      console: prints the lines.
+      verbose: whether the starts and the epochs of the runs are shown too.
+    """
+
+    def __init__(self, console: Console, verbose: bool = False):
         self._console = console
-        self._jobs = 0
-        self._concurrent = 1
-        self._durations_s: list[float] = []
+        self._verbose = verbose
+        self._progress: SweepProgress | None = None
+        self._name_width = 0
+        self._shown: dict[str, str] = {}
+        self._next_epochs_s = 0.0
 
-    def start(self, config: SweepConfig, done: Mapping[RunKey, str], jobs: int) -> None:
-        """Shows the states of finished runs, and the number of jobs that follow."""
-        self._jobs, self._concurrent = jobs, config.concurrent(jobs)
-        self.say(f"runs done: {len(done)}, jobs to start: {jobs}")
+    def start(self, config: SweepConfig, done: Mapping[RunKey, str], computed: int) -> None:
+        """Shows how many runs are done, and how many are to be computed."""
+        self._progress = SweepProgress(config, done, computed)
+        self._name_width = max(len(key.name) for key in run_keys(config))
+        self.say(_start_text(self._progress))
 
-    def started(self, name: str) -> None:
-        """Shows that a job has started."""
-        self.say(f"{name} started")
+    def started(self, *names: str) -> None:
+        """Notes that a job has started, with the names of its computed runs."""
+        assert self._progress is not None
+        self._progress.start(*names)
+        self._next_epochs_s = self._next_epochs_s or time.monotonic() + EPOCH_LINES_S
+        self._show_start(names)
 
     def tick(self, running: Mapping[RunKey, str]) -> None:
-        """Shows the states of running runs."""
+        """Notes the states of all running runs."""
+        assert self._progress is not None
+        self._progress.tick(running)
+        self._show_running()
 
     def ended(self, name: str, keys: Mapping[RunKey, str], seconds: float) -> None:
-        """Shows how a job ended, with the states of the runs that it computed."""
-        self._durations_s.append(seconds)
-        others = f" (and {len(keys) - 1} more with it)" if len(keys) > 1 else ""
-        text = next(iter(keys.values()))
-        self.say(f"{name} {text}, {duration(seconds)}{others}; {len(self._durations_s)} of {self._jobs}{self._time_left()}")
+        """Shows how a computed run ended, with the states of the runs that it stands for, and the seconds that it took."""
+        assert self._progress is not None
+        self._progress.end(name, keys, seconds)
+        self._shown.pop(name, None)
+        paths: dict[tuple[int, str], list[RunKey]] = {}
+        for key, text in keys.items():
+            paths.setdefault((key.seed, text), []).append(key)
+        for (_, text), (first, *others) in paths.items():
+            self._show_end(first, text, f", {duration(seconds)}{_others_text(others)}")
 
     def say(self, line: str) -> None:
         """Prints a line without markup."""
@@ -89,68 +120,157 @@ class SweepDisplay:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def _time_left(self) -> str:
-        """Returns the remaining time as text, from the mean duration of the ended jobs. It is empty where none is known."""
-        done = len(self._durations_s)
-        if not done or done == self._jobs:
-            return ""
-        return f", about {duration(sum(self._durations_s) / done * (self._jobs - done) / self._concurrent)} left"
+    def _show_start(self, names: Sequence[str]) -> None:
+        if self._verbose:
+            for name in names:
+                self.say(f"{name:<{self._name_width}}  started")
+
+    def _show_running(self) -> None:
+        """Prints the epochs of the running runs, seldom enough for a log."""
+        assert self._progress is not None
+        if not self._verbose or time.monotonic() < self._next_epochs_s:
+            return
+        self._next_epochs_s = time.monotonic() + EPOCH_LINES_S
+        for name, text in self._progress.running.items():
+            if self._shown.get(name) != text:
+                self.say(f"{name:<{self._name_width}}  {text}")
+        self._shown = dict(self._progress.running)
+
+    def _show_end(self, key: RunKey, text: str, rest: str) -> None:
+        assert self._progress is not None
+        self.say(f"{key.name:<{self._name_width}}  {text}{rest}; {_count_text(self._progress)}{_left_text(self._progress)}")
 
 
 class LiveSweep(SweepDisplay):
-    """Redraws the grid as a table: a row for each strategy and seed, a column for each number of devices."""
+    """Shows a line for each finished run, and below them a progress bar with the running runs."""
 
-    def __init__(self, console: Console):
-        super().__init__(console)
-        self._live = Live(console=console, auto_refresh=False)
-        self._states: dict[RunKey, str] = {}
-        self._began = time.monotonic()
-
-    def start(self, config: SweepConfig, done: Mapping[RunKey, str], jobs: int) -> None:
-        """Sets the states of the finished runs."""
-        self._jobs, self._concurrent = jobs, config.concurrent(jobs)
-        self._config = config
-        self._states = dict(done)
-
-    def started(self, name: str) -> None:
-        """Redraws the table."""
-        self._refresh()
-
-    def tick(self, running: Mapping[RunKey, str]) -> None:
-        """Redraws the table with new states."""
-        self._states |= running
-        self._refresh()
-
-    def ended(self, name: str, keys: Mapping[RunKey, str], seconds: float) -> None:
-        """Redraws the table with the final states."""
-        self._durations_s.append(seconds)
-        self.tick(keys)
+    def __init__(self, console: Console, verbose: bool = False):
+        super().__init__(console, verbose)
+        self._live = Live(console=console, auto_refresh=False, transient=True)
 
     def __enter__(self) -> Self:
         self._live.__enter__()
+        self._refresh()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._refresh()
         self._live.__exit__(None, None, None)
 
-    def _refresh(self) -> None:
-        passed = f"{duration(time.monotonic() - self._began)} passed"
-        line = f"{len(self._durations_s)} of {self._jobs} runs, {passed}{self._time_left()}"
-        self._live.update(Group(self._table(), Text(line)), refresh=True)
+    def _show_start(self, names: Sequence[str]) -> None:
+        self._refresh()
 
-    def _table(self) -> Table:
-        table = Table(box=None, padding=(0, 2, 0, 0))
-        table.add_column("scaling", no_wrap=True)
-        table.add_column("seed", justify="right")
-        counts = sorted(self._config.devices)
-        for n in counts:
-            table.add_column(f"n = {n}")
-        for seed in self._config.seeds:
-            for scaling in self._config.scaling:
-                states = (self._states.get(RunKey(scaling, n, seed), "waiting") for n in counts)
-                table.add_row(scaling, str(seed), *(Text(text, COLOURS.get(text.split()[0], "red")) for text in states))
-        return table
+    def _show_running(self) -> None:
+        self._refresh()
+
+    def _show_end(self, key: RunKey, text: str, rest: str) -> None:
+        coloured = Text(text, COLOURS.get(text.split()[0], "red"))
+        line = Text.assemble(f"{key.name:<{self._name_width}}  ", coloured, rest)
+        # The terminal may wrap a failure, so that its path can be copied.
+        self._console.print(line, highlight=False, soft_wrap=text.startswith(FAILED))
+        self._refresh()
+
+    def _refresh(self) -> None:
+        assert self._progress is not None
+        if self._progress.computed:
+            self._live.update(Group(self._bar(self._progress), *self._running_lines(self._progress)), refresh=True)
+
+    def _bar(self, progress: SweepProgress) -> Table:
+        """Returns the bar, with the number and share of the finished runs, the elapsed time and the time left.
+
+        What does not fit on a narrow terminal is left out, the time left last.
+        """
+        count, share, left = _count_text(progress), f", {100 * progress.done // progress.total} %", _left_text(progress)
+        passed = f", {duration(progress.elapsed_s())} passed"
+        texts = (count + share + passed + left, count + passed + left, count + left)
+        text = next((text for text in texts if len(text) < self._console.width), texts[-1])
+        width = min(self._console.width - len(text) - 2, MAX_BAR_WIDTH)
+        shown = [ProgressBar(progress.total, progress.done, width=width)] if width >= MIN_BAR_WIDTH else []
+        row = Table.grid(padding=(0, 1, 0, 0))
+        row.add_row(*shown, Text(text, no_wrap=True, overflow="ellipsis"))
+        return row
+
+    def _running_lines(self, progress: SweepProgress) -> list[Text]:
+        running = progress.running
+        if not self._verbose:
+            texts = [f"{len(running)} running: {', '.join(running)}"] if running else []
+        else:
+            texts = [f"{name:<{self._name_width}}  {state}" for name, state in running.items()]
+            most = max(self._console.height - LINES_ABOVE, 1)
+            texts[most:] = [f"and {len(texts) - most} more"] if len(texts) > most else []
+        return [Text(text, "cyan", no_wrap=True, overflow="ellipsis") for text in texts]
+
+
+def _start_text(progress: SweepProgress) -> str:
+    left = progress.total - progress.done
+    if not left and not progress.computed:
+        return f"{_runs_text(progress.total)}: all done"
+    shared = "" if progress.computed == left else f", {progress.computed} of them different"
+    at_once = f", {progress.concurrent} at a time" if 1 < progress.concurrent < progress.computed else ""
+    return f"{_runs_text(progress.total)}: {progress.done} done, {left} to compute{shared}{at_once}"
+
+
+def _runs_text(count: int) -> str:
+    return f"{count} run{'s' * (count != 1)}"
+
+
+def _count_text(progress: SweepProgress) -> str:
+    failed = f" ({progress.failed} failed)" if progress.failed else ""
+    return f"{progress.done} of {_runs_text(progress.total)}{failed}"
+
+
+def _left_text(progress: SweepProgress) -> str:
+    """Returns the remaining time as text, which is empty if it is unknown."""
+    left_s = progress.left_s()
+    return "" if left_s is None else f", about {duration(left_s)} left"
+
+
+def _others_text(others: Sequence[RunKey]) -> str:
+    """Returns the runs that share a path with another run, in parentheses.
+
+    >>> _others_text([RunKey("strong", 2, 0), RunKey("strong", 4, 0), RunKey("weak", 1, 0)])
+    ' (also strong n = 2, 4; weak n = 1)'
+    """
+    counts: dict[str, list[str]] = {}
+    for key in others:
+        counts.setdefault(key.scaling, []).append(str(key.devices))
+    texts = [f"{scaling} n = {', '.join(devices)}" for scaling, devices in counts.items()]
+    return f" (also {'; '.join(texts)})" if texts else ""
+
+
+def outcome_table(config: SweepConfig, records: Iterable[RunRecord]) -> str:
+    """Returns the outcomes as a small table: a row for each strategy, and a column for each number of devices.
+
+    A cell has the epochs to the target, from the fewest to the most over the seeds, or the outcome if no run reached it.
+    Without a target it has the final value of the monitored metric.
+    """
+    stop = config.run.stop
+    goal = stop_reasons.MAX_EPOCHS if stop.target is None else stop_reasons.TARGET_REACHED
+    cells: dict[tuple[str, int], list[RunRecord]] = {}
+    for record in records:
+        cells.setdefault((record.scaling, record.devices), []).append(record)
+
+    def cell(scaling: str, n: int) -> str:
+        found = cells.get((scaling, n), [])
+        runs = [record.record for record in found if record.outcome == goal and record.record is not None]
+        if not runs:
+            outcomes = {record.outcome for record in found}
+            return MISSING if not found else outcomes.pop() if len(outcomes) == 1 else f"0 of {len(found)}"
+        if stop.target is None:
+            values = sorted(run.final_value for run in runs if run.final_value is not None)
+            span = list(dict.fromkeys(f"{value:.4g}" for value in (values[:1] + values[-1:])))
+        else:
+            span = list(dict.fromkeys(str(run.epochs) for run in sorted(runs, key=lambda run: run.epochs)))
+        text = " to ".join(dict.fromkeys((span[0], span[-1]))) if span else "?"
+        return text if len(runs) == len(found) else f"{text} ({len(runs)} of {len(found)})"
+
+    counts = sorted(config.devices)
+    head = ("scaling", *(f"n = {n}" for n in counts))
+    rows = [(scaling, *(cell(scaling, n) for n in counts)) for scaling in config.scaling]
+    seeds = len(config.seeds)
+    metric = "loss" if stop.monitor == LOSS else stop.monitor
+    shown = f"final validation {metric}" if stop.target is None else "epochs to the target"
+    title = f"{shown}, by strategy and number of devices{f', of {seeds} seeds' if seeds > 1 else ''}"
+    return f"{title}\n{grid_table([head, *rows])}"
 
 
 def grid_table(rows: Sequence[tuple[str, ...]]) -> str:
@@ -171,7 +291,8 @@ def grid_table(rows: Sequence[tuple[str, ...]]) -> str:
     return "\n".join(map(line, rows))
 
 
-def sweep_display(console: Console | None = None) -> SweepDisplay:
+def sweep_display(console: Console | None = None, verbose: bool = False) -> SweepDisplay:
     """Returns the display for standard output: live on a terminal, plain elsewhere."""
     console = console or standard_output()
-    return LiveSweep(console) if console.is_terminal else SweepDisplay(console)
+    live = console.is_terminal and not console.is_dumb_terminal
+    return LiveSweep(console, verbose) if live else SweepDisplay(console, verbose)

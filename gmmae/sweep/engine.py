@@ -16,7 +16,7 @@ from gmmae.config.schema import StopConfig, defaults, flatten
 from gmmae.config.toml import differences, flatten_table, read_table, to_toml
 from gmmae.scaling import strategies
 from gmmae.sweep import step_times
-from gmmae.sweep.display import SweepDisplay, outcome_text, progress_text
+from gmmae.sweep.display import SweepDisplay, duration, outcome_table, outcome_text, progress_text
 from gmmae.sweep.grid import RunKey, SweepConfig, left_out, run_groups, run_keys
 from gmmae.sweep.jobs import Request, execute, timing_job
 from gmmae.sweep.populations import Populations
@@ -73,6 +73,8 @@ def sweep(
         requests = _timing_requests(config, records, reference_batches)
         reason = reason or _measure(config, folder, display, requests)
         if grid:
+            if records:
+                display.say(outcome_table(config, records))
             display.say(summary(records, len(grid)))
         if reason:
             display.say("the same command continues the sweep")
@@ -151,8 +153,8 @@ class _Training:
         return Callbacks(self._on_start, self._on_end, self._on_tick, self._on_retry)
 
     def _on_start(self, job: Job) -> None:
-        if self._populations.runs_of(job):
-            self._display.started(job.name)
+        if runs := self._populations.runs_of(job):
+            self._display.started(*(run.name for run in runs))
 
     def _on_end(self, job: Job, ended: Ended) -> list[Job]:
         runs = self._populations.runs_of(job)
@@ -294,7 +296,9 @@ def _measure(config: SweepConfig, folder: SweepDir, display: SweepDisplay, reque
     jobs = [timing_job(config, folder, n, requests[n]) for n in _untimed(config, folder, requests)]
     callbacks = Callbacks(
         on_start=lambda job: display.say(f"{job.name}: measuring step times"),
-        on_end=lambda job, ended: display.say(f"{job.name}: {describe(ended)}, {ended.seconds:.0f} s"),
+        on_end=lambda job, ended: display.say(
+            f"{job.name}: {describe(ended) if ended.returncode else 'measured'}, {duration(ended.seconds)}"
+        ),
     )
     return execute(config, folder, jobs, callbacks, at_once=1, timed=True)
 

@@ -141,7 +141,7 @@ def values(parsed):
 KNOWN = {
     "train": {"data.augment", "model.fused", "distributed.auto", "log.tensorboard", "log.noise_scale"},
     "train --workload segmentation": {"data.empty_slices"},
-    "sweep": {"dry_run", "retry"},
+    "sweep": {"dry_run", "retry", "verbose"},
     "sweep's file": {"keep_checkpoints", "run.data.augment", "run.log.tensorboard"},
     "plan": {"tune", "data.augment"},
     "data prepare": {"refresh", "data.augment"},
@@ -412,7 +412,7 @@ def test_switches_of_a_run_are_switches_in_a_sweep_too(toml):
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("sweep*.toml")), ids=lambda path: path.stem)
 def test_every_sweep_in_configs_is_read_by_path_and_by_name(path):
-    assert sweep("--config", path.stem) == (read_sweep(path), Path("runs") / path.stem, False, False)
+    assert sweep("--config", path.stem) == (read_sweep(path), Path("runs") / path.stem, False, False, False)
     assert sweep("--config", str(path)).config == read_sweep(path)
 
 

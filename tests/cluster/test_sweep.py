@@ -124,7 +124,7 @@ def test_a_sweep_of_real_runs(tmp_path, runs_per_job):
     assert (SweepDir(root).report / "report.html").exists()
     assert SweepDir(root).step_times(1).exists()
     _, printed = sweep(config, root)
-    assert printed.splitlines()[0] == "runs done: 4, jobs to start: 0"
+    assert printed.splitlines()[0] == "4 runs: all done"
 
 
 def test_a_run_and_step_times_on_two_nodes(tmp_path):

@@ -166,12 +166,15 @@ class Watch(SweepDisplay):
         self.begun: list[str] = []
         self.jobs = -1
 
-    def start(self, config, done, jobs) -> None:
+    def start(self, config, done, computed) -> None:
         self.states = {key.name: text for key, text in done.items()}
-        self.jobs = jobs
+        self.jobs = computed
 
-    def started(self, name) -> None:
-        self.begun.append(name)
+    def started(self, *names) -> None:
+        self.begun += names
+
+    def tick(self, running) -> None:
+        pass
 
     def ended(self, name, keys, seconds) -> None:
         self.states |= {key.name: text for key, text in keys.items()}

@@ -114,7 +114,7 @@ def test_a_failed_process_is_an_outcome_with_its_last_words_and_where_to_read_mo
     path = name.replace("linear-n1", "weak-n1")
     assert (records[name].outcome, records[name].path) == (outcome, path)
     assert records[name].message == f"{message} ({SweepDir(fake.root).log(path)})"
-    assert watch.states[name] == outcome
+    assert watch.states[name] == f"{outcome}: {records[name].message}"
     assert f"  {name} {outcome}: {records[name].message}" in watch.lines[-2].splitlines()
     assert code == RUNS_FAILED
 

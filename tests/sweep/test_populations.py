@@ -1,4 +1,4 @@
-"""Which runs of a sweep train together: by a comparison of each batch, and one by one after a failure."""
+"""The runs of a batch train together after a comparison, and one by one after a failure."""
 
 import dataclasses
 
@@ -15,11 +15,16 @@ def config() -> SweepConfig:
     return grid(scaling=("strong", "weak"), devices=(2,), seeds=(0, 1), jobs=1, train_together="auto")
 
 
+def populations(fake) -> list[str]:
+    """The names of the jobs that computed several runs."""
+    return sorted(path.name for path in (fake.root / "runs").glob("population-batch*-*"))
+
+
 def test_batches_are_compared_from_the_smallest_on(fake, config):
     fake.wish({"batch-32": "3", "batch-64": "2"})
     code, watch = fake.sweep(config)
     assert code == 0
-    assert watch.begun == ["population-batch32-1", "population-batch64-1"]
+    assert populations(fake) == ["population-batch32-1", "population-batch64-1"]
     assert {name: record.path for name, record in fake.records().items()} == {name: name for name in fake.records()}
     assert [line for line in watch.lines if "batch" in line] == [
         "batch 32: runs train together; 2 together are 3 times as fast",
@@ -33,8 +38,10 @@ def test_the_first_batch_that_gains_too_little_ends_the_comparisons(fake, config
     fake.wish({"batch-32": "1.2"})
     code, watch = fake.sweep(config)
     assert code == 0
-    assert sorted(watch.begun) == sorted(fake.records())
+    assert len(fake.records()) == 4
+    assert not populations(fake)
     assert not any("batch 64" in line for line in watch.lines)
+    assert [name[-1] for name in watch.begun] == ["0", "0", "1", "1"], "an interrupted sweep has complete seeds"
 
 
 def test_a_resumed_sweep_does_not_compare_again(fake, config):
@@ -50,7 +57,8 @@ def test_a_comparison_that_fails_leaves_runs_one_by_one(fake, config, wish):
     fake.wish({"batch-32": wish})
     code, watch = fake.sweep(config)
     assert code == 0
-    assert sorted(watch.begun) == sorted(fake.records())
+    assert len(fake.records()) == 4
+    assert not populations(fake)
     assert any("batch 32: the comparison failed" in line for line in watch.lines)
 
 
@@ -65,16 +73,18 @@ def test_the_runs_of_a_failed_population_are_tried_one_by_one(fake, config):
 
 
 def test_on_trains_together_without_a_comparison_and_off_never(fake, config):
-    _, watch = fake.sweep(dataclasses.replace(config, train_together="on"))
-    assert watch.begun == ["population-batch32-1", "population-batch64-1"]
+    fake.sweep(dataclasses.replace(config, train_together="on"))
+    assert populations(fake) == ["population-batch32-1", "population-batch64-1"]
+    assert "batch-32" not in fake.events("start")
     fake.root = fake.root.with_name("off")
-    _, watch = fake.sweep(dataclasses.replace(config, train_together="off"))
-    assert sorted(watch.begun) == sorted(fake.records())
+    fake.sweep(dataclasses.replace(config, train_together="off"))
+    assert len(fake.records()) == 4
+    assert not populations(fake)
 
 
 def test_places_of_a_sweep_share_a_population(fake, config):
-    _, watch = fake.sweep(dataclasses.replace(config, train_together="on", jobs=2, seeds=(0, 1, 2)))
-    assert sorted(watch.begun) == [f"population-batch{batch}-{i}" for batch in (32, 64) for i in (1, 2)]
+    fake.sweep(dataclasses.replace(config, train_together="on", jobs=2, seeds=(0, 1, 2)))
+    assert populations(fake) == [f"population-batch{batch}-{i}" for batch in (32, 64) for i in (1, 2)]
     assert len(fake.records()) == 6
 
 

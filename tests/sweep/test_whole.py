@@ -41,7 +41,7 @@ def comparable(record) -> dict[str, object]:
 def test_a_sweep_of_real_runs_has_the_results_of_each_run_alone(whole, tmp_path):
     config, folder, code, printed = whole
     assert code == 0, printed
-    assert printed.splitlines()[0] == "runs done: 0, jobs to start: 2"
+    assert printed.splitlines()[0] == "4 runs: 0 done, 4 to compute, 2 of them different"
     assert "4 runs: 4 max_epochs" in printed
     for key in run_keys(config):
         run = run_config(config, key)
