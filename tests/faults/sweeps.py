@@ -35,6 +35,7 @@ blocks = 1
 
 [run.checkpoint]
 every_epochs = {EVERY}
+min_interval_s = 0
 
 [run.stop]
 max_epochs = {EPOCHS}
