@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from gmmae.config.rules import (
     INLINE,
     MAY_CHANGE_ON_RESUME,
+    NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -150,7 +151,9 @@ class DistributedConfig(Section, name="distributed"):
 class CheckpointConfig(Section, name="checkpoint"):
     """When checkpoints are written."""
 
-    every_epochs: PositiveInt = 10  # epochs between checkpoints; one is always written when the run ends
+    every_epochs: PositiveInt = 10  # epochs between checkpoints
+    min_interval_s: NonNegativeFloat | Literal["auto"] = "auto"  # least seconds between two; auto: 0, and 5 in a sweep
+    at_end: bool = True  # write one when the run has ended by itself; a sweep does with keep_checkpoints only
     keep: PositiveInt = 2  # newest checkpoints kept
 
 

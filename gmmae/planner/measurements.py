@@ -28,6 +28,7 @@ from gmmae.training import compilation, loop, noise_scale, stopping
 from gmmae.training.checkpoint import newest
 from gmmae.training.noise_scale import Norms
 from gmmae.training.records import Epoch, Record
+from gmmae.training.run_cache import RunCache
 from gmmae.training.terminal import Display
 from gmmae.training.workdir import WorkDir, alone, writable
 from gmmae.workloads import registry
@@ -101,7 +102,8 @@ class Measurements:
 
     def __init__(self, config: Config, folder: PlanDir, display: Callable[[], Display]):
         self.config, self.folder, self.display = config, folder, display
-        setup = compilation.prepare(config)
+        self._cache = RunCache()
+        setup = compilation.prepare(config, run_cache=self._cache)
         self.samples, self.validation = setup.train_plan.samples, setup.eval_plan.samples
         self.device_kind = setup.devices.kind
         shared = {
@@ -131,7 +133,7 @@ class Measurements:
         return TargetRun(batch, rows, reason or record.stop_reason or stop_reasons.MAX_EPOCHS, record)
 
     def _train(self, config: Config, workdir: WorkDir) -> Record:
-        record = loop.run(config, workdir.root, self.display())
+        record = loop.run(config, workdir.root, self.display(), cache=self._cache)
         if record.stop_reason in stop_reasons.INTERRUPTED:
             raise PlanInterruptedError(record.stop_reason)
         return record
@@ -142,7 +144,7 @@ class Measurements:
         If the newest checkpoint is of a later epoch, the run is trained again up to this one, in a folder of its own.
         """
         config = changed(self.config, optim__batch_size=batch)
-        setup, workdir = compilation.prepare(config), self.folder.run(batch)
+        setup, workdir = compilation.prepare(config, run_cache=self._cache), self.folder.run(batch)
         like = compilation.initial_state(setup)
         checkpoint = newest(workdir.checkpoints, like)
         if checkpoint is None or len(checkpoint.progress.history) != epoch:

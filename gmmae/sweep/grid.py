@@ -82,6 +82,9 @@ class SlurmConfig(Section, name="slurm"):
         return next(n for n in range(1, devices + 1) if devices % n == 0 and devices // n <= most)
 
 
+MIN_CHECKPOINT_INTERVAL_S = 5.0
+"""Least seconds between two checkpoints of a run. They would take longer than the epochs of a small model."""
+
 GRID_KEYS = ("scaling", "seed", "parallel.devices", "parallel.simulate_devices")
 """Keys of a run's configuration that the grid sets."""
 
@@ -201,7 +204,15 @@ def run_config(config: SweepConfig, key: RunKey) -> Config:
       ConfigError: a rule between its parts is broken.
     """
     count = "parallel__simulate_devices" if config.mode == "virtual" else "parallel__devices"
-    return changed(config.run, scaling=key.scaling, seed=key.seed, **{count: key.devices})
+    interval_s = config.run.checkpoint.min_interval_s
+    return changed(
+        config.run,
+        scaling=key.scaling,
+        seed=key.seed,
+        checkpoint__min_interval_s=MIN_CHECKPOINT_INTERVAL_S if interval_s == "auto" else interval_s,
+        checkpoint__at_end=config.run.checkpoint.at_end and config.keep_checkpoints,
+        **{count: key.devices},
+    )
 
 
 def run_groups(config: SweepConfig, samples: int) -> Iterator[tuple[RunKey, list[RunKey]]]:

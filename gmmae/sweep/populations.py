@@ -65,7 +65,7 @@ class Populations:
     """
 
     def __init__(self, config: SweepConfig, folder: SweepDir, pending: Sequence[RunKey], samples: int) -> None:
-        self._config, self._folder = config, folder
+        self._config, self._folder, self._pending = config, folder, pending
         self._runs_of: dict[str, list[RunKey]] = {}
         self._undecided: deque[tuple[int, list[RunKey]]] = deque()
         self._alone: list[RunKey] = list(pending)
@@ -123,10 +123,10 @@ class Populations:
         return jobs
 
     def _rest_one_by_one(self) -> list[Job]:
-        """Returns jobs that compute each run of the undecided batches alone."""
-        jobs = self._single([run for _, runs in self._undecided for run in runs])
+        """Returns jobs that compute each run of the undecided batches alone, seed by seed."""
+        rest = {run for _, runs in self._undecided for run in runs}
         self._undecided.clear()
-        return jobs
+        return self._single([run for run in self._pending if run in rest])
 
     def _single(self, runs: Sequence[RunKey]) -> list[Job]:
         jobs = [training_job(self._config, self._folder, run) for run in runs]

@@ -20,6 +20,7 @@ from importlib import import_module
 from gmmae.multihost.watchdog import NO_WATCHDOG, Watchdog, run_with_watchdog
 from gmmae.sweep.processes import Answer, die_with_parent
 from gmmae.system.errors import InputError
+from gmmae.system.garbage import no_collection_of_imports
 from gmmae.system.guard import guarded
 from gmmae.system.stop_reasons import EXIT_CODES, INTERRUPTED
 
@@ -42,7 +43,8 @@ class Worker:
 
     def run(self, command: str, *arguments: str) -> int:
         """Runs a command, and returns its exit code. The first call imports the commands, which are large."""
-        self._commands = self._commands or import_module("gmmae.sweep.worker_commands").Commands(self._parent)
+        with no_collection_of_imports():
+            self._commands = self._commands or import_module("gmmae.sweep.worker_commands").Commands(self._parent)
         return getattr(self._commands, command)(*arguments)
 
     def serve(self, requests: int, answers: int) -> int:

@@ -11,6 +11,7 @@ from gmmae.multihost.watchdog import Watchdog
 from gmmae.sweep import populations
 from gmmae.sweep.grid import TimingConfig
 from gmmae.system.files import write_text
+from gmmae.system.garbage import no_collection_of_imports
 from gmmae.system.null_object import IDLE
 from gmmae.system.stop_reasons import EXIT_CODES, INTERRUPTED
 from gmmae.training.run_cache import RunCache
@@ -30,9 +31,11 @@ class Commands:
 
     def train(self, config: str, root: str) -> int:
         """Trains as `train.py` does, with plain output and without figures. Returns the exit code."""
-        run_config = read_config(Path(config))
+        with no_collection_of_imports():
+            run_config = read_config(Path(config))  # it imports the workload's module, if that is the user's
         with join_processes(run_config, RESUME, self._parent) as group:
-            from gmmae.training.loop import run
+            with no_collection_of_imports():
+                from gmmae.training.loop import run
 
             record = run(run_config, Path(root), Plain(standard_output()) if group.primary else IDLE, group, self._cache)
         assert record.stop_reason is not None

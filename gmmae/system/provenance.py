@@ -4,6 +4,7 @@ import hashlib
 import platform
 import re
 import subprocess
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from gmmae.system.environment import cores
 PACKAGES = ("gmmae", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
+@cache
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that decide on the numbers."""
     numbers = {"python": platform.python_version()}
@@ -35,6 +37,7 @@ def machine(kind: str) -> str:
     return f"{' '.join(name.split())}, {cores()} core{'s' * (cores() > 1)}"
 
 
+@cache  # the code of a process does not change
 def git_commit() -> str | None:
     """The commit of the checkout that this code runs from, `-dirty` behind it if changed; None outside a checkout."""
     here = Path(__file__)

@@ -15,7 +15,7 @@ import optax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Int32, PyTree
 
-from gmmae.config.schema import Config, ParallelConfig
+from gmmae.config.schema import Config, ParallelConfig, flatten
 from gmmae.multihost.environment import require_prepared
 from gmmae.scaling import schedules, strategies
 from gmmae.scaling.batches import BatchPlan, epoch_order, plan_batches, shard_samples
@@ -102,7 +102,8 @@ class Programs(NamedTuple):
 
 def workload_key(config: Config) -> tuple[Hashable, ...]:
     """Returns the values that a run's workload and data depend on."""
-    return config.workload, repr(config.settings)
+    settings = () if config.settings is None else flatten(config.settings)
+    return config.workload, *((key, repr(value)) for key, value in settings)
 
 
 def prepare(config: Config, devices: Devices | None = None, run_cache: RunCache | None = None) -> TrainSetup:

@@ -141,6 +141,7 @@ class Run:
         self.monitor = StopMonitor(setup.config.stop)
         for row in saved.progress.history if saved else []:
             self.monitor.add(row)
+        self.saved_s = self.clock.read()["total_s"]  # of the last checkpoint, or of the start
         self.best_epoch = saved.progress.best_epoch if saved else 0
         self.best = saved.best if saved else start.params
         self.state: TrainState = setup.devices.replicate(saved.state if saved else start)
@@ -214,8 +215,9 @@ class Run:
         self._show(self.history[-1].val_loss, last=end is not None)
         reason = end or interrupt
         if reason or len(self.history) % self.setup.config.checkpoint.every_epochs == 0:
-            self._save()
-            self._write_record(reason)
+            if self._saves(reason):
+                self._save()
+                self._write_record(reason)
             self.group.barrier()  # the others wait here: in a collective operation their patience is JAX's
         return reason
 
@@ -314,6 +316,14 @@ class Run:
         # The first process's clock decides.
         return int(self.group.all_gather([count])[0, 0]) if automatic or limit_s is not None else count
 
+    def _saves(self, reason: str | None) -> bool:
+        """Returns whether a checkpoint is due. Without one the record says nothing of these epochs, as they may be lost."""
+        config = self.setup.config.checkpoint
+        if reason is not None:
+            return config.at_end or reason in stop_reasons.INTERRUPTED
+        interval_s = 0.0 if config.min_interval_s == "auto" else config.min_interval_s
+        return self.clock.read()["total_s"] - self.saved_s >= interval_s
+
     def _save(self) -> None:
         if not self.checkpoints:
             return
@@ -321,6 +331,7 @@ class Run:
             progress = Progress(self.history, self.clock.read(), self.best_epoch)
             state, best = jax.device_get(self.current())
             self.checkpoints.save(Checkpoint(state, best, progress))
+        self.saved_s = self.clock.read()["total_s"]
 
     def _write_record(self, reason: str | None) -> Record:
         last = self.history[-1] if self.history else None

@@ -83,7 +83,10 @@ def _target(setup: TrainSetup) -> tuple[float | None, str, str]:
 
 
 class _Population:
-    """Runs that train together. The program has a place for each run; places of ended runs are given up by halves."""
+    """Runs that train together.
+
+    The program has a place for each run. When half of the runs have ended, it is compiled for the others.
+    """
 
     def __init__(self, runs: Sequence[Run]) -> None:
         require_same_programs([run.setup for run in runs])
@@ -150,12 +153,13 @@ def _stack(trees: Sequence[Params]) -> Params:
     return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
 
 
-def measure_speed(configs: Sequence[Config], cache: RunCache) -> tuple[float, float | None]:
+def measure_speed(configs: Sequence[Config], cache: RunCache, *, always: bool = False) -> tuple[float, float | None]:
     """Measures whether runs train faster together. It takes about a second, and the compilation of the programs.
 
     Args:
       configs: of the runs.
       cache: data and programs of this process; it keeps what is compiled here.
+      always: measures also where it cannot pay.
 
     Returns:
       The seconds of an epoch of each run, alone and together. The second is None, and not measured, where it cannot pay: a step
@@ -173,7 +177,7 @@ def measure_speed(configs: Sequence[Config], cache: RunCache) -> tuple[float, fl
         alone_s = _seconds(alone, 1)
         epoch_s = alone_s / first.max_epochs_per_dispatch
         training_s = epoch_s * sum(config.stop.max_epochs for config in configs)
-        if epoch_s / first.train_plan.steps > MAX_STEP_S or training_s < MIN_TRAINING_S:
+        if not always and (epoch_s / first.train_plan.steps > MAX_STEP_S or training_s < MIN_TRAINING_S):
             return alone_s, None
         together = _epochs_together(setups, start)
         _seconds(together, 1)  # the first call allocates

@@ -1,12 +1,14 @@
-"""Injects faults into runs of two processes, and prints a table of their outcomes: `python -m tests.faults --help`.
+"""Injects faults into runs of two processes and into sweeps, and prints a table: `python -m tests.faults --help`.
 
 The undisturbed run and every disturbed one share the configuration, the programs and this machine. A run survives a fault under
 three conditions. All processes are gone within the bound, and the remaining one has said why and what to do. The same command
-resumes from the newest whole checkpoint and ends with the bits of the undisturbed run. No process is left. The exit code is 0
-if all faults were survived, and 1 if not.
+resumes from the newest whole checkpoint and ends with the bits of the undisturbed run. No process is left. A sweep survives if
+it ends with the records and histories of an undisturbed one, after the same command where it has ended. The exit code is 0 if
+all faults were survived, and 1 if not.
 """
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -22,6 +24,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from tests.faults.chain import in_a_row
 from tests.faults.faults import STOPPED, Fault, matrix, quick
+from tests.faults.sweeps import SWEEP_FAULTS, SweepBench, SweepFault
 from tests.faults.table import line, summary, table
 from tests.faults.trials import Bench, Trial
 
@@ -30,12 +33,13 @@ Numbered = Sequence[tuple[int, Fault]]
 
 def main() -> int:
     asked = _arguments()
-    faults = [
-        (i, fault) for i, fault in enumerate(quick() if asked.quick else matrix(), 1) if re.search(asked.only, fault.name)
-    ]
-    if asked.list or not faults:
-        print("\n".join(f"{i:3} {fault.name}" for i, fault in faults) or f"no fault has {asked.only!r} in its name")
-        return 0 if faults else 2
+    every = enumerate([*(quick() if asked.quick else matrix()), *SWEEP_FAULTS], 1)
+    chosen = [(i, fault) for i, fault in every if re.search(asked.only, fault.name)]
+    if asked.list or not chosen:
+        print("\n".join(f"{i:3} {fault.name}" for i, fault in chosen) or f"no fault has {asked.only!r} in its name")
+        return 0 if chosen else 2
+    faults = [(i, fault) for i, fault in chosen if isinstance(fault, Fault)]
+    of_sweeps = [(i, fault) for i, fault in chosen if isinstance(fault, SweepFault)]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left behind
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup the processes would be born deaf to it
     folder: Path = asked.out or Path("runs") / f"faults{'_quick' * asked.quick}_{asked.seed}"
@@ -44,18 +48,21 @@ def main() -> int:
     seen.write_text("")
     start = time.monotonic()
     trials: dict[int, Trial] = {}
-    for i, trial in _tried(faults, asked.quick, asked.seed, asked.jobs):
+    for i, trial in itertools.chain(
+        _tried(faults, asked.quick, asked.seed, asked.jobs) if faults else (),
+        _tried_on_sweeps(of_sweeps, asked.quick, asked.seed) if of_sweeps else (),
+    ):
         trials[i] = trial
         print(line(i, trial), flush=True)
         with seen.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"number": i} | trial.plain()) + "\n")
     tried = [trial for _, trial in sorted(trials.items())]
-    if len(tried) < len(faults):
-        print(f"{len(faults) - len(tried)} faults have not been tried")
+    if len(tried) < len(chosen):
+        print(f"{len(chosen) - len(tried)} faults have not been tried")
     text = f"{table(tried)}\n\n{summary(tried, time.monotonic() - start)}\n"
     (folder / "table.md").write_text(text, encoding="utf-8")
     print(f"\n{text}\n{seen}  {folder / 'table.md'}")
-    return int(len(tried) < len(faults) or any(trial.complaints for trial in tried))
+    return int(len(tried) < len(chosen) or any(trial.complaints for trial in tried))
 
 
 def _arguments() -> argparse.Namespace:
@@ -92,6 +99,19 @@ def _tried(faults: Numbered, in_one_run: bool, seed: int, jobs: int) -> Iterator
                     yield started[future], future.result()
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _tried_on_sweeps(faults: Sequence[tuple[int, SweepFault]], in_one_sweep: bool, seed: int) -> Iterator[tuple[int, Trial]]:
+    """The trials of a sweep's faults as they end."""
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="faults_") as folder:
+        bench = SweepBench(Path(folder))
+        bench.compute_undisturbed()
+        print(f"undisturbed sweep: {time.monotonic() - start:.0f} s", flush=True)
+        groups = [faults] if in_one_sweep else [[each] for each in faults]
+        for group in groups:
+            numbers, chosen = zip(*group, strict=True)
+            yield from zip(numbers, bench.trials(chosen, f"sweep_{seed}_{numbers[0]}"), strict=False)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,20 @@ import os
 import shutil
 import time
 from pathlib import Path
+from typing import Protocol
 
 from tests.faults.runs import Run
+
+
+class Work(Protocol):
+    """A run or a sweep: its work directory in a folder `disk`, on which a small disk can be mounted, and its processes."""
+
+    disk: Path
+    workdir: Path
+
+    def end(self) -> None:
+        """Kills the processes that are left."""
+
 
 FILLING_S = 0.5
 DISK_BYTES = 8 * 2**20
@@ -16,14 +28,14 @@ MS_RDONLY, MS_REMOUNT, MS_BIND, MNT_DETACH = 1, 32, 4096, 2
 """Flags of `sys/mount.h`."""
 
 
-def fill(run: Run, leave_bytes: int) -> None:
+def fill(run: Work, leave_bytes: int) -> None:
     """Fills the disk of a work directory."""
     with (run.disk / "filler").open("ab") as file, contextlib.suppress(OSError):  # the run was faster
         if (left := _free_bytes(run.disk) - leave_bytes) > 0:
             os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size + left)
 
 
-def keep_full(run: Run, leave_bytes: int) -> None:
+def keep_full(run: Work, leave_bytes: int) -> None:
     """Fills what is given back too, as by the removal of an old checkpoint."""
     until = time.monotonic() + FILLING_S
     while time.monotonic() < until:
@@ -35,7 +47,7 @@ def _free_bytes(place: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
-def make_room(run: Run) -> str:
+def make_room(run: Work) -> str:
     (run.disk / "filler").unlink()
     return ""
 
@@ -47,7 +59,7 @@ def _call(name: str, place: Path, *arguments: object) -> None:
         raise OSError(number, os.strerror(number), str(place))
 
 
-def mount_disk(run: Run) -> None:
+def mount_disk(run: Work) -> None:
     """Puts the work directory on a small disk."""
     _call("mount", run.disk, b"tmpfs", bytes(run.disk), b"tmpfs", 0, f"size={DISK_BYTES}".encode())
 

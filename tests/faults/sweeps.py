@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -12,19 +11,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 from gmmae.training.records import read_history
 from tests.faults.disks import fill, keep_full, make_room
+from tests.faults.greedy_workload import MARK, TELL
 from tests.faults.runs import PATIENCE_S, ROOT, MissedError
 from tests.faults.trials import Trial, clear, no_disk
 
 EPOCHS, EVERY = 100, 20
-STRUCK_AFTER = 45
-"""Epochs of a run before its worker is struck. Two checkpoints are behind it."""
+STRUCK_AFTER = range(EVERY + 5, EPOCHS - 30)
+"""Epochs of a run before its worker is struck, of which one is drawn. A checkpoint is behind it."""
 END_S = 10.0
 """Seconds from the end of a sweep's command until none of its processes is left."""
-MARK = "GMMAE_FAULTS_SWEEP"
-"""An environment variable of all processes of a sweep, with its folder. A worker that stays does not name it otherwise."""
 CONFIG = f"""
 scaling = ["strong", "weak", "linear"]
 devices = [1, 2, 4]
@@ -36,6 +35,7 @@ blocks = 1
 
 [run.checkpoint]
 every_epochs = {EVERY}
+min_interval_s = 0
 
 [run.stop]
 max_epochs = {EPOCHS}
@@ -57,8 +57,8 @@ class Sweep:
       begun: the computed runs with an epoch, in the order in which they were first seen.
     """
 
-    def __init__(self, folder: Path, compiled: Path):
-        self.folder, self._compiled = folder, compiled
+    def __init__(self, folder: Path, compiled: Path, rng: Random):
+        self.folder, self._compiled, self.rng = folder, compiled, rng
         self.disk = folder / "disk"
         self.workdir = self.disk / "work"
         self.disk.mkdir(parents=True)
@@ -71,7 +71,7 @@ class Sweep:
         """Starts the sweep's command."""
         self.outputs.append(self.folder / f"output_{len(self.outputs)}.txt")
         command = [sys.executable, "sweep.py", "--config", str(self.folder / "sweep.toml"), "--workdir", str(self.workdir)]
-        command += ["--run.workload", str(ROOT / "benchmarks" / "tiny_mlp.py"), *options]
+        command += ["--run.workload", str(Path(__file__).with_name("greedy_workload.py")), *options]
         environment = os.environ | {
             MARK: str(self.folder),
             "JAX_PLATFORMS": "cpu",
@@ -111,12 +111,16 @@ class Sweep:
             return max(0, (self.workdir / "runs" / name / "history.csv").read_bytes().count(b"\n") - 1)
         return 0
 
+    def log(self, name: str) -> str:
+        """Returns what a run has printed."""
+        return (self.workdir / "runs" / name / "log.txt").read_text(encoding="utf-8", errors="replace")
+
     def records(self) -> dict[str, bytes]:
         """Returns the records that the sweep has written."""
         return {path.name: path.read_bytes() for path in (self.workdir / "records").glob("*.json")}
 
     def wait_for_run(self, number: int) -> str:
-        """Waits until so many runs have begun. Returns the last of them."""
+        """Waits until that number of runs have begun. Returns the last of them."""
         self.wait_until(lambda: len(self._note_begun()) >= number)
         return self.begun[number - 1]
 
@@ -178,7 +182,8 @@ class SweepFault:
     Attributes:
       kind, moment: what strikes, and when.
       strike: waits for its moment in the run of a number, and does it. Returns that run.
-      words: a pattern of what the command has to say.
+      words: a pattern of a line of the command. `{run}` in it is the struck run.
+      log: a pattern of a line in the log of the struck run.
       code: the exit code of the command.
       mend: what a person does before giving the same command again.
       disk: the work directory is on a small disk of its own; needs the right to mount.
@@ -188,6 +193,7 @@ class SweepFault:
     moment: str
     strike: Callable[[Sweep, int], str]
     words: str
+    log: str = ""
     code: int = 0
     mend: Callable[[Sweep], object] = lambda sweep: None
     disk: bool = False
@@ -199,25 +205,21 @@ class SweepFault:
 
 def kill_worker(sweep: Sweep, number: int) -> str:
     """SIGKILL, as by a person or by the kernel of a host without memory."""
-    return _strike_trainer(sweep, number, lambda pid: os.kill(pid, signal.SIGKILL))
+    name = sweep.wait_for_run(number)
+    trainer = sweep.trainer()
+    after = sweep.rng.choice(STRUCK_AFTER)
+    sweep.wait_until(lambda: sweep.epochs(name) >= after)
+    os.kill(trainer, signal.SIGKILL)
+    return name
 
 
 def take_memory(sweep: Sweep, number: int) -> str:
-    """The worker gets no more memory than it has."""
-
-    def limit(pid: int) -> None:
-        pages = int(_read(pid, "statm").split()[0])
-        _, hard = resource.prlimit(pid, resource.RLIMIT_AS)
-        resource.prlimit(pid, resource.RLIMIT_AS, (pages * resource.getpagesize(), hard))
-
-    return _strike_trainer(sweep, number, limit)
-
-
-def _strike_trainer(sweep: Sweep, number: int, strike: Callable[[int], None]) -> str:
+    """The next validation asks for more memory than there is."""
     name = sweep.wait_for_run(number)
-    trainer = sweep.trainer()
-    sweep.wait_until(lambda: sweep.epochs(name) >= STRUCK_AFTER)
-    strike(trainer)
+    after = sweep.rng.choice(STRUCK_AFTER)
+    sweep.wait_until(lambda: sweep.epochs(name) >= after)
+    (sweep.folder / TELL).touch()
+    sweep.wait_until(lambda: not (sweep.folder / TELL).exists())
     return name
 
 
@@ -233,12 +235,12 @@ def fill_disk(sweep: Sweep, number: int) -> str:
 AGAIN = r"^{run} is tried again in a new process: "
 SWEEP_FAULTS = (
     SweepFault("worker killed by SIGKILL", "a sweep's third run", kill_worker, AGAIN + "killed by SIGKILL"),
-    SweepFault("worker without memory", "a sweep's third run", take_memory, AGAIN + r".*(memory|Memory|allocat)"),
+    SweepFault("worker out of memory", "a later run of a sweep", take_memory, AGAIN, log="Unable to allocate"),
     SweepFault(
         "disk full",
         "between two runs of a sweep",
         fill_disk,
-        r"No space left on device.*to resume",
+        r"^error: .*No space left on device.*same command",
         code=74,
         mend=make_room,
         disk=True,
@@ -256,7 +258,8 @@ class SweepBench:
         self.wanted: Results = {}
 
     def sweep(self, name: str) -> Sweep:
-        return Sweep(self._folder / name, self._folder / "compiled")
+        """Returns a new sweep, whose name decides on its moments."""
+        return Sweep(self._folder / name, self._folder / "compiled", Random(name))
 
     def compute_undisturbed(self) -> None:
         """Computes the results to compare with."""
@@ -299,31 +302,30 @@ def _in_a_row(sweep: Sweep, faults: Sequence[SweepFault], wanted: Results) -> It
 def _try(sweep: Sweep, tried: Sequence[tuple[SweepFault, Trial]]) -> None:
     """Strikes one run after the other, and gives the same command again until the sweep is whole."""
     sweep.start()
+    struck: list[str] = []
     for number, (fault, trial) in enumerate(tried, FIRST_STRUCK):
-        struck = fault.strike(sweep, number)
-        trial.epochs = sweep.epochs(struck)
+        struck.append(fault.strike(sweep, number))
+        trial.epochs = sweep.epochs(struck[-1])
         trial.hit = trial.epochs < EPOCHS or fault.disk
         kept = sweep.records()
-        if fault.code or (fault, trial) == tried[-1]:
+        if fault.code or number == FIRST_STRUCK + len(tried) - 1:
             trial.codes = [sweep.finish()]
             trial.gone_s = _seconds_until_none_is_left(sweep)
             if trial.gone_s is None:
                 trial.complaints.append(f"processes {sweep.processes()} are left")
             if trial.codes != [fault.code]:
                 trial.complaints.append(f"the sweep ended with {trial.codes[0]}, not {fault.code}: {sweep.said()[-2000:]}")
-        else:
-            again = re.escape(struck)
-            sweep.wait_until(lambda again=again: bool(re.search(f"^{again} is tried again", sweep.said(), re.MULTILINE)))
         fault.mend(sweep)
         if fault.code:
             _give_again(sweep, trial)
-        _judge_words(sweep, fault, struck, trial)
         if changed := [name for name, content in kept.items() if sweep.records().get(name) != content]:
             trial.complaints.append(f"records were written again: {', '.join(changed)}")
-        found = re.findall(r"resumed after epoch (\d+)", (sweep.workdir / "runs" / struck / "log.txt").read_text())
-        trial.resumed_after = int(found[-1]) if found else None
-        if not fault.disk and not trial.resumed_after:
-            trial.complaints.append(f"{struck} did not go on from a checkpoint")
+    for name, (fault, trial) in zip(struck, tried, strict=True):
+        _judge_words(sweep, fault, name, trial)
+        found = re.findall(r"resumed after epoch (\d+)", sweep.log(name))
+        trial.resumed_after = int(found[-1]) if found and not fault.disk else None
+        if not fault.disk and not found:
+            trial.complaints.append(f"{name} did not go on from a checkpoint")
 
 
 def _seconds_until_none_is_left(sweep: Sweep) -> float | None:
@@ -348,10 +350,13 @@ def _give_again(sweep: Sweep, trial: Trial) -> None:
 def _judge_words(sweep: Sweep, fault: SweepFault, struck: str, trial: Trial) -> None:
     text = "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in sweep.outputs)
     pattern = fault.words.replace("{run}", re.escape(struck))
-    trial.said = [line for line in text.splitlines() if re.search(pattern, line)] and [[pattern]]
-    if not trial.said:
+    trial.said = [[line for line in text.splitlines() if re.search(pattern, line)]]
+    if not trial.said[0]:
         trial.complaints.append(f"no line of the command has the pattern {pattern!r}")
         trial.errors = text[-3000:]
+    if not re.search(fault.log, sweep.log(struck)):
+        trial.complaints.append(f"no line of the log of {struck} has the pattern {fault.log!r}")
+        trial.errors += sweep.log(struck)[-3000:]
 
 
 def _compare(sweep: Sweep, wanted: Results, trial: Trial) -> None:

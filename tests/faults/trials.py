@@ -16,7 +16,7 @@ from typing import Any
 
 from gmmae.training.records import read_history
 from tests.faults.damages import DAMAGES
-from tests.faults.disks import mount_disk, unmount
+from tests.faults.disks import Work, mount_disk, unmount
 from tests.faults.faults import BESIDE, STOPPED, Ending, Fault
 from tests.faults.moments import MOMENTS
 from tests.faults.runs import CONFIG, EPOCHS, PATIENCE_S, ROOT, MissedError, Run, processes_of, said
@@ -148,7 +148,7 @@ class Bench:
         compare(run, codes, self.wanted_of_scans if fault.scans else self.wanted, trial)
 
 
-def no_disk(run: Run) -> str:
+def no_disk(run: Work) -> str:
     """Puts the run on a small disk; why not, where that is not possible."""
     try:
         mount_disk(run)
@@ -157,7 +157,7 @@ def no_disk(run: Run) -> str:
     return ""
 
 
-def clear(run: Run) -> None:
+def clear(run: Work) -> None:
     """Leaves nothing of a run that goes on, or that is mounted."""
     run.end()
     for place in (run.workdir, run.disk):

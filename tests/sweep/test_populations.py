@@ -1,4 +1,4 @@
-"""Which runs of a sweep train together: by a comparison of each batch, and one by one after a failure."""
+"""The runs of a batch train together after a comparison, and one by one after a failure."""
 
 import dataclasses
 
@@ -41,6 +41,7 @@ def test_the_first_batch_that_gains_too_little_ends_the_comparisons(fake, config
     assert len(fake.records()) == 4
     assert not populations(fake)
     assert not any("batch 64" in line for line in watch.lines)
+    assert [name[-1] for name in watch.begun] == ["0", "0", "1", "1"], "an interrupted sweep has complete seeds"
 
 
 def test_a_resumed_sweep_does_not_compare_again(fake, config):

@@ -132,6 +132,29 @@ def test_killed_run_repeats_only_what_was_not_saved(tmp_path, uninterrupted):
     assert losses(read_history(tmp_path / "history.csv")) == losses(display.rows)
 
 
+def test_a_checkpoint_that_comes_too_early_waits_for_a_later_one(tmp_path, uninterrupted):
+    _, _, record, display = uninterrupted
+    config = small(stop__max_epochs=5, checkpoint__min_interval_s=1000.0)
+    with pytest.raises(MemoryError):
+        loop.run(config, tmp_path, Recorder(3, fail))
+    assert not checkpoint_epochs(tmp_path)
+    repeated, repeated_display = finish(config, tmp_path)
+    assert [row.epoch for row in repeated_display.rows] == [1, 2, 3, 4, 5], "the record says nothing of what was lost"
+    assert losses(repeated_display.rows) == losses(display.rows)
+    assert checkpoint_epochs(tmp_path) == [5]
+    assert repeated.run_id == record.run_id
+
+
+def test_without_a_checkpoint_at_its_end_a_run_writes_one_when_it_is_interrupted(tmp_path):
+    config = small(stop__max_epochs=3, checkpoint__at_end=False, checkpoint__every_epochs=9)
+    loop.run(config, tmp_path, Recorder(2, interrupt))
+    assert checkpoint_epochs(tmp_path) == [2]
+    record, display = finish(config, tmp_path)
+    assert [row.epoch for row in display.rows] == [3]
+    assert checkpoint_epochs(tmp_path) == [2]
+    assert (record.stop_reason, record.epochs) == ("max_epochs", 3)
+
+
 def test_finished_run_says_so_and_longer_one_goes_on(tmp_path, uninterrupted):
     finish(small(stop__max_epochs=2), tmp_path)
     again, display = finish(small(stop__max_epochs=2), tmp_path)

@@ -21,6 +21,7 @@ from typing import Literal
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float, Float64
 
 from gmmae.models.kernels.precision import FULL
@@ -112,7 +113,7 @@ def _to(role: Role, x: Array, period: tuple[int, ...], precision: lax.Precision)
     *volume, rows, columns = x.shape
     for axis, points in enumerate(volume):
         matrices = _matrices(role, period, points, axis, str(x.dtype))
-        x = _product(matrices, x.reshape(len(matrices), matrices.shape[-1], -1), precision)
+        x = _transform(matrices, x.reshape(len(matrices), matrices.shape[-1], -1), precision)
     return x.reshape(-1, rows, columns)
 
 
@@ -121,8 +122,26 @@ def _from(role: Role, x: Array, period: tuple[int, ...], shape: tuple[int, ...],
     volume = shape[: len(period)]
     for axis, points in reversed(list(enumerate(volume))):
         matrices = _matrices(role, period, points, axis, str(x.dtype)).swapaxes(1, 2)
-        x = _product(matrices, x.reshape(len(matrices), matrices.shape[-1], -1), precision)
+        x = _transform(matrices, x.reshape(len(matrices), matrices.shape[-1], -1), precision)
     return x.reshape(shape)
+
+
+def _transform(matrices: np.ndarray, x: Array, precision: lax.Precision) -> Array:
+    """Returns the matrices times x.
+
+    `vmap` over x, as for several runs together, gives each entry its own copy of the matrices. Its own rule would make one
+    product with the entries side by side, and XLA would move their axis there and back.
+    """
+
+    @custom_vmap
+    def product(x: Array) -> Array:
+        return _product(matrices, x, precision)
+
+    @product.def_vmap
+    def _(size: int, _: list[bool], x: Array) -> tuple[Array, bool]:
+        return _product(jnp.broadcast_to(matrices, (size, *matrices.shape)), x, precision), True
+
+    return product(x)
 
 
 # Kept, because XLA sees that two results are the same only where the constants are the same object.
