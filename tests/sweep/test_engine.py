@@ -435,7 +435,7 @@ def test_a_second_sweep_on_the_same_work_directory_is_refused_while_the_first_ru
     class Second(Watch):
         error = ""
 
-        def started(self, name):
+        def started(self, *names):
             with pytest.raises(InputError) as caught:
                 engine.sweep(grid(devices=(1,)), fake.root, Watch(), samples=640)
             self.error = str(caught.value)
@@ -540,9 +540,9 @@ def test_an_interrupted_sweep_ends_its_runs_and_the_next_call_completes_it(fake,
     class Interrupting(Watch):
         """When the third run starts, one is done, and another hangs until it gets a signal."""
 
-        def started(self, name):
-            super().started(name)
-            if name == "linear-n2-seed0":
+        def started(self, *names):
+            super().started(*names)
+            if "linear-n2-seed0" in names:
                 wait_until(lambda: fake.events("hang"))
                 os.kill(os.getpid(), signal.SIGINT)
 
