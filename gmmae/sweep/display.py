@@ -24,6 +24,9 @@ COLOURS = {"reached": "green", stop_reasons.MAX_EPOCHS: "default", INTERRUPTED: 
 EPOCH_LINES_S = 10.0
 """Seconds between two lines on the epochs of one run in a log."""
 
+SHORT_S = 9.95
+"""Seconds below which the duration of a run has a decimal."""
+
 MIN_BAR_WIDTH, MAX_BAR_WIDTH = 5, 40
 LINES_ABOVE = 4
 """Lines of a terminal that the running runs leave to the finished ones and the bar."""
@@ -108,7 +111,8 @@ class SweepDisplay:
         for key, text in keys.items():
             paths.setdefault((key.seed, text), []).append(key)
         for (_, text), (first, *others) in paths.items():
-            self._show_end(first, text, f", {duration(seconds)}{_others_text(others)}")
+            took = f"{seconds:.1f} s" if seconds < SHORT_S else duration(seconds)
+            self._show_end(first, text, f", {took}{_others_text(others)}")
 
     def say(self, line: str) -> None:
         """Prints a line without markup."""

@@ -85,8 +85,8 @@ def test_a_log_has_a_line_for_each_computed_run():
         "weak-n2-seed0    diverged at nan, 10 s; 2 of 8 runs, about 15 s left",  # 10 · 3 / 2: two jobs at once
         "strong-n1-seed0  crashed: killed by SIGKILL, 2 min (also strong n = 2); 4 of 8 runs (2 failed), about 60 s left",
         "[not markup] " + "x" * 150,  # never wrapped
-        "weak-n1-seed5    reached at epoch 7, 2 s; 5 of 8 runs (2 failed), about 2 s left",  # without the workers' first runs
-        "weak-n2-seed5    reached at epoch 7, 2 s; 6 of 8 runs (2 failed)",
+        "weak-n1-seed5    reached at epoch 7, 2.0 s; 5 of 8 runs (2 failed), about 2 s left",  # without the workers' first runs
+        "weak-n2-seed5    reached at epoch 7, 2.0 s; 6 of 8 runs (2 failed)",
     ]
 
 
@@ -223,7 +223,7 @@ def test_an_interrupted_run_is_not_done_and_tells_nothing_about_the_time():
     shown.start(CONFIG, {}, 4)
     shown.started("weak-n2-seed0")
     shown.ended("weak-n2-seed0", {TWO: "interrupted"}, 5.0)
-    assert text(out).splitlines()[1] == "weak-n2-seed0    interrupted, 5 s; 0 of 8 runs"
+    assert text(out).splitlines()[1] == "weak-n2-seed0    interrupted, 5.0 s; 0 of 8 runs"
 
 
 @pytest.mark.parametrize("target", [0.5, None])
