@@ -2,9 +2,9 @@
 
     python -m benchmarks.sweep_estimate [--run.stop.max-epochs 400] [...]
 
-The three ways are a process for each run, one worker that stays, and one worker that trains the seeds of a cell together. A
-cell is a strategy on a number of devices. All options are those of sweep.py, and the configuration is `sweep_paper`. `H100` has
-the numbers that the estimate rests on, each with its source. This command measures what is estimated, on the GPU at hand:
+The three ways are a process for each run, one worker that stays, and one worker that trains the runs of a batch together. All
+options are those of sweep.py, and the configuration is `sweep_paper`. `H100` has the numbers that the estimate rests on, each
+with its source. This command measures what is estimated, on the GPU at hand:
 
     python sweep.py --config sweep_paper
 """
@@ -22,6 +22,7 @@ from gmmae.plotting.tables import Table, markdown
 from gmmae.scaling.batches import plan_batches
 from gmmae.scaling.strategies import resolve
 from gmmae.sweep.grid import SweepConfig, run_groups
+from gmmae.sweep.populations import MAX_RUNS
 from gmmae.system.stop_reasons import TARGET_REACHED
 from gmmae.workloads.registry import training_samples
 
@@ -74,13 +75,11 @@ class Run(NamedTuple):
     """A run to compute.
 
     Attributes:
-      cell: its strategy and number of devices.
       batch: its global batch.
       steps: of an epoch.
       epochs: to its end.
     """
 
-    cell: tuple[str, int]
     batch: int
     steps: int
     epochs: int
@@ -109,7 +108,7 @@ def runs(config: SweepConfig, samples: int, steps_to_target: Mapping[tuple[str, 
         batch = resolve(key.scaling, config.run.optim, key.devices, samples).global_batch
         steps = plan_batches(samples, batch, 1).steps
         epochs = math.ceil(steps_to_target[key] / steps) if key in steps_to_target else most
-        found.append(Run((key.scaling, key.devices), batch, steps, min(epochs, most)))
+        found.append(Run(batch, steps, min(epochs, most)))
     return found
 
 
@@ -131,18 +130,30 @@ def in_processes(found: Sequence[Run], speed: Speed) -> Minutes:
 def in_a_worker(found: Sequence[Run], speed: Speed) -> Minutes:
     """Returns the minutes of one worker that compiles the programs of each batch once."""
     starts = speed.start + speed.reuse * len(found)
-    return _minutes(starts, _compile_s(found, speed), sum(_steps_s(run, speed) for run in found), found, speed)
+    compiling = speed.compile * len({run.batch for run in found})
+    return _minutes(starts, compiling, sum(_steps_s(run, speed) for run in found), found, speed)
 
 
 def together(found: Sequence[Run], speed: Speed) -> Minutes:
-    """Returns the minutes of one worker that trains the runs of a cell together, until the last of them ends."""
-    cells = [[run for run in found if run.cell == cell] for cell in {run.cell for run in found}]
-    steps_s = sum(_steps_s(max(cell, key=lambda run: run.epochs), speed, len(cell)) for cell in cells)
-    return _minutes(speed.start + speed.reuse * len(found), _compile_s(found, speed), steps_s, found, speed)
+    """Returns the minutes of one worker that trains the runs of each batch together, as `gmmae.training.population` does.
 
-
-def _compile_s(found: Sequence[Run], speed: Speed) -> float:
-    return speed.compile * len({run.batch for run in found})
+    A program has a place for each run. Once half of the places are free, another program has fewer of them.
+    """
+    compiled: set[tuple[int, int]] = set()
+    steps_s = 0.0
+    for batch in {run.batch for run in found}:
+        runs_of_batch = [run for run in found if run.batch == batch]
+        parts = math.ceil(len(runs_of_batch) / MAX_RUNS)
+        for part in range(parts):
+            active, places, epoch = runs_of_batch[part::parts], 0, 0
+            while active:
+                if len(active) <= places / 2 or not places:
+                    places = len(active)
+                    compiled.add((batch, places))
+                first = min(active, key=lambda run: run.epochs)
+                steps_s += _steps_s(first._replace(epochs=first.epochs - epoch), speed, places)
+                active, epoch = [run for run in active if run.epochs > first.epochs], first.epochs
+    return _minutes(speed.start + speed.reuse * len(found), speed.compile * len(compiled), steps_s, found, speed)
 
 
 def _steps_s(run: Run, speed: Speed, count: int = 1) -> float:
@@ -159,7 +170,7 @@ def _minutes(starts_s: float, compiling_s: float, steps_s: float, found: Sequenc
 WAYS = {
     "a process for each run": in_processes,
     "a worker that stays": in_a_worker,
-    "a worker that stays, seeds together": together,
+    "a worker that stays, runs of a batch together": together,
 }
 
 

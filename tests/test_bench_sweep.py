@@ -65,25 +65,30 @@ def test_the_table_counts_runs_and_distinct_programs():
 
 
 SPEED = Speed(start=60, compile=120, reuse=6, step=1, sample=0.5, further_run=2, between_epochs=3)
-CELL = [Run(("weak", 2), batch=4, steps=5, epochs=8), Run(("weak", 2), batch=4, steps=5, epochs=4)]
-OTHER = Run(("strong", 1), batch=2, steps=10, epochs=6)
+RUNS = [Run(batch=4, steps=5, epochs=8), Run(batch=2, steps=10, epochs=6), Run(batch=4, steps=5, epochs=4)]
 
 
 def test_minutes_by_hand():
-    """Steps of 4 and 2 samples take 3 and 2 s, of two runs of 4 together 7 s. There are 18 epochs."""
-    found = [*CELL, OTHER]
+    """Steps of 4 and 2 samples take 3 and 2 s. There are 18 epochs."""
     steps = (8 + 4) * 5 * 3 + 6 * 10 * 2
-    assert sweep_estimate.in_processes(found, SPEED) == Minutes(3.0, 0.0, steps / 60, 54 / 60)
-    assert sweep_estimate.in_a_worker(found, SPEED) == Minutes(1.3, 4.0, steps / 60, 54 / 60)
-    assert sweep_estimate.together(found, SPEED) == Minutes(1.3, 4.0, (8 * 5 * 7 + 6 * 10 * 2) / 60, 54 / 60)
+    assert sweep_estimate.in_processes(RUNS, SPEED) == Minutes(3.0, 0.0, steps / 60, 54 / 60)
+    assert sweep_estimate.in_a_worker(RUNS, SPEED) == Minutes(1.3, 4.0, steps / 60, 54 / 60)
+
+
+def test_runs_together_give_up_the_places_of_ended_ones_by_halves():
+    """Two runs of batch 4 take 7 s a step for 4 epochs. Then one goes on, and its program is a third one."""
+    steps = 4 * 5 * 7 + 4 * 5 * 3 + 6 * 10 * 2
+    assert sweep_estimate.together(RUNS, SPEED) == Minutes(1.3, 6.0, steps / 60, 54 / 60)
+    four = [Run(batch=4, steps=1, epochs=epochs) for epochs in (1, 3, 3, 3)]
+    assert sweep_estimate.together(four, SPEED).steps == 3 * (1 + 4 * 2 + 3 * 2) / 60, "three are more than half of four"
 
 
 def test_runs_take_the_steps_of_another_sweep_and_all_epochs_without_them():
     grid = parse_sweep(["--config", "sweep_paper", "--seeds", "0"], "").config
     found = sweep_estimate.runs(grid, 1844, {("strong", 1, 0): 378, ("weak", 8, 0): 8 * 1000})
     assert len(found) == 16
-    assert found[0] == Run(("strong", 1), batch=32, steps=58, epochs=7)
-    assert {run.cell: run.epochs for run in found if run.epochs < 400} == {("strong", 1): 7}, "at most all epochs"
+    assert found[0] == Run(batch=32, steps=58, epochs=7)
+    assert {run.epochs for run in found[1:]} == {400}, "at most all epochs"
 
 
 def test_the_study_has_the_steps_of_its_runs_that_reached_the_target():
