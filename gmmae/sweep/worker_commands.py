@@ -4,8 +4,6 @@ import json
 from contextlib import ExitStack
 from pathlib import Path
 
-from rich.console import Console
-
 from gmmae.multihost.distributed import join_processes
 from gmmae.multihost.watchdog import Watchdog
 from gmmae.sweep import populations
@@ -15,7 +13,7 @@ from gmmae.system.garbage import no_collection_of_imports
 from gmmae.system.null_object import IDLE
 from gmmae.system.stop_reasons import EXIT_CODES, INTERRUPTED
 from gmmae.training.run_cache import RunCache
-from gmmae.training.terminal import Plain, standard_output
+from gmmae.training.terminal import Plain, plain, standard_output
 from gmmae.workloads.configuration import read_config
 
 RESUME = "the sweep's command does it"
@@ -48,7 +46,7 @@ class Commands:
         with join_processes(configs[0], RESUME, self._parent), ExitStack() as logs:
             from gmmae.training.population import run_together
 
-            displays = [Plain(Console(file=logs.enter_context(member.log.open("a", encoding="utf-8")))) for member in members]
+            displays = [plain(logs.enter_context(member.log.open("a", encoding="utf-8"))) for member in members]
             roots = [member.workdir for member in members]
             records = run_together(list(zip(configs, roots, displays, strict=True)), self._cache)
         interrupts = [record.stop_reason for record in records if record.stop_reason in INTERRUPTED]
