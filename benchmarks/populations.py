@@ -57,8 +57,8 @@ def _row(name: str, config: Config, runs: int, turns: int) -> tuple[str, ...]:
     seeds = [changed(config, seed=seed, parallel__devices=1) for seed in range(runs)]
     steps = compilation.prepare(seeds[0], run_cache=cache).train_plan.steps
     times = [measure_speed(seeds, cache, always=True) for _ in range(turns)]
-    ratio = spread([alone_s / together_s for alone_s, together_s in times if together_s])
-    step_s = spread([alone_s / steps for alone_s, _ in times]).median
+    ratio = spread([alone_s / together_s for alone_s, together_s, _ in times if together_s])
+    step_s = spread([alone_s / steps for alone_s, *_ in times]).median
     return name, str(config.optim.batch_size), str(runs), f"{1000 * step_s:.3g}", ratio.text(2)
 
 

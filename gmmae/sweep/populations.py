@@ -1,7 +1,8 @@
 """The populations of a sweep: runs of one batch that one program trains together, where a measurement finds that faster.
 
 Runs of the same batch and optimiser have the same program, whatever their seeds and learning rates. The batches are compared
-from the smallest one on. A larger batch gains less, so the first one that gains too little ends the comparisons.
+from the smallest one on. A larger batch gains less, so the first one that gains too little ends the comparisons. What a batch
+can save must also be worth the compilation.
 """
 
 import json
@@ -27,6 +28,12 @@ MAX_RUNS = 16
 MIN_RATIO = 1.5
 """How many times faster runs must be together. Places of ended runs are computed for a while, which costs up to half of it."""
 
+EPOCHS_SHARE = 0.25
+"""The share of the largest number of epochs that a run is assumed to take. Most runs reach their target before."""
+
+COMPILATIONS = 2
+"""The number of programs for training together that a batch is assumed to need: a second one for the runs that take longest."""
+
 
 class Member(NamedTuple):
     """A run of a population, for its worker."""
@@ -42,11 +49,21 @@ class Speed(NamedTuple):
     runs: int
     alone_s: float
     together_s: float | None  # None: not measured, because it could not pay
+    compile_s: float  # of the program that trains them together
 
     @property
     def ratio(self) -> float:
         """How many times faster the runs are together."""
         return self.alone_s / self.together_s if self.together_s else 0.0
+
+    def pays(self, runs: int, max_epochs: int) -> bool:
+        """Returns whether to train some runs together.
+
+        >>> [Speed(6, 0.04, 0.02, compile_s=compile_s).pays(6, max_epochs=400) for compile_s in (5.0, 50.0)]
+        [True, False]
+        """
+        saved_s = (self.alone_s - (self.together_s or math.inf)) * runs * max_epochs * EPOCHS_SHARE
+        return self.ratio >= MIN_RATIO and saved_s > COMPILATIONS * self.compile_s
 
 
 def read(path: Path) -> list[Member]:
@@ -90,13 +107,13 @@ class Populations:
 
     def compared(self, job: Job, succeeded: bool) -> tuple[str, list[Job]]:
         """Returns a line about a comparison that has ended, and the jobs that follow."""
-        batch, _ = self._undecided[0]
+        batch, runs = self._undecided[0]
         speed = self._read_speed(batch) if succeeded else None
         if speed is None:
             return f"batch {batch}: the comparison failed ({job.log})", self._rest_one_by_one()
         if not speed.together_s:
             return f"batch {batch}: runs train one by one", self._decide()
-        how = "together" if speed.ratio >= MIN_RATIO else "one by one"
+        how = "together" if self._pays(speed, runs) else "one by one"
         return f"batch {batch}: runs train {how}; {speed.runs} together are {speed.ratio:.2g} times as fast", self._decide()
 
     def _groups(self, pending: Sequence[RunKey], samples: int) -> list[tuple[int, list[RunKey]]]:
@@ -113,14 +130,20 @@ class Populations:
         while self._undecided:
             batch, runs = self._undecided[0]
             speed = self._read_speed(batch)
-            if self._config.train_together == "auto" and speed is None:
+            automatic = self._config.train_together == "auto"
+            if automatic and speed is None:
                 return [*jobs, self._comparison(batch, runs)]
-            if self._config.train_together == "auto" and speed is not None and speed.ratio < MIN_RATIO:
-                jobs += self._rest_one_by_one()
+            if automatic and speed is not None and speed.ratio < MIN_RATIO:
+                return [*jobs, *self._rest_one_by_one()]
+            if automatic and speed is not None and not self._pays(speed, runs):
+                jobs += self._single(runs)
             else:
                 jobs += self._together(batch, runs)
-                self._undecided.popleft()
+            self._undecided.popleft()
         return jobs
+
+    def _pays(self, speed: Speed, runs: Sequence[RunKey]) -> bool:
+        return speed.pays(len(runs), self._config.run.stop.max_epochs)
 
     def _rest_one_by_one(self) -> list[Job]:
         """Returns jobs that compute each run of the undecided batches alone, seed by seed."""

@@ -85,13 +85,15 @@ def _target(setup: TrainSetup) -> tuple[float | None, str, str]:
 class _Population:
     """Runs that train together.
 
-    The program has a place for each run. When half of the runs have ended, it is compiled for the others.
+    The program has a place for each run. Those of ended runs are computed on, until another program is worth its compilation.
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:
         require_same_programs([run.setup for run in runs])
         self._active = list(runs)
         self._places: list[Run] = []
+        self._compile_s = 0.0  # of the program for these places
+        self._wasted_s = 0.0  # that it has spent on places of ended runs
         self._program: TrainTogether
         self._state: TrainState
         self._best: Params
@@ -101,7 +103,8 @@ class _Population:
         for run in list(self._active):
             self._continue(run, run.begin(together=True))
         while self._active:
-            if len(self._active) <= len(self._places) / 2 or not self._places:
+            # Whether another program pays depends on how long the rest takes. This rule costs at most twice the best.
+            if not self._places or self._wasted_s > self._compile_s:
                 self._arrange()
             before = [run.clock.read() for run in self._active]
             results = self._advance()
@@ -126,8 +129,9 @@ class _Population:
         for place, (run, state, best) in enumerate(zip(self._places, states, bests, strict=True)):
             run.state, run.best = state, best  # the devices hold those of all runs only
             run.current = partial(self._read, place)
+        self._compile_s, self._wasted_s = time.perf_counter() - started, 0.0
         for run in self._active:
-            run.clock.add("compile_s", (time.perf_counter() - started) / len(self._active))
+            run.clock.add("compile_s", self._compile_s / len(self._active))
 
     def _advance(self) -> list[MultiEpochResult]:
         """Trains all active runs for as many epochs as each of them has free."""
@@ -136,8 +140,10 @@ class _Population:
         started = time.perf_counter()
         results = self._program(self._state, self._best, [run.best_cost for run in self._places], epochs)
         self._state, self._best = results[0].state, results[0].best
+        seconds = time.perf_counter() - started
+        self._wasted_s += seconds * (1 - len(self._active) / len(self._places))
         for run in self._active:
-            run.clock.add("train_s", (time.perf_counter() - started) / len(self._active))
+            run.clock.add("train_s", seconds / len(self._active))
         return results
 
     def _read(self, place: int) -> tuple[TrainState, Params]:
@@ -153,7 +159,7 @@ def _stack(trees: Sequence[Params]) -> Params:
     return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
 
 
-def measure_speed(configs: Sequence[Config], cache: RunCache, *, always: bool = False) -> tuple[float, float | None]:
+def measure_speed(configs: Sequence[Config], cache: RunCache, *, always: bool = False) -> tuple[float, float | None, float]:
     """Measures whether runs train faster together. It takes about a second, and the compilation of the programs.
 
     Args:
@@ -162,8 +168,8 @@ def measure_speed(configs: Sequence[Config], cache: RunCache, *, always: bool = 
       always: measures also where it cannot pay.
 
     Returns:
-      The seconds of an epoch of each run, alone and together. The second is None, and not measured, where it cannot pay: a step
-      takes too long, or all training too short.
+      The seconds of an epoch of each run, alone and together, and those of the compilation for training together. The second is
+      None, and not measured, where it cannot pay: a step takes too long, or all training too short.
 
     Raises:
       InputError: the runs need different programs.
@@ -178,13 +184,15 @@ def measure_speed(configs: Sequence[Config], cache: RunCache, *, always: bool = 
         epoch_s = alone_s / first.max_epochs_per_dispatch
         training_s = epoch_s * sum(config.stop.max_epochs for config in configs)
         if not always and (epoch_s / first.train_plan.steps > MAX_STEP_S or training_s < MIN_TRAINING_S):
-            return alone_s, None
+            return alone_s, None, 0.0
+        started = time.perf_counter()
         together = _epochs_together(setups, start)
+        compile_s = time.perf_counter() - started
         _seconds(together, 1)  # the first call allocates
         repeats = max(1, round(BLOCK_S / alone_s))
         times = [(_seconds(alone, repeats), _seconds(together, repeats) / len(setups)) for _ in range(BLOCKS)]
     alone_s, together_s = (statistics.median(seconds) for seconds in zip(*times, strict=True))
-    return alone_s, together_s
+    return alone_s, together_s, compile_s
 
 
 def _seconds(call: Callable[[], object], repeats: int) -> float:

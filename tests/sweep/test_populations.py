@@ -44,6 +44,15 @@ def test_the_first_batch_that_gains_too_little_ends_the_comparisons(fake, config
     assert [name[-1] for name in watch.begun] == ["0", "0", "1", "1"], "an interrupted sweep has complete seeds"
 
 
+def test_a_batch_whose_compilation_takes_longer_than_it_saves_trains_one_by_one(fake, config):
+    # Two runs of at most four epochs save 2 (1 - 1/3) s · 4 · 0.25 = 1.3 s, and two programs take 3 s.
+    fake.wish({"batch-32": "3 slow compiler", "batch-64": "3"})
+    code, watch = fake.sweep(config)
+    assert code == 0
+    assert populations(fake) == ["population-batch64-1"]
+    assert "batch 32: runs train one by one; 2 together are 3 times as fast" in watch.lines
+
+
 def test_a_resumed_sweep_does_not_compare_again(fake, config):
     fake.wish({"batch-32": "1.2"})
     fake.sweep(config)

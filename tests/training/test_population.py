@@ -123,7 +123,7 @@ def test_runs_that_share_programs_are_those_of_fresh_ones_to_the_bit(tmp_path):
 def test_the_speed_is_measured_where_it_can_pay(monkeypatch, cache):
     runs = configs()[:2]
     monkeypatch.setattr(population, "MAX_STEP_S", 0.0)
-    alone_s, together_s = measure_speed(runs, cache)
+    alone_s, together_s, _ = measure_speed(runs, cache)
     assert (alone_s > 0, together_s) == (True, None)
     monkeypatch.setattr(population, "MAX_STEP_S", math.inf)
     assert measure_speed(runs, cache)[1] is None, "the training is over before another program is compiled"
