@@ -34,8 +34,8 @@ JAX_0_10 = {
 """`paper.toml`, batch 32, by mode, GPUs and hosts, compiled by JAX 0.10.2 on Python 3.11.
 
 Convolutions as products take more launches and memory than cuDNN's, with which there were 45 and 14.9 MB, and half the time.
-The learning rate of each step and the seed are arguments. With constants there were two launches more, and 0.8 MB less on one GPU,
-where the live arrays are the same and packed otherwise.
+The learning rate of each step and the seed are arguments. With constants there were two launches more, and 0.8 MB less on one
+GPU, where the live arrays are the same and packed otherwise.
 
 A step gathers its samples before it divides them into micro-batches or shards. That takes 0.4 MB for the batch of 32.
 """
