@@ -10,12 +10,14 @@ python -m gmmae.sweep.worker serve DESCRIPTOR    # requests and answers: see gmm
 import gc
 import json
 import os
+import select
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
+from typing import Any
 
 from gmmae.multihost.watchdog import NO_WATCHDOG, Watchdog, run_with_watchdog
 from gmmae.sweep.processes import Answer, die_with_parent
@@ -23,6 +25,11 @@ from gmmae.system.errors import InputError
 from gmmae.system.garbage import no_collection_of_imports
 from gmmae.system.guard import guarded
 from gmmae.system.stop_reasons import EXIT_CODES, INTERRUPTED
+
+POLL_S = 0.5
+"""Longest wait for a request before signals are handled."""
+
+READ_BYTES = 65536
 
 ANSWERED = {code for reason, code in EXIT_CODES.items() if reason not in INTERRUPTED} | {InputError.exit_code}
 """Exit codes of commands after which a process that serves goes on: results, and bad input."""
@@ -58,11 +65,8 @@ class Worker:
           answers: the descriptor of the answers.
         """
         first, folder = True, os.getcwd()
-        with suppress(KeyboardInterrupt), open(requests, encoding="utf-8") as lines:  # SIGINT between two commands
-            for line in lines:
-                request = json.loads(line)
-                if request is None:
-                    break
+        with suppress(KeyboardInterrupt):  # SIGINT between two commands
+            for request in _read(requests):
                 os.chdir(folder)  # paths are relative to it, and a workload may have left it
                 _send_output_to(request["log"])
                 code = guarded(self._run_noting_failures, request["command"], *request["arguments"])
@@ -84,6 +88,25 @@ class Worker:
         except BaseException:
             self._failed = True
             raise
+
+
+def _read(requests: int) -> Iterator[dict[str, Any]]:
+    """Yields the requests, until one is null or the descriptor ends.
+
+    A signal that comes just before a blocking call is not handled before the call ends. So none takes longer than a moment.
+    """
+    received = b""
+    while True:
+        while not select.select([requests], [], [], POLL_S)[0]:
+            pass
+        data = os.read(requests, READ_BYTES)
+        *lines, received = (received + data).split(b"\n")
+        for line in lines:
+            if (request := json.loads(line)) is None:
+                return
+            yield request
+        if not data:
+            return
 
 
 def _send_output_to(log: str) -> None:

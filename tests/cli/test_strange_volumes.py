@@ -12,7 +12,7 @@ import SimpleITK as sitk
 
 from gmmae.config.schema import CheckpointConfig, LogConfig, changed
 from gmmae.config.toml import to_toml
-from gmmae.training import compilation
+from gmmae.training import compilation, per_sample
 from gmmae.workloads import registry
 from gmmae.workloads.configuration import read_config
 from tests import volume_folders as folders

@@ -88,6 +88,7 @@ BAD = [
     *[(f"distributed.{name}_timeout_s", value, "at least 1") for name in ("start", "heartbeat") for value in (0.5, NAN, INF)],
     *[("distributed.stall_timeout_s", value, "none or positive") for value in (0.0, NAN, INF)],
     ("checkpoint.every_epochs", 0, "at least 1"),
+    *[("checkpoint.min_interval_s", value, "auto or at least 0") for value in (-1.0, NAN)],
     ("checkpoint.keep", 0, "at least 1"),
     ("log.every_epochs", 0, "at least 1"),
     *[("compilation_cache", value, "on, off, or a path with a / in it") for value in ("", "False", "folder")],

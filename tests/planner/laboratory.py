@@ -56,7 +56,7 @@ class Laboratory:
             raise KeyboardInterrupt
         self.epochs += epochs
 
-    def prepare(self, config: Config):
+    def prepare(self, config: Config, **_: object):
         data = (np.arange(SAMPLES), np.arange(VALIDATION))
         return SimpleNamespace(
             data=SimpleNamespace(train=data[0], validation=data[1]),
@@ -65,7 +65,7 @@ class Laboratory:
             devices=SimpleNamespace(kind="cpu"),
         )
 
-    def run(self, config: Config, root, display) -> Record:
+    def run(self, config: Config, root, display, **_: object) -> Record:
         workdir, batch = WorkDir(root), min(config.optim.batch_size, SAMPLES)
         workdir.root.mkdir(parents=True, exist_ok=True)
         monitor = stopping.StopMonitor(config.stop)

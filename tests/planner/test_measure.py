@@ -112,6 +112,6 @@ def test_an_interrupted_run_ends_the_plan(tmp_path, monkeypatch):
     class Ended:
         stop_reason = "sigterm"
 
-    monkeypatch.setattr(loop, "run", lambda *_: Ended())
+    monkeypatch.setattr(loop, "run", lambda *_, **__: Ended())
     with pytest.raises(PlanInterruptedError, match="sigterm"):
         plan(tmp_path)

@@ -7,12 +7,13 @@ import pytest
 
 from gmmae.cli.arguments import read_sweep
 from gmmae.config.rules import ConfigError
-from gmmae.config.schema import Config, OptimConfig, ParallelConfig, flatten
+from gmmae.config.schema import CheckpointConfig, Config, OptimConfig, ParallelConfig, flatten
 from gmmae.config.toml import to_toml
 from gmmae.scaling import strategies
 from gmmae.sweep.grid import (
     DRY_RUN_COLUMNS,
     GRID_KEYS,
+    MIN_CHECKPOINT_INTERVAL_S,
     RunKey,
     SlurmConfig,
     SweepConfig,
@@ -32,6 +33,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "seeds": ((2**32,), "one or more different numbers of 0 to 4294967295"),
     "executor": ("lsf", "one of processes, slurm"),
     "jobs": (0, "at least 1"),
+    "train_together": ("yes", "one of auto, on, off"),
     "run_time_limit_s": (0.0, "none or positive"),
     "worker_memory_gb": (0.0, "auto or positive"),
     "grace_s": (math.nan, "at least 0"),
@@ -235,9 +237,15 @@ def test_where_times_count_nothing_is_shared(mode):
 def test_a_runs_run_has_its_arm_seed_and_devices_and_all_else_from_the_sweep(mode, devices, virtual):
     base = Config(optim=OptimConfig(batch_size=8), parallel=ParallelConfig(micro_batch_size=4))
     run = run_config(SweepConfig(mode=mode, run=base), RunKey("linear", 4, 3))
-    assert run == dataclasses.replace(
-        base, scaling="linear", seed=3, parallel=ParallelConfig(devices=devices, simulate_devices=virtual, micro_batch_size=4)
-    )
+    parallel = ParallelConfig(devices=devices, simulate_devices=virtual, micro_batch_size=4)
+    checkpoint = CheckpointConfig(min_interval_s=MIN_CHECKPOINT_INTERVAL_S, at_end=False)
+    assert run == dataclasses.replace(base, scaling="linear", seed=3, parallel=parallel, checkpoint=checkpoint)
+
+
+def test_checkpoints_that_are_kept_are_written_at_the_end_and_as_often_as_a_run_says():
+    base = Config(checkpoint=CheckpointConfig(min_interval_s=0.0))
+    run = run_config(SweepConfig(run=base, keep_checkpoints=True), RunKey("weak", 2, 0))
+    assert run.checkpoint == base.checkpoint
 
 
 # Dry run
