@@ -106,6 +106,7 @@ def changed(given, key, value):
 
 
 ANY_VALUE = {
+    "checkpoint.at_end",
     "scaling",
     "parallel.deterministic",
     "log.tensorboard",

@@ -27,8 +27,8 @@ ONE, TWO = RunKey("weak", 1, 0), RunKey("weak", 2, 0)
 
 
 def console(terminal):
-    size = {"width": 120, "height": 25}
-    return Console(file=io.StringIO(), force_terminal=terminal, legacy_windows=False, color_system=None, **size)
+    file = io.StringIO()
+    return Console(file=file, force_terminal=terminal, width=120, height=25, legacy_windows=False, color_system=None)
 
 
 def text(console):

@@ -1,6 +1,7 @@
 """Runs that train together: each as it would be alone, with its own end, files and resumption."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ def alone(tmp_path_factory, cache):
     return [loop.run(config, root / str(i), Recorder(), cache=cache) for i, config in enumerate(configs())]
 
 
-def together(root, cache, display=Recorder, **changes):
+def together(root, cache, display: Callable[[], Recorder] = Recorder, **changes):
     return run_together([(config, root / str(i), display()) for i, config in enumerate(configs(**changes))], cache)
 
 
