@@ -20,11 +20,11 @@ from gmmae.sweep.display import SweepDisplay, duration, outcome_table, outcome_t
 from gmmae.sweep.grid import RunKey, SweepConfig, left_out, run_groups, run_keys
 from gmmae.sweep.jobs import Request, execute, timing_job
 from gmmae.sweep.populations import Populations
-from gmmae.sweep.processes import Ended, Job, describe, last_line
+from gmmae.sweep.processes import Ended, Job, describe, exception_line, last_line
 from gmmae.sweep.runs import CRASHED, FAILED, TIMED_OUT, RunRecord, SweepDir, on_devices
 from gmmae.sweep.supervisor import Callbacks
 from gmmae.system import stop_reasons
-from gmmae.system.errors import InputError
+from gmmae.system.errors import InputError, StorageError
 from gmmae.system.files import write_text
 from gmmae.training.records import Record, read_history
 from gmmae.training.run_logger import storage
@@ -155,6 +155,8 @@ class _Training:
     def _on_start(self, job: Job) -> None:
         if runs := self._populations.runs_of(job):
             self._display.started(*(run.name for run in runs))
+        else:
+            self._display.say(f"{job.name}: measuring whether runs train faster together")
 
     def _on_end(self, job: Job, ended: Ended) -> list[Job]:
         runs = self._populations.runs_of(job)
@@ -162,6 +164,8 @@ class _Training:
             for run in runs:
                 self._display.ended(run.name, dict.fromkeys(self._groups[run], "interrupted"), ended.seconds / len(runs))
             return []
+        if ended.returncode == StorageError.exit_code and not ended.timed_out:
+            raise StorageError(last_line(job.log).removeprefix("error: ") or f"{self._folder.root} must have space")
         if not runs:
             line, further = self._populations.compared(job, succeeded=ended.returncode == 0)
             self._display.say(line)
@@ -259,7 +263,8 @@ def _run_record(config: SweepConfig, folder: SweepDir, key: RunKey, path: str, e
 
 
 def _how_it_failed(job: Job, ended: Ended) -> str:
-    return f"{describe(ended)}: {last_line(job.log) or 'no output'} ({job.log})"
+    line = exception_line(job.log) if ended.returncode == 1 else last_line(job.log)
+    return f"{describe(ended)}: {line or 'no output'} ({job.log})"
 
 
 def _progress_text(folder: SweepDir, name: str, metric: str) -> str:

@@ -102,8 +102,9 @@ class Populations:
 
     def one_by_one(self, job: Job) -> list[Job]:
         """Returns jobs that compute the runs of a failed population one by one. A failed single run has no further job."""
-        runs = self._runs_of[job.name]
-        return self._single(runs) if job.arguments[0] == "train_together" else []
+        if job.arguments[0] != "train_together":
+            return []
+        return [single._replace(attempts=1) for single in self._single(self._runs_of[job.name])]  # the second attempt
 
     def compared(self, job: Job, succeeded: bool) -> tuple[str, list[Job]]:
         """Returns a line about a comparison that has ended, and the jobs that follow."""
@@ -112,7 +113,8 @@ class Populations:
         if speed is None:
             return f"batch {batch}: the comparison failed ({job.log})", self._rest_one_by_one()
         if not speed.together_s:
-            return f"batch {batch}: runs train one by one", self._decide()
+            why = f"an epoch of one takes {speed.alone_s:.3g} s, and together would not pay"
+            return f"batch {batch}: runs train one by one; {why}", self._decide()
         how = "together" if self._pays(speed, runs) else "one by one"
         return f"batch {batch}: runs train {how}; {speed.runs} together are {speed.ratio:.2g} times as fast", self._decide()
 

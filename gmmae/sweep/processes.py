@@ -27,6 +27,8 @@ from typing import IO, NamedTuple
 NOT_STARTED = 127
 """The return code of a job that could not be started, as in a shell."""
 
+TRACEBACK = "Traceback (most recent call last):"
+
 _TAIL_BYTES = 16384
 _LINE_LENGTH = 300
 _READ_BYTES = 65536
@@ -91,13 +93,32 @@ def last_line(log: Path) -> str:
 
     Unprintable characters become U+FFFD. A line that a progress bar overwrote counts as a line.
     """
+    return _printable(next(reversed(_last_lines(log)), ""))
+
+
+def exception_line(log: Path) -> str:
+    """Returns the exception of the last traceback of a log as `last_line` does, or the last line where there is no traceback.
+
+    The notes that JAX writes behind a traceback say nothing of the cause.
+    """
+    lines = _last_lines(log)
+    starts = [number for number, line in enumerate(lines, start=1) if line == TRACEBACK]
+    exceptions = [line for line in lines[starts[-1] :] if not line.startswith(" ")] if starts else []
+    return _printable(exceptions[0]) if exceptions else last_line(log)
+
+
+def _last_lines(log: Path) -> list[str]:
+    """Returns the last lines of a log that are not empty."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             text = file.read().decode(errors="replace")
     except OSError:
-        return ""
-    line = next((line.expandtabs().rstrip() for line in reversed(text.splitlines()) if line.strip()), "")
+        return []
+    return [line.expandtabs().rstrip() for line in text.splitlines() if line.strip()]
+
+
+def _printable(line: str) -> str:
     shown = line if len(line) <= _LINE_LENGTH else line[:_LINE_LENGTH] + "…"
     return "".join(character if character.isprintable() else "\ufffd" for character in shown)
 

@@ -169,7 +169,8 @@ def measure_speed(configs: Sequence[Config], cache: RunCache, *, always: bool = 
 
     Returns:
       The seconds of an epoch of each run, alone and together, and those of the compilation for training together. The second is
-      None, and not measured, where it cannot pay: a step takes too long, or all training too short.
+      None, and not measured, where it cannot pay: a step takes longer than `MAX_STEP_S`, or all training less than
+      `MIN_TRAINING_S`.
 
     Raises:
       InputError: the runs need different programs.

@@ -227,13 +227,22 @@ def test_a_run_that_crashes_twice_is_named_and_left_out_and_costs_no_other_run(f
     assert watch.lines[-2].startswith("6 runs: 5 max_epochs, 1 crashed\n  weak-n2-seed0 crashed: killed by SIGSEGV: no output")
 
 
-def test_bad_input_and_a_full_disk_are_not_tried_again(fake):
-    fake.wish({"weak-n2-seed0": "full disk", "linear-n2-seed0": "bad"})
-    code, _ = fake.sweep(grid(jobs=1))
-    assert code == RUNS_FAILED
-    assert (fake.events("start").count("weak-n2-seed0"), fake.events("start").count("linear-n2-seed0")) == (1, 1)
-    message = fake.records()["weak-n2-seed0"].message
-    assert message.startswith("exit code 74: error: workdir must stay a folder that can be written (")
+def test_bad_input_is_not_tried_again(fake):
+    fake.wish({"linear-n2-seed0": "bad"})
+    assert fake.sweep(grid(jobs=1))[0] == RUNS_FAILED
+    assert fake.events("start").count("linear-n2-seed0") == 1
+
+
+def test_a_disk_that_is_full_in_a_run_interrupts_the_sweep(fake, undisturbed):
+    """It is no crash of the run, so the same command goes on."""
+    fake.wish({"weak-n2-seed0": "full disk"})
+    with pytest.raises(StorageError, match=r"^workdir must stay a folder that can be written"):
+        fake.sweep(grid(jobs=1))
+    assert "weak-n2-seed0" not in fake.records()
+    assert fake.events("start").count("weak-n2-seed0") == 1
+    fake.wish({})
+    assert fake.sweep(grid(jobs=1))[0] == 0
+    assert without_clocks(fake.records()) == without_clocks(undisturbed[0].records())
 
 
 def test_a_disk_that_is_full_between_two_runs_loses_nothing(fake, undisturbed, monkeypatch):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gmmae.sweep.processes import NOT_STARTED, Ended, Job, describe, last_line
+from gmmae.sweep.processes import NOT_STARTED, Ended, Job, describe, exception_line, last_line
 from gmmae.sweep.supervisor import Callbacks, supervise
 from tests.waiting import DEADLINE_S, locked, wait_until
 
@@ -406,6 +406,27 @@ def test_descriptions(ended, words):
 def test_the_last_line_of_a_log(tmp_path, content, expected):
     (tmp_path / "log").write_bytes(content)
     assert last_line(tmp_path / "log") == expected
+
+
+HEAD, NOTE = (
+    "Traceback (most recent call last):\n",
+    "--------------------\nFor simplicity, JAX has removed its internal frames.\n",
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (f"epoch 1\n{HEAD}  File 'a'\nRuntimeError: 15 samples\nsecond line\n{NOTE}", "RuntimeError: 15 samples"),
+        (f"{HEAD}KeyError: 1\n\n{HEAD}  b\nValueError\n", "ValueError"),
+        (f"{HEAD}  cut off", "  cut off"),
+        ("epoch 1\n", "epoch 1"),
+        ("", ""),
+    ],
+)
+def test_the_exception_of_a_log(tmp_path, content, expected):
+    (tmp_path / "log").write_text(content)
+    assert exception_line(tmp_path / "log") == expected
 
 
 def test_a_log_that_cannot_be_read_has_no_last_line(tmp_path):
