@@ -124,7 +124,12 @@ class Populations:
         for run in pending:
             setup = strategies.resolve(run.scaling, self._config.run.optim, run.devices, samples).optimization
             groups.setdefault((setup.global_batch, setup.adam), []).append(run)
-        return sorted((batch, runs) for (batch, _), runs in groups.items() if len(runs) > 1)
+        return sorted((batch, runs) for (batch, _), runs in groups.items() if len(self._shares(runs)[0]) > 1)
+
+    def _shares(self, runs: Sequence[RunKey]) -> list[Sequence[RunKey]]:
+        """Returns the runs of each program, the most first. Every process of the sweep gets a program where it can."""
+        count = max(math.ceil(len(runs) / MAX_RUNS), min(self._config.jobs, len(runs)))
+        return [runs[i::count] for i in range(count)]
 
     def _decide(self) -> list[Job]:
         """Returns the jobs of the next batches that are decided, and the comparison of the first one that is not."""
@@ -159,14 +164,15 @@ class Populations:
         return jobs
 
     def _together(self, batch: int, runs: Sequence[RunKey]) -> list[Job]:
-        """Returns jobs of equal size, at least one for each process of the sweep."""
-        count = max(math.ceil(len(runs) / MAX_RUNS), min(self._config.jobs, len(runs)))
-        return [self._job("train_together", f"population-batch{batch}-{i + 1}", runs[i::count]) for i in range(count)]
+        """Returns the jobs that train the runs of a batch together."""
+        name = f"population-batch{batch}-"
+        first = 1 + sum(known.startswith(name) for known in self._runs_of)  # a batch may have several optimisers
+        return [self._job("train_together", f"{name}{i}", share) for i, share in enumerate(self._shares(runs), first)]
 
     def _comparison(self, batch: int, runs: Sequence[RunKey]) -> Job:
         speed = self._folder.speed(batch)
         speed.parent.mkdir(exist_ok=True)
-        job = self._job("compare", f"population-batch{batch}", runs[:MAX_RUNS], str(speed))
+        job = self._job("compare", f"population-batch{batch}", self._shares(runs)[0], str(speed))
         self._runs_of[job.name] = []
         return job
 

@@ -26,7 +26,7 @@ def test_batches_are_compared_from_the_smallest_on(fake, config):
     assert code == 0
     assert populations(fake) == ["population-batch32-1", "population-batch64-1"]
     assert {name: record.path for name, record in fake.records().items()} == {name: name for name in fake.records()}
-    assert [line for line in watch.lines if "batch" in line] == [
+    assert [line for line in watch.lines if line.startswith("batch")] == [
         "batch 32: runs train together; 2 together are 3 times as fast",
         "batch 64: runs train together; 2 together are 2 times as fast",
     ]
@@ -40,7 +40,7 @@ def test_the_first_batch_that_gains_too_little_ends_the_comparisons(fake, config
     assert code == 0
     assert len(fake.records()) == 4
     assert not populations(fake)
-    assert not any("batch 64" in line for line in watch.lines)
+    assert not any(line.startswith("batch 64") for line in watch.lines)
     assert [name[-1] for name in watch.begun] == ["0", "0", "1", "1"], "an interrupted sweep has complete seeds"
 
 
