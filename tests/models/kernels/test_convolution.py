@@ -64,13 +64,12 @@ def test_several_runs_together_equal_each_alone_and_their_axis_stays_first(form,
     gradients = jnp.stack([g := jnp.ones_like(FORMS[form].apply(x, kernel)), 3 * g])
     for function, arguments in [(FORMS[form].apply, (xs, kernels)), (FORMS[form].gradients, (xs, kernels, gradients))]:
         alone, together = jax.jit(function), jax.jit(jax.vmap(function))
-        for run in range(2):
-            of_run = [array[run] for array in arguments]
+        runs = [[array[run] for array in arguments] for run in range(2)]
+        for run, of_run in enumerate(runs):
             jax.tree.map(lambda ours, theirs, run=run: assert_close(ours[run], theirs), together(*arguments), alone(*of_run))
-        moved = [
-            program.as_text().count("stablehlo.transpose") for program in (alone.lower(*of_run), together.lower(*arguments))
-        ]
-        assert moved[0] == moved[1]
+        programs = alone.lower(*runs[0]), together.lower(*arguments)
+        alone_moves, together_moves = (program.as_text().count("stablehlo.transpose") for program in programs)
+        assert alone_moves == together_moves
 
 
 # One sample of three channels is convolved tap by tap, 40 in spectra along every axis, one channel in spectra along the first.
