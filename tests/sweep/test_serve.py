@@ -352,6 +352,7 @@ def served(script: Path, *, log: Path) -> Iterator[tuple[subprocess.Popen[bytes]
             pass_fds=(writing,),
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's job in the background ignores it
         )
     os.close(writing)
     try:
