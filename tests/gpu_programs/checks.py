@@ -20,8 +20,8 @@ class Bound(NamedTuple):
 
 
 JAX_0_10 = {
-    ("float32", 1, 1): Bound(81, 48.9),
-    ("tf32", 1, 1): Bound(81, 48.9),
+    ("float32", 1, 1): Bound(81, 49.0),
+    ("tf32", 1, 1): Bound(81, 49.0),
     ("micro", 1, 1): Bound(173, 30.3),
     ("exact", 1, 1): Bound(75, 17.6),
     ("float32", 8, 1): Bound(65, 13.2),
