@@ -70,6 +70,23 @@ def test_interrupted_runs_go_on_where_they_were(tmp_path, cache, alone):
 
 
 @pytest.mark.slow
+def test_runs_move_to_a_program_for_fewer(tmp_path, cache, alone, monkeypatch):
+    """Here compilation costs nothing, so each dispatch gets a program for the runs that are left."""
+    sizes = []
+    compile_for = population.compile_together
+
+    def compile_and_note(setups, *args):
+        sizes.append(len(setups))
+        return compile_for(setups, *args)
+
+    monkeypatch.setattr(population, "compile_together", compile_and_note)
+    monkeypatch.setattr(population._Population, "_compile_s", property(lambda _: -1.0, lambda *_: None), raising=False)
+    assert_same_course(tmp_path, together(tmp_path, cache), alone)
+    assert sizes == sorted(sizes, reverse=True)
+    assert {sizes[0], sizes[-1]} == {4, 2}
+
+
+@pytest.mark.slow
 def test_several_epochs_in_a_program(tmp_path, cache, alone):
     records = together(tmp_path, cache, parallel__epochs_per_dispatch=3, checkpoint__every_epochs=5)
     assert_same_course(tmp_path, records, alone)
