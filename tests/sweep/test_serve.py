@@ -31,6 +31,7 @@ from pathlib import Path
 from gmmae.sweep import worker
 from gmmae.system.errors import InputError, StorageError
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in what it starts in the background
 GB = 2**30
 
 
@@ -352,7 +353,6 @@ def served(script: Path, *, log: Path) -> Iterator[tuple[subprocess.Popen[bytes]
             pass_fds=(writing,),
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's job in the background ignores it
         )
     os.close(writing)
     try:
