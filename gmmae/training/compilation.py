@@ -106,13 +106,13 @@ def workload_key(config: Config) -> tuple[Hashable, ...]:
     return config.workload, *((key, repr(value)) for key, value in settings)
 
 
-def prepare(config: Config, devices: Devices | None = None, run_cache: RunCache | None = None) -> TrainSetup:
+def prepare(config: Config, devices: Devices | None = None, cache: RunCache | None = None) -> TrainSetup:
     """Loads the data, chooses the devices and resolves the scaling strategy.
 
     Args:
       config: of the run.
       devices: instead of those that the configuration chooses.
-      run_cache: of earlier runs.
+      cache: of earlier runs.
 
     Raises:
       InputError: the configuration does not fit the machine or the data.
@@ -121,9 +121,9 @@ def prepare(config: Config, devices: Devices | None = None, run_cache: RunCache 
     one_device = parallel.simulate_devices is not None and jax.process_count() == 1 and jax.default_backend() != "cpu"
     devices = devices or choose((1 if one_device else None) if parallel.devices == "all" else parallel.devices)
     strategy_devices = parallel.simulate_devices or devices.count
-    run_cache = RunCache() if run_cache is None else run_cache
-    workload = run_cache.get(("workload", *workload_key(config)), lambda: registry.build(config))
-    data = run_cache.get(("data", *workload_key(config)), workload.load)
+    cache = RunCache() if cache is None else cache
+    workload = cache.get(("workload", *workload_key(config)), lambda: registry.build(config))
+    data = cache.get(("data", *workload_key(config)), workload.load)
     samples, validation = count(data.train), count(data.validation)
     strategy = strategies.resolve(config.scaling, optim, strategy_devices, samples)
     strategy_plan = plan_batches(samples, strategy.global_batch, strategy_devices)
@@ -147,7 +147,7 @@ def prepare(config: Config, devices: Devices | None = None, run_cache: RunCache 
         schedule=schedules.learning_rate(strategy.learning_rate, train_plan.steps),
         optimizer=adam(**strategy.optimization.adam._asdict(), clip_norm=optim.clip_norm),
         max_epochs_per_dispatch=epochs_per_dispatch(config, devices.platform),
-        cache=run_cache,
+        cache=cache,
     )
 
 

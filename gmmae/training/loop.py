@@ -93,7 +93,7 @@ def opened(
             display.say(f"{root} holds a finished run: {earlier.stop_reason} after {earlier.epochs} epochs")
             yield earlier
             return
-        setup = compilation.prepare(config, run_cache=cache)
+        setup = compilation.prepare(config, cache=cache)
         if group is not ALONE:
             group.assert_equal(agreement.data(setup.data.train, setup.data.validation))
         checkpoints = Checkpoints(workdir.checkpoints, config.checkpoint.keep) if group.primary else None

@@ -140,15 +140,18 @@ def compile_together(setups: Sequence[TrainSetup], states: TrainState, names: Se
 
     def arguments(states: TrainState, best: Params, best_costs: Sequence[float], epochs: Sequence[range]) -> tuple[PyTree, ...]:
         each = [_dispatch(*of_run) for of_run in zip(setups, best_costs, epochs, strict=True)]
-        replicated = jax.tree.map(lambda *leaves: np.stack(leaves), *[one[:3] for one in each])
+        replicated = stack_runs([one[:3] for one in each])
         sharded = (np.stack(arrays, axis=1) for arrays in zip(*[one[3:] for one in each], strict=True))
         return states, best, *devices.replicate(replicated), *fixed, *devices.shard(tuple(sharded))
 
-    example = arguments(states, states.params, [0.0] * len(setups), [range(1, 2)] * len(setups))
-    axes = (0,) * 5 + (None,) * len(fixed) + (0, 0)
+    count, axes = len(setups), (0,) * 5 + (None,) * len(fixed) + (0, 0)
     compiled = first.cache.get(
-        _key(first, "together", len(setups)),
-        lambda: _compile(first, jax.vmap(_program(first, names), in_axes=axes), example),
+        _key(first, "together", count),
+        lambda: _compile(
+            first,
+            jax.vmap(_program(first, names), in_axes=axes),
+            arguments(states, states.params, [0.0] * count, [range(1, 2)] * count),
+        ),
     )
 
     def run(states: TrainState, best: Params, best_costs: Sequence[float], epochs: Sequence[range]) -> list[MultiEpochResult]:
@@ -160,6 +163,11 @@ def compile_together(setups: Sequence[TrainSetup], states: TrainState, names: Se
         ]
 
     return run
+
+
+def stack_runs(trees: Sequence[PyTree]) -> PyTree:
+    """Returns the arrays of several runs as one tree on the host. The leading axis of every array is that of the runs."""
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
 
 
 def _key(setup: TrainSetup, *own: Hashable) -> tuple[Hashable, ...]:

@@ -20,7 +20,7 @@ from gmmae.system.interrupts import Interrupts
 from gmmae.training import compilation
 from gmmae.training.compilation import TrainSetup
 from gmmae.training.loop import Run, opened
-from gmmae.training.multi_epoch import MultiEpochResult, TrainTogether, compile_epochs, compile_together
+from gmmae.training.multi_epoch import MultiEpochResult, TrainTogether, compile_epochs, compile_together, stack_runs
 from gmmae.training.records import Record
 from gmmae.training.run_cache import RunCache
 from gmmae.training.step import TrainState
@@ -124,7 +124,7 @@ class _Population:
         states, bests = zip(*(jax.device_get(run.current()) for run in self._active), strict=True)
         self._places = list(self._active)
         devices = self._places[0].setup.devices
-        self._state, self._best = devices.replicate((_stack(states), _stack(bests)))
+        self._state, self._best = devices.replicate((stack_runs(states), stack_runs(bests)))
         self._program = compile_together([run.setup for run in self._places], self._state, self._places[0].metrics)
         for place, (run, state, best) in enumerate(zip(self._places, states, bests, strict=True)):
             run.state, run.best = state, best  # the devices hold those of all runs only
@@ -155,10 +155,6 @@ def _first(epochs: range, count: int) -> range:
     return range(epochs.start, epochs.start + count)
 
 
-def _stack(trees: Sequence[Params]) -> Params:
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
-
-
 def measure_speed(configs: Sequence[Config], cache: RunCache, *, always: bool = False) -> tuple[float, float | None, float]:
     """Measures whether runs train faster together. It takes about a second, and the compilation of the programs.
 
@@ -175,25 +171,25 @@ def measure_speed(configs: Sequence[Config], cache: RunCache, *, always: bool = 
     Raises:
       InputError: the runs need different programs.
     """
-    setups = [compilation.prepare(config, run_cache=cache) for config in configs]
+    setups = [compilation.prepare(config, cache=cache) for config in configs]
     require_same_programs(setups)
     first = setups[0]
     with compilation.precision_context(first.config):
         start = compilation.initial_state(first)
         alone = _epochs_alone(first, start)
-        alone_s = _seconds(alone, 1)
-        epoch_s = alone_s / first.max_epochs_per_dispatch
-        training_s = epoch_s * sum(config.stop.max_epochs for config in configs)
-        if not always and (epoch_s / first.train_plan.steps > MAX_STEP_S or training_s < MIN_TRAINING_S):
+        epochs = first.max_epochs_per_dispatch
+        alone_s = _seconds(alone, 1) / epochs
+        training_s = alone_s * sum(config.stop.max_epochs for config in configs)
+        if not always and (alone_s / first.train_plan.steps > MAX_STEP_S or training_s < MIN_TRAINING_S):
             return alone_s, None, 0.0
         started = time.perf_counter()
         together = _epochs_together(setups, start)
         compile_s = time.perf_counter() - started
         _seconds(together, 1)  # the first call allocates
-        repeats = max(1, round(BLOCK_S / alone_s))
+        repeats = max(1, round(BLOCK_S / (alone_s * epochs)))
         times = [(_seconds(alone, repeats), _seconds(together, repeats) / len(setups)) for _ in range(BLOCKS)]
     alone_s, together_s = (statistics.median(seconds) for seconds in zip(*times, strict=True))
-    return alone_s, together_s, compile_s
+    return alone_s / epochs, together_s / epochs, compile_s
 
 
 def _seconds(call: Callable[[], object], repeats: int) -> float:
@@ -229,11 +225,9 @@ def _epochs_alone(setup: TrainSetup, start: TrainState) -> Callable[[], object]:
 def _epochs_together(setups: Sequence[TrainSetup], start: TrainState) -> Callable[[], object]:
     """Returns a function that trains and validates all runs."""
     first, count = setups[0], len(setups)
-    states, bests = _stack([start] * count), _stack([start.params] * count)
-    held = [*first.devices.replicate((states, bests))]
-    names = list(
-        compilation.evaluate_program(first, first.devices.replicate(start.params))(first.devices.replicate(start.params))
-    )
+    states, bests = stack_runs([start] * count), stack_runs([start.params] * count)
+    *held, params = first.devices.replicate((states, bests, start.params))
+    names = list(compilation.evaluate_program(first, params)(params))
     train, epochs = compile_together(setups, held[0], names), range(1, 1 + first.max_epochs_per_dispatch)
 
     def run() -> None:

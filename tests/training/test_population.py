@@ -147,3 +147,11 @@ def test_the_speed_is_measured_where_it_can_pay(monkeypatch, cache):
     assert measure_speed(runs, cache)[1] is None, "the training is over before another program is compiled"
     monkeypatch.setattr(population, "MIN_TRAINING_S", 0.0)
     assert np.all(np.array(measure_speed(runs, cache), float) > 0)
+
+
+@pytest.mark.slow
+def test_the_speed_is_that_of_an_epoch(monkeypatch, cache):
+    """Each call takes six seconds here, and has three epochs of one run or of two."""
+    monkeypatch.setattr(population, "_seconds", lambda *_: 6.0)
+    runs = configs(parallel__epochs_per_dispatch=3)[:2]
+    assert measure_speed(runs, cache, always=True)[:2] == (2.0, 1.0)
