@@ -55,7 +55,7 @@ def _row(name: str, config: Config, runs: int, turns: int) -> tuple[str, ...]:
 
     cache = RunCache()
     seeds = [changed(config, seed=seed, parallel__devices=1) for seed in range(runs)]
-    steps = compilation.prepare(seeds[0], run_cache=cache).train_plan.steps
+    steps = compilation.prepare(seeds[0], cache=cache).train_plan.steps
     times = [measure_speed(seeds, cache, always=True) for _ in range(turns)]
     ratio = spread([alone_s / together_s for alone_s, together_s, _ in times if together_s])
     step_s = spread([alone_s / steps for alone_s, *_ in times]).median

@@ -1,4 +1,4 @@
-"""The benchmark of a sweep's overhead: its figures against numbers worked by hand, and a small sweep in earnest."""
+"""The benchmark of a sweep's overhead: its figures against numbers worked out manually, and a small sweep in earnest."""
 
 import json
 import sys

@@ -143,9 +143,9 @@ def _run_config(root: Path) -> Config:
 class SweepArguments(Options):
     """Compare scaling strategies: one run for each strategy, device count and seed, then a report.
 
-    Workers compute one run after the other, or several of one batch together. Exit code 0: every run has a result, which may be
-    a missed target. 4: a run crashed or timed out. 2: bad input. 1: a fault of the program. 143, 130, 129: interrupted. 74: the
-    work directory failed.
+    Workers compute one run after the other, or several of one batch together. A missed target is a result.
+    Exit code 0: every run has a result. 4: a run crashed or timed out. 2: bad input. 1: a fault of the program. 143, 130, 129:
+    interrupted. 74: the work directory failed.
     """
 
     config: str = "sweep_quick"  # TOML file, or the name of one in configs/

@@ -103,7 +103,7 @@ class Measurements:
     def __init__(self, config: Config, folder: PlanDir, display: Callable[[], Display]):
         self.config, self.folder, self.display = config, folder, display
         self._cache = RunCache()
-        setup = compilation.prepare(config, run_cache=self._cache)
+        setup = compilation.prepare(config, cache=self._cache)
         self.samples, self.validation = setup.train_plan.samples, setup.eval_plan.samples
         self.device_kind = setup.devices.kind
         shared = {
@@ -144,7 +144,7 @@ class Measurements:
         If the newest checkpoint is of a later epoch, the run is trained again up to this one, in a folder of its own.
         """
         config = changed(self.config, optim__batch_size=batch)
-        setup, workdir = compilation.prepare(config, run_cache=self._cache), self.folder.run(batch)
+        setup, workdir = compilation.prepare(config, cache=self._cache), self.folder.run(batch)
         like = compilation.initial_state(setup)
         checkpoint = newest(workdir.checkpoints, like)
         if checkpoint is None or len(checkpoint.progress.history) != epoch:

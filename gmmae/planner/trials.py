@@ -15,6 +15,7 @@ from jaxtyping import Array
 
 from gmmae.config.schema import Config
 from gmmae.planner.learning_rate import last_third
+from gmmae.scaling import schedules
 from gmmae.training import compilation, per_sample
 from gmmae.training.compilation import TrainSetup
 from gmmae.training.step import take
@@ -56,7 +57,11 @@ def learning_rate_trials(config: Config, at_least: int = MIN_STEPS) -> Callable[
     def run_trial(factor: float) -> Trial:
         with compilation.precision_context(config):
             state = setup.devices.replicate(start)
-            train = compilation.train_program(setup._replace(schedule=lambda step: factor * setup.schedule(step)), state)
+            rates = setup.strategy.learning_rate
+            scaled = rates._replace(first=factor * rates.first, peak=factor * rates.peak)
+            train = compilation.train_program(
+                setup._replace(schedule=schedules.learning_rate(scaled, setup.train_plan.steps)), state
+            )
             losses: list[float] = []
             for epoch in range(1, 1 + count):
                 state, of_steps = train(state, epoch)

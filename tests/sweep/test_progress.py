@@ -1,4 +1,4 @@
-"""The time that is left of a sweep, against numbers worked by hand."""
+"""The time that is left of a sweep, against numbers that were worked out manually."""
 
 import time
 
