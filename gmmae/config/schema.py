@@ -31,10 +31,14 @@ from gmmae.config.rules import (
 if TYPE_CHECKING:
     from jax import Array
 
+Optimizer = Literal["adam", "sgd", "momentum", "nesterov", "adamw", "lamb", "lars"]
 Precision = Literal["float32", "tf32", "float64"]
 Mode = Literal["min", "max"]
 
 Number = TypeVar("Number", float, "Array")
+
+MEASURED: Literal["measured"] = "measured"
+"""The value of `optim.batch_doubling_epochs` that leaves the epochs to measurements in the run."""
 
 FINITE = Rule("a finite number", math.isfinite)
 
@@ -61,19 +65,35 @@ Factors = Annotated[tuple[float, ...], Rule("positive numbers", _positive)]
 class OptimConfig(Section, name="optim"):
     """The optimiser and the learning rate."""
 
-    learning_rate: PositiveFloat = 0.00105  # η of Adam for the base batch; the strategy scales it
+    name: Optimizer = "adam"  # optimiser; sgd is without momentum
+    learning_rate: PositiveFloat = 0.00105  # η for the base batch; the strategy scales it
     batch_size: PositiveInt = 32  # base batch: of one device in weak scaling, of all devices in strong scaling
     scaling_warmup_epochs: NonNegativeInt = 5  # length of the warmup in the -warmup strategies
     decay_epochs: Epochs = ()  # epochs after which the learning rate is multiplied by decay_factor
     decay_factor: PositiveFloat = 0.1  # of the step decay
     warmup_epochs: NonNegativeInt = 0  # epochs over which the learning rate rises from 0, in every strategy
     cosine_epochs: PositiveInt | None = None  # epochs over which the learning rate falls to 1 % along half a cosine
-    beta1: Share = 0.9  # Adam's β1
-    beta2: Share = 0.999  # Adam's β2
-    epsilon: PositiveFloat = 1e-8  # Adam's ε
+    beta1: Share = 0.9  # β1 of adam, adamw and lamb
+    beta2: Share = 0.999  # β2 of the same
+    epsilon: PositiveFloat = 1e-8  # ε of the same
+    beta1_half_life: PositiveFloat | None = None  # samples after which β1's memory is half; β1 then follows the global batch
+    beta2_half_life: PositiveFloat | None = None  # the same for β2
+    momentum: Share = 0.9  # of momentum, nesterov and lars
+    momentum_half_life: PositiveFloat | None = None  # samples after which it is half; it then follows the global batch
+    weight_decay: NonNegativeFloat | Literal["auto"] = "auto"  # auto: 0.01 for adamw and lamb, 0 for the others
     clip_norm: PositiveFloat | None = None  # largest global norm of the gradient, to which it is clipped
+    batch_doubling_epochs: (
+        Epochs | Literal["measured"]
+    ) = ()  # for growing: the batch doubles after these, or by the critical batch
     best_batches: Batches = ()  # for best-batch: the batches on 1, 2, 4, 8, … devices, from `gmmae plan`
     tuned_factors: Factors = ()  # for tuned: learning-rate factors at 1, 2, 4, 8, … base batches, from `gmmae plan --tune`
+
+    @property
+    def weight_decay_rate(self) -> float:
+        """The weight decay as a number. adamw and lamb add it to the step; the others add it to the gradient."""
+        if self.weight_decay != "auto":
+            return self.weight_decay
+        return 0.01 if self.name in ("adamw", "lamb") else 0.0
 
 
 @dataclass(frozen=True)

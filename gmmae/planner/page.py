@@ -116,8 +116,9 @@ def time_text(seconds: float) -> str:
 
 
 def planned_strategies(optim: OptimConfig) -> list[str]:
-    """Returns the strategies of a plan: all but those whose settings are not known yet."""
-    return [name for name in strategies.STRATEGIES if name != "tuned" or optim.tuned_factors]
+    """Returns the strategies of a plan: all with one batch in a run, whose settings are known."""
+    one_batch = [name for name, strategy in strategies.STRATEGIES.items() if not strategy.grows_in_a_run]
+    return [name for name in one_batch if name != "tuned" or optim.tuned_factors]
 
 
 def plan_content(plan: Plan) -> dict[str, object]:

@@ -10,8 +10,15 @@ and VI of the paper. Warmup and step decay are those of Goyal et al., arXiv:1706
 | linear | n B | k η |
 | linear-warmup | n B | η → k η linearly, then k η |
 | sqrt, sqrt-warmup | n B | √k η, likewise |
+| sde, sde-warmup | n B | √k η, likewise; Adam's constants follow k too |
+| growing | from B to n B in doublings | η |
+| growing-sqrt | likewise | √k η |
+| seesaw | doubled where the rate would halve, to at most n B | √k × the rate that decays |
 | best-batch | the fastest on n devices by `gmmae plan` | η |
 | tuned | n B | the best of a few in short runs (`gmmae plan --tune`): an upper bound for any rule |
+
+`growing` is the batch-size warmup of Merrill et al., arXiv:2505.23971, `seesaw` that of Meterez et al., arXiv:2510.14717. Their
+batch changes between epochs, and the number of devices does not.
 
 A global batch is never larger than the training set. Where it is capped at that, k is smaller than n, and the learning rate
 follows the batch that is taken.
@@ -19,16 +26,17 @@ follows the batch that is taken.
 A strategy is one entry of `STRATEGIES`. The command line, sweeps, tables and figures read that table. A file given as
 `--workload` may add its own entries.
 
-The square-root strategies are not in the paper, and they scale the learning rate alone. The rule of Malladi et al. for Adam
-(arXiv:2205.10287) also turns each β into 1 - k (1 - β) and ε into ε / √k. With β1 = 0.9 it ends at k = 10, where β1 is zero, so
-it has no value for 32 devices.
+The square-root strategies are not in the paper, and they scale the learning rate alone. The SDE rule (Malladi et al.,
+arXiv:2205.10287) is that of Adam for equal stochastic differential equations. It also turns each β into 1 - k (1 - β) and ε
+into ε / √k. It ends where a β is zero: at k = 10 with β1 = 0.9. Its batch grows no further.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
 from gmmae.config.schema import Config, OptimConfig
+from gmmae.scaling.growth import COSINE_END, Stage, doublings, halvings, no_growth
 from gmmae.system.errors import InputError
 
 
@@ -54,16 +62,25 @@ class LearningRateSpec(NamedTuple):
     cosine_epochs: int = 0
 
 
-class Adam(NamedTuple):
-    """Adam's constants."""
+class OptimizerConstants(NamedTuple):
+    """An optimiser and its constants for a batch. The fields are those of `OptimConfig`.
 
-    beta1: float
-    beta2: float
-    epsilon: float
+    Constants that an optimiser does not have are 0, so equal optimisers are equal tuples.
+    """
+
+    name: str = "adam"
+    beta1: float = 0.0
+    beta2: float = 0.0
+    epsilon: float = 0.0
+    momentum: float = 0.0
+    weight_decay: float = 0.0
 
 
-COSINE_END = 0.01
-"""The factor of the learning rate after its decay along a cosine."""
+WITH_BETAS = ("adam", "adamw", "lamb")
+"""Optimisers with two moments."""
+
+WITH_MOMENTUM = ("momentum", "nesterov", "lars")
+"""Optimisers with a momentum."""
 
 
 def fixed_batch(optim: OptimConfig, devices: int) -> int:
@@ -119,9 +136,62 @@ def linearly(k: float) -> float:
     return k
 
 
-def as_configured(optim: OptimConfig, k: float) -> Adam:
-    """Returns Adam's constants as configured, for any batch."""
-    return Adam(optim.beta1, optim.beta2, optim.epsilon)
+def constants(optim: OptimConfig, batch: float) -> OptimizerConstants:
+    """Returns the optimiser's constants as configured. Only those with a half-life in samples depend on the batch.
+
+    >>> constants(OptimConfig(), 32)
+    OptimizerConstants(name='adam', beta1=0.9, beta2=0.999, epsilon=1e-08, momentum=0.0, weight_decay=0.0)
+    >>> [constants(OptimConfig(name="momentum", momentum_half_life=64), batch).momentum for batch in (32, 64, 128)]
+    [0.7071067811865476, 0.5, 0.25]
+    """
+
+    def decay(by_step: float, half_life: float | None) -> float:
+        return by_step if half_life is None else 0.5 ** (batch / half_life)
+
+    found = OptimizerConstants(optim.name, weight_decay=optim.weight_decay_rate)
+    if optim.name in WITH_BETAS:
+        beta1, beta2 = decay(optim.beta1, optim.beta1_half_life), decay(optim.beta2, optim.beta2_half_life)
+        return found._replace(beta1=beta1, beta2=beta2, epsilon=optim.epsilon)
+    if optim.name in WITH_MOMENTUM:
+        return found._replace(momentum=decay(optim.momentum, optim.momentum_half_life))
+    return found
+
+
+def constants_by_sde(optim: OptimConfig, batch: float) -> OptimizerConstants:
+    """Returns Adam's constants for a batch by the SDE rule.
+
+    The decay of AdamW's weights by a step is learning rate × `weight_decay`. It is multiplied by √k, so that with the learning
+    rate's √k the decay by a sample stays the same. The rule's source has no weight decay.
+
+    Raises:
+      InputError: another optimiser.
+
+    >>> found = constants_by_sde(OptimConfig(batch_size=32), 128)
+    >>> [round(number, 12) for number in found[1:4]]
+    [0.6, 0.996, 5e-09]
+    """
+    if optim.name not in ("adam", "adamw"):
+        rule = "linear" if optim.name in ("sgd", "momentum", "nesterov") else "sqrt"
+        raise InputError(f"optim.name must be adam or adamw for the strategy sde; got {optim.name}: set --scaling {rule}")
+    base, k = constants(optim, optim.batch_size), batch / optim.batch_size
+    beta1, beta2 = (max(0.0, 1 - k * (1 - beta)) for beta in (base.beta1, base.beta2))
+    decay = base.weight_decay * (math.sqrt(k) if optim.name == "adamw" else 1.0)
+    return base._replace(beta1=beta1, beta2=beta2, epsilon=base.epsilon / math.sqrt(k), weight_decay=decay)
+
+
+def end_of_sde(optim: OptimConfig) -> int:
+    """Returns the largest batch of the SDE rule, where the smaller β becomes zero.
+
+    >>> end_of_sde(OptimConfig(batch_size=32, beta1=0.9))
+    320
+    """
+    base = constants(optim, optim.batch_size)
+    return math.floor(optim.batch_size / (1 - min(base.beta1, base.beta2)) + 1e-6)
+
+
+def no_end(optim: OptimConfig) -> float:
+    """Returns infinity: the strategy has a value for every batch."""
+    return math.inf
 
 
 class ScalingStrategy(NamedTuple):
@@ -129,23 +199,36 @@ class ScalingStrategy(NamedTuple):
 
     Attributes:
       label: its name in tables and figures.
-      batch: the global batch by the base values and the number of devices.
+      batch: the global batch by the base values and the number of devices; the largest one where it grows.
       factor: of the learning rate, by k.
       warmup: whether the learning rate begins at η and goes to its peak in `optim.scaling_warmup_epochs`.
-      adam: Adam's constants by the base values and k.
+      optimizer: the optimiser's constants by the base values and the global batch.
       tuned: the factor by the base values and k; it replaces `factor`.
+      largest_batch: for which the strategy has a value; it asks for no larger one.
+      growth: the stages after the first one, by the base values and the largest batch.
     """
 
     label: str
     batch: Callable[[OptimConfig, int], int]
     factor: Callable[[float], float] = unscaled
     warmup: bool = False
-    adam: Callable[[OptimConfig, float], Adam] = as_configured
+    optimizer: Callable[[OptimConfig, float], OptimizerConstants] = constants
     tuned: Callable[[OptimConfig, float], float] | None = None
+    largest_batch: Callable[[OptimConfig], float] = no_end
+    growth: Callable[[OptimConfig, int], list[Stage]] = no_growth
 
     def grows(self, optim: OptimConfig) -> bool:
         """Returns whether the batch follows the number of devices."""
         return len({self.batch(optim, devices) for devices in (1, 2, 32)}) > 1
+
+    @property
+    def grows_in_a_run(self) -> bool:
+        """Whether the batch changes between the epochs of a run."""
+        return self.growth is not no_growth
+
+    def first_batch(self, optim: OptimConfig, devices: int) -> int:
+        """Returns the global batch of the first epoch on a number of devices, for a large training set."""
+        return optim.batch_size if self.grows_in_a_run else self.batch(optim, devices)
 
     def learning_rate(self, optim: OptimConfig, k: float) -> LearningRateSpec:
         """Returns the learning rate for a batch of k times the base batch."""
@@ -165,6 +248,13 @@ STRATEGIES: dict[str, ScalingStrategy] = {
     "linear-warmup": ScalingStrategy("Linear rule + warmup", batch_a_device, linearly, warmup=True),
     "sqrt": ScalingStrategy("Square-root rule", batch_a_device, math.sqrt),
     "sqrt-warmup": ScalingStrategy("Square-root rule + warmup", batch_a_device, math.sqrt, warmup=True),
+    "sde": ScalingStrategy("SDE rule", batch_a_device, math.sqrt, optimizer=constants_by_sde, largest_batch=end_of_sde),
+    "sde-warmup": ScalingStrategy(
+        "SDE rule + warmup", batch_a_device, math.sqrt, warmup=True, optimizer=constants_by_sde, largest_batch=end_of_sde
+    ),
+    "growing": ScalingStrategy("Growing batch", batch_a_device, growth=doublings),
+    "growing-sqrt": ScalingStrategy("Growing batch, square-root rule", batch_a_device, math.sqrt, growth=doublings),
+    "seesaw": ScalingStrategy("Seesaw", batch_a_device, math.sqrt, growth=halvings),
     "best-batch": ScalingStrategy("Best batch", planned_batch),
     "tuned": ScalingStrategy("Tuned rate", batch_a_device, tuned=tuned_factor),
 }
@@ -176,33 +266,50 @@ class OptimizationSetup(NamedTuple):
     Attributes:
       global_batch: at most the training samples.
       learning_rate: for this batch.
-      adam: its constants for this batch.
+      optimizer: its constants for this batch.
     """
 
     global_batch: int
     learning_rate: LearningRateSpec
-    adam: Adam
+    optimizer: OptimizerConstants
 
 
 class ResolvedStrategy(NamedTuple):
     """A strategy for a number of devices and of training samples.
 
     Attributes:
-      wanted_batch: the global batch that the strategy asks for.
-      optimization: for the batch that is taken.
+      wanted_batch: the largest global batch that the strategy asks for.
+      stages: the decisions for each global batch of a run, in order. Most strategies have one.
+      first_epochs: of the stages after the first one; None where measurements in the run decide.
     """
 
     wanted_batch: int
-    optimization: OptimizationSetup
+    stages: tuple[OptimizationSetup, ...]
+    first_epochs: tuple[int, ...] | None = ()
+
+    @property
+    def optimization(self) -> OptimizationSetup:
+        """The decisions for the first epoch."""
+        return self.stages[0]
+
+    @property
+    def path(self) -> Hashable:
+        """All that decides on the optimisation, besides the seed."""
+        return self.stages, self.first_epochs
 
     @property
     def global_batch(self) -> int:
-        """The global batch, at most the training samples."""
+        """The global batch of the first epoch, at most the training samples."""
         return self.optimization.global_batch
 
     @property
+    def largest_batch(self) -> int:
+        """The global batch of the last stage."""
+        return self.stages[-1].global_batch
+
+    @property
     def learning_rate(self) -> LearningRateSpec:
-        """The learning rate for the global batch."""
+        """The learning rate of the first stage."""
         return self.optimization.learning_rate
 
     def batch_text(self) -> str:
@@ -210,9 +317,24 @@ class ResolvedStrategy(NamedTuple):
 
         >>> resolve("weak", OptimConfig(), 32, 574).batch_text()
         '574 (capped from 1024)'
+        >>> resolve("growing", OptimConfig(batch_doubling_epochs=(5, 9)), 4, 574).batch_text()
+        '32 → 64 → 128'
         """
-        capped = f" (capped from {self.wanted_batch})" if self.global_batch < self.wanted_batch else ""
-        return f"{self.global_batch}{capped}"
+        batches = " → ".join(str(stage.global_batch) for stage in self.stages)
+        capped = f" (capped from {self.wanted_batch})" if self.largest_batch < self.wanted_batch else ""
+        return f"{batches}{capped}"
+
+    def growth_text(self) -> str:
+        """Returns when the batch grows, in words; nothing where it does not.
+
+        >>> resolve("growing", OptimConfig(batch_doubling_epochs=(5, 9)), 4, 574).growth_text()
+        'after epochs 5, 9'
+        """
+        if len(self.stages) == 1:
+            return ""
+        if self.first_epochs is None:
+            return "where the measured critical batch is twice as large"
+        return f"after epoch{'s' * (len(self.first_epochs) > 1)} {', '.join(str(epoch - 1) for epoch in self.first_epochs)}"
 
 
 def learning_rate_text(rates: LearningRateSpec, base_rate: float) -> str:
@@ -246,7 +368,7 @@ def strategy(name: str) -> ScalingStrategy:
 
 
 def resolve(name: str, optim: OptimConfig, devices: int, samples: int) -> ResolvedStrategy:
-    """Returns the batch, the learning rate and Adam's constants of a strategy.
+    """Returns the batch, the learning rate and the optimiser's constants of a strategy.
 
     Args:
       name: a key of `STRATEGIES`.
@@ -255,7 +377,7 @@ def resolve(name: str, optim: OptimConfig, devices: int, samples: int) -> Resolv
       samples: in the training set.
 
     Raises:
-      InputError: an unknown strategy.
+      InputError: an unknown strategy, or one that is not for this optimiser.
 
     >>> linear = resolve("linear", OptimConfig(learning_rate=0.001, batch_size=32), 32, 574)
     >>> linear.wanted_batch, linear.global_batch
@@ -265,9 +387,16 @@ def resolve(name: str, optim: OptimConfig, devices: int, samples: int) -> Resolv
     """
     chosen = strategy(name)
     wanted = chosen.batch(optim, devices)
-    batch = min(wanted, samples)
-    k = batch / optim.batch_size
-    return ResolvedStrategy(wanted, OptimizationSetup(batch, chosen.learning_rate(optim, k), chosen.adam(optim, k)))
+    largest = int(min(wanted, samples, chosen.largest_batch(optim)))
+    growth = chosen.growth(optim, largest)
+    batches = [min(optim.batch_size, samples), *(stage.batch for stage in growth)] if chosen.grows_in_a_run else [largest]
+    stages = tuple(
+        OptimizationSetup(batch, chosen.learning_rate(optim, batch / optim.batch_size), chosen.optimizer(optim, batch))
+        for batch in batches
+    )
+    if any(stage.first_epoch is None for stage in growth):
+        return ResolvedStrategy(wanted, stages, None)
+    return ResolvedStrategy(wanted, stages, tuple(stage.first_epoch for stage in growth if stage.first_epoch))
 
 
 def require_known(config: Config) -> Config:

@@ -21,7 +21,7 @@ from gmmae.sweep.grid import RunKey, SweepConfig, left_out, run_groups, run_keys
 from gmmae.sweep.jobs import Request, execute, timing_job
 from gmmae.sweep.populations import Populations
 from gmmae.sweep.processes import Ended, Job, describe, exception_line, last_line
-from gmmae.sweep.runs import CRASHED, FAILED, TIMED_OUT, RunRecord, SweepDir, on_devices
+from gmmae.sweep.runs import CRASHED, FAILED, TIMED_OUT, RunRecord, SweepDir, on_devices, stage_plans
 from gmmae.sweep.supervisor import Callbacks
 from gmmae.system import stop_reasons
 from gmmae.system.errors import InputError, StorageError
@@ -292,7 +292,8 @@ def _timing_requests(
     if config.mode == "measured" or not known:
         return {}
     validation = {math.ceil(known[0].validation_samples / n) for n in config.devices}
-    batches = {record.device_batch for record in known} | {config.run.optim.batch_size, *reference_batches}
+    trained = {plan.device_batch for record in known for plan in stage_plans(record)}
+    batches = trained | {config.run.optim.batch_size, *reference_batches}
     return {1: {"batches": sorted(batches), "validation": sorted(validation)}}
 
 

@@ -194,7 +194,7 @@ def left_out(config: SweepConfig) -> list[str]:
 
 
 def _batch(config: SweepConfig, scaling: str, devices: int) -> int:
-    return strategies.strategy(scaling).batch(config.run.optim, devices)
+    return strategies.strategy(scaling).first_batch(config.run.optim, devices)
 
 
 def run_config(config: SweepConfig, key: RunKey) -> Config:
@@ -218,7 +218,7 @@ def run_config(config: SweepConfig, key: RunKey) -> Config:
 def run_groups(config: SweepConfig, samples: int) -> Iterator[tuple[RunKey, list[RunKey]]]:
     """Yields each optimisation path to compute, as its first run and all runs that share it.
 
-    The seed and `strategies.OptimizationSetup` decide on a path: the global batch, the learning rates and Adam's constants. In
+    The seed and the strategy's stages decide on a path: global batches, learning rates and the optimiser's constants. In
     virtual mode the strong runs of a seed therefore share one. So do all strategies on one device, and runs whose batch is
     capped to the training set. In measured mode each run is computed separately.
 
@@ -230,7 +230,7 @@ def run_groups(config: SweepConfig, samples: int) -> Iterator[tuple[RunKey, list
     for key in run_keys(config):
         path: Hashable = key
         if config.mode == "virtual":
-            path = key.seed, strategies.resolve(key.scaling, config.run.optim, key.devices, samples).optimization
+            path = key.seed, strategies.resolve(key.scaling, config.run.optim, key.devices, samples).path
         groups.setdefault(path, []).append(key)
     for members in groups.values():
         yield members[0], members

@@ -122,8 +122,9 @@ class Populations:
         """Returns the runs that share a program with others, by batch."""
         groups: dict[tuple[int, Hashable], list[RunKey]] = {}
         for run in pending:
-            setup = strategies.resolve(run.scaling, self._config.run.optim, run.devices, samples).optimization
-            groups.setdefault((setup.global_batch, setup.adam), []).append(run)
+            strategy = strategies.resolve(run.scaling, self._config.run.optim, run.devices, samples)
+            if len(strategy.stages) == 1:  # a batch that grows needs several programs
+                groups.setdefault((strategy.global_batch, strategy.optimization.optimizer), []).append(run)
         return sorted((batch, runs) for (batch, _), runs in groups.items() if len(self._shares(runs)[0]) > 1)
 
     def _shares(self, runs: Sequence[RunKey]) -> list[Sequence[RunKey]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gmmae.config.schema import OptimConfig
-from gmmae.scaling.batches import plan_batches
+from gmmae.scaling.batches import BatchPlan, plan_batches
 from gmmae.scaling.strategies import strategy
 from gmmae.sweep.grid import RunKey
 from gmmae.system import json_files
@@ -116,9 +116,14 @@ def _record(key: RunKey, data: Mapping[str, Any]) -> RunRecord:
     return found
 
 
+def stage_plans(record: Record) -> list[BatchPlan]:
+    """Returns the batch of each stage of a run, as its devices share it. Most runs have one stage."""
+    return [plan_batches(record.train_samples, batch, record.devices) for _, batch in record.stages]
+
+
 def on_devices(record: Record, key: RunKey, optim: OptimConfig) -> Record:
     """Returns a computed record as that of a run in its group: the same losses, with the batch divided differently."""
-    shared = plan_batches(record.train_samples, record.global_batch, key.devices)
+    shared = stage_plans(replace(record, devices=key.devices))[0]
     return replace(
         record,
         scaling=key.scaling,

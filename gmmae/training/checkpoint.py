@@ -24,9 +24,12 @@ from jaxtyping import Float64
 
 from gmmae.multihost import agreement
 from gmmae.system.errors import InputError, StorageError
-from gmmae.training.records import PLAIN, Epoch
+from gmmae.training.records import PLAIN, Epoch, from_numbers
 from gmmae.training.step import TrainState
 from gmmae.workloads.interface import Params
+
+PLAIN_BEFORE_BATCH = tuple(name for name in PLAIN if name != "batch")
+"""The columns of a history in checkpoints of versions without a growing batch."""
 
 
 class CheckpointError(InputError):
@@ -42,11 +45,19 @@ class DamagedError(Exception):
 
 
 class Progress(NamedTuple):
-    """The progress of a run, beside its parameters and optimiser state."""
+    """The progress of a run, beside its parameters and optimiser state.
+
+    Attributes:
+      history: its epochs.
+      clocks: seconds by section.
+      best_epoch: by the monitored metric.
+      stage_starts: first epochs of the stages after the first one, where the global batch grows.
+    """
 
     history: list[Epoch]
     clocks: dict[str, float]
     best_epoch: int
+    stage_starts: list[int]
 
 
 class Checkpoint(NamedTuple):
@@ -82,6 +93,7 @@ class Checkpoints:
         progress = checkpoint.progress._asdict()
         history = progress.pop("history")
         progress["metrics"] = list(history[0].metrics) if history else []
+        progress["columns"] = list(PLAIN)
         # As JSON, a history of 65 000 epochs took three times as long as all the rest.
         arrays = {"state": checkpoint.state, "best": checkpoint.best, "history": _table(history)}
         epoch = len(history)
@@ -252,14 +264,17 @@ def _read(manager: ocp.CheckpointManager, folder: Path, epoch: int, like: TrainS
     """
     with _quiet(saving=False):
         progress = manager.restore(epoch, args=ocp.args.Composite(progress=ocp.args.JsonRestore()))["progress"]
-        checksum, names = progress.pop("checksum"), progress["metrics"]
-        wanted = {"state": like, "best": like.params, "history": np.zeros((epoch, len(PLAIN) + len(names)))}
+        checksum = progress.pop("checksum")
+        names, columns = progress["metrics"], progress.get("columns", PLAIN_BEFORE_BATCH)
+        wanted = {"state": like, "best": like.params, "history": np.zeros((epoch, len(columns) + len(names)))}
         arrays = _read_arrays(manager, folder, epoch, wanted, checksum["dtypes"])
         if _checksum(arrays, progress) != checksum:
             raise DamagedError("its contents are not those that were saved")
     cast = jax.tree.map(lambda array, of: array.astype(of.dtype, copy=False), arrays, wanted)
-    history = [_epoch(row, names) for row in cast["history"].tolist()]
-    return Checkpoint(cast["state"], cast["best"], Progress(history, progress["clocks"], progress["best_epoch"]))
+    rows = [dict(zip([*columns, *names], row, strict=True)) for row in cast["history"].tolist()]
+    history = [from_numbers({key: row[key] for key in columns}, {key: row[key] for key in names}) for row in rows]
+    starts = progress.get("stage_starts", [])
+    return Checkpoint(cast["state"], cast["best"], Progress(history, progress["clocks"], progress["best_epoch"], starts))
 
 
 def _read_arrays(
@@ -298,11 +313,6 @@ def _shapes_held(checkpoint: Path) -> list[tuple[int, ...]] | None:
         return sorted(tuple(leaf.shape) for leaf in jax.tree.leaves(held.item_metadata.tree["best"]))
     except Exception:  # whatever the damage leads to
         return None
-
-
-def _epoch(row: Sequence[float], names: Sequence[str]) -> Epoch:
-    plain, metrics = row[: len(PLAIN)], row[len(PLAIN) :]
-    return Epoch(*map(int, plain[:3]), *plain[3:], metrics=dict(zip(names, metrics, strict=True)))
 
 
 def _reason(error: Exception) -> str:

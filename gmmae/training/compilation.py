@@ -21,10 +21,11 @@ from gmmae.scaling import schedules, strategies
 from gmmae.scaling.batches import BatchPlan, epoch_order, plan_batches, shard_samples
 from gmmae.system.compilation_cache import repairing_cache
 from gmmae.system.errors import InputError
+from gmmae.training import optimizers
 from gmmae.training.parallel import Devices, choose, exact_mean, pmean
 from gmmae.training.per_sample import losses, summable_values, validation_means
 from gmmae.training.run_cache import RunCache
-from gmmae.training.step import EpochValues, Mean, TrainEpoch, TrainState, adam, evaluate, make_train_epoch, take
+from gmmae.training.step import EpochValues, Mean, TrainEpoch, TrainState, evaluate, make_train_epoch, take
 from gmmae.workloads import registry
 from gmmae.workloads.interface import Params, Samples, Splits, Workload
 from gmmae.workloads.registry import count
@@ -46,13 +47,14 @@ class TrainSetup(NamedTuple):
       workload: its functions.
       data: its samples, loaded once.
       devices: those that compute.
-      strategy: the global batch and the learning rate that follow from scaling strategy, devices and training samples.
+      strategy: the global batches and the learning rates that follow from scaling strategy, devices and training samples.
+      optimization: those of the stage of the run that this setup is for. The next four follow from it.
       strategy_plan: the batch as the strategy's number of devices share it. With simulated devices, `train_plan` is the same
         batch as the computing devices share it.
       train_plan: of the training samples. For the exact reduction its devices are the shards.
-      eval_plan: of the validation samples, likewise.
       schedule: the learning rate by step.
       optimizer: takes the learning rate of each step.
+      eval_plan: of the validation samples, as `train_plan`.
       max_epochs_per_dispatch: from `epochs_per_dispatch`.
       cache: data and programs for later runs.
     """
@@ -62,11 +64,12 @@ class TrainSetup(NamedTuple):
     data: Splits
     devices: Devices
     strategy: strategies.ResolvedStrategy
+    optimization: strategies.OptimizationSetup
     strategy_plan: BatchPlan
     train_plan: BatchPlan
-    eval_plan: BatchPlan
     schedule: optax.Schedule
     optimizer: optax.GradientTransformationExtraArgs
+    eval_plan: BatchPlan
     max_epochs_per_dispatch: int
     cache: RunCache
 
@@ -83,7 +86,7 @@ class TrainSetup(NamedTuple):
     @property
     def training_key(self) -> tuple[Hashable, ...]:
         """The values that the programs for training depend on, besides those of every program."""
-        return self.train_plan, self.strategy.optimization.adam
+        return self.train_plan, self.optimization.optimizer
 
 
 class Programs(NamedTuple):
@@ -126,29 +129,55 @@ def prepare(config: Config, devices: Devices | None = None, cache: RunCache | No
     data = cache.get(("data", *workload_key(config)), workload.load)
     samples, validation = count(data.train), count(data.validation)
     strategy = strategies.resolve(config.scaling, optim, strategy_devices, samples)
-    strategy_plan = plan_batches(samples, strategy.global_batch, strategy_devices)
     if parallel.deterministic:
         _require_deterministic(parallel, devices)
-        sharers = parallel.deterministic_shards
-        train_plan = BatchPlan(samples, strategy_plan.batch, sharers)
-    else:
-        micro_batch = parallel.micro_batch_size or (workload.cpu_samples if devices.platform == "cpu" else 0)
-        sharers, train_plan = devices.count, plan_batches(samples, strategy_plan.batch, devices.count, micro_batch)
-    eval_plan = BatchPlan(validation, min(validation, EVAL_DEVICE_BATCH * sharers), sharers)
+    sharers = parallel.deterministic_shards if parallel.deterministic else devices.count
+    stage = strategy.optimization
+    strategy_plan = plan_batches(samples, stage.global_batch, strategy_devices)
+    train_plan = _train_plan(config, devices, workload, strategy_plan)
     return TrainSetup(
         config=config,
         workload=workload,
         data=data,
         devices=devices,
         strategy=strategy,
+        optimization=stage,
         strategy_plan=strategy_plan,
         train_plan=train_plan,
-        eval_plan=eval_plan,
-        schedule=schedules.learning_rate(strategy.learning_rate, train_plan.steps),
-        optimizer=adam(**strategy.optimization.adam._asdict(), clip_norm=optim.clip_norm),
+        schedule=schedules.learning_rate(stage.learning_rate, train_plan.steps),
+        optimizer=optimizers.make(stage.optimizer, optim.clip_norm),
+        eval_plan=BatchPlan(validation, min(validation, EVAL_DEVICE_BATCH * sharers), sharers),
         max_epochs_per_dispatch=epochs_per_dispatch(config, devices.platform),
         cache=cache,
     )
+
+
+def stages(setup: TrainSetup) -> list[TrainSetup]:
+    """Returns the setups for the stages of a run, each with its own batch. Most strategies have one."""
+    return [_at(setup, stage) for stage in setup.strategy.stages]
+
+
+def _at(setup: TrainSetup, stage: strategies.OptimizationSetup) -> TrainSetup:
+    if stage == setup.optimization:
+        return setup
+    config = setup.config
+    strategy_plan = setup.strategy_plan._replace(batch=stage.global_batch)
+    train_plan = _train_plan(config, setup.devices, setup.workload, strategy_plan)
+    return setup._replace(
+        optimization=stage,
+        strategy_plan=strategy_plan,
+        train_plan=train_plan,
+        schedule=schedules.learning_rate(stage.learning_rate, train_plan.steps),
+        optimizer=optimizers.make(stage.optimizer, config.optim.clip_norm),
+    )
+
+
+def _train_plan(config: Config, devices: Devices, workload: Workload, strategy_plan: BatchPlan) -> BatchPlan:
+    """Returns the batch of a strategy as the computing devices, or the shards, share it."""
+    if config.parallel.deterministic:
+        return strategy_plan._replace(devices=config.parallel.deterministic_shards)
+    micro_batch = config.parallel.micro_batch_size or (workload.cpu_samples if devices.platform == "cpu" else 0)
+    return plan_batches(strategy_plan.samples, strategy_plan.batch, devices.count, micro_batch)
 
 
 def epochs_per_dispatch(config: Config, platform: str) -> int:
@@ -202,18 +231,19 @@ def initial_state(setup: TrainSetup) -> TrainState:
         return _init(setup.workload, setup.optimizer, jax.random.key(seed))  # outside it would be programs of its own
 
     # It runs once, so on a CPU it is compiled without optimisation: that takes a fifth of the time.
+    optimizer = setup.optimization.optimizer
+    key = setup.program_key("init", optimizer.name, optimizer.weight_decay > 0)
     options: dict[str, str | bool] | None = {"xla_backend_optimization_level": "0"} if jax.default_backend() == "cpu" else None
     with jax.enable_x64(False):  # a run in float64 starts from the same numbers
         seed = np.uint32(setup.config.seed)
-        compiled = setup.cache.get(
-            setup.program_key("init"), lambda: jax.jit(init).lower(seed).compile(compiler_options=options)
-        )
+        compiled = setup.cache.get(key, lambda: jax.jit(init).lower(seed).compile(compiler_options=options))
         return cast(setup.config, jax.device_get(compiled(seed)))
 
 
 def blank_state(config: Config, workload: Workload) -> TrainState:
     """Returns zeros in the shape of a run's states, on the host, without its devices or its data."""
-    init = partial(_init, workload, adam(clip_norm=config.optim.clip_norm))
+    optim = config.optim
+    init = partial(_init, workload, optimizers.make(strategies.constants(optim, optim.batch_size), optim.clip_norm))
     with jax.enable_x64(False):
         shapes = jax.eval_shape(init, jax.random.key(0))
     return cast(config, jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes))

@@ -25,6 +25,7 @@ from gmmae.training import compilation, per_sample
 from gmmae.training.checkpoint import Checkpoint, Checkpoints, Progress, restore_epoch
 from gmmae.training.compilation import TrainSetup
 from gmmae.training.finetune import first_parameters
+from gmmae.training.growth import Growth
 from gmmae.training.multi_epoch import MultiEpochResult, TrainEpochs, compile_epochs
 from gmmae.training.noise_scale import Norms, gradient_norms, noise_of
 from gmmae.training.records import Epoch, Record, from_plain, plain
@@ -113,6 +114,7 @@ class Run:
       state: the newest state.
       best: the parameters of the best epoch.
       current: returns both; they are elsewhere while another program trains this run together with others.
+      growth: the stages of the run, each with its own batch, and the epochs at which they begin.
     """
 
     def __init__(
@@ -147,9 +149,10 @@ class Run:
         self.state: TrainState = setup.devices.replicate(saved.state if saved else start)
         self.current: Callable[[], tuple[TrainState, Params]] = lambda: (self.state, self.best)
         self.logger: RunLogger = IDLE
+        self.growth = Growth(setup, saved.progress.stage_starts if saved else [])
         self.metrics: list[str] = []  # of a validation, the loss among them
-        self.train_epoch: Callable[[TrainState, int], tuple[TrainState, np.ndarray]] | None = None
-        self.train_epochs: TrainEpochs | None = None
+        self.train_epoch: dict[int, Callable[[TrainState, int], tuple[TrainState, np.ndarray]]] = {}  # by stage
+        self.train_epochs: dict[int, TrainEpochs] = {}  # likewise
         self.evaluate: Callable[[Params], dict[str, float]]
         self.describe: Callable[[Params], dict[str, np.ndarray]] | None = None
         self.events: Callable[..., Events] | None = getattr(registry.load(setup.config.workload), "events", None)
@@ -185,7 +188,7 @@ class Run:
         self.display.start(run_summary(setup, self.record, self.workdir.root, done), max_epochs=stop.max_epochs, done=done)
         with self.clock.section("compile_s"):
             if setup.max_epochs_per_dispatch == 1 and not together:
-                self.train_epoch = compilation.train_program(setup, self.state)
+                self.train_epoch = {i: compilation.train_program(of, self.state) for i, of in self.growth.from_epoch(done + 1)}
             self.evaluate = compilation.evaluate_program(setup, self.state.params)
             self.describe = compilation.describe_program(setup, self.state.params)
         # Gloo's first operation waits 30 s, and a cache of compiled programs serves process 0 alone.
@@ -195,11 +198,14 @@ class Run:
         self.metrics = list(validation)
         if setup.max_epochs_per_dispatch > 1 and not together:
             with self.clock.section("compile_s"):
-                self.train_epochs = compile_epochs(setup, self.state, self.metrics)
+                of_stages = self.growth.from_epoch(done + 1)
+                self.train_epochs = {i: compile_epochs(of, self.state, self.metrics) for i, of in of_stages}
             self.best = setup.devices.replicate(self.best)
         val_loss = validation[LOSS]
-        if (log := setup.config.log).noise_scale and log.tensorboard and self.group.primary:
-            self.norms = gradient_norms(setup, jax.device_get(self.state))
+        logs_noise = (log := setup.config.log).noise_scale and log.tensorboard
+        if (logs_noise or self.growth.measured) and self.group.primary:
+            with self.clock.section("compile_s"):
+                self.norms = gradient_norms(setup, jax.device_get(self.state))
         self._begin()
         reason, _ = self._agree(self.monitor.reason(), None)
         self._show(val_loss, last=reason is not None)
@@ -243,21 +249,40 @@ class Run:
 
     def _advance(self) -> None:
         """Trains one epoch, or several in one program."""
-        if self.train_epochs is None:
-            assert self.train_epoch is not None
+        epoch = len(self.history) + 1
+        stage = self.growth.stage(epoch)
+        if not self.train_epochs:
             with self.clock.section("train_s"):
-                self.state, step_losses = self.train_epoch(self.state, len(self.history) + 1)
+                self.state, step_losses = self.train_epoch[stage](self.state, epoch)
             with self.clock.section("eval_s"):
                 validation = self.evaluate(self.state.params)
             row = self._row(step_losses, validation, self.clock.read())
             if self.monitor.cost(row.epoch) < self.monitor.cost(self.best_epoch):
                 self.best, self.best_epoch = jax.device_get(self.state.params), row.epoch
+        else:
+            before = self.clock.read()
+            with self.clock.section("train_s"):
+                result = self.train_epochs[stage](self.state, self.best, self.best_cost, self.next_epochs())
+            self.state, self.best = result.state, result.best
+            self.add(result, before)
+        self._grow()
+
+    def _noise_scale(self) -> float | None:
+        """Returns the gradient noise scale at the newest state, in samples; None in other processes than the first."""
+        return noise_of(self.norms(jax.device_get(self.current()[0]))) if self.norms else None
+
+    def _grow(self) -> None:
+        """Measures the critical batch where that is due, and begins the next stage with the next epoch where it is large."""
+        epoch = len(self.history)
+        if not self.growth.due(epoch):
             return
-        before = self.clock.read()
         with self.clock.section("train_s"):
-            result = self.train_epochs(self.state, self.best, self.best_cost, self.next_epochs())
-        self.state, self.best = result.state, result.best
-        self.add(result, before)
+            scale = self._noise_scale()
+            grows = self.group.broadcast_from_root(scale is not None and self.growth.is_exceeded(scale))
+        if grows:
+            self.growth.starts.append(epoch + 1)
+            batch = self.growth.setup(epoch + 1).train_plan.batch
+            self.display.say(f"the global batch is {batch} from epoch {epoch + 1} on")
 
     @property
     def best_cost(self) -> float:
@@ -284,15 +309,18 @@ class Run:
             self._row(step_losses, validation, clocks)
 
     def _row(self, step_losses: np.ndarray, validation: Mapping[str, float], clocks: Mapping[str, float]) -> Epoch:
-        epoch, plan = len(self.history) + 1, self.setup.train_plan
+        epoch = len(self.history) + 1
+        setup = self.growth.setup(epoch)
+        plan = setup.train_plan
         row = Epoch(
             epoch=epoch,
-            steps=epoch * plan.steps,
+            steps=(self.history[-1].steps if self.history else 0) + plan.steps,
             samples=epoch * plan.samples,
-            lr=np.asarray(self.setup.schedule(epoch * plan.steps - 1)).item(),
+            lr=np.asarray(setup.schedule(epoch * plan.steps - 1)).item(),
             train_loss=per_sample.mean_over_steps(step_losses, plan),
             val_loss=validation[LOSS],
             **clocks,
+            batch=plan.batch,
             metrics={name: value for name, value in validation.items() if name != LOSS},
         )
         self.monitor.add(row)
@@ -307,7 +335,8 @@ class Run:
             return 1
         next_figure = [epoch - done for epoch in config.log.figure_epochs if epoch > done]
         regular = [every - done % every for every in (config.checkpoint.every_epochs, config.log.every_epochs)]
-        count = min(self.setup.max_epochs_per_dispatch, config.stop.max_epochs - done, *regular, *next_figure)
+        most = min(self.setup.max_epochs_per_dispatch, config.stop.max_epochs - done)
+        count = min(most, *regular, *next_figure, *self.growth.epochs_to_next(done))
         automatic, limit_s = config.parallel.epochs_per_dispatch == "auto", config.stop.time_limit_s
         if automatic:
             count = min(count, epochs_in_time(self.epoch_s, 0.0, DISPATCH_S))
@@ -328,7 +357,7 @@ class Run:
         if not self.checkpoints:
             return
         with self.clock.section("checkpoint_s"):
-            progress = Progress(self.history, self.clock.read(), self.best_epoch)
+            progress = Progress(self.history, self.clock.read(), self.best_epoch, self.growth.starts)
             state, best = jax.device_get(self.current())
             self.checkpoints.save(Checkpoint(state, best, progress))
         self.saved_s = self.clock.read()["total_s"]
@@ -350,6 +379,7 @@ class Run:
             target_epoch=at_target.epoch if at_target else None,
             time_to_target_s=at_target.train_s + at_target.eval_s if at_target else None,
             clocks=self.clock.read(),
+            growth=self.growth.batches(len(self.history)),
         )
         self.logger.record(self.record)
         return self.record
@@ -373,7 +403,7 @@ class Run:
         epoch, log = len(self.history), self.setup.config.log
         in_figure = last or epoch in log.figure_epochs
         in_tensorboard = last or epoch % log.every_epochs == 0
-        if self.norms and in_tensorboard and epoch and (scale := noise_of(self.norms(jax.device_get(self.current()[0])))):
+        if log.noise_scale and in_tensorboard and epoch and (scale := self._noise_scale()):
             self.logger.events(epoch, Events(scalars={"optimiser/noise_scale": scale}))
         if not self.group.primary or self.describe is None or not (in_figure or in_tensorboard):
             return

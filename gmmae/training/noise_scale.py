@@ -1,8 +1,8 @@
 """The gradient noise scale: the batch whose mean gradient has as much noise as signal (McCandlish et al., arXiv:1812.06162).
 
 The mean gradient of b samples has the expected squared norm |G|² + tr(Σ) / b. Two batch sizes separate the two terms. Their
-ratio tr(Σ) / |G|² is the noise scale, in samples. Norms may be those that the optimiser sees, |P^(-1/2) g|² with
-P = √v̂ + ε of Adam.
+ratio tr(Σ) / |G|² is the noise scale, in samples. Norms are those that the optimiser sees, |P^(-1/2) g|². P is √v̂ + ε for Adam
+and its relatives, and 1 for optimisers without a second moment.
 """
 
 import math
@@ -16,17 +16,18 @@ import optax
 from jax import lax
 from jaxtyping import Array
 
+from gmmae.scaling.strategies import WITH_BETAS
 from gmmae.training import compilation, per_sample
 from gmmae.training.compilation import TrainSetup
 from gmmae.training.step import TrainState, take
-from gmmae.workloads.interface import Samples
+from gmmae.workloads.interface import Params, Samples
 
 NORM_STEPS = 8
 """Largest number of batches whose gradients the noise scale is computed from."""
 
 
 class Norms(NamedTuple):
-    """Squared norms of gradients as Adam sees them, |P^(-1/2) g|², a number a step."""
+    """Squared norms of gradients as the optimiser sees them, |P^(-1/2) g|², a number a step."""
 
     batch: int
     of_one: list[float]  # the mean over the samples of a step, each alone
@@ -44,12 +45,20 @@ def gradient_norms(setup: TrainSetup, like: TrainState) -> Callable[[TrainState]
     order = np.random.default_rng(0).permutation(setup.train_plan.samples)[: batch * NORM_STEPS]
     indices = order[: len(order) // batch * batch].reshape(-1, batch)
 
-    def squares(state: TrainState, data: Samples, index: Array) -> tuple[Array, Array]:
+    optimizer = setup.optimization.optimizer
+
+    def scales_of(state: TrainState) -> Params:
+        """Returns P for each parameter."""
+        if optimizer.name not in WITH_BETAS:
+            return jax.tree.map(jnp.ones_like, state.params)
         count = optax.tree_utils.tree_get_all_with_path(state.opt_state, "count")[0][1]
-        unbiased = -jnp.expm1(jnp.maximum(count, 1) * math.log(config.optim.beta2))
-        scales = jax.tree.map(
-            lambda v: jnp.sqrt(v / unbiased) + config.optim.epsilon, optax.tree_utils.tree_get(state.opt_state, "nu")
+        unbiased = -jnp.expm1(jnp.maximum(count, 1) * math.log(optimizer.beta2))
+        return jax.tree.map(
+            lambda v: jnp.sqrt(v / unbiased) + optimizer.epsilon, optax.tree_utils.tree_get(state.opt_state, "nu")
         )
+
+    def squares(state: TrainState, data: Samples, index: Array) -> tuple[Array, Array]:
+        scales = scales_of(state)
 
         def norm(index: Array) -> Array:
             keys = jax.vmap(lambda sample: jax.random.fold_in(jax.random.key(0), sample))(index)

@@ -29,6 +29,7 @@ class Epoch(NamedTuple):
     eval_s: float
     checkpoint_s: float
     total_s: float
+    batch: int = 0  # global batch; 0: written by a version that kept none
     metrics: Mapping[str, float] = {}  # the workload's own, after the epoch; a column each, as val_NAME
 
     def value(self, metric: str) -> float:
@@ -43,6 +44,9 @@ class Epoch(NamedTuple):
 
 PLAIN = Epoch._fields[:-1]
 """The columns of every history."""
+
+COUNTS = ("epoch", "steps", "samples", "batch")
+"""Those that are whole numbers."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,8 @@ class Record:
     mode: str = "min"  # whether lower (min) or higher (max) values of that metric are better
     batch_size: int = 0  # global batch of one device; 0: written by a version that kept neither this nor the next
     wanted_batch: int = 0  # that the strategy asks for: more than `global_batch` where that is clipped to the training set
+    largest_batch: int = 0  # of a run whose batch grows, at most the training samples; 0 where it does not grow
+    growth: list[list[int]] = field(default_factory=list)  # first epoch and global batch of each later stage that has begun
     virtual: bool = False  # fewer devices computed the batch of `devices`: the same losses, but the times are theirs
     stop_reason: str | None = None  # None while the run goes on
     epochs: int = 0
@@ -98,9 +104,30 @@ class Record:
         return self.best_val_loss if self.monitor == LOSS else self.best_metrics.get(self.monitor)
 
     @property
+    def stages(self) -> list[tuple[int, int]]:
+        """The first epoch and the global batch of each stage."""
+        return [(1, self.global_batch), *((first, batch) for first, batch in self.growth)]
+
+    def epochs_by_stage(self, epochs: int) -> list[int]:
+        """Returns how many of a run's first epochs belong to each stage."""
+        firsts = [first for first, _ in self.stages]
+        return [max(min(end, epochs + 1) - first, 0) for first, end in zip(firsts, [*firsts[1:], epochs + 1], strict=True)]
+
+    @property
+    def steps(self) -> int:
+        """The steps of all epochs so far."""
+        of_stages = zip(self.stages, self.epochs_by_stage(self.epochs), strict=True)
+        return sum(epochs * math.ceil(self.train_samples / batch) for (_, batch), epochs in of_stages)
+
+    @property
+    def batch_text(self) -> str:
+        """The global batches of a run in words, with an arrow between its stages."""
+        return " → ".join(str(batch) for _, batch in self.stages)
+
+    @property
     def clipped(self) -> bool:
         """The global batch is the whole training set, because the strategy asks for more."""
-        return self.wanted_batch > self.global_batch
+        return self.wanted_batch > max(self.global_batch, self.largest_batch)
 
 
 def to_json(record: Record) -> str:
@@ -155,6 +182,11 @@ def read_history(path: Path) -> list[Epoch]:
 
 
 def _epoch(row: dict[str, str]) -> Epoch:
-    numbers = [float(row[key]) for key in PLAIN[3:]]
     metrics = {key.removeprefix("val_"): float(value) for key, value in row.items() if key not in PLAIN}
-    return Epoch(int(row["epoch"]), int(row["steps"]), int(row["samples"]), *numbers, metrics=metrics)
+    return from_numbers({key: float(row[key]) for key in PLAIN if key in row}, metrics)
+
+
+def from_numbers(numbers: Mapping[str, float], metrics: Mapping[str, float]) -> Epoch:
+    """Returns a row from its columns. Those that an earlier version did not write have their defaults."""
+    values: dict[str, Any] = {key: int(value) if key in COUNTS else value for key, value in numbers.items()}
+    return Epoch(**values, metrics=dict(metrics))

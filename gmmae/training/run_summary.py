@@ -34,6 +34,7 @@ def new_record(setup: TrainSetup, state: TrainState) -> Record:
         batch_size=config.optim.batch_size,
         wanted_batch=setup.strategy.wanted_batch,
         global_batch=plan.batch,
+        largest_batch=setup.strategy.largest_batch if len(setup.strategy.stages) > 1 else 0,
         device_batch=plan.device_batch,
         padding=plan.padding,
         steps_per_epoch=plan.steps,
@@ -59,13 +60,15 @@ def require_same_optimization(earlier: Record | None, now: Record) -> None:
     Raises:
       InputError: global batch or learning rate differ from the earlier part of the run.
     """
-    if earlier is None or (earlier.global_batch, earlier.learning_rate) == (now.global_batch, now.learning_rate):
+    if earlier is None:
+        return
+    if all(getattr(earlier, key) == getattr(now, key) for key in ("global_batch", "largest_batch", "learning_rate")):
         return
     remedy = "use as many devices as before, or" if earlier.devices != now.devices else "another version's rule chose them:"
+    was, new = (f"{record.largest_batch or record.global_batch} and {record.learning_rate:g}" for record in (earlier, now))
     raise InputError(
-        f"a resumed run of strategy {now.scaling} must keep its global batch and learning rate, {earlier.global_batch} and "
-        f"{earlier.learning_rate:g} on {earlier.devices} devices; got {now.global_batch} and {now.learning_rate:g} on "
-        f"{now.devices}: {remedy} give another workdir"
+        f"a resumed run of strategy {now.scaling} must keep its global batch and learning rate, {was} on {earlier.devices} "
+        f"devices; got {new} on {now.devices}: {remedy} give another workdir"
     )
 
 
@@ -129,6 +132,8 @@ def run_summary(setup: TrainSetup, record: Record, root: Path, done: int) -> dic
         facts["GPU"] = unused
     sharing = f"{plan.devices} × {plan.device_batch} a device{_padding_text(plan) or ', no padding'}"
     facts["global batch"] = f"{setup.strategy.batch_text()} = {sharing}"
+    if growth := setup.strategy.growth_text():
+        facts["global batch"] = f"{setup.strategy.batch_text()} {growth}; at first {sharing}"
     if config.parallel.deterministic:
         shards = f"{setup.train_plan.devices} shards of {setup.train_plan.device_batch}{_padding_text(setup.train_plan)}"
         facts["reduction"] = f"exact: {shards}; the same bits on any number of devices"

@@ -4,17 +4,14 @@
 device, and makes the same functions the sequential algorithm. Weights come from `gmmae.scaling.batches`.
 """
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
-from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, UInt32
 
 from gmmae.models.losses import weighted_sum
@@ -69,45 +66,6 @@ def sample_keys(epoch_key: Array, index: Int[Array, "*batch"]) -> Array:
     return keys.reshape(index.shape)
 
 
-def adam(
-    *, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, clip_norm: float | None = None
-) -> optax.GradientTransformationExtraArgs:
-    """Returns Adam (Kingma and Ba, arXiv:1412.6980), whose `update` has the argument `learning_rate`.
-
-    So one compiled program serves all learning rates and schedules.
-
-    Args:
-      beta1: decay of the first moment.
-      beta2: decay of the second moment.
-      epsilon: added to the root of the second moment.
-      clip_norm: largest global norm of the gradient that Adam gets; None does not clip.
-    """
-    update = _adam(beta1, beta2, epsilon)
-    return optax.chain(optax.clip_by_global_norm(clip_norm), update) if clip_norm is not None else update
-
-
-def _adam(beta1: float, beta2: float, epsilon: float) -> optax.GradientTransformationExtraArgs:
-    """Returns optax's Adam with another `1 - βᵗ`, which cancels in float32.
-
-    optax's first steps are 1e-5 off, and the losses after them 1e-4.
-    """
-    moments = optax.scale_by_adam(beta1, beta2, epsilon)
-    logs = [math.log(beta) if beta else -math.inf for beta in (beta1, beta2)]
-
-    def update(
-        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None, **extra_args: ArrayLike
-    ) -> tuple[optax.Updates, optax.OptState]:
-        assert isinstance(state, optax.ScaleByAdamState)
-        rate = jnp.asarray(extra_args["learning_rate"])
-        _, state = moments.update(updates, state, params)
-        assert isinstance(state, optax.ScaleByAdamState)
-        first, second = (-jnp.expm1(state.count * log) for log in logs)
-        scaled = jax.tree.map(lambda m, v: -rate * (m / first / (jnp.sqrt(v / second) + epsilon)), state.mu, state.nu)
-        return scaled, state
-
-    return optax.GradientTransformationExtraArgs(moments.init, update)
-
-
 def train_step(
     state: TrainState,
     batch: Batch,
@@ -126,7 +84,7 @@ def train_step(
       weights: of the samples, as in `gmmae.scaling.batches.ShardedIndices`.
       learning_rate: of this step.
       losses: give one loss for each sample.
-      optimizer: an optax transformation, as `adam` returns it.
+      optimizer: as `gmmae.training.optimizers.make` returns it.
       mean: averages loss and gradient over the devices.
 
     Returns:
@@ -171,7 +129,7 @@ def make_train_epoch(
 
     Args:
       losses: give one loss for each sample.
-      optimizer: an optax transformation, as `adam` returns it.
+      optimizer: as `gmmae.training.optimizers.make` returns it.
       mean: averages loss and gradient over the devices.
     """
 

@@ -9,8 +9,11 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from gmmae.scaling import cost
 from gmmae.scaling.cost import Cluster, StepTimes
+from gmmae.sweep.runs import stage_plans
 from gmmae.sweep.step_times import Timing, Timings
 from gmmae.system.errors import InputError
 from gmmae.training.records import Record
@@ -32,6 +35,15 @@ class EpochTime(NamedTuple):
         """
         return self.compute_s + (self.all_reduce_s or 0.0) + self.validation_s
 
+    @classmethod
+    def mean(cls, stages: Sequence["EpochTime"], counts: Sequence[int]) -> "EpochTime":
+        """Returns the mean of the projected epochs of several stages.
+
+        >>> EpochTime.mean([EpochTime(1.0, 2.0, 1.0), EpochTime(2.0, 1.0, 1.0)], [3, 1])
+        EpochTime(compute_s=1.25, all_reduce_s=1.75, validation_s=1.0)
+        """
+        return stages[0] if len(stages) == 1 else cls(*np.average(np.array(stages, float), axis=0, weights=counts).tolist())
+
 
 class Projection(NamedTuple):
     """A projection of one device's step times to a cluster."""
@@ -40,19 +52,21 @@ class Projection(NamedTuple):
     timings: Timings  # measured on one device
     parameter_bytes: int  # bytes of a parameter
 
-    def epoch(self, record: Record) -> EpochTime:
-        """Returns the projected epoch of a run on its number of devices.
+    def stages(self, record: Record) -> list[EpochTime]:
+        """Returns the projected epoch of each stage of a run, on its number of devices.
 
         Raises:
           InputError: a batch or a share of the validation set is outside the measured range.
         """
         train = step_table(self.timings.train)
         size_bytes = record.parameters * self.parameter_bytes
-        step_s = cost.projected_step_s(self.cluster, train, record.device_batch, record.devices, size_bytes)
         all_reduce_s = cost.all_reduce_s(self.cluster, record.devices, size_bytes)
-        steps = record.steps_per_epoch
         validation_s = cost.scale(self.cluster, train) * self._validation_s(record)
-        return EpochTime(steps * (step_s - all_reduce_s), steps * all_reduce_s, validation_s)
+        found = []
+        for plan in stage_plans(record):
+            step_s = cost.projected_step_s(self.cluster, train, plan.device_batch, record.devices, size_bytes)
+            found.append(EpochTime(plan.steps * (step_s - all_reduce_s), plan.steps * all_reduce_s, validation_s))
+        return found
 
     def _validation_s(self, record: Record) -> float:
         try:

@@ -36,6 +36,7 @@ class Run(NamedTuple):
     record: Record
     epoch: EpochTime | None  # of a mean epoch; None if no times are known
     time_s: float  # to the target; infinite if it was missed, NaN if it was reached and no times are known
+    stages: tuple[EpochTime, ...] = ()  # of an epoch of each stage, where times are projected
 
     @property
     def reached(self) -> bool:
@@ -150,7 +151,10 @@ class Results(NamedTuple):
         """Returns the training and validation seconds until the end of an epoch, or NaN if no times are known."""
         if self.clock.kind == "measured":
             return row.train_s + row.eval_s
-        return math.nan if run.epoch is None else row.epoch * run.epoch.total_s
+        if not run.stages:
+            return math.nan
+        counts = run.record.epochs_by_stage(row.epoch)
+        return sum(count * stage.total_s for count, stage in zip(counts, run.stages, strict=True))
 
 
 def read(config: SweepConfig, root: Path, cluster: Cluster | None) -> Results:
@@ -170,14 +174,14 @@ def read(config: SweepConfig, root: Path, cluster: Cluster | None) -> Results:
     failed = tuple(record for record in records if record.outcome in FAILED)
     counts = sorted(config.devices) if config.mode == "throughput" else [1] if config.mode == "virtual" else []
     timings = tuple(found for n in counts if (found := step_times.read(folder.step_times(n))) is not None)
-    clock, epochs = _clock(config, ended, timings, cluster)
-    runs = tuple(_run(record, epoch) for record, epoch in zip(ended, epochs, strict=True))
+    clock, stages = _clock(config, ended, timings, cluster)
+    runs = tuple(_run(record, of_run) for record, of_run in zip(ended, stages, strict=True))
     return Results(config, folder, runs, failed, timings, clock)
 
 
 def _clock(
     config: SweepConfig, ended: Sequence[RunRecord], timings: Sequence[Timings], cluster: Cluster | None
-) -> tuple[Clock, list[EpochTime | None]]:
+) -> tuple[Clock, list[tuple[EpochTime, ...]]]:
     records = [record.record for record in ended if record.record is not None]
     if config.mode != "virtual":
         shared = any(record.oversubscribed for record in records) or any(timing.oversubscribed for timing in timings)
@@ -187,25 +191,27 @@ def _clock(
     if cluster is not None and timings:
         projection = Projection(cluster, timings[0], np.dtype(config.run.dtype).itemsize)
         try:
-            epochs: list[EpochTime | None] = [projection.epoch(record) for record in records]
-            return Clock("projected", f"projected to {cluster.name}", projection.assumptions()), epochs
+            stages = [tuple(projection.stages(record)) for record in records]
+            return Clock("projected", f"projected to {cluster.name}", projection.assumptions()), stages
         except InputError as error:
             reason = f"{cluster.name}: {error}"
     unknown = Clock("unknown", "", f"Times cannot be projected ({reason}). The report shows epochs only.")
-    return unknown, [None] * len(records)
+    return unknown, [()] * len(records)
 
 
-def _measured_epoch(record: Record) -> EpochTime | None:
+def _measured_epoch(record: Record) -> tuple[EpochTime, ...]:
+    """Returns the mean epoch, or nothing where no times are known."""
     if not record.epochs or not {"train_s", "eval_s"} <= record.clocks.keys():
-        return None
-    return EpochTime(record.clocks["train_s"] / record.epochs, None, record.clocks["eval_s"] / record.epochs)
+        return ()
+    return (EpochTime(record.clocks["train_s"] / record.epochs, None, record.clocks["eval_s"] / record.epochs),)
 
 
-def _run(key: RunRecord, epoch: EpochTime | None) -> Run:
+def _run(key: RunRecord, stages: tuple[EpochTime, ...]) -> Run:
     assert key.record is not None
+    epoch = EpochTime.mean(stages, key.record.epochs_by_stage(key.record.epochs)) if stages else None
     time_s = math.inf
     if key.outcome == stop_reasons.TARGET_REACHED:
         measured = key.record.time_to_target_s if key.mode == "measured" else None
         projected = math.nan if epoch is None else key.record.epochs * epoch.total_s
         time_s = projected if measured is None else measured
-    return Run(key.key, key.outcome, key.path, key.record, epoch, time_s)
+    return Run(key.key, key.outcome, key.path, key.record, epoch, time_s, stages)

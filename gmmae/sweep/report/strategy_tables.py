@@ -63,7 +63,7 @@ def endings(results: Results) -> Table:
     rows = []
     for scaling, n, runs in results.groups():
         record = runs[0].record
-        batch = (str(record.global_batch), f"{record.learning_rate:g}")
+        batch = (record.batch_text, f"{record.learning_rate:g}")
         how = "; ".join(misses(runs)) or MISSING
         rows.append((scaling, _devices(runs, n), *batch, reached(runs), epochs_text(runs), how))
     columns = ("scaling", "devices", "batch", "learning rate", "reached", "epochs", "misses")
@@ -174,8 +174,16 @@ def paired(results: Results) -> Table | None:
 def runs_csv(results: Results) -> str:
     """Returns CSV with a row for each computed run and each failed process. A missing value is empty."""
     metrics = list(dict.fromkeys(name for run in results.runs for name in run.record.best_metrics))
-    names = ["scaling", "devices", "seed", "mode", "outcome", "epochs", "wanted_batch", "global_batch", "device_batch"]
-    names += ["learning_rate", "final_train_loss", "final_val_loss", "best_val_loss", "best_epoch"]
+    names = ["scaling", "devices", "seed", "mode", "outcome", "epochs", "wanted_batch", "global_batch"]
+    names += [
+        "largest_batch",
+        "device_batch",
+        "learning_rate",
+        "final_train_loss",
+        "final_val_loss",
+        "best_val_loss",
+        "best_epoch",
+    ]
     names += [*(f"best_{name}" for name in metrics), "time_to_target_s", "projected", "path", "steps", "train_s", "eval_s"]
     names += ["machine", "git_commit"]
     rows = {record.key: asdict(record) | {"projected": False} for record in results.failed}
@@ -186,7 +194,7 @@ def runs_csv(results: Results) -> str:
             | record.clocks
             | {f"best_{name}": value for name, value in record.best_metrics.items()}
             | {"mode": results.config.mode, "outcome": run.outcome, "path": run.path}
-            | {"steps": record.epochs * record.steps_per_epoch, "time_to_target_s": run.time_s if known else None}
+            | {"steps": record.steps, "time_to_target_s": run.time_s if known else None}
             | {"projected": known and results.clock.kind == "projected"}
         )
     return csv_text((rows[key] | key._asdict() for key in run_keys(results.config) if key in rows), names)
